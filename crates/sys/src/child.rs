@@ -1,0 +1,109 @@
+//! What has become of the children of this process.
+//!
+//! Only for a process whose every child is its own business, such as the supervisor: these calls speak for
+//! all children and would take the exit code from anybody else in the process who waits by handle.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::process::Pid;
+
+/// How a process ended, as `waitid(2)` tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// It exited with this code.
+    Code(i32),
+    /// This signal ended it.
+    Signal(i32),
+}
+
+/// The answer of [`peek`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peek {
+    /// There is no child, alive or dead.
+    NoChild,
+    /// There are children and none has ended.
+    NoneEnded,
+    /// This child has ended and waits to be reaped.
+    Ended(Pid, Exit),
+}
+
+/// `waitid(P_ALL, WEXITED | WNOHANG | WNOWAIT)`: looks for a child that has ended and leaves it as it is.
+///
+/// Until [`reap`] is called its pid, start time and name stay readable under /proc and no other process can
+/// get its pid.
+///
+/// # Errors
+/// None that a caller can act on; `ECHILD` is [`Peek::NoChild`].
+pub fn peek() -> io::Result<Peek> {
+    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: `info` is valid for writes of a siginfo_t.
+    let result = unsafe { libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), options) };
+    if result == -1 {
+        let error = io::Error::last_os_error();
+        return if error.raw_os_error() == Some(libc::ECHILD) { Ok(Peek::NoChild) } else { Err(error) };
+    }
+    // SAFETY: zeroed above, filled in by the kernel where it had something to say.
+    let info = unsafe { info.assume_init() };
+    // SAFETY: for a waitid result these members are the ones in use; all zero means "none ended".
+    let pid = unsafe { info.si_pid() };
+    // SAFETY: as above.
+    let status = unsafe { info.si_status() };
+    Ok(match Pid::from_raw(pid) {
+        None => Peek::NoneEnded,
+        Some(pid) if info.si_code == libc::CLD_EXITED => Peek::Ended(pid, Exit::Code(status)),
+        Some(pid) => Peek::Ended(pid, Exit::Signal(status)),
+    })
+}
+
+/// What a reaped child had used, its own reaped children included.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// User and system time.
+    pub cpu: Duration,
+    /// Largest resident set of a single process, in bytes.
+    pub peak_memory: u64,
+}
+
+/// `wait4(pid, WNOHANG)`: reaps one child that [`peek`] has shown.
+///
+/// # Errors
+/// `ECHILD` when it is no child of this process.
+pub fn reap(pid: Pid) -> io::Result<Option<Exit>> {
+    let mut status = 0;
+    // SAFETY: `status` is valid for a write; the usage pointer may be null.
+    let result = unsafe {
+        libc::wait4(pid.as_raw_nonzero().get(), &raw mut status, libc::WNOHANG, std::ptr::null_mut())
+    };
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(None),
+        _ if libc::WIFEXITED(status) => Ok(Some(Exit::Code(libc::WEXITSTATUS(status)))),
+        _ => Ok(Some(Exit::Signal(libc::WTERMSIG(status)))),
+    }
+}
+
+/// `getrusage(RUSAGE_CHILDREN)`: what all children reaped so far have used.
+///
+/// # Errors
+/// None that a caller can cause.
+pub fn usage() -> io::Result<Usage> {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: `usage` is valid for writes of an rusage.
+    if unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) } == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zeroed above and filled in by the kernel.
+    let usage = unsafe { usage.assume_init() };
+    Ok(Usage {
+        cpu: duration(usage.ru_utime) + duration(usage.ru_stime),
+        peak_memory: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
+    })
+}
+
+fn duration(time: libc::timeval) -> Duration {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let micros = u32::try_from(time.tv_usec).unwrap_or(0);
+    Duration::new(seconds, micros * 1000)
+}

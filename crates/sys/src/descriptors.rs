@@ -1,0 +1,42 @@
+//! Letting go of descriptors.
+
+use std::io;
+
+use rustix::fd::RawFd;
+use rustix::fs::{Mode, OFlags, RawDir};
+
+/// Closes every descriptor that this program was started with, and puts `/dev/null` in the place of the standard three.
+///
+/// For a forked process that must not hold what its caller gave to another: a pipe is at its end only when the last
+/// copy is closed. Those that the program was started with are told by their missing close-on-exec flag: a
+/// descriptor that has it does not outlive an exec, and everything opened since has it.
+///
+/// # Errors
+/// When `/dev/null` or `/proc/self/fd` cannot be opened; what was closed stays closed.
+pub fn drop_inherited() -> io::Result<()> {
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;
+    let mut buffer = Vec::with_capacity(4096);
+    let mut inherited: Vec<RawFd> = Vec::new();
+    let mut entries = RawDir::new(&dir, buffer.spare_capacity_mut());
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let number = entry.file_name().to_str().ok().and_then(|name| name.parse::<RawFd>().ok());
+        inherited.extend(number.filter(|&fd| fd > 2 && !closes_on_exec(fd)));
+    }
+    for fd in inherited {
+        // SAFETY: no value of this program owns it: it was here before the program, see above.
+        unsafe { libc::close(fd) };
+    }
+    Ok(())
+}
+
+fn closes_on_exec(fd: RawFd) -> bool {
+    // SAFETY: reads a flag of a number; one that is no descriptor is answered with -1, all bits set.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+    flags & libc::FD_CLOEXEC != 0
+}

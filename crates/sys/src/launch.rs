@@ -1,0 +1,416 @@
+//! A child that waits for a word of its parent, then becomes another program.
+
+use std::ffi::{CStr, CString, c_char};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::process::Pid;
+
+use crate::signal::SignalSet;
+
+/// clone3's flags as 64-bit values: `libc::CLONE_INTO_CGROUP` overflows its `c_int` and reads 0.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+const CLONE_PIDFD: u64 = 0x1000;
+
+/// Namespaces that a child of [`clone_process`] is put into.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Namespaces {
+    /// A pid namespace, with the child as its pid 1, and a mount namespace for its /proc.
+    pub pid: bool,
+    /// A user namespace, which lets an ordinary user have the others.
+    pub user: bool,
+}
+
+/// Everything the child needs, made ready before the clone: after it the child allocates nothing.
+#[derive(Debug)]
+pub struct Program {
+    candidates: Vec<CString>,
+    arguments: Vec<CString>,
+    environment: Vec<CString>,
+    argument_pointers: Vec<*const c_char>,
+    shell_pointers: Vec<*const c_char>,
+    environment_pointers: Vec<*const c_char>,
+    directory: Option<CString>,
+    mask: SignalSet,
+    ignored: Vec<i32>,
+    defaults: Vec<i32>,
+}
+
+impl Program {
+    /// A program, found at the first of `candidates` that can be executed, with its arguments (the first is its name)
+    /// and its whole environment (`KEY=value`).
+    pub fn new(candidates: Vec<CString>, arguments: Vec<CString>, environment: Vec<CString>) -> Program {
+        let pointers = |strings: &[CString]| {
+            strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
+        };
+        let mut shell_pointers = vec![SHELL.as_ptr(), SHELL.as_ptr()];
+        shell_pointers.extend(arguments.iter().skip(1).map(|s| s.as_ptr()));
+        shell_pointers.push(std::ptr::null());
+        Program {
+            argument_pointers: pointers(&arguments),
+            environment_pointers: pointers(&environment),
+            shell_pointers,
+            candidates,
+            arguments,
+            environment,
+            directory: None,
+            mask: SignalSet::empty(),
+            ignored: Vec::new(),
+            defaults: Vec::new(),
+        }
+    }
+
+    /// The directory that the program starts in.
+    pub fn directory(&mut self, directory: CString) -> &mut Program {
+        self.directory = Some(directory);
+        self
+    }
+
+    /// The signal mask that the program starts with, the signals it ignores and those it does not.
+    pub fn signals(&mut self, mask: SignalSet, ignored: Vec<i32>, defaults: Vec<i32>) -> &mut Program {
+        self.mask = mask;
+        self.ignored = ignored;
+        self.defaults = defaults;
+        self
+    }
+
+    /// Becomes the program; returns only if that fails.
+    ///
+    /// Makes only async-signal-safe calls and allocates nothing, so that it may run in a clone.
+    pub fn exec(&mut self) -> Failure {
+        for &signal in &self.ignored {
+            crate::signal::set_ignored(signal);
+        }
+        for &signal in &self.defaults {
+            crate::signal::set_default(signal);
+        }
+        if let Some(directory) = &self.directory {
+            // SAFETY: `directory` is a C string.
+            if unsafe { libc::chdir(directory.as_ptr()) } == -1 {
+                return Failure { step: Step::Directory, errno: errno() };
+            }
+        }
+        if let Err(error) = crate::signal::set_mask(&self.mask) {
+            return Failure { step: Step::Signals, errno: error.raw_os_error().unwrap_or(0) };
+        }
+        let mut worst = libc::ENOENT;
+        for candidate in &self.candidates {
+            // SAFETY: a C string and two null-terminated arrays of C strings, all owned by `self`.
+            unsafe {
+                libc::execve(
+                    candidate.as_ptr(),
+                    self.argument_pointers.as_ptr(),
+                    self.environment_pointers.as_ptr(),
+                )
+            };
+            match errno() {
+                libc::ENOEXEC => {
+                    // A script without `#!`: as execvp(3), hand it to the shell.
+                    self.shell_pointers[1] = candidate.as_ptr();
+                    // SAFETY: as above.
+                    unsafe {
+                        libc::execve(
+                            SHELL.as_ptr(),
+                            self.shell_pointers.as_ptr(),
+                            self.environment_pointers.as_ptr(),
+                        )
+                    };
+                    return Failure { step: Step::Exec, errno: errno() };
+                }
+                libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {}
+                libc::EACCES => worst = libc::EACCES,
+                other => return Failure { step: Step::Exec, errno: other },
+            }
+        }
+        Failure { step: Step::Exec, errno: worst }
+    }
+
+    /// The program's name, as given.
+    pub fn name(&self) -> &CStr {
+        self.arguments.first().map_or(c"", |name| name.as_c_str())
+    }
+
+    /// The environment it will have.
+    pub fn environment(&self) -> &[CString] {
+        &self.environment
+    }
+}
+
+const SHELL: &CStr = c"/bin/sh";
+
+/// At which step a child failed to become its program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// Entering its working directory.
+    Directory,
+    /// Setting its signal mask.
+    Signals,
+    /// Executing the program.
+    Exec,
+}
+
+/// Why a child did not become its program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failure {
+    /// At which step.
+    pub step: Step,
+    /// With which error number.
+    pub errno: i32,
+}
+
+/// A child between its clone and its exec: it waits for [`Launch::release`].
+///
+/// Dropping it, or the death of this process, ends the child before the first instruction of its program.
+#[derive(Debug)]
+pub struct Launch {
+    pid: Pid,
+    pidfd: OwnedFd,
+    link: OwnedFd,
+}
+
+/// What became of a released child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Released {
+    /// It runs its program.
+    Running,
+    /// It could not, and has exited.
+    Failed(Failure),
+}
+
+/// Clones a child that will run `program` once released.
+///
+/// `leaf` is the directory of a cgroup2 leaf that the child is born into. `CLONE_INTO_CGROUP` kills the child at
+/// birth where the leaf, or the caller's own cgroup, was ever killed (Linux 6.14 to 7.2 and stable
+/// branches): then the child's link is at its end before it ever says [`Launch::ready`].
+///
+/// `joined` is an open `cgroup.procs` that the child writes itself into, for kernels or hosts where being born into
+/// the leaf fails.
+///
+/// # Errors
+/// Those of clone3(2) and socketpair(2); there is no child then.
+pub fn launch(
+    program: &mut Program,
+    leaf: Option<BorrowedFd<'_>>,
+    joined: Option<BorrowedFd<'_>>,
+) -> io::Result<Launch> {
+    let (link, child_link) = rustix::net::socketpair(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::SEQPACKET,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )?;
+    let own = link.as_fd().as_raw_fd();
+    let theirs = child_link.as_fd().as_raw_fd();
+    let joined = joined.map(|fd| fd.as_raw_fd());
+    // SAFETY: the child calls only `child`, which is async-signal-safe and never returns.
+    match unsafe { clone3(leaf, Namespaces::default())? } {
+        Some((pid, pidfd)) => Ok(Launch { pid, pidfd, link }),
+        None => child(program, own, theirs, joined),
+    }
+}
+
+/// Spawns a command that writes itself into an open `cgroup.procs` before its first instruction.
+///
+/// # Errors
+/// Those of the spawn, and the error of the write: a command that did not join is not run.
+pub fn spawn_joined(
+    command: &mut std::process::Command,
+    processes_file: OwnedFd,
+) -> io::Result<std::process::Child> {
+    use std::os::unix::process::CommandExt;
+    let join = move || rustix::io::write(&processes_file, b"0").map(drop).map_err(io::Error::from);
+    // SAFETY: the closure makes one system call and allocates nothing; an errno becomes an io::Error without a heap.
+    unsafe { command.pre_exec(join) };
+    command.spawn()
+}
+
+/// Clones this process into new namespaces, as `fork` would.
+///
+/// # Errors
+/// `EDEADLK` with more than one thread; `EPERM`, `ENOSPC`, `EUSERS` where the host refuses the namespaces.
+pub fn clone_process(namespaces: Namespaces, leaf: Option<BorrowedFd<'_>>) -> io::Result<crate::Forked> {
+    if !crate::fork::single_threaded()? {
+        return Err(io::Error::from_raw_os_error(libc::EDEADLK));
+    }
+    // SAFETY: there is one thread, so the child inherits no lock that another thread holds.
+    Ok(match unsafe { clone3(leaf, namespaces)? } {
+        Some((pid, _)) => crate::Forked::Parent(pid),
+        None => crate::Forked::Child,
+    })
+}
+
+/// `clone3(2)` without shared memory: as fork, but into a cgroup or namespaces. The parent gets the pid and a pidfd.
+///
+/// # Safety
+/// In a process with other threads the child may only make async-signal-safe calls.
+unsafe fn clone3(leaf: Option<BorrowedFd<'_>>, namespaces: Namespaces) -> io::Result<Option<(Pid, OwnedFd)>> {
+    /// `struct clone_args` of linux/sched.h, 88 bytes since Linux 5.7.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Arguments {
+        flags: u64,
+        pidfd: u64,
+        child_tid: u64,
+        parent_tid: u64,
+        exit_signal: u64,
+        stack: u64,
+        stack_size: u64,
+        tls: u64,
+        set_tid: u64,
+        set_tid_size: u64,
+        cgroup: u64,
+    }
+    let mut pidfd: RawFd = -1;
+    let place = u64::try_from((&raw mut pidfd).addr()).unwrap_or(0);
+    let mut arguments = Arguments {
+        flags: CLONE_PIDFD,
+        pidfd: place,
+        exit_signal: wide(libc::SIGCHLD),
+        ..Arguments::default()
+    };
+    if let Some(leaf) = leaf {
+        arguments.flags |= CLONE_INTO_CGROUP;
+        arguments.cgroup = wide(leaf.as_raw_fd());
+    }
+    if namespaces.pid {
+        arguments.flags |= wide(libc::CLONE_NEWPID) | wide(libc::CLONE_NEWNS);
+    }
+    if namespaces.user {
+        arguments.flags |= wide(libc::CLONE_NEWUSER);
+    }
+    // SAFETY: `arguments` is a valid clone_args of the size given, whose pidfd points to a live i32; without
+    // CLONE_VM the child has its own copy of the stack and returns here like a fork. What it may do then is the
+    // caller's promise.
+    let result = unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size_of::<Arguments>()) };
+    match i32::try_from(result) {
+        Ok(0) => Ok(None),
+        Ok(pid) if pid > 0 => {
+            // SAFETY: the kernel has just made this descriptor for us.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            Ok(Pid::from_raw(pid).map(|pid| (pid, pidfd)))
+        }
+        // Seccomp filters of containers answer clone3 with ENOSYS; a plain copy needs no clone3.
+        _ if errno() == libc::ENOSYS && arguments.flags == CLONE_PIDFD => {
+            // SAFETY: as above.
+            let pid = match unsafe { libc::fork() } {
+                -1 => return Err(io::Error::last_os_error()),
+                0 => return Ok(None),
+                pid => Pid::from_raw(pid).ok_or_else(io::Error::last_os_error)?,
+            };
+            let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?;
+            Ok(Some((pid, pidfd)))
+        }
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn wide(value: i32) -> u64 {
+    u64::try_from(value).unwrap_or(0)
+}
+
+/// The child's life between clone and exec.
+fn child(program: &mut Program, own: RawFd, theirs: RawFd, joined: Option<RawFd>) -> ! {
+    // The parent's end must have one holder only, or its death could not be seen here.
+    // SAFETY: this copy of the descriptor is never used or dropped: the child execs or exits.
+    unsafe { libc::close(own) };
+    let mut word = *b"r\0";
+    if let Some(joined) = joined {
+        // SAFETY: the buffer is one readable byte.
+        if unsafe { libc::write(joined, c"0".as_ptr().cast(), 1) } != 1 {
+            word[1] = 1;
+        }
+    }
+    // SAFETY: the buffer is two readable bytes.
+    let said = unsafe { libc::send(theirs, word.as_ptr().cast(), 2, libc::MSG_NOSIGNAL) };
+    let mut go = [0_u8; 1];
+    // SAFETY: the buffer is one writable byte. Signals are blocked, so the call is not interrupted.
+    let heard = unsafe { libc::recv(theirs, go.as_mut_ptr().cast(), 1, 0) };
+    if said == 2 && heard == 1 {
+        let failure = program.exec();
+        let step = match failure.step {
+            Step::Directory => 0,
+            Step::Signals => 1,
+            Step::Exec => 2,
+        };
+        let answer = [step, failure.errno];
+        // SAFETY: the buffer is `answer`, eight readable bytes.
+        unsafe { libc::send(theirs, answer.as_ptr().cast(), 8, libc::MSG_NOSIGNAL) };
+    }
+    // SAFETY: ends the process without running anything of the copied program.
+    unsafe { libc::_exit(127) }
+}
+
+impl Launch {
+    /// The child.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// A handle to the child, for signals: it cannot become another's.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Waits until the child stands before its exec; false if it died at birth or could not join its leaf.
+    ///
+    /// # Errors
+    /// Those of recv(2). The wait is short: the child does nothing but write a word or two. Whoever has something else
+    /// to do does it first.
+    pub fn ready(&self) -> io::Result<bool> {
+        let mut word = [0_u8; 2];
+        let (_, length) = rustix::io::retry_on_intr(|| {
+            rustix::net::recv(&self.link, &mut word, rustix::net::RecvFlags::empty())
+        })?;
+        Ok(length == 2 && word == *b"r\0")
+    }
+
+    /// Lets the child become its program; [`Launch::link`] becomes readable once it has, or has failed to.
+    ///
+    /// # Errors
+    /// Those of send(2) but for a child that is gone already, which [`Launch::outcome`] tells.
+    pub fn release(&self) -> io::Result<()> {
+        match rustix::net::send(&self.link, b"g", rustix::net::SendFlags::NOSIGNAL) {
+            Ok(_) | Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What to poll for the outcome.
+    pub fn link(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
+    }
+
+    /// What became of the released child; `None` while it is still on its way.
+    ///
+    /// The end of the link means that the exec closed it, or that the child died first: its exit status tells.
+    ///
+    /// # Errors
+    /// Those of recv(2).
+    pub fn outcome(&self) -> io::Result<Option<Released>> {
+        let mut answer = [0_u8; 8];
+        let received = rustix::io::retry_on_intr(|| {
+            rustix::net::recv(&self.link, &mut answer, rustix::net::RecvFlags::DONTWAIT)
+        });
+        let length = match received {
+            Ok((_, length)) => length,
+            Err(rustix::io::Errno::AGAIN) => return Ok(None),
+            Err(rustix::io::Errno::CONNRESET) => 0,
+            Err(error) => return Err(error.into()),
+        };
+        if length == 0 {
+            return Ok(Some(Released::Running));
+        }
+        let (step, errno) = answer.split_at(4);
+        let step = match step.first() {
+            Some(0) => Step::Directory,
+            Some(1) => Step::Signals,
+            _ => Step::Exec,
+        };
+        let errno = errno.try_into().map_or(0, i32::from_ne_bytes);
+        Ok(Some(Released::Failed(Failure { step, errno })))
+    }
+}
+
+fn errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}

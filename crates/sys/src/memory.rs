@@ -1,0 +1,54 @@
+//! What a process that does nothing but wait need not keep mapped.
+
+/// Unmaps the pages of this program's code and constants; the next use brings them back from the page cache.
+///
+/// A process that has done its work and now sleeps for hours counts as large only because of code that it will not run
+/// again. Only segments that are mapped read-only are dropped: nothing can have been written there.
+pub fn forget_code() {
+    let Some(headers) = headers() else { return };
+    let bias = headers
+        .iter()
+        .find(|header| header.p_type == libc::PT_PHDR)
+        .map_or(0, |own| address(headers.as_ptr().cast()).wrapping_sub(own.p_vaddr));
+    let relro = headers.iter().find(|header| header.p_type == libc::PT_GNU_RELRO);
+    for header in
+        headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0)
+    {
+        let within = relro.is_some_and(|relro| {
+            relro.p_vaddr < header.p_vaddr + header.p_memsz && header.p_vaddr < relro.p_vaddr + relro.p_memsz
+        });
+        if within {
+            continue;
+        }
+        let start = (header.p_vaddr.wrapping_add(bias)) & !PAGE_MASK;
+        let end = header.p_vaddr.wrapping_add(bias).wrapping_add(header.p_memsz);
+        let (Ok(start), Ok(length)) = (usize::try_from(start), usize::try_from(end.wrapping_sub(start)))
+        else {
+            continue;
+        };
+        // SAFETY: the range is a read-only file mapping of this program: its pages hold what the file holds, and come
+        // back with it when they are touched.
+        unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(start), length, libc::MADV_DONTNEED) };
+    }
+}
+
+const PAGE_MASK: u64 = 4095;
+
+fn address(pointer: *const u8) -> u64 {
+    u64::try_from(pointer.addr()).unwrap_or(0)
+}
+
+/// The program headers of this program, as the kernel has left them in the auxiliary vector.
+fn headers() -> Option<&'static [libc::Elf64_Phdr]> {
+    // SAFETY: reads the auxiliary vector.
+    let at = unsafe { libc::getauxval(libc::AT_PHDR) };
+    // SAFETY: as above.
+    let count = unsafe { libc::getauxval(libc::AT_PHNUM) };
+    let (at, count) = (usize::try_from(at).ok()?, usize::try_from(count).ok()?);
+    if at == 0 {
+        return None;
+    }
+    // SAFETY: the kernel says that `count` headers are mapped at `at`; they are part of the program, live as long as it
+    // does, and nobody writes to them.
+    Some(unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(at), count) })
+}

@@ -1,0 +1,179 @@
+//! Signal masks, dispositions and the signal descriptor.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A set of signals.
+#[derive(Clone, Copy)]
+pub struct SignalSet(pub(crate) libc::sigset_t);
+
+impl std::fmt::Debug for SignalSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries((1..=64).filter(|&signal| self.contains(signal))).finish()
+    }
+}
+
+impl SignalSet {
+    /// A set without a signal.
+    pub fn empty() -> SignalSet {
+        let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: `set` is valid for writes of a sigset_t.
+        unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+        // SAFETY: sigemptyset initialised it.
+        SignalSet(unsafe { set.assume_init() })
+    }
+
+    /// The set of these signals; numbers that are no signal are left out.
+    pub fn of(signals: impl IntoIterator<Item = i32>) -> SignalSet {
+        let mut set = SignalSet::empty();
+        for signal in signals {
+            set.insert(signal);
+        }
+        set
+    }
+
+    /// Adds a signal; a number that is no signal changes nothing.
+    pub fn insert(&mut self, signal: i32) {
+        // SAFETY: the set is initialised; a bad number is refused with EINVAL.
+        unsafe { libc::sigaddset(&raw mut self.0, signal) };
+    }
+
+    /// Whether the signal is in the set.
+    pub fn contains(&self, signal: i32) -> bool {
+        // SAFETY: the set is initialised; a bad number is answered with -1.
+        unsafe { libc::sigismember(&raw const self.0, signal) == 1 }
+    }
+}
+
+/// `sigprocmask(SIG_BLOCK)`: blocks these signals in the calling thread and returns the mask from before.
+///
+/// # Errors
+/// None that a caller can cause.
+pub fn block(set: &SignalSet) -> io::Result<SignalSet> {
+    let mut before = SignalSet::empty();
+    // SAFETY: both sets are initialised and valid.
+    let result = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set.0, &raw mut before.0) };
+    if result == 0 { Ok(before) } else { Err(io::Error::from_raw_os_error(result)) }
+}
+
+/// `sigprocmask(SIG_SETMASK)`: makes this the mask of the calling thread.
+///
+/// # Errors
+/// None that a caller can cause.
+pub fn set_mask(set: &SignalSet) -> io::Result<()> {
+    // SAFETY: the set is initialised and valid; the old mask is not asked for.
+    let result = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set.0, std::ptr::null_mut()) };
+    if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(result)) }
+}
+
+/// Whether the process ignores this signal now.
+pub fn is_ignored(signal: i32) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: `action` is valid for writes; a null new action changes nothing.
+    let result = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
+    if result != 0 {
+        return false;
+    }
+    // SAFETY: sigaction filled it in.
+    let action = unsafe { action.assume_init() };
+    action.sa_sigaction == libc::SIG_IGN
+}
+
+/// Gives a signal its default action.
+pub fn set_default(signal: i32) {
+    // SAFETY: SIG_DFL installs no code.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+/// Ignores a signal.
+pub fn set_ignored(signal: i32) {
+    // SAFETY: SIG_IGN installs no code.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
+static PIPE_INHERITED_IGNORED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn record_inherited() {
+    PIPE_INHERITED_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+}
+
+/// Runs before the Rust runtime sets SIGPIPE to "ignored", so that what the caller of this program had chosen
+/// is not lost.
+#[used]
+// SAFETY: the loader calls entries of .init_array once, before main, with the C calling convention; the
+// function only reads a disposition and stores a flag.
+#[unsafe(link_section = ".init_array")]
+static RECORD_INHERITED: extern "C" fn() = record_inherited;
+
+/// Whether SIGPIPE was ignored when this program started.
+pub fn pipe_inherited_ignored() -> bool {
+    PIPE_INHERITED_IGNORED.load(Ordering::Relaxed)
+}
+
+/// One signal taken from a [`SignalFd`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Signalled {
+    /// Its number.
+    pub signal: i32,
+    /// Whether the kernel sent it, as it does for a terminal's Ctrl-C, not a process with `kill`.
+    pub from_kernel: bool,
+    /// Which process sent it; 0 for the kernel, and for one outside of this pid namespace.
+    pub sender: u32,
+}
+
+/// `signalfd(2)`: blocked signals as something to poll and read.
+#[derive(Debug)]
+pub struct SignalFd(OwnedFd);
+
+impl SignalFd {
+    /// Opens a non-blocking, close-on-exec descriptor for these signals, which the caller has blocked.
+    ///
+    /// # Errors
+    /// Those of [signalfd(2)](https://man7.org/linux/man-pages/man2/signalfd.2.html).
+    pub fn open(set: &SignalSet) -> io::Result<SignalFd> {
+        // SAFETY: the set is initialised; -1 asks for a new descriptor.
+        let fd = unsafe { libc::signalfd(-1, &raw const set.0, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) };
+        if fd == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just made this descriptor for us.
+        Ok(SignalFd(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Takes the next pending signal, if there is one.
+    ///
+    /// # Errors
+    /// Those of read(2) but `EAGAIN`, which is `None`.
+    pub fn take(&self) -> io::Result<Option<Signalled>> {
+        let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
+        let size = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: `info` is valid for writes of its size.
+        let read = unsafe { libc::read(self.0.as_raw_fd(), info.as_mut_ptr().cast(), size) };
+        if read == -1 {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+        }
+        // SAFETY: zero is a valid value of every member and the kernel writes whole records.
+        let info = unsafe { info.assume_init() };
+        let signal = i32::try_from(info.ssi_signo).unwrap_or(0);
+        let from_kernel = info.ssi_code == libc::SI_KERNEL;
+        Ok(Some(Signalled { signal, from_kernel, sender: info.ssi_pid }))
+    }
+}
+
+impl AsFd for SignalFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The signal of this number; `None` for what is no signal or is reserved by the C library (32 and 33).
+pub fn signal(number: i32) -> Option<rustix::process::Signal> {
+    if !(1..=64).contains(&number) || number == 32 || number == 33 {
+        return None;
+    }
+    // SAFETY: checked above: within 1..=64 and not one of the two that glibc keeps for itself.
+    Some(unsafe { rustix::process::Signal::from_raw_unchecked(number) })
+}
