@@ -1,0 +1,187 @@
+//! Marks in the environment a process was started with.
+
+use std::ffi::CStr;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+use crate::path::Path;
+use crate::procfs::{ProcFs, is_gone, read};
+
+/// What was found in a process's environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Evidence {
+    /// It is there.
+    Yes,
+    /// It is not, or the process is gone.
+    No,
+    /// The environment cannot be read: the process belongs to someone else or is not dumpable (ssh-agent, set-uid).
+    Hidden(Errno),
+}
+
+/// Most environments fit; longer ones are read in pieces.
+const CHUNK: usize = 32 * 1024;
+
+impl ProcFs {
+    /// Tells whether the environment of a process (`/proc/<pid>/environ`, proc(5)) has `key` with a value for which
+    /// `matches` is true.
+    ///
+    /// That is the environment at exec, as far as the process has not overwritten it: a cross-check, never proof of
+    /// absence. When the main thread has exited and has none, the other threads' is looked at. Of a value longer than
+    /// about 32 KiB, only the start is shown to `matches`.
+    pub fn environ_has(&mut self, pid: Pid, key: &[u8], matches: impl Fn(&[u8]) -> bool) -> Evidence {
+        let main = self.environ_file_has(Path::of(pid, "environ").as_c_str(), key, &matches);
+        match main {
+            Ok(Some(true)) => Evidence::Yes,
+            Ok(Some(false)) => Evidence::No,
+            Ok(None) => self.environ_of_threads_has(pid, key, &matches),
+            // That of a main thread that has exited belongs to root, whosever the process is.
+            Err(errno) => match self.environ_of_threads_has(pid, key, &matches) {
+                Evidence::Yes => Evidence::Yes,
+                Evidence::No | Evidence::Hidden(_) => Evidence::Hidden(errno),
+            },
+        }
+    }
+
+    fn environ_of_threads_has(&mut self, pid: Pid, key: &[u8], matches: &impl Fn(&[u8]) -> bool) -> Evidence {
+        let mut tids = std::mem::take(&mut self.tids);
+        tids.clear();
+        let mut evidence = match self.numbers_in(Path::of(pid, "task").as_c_str(), &mut tids) {
+            Err(errno) if !is_gone(errno) => Evidence::Hidden(errno),
+            _ => Evidence::No,
+        };
+        for &tid in tids.iter().filter(|&&tid| tid != pid) {
+            match self.environ_file_has(Path::of_task(pid, tid, "environ").as_c_str(), key, matches) {
+                // All threads share one environment: the first that has any decides.
+                Ok(Some(true)) => evidence = Evidence::Yes,
+                Ok(Some(false)) => evidence = Evidence::No,
+                Ok(None) => continue,
+                Err(errno) => {
+                    evidence = Evidence::Hidden(errno);
+                    continue;
+                }
+            }
+            break;
+        }
+        self.tids = tids;
+        evidence
+    }
+
+    /// None when the file is empty or gone.
+    fn environ_file_has(
+        &mut self,
+        path: &CStr,
+        key: &[u8],
+        matches: &impl Fn(&[u8]) -> bool,
+    ) -> Result<Option<bool>, Errno> {
+        let result = self.open_file(path).and_then(|fd| {
+            if self.environ.is_empty() {
+                self.environ.resize(CHUNK, 0);
+            }
+            search(&fd, &mut self.environ, key, matches)
+        });
+        match result {
+            // Newer kernels say ESRCH for a task without memory instead of an empty file.
+            Err(errno) if is_gone(errno) => Ok(None),
+            other => other,
+        }
+    }
+}
+
+/// Reads NUL-terminated entries piece by piece; the unfinished entry at the end of one piece moves to the front.
+fn search(
+    fd: &OwnedFd,
+    buffer: &mut [u8],
+    key: &[u8],
+    matches: &impl Fn(&[u8]) -> bool,
+) -> Result<Option<bool>, Errno> {
+    let mut kept = 0;
+    // Inside an entry whose start was already judged.
+    let mut inside = false;
+    let mut any = false;
+    loop {
+        let length = read(fd, &mut buffer[kept..])?;
+        any |= length > 0;
+        let filled = kept + length;
+        let mut rest = &buffer[..filled];
+        while let Some(end) = nul(rest) {
+            if !inside && is_entry(&rest[..end], key, matches) {
+                return Ok(Some(true));
+            }
+            inside = false;
+            rest = &rest[end + 1..];
+        }
+        // A read that leaves room has reached the end, as the kernel copies all it can.
+        if length == 0 || filled < buffer.len() {
+            let found = !inside && is_entry(rest, key, matches);
+            return Ok(any.then_some(found));
+        }
+        kept = rest.len();
+        if kept == buffer.len() {
+            if !inside && is_entry(rest, key, matches) {
+                return Ok(Some(true));
+            }
+            inside = true;
+            kept = 0;
+        } else {
+            buffer.copy_within(filled - kept.., 0);
+        }
+    }
+}
+
+fn is_entry(entry: &[u8], key: &[u8], matches: &impl Fn(&[u8]) -> bool) -> bool {
+    entry.strip_prefix(key).and_then(|rest| rest.strip_prefix(b"=")).is_some_and(matches)
+}
+
+/// Finds the first NUL, as fast as the standard library can.
+fn nul(bytes: &[u8]) -> Option<usize> {
+    CStr::from_bytes_until_nul(bytes).ok().map(CStr::count_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Feeds `text` through a pipe, so that reads come in pieces.
+    fn found(text: &[u8], room: usize, key: &[u8], value: &[u8]) -> Option<bool> {
+        let mut file = tempfile();
+        file.write_all(text).expect("room for a small file");
+        let fd: OwnedFd = file.into();
+        rustix::fs::seek(&fd, rustix::fs::SeekFrom::Start(0)).expect("a file");
+        let mut buffer = vec![0; room];
+        search(&fd, &mut buffer, key, &|found: &[u8]| found == value).expect("a file")
+    }
+
+    fn tempfile() -> std::fs::File {
+        rustix::fs::memfd_create("environ", rustix::fs::MemfdFlags::CLOEXEC).expect("memory").into()
+    }
+
+    #[test]
+    fn only_a_whole_key_at_the_start_of_an_entry_counts() {
+        assert_eq!(found(b"A=1\0KEY=v\0B=2\0", 64, b"KEY", b"v"), Some(true));
+        assert_eq!(found(b"A=KEY=v\0XKEY=v\0KEYS=v\0KEY\0", 64, b"KEY", b"v"), Some(false));
+        assert_eq!(found(b"KEY=v", 64, b"KEY", b"v"), Some(true), "overwritten, without the last NUL");
+        assert_eq!(found(b"", 64, b"KEY", b"v"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_give_the_same_answer_as_the_whole(
+            entries in proptest::collection::vec("(KEY|A|KEY=)=?[v=]{0,12}", 0..12),
+            room in 6..40usize,
+        ) {
+            let text: Vec<u8> = entries.iter().flat_map(|e| e.bytes().chain([0])).collect();
+            // A value that does not fit the buffer may be cut: such an entry is left out of the comparison.
+            prop_assume!(entries.iter().all(|e| e.len() < room));
+            let whole = entries.iter().any(|e| e == "KEY=v");
+            let expected = (!text.is_empty()).then_some(whole);
+            prop_assert_eq!(found(&text, room, b"KEY", b"v"), expected);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Decimal fields of kernel text files.
+
+use rustix::process::Pid;
+
+use crate::id::pid_from_raw;
+
+/// Text from `/proc` that does not have the shape proc(5) gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("cannot find {field} in the text of `/proc/<pid>/{file}`")]
+pub struct ParseError {
+    /// The file whose text it is, such as `stat`.
+    pub file: &'static str,
+    /// The field that is missing or is not what it should be.
+    pub field: &'static str,
+}
+
+impl From<ParseError> for std::io::Error {
+    fn from(error: ParseError) -> Self {
+        Self::new(std::io::ErrorKind::InvalidData, error)
+    }
+}
+
+/// Reads an unsigned decimal number that fills all of `text`.
+pub(crate) fn unsigned(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0_u64, |sum, &byte| {
+        let digit = byte.checked_sub(b'0').filter(|&digit| digit < 10)?;
+        sum.checked_mul(10)?.checked_add(u64::from(digit))
+    })
+}
+
+/// Reads a decimal number, negative or not, that fills all of `text`.
+pub(crate) fn signed(text: &[u8]) -> Option<i64> {
+    match text.strip_prefix(b"-") {
+        Some(rest) => i64::try_from(unsigned(rest)?).ok().map(|n| -n),
+        None => i64::try_from(unsigned(text)?).ok(),
+    }
+}
+
+/// Reads a pid that fills all of `text`; zero and negative numbers are none.
+pub(crate) fn pid(text: &[u8]) -> Option<Pid> {
+    i32::try_from(unsigned(text)?).ok().and_then(pid_from_raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_fill_their_text_or_are_none() {
+        assert_eq!(unsigned(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(unsigned(b"18446744073709551616"), None);
+        assert_eq!(unsigned(b""), None);
+        assert_eq!(unsigned(b"1 "), None);
+        assert_eq!(signed(b"-1"), Some(-1));
+        assert_eq!(signed(b"--1"), None);
+        assert_eq!(pid(b"0"), None);
+        assert_eq!(pid(b"4194304").map(Pid::as_raw_pid), Some(4_194_304));
+        assert_eq!(pid(b"4294967297"), None);
+    }
+}

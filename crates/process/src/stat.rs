@@ -1,0 +1,274 @@
+//! `/proc/<pid>/stat`.
+
+use std::fmt;
+
+use rustix::process::Pid;
+use serde::{Deserialize, Serialize};
+
+use crate::id::{ProcessId, StartTime};
+use crate::numbers::{self, ParseError};
+
+/// The scheduler's state of a process's main thread: field 3 of `/proc/<pid>/stat`, proc(5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// `R`, on a CPU or waiting for one.
+    Running,
+    /// `S`, waits and can be interrupted.
+    Sleeping,
+    /// `D`, stuck in the kernel: no signal reaches it until the kernel lets go.
+    DiskSleep,
+    /// `T`, stopped by a signal.
+    Stopped,
+    /// `t`, stopped by a tracer.
+    Traced,
+    /// `Z`, the main thread has exited. Other threads may live: see [`Stat::is_dead`].
+    Zombie,
+    /// `X`, about to vanish.
+    Dead,
+    /// `I`, an idle kernel thread.
+    Idle,
+    /// `P`, a parked kernel thread.
+    Parked,
+    /// A letter this crate does not know.
+    Other(u8),
+}
+
+impl State {
+    /// Reads the letter of proc(5).
+    pub fn from_letter(letter: u8) -> Self {
+        match letter {
+            b'R' => Self::Running,
+            b'S' => Self::Sleeping,
+            b'D' => Self::DiskSleep,
+            b'T' => Self::Stopped,
+            b't' => Self::Traced,
+            b'Z' => Self::Zombie,
+            b'X' | b'x' => Self::Dead,
+            b'I' => Self::Idle,
+            b'P' => Self::Parked,
+            other => Self::Other(other),
+        }
+    }
+
+    /// Gives the letter of proc(5).
+    pub fn letter(self) -> char {
+        match self {
+            Self::Running => 'R',
+            Self::Sleeping => 'S',
+            Self::DiskSleep => 'D',
+            Self::Stopped => 'T',
+            Self::Traced => 't',
+            Self::Zombie => 'Z',
+            Self::Dead => 'X',
+            Self::Idle => 'I',
+            Self::Parked => 'P',
+            Self::Other(letter) => char::from(letter),
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.letter())
+    }
+}
+
+/// What `/proc/<pid>/stat` says of a process, proc(5).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    /// Its number.
+    pub pid: Pid,
+    /// The name of its main thread, at most 15 bytes (64 for kernel threads), chosen by the process: it may hold
+    /// anything, control characters included. Bytes that are not UTF-8 are replaced.
+    pub comm: String,
+    /// The state of its main thread.
+    pub state: State,
+    /// Its parent; none for the first process of a pid namespace and for one whose parent is outside of it.
+    pub parent: Option<Pid>,
+    /// Its process group; 0 when that is outside of the pid namespace, -1 while it vanishes.
+    pub group: i32,
+    /// Its session; 0 when that is outside of the pid namespace, -1 while it vanishes.
+    pub session: i32,
+    /// The kernel's `PF_*` flags, `include/linux/sched.h`.
+    pub flags: u32,
+    /// CPU time spent in user mode, in clock ticks.
+    pub utime: u64,
+    /// CPU time spent in the kernel, in clock ticks.
+    pub stime: u64,
+    /// Its threads, an exited main thread included; 0 while it vanishes.
+    pub threads: u32,
+    /// When it started.
+    pub start: StartTime,
+}
+
+/// `PF_KTHREAD`, `include/linux/sched.h`.
+const PF_KTHREAD: u32 = 0x0020_0000;
+
+impl Stat {
+    /// Parses the text of the file.
+    ///
+    /// The name may hold spaces, newlines and `)`, so the fields are counted from the last `)`.
+    pub fn parse(text: &[u8]) -> Result<Self, ParseError> {
+        let missing = |field| ParseError { file: "stat", field };
+        let open = text.iter().position(|&byte| byte == b'(').ok_or(missing("the name"))?;
+        let close = text.iter().rposition(|&byte| byte == b')').ok_or(missing("the name"))?;
+        let comm = text.get(open + 1..close).ok_or(missing("the name"))?;
+        let pid =
+            text.get(..open).and_then(|head| numbers::pid(head.trim_ascii())).ok_or(missing("the pid"))?;
+        let rest = text.get(close + 1..).unwrap_or_default().trim_ascii();
+        let mut fields = Fields { rest: rest.split(|&byte| byte == b' ') };
+
+        let state = match fields.next() {
+            Some(&[letter]) => State::from_letter(letter),
+            _ => return Err(missing("the state")),
+        };
+        let parent = fields.small().ok_or(missing("the parent"))?;
+        let group = fields.small().ok_or(missing("the process group"))?;
+        let session = fields.small().ok_or(missing("the session"))?;
+        // tty_nr, tpgid
+        fields.skip(2);
+        let flags = fields.unsigned().and_then(|n| u32::try_from(n).ok()).ok_or(missing("the flags"))?;
+        // minflt, cminflt, majflt, cmajflt
+        fields.skip(4);
+        let utime = fields.unsigned().ok_or(missing("the user time"))?;
+        let stime = fields.unsigned().ok_or(missing("the system time"))?;
+        // cutime, cstime, priority, nice
+        fields.skip(4);
+        let threads =
+            fields.unsigned().and_then(|n| u32::try_from(n).ok()).ok_or(missing("the number of threads"))?;
+        // itrealvalue
+        fields.skip(1);
+        let start = StartTime(fields.unsigned().ok_or(missing("the start time"))?);
+        Ok(Self {
+            pid,
+            comm: String::from_utf8_lossy(comm).into_owned(),
+            state,
+            parent: crate::pid_from_raw(parent),
+            group,
+            session,
+            flags,
+            utime,
+            stime,
+            threads,
+            start,
+        })
+    }
+
+    /// Gives the identity.
+    pub fn id(&self) -> ProcessId {
+        ProcessId { pid: self.pid, start: self.start }
+    }
+
+    /// Tells whether nothing of it runs any more: it only waits to be reaped.
+    ///
+    /// A main thread that exited while other threads live shows `Z` as well, and is not dead: it works on, holds its
+    /// memory and files, and can fork.
+    pub fn is_dead(&self) -> bool {
+        matches!(self.state, State::Zombie | State::Dead) && self.threads <= 1
+    }
+
+    /// Tells whether it is a thread of the kernel, which has no command and cannot be signalled.
+    pub fn is_kernel_thread(&self) -> bool {
+        self.flags & PF_KTHREAD != 0
+    }
+}
+
+struct Fields<I> {
+    rest: I,
+}
+
+impl<'a, I: Iterator<Item = &'a [u8]>> Fields<I> {
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.rest.next()
+    }
+
+    fn skip(&mut self, count: usize) {
+        for _ in 0..count {
+            self.rest.next();
+        }
+    }
+
+    fn unsigned(&mut self) -> Option<u64> {
+        numbers::unsigned(self.next()?)
+    }
+
+    fn small(&mut self) -> Option<i32> {
+        i32::try_from(numbers::signed(self.next()?)?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LINE: &str = "4121 (node) S 1 4121 4121 0 -1 4194560 2 0 0 0 11 7 0 0 20 0 3 0 8812345 1000 1 \
+                        18446744073709551615 1 1 0 0 0 0 0 0 0 1 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 0\n";
+
+    #[test]
+    fn fields_are_where_proc_5_says() {
+        let stat = Stat::parse(LINE.as_bytes()).expect("a recorded line");
+        assert_eq!(stat.pid.as_raw_pid(), 4121);
+        assert_eq!(stat.comm, "node");
+        assert_eq!(stat.state, State::Sleeping);
+        assert_eq!(stat.parent.map(Pid::as_raw_pid), Some(1));
+        assert_eq!((stat.group, stat.session), (4121, 4121));
+        assert_eq!((stat.utime, stat.stime, stat.threads), (11, 7, 3));
+        assert_eq!(stat.start, StartTime(8_812_345));
+        assert!(!stat.is_dead() && !stat.is_kernel_thread());
+    }
+
+    #[test]
+    fn a_name_may_look_like_the_fields_after_it() {
+        let line = LINE.replace("(node)", "(a) Z 1 1\n(b)) R 2)");
+        let stat = Stat::parse(line.as_bytes()).expect("a hostile name");
+        assert_eq!(stat.comm, "a) Z 1 1\n(b)) R 2");
+        assert_eq!(stat.state, State::Sleeping);
+        assert_eq!(stat.start, StartTime(8_812_345));
+    }
+
+    #[test]
+    fn a_zombie_leader_with_live_threads_is_not_dead() {
+        let zombie = |threads: &str| {
+            let line = LINE.replace(") S ", ") Z ").replace(" 20 0 3 0 ", &format!(" 20 0 {threads} 0 "));
+            Stat::parse(line.as_bytes()).expect("a zombie")
+        };
+        assert!(!zombie("2").is_dead());
+        assert!(zombie("1").is_dead());
+        assert!(zombie("0").is_dead());
+    }
+
+    #[test]
+    fn a_vanishing_process_has_no_group() {
+        let line = LINE.replace(" 1 4121 4121 0 -1 ", " 0 -1 -1 0 -1 ");
+        let stat = Stat::parse(line.as_bytes()).expect("a vanishing process");
+        assert_eq!((stat.parent, stat.group, stat.session), (None, -1, -1));
+    }
+
+    proptest! {
+        #[test]
+        fn parse_never_panics(text in proptest::collection::vec(any::<u8>(), 0..256)) {
+            let _ = Stat::parse(&text);
+        }
+
+        #[test]
+        fn parse_survives_any_cut_and_name(cut in 0..400usize, name in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let mut line = b"4121 (".to_vec();
+            line.extend_from_slice(&name);
+            line.extend_from_slice(&LINE.as_bytes()[10..]);
+            let whole = Stat::parse(&line).expect("any name is legal");
+            prop_assert_eq!(whole.comm, String::from_utf8_lossy(&name).into_owned());
+            prop_assert_eq!(whole.start, StartTime(8_812_345));
+            line.truncate(cut);
+            let _ = Stat::parse(&line);
+        }
+
+        #[test]
+        fn letters_round_trip(letter in any::<u8>()) {
+            let state = State::from_letter(letter);
+            prop_assert!(state.letter() == char::from(letter) || (state == State::Dead && letter == b'x'));
+        }
+    }
+}

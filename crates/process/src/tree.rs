@@ -1,0 +1,113 @@
+//! Who descends from whom.
+
+use std::collections::HashSet;
+use std::io;
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+use crate::path::Path;
+use crate::procfs::{Completeness, ProcFs, is_gone};
+use crate::stat::Stat;
+
+impl ProcFs {
+    /// Reads the children of a process, those of all its threads, into `out`, which is emptied first; none when the
+    /// process is gone.
+    ///
+    /// `/proc/<pid>/task/<tid>/children` (proc(5)) lists what one thread forked, and may miss some when a child exits
+    /// meanwhile: only a tree that does not change is listed in full, so look again until nothing new appears.
+    pub fn children(&mut self, pid: Pid, out: &mut Vec<Pid>) -> io::Result<()> {
+        out.clear();
+        Ok(self.add_children(pid, None, out)?)
+    }
+
+    /// Walks the tree below `root`, which is not part of it, into `out`, which is emptied first: parents come before
+    /// their children.
+    ///
+    /// What was listed as a child counts only if its own `stat` names a parent in the tree: a pid that was handed out
+    /// again meanwhile is not taken for the child. Zombies are listed too.
+    ///
+    /// `Incomplete` when something was there and could not be read. A complete walk of a tree that moves is still only
+    /// a look: repeat it until nothing new appears.
+    pub fn descendants(&mut self, root: Pid, out: &mut Vec<Stat>) -> io::Result<Completeness> {
+        out.clear();
+        let mut completeness = Completeness::Complete;
+        let mut inside = HashSet::from([root]);
+        let mut children = Vec::new();
+        let mut threads = None;
+        let mut parent = root;
+        let mut walked = 0;
+        loop {
+            children.clear();
+            if self.add_children(parent, threads, &mut children).is_err() {
+                completeness = Completeness::Incomplete;
+            }
+            for &pid in &children {
+                if inside.contains(&pid) {
+                    continue;
+                }
+                match self.stat(pid) {
+                    Ok(Some(stat)) if stat.parent.is_some_and(|parent| inside.contains(&parent)) => {
+                        inside.insert(pid);
+                        out.push(stat);
+                    }
+                    Ok(None) if self.hides_processes() => completeness = Completeness::Incomplete,
+                    Ok(_) => {}
+                    Err(_) => completeness = Completeness::Incomplete,
+                }
+            }
+            let Some(next) = out.get(walked) else {
+                return Ok(completeness);
+            };
+            parent = next.pid;
+            threads = Some(next.threads);
+            walked += 1;
+        }
+    }
+
+    /// Adds the children of `pid` to `out`. `threads` is how many it had a moment ago, when that is known.
+    fn add_children(&mut self, pid: Pid, threads: Option<u32>, out: &mut Vec<Pid>) -> Result<(), Errno> {
+        let mut tids = std::mem::take(&mut self.tids);
+        tids.clear();
+        // One thread is the common case and needs no listing. A thread that appeared since then is as good as one
+        // that appears after the look.
+        let listed = if threads == Some(1) {
+            tids.push(pid);
+            Ok(())
+        } else {
+            self.numbers_in(Path::of(pid, "task").as_c_str(), &mut tids)
+        };
+        let mut result = match listed {
+            Err(errno) if is_gone(errno) => Ok(()),
+            other => other,
+        };
+        let mut without_list = false;
+        for &tid in &tids {
+            match self.read_pids(Path::of_task(pid, tid, "children").as_c_str(), out) {
+                Err(Errno::NOENT) => without_list = true,
+                Err(errno) if !is_gone(errno) => result = Err(errno),
+                _ => {}
+            }
+        }
+        self.tids = tids;
+        // The file is missing when the thread is gone, and everywhere when the kernel was built without
+        // CONFIG_PROC_CHILDREN. Our own thread certainly exists.
+        if without_list && self.open_file(c"thread-self/children").is_err() {
+            return self.add_children_by_scan(pid, out);
+        }
+        result
+    }
+
+    fn add_children_by_scan(&mut self, parent: Pid, out: &mut Vec<Pid>) -> Result<(), Errno> {
+        let scanned = self.scan(|stat| {
+            if stat.parent == Some(parent) {
+                out.push(stat.pid);
+            }
+        });
+        match scanned {
+            Ok(Completeness::Complete) => Ok(()),
+            Ok(Completeness::Incomplete) => Err(Errno::ACCESS),
+            Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+        }
+    }
+}
