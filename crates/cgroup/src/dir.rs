@@ -1,0 +1,103 @@
+//! Directories and files of a cgroup2 file system, opened with care.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::buffer::spare_capacity;
+use rustix::fs::{CWD, FsWord, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+/// `CGROUP2_SUPER_MAGIC`, `include/uapi/linux/magic.h`.
+const CGROUP2_SUPER_MAGIC: FsWord = 0x6367_7270;
+
+const PROC_BYTES: usize = 8 * 1024;
+
+const DIR_FLAGS: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Opens an absolute path as a directory, no symbolic link followed anywhere in it.
+pub(crate) fn open_absolute(path: &Path) -> Result<OwnedFd, Errno> {
+    match rustix::fs::openat2(CWD, path, DIR_FLAGS, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+        // Kernels before 5.6, and seccomp filters that do not know openat2(2): look at the last name at least.
+        Err(Errno::NOSYS | Errno::PERM) => rustix::fs::open(path, DIR_FLAGS, Mode::empty()),
+        other => other,
+    }
+}
+
+/// Opens a directory below `dir`.
+pub(crate) fn open_dir(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(dir, name, DIR_FLAGS, Mode::empty())
+}
+
+/// Tells whether `dir` is on a cgroup2 file system.
+pub(crate) fn is_cgroup2(dir: BorrowedFd<'_>) -> Result<bool, Errno> {
+    Ok(is_cgroup2_type(rustix::fs::fstatfs(dir)?.f_type))
+}
+
+/// Tells whether `f_type` of statfs(2) is that of cgroup2.
+pub(crate) fn is_cgroup2_type(f_type: FsWord) -> bool {
+    f_type == CGROUP2_SUPER_MAGIC
+}
+
+/// Opens a file in `dir` for reading.
+pub(crate) fn open_file(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(dir, name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Opens a file in `dir` for writing.
+pub(crate) fn open_for_writing(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(dir, name, OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Writes `text` to a control file in one piece, as the kernel wants it.
+pub(crate) fn write(dir: BorrowedFd<'_>, name: &CStr, text: &[u8]) -> Result<(), Errno> {
+    let file = open_for_writing(dir, name)?;
+    rustix::io::retry_on_intr(|| rustix::io::write(&file, text)).map(|_| ())
+}
+
+/// Reads a short control file into `buffer`, which must have room for all that matters.
+pub(crate) fn read_short<'b>(
+    dir: BorrowedFd<'_>,
+    name: &CStr,
+    buffer: &'b mut [u8],
+) -> Result<&'b [u8], Errno> {
+    let file = open_file(dir, name)?;
+    let length = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut *buffer))?;
+    Ok(&buffer[..length])
+}
+
+/// Reads a file of any length.
+pub(crate) fn read_all(dir: BorrowedFd<'_>, name: &CStr, text: &mut Vec<u8>) -> Result<(), Errno> {
+    text.clear();
+    let mut file = File::from(open_file(dir, name)?);
+    match file.read_to_end(text) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+    }
+}
+
+/// Reads a file of `/proc`, which has no size to ask for first; in few pieces, as this is on the path of every run.
+pub(crate) fn read_proc(path: &CStr) -> Result<Vec<u8>, Errno> {
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut text = Vec::with_capacity(PROC_BYTES);
+    loop {
+        let read = rustix::io::retry_on_intr(|| rustix::io::read(&file, spare_capacity(&mut text)))?;
+        if read == 0 {
+            return Ok(text);
+        }
+        text.reserve(PROC_BYTES);
+    }
+}
+
+/// Tells whether there are cgroups in this one: the kernel counts them in the links of the directory.
+pub(crate) fn has_cgroups(dir: impl AsFd) -> Result<bool, Errno> {
+    Ok(rustix::fs::fstat(dir)?.st_nlink > 2)
+}
+
+/// Tells whether an error means that the cgroup was removed.
+pub(crate) fn is_gone(errno: Errno) -> bool {
+    matches!(errno, Errno::NOENT | Errno::NODEV)
+}

@@ -1,0 +1,90 @@
+//! The processes of a cgroup and all below it.
+
+use std::ffi::CStr;
+use std::os::fd::BorrowedFd;
+
+use penfold_process::{Pid, ProcFs, pid_from_raw};
+use rustix::io::Errno;
+
+use crate::dir;
+use crate::walk::{Visit, walk};
+
+/// Adds to `out` the pid of every process in `top` and below.
+pub(crate) fn processes(top: BorrowedFd<'_>, out: &mut Vec<Pid>) -> Result<(), Errno> {
+    let mut members =
+        Members { out, tids: Vec::new(), text: Vec::new(), list: c"cgroup.procs", failure: None };
+    walk(top, &mut members);
+    let mut tids = members.tids;
+    match members.failure {
+        Some(errno) => return Err(errno),
+        None if out.is_empty() => {
+            // Kernels before 5.2 leave out of `cgroup.procs` a process whose main thread has exited.
+            let mut threads = Members {
+                out: &mut tids,
+                tids: Vec::new(),
+                text: Vec::new(),
+                list: c"cgroup.threads",
+                failure: None,
+            };
+            walk(top, &mut threads);
+            if let Some(errno) = threads.failure {
+                return Err(errno);
+            }
+        }
+        None => {}
+    }
+    if !tids.is_empty() {
+        add_processes_of(&tids, out)?;
+    }
+    out.sort_unstable_by_key(|pid| pid.as_raw_pid());
+    out.dedup();
+    Ok(())
+}
+
+struct Members<'a> {
+    out: &'a mut Vec<Pid>,
+    /// Threads of which the process is not known yet.
+    tids: Vec<Pid>,
+    text: Vec<u8>,
+    list: &'static CStr,
+    failure: Option<Errno>,
+}
+
+impl Visit for Members<'_> {
+    fn enter(&mut self, dir: BorrowedFd<'_>) {
+        match dir::read_all(dir, self.list, &mut self.text) {
+            Ok(()) => self.out.extend(numbers(&self.text)),
+            // A threaded cgroup lists threads only.
+            Err(Errno::OPNOTSUPP) => match dir::read_all(dir, c"cgroup.threads", &mut self.text) {
+                Ok(()) => self.tids.extend(numbers(&self.text)),
+                Err(errno) => self.fail(dir, errno),
+            },
+            Err(errno) => self.fail(dir, errno),
+        }
+    }
+
+    fn leave(&mut self, _parent: BorrowedFd<'_>, _name: &CStr) {}
+
+    fn fail(&mut self, _dir: BorrowedFd<'_>, errno: Errno) {
+        if !dir::is_gone(errno) {
+            self.failure.get_or_insert(errno);
+        }
+    }
+}
+
+/// Zero stands for a process of another pid namespace, which has no number here.
+fn numbers(text: &[u8]) -> impl Iterator<Item = Pid> {
+    text.split(|&byte| byte == b'\n')
+        .filter_map(|line| std::str::from_utf8(line).ok()?.parse().ok().and_then(pid_from_raw))
+}
+
+fn add_processes_of(tids: &[Pid], out: &mut Vec<Pid>) -> Result<(), Errno> {
+    let failed = |error: &std::io::Error| Errno::from_io_error(error).unwrap_or(Errno::IO);
+    let mut proc = ProcFs::open().map_err(|error| failed(&error))?;
+    for &tid in tids {
+        if let Some(status) = proc.status(tid).map_err(|error| failed(&error))? {
+            out.push(status.process);
+        }
+    }
+    Ok(())
+}

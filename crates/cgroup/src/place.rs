@@ -1,0 +1,295 @@
+//! Where leaves may be created.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags};
+use rustix::io::Errno;
+
+use crate::dir;
+use crate::membership::Membership;
+use crate::mountinfo::{self, Mount};
+
+/// Why no leaf can be created.
+#[derive(Debug, thiserror::Error)]
+pub enum NoPlace {
+    /// There is no cgroup2 file system to be seen.
+    #[error("no cgroup2 file system is mounted")]
+    NotMounted,
+    /// This process is in no cgroup2 hierarchy (`cgroup_no_v1` or a stripped kernel).
+    #[error("this process is in no cgroup2 hierarchy")]
+    NotMember,
+    /// The file system is mounted for reading only, as containers without privileges have it.
+    #[error("the cgroup2 file system on `{mount_point}` is mounted read-only")]
+    ReadOnly {
+        /// Where it is mounted.
+        mount_point: PathBuf,
+    },
+    /// The caller's own cgroup is not below the root of any cgroup2 mount.
+    #[error("the own cgroup `{cgroup}` is not visible below the cgroup2 mount on `{mount_point}`")]
+    Outside {
+        /// The own cgroup, as `/proc/self/cgroup` shows it.
+        cgroup: String,
+        /// Where the file system is mounted.
+        mount_point: PathBuf,
+    },
+    /// The caller may not create cgroups in its own or move processes out of it: it is not delegated.
+    #[error(
+        "the own cgroup `{path}` is not delegated to this user: no write access to it and its `cgroup.procs`"
+    )]
+    NotWritable {
+        /// Its directory.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Below a threaded cgroup there are only threaded ones, which hold threads and not processes.
+    #[error("the own cgroup `{path}` is threaded, so that no process can be moved below it")]
+    Threaded {
+        /// Its directory.
+        path: PathBuf,
+    },
+    /// Something else is mounted over it.
+    #[error("`{path}` is not a directory of a cgroup2 file system")]
+    NotCgroup2 {
+        /// Where it should be.
+        path: PathBuf,
+    },
+    /// It could not be looked at.
+    #[error("cannot open `{path}`")]
+    Io {
+        /// What was looked at.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel's list of mounts has an unknown shape.
+    #[error("cannot read the list of mounts")]
+    Mountinfo(#[from] mountinfo::ParseError),
+}
+
+/// Where the caller's own cgroup should be, from text alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Located {
+    /// Its directory.
+    pub path: PathBuf,
+    /// The cgroup, as `/proc/<pid>/cgroup` shows it.
+    pub cgroup: String,
+}
+
+/// A cgroup2 directory in which leaves may be created.
+#[derive(Debug)]
+pub struct Place {
+    dir: OwnedFd,
+    path: PathBuf,
+    cgroup: String,
+}
+
+impl Place {
+    /// Finds the own cgroup in the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`, without looking whether it
+    /// is there: the last mount of which it is a part, since later mounts cover earlier ones.
+    pub fn locate(mountinfo: &[u8], self_cgroup: &[u8]) -> Result<Located, NoPlace> {
+        let mut why = None;
+        let found = candidates(mountinfo, self_cgroup)?.find_map(|candidate| match candidate {
+            Ok(located) => Some(located),
+            Err(reason) => {
+                why.get_or_insert(reason);
+                None
+            }
+        });
+        found.ok_or_else(|| why.unwrap_or(NoPlace::NotMounted))
+    }
+
+    /// Finds the own cgroup and checks that leaves can be created in it.
+    ///
+    /// # Errors
+    /// When there are several cgroup2 mounts and none will do, the reason is that of the last one.
+    pub fn find(mountinfo: &[u8], self_cgroup: &[u8]) -> Result<Self, NoPlace> {
+        let mut why = None;
+        for candidate in candidates(mountinfo, self_cgroup)? {
+            match candidate.and_then(Self::open) {
+                Ok(place) => return Ok(place),
+                Err(reason) => {
+                    why.get_or_insert(reason);
+                }
+            }
+        }
+        Err(why.unwrap_or(NoPlace::NotMounted))
+    }
+
+    /// Finds the own cgroup of this process as [`Place::find`] does.
+    ///
+    /// Where the whole hierarchy is mounted in the usual spot, the list of mounts is not read: it takes the kernel
+    /// longer than all the rest, a millisecond on a host with hundreds of mounts.
+    pub fn find_here() -> Result<Self, NoPlace> {
+        let own = read_proc(c"/proc/self/cgroup")?;
+        match in_usual_spot(&own).map(Self::open) {
+            Some(Ok(place)) => Ok(place),
+            // There may be a better mount elsewhere, and a better reason.
+            _ => Self::find(&read_proc(c"/proc/self/mountinfo")?, &own),
+        }
+    }
+
+    /// Takes any cgroup2 directory by its absolute path, and checks that leaves can be created in it.
+    ///
+    /// A process can be moved there only by who may also write to the `cgroup.procs` of the nearest common ancestor of
+    /// there and where it is, cgroups(7).
+    pub fn at(path: &Path) -> Result<Self, NoPlace> {
+        let mountinfo = read_proc(c"/proc/self/mountinfo")?;
+        Self::open(Located { path: path.to_owned(), cgroup: cgroup_at(&mountinfo, path)? })
+    }
+
+    /// Gives its directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives the cgroup as `/proc/<pid>/cgroup` shows it.
+    pub fn cgroup(&self) -> &str {
+        &self.cgroup
+    }
+
+    /// Gives the open directory.
+    pub fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    fn open(Located { path, cgroup }: Located) -> Result<Self, NoPlace> {
+        let dir = match dir::open_absolute(&path) {
+            Ok(dir) => dir,
+            Err(errno) => return Err(NoPlace::Io { path, source: errno.into() }),
+        };
+        match check(dir.as_fd()) {
+            Ok(Check::Good) => Ok(Self { dir, path, cgroup }),
+            Ok(Check::NotCgroup2) => Err(NoPlace::NotCgroup2 { path }),
+            Ok(Check::Threaded) => Err(NoPlace::Threaded { path }),
+            Ok(Check::Denied(Errno::ROFS)) => Err(NoPlace::ReadOnly { mount_point: path }),
+            Ok(Check::Denied(errno)) => Err(NoPlace::NotWritable { path, source: errno.into() }),
+            Err(errno) => Err(NoPlace::Io { path, source: errno.into() }),
+        }
+    }
+}
+
+/// `PROC_CGROUP_INIT_INO`, `include/linux/proc_ns.h`: the inode of the first cgroup namespace.
+const INIT_CGROUP_NAMESPACE: u64 = 0xEFFF_FFFB;
+
+/// The inode of the root of a cgroup hierarchy, `kernfs_create_root`.
+const ROOT_INODE: u64 = 1;
+
+/// Finds the own cgroup without the list of mounts, where no doubt is possible: paths count from the root of the
+/// hierarchy in the first namespace, and that root is what is mounted.
+fn in_usual_spot(self_cgroup: &[u8]) -> Option<Located> {
+    if rustix::fs::stat(c"/proc/self/ns/cgroup").ok()?.st_ino != INIT_CGROUP_NAMESPACE {
+        return None;
+    }
+    let own = std::str::from_utf8(Membership::of(self_cgroup).unified()?).ok()?;
+    // Hybrid hosts have a tmpfs in the first spot.
+    let mount_point = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].into_iter().find(|spot| {
+        rustix::fs::statfs(*spot).is_ok_and(|fs| dir::is_cgroup2_type(fs.f_type))
+            && rustix::fs::stat(*spot).is_ok_and(|root| root.st_ino == ROOT_INODE)
+    })?;
+    Some(Located { path: below_mount(mount_point.into(), own.strip_prefix('/')?), cgroup: own.to_owned() })
+}
+
+fn below_mount(mount_point: PathBuf, rest: impl AsRef<Path>) -> PathBuf {
+    // Joining nothing would leave a slash at the end.
+    if rest.as_ref().as_os_str().is_empty() { mount_point } else { mount_point.join(rest) }
+}
+
+fn read_proc(path: &CStr) -> Result<Vec<u8>, NoPlace> {
+    dir::read_proc(path).map_err(|errno| NoPlace::Io {
+        path: PathBuf::from(path.to_string_lossy().as_ref()),
+        source: errno.into(),
+    })
+}
+
+enum Check {
+    Good,
+    NotCgroup2,
+    Denied(Errno),
+    Threaded,
+}
+
+fn check(dir: BorrowedFd<'_>) -> Result<Check, Errno> {
+    if !dir::is_cgroup2(dir)? {
+        return Ok(Check::NotCgroup2);
+    }
+    for name in [c".", c"cgroup.procs"] {
+        match writable(dir, name) {
+            Ok(()) => {}
+            Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) => return Ok(Check::Denied(errno)),
+            Err(errno) => return Err(errno),
+        }
+    }
+    let mut text = [0; 32];
+    match dir::read_short(dir, c"cgroup.type", &mut text) {
+        // "domain threaded" is a domain all the same, but what is created in it starts out invalid.
+        Ok(text) if text.starts_with(b"domain\n") => Ok(Check::Good),
+        Ok(_) => Ok(Check::Threaded),
+        // The root of the hierarchy has no type, and neither have kernels before 4.14.
+        Err(Errno::NOENT) => Ok(Check::Good),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn writable(dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
+    match rustix::fs::accessat(dir, name, Access::WRITE_OK, AtFlags::EACCESS) {
+        // faccessat2(2) came with 5.8; the ids differ from the effective ones only in set-uid programs.
+        Err(Errno::NOSYS) => rustix::fs::accessat(dir, name, Access::WRITE_OK, AtFlags::empty()),
+        other => other,
+    }
+}
+
+/// Gives one place or one reason for each cgroup2 mount, the last mount first.
+fn candidates(
+    mountinfo: &[u8],
+    self_cgroup: &[u8],
+) -> Result<impl Iterator<Item = Result<Located, NoPlace>>, NoPlace> {
+    let mounts: Vec<Mount> =
+        mountinfo::of_type(mountinfo, b"cgroup2").collect::<Result<_, mountinfo::ParseError>>()?;
+    if mounts.is_empty() {
+        return Err(NoPlace::NotMounted);
+    }
+    let own = Membership::of(self_cgroup).unified().ok_or(NoPlace::NotMember)?;
+    let own = String::from_utf8_lossy(own).into_owned();
+    Ok(mounts.into_iter().rev().map(move |mount| below(mount, &own)))
+}
+
+fn below(mount: Mount, cgroup: &str) -> Result<Located, NoPlace> {
+    // Namespace roots look like `/..` from inside: such paths say where, but not how to get there.
+    let hidden = Path::new(cgroup).components().any(|part| part == std::path::Component::ParentDir);
+    // A name that is not UTF-8 cannot be told from others after the loss.
+    let Some(rest) = Path::new(cgroup)
+        .strip_prefix(&mount.root)
+        .ok()
+        .filter(|_| !hidden && !cgroup.contains(char::REPLACEMENT_CHARACTER))
+    else {
+        return Err(NoPlace::Outside { cgroup: cgroup.to_owned(), mount_point: mount.mount_point });
+    };
+    if mount.has_option("ro") {
+        return Err(NoPlace::ReadOnly { mount_point: mount.mount_point });
+    }
+    let path = below_mount(mount.mount_point, rest);
+    Ok(Located { path, cgroup: cgroup.to_owned() })
+}
+
+/// Finds which cgroup a directory is, as `/proc/<pid>/cgroup` would show it.
+pub(crate) fn cgroup_at(mountinfo: &[u8], path: &Path) -> Result<String, NoPlace> {
+    let mut best: Option<(usize, PathBuf)> = None;
+    for mount in mountinfo::of_type(mountinfo, b"cgroup2") {
+        let mount = mount?;
+        let Ok(rest) = path.strip_prefix(&mount.mount_point) else {
+            continue;
+        };
+        let length = mount.mount_point.as_os_str().len();
+        // The innermost mount is what a path leads to; of two on one spot, the later.
+        if best.as_ref().is_none_or(|&(longest, _)| length >= longest) {
+            let below = below_mount(mount.root, rest);
+            best = Some((length, below));
+        }
+    }
+    let (_, cgroup) = best.ok_or_else(|| NoPlace::NotCgroup2 { path: path.to_owned() })?;
+    cgroup.into_os_string().into_string().map_err(|_| NoPlace::NotCgroup2 { path: path.to_owned() })
+}
