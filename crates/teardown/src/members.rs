@@ -1,0 +1,343 @@
+//! Who belongs to a sandbox, and the acts upon them: ask, kill, reap, look.
+
+mod ask;
+mod kill;
+mod ledger;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use penfold_cgroup::{KilledLeaf, Leaf};
+use penfold_process::{Pid, ProcFs, Process, ProcessId, Stat};
+use penfold_sys::child::{self, Exit, Peek};
+use rustix::process::Signal;
+
+use crate::report::Ended;
+use crate::selector::Search;
+
+/// Where to look for members outside the leaf.
+#[derive(Debug)]
+pub enum Scope {
+    /// All children of this process, which is a subreaper and has no other children. Descendants of a subreaper cannot
+    /// leave it while it lives, and its unreaped children keep their pids: no stranger can be hit.
+    Children,
+    /// What a search over the whole host finds.
+    Host(Box<Search>),
+}
+
+/// The first process of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leader {
+    /// Its pid.
+    pub pid: Pid,
+    /// The session it was started in: who has another one has left the tree.
+    pub session: i32,
+}
+
+/// How many strays have a name even if nobody wants details: that many are shown to people.
+const SHOWN: usize = 10;
+/// How many of them have their command line read as well, which costs half as much as to end them.
+const COMMANDS: usize = 4;
+/// How many pidfds are watched at a time; more are found when the first of them end.
+const WATCHED: usize = 64;
+/// How often one kill looks again for members that are new. Who moves faster than that is met by the next kill.
+const ROUNDS: usize = 16;
+/// How many looks over the host must find nobody until nobody is there.
+const LOOKS: usize = 4;
+/// From which kill on members are looked for in v1 freezers: whoever is not frozen is gone by then.
+const FREEZER_FROM: u32 = 3;
+/// From which kill on a child that is not reaped may be one that is dead for everybody but its tracer.
+const TRACED_FROM: u32 = 3;
+
+#[derive(Debug)]
+enum LeafState {
+    None,
+    Live(Leaf),
+    Killed(KilledLeaf),
+}
+
+/// What is known of a member that was asked or killed.
+#[derive(Debug)]
+struct Entry {
+    ended: Ended,
+    asked: bool,
+    gone: bool,
+    refused: Option<io::Error>,
+}
+
+/// The members of one sandbox and what has been done to them.
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
+pub struct Teardown {
+    proc: ProcFs,
+    leaf: LeafState,
+    scope: Scope,
+    leader: Option<Leader>,
+    leader_exit: Option<Exit>,
+    /// Our init in a pid namespace: it reaps there in our place and is not a member.
+    keeper: Option<Pid>,
+    /// Keyed by identity: a successor of a pid is another member.
+    ledger: BTreeMap<ProcessId, Entry>,
+    /// The members of the ledger that have not ended, as far as is known.
+    living: HashMap<Pid, ProcessId>,
+    /// Members that ended and whose names nobody wants.
+    nameless: Vec<Pid>,
+    reparented: HashSet<Pid>,
+    commands: HashMap<Pid, String>,
+    watched: Vec<Process>,
+    kills: u32,
+    /// Children that were sent SIGKILL and are not reaped yet.
+    killed: HashSet<Pid>,
+    /// Something has ended since the last kill.
+    moved: bool,
+    leader_outlived: bool,
+    /// Whether every name and the leaf's own accounts are wanted.
+    details: bool,
+    /// Members that run this program ask those below them.
+    fronts: bool,
+    leaf_usage: penfold_cgroup::Usage,
+}
+
+impl Teardown {
+    /// The members in `leaf`, if there is one, and in `scope`.
+    pub fn new(proc: ProcFs, leaf: Option<Leaf>, scope: Scope) -> Teardown {
+        Teardown {
+            proc,
+            leaf: leaf.map_or(LeafState::None, LeafState::Live),
+            scope,
+            leader: None,
+            leader_exit: None,
+            keeper: None,
+            ledger: BTreeMap::new(),
+            living: HashMap::new(),
+            nameless: Vec::new(),
+            reparented: HashSet::new(),
+            commands: HashMap::new(),
+            watched: Vec::new(),
+            kills: 0,
+            killed: HashSet::new(),
+            moved: false,
+            leader_outlived: false,
+            details: false,
+            fronts: false,
+            leaf_usage: penfold_cgroup::Usage::default(),
+        }
+    }
+
+    /// Wants members that run this very program to pass a polite signal on to those below them. Those are not asked over
+    /// their heads: who gets two such signals takes the second for impatience. A sandbox in this one is asked at its
+    /// front.
+    pub fn ask_at_fronts(&mut self) {
+        self.fronts = true;
+    }
+
+    /// Names the first process, whose exit is the end of the sandbox.
+    pub fn lead_by(&mut self, leader: Leader) {
+        self.leader = Some(leader);
+    }
+
+    /// Names our init in a pid namespace, whose end is the end of all in there.
+    pub fn kept_by(&mut self, keeper: Pid) {
+        self.keeper = Some(keeper);
+    }
+
+    /// Notes that whoever is left has outlived the leader, which ended by itself.
+    pub fn outlived(&mut self) {
+        self.leader_outlived = self.kills == 0 && self.ledger.is_empty();
+    }
+
+    /// How the leader ended, once it has been reaped here.
+    pub fn leader_exit(&self) -> Option<Exit> {
+        self.leader_exit
+    }
+
+    /// The reader of /proc.
+    pub fn proc(&mut self) -> &mut ProcFs {
+        &mut self.proc
+    }
+
+    /// What may become readable when a member ends that is not a child of this process.
+    pub fn watch(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.watched.iter().map(Process::pidfd)
+    }
+
+    /// Reaps every child that has ended and says how many.
+    ///
+    /// # Errors
+    /// None that a caller can act on.
+    pub fn reap(&mut self) -> io::Result<usize> {
+        let mut reaped = 0;
+        if !matches!(self.scope, Scope::Children) {
+            return Ok(reaped);
+        }
+        while let Peek::Ended(pid, exit) = child::peek()? {
+            if self.keeper == Some(pid) || self.leader.is_some_and(|leader| leader.pid == pid) {
+                self.leader_exit = Some(exit);
+            }
+            self.note_end(pid, exit)?;
+            child::reap(pid)?;
+            self.killed.remove(&pid);
+            self.moved = true;
+            reaped += 1;
+        }
+        Ok(reaped)
+    }
+
+    /// Ends our init once nobody is left in its namespace: it does not end by itself, for its end would be theirs.
+    ///
+    /// # Errors
+    /// When it could not be looked.
+    pub fn dismiss_keeper(&mut self) -> io::Result<()> {
+        if self.kills > 0 {
+            return Ok(());
+        }
+        if let Some(keeper) = self.keeper
+            && self.survey()?.0.is_empty()
+            && let Some(process) = Process::open(&mut self.proc, keeper)?
+        {
+            process.signal(Signal::KILL)?;
+        }
+        Ok(())
+    }
+
+    /// Looks whether nothing is left: no member alive, no leaf populated.
+    ///
+    /// # Errors
+    /// When it could not be seen; that is not "nothing".
+    pub fn is_empty(&mut self) -> io::Result<bool> {
+        let children = matches!(self.scope, Scope::Children) && child::peek()? != Peek::NoChild;
+        // A child that is traced from outside stays a zombie that is not ours to reap; whoever else is left shows as alive.
+        if children && (self.kills < TRACED_FROM || !self.survey()?.0.is_empty()) {
+            return Ok(false);
+        }
+        // One that has died since the first look is to be reaped: it may be the leader.
+        if children && matches!(child::peek()?, Peek::Ended(..)) {
+            return Ok(false);
+        }
+        let populated = match &self.leaf {
+            LeafState::None => false,
+            LeafState::Live(leaf) => leaf.populated().map_err(io::Error::other)?,
+            LeafState::Killed(leaf) => leaf.populated().map_err(io::Error::other)?,
+        };
+        if populated {
+            return Ok(false);
+        }
+        match self.scope {
+            Scope::Children => Ok(true),
+            // One look can miss who moves on from pid to pid while it is taken; several in a row hardly can.
+            Scope::Host(_) => {
+                for _ in 0..LOOKS {
+                    let (members, complete) = self.survey()?;
+                    if !complete || !members.is_empty() {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// The members that are alive, parents before children, and whether everything could be read.
+    fn survey(&mut self) -> io::Result<(Vec<Stat>, bool)> {
+        let mut members = Vec::new();
+        let complete = match &mut self.scope {
+            Scope::Children => self.proc.descendants(rustix::process::getpid(), &mut members)?.is_complete(),
+            Scope::Host(search) => search.find(&mut self.proc, &mut members)?.completeness.is_complete(),
+        };
+        let known: HashSet<Pid> = members.iter().map(|stat| stat.pid).collect();
+        let mut pids = Vec::new();
+        match &self.leaf {
+            LeafState::None => {}
+            LeafState::Live(leaf) => leaf.processes(&mut pids).map_err(io::Error::other)?,
+            LeafState::Killed(leaf) => leaf.processes(&mut pids).map_err(io::Error::other)?,
+        }
+        for pid in pids {
+            if !known.contains(&pid)
+                && let Some(stat) = self.proc.stat(pid)?
+            {
+                members.push(stat);
+            }
+        }
+        members.retain(|stat| !stat.is_dead() && (self.kills > 0 || self.keeper != Some(stat.pid)));
+        Ok((members, complete))
+    }
+
+    /// Watches members whose end no SIGCHLD will tell.
+    fn watch_some(&mut self, members: &[Stat]) -> io::Result<()> {
+        self.watched.clear();
+        let own = rustix::process::getpid();
+        let children = matches!(self.scope, Scope::Children);
+        for stat in members.iter().filter(|stat| !(children && stat.parent == Some(own))).take(WATCHED) {
+            self.watched.extend(Process::open_exact(&mut self.proc, stat.id())?);
+        }
+        Ok(())
+    }
+
+    /// Drops the handles of those that have ended; true if there was one.
+    ///
+    /// # Errors
+    /// Those of poll(2).
+    pub fn drop_ended(&mut self) -> io::Result<bool> {
+        let before = self.watched.len();
+        let mut failed = None;
+        self.watched.retain(|process| match process.has_exited() {
+            Ok(exited) => !exited,
+            Err(error) => {
+                failed = Some(error);
+                true
+            }
+        });
+        let ended = self.watched.len() < before;
+        self.moved |= ended;
+        failed.map_or(Ok(ended), Err)
+    }
+
+    /// Removes the leaf. True once it is gone; false while the kernel still holds it.
+    ///
+    /// # Errors
+    /// Anything but "busy".
+    pub fn remove_leaf(&mut self) -> io::Result<bool> {
+        match std::mem::replace(&mut self.leaf, LeafState::None) {
+            LeafState::None => Ok(true),
+            LeafState::Live(leaf) => {
+                self.read_accounts(&leaf);
+                match leaf.remove() {
+                    Ok(()) => Ok(true),
+                    Err(failed) => {
+                        self.leaf = LeafState::Live(failed.leaf);
+                        busy(failed.source)
+                    }
+                }
+            }
+            LeafState::Killed(leaf) => {
+                self.read_accounts(&leaf);
+                match leaf.remove() {
+                    Ok(()) => Ok(true),
+                    Err(failed) => {
+                        self.leaf = LeafState::Killed(failed.leaf);
+                        busy(failed.source)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether members had to be asked or killed: the leader was not alone.
+    pub fn was_forced(&self) -> bool {
+        self.kills > 0 || !self.ledger.is_empty()
+    }
+
+    /// The leaf's directory, for the report.
+    pub fn leaf_path(&self) -> Option<&std::path::Path> {
+        match &self.leaf {
+            LeafState::None => None,
+            LeafState::Live(leaf) => Some(leaf.path()),
+            LeafState::Killed(leaf) => Some(leaf.path()),
+        }
+    }
+}
+
+fn busy(error: io::Error) -> io::Result<bool> {
+    if error.kind() == io::ErrorKind::ResourceBusy { Ok(false) } else { Err(error) }
+}

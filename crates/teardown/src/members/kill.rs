@@ -1,0 +1,191 @@
+//! Kills members: the cheap way first, and more as long as it does not end.
+
+use std::collections::HashSet;
+use std::io;
+
+use penfold_cgroup::v1freezer::V1Freezer;
+use penfold_process::{Process, Stat};
+use rustix::process::Signal;
+
+use super::{FREEZER_FROM, LeafState, ROUNDS, Scope, Teardown};
+use crate::report::How;
+
+impl Teardown {
+    /// Kills every member, by the strongest means there is; call it again while something is left.
+    ///
+    /// The first kill is cheap and nearly always enough: the leaf's own, or SIGKILL to the children, whose children are
+    /// ours then. Later ones do more as long as it does not end: see `kill_rest`.
+    ///
+    /// # Errors
+    /// When the members cannot be listed or the leaf cannot be killed. What could be killed has been.
+    pub fn kill(&mut self) -> io::Result<()> {
+        self.settle_asked()?;
+        self.kills = self.kills.saturating_add(1);
+        if self.kills > 1 {
+            return self.kill_rest();
+        }
+        let children = matches!(self.scope, Scope::Children);
+        if children {
+            self.note_strays()?;
+        }
+        if self.keeper.is_some() {
+            self.enter_all()?;
+        }
+        let leaf_killed = self.kill_leaf();
+        if !children {
+            self.kill_each()?;
+        } else if self.keeper.is_some() || matches!(self.leaf, LeafState::None) {
+            self.kill_children()?;
+        }
+        leaf_killed
+    }
+
+    /// Kills what the first kill has left.
+    ///
+    /// Members of a killed leaf may still be dying: while there is progress they are given time. Children that have come
+    /// to us since are killed. Only if there are such children again and again, or nothing moves, the tree is stopped
+    /// and killed member by member.
+    fn kill_rest(&mut self) -> io::Result<()> {
+        let moved = std::mem::take(&mut self.moved);
+        let dying = match &self.leaf {
+            LeafState::Killed(leaf) => moved && leaf.populated().map_err(io::Error::other)?,
+            LeafState::Live(_) | LeafState::None => false,
+        };
+        if dying {
+            return Ok(());
+        }
+        if matches!(self.scope, Scope::Children) {
+            let fresh = self.kill_children()?;
+            if self.kills == 2 && fresh || !fresh && moved {
+                return Ok(());
+            }
+        }
+        let leaf_killed = self.kill_leaf();
+        self.kill_each()?;
+        leaf_killed
+    }
+
+    /// Writes down all members. A list of children may miss some while others exit, so looks until nobody new appears.
+    fn enter_all(&mut self) -> io::Result<()> {
+        for _ in 0..ROUNDS {
+            let known = self.ledger.len();
+            for stat in self.survey()?.0 {
+                self.enter(&stat);
+            }
+            if self.ledger.len() == known {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Members that went after being asked did so by the polite signal.
+    fn settle_asked(&mut self) -> io::Result<()> {
+        if self.kills > 0 {
+            return Ok(());
+        }
+        for (id, entry) in &mut self.ledger {
+            if !entry.gone && entry.asked {
+                let alive = self.proc.stat(id.pid)?.is_some_and(|stat| stat.id() == *id && !stat.is_dead());
+                entry.gone = !alive;
+                entry.ended.how = if alive { How::Kill } else { How::Term };
+            }
+        }
+        Ok(())
+    }
+
+    fn kill_leaf(&mut self) -> io::Result<()> {
+        // A member may have put us among them.
+        if let (LeafState::Live(leaf), Some(own)) =
+            (&self.leaf, self.proc.cgroups(rustix::process::getpid())?)
+            && leaf.holds(&own)
+        {
+            leaf.leave()?;
+        }
+        match std::mem::replace(&mut self.leaf, LeafState::None) {
+            LeafState::None => Ok(()),
+            LeafState::Live(leaf) => match leaf.kill() {
+                Ok(killed) => {
+                    self.leaf = LeafState::Killed(killed);
+                    Ok(())
+                }
+                Err(failed) => {
+                    self.leaf = LeafState::Live(failed.leaf);
+                    Err(io::Error::other(failed.source))
+                }
+            },
+            LeafState::Killed(leaf) => {
+                let again = leaf.kill_again(&mut self.proc).map_err(io::Error::other);
+                self.leaf = LeafState::Killed(leaf);
+                again.map(drop)
+            }
+        }
+    }
+
+    /// SIGKILL to each child of this process that has not had it. They are unreaped, so their pids are theirs. True if
+    /// there was one.
+    #[expect(clippy::disallowed_methods, reason = "an unreaped child keeps its pid")]
+    fn kill_children(&mut self) -> io::Result<bool> {
+        let mut children = Vec::new();
+        self.proc.children(rustix::process::getpid(), &mut children)?;
+        let mut fresh = false;
+        for pid in children {
+            if self.killed.insert(pid) {
+                fresh = true;
+                // What refuses (a member that became root) is named by the look at the deadline.
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+        }
+        Ok(fresh)
+    }
+
+    /// SIGKILL to each member by pidfd: who left the leaf, whom `cgroup.kill` missed, who sits in a frozen cgroup.
+    ///
+    /// First all are stopped, until two looks agree: nobody forks while others die, and nobody who dies gives away its
+    /// children unseen.
+    fn kill_each(&mut self) -> io::Result<()> {
+        let members = self.stand_still()?;
+        for stat in members.iter().rev() {
+            self.kill_one(stat)?;
+        }
+        self.watch_some(&members)
+    }
+
+    /// Stops all members, until a look brings nobody new, and lists them. The last look sees them all stopped, or dying.
+    pub(super) fn stand_still(&mut self) -> io::Result<Vec<Stat>> {
+        let mut seen = HashSet::new();
+        let mut members = Vec::new();
+        for _ in 0..ROUNDS {
+            (members, _) = self.survey()?;
+            let mut fresh = false;
+            for stat in &members {
+                if seen.insert(stat.id()) {
+                    fresh = true;
+                    if let Some(process) = Process::open_exact(&mut self.proc, stat.id())? {
+                        let _ = process.signal(Signal::STOP);
+                    }
+                }
+            }
+            if !fresh {
+                break;
+            }
+        }
+        Ok(members)
+    }
+
+    fn kill_one(&mut self, stat: &Stat) -> io::Result<()> {
+        let Some(process) = Process::open_exact(&mut self.proc, stat.id())? else { return Ok(()) };
+        let sent = process.signal(Signal::KILL).map(drop);
+        if sent.is_ok()
+            && self.kills >= FREEZER_FROM
+            && let Some(freezer) = V1Freezer::find_here()?
+        {
+            // A member in a v1 freezer dies only once it is thawed. Where that fails it is named as a survivor.
+            let _ = freezer.release(&mut self.proc, &process);
+        }
+        let entry = self.enter(stat);
+        entry.ended.how = How::Kill;
+        entry.refused = sent.err();
+        Ok(())
+    }
+}

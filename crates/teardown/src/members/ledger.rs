@@ -1,0 +1,157 @@
+//! Writes down who was ended and how, and who is left.
+
+use std::collections::HashSet;
+use std::io;
+
+use penfold_cgroup::Cgroup;
+use penfold_process::{Pid, Stat};
+use penfold_sys::child::{self, Exit};
+use rustix::process::Signal;
+
+use super::{COMMANDS, Entry, SHOWN, Teardown};
+use crate::report::{Findings, How, Survivor, ended, micros, nameless, raw};
+
+impl Teardown {
+    /// Writes down how a child ended, while its name can still be read.
+    pub(super) fn note_end(&mut self, pid: Pid, exit: Exit) -> io::Result<()> {
+        let killed = self.kills > 0 && exit == Exit::Signal(Signal::KILL.as_raw());
+        if self.keeper == Some(pid) {
+            return Ok(());
+        }
+        let known = self.living.remove(&pid);
+        if known.is_none() && killed {
+            // What is left behind is a stray whatever it is called, and to read a name costs as much as to reap.
+            if !self.details && self.leader_outlived && self.ledger.len() >= SHOWN {
+                self.nameless.push(pid);
+                return Ok(());
+            }
+            if let Some(stat) = self.proc.stat(pid)? {
+                self.enter(&stat);
+                self.living.remove(&pid);
+                if let Some(entry) = self.ledger.get_mut(&stat.id()) {
+                    entry.gone = true;
+                }
+            }
+        }
+        if let Some(entry) = known.and_then(|id| self.ledger.get_mut(&id)) {
+            entry.gone = true;
+            entry.ended.how = if entry.asked && !killed { How::Term } else { How::Kill };
+        }
+        Ok(())
+    }
+
+    /// Adds a member to the ledger.
+    pub(super) fn enter(&mut self, stat: &Stat) -> &mut Entry {
+        let why = self.why_stray(stat);
+        let command = self.commands.remove(&stat.pid);
+        self.living.insert(stat.pid, stat.id());
+        self.ledger.entry(stat.id()).or_insert_with(|| {
+            let mut ended = ended(stat.id(), stat.comm.clone(), How::Kill);
+            ended.stray = why.is_some();
+            ended.why = why.map(str::to_owned);
+            ended.command = command;
+            Entry { ended, asked: false, gone: false, refused: None }
+        })
+    }
+
+    fn why_stray(&self, stat: &Stat) -> Option<&'static str> {
+        let leader = self.leader?;
+        if stat.pid == leader.pid {
+            return None;
+        }
+        if stat.session == raw(stat.pid) {
+            Some("setsid")
+        } else if stat.session != leader.session {
+            Some("daemon")
+        } else if self.leader_outlived {
+            Some("left behind")
+        } else if self.reparented.contains(&stat.pid) {
+            Some("reparented")
+        } else {
+            None
+        }
+    }
+
+    /// Notes who has lost its parent, and what the first of them are called, before a kill makes all alike.
+    pub(super) fn note_strays(&mut self) -> io::Result<()> {
+        let mut children = Vec::new();
+        self.proc.children(self.keeper.unwrap_or(rustix::process::getpid()), &mut children)?;
+        children.retain(|&pid| self.leader.is_none_or(|leader| leader.pid != pid));
+        for &pid in children.iter().take(COMMANDS) {
+            if let Some(command) = self.proc.command_line(pid) {
+                self.commands.insert(pid, command);
+            }
+        }
+        self.reparented.extend(children);
+        Ok(())
+    }
+
+    /// Names who is left and why.
+    ///
+    /// # Errors
+    /// When it could not be looked.
+    pub fn survivors(&mut self) -> io::Result<Vec<Survivor>> {
+        let (members, complete) = self.survey()?;
+        let mut survivors = Vec::new();
+        for stat in &members {
+            let wait_channel = self.proc.wait_channel(stat.pid);
+            let refused = self.ledger.get(&stat.id()).and_then(|entry| entry.refused.as_ref());
+            let reason = match refused {
+                Some(error) => format!("cannot be signalled: {error}"),
+                None if stat.state.letter() == 'D' => {
+                    "was sent SIGKILL and is stuck in the kernel".to_owned()
+                }
+                None => "was sent SIGKILL and has not ended".to_owned(),
+            };
+            survivors.push(Survivor::Process {
+                pid: raw(stat.pid),
+                start_time: stat.start.0,
+                name: stat.comm.clone(),
+                state: stat.state.letter(),
+                wait_channel,
+                reason,
+            });
+        }
+        if !complete {
+            survivors.push(Survivor::Unknown { reason: "some processes could not be looked at".to_owned() });
+        }
+        Ok(survivors)
+    }
+
+    /// Fills in what the ledger and the kernel's accounts say.
+    pub fn account(&mut self, findings: &mut Findings) {
+        let left: HashSet<(i32, u64)> = findings
+            .survivors
+            .iter()
+            .filter_map(|survivor| match survivor {
+                Survivor::Process { pid, start_time, .. } => Some((*pid, *start_time)),
+                Survivor::Resource { .. } | Survivor::Unknown { .. } => None,
+            })
+            .collect();
+        findings.ended = self
+            .ledger
+            .values()
+            .map(|entry| &entry.ended)
+            .filter(|ended| self.keeper.is_none_or(|keeper| raw(keeper) != ended.pid))
+            .filter(|ended| !left.contains(&(ended.pid, ended.start_time)))
+            .cloned()
+            .chain(self.nameless.iter().map(|&pid| nameless(pid)))
+            .collect();
+        let reaped = child::usage().unwrap_or_default();
+        let counted = &self.leaf_usage;
+        findings.cpu_us = micros(counted.cpu.unwrap_or_default().max(reaped.cpu));
+        findings.peak_memory_bytes = counted.memory_peak.unwrap_or(0).max(reaped.peak_memory);
+    }
+
+    pub(super) fn read_accounts(&mut self, leaf: &Cgroup) {
+        if self.details {
+            self.leaf_usage = leaf.usage();
+        }
+    }
+
+    /// Wants the findings to be complete: the name of every member, and the leaf's own accounts, which count members that
+    /// were never reaped here. Without it what many processes have in common costs nothing to end them.
+    pub fn want_details(&mut self) {
+        self.details = true;
+    }
+}

@@ -1,0 +1,231 @@
+//! Which processes of the host belong, when they are not the children of this process.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::PathBuf;
+
+use penfold_cgroup::Leaf;
+use penfold_process::{Completeness, Evidence, Pid, ProcFs, ProcessId, Stat};
+
+use crate::report::raw;
+
+/// What makes a process a member, its descendants included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selector {
+    /// This process.
+    Process(ProcessId),
+    /// The processes of this process group.
+    Group(i32),
+    /// The processes of this session.
+    Session(i32),
+    /// The processes in this cgroup and below.
+    Cgroup(PathBuf),
+    /// The processes with this variable in the environment that they were started with.
+    Environment {
+        /// The variable's name.
+        key: Vec<u8>,
+        /// Its exact value.
+        value: Vec<u8>,
+    },
+    /// What was left by a sandbox whose supervisor is lost.
+    Marker {
+        /// The sandbox, as one of the parts of its marker variable.
+        sandbox: String,
+    },
+}
+
+/// The variable that marks the members of a sandbox. Its value is the ids of the sandboxes that it is in, from
+/// the outermost to the innermost, with `:` between them.
+pub const MARKER: &str = "PENFOLD_SANDBOX";
+
+/// What a [`Search`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// Whether everything could be read.
+    pub completeness: Completeness,
+    /// Whether the search matched something that is never touched: pid 1, this process, its ancestors.
+    pub spared: bool,
+}
+
+/// A selector together with the members it has found so far.
+///
+/// A member stays a member when it no longer matches. One that starts a process and dies between two looks is followed
+/// by the session or group it led: see [`Search::find`].
+#[derive(Debug)]
+pub struct Search {
+    selector: Selector,
+    seen: HashSet<ProcessId>,
+    /// Sessions and groups whose processes belong, because of who led them.
+    led: HashSet<i32>,
+    /// Groups that are led by a member and held a stranger when that was first seen.
+    shared: HashSet<i32>,
+    spared: HashSet<Pid>,
+    left_out: Vec<Stat>,
+}
+
+impl Search {
+    /// A search that has found nothing yet.
+    ///
+    /// # Errors
+    /// When the ancestors of this process, which are never members, cannot be read.
+    pub fn new(selector: Selector, proc: &mut ProcFs) -> io::Result<Search> {
+        let mut spared = HashSet::from([Pid::INIT]);
+        let mut next = Some(rustix::process::getpid());
+        while let Some(pid) = next {
+            spared.insert(pid);
+            next = proc.stat(pid)?.and_then(|stat| stat.parent).filter(|parent| !spared.contains(parent));
+        }
+        Ok(Search {
+            selector,
+            seen: HashSet::new(),
+            led: HashSet::new(),
+            shared: HashSet::new(),
+            spared,
+            left_out: Vec::new(),
+        })
+    }
+
+    /// Whether this process is one of those that are never members: pid 1, this process and its ancestors.
+    pub fn spares(&self, pid: Pid) -> bool {
+        self.spared.contains(&pid)
+    }
+
+    /// Who matched at the last look and is never touched.
+    pub fn left_out(&self) -> &[Stat] {
+        &self.left_out
+    }
+
+    /// Finds the members that live now.
+    ///
+    /// Besides what matches and its descendants, these belong:
+    /// - who is in a session that a member led: only fork(2) leads into a session, so that all in it descend from
+    ///   its leader;
+    /// - who is in a group that a member led, if that member was itself started by a member: whoever put others into
+    ///   the group was one, too. A group whose leader was started by a stranger, such as the first command of a
+    ///   shell's pipeline, counts only if no stranger was in it when it was first seen.
+    ///
+    /// Both hold after the leader's death as well: the kernel does not give such a number away while the session or
+    /// group exists, and one that was empty at the last look is forgotten.
+    ///
+    /// # Errors
+    /// When /proc, or the selected cgroup, cannot be read at all.
+    pub fn find(&mut self, proc: &mut ProcFs, out: &mut Vec<Stat>) -> io::Result<Found> {
+        out.clear();
+        self.left_out.clear();
+        let mut all = Vec::new();
+        let scanned = proc.scan(|stat| {
+            if !stat.is_kernel_thread() {
+                all.push(stat);
+            }
+        })?;
+        let (matched, matching) = self.matching(proc, &all)?;
+        self.close(&all, &matched, out);
+        self.seen.extend(out.iter().map(Stat::id));
+        self.learn(&all, out);
+        Ok(Found { completeness: scanned.and(matching), spared: !self.left_out.is_empty() })
+    }
+
+    /// The processes that the selector itself names.
+    fn matching(&self, proc: &mut ProcFs, all: &[Stat]) -> io::Result<(HashSet<Pid>, Completeness)> {
+        let mut inside = Vec::new();
+        let mut completeness = Completeness::Complete;
+        if let Selector::Cgroup(path) = &self.selector
+            && let Some(leaf) = Leaf::open(path).map_err(io::Error::other)?
+        {
+            leaf.processes(&mut inside).map_err(io::Error::other)?;
+            // Members of a pid namespace that is not visible from here have no number.
+            if inside.is_empty() && leaf.populated().map_err(io::Error::other)? {
+                completeness = Completeness::Incomplete;
+            }
+        }
+        let inside: HashSet<Pid> = inside.into_iter().collect();
+        let matched = all
+            .iter()
+            .filter(|stat| match &self.selector {
+                Selector::Process(id) => stat.id() == *id,
+                Selector::Group(group) => stat.group == *group,
+                Selector::Session(session) => stat.session == *session,
+                Selector::Cgroup(_) => inside.contains(&stat.pid),
+                // A process that hides its environment is a member by descent or not at all.
+                Selector::Environment { key, value } => {
+                    proc.environ_has(stat.pid, key, |found| found == value) == Evidence::Yes
+                }
+                Selector::Marker { sandbox } => {
+                    proc.environ_has(stat.pid, MARKER.as_bytes(), |found| {
+                        found.split(|&byte| byte == b':').any(|part| part == sandbox.as_bytes())
+                    }) == Evidence::Yes
+                }
+            })
+            .map(|stat| stat.pid)
+            .collect();
+        Ok((matched, completeness))
+    }
+
+    /// Adds the descendants, and what belongs to a session or group that a member led; parents before children.
+    fn close(&mut self, all: &[Stat], matched: &HashSet<Pid>, out: &mut Vec<Stat>) {
+        let mut children: HashMap<Pid, Vec<&Stat>> = HashMap::new();
+        let mut sessions: HashMap<i32, Vec<&Stat>> = HashMap::new();
+        for stat in all {
+            if let Some(parent) = stat.parent {
+                children.entry(parent).or_default().push(stat);
+            }
+            sessions.entry(stat.session).or_default().push(stat);
+            // The kernel keeps such a number, but a reader of another namespace's /proc may see it differently.
+            if self.led.contains(&raw(stat.pid)) && !self.seen.contains(&stat.id()) {
+                self.led.remove(&raw(stat.pid));
+            }
+        }
+        let mut queue: Vec<&Stat> = all
+            .iter()
+            .filter(|stat| {
+                matched.contains(&stat.pid)
+                    || self.seen.contains(&stat.id())
+                    || self.led.contains(&stat.session)
+                    || self.led.contains(&stat.group)
+            })
+            .collect();
+        let mut taken = HashSet::new();
+        while let Some(stat) = queue.pop() {
+            if !taken.insert(stat.pid) {
+                continue;
+            }
+            if self.spared.contains(&stat.pid) {
+                self.left_out.push(stat.clone());
+                continue;
+            }
+            if stat.session == raw(stat.pid) {
+                self.led.insert(stat.session);
+                queue.extend(sessions.get(&stat.session).into_iter().flatten());
+            }
+            // The children of the dead have been given away, so nothing hangs below them.
+            if !stat.is_dead() {
+                out.push(stat.clone());
+                queue.extend(children.get(&stat.pid).into_iter().flatten());
+            }
+        }
+        // A parent is never younger than its child, a foster parent included.
+        out.sort_unstable_by_key(Stat::id);
+    }
+
+    /// Learns which groups, besides the sessions, stand for membership at the next look.
+    fn learn(&mut self, all: &[Stat], members: &[Stat]) {
+        let pids: HashSet<Pid> = members.iter().map(|stat| stat.pid).collect();
+        let foreign: HashSet<i32> =
+            all.iter().filter(|s| !s.is_dead() && !pids.contains(&s.pid)).map(|s| s.group).collect();
+        for stat in members {
+            let number = raw(stat.pid);
+            if stat.group == number && !self.led.contains(&number) && !self.shared.contains(&number) {
+                let started_by_member = stat.parent.is_some_and(|parent| pids.contains(&parent));
+                let to = if started_by_member || !foreign.contains(&number) {
+                    &mut self.led
+                } else {
+                    &mut self.shared
+                };
+                to.insert(number);
+            }
+        }
+        let living: HashSet<i32> = members.iter().flat_map(|stat| [stat.session, stat.group]).collect();
+        self.led.retain(|number| living.contains(number));
+        self.shared.retain(|number| foreign.contains(number));
+    }
+}
