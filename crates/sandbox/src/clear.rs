@@ -1,0 +1,103 @@
+//! Empties a directory, whatever a command has put there.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+/// How deep the removal goes before it lifts what is deeper to the top: a descriptor is open for each level.
+const DEEP: u32 = 64;
+
+/// Removes all that is in a directory, without following a link or crossing into another mount.
+///
+/// No member is left that could move things meanwhile; other processes of the user can at worst make it fail.
+pub(crate) fn clear(top: BorrowedFd<'_>) -> io::Result<()> {
+    let mut lifted = 0_u32;
+    loop {
+        let before = lifted;
+        clear_below(top, top, 0, &mut lifted)?;
+        if lifted == before {
+            return Ok(());
+        }
+    }
+}
+
+fn clear_below(top: BorrowedFd<'_>, dir: BorrowedFd<'_>, depth: u32, lifted: &mut u32) -> io::Result<()> {
+    let mut failed = None;
+    for (name, kind) in entries(dir)? {
+        let result = if kind == FileType::Directory {
+            clear_directory(top, dir, &name, depth, lifted)
+        } else {
+            rustix::fs::unlinkat(dir, &name, AtFlags::empty()).map_err(io::Error::from)
+        };
+        match result {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                failed.get_or_insert(error);
+            }
+            _ => {}
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+fn clear_directory(
+    top: BorrowedFd<'_>,
+    dir: BorrowedFd<'_>,
+    name: &CString,
+    depth: u32,
+    lifted: &mut u32,
+) -> io::Result<()> {
+    if rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR).is_ok() {
+        return Ok(());
+    }
+    if depth == DEEP {
+        *lifted += 1;
+        // A number of our own, so that nothing there is overwritten: a taken name is passed over.
+        let fresh = CString::new(format!(".lifted-{}-{lifted}", rustix::process::getpid()))?;
+        let flags = rustix::fs::RenameFlags::NOREPLACE;
+        return Ok(rustix::fs::renameat_with(dir, name, top, &fresh, flags)?);
+    }
+    let child = match open_below(dir, name) {
+        Err(Errno::ACCESS) => {
+            rustix::fs::chmodat(dir, name, Mode::RWXU, AtFlags::empty())?;
+            open_below(dir, name)?
+        }
+        other => other?,
+    };
+    // A command may have locked the directory against itself.
+    rustix::fs::fchmod(&child, Mode::RWXU)?;
+    clear_below(top, child.as_fd(), depth + 1, lifted)?;
+    match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
+        // What was lifted out of it is cleared in the next round.
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+pub(crate) fn open_below(dir: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH;
+    rustix::fs::openat2(dir, name, flags, Mode::empty(), resolve)
+}
+
+pub(crate) fn entries(dir: BorrowedFd<'_>) -> io::Result<Vec<(CString, FileType)>> {
+    let mut found = Vec::new();
+    for entry in Dir::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == c"." || name == c".." {
+            continue;
+        }
+        let kind = match entry.file_type() {
+            FileType::Unknown => {
+                let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                FileType::from_raw_mode(stat.st_mode)
+            }
+            kind => kind,
+        };
+        found.push((name.to_owned(), kind));
+    }
+    Ok(found)
+}

@@ -1,0 +1,70 @@
+//! The name of one sandbox, for ever.
+
+use std::io;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// Identifies a sandbox: a uuid v7 inside, its last 12 digits outside.
+///
+/// The last digits are the random ones: a prefix of them tells sandboxes apart that began in the same second. They are
+/// safe as a file name, a cgroup name and a unit name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Id(Uuid);
+
+impl Id {
+    /// Makes a new one.
+    ///
+    /// # Errors
+    /// Those of getrandom(2).
+    pub fn new() -> io::Result<Id> {
+        let mut random = [0_u8; 10];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let millis = u64::try_from(now.as_millis()).unwrap_or(0);
+        Ok(Id(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid()))
+    }
+
+    /// What is shown: 12 lower-case hexadecimal digits.
+    pub fn short(&self) -> String {
+        let text = self.0.simple().to_string();
+        text.get(20..).unwrap_or_default().to_owned()
+    }
+
+    /// Whether a text is formed like what [`Id::short`] gives: the only names that ever touch a path.
+    pub fn is_short(text: &str) -> bool {
+        text.len() == 12 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    }
+}
+
+impl std::fmt::Display for Id {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.short())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_made_at_once_share_no_long_prefix_of_what_is_shown() {
+        let ids: Vec<String> = (0..64).map(|_| Id::new().unwrap().short()).collect();
+        assert!(ids.iter().all(|id| Id::is_short(id)), "{ids:?}");
+        let mut prefixes: Vec<&str> = ids.iter().map(|id| &id[..8]).collect();
+        prefixes.sort_unstable();
+        prefixes.dedup();
+        assert_eq!(prefixes.len(), 64);
+    }
+
+    #[test]
+    fn nothing_that_could_leave_a_directory_is_an_id() {
+        for text in
+            ["", ".", "..", "../../etc/pas", "3f9a1c2b7d0", "3f9a1c2b7d04a", "3F9A1C2B7D04", "3f9a1c2b7d/4"]
+        {
+            assert!(!Id::is_short(text), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Who is looked after, judged by descent: members descend from their supervisor for as long as it lives.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use penfold_process::{Completeness, Evidence, Pid, ProcFs, ProcessId, Stat};
+use penfold_teardown::MARKER;
+
+use super::Member;
+use crate::id::Id;
+
+/// The name that a penfold process has unless somebody renamed the program.
+const PROGRAM: &str = "penfold";
+
+/// Whether somebody looks after a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Guard {
+    /// It descends from a penfold that is not itself in the sandbox.
+    Guarded,
+    /// It does not.
+    Unguarded,
+    /// An ancestor is gone, hidden or not to be told: alive, for all that is known.
+    Unknown,
+}
+
+/// The processes of this host.
+#[derive(Debug)]
+pub(super) struct Host {
+    proc: ProcFs,
+    completeness: Completeness,
+    marked: HashMap<Pid, Vec<String>>,
+    penfolds: HashMap<ProcessId, Option<bool>>,
+    own: Option<(u64, u64)>,
+}
+
+impl Host {
+    /// Looks at all processes.
+    pub(super) fn look() -> io::Result<Host> {
+        let mut proc = ProcFs::open()?;
+        let mut pids = Vec::new();
+        let completeness = proc.scan(|stat| {
+            if !stat.is_kernel_thread() {
+                pids.push(stat.pid);
+            }
+        })?;
+        let own = std::fs::metadata("/proc/self/exe").ok().map(|meta| (meta.dev(), meta.ino()));
+        let mut host = Host { proc, completeness, marked: HashMap::new(), penfolds: HashMap::new(), own };
+        for pid in pids {
+            let ids = host.marks(pid);
+            if !ids.is_empty() && pid != rustix::process::getpid() {
+                host.marked.insert(pid, ids);
+            }
+        }
+        Ok(host)
+    }
+
+    /// Whether all processes could be seen.
+    pub(super) fn complete(&self) -> bool {
+        self.completeness.is_complete()
+    }
+
+    /// The processes with a marker, and the sandboxes it names, from the outermost.
+    pub(super) fn marked(&self) -> HashMap<Pid, Vec<String>> {
+        self.marked.clone()
+    }
+
+    fn marks(&mut self, pid: Pid) -> Vec<String> {
+        let value = RefCell::new(Vec::new());
+        let found = self.proc.environ_has(pid, MARKER.as_bytes(), |marker| {
+            value.borrow_mut().extend_from_slice(marker);
+            true
+        });
+        if found != Evidence::Yes {
+            return Vec::new();
+        }
+        let ids = value.into_inner();
+        ids.split(|&byte| byte == b':')
+            .filter_map(|id| std::str::from_utf8(id).ok())
+            .filter(|id| Id::is_short(id))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// Whether somebody looks after this process as a member of sandbox `id`.
+    ///
+    /// Ancestors are read anew: those of a look that is already old may have started after it.
+    pub(super) fn guard(&mut self, pid: Pid, id: &str) -> Guard {
+        /// Deeper than any tree that a host holds.
+        const MOST: usize = 100_000;
+        let Ok(Some(mut stat)) = self.proc.stat(pid) else { return Guard::Unknown };
+        for _ in 0..MOST {
+            if stat.pid.is_init() {
+                // A pid namespace that was made inside of the sandbox: who looks after it is outside.
+                let inside = self.marks(stat.pid).iter().any(|mark| mark == id);
+                return if inside { Guard::Unknown } else { Guard::Unguarded };
+            }
+            // Without one, who started it is outside of this pid namespace.
+            let Some(parent) = stat.parent else { return Guard::Unknown };
+            let Ok(Some(above)) = self.proc.stat(parent) else { return Guard::Unknown };
+            match self.is_penfold(&above) {
+                None => return Guard::Unknown,
+                Some(true) if !self.marks(parent).iter().any(|mark| mark == id) => return Guard::Guarded,
+                Some(_) => {}
+            }
+            stat = above;
+        }
+        Guard::Unknown
+    }
+
+    /// Whether a process runs penfold; none when that cannot be told.
+    fn is_penfold(&mut self, stat: &Stat) -> Option<bool> {
+        if let Some(known) = self.penfolds.get(&stat.id()) {
+            return *known;
+        }
+        let answer = if stat.comm == PROGRAM { Some(true) } else { self.runs_penfold(stat) };
+        self.penfolds.insert(stat.id(), answer);
+        answer
+    }
+
+    fn runs_penfold(&self, stat: &Stat) -> Option<bool> {
+        let link = format!("/proc/{}/exe", stat.pid.as_raw_pid());
+        let target = match std::fs::read_link(&link) {
+            Ok(target) => target,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(false),
+            // The first process of a host hides its program from ordinary users; what it is called is known.
+            Err(_) if stat.pid.is_init() => return Some(false),
+            Err(_) => return None,
+        };
+        let name = target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if name == PROGRAM || name.strip_suffix(" (deleted)") == Some(PROGRAM) {
+            return Some(true);
+        }
+        let file = std::fs::metadata(&link).ok().map(|meta| (meta.dev(), meta.ino()));
+        Some(file.is_some() && file == self.own)
+    }
+
+    /// Whether a process stands in this directory or below; those that cannot be read are those of others.
+    pub(super) fn stands_in(&mut self, directory: &Path) -> bool {
+        let mut pids = Vec::new();
+        if self.proc.processes(&mut pids).is_err() {
+            return true;
+        }
+        pids.into_iter().any(|pid| {
+            ["cwd", "root"].into_iter().any(|link| {
+                std::fs::read_link(format!("/proc/{}/{link}", pid.as_raw_pid()))
+                    .is_ok_and(|place| place.starts_with(directory))
+            })
+        })
+    }
+
+    /// Who these are, oldest first.
+    pub(super) fn members(&mut self, pids: impl IntoIterator<Item = Pid>) -> Vec<Member> {
+        let mut members: Vec<Member> = pids
+            .into_iter()
+            .filter_map(|pid| {
+                let stat = self.proc.stat(pid).ok()??;
+                let command = self.proc.command_line(pid);
+                (!stat.is_dead()).then(|| Member { id: stat.id(), name: stat.comm, command })
+            })
+            .collect();
+        members.sort_unstable_by_key(|member| member.id);
+        members
+    }
+}
+
+/// For how long a process has lived, in seconds.
+pub(super) fn age(id: ProcessId) -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let now = Duration::from_secs(now.tv_sec.unsigned_abs());
+    now.saturating_sub(id.start.since_boot()).as_secs()
+}

@@ -1,0 +1,24 @@
+//! One sandbox as a thing: what was asked for, its record on disk, what it owns, how it is recovered.
+//!
+//! - [`Spec`] — what somebody wants to be run.
+//! - [`Id`] — the name of one sandbox, for ever.
+//! - [`record`] — the record on disk: made first, gone last.
+//! - [`Scratch`] — a directory that lives as long as its sandbox.
+//! - [`recovery`] — ends what is left of a sandbox that nobody looks after.
+//!
+//! Invariant: a record whose lock is held belongs to a living supervisor; nobody else acts on it.
+
+pub mod abilities;
+mod clear;
+mod id;
+pub mod leaks;
+pub mod record;
+pub mod recovery;
+mod scratch;
+mod spec;
+
+pub use id::Id;
+pub use record::{Intent, Record, Registry, StateError};
+pub use recovery::Nested;
+pub use scratch::Scratch;
+pub use spec::{Contain, OwnerExit, Spec};

@@ -1,0 +1,332 @@
+//! The record of one sandbox on disk: made before anything else, gone last.
+//!
+//! `<root>/sandboxes/<id>/` is private to its user. The directory itself is locked (flock(2)) by the processes that look
+//! after the sandbox, for as long as one of them lives: a free lock on a record that has its `intent.json` means that
+//! nobody does. A lock file could be lost; the directory cannot, while the record exists.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use penfold_teardown::Resource;
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::clear::{clear, entries};
+use crate::id::Id;
+
+/// The version of the formats on disk. A newer one is only read.
+pub const SCHEMA: u32 = 1;
+
+const INTENT: &str = "intent.json";
+const SANDBOXES: &str = "sandboxes";
+const PRIVATE: Mode = Mode::RWXU;
+/// How often a record is made anew that others took for abandoned; each of them holds it for microseconds.
+const TRIES: u32 = 1000;
+
+/// What the record says was meant to be, before it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Intent {
+    /// The version of this format.
+    pub schema: u32,
+    /// The whole id.
+    pub id: Id,
+    /// The name, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The labels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<(String, String)>,
+    /// The command, for people: what is not UTF-8 is replaced.
+    pub command: Vec<String>,
+    /// The boot that it belongs to.
+    pub boot: String,
+    /// The sandboxes that it is nested in, from the outermost, as its marker has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub within: Vec<String>,
+    /// The leaf, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaf: Option<PathBuf>,
+    /// The scratch directory, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scratch: Option<PathBuf>,
+}
+
+/// What every version of the format begins with.
+#[derive(Deserialize)]
+struct Version {
+    schema: u32,
+}
+
+/// Why there is no record.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// A directory cannot be made, opened or locked, or a file not written.
+    #[error("cannot {act} `{path}`")]
+    Io {
+        /// What was tried.
+        act: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What stood in the way.
+        source: io::Error,
+    },
+    /// A directory of the state is not private to this user.
+    #[error("`{path}` belongs to user {owner}, not to {user}", path = path.display())]
+    Stranger {
+        /// Which.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who asks.
+        user: u32,
+    },
+}
+
+impl StateError {
+    fn io<'a>(act: &'static str, path: &'a Path) -> impl FnOnce(rustix::io::Errno) -> StateError + use<'a> {
+        move |errno| StateError::Io { act, path: path.to_owned(), source: errno.into() }
+    }
+}
+
+/// All records of one user.
+#[derive(Debug)]
+pub struct Registry {
+    path: PathBuf,
+    dir: OwnedFd,
+}
+
+impl Registry {
+    /// Opens the records below `root`, making the directories that are missing.
+    ///
+    /// # Errors
+    /// When they cannot be made, or are not ours alone.
+    pub fn open(root: &Path) -> Result<Registry, StateError> {
+        // A root that another user made first could be swapped under us: it is looked at before anything is made in it.
+        let top = open_or_make(rustix::fs::CWD, root)?;
+        let dir = open_or_make(top.as_fd(), Path::new(SANDBOXES))?;
+        Ok(Registry { path: root.join(SANDBOXES), dir })
+    }
+
+    /// Opens the records below `root` if there are any.
+    ///
+    /// # Errors
+    /// When they cannot be opened, or are not ours alone.
+    pub fn open_existing(root: &Path) -> Result<Option<Registry>, StateError> {
+        let opened = open_private(rustix::fs::CWD, root)
+            .and_then(|top| open_private(top.as_fd(), Path::new(SANDBOXES)));
+        match opened {
+            Ok(dir) => Ok(Some(Registry { path: root.join(SANDBOXES), dir })),
+            Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes the record of a new sandbox and locks it.
+    ///
+    /// # Errors
+    /// When it cannot be written; nothing of it is left then.
+    pub fn reserve(&self, intent: &Intent) -> Result<Record, StateError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.try_reserve(intent) {
+                // Somebody has just looked whether the maker of the bare directory is dead, and may have removed it.
+                Err(StateError::Io { source, .. })
+                    if tries < TRIES
+                        && matches!(source.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotFound) =>
+                {
+                    rustix::thread::sched_yield();
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn try_reserve(&self, intent: &Intent) -> Result<Record, StateError> {
+        let name = intent.id.short();
+        let path = self.path.join(&name);
+        match rustix::fs::mkdirat(&self.dir, &name, PRIVATE) {
+            Ok(()) => {}
+            // From the try before.
+            Err(Errno::EXIST) if self.is_bare(&name) => {}
+            Err(errno) => return Err(StateError::io("make", &path)(errno)),
+        }
+        penfold_sys::crash_point!("reserving");
+        let written = self.write_intent(&name, &path, intent);
+        if !matches!(&written, Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::WouldBlock)
+            && written.is_err()
+        {
+            let _ = remove_entry(&self.dir, &name);
+        }
+        Ok(Record { registry: self.keep()?, dir: written?, name, path })
+    }
+
+    fn write_intent(&self, name: &str, path: &Path, intent: &Intent) -> Result<OwnedFd, StateError> {
+        let dir = open_private(self.dir.as_fd(), Path::new(name))?;
+        rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)
+            .map_err(StateError::io("lock", path))?;
+        // Only under the lock: who sees an intent and a free lock sees a sandbox without a supervisor.
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&dir, INTENT, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(StateError::io("write", path))?;
+        let text = serde_json::to_vec(intent).map_err(io::Error::other);
+        text.and_then(|text| File::from(file).write_all(&text)).map_err(|source| StateError::Io {
+            act: "write",
+            path: path.join(INTENT),
+            source,
+        })?;
+        Ok(dir)
+    }
+
+    fn is_bare(&self, name: &str) -> bool {
+        open_private(self.dir.as_fd(), Path::new(name))
+            .is_ok_and(|dir| entries(dir.as_fd()).is_ok_and(|entries| entries.is_empty()))
+    }
+
+    fn keep(&self) -> Result<OwnedFd, StateError> {
+        self.dir.try_clone().map_err(|source| StateError::Io { act: "keep", path: self.path.clone(), source })
+    }
+
+    /// The names of all records.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn names(&self) -> io::Result<Vec<String>> {
+        Ok(entries(self.dir.as_fd())?
+            .into_iter()
+            .filter_map(|(name, _)| name.into_string().ok())
+            .filter(|name| Id::is_short(name))
+            .collect())
+    }
+
+    /// Takes over a record that nobody looks after; `None` when somebody does, or it is gone, or is still being made.
+    ///
+    /// # Errors
+    /// When it cannot be opened or is not ours.
+    pub fn take_orphan(&self, name: &str) -> Result<Option<Record>, StateError> {
+        let path = self.path.join(name);
+        let dir = match open_private(self.dir.as_fd(), Path::new(name)) {
+            Ok(dir) => dir,
+            Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        match rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(errno) => return Err(StateError::io("lock", &path)(errno)),
+        }
+        match rustix::fs::statat(&dir, INTENT, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => {}
+            Err(Errno::NOENT) => {
+                // Its maker died, or has not come to lock it yet and will make it anew. Nothing was started for it.
+                let _ = rustix::fs::unlinkat(&self.dir, name, AtFlags::REMOVEDIR);
+                return Ok(None);
+            }
+            Err(errno) => return Err(StateError::io("look at", &path)(errno)),
+        }
+        Ok(Some(Record { registry: self.keep()?, dir, name: name.to_owned(), path }))
+    }
+
+    /// Whether there is a record of this name, whoever looks after it.
+    pub fn holds(&self, name: &str) -> bool {
+        rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+}
+
+/// The record of one sandbox, locked for as long as this value, or the copy of it in a forked process, lives.
+#[derive(Debug)]
+pub struct Record {
+    registry: OwnedFd,
+    dir: OwnedFd,
+    name: String,
+    path: PathBuf,
+}
+
+impl Record {
+    /// The id, as shown.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads what was meant to be.
+    ///
+    /// # Errors
+    /// When it is missing, cut short, or of a newer version.
+    pub fn intent(&self) -> io::Result<Intent> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = File::from(rustix::fs::openat(&self.dir, INTENT, flags, Mode::empty())?);
+        let mut text = Vec::new();
+        file.take(1 << 20).read_to_end(&mut text)?;
+        let Version { schema } = serde_json::from_slice(&text)?;
+        if schema > SCHEMA {
+            let message = format!("format {schema} is newer than this penfold knows ({SCHEMA})");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+        }
+        Ok(serde_json::from_slice(&text)?)
+    }
+}
+
+impl Resource for Record {
+    fn describe(&self) -> String {
+        format!("record {}", self.path.display())
+    }
+
+    fn release(&mut self, _forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        // The common end is one file; a command of the same user may have put anything there.
+        if rustix::fs::unlinkat(&self.dir, INTENT, AtFlags::empty()).is_err()
+            || rustix::fs::unlinkat(&self.registry, &self.name, AtFlags::REMOVEDIR).is_err()
+        {
+            if rustix::fs::fstat(&self.dir)?.st_nlink == 0 {
+                return Ok(());
+            }
+            clear(self.dir.as_fd())?;
+        }
+        gone(rustix::fs::unlinkat(&self.registry, &self.name, AtFlags::REMOVEDIR))?;
+        Ok(())
+    }
+}
+
+fn gone(result: rustix::io::Result<()>) -> rustix::io::Result<()> {
+    match result {
+        Err(Errno::NOENT) => Ok(()),
+        other => other,
+    }
+}
+
+fn remove_entry(dir: &OwnedFd, name: &str) -> rustix::io::Result<()> {
+    if let Ok(record) = open_private(dir.as_fd(), Path::new(name)) {
+        gone(rustix::fs::unlinkat(&record, INTENT, AtFlags::empty()))?;
+    }
+    gone(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR))
+}
+
+fn open_or_make(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StateError> {
+    match open_private(at, path) {
+        Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            match rustix::fs::mkdirat(at, path, PRIVATE) {
+                Ok(()) | Err(Errno::EXIST) => open_private(at, path),
+                Err(errno) => Err(StateError::io("make", path)(errno)),
+            }
+        }
+        other => other,
+    }
+}
+
+/// Opens a directory without following a link in its last part, and only if it is ours.
+fn open_private(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StateError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = rustix::fs::openat(at, path, flags, Mode::empty()).map_err(StateError::io("open", path))?;
+    let owner = rustix::fs::fstat(&dir).map_err(StateError::io("look at", path))?.st_uid;
+    let user = rustix::process::geteuid().as_raw();
+    if owner == user { Ok(dir) } else { Err(StateError::Stranger { path: path.to_owned(), owner, user }) }
+}

@@ -1,0 +1,185 @@
+//! Ends what is left of a sandbox that nobody looks after any more.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use penfold_cgroup::{Leaf, Place};
+use penfold_process::ProcFs;
+use penfold_sys::child::Exit;
+use penfold_teardown::lifecycle::{Event, Phase};
+use penfold_teardown::{Findings, Host, Ladder, Resource, Scope, Search, Selector, Teardown, drive};
+use rustix::event::{PollFd, Timespec};
+
+use crate::record::{Intent, Record, Registry};
+use crate::scratch::Scratch;
+
+/// How many records a [`sweep`] looks at, so that a host full of sandboxes does not slow down each new one.
+const SWEPT: usize = 64;
+
+/// Ends what a record without a supervisor says was there, and forgets it.
+///
+/// Without a supervisor members are found by the leaf and by a search over the host for the marker.
+///
+/// # Errors
+/// When /proc cannot be read; the record stays.
+pub fn recover(record: Record, patience: Duration) -> io::Result<Findings> {
+    penfold_sys::crash_point!("recovering");
+    let id = record.name().to_owned();
+    let intent = match record.intent() {
+        // Who wrote it knows what else is to go.
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => return Err(error),
+        intent => intent.ok().filter(|intent| is_about(intent, &id)),
+    };
+    let leaf = match &intent {
+        // Unknown means alive.
+        None => usual_leaf(&id)?,
+        Some(intent) => match &intent.leaf {
+            Some(path) if penfold_process::boot_id()? == intent.boot => {
+                Leaf::open(path).map_err(io::Error::other)?
+            }
+            _ => None,
+        },
+    };
+    let mut resources: Vec<Box<dyn Resource>> = vec![Box::new(record)];
+    if let Some(scratch) = intent.and_then(|intent| intent.scratch).and_then(Scratch::existing) {
+        resources.push(Box::new(scratch));
+    }
+    end(id, patience, leaf, resources)
+}
+
+/// Ends what is left of a sandbox that could not have a record: what carries its marker, and its leaf if it has the
+/// usual place.
+///
+/// # Errors
+/// When /proc cannot be read.
+pub fn recover_unrecorded(id: &str, patience: Duration) -> io::Result<Findings> {
+    let leaf = usual_leaf(id)?;
+    end(id.to_owned(), patience, leaf, Vec::new())
+}
+
+/// Whether an intent speaks of this sandbox only: what is not named after it is not its own, whatever a record says.
+fn is_about(intent: &Intent, id: &str) -> bool {
+    let own = format!("penfold-{id}");
+    let mut paths = intent.leaf.iter().chain(&intent.scratch);
+    intent.id.short() == id && paths.all(|path| path.file_name().is_some_and(|name| name == own.as_str()))
+}
+
+fn usual_leaf(id: &str) -> io::Result<Option<Leaf>> {
+    match Place::find_here() {
+        Ok(place) => Leaf::open(&place.path().join(format!("penfold-{id}"))).map_err(io::Error::other),
+        Err(_) => Ok(None),
+    }
+}
+
+fn end(
+    sandbox: String,
+    patience: Duration,
+    leaf: Option<Leaf>,
+    mut resources: Vec<Box<dyn Resource>>,
+) -> io::Result<Findings> {
+    let mut proc = ProcFs::open()?;
+    let search = Search::new(Selector::Marker { sandbox }, &mut proc)?;
+    let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
+    let mut host = Recovering { patience, begun: false };
+    Ok(drive(&mut teardown, Phase::Running, &mut host, &mut resources))
+}
+
+/// The sandboxes that were started inside of one: killed together with it, they could not put away their records and
+/// scratch directories.
+#[derive(Debug)]
+pub struct Nested {
+    state_root: PathBuf,
+    outer: String,
+}
+
+/// How long what is left of a nested sandbox may take to go; its processes are gone already.
+const NESTED_PATIENCE: Duration = Duration::from_secs(2);
+
+impl Nested {
+    /// Those inside of `outer` whose records are below the same root.
+    pub fn new(state_root: &Path, outer: String) -> Nested {
+        Nested { state_root: state_root.to_owned(), outer }
+    }
+}
+
+impl Resource for Nested {
+    fn describe(&self) -> String {
+        "nested sandboxes".to_owned()
+    }
+
+    fn release(&mut self, forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        if !forced {
+            return Ok(());
+        }
+        let Some(registry) = Registry::open_existing(&self.state_root)? else { return Ok(()) };
+        for name in registry.names()? {
+            let Ok(Some(record)) = registry.take_orphan(&name) else { continue };
+            if record.intent().is_ok_and(|intent| intent.within.contains(&self.outer)) {
+                recover(record, NESTED_PATIENCE)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a record that nobody looks after is among those that [`sweep`] would look at; `own` is passed over.
+///
+/// # Errors
+/// When the records cannot be listed.
+pub fn has_orphans(registry: &Registry, own: &str) -> io::Result<bool> {
+    let names = some(registry, own)?;
+    Ok(names.iter().any(|name| matches!(registry.take_orphan(name), Ok(Some(_)))))
+}
+
+/// Ends what is left of the sandboxes of this registry that nobody looks after, of at most a few of them, beginning at a
+/// random one when there are many.
+///
+/// # Errors
+/// When the records cannot be listed. One that cannot be recovered stays and is tried by the next.
+pub fn sweep(registry: &Registry, patience: Duration) -> io::Result<()> {
+    for name in some(registry, "")? {
+        if let Ok(Some(record)) = registry.take_orphan(&name) {
+            let _ = recover(record, patience);
+        }
+    }
+    Ok(())
+}
+
+fn some(registry: &Registry, own: &str) -> io::Result<Vec<String>> {
+    let mut names = registry.names()?;
+    names.retain(|name| name != own);
+    if names.len() > SWEPT {
+        let mut random = [0_u8; 2];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let start = usize::from(u16::from_ne_bytes(random)) % names.len();
+        names.rotate_left(start);
+        names.truncate(SWEPT);
+    }
+    Ok(names)
+}
+
+struct Recovering {
+    patience: Duration,
+    begun: bool,
+}
+
+impl Host for Recovering {
+    fn wait(&mut self, mut watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Option<Event> {
+        if !std::mem::replace(&mut self.begun, true) {
+            return Some(Event::KillRequested);
+        }
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let _ = rustix::event::poll(&mut watch, timeout.as_ref());
+        None
+    }
+
+    fn ladder(&self) -> Ladder {
+        Ladder { patience: self.patience, ..Ladder::default() }
+    }
+
+    fn stuck(&mut self, _: &Findings, _: Option<Exit>) -> ControlFlow<()> {
+        ControlFlow::Break(())
+    }
+}

@@ -1,0 +1,160 @@
+//! A directory that lives as long as its sandbox.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use penfold_cgroup::mountinfo;
+use penfold_teardown::Resource;
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+use crate::clear::clear;
+
+/// The scratch directory of one sandbox, held open: a command that renames it does not get to keep it.
+#[derive(Debug)]
+pub struct Scratch {
+    path: PathBuf,
+    dir: OwnedFd,
+}
+
+impl Scratch {
+    /// Where the scratch directory of this sandbox is to be.
+    pub fn path_for(base: &Path, id: &str) -> PathBuf {
+        base.join(format!("penfold-{id}"))
+    }
+
+    /// Makes the directory, private to this user, and locks it for as long as this value, or the copy of it in a forked
+    /// process, lives: by that a sandbox without a record is told from a leak.
+    ///
+    /// # Errors
+    /// Those of mkdir(2); an existing one is not taken over.
+    pub fn create(path: PathBuf) -> io::Result<Scratch> {
+        rustix::fs::mkdir(&path, Mode::RWXU)?;
+        let locked = open(&path).and_then(|dir| {
+            rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)?;
+            Ok(dir)
+        });
+        match locked {
+            Ok(dir) => Ok(Scratch { path, dir }),
+            Err(errno) => {
+                let _ = rustix::fs::rmdir(&path);
+                Err(errno.into())
+            }
+        }
+    }
+
+    /// The directory that an intent names, if it is still there, is a directory and is ours.
+    pub fn existing(path: PathBuf) -> Option<Scratch> {
+        let dir = open(&path).ok()?;
+        let owner = rustix::fs::fstat(&dir).ok()?.st_uid;
+        (owner == rustix::process::geteuid().as_raw()).then_some(Scratch { path, dir })
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where it is now; none once it is removed.
+    fn place(&self) -> io::Result<Option<PathBuf>> {
+        if rustix::fs::fstat(&self.dir)?.st_nlink == 0 {
+            return Ok(None);
+        }
+        std::fs::read_link(format!("/proc/self/fd/{}", self.dir.as_raw_fd())).map(Some)
+    }
+}
+
+fn open(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+}
+
+/// Takes away what a command has mounted below, the last first.
+fn unmount_below(path: &Path) -> io::Result<()> {
+    let text = std::fs::read("/proc/self/mountinfo")?;
+    let mounts = mountinfo::parse(&text).map_err(io::Error::other)?;
+    for mount in mounts.iter().rev().filter(|mount| mount.mount_point.starts_with(path)) {
+        let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        match rustix::mount::unmount(&mount.mount_point, flags) {
+            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+impl Resource for Scratch {
+    fn describe(&self) -> String {
+        format!("directory {}", self.path.display())
+    }
+
+    fn release(&mut self, _forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let Some(path) = self.place()? else {
+            // What a command has put in its place, a link or a file, is not worth keeping, and not followed.
+            let _ = rustix::fs::unlinkat(CWD, &self.path, AtFlags::empty());
+            return Ok(());
+        };
+        // Before anything is removed: what is mounted below belongs to somebody else.
+        unmount_below(&path)?;
+        rustix::fs::fchmod(&self.dir, Mode::RWXU)?;
+        clear(self.dir.as_fd())?;
+        match rustix::fs::unlinkat(CWD, &path, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clear::open_below;
+
+    fn made() -> (tempfile::TempDir, Scratch) {
+        let base = tempfile::tempdir().unwrap();
+        let scratch = Scratch::create(base.path().join("scratch")).unwrap();
+        (base, scratch)
+    }
+
+    #[test]
+    fn a_tree_deeper_than_the_descriptors_that_may_be_open_is_removed() {
+        let (base, mut scratch) = made();
+        let mut dir = scratch.dir.try_clone().unwrap();
+        for _ in 0..2000 {
+            rustix::fs::mkdirat(&dir, c"d", Mode::RWXU).unwrap();
+            dir = open_below(dir.as_fd(), &c"d".to_owned()).unwrap();
+        }
+        scratch.release(true).unwrap();
+        assert_eq!(std::fs::read_dir(base.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn links_are_removed_and_what_they_point_at_stays() {
+        let (base, mut scratch) = made();
+        let precious = base.path().join("precious");
+        std::fs::create_dir(&precious).unwrap();
+        std::fs::write(precious.join("file"), "x").unwrap();
+        std::os::unix::fs::symlink(&precious, scratch.path().join("link")).unwrap();
+        scratch.release(true).unwrap();
+        assert!(!scratch.path().try_exists().unwrap());
+        assert_eq!(std::fs::read(precious.join("file")).unwrap(), b"x");
+    }
+
+    #[test]
+    fn a_renamed_directory_goes_as_well() {
+        let (base, mut scratch) = made();
+        std::fs::write(scratch.path().join("file"), "x").unwrap();
+        std::fs::rename(scratch.path(), base.path().join("elsewhere")).unwrap();
+        scratch.release(true).unwrap();
+        assert_eq!(std::fs::read_dir(base.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn releasing_twice_is_fine() {
+        let (_base, mut scratch) = made();
+        scratch.release(true).unwrap();
+        scratch.release(true).unwrap();
+    }
+}

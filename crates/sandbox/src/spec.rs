@@ -1,0 +1,70 @@
+//! What somebody wants to be run, and how it is to end.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::id::Id;
+
+/// The containment that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Contain {
+    /// The strongest that the host offers without changing what the command sees.
+    #[default]
+    Auto,
+    /// A cgroup of its own, or an error.
+    Cgroup,
+    /// A pid namespace of its own, or an error.
+    Pidns,
+    /// The descendants of a subreaper only.
+    Subreaper,
+}
+
+/// What becomes of a sandbox whose owner dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OwnerExit {
+    /// It is killed.
+    #[default]
+    Kill,
+    /// It is stopped, with its grace.
+    Stop,
+    /// It goes on until it ends by itself.
+    Keep,
+}
+
+/// A sandbox to be.
+#[derive(Debug)]
+pub struct Spec {
+    /// Its id.
+    pub id: Id,
+    /// Its name, if it has one.
+    pub name: Option<String>,
+    /// Its labels.
+    pub labels: Vec<(String, String)>,
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// The environment that the command gets, but for what the sandbox adds.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The directory that the command starts in, if not the caller's.
+    pub directory: Option<PathBuf>,
+    /// Where to make a scratch directory, if one is wanted.
+    pub scratch_in: Option<PathBuf>,
+    /// The containment.
+    pub contain: Contain,
+    /// How long it may run.
+    pub timeout: Option<Duration>,
+    /// The polite signal.
+    pub signal: Signal,
+    /// How long it may take to end after the polite signal.
+    pub grace: Duration,
+    /// How long a kill may take until what is left is reported.
+    pub patience: Duration,
+    /// What its owner's death means.
+    pub on_owner_exit: OwnerExit,
+    /// Where records are kept.
+    pub state_root: PathBuf,
+    /// The file that gets the report, opened already.
+    pub report: Option<std::fs::File>,
+}
