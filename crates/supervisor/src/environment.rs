@@ -1,0 +1,114 @@
+//! What the command is given: its program, environment and signals.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use penfold_sandbox::{Id, Spec};
+use penfold_sys::launch::Program;
+use penfold_sys::signal::{self, SignalSet};
+use penfold_teardown::MARKER;
+
+use crate::start::StartError;
+
+/// As execvp(3) where there is no PATH.
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+/// How deep a nesting the marker shows; outer sandboxes end the inner ones anyway.
+const NESTING: usize = 32;
+
+/// The sandboxes that the caller is in, from the outermost, by its marker.
+pub(crate) fn within(environment: &[(OsString, OsString)]) -> Vec<String> {
+    let marker = environment.iter().find(|(key, _)| key == MARKER).map(|(_, value)| value.as_bytes());
+    let ids: Vec<String> = marker
+        .unwrap_or_default()
+        .split(|&byte| byte == b':')
+        .filter_map(|id| std::str::from_utf8(id).ok())
+        .filter(|id| Id::is_short(id))
+        .map(str::to_owned)
+        .collect();
+    ids.get(ids.len().saturating_sub(NESTING)..).unwrap_or_default().to_vec()
+}
+
+/// The signals as this process was started with them.
+#[derive(Debug, Clone)]
+pub(crate) struct Inherited {
+    /// The mask.
+    pub(crate) mask: SignalSet,
+    /// SIGCHLD was ignored: nobody could be waited for.
+    pub(crate) child_ignored: bool,
+}
+
+/// Makes the command ready, so that nothing needs to be allocated between clone and exec.
+pub(crate) fn program(
+    spec: &Spec,
+    scratch: Option<&Path>,
+    inherited: &Inherited,
+) -> Result<Program, StartError> {
+    let mut marker = within(&spec.environment);
+    marker.push(spec.id.short());
+    let mut own: Vec<(&OsStr, OsString)> = vec![(OsStr::new(MARKER), marker.join(":").into())];
+    if let Some(scratch) = scratch {
+        own.push((OsStr::new("TMPDIR"), scratch.as_os_str().to_owned()));
+    }
+    let given = spec.environment.iter().map(|(key, value)| (key.as_os_str(), value));
+    let kept = given.filter(|(key, _)| own.iter().all(|(mine, _)| mine != key));
+    let environment = kept
+        .chain(own.iter().map(|(key, value)| (*key, value)))
+        .map(|(key, value)| {
+            let mut entry = key.as_bytes().to_vec();
+            entry.push(b'=');
+            entry.extend_from_slice(value.as_bytes());
+            c_string(entry, "the environment")
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    let path = spec.environment.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.as_os_str());
+    let name = spec.command.first().map(OsString::as_os_str).unwrap_or_default();
+    let arguments = spec
+        .command
+        .iter()
+        .map(|word| c_string(word.clone().into_vec(), "the command"))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut program = Program::new(candidates(name, path)?, arguments, environment);
+    let directory = spec.directory.as_deref().or(scratch);
+    if let Some(directory) = directory {
+        program.directory(c_string(directory.as_os_str().as_bytes().to_vec(), "the working directory")?);
+    }
+    let (mut ignored, mut defaults) = (Vec::new(), Vec::new());
+    if inherited.child_ignored {
+        ignored.push(CHILD);
+    }
+    // The Rust runtime has set it to "ignored" meanwhile.
+    let pipe = if signal::pipe_inherited_ignored() { &mut ignored } else { &mut defaults };
+    pipe.push(PIPE);
+    program.signals(inherited.mask, ignored, defaults);
+    Ok(program)
+}
+
+pub(crate) const CHILD: i32 = rustix::process::Signal::CHILD.as_raw();
+const PIPE: i32 = rustix::process::Signal::PIPE.as_raw();
+
+/// Where a program may be: as given when its name has a `/`, else in each directory of PATH.
+fn candidates(name: &OsStr, path: Option<&OsStr>) -> Result<Vec<CString>, StartError> {
+    let bytes = name.as_bytes();
+    if bytes.is_empty() {
+        return Ok(Vec::new());
+    }
+    if bytes.contains(&b'/') {
+        return Ok(vec![c_string(bytes.to_vec(), "the command")?]);
+    }
+    let path = path.unwrap_or(OsStr::new(DEFAULT_PATH)).as_bytes();
+    path.split(|&byte| byte == b':')
+        .map(|dir| {
+            let mut candidate = dir.to_vec();
+            if !candidate.is_empty() {
+                candidate.push(b'/');
+            }
+            candidate.extend_from_slice(bytes);
+            c_string(candidate, "the command")
+        })
+        .collect()
+}
+
+fn c_string(bytes: Vec<u8>, what: &'static str) -> Result<CString, StartError> {
+    CString::new(bytes).map_err(|_| StartError::Nul { what })
+}

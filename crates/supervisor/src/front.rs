@@ -1,0 +1,379 @@
+//! The caller's side of a running sandbox: passes its signals on and waits for the outcome.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use penfold_sandbox::{Record, Registry, StateError, recovery};
+use penfold_sys::child::{self, Peek};
+use penfold_sys::signal::{self, SignalFd, SignalSet, Signalled};
+use penfold_sys::{Forked, fork};
+use penfold_teardown::{Cause, Findings, Level};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+
+use crate::environment::CHILD;
+use crate::held::Held;
+use crate::outcome::{Outcome, Report, Totals};
+use crate::start::Seen;
+use crate::takeover::take_over;
+use crate::wire::{self, Answer, Ending, Received, Request};
+
+/// Why the outcome of a sandbox is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum FrontError {
+    /// Both supervisors were killed and what they looked after could not be recovered.
+    #[error("the supervisors of {id} were killed and what is left of it could not be ended")]
+    Lost {
+        /// The sandbox.
+        id: String,
+        /// What stood in the way.
+        source: io::Error,
+    },
+    /// The kernel refused to let us wait.
+    #[error("cannot wait for {id}")]
+    Wait {
+        /// The sandbox.
+        id: String,
+        /// What stood in the way.
+        source: io::Error,
+    },
+}
+
+/// A running sandbox, seen from who started it.
+#[derive(Debug)]
+pub struct Front {
+    keeper: Keeper,
+    channel: OwnedFd,
+    seen: Seen,
+    signals: SignalFd,
+    terminal: bool,
+    asked: bool,
+}
+
+/// The child of this process that stands for the sandbox.
+pub(crate) enum Keeper {
+    /// The supervisor. This process is the outer subreaper and takes over if it is killed.
+    Inner {
+        /// Its pid.
+        pid: Pid,
+        /// Its pidfd.
+        pidfd: OwnedFd,
+        /// What the sandbox owns; none once taken over.
+        held: Option<Box<Held>>,
+    },
+    /// The outer process, which takes over by itself.
+    Outer {
+        /// Its pid.
+        pid: Pid,
+        /// Its pidfd.
+        pidfd: OwnedFd,
+    },
+    /// Nothing was started.
+    Refused(Box<Outcome>),
+}
+
+impl std::fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Keeper::Inner { pid, .. } => f.debug_tuple("Inner").field(pid).finish(),
+            Keeper::Outer { pid, .. } => f.debug_tuple("Outer").field(pid).finish(),
+            Keeper::Refused(outcome) => f.debug_tuple("Refused").field(outcome).finish(),
+        }
+    }
+}
+
+/// What the front does when nothing has happened for a while.
+#[derive(Debug, Clone, Copy)]
+enum Due {
+    Settle,
+    Tell(Ending),
+}
+
+impl Due {
+    fn after(self) -> Duration {
+        match self {
+            Due::Settle => SETTLE,
+            Due::Tell(_) => WONDER,
+        }
+    }
+}
+
+/// Signals that stay as they are: they cannot be caught, tell of our own faults, or are the terminal's job control,
+/// which stops this process together with the command.
+const KEPT: [Signal; 14] = [
+    Signal::KILL,
+    Signal::STOP,
+    Signal::ILL,
+    Signal::FPE,
+    Signal::SEGV,
+    Signal::BUS,
+    Signal::TRAP,
+    Signal::ABORT,
+    Signal::SYS,
+    Signal::TSTP,
+    Signal::TTIN,
+    Signal::TTOU,
+    Signal::CONT,
+    Signal::PIPE,
+];
+
+/// What a terminal sends to all of its foreground group, besides INT.
+const TERMINAL: [Signal; 3] = [Signal::QUIT, Signal::WINCH, Signal::HUP];
+
+/// How long the supervisors may take to exit once they have said that nothing is left.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// How long a person waits without wondering.
+const WONDER: Duration = Duration::from_millis(300);
+/// How long a command must run until this process makes itself small. Most are over by then, and spared the work.
+const SETTLE: Duration = Duration::from_millis(5);
+/// How long the leftovers of others may take to die.
+const ORPHANS_PATIENCE: Duration = Duration::from_secs(2);
+
+impl Front {
+    pub(crate) fn new(keeper: Keeper, channel: OwnedFd, seen: Seen) -> io::Result<Front> {
+        // What the caller ignores (nohup) stays ignored, here and in the command.
+        let handled = SignalSet::of((1..=64).filter(|&number| {
+            let kept = KEPT.iter().any(|kept| kept.as_raw() == number);
+            !kept && (number == CHILD || !signal::is_ignored(number))
+        }));
+        let signals = SignalFd::open(&handled)?;
+        signal::set_mask(&handled)?;
+        let terminal = rustix::fs::open(
+            "/dev/tty",
+            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )
+        .is_ok();
+        Ok(Front { keeper, channel, seen, signals, terminal, asked: false })
+    }
+
+    /// The sandbox's id, as shown.
+    pub fn id(&self) -> String {
+        self.seen.id.short()
+    }
+
+    /// Waits for the end of the sandbox, whatever it takes, and passes on the signals that arrive meanwhile.
+    ///
+    /// INT and TERM stop the sandbox the first time and kill it the second; HUP is the owner's end where there is a
+    /// terminal; all others go to the leader. `slow` is told how the sandbox is being ended when that takes long enough
+    /// for a person to wonder.
+    ///
+    /// # Errors
+    /// When the outcome cannot be known; what could be ended has been.
+    pub fn wait(mut self, mut slow: impl FnMut(Ending)) -> Result<Outcome, FrontError> {
+        self.look_for_orphans();
+        // What is due when nothing happens meanwhile.
+        let mut due = Some(Due::Settle);
+        let mut outer_dead = false;
+        loop {
+            let timeout = due.and_then(|due| Timespec::try_from(due.after()).ok());
+            let pidfd = match &self.keeper {
+                Keeper::Refused(outcome) => return Ok((**outcome).clone()),
+                Keeper::Inner { pidfd, .. } | Keeper::Outer { pidfd, .. } => pidfd,
+            };
+            let mut fds = [
+                PollFd::new(&self.channel, PollFlags::IN),
+                PollFd::new(&self.signals, PollFlags::IN),
+                PollFd::new(pidfd, PollFlags::IN),
+            ];
+            let watched = if outer_dead { 2 } else { 3 };
+            match poll(fds.get_mut(..watched).unwrap_or_default(), timeout.as_ref()) {
+                Ok(0) => match due.take() {
+                    Some(Due::Settle) => penfold_sys::memory::forget_code(),
+                    Some(Due::Tell(ending)) => slow(ending),
+                    None => {}
+                },
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(self.unwaited(errno.into())),
+            }
+            let [channel, signals, keeper] = fds.map(|fd| !fd.revents().is_empty());
+            if signals {
+                self.pass_on();
+            }
+            if channel || keeper {
+                match wire::receive::<Answer>(&self.channel) {
+                    Ok(Received::Message(Answer::Outcome(outcome))) => {
+                        return Ok(self.part(*outcome, outer_dead));
+                    }
+                    Ok(Received::Message(Answer::Ending(ending))) => due = Some(Due::Tell(ending)),
+                    Ok(Received::Nothing) if !keeper => {}
+                    // The supervisor lives and ends the sandbox; the channel is at its end only when it is dead, too.
+                    Ok(Received::Nothing) if matches!(self.keeper, Keeper::Outer { .. }) => outer_dead = true,
+                    Ok(Received::Nothing | Received::End) => return self.keeper_died(),
+                    Err(error) => return Err(self.unwaited(error)),
+                }
+            }
+        }
+    }
+
+    /// The supervisor is dead and has not said how it ended.
+    fn keeper_died(mut self) -> Result<Outcome, FrontError> {
+        if let Keeper::Inner { held, .. } = &mut self.keeper
+            && let Some(held) = held.take()
+        {
+            return Ok(take_over(*held, false, |_| ()));
+        }
+        self.recover()
+    }
+
+    /// Ends, beside this sandbox, what was left by others that nobody looks after.
+    ///
+    /// In a process of its own: it may take a while, and who waits for this sandbox must not wait for that.
+    fn look_for_orphans(&self) {
+        let opened;
+        let registry = match &self.keeper {
+            Keeper::Inner { held: Some(held), .. } => held.registry.as_ref(),
+            Keeper::Outer { .. } => {
+                opened = Registry::open_existing(&self.seen.state_root).ok().flatten();
+                opened.as_ref()
+            }
+            Keeper::Inner { held: None, .. } | Keeper::Refused(_) => None,
+        };
+        let Some(registry) = registry else { return };
+        if recovery::has_orphans(registry, &self.id()).unwrap_or(false)
+            && let Ok(Forked::Child) = fork()
+        {
+            let _ = rustix::process::setsid();
+            let _ = penfold_sys::descriptors::drop_inherited();
+            let _ = recovery::sweep(registry, ORPHANS_PATIENCE);
+            penfold_sys::fork::exit_now(0);
+        }
+    }
+
+    fn unwaited(&self, source: io::Error) -> FrontError {
+        FrontError::Wait { id: self.id(), source }
+    }
+
+    fn pass_on(&mut self) {
+        while let Ok(Some(signalled)) = self.signals.take() {
+            if signalled.signal == CHILD {
+                self.wake_keeper();
+                // Who comes to us from a dead supervisor is not reaped before it is known how it ended.
+                if matches!(self.keeper, Keeper::Outer { .. }) {
+                    Self::reap();
+                }
+            } else if let Some(request) = self.request(signalled) {
+                // A supervisor that is gone shows as the end of the channel. One that does not listen has hundreds of them
+                // waiting: as signals do, they merge.
+                let _ = wire::offer(&self.channel, &request);
+            }
+        }
+    }
+
+    /// As the init of a container this process is given children that nobody else would reap.
+    fn reap() {
+        while let Ok(Peek::Ended(pid, _)) = child::peek() {
+            let _ = child::reap(pid);
+        }
+    }
+
+    /// A command can stop its supervisor as it can stop any process of its user; that is told like a death.
+    fn wake_keeper(&self) {
+        if let Keeper::Inner { pidfd, .. } | Keeper::Outer { pidfd, .. } = &self.keeper {
+            let _ = rustix::process::pidfd_send_signal(pidfd, Signal::CONT);
+        }
+    }
+
+    fn request(&mut self, Signalled { signal, from_kernel, sender }: Signalled) -> Option<Request> {
+        // Our own doing: a record too large for RLIMIT_FSIZE.
+        if u32::try_from(rustix::process::getpid().as_raw_nonzero().get()) == Ok(sender) {
+            return None;
+        }
+        let stops = signal == Signal::INT.as_raw() || signal == Signal::TERM.as_raw();
+        if stops && self.asked {
+            return Some(Request::Kill);
+        }
+        if stops {
+            self.asked = true;
+            // Where the group's leader is out of sight its number is 0, which is nobody's to spare.
+            let group = Some(penfold_sys::fork::group()).filter(|&group| from_kernel && group != 0);
+            return Some(Request::Stop { signal, spared_group: group });
+        }
+        if signal == Signal::HUP.as_raw() && self.terminal {
+            return Some(Request::OwnerGone);
+        }
+        // What a terminal sends goes to the command as well; an alarm or a limit of the kernel's is for us alone.
+        let from_terminal = from_kernel && TERMINAL.iter().any(|sent| sent.as_raw() == signal);
+        (!from_terminal).then_some(Request::Forward(signal))
+    }
+
+    /// Waits for the supervisors to be gone, too: nothing is left, not even they.
+    fn part(&self, outcome: Outcome, outer_dead: bool) -> Outcome {
+        if let Keeper::Inner { pid, pidfd, .. } | Keeper::Outer { pid, pidfd } = &self.keeper
+            && outcome.report.findings.verified
+        {
+            let timeout = Timespec::try_from(FAREWELL).ok();
+            let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+            let _ = rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref()));
+            let _ = child::reap(*pid);
+            // With the outer process dead the supervisor has come to us: its pid is its own until it is reaped here.
+            if let Some(teller) = Pid::from_raw(outcome.teller).filter(|_| outer_dead)
+                && let Ok(pidfd) = pidfd_open(teller, PidfdFlags::empty())
+            {
+                let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
+                let _ = rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref()));
+                let _ = child::reap(teller);
+            }
+            Self::reap();
+        }
+        outcome
+    }
+
+    /// Outer and supervisor are dead: what they looked after is ended from its record.
+    fn recover(self) -> Result<Outcome, FrontError> {
+        Self::reap();
+        let id = self.id();
+        let lost = |source| FrontError::Lost { id: id.clone(), source };
+        let registry = Registry::open_existing(&self.seen.state_root).ok().flatten();
+        let findings = match registry {
+            Some(registry) => {
+                let record = self.take_record(&registry).map_err(|error| lost(io::Error::other(error)))?;
+                match record {
+                    Some(record) => recovery::recover(record, self.seen.patience),
+                    None => recovery::recover_unrecorded(&id, self.seen.patience),
+                }
+            }
+            None => recovery::recover_unrecorded(&id, self.seen.patience),
+        };
+        let findings = findings.map_err(lost)?;
+        Self::reap();
+        Ok(Outcome {
+            report: self.lost_report(findings),
+            totals: Totals::default(),
+            teller: 0,
+            unwritten: None,
+        })
+    }
+
+    /// Takes over the record once the last process that holds its lock has died: our init may be slower than the others.
+    fn take_record(&self, registry: &Registry) -> Result<Option<Record>, StateError> {
+        let begun = Instant::now();
+        loop {
+            let record = registry.take_orphan(&self.id())?;
+            if record.is_some() || !registry.holds(&self.id()) || begun.elapsed() > self.seen.patience {
+                return Ok(record);
+            }
+            let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 }));
+        }
+    }
+
+    fn lost_report(&self, findings: Findings) -> Report {
+        Report {
+            schema: penfold_teardown::report::SCHEMA,
+            id: self.id(),
+            name: None,
+            labels: Vec::new(),
+            command: Vec::new(),
+            level: Level::Subreaper,
+            cause: Cause::Lost,
+            exit: None,
+            failure: None,
+            started_at_ms: 0,
+            duration_ms: 0,
+            missing: Vec::new(),
+            weaker: None,
+            findings,
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The start of the leader: cloned into its place, checked, and only then let go.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use penfold_cgroup::Leaf;
+use penfold_process::Pid;
+use penfold_sys::Forked;
+use penfold_sys::launch::{Failure, Launch, Released, Step, launch};
+use penfold_teardown::Level;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+use crate::held::Held;
+use crate::outcome::{StartFailure, Status};
+use crate::pidns;
+use crate::start::Setup;
+
+/// A leader that waits to be let go, or is on its way to become its program.
+#[derive(Debug)]
+pub(crate) enum Starting {
+    /// It is a child of this process.
+    Direct(Launch),
+    /// It is a child of our init in a pid namespace, which speaks for it.
+    Namespaced {
+        /// Our init.
+        init: Pid,
+        /// The link to it.
+        link: OwnedFd,
+    },
+}
+
+/// News of a leader.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum News {
+    /// It runs its program.
+    Running,
+    /// It could not become its program.
+    Failed(StartFailure),
+    /// It has ended; only our init tells it this way.
+    Ended(Status),
+}
+
+/// How a leader gets into its leaf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Join {
+    /// It is born there (`CLONE_INTO_CGROUP`).
+    Born,
+    /// It writes itself there: for kernels without the other way, or with the trap in it.
+    Written,
+}
+
+/// Clones the leader into its leaf and namespaces. It waits there.
+pub(crate) fn clone(
+    setup: &mut Setup,
+    leaf: Option<&Leaf>,
+    level: Level,
+    join: Join,
+) -> Result<Starting, StartFailure> {
+    if level == Level::Pidns {
+        return clone_namespaced(setup, leaf);
+    }
+    if let (Some(leaf), Join::Born) = (leaf, join)
+        && let Ok(launched) = launch(&mut setup.program, Some(leaf.dir()), None)
+    {
+        return Ok(Starting::Direct(launched));
+    }
+    let written =
+        leaf.map(Leaf::processes_file).transpose().map_err(|error| other("open the cgroup", &error))?;
+    launch(&mut setup.program, None, written.as_ref().map(AsFd::as_fd))
+        .map(Starting::Direct)
+        .map_err(|error| other("clone a process", &error))
+}
+
+/// Whether the leader waits for its word and really is in the leaf, by what the kernel says of it.
+pub(crate) fn joined(starting: &Starting, held: &mut Held) -> Result<bool, StartFailure> {
+    if let (Some(leaf), Some(proc)) = (&held.leaf, &mut held.proc) {
+        let text = proc
+            .cgroups(starting.pid())
+            .map_err(|error| other("see which cgroup the command is in", &error))?;
+        // First the look, which gives the leader time to come to its wait.
+        if !text.is_some_and(|text| leaf.holds(&text)) {
+            return match starting {
+                Starting::Direct(launched) if launched.ready().unwrap_or(false) => {
+                    // It has just written itself there.
+                    let text = proc.cgroups(starting.pid()).ok().flatten();
+                    Ok(text.is_some_and(|text| leaf.holds(&text)))
+                }
+                _ => Ok(false),
+            };
+        }
+    }
+    match starting {
+        Starting::Direct(launched) => Ok(launched.ready().unwrap_or(false)),
+        Starting::Namespaced { .. } => Ok(true),
+    }
+}
+
+fn clone_namespaced(setup: &mut Setup, leaf: Option<&Leaf>) -> Result<Starting, StartFailure> {
+    let (link, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(|error| other("make a socket pair", &error))?;
+    let namespaces = pidns::wanted();
+    let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let cloned = penfold_sys::launch::clone_process(namespaces, leaf.map(|leaf| leaf.dir()));
+    match cloned.map_err(|error| other("make a pid namespace", &error))? {
+        Forked::Child => {
+            drop(link);
+            pidns::run(&mut setup.program, &theirs, namespaces.user.then_some(ids))
+        }
+        Forked::Parent(init) => {
+            drop(theirs);
+            let starting = Starting::Namespaced { init, link };
+            match starting.hear(RecvFlags::empty()) {
+                Ok(Heard::Ready) => Ok(starting),
+                Ok(Heard::Refused(reason)) => Err(StartFailure::Other(reason)),
+                _ => Err(StartFailure::Other("our init in the pid namespace died".to_owned())),
+            }
+        }
+    }
+}
+
+fn other(act: &str, error: &dyn std::fmt::Display) -> StartFailure {
+    StartFailure::Other(format!("cannot {act}: {error}"))
+}
+
+/// What our init says.
+enum Heard {
+    Ready,
+    Refused(String),
+    News(News),
+    Nothing,
+}
+
+impl Starting {
+    /// The child of this process that is, or stands for, the leader.
+    pub(crate) fn pid(&self) -> Pid {
+        match self {
+            Starting::Direct(launched) => launched.pid(),
+            Starting::Namespaced { init, .. } => *init,
+        }
+    }
+
+    /// A handle to it, if it is a child of this process.
+    pub(crate) fn pidfd(&self) -> Option<OwnedFd> {
+        match self {
+            Starting::Direct(launched) => launched.pidfd().try_clone_to_owned().ok(),
+            Starting::Namespaced { .. } => None,
+        }
+    }
+
+    /// Reaps a child that never became anything. Its link is closed first, which ends it.
+    pub(crate) fn bury(self) {
+        let pid = self.pid();
+        drop(self);
+        let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+    }
+
+    /// Lets it become its program.
+    pub(crate) fn release(&self) -> io::Result<()> {
+        match self {
+            Starting::Direct(launched) => launched.release(),
+            Starting::Namespaced { link, .. } => {
+                rustix::net::send(link, b"g", SendFlags::NOSIGNAL)?;
+                Ok(())
+            }
+        }
+    }
+
+    /// What to poll for news.
+    pub(crate) fn link(&self) -> BorrowedFd<'_> {
+        match self {
+            Starting::Direct(launched) => launched.link(),
+            Starting::Namespaced { link, .. } => link.as_fd(),
+        }
+    }
+
+    /// Whether the link is of use after the leader runs.
+    pub(crate) fn stays(&self) -> bool {
+        matches!(self, Starting::Namespaced { .. })
+    }
+
+    /// The news, if there is any.
+    pub(crate) fn news(&self) -> io::Result<Option<News>> {
+        match self {
+            Starting::Direct(launched) => Ok(launched.outcome()?.map(|released| match released {
+                Released::Running => News::Running,
+                Released::Failed(failure) => News::Failed(explain(failure)),
+            })),
+            Starting::Namespaced { .. } => Ok(match self.hear(RecvFlags::DONTWAIT)? {
+                Heard::News(news) => Some(news),
+                Heard::Ready | Heard::Refused(_) | Heard::Nothing => None,
+            }),
+        }
+    }
+
+    fn hear(&self, flags: RecvFlags) -> io::Result<Heard> {
+        let Starting::Namespaced { link, .. } = self else { return Ok(Heard::Nothing) };
+        let mut word = [0_u8; 512];
+        let (_, length) = match rustix::net::recv(link, &mut word, flags) {
+            Err(rustix::io::Errno::AGAIN) => return Ok(Heard::Nothing),
+            Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            other => other?,
+        };
+        let word = word.get(..length).unwrap_or_default();
+        let number = |at: usize| {
+            word.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, i32::from_ne_bytes)
+        };
+        Ok(match word.first() {
+            Some(b'r') => Heard::Ready,
+            Some(b'!') => {
+                Heard::Refused(String::from_utf8_lossy(word.get(1..).unwrap_or_default()).into_owned())
+            }
+            Some(b's') => Heard::News(News::Running),
+            Some(b'd') => {
+                Heard::News(News::Failed(explain(Failure { step: Step::Directory, errno: number(1) })))
+            }
+            Some(b'x') => Heard::News(News::Failed(explain(Failure { step: Step::Exec, errno: number(1) }))),
+            Some(b'c') => Heard::News(News::Ended(Status::Code(number(1)))),
+            Some(b'k') => Heard::News(News::Ended(Status::Signal(number(1)))),
+            _ => Heard::Nothing,
+        })
+    }
+}
+
+fn explain(failure: Failure) -> StartFailure {
+    match failure.step {
+        Step::Directory => StartFailure::Directory(failure.errno),
+        Step::Signals => StartFailure::Other("cannot set the signal mask of the command".to_owned()),
+        Step::Exec if failure.errno == rustix::io::Errno::NOENT.raw_os_error() => StartFailure::NotFound,
+        Step::Exec => StartFailure::NotExecutable(failure.errno),
+    }
+}

@@ -1,0 +1,35 @@
+//! The small processes that look after one sandbox.
+//!
+//! ```text
+//!  front    who called `start`; subreaper; passes signals on, waits for the outcome
+//!    └─ inner    "the supervisor"; subreaper; starts the leader, waits, ends the sandbox
+//!         └─ leader    the command, in the caller's session and process group
+//! ```
+//! Front and supervisor watch each other: whichever is killed, the other ends the sandbox. The supervisor lives in a
+//! session of its own, so that no signal to the caller's process group or from its terminal reaches it.
+//!
+//! A front that has children of its own, or is the init of a container, cannot tell orphans of the sandbox from
+//! others; then an *outer* process stands between the two and plays the front's part as the second subreaper.
+//!
+//! - [`start()`] — from a [`Spec`](penfold_sandbox::Spec) to a running sandbox and a [`Front`] for it.
+//! - [`Front`] — the caller's side.
+//!
+//! Invariant: every resource is made *before* the supervisor is forked, so that each of the two can end the sandbox
+//! alone.
+
+mod environment;
+mod front;
+mod held;
+mod inner;
+mod launch;
+mod outcome;
+mod outer;
+mod pidns;
+mod start;
+mod takeover;
+mod wire;
+
+pub use front::{Front, FrontError};
+pub use outcome::{Outcome, Report, StartFailure, Status, Totals};
+pub use start::{StartError, start};
+pub use wire::Ending;

@@ -1,0 +1,144 @@
+//! How a sandbox ended: the report for machines and the shorter outcome for who started it.
+
+use penfold_sys::child::Exit;
+use penfold_teardown::{Cause, Ended, Findings, How, Level, Survivor};
+use serde::{Deserialize, Serialize};
+
+/// How the leader ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// It exited with this code.
+    Code(i32),
+    /// This signal ended it.
+    Signal(i32),
+}
+
+impl From<Exit> for Status {
+    fn from(exit: Exit) -> Status {
+        match exit {
+            Exit::Code(code) => Status::Code(code),
+            Exit::Signal(signal) => Status::Signal(signal),
+        }
+    }
+}
+
+/// Why the command was not run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StartFailure {
+    /// There is no such program.
+    NotFound,
+    /// There is, and it cannot be executed; an error number.
+    NotExecutable(i32),
+    /// Its working directory cannot be entered; an error number.
+    Directory(i32),
+    /// Something of ours failed; a sentence.
+    Other(String),
+}
+
+/// Everything about the end of one sandbox, as `--report` writes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// The version of this format.
+    pub schema: u32,
+    /// The sandbox, as shown.
+    pub id: String,
+    /// Its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its labels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<(String, String)>,
+    /// The command; what is not UTF-8 is replaced.
+    pub command: Vec<String>,
+    /// How membership was known.
+    pub level: Level,
+    /// Why it ended.
+    pub cause: Cause,
+    /// How the leader ended; nothing when that could not be seen.
+    pub exit: Option<Status>,
+    /// Why the command was not run, if it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<StartFailure>,
+    /// When it started, in milliseconds since 1970.
+    pub started_at_ms: u64,
+    /// How long it took from the start to the end of the teardown, in milliseconds.
+    pub duration_ms: u64,
+    /// What the host did not give, and what follows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
+    /// Why the level is not a stronger one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weaker: Option<String>,
+    /// What the teardown found and did.
+    #[serde(flatten)]
+    pub findings: Findings,
+}
+
+/// Counts over all members that were ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// All.
+    pub ended: usize,
+    /// After the polite signal.
+    pub term: usize,
+    /// By SIGKILL.
+    pub kill: usize,
+    /// Strays among them.
+    pub strays: usize,
+}
+
+/// What the front is told: the report with its lists cut short, so that it always fits one message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The report; its lists hold the first strays and survivors only.
+    pub report: Report,
+    /// The counts over the whole lists.
+    pub totals: Totals,
+    /// The process that tells.
+    #[serde(default)]
+    pub(crate) teller: i32,
+    /// Why the report could not be written, if one was wanted and it could not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unwritten: Option<String>,
+}
+
+/// How many strays and survivors the front is told.
+const TOLD: usize = 32;
+/// How long a text the front is told.
+const TEXT: usize = 300;
+
+impl Outcome {
+    /// Cuts a report short.
+    pub(crate) fn of(report: &Report, unwritten: Option<String>) -> Outcome {
+        let ended = &report.findings.ended;
+        let totals = Totals {
+            ended: ended.len(),
+            term: ended.iter().filter(|ended| ended.how == How::Term).count(),
+            kill: ended.iter().filter(|ended| ended.how == How::Kill).count(),
+            strays: report.findings.strays().count(),
+        };
+        let mut strays: Vec<Ended> = report.findings.strays().take(TOLD).cloned().collect();
+        for stray in &mut strays {
+            if let Some(command) = &mut stray.command {
+                command.truncate(floor(command, TEXT));
+            }
+        }
+        let mut survivors: Vec<Survivor> = report.findings.survivors.iter().take(TOLD).cloned().collect();
+        for survivor in &mut survivors {
+            let (Survivor::Process { reason, .. }
+            | Survivor::Resource { reason, .. }
+            | Survivor::Unknown { reason }) = survivor;
+            reason.truncate(floor(reason, TEXT));
+        }
+        let findings = Findings { ended: strays, survivors, steps: Vec::new(), ..report.findings.clone() };
+        let report = Report { findings, command: Vec::new(), labels: Vec::new(), ..report.clone() };
+        let teller = rustix::process::getpid().as_raw_nonzero().get();
+        Outcome { report, totals, teller, unwritten }
+    }
+}
+
+fn floor(text: &str, most: usize) -> usize {
+    (0..=most.min(text.len())).rev().find(|&index| text.is_char_boundary(index)).unwrap_or(0)
+}

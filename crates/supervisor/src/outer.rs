@@ -1,0 +1,87 @@
+//! A process of its own between the front and the supervisor, where the front cannot be the outer subreaper: it has
+//! children of its own, or is the init that all orphans of a container come to.
+
+use std::os::fd::OwnedFd;
+
+use penfold_sys::child::{self, Exit};
+use penfold_sys::signal::{SignalFd, SignalSet};
+use penfold_sys::{Forked, fork};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, setsid};
+
+use crate::environment::CHILD;
+use crate::held::Held;
+use crate::inner::{self, NAME, Outer};
+use crate::start::Setup;
+use crate::takeover::take_over;
+use crate::wire::{self, Answer};
+
+/// Runs the outer process; ends when the sandbox is gone.
+pub(crate) fn run(setup: Setup) -> ! {
+    let channel = setup.channel.try_clone();
+    let _ = rustix::thread::set_name(NAME);
+    // As the supervisor does.
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
+    let outcome = match rustix::process::set_child_subreaper(Some(getpid())) {
+        Ok(()) => Held::prepare(setup).map_or_else(|outcome| Some(*outcome), supervise),
+        Err(_) => None,
+    };
+    if let (Some(outcome), Ok(channel)) = (outcome, channel) {
+        // A front that is gone is told nothing.
+        let _ = wire::send(&channel, &Answer::Outcome(Box::new(outcome)));
+    }
+    penfold_sys::fork::exit_now(0)
+}
+
+/// Forks the supervisor and watches it. Gives the outcome that the supervisor did not live to tell.
+fn supervise(held: Held) -> Option<crate::Outcome> {
+    let pair = pidfd_open(getpid(), PidfdFlags::empty())
+        .and_then(|outer| Ok((outer, eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)));
+    let (outer, apart) = match pair {
+        Ok(pair) => pair,
+        Err(error) => return Some(held.give_up(format!("cannot be watched: {error}"))),
+    };
+    match fork() {
+        Ok(Forked::Child) => inner::run(held, Some(Outer { pidfd: outer, apart })),
+        Ok(Forked::Parent(inner)) => {
+            drop(outer);
+            let Ok(pidfd) = pidfd_open(inner, PidfdFlags::empty()) else {
+                return Some(held.give_up("the supervisor cannot be watched".to_owned()));
+            };
+            watch(inner, &pidfd, &apart).then(|| {
+                let channel = held.setup.channel.try_clone();
+                take_over(held, true, |outcome| {
+                    if let Ok(channel) = &channel {
+                        let _ = wire::send(channel, &Answer::Outcome(Box::new(outcome.clone())));
+                    }
+                })
+            })
+        }
+        Err(error) => Some(held.give_up(format!("cannot fork: {error}"))),
+    }
+}
+
+/// Waits for the supervisor to exit. True if it was killed, or cannot be seen.
+fn watch(inner: Pid, pidfd: &OwnedFd, apart: &OwnedFd) -> bool {
+    penfold_sys::crash_point!("outer-forked");
+    // Fails only if this were a group leader, which a fresh fork is not.
+    let _ = setsid();
+    let _ = rustix::io::write(apart, &1_u64.to_ne_bytes());
+    let _ = penfold_sys::descriptors::drop_inherited();
+    penfold_sys::memory::forget_code();
+    let signals = SignalFd::open(&SignalSet::of([CHILD]));
+    loop {
+        // It alone: who else comes to us is its orphan, and is not reaped before it is known how that ended.
+        match child::reap(inner) {
+            Ok(Some(exit)) => return exit != Exit::Code(0),
+            Err(_) => return true,
+            Ok(None) => {
+                let Ok(signals) = &signals else { return true };
+                let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], None);
+                while let Ok(Some(_)) = signals.take() {}
+                // It may have been stopped by the command, which is told like a death.
+                let _ = rustix::process::pidfd_send_signal(pidfd, Signal::CONT);
+            }
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Our init in a pid namespace: its pid 1, so that the kernel ends all when it ends, and nothing inside can reach it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use penfold_sys::child::{self, Exit, Peek};
+use penfold_sys::launch::{Namespaces, Program, Released, Step, launch};
+use penfold_sys::signal::{SignalFd, SignalSet};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::mount::{MountFlags, MountPropagationFlags};
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::process::Signal;
+
+use crate::environment::CHILD;
+
+/// The namespaces that this user needs: an ordinary one may have the others only within a user namespace of its own.
+pub(crate) fn wanted() -> Namespaces {
+    Namespaces { pid: true, user: !rustix::process::geteuid().is_root() }
+}
+
+/// Runs our init. `ids` are the user and group outside, if it is in a user namespace of its own.
+pub(crate) fn run(program: &mut Program, link: &OwnedFd, ids: Option<(u32, u32)>) -> ! {
+    if let Err(reason) = live(program, link, ids) {
+        let _ = rustix::net::send(link, format!("!{reason}").as_bytes(), SendFlags::NOSIGNAL);
+    }
+    penfold_sys::fork::exit_now(0)
+}
+
+fn live(program: &mut Program, link: &OwnedFd, ids: Option<(u32, u32)>) -> Result<(), String> {
+    let told = |act: &'static str| move |error: io::Error| format!("cannot {act}: {error}");
+    // First of all, and before the word that lets anything happen: the supervisor's death is ours.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| format!("cannot set the parent death signal: {error}"))?;
+    if let Some(ids) = ids {
+        map_user(ids).map_err(told("map the user"))?;
+    }
+    mount_proc();
+    let launched = launch(program, None, None).map_err(told("clone a process"))?;
+    if !launched.ready().map_err(told("hear from the cloned process"))? {
+        return Err("the cloned process died".to_owned());
+    }
+    say(link, b'r', 0);
+    let mut go = [0_u8; 1];
+    if !matches!(rustix::net::recv(link, &mut go, RecvFlags::empty()), Ok((_, 1))) {
+        return Ok(());
+    }
+    launched.release().map_err(told("start the command"))?;
+    let _ = poll(&mut [PollFd::from_borrowed_fd(launched.link(), PollFlags::IN)], None);
+    match launched.outcome() {
+        Ok(Some(Released::Failed(failure))) if failure.step == Step::Directory => {
+            say(link, b'd', failure.errno);
+        }
+        Ok(Some(Released::Failed(failure))) => say(link, b'x', failure.errno),
+        _ => say(link, b's', 0),
+    }
+    let leader = launched.pid();
+    drop(launched);
+    let _ = penfold_sys::descriptors::drop_inherited();
+    penfold_sys::memory::forget_code();
+    reap_for_ever(link, leader)
+}
+
+/// Reaps whatever ends in the namespace and tells how the leader did, until the supervisor, or its death, ends us: an
+/// exit of our own could be taken for the leader's.
+fn reap_for_ever(link: &OwnedFd, leader: rustix::process::Pid) -> Result<(), String> {
+    let signals = SignalFd::open(&SignalSet::of([CHILD])).map_err(|error| error.to_string())?;
+    loop {
+        while let Ok(Peek::Ended(pid, exit)) = child::peek() {
+            let _ = child::reap(pid);
+            if pid == leader {
+                match exit {
+                    Exit::Code(code) => say(link, b'c', code),
+                    Exit::Signal(signal) => say(link, b'k', signal),
+                }
+            }
+        }
+        let _ = poll(&mut [PollFd::new(&signals, PollFlags::IN)], None);
+        while let Ok(Some(_)) = signals.take() {}
+    }
+}
+
+fn say(link: &OwnedFd, word: u8, number: i32) {
+    let mut text = vec![word];
+    text.extend(number.to_ne_bytes());
+    let _ = rustix::net::send(link, &text, SendFlags::NOSIGNAL);
+}
+
+/// Keeps the user and group ids what they were: `user_namespaces(7)`, "Defining user and group ID mappings".
+fn map_user((user, group): (u32, u32)) -> io::Result<()> {
+    std::fs::write("/proc/self/setgroups", "deny")?;
+    std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+    std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"))
+}
+
+/// Shows the namespace its own processes. A host that does not let us leaves the old /proc in place, which is ugly
+/// inside and changes nothing about the end.
+fn mount_proc() {
+    let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    if rustix::mount::mount_change("/", flags).is_ok() {
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        let _ = rustix::mount::mount("proc", "/proc", "proc", flags, None);
+    }
+}
