@@ -1,0 +1,44 @@
+//! The keeper of a frozen file system.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::mount::UnmountFlags;
+
+/// Mounts a fresh ext4 image at `DIRECTORY/mnt` with a file `file` in it, freezes it, prints `frozen`, and after
+/// the word `thaw` or the end of standard input thaws it and takes everything away.
+pub(crate) fn keep(directory: &Path) -> io::Result<()> {
+    let image = directory.join("image");
+    let point = directory.join("mnt");
+    let result = set_up(&image, &point).and_then(|()| {
+        writeln!(io::stdout(), "frozen")?;
+        // Both the word and the end of input mean the same.
+        drop(io::stdin().read(&mut [0; 16]));
+        run("fsfreeze", &["-u".as_ref(), &point])
+    });
+    // The loop device was attached by mount and goes with the last user of the file system.
+    let _ = rustix::mount::unmount(&point, UnmountFlags::DETACH);
+    drop(fs::remove_dir(&point));
+    drop(fs::remove_file(&image));
+    result
+}
+
+fn set_up(image: &Path, point: &Path) -> io::Result<()> {
+    fs::create_dir(point)?;
+    fs::File::create(image)?.set_len(16 << 20)?;
+    run("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), image])?;
+    run("mount", &["-o".as_ref(), "loop".as_ref(), image, point])?;
+    fs::write(point.join("file"), "x")?;
+    run("fsfreeze", &["-f".as_ref(), point])
+}
+
+fn run(program: &str, arguments: &[&Path]) -> io::Result<()> {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(io::Error::other(format!("`{program}`: {said}")))
+}

@@ -1,0 +1,84 @@
+//! Leaders that attack those above them, once they are told to exit.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use penfold_testkit::proc::{self, Handle};
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use super::yard::{Never, Step, Trouble, Yard};
+
+fn beside_a_daemon(yard: &Yard) -> Result<(), Trouble> {
+    yard.daemon(Yard::sleeper)?;
+    yard.child(Yard::sleeper)?;
+    yard.stands(3)?;
+    yard.wait_for_word();
+    Ok(())
+}
+
+/// The pid of the parent as this process and as /proc see it; they differ in a pid namespace.
+fn parent_pids() -> Result<(Pid, i32), Trouble> {
+    let parent = rustix::process::getppid()
+        .ok_or_else(|| Trouble::Skip("the parent is in an outer pid namespace".to_owned()))?;
+    Ok((parent, proc::this().step("cannot read /proc/self/stat")?.parent))
+}
+
+/// Kills the parent; spares who must be spared, whom only the host's own numbers can name.
+fn kill_parent() -> Result<(), Trouble> {
+    let (parent, _) = parent_pids()?;
+    let pidfd = rustix::process::pidfd_open(parent, PidfdFlags::empty()).step("cannot open the parent")?;
+    if rustix::process::getppid() == Some(parent) {
+        rustix::process::pidfd_send_signal(&pidfd, Signal::KILL).step("cannot kill the parent")?;
+    }
+    Ok(())
+}
+
+fn parent_is_spared(yard: &Yard) -> Result<bool, Trouble> {
+    let (_, seen) = parent_pids()?;
+    Ok(proc::stat(seen).is_none_or(|stat| yard.is_spared(stat.id)))
+}
+
+/// Kills the parent unless it is spared. Lingers as a stray where that worked; else exits, so that the tool
+/// comes to its end in the usual way.
+fn attack(yard: &Yard) -> Never {
+    let before = rustix::process::getppid();
+    if !parent_is_spared(yard)? {
+        kill_parent()?;
+    }
+    let end = Instant::now() + Duration::from_millis(500);
+    while rustix::process::getppid() == before {
+        if Instant::now() >= end {
+            std::process::exit(0);
+        }
+        sleep(Duration::from_millis(2));
+    }
+    yard.linger()
+}
+
+pub(super) fn parent(yard: &Yard) -> Never {
+    beside_a_daemon(yard)?;
+    attack(yard)
+}
+
+pub(super) fn grandparents(yard: &Yard) -> Never {
+    beside_a_daemon(yard)?;
+    let (parent, seen) = parent_pids()?;
+    // Where the two differ this is a pid namespace, and whom /proc names is out of reach.
+    if parent.as_raw_nonzero().get() == seen
+        && let Some(grandparent) = proc::stat(seen).and_then(|stat| proc::stat(stat.parent))
+        && !yard.is_spared(grandparent.id)
+        && let Some(handle) = Handle::open(grandparent.id).step("cannot open the grandparent")?
+    {
+        drop(handle.signal(Signal::KILL));
+    }
+    attack(yard)
+}
+
+pub(super) fn group(yard: &Yard) -> Never {
+    beside_a_daemon(yard)?;
+    if yard.group_is_spared() {
+        rustix::process::setpgid(None, None).step("cannot make a process group")?;
+    }
+    rustix::process::kill_current_process_group(Signal::KILL).step("cannot kill the group")?;
+    yard.linger()
+}

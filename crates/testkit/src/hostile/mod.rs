@@ -1,0 +1,105 @@
+//! The trees themselves, one file per family.
+
+mod basic;
+mod cgroup;
+mod hidden;
+mod killer;
+mod many;
+mod moving;
+mod namespace;
+mod reaper;
+mod slots;
+mod state;
+pub(crate) mod yard;
+
+use yard::{Never, Trouble, Yard};
+
+type Life = fn(&Yard) -> Never;
+
+/// Becomes the leader of a tree.
+pub(crate) fn run(name: &str, yard: &Yard) -> ! {
+    let Some(life) = life(name) else {
+        yard.report(&Trouble::Broken(format!("there is no tree `{name}`")));
+    };
+    yard.live(|yard| {
+        yard.open()?;
+        life(yard)
+    })
+}
+
+/// Becomes a single sleeping member of a tree.
+pub(crate) fn member(yard: &Yard, name: Option<String>, become_root: bool) -> ! {
+    yard.live(|yard| {
+        if become_root {
+            hidden::become_root()?;
+        }
+        if let Some(name) = name {
+            hidden::rename(name)?;
+        }
+        yard.sleeper()
+    })
+}
+
+fn life(name: &str) -> Option<Life> {
+    Some(match name {
+        "plain" => basic::plain,
+        "ignore-term" => basic::ignore_term,
+        "block-all" => basic::block_all,
+        "own-group" => basic::own_group,
+        "setsid" => basic::setsid,
+        "daemon" => basic::daemon,
+        "daemon-closed-fds" => basic::daemon_closed_fds,
+        "daemon-holds-pipe" => basic::daemon_holds_pipe,
+        "thread-child" => basic::thread_child,
+        "pty" => basic::pty,
+        "strays-exit-3" => basic::strays_exit_3,
+        "hasty" => basic::hasty,
+        "subreaper" => reaper::subreaper,
+        "subreaper-ignores-term" => reaper::subreaper_ignores_term,
+        "zombies" => reaper::zombies,
+        "zombie-leader" => reaper::zombie_leader,
+        "zombie-main" => reaper::zombie_main,
+        "comet" => moving::comet,
+        "hydra" => moving::hydra,
+        "watchers" => moving::watchers,
+        "fork-on-term" => moving::fork_on_term,
+        "storm" => moving::storm,
+        "storm-exit" => moving::storm_exit,
+        "wide" => many::wide,
+        "deep" => many::deep,
+        "threads" => many::threads,
+        "memory" => many::memory,
+        "close-pids" => many::close_pids,
+        "stopped" => state::stopped,
+        "stopped-term-pending" => state::stopped_term_pending,
+        "traced" => state::traced,
+        "frozen-writer" => state::frozen_writer,
+        "vfork" => state::vfork,
+        "no-environ" => hidden::no_environ,
+        "undumpable" => hidden::undumpable,
+        "renamed" => hidden::renamed,
+        "setuid-root" => hidden::setuid_root,
+        "pidns" => namespace::pidns,
+        "user-pidns" => namespace::user_pidns,
+        "mountns-tmpfs" => namespace::mountns_tmpfs,
+        "moved-cgroup" => cgroup::moved,
+        "child-cgroups" => cgroup::nested,
+        "frozen-v2" => cgroup::frozen_v2,
+        "frozen-v1" => cgroup::frozen_v1,
+        "frozen-v1-pidns" => cgroup::frozen_v1_pidns,
+        "kill-parent" => killer::parent,
+        "kill-grandparents" => killer::grandparents,
+        "kill-group" => killer::group,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_tree_of_the_catalog_exists() {
+        for tree in penfold_testkit::catalog::TREES {
+            assert!(super::life(tree.name).is_some(), "{}", tree.name);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Processes in states that swallow or delay a signal.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+
+use penfold_sys::Forked;
+use penfold_testkit::proc;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+use super::yard::{Never, Step, Trouble, Yard};
+
+/// Waits until this child has stopped, for a signal or a tracer. By wait, because in a pid namespace the pid of a
+/// fork is not the one that /proc shows.
+fn await_stop(pid: Pid) -> Result<(), Trouble> {
+    let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED)
+        .step("cannot wait for the child")?
+        .ok_or_else(|| Trouble::Broken("the child is not there".to_owned()))?;
+    if status.stopped() { Ok(()) } else { Err(Trouble::Broken("the child has ended".to_owned())) }
+}
+
+fn stopped_child(yard: &Yard) -> Result<Pid, Trouble> {
+    // A session of its own: the kernel continues what stops in a group whose parents are gone.
+    let pid = yard.child(|yard| {
+        rustix::process::setsid().step("cannot start a session")?;
+        yard.sleeper()
+    })?;
+    yard.await_members(2)?;
+    // A child of this process that is not reaped: its pid can belong to no other.
+    kill_process(pid, Signal::STOP).step("cannot stop the child")?;
+    await_stop(pid)?;
+    yard.watch(pid, None)?;
+    Ok(pid)
+}
+
+pub(super) fn stopped(yard: &Yard) -> Never {
+    stopped_child(yard)?;
+    yard.stands(3)?;
+    yard.lead()
+}
+
+pub(super) fn stopped_term_pending(yard: &Yard) -> Never {
+    let pid = stopped_child(yard)?;
+    kill_process(pid, Signal::TERM).step("cannot signal the child")?;
+    yard.stands(3)?;
+    yard.lead()
+}
+
+pub(super) fn traced(yard: &Yard) -> Never {
+    yard.child(|yard| {
+        let tracee = yard.child(Yard::sleeper)?;
+        yard.await_members(2)?;
+        penfold_sys::hostile::trace_and_stop(tracee).or_skip("cannot trace the child")?;
+        await_stop(tracee)?;
+        yard.sleeper()
+    })?;
+    yard.stands(3)?;
+    yard.lead()
+}
+
+pub(super) fn vfork(yard: &Yard) -> Never {
+    yard.child(|yard| {
+        yard.register()?;
+        match penfold_sys::hostile::fork_and_wait().step("cannot vfork")? {
+            Forked::Child => yard.live(Yard::sleeper),
+            Forked::Parent(_) => yard.linger(),
+        }
+    })?;
+    yard.stands(3)?;
+    yard.lead()
+}
+
+/// A daemon that hangs in the kernel, in state D, because it writes to a file on a frozen file system.
+pub(super) fn frozen_writer(yard: &Yard) -> Never {
+    let directory = yard
+        .target()
+        .ok_or_else(|| Trouble::Skip("no frozen file system was given with --path".to_owned()))?
+        .to_path_buf();
+    yard.daemon(|yard| {
+        yard.register()?;
+        let path = directory.join("file");
+        let mut file = OpenOptions::new().write(true).open(path).step("cannot open the file")?;
+        file.write_all(b"y").step("cannot write the file")?;
+        yard.linger()
+    })?;
+    let writer = yard
+        .await_members(2)?
+        .into_iter()
+        .nth(1)
+        .ok_or_else(|| Trouble::Broken("the writer has not registered".to_owned()))?;
+    yard.until(|| proc::stat(writer.pid).is_some_and(|stat| stat.state == 'D'))
+        .step("the writer does not hang")?;
+    yard.stands(2)?;
+    yard.lead()
+}

@@ -1,0 +1,56 @@
+//! Proof that nothing is left: hostile trees, a leak guard and a judge, for penfold and for anything else that
+//! runs commands.
+//!
+//! - [`LeakGuard`] compares the host before and after a test and names every difference.
+//! - [`Tree`] runs a tool around one of the [`catalog`]'s hostile trees, waits until the whole tree stands,
+//!   and says afterwards who survived. It always cleans up, also when the test is killed: the tree lives below
+//!   a process of the `testkit` binary that ends everything once the test is gone.
+//! - [`Bystander`] is an innocent process that must not be hit.
+//! - [`FrozenFs`] makes members hang in state D, [`DelegatedCgroup`] is what an ordinary user may get.
+//! - [`judge`](mod@judge) runs all trees against a tool and counts.
+//!
+//! Non-goals: to be fast, or to share code with what is tested. The readers of /proc here are its own, so that
+//! an error in penfold's cannot hide itself.
+//!
+//! Invariants: only processes that a tree started are signalled, and only by pidfd. No wait is without a deadline.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use penfold_testkit::{LeakGuard, Tool, Tree};
+//!
+//! let guard = LeakGuard::new();
+//! let tool = Tool::new(["target/debug/penfold", "run", "--", "{cmd}"]);
+//! let mut tree = Tree::spawn(&tool, "daemon")?;
+//! tree.assert_alive();
+//! tree.tell_leader_to_exit()?;
+//! assert!(tree.await_gone(Duration::from_secs(5)).is_empty());
+//! tree.end()?;
+//! guard.check();
+//! # Ok::<(), penfold_testkit::TreeError>(())
+//! ```
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "what is judged is looked at from outside, by short polls with a deadline, and tests have an environment"
+)]
+
+mod bystander;
+pub mod catalog;
+mod delegated;
+mod frozen_fs;
+mod guard;
+pub mod judge;
+pub mod mounts;
+pub mod proc;
+mod snapshot;
+pub mod sweep;
+mod tool;
+mod tree;
+
+pub use bystander::{Bystander, BystanderError};
+pub use delegated::{DelegatedCgroup, remove_delegated};
+pub use frozen_fs::{FrozenFs, FrozenFsError};
+pub use guard::{LeakGuard, Scope};
+pub use snapshot::{Difference, Filter, HostSnapshot, Kind};
+pub use tool::{NoTestkit, Tool, binary, use_own_binary};
+pub use tree::{Survivor, ToolExit, Tree, TreeError};

@@ -1,0 +1,144 @@
+//! `testkit`: hostile trees to start, and a judge that runs a tool against them.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a judge looks from outside, at files of its own, and the misbehaving sleep and exit at will"
+)]
+
+mod frozen;
+mod hostile;
+mod judgement;
+mod pen;
+
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use penfold_testkit::catalog;
+use penfold_testkit::proc::Identity;
+
+use hostile::yard::Yard;
+
+#[derive(Debug, Parser)]
+#[command(name = "testkit", about = "Hostile process trees, and a judge for tools that should end them")]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Print the names of the trees
+    List,
+    /// Set up a tree and misbehave; ends itself after a minute
+    Hostile {
+        /// Its name, see `testkit list`
+        name: String,
+        #[command(flatten)]
+        ground: Ground,
+        /// Size of the tree, where it has one
+        #[arg(short, long)]
+        n: Option<u32>,
+        /// Directory that the tree works on, where it needs one
+        #[arg(long)]
+        path: Option<PathBuf>,
+        /// Mark in the names of what the tree makes
+        #[arg(long)]
+        cookie: Option<String>,
+        /// Processes that the tree must not attack, as PID:START
+        #[arg(long, value_delimiter = ',')]
+        spare: Vec<Identity>,
+    },
+    /// Run a tool around each tree, end it, and count what is left
+    Judge(judgement::Options),
+    /// Mount a file system, freeze it, and take it away when standard input closes; for root
+    FrozenFs {
+        /// Empty directory to work in
+        directory: PathBuf,
+    },
+    /// A single sleeping member of a tree
+    #[command(hide = true)]
+    Member {
+        #[command(flatten)]
+        ground: Ground,
+        /// What the process calls itself
+        #[arg(long)]
+        name: Option<String>,
+        /// Take all of root's identity first
+        #[arg(long)]
+        become_root: bool,
+    },
+    /// Keep a tree, and end it when standard input closes
+    #[command(hide = true)]
+    Pen(pen::Place),
+    /// Start a tool inside a pen
+    #[command(hide = true)]
+    Owner(pen::Place),
+}
+
+/// Where a tree says that it stands.
+#[derive(Debug, clap::Args)]
+struct Ground {
+    /// File that appears when the whole tree stands, with a line `PID START` for each process in it
+    #[arg(long)]
+    ready: PathBuf,
+    /// Seconds after which the tree ends itself, at most 60
+    #[arg(long, default_value_t = 60)]
+    life: u64,
+}
+
+fn main() -> ExitCode {
+    penfold_testkit::use_own_binary();
+    match Arguments::parse().verb {
+        Verb::List => list(),
+        Verb::Hostile { name, .. } if name == "bystander" => {
+            // Its test holds the other end, and may be killed.
+            drop(io::stdin().read(&mut [0]));
+            ExitCode::SUCCESS
+        }
+        Verb::Hostile { name, ground, n, path, cookie, spare } => {
+            match Yard::new(ground.ready, cookie, spare, Duration::from_secs(ground.life)) {
+                Ok(yard) => hostile::run(&name, &yard.sized(n, path)),
+                Err(error) => tell(&error.to_string()),
+            }
+        }
+        Verb::Member { ground, name, become_root } => {
+            let life = Duration::from_secs(ground.life);
+            match Yard::new(ground.ready, None, Vec::new(), life) {
+                Ok(yard) => hostile::member(&yard, name, become_root),
+                Err(error) => tell(&error.to_string()),
+            }
+        }
+        Verb::Judge(options) => judgement::judge(options),
+        Verb::FrozenFs { directory } => match frozen::keep(&directory) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => tell(&error.to_string()),
+        },
+        Verb::Pen(place) => match pen::pen(&place) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(error) => tell(&error.to_string()),
+        },
+        Verb::Owner(place) => match pen::owner(&place) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => tell(&error.to_string()),
+        },
+    }
+}
+
+fn tell(text: &str) -> ExitCode {
+    drop(writeln!(io::stderr(), "testkit: {text}"));
+    ExitCode::from(70)
+}
+
+fn list() -> ExitCode {
+    let mut out = io::stdout().lock();
+    for tree in catalog::TREES {
+        if writeln!(out, "{:24} {}", tree.name, tree.about).is_err() {
+            break;
+        }
+    }
+    ExitCode::SUCCESS
+}

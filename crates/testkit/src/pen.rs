@@ -1,0 +1,165 @@
+//! The process below which a tree lives, and the owner between it and the tool.
+//!
+//! The pen is a subreaper: whatever leaves the tree ends up as its child and is found there, whether it hides
+//! its environment or not. It ends all of it when its standard input closes, which happens also when the test
+//! is killed. The owner is there to be killed.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use penfold_sys::child::{Exit, Peek, peek, reap};
+use penfold_sys::signal::{SignalFd, SignalSet, block, set_mask};
+use penfold_testkit::proc::{self, Identity};
+use penfold_testkit::sweep::sweep;
+use rustix::event::{PollFd, PollFlags};
+
+const CHLD: i32 = 17;
+
+/// Where a tree keeps its files, and who runs the tool.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Place {
+    /// Directory of the tree
+    #[arg(long)]
+    directory: PathBuf,
+    /// Mark that every process of the tree carries
+    #[arg(long)]
+    cookie: String,
+    /// Run owner and tool as this user
+    #[arg(long)]
+    user: Option<u32>,
+    /// Run owner and tool in this cgroup
+    #[arg(long)]
+    cgroup: Option<PathBuf>,
+    /// The tool and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+fn write(directory: &Path, name: &str, text: &str) -> io::Result<()> {
+    let fresh = directory.join(format!("{name}.new"));
+    fs::write(&fresh, text)?;
+    fs::rename(fresh, directory.join(name))
+}
+
+/// Starts the owner, reaps, and ends everything when standard input closes.
+pub(crate) fn pen(place: &Place) -> io::Result<bool> {
+    let before = block(&SignalSet::of([CHLD]))?;
+    rustix::process::setpgid(None, None)?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    // For the trees that attack upwards: this one is out of bounds.
+    write(&place.directory, "pen", &proc::this()?.id.to_string())?;
+    let signals = SignalFd::open(&SignalSet::of([CHLD]))?;
+    let test = rustix::process::getppid();
+    let mut owner = Command::new(std::env::current_exe()?);
+    owner.arg("owner").args(std::env::args_os().skip(2)).stdin(Stdio::null());
+    set_mask(&before)?;
+    let owner = owner.spawn()?;
+    block(&SignalSet::of([CHLD]))?;
+    let own = proc::this()?.id.pid;
+    loop {
+        let stdin = rustix::stdio::stdin();
+        let mut set = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
+        match rustix::event::poll(&mut set, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let closed = !set[0].revents().is_empty();
+        while signals.take()?.is_some() {}
+        if reap_all(place, &owner) {
+            // Exact, unlike any scan: descendants cannot leave a subreaper while it lives.
+            write(&place.directory, "childless", "")?;
+        }
+        if closed {
+            break;
+        }
+    }
+    write(&place.directory, "ready.end", "")?;
+    let left = sweep(own, &place.cookie, Duration::from_secs(10), || reap_all(place, &owner));
+    if !left.is_empty() {
+        write(&place.directory, "left", &left.join("\n"))?;
+    }
+    if rustix::process::getppid() != test {
+        // The test was killed: nobody else will.
+        place.cgroup.iter().for_each(|cgroup| penfold_testkit::remove_delegated(cgroup));
+        fs::remove_dir_all(&place.directory)?;
+    }
+    Ok(left.is_empty())
+}
+
+/// Reaps whoever has ended and says whether there is no child left.
+fn reap_all(place: &Place, owner: &Child) -> bool {
+    loop {
+        let (pid, exit) = match peek() {
+            Ok(Peek::Ended(pid, exit)) => (pid, exit),
+            Ok(Peek::NoChild) => return true,
+            Ok(Peek::NoneEnded) | Err(_) => return false,
+        };
+        let pid_number = pid.as_raw_nonzero().get();
+        // The tool becomes a child of the pen when its owner dies first.
+        if u32::try_from(pid_number) != Ok(owner.id()) && tool(place).is_some_and(|id| id.pid == pid_number) {
+            drop(write(&place.directory, "tool-exit", &told(exit)));
+        }
+        if reap(pid).is_err() {
+            return false;
+        }
+    }
+}
+
+fn tool(place: &Place) -> Option<Identity> {
+    fs::read_to_string(place.directory.join("tool")).ok()?.trim().parse().ok()
+}
+
+fn told(exit: Exit) -> String {
+    match exit {
+        Exit::Code(code) => format!("code {code}"),
+        Exit::Signal(signal) => format!("signal {signal}"),
+    }
+}
+
+fn told_status(status: ExitStatus) -> String {
+    told(match (status.code(), status.signal()) {
+        (Some(code), _) => Exit::Code(code),
+        (None, signal) => Exit::Signal(signal.unwrap_or(0)),
+    })
+}
+
+/// Starts the tool and writes down what became of it.
+pub(crate) fn owner(place: &Place) -> io::Result<()> {
+    if let Some(cgroup) = &place.cgroup {
+        fs::write(cgroup.join("cgroup.procs"), "0")?;
+    }
+    if let Some(user) = place.user {
+        // Again as that user, with the rest of the arguments.
+        let mut again = Command::new(std::env::current_exe()?);
+        again.arg("owner").arg("--directory").arg(&place.directory).arg("--cookie").arg(&place.cookie);
+        return Err(again.arg("--").args(&place.command).uid(user).gid(user).exec());
+    }
+    rustix::process::setpgid(None, None)?;
+    write(&place.directory, "owner", &proc::this()?.id.to_string())?;
+    let (program, arguments) = place.command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut command = Command::new(program);
+    command.args(arguments).env("TESTKIT_COOKIE", &place.cookie);
+    for (key, name) in [("stdout", "tool.out"), ("stderr", "tool.err")] {
+        let file = fs::File::create(place.directory.join(name))?;
+        if key == "stdout" {
+            command.stdout(file)
+        } else {
+            command.stderr(file)
+        };
+    }
+    let mut tool = match command.spawn() {
+        Ok(tool) => tool,
+        Err(error) => return write(&place.directory, "tool-exit", &format!("unstarted {error}")),
+    };
+    let pid = i32::try_from(tool.id()).unwrap_or(0);
+    if let Some(stat) = proc::stat(pid) {
+        write(&place.directory, "tool", &stat.id.to_string())?;
+    }
+    let status = tool.wait()?;
+    write(&place.directory, "tool-exit", &told_status(status))
+}

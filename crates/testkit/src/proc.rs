@@ -1,0 +1,273 @@
+//! What the kernel says of processes, read afresh and without the code under test.
+//!
+//! The judge must not share a parser with the judged: an error in it would hide itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use serde::Serialize;
+
+/// A process that cannot be confused with a later one of the same pid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Identity {
+    /// Process id in the pid namespace of this process.
+    pub pid: i32,
+    /// Clock ticks since boot at which it started, field 22 of `/proc/PID/stat`.
+    pub start: u64,
+}
+
+impl std::fmt::Display for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.pid, self.start)
+    }
+}
+
+impl std::str::FromStr for Identity {
+    type Err = String;
+
+    /// Reads `PID:START`.
+    fn from_str(text: &str) -> Result<Identity, String> {
+        let wrong = || format!("`{text}` is not PID:START");
+        let (pid, start) = text.split_once(':').ok_or_else(wrong)?;
+        Ok(Identity { pid: pid.parse().map_err(|_| wrong())?, start: start.parse().map_err(|_| wrong())? })
+    }
+}
+
+/// A line of `/proc/PID/stat`, as far as it is needed here ([proc_pid_stat(5)]).
+///
+/// [proc_pid_stat(5)]: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stat {
+    /// Pid and start time.
+    pub id: Identity,
+    /// Name of the main thread, lossy.
+    pub name: String,
+    /// State letter of the main thread.
+    pub state: char,
+    /// Parent, 0 where it is in an outer namespace.
+    pub parent: i32,
+    /// Process group.
+    pub group: i32,
+    /// Number of threads, a dead main thread included.
+    pub threads: u32,
+}
+
+impl Stat {
+    /// Whether nothing of the process runs: its main thread is dead and no other lives.
+    pub fn is_dead(&self) -> bool {
+        matches!(self.state, 'Z' | 'X') && self.threads <= 1
+    }
+
+    fn parse(text: &[u8]) -> Option<Stat> {
+        // The name may hold spaces, `)` and newlines; no field after it holds a `)`.
+        let open = text.iter().position(|&byte| byte == b'(')?;
+        let close = text.iter().rposition(|&byte| byte == b')')?;
+        let pid = std::str::from_utf8(text.get(..open)?).ok()?.trim().parse().ok()?;
+        let name = String::from_utf8_lossy(text.get(open + 1..close)?).into_owned();
+        let rest = std::str::from_utf8(text.get(close + 1..)?).ok()?;
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        Some(Stat {
+            id: Identity { pid, start: fields.get(19)?.parse().ok()? },
+            name,
+            state: fields.first()?.chars().next()?,
+            parent: fields.get(1)?.parse().ok()?,
+            group: fields.get(2)?.parse().ok()?,
+            threads: fields.get(17)?.parse().ok()?,
+        })
+    }
+}
+
+/// Reads one process; `None` when there is none of this pid.
+pub fn stat(pid: i32) -> Option<Stat> {
+    Stat::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The calling process as /proc shows it: in a pid namespace without a /proc of its own these are the
+/// numbers of the namespace that mounted it.
+///
+/// # Errors
+/// When /proc is not mounted.
+pub fn this() -> io::Result<Stat> {
+    Stat::parse(&fs::read("/proc/self/stat")?).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// Every process that /proc shows now.
+pub fn all() -> Vec<Stat> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(stat).collect()
+}
+
+/// The pids below `root` in this list, `root` itself left out.
+pub fn descendants(list: &[Stat], root: i32) -> BTreeSet<i32> {
+    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for process in list {
+        children.entry(process.parent).or_default().push(process.id.pid);
+    }
+    let mut found = BTreeSet::new();
+    let mut open = vec![root];
+    while let Some(parent) = open.pop() {
+        for &child in children.get(&parent).into_iter().flatten() {
+            if child != root && found.insert(child) {
+                open.push(child);
+            }
+        }
+    }
+    found
+}
+
+/// The processes that this one descends from, itself first.
+pub fn ancestors(list: &[Stat], pid: i32) -> Vec<Identity> {
+    let by_pid: BTreeMap<i32, &Stat> = list.iter().map(|process| (process.id.pid, process)).collect();
+    let mut line = Vec::new();
+    let mut next = pid;
+    while let Some(process) = by_pid.get(&next) {
+        if line.contains(&process.id) {
+            break;
+        }
+        line.push(process.id);
+        next = process.parent;
+    }
+    line
+}
+
+/// Whether the environment or the arguments of any thread of the process hold these bytes.
+///
+/// Looks at the threads because a main thread that has exited shows neither.
+pub fn carries(pid: i32, bytes: &[u8]) -> bool {
+    let holds = |path: String| fs::read(path).is_ok_and(|text| contains(&text, bytes));
+    if holds(format!("/proc/{pid}/environ")) || holds(format!("/proc/{pid}/cmdline")) {
+        return true;
+    }
+    if stat(pid).is_none_or(|stat| stat.state != 'Z' || stat.threads <= 1) {
+        return false;
+    }
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    threads.flatten().any(|thread| {
+        let directory = thread.path();
+        ["environ", "cmdline"].iter().any(|file| holds(directory.join(file).display().to_string()))
+    })
+}
+
+fn contains(text: &[u8], bytes: &[u8]) -> bool {
+    !bytes.is_empty() && text.windows(bytes.len()).any(|window| window == bytes)
+}
+
+/// The arguments joined by spaces, at most 160 characters; the name in brackets where there are none.
+pub fn command_line(process: &Stat) -> String {
+    let text = fs::read(format!("/proc/{}/cmdline", process.id.pid)).unwrap_or_default();
+    let text: String = String::from_utf8_lossy(&text)
+        .trim_end_matches('\0')
+        .chars()
+        .map(|letter| if letter.is_control() { ' ' } else { letter })
+        .take(160)
+        .collect();
+    if text.is_empty() { format!("[{}]", process.name.escape_default()) } else { text }
+}
+
+/// Translates identities told by processes inside some pid namespace to those seen from here, in the same order.
+///
+/// Start times are the same in all pid namespaces; `NSpid` of `/proc/PID/status` lists a process's pids. Only
+/// descendants of `root` are meant: elsewhere on the host another namespace may have the same numbers.
+pub fn resolve(told: &[Identity], root: i32) -> Vec<Option<Identity>> {
+    let list = all();
+    let below = descendants(&list, root);
+    let mut seen: BTreeMap<(i32, u64), Identity> = BTreeMap::new();
+    for id in list.iter().map(|process| process.id).filter(|id| below.contains(&id.pid)) {
+        let status = fs::read_to_string(format!("/proc/{}/status", id.pid)).unwrap_or_default();
+        let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+        for pid in pids.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()) {
+            seen.entry((pid, id.start)).or_insert(id);
+        }
+        // What this namespace says goes before what an inner one does.
+        seen.insert((id.pid, id.start), id);
+    }
+    told.iter().map(|told| seen.get(&(told.pid, told.start)).copied()).collect()
+}
+
+/// A process held by a descriptor, so that no other can be meant.
+#[derive(Debug)]
+pub struct Handle {
+    /// Which process it is.
+    pub id: Identity,
+    pidfd: OwnedFd,
+}
+
+impl Handle {
+    /// Opens a process; `None` when it is gone or its pid belongs to another by now.
+    ///
+    /// # Errors
+    /// Those of `pidfd_open(2)` but `ESRCH`, such as `EMFILE`.
+    pub fn open(id: Identity) -> io::Result<Option<Handle>> {
+        let Some(pid) = Pid::from_raw(id.pid) else { return Ok(None) };
+        let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => pidfd,
+            Err(rustix::io::Errno::SRCH) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        // The descriptor came first: if the start time still fits, it is of the process that was meant.
+        Ok(stat(id.pid).filter(|stat| stat.id == id).map(|_| Handle { id, pidfd }))
+    }
+
+    /// Whether the last thread of the process has ended.
+    pub fn has_ended(&self) -> bool {
+        self.wait(Some(std::time::Duration::ZERO))
+    }
+
+    /// Waits until it has ended, at most this long; `None` waits for ever. Says whether it has.
+    pub fn wait(&self, timeout: Option<std::time::Duration>) -> bool {
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let mut set = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        loop {
+            match rustix::event::poll(&mut set, timeout.as_ref()) {
+                Err(rustix::io::Errno::INTR) => {}
+                Ok(count) => return count > 0,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Sends a signal; one that is gone counts as success.
+    ///
+    /// # Errors
+    /// `EPERM`.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        match rustix::process::pidfd_send_signal(&self.pidfd, signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_with_parenthesis_and_newline_is_read() {
+        let text = b"12 (a ) (\n) S 1 12 9 0 -1 4 0 0 0 0 0 0 0 0 20 0 3 0 4711 0 0";
+        let stat = Stat::parse(text).unwrap();
+        assert_eq!(stat.name, "a ) (\n");
+        assert_eq!((stat.state, stat.parent, stat.threads), ('S', 1, 3));
+        assert_eq!(stat.id, Identity { pid: 12, start: 4711 });
+    }
+
+    #[test]
+    fn own_process_is_its_own_first_ancestor() {
+        let id = this().unwrap().id;
+        assert_eq!(ancestors(&all(), id.pid).first(), Some(&id));
+        let parent = this().unwrap().parent;
+        assert_eq!(resolve(&[id], parent), [Some(id)]);
+        assert_eq!(resolve(&[id], id.pid), [None]);
+        assert!(!Handle::open(id).unwrap().unwrap().has_ended());
+    }
+
+    #[test]
+    fn wrong_start_time_opens_nothing() {
+        let id = this().unwrap().id;
+        assert!(Handle::open(Identity { start: id.start + 1, ..id }).unwrap().is_none());
+    }
+}

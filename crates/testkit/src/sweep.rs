@@ -1,0 +1,87 @@
+//! The end of everything that carries a cookie or descends from a process; for clean-up after a verdict only.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::mount::UnmountFlags;
+use rustix::process::Signal;
+
+use crate::mounts;
+use crate::proc::{self, Handle, Stat};
+
+/// The living processes below `root` and those whose environment or arguments hold `cookie`; without `root`
+/// and the calling process.
+pub fn living(root: i32, cookie: &str) -> Vec<Stat> {
+    let own = proc::this().map_or(0, |stat| stat.id.pid);
+    let list = proc::all();
+    let below: BTreeSet<i32> = proc::descendants(&list, root);
+    list.into_iter()
+        .filter(|process| process.id.pid != root && process.id.pid != own && !process.is_dead())
+        .filter(|process| below.contains(&process.id.pid) || proc::carries(process.id.pid, cookie.as_bytes()))
+        .collect()
+}
+
+/// The cgroups whose own name holds the cookie, and all below them; parents first.
+pub fn cgroups(cookie: &str) -> Vec<PathBuf> {
+    mounts::cgroups().into_iter().filter(|path| path.to_string_lossy().contains(cookie)).collect()
+}
+
+fn thaw(cookie: &str) {
+    for cgroup in cgroups(cookie) {
+        drop(fs::write(cgroup.join("freezer.state"), "THAWED"));
+        if cgroup.join("cgroup.freeze").exists() {
+            drop(fs::write(cgroup.join("cgroup.freeze"), "0"));
+        }
+    }
+}
+
+/// Ends all that [`living`] finds, removes the cgroups and mounts of the cookie, and returns what is left of
+/// them after at most `patience`.
+///
+/// `reap` is called in every round by the root, whose children these are, and says whether it has none left: a
+/// look at /proc alone can miss a process that forks and exits faster than the look goes.
+pub fn sweep(root: i32, cookie: &str, patience: Duration, mut reap: impl FnMut() -> bool) -> Vec<String> {
+    let deadline = Instant::now() + patience;
+    loop {
+        thaw(cookie);
+        let left = living(root, cookie);
+        for process in &left {
+            if let Ok(Some(handle)) = Handle::open(process.id) {
+                drop(handle.signal(Signal::KILL));
+            }
+        }
+        let childless = reap();
+        if (left.is_empty() && childless) || Instant::now() >= deadline {
+            let mut names: Vec<String> =
+                left.iter().map(|process| format!("process {} {}", process.id, process.name)).collect();
+            if left.is_empty() && !childless {
+                names.push("a process that moves faster than a look at /proc".to_owned());
+            }
+            names.extend(remove(cookie, deadline));
+            return names;
+        }
+        sleep(Duration::from_millis(2));
+    }
+}
+
+/// Removes cgroups, deepest first, and mounts.
+fn remove(cookie: &str, deadline: Instant) -> Vec<String> {
+    for mount in mounts::mounts().unwrap_or_default().iter().rev() {
+        if mount.point.to_string_lossy().contains(cookie) {
+            let _ = rustix::mount::unmount(&mount.point, UnmountFlags::DETACH);
+        }
+    }
+    loop {
+        let left = cgroups(cookie);
+        for cgroup in left.iter().rev() {
+            drop(fs::remove_dir(cgroup));
+        }
+        if left.is_empty() || Instant::now() >= deadline {
+            return left.into_iter().map(|cgroup| format!("cgroup {}", cgroup.display())).collect();
+        }
+        sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,126 @@
+//! The program under test and how it is called.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+/// A command with a place for the tree's own command in it.
+#[derive(Debug, Clone)]
+pub struct Tool {
+    arguments: Vec<OsString>,
+    pub(crate) environment: Vec<(OsString, OsString)>,
+    pub(crate) user: Option<u32>,
+    pub(crate) cgroup: Option<PathBuf>,
+    pub(crate) tree_options: Vec<OsString>,
+}
+
+impl Tool {
+    /// A tool with its arguments. An argument `{cmd}` becomes the words of the tree's command; inside a longer
+    /// argument it becomes the same words with spaces between. Without one the command is appended.
+    pub fn new(arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Tool {
+        let arguments = arguments.into_iter().map(Into::into).collect();
+        Tool { arguments, environment: Vec::new(), user: None, cgroup: None, tree_options: Vec::new() }
+    }
+
+    /// Sets a variable for the tool.
+    #[must_use]
+    pub fn env(mut self, key: impl Into<OsString>, value: impl Into<OsString>) -> Tool {
+        self.environment.push((key.into(), value.into()));
+        self
+    }
+
+    /// Runs the tool as this user and group, without other groups; only root can.
+    #[must_use]
+    pub fn user(mut self, user: u32) -> Tool {
+        self.user = Some(user);
+        self
+    }
+
+    /// Starts the tool in this cgroup, a directory.
+    #[must_use]
+    pub fn cgroup(mut self, cgroup: impl Into<PathBuf>) -> Tool {
+        self.cgroup = Some(cgroup.into());
+        self
+    }
+
+    /// Adds options to the tree's own command, such as `-n 50` or `--path DIR`.
+    #[must_use]
+    pub fn tree_options(mut self, options: impl IntoIterator<Item = impl Into<OsString>>) -> Tool {
+        self.tree_options.extend(options.into_iter().map(Into::into));
+        self
+    }
+
+    /// The words to run for this command.
+    pub fn words(&self, command: &[OsString]) -> Vec<OsString> {
+        let joined = command.join(OsStr::new(" ")).to_string_lossy().into_owned();
+        let mut words = Vec::new();
+        let mut placed = false;
+        for argument in &self.arguments {
+            let text = argument.to_string_lossy();
+            if text == "{cmd}" {
+                words.extend_from_slice(command);
+                placed = true;
+            } else if text.contains("{cmd}") {
+                words.push(text.replace("{cmd}", &joined).into());
+                placed = true;
+            } else {
+                words.push(argument.clone());
+            }
+        }
+        if !placed {
+            words.extend_from_slice(command);
+        }
+        words
+    }
+}
+
+/// There is no `testkit` program to start trees with.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot find the program `testkit` beside `{}`; build it with `cargo build -p penfold-testkit`", .0.display())]
+pub struct NoTestkit(PathBuf);
+
+/// Which program is `testkit`, where the running one has said so.
+static OWN: OnceLock<PathBuf> = OnceLock::new();
+
+/// Makes the running program the one that [`binary`] finds: `testkit` itself says so, whatever its file is called.
+pub fn use_own_binary() {
+    if let Ok(path) = std::env::current_exe() {
+        OWN.get_or_init(|| path);
+    }
+}
+
+/// The `testkit` program: this one if it has said so, else the one named by `TESTKIT_BIN`, else the one that cargo
+/// put beside the running test.
+///
+/// The variable is read here, against the house's habit, because a test has no other place to say it once.
+///
+/// # Errors
+/// When there is none; nothing is built.
+pub fn binary() -> Result<PathBuf, NoTestkit> {
+    if let Some(path) = OWN.get() {
+        return Ok(path.clone());
+    }
+    if let Some(path) = std::env::var_os("TESTKIT_BIN") {
+        return Ok(path.into());
+    }
+    let own = std::env::current_exe().map_err(|_| NoTestkit(PathBuf::from("/proc/self/exe")))?;
+    own.ancestors()
+        .skip(1)
+        .take(3)
+        .map(|directory| directory.join("testkit"))
+        .find(|path| path.is_file())
+        .ok_or(NoTestkit(own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_is_placed_or_appended() {
+        let command = [OsString::from("a"), OsString::from("b")];
+        assert_eq!(Tool::new(["t", "{cmd}", "x"]).words(&command), ["t", "a", "b", "x"]);
+        assert_eq!(Tool::new(["sh", "-c", "{cmd}; true"]).words(&command), ["sh", "-c", "a b; true"]);
+        assert_eq!(Tool::new(["t"]).words(&command), ["t", "a", "b"]);
+    }
+}

@@ -1,0 +1,32 @@
+//! A writer on a frozen file system outlives SIGKILL and is gone once it thaws.
+
+#![allow(clippy::print_stderr, reason = "a skipped test says why")]
+
+use std::time::Duration;
+
+use penfold_testkit::{FrozenFs, LeakGuard, Scope, Tool, Tree};
+use rustix::process::Signal;
+
+#[test]
+fn frozen_writer_ends_after_the_thaw_only() {
+    let mut guard = LeakGuard::over(Scope::Own);
+    let frozen = match FrozenFs::new() {
+        Ok(frozen) => frozen,
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            return;
+        }
+    };
+    guard.mark(frozen.directory().display().to_string());
+    let path = frozen.path().display().to_string();
+    let tool = Tool::new(["{cmd}"]).tree_options(["--path".to_owned(), path]);
+    let tree = Tree::spawn(&tool, "frozen-writer").unwrap();
+    guard.mark(tree.cookie());
+    tree.assert_alive();
+    tree.signal_tool(Signal::KILL).unwrap();
+    let left = tree.await_gone(Duration::from_millis(300));
+    assert_eq!(left.iter().map(|survivor| survivor.state).collect::<String>(), "D");
+    frozen.thaw().unwrap();
+    tree.end().unwrap();
+    guard.check();
+}

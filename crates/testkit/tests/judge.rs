@@ -1,0 +1,67 @@
+//! The judge tells tools apart: what is known of them is what it finds.
+
+#![allow(clippy::print_stderr, reason = "a skipped test says why")]
+
+use std::time::Duration;
+
+use penfold_testkit::judge::{Ending, Line, Rules, Verdict, judge};
+use penfold_testkit::{LeakGuard, Tool, catalog};
+
+fn run(tool: &[&str], tree: &str, ending: Ending) -> Line {
+    let guard = LeakGuard::new();
+    let rules = Rules { patience: Duration::from_millis(500), ..Rules::new(ending) };
+    let line = judge(&Tool::new(tool.iter().copied()), catalog::find(tree).unwrap(), &rules);
+    guard.check();
+    line
+}
+
+fn is_missing(program: &str) -> bool {
+    let missing = std::process::Command::new(program).arg("--version").output().is_err();
+    if missing {
+        eprintln!("skipped: `{program}` is not installed");
+    }
+    missing
+}
+
+#[test]
+fn setsid_leaves_a_daemon() {
+    let line = run(&["setsid", "-w", "{cmd}"], "daemon", Ending::LeaderExit);
+    assert!(matches!(&line.verdict, Verdict::Leak { survivors } if survivors.len() == 1), "{line:?}");
+    assert!(!line.bystander_hit);
+}
+
+#[test]
+fn setsid_leaves_a_comet_that_no_look_can_hold() {
+    let line = run(&["setsid", "-w", "{cmd}"], "comet", Ending::LeaderExit);
+    assert!(matches!(&line.verdict, Verdict::Leak { survivors } if !survivors.is_empty()), "{line:?}");
+}
+
+#[test]
+fn timeout_ends_a_plain_child_and_leaves_a_session() {
+    let tool = ["timeout", "-k", "1", "1", "{cmd}"];
+    let line = run(&tool, "plain", Ending::Timeout);
+    assert!(matches!(line.verdict, Verdict::Ok), "{line:?}");
+    let line = run(&tool, "setsid", Ending::Timeout);
+    assert!(matches!(line.verdict, Verdict::Leak { .. }), "{line:?}");
+}
+
+#[test]
+fn pid_namespace_ends_a_storm_when_its_owner_dies() {
+    if is_missing("bwrap") {
+        return;
+    }
+    let tool = ["bwrap", "--unshare-pid", "--die-with-parent", "--dev-bind", "/", "/", "{cmd}"];
+    let line = run(&tool, "storm", Ending::OwnerKilled);
+    if let Verdict::Broken { reason } = &line.verdict {
+        eprintln!("skipped: no pid namespace here: {reason}");
+        return;
+    }
+    assert!(matches!(line.verdict, Verdict::Ok), "{line:?}");
+    assert!(!line.bystander_hit);
+}
+
+#[test]
+fn leader_that_exits_keeps_its_code() {
+    let line = run(&["setsid", "-w", "{cmd}"], "strays-exit-3", Ending::LeaderExit);
+    assert_eq!(line.tool_exit, Some(penfold_testkit::ToolExit::Code(3)));
+}
