@@ -1,0 +1,90 @@
+//! `penfold reap`: its flags.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use rustix::process::Pid;
+
+use super::Verb;
+use crate::exit_codes;
+use crate::value::{self, Signal};
+
+/// The verb `reap`.
+pub(crate) const VERB: Verb = Verb {
+    name: "reap",
+    aliases: &[],
+    about: "End a process tree that penfold did not start",
+    description: "Ends processes that penfold did not start: a tree over all its threads, a process group, a \
+        session, a cgroup, or all that carry a variable in their environment. Each is held by a handle before \
+        it is signalled, so a reused number is never hit; new members are looked for until there are none. \
+        Success means that all of them were observed gone. Never touches pid 1, penfold itself or what it \
+        runs under.",
+    examples: &[
+        ("penfold reap -n --pid 4121", "show what would be ended"),
+        ("penfold reap --pid 4121 --grace 2s", "end the tree below 4121: TERM, 2 s later KILL"),
+        ("penfold reap --env BUILD_ID=1729", "end every process of a build, wherever it went"),
+    ],
+    usage_exit: exit_codes::USAGE,
+    define: ReapArgs::augment_args,
+    call: |global, matches| crate::reap::reap(global, &super::read(&VERB, matches)?),
+};
+
+/// What `penfold reap` was asked to do.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ReapArgs {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Time between the polite signal and KILL.
+    #[arg(
+        short = 't',
+        long,
+        value_name = "DURATION",
+        value_parser = value::duration,
+        allow_hyphen_values = true,
+        default_value = "10s"
+    )]
+    pub(crate) grace: Duration,
+    /// The polite signal.
+    #[arg(
+        long,
+        value_name = "SIGNAL",
+        value_parser = value::signal,
+        allow_hyphen_values = true,
+        default_value = "TERM"
+    )]
+    pub(crate) signal: Signal,
+    /// Show what would be ended and change nothing.
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which processes are meant; exactly one is set.
+#[derive(Args, Clone, Debug)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Target {
+    /// A process and everything below it.
+    #[arg(long, value_name = "PID", value_parser = value::pid, allow_hyphen_values = true)]
+    pub(crate) pid: Option<Pid>,
+    /// A process group.
+    #[arg(long, value_name = "PGID", value_parser = value::pid, allow_hyphen_values = true)]
+    pub(crate) pgid: Option<Pid>,
+    /// A session.
+    #[arg(long, value_name = "SID", value_parser = value::pid, allow_hyphen_values = true)]
+    pub(crate) session: Option<Pid>,
+    /// A cgroup and those below it, as a directory.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) cgroup: Option<PathBuf>,
+    /// Every process with this variable in its environment.
+    #[arg(
+        long,
+        value_name = "KEY=VALUE",
+        value_parser = OsStringValueParser::new().try_map(|text| value::env_pair(&text))
+    )]
+    pub(crate) env: Option<(OsString, OsString)>,
+}

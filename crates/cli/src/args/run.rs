@@ -1,0 +1,133 @@
+//! `penfold run`: its flags.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+
+use super::Verb;
+use crate::exit_codes;
+use crate::value::{self, EnvSetting, Label, Signal};
+
+/// The verb `run`.
+pub(crate) const VERB: Verb = Verb {
+    name: "run",
+    aliases: &[],
+    about: "Run a command; when it ends, nothing of it is left",
+    description: "Runs CMD in the foreground as a sandbox: standard input, output and error, the terminal and \
+        inherited descriptors pass through. The sandbox ends when CMD exits, its time runs out, it is \
+        interrupted, or penfold or its caller dies. Then every process that CMD started is ended and looked \
+        for, and only when none is left does penfold exit, with CMD's exit code. Options end at the first \
+        word that is not one: all that follows CMD belongs to CMD, even `--help`.",
+    examples: &[
+        ("penfold run -- npm test", "run the tests and end the servers that they forget"),
+        ("penfold run --timeout 10m --grace 5s make -j8", "give up after ten minutes: TERM, 5 s later KILL"),
+        ("penfold run --fail-on-leak --report report.json ./ci.sh", "fail with 123 if processes were left"),
+        ("penfold run -e HOME=/tmp/home -w /srv sh -c 'echo $HOME; pwd'", "own environment and directory"),
+    ],
+    usage_exit: exit_codes::NOT_STARTED,
+    define: RunArgs::augment_args,
+    call: |global, matches| crate::run::run(global, super::read(&VERB, matches)?),
+};
+
+/// What `penfold run` was asked to do.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RunArgs {
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = value::duration,
+        allow_hyphen_values = true,
+        help = "End the sandbox after this time; 0 means no limit"
+    )]
+    timeout: Option<Duration>,
+    /// Time between the polite signal and KILL.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = value::duration,
+        allow_hyphen_values = true,
+        default_value = "10s"
+    )]
+    pub(crate) grace: Duration,
+    /// The polite signal.
+    #[arg(
+        long,
+        value_name = "SIGNAL",
+        value_parser = value::signal,
+        allow_hyphen_values = true,
+        default_value = "TERM"
+    )]
+    pub(crate) signal: Signal,
+    /// How the processes of the sandbox are known.
+    #[arg(long, value_enum, value_name = "LEVEL", default_value = "auto")]
+    pub(crate) contain: Contain,
+    /// What happens when the caller dies.
+    #[arg(long, value_enum, value_name = "ACT", default_value = "kill")]
+    pub(crate) on_owner_exit: OnOwnerExit,
+    /// Exit with the command's code even when a time limit ended it.
+    #[arg(long)]
+    pub(crate) preserve_status: bool,
+    #[arg(
+        short,
+        long,
+        value_name = "KEY[=VALUE]",
+        value_parser = OsStringValueParser::new().try_map(|text| value::env_setting(&text)),
+        help = "Set a variable, or pass on the caller's; may be repeated"
+    )]
+    pub(crate) env: Vec<EnvSetting>,
+    /// Directory to run in.
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) workdir: Option<PathBuf>,
+    /// Make a new, empty directory that is removed at the end; TMPDIR, and the directory to run in unless -w.
+    #[arg(long)]
+    pub(crate) scratch: bool,
+    /// Exit with 123 if the command succeeded but left processes behind.
+    #[arg(long)]
+    pub(crate) fail_on_leak: bool,
+    /// Write what was found and done at the end to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+    /// Name of the sandbox, for its record and report.
+    #[arg(long, value_name = "NAME", value_parser = value::name)]
+    pub(crate) name: Option<String>,
+    /// Attach a label; may be repeated.
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = value::label)]
+    pub(crate) label: Vec<Label>,
+    /// The command and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD", value_hint = clap::ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// The time limit, if there is one: zero is none, as in timeout(1).
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.timeout.filter(|limit| !limit.is_zero())
+    }
+}
+
+/// How membership in a sandbox is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Contain {
+    /// The strongest that the host offers.
+    Auto,
+    /// A cgroup of its own.
+    Cgroup,
+    /// A pid namespace.
+    Pidns,
+    /// Descendants of the supervisor.
+    Subreaper,
+}
+
+/// What the death of the owner does to the sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnOwnerExit {
+    /// End it at once.
+    Kill,
+    /// End it politely first.
+    Stop,
+    /// Leave it running until it ends by itself.
+    Keep,
+}

@@ -1,0 +1,155 @@
+//! Answers to command lines that are no call: help, the version, and what is wrong, in one sentence.
+
+use std::error::Error as _;
+use std::ffi::OsString;
+use std::io;
+
+use clap::ValueEnum;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use super::Verb;
+use crate::exit_codes;
+use crate::failure::Failure;
+use crate::output::{self, Colour};
+
+/// Prints the answer and returns the exit code.
+///
+/// Takes the words again: what clap refused it does not hand back, and which verb was meant decides the code.
+pub(crate) fn answer(error: &clap::Error, words: impl Iterator<Item = OsString>) -> u8 {
+    let (verb, colour) = glance(words);
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let text = rendered(error, colour.wanted(&io::stdout()));
+            match output::data(text.as_bytes(), exit_codes::FAILURE) {
+                Ok(()) => exit_codes::SUCCESS,
+                Err(failure) => failure.report(colour.wanted(&io::stderr())),
+            }
+        }
+        // A bare `penfold`: a person gets the help, a script a failure and a clean standard output.
+        ErrorKind::MissingSubcommand => {
+            let text = super::root().render_help();
+            let coloured = colour.wanted(&io::stderr());
+            output::talk(&if coloured { text.ansi().to_string() } else { text.to_string() });
+            exit_codes::USAGE
+        }
+        _ => failure(error, verb).report(colour.wanted(&io::stderr())),
+    }
+}
+
+/// The sentence for what is wrong.
+pub(crate) fn failure(error: &clap::Error, verb: Option<&Verb>) -> Failure {
+    let exit = verb.map_or(exit_codes::USAGE, |verb| verb.usage_exit);
+    let help = match verb {
+        Some(verb) => format!("`penfold {} --help` shows what it takes", verb.name),
+        None => "`penfold --help` lists the commands".to_owned(),
+    };
+    let failure = Failure::new(exit, sentence(error));
+    let failure = match error.source() {
+        Some(source) if error.kind() == ErrorKind::ValueValidation => failure.because(source.to_string()),
+        _ => failure,
+    };
+    failure.hint(suggestion(error).unwrap_or(help))
+}
+
+fn sentence(error: &clap::Error) -> String {
+    let argument = || option(error, ContextKind::InvalidArg);
+    let value = || text(error, ContextKind::InvalidValue);
+    match error.kind() {
+        ErrorKind::UnknownArgument => format!("unknown option or argument `{}`", argument()),
+        ErrorKind::InvalidSubcommand => {
+            format!("unknown command `{}`", text(error, ContextKind::InvalidSubcommand))
+        }
+        ErrorKind::InvalidValue if value().is_empty() => format!("`{}` needs a value", argument()),
+        ErrorKind::InvalidValue => {
+            let accepted = text(error, ContextKind::ValidValue);
+            format!("invalid value for `{}`: `{}` is not known; accepted: {accepted}", argument(), value())
+        }
+        ErrorKind::ValueValidation => format!("invalid value for `{}`", argument()),
+        ErrorKind::MissingRequiredArgument => {
+            format!("missing {}", missing(&text(error, ContextKind::InvalidArg)))
+        }
+        ErrorKind::ArgumentConflict => {
+            format!(
+                "`{}` cannot be used together with `{}`",
+                argument(),
+                option(error, ContextKind::PriorArg)
+            )
+        }
+        ErrorKind::TooManyValues => format!("`{}` takes no value, but `{}` was given", argument(), value()),
+        ErrorKind::InvalidUtf8 => "an argument that has to be text is not UTF-8".to_owned(),
+        kind => kind.as_str().unwrap_or("cannot understand the command line").to_lowercase(),
+    }
+}
+
+fn suggestion(error: &clap::Error) -> Option<String> {
+    let kinds = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
+    let word = kinds.into_iter().find_map(|kind| match error.get(kind)? {
+        // From the least to the most alike.
+        ContextValue::Strings(words) => words.last().cloned(),
+        ContextValue::String(word) => Some(word.clone()),
+        _ => None,
+    })?;
+    Some(format!("did you mean `{word}`?"))
+}
+
+/// What is missing out of clap's notation: `<CMD>...` or `<--pid <PID>|--pgid <PGID>>`.
+fn missing(notation: &str) -> String {
+    let inner = notation.strip_prefix('<').and_then(|rest| rest.strip_suffix('>')).unwrap_or(notation);
+    let choices: Vec<String> = inner.split('|').map(|choice| format!("`{}`", plain(choice))).collect();
+    match choices.as_slice() {
+        [one] => one.clone(),
+        several => format!("one of {}", several.join(", ")),
+    }
+}
+
+/// An option as it is typed, or the name of an argument; clap writes `--grace <DURATION>`, `<SHELL>`, `<CMD>...`.
+fn plain(notation: &str) -> &str {
+    match notation.split_once([' ', '[']) {
+        Some((name, _)) if name.starts_with('-') => name,
+        _ => notation.trim_end_matches('.').trim_start_matches('<').trim_end_matches('>'),
+    }
+}
+
+fn option(error: &clap::Error, kind: ContextKind) -> String {
+    let text = text(error, kind);
+    // What a stranger typed is not notation.
+    if error.kind() == ErrorKind::UnknownArgument { text } else { plain(&text).to_owned() }
+}
+
+fn text(error: &clap::Error, kind: ContextKind) -> String {
+    match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        Some(ContextValue::Strings(texts)) => texts.join(", "),
+        Some(ContextValue::StyledStr(text)) => text.to_string(),
+        Some(ContextValue::Number(number)) => number.to_string(),
+        _ => String::new(),
+    }
+}
+
+fn rendered(error: &clap::Error, coloured: bool) -> String {
+    let text = error.render();
+    if coloured { text.ansi().to_string() } else { text.to_string() }
+}
+
+/// The verb that a command line names and the colour that it asks for, as far as they can be told.
+fn glance(words: impl Iterator<Item = OsString>) -> (Option<&'static Verb>, Colour) {
+    let mut colour = Colour::default();
+    let mut words = words.skip(1);
+    while let Some(word) = words.next() {
+        let Some(word) = word.to_str() else { break };
+        let (flag, attached) = match word.split_once('=') {
+            Some((flag, value)) => (flag, Some(value.to_owned())),
+            None => (word, None),
+        };
+        match flag {
+            "--color" => {
+                let value = attached.or_else(|| words.next().and_then(|word| word.into_string().ok()));
+                colour = value.and_then(|value| Colour::from_str(&value, false).ok()).unwrap_or_default();
+            }
+            "--root" if attached.is_none() => drop(words.next()),
+            _ if word.starts_with('-') => {}
+            _ => return (super::find(word), colour),
+        }
+    }
+    (None, colour)
+}

@@ -1,0 +1,128 @@
+//! Every exit code of penfold and what it means; no other file of this crate spells a code as a number.
+
+/// The work is done; for verbs that end things: done and observed gone.
+pub(crate) const SUCCESS: u8 = 0;
+/// A failure that no other code describes.
+pub(crate) const FAILURE: u8 = 1;
+/// The command line is wrong, or the act was refused without `-f`.
+pub(crate) const USAGE: u8 = 2;
+/// No sandbox has this id or name.
+pub(crate) const NO_SUCH_ID: u8 = 3;
+/// The prefix of an id matches more than one sandbox.
+pub(crate) const AMBIGUOUS: u8 = 4;
+/// Some target is still there.
+pub(crate) const STILL_THERE: u8 = 5;
+/// The kernel refused the act for want of a privilege.
+pub(crate) const NOT_PERMITTED: u8 = 7;
+
+/// `doctor`: no leak and no warning.
+pub(crate) const DOCTOR_CLEAN: u8 = 0;
+/// `doctor`: leaks or warnings.
+pub(crate) const DOCTOR_FOUND: u8 = 1;
+/// `doctor`: could not look; a wrong command line counts.
+pub(crate) const DOCTOR_BLIND: u8 = 2;
+
+/// The command is over but the end of all it started could not be verified.
+pub(crate) const UNVERIFIED: u8 = 120;
+/// `--fail-on-leak`: the command succeeded but left strays, which were ended.
+pub(crate) const LEAKED: u8 = 123;
+/// A time limit ended the sandbox.
+pub(crate) const TIMED_OUT: u8 = 124;
+/// penfold failed before the command started; a wrong command line counts.
+pub(crate) const NOT_STARTED: u8 = 125;
+/// The command was found but cannot be executed.
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+/// The command was not found.
+pub(crate) const NOT_FOUND: u8 = 127;
+/// Added to the number of the signal that ended the command.
+pub(crate) const SIGNALLED: u8 = 128;
+
+/// A group of verbs that share their codes.
+pub(crate) struct Group {
+    /// The verbs, as a heading.
+    pub(crate) verbs: &'static str,
+    /// Code as text, meaning.
+    pub(crate) codes: &'static [(Code, &'static str)],
+}
+
+/// How a line of the table names its code.
+pub(crate) enum Code {
+    /// This number.
+    Is(u8),
+    /// Whatever the command chose; mostly below 120.
+    Commands,
+    /// This number plus N.
+    Plus(u8),
+}
+
+impl std::fmt::Display for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = match self {
+            Code::Is(code) => code.to_string(),
+            Code::Commands => format!("0-{}", UNVERIFIED - 1),
+            Code::Plus(base) => format!("{base}+N"),
+        };
+        f.pad(&text)
+    }
+}
+
+/// The table behind `penfold help exit-codes`.
+pub(crate) const TABLE: &[Group] = &[
+    Group {
+        verbs: "run",
+        codes: &[
+            (Code::Commands, "the command's own; others too if the command chose them"),
+            (Code::Is(UNVERIFIED), "the command is over but the end of all it started could not be verified"),
+            (Code::Is(LEAKED), "--fail-on-leak: the command was 0 but left strays (they were ended)"),
+            (Code::Is(TIMED_OUT), "a time limit fired (--preserve-status: the command's own)"),
+            (Code::Is(NOT_STARTED), "penfold failed before the start, wrong command lines included"),
+            (Code::Is(NOT_EXECUTABLE), "the command is not executable"),
+            (Code::Is(NOT_FOUND), "the command was not found"),
+            (Code::Plus(SIGNALLED), "the command was ended by signal N"),
+        ],
+    },
+    Group {
+        verbs: "reap gc",
+        codes: &[
+            (Code::Is(SUCCESS), "done and observed gone; already gone counts"),
+            (Code::Is(FAILURE), "other failure"),
+            (Code::Is(USAGE), "wrong command line, or refused without -f"),
+            (Code::Is(NO_SUCH_ID), "no such id"),
+            (Code::Is(AMBIGUOUS), "the prefix of an id is ambiguous"),
+            (Code::Is(STILL_THERE), "some target is still there, details per target"),
+            (Code::Is(NOT_PERMITTED), "not permitted"),
+        ],
+    },
+    Group {
+        verbs: "doctor",
+        codes: &[
+            (Code::Is(DOCTOR_CLEAN), "clean"),
+            (Code::Is(DOCTOR_FOUND), "leaks or warnings"),
+            (Code::Is(DOCTOR_BLIND), "could not check, wrong command lines included"),
+        ],
+    },
+    Group {
+        verbs: "other commands",
+        codes: &[
+            (Code::Is(SUCCESS), "done"),
+            (Code::Is(FAILURE), "other failure"),
+            (Code::Is(USAGE), "wrong command line; so is a bare `penfold`"),
+        ],
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_names_each_code_once() {
+        for group in TABLE {
+            let mut seen: Vec<String> = group.codes.iter().map(|(code, _)| code.to_string()).collect();
+            let all = seen.len();
+            seen.sort();
+            seen.dedup();
+            assert_eq!(seen.len(), all, "{}", group.verbs);
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The `penfold` binary: words in; text, JSON and exit codes out. No policy.
+//!
+//! Invariants: data goes to standard output and talk to standard error; every failure is one sentence with a
+//! documented exit code; nothing is built that the called verb does not need, for `penfold run` is on the way
+//! of every command it wraps.
+
+mod args;
+mod completions;
+mod doctor;
+mod exit_codes;
+mod failure;
+mod gc;
+mod help;
+mod lines;
+mod man;
+mod output;
+mod panic;
+mod reap;
+mod run;
+mod state;
+mod summary;
+mod value;
+mod version;
+
+use std::io;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    panic::install();
+    let exit = match args::parse(std::env::args_os) {
+        Ok(call) => (call.verb.call)(&call.global, call.matches)
+            .unwrap_or_else(|failure| failure.report(call.global.color.wanted(&io::stderr()))),
+        Err(error) => args::usage::answer(&error, std::env::args_os()),
+    };
+    ExitCode::from(exit)
+}

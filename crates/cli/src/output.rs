@@ -1,0 +1,53 @@
+//! Where words go: data to standard output, talk to standard error, and colour only where it is welcome.
+
+use std::io::{self, ErrorKind, IsTerminal, Write};
+
+use crate::failure::Failure;
+
+/// When to colour, as asked with `--color`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Colour {
+    /// As `NO_COLOR`, `CLICOLOR_FORCE` and the terminal say, in this order.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Writes data to standard output at once.
+///
+/// A reader that went away ends the output, not the verb: what the verb did keeps its exit code.
+///
+/// # Errors
+/// A [`Failure`] with the given code when standard output cannot be written to for another reason.
+pub(crate) fn data(text: &[u8], exit: u8) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(Failure::new(exit, "cannot write to standard output").because(error)),
+    }
+}
+
+/// Writes talk to standard error in one piece, so that the lines of two processes do not mix.
+pub(crate) fn talk(text: &str) {
+    // There is no place left to complain to when this fails.
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+impl Colour {
+    /// Whether this stream wants colour.
+    #[expect(clippy::disallowed_methods, reason = "the binary is who reads the environment")]
+    pub(crate) fn wanted(self, stream: &impl IsTerminal) -> bool {
+        let set = |key| std::env::var_os(key).filter(|value| !value.is_empty());
+        match self {
+            Colour::Always => true,
+            Colour::Never => false,
+            Colour::Auto if set("NO_COLOR").is_some() => false,
+            Colour::Auto if set("CLICOLOR_FORCE").is_some_and(|value| value != "0") => true,
+            Colour::Auto => stream.is_terminal() && set("TERM").is_none_or(|term| term != "dumb"),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What `penfold reap` says.
+
+use std::fmt::Write as _;
+
+use penfold_process::{ProcFs, Stat};
+use penfold_teardown::{Findings, How, Search};
+use serde::Serialize;
+
+use crate::args::Global;
+use crate::exit_codes;
+use crate::failure::Failure;
+use crate::lines::{self, count, say};
+use crate::{output, summary};
+
+const SCHEMA: u32 = penfold_teardown::report::SCHEMA;
+
+/// One process, by its identity and its name.
+#[derive(Serialize)]
+pub(super) struct Mark {
+    pid: i32,
+    start_time: u64,
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<String>,
+}
+
+pub(super) fn marks(stats: &[Stat]) -> Vec<Mark> {
+    stats.iter().map(|stat| mark(stat, None)).collect()
+}
+
+fn mark(stat: &Stat, command: Option<String>) -> Mark {
+    Mark { pid: stat.pid.as_raw_pid(), start_time: stat.start.0, name: stat.comm.clone(), command }
+}
+
+#[derive(Serialize)]
+struct Done<'a> {
+    schema: u32,
+    #[serde(flatten)]
+    findings: &'a Findings,
+    left_out: Vec<Mark>,
+}
+
+#[derive(Serialize)]
+struct Would {
+    schema: u32,
+    dry_run: bool,
+    targets: Vec<Mark>,
+    left_out: Vec<Mark>,
+}
+
+/// A line on who matched and is never touched; penfold itself goes without saying.
+pub(super) fn left_out(search: &Search) -> String {
+    let own = rustix::process::getpid();
+    let named: Vec<String> = search
+        .left_out()
+        .iter()
+        .filter(|stat| stat.pid != own)
+        .map(|stat| format!("{} ({})", stat.pid.as_raw_pid(), stat.comm))
+        .collect();
+    let mut text = String::new();
+    if !named.is_empty() {
+        say(
+            &mut text,
+            &format!("left out: {}; pid 1 and what penfold runs under are never ended", named.join(", ")),
+        );
+    }
+    text
+}
+
+/// Lists who would be ended.
+pub(super) fn would_end(
+    proc: &mut ProcFs,
+    members: &[Stat],
+    search: &Search,
+    json: bool,
+) -> Result<u8, Failure> {
+    let targets: Vec<Mark> = members.iter().map(|stat| mark(stat, proc.command_line(stat.pid))).collect();
+    if json {
+        let would = Would { schema: SCHEMA, dry_run: true, targets, left_out: marks(search.left_out()) };
+        lines::json(&would, exit_codes::FAILURE)?;
+        return Ok(exit_codes::SUCCESS);
+    }
+    let mut text = String::new();
+    if !targets.is_empty() {
+        text.push_str("    PID       START  NAME             COMMAND\n");
+    }
+    for target in &targets {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{:>7}  {:>10}  ", target.pid, target.start_time);
+        lines::push(
+            &mut text,
+            &format!("{:<15}  {}", target.name, target.command.as_deref().unwrap_or_default()),
+        );
+        text.push('\n');
+    }
+    output::data(text.as_bytes(), exit_codes::FAILURE)?;
+    Ok(exit_codes::SUCCESS)
+}
+
+/// The findings: as data if asked for, and in words what went wrong.
+pub(super) fn findings(
+    global: &Global,
+    findings: &Findings,
+    left_out: Vec<Mark>,
+    json: bool,
+) -> Result<(), Failure> {
+    let mut text = String::new();
+    if global.verbose > 0 {
+        let by = |how: How| findings.ended.iter().filter(|ended| ended.how == how).count();
+        let took = summary::human(std::time::Duration::from_micros(findings.took_us));
+        let ended = count(findings.ended.len(), "process", "processes");
+        say(
+            &mut text,
+            &format!("ended {ended} ({} asked, {} killed) in {took}", by(How::Term), by(How::Kill)),
+        );
+    }
+    for survivor in &findings.survivors {
+        say(&mut text, &format!("not gone: {survivor}"));
+    }
+    output::talk(&text);
+    if json {
+        lines::json(&Done { schema: SCHEMA, findings, left_out }, exit_codes::FAILURE)?;
+    }
+    Ok(())
+}
+
+/// The same where there was nothing to end.
+pub(super) fn nothing_as_json(dry_run: bool) -> Result<(), Failure> {
+    if dry_run {
+        let would = Would { schema: SCHEMA, dry_run, targets: Vec::new(), left_out: Vec::new() };
+        return lines::json(&would, exit_codes::FAILURE);
+    }
+    let findings = &super::verified_nothing();
+    lines::json(&Done { schema: SCHEMA, findings, left_out: Vec::new() }, exit_codes::FAILURE)
+}

@@ -1,0 +1,149 @@
+//! `penfold run`: what it does.
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use penfold_sandbox::{Contain, Id, OwnerExit, Spec};
+use penfold_supervisor::{Outcome, StartFailure, Status};
+use penfold_teardown::Cause;
+
+use crate::args::Global;
+use crate::args::run::{self, RunArgs};
+use crate::exit_codes;
+use crate::failure::Failure;
+use crate::value::EnvSetting;
+use crate::{output, state, summary};
+
+/// How long a kill may take until what is left is named and the caller is answered.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs a command to its end and that of all it started.
+pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
+    let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+    let (preserve, fail_on_leak) = (args.preserve_status, args.fail_on_leak);
+    let directory = args.workdir.clone();
+    let spec = spec(global, args)?;
+    let front = penfold_supervisor::start(spec).map_err(|error| {
+        Failure::new(exit_codes::NOT_STARTED, format!("cannot run `{name}`")).because(error)
+    })?;
+    let watched = !global.quiet && std::io::stderr().is_terminal();
+    let slow = |ending| {
+        if watched {
+            output::talk(&summary::progress(ending));
+        }
+    };
+    let outcome = front
+        .wait(slow)
+        .map_err(|error| Failure::new(exit_codes::UNVERIFIED, "the end was not seen").because(error))?;
+    output::talk(&summary::of(&outcome, global));
+    match &outcome.report.failure {
+        Some(failure) if outcome.report.findings.verified => Err(explain(failure, &name, directory)),
+        _ => Ok(exit_code(&outcome, preserve, fail_on_leak)),
+    }
+}
+
+fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
+    let not_started = |sentence: String| Failure::new(exit_codes::NOT_STARTED, sentence);
+    let report = match &args.report {
+        None => None,
+        Some(path) => {
+            let mut options = std::fs::OpenOptions::new();
+            let file = options.write(true).create(true).truncate(false).open(path);
+            Some(file.map_err(|error| {
+                not_started(format!("cannot write the report to `{}`", path.display())).because(error)
+            })?)
+        }
+    };
+    Ok(Spec {
+        id: Id::new().map_err(|error| not_started("cannot make an id".to_owned()).because(error))?,
+        timeout: args.timeout(),
+        environment: environment(&args.env),
+        scratch_in: args.scratch.then(temporary),
+        contain: match args.contain {
+            run::Contain::Auto => Contain::Auto,
+            run::Contain::Cgroup => Contain::Cgroup,
+            run::Contain::Pidns => Contain::Pidns,
+            run::Contain::Subreaper => Contain::Subreaper,
+        },
+        on_owner_exit: match args.on_owner_exit {
+            run::OnOwnerExit::Kill => OwnerExit::Kill,
+            run::OnOwnerExit::Stop => OwnerExit::Stop,
+            run::OnOwnerExit::Keep => OwnerExit::Keep,
+        },
+        signal: penfold_sys::signal::signal(args.signal.number())
+            .ok_or_else(|| not_started("signals 32 and 33 belong to the C library".to_owned()))?,
+        grace: args.grace,
+        patience: PATIENCE,
+        state_root: state::root(global),
+        labels: args.label.into_iter().map(|label| (label.key, label.value)).collect(),
+        name: args.name,
+        directory: args.workdir,
+        command: args.command,
+        report,
+    })
+}
+
+/// The caller's environment with the settings of the command line, the last of a name winning.
+fn environment(settings: &[EnvSetting]) -> Vec<(OsString, OsString)> {
+    let mut environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    for setting in settings {
+        // Without a value the caller's is meant, which is there already, or is not.
+        if let Some(value) = &setting.value {
+            environment.retain(|(key, _)| *key != setting.key);
+            environment.push((setting.key.clone(), value.clone()));
+        }
+    }
+    environment
+}
+
+fn temporary() -> PathBuf {
+    std::env::temp_dir()
+}
+
+fn explain(failure: &StartFailure, name: &str, directory: Option<PathBuf>) -> Failure {
+    let system = |errno: i32| std::io::Error::from_raw_os_error(errno);
+    match failure {
+        StartFailure::NotFound if name.contains('/') => {
+            // execve(2) says the same of a script whose interpreter, or a program whose loader, is missing.
+            let file = directory.unwrap_or_default().join(name);
+            let why =
+                if file.is_file() { "the interpreter that it names is missing" } else { "no such file" };
+            Failure::new(exit_codes::NOT_FOUND, format!("cannot run `{name}`: {why}"))
+        }
+        StartFailure::NotFound => {
+            Failure::new(exit_codes::NOT_FOUND, format!("cannot run `{name}`: not found in PATH"))
+        }
+        StartFailure::NotExecutable(errno) => {
+            Failure::new(exit_codes::NOT_EXECUTABLE, format!("cannot run `{name}`")).because(system(*errno))
+        }
+        StartFailure::Directory(errno) => {
+            let directory = directory.unwrap_or_default();
+            let sentence = format!("cannot enter the working directory `{}`", directory.display());
+            Failure::new(exit_codes::NOT_STARTED, sentence).because(system(*errno))
+        }
+        StartFailure::Other(reason) => {
+            Failure::new(exit_codes::NOT_STARTED, format!("cannot run `{name}`")).because(reason.clone())
+        }
+    }
+}
+
+fn exit_code(outcome: &Outcome, preserve: bool, fail_on_leak: bool) -> u8 {
+    let report = &outcome.report;
+    if !report.findings.verified {
+        return exit_codes::UNVERIFIED;
+    }
+    if report.cause == Cause::Timeout && !preserve {
+        return exit_codes::TIMED_OUT;
+    }
+    match report.exit {
+        Some(Status::Code(0)) if fail_on_leak && outcome.totals.strays > 0 => exit_codes::LEAKED,
+        Some(Status::Code(code)) => u8::try_from(code).unwrap_or(exit_codes::FAILURE),
+        Some(Status::Signal(signal)) => {
+            u8::try_from(signal).unwrap_or(0).saturating_add(exit_codes::SIGNALLED)
+        }
+        // Never invented: who must know asks the report.
+        None => exit_codes::UNVERIFIED,
+    }
+}

@@ -1,0 +1,137 @@
+//! The few lines about the end of a sandbox that people get to read.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use penfold_supervisor::{Ending, Outcome, Status};
+use penfold_teardown::{Cause, Ended};
+
+use crate::args::Global;
+
+/// How many strays are named.
+const NAMED: usize = 10;
+
+/// The line for a person who waits for an end that takes its time.
+pub(crate) fn progress(ending: Ending) -> String {
+    match ending {
+        Ending::Stopping(grace) => {
+            let grace = human(Duration::from_millis(grace));
+            format!("penfold: stopping; what is left after {grace} is killed, Ctrl-C kills now\n")
+        }
+        Ending::Killing => "penfold: killing, and waiting for it to be over\n".to_owned(),
+    }
+}
+
+/// The summary; nothing when there is nothing to say. `--quiet` leaves only what went wrong.
+pub(crate) fn of(outcome: &Outcome, global: &Global) -> String {
+    let mut text = String::new();
+    let report = &outcome.report;
+    if global.verbose > 0 {
+        let took = human(Duration::from_micros(report.findings.took_us));
+        line(&mut text, &format!("{} level {}, teardown {took}", report.id, report.level));
+        if let Some(weaker) = &report.weaker {
+            line(&mut text, &format!("{} no stronger level: {weaker}", report.id));
+        }
+    }
+    if !global.quiet {
+        for missing in &report.missing {
+            line(&mut text, missing);
+        }
+        let by_itself = matches!(report.cause, Cause::Exit | Cause::Signal | Cause::StartFailed);
+        if !by_itself || outcome.totals.strays > 0 {
+            line(&mut text, &format!("{} {}{}", report.id, what_happened(outcome), what_was_done(outcome)));
+            strays(&mut text, outcome);
+        }
+    }
+    if let Some(error) = &outcome.unwritten {
+        line(&mut text, &format!("{}: cannot write the report: {error}", report.id));
+    }
+    for survivor in &report.findings.survivors {
+        line(&mut text, &format!("{} not gone: {survivor}", report.id));
+    }
+    text
+}
+
+fn line(text: &mut String, words: &str) {
+    text.push_str("penfold: ");
+    // Names of processes are chosen by strangers.
+    text.extend(words.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }));
+    text.push('\n');
+}
+
+fn what_happened(outcome: &Outcome) -> String {
+    let report = &outcome.report;
+    match (report.cause, report.exit) {
+        (Cause::Timeout, _) => {
+            let ran = report.duration_ms.saturating_sub(report.findings.took_us / 1000);
+            format!("timed out after {}", human(Duration::from_millis(ran)))
+        }
+        (Cause::Stop, _) => "stopped".to_owned(),
+        (Cause::Kill, _) => "killed".to_owned(),
+        (Cause::Owner, _) => "ended because its owner is gone".to_owned(),
+        (Cause::Supervisor, _) => "ended because a process of penfold was killed".to_owned(),
+        (Cause::Lost, _) => "lost both its supervisors".to_owned(),
+        (Cause::StartFailed, _) => "did not start".to_owned(),
+        (Cause::Exit | Cause::Signal, Some(Status::Code(code))) => format!("exited with {code}"),
+        (Cause::Exit | Cause::Signal, Some(Status::Signal(signal))) => format!("ended by signal {signal}"),
+        (Cause::Exit | Cause::Signal, None) => "ended".to_owned(),
+    }
+}
+
+fn what_was_done(outcome: &Outcome) -> String {
+    let totals = outcome.totals;
+    if totals.ended == 0 {
+        return String::new();
+    }
+    let mut how = Vec::new();
+    if totals.term > 0 {
+        how.push(format!("{} TERM", totals.term));
+    }
+    if totals.kill > 0 {
+        how.push(format!("{} KILL", totals.kill));
+    }
+    let noun = if totals.ended == 1 { "process" } else { "processes" };
+    let took = human(Duration::from_micros(outcome.report.findings.took_us));
+    format!("; ended {} {noun} ({}) in {took}", totals.ended, how.join(", "))
+}
+
+fn strays(text: &mut String, outcome: &Outcome) {
+    let findings = &outcome.report.findings;
+    let verified = if findings.verified { "verified gone" } else { "NOT verified gone" };
+    if outcome.totals.strays == 0 {
+        return;
+    }
+    let mut words = String::from("  strays: ");
+    let named: Vec<String> = findings.ended.iter().take(NAMED).map(name).collect();
+    words.push_str(&named.join(", "));
+    if outcome.totals.strays > named.len() {
+        // Writing to a String cannot fail.
+        let _ = write!(words, " and {} more", outcome.totals.strays - named.len());
+    }
+    words.push_str("   ");
+    words.push_str(verified);
+    line(text, &words);
+}
+
+fn name(stray: &Ended) -> String {
+    let command = stray.command.as_deref().unwrap_or(&stray.name);
+    match &stray.why {
+        Some(why) => format!("{command} (pid {}, {why})", stray.pid),
+        None => format!("{command} (pid {})", stray.pid),
+    }
+}
+
+/// A duration as people say it: `320us`, `12ms`, `1.2s`, `3m5s`.
+pub(crate) fn human(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    if seconds >= 60 {
+        format!("{}m{}s", seconds / 60, seconds % 60)
+    } else if seconds >= 1 {
+        let tenths = duration.subsec_millis() / 100;
+        if tenths == 0 { format!("{seconds}s") } else { format!("{seconds}.{tenths}s") }
+    } else if duration.as_millis() >= 1 {
+        format!("{}ms", duration.as_millis())
+    } else {
+        format!("{}us", duration.as_micros())
+    }
+}

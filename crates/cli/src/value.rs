@@ -1,0 +1,128 @@
+//! The values a person types: durations, sizes, signals, names, labels, settings of the environment.
+//!
+//! Pure functions from text to value. A refusal says what was given and what is accepted. This module uses
+//! nothing else of the crate, so that a fuzzer can include it by path.
+
+mod duration;
+mod signal;
+#[cfg_attr(not(test), allow(dead_code, reason = "the flags that take a size come with the limits"))]
+mod size;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use rustix::process::Pid;
+
+#[allow(unused_imports, reason = "for messages that name a duration")]
+pub(crate) use duration::Exact;
+pub(crate) use duration::duration;
+pub(crate) use signal::{Signal, signal};
+#[cfg(test)]
+pub(crate) use size::{Bytes, size};
+
+/// A value that is not of the asked form.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{given}` {problem}; accepted: {accepted}")]
+pub(crate) struct Invalid {
+    given: String,
+    problem: &'static str,
+    accepted: &'static str,
+}
+
+impl Invalid {
+    fn new(given: impl Into<String>, problem: &'static str, accepted: &'static str) -> Invalid {
+        Invalid { given: given.into(), problem, accepted }
+    }
+}
+
+/// A setting of the environment as given to `-e`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EnvSetting {
+    /// The variable; not empty, without `=`.
+    pub(crate) key: OsString,
+    /// Its value; `None` takes the caller's.
+    pub(crate) value: Option<OsString>,
+}
+
+/// A label, `key=value`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Label {
+    /// 1 to 64 characters, `a-z A-Z 0-9 . _ - /`, the first a letter or digit.
+    pub(crate) key: String,
+    /// Any text without control characters, at most 256 bytes.
+    pub(crate) value: String,
+}
+
+/// Reads the name of a sandbox: 1 to 64 characters, `a-z A-Z 0-9 . _ -`, the first a letter or digit.
+///
+/// The form is safe as a name of a file, a cgroup and a unit.
+pub(crate) fn name(given: &str) -> Result<String, Invalid> {
+    if is_word(given, "_.-") {
+        return Ok(given.to_owned());
+    }
+    Err(Invalid::new(
+        given,
+        "is not a name",
+        "1 to 64 of letters, digits, `_`, `.` and `-`, the first a letter or a digit",
+    ))
+}
+
+/// Reads a label, see [`Label`].
+pub(crate) fn label(given: &str) -> Result<Label, Invalid> {
+    const MAX_VALUE: usize = 256;
+    match given.split_once('=') {
+        Some((key, value))
+            if is_word(key, "_.-/") && value.len() <= MAX_VALUE && !value.chars().any(char::is_control) =>
+        {
+            Ok(Label { key: key.to_owned(), value: value.to_owned() })
+        }
+        _ => Err(Invalid::new(
+            given,
+            "is not a label",
+            "`key=value`, the key like a name, the value up to 256 bytes",
+        )),
+    }
+}
+
+/// Reads `K` or `K=V`; bytes that are not UTF-8 pass through.
+pub(crate) fn env_setting(given: &OsStr) -> Result<EnvSetting, Invalid> {
+    let bytes = given.as_bytes();
+    let (key, value) = match bytes.iter().position(|&byte| byte == b'=') {
+        Some(at) => (&bytes[..at], Some(OsString::from_vec(bytes[at + 1..].to_vec()))),
+        None => (bytes, None),
+    };
+    if key.is_empty() {
+        return Err(Invalid::new(
+            given.to_string_lossy(),
+            "names no variable",
+            "`KEY=VALUE`, or `KEY` to pass it on",
+        ));
+    }
+    Ok(EnvSetting { key: OsString::from_vec(key.to_vec()), value })
+}
+
+/// Reads `K=V` where both sides are needed; bytes that are not UTF-8 pass through.
+pub(crate) fn env_pair(given: &OsStr) -> Result<(OsString, OsString), Invalid> {
+    match env_setting(given) {
+        Ok(EnvSetting { key, value: Some(value) }) => Ok((key, value)),
+        _ => Err(Invalid::new(given.to_string_lossy(), "is not a variable with its value", "`KEY=VALUE`")),
+    }
+}
+
+/// Reads the number of a process, a process group or a session.
+pub(crate) fn pid(given: &str) -> Result<Pid, Invalid> {
+    given
+        .parse()
+        .ok()
+        .filter(|&number: &i32| number > 0 && given.starts_with(|first: char| first.is_ascii_digit()))
+        .and_then(Pid::from_raw)
+        .ok_or_else(|| Invalid::new(given, "is not a process number", "a number from 1 to 2147483647"))
+}
+
+fn is_word(text: &str, inner: &str) -> bool {
+    text.len() <= 64
+        && text.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || inner.contains(c))
+}

@@ -1,0 +1,70 @@
+//! Every hostile tree × containment level × ending, as root, as an ordinary user with a delegated cgroup, and as one
+//! without. Survivors, left records and leaves, innocents hit: none.
+//!
+//! Needs root and the program `testkit`: `cargo nextest run -p penfold -p penfold-testkit`.
+
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+
+mod support_e1;
+
+use support_e1::case::{Case, Ending, every_tree};
+use support_e1::{Ground, Level, Shape, Who};
+
+macro_rules! endings {
+    ($who:ident $shape:ident $level:ident: $($name:ident $ending:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                use super::super::{Case, Ending, Level, Shape, Who, every_tree};
+                let (who, shape, level) = (Who::$who, Shape::$shape, Level::$level);
+                every_tree(Case { who, shape, level, ending: Ending::$ending });
+            }
+        )*
+    };
+}
+
+macro_rules! levels {
+    ($module:ident $who:ident: $($name:ident $level:ident)*) => {
+        mod $module {
+            $(mod $name {
+                endings!($who Pair $level:
+                    leader_exits LeaderExit stopped Stop killed Kill interrupted_twice Interrupt timed_out Timeout
+                    owner_killed OwnerKilled inner_killed InnerKilled front_killed FrontKilled all_killed AllKilled);
+            })*
+        }
+    };
+    // Only what the process in between makes different.
+    ($module:ident $who:ident outer: $($name:ident $level:ident)*) => {
+        mod $module {
+            $(mod $name {
+                endings!($who Trio $level:
+                    leader_exits LeaderExit inner_killed InnerKilled outer_killed OuterKilled front_killed FrontKilled);
+            })*
+        }
+    };
+}
+
+levels!(root Root: cgroup Cgroup pidns Pidns subreaper Subreaper);
+levels!(root_with_outer Root outer: cgroup Cgroup pidns Pidns subreaper Subreaper);
+levels!(delegated Delegated: cgroup Cgroup pidns Pidns subreaper Subreaper);
+levels!(plain Plain: pidns Pidns subreaper Subreaper);
+
+/// An ordinary user without a cgroup of its own asks for one: refused, with the reason, before anything runs.
+#[test]
+fn cgroup_level_without_a_cgroup_is_refused() {
+    let ground = match Ground::new(Who::Plain) {
+        Ok(ground) => ground,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let words = ["run", "--contain", Level::Cgroup.word(), "--", "touch"];
+    let file = ground.path("ran");
+    let output = ground
+        .command(words.map(Into::into).into_iter().chain([file.clone().into_os_string()]))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("cgroup"), "{said}");
+    assert!(!file.try_exists().unwrap(), "the command ran");
+    assert_eq!(ground.left(), Vec::<String>::new());
+}

@@ -1,0 +1,235 @@
+//! Signals to `penfold run`, time limits and the grace.
+
+mod support_e2;
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use support_e2::{Pen, Talk, left, levels};
+
+/// A leader and a child that print every signal they get, and `ready` once each.
+const LISTEN: &str = r#"
+    listen() {
+        for s in HUP QUIT USR1 USR2 ALRM WINCH URG RTMIN RTMIN+6 RTMAX TERM INT; do trap "echo $1 got $s." $s; done
+        echo $1 ready
+        while :; do read -r -t 0.1 <> gate; done
+    }
+    [ -p gate ] || mkfifo gate
+    listen child & listen leader
+"#;
+
+fn listening(pen: &Pen, words: &[&str]) -> Talk {
+    let script = ["bash", "-c", LISTEN];
+    let talk = Talk::start(&mut pen.run(words.iter().chain(&script)));
+    talk.hear("ready", 2);
+    talk
+}
+
+#[test]
+fn signals_are_forwarded_to_the_leader_only() {
+    let pen = Pen::new();
+    for level in levels(&pen) {
+        let talk = listening(&pen, &["--contain", level, "--grace", "0"]);
+        let sent = [
+            (Signal::USR1, "USR1"),
+            (Signal::USR2, "USR2"),
+            (Signal::ALARM, "ALRM"),
+            (Signal::WINCH, "WINCH"),
+            (Signal::QUIT, "QUIT"),
+            (Signal::URG, "URG"),
+            (penfold_sys::signal::signal(34).unwrap(), "RTMIN"),
+            (penfold_sys::signal::signal(40).unwrap(), "RTMIN+6"),
+        ];
+        for (signal, name) in sent {
+            talk.signal(signal);
+            talk.hear(&format!("leader got {name}.\n"), 1);
+        }
+        assert!(!talk.heard().contains("child got"), "{level}: {}", talk.heard());
+        talk.signal(Signal::TERM);
+        talk.end().with_code(137);
+    }
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn hangup_without_a_terminal_is_forwarded() {
+    let pen = Pen::new();
+    // In a session of its own there is no terminal.
+    let mut command = pen.command("setsid");
+    command.args(["-w", "bash", "-c", "exec $PF --grace 0 bash -c \"$LISTEN\""]).env("LISTEN", LISTEN);
+    let talk = Talk::start(&mut command);
+    talk.hear("ready", 2);
+    let front = left::Handle::of(left::front(talk.pid()));
+    front.signal(Signal::HUP);
+    talk.hear("leader got HUP.\n", 1);
+    front.signal(Signal::TERM);
+    talk.end().with_code(137);
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn first_term_or_interrupt_stops_all_members_after_the_grace() {
+    let pen = Pen::new();
+    for level in levels(&pen) {
+        for (signal, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT")] {
+            let talk = listening(&pen, &["--contain", level, "--grace", "0.5"]);
+            talk.signal(signal);
+            talk.hear(&format!("leader got {name}."), 1);
+            // bash ignores INT in background children, and then their traps do not count.
+            if signal == Signal::TERM {
+                talk.hear("child got TERM.", 1);
+            }
+            let ended = talk.end().with_code(137);
+            assert!(ended.err().contains("stopped; ended 2 processes (2 KILL)"), "{}", ended.err());
+            assert!(ended.took >= Duration::from_millis(500), "{:?}", ended.took);
+        }
+    }
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn second_term_or_interrupt_kills_at_once() {
+    let pen = Pen::new();
+    for level in levels(&pen) {
+        for (signal, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT")] {
+            let talk = listening(&pen, &["--contain", level, "--grace", "10m"]);
+            talk.signal(signal);
+            talk.hear(&format!("leader got {name}."), 1);
+            talk.signal(signal);
+            talk.end().with_code(137);
+        }
+    }
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn code_after_a_stop_is_the_commands() {
+    let pen = Pen::new();
+    for (script, signal, code) in [
+        ("exec sleep 600", Signal::TERM, 143),
+        ("exec sleep 600", Signal::INT, 130),
+        ("trap 'exit 3' TERM", Signal::TERM, 3),
+        ("trap 'exit 0' INT", Signal::INT, 0),
+        ("exec sleep 600", Signal::USR1, 138),
+        ("exec sleep 600", Signal::QUIT, 131),
+    ] {
+        let script = format!(
+            "ulimit -c 0; echo ready; {script}; mkfifo gate$$; while :; do read -r -t 0.1 <> gate$$; done"
+        );
+        let talk = Talk::start(&mut pen.run(["bash", "-c", &script]));
+        talk.hear("ready", 1);
+        // Between the word and the trap or exec is a moment.
+        let settled = || {
+            let leader = left::descendants(talk.pid());
+            leader.iter().any(|pid| {
+                let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+                name == "sleep\n" || pen.path(&format!("work/gate{pid}")).try_exists().unwrap()
+            })
+        };
+        assert!(support_e2::eventually(support_e2::DEADLINE, settled));
+        talk.signal(signal);
+        talk.end().with_code(code);
+    }
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn signal_before_the_command_runs_ends_it_too() {
+    let pen = Pen::new();
+    for round in 0..60_u32 {
+        let talk = Talk::start(&mut pen.run(["sleep", "600"]));
+        support_e2::pause(Duration::from_micros(u64::from(round * 50)));
+        talk.signal(Signal::TERM);
+        let ended = talk.end();
+        // Until its handlers are set, penfold is an ordinary process and dies of the signal.
+        let fine = ended.signal() == Some(15) || matches!(ended.code(), Some(143 | 137));
+        assert!(fine, "{ended:?}");
+    }
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn signals_for_penfold_that_it_does_not_pass_on_do_it_no_harm() {
+    let pen = Pen::new();
+    let talk = listening(&pen, &["--grace", "0"]);
+    for signal in [Signal::PIPE, Signal::CHILD, Signal::CONT, Signal::STOP, Signal::CONT] {
+        talk.signal(signal);
+    }
+    talk.signal(Signal::USR1);
+    talk.hear("leader got USR1.", 1);
+    talk.signal(Signal::TERM);
+    talk.end().with_code(137);
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn time_limit_is_124_or_the_commands_code() {
+    let pen = Pen::new();
+    for level in levels(&pen) {
+        let ended = pen.end(["--contain", level, "--timeout", "0.3", "sleep", "600"]).with_code(124);
+        assert!(
+            ended.took >= Duration::from_millis(300) && ended.took < Duration::from_secs(5),
+            "{:?}",
+            ended.took
+        );
+        assert!(ended.err().contains("timed out after"), "{}", ended.err());
+        let words = ["--contain", level, "--timeout", "300ms", "--preserve-status"];
+        pen.end(words.iter().chain(&["sleep", "600"])).with_code(143);
+        pen.end(words.iter().chain(&[
+            "bash",
+            "-c",
+            "trap 'exit 7' TERM; mkfifo g; while :; do read -r -t 0.1 <>g; done",
+        ]))
+        .with_code(7);
+        std::fs::remove_file(pen.path("work/g")).unwrap();
+        pen.end(["--contain", level, "--timeout", "0", "sh", "-c", "exit 5"]).with_code(5);
+        pen.end(["--contain", level, "--timeout", "60", "sh", "-c", "exit 5"]).with_code(5);
+    }
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn polite_signal_is_the_one_asked_for() {
+    let pen = Pen::new();
+    for level in levels(&pen) {
+        for signal in ["INT", "USR1", "SIGHUP", "RTMIN+3", "15"] {
+            let script = format!(
+                "trap 'exit 9' {}; mkfifo $$; while :; do read -r -t 0.1 <>$$; done; rm $$",
+                if signal == "15" { "TERM" } else { signal }
+            );
+            let words = [
+                "--contain",
+                level,
+                "--timeout",
+                "1",
+                "--preserve-status",
+                "--signal",
+                signal,
+                "bash",
+                "-c",
+                &script,
+            ];
+            pen.end(words).with_code(9);
+            for file in left::entries(&pen.path("work")) {
+                std::fs::remove_file(file).unwrap();
+            }
+        }
+    }
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn tree_that_ignores_the_polite_signal_is_killed_after_the_grace() {
+    let pen = Pen::new();
+    for level in levels(&pen) {
+        let script = "trap '' TERM INT HUP; (sleep 600; :) & setsid sleep 600 & sleep 600; :";
+        for (grace, least) in [("0.4", 400), ("0", 0)] {
+            let words = ["--contain", level, "--timeout", "0.3", "--grace", grace, "bash", "-c", script];
+            let ended = pen.end(words).with_code(124);
+            assert!(ended.took >= Duration::from_millis(300 + least), "{level} {grace}: {:?}", ended.took);
+            assert!(ended.took < Duration::from_secs(5), "{level} {grace}: {:?}", ended.took);
+            assert!(ended.err().contains("KILL"), "{}", ended.err());
+        }
+    }
+    pen.assert_nothing_left();
+}
