@@ -1,0 +1,110 @@
+//! Commands that take turns.
+
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::samples::Samples;
+use crate::tools::last_words;
+use crate::wait;
+
+/// A command to be timed from its spawn to its exit.
+#[derive(Debug)]
+pub(crate) struct Contender {
+    name: String,
+    command: Command,
+}
+
+/// What became of a contender.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    pub(crate) name: String,
+    pub(crate) samples: Samples,
+    /// Why there are no samples.
+    pub(crate) skipped: Option<String>,
+}
+
+impl Contender {
+    pub(crate) fn new(name: &str, command: Command) -> Contender {
+        Contender { name: name.to_owned(), command }
+    }
+
+    /// Runs it once: it gets warm, and the reason is known if it cannot run here.
+    fn attempt(&mut self) -> Result<(), String> {
+        let mut child = self
+            .command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| error.to_string())?;
+        let status = wait::exit(&mut child, &self.name).map_err(|error| error.to_string())?;
+        let mut said = Vec::new();
+        if let Some(mut pipe) = child.stderr.take().filter(|_| !status.success()) {
+            // What the command left behind may hold the pipe.
+            let mut buffer = [0; 4096];
+            while wait::readable(&pipe, std::time::Duration::from_millis(100)) {
+                match std::io::Read::read(&mut pipe, &mut buffer) {
+                    Ok(length) if length > 0 => said.extend_from_slice(&buffer[..length]),
+                    _ => break,
+                }
+            }
+        }
+        self.command.stderr(Stdio::null());
+        if status.success() { Ok(()) } else { Err(format!("{status}: {}", last_words(&said))) }
+    }
+
+    /// Runs it once more, on the clock.
+    fn time(&mut self, samples: &mut Samples) -> Result<(), Error> {
+        let begun = Instant::now();
+        let mut child = self
+            .command
+            .spawn()
+            .map_err(|source| Error::io(format!("cannot run `{}`", self.name), source))?;
+        let status = wait::exit(&mut child, &self.name)?;
+        samples.push(begun.elapsed());
+        if status.success() {
+            return Ok(());
+        }
+        Err(Error::Failed {
+            program: self.name.clone(),
+            status,
+            said: "it had succeeded the first time".to_owned(),
+        })
+    }
+}
+
+/// Times all in turns, the first of each round another one each time.
+pub(crate) fn race(mut contenders: Vec<Contender>, rounds: u32) -> Result<Vec<Outcome>, Error> {
+    let mut outcomes: Vec<Outcome> = contenders
+        .iter_mut()
+        .map(|contender| Outcome {
+            name: contender.name.clone(),
+            samples: Samples::default(),
+            skipped: contender.attempt().err(),
+        })
+        .collect();
+    let count = contenders.len();
+    for _ in 0..rounds {
+        for (contender, outcome) in contenders.iter_mut().zip(&mut outcomes) {
+            if outcome.skipped.is_none() {
+                contender.time(&mut outcome.samples)?;
+            }
+        }
+        // Nobody always runs after the same one, whose cleaning up may still be under way.
+        contenders.rotate_left(1.min(count));
+        outcomes.rotate_left(1.min(count));
+    }
+    if count > 0 {
+        let back = usize::try_from(rounds).unwrap_or(0) % count;
+        outcomes.rotate_right(back);
+    }
+    Ok(outcomes)
+}
+
+/// The outcome of this name.
+pub(crate) fn named<'o>(outcomes: &'o [Outcome], name: &str) -> Option<&'o Outcome> {
+    outcomes.iter().find(|outcome| outcome.name == name)
+}

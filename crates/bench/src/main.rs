@@ -1,0 +1,155 @@
+//! `bench`: what penfold costs, next to the kernel's own floor and to other tools.
+//!
+//! **Purpose.** One run prints tables that can be compared: every number of penfold stands beside the floor or a peer
+//! that was measured in the same rounds, and beside the limit that it is held to.
+//!
+//! **Non-goals.** No statistics beyond p50 and p90, no history, no gate: a shared machine is too noisy to fail a build.
+//!
+//! **Invariants.** Contenders take turns. What could not be measured is named with the reason, never left out silently.
+//! Nothing is left behind, interrupted or not; and each process started here ends by itself within minutes.
+
+mod contender;
+mod crowd;
+mod document;
+mod error;
+mod floor;
+mod footprint;
+mod host;
+mod keeper;
+mod samples;
+mod scan;
+mod size;
+mod start;
+mod table;
+mod teardown;
+mod tools;
+mod wait;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+
+use crate::document::Section;
+use crate::error::Error;
+use crate::tools::Tools;
+
+/// Rounds of `run`; the other measurements make fewer, in proportion.
+const ROUNDS: u32 = 200;
+
+/// Measures penfold against the kernel's floor and other tools.
+#[derive(Parser, Debug)]
+#[command(name = "bench")]
+pub(crate) struct Args {
+    /// What to measure; all but `build` when nothing is named.
+    #[arg(value_enum)]
+    names: Vec<Name>,
+    /// Run everything once, on small numbers, to see that it works.
+    #[arg(long)]
+    quick: bool,
+    /// Rounds of `run`; the others make fewer, in proportion.
+    #[arg(long, default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rounds: u32,
+    /// Measure a clean release build as well, which takes minutes.
+    #[arg(long)]
+    build: bool,
+    /// Put the tables into this file, in place of its sections of the same names.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/performance.md")]
+    write: Option<PathBuf>,
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Name {
+    /// Start and end of a command that does nothing.
+    Run,
+    /// The end of many sleeping processes.
+    Teardown,
+    /// Memory and wake-ups of a running sandbox.
+    Memory,
+    /// A look at every process of the host.
+    Scan,
+    /// Size of the binary, and the time to build it from nothing.
+    Build,
+}
+
+impl Args {
+    /// How often to measure something of which `usual` is enough in a run of 200 rounds.
+    pub(crate) fn rounds(&self, usual: u32) -> u32 {
+        if self.quick { 1 } else { (usual.saturating_mul(self.rounds) / ROUNDS).max(1) }
+    }
+
+    fn names(&self) -> Vec<Name> {
+        let mut names = self.names.clone();
+        if names.is_empty() {
+            names = vec![Name::Run, Name::Teardown, Name::Memory, Name::Scan];
+        }
+        if self.build && !names.contains(&Name::Build) {
+            names.push(Name::Build);
+        }
+        names
+    }
+}
+
+fn main() -> ExitCode {
+    let mut words = std::env::args().skip(1);
+    let first = words.next();
+    // What this program is started as by itself; kept from clap, whose work would be part of what is measured.
+    let result = match first.as_deref() {
+        Some(crowd::VERB) => crowd::lead(words),
+        Some(start::NOTHING) => Ok(()),
+        Some(start::AS_USER) => start::as_user(words),
+        _ => keep(&Args::parse()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn keep(args: &Args) -> Result<(), Error> {
+    let tools = Tools::prepare()?;
+    keeper::keep(&tools, || bench(args, &tools))
+}
+
+fn bench(args: &Args, tools: &Tools) -> Result<(), Error> {
+    for name in args.names() {
+        let noise = host::noise(if args.quick { Duration::from_millis(100) } else { Duration::from_secs(2) });
+        let section = match name {
+            Name::Run => start::measure(args, tools)?,
+            Name::Teardown => teardown::measure(args, tools)?,
+            Name::Memory => footprint::measure(args, tools)?,
+            Name::Scan => scan::measure(args, tools)?,
+            Name::Build => size::measure(tools)?,
+        };
+        let section = Section { conditions: host::conditions(args, name, noise), ..section };
+        print(&section.markdown())?;
+        if let Some(path) = &args.write {
+            document::replace(path, &section)?;
+        }
+    }
+    Ok(())
+}
+
+fn print(text: &str) -> Result<(), Error> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|source| Error::io("cannot write to standard output", source))
+}
+
+/// Says what went wrong.
+pub(crate) fn complain(error: &Error) {
+    talk(&format!("error: {}", error::chain(error)));
+}
+
+/// Writes a line for people to standard error.
+pub(crate) fn talk(line: &str) {
+    // There is no place left to complain to when this fails.
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
