@@ -1,0 +1,9 @@
+//! `/proc/<pid>/status`.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use penfold_process::Status;
+
+fuzz_target!(|data: &[u8]| {
+    let _ = Status::parse(data);
+});
