@@ -1,0 +1,49 @@
+# Every command that a person types here. Without `just`: the same words as cargo aliases in .cargo/config.toml.
+
+# Lists the commands.
+default:
+    @just --list
+
+# Runs penfold as built for development.
+run *ARGS:
+    cargo run --quiet --package penfold -- {{ARGS}}
+
+# Runs the tests; as root all of them, as a user those that need no privilege.
+test *ARGS:
+    scripts/test {{ARGS}}
+
+# Checks format, lints and documentation.
+lint:
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets --all-features -- -D warnings
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --quiet
+
+# Checks licences, bans and advisories of the dependencies.
+deny:
+    cargo deny check
+
+# Formats everything.
+fmt:
+    cargo fmt --all
+
+# Builds the binary that is installed.
+build:
+    cargo build --release --package penfold
+
+# Compares with the kernel's floor and with peers: all, or run, teardown, memory, scan, build; --write keeps the tables.
+bench *ARGS:
+    cargo run --quiet --release --package penfold-bench -- {{ARGS}}
+
+# Writes the manual pages and completions to DIR.
+assets DIR:
+    mkdir -p {{DIR}}
+    cargo run --quiet --release -- man {{DIR}}
+    for shell in bash zsh fish; do cargo run --quiet --release -- completions $shell > {{DIR}}/penfold.$shell; done
+
+# Runs the hostile trees under penfold and its peers: the table of the README.
+compare:
+    scripts/compare
+
+# All that the gate runs.
+ci:
+    .ci/run
