@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use penfold_sandbox::{Contain, Id, OwnerExit, Spec};
-use penfold_supervisor::{Outcome, StartFailure, Status};
+use penfold_sandbox::{Outcome, StartFailure, Status};
 use penfold_teardown::Cause;
 
 use crate::args::Global;

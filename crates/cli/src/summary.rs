@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use penfold_supervisor::{Ending, Outcome, Status};
+use penfold_sandbox::wire::Ending;
+use penfold_sandbox::{Outcome, Status};
 use penfold_teardown::{Cause, Ended};
 
 use crate::args::Global;

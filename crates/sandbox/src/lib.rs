@@ -12,12 +12,15 @@ pub mod abilities;
 mod clear;
 mod id;
 pub mod leaks;
+pub mod outcome;
 pub mod record;
 pub mod recovery;
 mod scratch;
 mod spec;
+pub mod wire;
 
 pub use id::Id;
+pub use outcome::{Outcome, Report, StartFailure, Status, Totals};
 pub use record::{Intent, Record, Registry, StateError};
 pub use recovery::Nested;
 pub use scratch::Scratch;

@@ -17,19 +17,17 @@
 //! Invariant: every resource is made *before* the supervisor is forked, so that each of the two can end the sandbox
 //! alone.
 
+use penfold_sandbox::{outcome, wire};
+
 mod environment;
 mod front;
 mod held;
 mod inner;
 mod launch;
-mod outcome;
 mod outer;
 mod pidns;
 mod start;
 mod takeover;
-mod wire;
 
 pub use front::{Front, FrontError};
-pub use outcome::{Outcome, Report, StartFailure, Status, Totals};
 pub use start::{StartError, start};
-pub use wire::Ending;

@@ -34,7 +34,7 @@ pub(crate) fn run(setup: Setup) -> ! {
 }
 
 /// Forks the supervisor and watches it. Gives the outcome that the supervisor did not live to tell.
-fn supervise(held: Held) -> Option<crate::Outcome> {
+fn supervise(held: Held) -> Option<crate::outcome::Outcome> {
     let pair = pidfd_open(getpid(), PidfdFlags::empty())
         .and_then(|outer| Ok((outer, eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)));
     let (outer, apart) = match pair {

@@ -1,4 +1,4 @@
-//! What the front and the supervisor say to each other: JSON, one message a packet.
+//! What is said to a supervisor and what it answers: JSON, one message a packet.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,7 +12,7 @@ use crate::outcome::Outcome;
 /// What the front asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Request {
+pub enum Request {
     /// To stop politely.
     Stop {
         /// The polite signal.
@@ -31,7 +31,7 @@ pub(crate) enum Request {
 /// What the front is told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Answer {
+pub enum Answer {
     /// The end has begun.
     Ending(Ending),
     /// It is over, or what is left will take longer than anybody should wait.
@@ -52,21 +52,21 @@ pub enum Ending {
 const LARGEST: usize = 160 * 1024;
 
 /// Sends one message, waiting for room.
-pub(crate) fn send<M: Serialize>(socket: &OwnedFd, message: &M) -> io::Result<()> {
+pub fn send<M: Serialize>(socket: &OwnedFd, message: &M) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     rustix::io::retry_on_intr(|| rustix::net::send(socket, &text, SendFlags::NOSIGNAL))?;
     Ok(())
 }
 
 /// Sends one message if there is room for it.
-pub(crate) fn offer<M: Serialize>(socket: &OwnedFd, message: &M) -> io::Result<()> {
+pub fn offer<M: Serialize>(socket: &OwnedFd, message: &M) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     rustix::net::send(socket, &text, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
     Ok(())
 }
 
 /// What came out of a socket.
-pub(crate) enum Received<M> {
+pub enum Received<M> {
     /// A message.
     Message(M),
     /// Nothing yet.
@@ -76,7 +76,7 @@ pub(crate) enum Received<M> {
 }
 
 /// Takes the next message without waiting. What is no message is passed over.
-pub(crate) fn receive<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<Received<M>> {
+pub fn receive<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<Received<M>> {
     let mut buffer = vec![0_u8; LARGEST];
     match rustix::io::retry_on_intr(|| rustix::net::recv(&socket, &mut buffer, RecvFlags::DONTWAIT)) {
         Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => Ok(Received::End),

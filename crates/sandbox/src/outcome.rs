@@ -98,7 +98,7 @@ pub struct Outcome {
     pub totals: Totals,
     /// The process that tells.
     #[serde(default)]
-    pub(crate) teller: i32,
+    pub teller: i32,
     /// Why the report could not be written, if one was wanted and it could not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unwritten: Option<String>,
@@ -111,7 +111,7 @@ const TEXT: usize = 300;
 
 impl Outcome {
     /// Cuts a report short.
-    pub(crate) fn of(report: &Report, unwritten: Option<String>) -> Outcome {
+    pub fn of(report: &Report, unwritten: Option<String>) -> Outcome {
         let ended = &report.findings.ended;
         let totals = Totals {
             ended: ended.len(),
