@@ -4,6 +4,8 @@
 //! documented exit code; nothing is built that the called verb does not need, for `penfold run` is on the way
 //! of every command it wraps.
 
+#![cfg_attr(all(target_env = "gnu", not(test)), no_main)]
+
 mod args;
 mod completions;
 mod doctor;
@@ -23,14 +25,21 @@ mod value;
 mod version;
 
 use std::io;
-use std::process::ExitCode;
 
-fn main() -> ExitCode {
+#[cfg(all(target_env = "gnu", not(test)))]
+penfold_sys::entry!(call);
+
+#[cfg(not(all(target_env = "gnu", not(test))))]
+fn main() -> std::process::ExitCode {
+    call().into()
+}
+
+/// Does what the command line says; gives the exit code.
+fn call() -> u8 {
     panic::install();
-    let exit = match args::parse(std::env::args_os) {
+    match args::parse(std::env::args_os) {
         Ok(call) => (call.verb.call)(&call.global, call.matches)
             .unwrap_or_else(|failure| failure.report(call.global.color.wanted(&io::stderr()))),
         Err(error) => args::usage::answer(&error, std::env::args_os()),
-    };
-    ExitCode::from(exit)
+    }
 }

@@ -4,6 +4,7 @@
 //! - [`launch`]: a child that waits for a word of its parent, then becomes another program. Between the
 //!   clone and the exec it makes only async-signal-safe calls and touches no heap.
 //! - [`signal`]: masks, dispositions and the signal descriptor.
+//! - [`entry!`]: the start of a program without the preparations of Rust's runtime.
 //! - [`child`]: what has become of the children of this process, with and without reaping.
 //!
 //! Non-goals: policy, parsing, anything that a safe crate already does.
@@ -13,6 +14,7 @@
 
 pub mod child;
 pub mod descriptors;
+pub mod entry;
 pub mod fork;
 #[cfg(feature = "hostile")]
 pub mod hostile;
