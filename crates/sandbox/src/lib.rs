@@ -10,18 +10,22 @@
 
 pub mod abilities;
 mod clear;
+mod files;
 mod id;
+mod json;
 pub mod leaks;
 pub mod outcome;
 pub mod record;
 pub mod recovery;
 mod scratch;
 mod spec;
+pub mod state;
 pub mod wire;
 
+pub use files::Files;
 pub use id::Id;
 pub use outcome::{Outcome, Report, StartFailure, Status, Totals};
-pub use record::{Intent, Record, Registry, StateError};
+pub use record::{Detached, Intent, Record, Registry, StateError};
 pub use recovery::Nested;
 pub use scratch::Scratch;
 pub use spec::{Contain, OwnerExit, Spec};

@@ -5,22 +5,23 @@
 //! nobody does. A lock file could be lost; the directory cannot, while the record exists.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use penfold_process::ProcessId;
 use penfold_teardown::Resource;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::clear::{clear, entries};
+use crate::files::Files;
 use crate::id::Id;
 
-/// The version of the formats on disk. A newer one is only read.
-pub const SCHEMA: u32 = 1;
+pub use crate::json::SCHEMA;
 
-const INTENT: &str = "intent.json";
+pub(crate) const INTENT: &str = "intent.json";
 const SANDBOXES: &str = "sandboxes";
 const PRIVATE: Mode = Mode::RWXU;
 /// How often a record is made anew that others took for abandoned; each of them holds it for microseconds.
@@ -52,12 +53,29 @@ pub struct Intent {
     /// The scratch directory, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scratch: Option<PathBuf>,
+    /// When it was made, in milliseconds since 1970.
+    #[serde(default)]
+    pub made_at_ms: u64,
+    /// What only a sandbox has that goes on without who started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detached: Option<Detached>,
 }
 
-/// What every version of the format begins with.
-#[derive(Deserialize)]
-struct Version {
-    schema: u32,
+/// What is to be known of a sandbox that goes on without who started it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Detached {
+    /// Who started it: the parent of `penfold run -d`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<ProcessId>,
+    /// It is not ended when its supervisors are killed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep: bool,
+    /// Its record goes when it ends.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub remove: bool,
+    /// It has a terminal of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub terminal: bool,
 }
 
 /// Why there is no record.
@@ -161,7 +179,7 @@ impl Registry {
         {
             let _ = remove_entry(&self.dir, &name);
         }
-        Ok(Record { registry: self.keep()?, dir: written?, name, path })
+        Ok(Record { registry: self.keep()?, files: Files { dir: written?, name, path } })
     }
 
     fn write_intent(&self, name: &str, path: &Path, intent: &Intent) -> Result<OwnedFd, StateError> {
@@ -202,34 +220,55 @@ impl Registry {
             .collect())
     }
 
-    /// Takes over a record that nobody looks after; `None` when somebody does, or it is gone, or is still being made.
+    /// Takes over a record that nobody looks after and whose sandbox has not been seen to end; `None` when somebody does,
+    /// or it is gone, or is still being made, or is kept for its log and exit code only.
     ///
     /// # Errors
     /// When it cannot be opened or is not ours.
     pub fn take_orphan(&self, name: &str) -> Result<Option<Record>, StateError> {
-        let path = self.path.join(name);
-        let dir = match open_private(self.dir.as_fd(), Path::new(name)) {
-            Ok(dir) => dir,
-            Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                return Ok(None);
-            }
-            Err(error) => return Err(error),
-        };
-        match rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+        Ok(self.take(name)?.filter(|record| !record.files.has_ended()))
+    }
+
+    /// Takes over a record that nobody looks after, ended or not; `None` when somebody does, or it is gone, or is still
+    /// being made.
+    ///
+    /// # Errors
+    /// When it cannot be opened or is not ours.
+    pub fn take(&self, name: &str) -> Result<Option<Record>, StateError> {
+        let Some(files) = self.look(name)? else { return Ok(None) };
+        match rustix::fs::flock(&files.dir, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Ok(None),
-            Err(errno) => return Err(StateError::io("lock", &path)(errno)),
+            Err(errno) => return Err(StateError::io("lock", &files.path)(errno)),
         }
-        match rustix::fs::statat(&dir, INTENT, AtFlags::SYMLINK_NOFOLLOW) {
+        match rustix::fs::statat(&files.dir, INTENT, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => {}
             Err(Errno::NOENT) => {
-                // Its maker died, or has not come to lock it yet and will make it anew. Nothing was started for it.
-                let _ = rustix::fs::unlinkat(&self.dir, name, AtFlags::REMOVEDIR);
-                return Ok(None);
+                // Its maker died, or has not come to lock it yet and will make it anew. Nothing was started for it,
+                // unless there is more in it: then the intent was lost.
+                match rustix::fs::unlinkat(&self.dir, name, AtFlags::REMOVEDIR) {
+                    Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+                    _ => return Ok(None),
+                }
             }
-            Err(errno) => return Err(StateError::io("look at", &path)(errno)),
+            Err(errno) => return Err(StateError::io("look at", &files.path)(errno)),
         }
-        Ok(Some(Record { registry: self.keep()?, dir, name: name.to_owned(), path }))
+        Ok(Some(Record { registry: self.keep()?, files }))
+    }
+
+    /// Opens the files of a record to read them, whoever looks after it; `None` when there is none of this name.
+    ///
+    /// # Errors
+    /// When it cannot be opened or is not ours.
+    pub fn look(&self, name: &str) -> Result<Option<Files>, StateError> {
+        if !Id::is_short(name) {
+            return Ok(None);
+        }
+        match open_private(self.dir.as_fd(), Path::new(name)) {
+            Ok(dir) => Ok(Some(Files { dir, name: name.to_owned(), path: self.path.join(name) })),
+            Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether there is a record of this name, whoever looks after it.
@@ -242,20 +281,18 @@ impl Registry {
 #[derive(Debug)]
 pub struct Record {
     registry: OwnedFd,
-    dir: OwnedFd,
-    name: String,
-    path: PathBuf,
+    files: Files,
 }
 
 impl Record {
-    /// The id, as shown.
-    pub fn name(&self) -> &str {
-        &self.name
+    /// Its files.
+    pub fn files(&self) -> &Files {
+        &self.files
     }
 
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// The id, as shown.
+    pub fn name(&self) -> &str {
+        &self.files.name
     }
 
     /// Reads what was meant to be.
@@ -263,35 +300,26 @@ impl Record {
     /// # Errors
     /// When it is missing, cut short, or of a newer version.
     pub fn intent(&self) -> io::Result<Intent> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = File::from(rustix::fs::openat(&self.dir, INTENT, flags, Mode::empty())?);
-        let mut text = Vec::new();
-        file.take(1 << 20).read_to_end(&mut text)?;
-        let Version { schema } = serde_json::from_slice(&text)?;
-        if schema > SCHEMA {
-            let message = format!("format {schema} is newer than this penfold knows ({SCHEMA})");
-            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
-        }
-        Ok(serde_json::from_slice(&text)?)
+        self.files.intent()
     }
 }
 
 impl Resource for Record {
     fn describe(&self) -> String {
-        format!("record {}", self.path.display())
+        format!("record {}", self.files.path.display())
     }
 
     fn release(&mut self, _forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         // The common end is one file; a command of the same user may have put anything there.
-        if rustix::fs::unlinkat(&self.dir, INTENT, AtFlags::empty()).is_err()
-            || rustix::fs::unlinkat(&self.registry, &self.name, AtFlags::REMOVEDIR).is_err()
+        if rustix::fs::unlinkat(&self.files.dir, INTENT, AtFlags::empty()).is_err()
+            || rustix::fs::unlinkat(&self.registry, &self.files.name, AtFlags::REMOVEDIR).is_err()
         {
-            if rustix::fs::fstat(&self.dir)?.st_nlink == 0 {
+            if rustix::fs::fstat(&self.files.dir)?.st_nlink == 0 {
                 return Ok(());
             }
-            clear(self.dir.as_fd())?;
+            clear(self.files.dir.as_fd())?;
         }
-        gone(rustix::fs::unlinkat(&self.registry, &self.name, AtFlags::REMOVEDIR))?;
+        gone(rustix::fs::unlinkat(&self.registry, &self.files.name, AtFlags::REMOVEDIR))?;
         Ok(())
     }
 }

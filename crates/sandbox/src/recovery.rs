@@ -9,16 +9,22 @@ use penfold_cgroup::{Leaf, Place};
 use penfold_process::ProcFs;
 use penfold_sys::child::Exit;
 use penfold_teardown::lifecycle::{Event, Phase};
-use penfold_teardown::{Findings, Host, Ladder, Resource, Scope, Search, Selector, Teardown, drive};
+use penfold_teardown::{
+    Cause, Findings, Host, Ladder, Level, Resource, Scope, Search, Selector, Teardown, drive,
+};
 use rustix::event::{PollFd, Timespec};
 
-use crate::record::{Intent, Record, Registry};
+use crate::files::Files;
+use crate::outcome::Report;
+use crate::record::{Intent, Record, Registry, SCHEMA};
 use crate::scratch::Scratch;
+use crate::state::{self, Exited};
 
 /// How many records a [`sweep`] looks at, so that a host full of sandboxes does not slow down each new one.
 const SWEPT: usize = 64;
 
-/// Ends what a record without a supervisor says was there, and forgets it.
+/// Ends what a record without a supervisor says was there. The record is forgotten, but for that of a detached sandbox:
+/// it then says that the sandbox was lost, and keeps its log.
 ///
 /// Without a supervisor members are found by the leaf and by a search over the host for the marker.
 ///
@@ -42,11 +48,47 @@ pub fn recover(record: Record, patience: Duration) -> io::Result<Findings> {
             _ => None,
         },
     };
-    let mut resources: Vec<Box<dyn Resource>> = vec![Box::new(record)];
-    if let Some(scratch) = intent.and_then(|intent| intent.scratch).and_then(Scratch::existing) {
+    let kept = intent.as_ref().is_some_and(|intent| intent.detached.as_ref().is_some_and(|it| !it.remove));
+    let files = record.files().try_clone()?;
+    let mut resources: Vec<Box<dyn Resource>> = Vec::new();
+    if !kept {
+        resources.push(Box::new(record));
+    }
+    if let Some(scratch) =
+        intent.as_ref().and_then(|intent| intent.scratch.clone()).and_then(Scratch::existing)
+    {
         resources.push(Box::new(scratch));
     }
-    end(id, patience, leaf, resources)
+    let level = if leaf.is_some() { Level::Cgroup } else { Level::Subreaper };
+    let findings = end(id, patience, leaf, resources)?;
+    if let Some(intent) = intent.filter(|_| kept && findings.verified) {
+        write_end(&files, &intent, level, findings.clone())?;
+    }
+    Ok(findings)
+}
+
+/// Writes down how a sandbox ended that nobody looked after. How its command ended is not invented.
+fn write_end(files: &Files, intent: &Intent, level: Level, findings: Findings) -> io::Result<()> {
+    let now = state::now_ms();
+    let unknown = Exited { schema: SCHEMA, exit: None, cause: Cause::Lost, at_ms: now };
+    files.write_exited(&unknown)?;
+    let exited = files.exited().ok().flatten().unwrap_or(unknown);
+    files.write_report(&Report {
+        schema: SCHEMA,
+        id: intent.id.short(),
+        name: intent.name.clone(),
+        labels: intent.labels.clone(),
+        command: intent.command.clone(),
+        level,
+        cause: exited.cause,
+        exit: exited.exit,
+        failure: None,
+        started_at_ms: intent.made_at_ms,
+        duration_ms: now.saturating_sub(intent.made_at_ms),
+        missing: Vec::new(),
+        weaker: None,
+        findings,
+    })
 }
 
 /// Ends what is left of a sandbox that could not have a record: what carries its marker, and its leaf if it has the

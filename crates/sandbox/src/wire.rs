@@ -1,4 +1,6 @@
-//! What is said to a supervisor and what it answers: JSON, one message a packet.
+//! What is said to a supervisor and what it answers: JSON, one message a packet (`SOCK_SEQPACKET`).
+//!
+//! Fields and variants are only ever added.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,16 +11,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::outcome::Outcome;
 
-/// What the front asks for.
+/// The version of what is said on a control socket. A supervisor says its own first; requests that it does not know are
+/// refused and change nothing.
+pub const PROTOCOL: u32 = 1;
+
+/// What a supervisor is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Request {
     /// To stop politely.
     Stop {
-        /// The polite signal.
+        /// The polite signal; 0 means the one that the sandbox was made with.
+        #[serde(default)]
         signal: i32,
         /// A process group that got it from its terminal.
+        #[serde(default)]
         spared_group: Option<i32>,
+        /// How long members may take to end, in milliseconds; nothing means what the sandbox was made with.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        grace_ms: Option<u64>,
     },
     /// To kill.
     Kill,
@@ -26,12 +37,56 @@ pub enum Request {
     Forward(i32),
     /// To do what the policy says for an owner that is gone.
     OwnerGone,
+    /// To end the lease so many milliseconds from now; 0 means never.
+    Extend(u64),
+    /// To put a command into the sandbox. With it come four descriptors: a sealed memory file that holds the
+    /// `Spec` of the command as JSON, and its standard input, output and error.
+    Exec(Exec),
+    /// To end one of those commands, by its number.
+    KillExec(u32),
+    /// To be put at the terminal of the sandbox. With it comes one end of a stream socket: what the terminal shows is
+    /// written to it, what is read from it is typed.
+    Attach(Size),
+    /// The terminal of who is attached has another size now.
+    Resize(Size),
 }
 
-/// What the front is told.
+/// What the supervisor has to know of a command that is put into a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exec {
+    /// The command, for people, shortened.
+    pub command: Vec<String>,
+    /// It goes on when who asked for it is gone.
+    #[serde(default)]
+    pub detached: bool,
+}
+
+/// The size of a terminal, in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Size {
+    /// Lines.
+    pub rows: u16,
+    /// Columns.
+    pub columns: u16,
+}
+
+/// What a supervisor answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
+    /// The first word on a control socket.
+    Hello {
+        /// The version that this supervisor speaks.
+        protocol: u32,
+        /// The sandbox, as shown.
+        id: String,
+    },
+    /// The command runs.
+    Running,
+    /// What was asked for is done.
+    Done,
+    /// What was asked for cannot be done; a sentence.
+    Refused(String),
     /// The end has begun.
     Ending(Ending),
     /// It is over, or what is left will take longer than anybody should wait.

@@ -57,6 +57,8 @@ fn intent() -> Intent {
         within: Vec::new(),
         leaf: None,
         scratch: None,
+        made_at_ms: 0,
+        detached: None,
     }
 }
 

@@ -197,6 +197,7 @@ impl Front {
                         return Ok(self.part(*outcome, outer_dead));
                     }
                     Ok(Received::Message(Answer::Ending(ending))) => due = Some(Due::Tell(ending)),
+                    Ok(Received::Message(_)) => {}
                     Ok(Received::Nothing) if !keeper => {}
                     // The supervisor lives and ends the sandbox; the channel is at its end only when it is dead, too.
                     Ok(Received::Nothing) if matches!(self.keeper, Keeper::Outer { .. }) => outer_dead = true,
@@ -288,7 +289,7 @@ impl Front {
             self.asked = true;
             // Where the group's leader is out of sight its number is 0, which is nobody's to spare.
             let group = Some(penfold_sys::fork::group()).filter(|&group| from_kernel && group != 0);
-            return Some(Request::Stop { signal, spared_group: group });
+            return Some(Request::Stop { signal, spared_group: group, grace_ms: None });
         }
         if signal == Signal::HUP.as_raw() && self.terminal {
             return Some(Request::OwnerGone);

@@ -204,6 +204,8 @@ fn record(
         within: environment::within(&spec.environment),
         leaf,
         scratch: setup.scratch.clone(),
+        made_at_ms: penfold_sandbox::state::now_ms(),
+        detached: None,
     };
     let reserved = Registry::open(&spec.state_root)
         .and_then(|registry| registry.reserve(&intent).map(|record| (registry, record)));

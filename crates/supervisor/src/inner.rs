@@ -320,11 +320,14 @@ impl Inner {
 
     fn take_request(&mut self) -> Option<Event> {
         match wire::receive(&self.held.setup.channel) {
-            Ok(Received::Message(Request::Stop { signal: number, spared_group })) => {
+            Ok(Received::Message(Request::Stop { signal: number, spared_group, grace_ms })) => {
                 if let Some(signal) = signal(number) {
                     self.ladder.signal = signal;
                 }
                 self.ladder.spared_group = spared_group;
+                if let Some(grace) = grace_ms {
+                    self.ladder.grace = Duration::from_millis(grace);
+                }
                 Some(self.end(Cause::Stop, Event::StopRequested))
             }
             Ok(Received::Message(Request::Kill)) => Some(self.end(Cause::Kill, Event::KillRequested)),
@@ -333,7 +336,7 @@ impl Inner {
                 None
             }
             Ok(Received::Message(Request::OwnerGone)) => self.owner_gone(),
-            Ok(Received::Nothing) => None,
+            Ok(Received::Message(_) | Received::Nothing) => None,
             // The front closes its end only by dying, and its pidfd says so.
             Ok(Received::End) | Err(_) => {
                 self.channel_open = false;

@@ -1,0 +1,132 @@
+//! The files of one record: what was meant to be, what is, how it ended.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::json::{self, REPORT};
+use crate::outcome::Report;
+use crate::record::{INTENT, Intent};
+use crate::state::{Exited, State};
+
+const STATE: &str = "state.json";
+const EXIT: &str = "exit.json";
+
+/// The files of one record, to be read by anybody and written by who looks after the sandbox.
+#[derive(Debug)]
+pub struct Files {
+    pub(crate) dir: OwnedFd,
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+}
+
+impl Files {
+    /// The id, as shown.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    /// Another handle to the same directory, and to its lock if this one holds it.
+    ///
+    /// # Errors
+    /// Those of dup(2).
+    pub fn try_clone(&self) -> io::Result<Files> {
+        Ok(Files { dir: self.dir.try_clone()?, name: self.name.clone(), path: self.path.clone() })
+    }
+
+    /// Whether a process holds the lock: somebody looks after the sandbox.
+    ///
+    /// # Errors
+    /// When that cannot be told; that is not "nobody".
+    pub fn is_looked_after(&self) -> io::Result<bool> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let probe = rustix::fs::openat(&self.dir, c".", flags, Mode::empty())?;
+        // Shared: two that look at once do not take each other for a supervisor.
+        match rustix::fs::flock(&probe, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(false),
+            Err(Errno::WOULDBLOCK) => Ok(true),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Whether it was seen that nothing is left. A report beside a cgroup that exists is none of ours.
+    pub fn has_ended(&self) -> bool {
+        let reported = rustix::fs::statat(&self.dir, REPORT, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        reported
+            && match self.intent() {
+                Ok(Intent { leaf: Some(leaf), .. }) => {
+                    rustix::fs::statat(CWD, &leaf, AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT)
+                }
+                _ => true,
+            }
+    }
+
+    /// Reads what was meant to be.
+    ///
+    /// # Errors
+    /// When it is missing, cut short, or of a newer version.
+    pub fn intent(&self) -> io::Result<Intent> {
+        json::read(self.dir(), INTENT)?.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// Reads what the supervisor says; none when it never did.
+    ///
+    /// # Errors
+    /// When it is damaged, another user's, a link, or of a newer version.
+    pub fn state(&self) -> io::Result<Option<State>> {
+        json::read(self.dir(), STATE)
+    }
+
+    /// Reads how the command ended; none when it has not, or that is not known.
+    ///
+    /// # Errors
+    /// When it is damaged, another user's, a link, or of a newer version.
+    pub fn exited(&self) -> io::Result<Option<Exited>> {
+        json::read(self.dir(), EXIT)
+    }
+
+    /// Reads the report of the end; none when there was none yet.
+    ///
+    /// # Errors
+    /// When it is damaged, another user's, a link, or of a newer version.
+    pub fn report(&self) -> io::Result<Option<Report>> {
+        json::read(self.dir(), REPORT)
+    }
+
+    /// Replaces what the supervisor says.
+    ///
+    /// # Errors
+    /// The old content stays then.
+    pub fn write_state(&self, state: &State) -> io::Result<()> {
+        json::replace(self.dir(), STATE, state)
+    }
+
+    /// Writes how the command ended, unless that is written already. True if it was not.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_exited(&self, exited: &Exited) -> io::Result<bool> {
+        json::create_once(self.dir(), EXIT, exited)
+    }
+
+    /// Writes the report: from then on the sandbox counts as ended.
+    ///
+    /// # Errors
+    /// The old content stays then.
+    pub fn write_report(&self, report: &Report) -> io::Result<()> {
+        json::replace(self.dir(), REPORT, report)
+    }
+}
