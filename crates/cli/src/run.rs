@@ -82,6 +82,7 @@ fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
         directory: args.workdir,
         command: args.command,
         report,
+        detach: None,
     })
 }
 

@@ -67,6 +67,9 @@ fn what_happened(outcome: &Outcome) -> String {
             let ran = report.duration_ms.saturating_sub(report.findings.took_us / 1000);
             format!("timed out after {}", human(Duration::from_millis(ran)))
         }
+        (Cause::Ttl, _) => "ended because its lease ran out".to_owned(),
+        (Cause::Idle, _) => "ended because nothing happened in it".to_owned(),
+        (Cause::Oom, _) => "ended because it had no memory left".to_owned(),
         (Cause::Stop, _) => "stopped".to_owned(),
         (Cause::Kill, _) => "killed".to_owned(),
         (Cause::Owner, _) => "ended because its owner is gone".to_owned(),

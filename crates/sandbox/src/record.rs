@@ -338,7 +338,7 @@ fn remove_entry(dir: &OwnedFd, name: &str) -> rustix::io::Result<()> {
     gone(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR))
 }
 
-fn open_or_make(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StateError> {
+pub(crate) fn open_or_make(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StateError> {
     match open_private(at, path) {
         Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             match rustix::fs::mkdirat(at, path, PRIVATE) {
@@ -351,7 +351,7 @@ fn open_or_make(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StateError> 
 }
 
 /// Opens a directory without following a link in its last part, and only if it is ours.
-fn open_private(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StateError> {
+pub(crate) fn open_private(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StateError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let dir = rustix::fs::openat(at, path, flags, Mode::empty()).map_err(StateError::io("open", path))?;
     let owner = rustix::fs::fstat(&dir).map_err(StateError::io("look at", path))?.st_uid;

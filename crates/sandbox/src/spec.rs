@@ -67,4 +67,23 @@ pub struct Spec {
     pub state_root: PathBuf,
     /// The file that gets the report, opened already.
     pub report: Option<std::fs::File>,
+    /// What it needs to go on without who starts it.
+    pub detach: Option<Detach>,
+}
+
+/// How a sandbox lives that goes on without who started it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Detach {
+    /// How long its lease is; it can be renewed.
+    pub ttl: Option<Duration>,
+    /// How long it may be without output, input or a command put into it.
+    pub idle: Option<Duration>,
+    /// Whether it goes on when its supervisor is killed.
+    pub keep: bool,
+    /// Whether its record goes when it ends.
+    pub remove: bool,
+    /// Whether it has a terminal.
+    pub terminal: bool,
+    /// How much of its output is kept, in bytes.
+    pub log_limit: u64,
 }

@@ -226,6 +226,10 @@ fn explain(failure: Failure) -> StartFailure {
     match failure.step {
         Step::Directory => StartFailure::Directory(failure.errno),
         Step::Signals => StartFailure::Other("cannot set the signal mask of the command".to_owned()),
+        Step::Descriptors => {
+            let error = io::Error::from_raw_os_error(failure.errno);
+            StartFailure::Other(format!("cannot give the command its own input and output: {error}"))
+        }
         Step::Exec if failure.errno == rustix::io::Errno::NOENT.raw_os_error() => StartFailure::NotFound,
         Step::Exec => StartFailure::NotExecutable(failure.errno),
     }

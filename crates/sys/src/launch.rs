@@ -34,6 +34,20 @@ pub struct Program {
     mask: SignalSet,
     ignored: Vec<i32>,
     defaults: Vec<i32>,
+    apart: Option<Apart>,
+}
+
+/// What a program has of its own that does not share the session and the standard descriptors of its starter.
+#[derive(Debug)]
+pub struct Apart {
+    /// Its standard input; its controlling terminal, too, if it is one.
+    pub input: OwnedFd,
+    /// Its standard output.
+    pub output: OwnedFd,
+    /// Its standard error.
+    pub error: OwnedFd,
+    /// Whether the input is a terminal that becomes the controlling one.
+    pub terminal: bool,
 }
 
 impl Program {
@@ -57,7 +71,24 @@ impl Program {
             mask: SignalSet::empty(),
             ignored: Vec::new(),
             defaults: Vec::new(),
+            apart: None,
         }
+    }
+
+    /// Gives the program a session and standard descriptors of its own.
+    pub fn apart(&mut self, apart: Apart) -> &mut Program {
+        self.apart = Some(apart);
+        self
+    }
+
+    /// Whether it has a session of its own.
+    pub fn is_apart(&self) -> bool {
+        self.apart.is_some()
+    }
+
+    /// Closes the descriptors that were meant for the program: it has its own copies.
+    pub fn let_go(&mut self) {
+        self.apart = None;
     }
 
     /// The directory that the program starts in.
@@ -78,6 +109,11 @@ impl Program {
     ///
     /// Makes only async-signal-safe calls and allocates nothing, so that it may run in a clone.
     pub fn exec(&mut self) -> Failure {
+        if let Some(apart) = &self.apart
+            && let Err(errno) = apart.take_place()
+        {
+            return Failure { step: Step::Descriptors, errno };
+        }
         for &signal in &self.ignored {
             crate::signal::set_ignored(signal);
         }
@@ -136,6 +172,26 @@ impl Program {
     }
 }
 
+impl Apart {
+    /// Makes async-signal-safe calls only.
+    fn take_place(&self) -> Result<(), i32> {
+        // Fails only for a group leader, which a fresh clone is not.
+        let _ = rustix::process::setsid();
+        // SAFETY: takes no pointer; the descriptor is open.
+        if self.terminal && unsafe { libc::ioctl(self.input.as_raw_fd(), libc::TIOCSCTTY, 0) } == -1 {
+            return Err(errno());
+        }
+        for (number, fd) in [&self.input, &self.output, &self.error].into_iter().enumerate() {
+            let number = i32::try_from(number).unwrap_or(0);
+            // SAFETY: takes no pointer. What is replaced is a copy of the starter's, used by nobody here.
+            if unsafe { libc::dup2(fd.as_raw_fd(), number) } == -1 {
+                return Err(errno());
+            }
+        }
+        Ok(())
+    }
+}
+
 const SHELL: &CStr = c"/bin/sh";
 
 /// At which step a child failed to become its program.
@@ -145,6 +201,8 @@ pub enum Step {
     Directory,
     /// Setting its signal mask.
     Signals,
+    /// Taking its own standard descriptors and terminal.
+    Descriptors,
     /// Executing the program.
     Exec,
 }
@@ -331,6 +389,7 @@ fn child(program: &mut Program, own: RawFd, theirs: RawFd, joined: Option<RawFd>
             Step::Directory => 0,
             Step::Signals => 1,
             Step::Exec => 2,
+            Step::Descriptors => 3,
         };
         let answer = [step, failure.errno];
         // SAFETY: the buffer is `answer`, eight readable bytes.
@@ -404,6 +463,7 @@ impl Launch {
         let step = match step.first() {
             Some(0) => Step::Directory,
             Some(1) => Step::Signals,
+            Some(3) => Step::Descriptors,
             _ => Step::Exec,
         };
         let errno = errno.try_into().map_or(0, i32::from_ne_bytes);

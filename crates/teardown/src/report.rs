@@ -20,6 +20,12 @@ pub enum Cause {
     StartFailed,
     /// Its time ran out.
     Timeout,
+    /// Its lease ran out and was not renewed.
+    Ttl,
+    /// Nothing happened in it for too long.
+    Idle,
+    /// The kernel ended the leader because the sandbox had no memory left.
+    Oom,
     /// It was stopped on request.
     Stop,
     /// It was killed on request.

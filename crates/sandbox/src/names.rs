@@ -1,0 +1,182 @@
+//! Names of sandboxes: each belongs to at most one that lives.
+//!
+//! `<root>/names/<name>` is a file that holds an id and is locked (flock(2)) by the processes that look after that
+//! sandbox: a free lock is a free name, whatever died and however.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use penfold_teardown::Resource;
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::id::Id;
+use crate::record::{StateError, open_or_make, open_private};
+
+const NAMES: &str = "names";
+/// How often a file that its last holder has just removed is made anew.
+const TRIES: u32 = 100;
+
+/// A name that is taken for as long as this value, or the copy of it in a forked process, lives.
+#[derive(Debug)]
+pub struct Name {
+    dir: OwnedFd,
+    file: File,
+    name: String,
+}
+
+/// Why a name cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum NameError {
+    /// Another sandbox that lives has it.
+    #[error("the name `{name}` is taken by sandbox {holder}")]
+    Taken {
+        /// The name.
+        name: String,
+        /// Who has it; `?` when that cannot be read.
+        holder: String,
+    },
+    /// The directory of names cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The file of the name cannot be made or locked.
+    #[error("cannot take the name `{name}`")]
+    Io {
+        /// The name.
+        name: String,
+        /// What stood in the way.
+        source: io::Error,
+    },
+}
+
+/// Whether a text can be a name: it is used as that of a file.
+pub fn is_name(text: &str) -> bool {
+    let first = text.bytes().next();
+    text.len() <= 128
+        && first.is_some_and(|byte| byte.is_ascii_alphanumeric())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+}
+
+/// Takes a name for a sandbox.
+///
+/// # Errors
+/// When a sandbox that lives has it, or the file cannot be made.
+pub fn take(root: &Path, name: &str, id: &Id) -> Result<Name, NameError> {
+    let io = |source: io::Error| NameError::Io { name: name.to_owned(), source };
+    if !is_name(name) {
+        return Err(io(io::ErrorKind::InvalidInput.into()));
+    }
+    let top = open_or_make(rustix::fs::CWD, root)?;
+    let dir = open_or_make(top.as_fd(), Path::new(NAMES))?;
+    for _ in 0..TRIES {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::openat(&dir, name, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|errno| io(errno.into()))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let holder = read_id(&mut File::from(file)).unwrap_or_else(|| "?".to_owned());
+                return Err(NameError::Taken { name: name.to_owned(), holder });
+            }
+            Err(errno) => return Err(io(errno.into())),
+        }
+        // The last holder may have removed it between the two steps.
+        if is_same(&dir, name, &file) {
+            let mut file = File::from(file);
+            file.set_len(0).and_then(|()| file.write_all(id.short().as_bytes())).map_err(io)?;
+            return Ok(Name { dir, file, name: name.to_owned() });
+        }
+    }
+    Err(io(io::ErrorKind::TimedOut.into()))
+}
+
+/// The sandbox that has a name and lives; none when nobody has it.
+///
+/// # Errors
+/// When that cannot be told.
+pub fn holder(root: &Path, name: &str) -> io::Result<Option<String>> {
+    if !is_name(name) {
+        return Ok(None);
+    }
+    let path: PathBuf = root.join(NAMES);
+    let dir = match open_private(rustix::fs::CWD, &path) {
+        Ok(dir) => dir,
+        Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io::Error::other(error)),
+    };
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = match rustix::fs::openat(&dir, name, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    };
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(None),
+        Err(Errno::WOULDBLOCK) => Ok(read_id(&mut File::from(file))),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn read_id(file: &mut File) -> Option<String> {
+    let mut text = String::new();
+    file.take(64).read_to_string(&mut text).ok()?;
+    Some(text).filter(|text| Id::is_short(text))
+}
+
+fn is_same(dir: &OwnedFd, name: &str, file: &impl AsFd) -> bool {
+    let named = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
+    let held = rustix::fs::fstat(file);
+    matches!((named, held), (Ok(named), Ok(held)) if (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino))
+}
+
+impl Resource for Name {
+    fn describe(&self) -> String {
+        format!("name {}", self.name)
+    }
+
+    /// Removes the file. The name is free once the last holder has exited.
+    fn release(&mut self, _forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        if is_same(&self.dir, &self.name, &self.file) {
+            match rustix::fs::unlinkat(&self.dir, &self.name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_belongs_to_one_at_a_time_and_is_free_again_after() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        let (one, two) = (Id::new().unwrap(), Id::new().unwrap());
+        let mut taken = take(&root, "web", &one).unwrap();
+        assert_eq!(holder(&root, "web").unwrap(), Some(one.short()));
+        match take(&root, "web", &two) {
+            Err(NameError::Taken { holder, .. }) => assert_eq!(holder, one.short()),
+            other => panic!("{other:?}"),
+        }
+        taken.release(false).unwrap();
+        drop(taken);
+        assert_eq!(holder(&root, "web").unwrap(), None);
+        let died = take(&root, "web", &two).unwrap();
+        drop(died);
+        assert_eq!(holder(&root, "web").unwrap(), None, "a file that nobody locks is nobody's");
+        take(&root, "web", &one).unwrap();
+    }
+
+    #[test]
+    fn what_could_leave_the_directory_is_no_name() {
+        for text in ["", ".", "..", "a/b", "-x", ".hidden", "a b", "é"] {
+            assert!(!is_name(text), "{text:?}");
+        }
+        assert!(is_name("web-1.2_b"));
+    }
+}
