@@ -5,8 +5,9 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use penfold_sandbox::{Contain, Id, OwnerExit, Spec};
+use penfold_sandbox::{Contain, Detach, Id, OwnerExit, Spec};
 use penfold_sandbox::{Outcome, StartFailure, Status};
+use penfold_supervisor::Front;
 use penfold_teardown::Cause;
 
 use crate::args::Global;
@@ -22,12 +23,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Runs a command to its end and that of all it started.
 pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
     let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-    let (preserve, fail_on_leak) = (args.preserve_status, args.fail_on_leak);
+    let (preserve, fail_on_leak, detached) = (args.preserve_status, args.fail_on_leak, args.detach);
     let directory = args.workdir.clone();
     let spec = spec(global, args)?;
     let front = penfold_supervisor::start(spec).map_err(|error| {
         Failure::new(exit_codes::NOT_STARTED, format!("cannot run `{name}`")).because(error)
     })?;
+    if detached {
+        return run_detached(front, &name, directory);
+    }
     let watched = !global.quiet && std::io::stderr().is_terminal();
     let slow = |ending| {
         if watched {
@@ -44,6 +48,24 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
     }
 }
 
+/// Starts a detached sandbox: its id once its command runs.
+fn run_detached(front: Front, name: &str, directory: Option<PathBuf>) -> Result<u8, Failure> {
+    let id = front.id();
+    let not_started = |sentence: String| Failure::new(exit_codes::NOT_STARTED, sentence);
+    let outcome =
+        front.wait_running().map_err(|error| not_started(format!("cannot run `{name}`")).because(error))?;
+    match outcome {
+        None => {
+            output::data(format!("{id}\n").as_bytes(), exit_codes::SUCCESS)?;
+            Ok(exit_codes::SUCCESS)
+        }
+        Some(outcome) => match &outcome.report.failure {
+            Some(failure) => Err(explain(failure, name, directory)),
+            None => Err(not_started(format!("cannot run `{name}`: {id} was ended before it ran"))),
+        },
+    }
+}
+
 fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
     let not_started = |sentence: String| Failure::new(exit_codes::NOT_STARTED, sentence);
     let report = match &args.report {
@@ -56,6 +78,26 @@ fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
             })?)
         }
     };
+    let keep = args.on_supervisor_exit == run::OnSupervisorExit::Keep;
+    if keep && !args.detach {
+        return Err(not_started("`--on-supervisor-exit keep` is for detached sandboxes".to_owned())
+            .hint("add `--detach`"));
+    }
+    if keep && args.contain == run::Contain::Pidns {
+        return Err(not_started(
+            "a pid namespace ends with its supervisor: `--contain pidns` and `--on-supervisor-exit keep` \
+             exclude each other"
+                .to_owned(),
+        ));
+    }
+    let detach = args.detach.then(|| Detach {
+        ttl: args.ttl.filter(|ttl| !ttl.is_zero()),
+        idle: args.idle_timeout.filter(|idle| !idle.is_zero()),
+        keep,
+        remove: args.rm,
+        terminal: false,
+        log_limit: args.log_size,
+    });
     Ok(Spec {
         id: Id::new().map_err(|error| not_started("cannot make an id".to_owned()).because(error))?,
         timeout: args.timeout(),
@@ -68,9 +110,10 @@ fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
             run::Contain::Subreaper => Contain::Subreaper,
         },
         on_owner_exit: match args.on_owner_exit {
-            run::OnOwnerExit::Kill => OwnerExit::Kill,
-            run::OnOwnerExit::Stop => OwnerExit::Stop,
-            run::OnOwnerExit::Keep => OwnerExit::Keep,
+            None if args.detach => OwnerExit::Keep,
+            None | Some(run::OnOwnerExit::Kill) => OwnerExit::Kill,
+            Some(run::OnOwnerExit::Stop) => OwnerExit::Stop,
+            Some(run::OnOwnerExit::Keep) => OwnerExit::Keep,
         },
         signal: penfold_sys::signal::signal(args.signal.number())
             .ok_or_else(|| not_started("signals 32 and 33 belong to the C library".to_owned()))?,
@@ -82,7 +125,7 @@ fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
         directory: args.workdir,
         command: args.command,
         report,
-        detach: None,
+        detach,
     })
 }
 

@@ -5,7 +5,6 @@
 
 mod duration;
 mod signal;
-#[cfg_attr(not(test), allow(dead_code, reason = "the flags that take a size come with the limits"))]
 mod size;
 #[cfg(test)]
 mod tests;
@@ -20,7 +19,8 @@ pub(crate) use duration::Exact;
 pub(crate) use duration::duration;
 pub(crate) use signal::{Signal, signal};
 #[cfg(test)]
-pub(crate) use size::{Bytes, size};
+pub(crate) use size::Bytes;
+pub(crate) use size::size;
 
 /// A value that is not of the asked form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

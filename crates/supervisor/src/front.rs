@@ -30,6 +30,12 @@ pub enum FrontError {
         /// What stood in the way.
         source: io::Error,
     },
+    /// It goes on without who started it, so that its end is not seen here.
+    #[error("{id} is detached")]
+    Detached {
+        /// The sandbox.
+        id: String,
+    },
     /// The kernel refused to let us wait.
     #[error("cannot wait for {id}")]
     Wait {
@@ -81,6 +87,14 @@ impl std::fmt::Debug for Keeper {
             Keeper::Refused(outcome) => f.debug_tuple("Refused").field(outcome).finish(),
         }
     }
+}
+
+/// What came of a sandbox.
+enum Followed {
+    /// It runs, detached.
+    Running(String),
+    /// It is over.
+    Over(Box<Outcome>),
 }
 
 /// What the front does when nothing has happened for a while.
@@ -161,7 +175,27 @@ impl Front {
     ///
     /// # Errors
     /// When the outcome cannot be known; what could be ended has been.
-    pub fn wait(mut self, mut slow: impl FnMut(Ending)) -> Result<Outcome, FrontError> {
+    pub fn wait(self, slow: impl FnMut(Ending)) -> Result<Outcome, FrontError> {
+        match self.follow(slow)? {
+            Followed::Over(outcome) => Ok(*outcome),
+            // Said of detached sandboxes only.
+            Followed::Running(id) => Err(FrontError::Detached { id }),
+        }
+    }
+
+    /// Waits until the command of a detached sandbox runs; gives the outcome if it does not. A signal that arrives
+    /// meanwhile ends the sandbox.
+    ///
+    /// # Errors
+    /// When the outcome cannot be known; what could be ended has been.
+    pub fn wait_running(self) -> Result<Option<Outcome>, FrontError> {
+        Ok(match self.follow(|_| ())? {
+            Followed::Running(_) => None,
+            Followed::Over(outcome) => Some(*outcome),
+        })
+    }
+
+    fn follow(mut self, mut slow: impl FnMut(Ending)) -> Result<Followed, FrontError> {
         self.look_for_orphans();
         // What is due when nothing happens meanwhile.
         let mut due = Some(Due::Settle);
@@ -169,7 +203,7 @@ impl Front {
         loop {
             let timeout = due.and_then(|due| Timespec::try_from(due.after()).ok());
             let pidfd = match &self.keeper {
-                Keeper::Refused(outcome) => return Ok((**outcome).clone()),
+                Keeper::Refused(outcome) => return Ok(Followed::Over(outcome.clone())),
                 Keeper::Inner { pidfd, .. } | Keeper::Outer { pidfd, .. } => pidfd,
             };
             let mut fds = [
@@ -194,14 +228,17 @@ impl Front {
             if channel || keeper {
                 match wire::receive::<Answer>(&self.channel) {
                     Ok(Received::Message(Answer::Outcome(outcome))) => {
-                        return Ok(self.part(*outcome, outer_dead));
+                        return Ok(Followed::Over(Box::new(self.part(*outcome, outer_dead))));
                     }
                     Ok(Received::Message(Answer::Ending(ending))) => due = Some(Due::Tell(ending)),
+                    Ok(Received::Message(Answer::Running)) => return Ok(Followed::Running(self.id())),
                     Ok(Received::Message(_)) => {}
                     Ok(Received::Nothing) if !keeper => {}
                     // The supervisor lives and ends the sandbox; the channel is at its end only when it is dead, too.
                     Ok(Received::Nothing) if matches!(self.keeper, Keeper::Outer { .. }) => outer_dead = true,
-                    Ok(Received::Nothing | Received::End) => return self.keeper_died(),
+                    Ok(Received::Nothing | Received::End) => {
+                        return self.keeper_died().map(|outcome| Followed::Over(Box::new(outcome)));
+                    }
                     Err(error) => return Err(self.unwaited(error)),
                 }
             }

@@ -7,13 +7,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use penfold_cgroup::{Leaf, NoPlace, Place};
 use penfold_process::{Pid, ProcFs};
+use penfold_sandbox::names::{self, NameError};
 use penfold_sandbox::record::SCHEMA;
-use penfold_sandbox::{Contain, Intent, Nested, Registry, Scratch};
+use penfold_sandbox::state::Word;
+use penfold_sandbox::{Contain, Detach, Detached, Intent, Nested, Registry, Scratch};
 use penfold_teardown::lifecycle::Phase;
 use penfold_teardown::{Cause, Findings, Ladder, Level, Resource, Scope, Survivor, Teardown, drive};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::FlockOperation;
 
+use crate::desk::Desk;
 use crate::environment;
 use crate::outcome::{Outcome, Report, StartFailure, Status};
 use crate::start::Setup;
@@ -34,7 +37,9 @@ pub(crate) struct Held {
     /// Why the level is not a stronger one.
     pub(crate) weaker: Option<String>,
     pub(crate) started_at: SystemTime,
-    /// The supervisor writes the leader's pid here.
+    /// What only a detached sandbox has.
+    pub(crate) desk: Option<Box<Desk>>,
+    /// The supervisor writes the leader's pid here, and whether it runs.
     leader: OwnedFd,
 }
 
@@ -62,6 +67,7 @@ impl Held {
                     missing: made.missing,
                     weaker: made.weaker,
                     started_at: SystemTime::now(),
+                    desk: made.desk,
                     leader: made.leader,
                 })
             }
@@ -71,17 +77,45 @@ impl Held {
 
     /// Writes down who leads, for the other process; the last one written counts.
     pub(crate) fn note_leader(&self, pid: Pid) {
+        self.note(pid, 0);
+    }
+
+    /// Writes down that the leader runs its program.
+    pub(crate) fn note_running(&self, pid: Pid) {
+        self.note(pid, RUNS);
+    }
+
+    fn note(&self, pid: Pid, mark: u64) {
         let mut before = [0_u8; 8];
         let _ = rustix::io::read(&self.leader, &mut before);
-        let number = u64::try_from(pid.as_raw_nonzero().get()).unwrap_or(0);
+        let number = u64::try_from(pid.as_raw_nonzero().get()).unwrap_or(0) | mark;
         let _ = rustix::io::write(&self.leader, &number.to_ne_bytes());
     }
 
-    /// The leader, if the supervisor came far enough to write it down.
-    pub(crate) fn noted_leader(&self) -> Option<Pid> {
+    /// The leader, if the supervisor came far enough to write it down, and whether it ran its program.
+    pub(crate) fn noted_leader(&self) -> Option<(Pid, bool)> {
         let mut number = [0_u8; 8];
         rustix::io::read(&self.leader, &mut number).ok()?;
-        Pid::from_raw(i32::try_from(u64::from_ne_bytes(number)).ok()?)
+        // Reading it has emptied it.
+        let _ = rustix::io::write(&self.leader, &number);
+        let number = u64::from_ne_bytes(number);
+        let pid = Pid::from_raw(i32::try_from(number & !RUNS).ok()?)?;
+        Some((pid, number & RUNS != 0))
+    }
+
+    /// Writes down for others who leads and who looks after the sandbox.
+    pub(crate) fn identify(&mut self, teardown: &mut Teardown, leader: Pid, outer: Option<Pid>, word: Word) {
+        let Some(desk) = &mut self.desk else { return };
+        let own = rustix::process::getpid();
+        let mut id = |pid| teardown.proc().stat(pid).ok().flatten().map(|stat| stat.id());
+        let supervisors = outer.into_iter().chain([own]).filter_map(&mut id).collect();
+        desk.looked_after_by(supervisors, id(leader));
+        desk.say(word, self.level, &self.missing);
+    }
+
+    /// The session that members share with the leader: its own if it has one.
+    pub(crate) fn session_of(&self, leader: Pid) -> i32 {
+        if self.desk.is_some() { leader.as_raw_nonzero().get() } else { self.setup.session }
     }
 
     /// How the sandbox is ended unless somebody asks for it otherwise.
@@ -122,12 +156,24 @@ impl Held {
             None => Findings::default(),
         };
         let report = self.report(Cause::StartFailed, None, Some(StartFailure::Other(reason)), findings);
-        conclude(&self.setup, &report)
+        self.conclude(&report)
+    }
+
+    /// Writes the report where it is wanted and cuts it short for the front.
+    pub(crate) fn conclude(&mut self, report: &Report) -> Outcome {
+        if let Some(desk) = &mut self.desk {
+            desk.conclude(report);
+        }
+        conclude(&self.setup, report)
     }
 }
 
+/// The mark of a leader that runs its program.
+const RUNS: u64 = 1 << 32;
+
 /// What [`Held::prepare`] makes besides the resources.
 struct Made {
+    desk: Option<Box<Desk>>,
     proc: ProcFs,
     leaf: Option<Leaf>,
     registry: Option<Registry>,
@@ -140,10 +186,24 @@ impl Made {
     fn make(setup: &Setup, resources: &mut Vec<Box<dyn Resource>>) -> Result<Made, String> {
         let mut missing = Vec::new();
         let proc = ProcFs::open().map_err(|error| format!("cannot read /proc: {error}"))?;
+        if let Some(name) = &setup.spec.name {
+            match names::take(&setup.spec.state_root, name, &setup.spec.id) {
+                Ok(name) => resources.push(Box::new(name)),
+                Err(error @ NameError::Taken { .. }) => return Err(error.to_string()),
+                Err(error) => missing.push(format!("no name: {}", chain(&error))),
+            }
+        }
         let (place, mut weaker) = place(setup.spec.contain)?;
-        let name = format!("penfold-{}", setup.spec.id);
-        let path = place.as_ref().map(|place| place.path().join(&name));
-        let registry = record(setup, path, resources, &mut missing);
+        let leaf_name = format!("penfold-{}", setup.spec.id);
+        let path = place.as_ref().map(|place| place.path().join(&leaf_name));
+        let intent = intent(setup, path);
+        let (registry, desk) = match &setup.spec.detach {
+            None => (record(setup, &intent, resources, &mut missing), None),
+            Some(detach) => {
+                let (registry, desk) = detached_record(setup, &intent, detach, resources)?;
+                (Some(registry), Some(Box::new(desk)))
+            }
+        };
         penfold_sys::crash_point!("recorded");
         if let Some(path) = &setup.scratch {
             let scratch = Scratch::create(path.clone()).map_err(|error| {
@@ -151,11 +211,14 @@ impl Made {
             })?;
             resources.push(Box::new(scratch));
         }
-        let leaf = match place.map(|place| Leaf::create(&place, &name)) {
+        let leaf = match place.map(|place| Leaf::create(&place, &leaf_name)) {
             None => None,
             Some(Ok(leaf)) => {
                 // Held as long as one of ours lives: a leaf without a record is not always one that was left behind.
                 let _ = rustix::fs::flock(leaf.dir(), FlockOperation::NonBlockingLockExclusive);
+                if desk.is_some() {
+                    mark(&leaf, &intent);
+                }
                 Some(leaf)
             }
             Some(Err(error)) if setup.spec.contain == Contain::Cgroup => return Err(chain(&error)),
@@ -167,7 +230,7 @@ impl Made {
         penfold_sys::crash_point!("leaf-made");
         let leader = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| format!("cannot make an eventfd: {error}"))?;
-        Ok(Made { proc, leaf, registry, missing, weaker, leader })
+        Ok(Made { desk, proc, leaf, registry, missing, weaker, leader })
     }
 }
 
@@ -186,15 +249,10 @@ fn place(contain: Contain) -> Result<(Option<Place>, Option<String>), String> {
     }
 }
 
-/// Writes the record. A host without a place for it loses what only the record gives, not the sandbox.
-fn record(
-    setup: &Setup,
-    leaf: Option<PathBuf>,
-    resources: &mut Vec<Box<dyn Resource>>,
-    missing: &mut Vec<String>,
-) -> Option<Registry> {
+/// What a record says was meant to be.
+fn intent(setup: &Setup, leaf: Option<PathBuf>) -> Intent {
     let spec = &setup.spec;
-    let intent = Intent {
+    Intent {
         schema: SCHEMA,
         id: spec.id,
         name: spec.name.clone(),
@@ -204,11 +262,26 @@ fn record(
         within: environment::within(&spec.environment),
         leaf,
         scratch: setup.scratch.clone(),
-        made_at_ms: penfold_sandbox::state::now_ms(),
-        detached: None,
-    };
+        made_at_ms: millis_since_1970(SystemTime::now()),
+        detached: spec.detach.as_ref().map(|detach| Detached {
+            owner: setup.owner_id,
+            keep: detach.keep,
+            remove: detach.remove,
+            terminal: detach.terminal,
+        }),
+    }
+}
+
+/// Writes the record. A host without a place for it loses what only the record gives, not the sandbox.
+fn record(
+    setup: &Setup,
+    intent: &Intent,
+    resources: &mut Vec<Box<dyn Resource>>,
+    missing: &mut Vec<String>,
+) -> Option<Registry> {
+    let spec = &setup.spec;
     let reserved = Registry::open(&spec.state_root)
-        .and_then(|registry| registry.reserve(&intent).map(|record| (registry, record)));
+        .and_then(|registry| registry.reserve(intent).map(|record| (registry, record)));
     match reserved {
         Ok((registry, record)) => {
             resources.push(Box::new(record));
@@ -220,6 +293,37 @@ fn record(
             missing.push(format!("no record: {}", chain(&error)));
             None
         }
+    }
+}
+
+/// Writes the record of a detached sandbox, which nobody could find without.
+fn detached_record(
+    setup: &Setup,
+    intent: &Intent,
+    detach: &Detach,
+    resources: &mut Vec<Box<dyn Resource>>,
+) -> Result<(Registry, Desk), String> {
+    let spec = &setup.spec;
+    let (registry, record) = Registry::open(&spec.state_root)
+        .and_then(|registry| registry.reserve(intent).map(|record| (registry, record)))
+        .map_err(|error| format!("no record can be kept: {}", chain(&error)))?;
+    match Desk::open(&record, detach) {
+        Ok(desk) => {
+            resources.push(Box::new(desk.keep(record)));
+            resources.push(Box::new(Nested::new(&spec.state_root, spec.id.short())));
+            Ok((registry, desk))
+        }
+        Err(error) => {
+            resources.push(Box::new(record));
+            Err(format!("cannot make its socket and log: {error}"))
+        }
+    }
+}
+
+/// Writes on the leaf whose it is, should the record be lost. A kernel without that loses no guarantee.
+fn mark(leaf: &Leaf, intent: &Intent) {
+    if let Ok(text) = serde_json::to_vec(intent) {
+        let _ = rustix::fs::fsetxattr(leaf.dir(), c"user.penfold", &text, rustix::fs::XattrFlags::empty());
     }
 }
 
@@ -294,7 +398,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// Writes the report where it is wanted and cuts it short for the front.
-pub(crate) fn conclude(setup: &Setup, report: &Report) -> Outcome {
+fn conclude(setup: &Setup, report: &Report) -> Outcome {
     let unwritten = setup.spec.report.as_ref().and_then(|file| write_report(file, report).err());
     Outcome::of(report, unwritten.map(|error| error.to_string()))
 }

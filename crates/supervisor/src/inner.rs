@@ -4,7 +4,8 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use penfold_process::{ProcFs, Process};
+use penfold_process::{Pid, ProcFs, Process};
+use penfold_sandbox::state::Word;
 use penfold_sandbox::{Contain, OwnerExit};
 use penfold_sys::child::Exit;
 use penfold_sys::signal::{SignalFd, SignalSet, signal};
@@ -13,8 +14,9 @@ use penfold_teardown::{Cause, Findings, Host, Ladder, Leader, Level, Scope, Surv
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getpid, setsid};
 
+use crate::desk::Said;
 use crate::environment::CHILD;
-use crate::held::{Held, conclude};
+use crate::held::Held;
 use crate::launch::{self, Join, News, Starting};
 use crate::outcome::{StartFailure, Status};
 use crate::wire::{self, Answer, Ending, Received, Request};
@@ -43,12 +45,9 @@ pub(crate) fn run(mut held: Held, outer: Option<Outer>) -> ! {
             penfold_sys::fork::exit_now(i32::from(told.is_err()))
         }
     };
-    let (starting, failure) = match start(&mut held, outer.as_ref()) {
-        Ok(starting) => (Some(starting), None),
-        Err(failure) => (None, Some(failure)),
-    };
+    let lead = start(&mut held, outer.as_ref()).map_or_else(Lead::Failed, Lead::Starting);
     penfold_sys::crash_point!("inner-started");
-    look_after(held, signals, outer.map(|outer| outer.pidfd), starting, failure);
+    look_after(held, signals, outer.map(|outer| outer.pidfd), lead);
     // Only when not even the means to look were there; who forked this process takes over.
     penfold_sys::fork::exit_now(1)
 }
@@ -59,6 +58,11 @@ fn start(held: &mut Held, outer: Option<&Outer>) -> Result<Starting, StartFailur
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     rustix::process::set_child_subreaper(Some(getpid()))
         .map_err(|error| StartFailure::Other(format!("cannot become a subreaper: {error}")))?;
+    if let Some(desk) = &mut held.desk {
+        desk.equip(&mut held.setup.program).map_err(|error| {
+            StartFailure::Other(format!("cannot give the command its own input and output: {error}"))
+        })?;
+    }
     let mut starting = launch::clone(&mut held.setup, held.leaf.as_ref(), held.level, Join::Born)?;
     held.note_leader(starting.pid());
     penfold_sys::crash_point!("inner-cloned");
@@ -79,6 +83,7 @@ fn start(held: &mut Held, outer: Option<&Outer>) -> Result<Starting, StartFailur
         let _ = rustix::io::retry_on_intr(|| poll(&mut fds, None));
     }
     starting.release().map_err(|error| StartFailure::Other(format!("cannot start the command: {error}")))?;
+    held.setup.program.let_go();
     Ok(starting)
 }
 
@@ -95,32 +100,62 @@ fn start_without_leaf(held: &mut Held) -> Result<Starting, StartFailure> {
     Ok(starting)
 }
 
+/// Goes on in the place of a supervisor that was killed, where that is wanted. Gives back what cannot be gone on with: a
+/// sandbox whose command does not run, or is nobody's child that this process could wait for.
+pub(crate) fn carry_on(mut held: Held) -> Held {
+    let wanted = held.setup.spec.detach.as_ref().is_some_and(|detach| detach.keep);
+    let Some((pid, true)) = held.noted_leader().filter(|_| wanted) else { return held };
+    let ours = held.proc.as_mut().is_some_and(|proc| {
+        proc.stat(pid).is_ok_and(|stat| stat.is_some_and(|stat| stat.parent == Some(getpid())))
+    });
+    let Some(desk) = held.desk.as_mut().filter(|desk| ours && !desk.has_exited()) else { return held };
+    desk.inherit();
+    let signals = SignalFd::open(&SignalSet::of([CHILD, Signal::TERM.as_raw()]));
+    let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
+    let (Ok(signals), Ok(pidfd)) = (signals, pidfd) else { return held };
+    look_after(held, signals, None, Lead::Running(pid, pidfd));
+    penfold_sys::fork::exit_now(1)
+}
+
+/// How far the leader has come.
+enum Lead {
+    /// It waits to become its program, or is about to.
+    Starting(Starting),
+    /// It could not be made.
+    Failed(StartFailure),
+    /// It has run for a while.
+    Running(Pid, OwnedFd),
+}
+
 /// Looks after the sandbox and exits with 0 once it is gone; returns if it cannot look.
-fn look_after(
-    mut held: Held,
-    signals: SignalFd,
-    outer: Option<OwnedFd>,
-    starting: Option<Starting>,
-    failure: Option<StartFailure>,
-) {
+fn look_after(mut held: Held, signals: SignalFd, outer: Option<OwnedFd>, lead: Lead) {
     let Ok(proc) = held.proc.take().map_or_else(ProcFs::open, Ok) else { return };
     let mut teardown = Teardown::new(proc, held.leaf.take(), Scope::Children);
     if held.setup.spec.report.is_some() {
         teardown.want_details();
     }
-    let mut leader = None;
-    if let Some(starting) = &starting {
-        let mut pid = starting.pid();
-        if starting.stays() {
-            teardown.kept_by(pid);
-            let mut children = Vec::new();
-            let _ = teardown.proc().children(pid, &mut children);
-            pid = children.first().copied().unwrap_or(pid);
-            leader = Process::open(teardown.proc(), pid).ok().flatten().map(Process::into_pidfd);
-        } else {
-            leader = starting.pidfd();
+    let (mut starting, mut failure, mut leader) = (None, None, None);
+    let mut phase = Phase::Starting;
+    match lead {
+        Lead::Failed(why) => failure = Some(why),
+        Lead::Running(pid, pidfd) => {
+            leader = Some((pid, Some(pidfd)));
+            phase = Phase::Running;
         }
-        teardown.lead_by(Leader { pid, session: held.setup.session });
+        Lead::Starting(cloned) => {
+            leader = Some(if cloned.stays() {
+                teardown.kept_by(cloned.pid());
+                in_namespace(&mut teardown, cloned.pid())
+            } else {
+                (cloned.pid(), cloned.pidfd())
+            });
+            starting = Some(cloned);
+        }
+    }
+    if let Some((pid, _)) = leader {
+        teardown.lead_by(Leader { pid, session: held.session_of(pid) });
+        let word = if phase == Phase::Running { Word::Running } else { Word::Created };
+        held.identify(&mut teardown, pid, outer.as_ref().and_then(|_| rustix::process::getppid()), word);
     }
     teardown.ask_at_fronts();
     let mut resources = std::mem::take(&mut held.resources);
@@ -129,11 +164,11 @@ fn look_after(
         ladder: held.ladder(),
         signals,
         outer,
-        front: held.setup.front.try_clone().ok(),
+        front: held.setup.front.try_clone().ok().filter(|_| phase == Phase::Starting),
         owner: held.setup.owner.take(),
         channel_open: true,
         starting,
-        leader,
+        leader: leader.and_then(|(_, pidfd)| pidfd),
         deadline,
         due: failure.is_some().then_some(Event::StartFailed),
         failure,
@@ -142,10 +177,18 @@ fn look_after(
         holds_inherited: true,
         held,
     };
-    let findings = drive(&mut teardown, Phase::Starting, &mut host, &mut resources);
+    let findings = drive(&mut teardown, phase, &mut host, &mut resources);
     host.tell(teardown.leader_exit().map(Status::from), findings);
     // Not by returning: to drop all this would close one by one what the exit closes at once.
     penfold_sys::fork::exit_now(0)
+}
+
+/// The leader below our init, and a handle to it.
+fn in_namespace(teardown: &mut Teardown, init: Pid) -> (Pid, Option<OwnedFd>) {
+    let mut children = Vec::new();
+    let _ = teardown.proc().children(init, &mut children);
+    let pid = children.first().copied().unwrap_or(init);
+    (pid, Process::open(teardown.proc(), pid).ok().flatten().map(Process::into_pidfd))
 }
 
 /// The host of the teardown: everything that can happen to a sandbox from outside comes in here.
@@ -160,6 +203,7 @@ struct Inner {
     starting: Option<Starting>,
     /// A handle to the leader, for signals that are passed on.
     leader: Option<OwnedFd>,
+    /// When something ends the sandbox that nobody asks for, and why.
     deadline: Option<Instant>,
     /// Something that is to be told at the next wait.
     due: Option<Event>,
@@ -190,24 +234,35 @@ impl Host for Inner {
         }
         if ready.outer {
             self.outer = None;
-            return Some(self.end(Cause::Supervisor, Event::KillRequested));
+            if !self.held.setup.spec.detach.as_ref().is_some_and(|detach| detach.keep) {
+                return Some(self.end(Cause::Supervisor, Event::KillRequested));
+            }
         }
         if ready.channel
             && let Some(event) = self.take_request()
         {
             return Some(event);
         }
+        if let Some(event) = self.serve(&ready.desk) {
+            return Some(event);
+        }
         if ready.front {
             self.front = None;
-            return self.owner_gone();
+            // Nobody was told of a detached sandbox that does not run yet.
+            return if self.held.desk.is_some() {
+                Some(self.end(Cause::Owner, Event::KillRequested))
+            } else {
+                self.owner_gone()
+            };
         }
         if ready.owner {
             self.owner = None;
             return self.owner_gone();
         }
-        if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+        let (at, cause) = self.next_deadline()?;
+        if at <= Instant::now() {
             self.deadline = None;
-            return Some(self.end(Cause::Timeout, Event::StopRequested));
+            return Some(self.end(cause, Event::StopRequested));
         }
         None
     }
@@ -218,7 +273,10 @@ impl Host for Inner {
 
     fn leader_ended(&mut self, exit: Option<Exit>) {
         let signalled = matches!(self.status.or(exit.map(Status::from)), Some(Status::Signal(_)));
-        self.cause.get_or_insert(if signalled { Cause::Signal } else { Cause::Exit });
+        let cause = *self.cause.get_or_insert(if signalled { Cause::Signal } else { Cause::Exit });
+        if let (Some(desk), None) = (&self.held.desk, &self.failure) {
+            desk.write_exited(self.status.or(exit.map(Status::from)), cause);
+        }
     }
 
     fn stuck(&mut self, findings: &Findings, leader: Option<Exit>) -> ControlFlow<()> {
@@ -227,6 +285,7 @@ impl Host for Inner {
             // A command can take away our descriptors; who forked us has its own, and takes over.
             penfold_sys::fork::exit_now(1);
         }
+        self.say(Word::Unkillable);
         self.tell(leader.map(Status::from), findings.clone());
         ControlFlow::Continue(())
     }
@@ -245,12 +304,13 @@ struct Ready {
     channel: bool,
     front: bool,
     owner: bool,
+    desk: Vec<bool>,
 }
 
 impl Inner {
     fn poll(&mut self, watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Ready {
         let settle = self.holds_inherited.then_some(SETTLE);
-        let until = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let until = self.next_deadline().map(|(at, _)| at.saturating_duration_since(Instant::now()));
         let timeout = [timeout, until, settle].into_iter().flatten().min();
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let sources = [
@@ -263,21 +323,26 @@ impl Inner {
         ];
         let mut fds: Vec<PollFd<'_>> =
             sources.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+        if let Some(desk) = &self.held.desk {
+            fds.extend(desk.sources());
+        }
+        let before = fds.len();
         fds.extend(watch);
         let happened = poll(&mut fds, timeout.as_ref());
         if happened.is_err() {
             fds.clear();
         }
-        let mut fds = fds.iter();
+        let mut fds = fds.iter().take(before).map(|fd| !fd.revents().is_empty());
         let [signals, link, outer, channel, front, owner] =
-            sources.map(|source| source.is_some() && fds.next().is_some_and(|fd| !fd.revents().is_empty()));
+            sources.map(|source| source.is_some() && fds.next().unwrap_or(false));
+        let desk = fds.collect();
         if self.holds_inherited && !matches!(happened, Ok(1..)) {
             // A pipe is at its end when the command closes it, not when we do.
             self.holds_inherited = false;
             let _ = penfold_sys::descriptors::drop_inherited();
             penfold_sys::memory::forget_code();
         }
-        Ready { signals, link, outer, channel, front, owner }
+        Ready { signals, link, outer, channel, front, owner, desk }
     }
 
     /// Children are reaped by the driver; a TERM to the supervisor itself is a wish to stop.
@@ -298,6 +363,7 @@ impl Inner {
                 if self.starting.as_ref().is_some_and(|starting| !starting.stays()) {
                     self.starting = None;
                 }
+                self.runs();
                 Some(Event::Started)
             }
             Ok(Some(News::Failed(failure))) => {
@@ -320,23 +386,8 @@ impl Inner {
 
     fn take_request(&mut self) -> Option<Event> {
         match wire::receive(&self.held.setup.channel) {
-            Ok(Received::Message(Request::Stop { signal: number, spared_group, grace_ms })) => {
-                if let Some(signal) = signal(number) {
-                    self.ladder.signal = signal;
-                }
-                self.ladder.spared_group = spared_group;
-                if let Some(grace) = grace_ms {
-                    self.ladder.grace = Duration::from_millis(grace);
-                }
-                Some(self.end(Cause::Stop, Event::StopRequested))
-            }
-            Ok(Received::Message(Request::Kill)) => Some(self.end(Cause::Kill, Event::KillRequested)),
-            Ok(Received::Message(Request::Forward(number))) => {
-                self.forward(number);
-                None
-            }
-            Ok(Received::Message(Request::OwnerGone)) => self.owner_gone(),
-            Ok(Received::Message(_) | Received::Nothing) => None,
+            Ok(Received::Message(request)) => self.act(request).0,
+            Ok(Received::Nothing) => None,
             // The front closes its end only by dying, and its pidfd says so.
             Ok(Received::End) | Err(_) => {
                 self.channel_open = false;
@@ -345,11 +396,97 @@ impl Inner {
         }
     }
 
-    fn forward(&mut self, number: i32) {
-        let Some(signal) = signal(number) else { return };
-        if let Some(leader) = &self.leader {
-            // A leader that is gone, or another user's, is as deaf as one that ignores it.
-            let _ = rustix::process::pidfd_send_signal(leader, signal);
+    /// Hears who is at the desk. A wish to kill outdoes the others.
+    fn serve(&mut self, ready: &[bool]) -> Option<Event> {
+        if !ready.contains(&true) {
+            return None;
+        }
+        let said = self.held.desk.as_mut().map(|desk| desk.serve(ready)).unwrap_or_default();
+        let mut wanted = None;
+        for Said { client, request } in said {
+            let (event, answer) = self.act(request);
+            if let (Some(desk), Some(answer)) = (&self.held.desk, answer) {
+                desk.answer(client, &answer);
+            }
+            if wanted != Some(Event::KillRequested) {
+                wanted = event.or(wanted);
+            }
+        }
+        wanted
+    }
+
+    /// Does what somebody asks for; gives what follows for the sandbox, and the answer.
+    fn act(&mut self, request: Request) -> (Option<Event>, Option<Answer>) {
+        match request {
+            Request::Stop { signal: number, spared_group, grace_ms } => {
+                if let Some(signal) = signal(number) {
+                    self.ladder.signal = signal;
+                }
+                self.ladder.spared_group = spared_group;
+                if let Some(grace) = grace_ms {
+                    self.ladder.grace = Duration::from_millis(grace);
+                }
+                let event = self.end(Cause::Stop, Event::StopRequested);
+                (Some(event), Some(Answer::Ending(self.stopping())))
+            }
+            Request::Kill => {
+                let event = self.end(Cause::Kill, Event::KillRequested);
+                (Some(event), Some(Answer::Ending(Ending::Killing)))
+            }
+            Request::Forward(number) => (None, Some(self.forward(number))),
+            Request::OwnerGone => (self.owner_gone(), None),
+            Request::Extend(ms) => {
+                if let Some(desk) = &mut self.held.desk {
+                    desk.extend(ms);
+                }
+                self.say(Word::Running);
+                (None, Some(Answer::Done))
+            }
+            Request::Exec(_) | Request::KillExec(_) | Request::Attach(_) | Request::Resize(_) => {
+                (None, Some(Answer::Refused("not yet".to_owned())))
+            }
+        }
+    }
+
+    /// The leader has become its program.
+    fn runs(&mut self) {
+        let Some(desk) = &mut self.held.desk else { return };
+        desk.has_run();
+        if let Some((pid, _)) = self.held.noted_leader() {
+            self.held.note_running(pid);
+        }
+        self.say(Word::Running);
+        penfold_sys::crash_point!("running");
+        // Who started it may go now.
+        let _ = wire::offer(&self.held.setup.channel, &Answer::Running);
+        self.front = None;
+    }
+
+    /// Writes down how things stand.
+    fn say(&self, word: Word) {
+        if let Some(desk) = &self.held.desk {
+            desk.say(word, self.held.level, &self.held.missing);
+        }
+    }
+
+    fn next_deadline(&self) -> Option<(Instant, Cause)> {
+        let desk = self.held.desk.as_ref().and_then(|desk| desk.due());
+        let limit = self.deadline.map(|at| (at, Cause::Timeout));
+        [limit, desk].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    fn stopping(&self) -> Ending {
+        Ending::Stopping(u64::try_from(self.ladder.grace.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// A leader that is gone, or another user's, is as deaf as one that ignores it.
+    fn forward(&mut self, number: i32) -> Answer {
+        let Some(signal) = signal(number) else { return Answer::Refused(format!("no signal {number}")) };
+        let sent = self.leader.as_ref().map(|leader| rustix::process::pidfd_send_signal(leader, signal));
+        match sent {
+            Some(Ok(())) => Answer::Done,
+            Some(Err(error)) => Answer::Refused(format!("the command cannot be signalled: {error}")),
+            None => Answer::Refused("the command cannot be seen".to_owned()),
         }
     }
 
@@ -364,10 +501,12 @@ impl Inner {
     /// The first reason stands; what the table makes of the event is its own business.
     fn end(&mut self, cause: Cause, event: Event) -> Event {
         if self.cause.is_none() {
-            let grace = u64::try_from(self.ladder.grace.as_millis()).unwrap_or(u64::MAX);
-            let stops = event == Event::StopRequested;
-            let ending = if stops { Ending::Stopping(grace) } else { Ending::Killing };
+            let ending = if event == Event::StopRequested { self.stopping() } else { Ending::Killing };
             let _ = wire::send(&self.held.setup.channel, &Answer::Ending(ending));
+            if let Some(desk) = &mut self.held.desk {
+                desk.ends();
+            }
+            self.say(Word::Stopping);
         }
         self.cause.get_or_insert(cause);
         event
@@ -380,8 +519,11 @@ impl Inner {
             None => self.cause.unwrap_or(Cause::Exit),
         };
         let report = self.held.report(cause, exit, self.failure.clone(), findings);
-        let outcome = conclude(&self.held.setup, &report);
+        let answer = Answer::Outcome(Box::new(self.held.conclude(&report)));
+        if let Some(desk) = &self.held.desk {
+            desk.tell(&answer);
+        }
         // A front that is gone is told nothing; one that was told already does not listen any more.
-        let _ = wire::send(&self.held.setup.channel, &Answer::Outcome(Box::new(outcome)));
+        let _ = wire::send(&self.held.setup.channel, &answer);
     }
 }

@@ -19,6 +19,7 @@
 
 use penfold_sandbox::{outcome, wire};
 
+mod desk;
 mod environment;
 mod front;
 mod held;

@@ -17,9 +17,15 @@ use crate::takeover::take_over;
 use crate::wire::{self, Answer};
 
 /// Runs the outer process; ends when the sandbox is gone.
-pub(crate) fn run(setup: Setup) -> ! {
+pub(crate) fn run(mut setup: Setup) -> ! {
     let channel = setup.channel.try_clone();
     let _ = rustix::thread::set_name(NAME);
+    if setup.spec.detach.is_some() {
+        // Nothing of who started it is to be held open, or to reach it.
+        let _ = setsid();
+        let _ = penfold_sys::descriptors::drop_inherited();
+        setup.session = 0;
+    }
     // As the supervisor does.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     let outcome = match rustix::process::set_child_subreaper(Some(getpid())) {
@@ -34,7 +40,7 @@ pub(crate) fn run(setup: Setup) -> ! {
 }
 
 /// Forks the supervisor and watches it. Gives the outcome that the supervisor did not live to tell.
-fn supervise(held: Held) -> Option<crate::outcome::Outcome> {
+fn supervise(mut held: Held) -> Option<crate::outcome::Outcome> {
     let pair = pidfd_open(getpid(), PidfdFlags::empty())
         .and_then(|outer| Ok((outer, eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)));
     let (outer, apart) = match pair {
@@ -48,14 +54,19 @@ fn supervise(held: Held) -> Option<crate::outcome::Outcome> {
             let Ok(pidfd) = pidfd_open(inner, PidfdFlags::empty()) else {
                 return Some(held.give_up("the supervisor cannot be watched".to_owned()));
             };
-            watch(inner, &pidfd, &apart).then(|| {
-                let channel = held.setup.channel.try_clone();
-                take_over(held, true, |outcome| {
-                    if let Ok(channel) = &channel {
-                        let _ = wire::send(channel, &Answer::Outcome(Box::new(outcome.clone())));
-                    }
-                })
-            })
+            if let Some(desk) = &mut held.desk {
+                desk.let_go();
+            }
+            if !watch(inner, &pidfd, &apart) {
+                return None;
+            }
+            held = inner::carry_on(held);
+            let channel = held.setup.channel.try_clone();
+            Some(take_over(held, true, |outcome| {
+                if let Ok(channel) = &channel {
+                    let _ = wire::send(channel, &Answer::Outcome(Box::new(outcome.clone())));
+                }
+            }))
         }
         Err(error) => Some(held.give_up(format!("cannot fork: {error}"))),
     }

@@ -55,6 +55,7 @@ fn live(program: &mut Program, link: &OwnedFd, ids: Option<(u32, u32)>) -> Resul
     }
     let leader = launched.pid();
     drop(launched);
+    program.let_go();
     let _ = penfold_sys::descriptors::drop_inherited();
     penfold_sys::memory::forget_code();
     reap_for_ever(link, leader)

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use penfold_process::{ProcFs, ProcessId};
 use penfold_sandbox::{Id, Scratch, Spec};
 use penfold_sys::child::{self, Peek};
 use penfold_sys::launch::Program;
@@ -52,6 +53,8 @@ pub(crate) struct Setup {
     pub(crate) front: OwnedFd,
     /// The parent of that process, if it is in sight.
     pub(crate) owner: Option<OwnedFd>,
+    /// Who that is, where it is to be written down.
+    pub(crate) owner_id: Option<ProcessId>,
     /// The session of the front, which the leader shares.
     pub(crate) session: i32,
     /// Where the scratch directory is to be.
@@ -88,10 +91,13 @@ pub fn start(spec: Spec) -> Result<Front, StartError> {
             .map_err(system("make a socket pair"))?;
     let front = pidfd_open(getpid(), PidfdFlags::empty()).map_err(system("open a pidfd"))?;
     let session = penfold_sys::fork::session();
+    let detached = spec.detach.is_some();
     let seen = Seen { id: spec.id, state_root: spec.state_root.clone(), patience: spec.patience };
-    let setup = Setup { spec, program, channel: theirs, front, owner: owner(), session, scratch, began };
+    let owner_id = if detached { parent_id() } else { None };
+    let owner = owner();
+    let setup = Setup { spec, program, channel: theirs, front, owner, owner_id, session, scratch, began };
     // Before the fork: members that lose their supervisors come to us.
-    let alone = !getpid().is_init() && matches!(child::peek(), Ok(Peek::NoChild));
+    let alone = !detached && !getpid().is_init() && matches!(child::peek(), Ok(Peek::NoChild));
     rustix::process::set_child_subreaper(Some(getpid())).map_err(system("become a subreaper"))?;
     let (keeper, ours) = if alone { start_inner(setup, ours)? } else { start_outer(setup, ours)? };
     Front::new(keeper, ours, seen).map_err(system("watch the supervisor"))
@@ -132,6 +138,12 @@ fn start_outer(setup: Setup, ours: OwnedFd) -> Result<(Keeper, OwnedFd), StartEr
 
 fn watch(pid: Pid) -> Result<OwnedFd, StartError> {
     pidfd_open(pid, PidfdFlags::empty()).map_err(system("open a pidfd"))
+}
+
+/// Who started this process, to be written down.
+fn parent_id() -> Option<ProcessId> {
+    let mut proc = ProcFs::open().ok()?;
+    Some(proc.stat(getppid()?).ok()??.id())
 }
 
 /// Who started this process. One that is outside of this pid namespace cannot be seen to die.

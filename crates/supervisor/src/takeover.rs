@@ -11,7 +11,7 @@ use penfold_teardown::{Cause, Findings, Host, Ladder, Leader, Level, Scope, Tear
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::environment::CHILD;
-use crate::held::{Held, conclude};
+use crate::held::Held;
 use crate::outcome::{Outcome, Status};
 
 /// Ends the sandbox: all children of this process are its members now. With `stay` it is looked after until nothing is
@@ -23,11 +23,15 @@ pub(crate) fn take_over(mut held: Held, stay: bool, mut tell: impl FnMut(&Outcom
         Err(error) => return held.give_up(format!("cannot read /proc: {error}")),
     };
     let mut teardown = Teardown::new(proc, held.leaf.take(), Scope::Children);
-    match held.noted_leader() {
+    let noted = held.noted_leader();
+    match noted {
         // What was noted is our init, whose end by our hand is the leader's.
-        Some(pid) if held.level == Level::Pidns => teardown.kept_by(pid),
-        Some(pid) => teardown.lead_by(Leader { pid, session: held.setup.session }),
+        Some((pid, _)) if held.level == Level::Pidns => teardown.kept_by(pid),
+        Some((pid, _)) => teardown.lead_by(Leader { pid, session: held.session_of(pid) }),
         None => {}
+    }
+    if let (Some(desk), Some((_, true))) = (&mut held.desk, noted) {
+        desk.inherit();
     }
     if held.setup.spec.report.is_some() {
         teardown.want_details();
@@ -36,13 +40,13 @@ pub(crate) fn take_over(mut held: Held, stay: bool, mut tell: impl FnMut(&Outcom
     let mut host = Takeover::new(held.ladder(), stay);
     host.told = Some(Box::new(|findings: &Findings| {
         let report = held.report(Cause::Supervisor, None, None, findings.clone());
-        tell(&conclude(&held.setup, &report));
+        tell(&held.conclude(&report));
     }));
     let findings = drive(&mut teardown, Phase::Running, &mut host, &mut resources);
     drop(host);
     let exit = teardown.leader_exit().map(Status::from);
     let report = held.report(Cause::Supervisor, exit, None, findings);
-    conclude(&held.setup, &report)
+    held.conclude(&report)
 }
 
 /// Is told once when the end takes longer than the patience.

@@ -64,9 +64,48 @@ pub(crate) struct RunArgs {
     /// How the processes of the sandbox are known.
     #[arg(long, value_enum, value_name = "LEVEL", default_value = "auto")]
     pub(crate) contain: Contain,
-    /// What happens when the caller dies.
+    /// Go on without the caller: print the id once CMD runs, and keep its output for `penfold logs`.
+    #[arg(short, long)]
+    pub(crate) detach: bool,
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = value::duration,
+        allow_hyphen_values = true,
+        requires = "detach",
+        help = "End a detached sandbox after this time, unless `penfold extend` renews it"
+    )]
+    pub(crate) ttl: Option<Duration>,
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = value::duration,
+        allow_hyphen_values = true,
+        requires = "detach",
+        help = "End a detached sandbox that had no output and no exec for this time"
+    )]
+    pub(crate) idle_timeout: Option<Duration>,
+    /// Forget a detached sandbox when it ends, with its log and exit code.
+    #[arg(long, requires = "detach")]
+    pub(crate) rm: bool,
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_parser = value::size,
+        default_value = "64M",
+        help = "How much output of a detached sandbox is kept; the oldest goes first"
+    )]
+    pub(crate) log_size: u64,
+    #[arg(
+        long,
+        value_enum,
+        value_name = "ACT",
+        help = "What happens when the caller dies; kill, unless --detach, then keep"
+    )]
+    pub(crate) on_owner_exit: Option<OnOwnerExit>,
+    /// What happens to a detached sandbox when its supervisor is killed.
     #[arg(long, value_enum, value_name = "ACT", default_value = "kill")]
-    pub(crate) on_owner_exit: OnOwnerExit,
+    pub(crate) on_supervisor_exit: OnSupervisorExit,
     /// Exit with the command's code even when a time limit ended it.
     #[arg(long)]
     pub(crate) preserve_status: bool,
@@ -129,5 +168,14 @@ pub(crate) enum OnOwnerExit {
     /// End it politely first.
     Stop,
     /// Leave it running until it ends by itself.
+    Keep,
+}
+
+/// What the death of the supervisor does to a detached sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnSupervisorExit {
+    /// End it at once.
+    Kill,
+    /// Let it go on under another supervisor.
     Keep,
 }

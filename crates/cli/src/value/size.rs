@@ -31,6 +31,7 @@ pub(crate) fn size(given: &str) -> Result<u64, Invalid> {
 }
 
 /// Shows a size exactly, in the largest unit that divides it.
+#[cfg_attr(not(test), allow(dead_code, reason = "for messages that name a size"))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes(pub(crate) u64);
 

@@ -1,0 +1,383 @@
+//! From a word to a sandbox: by its id, by a unique prefix of it, or by its name.
+//!
+//! A sandbox whose record is gone is found too, by what it leaves on the host: its leaf, its supervisor's socket, and,
+//! for a word that nothing else answers to, its marker. What belongs to another state root is never found.
+//!
+//! Nothing that a user types touches a path before it was seen to be an id or a name.
+
+pub(crate) mod traces;
+
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use penfold_process::Pid;
+
+use crate::abilities::sentence;
+use crate::files::Files;
+use crate::id::Id;
+use crate::names;
+use crate::record::{Intent, Registry, StateError};
+use traces::{Home, Label};
+
+/// A sandbox that was found, by its record or by what it left.
+#[derive(Debug)]
+pub struct Known {
+    /// Its id, as shown.
+    pub id: String,
+    /// Its name, if it is known to have one.
+    pub name: Option<String>,
+    /// Its record; none when that is gone or cannot be opened.
+    pub record: Option<Files>,
+    /// Its leaf as far as it is known; it may be gone.
+    pub leaf: Option<PathBuf>,
+    /// Whether it is known to belong to this state root. What is not is listed, and ended only when it is named.
+    pub claimed: bool,
+    /// What was meant to be, from its record, else from its leaf.
+    pub intent: Option<Intent>,
+    /// What is wrong with its record, a sentence each.
+    pub damage: Vec<String>,
+}
+
+impl Known {
+    /// Which life of the leaf this is: two that differ are not the same sandbox, whatever their names.
+    pub fn generation(&self) -> Option<u64> {
+        let leaf = self.leaf.as_ref()?;
+        rustix::fs::lstat(leaf).ok().map(|stat| stat.st_ino)
+    }
+}
+
+/// One of the sandboxes that a word may mean.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its id, as shown.
+    pub id: String,
+    /// Its name, if it is known to have one.
+    pub name: Option<String>,
+}
+
+impl std::fmt::Display for Candidate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({})", self.id, self.name.as_deref().unwrap_or("-"))
+    }
+}
+
+/// Why a word does not mean one sandbox.
+#[derive(Debug, thiserror::Error)]
+pub enum ResolveError {
+    /// None has this id or name.
+    #[error("no sandbox is called `{word}`")]
+    NotFound {
+        /// The word.
+        word: String,
+    },
+    /// More than one has.
+    #[error("`{word}` matches {} sandboxes: {}", candidates.len(), listed(candidates))]
+    Ambiguous {
+        /// The word.
+        word: String,
+        /// Which.
+        candidates: Vec<Candidate>,
+    },
+    /// None was found, and not all of them could be looked at.
+    #[error("cannot tell which sandbox `{word}` is: {why}")]
+    Unreadable {
+        /// The word.
+        word: String,
+        /// What stood in the way.
+        why: String,
+    },
+}
+
+fn listed(candidates: &[Candidate]) -> String {
+    candidates.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Finds the sandboxes of one state root. What it has once looked at it remembers: make a new one to look again.
+#[derive(Debug)]
+pub struct Finder {
+    root: PathBuf,
+    registry: Result<Option<Registry>, StateError>,
+    leaves: OnceCell<HashMap<String, PathBuf>>,
+    sockets: OnceCell<HashMap<String, PathBuf>>,
+    marked: OnceCell<HashMap<String, Vec<Pid>>>,
+}
+
+/// A sandbox as far as it is needed to compare it with a word.
+struct Entry {
+    candidate: Candidate,
+    living: bool,
+}
+
+impl Finder {
+    /// Finds sandboxes with records below `root`, which need not be there.
+    pub fn new(root: &Path) -> Finder {
+        Finder {
+            root: root.to_owned(),
+            registry: Registry::open_existing(root),
+            leaves: OnceCell::new(),
+            sockets: OnceCell::new(),
+            marked: OnceCell::new(),
+        }
+    }
+
+    /// Why no records can be read, if none can.
+    pub fn blocked(&self) -> Option<&StateError> {
+        self.registry.as_ref().err()
+    }
+
+    /// The records, if there are any.
+    pub(crate) fn registry(&self) -> Option<&Registry> {
+        self.registry.as_ref().ok().and_then(Option::as_ref)
+    }
+
+    /// Finds what a word means: a whole id, the name of a sandbox that lives, the name of one that has ended, or the
+    /// beginning of an id.
+    ///
+    /// # Errors
+    /// When that is no sandbox or more than one.
+    pub fn resolve(&self, word: &str) -> Result<Known, ResolveError> {
+        let not_found = || ResolveError::NotFound { word: word.to_owned() };
+        if Id::is_short(word)
+            && let Some(known) = self.by_id(word).or_else(|| self.by_marker(word))
+        {
+            return Ok(known);
+        }
+        if !names::is_name(word) {
+            return Err(not_found());
+        }
+        if let Some(known) = self.by_held_name(word) {
+            return Ok(known);
+        }
+        let entries = self.entries(word).map_err(|error| self.unreadable(word, &sentence(&error)))?;
+        let named = |entry: &&Entry| entry.candidate.name.as_deref() == Some(word);
+        let mut found: Vec<Candidate> = entries
+            .iter()
+            .filter(named)
+            .filter(|entry| entry.living)
+            .map(|entry| entry.candidate.clone())
+            .collect();
+        if found.is_empty() {
+            found = entries
+                .iter()
+                .filter(|entry| named(entry) || is_prefix(word, &entry.candidate.id))
+                .map(|entry| entry.candidate.clone())
+                .collect();
+        }
+        if found.is_empty() {
+            found = self.marked_with(word);
+        }
+        found.sort_unstable_by(|one, other| one.id.cmp(&other.id));
+        match found.as_slice() {
+            [] => Err(self.blocked().map_or_else(not_found, |error| self.unreadable(word, &sentence(error)))),
+            [one] => self.by_id(&one.id).or_else(|| self.by_marker(&one.id)).ok_or_else(not_found),
+            _ => Err(ResolveError::Ambiguous { word: word.to_owned(), candidates: found }),
+        }
+    }
+
+    /// Finds all that have a record or left something but a marker, in no order.
+    ///
+    /// # Errors
+    /// When the records cannot be read.
+    pub fn all(&self) -> io::Result<Vec<Known>> {
+        if let Some(error) = self.blocked() {
+            return Err(io::Error::other(sentence(error)));
+        }
+        // What has a record has it before it has a leaf, so that who comes later is seen in one of the two.
+        let traces = self.traces();
+        let mut found: Vec<Known> = self.record_names()?.iter().filter_map(|id| self.by_id(id)).collect();
+        let unrecorded = traces.iter().filter(|id| self.is_unrecorded(id));
+        found.extend(unrecorded.filter_map(|id| self.by_id(id)));
+        Ok(found)
+    }
+
+    fn unreadable(&self, word: &str, why: &str) -> ResolveError {
+        let why = format!("{why} (below `{}`)", self.root.display());
+        ResolveError::Unreadable { word: word.to_owned(), why }
+    }
+
+    fn record_names(&self) -> io::Result<Vec<String>> {
+        self.registry().map_or_else(|| Ok(Vec::new()), Registry::names)
+    }
+
+    fn is_unrecorded(&self, id: &str) -> bool {
+        !self.registry().is_some_and(|registry| registry.holds(id))
+    }
+
+    /// The sandbox with this whole id, by its record, its leaf or its supervisor's socket.
+    fn by_id(&self, id: &str) -> Option<Known> {
+        let mut damage = Vec::new();
+        let mut record = match self.registry().map(|registry| registry.look(id)) {
+            Some(Ok(files)) => files,
+            Some(Err(error)) => {
+                damage.push(sentence(&error));
+                None
+            }
+            None => None,
+        };
+        let mut intent = record.as_ref().map(own_intent).transpose().unwrap_or_else(|error| {
+            damage.push(missing_or(crate::record::INTENT, &error));
+            None
+        });
+        if intent.is_none() && record.as_ref().is_some_and(is_bare) {
+            record = None;
+            damage.clear();
+        }
+        let known = record.is_some() || !damage.is_empty();
+        let leaf = match &intent {
+            Some(intent) => self.leaf_of(id, intent),
+            None => self.leaves().get(id).cloned(),
+        };
+        let mut claimed = true;
+        if intent.is_none() {
+            let label = leaf.as_ref().map(|leaf| traces::label(leaf, id)).unwrap_or_default();
+            let home = if known { Home::Here } else { self.home(id, leaf.as_deref(), &label, &[]) };
+            if home == Home::Elsewhere || !(known || leaf.is_some() || self.has_socket(id)) {
+                return None;
+            }
+            claimed = home == Home::Here;
+            intent = label.intent;
+        }
+        let name = intent.as_ref().and_then(|intent| intent.name.clone());
+        Some(Known { id: id.to_owned(), name, record, leaf, claimed, intent, damage })
+    }
+
+    /// Where its leaf is: as the record says, if that can be believed.
+    fn leaf_of(&self, id: &str, intent: &Intent) -> Option<PathBuf> {
+        let usual = |path: &PathBuf| traces::id_in_name(path).as_deref() == Some(id);
+        match &intent.leaf {
+            Some(leaf) if usual(leaf) => Some(leaf.clone()),
+            Some(_) => self.leaves().get(id).cloned(),
+            None => None,
+        }
+    }
+
+    /// The sandbox of which only processes with its marker are left.
+    fn by_marker(&self, id: &str) -> Option<Known> {
+        let pids = self.marked().get(id)?;
+        let home = self.home(id, None, &Label::default(), pids);
+        (home != Home::Elsewhere).then(|| Known {
+            id: id.to_owned(),
+            name: None,
+            record: None,
+            leaf: None,
+            claimed: home == Home::Here,
+            intent: None,
+            damage: Vec::new(),
+        })
+    }
+
+    fn marked_with(&self, word: &str) -> Vec<Candidate> {
+        if !is_prefix_like(word) {
+            return Vec::new();
+        }
+        let ids = self.marked().keys().filter(|id| is_prefix(word, id));
+        ids.filter_map(|id| self.by_marker(id)).map(|known| Candidate { id: known.id, name: None }).collect()
+    }
+
+    /// The quick way to the sandbox that has a name and lives. Whoever holds the name must not contradict its record.
+    fn by_held_name(&self, word: &str) -> Option<Known> {
+        let id = names::holder(&self.root, word).ok()??;
+        let known = self.by_id(&id)?;
+        if known.intent.as_ref().is_some_and(|intent| intent.name.as_deref() != Some(word)) {
+            return None;
+        }
+        Some(Known { name: Some(word.to_owned()), ..known })
+    }
+
+    /// All sandboxes, those without a record too; `living` is filled in for those that are called `word`.
+    fn entries(&self, word: &str) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        let traces = self.traces();
+        for id in self.record_names()? {
+            if let Some(Known { name, record, .. }) = self.by_id(&id) {
+                let living = name.as_deref() == Some(word) && record.as_ref().is_none_or(may_live);
+                entries.push(Entry { candidate: Candidate { id, name }, living });
+            }
+        }
+        for id in traces.into_iter().filter(|id| self.is_unrecorded(id)) {
+            if let Some(known) = self.by_id(&id) {
+                entries.push(Entry { candidate: Candidate { id, name: known.name }, living: true });
+            }
+        }
+        Ok(entries)
+    }
+
+    /// The ids of all leaves and of the sockets below this state root.
+    fn traces(&self) -> Vec<String> {
+        let sockets = self.sockets().keys().filter(|id| self.has_socket(id));
+        let mut ids: Vec<String> = self.leaves().keys().chain(sockets).cloned().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
+    /// Below which state root a sandbox without a record here has its own.
+    fn home(&self, id: &str, leaf: Option<&Path>, label: &Label, marked: &[Pid]) -> Home {
+        let members = || leaf.and_then(traces::members).map(|(_, pids)| pids).unwrap_or_default();
+        let held = || members().iter().chain(marked).find_map(|&pid| traces::held_below(pid, id));
+        let root = self.sockets().get(id).cloned().or_else(|| label.root.clone()).or_else(held);
+        match root {
+            Some(root) if traces::is_same_root(&root, &self.root) => Home::Here,
+            Some(_) => Home::Elsewhere,
+            None => Home::Unknown,
+        }
+    }
+
+    /// Whether a supervisor of this sandbox listens below this state root.
+    pub(crate) fn has_socket(&self, id: &str) -> bool {
+        self.sockets().get(id).is_some_and(|root| traces::is_same_root(root, &self.root))
+    }
+
+    /// The leaves of this user; none when they cannot be seen.
+    pub(crate) fn leaves(&self) -> &HashMap<String, PathBuf> {
+        self.leaves.get_or_init(|| traces::leaves().unwrap_or_default())
+    }
+
+    fn sockets(&self) -> &HashMap<String, PathBuf> {
+        self.sockets.get_or_init(|| traces::sockets().unwrap_or_default())
+    }
+
+    /// Who carries a marker: a look at all processes of the host.
+    pub(crate) fn marked(&self) -> &HashMap<String, Vec<Pid>> {
+        self.marked.get_or_init(|| traces::marked().unwrap_or_default())
+    }
+}
+
+/// What was meant to be, if the record speaks of its own sandbox.
+pub(crate) fn own_intent(files: &Files) -> io::Result<Intent> {
+    let intent = files.intent()?;
+    if intent.id.short() == files.name() {
+        Ok(intent)
+    } else {
+        Err(io::Error::other(format!("it speaks of another sandbox, {}", intent.id)))
+    }
+}
+
+/// What is wrong with a file of a record.
+pub(crate) fn missing_or(file: &str, error: &io::Error) -> String {
+    if error.kind() == io::ErrorKind::NotFound {
+        format!("{file}: it is missing")
+    } else {
+        format!("{file}: {error}")
+    }
+}
+
+/// Whether there is nothing in a record: it is just being made or removed.
+fn is_bare(files: &Files) -> bool {
+    crate::clear::entries(files.dir()).is_ok_and(|entries| entries.is_empty())
+}
+
+/// Whether a sandbox is not known to have ended.
+fn may_live(files: &Files) -> bool {
+    files.is_looked_after().unwrap_or(true) || !files.has_ended()
+}
+
+fn is_prefix_like(word: &str) -> bool {
+    (1..=12).contains(&word.len()) && word.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+fn is_prefix(word: &str, id: &str) -> bool {
+    is_prefix_like(word) && id.starts_with(word)
+}

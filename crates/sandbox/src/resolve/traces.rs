@@ -1,0 +1,230 @@
+//! What a sandbox leaves on the host whatever becomes of its record: its leaf, its supervisor's socket, its marker.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use penfold_cgroup::{Leaf, mountinfo};
+use penfold_process::{Evidence, Pid, ProcFs};
+use penfold_teardown::MARKER;
+
+use crate::id::Id;
+use crate::record::Intent;
+
+/// How many cgroups are looked at.
+const MOST_CGROUPS: usize = 100_000;
+/// The attribute of a leaf in which a detached sandbox says who it is.
+const LABEL: &str = "user.penfold";
+/// Deeper than any tree that a host holds.
+const MOST_ANCESTORS: usize = 10_000;
+
+/// Below which state root a sandbox has its record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// The one that is asked about.
+    Here,
+    /// Another one: it is none of ours to show or to end.
+    Elsewhere,
+    /// That cannot be told.
+    Unknown,
+}
+
+/// The leaves of this user by the ids in their names.
+pub(crate) fn leaves() -> io::Result<HashMap<String, PathBuf>> {
+    let text = std::fs::read("/proc/self/mountinfo")?;
+    let mounts = mountinfo::parse(&text).map_err(io::Error::other)?;
+    let user = rustix::process::geteuid().as_raw();
+    let mut queue: Vec<PathBuf> = mounts
+        .into_iter()
+        .filter(|mount| mount.fs_type == "cgroup2")
+        .map(|mount| mount.mount_point)
+        .collect();
+    let mut mounted: Vec<(u64, u64)> = Vec::new();
+    queue.retain(|mount| {
+        // One hierarchy may be mounted in several places.
+        let Ok(meta) = std::fs::symlink_metadata(mount) else { return false };
+        let key = (meta.dev(), meta.ino());
+        let fresh = !mounted.contains(&key);
+        mounted.push(key);
+        fresh
+    });
+    let mut found = HashMap::new();
+    let mut seen = 0;
+    while let Some(path) = queue.pop() {
+        seen += 1;
+        let Ok(meta) = std::fs::symlink_metadata(&path) else { continue };
+        if seen > MOST_CGROUPS {
+            return Err(io::Error::other(format!("more than {MOST_CGROUPS} cgroups")));
+        }
+        // The kernel counts the cgroups below in the links of the directory.
+        if meta.nlink() > 2
+            && let Ok(entries) = std::fs::read_dir(&path)
+        {
+            let below = entries.filter_map(Result::ok);
+            queue.extend(
+                below
+                    .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+                    .map(|entry| entry.path()),
+            );
+        }
+        if let Some(id) = id_in_name(&path).filter(|_| meta.uid() == user) {
+            found.insert(id, path);
+        }
+    }
+    Ok(found)
+}
+
+/// The id in a name of the form `penfold-<id>`.
+pub(crate) fn id_in_name(path: &Path) -> Option<String> {
+    let id = path.file_name()?.to_str()?.strip_prefix("penfold-")?;
+    Id::is_short(id).then(|| id.to_owned())
+}
+
+/// What a leaf says of its sandbox; `Intent` and the state root, where it has them.
+#[derive(Debug, Default)]
+pub(crate) struct Label {
+    pub(crate) intent: Option<Intent>,
+    pub(crate) root: Option<PathBuf>,
+}
+
+/// Reads the attribute of a leaf; nothing when there is none, or it speaks of another sandbox.
+pub(crate) fn label(leaf: &Path, id: &str) -> Label {
+    let mut text = vec![0_u8; 64 * 1024];
+    let Ok(length) = rustix::fs::lgetxattr(leaf, LABEL, &mut text) else { return Label::default() };
+    let value: serde_json::Value =
+        serde_json::from_slice(text.get(..length).unwrap_or_default()).unwrap_or_default();
+    let root = value.pointer("/detached/root").and_then(|root| root.as_str()).map(PathBuf::from);
+    let intent = serde_json::from_value::<Intent>(value).ok().filter(|intent| intent.id.short() == id);
+    Label { root: root.filter(|_| intent.is_some()), intent }
+}
+
+/// The control sockets that are listened on: the ids, and the state roots that their paths are below.
+pub(crate) fn sockets() -> io::Result<HashMap<String, PathBuf>> {
+    let text = std::fs::read("/proc/net/unix")?;
+    Ok(text.split(|&byte| byte == b'\n').filter_map(socket).collect())
+}
+
+/// Reads a line of `/proc/net/unix`: the path is all after the seventh word.
+fn socket(line: &[u8]) -> Option<(String, PathBuf)> {
+    let start = line.windows(2).position(|pair| pair == b" /")? + 1;
+    let path = Path::new(std::ffi::OsStr::from_bytes(line.get(start..)?));
+    if path.file_name()? != "control.sock" {
+        return None;
+    }
+    let record = path.parent()?;
+    let id = record.file_name()?.to_str().filter(|id| Id::is_short(id))?;
+    let sandboxes =
+        record.parent().filter(|path| path.file_name().is_some_and(|name| name == "sandboxes"))?;
+    Some((id.to_owned(), sandboxes.parent()?.to_owned()))
+}
+
+/// The processes of this user that carry a marker, by each id that it names.
+pub(crate) fn marked() -> io::Result<HashMap<String, Vec<Pid>>> {
+    let user = rustix::process::geteuid().as_raw();
+    let mut proc = ProcFs::open()?;
+    let mut pids = Vec::new();
+    let _ = proc.scan(|stat| {
+        if !stat.is_kernel_thread() && !stat.is_dead() && stat.pid != rustix::process::getpid() {
+            pids.push(stat.pid);
+        }
+    })?;
+    let mut found: HashMap<String, Vec<Pid>> = HashMap::new();
+    for pid in pids {
+        for id in marks(&mut proc, pid) {
+            let owner = std::fs::metadata(format!("/proc/{}", pid.as_raw_pid())).map(|meta| meta.uid());
+            if owner.is_ok_and(|owner| owner == user) {
+                found.entry(id).or_default().push(pid);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn marks(proc: &mut ProcFs, pid: Pid) -> Vec<String> {
+    let value = RefCell::new(Vec::new());
+    let found = proc.environ_has(pid, MARKER.as_bytes(), |marker| {
+        value.borrow_mut().extend_from_slice(marker);
+        true
+    });
+    if found != Evidence::Yes {
+        return Vec::new();
+    }
+    let value = value.into_inner();
+    let ids = value.split(|&byte| byte == b':').filter_map(|id| std::str::from_utf8(id).ok());
+    ids.filter(|id| Id::is_short(id)).map(str::to_owned).collect()
+}
+
+/// The processes in a leaf and whether there are any; none when it is gone.
+pub(crate) fn members(path: &Path) -> Option<(bool, Vec<Pid>)> {
+    // Unknown means alive.
+    let Ok(leaf) = Leaf::open(path) else { return Some((true, Vec::new())) };
+    let leaf = leaf?;
+    let mut pids = Vec::new();
+    let _ = leaf.processes(&mut pids);
+    Some((leaf.populated().unwrap_or(true), pids))
+}
+
+/// The state root below which one of the ancestors of a member holds the record of sandbox `id`, even when the record
+/// was deleted: supervisors are ancestors of all members while they live.
+pub(crate) fn held_below(member: Pid, id: &str) -> Option<PathBuf> {
+    let mut proc = ProcFs::open().ok()?;
+    let mut next = proc.stat(member).ok()??.parent;
+    for _ in 0..MOST_ANCESTORS {
+        let pid = next?;
+        if let Some(root) = holds(pid, id) {
+            return Some(root);
+        }
+        next = proc.stat(pid).ok()??.parent;
+    }
+    None
+}
+
+fn holds(pid: Pid, id: &str) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_pid())).ok()?;
+    entries.filter_map(Result::ok).find_map(|entry| {
+        let target = std::fs::read_link(entry.path()).ok()?;
+        let bytes = target.as_os_str().as_bytes();
+        let bytes = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);
+        let record = Path::new(std::ffi::OsStr::from_bytes(bytes));
+        let sandboxes = record.parent().filter(|_| record.file_name().is_some_and(|name| name == id))?;
+        let root =
+            sandboxes.parent().filter(|_| sandboxes.file_name().is_some_and(|name| name == "sandboxes"))?;
+        Some(root.to_owned())
+    })
+}
+
+/// Whether two paths mean one state root, which may be gone.
+pub(crate) fn is_same_root(one: &Path, other: &Path) -> bool {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let file = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    absolute(one) == absolute(other) || file(one).is_some_and(|one| Some(one) == file(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_of_supervisors_are_told_from_others() {
+        let head = "0000000000000000: 00000002 00000000 00010000 0005 01 4711 ";
+        let of = |path: &str| socket(format!("{head}{path}").as_bytes());
+        assert_eq!(
+            of("/run/pen fold/sandboxes/3f9a1c2b7d04/control.sock"),
+            Some(("3f9a1c2b7d04".to_owned(), PathBuf::from("/run/pen fold")))
+        );
+        for path in [
+            "",
+            "@/run/sandboxes/3f9a1c2b7d04/control.sock",
+            "/run/sandboxes/../control.sock",
+            "/run/sandboxes/3f9a1c2b7d0/control.sock",
+            "/run/records/3f9a1c2b7d04/control.sock",
+            "/control.sock",
+            "/",
+        ] {
+            assert_eq!(of(path), None, "{path}");
+        }
+    }
+}

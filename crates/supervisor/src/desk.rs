@@ -1,0 +1,329 @@
+//! Where a detached sandbox is asked and answers: its control socket, its output, its files.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use penfold_process::ProcessId;
+use penfold_sandbox::log::{PipeState, Stream, Writer};
+use penfold_sandbox::record::{Record, SCHEMA};
+use penfold_sandbox::state::{Exited, State, Word, now_ms};
+use penfold_sandbox::{Detach, Files, Report, Status};
+use penfold_sys::launch::{Apart, Program};
+use penfold_teardown::{Cause, Level, Resource};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::pipe::PipeFlags;
+
+use crate::wire::{self, Answer, PROTOCOL, Received, Request};
+
+/// The file name of the control socket.
+const SOCKET: &str = "control.sock";
+/// How many may wait to be let in.
+const BACKLOG: i32 = 64;
+/// How many are let in at a time; nobody needs more, and descriptors are few.
+const CLIENTS: usize = 256;
+/// The longest path that fits a `sockaddr_un`, unix(7).
+const LONGEST: usize = 107;
+
+/// What a detached sandbox has besides what every sandbox has.
+pub(crate) struct Desk {
+    files: Files,
+    id: String,
+    listener: OwnedFd,
+    clients: Vec<Client>,
+    /// The number of the next client.
+    next: u64,
+    /// None where the other process writes it.
+    log: Option<Writer>,
+    log_limit: u64,
+    pipes: Vec<(Stream, OwnedFd)>,
+    /// The ends that the command gets; gone once it has them.
+    given: Option<(OwnedFd, OwnedFd)>,
+    lease: Option<Instant>,
+    expires_at_ms: Option<u64>,
+    idle: Option<Duration>,
+    active: Instant,
+    supervisors: Vec<ProcessId>,
+    leader: Option<ProcessId>,
+    started_at_ms: u64,
+    kept: Rc<Cell<bool>>,
+    remove: bool,
+}
+
+struct Client {
+    number: u64,
+    socket: OwnedFd,
+}
+
+/// What a client said.
+pub(crate) struct Said {
+    pub(crate) client: u64,
+    pub(crate) request: Request,
+}
+
+/// The record of a sandbox, which stays when a detached one has run.
+pub(crate) struct KeptRecord {
+    record: Record,
+    kept: Rc<Cell<bool>>,
+}
+
+impl Resource for KeptRecord {
+    fn describe(&self) -> String {
+        self.record.describe()
+    }
+
+    fn release(&mut self, forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        if self.kept.get() { Ok(()) } else { self.record.release(forced) }
+    }
+}
+
+impl Desk {
+    /// Makes the socket, the log and the pipes, before anything is started.
+    pub(crate) fn open(record: &Record, detach: &Detach) -> io::Result<Desk> {
+        let files = record.files().try_clone()?;
+        let listener = listen(files.dir(), files.path())?;
+        let log = Writer::create(files.dir(), detach.log_limit).map_err(io::Error::other)?;
+        let (out, out_given) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        let (err, err_given) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        for pipe in [&out, &err] {
+            rustix::io::ioctl_fionbio(pipe, true)?;
+        }
+        let now = Instant::now();
+        Ok(Desk {
+            id: files.name().to_owned(),
+            files,
+            listener,
+            clients: Vec::new(),
+            next: 1,
+            log: Some(log),
+            log_limit: detach.log_limit,
+            pipes: vec![(Stream::Stdout, out), (Stream::Stderr, err)],
+            given: Some((out_given, err_given)),
+            lease: detach.ttl.and_then(|ttl| now.checked_add(ttl)),
+            expires_at_ms: detach.ttl.map(|ttl| now_ms().saturating_add(millis(ttl))),
+            idle: detach.idle,
+            active: now,
+            supervisors: Vec::new(),
+            leader: None,
+            started_at_ms: now_ms(),
+            kept: Rc::new(Cell::new(false)),
+            remove: detach.remove,
+        })
+    }
+
+    /// The record as a resource: it goes only if the command never ran, or if that was wanted.
+    pub(crate) fn keep(&self, record: Record) -> KeptRecord {
+        KeptRecord { record, kept: Rc::clone(&self.kept) }
+    }
+
+    /// Gives the command a session of its own, nothing to read, and the log to write to.
+    pub(crate) fn equip(&mut self, program: &mut Program) -> io::Result<()> {
+        if let Some((output, error)) = self.given.take() {
+            let input = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+            program.apart(Apart { input, output, error, terminal: false });
+        }
+        Ok(())
+    }
+
+    /// The command runs: from now on the record stays.
+    pub(crate) fn has_run(&mut self) {
+        self.kept.set(!self.remove);
+        self.given = None;
+    }
+
+    /// Leaves the output to the supervisor, which has copies of all this.
+    pub(crate) fn let_go(&mut self) {
+        self.given = None;
+        self.log = None;
+    }
+
+    /// Goes on in the place of a supervisor that was killed. A log that cannot be gone on with ends where it is.
+    pub(crate) fn inherit(&mut self) {
+        self.log = Writer::reopen(self.files.dir(), self.log_limit).ok();
+        self.active = Instant::now();
+        self.has_run();
+    }
+
+    /// Whether it is written already how the command ended, or that cannot be told.
+    pub(crate) fn has_exited(&self) -> bool {
+        !matches!(self.files.exited(), Ok(None))
+    }
+
+    /// Names the processes that look after the sandbox, and the first one in it.
+    pub(crate) fn looked_after_by(&mut self, supervisors: Vec<ProcessId>, leader: Option<ProcessId>) {
+        self.supervisors = supervisors;
+        self.leader = leader;
+    }
+
+    /// Writes down how things stand. A host without room for it keeps the old word; nothing depends on it.
+    pub(crate) fn say(&self, word: Word, level: Level, missing: &[String]) {
+        let state = State {
+            schema: SCHEMA,
+            word,
+            supervisors: self.supervisors.clone(),
+            leader: self.leader,
+            level,
+            started_at_ms: self.started_at_ms,
+            expires_at_ms: self.expires_at_ms,
+            execs: Vec::new(),
+            missing: missing.to_vec(),
+        };
+        let _ = self.files.write_state(&state);
+    }
+
+    /// Renews the lease, or ends it.
+    pub(crate) fn extend(&mut self, ms: u64) {
+        let lease = (ms > 0).then(|| Duration::from_millis(ms));
+        self.lease = lease.and_then(|lease| Instant::now().checked_add(lease));
+        self.expires_at_ms = lease.map(|lease| now_ms().saturating_add(millis(lease)));
+    }
+
+    /// When something is due, and why the sandbox would end then.
+    pub(crate) fn due(&self) -> Option<(Instant, Cause)> {
+        let idle = self.idle.and_then(|idle| self.active.checked_add(idle)).map(|at| (at, Cause::Idle));
+        let lease = self.lease.map(|at| (at, Cause::Ttl));
+        [idle, lease].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    /// The sandbox is being ended: nothing is due any more.
+    pub(crate) fn ends(&mut self) {
+        self.lease = None;
+        self.idle = None;
+    }
+
+    /// What to poll; [`Desk::serve`] takes the answers in the same order.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let clients = self.clients.iter().map(|client| client.socket.as_fd());
+        let pipes = self.pipes.iter().map(|(_, pipe)| pipe.as_fd());
+        std::iter::once(self.listener.as_fd())
+            .chain(clients)
+            .chain(pipes)
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+    }
+
+    /// Lets clients in, hears them, moves output into the log.
+    pub(crate) fn serve(&mut self, ready: &[bool]) -> Vec<Said> {
+        let is_ready = |index: usize| ready.get(index).copied().unwrap_or(false);
+        let (clients, pipes) = (self.clients.len(), self.pipes.len());
+        for index in (0..pipes).rev().filter(|index| is_ready(1 + clients + index)) {
+            self.drain(index);
+        }
+        let mut said = Vec::new();
+        for index in (0..clients).rev().filter(|index| is_ready(1 + index)) {
+            self.hear(index, &mut said);
+        }
+        if is_ready(0) {
+            self.let_in();
+        }
+        said
+    }
+
+    fn drain(&mut self, index: usize) {
+        let (Some((stream, pipe)), Some(log)) = (self.pipes.get(index), &mut self.log) else { return };
+        self.active = Instant::now();
+        match log.drain(*stream, pipe.as_fd()) {
+            Ok(drained) if drained.state != PipeState::End => {}
+            _ => {
+                self.pipes.swap_remove(index);
+            }
+        }
+    }
+
+    fn hear(&mut self, index: usize, said: &mut Vec<Said>) {
+        let Some(client) = self.clients.get(index) else { return };
+        let number = client.number;
+        match wire::receive(&client.socket) {
+            Ok(Received::Message(request)) => said.push(Said { client: number, request }),
+            Ok(Received::Nothing) => {
+                let reason = format!("this supervisor (protocol {PROTOCOL}) does not know that request");
+                self.answer(number, &Answer::Refused(reason));
+            }
+            Ok(Received::End) | Err(_) => {
+                self.clients.swap_remove(index);
+            }
+        }
+    }
+
+    fn let_in(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        while let Ok(socket) = rustix::net::accept_with(&self.listener, flags) {
+            if self.clients.len() >= CLIENTS || !is_ours(socket.as_fd()) {
+                continue;
+            }
+            let number = self.next;
+            self.next += 1;
+            self.clients.push(Client { number, socket });
+            self.answer(number, &Answer::Hello { protocol: PROTOCOL, id: self.id.clone() });
+        }
+    }
+
+    /// Answers one client. One that does not listen misses it.
+    pub(crate) fn answer(&self, number: u64, answer: &Answer) {
+        if let Some(client) = self.clients.iter().find(|client| client.number == number) {
+            let _ = wire::offer(&client.socket, answer);
+        }
+    }
+
+    /// Tells all clients.
+    pub(crate) fn tell(&self, answer: &Answer) {
+        for client in &self.clients {
+            let _ = wire::offer(&client.socket, answer);
+        }
+    }
+
+    /// Writes down how the command ended, as soon as that is known. What is written already stands.
+    pub(crate) fn write_exited(&self, exit: Option<Status>, cause: Cause) {
+        let _ = self.files.write_exited(&Exited { schema: SCHEMA, exit, cause, at_ms: now_ms() });
+    }
+
+    /// Writes down the end: all output, how the command ended, and last the report, by which the sandbox has ended.
+    pub(crate) fn conclude(&mut self, report: &Report) {
+        if let Some(log) = &mut self.log {
+            for (stream, pipe) in &self.pipes {
+                while log.drain(*stream, pipe.as_fd()).is_ok_and(|drained| drained.state == PipeState::Open) {
+                }
+            }
+        }
+        if !report.findings.verified {
+            return;
+        }
+        self.write_exited(report.exit, report.cause);
+        if let Ok(Some(exited)) = self.files.exited() {
+            let truth = Report { exit: exited.exit, cause: exited.cause, ..report.clone() };
+            let _ = self.files.write_report(&truth);
+        } else {
+            let _ = self.files.write_report(report);
+        }
+        let _ = rustix::fs::unlinkat(self.files.dir(), SOCKET, rustix::fs::AtFlags::empty());
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn listen(dir: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let real = path.join(SOCKET);
+    let address = if real.as_os_str().len() <= LONGEST {
+        SocketAddrUnix::new(&real)?
+    } else {
+        let number = std::os::fd::AsRawFd::as_raw_fd(&dir);
+        SocketAddrUnix::new(format!("/proc/self/fd/{number}/{SOCKET}"))?
+    };
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Whether who connected is the user that the sandbox belongs to, or root.
+fn is_ours(socket: BorrowedFd<'_>) -> bool {
+    rustix::net::sockopt::socket_peercred(socket)
+        .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
+}
