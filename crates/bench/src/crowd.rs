@@ -86,15 +86,15 @@ pub(crate) struct Crowd {
 impl Crowd {
     /// Starts `command`, which has the words of a leader, and waits until all members sleep.
     pub(crate) fn gather(command: &mut Command) -> Result<Crowd, Error> {
-        Self::gather_by(command, Command::spawn)
+        Self::gather_by(command.stderr(Stdio::null()), Command::spawn)
     }
 
-    /// As [`Crowd::gather`], started in a way of its own.
+    /// As [`Crowd::gather`], started in a way of its own and with the standard error that it has.
     pub(crate) fn gather_by(
         command: &mut Command,
         spawn: impl FnOnce(&mut Command) -> io::Result<Child>,
     ) -> Result<Crowd, Error> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let name = command.get_program().to_string_lossy().into_owned();
         let child = spawn(command).map_err(|source| Error::io(format!("cannot run `{name}`"), source))?;
         let mut crowd = Crowd { child, over: false };

@@ -10,12 +10,12 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new<const N: usize>(header: [&str; N]) -> Table {
-        Table { header: header.map(str::to_owned).into(), rows: Vec::new() }
+    pub(crate) fn new<'h>(header: impl IntoIterator<Item = &'h str>) -> Table {
+        Table { header: header.into_iter().map(str::to_owned).collect(), rows: Vec::new() }
     }
 
-    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.into());
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
     }
 
     /// The table, with the columns in line for those who read it as text.

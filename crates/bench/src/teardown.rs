@@ -18,7 +18,9 @@ use crate::{Args, talk, wait};
 /// How many processes, and how many rounds are enough for them.
 const SIZES: [(u32, u32); 5] = [(1, 60), (10, 60), (100, 40), (1000, 14), (4000, 7)];
 const QUICK: [(u32, u32); 3] = [(1, 1), (10, 1), (100, 1)];
-const LEVELS: [&str; 3] = ["cgroup", "subreaper", "pidns"];
+/// What penfold is asked for: at which level, and whether it is to name all that it ended.
+const KINDS: [(&str, bool); 4] =
+    [("cgroup", false), ("cgroup", true), ("subreaper", false), ("pidns", false)];
 /// What the start of a crowd has set in motion comes to rest.
 const REST: Duration = Duration::from_millis(30);
 
@@ -32,11 +34,11 @@ struct Times {
     reaped: Samples,
     /// From the word to the leader until rmdir.
     floor_wall: Samples,
-    levels: [Level; LEVELS.len()],
+    kinds: [Kind; KINDS.len()],
 }
 
 #[derive(Debug, Default)]
-struct Level {
+struct Kind {
     /// The teardown's own time.
     own: Samples,
     /// From the word to the leader until penfold has exited.
@@ -57,9 +59,9 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
             if let Ok(place) = &place {
                 floor_round(tools, place, round, &mut times)?;
             }
-            for (name, level) in LEVELS.iter().zip(&mut times.levels) {
-                if level.skipped.is_none() {
-                    level_round(tools, name, count, level)?;
+            for (asked, kind) in KINDS.into_iter().zip(&mut times.kinds) {
+                if kind.skipped.is_none() {
+                    kind_round(tools, asked, count, kind)?;
                 }
             }
         }
@@ -96,14 +98,23 @@ fn floor_round(tools: &Tools, place: &Path, round: u32, times: &mut Times) -> Re
     Ok(())
 }
 
-fn level_round(tools: &Tools, name: &str, count: u32, level: &mut Level) -> Result<(), Error> {
-    let report = tools.dir().join("report.json");
-    let mut command = tools.run(&["--contain", name, "--report"]);
-    command.arg(&report).arg("--").args(crowd::words(&tools.bench, count, Then::Outlive));
-    let crowd = match Crowd::gather(&mut command) {
+fn kind_round(
+    tools: &Tools,
+    (level, report): (&str, bool),
+    count: u32,
+    kind: &mut Kind,
+) -> Result<(), Error> {
+    let said = tools.dir().join("said");
+    let file = std::fs::File::create(&said).map_err(Error::at("create", &said))?;
+    let mut command = tools.run(&["-v", "--contain", level]);
+    if report {
+        command.arg("--report").arg(tools.dir().join("report.json"));
+    }
+    command.arg("--").args(crowd::words(&tools.bench, count, Then::Outlive)).stderr(file);
+    let crowd = match Crowd::gather_by(&mut command, Command::spawn) {
         Ok(crowd) => crowd,
         Err(error) => {
-            level.skipped = Some(chain(&error));
+            kind.skipped = Some(chain(&error));
             return Ok(());
         }
     };
@@ -113,28 +124,29 @@ fn level_round(tools: &Tools, name: &str, count: u32, level: &mut Level) -> Resu
     let wall = told.elapsed();
     if !status.success() {
         return Err(Error::Failed {
-            program: format!("penfold run --contain {name}"),
+            program: format!("penfold run --contain {level}"),
             status,
             said: String::new(),
         });
     }
-    level.wall.push(wall);
-    level.own.push(took(&report)?);
+    kind.wall.push(wall);
+    let text = std::fs::read_to_string(&said).map_err(Error::at("read", &said))?;
+    kind.own.push(took(&text).ok_or_else(|| Error::odd("penfold did not say how long the teardown took"))?);
     let mut proc = ProcFs::open().map_err(|source| Error::io("cannot open `/proc`", source))?;
     let left = running(&mut proc, &tools.bench)?.len();
     if left > 0 {
-        return Err(Error::odd(format!("penfold run --contain {name} left {left} processes of {count}")));
+        return Err(Error::odd(format!("penfold run --contain {level} left {left} processes of {count}")));
     }
     Ok(())
 }
 
-/// The time that a teardown took, by its report.
-fn took(report: &Path) -> Result<Duration, Error> {
-    let text = std::fs::read(report).map_err(Error::at("read", report))?;
-    let odd = || Error::odd(format!("`{}` is no report of a verified end", report.display()));
-    let value: serde_json::Value = serde_json::from_slice(&text).map_err(|_| odd())?;
-    let micros = value.get("took_us").and_then(serde_json::Value::as_u64);
-    micros.filter(|_| value.get("verified") == Some(&true.into())).map(Duration::from_micros).ok_or_else(odd)
+/// The time that a teardown took, by what `penfold run -v` says of it.
+fn took(said: &str) -> Option<Duration> {
+    let millis: f64 = said.lines().find_map(|line| {
+        let (_, took) = line.split_once(", teardown ")?;
+        took.strip_suffix("ms")?.parse().ok()
+    })?;
+    Duration::try_from_secs_f64(millis / 1000.0).ok()
 }
 
 fn body(all: &[Times], no_floor: Option<String>) -> String {
@@ -142,20 +154,21 @@ fn body(all: &[Times], no_floor: Option<String>) -> String {
         "Milliseconds, p50 (p90). N children of one leader sleep; the leader is told to exit. *Floor*: then \
          `cgroup.kill` is written, `cgroup.events` read every 50 µs until `populated 0`, the directory removed. \
          *Floor, reaped*: until the last of them is reaped as well, which penfold does and the floor leaves to init. \
-         The others are the time that penfold's report gives for the same span, release and verification included, \
-         as multiples of the floor.\n\n",
+         The others are the time that penfold gives for the same span, release and verification included, and its \
+         multiple of the floor. *All named*: with `--report`, for which the name and start time of every process are read.\n\n",
     );
-    let mut own = Table::new(["N", "floor", "floor, reaped", "cgroup", "×", "subreaper", "×", "pidns", "×"]);
-    let mut wall = Table::new(["N", "floor", "cgroup", "×", "subreaper", "×", "pidns", "×"]);
+    let names = ["cgroup", "×", "cgroup, all named", "×", "subreaper", "×", "pidns", "×"];
+    let mut own = Table::new(["N", "floor", "floor, reaped"].into_iter().chain(names));
+    let mut wall = Table::new(["N", "floor"].into_iter().chain(names));
     for times in all {
-        let [cgroup, subreaper, pidns] = &times.levels;
-        let own_of = |level: &Level| (cell(&level.own), ratio(level.own.times(&times.floor)));
-        let wall_of = |level: &Level| (cell(&level.wall), ratio(level.wall.times(&times.floor_wall)));
         let n = times.count.to_string();
-        let ((c, cx), (s, sx), (p, px)) = (own_of(cgroup), own_of(subreaper), own_of(pidns));
-        own.row([n.clone(), cell(&times.floor), cell(&times.reaped), c, cx, s, sx, p, px]);
-        let ((c, cx), (s, sx), (p, px)) = (wall_of(cgroup), wall_of(subreaper), wall_of(pidns));
-        wall.row([n, cell(&times.floor_wall), c, cx, s, sx, p, px]);
+        let cells = |of: fn(&Kind) -> &Samples, floor: &Samples| {
+            let pair = |kind| [cell(of(kind)), ratio(of(kind).times(floor))];
+            times.kinds.iter().flat_map(pair).collect::<Vec<_>>()
+        };
+        let floors = [n.clone(), cell(&times.floor), cell(&times.reaped)];
+        own.row(floors.into_iter().chain(cells(|kind| &kind.own, &times.floor)));
+        wall.row([n, cell(&times.floor_wall)].into_iter().chain(cells(|kind| &kind.wall, &times.floor_wall)));
     }
     text.push_str(&own.markdown());
     text.push_str(
@@ -166,9 +179,9 @@ fn body(all: &[Times], no_floor: Option<String>) -> String {
         unmeasured(&mut text, "the floor", reason);
     }
     for times in all {
-        for (name, level) in LEVELS.iter().zip(&times.levels) {
-            if let Some(reason) = &level.skipped {
-                unmeasured(&mut text, format!("{name} at {}", times.count), reason);
+        for ((level, _), kind) in KINDS.iter().zip(&times.kinds) {
+            if let Some(reason) = &kind.skipped {
+                unmeasured(&mut text, format!("{level} at {}", times.count), reason);
             }
         }
     }
@@ -180,7 +193,7 @@ fn body(all: &[Times], no_floor: Option<String>) -> String {
 fn verdicts(all: &[Times]) -> String {
     let mut text = String::new();
     for times in all {
-        let [cgroup, subreaper, _] = &times.levels;
+        let [cgroup, _, subreaper, _] = &times.kinds;
         let n = times.count;
         if n == 1 {
             let over = cgroup
@@ -218,12 +231,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_of_an_unproved_end_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("report.json");
-        std::fs::write(&path, r#"{"took_us": 1500, "verified": true}"#).unwrap();
-        assert_eq!(took(&path).unwrap(), Duration::from_micros(1500));
-        std::fs::write(&path, r#"{"took_us": 1500, "verified": false}"#).unwrap();
-        took(&path).unwrap_err();
+    fn the_time_of_a_teardown_is_read() {
+        let said = "penfold: 0a1b level cgroup, teardown 1.500ms\npenfold: 0a1b exited with 0\n";
+        assert_eq!(took(said), Some(Duration::from_micros(1500)));
+        assert_eq!(took("penfold: 0a1b exited with 0\n"), None);
     }
 }

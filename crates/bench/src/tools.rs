@@ -42,8 +42,7 @@ impl Tools {
         let volatile = tempfile::Builder::new()
             .prefix("penfold-bench-")
             .permissions(Permissions::from_mode(0o755))
-            .tempdir_in("/run")
-            .or_else(|_| tempfile::tempdir_in(dir.path()))
+            .tempdir_in(memory().unwrap_or_else(|| dir.path()))
             .map_err(|source| Error::io("cannot make a directory for records", source))?;
         Ok(Tools { dir, penfold, volatile, bench })
     }
@@ -70,6 +69,17 @@ impl Tools {
         find(name).map(|path| copy(&path, self.dir())).transpose()
     }
 }
+
+/// Where `/run` is a part of the disk, as on some virtual machines, the shared memory stands for it.
+fn memory() -> Option<&'static Path> {
+    ["/run", "/dev/shm"]
+        .into_iter()
+        .map(Path::new)
+        .find(|place| rustix::fs::statfs(*place).is_ok_and(|fs| fs.f_type == TMPFS_MAGIC))
+}
+
+/// `TMPFS_MAGIC`, linux/magic.h.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 fn copy(program: &Path, dir: &Path) -> Result<PathBuf, Error> {
     let to = dir.join(program.file_name().unwrap_or_default());

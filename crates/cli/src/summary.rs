@@ -28,8 +28,8 @@ pub(crate) fn of(outcome: &Outcome, global: &Global) -> String {
     let mut text = String::new();
     let report = &outcome.report;
     if global.verbose > 0 {
-        let took = human(Duration::from_micros(report.findings.took_us));
-        line(&mut text, &format!("{} level {}, teardown {took}", report.id, report.level));
+        let took = Duration::from_micros(report.findings.took_us).as_secs_f64() * 1000.0;
+        line(&mut text, &format!("{} level {}, teardown {took:.3}ms", report.id, report.level));
         if let Some(weaker) = &report.weaker {
             line(&mut text, &format!("{} no stronger level: {weaker}", report.id));
         }
