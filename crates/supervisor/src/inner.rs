@@ -1,5 +1,6 @@
 //! The inner process, the supervisor: starts the leader, waits, ends the sandbox.
 
+use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -130,6 +131,8 @@ enum Lead {
 /// Looks after the sandbox and exits with 0 once it is gone; returns if it cannot look.
 fn look_after(mut held: Held, signals: SignalFd, outer: Option<OwnedFd>, lead: Lead) {
     let Ok(proc) = held.proc.take().map_or_else(ProcFs::open, Ok) else { return };
+    // The leader is started and does not inherit it: the waits of a teardown are shorter than the usual 50 µs of slack.
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let mut teardown = Teardown::new(proc, held.leaf.take(), Scope::Children);
     if held.setup.spec.report.is_some() {
         teardown.want_details();
