@@ -1,11 +1,13 @@
 //! The loop between the table of [`lifecycle`](crate::lifecycle) and the members.
 
+use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use penfold_sys::child::Exit;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
+use rustix::thread::{current_timer_slack, nanosleep, set_current_timer_slack};
 
 use crate::lifecycle::{Action, Event, Phase, step};
 use crate::members::Teardown;
@@ -141,6 +143,7 @@ impl Drive<'_> {
         self.leader_ended = self.teardown.leader_exit().is_some();
         let mut look_now = true;
         loop {
+            self.let_die();
             let batch = self.teardown.reap().unwrap_or(0);
             let reaped = batch > 0;
             let ended = self.teardown.drop_ended().unwrap_or(false);
@@ -160,7 +163,7 @@ impl Drive<'_> {
             let event = event.or_else(|| self.due.event());
             if batch >= MANY && event.is_none() && self.begun.is_some() {
                 // Each look for the dead passes by all who live: among many, better few looks that find many.
-                let _ = rustix::thread::nanosleep(&BREATH);
+                let _ = nanosleep(&BREATH);
                 continue;
             }
             let event = event.or_else(|| {
@@ -199,6 +202,22 @@ impl Drive<'_> {
                 Action::Release => return self.release(resources),
             }
         }
+    }
+
+    /// Waits while members of a killed leaf are best left alone. Nothing that is asked for meanwhile could do more.
+    fn let_die(&mut self) {
+        let Some(mut pause) = self.teardown.let_die_for() else { return };
+        // The usual 50 µs by which the kernel may be late are as long as a member takes to die.
+        let slack = current_timer_slack().ok().and_then(NonZeroU64::new);
+        let _ = set_current_timer_slack(NonZeroU64::new(1));
+        loop {
+            let _ = Timespec::try_from(pause).map(|pause| nanosleep(&pause));
+            match self.teardown.let_die_for() {
+                Some(next) => pause = next,
+                None => break,
+            }
+        }
+        let _ = set_current_timer_slack(slack);
     }
 
     fn wait(&mut self) -> Option<Event> {

@@ -7,6 +7,7 @@ mod ledger;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
 
 use penfold_cgroup::{KilledLeaf, Leaf};
 use penfold_process::{Pid, ProcFs, Process, ProcessId, Stat};
@@ -87,6 +88,10 @@ pub struct Teardown {
     commands: HashMap<Pid, String>,
     watched: Vec<Process>,
     kills: u32,
+    /// Until when the members of a killed leaf are left to die before they are reaped, and how often it is looked.
+    dying: Option<(Instant, Duration)>,
+    /// Children whose names were read while they were dying.
+    seen: HashMap<Pid, Stat>,
     /// Children that were sent SIGKILL and are not reaped yet.
     killed: HashSet<Pid>,
     /// Something has ended since the last kill.
@@ -116,6 +121,8 @@ impl Teardown {
             commands: HashMap::new(),
             watched: Vec::new(),
             kills: 0,
+            dying: None,
+            seen: HashMap::new(),
             killed: HashSet::new(),
             moved: false,
             leader_outlived: false,

@@ -2,13 +2,23 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::time::{Duration, Instant};
 
 use penfold_cgroup::v1freezer::V1Freezer;
-use penfold_process::{Process, Stat};
+use penfold_process::{Pid, Process, Stat};
 use rustix::process::Signal;
 
 use super::{FREEZER_FROM, LeafState, ROUNDS, Scope, Teardown};
 use crate::report::How;
+
+/// How long the members of a killed leaf may take to die until they are reaped one by one, and how much longer for each.
+/// A usual member takes half of that.
+const LET_DIE: Duration = Duration::from_millis(3);
+const LET_DIE_EACH: Duration = Duration::from_micros(100);
+/// How often it is looked whether they are dead, by how many they are.
+const LOOK_EACH: Duration = Duration::from_micros(2);
+const LOOK_LEAST: Duration = Duration::from_micros(20);
+const LOOK_MOST: Duration = Duration::from_micros(300);
 
 impl Teardown {
     /// Kills every member, by the strongest means there is; call it again while something is left.
@@ -25,9 +35,7 @@ impl Teardown {
             return self.kill_rest();
         }
         let children = matches!(self.scope, Scope::Children);
-        if children {
-            self.note_strays()?;
-        }
+        let strays = if children { self.note_strays()? } else { Vec::new() };
         if self.keeper.is_some() {
             self.enter_all()?;
         }
@@ -36,8 +44,34 @@ impl Teardown {
             self.kill_each()?;
         } else if self.keeper.is_some() || matches!(self.leaf, LeafState::None) {
             self.kill_children()?;
+        } else if leaf_killed.is_ok() {
+            self.let_die(&strays)?;
         }
         leaf_killed
+    }
+
+    /// Leaves the members of a killed leaf to die. Whoever reaps meanwhile stands in the way of those who die, and each
+    /// look for a dead child passes by all that live.
+    fn let_die(&mut self, children: &[Pid]) -> io::Result<()> {
+        let many = u32::try_from(children.len()).unwrap_or(u32::MAX);
+        let most = LET_DIE + LET_DIE_EACH.saturating_mul(many);
+        self.dying = Instant::now()
+            .checked_add(most)
+            .map(|until| (until, LOOK_EACH.saturating_mul(many).clamp(LOOK_LEAST, LOOK_MOST)));
+        self.name_dying(children)
+    }
+
+    /// How long to wait until it is to be looked again, while members of a killed leaf are left to die.
+    pub(crate) fn let_die_for(&mut self) -> Option<Duration> {
+        let (until, pause) = self.dying?;
+        let alive = match &self.leaf {
+            LeafState::Killed(leaf) => leaf.populated().unwrap_or(false),
+            LeafState::Live(_) | LeafState::None => false,
+        };
+        if !alive || Instant::now() > until {
+            self.dying = None;
+        }
+        self.dying.is_some().then_some(pause)
     }
 
     /// Kills what the first kill has left.

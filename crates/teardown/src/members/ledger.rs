@@ -20,12 +20,12 @@ impl Teardown {
         }
         let known = self.living.remove(&pid);
         if known.is_none() && killed {
-            // What is left behind is a stray whatever it is called, and to read a name costs as much as to reap.
-            if !self.details && self.leader_outlived && self.ledger.len() >= SHOWN {
+            let seen = self.seen.remove(&pid);
+            if seen.is_none() && self.ledger.len() + self.seen.len() >= self.named() {
                 self.nameless.push(pid);
                 return Ok(());
             }
-            if let Some(stat) = self.proc.stat(pid)? {
+            if let Some(stat) = seen.map_or_else(|| self.proc.stat(pid), |stat| Ok(Some(stat)))? {
                 self.enter(&stat);
                 self.living.remove(&pid);
                 if let Some(entry) = self.ledger.get_mut(&stat.id()) {
@@ -72,8 +72,25 @@ impl Teardown {
         }
     }
 
-    /// Notes who has lost its parent, and what the first of them are called, before a kill makes all alike.
-    pub(super) fn note_strays(&mut self) -> io::Result<()> {
+    /// How many of those that are killed get a name.
+    fn named(&self) -> usize {
+        // What is left behind is a stray whatever it is called, and to read a name costs as much as to reap.
+        if !self.details && self.leader_outlived { SHOWN } else { usize::MAX }
+    }
+
+    /// Reads the names of children that are dying: the processors that kill them are not all of them.
+    pub(super) fn name_dying(&mut self, children: &[Pid]) -> io::Result<()> {
+        for &pid in children.iter().take(self.named()) {
+            if let Some(stat) = self.proc.stat(pid)? {
+                self.seen.insert(pid, stat);
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes who has lost its parent, and what the first of them are called, before a kill makes all alike. Gives the
+    /// children of this process, or of our init, but the leader.
+    pub(super) fn note_strays(&mut self) -> io::Result<Vec<Pid>> {
         let mut children = Vec::new();
         self.proc.children(self.keeper.unwrap_or(rustix::process::getpid()), &mut children)?;
         children.retain(|&pid| self.leader.is_none_or(|leader| leader.pid != pid));
@@ -82,8 +99,8 @@ impl Teardown {
                 self.commands.insert(pid, command);
             }
         }
-        self.reparented.extend(children);
-        Ok(())
+        self.reparented.extend(&children);
+        Ok(children)
     }
 
     /// Names who is left and why.
