@@ -14,6 +14,7 @@ mod files;
 mod id;
 mod json;
 pub mod leaks;
+pub mod log;
 pub mod names;
 pub mod outcome;
 pub mod record;

@@ -1,0 +1,356 @@
+//! How a log lies in its file: front page, mark, blocks, frames. All numbers are little-endian.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{LOG, LogError};
+
+/// Length of the front page.
+const FRONT: u64 = 4096;
+/// Where the mark is on it.
+const MARK_AT: u64 = 64;
+const MARK_LEN: usize = 24;
+const MAGIC: &[u8; 12] = b"penfold log\n";
+const VERSION: u32 = 1;
+/// Tells a mark from zeros.
+const MARK_SALT: u64 = 0x7065_6e66_6f6c_6421;
+
+/// Length of a frame's head.
+pub(crate) const HEAD: u64 = 16;
+/// The same in memory.
+pub(crate) const HEAD_LEN: usize = 16;
+/// Length of the longest frame, its head included; what a reader has to have room for.
+pub(crate) const LONGEST: usize = 64 << 10;
+
+const SMALLEST_BLOCK: u64 = 4 << 10;
+const LARGEST_BLOCK: u64 = 1 << 20;
+/// A ring of more blocks is not believed.
+const MOST_BLOCKS: u64 = 1 << 24;
+/// An offset beyond it is not believed: at 10 GB/s it is reached after ten years.
+const FAR: u64 = 1 << 62;
+
+/// Where something came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// What a frame holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Bytes of a stream.
+    Data(Stream),
+    /// The number of bytes that could not be kept before it.
+    Lost,
+}
+
+impl Kind {
+    fn code(self) -> u8 {
+        match self {
+            Kind::Data(Stream::Stdout) => 1,
+            Kind::Data(Stream::Stderr) => 2,
+            Kind::Lost => 3,
+        }
+    }
+
+    fn of(code: u8) -> Option<Kind> {
+        match code {
+            1 => Some(Kind::Data(Stream::Stdout)),
+            2 => Some(Kind::Data(Stream::Stderr)),
+            3 => Some(Kind::Lost),
+            _ => None,
+        }
+    }
+}
+
+/// What stands before the bytes of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// Nanoseconds since 1970.
+    pub(crate) time: u64,
+    pub(crate) kind: Kind,
+    /// How many bytes follow; at least one.
+    pub(crate) length: u32,
+}
+
+impl Head {
+    /// The low bytes of the frame's own offset are in it: what is left of the round before does not look like a frame.
+    pub(crate) fn encode(self, offset: u64) -> [u8; HEAD_LEN] {
+        let own = offset.to_le_bytes();
+        let mut bytes = [0; HEAD_LEN];
+        bytes[..8].copy_from_slice(&self.time.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.length.to_le_bytes());
+        bytes[12..].copy_from_slice(&[self.kind.code(), own[0], own[1], own[2]]);
+        bytes
+    }
+
+    /// Reads the head of the frame at `offset`; none if there is none.
+    pub(crate) fn decode(bytes: &[u8], offset: u64) -> Option<Head> {
+        let time = u64_at(bytes, 0)?;
+        let length = u32::from_le_bytes(bytes.get(8..12)?.try_into().ok()?);
+        let kind = Kind::of(*bytes.get(12)?)?;
+        let fits = usize::try_from(length).is_ok_and(|length| (1..=LONGEST - HEAD_LEN).contains(&length));
+        (fits && bytes.get(13..16)? == &offset.to_le_bytes()[..3]).then_some(Head { time, kind, length })
+    }
+}
+
+/// How far a log goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// Up to here frames are whole.
+    pub(crate) end: u64,
+    /// Bytes that could not be kept and that no frame tells of yet.
+    pub(crate) lost: u64,
+}
+
+/// The size of blocks and their number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    block: u64,
+    blocks: u64,
+}
+
+impl Shape {
+    /// The ring for a file of at most `limit` bytes, or of the smallest that is possible.
+    pub(crate) fn of(limit: u64) -> Shape {
+        let wanted = (limit / 64).clamp(SMALLEST_BLOCK, LARGEST_BLOCK);
+        let block = 1 << wanted.ilog2();
+        Shape { block, blocks: (limit.saturating_sub(FRONT) / block).clamp(2, MOST_BLOCKS) }
+    }
+
+    /// Where an offset lies in the file.
+    pub(crate) fn place(self, offset: u64) -> u64 {
+        FRONT + (offset / self.block % self.blocks) * self.block + offset % self.block
+    }
+
+    /// The block in which an offset is, counted from the first ever.
+    pub(crate) fn block_of(self, offset: u64) -> u64 {
+        offset / self.block
+    }
+
+    /// Where the block of an offset begins.
+    pub(crate) fn start_of_block(self, offset: u64) -> u64 {
+        offset - offset % self.block
+    }
+
+    /// Where the next block begins.
+    pub(crate) fn end_of_block(self, offset: u64) -> u64 {
+        self.start_of_block(offset) + self.block
+    }
+
+    /// Where the next frame begins after one that ends here: no block ends with less than the shortest frame of a writer.
+    pub(crate) fn next_frame(self, offset: u64) -> u64 {
+        let next = self.end_of_block(offset);
+        if next - offset < HEAD + 8 { next } else { offset }
+    }
+
+    /// The first offset that is still there when frames are whole up to `end`.
+    ///
+    /// The block of `end` is the only one that is written to, so it has taken the place of the oldest.
+    pub(crate) fn oldest(self, end: u64) -> u64 {
+        (self.block_of(end) + 1).saturating_sub(self.blocks) * self.block
+    }
+}
+
+/// What a file is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+/// The file of a log.
+#[derive(Debug)]
+pub(crate) struct LogFile {
+    fd: OwnedFd,
+    pub(crate) shape: Shape,
+}
+
+impl LogFile {
+    /// Makes the file, empty; nothing of it is left if that fails.
+    pub(crate) fn create(record: BorrowedFd<'_>, limit: u64) -> Result<LogFile, LogError> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let fd =
+            rustix::fs::openat(record, LOG, flags, Mode::RUSR | Mode::WUSR).map_err(LogError::io("make"))?;
+        let file = LogFile { fd, shape: Shape::of(limit) };
+        // The whole page: what is on it can be written again on a full disk.
+        let mut front = [0_u8; 4096];
+        front[..12].copy_from_slice(MAGIC);
+        front[12..16].copy_from_slice(&VERSION.to_le_bytes());
+        front[16..24].copy_from_slice(&file.shape.block.to_le_bytes());
+        front[24..32].copy_from_slice(&file.shape.blocks.to_le_bytes());
+        let written = file.write_all(&front, 0).and_then(|()| file.write_mark(Mark { end: 0, lost: 0 }));
+        if let Err(errno) = written {
+            let _ = rustix::fs::unlinkat(record, LOG, rustix::fs::AtFlags::empty());
+            return Err(LogError::io("write")(errno));
+        }
+        Ok(file)
+    }
+
+    /// Opens the file, without following a link, and only if it is ours.
+    pub(crate) fn open(record: BorrowedFd<'_>, access: Access) -> Result<LogFile, LogError> {
+        let way = if access == Access::Write { OFlags::RDWR } else { OFlags::RDONLY };
+        let flags = way | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(record, LOG, flags, Mode::empty()).map_err(|errno| match errno {
+            Errno::NOENT => LogError::Missing,
+            Errno::LOOP => LogError::Damaged("it is a symbolic link"),
+            Errno::ISDIR | Errno::NXIO => LogError::Damaged("it is no plain file"),
+            errno => LogError::io("open")(errno),
+        })?;
+        let stat = rustix::fs::fstat(&fd).map_err(LogError::io("look at"))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(LogError::Damaged("it is no plain file"));
+        }
+        let user = rustix::process::geteuid().as_raw();
+        if stat.st_uid != user {
+            return Err(LogError::Stranger { owner: stat.st_uid, user });
+        }
+        let mut front = [0; 32];
+        let read = read_at(fd.as_fd(), &mut front, 0).map_err(LogError::io("read"))?;
+        Ok(LogFile { shape: shape_of(&front[..read])?, fd })
+    }
+
+    /// The mark, and whatever was written before it was.
+    pub(crate) fn mark(&self) -> Result<Mark, LogError> {
+        // A read beside a write may take half of each: the third number tells, and the next read is whole.
+        const TRIES: u32 = 1000;
+        for _ in 0..TRIES {
+            let mut bytes = [0; MARK_LEN];
+            let read = read_at(self.fd.as_fd(), &mut bytes, MARK_AT).map_err(LogError::io("read"))?;
+            fence(Ordering::SeqCst);
+            if let (Some(end), Some(lost), Some(check)) =
+                (u64_at(&bytes, 0), u64_at(&bytes, 8), u64_at(&bytes, 16))
+                && read == MARK_LEN
+                && check == end ^ lost.rotate_left(32) ^ MARK_SALT
+                && end < FAR
+            {
+                return Ok(Mark { end, lost });
+            }
+            rustix::thread::sched_yield();
+        }
+        Err(LogError::Damaged("its front page makes no sense"))
+    }
+
+    pub(crate) fn write_mark(&self, mark: Mark) -> Result<(), Errno> {
+        let check = mark.end ^ mark.lost.rotate_left(32) ^ MARK_SALT;
+        let mut bytes = [0; MARK_LEN];
+        bytes[..8].copy_from_slice(&mark.end.to_le_bytes());
+        bytes[8..16].copy_from_slice(&mark.lost.to_le_bytes());
+        bytes[16..].copy_from_slice(&check.to_le_bytes());
+        fence(Ordering::SeqCst);
+        self.write_all(&bytes, MARK_AT)
+    }
+
+    /// Reads from an offset to the end of its block at most; what is missing in the file is not read.
+    pub(crate) fn read(&self, buffer: &mut [u8], offset: u64) -> Result<usize, LogError> {
+        let read = read_at(self.fd.as_fd(), buffer, self.shape.place(offset));
+        fence(Ordering::SeqCst);
+        read.map_err(LogError::io("read"))
+    }
+
+    /// Writes at an offset; what is written does not cross the end of its block.
+    pub(crate) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), Errno> {
+        self.write_all(bytes, self.shape.place(offset))
+    }
+
+    fn write_all(&self, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
+        while !bytes.is_empty() {
+            match rustix::io::pwrite(&self.fd, bytes, at) {
+                Ok(0) => return Err(Errno::NOSPC),
+                Ok(written) => {
+                    bytes = bytes.get(written..).unwrap_or_default();
+                    at += u64::try_from(written).unwrap_or(0);
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for LogFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn shape_of(front: &[u8]) -> Result<Shape, LogError> {
+    const BAD: LogError = LogError::Damaged("its front page makes no sense");
+    let version = front.get(12..16).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
+    let (Some(block), Some(blocks)) = (u64_at(front, 16), u64_at(front, 24)) else { return Err(BAD) };
+    if !front.starts_with(MAGIC) {
+        return Err(BAD);
+    }
+    match version {
+        Some(VERSION) => {}
+        Some(newer) if newer > VERSION => return Err(LogError::Newer),
+        _ => return Err(BAD),
+    }
+    let fits = block.is_power_of_two()
+        && (SMALLEST_BLOCK..=LARGEST_BLOCK).contains(&block)
+        && (2..=MOST_BLOCKS).contains(&blocks);
+    if fits { Ok(Shape { block, blocks }) } else { Err(BAD) }
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+fn read_at(fd: BorrowedFd<'_>, buffer: &mut [u8], at: u64) -> Result<usize, Errno> {
+    let mut read = 0;
+    while let Some(rest) = buffer.get_mut(read..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::pread(fd, rest, at + u64::try_from(read).unwrap_or(0)) {
+            Ok(0) => break,
+            Ok(more) => read += more,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_stays_within_its_limit_and_uses_most_of_it() {
+        for limit in [12 << 10, 64 << 10, 100_000, 1 << 20, 64 << 20, 10 << 30] {
+            let shape = Shape::of(limit);
+            let whole = FRONT + shape.block * shape.blocks;
+            assert!(whole <= limit && whole >= limit / 10 * 9 - 2 * SMALLEST_BLOCK, "{limit}: {shape:?}");
+        }
+    }
+
+    #[test]
+    fn a_ring_has_two_blocks_even_without_a_limit_to_speak_of() {
+        assert_eq!(Shape::of(0), Shape { block: SMALLEST_BLOCK, blocks: 2 });
+    }
+
+    #[test]
+    fn the_oldest_offset_never_shares_its_place_with_what_is_written() {
+        let shape = Shape { block: 4096, blocks: 3 };
+        for end in (0..100_000).step_by(7) {
+            let oldest = shape.oldest(end);
+            assert!(oldest <= end && end - oldest < 3 * 4096);
+            assert!(oldest == 0 || shape.block_of(end) - shape.block_of(oldest) == 2, "{end}");
+        }
+    }
+
+    #[test]
+    fn a_head_of_another_place_is_none() {
+        let head = Head { time: 5, kind: Kind::Data(Stream::Stderr), length: 9 };
+        assert_eq!(Head::decode(&head.encode(4096), 4096), Some(head));
+        assert_eq!(Head::decode(&head.encode(4096), 4097), None);
+        assert_eq!(Head::decode(&[0; HEAD_LEN], 0), None);
+        assert_eq!(Head::decode(&Head { length: 0, ..head }.encode(0), 0), None);
+        assert_eq!(Head::decode(&Head { length: u32::MAX, ..head }.encode(0), 0), None);
+    }
+}

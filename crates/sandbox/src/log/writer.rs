@@ -1,0 +1,231 @@
+//! The one who writes a log.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::io::Errno;
+
+use super::format::{Access, HEAD, HEAD_LEN, Head, Kind, LONGEST, LogFile, Mark, Stream};
+use super::reader::Reader;
+use super::{LOG, LogError};
+
+/// How much one call of [`Writer::drain`] moves at most, but for what its last read brings.
+const AT_ONCE: u64 = 1 << 20;
+/// Bytes in a frame that tells of lost ones.
+const COUNT_LEN: usize = 8;
+
+/// The one who writes a log: made for a loop over poll(2), it never waits.
+///
+/// It holds a buffer that is touched only as far as output needs it. Whoever makes one has SIGXFSZ blocked or ignored:
+/// a limit of the size of files is met like a full disk then, and ends the process otherwise.
+#[derive(Debug)]
+pub struct Writer {
+    file: LogFile,
+    /// As it is in the file.
+    mark: Mark,
+    /// As it will be.
+    next: Mark,
+    buffer: Vec<u8>,
+}
+
+/// What [`Writer::drain`] has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drained {
+    /// How many bytes were taken from the pipe.
+    pub bytes: u64,
+    /// What is to be expected of it.
+    pub state: PipeState,
+}
+
+/// What a pipe holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PipeState {
+    /// Perhaps more: the call ended because it had moved enough.
+    Open,
+    /// Nothing for now.
+    Empty,
+    /// Nothing for ever: nobody can write to it any more.
+    End,
+}
+
+impl Writer {
+    /// Makes the log in a record; its file stays within `limit` bytes, or 12 KiB if that is more.
+    ///
+    /// # Errors
+    /// When there is one already, or it cannot be made; nothing of it is left then.
+    pub fn create(record: BorrowedFd<'_>, limit: u64) -> Result<Writer, LogError> {
+        Ok(Writer::of(LogFile::create(record, limit)?, Mark { end: 0, lost: 0 }))
+    }
+
+    /// Goes on with a log whose writer is dead, or makes one. A log that makes no sense is replaced; `limit` counts for
+    /// a new one only.
+    ///
+    /// # Errors
+    /// When it is another user's or of a newer version, or cannot be opened or made.
+    pub fn reopen(record: BorrowedFd<'_>, limit: u64) -> Result<Writer, LogError> {
+        let opened =
+            LogFile::open(record, Access::Write).and_then(|file| file.mark().map(|mark| (file, mark)));
+        match opened {
+            Ok((file, mut mark)) => {
+                // What the dead writer had not come to mark is overwritten. Only a mark that somebody else has written
+                // lies within a frame.
+                if !Reader::open(record, super::From::Start)?.ends_at(mark.end)? {
+                    mark.end = file.shape.end_of_block(mark.end);
+                }
+                Ok(Writer::of(file, mark))
+            }
+            Err(LogError::Missing) => Writer::create(record, limit),
+            Err(LogError::Damaged(_)) => {
+                rustix::fs::unlinkat(record, LOG, rustix::fs::AtFlags::empty())
+                    .map_err(LogError::io("replace"))?;
+                Writer::create(record, limit)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn of(file: LogFile, mark: Mark) -> Writer {
+        Writer { file, mark, next: mark, buffer: Vec::new() }
+    }
+
+    /// How many bytes could not be kept and are not told of in the log yet.
+    pub fn lost(&self) -> u64 {
+        self.next.lost
+    }
+
+    /// Adds bytes. What cannot be kept is counted, and told of in the log once there is room again.
+    pub fn append(&mut self, stream: Stream, mut bytes: &[u8]) {
+        self.prepare();
+        while !bytes.is_empty() {
+            let room = self.settle().unwrap_or(LONGEST).min(LONGEST) - HEAD_LEN;
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            if let Some(place) = self.buffer.get_mut(HEAD_LEN..HEAD_LEN + now.len()) {
+                place.copy_from_slice(now);
+            }
+            self.keep(stream, now.len());
+            bytes = later;
+        }
+        self.publish();
+    }
+
+    /// Moves what a nonblocking pipe holds into the log, up to about 1 MiB.
+    ///
+    /// # Errors
+    /// Those of read(2) but for what means nothing or the end. What was read before is in the log.
+    pub fn drain(&mut self, stream: Stream, pipe: BorrowedFd<'_>) -> io::Result<Drained> {
+        self.prepare();
+        let mut bytes = 0;
+        let state = loop {
+            if bytes >= AT_ONCE {
+                break Ok(PipeState::Open);
+            }
+            let room = self.settle().unwrap_or(LONGEST).min(LONGEST);
+            let (filled, state) = fill(pipe, self.buffer.get_mut(HEAD_LEN..room).unwrap_or_default());
+            if filled > 0 {
+                self.keep(stream, filled);
+                bytes += u64::try_from(filled).unwrap_or(0);
+            }
+            match state {
+                Ok(PipeState::Open) => {}
+                other => break other,
+            }
+        };
+        self.publish();
+        Ok(Drained { bytes, state: state? })
+    }
+
+    /// Zeros are not written: the memory is the kernel's zero page until output needs it.
+    fn prepare(&mut self) {
+        if self.buffer.is_empty() {
+            self.buffer = vec![0; LONGEST];
+        }
+    }
+
+    /// Gets ready for a frame; gives the room for it, its head included. None when nothing can be written.
+    fn settle(&mut self) -> Option<usize> {
+        self.enter_block()?;
+        if self.next.lost > 0 {
+            self.tell_of_lost()?;
+            self.enter_block()?;
+        }
+        usize::try_from(self.rest_of_block()).ok()
+    }
+
+    fn rest_of_block(&self) -> u64 {
+        self.file.shape.end_of_block(self.next.end) - self.next.end
+    }
+
+    /// Leaves a block in which no frame fits. A block is marked as begun before it is written to.
+    fn enter_block(&mut self) -> Option<()> {
+        let shape = self.file.shape;
+        self.next.end = shape.next_frame(self.next.end);
+        if shape.block_of(self.next.end) != shape.block_of(self.mark.end) {
+            self.publish();
+        }
+        // The mark could not be written: readers would take what is overwritten for good.
+        (shape.block_of(self.next.end) == shape.block_of(self.mark.end)).then_some(())
+    }
+
+    fn tell_of_lost(&mut self) -> Option<()> {
+        let head = Head { time: now(), kind: Kind::Lost, length: 8 };
+        let mut frame = [0; HEAD_LEN + COUNT_LEN];
+        frame[..HEAD_LEN].copy_from_slice(&head.encode(self.next.end));
+        frame[HEAD_LEN..].copy_from_slice(&self.next.lost.to_le_bytes());
+        self.file.write(&frame, self.next.end).ok()?;
+        self.next.end += HEAD + 8;
+        self.next.lost = 0;
+        Some(())
+    }
+
+    /// Writes the frame whose bytes are in the buffer, or counts them as lost.
+    fn keep(&mut self, stream: Stream, filled: usize) {
+        let length = u32::try_from(filled).unwrap_or(0);
+        if self.next.lost == 0 && self.may_write(filled) {
+            let head = Head { time: now(), kind: Kind::Data(stream), length };
+            if let Some(place) = self.buffer.get_mut(..HEAD_LEN) {
+                place.copy_from_slice(&head.encode(self.next.end));
+            }
+            let frame = self.buffer.get(..HEAD_LEN + filled).unwrap_or_default();
+            if self.file.write(frame, self.next.end).is_ok() {
+                self.next.end += HEAD + u64::from(length);
+                return;
+            }
+        }
+        self.next.lost = self.next.lost.saturating_add(u64::from(length));
+    }
+
+    fn may_write(&self, filled: usize) -> bool {
+        let shape = self.file.shape;
+        shape.block_of(self.next.end) == shape.block_of(self.mark.end)
+            && u64::try_from(filled).is_ok_and(|filled| HEAD + filled <= self.rest_of_block())
+    }
+
+    /// Lets readers see what was written.
+    fn publish(&mut self) {
+        if self.next != self.mark && self.file.write_mark(self.next).is_ok() {
+            self.mark = self.next;
+        }
+    }
+}
+
+/// Reads until the buffer is full or the pipe has nothing more.
+fn fill(pipe: BorrowedFd<'_>, buffer: &mut [u8]) -> (usize, io::Result<PipeState>) {
+    let mut filled = 0;
+    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::read(pipe, rest) {
+            // A terminal whose other side is closed says EIO.
+            Ok(0) | Err(Errno::IO) => return (filled, Ok(PipeState::End)),
+            Ok(read) => filled += read,
+            Err(Errno::AGAIN) => return (filled, Ok(PipeState::Empty)),
+            Err(Errno::INTR) => {}
+            Err(errno) => return (filled, Err(errno.into())),
+        }
+    }
+    (filled, Ok(PipeState::Open))
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
