@@ -5,6 +5,7 @@
 
 pub(crate) mod doctor;
 pub(crate) mod gc;
+pub(crate) mod ids;
 pub(crate) mod reap;
 pub(crate) mod run;
 #[cfg(test)]

@@ -32,7 +32,7 @@ pub(crate) struct Invalid {
 }
 
 impl Invalid {
-    fn new(given: impl Into<String>, problem: &'static str, accepted: &'static str) -> Invalid {
+    pub(crate) fn new(given: impl Into<String>, problem: &'static str, accepted: &'static str) -> Invalid {
         Invalid { given: given.into(), problem, accepted }
     }
 }

@@ -23,6 +23,7 @@ pub mod resolve;
 mod scratch;
 mod spec;
 pub mod state;
+pub mod view;
 pub mod wire;
 
 pub use files::Files;
@@ -32,4 +33,5 @@ pub use record::{Detached, Intent, Record, Registry, StateError};
 pub use recovery::Nested;
 pub use resolve::{Candidate, Finder, Known, ResolveError};
 pub use scratch::Scratch;
-pub use spec::{Contain, Detach, OwnerExit, Spec};
+pub use spec::{Contain, Detach, ExecSpec, OwnerExit, Spec};
+pub use view::View;

@@ -122,6 +122,12 @@ impl Finder {
         }
     }
 
+    /// Finds sandboxes of the same root, with a fresh look.
+    #[must_use]
+    pub fn again(&self) -> Finder {
+        Finder::new(&self.root)
+    }
+
     /// Why no records can be read, if none can.
     pub fn blocked(&self) -> Option<&StateError> {
         self.registry.as_ref().err()
@@ -206,7 +212,7 @@ impl Finder {
     }
 
     /// The sandbox with this whole id, by its record, its leaf or its supervisor's socket.
-    fn by_id(&self, id: &str) -> Option<Known> {
+    pub(crate) fn by_id(&self, id: &str) -> Option<Known> {
         let mut damage = Vec::new();
         let mut record = match self.registry().map(|registry| registry.look(id)) {
             Some(Ok(files)) => files,
@@ -355,7 +361,7 @@ pub(crate) fn own_intent(files: &Files) -> io::Result<Intent> {
     }
 }
 
-/// What is wrong with a file of a record.
+/// What is wrong with a file that a record must have.
 pub(crate) fn missing_or(file: &str, error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::NotFound {
         format!("{file}: it is missing")

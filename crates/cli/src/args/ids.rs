@@ -1,0 +1,243 @@
+//! Which sandboxes are meant: ids, names, `-`, `--all` and `--filter`, the same for every verb that takes several.
+
+use std::io::BufRead as _;
+use std::path::Path;
+
+use clap::Args;
+use penfold_sandbox::state::Word;
+use penfold_sandbox::{Finder, Known, ResolveError, StateError, View, view};
+
+use crate::exit_codes;
+use crate::failure::Failure;
+use crate::value::Invalid;
+
+/// Which sandboxes are meant; a verb flattens it into its own flags.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Ids {
+    /// Ids, unique beginnings of ids, or names; `-` reads them from standard input.
+    #[arg(value_name = "ID")]
+    pub(crate) ids: Vec<String>,
+    /// All of them.
+    #[arg(long)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) filters: Filters,
+}
+
+/// What sandboxes have to be like: all labels that are given, and one of the values for each other key.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Filters {
+    /// Only those like this: `id=PREFIX`, `name=NAME`, `label=KEY[=VALUE]`, `status=WORD`; may be given again.
+    #[arg(long = "filter", value_name = "KEY=VALUE", value_parser = filter)]
+    pub(crate) filters: Vec<Filter>,
+}
+
+/// One property of a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Filter {
+    /// How its id begins.
+    Id(String),
+    /// Its name.
+    Name(String),
+    /// A label, whatever its value if none is given.
+    Label(String, Option<String>),
+    /// The word for its state.
+    Status(String),
+}
+
+/// Which sandboxes `--all` and `--filter` are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Among {
+    /// Those that may have something alive in them.
+    Living,
+    /// Those that have ended too.
+    Every,
+}
+
+/// What the words of a command line mean.
+#[derive(Debug)]
+pub(crate) struct Selection {
+    /// The sandboxes, each once, in the order in which they were named.
+    pub(crate) found: Vec<Known>,
+    /// Why a word means none; the others are acted on all the same.
+    pub(crate) missed: Vec<Failure>,
+}
+
+impl Ids {
+    /// Whether more may be hit than was named one by one.
+    pub(crate) fn is_broad(&self) -> bool {
+        self.all || !self.filters.filters.is_empty()
+    }
+
+    /// Finds what is meant.
+    ///
+    /// # Errors
+    /// When nothing is named (the code of a wrong command line), or the records cannot be listed. What a single word
+    /// does not mean is told in [`Selection::missed`].
+    pub(crate) fn select(&self, finder: &Finder, among: Among) -> Result<Selection, Failure> {
+        let mut selection = Selection { found: Vec::new(), missed: Vec::new() };
+        if self.is_broad() {
+            if !self.ids.is_empty() {
+                let sentence = "ids cannot be used together with `--all` or `--filter`";
+                return Err(Failure::new(exit_codes::USAGE, sentence));
+            }
+            let found = list(finder, among)?;
+            let wanted =
+                found.into_iter().filter(|(known, seen)| known.claimed && self.filters.match_all(seen));
+            selection.found = wanted.map(|(known, _)| known).collect();
+            return Ok(selection);
+        }
+        let words = read_words(&self.ids)?;
+        if words.is_empty() && !self.ids.iter().any(|word| word == "-") {
+            return Err(
+                Failure::new(exit_codes::USAGE, "missing `ID`").hint("`penfold ps` lists the sandboxes")
+            );
+        }
+        for word in words {
+            match resolve(finder, &word) {
+                Ok(known) if selection.found.iter().any(|other| other.id == known.id) => {}
+                Ok(known) => selection.found.push(known),
+                Err(failure) => selection.missed.push(failure),
+            }
+        }
+        Ok(selection)
+    }
+}
+
+impl Filters {
+    /// Whether a sandbox is like this: for each key that is given, one of its values.
+    pub(crate) fn match_all(&self, view: &View) -> bool {
+        self.filters.iter().all(|wanted| {
+            let same_key = |other: &&Filter| std::mem::discriminant(*other) == std::mem::discriminant(wanted);
+            // Labels are not alternatives: a sandbox has many of them.
+            match wanted {
+                Filter::Label(..) => wanted.matches(view),
+                _ => self.filters.iter().filter(same_key).any(|filter| filter.matches(view)),
+            }
+        })
+    }
+}
+
+impl Filter {
+    fn matches(&self, view: &View) -> bool {
+        match self {
+            Filter::Id(prefix) => !prefix.is_empty() && view.id.starts_with(prefix.as_str()),
+            Filter::Name(name) => view.name.as_ref() == Some(name),
+            Filter::Label(key, value) => {
+                view.labels.iter().any(|(k, v)| k == key && value.as_ref().is_none_or(|value| v == value))
+            }
+            Filter::Status(word) => view.word.as_str() == word,
+        }
+    }
+}
+
+/// Reads `key=value`.
+fn filter(given: &str) -> Result<Filter, Invalid> {
+    const ACCEPTED: &str = "`id=PREFIX`, `name=NAME`, `label=KEY` or `label=KEY=VALUE`, `status=WORD`";
+    let invalid = |problem| Invalid::new(given, problem, ACCEPTED);
+    let (key, value) = given.split_once('=').ok_or_else(|| invalid("is not a filter"))?;
+    if value.is_empty() {
+        return Err(invalid("has no value"));
+    }
+    Ok(match key {
+        "id" => Filter::Id(value.to_owned()),
+        "name" => Filter::Name(value.to_owned()),
+        "label" => match value.split_once('=') {
+            Some((key, value)) => Filter::Label(key.to_owned(), Some(value.to_owned())),
+            None => Filter::Label(value.to_owned(), None),
+        },
+        "status" if word(value).is_some() => Filter::Status(value.to_owned()),
+        "status" => {
+            return Err(Invalid::new(
+                given,
+                "names no status",
+                "created, running, stopping, unkillable, exited, failed, killed, orphaned, lost",
+            ));
+        }
+        _ => return Err(invalid("has an unknown key")),
+    })
+}
+
+fn word(text: &str) -> Option<Word> {
+    serde_json::from_value(serde_json::Value::String(text.to_owned())).ok()
+}
+
+/// What is listed, each with what is to be seen of it.
+///
+/// # Errors
+/// When the records cannot be read.
+pub(crate) fn list(finder: &Finder, among: Among) -> Result<Vec<(Known, View)>, Failure> {
+    if let Some(error) = finder.blocked() {
+        return Err(blocked(error));
+    }
+    view::select(finder, among == Among::Every)
+        .map_err(|error| Failure::new(exit_codes::FAILURE, "cannot list the sandboxes").because(error))
+}
+
+/// The sandbox that one word means.
+///
+/// # Errors
+/// With the codes for none and for more than one.
+pub(crate) fn resolve(finder: &Finder, word: &str) -> Result<Known, Failure> {
+    finder.resolve(word).map_err(|error| match error {
+        ResolveError::NotFound { .. } => Failure::new(exit_codes::NO_SUCH_ID, error.to_string())
+            .hint("`penfold ps -a` lists the sandboxes"),
+        ResolveError::Ambiguous { .. } => Failure::new(exit_codes::AMBIGUOUS, error.to_string())
+            .hint("give more characters, or the whole id"),
+        ResolveError::Unreadable { .. } => Failure::new(exit_codes::FAILURE, error.to_string()),
+    })
+}
+
+/// Why no records can be read.
+fn blocked(error: &StateError) -> Failure {
+    let exit = match error {
+        StateError::Stranger { .. } => exit_codes::NOT_PERMITTED,
+        StateError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            exit_codes::NOT_PERMITTED
+        }
+        StateError::Io { .. } => exit_codes::FAILURE,
+    };
+    let failure = Failure::new(exit, error.to_string());
+    match std::error::Error::source(error) {
+        Some(source) => failure.because(source.to_string()),
+        None => failure,
+    }
+}
+
+/// The finder of the state root that the command line means.
+pub(crate) fn finder(global: &super::Global) -> Finder {
+    Finder::new(Path::new(&crate::state::root(global)))
+}
+
+/// The words, those from standard input in the place of `-`.
+fn read_words(ids: &[String]) -> Result<Vec<String>, Failure> {
+    let mut words = Vec::new();
+    for id in ids {
+        if id != "-" {
+            words.push(id.clone());
+            continue;
+        }
+        for line in std::io::stdin().lock().lines() {
+            let line = line.map_err(|error| {
+                Failure::new(exit_codes::FAILURE, "cannot read standard input").because(error)
+            })?;
+            words.extend(line.split_whitespace().map(str::to_owned));
+        }
+    }
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_read_and_what_is_none_is_refused() {
+        assert_eq!(filter("label=a=b=c").unwrap(), Filter::Label("a".to_owned(), Some("b=c".to_owned())));
+        assert_eq!(filter("label=a").unwrap(), Filter::Label("a".to_owned(), None));
+        assert_eq!(filter("status=lost").unwrap(), Filter::Status("lost".to_owned()));
+        for text in ["", "id", "id=", "name=", "status=dead", "status=", "what=x", "=x"] {
+            assert!(filter(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! In which state a sandbox is: from what holds for certain, then from what is written.
+
+use penfold_process::{Pid, ProcFs};
+use penfold_teardown::{Cause, Level};
+use rustix::event::Timespec;
+
+use super::{View, view};
+use crate::files::Files;
+use crate::outcome::Status;
+use crate::record::{INTENT, SCHEMA};
+use crate::resolve::{Finder, Known, missing_or, traces};
+use crate::state::{Exited, State, Word, now_ms};
+
+/// For how long a sandbox may be without a word of its supervisor, in milliseconds.
+const YOUNG_MS: u64 = 2000;
+/// How many members are named as evidence.
+const NAMED: usize = 3;
+
+/// What was found out.
+#[derive(Debug)]
+pub(super) struct Judged {
+    pub(super) word: Word,
+    pub(super) exit: Option<Status>,
+    pub(super) cause: Option<Cause>,
+    pub(super) level: Option<Level>,
+    pub(super) ended_at_ms: Option<u64>,
+    pub(super) evidence: Vec<String>,
+}
+
+impl Judged {
+    fn of(word: Word) -> Judged {
+        Judged { word, exit: None, cause: None, level: None, ended_at_ms: None, evidence: Vec::new() }
+    }
+
+    fn ended(mut self, exited: Option<Exited>) -> Judged {
+        if let Some(Exited { exit, cause, at_ms, .. }) = exited {
+            (self.exit, self.cause, self.ended_at_ms) = (exit, Some(cause), Some(at_ms));
+        }
+        self
+    }
+}
+
+/// The state of a sandbox whose lock is held.
+pub(super) fn looked_after(known: &Known, state: Option<&State>, damage: &mut Vec<String>) -> Judged {
+    let word = match state.map(|state| state.word) {
+        Some(word @ (Word::Created | Word::Running)) => return Judged::of(word),
+        Some(word @ (Word::Stopping | Word::Unkillable)) => word,
+        Some(word) => {
+            damage.push(format!("state.json: it says `{word}` of a sandbox that is looked after"));
+            Word::Running
+        }
+        None => return Judged::of(unsaid(known, damage)),
+    };
+    let exited = known.record.as_ref().and_then(|files| files.exited().ok().flatten());
+    Judged::of(word).ended(exited)
+}
+
+/// The state of a sandbox that is looked after by somebody who has not said anything.
+fn unsaid(known: &Known, damage: &mut Vec<String>) -> Word {
+    let detached = known.intent.as_ref().is_some_and(|intent| intent.detached.is_some());
+    if !detached || damage.iter().any(|damage| damage.starts_with("state.json")) {
+        return Word::Running;
+    }
+    let begun = match &known.leaf {
+        Some(leaf) => traces::members(leaf).is_some_and(|(populated, _)| populated),
+        None => false,
+    };
+    // A clock that was set back makes it old.
+    let made = known.intent.as_ref().map_or(0, |intent| intent.made_at_ms);
+    let young = now_ms().checked_sub(made).is_some_and(|age| age < YOUNG_MS);
+    if young && !begun {
+        return Word::Created;
+    }
+    damage.push("state.json: it is missing".to_owned());
+    Word::Running
+}
+
+/// The state of a sandbox that nobody looks after; none when there is nothing of it.
+pub(super) fn abandoned(finder: &Finder, known: &Known, damage: &mut Vec<String>) -> Option<Judged> {
+    let mut evidence = fingerprints(finder, known);
+    let ended = known.record.as_ref().is_some_and(Files::has_ended);
+    if !evidence.is_empty() {
+        if ended {
+            damage.push("report.json: it says that nothing is left".to_owned());
+        }
+        let exited = known.record.as_ref().and_then(|files| files.exited().ok().flatten());
+        evidence.insert(0, why_orphaned(known));
+        return Some(Judged { evidence, ..Judged::of(Word::Orphaned).ended(exited) });
+    }
+    let Some(files) = &known.record else {
+        let empty = known.leaf.as_ref().filter(|leaf| traces::members(leaf).is_some());
+        let mut judged = Judged::of(Word::Lost);
+        judged.evidence = match empty {
+            Some(leaf) => {
+                vec![why_orphaned(known), format!("the cgroup `{}` is left, empty", leaf.display())]
+            }
+            None if known.damage.is_empty() => return None,
+            None => vec![why_orphaned(known)],
+        };
+        return Some(judged);
+    };
+    if rustix::fs::fstat(files.dir()).is_ok_and(|stat| stat.st_nlink == 0) {
+        return None;
+    }
+    Some(if ended { over(files, damage) } else { lost(files, damage) })
+}
+
+fn why_orphaned(known: &Known) -> String {
+    let why = match &known.record {
+        Some(_) => "nobody holds the lock of its record",
+        None if known.damage.is_empty() => "it has no record",
+        None => "its record cannot be opened",
+    };
+    why.to_owned()
+}
+
+/// What speaks for something of it being alive.
+fn fingerprints(finder: &Finder, known: &Known) -> Vec<String> {
+    let mut evidence = Vec::new();
+    let elsewhere = finder.leaves().get(&known.id).filter(|&leaf| known.leaf.as_ref() != Some(leaf));
+    for leaf in known.leaf.iter().chain(elsewhere) {
+        if let Some((true, pids)) = traces::members(leaf) {
+            evidence.push(format!("the cgroup `{}` is populated: {}", leaf.display(), named(&pids)));
+        }
+    }
+    if finder.has_socket(&known.id) {
+        evidence.push("its supervisor listens on its control socket".to_owned());
+    }
+    if evidence.is_empty()
+        && let Some(pids) = finder.marked().get(&known.id)
+        && !pids.is_empty()
+    {
+        evidence.push(format!("its marker is in the environment of {}", named(pids)));
+    }
+    evidence
+}
+
+fn named(pids: &[Pid]) -> String {
+    let mut proc = ProcFs::open().ok();
+    let mut words: Vec<String> = pids
+        .iter()
+        .take(NAMED)
+        .map(|&pid| {
+            let stat = proc.as_mut().and_then(|proc| proc.stat(pid).ok().flatten());
+            format!("{} ({})", pid.as_raw_pid(), stat.map(|stat| stat.comm).unwrap_or_default())
+        })
+        .collect();
+    match pids.len() {
+        0 => return "processes that have no number here".to_owned(),
+        all if all > NAMED => words.push(format!("{} more", all - NAMED)),
+        _ => {}
+    }
+    words.join(", ")
+}
+
+/// It was seen that nothing is left.
+fn over(files: &Files, damage: &mut Vec<String>) -> Judged {
+    let report = files.report().unwrap_or_else(|error| {
+        damage.push(format!("report.json: {error}"));
+        None
+    });
+    let exited = files.exited().unwrap_or_else(|error| {
+        damage.push(format!("exit.json: {error}"));
+        None
+    });
+    let told = exited.or_else(|| {
+        report.as_ref().map(|report| Exited {
+            schema: SCHEMA,
+            exit: report.exit,
+            cause: report.cause,
+            at_ms: report.started_at_ms.saturating_add(report.duration_ms),
+        })
+    });
+    let word = told.map_or(Word::Lost, |exited| exited.word());
+    Judged { level: report.map(|report| report.level), ..Judged::of(word).ended(told) }
+}
+
+/// Nobody has seen it end, and nothing of it was found.
+fn lost(files: &Files, damage: &mut Vec<String>) -> Judged {
+    let exited = files.exited().unwrap_or_else(|error| {
+        damage.push(format!("exit.json: {error}"));
+        None
+    });
+    let evidence = vec![
+        "nobody holds the lock of its record".to_owned(),
+        "no process was found in its cgroup or with its marker".to_owned(),
+    ];
+    Judged { evidence, ..Judged::of(Word::Lost).ended(exited) }
+}
+
+/// Whether a sandbox ended and left no cgroup: a quick answer for lists of what lives.
+pub(super) fn is_over(finder: &Finder, known: &Known) -> bool {
+    known.record.as_ref().is_some_and(|files| {
+        !finder.leaves().contains_key(&known.id)
+            && !finder.has_socket(&known.id)
+            && !files.is_looked_after().unwrap_or(true)
+            && files.has_ended()
+    })
+}
+
+/// Looks again at what may have been so for a moment only, while its last files or processes went. There is no event to
+/// wait for.
+pub(super) fn look_again(finder: &Finder, found: &mut Vec<(Known, View)>) {
+    const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
+    let gone = missing_or(INTENT, &std::io::ErrorKind::NotFound.into());
+    let fleeting =
+        |known: &Known| (known.record.is_none() && known.damage.is_empty()) || known.damage.contains(&gone);
+    if !found.iter().any(|(known, _)| fleeting(known)) {
+        return;
+    }
+    let _ = rustix::event::poll(&mut [], Some(&MOMENT));
+    let fresh = finder.again();
+    let mut looked = Vec::with_capacity(found.len());
+    for (known, seen) in found.drain(..) {
+        if !fleeting(&known) {
+            looked.push((known, seen));
+        } else if let Some(known) = fresh.by_id(&known.id)
+            && let Some(seen) = view(&fresh, &known)
+        {
+            looked.push((known, seen));
+        }
+    }
+    *found = looked;
+}
