@@ -15,6 +15,8 @@ use crate::report::How;
 /// A usual member takes half of that.
 const LET_DIE: Duration = Duration::from_millis(3);
 const LET_DIE_EACH: Duration = Duration::from_micros(100);
+/// Fewer are dead before it is worth the wait.
+const MANY: usize = 16;
 /// How often it is looked whether they are dead, by how many they are.
 const LOOK_EACH: Duration = Duration::from_micros(2);
 const LOOK_LEAST: Duration = Duration::from_micros(20);
@@ -53,6 +55,9 @@ impl Teardown {
     /// Leaves the members of a killed leaf to die. Whoever reaps meanwhile stands in the way of those who die, and each
     /// look for a dead child passes by all that live.
     fn let_die(&mut self, children: &[Pid]) -> io::Result<()> {
+        if children.len() < MANY {
+            return Ok(());
+        }
         let many = u32::try_from(children.len()).unwrap_or(u32::MAX);
         let most = LET_DIE + LET_DIE_EACH.saturating_mul(many);
         self.dying = Instant::now()
