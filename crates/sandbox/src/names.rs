@@ -24,7 +24,7 @@ const TRIES: u32 = 100;
 pub struct Name {
     dir: OwnedFd,
     file: File,
-    name: String,
+    text: String,
 }
 
 /// Why a name cannot be had.
@@ -86,7 +86,7 @@ pub fn take(root: &Path, name: &str, id: &Id) -> Result<Name, NameError> {
         if is_same(&dir, name, &file) {
             let mut file = File::from(file);
             file.set_len(0).and_then(|()| file.write_all(id.short().as_bytes())).map_err(io)?;
-            return Ok(Name { dir, file, name: name.to_owned() });
+            return Ok(Name { dir, file, text: name.to_owned() });
         }
     }
     Err(io(io::ErrorKind::TimedOut.into()))
@@ -133,13 +133,13 @@ fn is_same(dir: &OwnedFd, name: &str, file: &impl AsFd) -> bool {
 
 impl Resource for Name {
     fn describe(&self) -> String {
-        format!("name {}", self.name)
+        format!("name {}", self.text)
     }
 
     /// Removes the file. The name is free once the last holder has exited.
     fn release(&mut self, _forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        if is_same(&self.dir, &self.name, &self.file) {
-            match rustix::fs::unlinkat(&self.dir, &self.name, AtFlags::empty()) {
+        if is_same(&self.dir, &self.text, &self.file) {
+            match rustix::fs::unlinkat(&self.dir, &self.text, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(errno.into()),
             }

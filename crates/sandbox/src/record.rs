@@ -64,6 +64,9 @@ pub struct Intent {
 /// What is to be known of a sandbox that goes on without who started it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Detached {
+    /// The root below which its record is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<PathBuf>,
     /// Who started it: the parent of `penfold run -d`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<ProcessId>,

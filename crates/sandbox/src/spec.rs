@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
 
 use crate::id::Id;
 
@@ -86,4 +87,27 @@ pub struct Detach {
     pub terminal: bool,
     /// How much of its output is kept, in bytes.
     pub log_limit: u64,
+}
+
+/// A command that is to be put into a running sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecSpec {
+    /// The version of this format.
+    pub schema: u32,
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// Settings on top of the environment that the sandbox was made with; without a value, to be taken out.
+    pub environment: Vec<(OsString, Option<OsString>)>,
+    /// The directory that it starts in, if not the sandbox's.
+    pub directory: Option<PathBuf>,
+    /// How long it may run, in milliseconds.
+    pub timeout_ms: Option<u64>,
+    /// The polite signal.
+    pub signal: i32,
+    /// How long it may take to end after the polite signal, in milliseconds.
+    pub grace_ms: u64,
+    /// Whether its standard input is a terminal that becomes its own.
+    pub terminal: bool,
+    /// Whether it goes on when who asked for it is gone.
+    pub detached: bool,
 }

@@ -3,9 +3,13 @@
 //! Fields and variants are only ever added.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -118,6 +122,56 @@ pub fn offer<M: Serialize>(socket: &OwnedFd, message: &M) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     rustix::net::send(socket, &text, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
     Ok(())
+}
+
+/// Sends one message and copies of descriptors with it, waiting for room.
+///
+/// # Errors
+/// Those of sendmsg(2).
+pub fn send_with<M: Serialize>(socket: impl AsFd, message: &M, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let text = serde_json::to_vec(message)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let text = [io::IoSlice::new(&text)];
+    rustix::io::retry_on_intr(|| rustix::net::sendmsg(&socket, &text, &mut control, SendFlags::NOSIGNAL))?;
+    Ok(())
+}
+
+/// No message carries more descriptors.
+const MOST_FDS: usize = 8;
+
+/// Takes the next message without waiting, and the descriptors that came with it. What is no message is passed over.
+///
+/// # Errors
+/// Those of recvmsg(2).
+pub fn receive_with<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<(Received<M>, Vec<OwnedFd>)> {
+    let mut buffer = vec![0_u8; LARGEST];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(&socket, &mut [io::IoSliceMut::new(&mut buffer)], &mut control, flags)
+    });
+    let length = match received {
+        Ok(message) => message.bytes,
+        Err(rustix::io::Errno::AGAIN) => return Ok((Received::Nothing, Vec::new())),
+        Err(rustix::io::Errno::CONNRESET) => 0,
+        Err(errno) => return Err(errno.into()),
+    };
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if length == 0 {
+        return Ok((Received::End, fds));
+    }
+    let text = buffer.get(..length).unwrap_or_default();
+    Ok((serde_json::from_slice(text).map_or(Received::Nothing, Received::Message), fds))
 }
 
 /// What came out of a socket.

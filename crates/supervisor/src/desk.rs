@@ -19,7 +19,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 
-use crate::wire::{self, Answer, PROTOCOL, Received, Request};
+use crate::exec::Execs;
+use crate::terminal::Terminal;
+use crate::wire::{self, Answer, PROTOCOL, Received, Request, Size};
 
 /// The file name of the control socket.
 const SOCKET: &str = "control.sock";
@@ -42,8 +44,9 @@ pub(crate) struct Desk {
     log: Option<Writer>,
     log_limit: u64,
     pipes: Vec<(Stream, OwnedFd)>,
-    /// The ends that the command gets; gone once it has them.
-    given: Option<(OwnedFd, OwnedFd)>,
+    terminal: Option<Terminal>,
+    /// What the command gets; gone once it has it.
+    given: Option<Apart>,
     lease: Option<Instant>,
     expires_at_ms: Option<u64>,
     idle: Option<Duration>,
@@ -53,6 +56,8 @@ pub(crate) struct Desk {
     started_at_ms: u64,
     kept: Rc<Cell<bool>>,
     remove: bool,
+    /// The commands that were put into the sandbox.
+    pub(crate) execs: Execs,
 }
 
 struct Client {
@@ -64,6 +69,7 @@ struct Client {
 pub(crate) struct Said {
     pub(crate) client: u64,
     pub(crate) request: Request,
+    pub(crate) fds: Vec<OwnedFd>,
 }
 
 /// The record of a sandbox, which stays when a detached one has run.
@@ -88,11 +94,7 @@ impl Desk {
         let files = record.files().try_clone()?;
         let listener = listen(files.dir(), files.path())?;
         let log = Writer::create(files.dir(), detach.log_limit).map_err(io::Error::other)?;
-        let (out, out_given) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-        let (err, err_given) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-        for pipe in [&out, &err] {
-            rustix::io::ioctl_fionbio(pipe, true)?;
-        }
+        let (terminal, pipes, given) = if detach.terminal { with_terminal()? } else { with_pipes()? };
         let now = Instant::now();
         Ok(Desk {
             id: files.name().to_owned(),
@@ -102,8 +104,9 @@ impl Desk {
             next: 1,
             log: Some(log),
             log_limit: detach.log_limit,
-            pipes: vec![(Stream::Stdout, out), (Stream::Stderr, err)],
-            given: Some((out_given, err_given)),
+            pipes,
+            terminal,
+            given: Some(given),
             lease: detach.ttl.and_then(|ttl| now.checked_add(ttl)),
             expires_at_ms: detach.ttl.map(|ttl| now_ms().saturating_add(millis(ttl))),
             idle: detach.idle,
@@ -113,6 +116,7 @@ impl Desk {
             started_at_ms: now_ms(),
             kept: Rc::new(Cell::new(false)),
             remove: detach.remove,
+            execs: Execs::default(),
         })
     }
 
@@ -121,13 +125,11 @@ impl Desk {
         KeptRecord { record, kept: Rc::clone(&self.kept) }
     }
 
-    /// Gives the command a session of its own, nothing to read, and the log to write to.
-    pub(crate) fn equip(&mut self, program: &mut Program) -> io::Result<()> {
-        if let Some((output, error)) = self.given.take() {
-            let input = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-            program.apart(Apart { input, output, error, terminal: false });
+    /// Gives the command a session of its own, and the log or the terminal to write to.
+    pub(crate) fn equip(&mut self, program: &mut Program) {
+        if let Some(given) = self.given.take() {
+            program.apart(given);
         }
-        Ok(())
     }
 
     /// The command runs: from now on the record stays.
@@ -170,7 +172,7 @@ impl Desk {
             level,
             started_at_ms: self.started_at_ms,
             expires_at_ms: self.expires_at_ms,
-            execs: Vec::new(),
+            execs: self.execs.states(),
             missing: missing.to_vec(),
         };
         let _ = self.files.write_state(&state);
@@ -185,7 +187,8 @@ impl Desk {
 
     /// When something is due, and why the sandbox would end then.
     pub(crate) fn due(&self) -> Option<(Instant, Cause)> {
-        let idle = self.idle.and_then(|idle| self.active.checked_add(idle)).map(|at| (at, Cause::Idle));
+        let idle = self.idle.filter(|_| self.execs.is_empty());
+        let idle = idle.and_then(|idle| self.active.checked_add(idle)).map(|at| (at, Cause::Idle));
         let lease = self.lease.map(|at| (at, Cause::Ttl));
         [idle, lease].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
@@ -198,12 +201,15 @@ impl Desk {
 
     /// What to poll; [`Desk::serve`] takes the answers in the same order.
     pub(crate) fn sources(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let execs = self.execs.sources();
         let clients = self.clients.iter().map(|client| client.socket.as_fd());
         let pipes = self.pipes.iter().map(|(_, pipe)| pipe.as_fd());
         std::iter::once(self.listener.as_fd())
             .chain(clients)
             .chain(pipes)
+            .chain(execs)
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .chain(self.terminal.iter().flat_map(Terminal::sources))
     }
 
     /// Lets clients in, hears them, moves output into the log.
@@ -212,6 +218,11 @@ impl Desk {
         let (clients, pipes) = (self.clients.len(), self.pipes.len());
         for index in (0..pipes).rev().filter(|index| is_ready(1 + clients + index)) {
             self.drain(index);
+        }
+        if ready.get(1 + clients + pipes..).unwrap_or_default().contains(&true) {
+            self.execs.bury();
+            self.serve_terminal();
+            self.active = Instant::now();
         }
         let mut said = Vec::new();
         for index in (0..clients).rev().filter(|index| is_ready(1 + index)) {
@@ -234,16 +245,38 @@ impl Desk {
         }
     }
 
+    fn serve_terminal(&mut self) {
+        let (Some(terminal), log) = (&mut self.terminal, &mut self.log) else { return };
+        terminal.serve(|shown| {
+            if let Some(log) = log.as_mut() {
+                log.append(Stream::Stdout, shown);
+            }
+        });
+    }
+
+    /// Does what is asked of the terminal.
+    ///
+    /// # Errors
+    /// Why not, in a sentence.
+    pub(crate) fn at_terminal(&mut self, size: Size, seat: Option<OwnedFd>) -> Result<(), String> {
+        let terminal = self.terminal.as_mut().ok_or("the sandbox has no terminal")?;
+        let done = match seat {
+            Some(stream) => terminal.seat(stream, size),
+            None => terminal.resize(size),
+        };
+        done.map_err(|error| format!("the terminal does not take it: {error}"))
+    }
+
     fn hear(&mut self, index: usize, said: &mut Vec<Said>) {
         let Some(client) = self.clients.get(index) else { return };
         let number = client.number;
-        match wire::receive(&client.socket) {
-            Ok(Received::Message(request)) => said.push(Said { client: number, request }),
-            Ok(Received::Nothing) => {
+        match wire::receive_with(&client.socket) {
+            Ok((Received::Message(request), fds)) => said.push(Said { client: number, request, fds }),
+            Ok((Received::Nothing, _)) => {
                 let reason = format!("this supervisor (protocol {PROTOCOL}) does not know that request");
                 self.answer(number, &Answer::Refused(reason));
             }
-            Ok(Received::End) | Err(_) => {
+            Ok((Received::End, _)) | Err(_) => {
                 self.clients.swap_remove(index);
             }
         }
@@ -269,6 +302,12 @@ impl Desk {
         }
     }
 
+    /// Gives away the connection to a client.
+    pub(crate) fn part_with(&mut self, number: u64) -> Option<OwnedFd> {
+        let index = self.clients.iter().position(|client| client.number == number)?;
+        Some(self.clients.swap_remove(index).socket)
+    }
+
     /// Tells all clients.
     pub(crate) fn tell(&self, answer: &Answer) {
         for client in &self.clients {
@@ -289,6 +328,7 @@ impl Desk {
                 }
             }
         }
+        self.serve_terminal();
         if !report.findings.verified {
             return;
         }
@@ -301,6 +341,25 @@ impl Desk {
         }
         let _ = rustix::fs::unlinkat(self.files.dir(), SOCKET, rustix::fs::AtFlags::empty());
     }
+}
+
+type Output = (Option<Terminal>, Vec<(Stream, OwnedFd)>, Apart);
+
+fn with_terminal() -> io::Result<Output> {
+    let (terminal, slave) = Terminal::open()?;
+    let (output, error) = (slave.try_clone()?, slave.try_clone()?);
+    Ok((Some(terminal), Vec::new(), Apart { input: slave, output, error, terminal: true }))
+}
+
+fn with_pipes() -> io::Result<Output> {
+    let input = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let (out, output) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let (err, error) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    for pipe in [&out, &err] {
+        rustix::io::ioctl_fionbio(pipe, true)?;
+    }
+    let pipes = vec![(Stream::Stdout, out), (Stream::Stderr, err)];
+    Ok((None, pipes, Apart { input, output, error, terminal: false }))
 }
 
 fn millis(duration: Duration) -> u64 {

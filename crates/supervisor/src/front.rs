@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use penfold_sandbox::{Record, Registry, StateError, recovery};
@@ -35,6 +36,14 @@ pub enum FrontError {
     Detached {
         /// The sandbox.
         id: String,
+    },
+    /// The supervisor does not put the command into its sandbox.
+    #[error("sandbox {id} refuses: {reason}")]
+    Refused {
+        /// The sandbox.
+        id: String,
+        /// Its words.
+        reason: String,
     },
     /// The kernel refused to let us wait.
     #[error("cannot wait for {id}")]
@@ -75,6 +84,8 @@ pub(crate) enum Keeper {
         /// Its pidfd.
         pidfd: OwnedFd,
     },
+    /// A supervisor that was not started here: that of a command in a sandbox which runs already.
+    Remote,
     /// Nothing was started.
     Refused(Box<Outcome>),
 }
@@ -84,6 +95,7 @@ impl std::fmt::Debug for Keeper {
         match self {
             Keeper::Inner { pid, .. } => f.debug_tuple("Inner").field(pid).finish(),
             Keeper::Outer { pid, .. } => f.debug_tuple("Outer").field(pid).finish(),
+            Keeper::Remote => f.write_str("Remote"),
             Keeper::Refused(outcome) => f.debug_tuple("Refused").field(outcome).finish(),
         }
     }
@@ -145,14 +157,29 @@ const SETTLE: Duration = Duration::from_millis(5);
 const ORPHANS_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Front {
+    /// The side of who has asked for a command in a running sandbox, over `channel`. Signals in `left` are not its own.
+    ///
+    /// # Errors
+    /// When signals cannot be waited for.
+    pub fn of_exec(channel: OwnedFd, id: String, left: &[Signal]) -> io::Result<Front> {
+        signal::block(&SignalSet::of(1..=64))?;
+        let seen = Seen { id, state_root: PathBuf::new(), patience: Duration::ZERO };
+        Front::with(Keeper::Remote, channel, seen, left)
+    }
+
     pub(crate) fn new(keeper: Keeper, channel: OwnedFd, seen: Seen) -> io::Result<Front> {
+        Front::with(keeper, channel, seen, &[])
+    }
+
+    fn with(keeper: Keeper, channel: OwnedFd, seen: Seen, left: &[Signal]) -> io::Result<Front> {
         // What the caller ignores (nohup) stays ignored, here and in the command.
         let handled = SignalSet::of((1..=64).filter(|&number| {
-            let kept = KEPT.iter().any(|kept| kept.as_raw() == number);
+            let kept = KEPT.iter().chain(left).any(|kept| kept.as_raw() == number);
             !kept && (number == CHILD || !signal::is_ignored(number))
         }));
         let signals = SignalFd::open(&handled)?;
-        signal::set_mask(&handled)?;
+        let blocked = (1..=64).filter(|&n| handled.contains(n) || left.iter().any(|left| left.as_raw() == n));
+        signal::set_mask(&SignalSet::of(blocked))?;
         let terminal = rustix::fs::open(
             "/dev/tty",
             rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC,
@@ -164,7 +191,7 @@ impl Front {
 
     /// The sandbox's id, as shown.
     pub fn id(&self) -> String {
-        self.seen.id.short()
+        self.seen.id.clone()
     }
 
     /// Waits for the end of the sandbox, whatever it takes, and passes on the signals that arrive meanwhile.
@@ -176,7 +203,7 @@ impl Front {
     /// # Errors
     /// When the outcome cannot be known; what could be ended has been.
     pub fn wait(self, slow: impl FnMut(Ending)) -> Result<Outcome, FrontError> {
-        match self.follow(slow)? {
+        match self.follow(slow, false)? {
             Followed::Over(outcome) => Ok(*outcome),
             // Said of detached sandboxes only.
             Followed::Running(id) => Err(FrontError::Detached { id }),
@@ -189,13 +216,13 @@ impl Front {
     /// # Errors
     /// When the outcome cannot be known; what could be ended has been.
     pub fn wait_running(self) -> Result<Option<Outcome>, FrontError> {
-        Ok(match self.follow(|_| ())? {
+        Ok(match self.follow(|_| (), true)? {
             Followed::Running(_) => None,
             Followed::Over(outcome) => Some(*outcome),
         })
     }
 
-    fn follow(mut self, mut slow: impl FnMut(Ending)) -> Result<Followed, FrontError> {
+    fn follow(mut self, mut slow: impl FnMut(Ending), until_running: bool) -> Result<Followed, FrontError> {
         self.look_for_orphans();
         // What is due when nothing happens meanwhile.
         let mut due = Some(Due::Settle);
@@ -205,13 +232,14 @@ impl Front {
             let pidfd = match &self.keeper {
                 Keeper::Refused(outcome) => return Ok(Followed::Over(outcome.clone())),
                 Keeper::Inner { pidfd, .. } | Keeper::Outer { pidfd, .. } => pidfd,
+                Keeper::Remote => &self.channel,
             };
             let mut fds = [
                 PollFd::new(&self.channel, PollFlags::IN),
                 PollFd::new(&self.signals, PollFlags::IN),
                 PollFd::new(pidfd, PollFlags::IN),
             ];
-            let watched = if outer_dead { 2 } else { 3 };
+            let watched = if outer_dead || matches!(self.keeper, Keeper::Remote) { 2 } else { 3 };
             match poll(fds.get_mut(..watched).unwrap_or_default(), timeout.as_ref()) {
                 Ok(0) => match due.take() {
                     Some(Due::Settle) => penfold_sys::memory::forget_code(),
@@ -231,7 +259,12 @@ impl Front {
                         return Ok(Followed::Over(Box::new(self.part(*outcome, outer_dead))));
                     }
                     Ok(Received::Message(Answer::Ending(ending))) => due = Some(Due::Tell(ending)),
-                    Ok(Received::Message(Answer::Running)) => return Ok(Followed::Running(self.id())),
+                    Ok(Received::Message(Answer::Running)) if until_running => {
+                        return Ok(Followed::Running(self.id()));
+                    }
+                    Ok(Received::Message(Answer::Refused(reason))) => {
+                        return Err(FrontError::Refused { id: self.id(), reason });
+                    }
                     Ok(Received::Message(_)) => {}
                     Ok(Received::Nothing) if !keeper => {}
                     // The supervisor lives and ends the sandbox; the channel is at its end only when it is dead, too.
@@ -247,6 +280,9 @@ impl Front {
 
     /// The supervisor is dead and has not said how it ended.
     fn keeper_died(mut self) -> Result<Outcome, FrontError> {
+        if matches!(self.keeper, Keeper::Remote) {
+            return Err(self.unwaited(io::ErrorKind::UnexpectedEof.into()));
+        }
         if let Keeper::Inner { held, .. } = &mut self.keeper
             && let Some(held) = held.take()
         {
@@ -266,7 +302,7 @@ impl Front {
                 opened = Registry::open_existing(&self.seen.state_root).ok().flatten();
                 opened.as_ref()
             }
-            Keeper::Inner { held: None, .. } | Keeper::Refused(_) => None,
+            Keeper::Inner { held: None, .. } | Keeper::Remote | Keeper::Refused(_) => None,
         };
         let Some(registry) = registry else { return };
         if recovery::has_orphans(registry, &self.id()).unwrap_or(false)

@@ -27,6 +27,8 @@ pub(crate) struct Held {
     pub(crate) setup: Setup,
     pub(crate) proc: Option<ProcFs>,
     pub(crate) leaf: Option<Leaf>,
+    /// Where the leaf is, after the teardown has taken it.
+    pub(crate) leaf_path: Option<PathBuf>,
     pub(crate) level: Level,
     /// In the order of acquisition.
     pub(crate) resources: Vec<Box<dyn Resource>>,
@@ -60,6 +62,7 @@ impl Held {
                 Ok(Held {
                     setup,
                     proc: Some(made.proc),
+                    leaf_path: made.leaf.as_ref().map(|leaf| leaf.path().to_owned()),
                     leaf: made.leaf,
                     level,
                     resources,
@@ -73,6 +76,27 @@ impl Held {
             }
             Err(reason) => Err(Box::new(refuse(&setup, reason, resources))),
         }
+    }
+
+    /// What an exec owns: the leaf below that of its sandbox, nothing else.
+    ///
+    /// # Errors
+    /// What stands in the way, in a sentence.
+    pub(crate) fn for_exec(setup: Setup, leaf: Option<Leaf>, level: Level) -> Result<Held, String> {
+        Ok(Held {
+            setup,
+            proc: Some(ProcFs::open().map_err(|error| format!("cannot read /proc: {error}"))?),
+            leaf_path: leaf.as_ref().map(|leaf| leaf.path().to_owned()),
+            leaf,
+            level,
+            resources: Vec::new(),
+            registry: None,
+            missing: Vec::new(),
+            weaker: None,
+            started_at: SystemTime::now(),
+            desk: None,
+            leader: leader_note().map_err(|error| format!("cannot make an eventfd: {error}"))?,
+        })
     }
 
     /// Writes down who leads, for the other process; the last one written counts.
@@ -115,7 +139,7 @@ impl Held {
 
     /// The session that members share with the leader: its own if it has one.
     pub(crate) fn session_of(&self, leader: Pid) -> i32 {
-        if self.desk.is_some() { leader.as_raw_nonzero().get() } else { self.setup.session }
+        if self.setup.apart { leader.as_raw_nonzero().get() } else { self.setup.session }
     }
 
     /// How the sandbox is ended unless somebody asks for it otherwise.
@@ -228,10 +252,13 @@ impl Made {
             }
         };
         penfold_sys::crash_point!("leaf-made");
-        let leader = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| format!("cannot make an eventfd: {error}"))?;
+        let leader = leader_note().map_err(|error| format!("cannot make an eventfd: {error}"))?;
         Ok(Made { desk, proc, leaf, registry, missing, weaker, leader })
     }
+}
+
+fn leader_note() -> rustix::io::Result<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
 
 /// Finds where a leaf may be made, if one is wanted, or why not.
@@ -264,6 +291,7 @@ fn intent(setup: &Setup, leaf: Option<PathBuf>) -> Intent {
         scratch: setup.scratch.clone(),
         made_at_ms: millis_since_1970(SystemTime::now()),
         detached: spec.detach.as_ref().map(|detach| Detached {
+            root: std::path::absolute(&spec.state_root).ok(),
             owner: setup.owner_id,
             keep: detach.keep,
             remove: detach.remove,

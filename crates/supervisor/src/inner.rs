@@ -17,10 +17,11 @@ use rustix::process::{Signal, getpid, setsid};
 
 use crate::desk::Said;
 use crate::environment::CHILD;
+use crate::exec;
 use crate::held::Held;
 use crate::launch::{self, Join, News, Starting};
 use crate::outcome::{StartFailure, Status};
-use crate::wire::{self, Answer, Ending, Received, Request};
+use crate::wire::{self, Answer, Ending, Exec, Received, Request, Size};
 
 /// The process between the front and this one, if there is one.
 pub(crate) struct Outer {
@@ -60,9 +61,7 @@ fn start(held: &mut Held, outer: Option<&Outer>) -> Result<Starting, StartFailur
     rustix::process::set_child_subreaper(Some(getpid()))
         .map_err(|error| StartFailure::Other(format!("cannot become a subreaper: {error}")))?;
     if let Some(desk) = &mut held.desk {
-        desk.equip(&mut held.setup.program).map_err(|error| {
-            StartFailure::Other(format!("cannot give the command its own input and output: {error}"))
-        })?;
+        desk.equip(&mut held.setup.program);
     }
     let mut starting = launch::clone(&mut held.setup, held.leaf.as_ref(), held.level, Join::Born)?;
     held.note_leader(starting.pid());
@@ -167,7 +166,8 @@ fn look_after(mut held: Held, signals: SignalFd, outer: Option<OwnedFd>, lead: L
         ladder: held.ladder(),
         signals,
         outer,
-        front: held.setup.front.try_clone().ok().filter(|_| phase == Phase::Starting),
+        by_pidfd: held.setup.front.is_some(),
+        front: held.setup.front.take().filter(|_| phase == Phase::Starting),
         owner: held.setup.owner.take(),
         channel_open: true,
         starting,
@@ -203,6 +203,8 @@ struct Inner {
     front: Option<OwnedFd>,
     owner: Option<OwnedFd>,
     channel_open: bool,
+    /// The death of the front is told by its pidfd, not by the end of the channel.
+    by_pidfd: bool,
     starting: Option<Starting>,
     /// A handle to the leader, for signals that are passed on.
     leader: Option<OwnedFd>,
@@ -389,12 +391,12 @@ impl Inner {
 
     fn take_request(&mut self) -> Option<Event> {
         match wire::receive(&self.held.setup.channel) {
-            Ok(Received::Message(request)) => self.act(request).0,
+            Ok(Received::Message(request)) => self.act(&request).0,
             Ok(Received::Nothing) => None,
-            // The front closes its end only by dying, and its pidfd says so.
+            // Who started a sandbox closes its end only by dying, and its pidfd says so.
             Ok(Received::End) | Err(_) => {
                 self.channel_open = false;
-                None
+                if self.by_pidfd { None } else { self.owner_gone() }
             }
         }
     }
@@ -406,8 +408,12 @@ impl Inner {
         }
         let said = self.held.desk.as_mut().map(|desk| desk.serve(ready)).unwrap_or_default();
         let mut wanted = None;
-        for Said { client, request } in said {
-            let (event, answer) = self.act(request);
+        for Said { client, request, fds } in said {
+            let (event, answer) = match request {
+                Request::Exec(exec) => (None, self.exec(client, exec, fds)),
+                Request::Attach(size) => (None, Some(self.at_terminal(size, fds.into_iter().next()))),
+                request => self.act(&request),
+            };
             if let (Some(desk), Some(answer)) = (&self.held.desk, answer) {
                 desk.answer(client, &answer);
             }
@@ -418,9 +424,28 @@ impl Inner {
         wanted
     }
 
+    fn at_terminal(&mut self, size: Size, seat: Option<OwnedFd>) -> Answer {
+        match self.held.desk.as_mut().map(|desk| desk.at_terminal(size, seat)) {
+            Some(Ok(())) => Answer::Done,
+            Some(Err(reason)) => Answer::Refused(reason),
+            None => Answer::Refused("the sandbox has no terminal".to_owned()),
+        }
+    }
+
+    /// Puts a command into the sandbox. Who asked for it is answered from now on by who looks after that command.
+    fn exec(&mut self, client: u64, exec: Exec, fds: Vec<OwnedFd>) -> Option<Answer> {
+        if self.cause.is_some() {
+            return Some(Answer::Refused("the sandbox is being ended".to_owned()));
+        }
+        let init = self.starting.as_ref().map(Starting::pid);
+        let begun = exec::begin(&mut self.held, client, exec, fds, init);
+        self.say(Word::Running);
+        begun.err().map(Answer::Refused)
+    }
+
     /// Does what somebody asks for; gives what follows for the sandbox, and the answer.
-    fn act(&mut self, request: Request) -> (Option<Event>, Option<Answer>) {
-        match request {
+    fn act(&mut self, request: &Request) -> (Option<Event>, Option<Answer>) {
+        match *request {
             Request::Stop { signal: number, spared_group, grace_ms } => {
                 if let Some(signal) = signal(number) {
                     self.ladder.signal = signal;
@@ -445,24 +470,35 @@ impl Inner {
                 self.say(Word::Running);
                 (None, Some(Answer::Done))
             }
-            Request::Exec(_) | Request::KillExec(_) | Request::Attach(_) | Request::Resize(_) => {
-                (None, Some(Answer::Refused("not yet".to_owned())))
+            Request::KillExec(number) => {
+                let ended = self.held.desk.as_ref().is_some_and(|desk| desk.execs.stop(number));
+                let refused = || Answer::Refused(format!("no exec {number} runs in this sandbox"));
+                (None, Some(if ended { Answer::Done } else { refused() }))
+            }
+            Request::Resize(size) => (None, Some(self.at_terminal(size, None))),
+            // Without descriptors, over the channel of a front.
+            Request::Exec(_) | Request::Attach(_) => {
+                (None, Some(Answer::Refused("what it needs did not come with it".to_owned())))
             }
         }
     }
 
     /// The leader has become its program.
     fn runs(&mut self) {
-        let Some(desk) = &mut self.held.desk else { return };
-        desk.has_run();
-        if let Some((pid, _)) = self.held.noted_leader() {
-            self.held.note_running(pid);
+        if !self.held.setup.apart {
+            return;
         }
-        self.say(Word::Running);
+        if let Some(desk) = &mut self.held.desk {
+            desk.has_run();
+            if let Some((pid, _)) = self.held.noted_leader() {
+                self.held.note_running(pid);
+            }
+            self.say(Word::Running);
+            // Who started it may go now.
+            self.front = None;
+        }
         penfold_sys::crash_point!("running");
-        // Who started it may go now.
         let _ = wire::offer(&self.held.setup.channel, &Answer::Running);
-        self.front = None;
     }
 
     /// Writes down how things stand.
@@ -515,7 +551,11 @@ impl Inner {
         event
     }
 
-    fn tell(&mut self, reaped: Option<Status>, findings: Findings) {
+    fn tell(&mut self, reaped: Option<Status>, mut findings: Findings) {
+        if let Some(desk) = &self.held.desk {
+            // They are ours, and no members.
+            findings.ended.retain(|ended| !desk.execs.were(ended.pid));
+        }
         let exit = self.status.or(reaped).filter(|_| self.failure.is_none());
         let cause = match self.failure {
             Some(_) => Cause::StartFailed,

@@ -21,6 +21,7 @@ use penfold_sandbox::{outcome, wire};
 
 mod desk;
 mod environment;
+mod exec;
 mod front;
 mod held;
 mod inner;
@@ -29,6 +30,7 @@ mod outer;
 mod pidns;
 mod start;
 mod takeover;
+mod terminal;
 
 pub use front::{Front, FrontError};
 pub use start::{StartError, start};

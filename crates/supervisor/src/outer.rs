@@ -17,14 +17,13 @@ use crate::takeover::take_over;
 use crate::wire::{self, Answer};
 
 /// Runs the outer process; ends when the sandbox is gone.
-pub(crate) fn run(mut setup: Setup) -> ! {
+pub(crate) fn run(setup: Setup) -> ! {
     let channel = setup.channel.try_clone();
     let _ = rustix::thread::set_name(NAME);
     if setup.spec.detach.is_some() {
         // Nothing of who started it is to be held open, or to reach it.
         let _ = setsid();
         let _ = penfold_sys::descriptors::drop_inherited();
-        setup.session = 0;
     }
     // As the supervisor does.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));

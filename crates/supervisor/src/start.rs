@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use penfold_process::{ProcFs, ProcessId};
-use penfold_sandbox::{Id, Scratch, Spec};
+use penfold_sandbox::{Scratch, Spec};
 use penfold_sys::child::{self, Peek};
 use penfold_sys::launch::Program;
 use penfold_sys::signal::{self, SignalSet};
@@ -49,13 +49,15 @@ pub(crate) struct Setup {
     pub(crate) program: Program,
     /// The supervisor's end of the channel to the front.
     pub(crate) channel: OwnedFd,
-    /// The process that called [`start`].
-    pub(crate) front: OwnedFd,
+    /// The process that called [`start`]; without it the end of the channel tells that it is gone.
+    pub(crate) front: Option<OwnedFd>,
     /// The parent of that process, if it is in sight.
     pub(crate) owner: Option<OwnedFd>,
     /// Who that is, where it is to be written down.
     pub(crate) owner_id: Option<ProcessId>,
-    /// The session of the front, which the leader shares.
+    /// The leader has a session of its own, and the front is told when it runs.
+    pub(crate) apart: bool,
+    /// The session of the front, which the leader shares unless it is apart.
     pub(crate) session: i32,
     /// Where the scratch directory is to be.
     pub(crate) scratch: Option<PathBuf>,
@@ -66,7 +68,7 @@ pub(crate) struct Setup {
 /// What the front keeps of the spec.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    pub(crate) id: Id,
+    pub(crate) id: String,
     pub(crate) state_root: PathBuf,
     pub(crate) patience: Duration,
 }
@@ -92,10 +94,21 @@ pub fn start(spec: Spec) -> Result<Front, StartError> {
     let front = pidfd_open(getpid(), PidfdFlags::empty()).map_err(system("open a pidfd"))?;
     let session = penfold_sys::fork::session();
     let detached = spec.detach.is_some();
-    let seen = Seen { id: spec.id, state_root: spec.state_root.clone(), patience: spec.patience };
+    let seen = Seen { id: spec.id.short(), state_root: spec.state_root.clone(), patience: spec.patience };
     let owner_id = if detached { parent_id() } else { None };
     let owner = owner();
-    let setup = Setup { spec, program, channel: theirs, front, owner, owner_id, session, scratch, began };
+    let setup = Setup {
+        spec,
+        program,
+        channel: theirs,
+        front: Some(front),
+        owner,
+        owner_id,
+        apart: detached,
+        session,
+        scratch,
+        began,
+    };
     // Before the fork: members that lose their supervisors come to us.
     let alone = !detached && !getpid().is_init() && matches!(child::peek(), Ok(Peek::NoChild));
     rustix::process::set_child_subreaper(Some(getpid())).map_err(system("become a subreaper"))?;

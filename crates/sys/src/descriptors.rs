@@ -1,6 +1,7 @@
 //! Letting go of descriptors.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::fd::RawFd;
 use rustix::fs::{Mode, OFlags, RawDir};
@@ -30,6 +31,33 @@ pub fn drop_inherited() -> io::Result<()> {
     }
     for fd in inherited {
         // SAFETY: no value of this program owns it: it was here before the program, see above.
+        unsafe { libc::close(fd) };
+    }
+    Ok(())
+}
+
+/// Closes every descriptor of this process but these and the standard three.
+///
+/// For a forked process that goes its own way and must not hold what its parent holds: locks, sockets, pipes. Values of
+/// the parent that own a closed descriptor are never to be used or dropped here: such a process ends by
+/// [`exit_now`](crate::fork::exit_now).
+///
+/// # Errors
+/// When `/proc/self/fd` cannot be read; what was closed stays closed.
+pub fn keep_only(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let kept: Vec<RawFd> = kept.iter().map(AsRawFd::as_raw_fd).collect();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;
+    let mut buffer = Vec::with_capacity(4096);
+    let mut others: Vec<RawFd> = Vec::new();
+    let mut entries = RawDir::new(&dir, buffer.spare_capacity_mut());
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let number = entry.file_name().to_str().ok().and_then(|name| name.parse::<RawFd>().ok());
+        others.extend(number.filter(|fd| *fd > 2 && *fd != dir.as_raw_fd() && !kept.contains(fd)));
+    }
+    for fd in others {
+        // SAFETY: no value that is used from here on owns it: the caller's promise.
         unsafe { libc::close(fd) };
     }
     Ok(())

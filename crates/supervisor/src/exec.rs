@@ -1,0 +1,241 @@
+//! A command that is put into a running sandbox: a process of ours of its own looks after it, as after a sandbox in the
+//! sandbox.
+//!
+//! It is a child of the supervisor, a subreaper, and ends its command's tree and nothing else. When the sandbox ends, it
+//! ends with all that are in it.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use penfold_cgroup::{Leaf, Place};
+use penfold_process::{Pid, ProcFs};
+use penfold_sandbox::state::{self, now_ms};
+use penfold_sandbox::{Contain, ExecSpec, OwnerExit, Spec};
+use penfold_sys::launch::Apart;
+use penfold_sys::signal::{self, SignalSet};
+use penfold_sys::{Forked, fork};
+use penfold_teardown::Level;
+use rustix::process::{PidfdFlags, Signal, pidfd_open};
+use rustix::thread::ThreadNameSpaceType;
+
+use crate::environment::{self, Inherited};
+use crate::held::Held;
+use crate::inner::{self, NAME};
+use crate::start::Setup;
+use crate::wire::{self, Answer, Exec};
+
+/// A larger description of a command is refused.
+const LARGEST: u64 = 4 << 20;
+
+/// The commands that were put into a sandbox.
+#[derive(Default)]
+pub(crate) struct Execs {
+    running: Vec<Running>,
+    /// How many there were.
+    count: u32,
+    /// The processes that looked after them.
+    pids: Vec<i32>,
+}
+
+struct Running {
+    state: state::Exec,
+    pidfd: OwnedFd,
+    leaf: Option<PathBuf>,
+}
+
+impl Execs {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// What tells that one has ended.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.running.iter().map(|running| running.pidfd.as_fd())
+    }
+
+    /// For those who look.
+    pub(crate) fn states(&self) -> Vec<state::Exec> {
+        self.running.iter().map(|running| running.state.clone()).collect()
+    }
+
+    /// Whether a process of this number looked after one of them.
+    pub(crate) fn were(&self, pid: i32) -> bool {
+        self.pids.contains(&pid)
+    }
+
+    /// Ends one politely. False if there is none of this number.
+    pub(crate) fn stop(&self, number: u32) -> bool {
+        self.running.iter().any(|running| {
+            running.state.number == number
+                && rustix::process::pidfd_send_signal(&running.pidfd, Signal::TERM).is_ok()
+        })
+    }
+
+    /// Forgets those whose supervisor has exited. One that was killed could not end its tree: then its leaf does, and what
+    /// is not in there ends with the sandbox.
+    pub(crate) fn bury(&mut self) {
+        self.running.retain(|running| {
+            let mut fds = [rustix::event::PollFd::new(&running.pidfd, rustix::event::PollFlags::IN)];
+            let over = rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())) != Ok(0);
+            if over && let Some(Ok(Some(leaf))) = running.leaf.as_deref().map(Leaf::open) {
+                let _ = leaf.kill();
+            }
+            !over
+        });
+    }
+}
+
+/// Starts a command in the sandbox; from then on the client talks to who looks after it. `init` is ours in the pid
+/// namespace, if there is one.
+///
+/// # Errors
+/// Why it is refused, in a sentence.
+pub(crate) fn begin(
+    held: &mut Held,
+    client: u64,
+    exec: Exec,
+    fds: Vec<OwnedFd>,
+    init: Option<Pid>,
+) -> Result<(), String> {
+    let Ok([spec, input, output, error]) = <[OwnedFd; 4]>::try_from(fds) else {
+        return Err("an exec needs its description and three standard descriptors".to_owned());
+    };
+    let sandbox = held.leaf_path.clone().filter(|_| held.level != Level::Subreaper);
+    let desk = held.desk.as_mut().ok_or("it runs in the foreground")?;
+    let socket = desk.part_with(client).ok_or("who asked for it is gone")?;
+    desk.execs.count += 1;
+    let number = desk.execs.count;
+    let leaf = sandbox.map(|path| path.join(format!("exec-{number}")));
+    let wanted = Wanted { spec, stdio: [input, output, error], socket, leaf: leaf.clone(), init };
+    match fork() {
+        Ok(Forked::Child) => look_after(held, wanted),
+        Ok(Forked::Parent(pid)) => {
+            let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| error.to_string())?;
+            let stat = ProcFs::open().and_then(|mut proc| proc.stat(pid)).ok().flatten();
+            desk.execs.pids.push(pid.as_raw_nonzero().get());
+            if let Some(stat) = stat {
+                let state =
+                    state::Exec { number, command: exec.command, keeper: stat.id(), started_at_ms: now_ms() };
+                desk.execs.running.push(Running { state, pidfd, leaf });
+            }
+            Ok(())
+        }
+        Err(error) => {
+            let _ = wire::offer(&wanted.socket, &Answer::Refused(format!("cannot fork: {error}")));
+            Ok(())
+        }
+    }
+}
+
+struct Wanted {
+    spec: OwnedFd,
+    stdio: [OwnedFd; 3],
+    socket: OwnedFd,
+    leaf: Option<PathBuf>,
+    init: Option<Pid>,
+}
+
+/// The life of the process that looks after one command.
+fn look_after(held: &mut Held, wanted: Wanted) -> ! {
+    let _ = rustix::thread::set_name(NAME);
+    let answers = wanted.socket.try_clone();
+    let kept: Vec<BorrowedFd<'_>> =
+        wanted.stdio.iter().chain([&wanted.spec, &wanted.socket]).chain(&answers).map(AsFd::as_fd).collect();
+    let refused = match penfold_sys::descriptors::keep_only(&kept) {
+        Err(error) => format!("cannot let go of the supervisor's descriptors: {error}"),
+        Ok(()) => match prepare(held, wanted) {
+            Ok(held) => inner::run(held, None),
+            Err(reason) => reason,
+        },
+    };
+    if let Ok(answers) = answers {
+        let _ = wire::offer(&answers, &Answer::Refused(refused));
+    }
+    penfold_sys::fork::exit_now(1)
+}
+
+fn prepare(sandbox: &Held, wanted: Wanted) -> Result<Held, String> {
+    let spec = read(wanted.spec).map_err(|error| format!("cannot read what to run: {error}"))?;
+    let terminal = spec.terminal;
+    let level = if sandbox.level == Level::Pidns { Level::Subreaper } else { sandbox.level };
+    let spec = of_sandbox(&sandbox.setup.spec, spec, level)?;
+    let scratch = sandbox.setup.scratch.as_deref();
+    let inherited = Inherited { mask: SignalSet::empty(), child_ignored: false };
+    let mut program = environment::program(&spec, scratch, &inherited).map_err(|error| error.to_string())?;
+    let [input, output, error] = wanted.stdio;
+    program.apart(Apart { input, output, error, terminal });
+    let leaf = wanted.leaf.as_deref().map(make_leaf).transpose()?;
+    let setup = Setup {
+        spec,
+        program,
+        channel: wanted.socket,
+        front: None,
+        owner: None,
+        owner_id: None,
+        apart: true,
+        session: 0,
+        scratch: None,
+        began: Instant::now(),
+    };
+    // Before the process changes the namespace that it sees.
+    let held = Held::for_exec(setup, leaf, level)?;
+    if let Some(init) = wanted.init {
+        enter(init).map_err(|error| format!("cannot enter the pid namespace: {error}"))?;
+    }
+    Ok(held)
+}
+
+fn make_leaf(path: &Path) -> Result<Leaf, String> {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let place = Place::at(path.parent().unwrap_or(path)).map_err(|error| error.to_string())?;
+    Leaf::create(&place, name).map_err(|error| error.to_string())
+}
+
+/// A description in memory that nobody can change or make us wait for.
+fn read(spec: OwnedFd) -> io::Result<ExecSpec> {
+    rustix::fs::fcntl_get_seals(&spec)?;
+    rustix::fs::seek(&spec, rustix::fs::SeekFrom::Start(0))?;
+    let mut text = Vec::new();
+    File::from(spec).take(LARGEST).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// The command as part of its sandbox: what it does not say itself is the sandbox's.
+fn of_sandbox(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, String> {
+    let mut environment = sandbox.environment.clone();
+    for (key, value) in exec.environment {
+        environment.retain(|(known, _)| *known != key);
+        environment.extend(value.map(|value| (key, value)));
+    }
+    Ok(Spec {
+        id: sandbox.id,
+        name: None,
+        labels: Vec::new(),
+        command: exec.command,
+        environment,
+        directory: exec.directory.or_else(|| sandbox.directory.clone()),
+        scratch_in: None,
+        contain: if level == Level::Cgroup { Contain::Cgroup } else { Contain::Subreaper },
+        timeout: exec.timeout_ms.map(Duration::from_millis),
+        signal: signal::signal(exec.signal).ok_or("there is no such signal")?,
+        grace: Duration::from_millis(exec.grace_ms),
+        patience: sandbox.patience,
+        on_owner_exit: if exec.detached { OwnerExit::Keep } else { OwnerExit::Kill },
+        state_root: sandbox.state_root.clone(),
+        report: None,
+        detach: None,
+    })
+}
+
+/// Lets what this process starts from now on be born in the namespaces of our init.
+fn enter(init: Pid) -> io::Result<()> {
+    let pidfd = pidfd_open(init, PidfdFlags::empty())?;
+    let mut spaces = ThreadNameSpaceType::PROCESS_ID | ThreadNameSpaceType::MOUNT;
+    if !rustix::process::geteuid().is_root() {
+        spaces |= ThreadNameSpaceType::USER;
+    }
+    Ok(rustix::thread::move_into_thread_name_spaces(pidfd.as_fd(), spaces)?)
+}
