@@ -121,14 +121,17 @@ impl Writer {
                 break Ok(PipeState::Open);
             }
             let room = self.settle().unwrap_or(LONGEST).min(LONGEST);
-            let (filled, state) = fill(pipe, self.buffer.get_mut(HEAD_LEN..room).unwrap_or_default());
-            if filled > 0 {
-                self.keep(stream, filled);
-                bytes += u64::try_from(filled).unwrap_or(0);
-            }
-            match state {
-                Ok(PipeState::Open) => {}
-                other => break other,
+            // Each read is a frame: to fill the buffer first would cost a read that finds nothing for each that does.
+            match rustix::io::read(pipe, self.buffer.get_mut(HEAD_LEN..room).unwrap_or_default()) {
+                // A terminal whose other side is closed says EIO.
+                Ok(0) | Err(Errno::IO) => break Ok(PipeState::End),
+                Ok(filled) => {
+                    self.keep(stream, filled);
+                    bytes += u64::try_from(filled).unwrap_or(0);
+                }
+                Err(Errno::AGAIN) => break Ok(PipeState::Empty),
+                Err(Errno::INTR) => {}
+                Err(errno) => break Err(io::Error::from(errno)),
             }
         };
         self.publish();
@@ -207,22 +210,6 @@ impl Writer {
             self.mark = self.next;
         }
     }
-}
-
-/// Reads until the buffer is full or the pipe has nothing more.
-fn fill(pipe: BorrowedFd<'_>, buffer: &mut [u8]) -> (usize, io::Result<PipeState>) {
-    let mut filled = 0;
-    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match rustix::io::read(pipe, rest) {
-            // A terminal whose other side is closed says EIO.
-            Ok(0) | Err(Errno::IO) => return (filled, Ok(PipeState::End)),
-            Ok(read) => filled += read,
-            Err(Errno::AGAIN) => return (filled, Ok(PipeState::Empty)),
-            Err(Errno::INTR) => {}
-            Err(errno) => return (filled, Err(errno.into())),
-        }
-    }
-    (filled, Ok(PipeState::Open))
 }
 
 fn now() -> u64 {
