@@ -6,10 +6,15 @@
 pub(crate) mod doctor;
 pub(crate) mod gc;
 pub(crate) mod ids;
+pub(crate) mod inspect;
+pub(crate) mod ps;
 pub(crate) mod reap;
+pub(crate) mod report;
 pub(crate) mod run;
+pub(crate) mod status;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tree;
 pub(crate) mod usage;
 
 use std::ffi::OsString;
@@ -26,6 +31,11 @@ use crate::{completions, help, man, version};
 /// Every verb, in the order of the help.
 pub(crate) const VERBS: &[&Verb] = &[
     &run::VERB,
+    &ps::VERB,
+    &tree::VERB,
+    &status::VERB,
+    &inspect::VERB,
+    &report::VERB,
     &reap::VERB,
     &doctor::VERB,
     &gc::VERB,

@@ -4,6 +4,7 @@
 //! socket; what a damaged or missing file would have said is left out, and the damage is named.
 
 mod judge;
+mod members;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,8 @@ use crate::outcome::Status;
 use crate::record::Intent;
 use crate::resolve::{Finder, Known};
 use crate::state::{Exec, State, Word};
+
+pub use members::{Member, members};
 
 /// One sandbox, as it was seen at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -16,7 +16,7 @@ use crate::value::Invalid;
 pub(crate) struct Ids {
     /// Ids, unique beginnings of ids, or names; `-` reads them from standard input.
     #[arg(value_name = "ID")]
-    pub(crate) ids: Vec<String>,
+    pub(crate) words: Vec<String>,
     /// All of them.
     #[arg(long)]
     pub(crate) all: bool,
@@ -77,7 +77,7 @@ impl Ids {
     pub(crate) fn select(&self, finder: &Finder, among: Among) -> Result<Selection, Failure> {
         let mut selection = Selection { found: Vec::new(), missed: Vec::new() };
         if self.is_broad() {
-            if !self.ids.is_empty() {
+            if !self.words.is_empty() {
                 let sentence = "ids cannot be used together with `--all` or `--filter`";
                 return Err(Failure::new(exit_codes::USAGE, sentence));
             }
@@ -87,8 +87,8 @@ impl Ids {
             selection.found = wanted.map(|(known, _)| known).collect();
             return Ok(selection);
         }
-        let words = read_words(&self.ids)?;
-        if words.is_empty() && !self.ids.iter().any(|word| word == "-") {
+        let words = read_words(&self.words)?;
+        if words.is_empty() && !self.words.iter().any(|word| word == "-") {
             return Err(
                 Failure::new(exit_codes::USAGE, "missing `ID`").hint("`penfold ps` lists the sandboxes")
             );
@@ -105,6 +105,12 @@ impl Ids {
 }
 
 impl Filters {
+    /// Whether a status is asked for that only a sandbox can have in which nothing is alive.
+    pub(crate) fn wants_ended(&self) -> bool {
+        let is_over = |filter: &Filter| matches!(filter, Filter::Status(text) if word(text).is_some_and(|word| !word.is_living()));
+        self.filters.iter().any(is_over)
+    }
+
     /// Whether a sandbox is like this: for each key that is given, one of its values.
     pub(crate) fn match_all(&self, view: &View) -> bool {
         self.filters.iter().all(|wanted| {
@@ -186,6 +192,45 @@ pub(crate) fn resolve(finder: &Finder, word: &str) -> Result<Known, Failure> {
             .hint("give more characters, or the whole id"),
         ResolveError::Unreadable { .. } => Failure::new(exit_codes::FAILURE, error.to_string()),
     })
+}
+
+/// Sandboxes that were named, with what is to be seen of them.
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    /// In the order in which they were named.
+    pub(crate) found: Vec<(Known, View)>,
+    /// The exit code: that of the first word that meant none.
+    pub(crate) exit: u8,
+}
+
+/// Looks at the sandboxes that some words mean, and says at once which word means none.
+///
+/// # Errors
+/// When standard input cannot be read.
+pub(crate) fn choose(global: &super::Global, finder: &Finder, ids: &[String]) -> Result<Chosen, Failure> {
+    let mut chosen = Chosen { found: Vec::new(), exit: exit_codes::SUCCESS };
+    let coloured = global.color.wanted(&std::io::stderr());
+    for word in read_words(ids)? {
+        let seen = resolve(finder, &word).and_then(|known| match view::view(finder, &known) {
+            Some(seen) => Ok((known, seen)),
+            None => Err(not_found(&ResolveError::NotFound { word })),
+        });
+        match seen {
+            Ok((known, _)) if chosen.found.iter().any(|(other, _)| other.id == known.id) => {}
+            Ok(found) => chosen.found.push(found),
+            Err(failure) => {
+                let exit = failure.report(coloured);
+                if chosen.exit == exit_codes::SUCCESS {
+                    chosen.exit = exit;
+                }
+            }
+        }
+    }
+    Ok(chosen)
+}
+
+fn not_found(error: &ResolveError) -> Failure {
+    Failure::new(exit_codes::NO_SUCH_ID, error.to_string()).hint("`penfold ps -a` lists the sandboxes")
 }
 
 /// Why no records can be read.

@@ -1,0 +1,69 @@
+//! `penfold inspect`: what it does.
+
+use std::io;
+
+use penfold_sandbox::state::now_ms;
+use penfold_sandbox::{Files, Intent, View};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::args::Global;
+use crate::args::ids;
+use crate::args::inspect::InspectArgs;
+use crate::failure::Failure;
+use crate::ps::Row;
+use crate::template::Format;
+use crate::{exit_codes, lines, output};
+
+#[derive(Serialize)]
+struct Inspected<'a> {
+    #[serde(flatten)]
+    row: Row<'a>,
+    files: Contents<'a>,
+}
+
+/// The files of a record; null when one is missing or damaged.
+#[derive(Serialize)]
+struct Contents<'a> {
+    intent: Option<&'a Intent>,
+    state: Value,
+    exit: Value,
+    report: Value,
+}
+
+/// Prints all that is known of sandboxes.
+pub(crate) fn inspect(global: &Global, args: &InspectArgs) -> Result<u8, Failure> {
+    let finder = ids::finder(global);
+    let mut chosen = ids::choose(global, &finder, &args.ids)?;
+    if let Some(Format::Lines(template) | Format::Table(template)) = &args.format {
+        let text: String = chosen.found.iter().map(|(_, seen)| template.line(seen, now_ms())).collect();
+        output::data(text.as_bytes(), exit_codes::FAILURE)?;
+        return Ok(chosen.exit);
+    }
+    let mut inspected = Vec::new();
+    for (known, seen) in &mut chosen.found {
+        let files = known.record.as_ref();
+        let contents = Contents {
+            intent: known.intent.as_ref(),
+            state: content("state.json", files.map(Files::state), seen),
+            exit: content("exit.json", files.map(Files::exited), seen),
+            report: content("report.json", files.map(Files::report), seen),
+        };
+        inspected.push(Inspected { row: Row::of(seen), files: contents });
+    }
+    lines::json(&inspected, exit_codes::FAILURE)?;
+    Ok(chosen.exit)
+}
+
+fn content<T: Serialize>(name: &str, read: Option<io::Result<Option<T>>>, seen: &mut View) -> Value {
+    match read {
+        Some(Ok(Some(content))) => serde_json::to_value(content).unwrap_or_default(),
+        Some(Err(error)) => {
+            if !seen.damage.iter().any(|damage| damage.starts_with(name)) {
+                seen.damage.push(format!("{name}: {error}"));
+            }
+            Value::Null
+        }
+        Some(Ok(None)) | None => Value::Null,
+    }
+}

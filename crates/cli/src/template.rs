@@ -1,0 +1,274 @@
+//! `--format`: the fields of docker's templates, replaced and nothing more; tables without borders; times for people.
+
+use std::fmt::Write as _;
+
+use penfold_sandbox::view::View;
+use penfold_sandbox::{Status, state::Word};
+
+use crate::lines;
+use crate::value::Invalid;
+
+/// The fields of a template: name, heading, value.
+type Field = (&'static str, &'static str, fn(&View, u64) -> String);
+
+const FIELDS: &[Field] = &[
+    ("ID", "ID", |view, _| view.id.clone()),
+    ("Name", "NAME", |view, _| name(view)),
+    ("Names", "NAMES", |view, _| name(view)),
+    ("Command", "COMMAND", |view, _| command(view)),
+    ("State", "STATE", |view, _| view.word.to_string()),
+    ("Status", "STATUS", status),
+    ("RunningFor", "STARTED", |view, now| started(view, now)),
+    ("CreatedAt", "CREATED AT", |view, _| view.started_at_ms.map_or_else(String::new, utc)),
+    ("EndedAt", "ENDED AT", |view, _| view.ended_at_ms.map_or_else(String::new, utc)),
+    ("ExpiresAt", "EXPIRES AT", |view, _| view.expires_at_ms.map_or_else(String::new, utc)),
+    ("Labels", "LABELS", |view, _| labels(view)),
+    ("Exit", "EXIT", |view, _| view.exit.map(exit).unwrap_or_default()),
+    ("Cause", "CAUSE", |view, _| cause(view).unwrap_or_default()),
+    ("Level", "LEVEL", |view, _| view.level.map(|level| level.to_string()).unwrap_or_default()),
+    ("Leader", "LEADER", |view, _| pid(view.leader)),
+    ("Owner", "OWNER", |view, _| pid(view.owner)),
+    ("Cgroup", "CGROUP", |view, _| {
+        view.leaf.as_ref().map_or_else(String::new, |leaf| leaf.display().to_string())
+    }),
+];
+
+/// What `--format` asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// `json`.
+    Json,
+    /// `table TEMPLATE`: columns with headings.
+    Table(Template),
+    /// A line for each sandbox.
+    Lines(Template),
+}
+
+/// Text with fields in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Template {
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Field(usize),
+}
+
+/// Reads the value of `--format`.
+pub(crate) fn format(given: &str) -> Result<Format, Invalid> {
+    if given.trim() == "json" || given.split_whitespace().collect::<String>() == "{{json.}}" {
+        return Ok(Format::Json);
+    }
+    match given.strip_prefix("table ") {
+        Some(rest) => template(rest).map(Format::Table),
+        None => template(given).map(Format::Lines),
+    }
+}
+
+fn template(given: &str) -> Result<Template, Invalid> {
+    const ACCEPTED: &str = "`json`, or text with {{.ID}} {{.Name}} {{.Names}} {{.Command}} {{.State}} {{.Status}} \
+        {{.RunningFor}} {{.CreatedAt}} {{.EndedAt}} {{.ExpiresAt}} {{.Labels}} {{.Exit}} {{.Cause}} {{.Level}} \
+        {{.Leader}} {{.Owner}} {{.Cgroup}}";
+    let invalid = |problem| Invalid::new(given, problem, ACCEPTED);
+    let mut parts = Vec::new();
+    let mut rest = given;
+    while let Some((text, after)) = rest.split_once("{{") {
+        let (field, after) = after.split_once("}}").ok_or_else(|| invalid("has a field without an end"))?;
+        let wanted = field.trim().strip_prefix('.').ok_or_else(|| invalid("has an unknown field"))?;
+        let index = FIELDS.iter().position(|(name, ..)| *name == wanted);
+        parts.push(Part::Text(unescaped(text)));
+        parts.push(Part::Field(index.ok_or_else(|| invalid("has an unknown field"))?));
+        rest = after;
+    }
+    parts.push(Part::Text(unescaped(rest)));
+    parts.retain(|part| !matches!(part, Part::Text(text) if text.is_empty()));
+    Ok(Template { parts })
+}
+
+/// Shells pass on `\t` and `\n` as they are typed.
+fn unescaped(text: &str) -> String {
+    text.replace("\\t", "\t").replace("\\n", "\n")
+}
+
+impl Template {
+    /// The text for one sandbox, and a line feed.
+    pub(crate) fn line(&self, view: &View, now: u64) -> String {
+        let mut text = self.fill(|(_, _, value)| printable(&value(view, now)));
+        text.push('\n');
+        text
+    }
+
+    /// The table of some sandboxes.
+    pub(crate) fn table(&self, views: &[View], now: u64) -> String {
+        let split = |line: String| line.split('\t').map(|cell| cell.trim().to_owned()).collect();
+        let mut rows: Vec<Vec<String>> = vec![split(self.fill(|(_, heading, _)| (*heading).to_owned()))];
+        rows.extend(views.iter().map(|view| split(self.fill(|(_, _, value)| printable(&value(view, now))))));
+        aligned(&rows)
+    }
+
+    fn fill(&self, value: impl Fn(&Field) -> String) -> String {
+        self.parts
+            .iter()
+            .map(|part| match part {
+                Part::Text(text) => text.clone(),
+                Part::Field(index) => FIELDS.get(*index).map(&value).unwrap_or_default(),
+            })
+            .collect()
+    }
+}
+
+/// Columns, three blanks apart.
+pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width =
+        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            // Writing to a String cannot fail.
+            let _ = write!(line, "{cell:<width$}   ");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Text of strangers for a cell: one line that moves no cursor.
+pub(crate) fn printable(text: &str) -> String {
+    let mut clean = String::new();
+    lines::push(&mut clean, text);
+    clean
+}
+
+pub(crate) fn name(view: &View) -> String {
+    view.name.clone().unwrap_or_else(|| "-".to_owned())
+}
+
+/// The command as a person would type it again, more or less.
+pub(crate) fn command(view: &View) -> String {
+    if view.command.is_empty() { "?".to_owned() } else { view.command_line() }
+}
+
+pub(crate) fn labels(view: &View) -> String {
+    view.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
+}
+
+fn pid(process: Option<penfold_process::ProcessId>) -> String {
+    process.map(|process| process.pid.as_raw_pid().to_string()).unwrap_or_default()
+}
+
+/// Why it ended, in one word.
+pub(crate) fn cause(view: &View) -> Option<String> {
+    let value = serde_json::to_value(view.cause?).ok()?;
+    value.as_str().map(str::to_owned)
+}
+
+/// `3` or `signal 9`.
+pub(crate) fn exit(status: Status) -> String {
+    match status {
+        Status::Code(code) => code.to_string(),
+        Status::Signal(signal) => format!("signal {signal}"),
+    }
+}
+
+/// The state with what belongs to it: `exited (3) 2m ago`, `killed (timeout) 1h ago`.
+pub(crate) fn status(view: &View, now: u64) -> String {
+    let word = view.word;
+    let detail = match word {
+        Word::Exited => view.exit.map(exit),
+        Word::Killed | Word::Failed | Word::Stopping => cause(view),
+        _ => None,
+    };
+    let mut text = word.to_string();
+    if let Some(detail) = detail {
+        let _ = write!(text, " ({detail})");
+    }
+    if let Some(at) = view.ended_at_ms.filter(|_| !word.is_living()) {
+        let _ = write!(text, " {} ago", ago(at, now));
+    }
+    if !view.damage.is_empty() {
+        text.push_str(" (damaged)");
+    }
+    text
+}
+
+pub(crate) fn started(view: &View, now: u64) -> String {
+    view.started_at_ms.map_or_else(|| "?".to_owned(), |at| format!("{} ago", ago(at, now)))
+}
+
+/// How long ago, in one or two units; nothing is longer ago than it can be when a clock was set back.
+pub(crate) fn ago(at_ms: u64, now_ms: u64) -> String {
+    span(now_ms.saturating_sub(at_ms) / 1000)
+}
+
+/// A time in seconds, in one unit where one is enough.
+pub(crate) fn span(seconds: u64) -> String {
+    const MINUTE: u64 = 60;
+    const HOUR: u64 = 60 * MINUTE;
+    const DAY: u64 = 24 * HOUR;
+    match seconds {
+        0..MINUTE => format!("{seconds}s"),
+        MINUTE..HOUR => format!("{}m", seconds / MINUTE),
+        HOUR..DAY => format!("{}h{}m", seconds / HOUR, seconds % HOUR / MINUTE),
+        _ => format!("{}d{}h", seconds / DAY, seconds % DAY / HOUR),
+    }
+}
+
+/// Date and time as RFC 3339 has them, in UTC.
+pub(crate) fn utc(ms: u64) -> String {
+    let (days, seconds) = (ms / 86_400_000, ms / 1000 % 86_400);
+    // Days to a date, with years that begin in March: H. Hinnant, "chrono-compatible low-level date algorithms".
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
+        assert_eq!(utc(951_782_399_000), "2000-02-28T23:59:59Z");
+        assert_eq!(utc(951_782_400_000), "2000-02-29T00:00:00Z");
+        assert_eq!(utc(4_102_444_799_999), "2099-12-31T23:59:59Z");
+        assert!(utc(u64::MAX).ends_with('Z'));
+    }
+
+    #[test]
+    fn templates_know_their_fields() {
+        assert_eq!(format("json").unwrap(), Format::Json);
+        assert!(matches!(format("{{.ID}}\\t{{ .Names }}").unwrap(), Format::Lines(_)));
+        assert!(matches!(format("table {{.ID}}").unwrap(), Format::Table(_)));
+        for text in ["{{.Id}}", "{{ID}}", "{{.ID", "{{}}", "{{.ID}} {{.Image}}"] {
+            let refused = format(text).unwrap_err().to_string();
+            assert!(refused.contains("{{.RunningFor}}"), "{refused}");
+        }
+        for (name, ..) in FIELDS {
+            assert!(
+                format("{{.X}}").unwrap_err().to_string().contains(&format!("{{{{.{name}}}}}")),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn spans_are_short_and_never_negative() {
+        let texts: Vec<String> = [0, 59, 60, 3599, 3600, 86_399, 86_400, 200_000].map(span).into();
+        assert_eq!(texts, ["0s", "59s", "1m", "59m", "1h0m", "23h59m", "1d0h", "2d7h"]);
+        assert_eq!(ago(5000, 1000), "0s", "a clock that was set back");
+    }
+}
