@@ -6,6 +6,7 @@
 pub(crate) mod doctor;
 pub(crate) mod gc;
 pub(crate) mod ids;
+pub(crate) mod logs;
 pub(crate) mod inspect;
 pub(crate) mod ps;
 pub(crate) mod reap;
@@ -36,6 +37,7 @@ pub(crate) const VERBS: &[&Verb] = &[
     &status::VERB,
     &inspect::VERB,
     &report::VERB,
+    &logs::VERB,
     &reap::VERB,
     &doctor::VERB,
     &gc::VERB,

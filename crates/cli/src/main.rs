@@ -15,6 +15,7 @@ mod gc;
 mod help;
 mod inspect;
 mod lines;
+mod logs;
 mod man;
 mod output;
 mod panic;

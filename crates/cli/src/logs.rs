@@ -1,0 +1,114 @@
+//! `penfold logs`: what it does.
+
+pub(crate) mod time;
+mod write;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use penfold_sandbox::Files;
+use penfold_sandbox::log::{Entry, From, LogError, Reader, Stream, Waited};
+
+use crate::args::logs::LogsArgs;
+use crate::args::{Global, ids};
+use crate::failure::Failure;
+use crate::{exit_codes, lines, output};
+use time::Since;
+use write::Output;
+
+/// Shows what is in the log, and follows it if that is wanted.
+pub(crate) fn logs(global: &Global, args: &LogsArgs) -> Result<u8, Failure> {
+    let known = ids::resolve(&ids::finder(global), &args.id)?;
+    let missing = || Failure::new(exit_codes::FAILURE, format!("sandbox `{}` has no log", known.id));
+    let record = known.record.as_ref().ok_or_else(missing)?;
+    let mut reader = Reader::open(record.dir(), begin(args)).map_err(|error| match error {
+        LogError::Missing => missing().hint("only a detached sandbox has one: `penfold run -d`"),
+        LogError::Stranger { .. } => unreadable(exit_codes::NOT_PERMITTED, &known.id, error),
+        _ => unreadable(exit_codes::FAILURE, &known.id, error),
+    })?;
+    let mut output = Output::new(args);
+    match show(&mut reader, record, args, &mut output) {
+        Ok(()) => {}
+        // Who reads has seen enough.
+        Err(Stopped::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        Err(Stopped::Write(error)) => {
+            return Err(Failure::new(exit_codes::FAILURE, "cannot write to standard output").because(error));
+        }
+        Err(Stopped::Read(error)) => return Err(unreadable(exit_codes::FAILURE, &known.id, error)),
+    }
+    if reader.lost() > 0 && !global.quiet {
+        remark(&format!("{} could not be kept for want of room", bytes(reader.lost())));
+    }
+    Ok(exit_codes::SUCCESS)
+}
+
+fn unreadable(exit: u8, id: &str, error: LogError) -> Failure {
+    Failure::new(exit, format!("cannot show the log of `{id}`")).because(error)
+}
+
+fn begin(args: &LogsArgs) -> From {
+    let only = args.stderr.then_some(Stream::Stderr);
+    match (args.lines, args.since) {
+        (Some(lines), _) => From::Last { lines, of: only },
+        (None, Some(Since::At(time))) => From::Since(time),
+        (None, Some(Since::Ago(duration))) => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            From::Since(u64::try_from(now.saturating_sub(duration).as_nanos()).unwrap_or(u64::MAX))
+        }
+        (None, None) => From::Start,
+    }
+}
+
+/// What ended the showing.
+enum Stopped {
+    Read(LogError),
+    Write(io::Error),
+}
+
+fn show(reader: &mut Reader, record: &Files, args: &LogsArgs, output: &mut Output) -> Result<(), Stopped> {
+    let stdout = io::stdout();
+    loop {
+        while let Some(entry) = reader.next_entry().map_err(Stopped::Read)? {
+            show_entry(&entry, args, output).map_err(Stopped::Write)?;
+        }
+        if !args.follow {
+            break;
+        }
+        output.flush().map_err(Stopped::Write)?;
+        match wait(reader, record, stdout.as_fd()).map_err(Stopped::Read)? {
+            Waited::More => {}
+            Waited::Ended => break,
+            Waited::HungUp => return Ok(()),
+        }
+    }
+    output.finish().map_err(Stopped::Write)
+}
+
+/// A lock that cannot be tested is taken for held: unknown means alive.
+fn wait(reader: &mut Reader, record: &Files, stdout: BorrowedFd<'_>) -> Result<Waited, LogError> {
+    reader.wait(|| record.has_ended() || record.is_looked_after().is_ok_and(|held| !held), Some(stdout))
+}
+
+fn show_entry(entry: &Entry<'_>, args: &LogsArgs, output: &mut Output) -> io::Result<()> {
+    let (kind, count) = match *entry {
+        Entry::Data { stream, .. } if args.stderr && stream != Stream::Stderr => return Ok(()),
+        Entry::Data { stream, time, offset, bytes } => return output.data(stream, time, offset, bytes),
+        Entry::Lost { bytes, .. } => ("could not be kept for want of room", bytes),
+        Entry::Missed { bytes } => ("were overwritten before they could be shown", bytes),
+        Entry::Damaged { bytes, .. } => ("of the log are damaged", bytes),
+    };
+    output.flush()?;
+    remark(&format!("{} {kind}", bytes(count)));
+    Ok(())
+}
+
+fn bytes(number: u64) -> String {
+    if number == 1 { "1 byte".to_owned() } else { format!("{number} bytes") }
+}
+
+fn remark(words: &str) {
+    let mut text = String::new();
+    lines::say(&mut text, words);
+    output::talk(&text);
+}

@@ -1,0 +1,171 @@
+//! Times of the calendar: UTC, as RFC 3339 writes them.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::value;
+
+/// From when on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Since {
+    /// So long ago.
+    Ago(Duration),
+    /// Nanoseconds since 1970.
+    At(u64),
+}
+
+/// A text that is neither a duration nor a time.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("`{0}` is not a time; accepted: a duration as in `10m`, or a time as in `2026-11-21T10:35:00Z`")]
+pub(crate) struct NoTime(String);
+
+const SECOND: u64 = 1_000_000_000;
+const DAY: i64 = 86_400;
+
+/// Reads a duration back from now, or a time.
+pub(crate) fn since(given: &str) -> Result<Since, NoTime> {
+    let ago = value::duration(given).ok().map(Since::Ago);
+    ago.or_else(|| parse(given).map(Since::At)).ok_or_else(|| NoTime(given.to_owned()))
+}
+
+/// Writes nanoseconds since 1970 as `2026-11-21T10:35:00.000000000Z`: always as long, so that lines stand in columns.
+pub(crate) fn rfc3339(time: u64) -> String {
+    let seconds = time / SECOND;
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = date(i64::try_from(days).unwrap_or(0));
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let mut text = String::with_capacity(30);
+    // Writing to a String cannot fail.
+    let _ =
+        write!(text, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:09}Z", time % SECOND);
+    text
+}
+
+/// Reads a time; none when it is not one, or is not in 1970 to 2554.
+fn parse(text: &str) -> Option<u64> {
+    let (date, time) = (text.get(..10)?, text.get(10..)?);
+    let time = time.strip_prefix(['T', 't', ' '])?;
+    let [year, month, day] = numbers(date, '-')?;
+    let (clock, rest) = (time.get(..8)?, time.get(8..)?);
+    let [hour, minute, second] = numbers(clock, ':')?;
+    let (fraction, zone) = match rest.strip_prefix('.') {
+        Some(rest) => rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?),
+        None => ("0", rest),
+    };
+    let days = days(year, month, day);
+    // A leap second is the first second of the next minute.
+    if hour > 23
+        || minute > 59
+        || second > 60
+        || fraction.is_empty()
+        || self::date(days) != (year, month, day)
+    {
+        return None;
+    }
+    let seconds = days * DAY + hour * 3600 + minute * 60 + second - offset(zone)?;
+    let nanoseconds: u64 = format!("{fraction:0<9}").get(..9)?.parse().ok()?;
+    u64::try_from(seconds).ok()?.checked_mul(SECOND)?.checked_add(nanoseconds)
+}
+
+/// Three numbers of digits only, of the length that their places have.
+fn numbers(text: &str, between: char) -> Option<[i64; 3]> {
+    let mut parts = text.split(between);
+    let mut next =
+        || parts.next().filter(|part| part.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok();
+    let numbers = [next()?, next()?, next()?];
+    parts.next().is_none().then_some(numbers)
+}
+
+/// Seconds that a zone is ahead of UTC.
+fn offset(zone: &str) -> Option<i64> {
+    let (sign, clock) = match zone.split_at_checked(1)? {
+        ("Z" | "z", "") => return Some(0),
+        ("+", clock) => (1, clock),
+        ("-", clock) => (-1, clock),
+        _ => return None,
+    };
+    let (hours, minutes) = clock.split_once(':').filter(|_| clock.len() == 5)?;
+    let [hours, minutes, _] = numbers(&format!("{hours}:{minutes}:0"), ':')?;
+    (hours < 24 && minutes < 60).then_some(sign * (hours * 3600 + minutes * 60))
+}
+
+/// Days from 1970 to a date of the Gregorian calendar; the year is counted from March, so that a leap day is its last.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month > 2 { year } else { year - 1 };
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year - 719_468
+}
+
+/// The date that is so many days after 1970.
+fn date(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468;
+    let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day_of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (era * 400 + year + i64::from(month < 3), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_and_days_are_each_others_way_back() {
+        let mut last = (1969, 12, 31);
+        for day in 0..220_000 {
+            let next = date(day);
+            assert_eq!(days(next.0, next.1, next.2), day);
+            assert!(next > last && (next.2 == 1 || next.2 == last.2 + 1), "{last:?} {next:?}");
+            last = next;
+        }
+        assert_eq!((date(0), date(11_016), date(20_778)), ((1970, 1, 1), (2000, 2, 29), (2026, 11, 21)));
+    }
+
+    #[test]
+    fn times_are_read_as_they_are_written() {
+        for time in [0, 1, 951_782_400 * SECOND, 1_795_257_300 * SECOND + 123_456_789, u64::MAX] {
+            assert_eq!(parse(&rfc3339(time)), Some(time), "{}", rfc3339(time));
+        }
+        assert_eq!(rfc3339(1_795_257_300 * SECOND), "2026-11-21T10:35:00.000000000Z");
+    }
+
+    #[test]
+    fn a_time_may_have_a_zone_and_a_fraction() {
+        let time = 1_795_257_300 * SECOND;
+        for text in [
+            "2026-11-21T10:35:00Z",
+            "2026-11-21 11:35:00+01:00",
+            "2026-11-21t05:05:00.0-05:30",
+            "2026-11-21T10:34:60z",
+        ] {
+            assert_eq!(since(text).unwrap(), Since::At(time), "{text}");
+        }
+        assert_eq!(parse("2026-11-21T10:35:00.5Z"), Some(time + SECOND / 2));
+        assert_eq!(since("90").unwrap(), Since::Ago(Duration::from_secs(90)));
+    }
+
+    #[test]
+    fn what_is_no_time_is_refused() {
+        for text in [
+            "",
+            "soon",
+            "2026-11-21",
+            "2026-02-29T00:00:00Z",
+            "2026-13-01T00:00:00Z",
+            "2026-11-21T24:00:00Z",
+            "2026-11-21T10:35:00",
+            "2026-11-21T10:35:00.Z",
+            "2026-11-21T10:35:00+1:00",
+            "2026-11-21T10:35:00+01:0x",
+            "+026-11-21T10:35:00Z",
+            "1969-12-31T23:59:59Z",
+            "9999-01-01T00:00:00Z",
+            "2026-11-2é 10:35:00Z",
+        ] {
+            assert!(since(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! `penfold logs`: what a detached sandbox has written, exact, in parts, followed.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A state root of its own. Its sandboxes end with the fifo that they wait for: nobody holds it open after the test.
+struct Yard {
+    dir: tempfile::TempDir,
+}
+
+impl Yard {
+    fn new() -> Yard {
+        let dir = tempfile::Builder::new().prefix("penfold-logs-").tempdir().unwrap();
+        Yard { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn penfold(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_penfold"));
+        command.arg("--root").arg(self.path("root")).args(words).stdin(Stdio::null());
+        command.current_dir(self.dir.path()).env_remove("PENFOLD_SANDBOX");
+        command
+    }
+
+    fn output(&self, words: &[&str]) -> Output {
+        self.penfold(words).output().unwrap()
+    }
+
+    /// Starts a script in a sandbox that goes on; gives the id.
+    fn start(&self, script: &str) -> String {
+        let output = self.output(&["run", "-d", "--timeout", "60s", "--", "sh", "-c", script]);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Runs a script in a sandbox to its end; gives the id.
+    fn ended(&self, script: &str) -> String {
+        let id = self.start(script);
+        assert!(self.output(&["logs", "-f", &id]).status.success());
+        id
+    }
+
+    /// A fifo, and its end for writing: who reads it waits until that is gone.
+    fn gate(&self, name: &str) -> std::fs::File {
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, self.path(name), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        std::fs::File::options().read(true).write(true).open(self.path(name)).unwrap()
+    }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[track_caller]
+fn ends(child: &mut Child, within: Duration) -> Option<i32> {
+    let pid = rustix::process::Pid::from_child(child);
+    let handle = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+    let timeout = rustix::event::Timespec::try_from(within).unwrap();
+    let mut fds = [rustix::event::PollFd::new(&handle, rustix::event::PollFlags::IN)];
+    let ended = rustix::event::poll(&mut fds, Some(&timeout)).unwrap() == 1;
+    if !ended {
+        let _ = child.kill();
+    }
+    let status = child.wait().unwrap();
+    assert!(ended, "it goes on");
+    status.code()
+}
+
+#[test]
+fn bytes_of_both_streams_are_exact_and_apart() {
+    let yard = Yard::new();
+    let id = yard.ended("head -c 300000 /dev/urandom | tee copy; echo error >&2; printf end");
+    let output = yard.output(&["logs", &id]);
+    let mut expected = std::fs::read(yard.path("copy")).unwrap();
+    expected.extend_from_slice(b"end");
+    assert!(output.stdout == expected && expected.len() == 300_003);
+    assert_eq!(text(&output.stderr), "error\n");
+    let output = yard.output(&["logs", "--stderr", &id]);
+    assert_eq!((text(&output.stdout), text(&output.stderr)), ("error\n", ""));
+}
+
+#[test]
+fn parts_and_forms_can_be_asked_for() {
+    let yard = Yard::new();
+    let id = yard.ended("seq 1 100");
+    let said = |words: &[&str]| String::from_utf8(yard.output(words).stdout).unwrap();
+    assert_eq!(said(&["logs", "-n", "2", &id[..8]]), "99\n100\n");
+    assert_eq!(said(&["logs", "--since", "2100-01-01T00:00:00Z", &id]), "");
+    assert_eq!(said(&["logs", "--since", "1h", &id]), said(&["logs", &id]));
+    let timed = said(&["logs", "-t", "-n", "1", &id]);
+    let (time, line) = timed.split_once(' ').unwrap();
+    assert!(line == "100\n" && time.len() == 30 && time.ends_with('Z'));
+    assert_eq!(said(&["logs", "--since", time, "-t", &id]).lines().last(), Some(timed.trim_end()));
+    let objects = said(&["logs", "--json", &id]);
+    let objects: Vec<serde_json::Value> =
+        objects.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((objects.len(), &objects[99]["text"]), (100, &serde_json::json!("100\n")));
+    assert_eq!((&objects[0]["stream"], &objects[0]["schema"]), (&"stdout".into(), &1.into()));
+}
+
+#[test]
+fn followers_get_lines_as_they_come_and_end_with_the_sandbox() {
+    let yard = Yard::new();
+    let mut gate = yard.gate("gate");
+    let id =
+        yard.start("echo first; while read -r word; do echo \"$word\"; [ $word = last ] && exit; done <gate");
+    let mut logs = yard.penfold(&["logs", "-f", &id]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(logs.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(lines.next().as_deref(), Some("first"));
+    for word in ["second", "third", "last"] {
+        let asked = Instant::now();
+        writeln!(gate, "{word}").unwrap();
+        assert_eq!(lines.next().as_deref(), Some(word));
+        assert!(asked.elapsed() < Duration::from_secs(1));
+    }
+    assert_eq!(lines.next(), None);
+    assert_eq!(ends(&mut logs, Duration::from_secs(10)), Some(0));
+}
+
+#[test]
+fn a_follower_ends_quietly_when_nobody_reads_it() {
+    let yard = Yard::new();
+    let gate = yard.gate("gate");
+    let id = yard.start("echo first; cat gate");
+    let mut command = yard.penfold(&["logs", "-f", &id]);
+    let mut logs = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut reader = BufReader::new(logs.stdout.take().unwrap());
+    let mut line = String::new();
+    reader.read_line(&mut line).unwrap();
+    drop(reader);
+    assert_eq!((line.as_str(), ends(&mut logs, Duration::from_secs(10))), ("first\n", Some(0)));
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut logs.stderr.take().unwrap(), &mut said).unwrap();
+    assert_eq!(said, "");
+    drop(gate);
+    assert!(yard.output(&["logs", "-f", &id]).status.success());
+}
+
+#[test]
+fn who_follows_and_does_not_read_holds_nobody_up() {
+    let yard = Yard::new();
+    let gate = yard.gate("gate");
+    let id = yard.start("cat gate; head -c 20M /dev/zero; echo; echo done >&2");
+    let mut stalled = yard.penfold(&["logs", "-f", &id]);
+    let stalled = stalled.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    drop(gate);
+    let output = yard.output(&["logs", "-f", "--stderr", &id]);
+    assert_eq!(text(&output.stdout), "done\n");
+    let late = stalled.wait_with_output().unwrap();
+    assert_eq!((late.stdout.len(), late.status.code()), ((20 << 20) + 1, Some(0)));
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_code() {
+    let yard = Yard::new();
+    for (words, code) in [
+        (&["logs", "nosuch"][..], 3),
+        (&["logs", ""], 3),
+        (&["logs"], 2),
+        (&["logs", "--since", "soon", "x"], 2),
+        (&["logs", "-n", "-1", "x"], 2),
+    ] {
+        let output = yard.output(words);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(code), 0), "{words:?}");
+        assert!(text(&output.stderr).starts_with("penfold: "), "{words:?}");
+    }
+}
