@@ -42,9 +42,20 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
         .wait(slow)
         .map_err(|error| Failure::new(exit_codes::UNVERIFIED, "the end was not seen").because(error))?;
     output::talk(&summary::of(&outcome, global));
+    conclude(&outcome, &name, directory, preserve, fail_on_leak)
+}
+
+/// The exit code of a command that has ended, or why it did not run.
+pub(crate) fn conclude(
+    outcome: &Outcome,
+    name: &str,
+    directory: Option<PathBuf>,
+    preserve: bool,
+    fail_on_leak: bool,
+) -> Result<u8, Failure> {
     match &outcome.report.failure {
-        Some(failure) if outcome.report.findings.verified => Err(explain(failure, &name, directory)),
-        _ => Ok(exit_code(&outcome, preserve, fail_on_leak)),
+        Some(failure) if outcome.report.findings.verified => Err(explain(failure, name, directory)),
+        _ => Ok(exit_code(outcome, preserve, fail_on_leak)),
     }
 }
 
@@ -95,7 +106,7 @@ fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
         idle: args.idle_timeout.filter(|idle| !idle.is_zero()),
         keep,
         remove: args.rm,
-        terminal: false,
+        terminal: args.tty,
         log_limit: args.log_size,
     });
     Ok(Spec {

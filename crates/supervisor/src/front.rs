@@ -256,7 +256,7 @@ impl Front {
             if channel || keeper {
                 match wire::receive::<Answer>(&self.channel) {
                     Ok(Received::Message(Answer::Outcome(outcome))) => {
-                        return Ok(Followed::Over(Box::new(self.part(*outcome, outer_dead))));
+                        return Ok(Followed::Over(Box::new(self.part(*outcome))));
                     }
                     Ok(Received::Message(Answer::Ending(ending))) => due = Some(Due::Tell(ending)),
                     Ok(Received::Message(Answer::Running)) if until_running => {
@@ -373,7 +373,7 @@ impl Front {
     }
 
     /// Waits for the supervisors to be gone, too: nothing is left, not even they.
-    fn part(&self, outcome: Outcome, outer_dead: bool) -> Outcome {
+    fn part(&self, outcome: Outcome) -> Outcome {
         if let Keeper::Inner { pid, pidfd, .. } | Keeper::Outer { pid, pidfd } = &self.keeper
             && outcome.report.findings.verified
         {
@@ -381,8 +381,9 @@ impl Front {
             let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
             let _ = rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref()));
             let _ = child::reap(*pid);
-            // With the outer process dead the supervisor has come to us: its pid is its own until it is reaped here.
-            if let Some(teller) = Pid::from_raw(outcome.teller).filter(|_| outer_dead)
+            // If the outer process died first, the supervisor has come to us: its pid is its own until it is reaped here.
+            if let Some(teller) = Pid::from_raw(outcome.teller).filter(|teller| teller != pid)
+                && matches!(child::reap(teller), Ok(None))
                 && let Ok(pidfd) = pidfd_open(teller, PidfdFlags::empty())
             {
                 let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];

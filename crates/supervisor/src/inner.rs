@@ -133,7 +133,7 @@ fn look_after(mut held: Held, signals: SignalFd, outer: Option<OwnedFd>, lead: L
     // The leader is started and does not inherit it: the waits of a teardown are shorter than the usual 50 µs of slack.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let mut teardown = Teardown::new(proc, held.leaf.take(), Scope::Children);
-    if held.setup.spec.report.is_some() {
+    if held.setup.spec.report.is_some() || held.desk.is_some() {
         teardown.want_details();
     }
     let (mut starting, mut failure, mut leader) = (None, None, None);

@@ -34,3 +34,4 @@ mod terminal;
 
 pub use front::{Front, FrontError};
 pub use start::{StartError, start};
+pub use terminal::open as open_terminal;

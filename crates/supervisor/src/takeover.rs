@@ -33,7 +33,7 @@ pub(crate) fn take_over(mut held: Held, stay: bool, mut tell: impl FnMut(&Outcom
     if let (Some(desk), Some((_, true))) = (&mut held.desk, noted) {
         desk.inherit();
     }
-    if held.setup.spec.report.is_some() {
+    if held.setup.spec.report.is_some() || held.desk.is_some() {
         teardown.want_details();
     }
     let mut resources = std::mem::take(&mut held.resources);

@@ -30,12 +30,7 @@ struct Viewer {
 impl Terminal {
     /// Makes a terminal, and gives the side that the command gets.
     pub(crate) fn open() -> io::Result<(Terminal, OwnedFd)> {
-        let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
-        rustix::pty::grantpt(&master)?;
-        rustix::pty::unlockpt(&master)?;
-        let name = rustix::pty::ptsname(&master, Vec::new())?;
-        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let slave = rustix::fs::open(name, flags, Mode::empty())?;
+        let (master, slave) = open()?;
         rustix::io::ioctl_fionbio(&master, true)?;
         let terminal = Terminal { master, open: true, viewers: Vec::new() };
         terminal.resize(Size { rows: 24, columns: 80 })?;
@@ -107,6 +102,19 @@ impl Terminal {
     fn show(&mut self, shown: &[u8]) {
         self.viewers.retain(|viewer| rustix::io::write(&viewer.stream, shown) == Ok(shown.len()));
     }
+}
+
+/// Makes a pseudo-terminal, pty(7): the side that shows and types, and the one that programs get.
+///
+/// # Errors
+/// When there is no devpts, or no room in it.
+pub fn open() -> io::Result<(OwnedFd, OwnedFd)> {
+    let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    rustix::pty::grantpt(&master)?;
+    rustix::pty::unlockpt(&master)?;
+    let name = rustix::pty::ptsname(&master, Vec::new())?;
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    Ok((master, rustix::fs::open(name, flags, Mode::empty())?))
 }
 
 fn has_left(viewer: &Viewer) -> bool {

@@ -67,6 +67,9 @@ pub(crate) struct RunArgs {
     /// Go on without the caller: print the id once CMD runs, and keep its output for `penfold logs`.
     #[arg(short, long)]
     pub(crate) detach: bool,
+    /// Give a detached sandbox a terminal, for `penfold attach`.
+    #[arg(short, long, requires = "detach")]
+    pub(crate) tty: bool,
     #[arg(
         long,
         value_name = "DURATION",

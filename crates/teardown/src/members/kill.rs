@@ -40,6 +40,8 @@ impl Teardown {
         let strays = if children { self.note_strays()? } else { Vec::new() };
         if self.keeper.is_some() {
             self.enter_all()?;
+        } else if self.details {
+            self.enter_leaf()?;
         }
         let leaf_killed = self.kill_leaf();
         if !children {
@@ -102,6 +104,20 @@ impl Teardown {
         let leaf_killed = self.kill_leaf();
         self.kill_each()?;
         leaf_killed
+    }
+
+    /// Writes down who is in the leaf. Once it is killed, some are reaped by a parent that dies a little later itself.
+    fn enter_leaf(&mut self) -> io::Result<()> {
+        let mut pids = Vec::new();
+        if let LeafState::Live(leaf) = &self.leaf {
+            leaf.processes(&mut pids).map_err(io::Error::other)?;
+        }
+        for pid in pids {
+            if let Some(stat) = self.proc.stat(pid)?.filter(|stat| !stat.is_dead()) {
+                self.enter(&stat);
+            }
+        }
+        Ok(())
     }
 
     /// Writes down all members. A list of children may miss some while others exit, so looks until nobody new appears.
