@@ -4,12 +4,14 @@
 //! - [`Id`] — the name of one sandbox, for ever.
 //! - [`record`] — the record on disk: made first, gone last.
 //! - [`Scratch`] — a directory that lives as long as its sandbox.
+//! - [`control`] — talks to supervisors, and ends sandboxes.
 //! - [`recovery`] — ends what is left of a sandbox that nobody looks after.
 //!
 //! Invariant: a record whose lock is held belongs to a living supervisor; nobody else acts on it.
 
 pub mod abilities;
 mod clear;
+pub mod control;
 mod files;
 mod id;
 mod json;

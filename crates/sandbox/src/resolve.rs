@@ -128,6 +128,11 @@ impl Finder {
         Finder::new(&self.root)
     }
 
+    /// The state root.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// Why no records can be read, if none can.
     pub fn blocked(&self) -> Option<&StateError> {
         self.registry.as_ref().err()

@@ -1,0 +1,90 @@
+//! Talks to the supervisors of sandboxes, and ends sandboxes: by asking, and over the head of a supervisor that is gone,
+//! does not answer or lies.
+//!
+//! - [`Client`] — one connection.
+//! - [`end`] — stops or kills many sandboxes at once, with one deadline.
+//! - [`wait`] — waits until sandboxes are over, and tells how their commands ended.
+//! - [`forget`] — removes the record of one that is over.
+//!
+//! Invariants: nothing that a supervisor says is proof. "Gone" is what was seen: a free lock, a report, no leaf; and
+//! where no supervisor was there to see the end, a look over the host. Members are ended by the one teardown. A process
+//! of ours is only killed when it is seen to hold the lock of that very sandbox.
+
+mod client;
+mod force;
+mod forget;
+mod holders;
+mod talk;
+mod wait;
+
+use std::time::Duration;
+
+use penfold_teardown::Survivor;
+use rustix::event::Timespec;
+use rustix::process::Signal;
+
+pub use client::{ANSWER, Client, ClientError};
+pub use forget::{ForgetError, forget};
+pub use talk::end;
+pub use wait::{End, wait};
+
+/// How a sandbox is to be ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// Politely at first.
+    Stop {
+        /// The polite signal; nothing means what the sandbox was made with.
+        signal: Option<Signal>,
+        /// How long members may take to end; nothing means what the sandbox was made with.
+        grace: Option<Duration>,
+    },
+    /// At once.
+    Kill,
+}
+
+/// For how long things are waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// For a supervisor to answer.
+    pub answer: Duration,
+    /// For a kill to be over.
+    pub patience: Duration,
+    /// For the supervisors to be gone once nothing else is left.
+    pub farewell: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { answer: ANSWER, patience: Duration::from_secs(10), farewell: Duration::from_secs(2) }
+    }
+}
+
+/// What became of a sandbox that was to be ended.
+#[derive(Debug)]
+pub enum Fate {
+    /// It was seen that nothing is left.
+    Gone,
+    /// Something is left.
+    Left(Vec<Survivor>),
+    /// It could not be ended, or not be looked at; why.
+    Failed(std::io::Error),
+}
+
+/// How far an [`end`] or a [`wait`] has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// How many sandboxes are not over yet.
+    pub left: usize,
+    /// For how long it has been going on.
+    pub since: Duration,
+}
+
+/// A duration as poll(2) takes it.
+fn timespec(duration: Duration) -> Option<Timespec> {
+    Timespec::try_from(duration).ok()
+}
+
+/// Waits without an event to wait for: nobody tells when a lock is let go.
+fn pause(duration: Duration) {
+    let _ = rustix::event::poll(&mut [], timespec(duration).as_ref());
+}

@@ -1,0 +1,353 @@
+//! Ends sandboxes whose supervisors cannot be asked: there is none, it does not answer, it lies, or its record is gone.
+//!
+//! The members go first, so that a supervisor that only cannot hear sees its sandbox end and goes by itself. Then those
+//! that still hold the lock are killed, and what is left is recovered under the lock.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Scope as ThreadScope;
+use std::time::{Duration, Instant};
+
+use penfold_cgroup::Leaf;
+use penfold_process::{ProcFs, Process, Signal};
+use penfold_teardown::{Findings, Ladder, Scope, Search, Selector, Survivor, Teardown};
+
+use super::holders::Locks;
+use super::talk::is_empty;
+use super::{Fate, How, Limits, pause};
+use crate::record::{Record, Registry};
+use crate::recovery::recover;
+use crate::resolve::{Finder, Known, ResolveError};
+use crate::view::view;
+
+/// How many sandboxes are worked on at a time: one that does not end holds up no other, up to this many.
+const WORKERS: usize = 16;
+/// How often those who wait hear how far things have come.
+const TICK: Duration = Duration::from_millis(100);
+/// How long a supervisor that does not answer may take to see that its sandbox is over.
+const BLINK: Duration = Duration::from_millis(200);
+/// How often it is looked whether the lock is free.
+const LOOK: Duration = Duration::from_millis(2);
+/// The grace of a sandbox that nobody can be asked about.
+const USUAL_GRACE: Duration = Duration::from_secs(10);
+/// What the supervisors of a sandbox are called; their descendants are its members.
+const NAME: &str = "penfold";
+
+/// Why a sandbox is ended over the head of its supervisor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Why {
+    /// Nobody holds its lock.
+    Unattended,
+    /// Its record is gone.
+    NoRecord,
+    /// Its supervisor has no socket that one could talk to.
+    Unheard,
+    /// Its supervisor does not answer, or refuses.
+    Deaf,
+    /// Its supervisor has begun and does not come to an end.
+    Overdue,
+    /// Its supervisor, or who poses as one, says what is not so.
+    Liar,
+    /// Its supervisor has looked in vain for the end.
+    Unverified,
+}
+
+/// One sandbox that has to be ended.
+struct Job<'a> {
+    index: usize,
+    known: &'a Known,
+    why: Why,
+}
+
+/// Which target, and what became of it.
+type Result = (usize, Fate);
+
+/// Who ends them, each in a thread of its own.
+pub(super) struct Crew<'s, 'e, 'a> {
+    scope: &'s ThreadScope<'s, 'e>,
+    targets: &'a [Known],
+    root: PathBuf,
+    how: How,
+    limits: Limits,
+    jobs: Sender<Job<'a>>,
+    waiting: Arc<Mutex<Receiver<Job<'a>>>>,
+    told: Sender<Result>,
+    results: Receiver<Result>,
+    taken: usize,
+}
+
+impl<'s, 'e, 'a: 's> Crew<'s, 'e, 'a> {
+    pub(super) fn new(
+        scope: &'s ThreadScope<'s, 'e>,
+        finder: &Finder,
+        targets: &'a [Known],
+        how: How,
+        limits: Limits,
+    ) -> Crew<'s, 'e, 'a> {
+        let (jobs, waiting) = channel();
+        let waiting = Arc::new(Mutex::new(waiting));
+        let (told, results) = channel();
+        let root = finder.root().to_owned();
+        Crew { scope, targets, root, how, limits, jobs, waiting, told, results, taken: 0 }
+    }
+
+    pub(super) fn take_on(&mut self, index: usize, why: Why) {
+        let Some(known) = self.targets.get(index) else { return };
+        self.taken += 1;
+        // The receiver is kept here as well: it cannot be gone.
+        let _ = self.jobs.send(Job { index, known, why });
+        if self.taken <= WORKERS {
+            let (jobs, told) = (Arc::clone(&self.waiting), self.told.clone());
+            let (root, how, limits) = (self.root.clone(), self.how, self.limits);
+            self.scope.spawn(move || {
+                loop {
+                    // One thread waits for a job, the others for the lock; a panic elsewhere changes nothing here.
+                    let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok(job) = job else { return };
+                    let fate = Forced::new(&root, &job, how, limits).run();
+                    let _ = told.send((job.index, fate.unwrap_or_else(Fate::Failed)));
+                }
+            });
+        }
+    }
+
+    /// Waits for all that were taken on.
+    pub(super) fn finish(self, fates: &mut [Option<Fate>], slow: &mut dyn FnMut(usize)) {
+        let Crew { jobs, told, results, taken, .. } = self;
+        // Without it the threads see that there is nothing more to come.
+        drop((jobs, told));
+        let mut left = taken;
+        loop {
+            match results.recv_timeout(TICK) {
+                Ok((index, fate)) => {
+                    left -= 1;
+                    if let Some(place) = fates.get_mut(index) {
+                        *place = Some(fate);
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => slow(left),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+}
+
+/// A sandbox that is being ended without its supervisor's help.
+struct Forced<'a> {
+    finder: Finder,
+    registry: Option<Registry>,
+    known: &'a Known,
+    why: Why,
+    limits: Limits,
+    /// For the members, as far as nobody has asked them yet.
+    ladder: Ladder,
+}
+
+impl<'a> Forced<'a> {
+    fn new(root: &Path, job: &Job<'a>, how: How, limits: Limits) -> Forced<'a> {
+        let asked = matches!(job.why, Why::Overdue | Why::Unverified);
+        let usual = Ladder { patience: limits.patience, ..Ladder::default() };
+        let ladder = match how {
+            How::Stop { signal, grace } if !asked => Ladder {
+                signal: signal.unwrap_or(usual.signal),
+                grace: grace.unwrap_or(USUAL_GRACE),
+                ..usual
+            },
+            _ => Ladder { grace: Duration::ZERO, ..usual },
+        };
+        let registry = Registry::open_existing(root).ok().flatten();
+        Forced { finder: Finder::new(root), registry, known: job.known, why: job.why, limits, ladder }
+    }
+
+    fn run(&self) -> io::Result<Fate> {
+        if self.is_over() {
+            return Ok(Fate::Gone);
+        }
+        if let Some(record) = self.take()? {
+            return self.recover(record);
+        }
+        let mut proc = ProcFs::open()?;
+        // Before the leaf goes: where the record is gone nothing else tells who looks after the sandbox.
+        let locks = Locks::of(&self.known.id, self.known.record.as_ref(), self.known.leaf.as_deref());
+        let unrecorded = if self.is_recorded() { Vec::new() } else { locks.holders(&mut proc)? };
+        let mut left = self.end_members()?.survivors;
+        let patience = match self.why {
+            Why::Deaf | Why::Overdue | Why::Liar => BLINK,
+            _ => self.limits.farewell,
+        };
+        let mut record = self.wait_for_lock(&unrecorded, patience)?;
+        if record.is_none() && self.why != Why::Unverified && self.is_held(&unrecorded)? {
+            let holders = if unrecorded.is_empty() { locks.holders(&mut proc)? } else { unrecorded };
+            left.extend(self.end_holders(&mut proc, &holders)?);
+            record = self.wait_for_lock(&holders, self.limits.farewell)?;
+        }
+        match record {
+            Some(record) => self.recover(record),
+            None => Ok(self.look(left)),
+        }
+    }
+
+    /// Ends the members that can be found without the supervisor, politely where that is wanted.
+    fn end_members(&self) -> io::Result<Findings> {
+        let mut all = Findings { verified: true, ..Findings::default() };
+        let mut leaves: Vec<Option<&Path>> = self.leaves().into_iter().map(Some).collect();
+        if leaves.is_empty() {
+            leaves.push(None);
+        }
+        for leaf in leaves {
+            let leaf = match leaf {
+                Some(path) => Leaf::open(path).map_err(io::Error::other)?,
+                None => None,
+            };
+            let mut proc = ProcFs::open()?;
+            let selector = Selector::Marker { sandbox: self.known.id.clone() };
+            let search = Search::new(selector, &mut proc)?;
+            let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
+            let findings = penfold_teardown::end(&mut teardown, &self.ladder, &mut []);
+            all.verified &= findings.verified;
+            all.survivors.extend(findings.survivors);
+        }
+        Ok(all)
+    }
+
+    /// The leaf that the record names, and the one that is there: a record may be forged.
+    fn leaves(&self) -> Vec<&Path> {
+        let seen = self.finder.leaves().get(&self.known.id);
+        let mut leaves: Vec<&Path> = self.known.leaf.iter().chain(seen).map(PathBuf::as_path).collect();
+        leaves.dedup();
+        leaves
+    }
+
+    /// Kills those who hold the lock, and who descends from them: without a leaf and a marker nothing else would tell
+    /// that those belong.
+    fn end_holders(&self, proc: &mut ProcFs, holders: &[Process]) -> io::Result<Vec<Survivor>> {
+        let mut left = Vec::new();
+        for holder in holders {
+            if holder.has_exited()? {
+                continue;
+            }
+            let ours = proc.stat(holder.id().pid)?.is_some_and(|stat| stat.comm == NAME);
+            if !ours {
+                holder.signal(Signal::KILL)?;
+                continue;
+            }
+            let mut proc = ProcFs::open()?;
+            let search = Search::new(Selector::Process(holder.id()), &mut proc)?;
+            let mut teardown = Teardown::new(proc, None, Scope::Host(Box::new(search)));
+            let ladder = Ladder { grace: Duration::ZERO, ..self.ladder };
+            left.extend(penfold_teardown::end(&mut teardown, &ladder, &mut []).survivors);
+        }
+        Ok(left)
+    }
+
+    /// Ends what is left under the lock.
+    fn recover(&self, record: Record) -> io::Result<Fate> {
+        let mut left = Vec::new();
+        let intent = record.intent();
+        let whole = intent.is_ok_and(|intent| intent.leaf.as_deref() == self.known.leaf.as_deref());
+        if !self.ladder.grace.is_zero() || !whole || self.leaves().len() > 1 {
+            left = self.end_members()?.survivors;
+        }
+        let findings = recover(record, self.limits.patience)?;
+        let is_process = |survivor: &Survivor| matches!(survivor, Survivor::Process { .. });
+        let (alive, unreleased): (Vec<_>, Vec<_>) = findings.survivors.into_iter().partition(is_process);
+        left.extend(alive);
+        Ok(match self.look(left) {
+            Fate::Gone if !unreleased.is_empty() => Fate::Left(unreleased),
+            fate => fate,
+        })
+    }
+
+    fn is_recorded(&self) -> bool {
+        self.registry.as_ref().is_some_and(|registry| registry.holds(&self.known.id))
+    }
+
+    fn take(&self) -> io::Result<Option<Record>> {
+        let Some(registry) = &self.registry else { return Ok(None) };
+        if self.known.record.is_none() {
+            // It cannot be opened, or was lost when it was looked for.
+            return Ok(registry.take(&self.known.id).ok().flatten());
+        }
+        registry.take(&self.known.id).map_err(io::Error::other)
+    }
+
+    /// Waits until the lock is free and takes it; or, where there is no record, until the holders are gone.
+    fn wait_for_lock(&self, holders: &[Process], limit: Duration) -> io::Result<Option<Record>> {
+        let until = Instant::now() + limit;
+        loop {
+            if let Some(record) = self.take()? {
+                return Ok(Some(record));
+            }
+            if !self.is_held(holders)? || Instant::now() >= until {
+                return Ok(None);
+            }
+            pause(LOOK);
+        }
+    }
+
+    /// Whether somebody looks after it still.
+    fn is_held(&self, holders: &[Process]) -> io::Result<bool> {
+        for holder in holders {
+            if !holder.has_exited()? {
+                return Ok(true);
+            }
+        }
+        Ok(self.is_recorded()
+            && self.known.record.as_ref().is_some_and(|files| files.is_looked_after().unwrap_or(true)))
+    }
+
+    /// Whether nothing is left, from a look at everything that would tell.
+    fn is_over(&self) -> bool {
+        let held = self.known.record.as_ref().is_some_and(|files| files.is_looked_after().unwrap_or(true));
+        if held || self.why == Why::NoRecord {
+            return false;
+        }
+        let ended = self.known.record.as_ref().is_some_and(crate::Files::has_ended);
+        (ended || !self.is_recorded())
+            && self.leaves().into_iter().all(is_empty)
+            && self.evidence().is_empty()
+    }
+
+    /// What became of it, from a fresh look.
+    fn look(&self, mut left: Vec<Survivor>) -> Fate {
+        let evidence = self.evidence();
+        if evidence.is_empty() {
+            return Fate::Gone;
+        }
+        // What was in the way of one step may have been out of the way for the next.
+        left.retain(is_alive);
+        if left.is_empty() {
+            left.extend(evidence.into_iter().map(|reason| Survivor::Unknown { reason }));
+        }
+        Fate::Left(left)
+    }
+
+    /// What speaks for something of it being alive.
+    fn evidence(&self) -> Vec<String> {
+        let fresh = self.finder.again();
+        let known = match fresh.resolve(&self.known.id) {
+            Ok(known) => known,
+            Err(ResolveError::NotFound { .. }) => return Vec::new(),
+            Err(error) => return vec![error.to_string()],
+        };
+        let Some(seen) = view(&fresh, &known) else { return Vec::new() };
+        if !seen.word.is_living() {
+            return Vec::new();
+        }
+        if seen.evidence.is_empty() {
+            vec!["its supervisor is alive and holds its lock".to_owned()]
+        } else {
+            seen.evidence
+        }
+    }
+}
+
+/// Whether a survivor that has a name is still there.
+fn is_alive(survivor: &Survivor) -> bool {
+    let Survivor::Process { pid, start_time, .. } = survivor else { return true };
+    let Some(pid) = penfold_process::pid_from_raw(*pid) else { return false };
+    let stat = ProcFs::open().and_then(|mut proc| proc.stat(pid));
+    stat.is_ok_and(|stat| stat.is_some_and(|stat| stat.start.0 == *start_time && !stat.is_dead()))
+}

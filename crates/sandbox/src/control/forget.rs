@@ -1,0 +1,99 @@
+//! Removes the record of a sandbox that is over.
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use penfold_teardown::{Resource as _, Survivor};
+
+use super::{Fate, How, Limits, end, pause};
+use crate::record::StateError;
+use crate::resolve::{Finder, Known};
+use crate::state::Word;
+use crate::view::view;
+
+/// How often a record is tried that another one has locked for a moment.
+const AGAIN: Duration = Duration::from_millis(2);
+
+/// Why a sandbox cannot be forgotten.
+#[derive(Debug, thiserror::Error)]
+pub enum ForgetError {
+    /// It is not over.
+    #[error("sandbox {id} is {word}")]
+    Living {
+        /// The sandbox.
+        id: String,
+        /// In which state it is.
+        word: Word,
+    },
+    /// Something is left of it.
+    #[error("something is left of sandbox {id}")]
+    Left {
+        /// The sandbox.
+        id: String,
+        /// What.
+        survivors: Vec<Survivor>,
+    },
+    /// Its record is locked by somebody.
+    #[error("the record of sandbox {id} is in use")]
+    Busy {
+        /// The sandbox.
+        id: String,
+    },
+    /// Its record cannot be opened.
+    #[error("the record of sandbox {id} cannot be opened")]
+    Closed {
+        /// The sandbox.
+        id: String,
+        /// What stood in the way.
+        #[source]
+        source: StateError,
+    },
+    /// Its record cannot be removed.
+    #[error("the record of sandbox {id} cannot be removed")]
+    Stuck {
+        /// The sandbox.
+        id: String,
+        /// What stood in the way.
+        #[source]
+        source: Box<dyn Error + Send + Sync>,
+    },
+}
+
+/// Removes the record of a sandbox that is over, its log and report with it. One that is gone already counts as removed.
+///
+/// What nobody has seen end, and nothing of which is found, is looked for and put away first.
+///
+/// # Errors
+/// When it is not over, or the record cannot be removed; it stays then.
+pub fn forget(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), ForgetError> {
+    let id = || known.id.clone();
+    if let Some(seen) = view(finder, known) {
+        if seen.word.is_living() {
+            return Err(ForgetError::Living { id: id(), word: seen.word });
+        }
+        if seen.word == Word::Lost && !known.record.as_ref().is_some_and(crate::Files::has_ended) {
+            let fates = end(finder, std::slice::from_ref(known), How::Kill, limits, &mut |_| ());
+            match fates.into_iter().next() {
+                Some(Fate::Left(survivors)) => return Err(ForgetError::Left { id: id(), survivors }),
+                Some(Fate::Failed(error)) => {
+                    return Err(ForgetError::Stuck { id: id(), source: Box::new(error) });
+                }
+                Some(Fate::Gone) | None => {}
+            }
+        }
+    }
+    let Some(registry) = finder.registry() else { return Ok(()) };
+    let until = Instant::now() + limits.farewell;
+    loop {
+        match registry.take(&known.id) {
+            // It may have been taken in the very moment in which it was let go.
+            Ok(Some(mut record)) => {
+                return record.release(true).map_err(|source| ForgetError::Stuck { id: id(), source });
+            }
+            Ok(None) if !registry.holds(&known.id) => return Ok(()),
+            Ok(None) if Instant::now() >= until => return Err(ForgetError::Busy { id: id() }),
+            Ok(None) => pause(AGAIN),
+            Err(source) => return Err(ForgetError::Closed { id: id(), source }),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Which processes look after a sandbox: those that are seen to hold its lock.
+//!
+//! What a record says of processes is never believed. The kernel shows for each descriptor which file it is and whether
+//! a lock was taken through it (`/proc/<pid>/fdinfo`, proc(5)); that cannot be forged.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use penfold_process::{Pid, ProcFs, Process};
+
+use crate::files::Files;
+
+/// A file as the kernel knows it.
+type Inode = (u64, u64);
+
+/// What the supervisors of one sandbox have locked.
+#[derive(Debug)]
+pub(super) struct Locks {
+    /// The directories that are there: the record, the leaf.
+    inodes: Vec<Inode>,
+    /// What the link to a record that was deleted ends with.
+    deleted: String,
+}
+
+impl Locks {
+    /// The locks of a sandbox with this record, if it has one, and this leaf.
+    pub(super) fn of(id: &str, record: Option<&Files>, leaf: Option<&Path>) -> Locks {
+        let record = record.and_then(|files| rustix::fs::fstat(files.dir()).ok());
+        let record = record.map(|stat| (stat.st_dev, stat.st_ino));
+        let leaf = leaf.and_then(|leaf| std::fs::symlink_metadata(leaf).ok());
+        let leaf = leaf.map(|meta| (meta.dev(), meta.ino()));
+        Locks {
+            inodes: record.into_iter().chain(leaf).collect(),
+            deleted: format!("/sandboxes/{id} (deleted)"),
+        }
+    }
+
+    /// The processes that hold one of them, the oldest first; this one is left out.
+    ///
+    /// # Errors
+    /// When /proc cannot be read at all. Processes of others, whose descriptors cannot be seen, are none of ours.
+    pub(super) fn holders(&self, proc: &mut ProcFs) -> io::Result<Vec<Process>> {
+        let own = rustix::process::getpid();
+        let mut pids = Vec::new();
+        proc.processes(&mut pids)?;
+        let mut found = Vec::new();
+        for pid in pids.into_iter().filter(|&pid| pid != own) {
+            if !self.are_held_by(pid) {
+                continue;
+            }
+            // Looked at again with the handle open: until that process has exited its number is no other's.
+            if let Some(process) = Process::open(proc, pid)?
+                && self.are_held_by(pid)
+                && !process.has_exited()?
+            {
+                found.push(process);
+            }
+        }
+        found.sort_unstable_by_key(Process::id);
+        Ok(found)
+    }
+
+    /// Whether the process with this number holds one of them now.
+    pub(super) fn are_held_by(&self, pid: Pid) -> bool {
+        let pid = pid.as_raw_pid();
+        let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+        entries
+            .filter_map(Result::ok)
+            .any(|entry| self.is_one(&entry.path()) && is_locked(pid, &entry.file_name()))
+    }
+
+    fn is_one(&self, link: &Path) -> bool {
+        let Ok(meta) = std::fs::metadata(link) else { return false };
+        if !meta.is_dir() {
+            return false;
+        }
+        self.inodes.contains(&(meta.dev(), meta.ino()))
+            || (meta.nlink() == 0
+                && std::fs::read_link(link)
+                    .is_ok_and(|target| target.as_os_str().as_bytes().ends_with(self.deleted.as_bytes())))
+    }
+}
+
+/// Whether an exclusive flock(2) was taken through this descriptor.
+fn is_locked(pid: i32, fd: &OsStr) -> bool {
+    let text = std::fs::read_to_string(Path::new(&format!("/proc/{pid}/fdinfo")).join(fd));
+    text.is_ok_and(|text| {
+        text.lines().any(|line| {
+            let mut words = line.split_whitespace();
+            words.next() == Some("lock:")
+                && words.clone().any(|word| word == "FLOCK")
+                && words.any(|word| word == "WRITE")
+        })
+    })
+}
