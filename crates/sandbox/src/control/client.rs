@@ -233,9 +233,3 @@ impl From<Client> for OwnedFd {
         client.socket
     }
 }
-
-impl From<Client> for OwnedFd {
-    fn from(client: Client) -> OwnedFd {
-        client.socket
-    }
-}
