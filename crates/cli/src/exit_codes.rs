@@ -107,6 +107,9 @@ pub(crate) const TABLE: &[Group] = &[
             (Code::Is(SUCCESS), "done"),
             (Code::Is(FAILURE), "other failure"),
             (Code::Is(USAGE), "wrong command line; so is a bare `penfold`"),
+            (Code::Is(NO_SUCH_ID), "no such id"),
+            (Code::Is(AMBIGUOUS), "the prefix of an id is ambiguous"),
+            (Code::Is(NOT_PERMITTED), "not permitted"),
         ],
     },
 ];

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,8 @@ pub const SCHEMA: u32 = 1;
 
 /// No file of a record is larger, but for those of the log and the report.
 const LARGEST: u64 = 1 << 20;
+/// How large a file of a record mostly is.
+const USUAL: usize = 4096;
 /// A report names every member that was ended.
 const LARGEST_REPORT: u64 = 64 << 20;
 
@@ -36,7 +38,7 @@ pub(crate) fn read<T: DeserializeOwned>(dir: BorrowedFd<'_>, name: &str) -> io::
         Err(errno) => return Err(errno.into()),
     };
     let stat = rustix::fs::fstat(&file)?;
-    if !file.metadata()?.is_file() {
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(io::Error::other("it is no plain file"));
     }
     let user = rustix::process::geteuid().as_raw();
@@ -44,7 +46,8 @@ pub(crate) fn read<T: DeserializeOwned>(dir: BorrowedFd<'_>, name: &str) -> io::
         return Err(io::Error::other(format!("it belongs to user {}, not to {user}", stat.st_uid)));
     }
     let largest = if name == REPORT { LARGEST_REPORT } else { LARGEST };
-    let mut text = Vec::new();
+    // Nearly all fit: a list of a thousand sandboxes reads three thousand of them.
+    let mut text = Vec::with_capacity(USUAL);
     file.take(largest).read_to_end(&mut text)?;
     if text.is_empty() {
         return Err(io::Error::other("it is empty"));

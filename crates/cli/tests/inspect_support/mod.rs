@@ -1,0 +1,92 @@
+//! Detached sandboxes that go with the test, asked through their sockets.
+
+#![allow(dead_code, unreachable_pub, reason = "every test binary takes its own part of this")]
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::Output;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use serde_json::Value;
+
+use crate::support_d::{Yard, code, json, output, said};
+
+/// A detached sandbox; ended with this value.
+pub struct Sandbox {
+    pub id: String,
+    socket: PathBuf,
+}
+
+impl Sandbox {
+    /// Starts `penfold run -d` with these words.
+    pub fn start(yard: &Yard, words: &[&str]) -> Sandbox {
+        let done = output(&mut yard.penfold(["run", "-d"].iter().chain(words)));
+        assert_eq!(code(&done), 0, "{}", said(&done));
+        let id = String::from_utf8(done.stdout).unwrap().trim().to_owned();
+        let socket = yard.path("root/sandboxes").join(&id).join("control.sock");
+        Sandbox { id, socket }
+    }
+
+    /// Kills it and waits for its supervisor to be gone.
+    pub fn kill(&self) {
+        let Ok(connection) = self.connect() else { return };
+        if rustix::net::send(&connection, b"\"kill\"", rustix::net::SendFlags::NOSIGNAL).is_ok() {
+            finish(&connection);
+        }
+    }
+
+    fn connect(&self) -> rustix::io::Result<OwnedFd> {
+        let kind = SocketType::SEQPACKET;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&self.socket)?)?;
+        Ok(socket)
+    }
+
+    /// Waits for the end that comes by itself.
+    pub fn wait(&self) {
+        if let Ok(connection) = self.connect() {
+            finish(&connection);
+        }
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Reads until the other side is gone; gives up after a while.
+fn finish(connection: &OwnedFd) {
+    const PATIENCE: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
+    let mut buffer = vec![0_u8; 256 * 1024];
+    loop {
+        let ready = poll(&mut [PollFd::new(connection, PollFlags::IN)], Some(&PATIENCE));
+        if ready != Ok(1) {
+            return;
+        }
+        match rustix::net::recv(connection, &mut buffer[..], rustix::net::RecvFlags::empty()) {
+            Ok((0, _)) | Err(_) => return,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// The standard output of a command that succeeds.
+pub fn shown<S: AsRef<std::ffi::OsStr>>(yard: &Yard, words: impl IntoIterator<Item = S>) -> String {
+    let done = output(&mut yard.penfold(words));
+    assert_eq!(code(&done), 0, "{}", said(&done));
+    String::from_utf8(done.stdout).unwrap()
+}
+
+/// The same as JSON: an array.
+pub fn array<S: AsRef<std::ffi::OsStr>>(yard: &Yard, words: impl IntoIterator<Item = S>) -> Vec<Value> {
+    let done: Output = output(&mut yard.penfold(words));
+    json(&done).as_array().unwrap_or_else(|| panic!("no array: {}", said(&done))).clone()
+}
+
+/// The ids in an array.
+pub fn ids(found: &[Value]) -> Vec<&str> {
+    found.iter().map(|one| one["id"].as_str().unwrap()).collect()
+}
