@@ -2,7 +2,6 @@
 
 use std::io;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use penfold_cgroup::{Leaf, Place};
@@ -126,44 +125,6 @@ fn end(
     let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
     let mut host = Recovering { patience, begun: false };
     Ok(drive(&mut teardown, Phase::Running, &mut host, &mut resources))
-}
-
-/// The sandboxes that were started inside of one: killed together with it, they could not put away their records and
-/// scratch directories.
-#[derive(Debug)]
-pub struct Nested {
-    state_root: PathBuf,
-    outer: String,
-}
-
-/// How long what is left of a nested sandbox may take to go; its processes are gone already.
-const NESTED_PATIENCE: Duration = Duration::from_secs(2);
-
-impl Nested {
-    /// Those inside of `outer` whose records are below the same root.
-    pub fn new(state_root: &Path, outer: String) -> Nested {
-        Nested { state_root: state_root.to_owned(), outer }
-    }
-}
-
-impl Resource for Nested {
-    fn describe(&self) -> String {
-        "nested sandboxes".to_owned()
-    }
-
-    fn release(&mut self, forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        if !forced {
-            return Ok(());
-        }
-        let Some(registry) = Registry::open_existing(&self.state_root)? else { return Ok(()) };
-        for name in registry.names()? {
-            let Ok(Some(record)) = registry.take_orphan(&name) else { continue };
-            if record.intent().is_ok_and(|intent| intent.within.contains(&self.outer)) {
-                recover(record, NESTED_PATIENCE)?;
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Whether a record that nobody looks after is among those that [`sweep`] would look at; `own` is passed over.

@@ -216,9 +216,10 @@ impl Desk {
     pub(crate) fn serve(&mut self, ready: &[bool]) -> Vec<Said> {
         let is_ready = |index: usize| ready.get(index).copied().unwrap_or(false);
         let (clients, pipes) = (self.clients.len(), self.pipes.len());
-        for index in (0..pipes).rev().filter(|index| is_ready(1 + clients + index)) {
-            self.drain(index);
-        }
+        let ended: Vec<bool> =
+            (0..pipes).map(|index| is_ready(1 + clients + index) && self.drain(index)).collect();
+        let mut ended = ended.into_iter();
+        self.pipes.retain(|_| !ended.next().unwrap_or(false));
         if ready.get(1 + clients + pipes..).unwrap_or_default().contains(&true) {
             self.execs.bury();
             self.serve_terminal();
@@ -234,15 +235,11 @@ impl Desk {
         said
     }
 
-    fn drain(&mut self, index: usize) {
-        let (Some((stream, pipe)), Some(log)) = (self.pipes.get(index), &mut self.log) else { return };
+    /// Moves what a pipe holds into the log. True once nobody can write to it any more.
+    fn drain(&mut self, index: usize) -> bool {
+        let (Some((stream, pipe)), Some(log)) = (self.pipes.get(index), &mut self.log) else { return true };
         self.active = Instant::now();
-        match log.drain(*stream, pipe.as_fd()) {
-            Ok(drained) if drained.state != PipeState::End => {}
-            _ => {
-                self.pipes.swap_remove(index);
-            }
-        }
+        log.drain(*stream, pipe.as_fd()).map_or(true, |drained| drained.state == PipeState::End)
     }
 
     fn serve_terminal(&mut self) {

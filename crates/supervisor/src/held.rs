@@ -314,7 +314,7 @@ fn record(
         Ok((registry, record)) => {
             resources.push(Box::new(record));
             // Released before the record: sandboxes in this one go before it.
-            resources.push(Box::new(Nested::new(&spec.state_root, spec.id.short())));
+            resources.push(Box::new(Nested::note(&spec.state_root, &registry, intent)));
             Some(registry)
         }
         Err(error) => {
@@ -338,7 +338,7 @@ fn detached_record(
     match Desk::open(&record, detach) {
         Ok(desk) => {
             resources.push(Box::new(desk.keep(record)));
-            resources.push(Box::new(Nested::new(&spec.state_root, spec.id.short())));
+            resources.push(Box::new(Nested::note(&spec.state_root, &registry, intent)));
             Ok((registry, desk))
         }
         Err(error) => {
