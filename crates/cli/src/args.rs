@@ -4,19 +4,24 @@
 //! its flags, so more verbs do not make `run` slower.
 
 pub(crate) mod doctor;
+pub(crate) mod extend;
 pub(crate) mod gc;
 pub(crate) mod ids;
-pub(crate) mod logs;
 pub(crate) mod inspect;
+pub(crate) mod kill;
+pub(crate) mod logs;
 pub(crate) mod ps;
 pub(crate) mod reap;
 pub(crate) mod report;
+pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod status;
+pub(crate) mod stop;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tree;
 pub(crate) mod usage;
+pub(crate) mod wait;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -38,6 +43,11 @@ pub(crate) const VERBS: &[&Verb] = &[
     &inspect::VERB,
     &report::VERB,
     &logs::VERB,
+    &wait::VERB,
+    &stop::VERB,
+    &kill::VERB,
+    &rm::VERB,
+    &extend::VERB,
     &reap::VERB,
     &doctor::VERB,
     &gc::VERB,

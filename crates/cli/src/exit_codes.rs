@@ -69,7 +69,7 @@ impl std::fmt::Display for Code {
 /// The table behind `penfold help exit-codes`.
 pub(crate) const TABLE: &[Group] = &[
     Group {
-        verbs: "run",
+        verbs: "run wait",
         codes: &[
             (Code::Commands, "the command's own; others too if the command chose them"),
             (Code::Is(UNVERIFIED), "the command is over but the end of all it started could not be verified"),
@@ -82,7 +82,7 @@ pub(crate) const TABLE: &[Group] = &[
         ],
     },
     Group {
-        verbs: "reap gc",
+        verbs: "kill stop rm gc reap",
         codes: &[
             (Code::Is(SUCCESS), "done and observed gone; already gone counts"),
             (Code::Is(FAILURE), "other failure"),

@@ -9,11 +9,14 @@
 mod args;
 mod completions;
 mod doctor;
+mod ended;
 mod exit_codes;
+mod extend;
 mod failure;
 mod gc;
 mod help;
 mod inspect;
+mod kill;
 mod lines;
 mod logs;
 mod man;
@@ -22,14 +25,17 @@ mod panic;
 mod ps;
 mod reap;
 mod report;
+mod rm;
 mod run;
 mod state;
 mod status;
+mod stop;
 mod summary;
 mod template;
 mod tree;
 mod value;
 mod version;
+mod wait;
 
 use std::io;
 

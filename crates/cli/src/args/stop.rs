@@ -1,0 +1,51 @@
+//! `penfold stop`: its flags.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::Verb;
+use super::ids::Ids;
+use crate::exit_codes;
+use crate::value::{self, Signal};
+
+/// The verb `stop`.
+pub(crate) const VERB: Verb = Verb {
+    name: "stop",
+    aliases: &[],
+    about: "Stop sandboxes: politely at first, then by force",
+    description: "Sends the polite signal to everything in a sandbox, gives it the grace to end, kills what is left, \
+        and waits until all of it was seen to be gone. Several are stopped at the same time. A supervisor that does \
+        not answer holds nothing up: its sandbox is ended over its head. What is gone already counts as stopped.",
+    examples: &[
+        ("penfold stop web", "stop the sandbox named web"),
+        ("penfold stop -t 2s 3f9 c07", "give two sandboxes two seconds before what is left is killed"),
+        ("penfold stop --filter label=job=1729 -f", "stop all sandboxes of a job without being asked"),
+    ],
+    usage_exit: exit_codes::USAGE,
+    define: StopArgs::augment_args,
+    call: |global, matches| crate::stop::stop(global, &super::read(&VERB, matches)?),
+};
+
+/// What `penfold stop` was asked to do.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StopArgs {
+    #[command(flatten)]
+    pub(crate) ids: Ids,
+    /// Time between the polite signal and KILL [default: what the sandbox was made with].
+    #[arg(
+        short = 't',
+        long,
+        visible_alias = "timeout",
+        value_name = "DURATION",
+        value_parser = value::duration,
+        allow_hyphen_values = true
+    )]
+    pub(crate) grace: Option<Duration>,
+    /// The polite signal [default: what the sandbox was made with].
+    #[arg(short = 's', long, value_name = "SIGNAL", value_parser = value::signal, allow_hyphen_values = true)]
+    pub(crate) signal: Option<Signal>,
+    /// Do not ask.
+    #[arg(short, long)]
+    pub(crate) force: bool,
+}

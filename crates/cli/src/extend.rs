@@ -1,0 +1,40 @@
+//! `penfold extend`: what it does.
+
+use penfold_sandbox::control::{ANSWER, Client};
+use penfold_sandbox::state::Word;
+use penfold_sandbox::view;
+use penfold_sandbox::wire::{Answer, Request};
+
+use crate::args::Global;
+use crate::args::extend::ExtendArgs;
+use crate::args::ids;
+use crate::failure::Failure;
+use crate::{exit_codes, output};
+
+/// Renews the lease of a sandbox.
+pub(crate) fn extend(global: &Global, args: &ExtendArgs) -> Result<u8, Failure> {
+    let finder = ids::finder(global);
+    let known = ids::resolve(&finder, &args.id)?;
+    let failed = |reason: String| {
+        Failure::new(exit_codes::FAILURE, format!("cannot extend the lease of sandbox {}", known.id))
+            .because(reason)
+    };
+    let seen = view::view(&finder, &known);
+    let word = seen.map(|seen| seen.word);
+    let Some(files) = known.record.as_ref().filter(|_| word.is_some_and(Word::is_living)) else {
+        return Err(failed(word.map_or_else(|| "it is gone".to_owned(), |word| format!("it is {word}"))));
+    };
+    let ms = u64::try_from(args.lease.as_millis()).unwrap_or(u64::MAX);
+    // Less than a millisecond is not for ever.
+    let ms = if args.lease.is_zero() { 0 } else { ms.max(1) };
+    let answer = Client::connect(files, ANSWER)
+        .and_then(|client| client.request(&Request::Extend(ms), ANSWER))
+        .map_err(|error| failed(error.to_string()))?;
+    match answer {
+        Answer::Done => {}
+        Answer::Refused(reason) => return Err(failed(reason)),
+        _ => return Err(failed("its supervisor answers something else".to_owned())),
+    }
+    output::data(format!("{}\n", known.id).as_bytes(), exit_codes::FAILURE)?;
+    Ok(exit_codes::SUCCESS)
+}

@@ -1,0 +1,72 @@
+//! `penfold rm`: what it does.
+
+use penfold_sandbox::control::{self, Fate, ForgetError, How, Limits};
+use penfold_sandbox::{Finder, Known, ResolveError};
+
+use crate::args::Global;
+use crate::args::ids::Among;
+use crate::args::rm::RmArgs;
+use crate::ended::{self, Tally};
+use crate::exit_codes;
+use crate::failure::Failure;
+
+/// Forgets sandboxes that are over; ends them first if that is wanted.
+pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
+    let (finder, selection) = ended::select(global, &args.ids, Among::Every, args.force, "remove")?;
+    let coloured = global.color.wanted(&std::io::stderr());
+    let limits = Limits::default();
+    let mut tally = Tally::default();
+    tally.missed(global, &selection.missed);
+    if !args.force {
+        for known in &selection.found {
+            match forget(&finder, known, &limits) {
+                Ok(()) => tally.done(&known.id),
+                Err(failure) => tally.failed(&failure, coloured),
+            }
+        }
+        return tally.finish();
+    }
+    let mut slow = ended::progress(global, "killing");
+    let fates = control::end(&finder, &selection.found, How::Kill, &limits, &mut slow);
+    // What was seen before is no more so.
+    let fresh = finder.again();
+    for (known, fate) in selection.found.iter().zip(fates) {
+        if !matches!(fate, Fate::Gone) {
+            tally.fate(&known.id, fate);
+            continue;
+        }
+        let forgotten = match fresh.resolve(&known.id) {
+            Ok(known) => forget(&fresh, &known, &limits),
+            Err(ResolveError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(Failure::new(exit_codes::FAILURE, error.to_string())),
+        };
+        match forgotten {
+            Ok(()) => tally.done(&known.id),
+            Err(failure) => tally.failed(&failure, coloured),
+        }
+    }
+    tally.finish()
+}
+
+fn forget(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), Failure> {
+    control::forget(finder, known, limits).map_err(|error| {
+        let code = match &error {
+            ForgetError::Living { .. } => exit_codes::USAGE,
+            ForgetError::Left { .. } | ForgetError::Busy { .. } => exit_codes::STILL_THERE,
+            ForgetError::Closed { .. } | ForgetError::Stuck { .. } => exit_codes::FAILURE,
+        };
+        let living = matches!(error, ForgetError::Living { .. });
+        let sentence = match &error {
+            ForgetError::Left { id, survivors } => {
+                let named: Vec<String> = survivors.iter().map(ToString::to_string).collect();
+                format!("something is left of sandbox {id}: {}", named.join(", "))
+            }
+            _ => error.to_string(),
+        };
+        let mut failure = Failure::new(code, sentence);
+        if let Some(source) = std::error::Error::source(&error) {
+            failure = failure.because(source.to_string());
+        }
+        if living { failure.hint(format!("`penfold rm -f {}` ends it first", known.id)) } else { failure }
+    })
+}
