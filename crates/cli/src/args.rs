@@ -3,7 +3,9 @@
 //! A verb is one file with its flags and its [`Verb`], named in [`VERBS`]. Only the verb that is called builds
 //! its flags, so more verbs do not make `run` slower.
 
+pub(crate) mod attach;
 pub(crate) mod doctor;
+pub(crate) mod exec;
 pub(crate) mod extend;
 pub(crate) mod gc;
 pub(crate) mod ids;
@@ -37,6 +39,8 @@ use crate::{completions, help, man, version};
 /// Every verb, in the order of the help.
 pub(crate) const VERBS: &[&Verb] = &[
     &run::VERB,
+    &exec::VERB,
+    &attach::VERB,
     &ps::VERB,
     &tree::VERB,
     &status::VERB,

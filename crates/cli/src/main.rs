@@ -7,9 +7,11 @@
 #![cfg_attr(all(target_env = "gnu", not(test)), no_main)]
 
 mod args;
+mod attach;
 mod completions;
 mod doctor;
 mod ended;
+mod exec;
 mod exit_codes;
 mod extend;
 mod failure;
@@ -23,6 +25,7 @@ mod man;
 mod output;
 mod panic;
 mod ps;
+mod pump;
 mod reap;
 mod report;
 mod rm;

@@ -187,7 +187,7 @@ impl Desk {
 
     /// When something is due, and why the sandbox would end then.
     pub(crate) fn due(&self) -> Option<(Instant, Cause)> {
-        let idle = self.idle.filter(|_| self.execs.is_empty());
+        let idle = self.idle.filter(|_| self.execs.running() == 0);
         let idle = idle.and_then(|idle| self.active.checked_add(idle)).map(|at| (at, Cause::Idle));
         let lease = self.lease.map(|at| (at, Cause::Ttl));
         [idle, lease].into_iter().flatten().min_by_key(|(at, _)| *at)

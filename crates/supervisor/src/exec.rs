@@ -47,8 +47,9 @@ struct Running {
 }
 
 impl Execs {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.running.is_empty()
+    /// How many run.
+    pub(crate) fn running(&self) -> usize {
+        self.running.len()
     }
 
     /// What tells that one has ended.

@@ -406,7 +406,12 @@ impl Inner {
         if !ready.contains(&true) {
             return None;
         }
+        let execs = |held: &Held| held.desk.as_ref().map_or(0, |desk| desk.execs.running());
+        let before = execs(&self.held);
         let said = self.held.desk.as_mut().map(|desk| desk.serve(ready)).unwrap_or_default();
+        if execs(&self.held) < before && self.cause.is_none() {
+            self.say(Word::Running);
+        }
         let mut wanted = None;
         for Said { client, request, fds } in said {
             let (event, answer) = match request {

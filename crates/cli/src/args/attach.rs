@@ -1,0 +1,34 @@
+//! `penfold attach`: its flags.
+
+use clap::Args;
+
+use super::Verb;
+use crate::exit_codes;
+
+/// The verb `attach`.
+pub(crate) const VERB: Verb = Verb {
+    name: "attach",
+    aliases: &[],
+    about: "Sit down at the terminal of a detached sandbox",
+    description: "Connects the terminal that penfold is called from with that of a sandbox started with `penfold run -d -t`. \
+        Ctrl-P Ctrl-Q leaves it, and the sandbox goes on; every other key, Ctrl-C included, goes to the program in it. When \
+        the sandbox ends, penfold exits with its command's code.",
+    examples: &[
+        ("penfold attach shell", "sit down; Ctrl-P Ctrl-Q leaves"),
+        ("penfold run -d -t --name shell bash && penfold attach shell", "a shell that outlives its terminal"),
+    ],
+    usage_exit: exit_codes::NOT_STARTED,
+    define: AttachArgs::augment_args,
+    call: |global, matches| crate::attach::attach(global, &super::read(&VERB, matches)?),
+};
+
+/// What `penfold attach` was asked to do.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct AttachArgs {
+    /// Only look: what is typed stays here.
+    #[arg(long)]
+    pub(crate) no_stdin: bool,
+    /// Id, unique beginning of an id, or name.
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+}

@@ -1,0 +1,92 @@
+//! `penfold exec`: its flags.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+
+use super::Verb;
+use crate::exit_codes;
+use crate::value::{self, EnvSetting, Signal};
+
+/// The verb `exec`.
+pub(crate) const VERB: Verb = Verb {
+    name: "exec",
+    aliases: &[],
+    about: "Run a command in a running sandbox",
+    description: "Runs CMD in a detached sandbox, with the environment and directory that the sandbox was started with. \
+        CMD has a group of its own: when it exits, is interrupted or loses its caller, all that it started is ended, and \
+        nothing else of the sandbox. When the sandbox ends, CMD ends with it. Exits with CMD's code.",
+    examples: &[
+        ("penfold exec web ls -l", "run a command where the sandbox runs"),
+        ("penfold exec -it web bash", "a shell in it, with a terminal"),
+        ("penfold exec -d web ./worker.sh", "start another process in it and go on"),
+        ("echo 'select 1' | penfold exec -i db psql", "with standard input"),
+    ],
+    usage_exit: exit_codes::NOT_STARTED,
+    define: ExecArgs::augment_args,
+    call: |global, matches| crate::exec::exec(global, &super::read(&VERB, matches)?),
+};
+
+/// What `penfold exec` was asked to do.
+#[derive(Args, Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "flags")]
+pub(crate) struct ExecArgs {
+    /// Pass standard input on.
+    #[arg(short, long)]
+    pub(crate) interactive: bool,
+    /// Give the command a terminal of its own.
+    #[arg(short, long)]
+    pub(crate) tty: bool,
+    /// Do not wait: the command goes on until it ends or the sandbox does.
+    #[arg(short, long, conflicts_with_all = ["interactive", "tty"])]
+    pub(crate) detach: bool,
+    #[arg(
+        short,
+        long,
+        value_name = "KEY[=VALUE]",
+        value_parser = OsStringValueParser::new().try_map(|text| value::env_setting(&text)),
+        help = "Set a variable, or pass on the caller's; may be repeated"
+    )]
+    pub(crate) env: Vec<EnvSetting>,
+    /// Directory to run in.
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) workdir: Option<PathBuf>,
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = value::duration,
+        allow_hyphen_values = true,
+        help = "End the command after this time; 0 means no limit"
+    )]
+    pub(crate) timeout: Option<Duration>,
+    /// Time between the polite signal and KILL.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = value::duration,
+        allow_hyphen_values = true,
+        default_value = "10s"
+    )]
+    pub(crate) grace: Duration,
+    /// The polite signal.
+    #[arg(
+        long,
+        value_name = "SIGNAL",
+        value_parser = value::signal,
+        allow_hyphen_values = true,
+        default_value = "TERM"
+    )]
+    pub(crate) signal: Signal,
+    /// Exit with the command's code even when a time limit ended it.
+    #[arg(long)]
+    pub(crate) preserve_status: bool,
+    /// Id, unique beginning of an id, or name.
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// The command and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD", value_hint = clap::ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+}

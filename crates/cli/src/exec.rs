@@ -1,0 +1,175 @@
+//! `penfold exec`: what it does.
+
+use std::ffi::{CStr, OsString};
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use penfold_sandbox::control::Client;
+use penfold_sandbox::wire::{self, Answer, Request};
+use penfold_sandbox::{ExecSpec, Outcome, record};
+use penfold_supervisor::{Front, FrontError};
+use penfold_sys::signal::{self, SignalSet};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::process::Signal;
+use rustix::termios::tcsetwinsize;
+
+use crate::args::exec::ExecArgs;
+use crate::args::{Global, ids};
+use crate::failure::Failure;
+use crate::pump::{self, Pump, Raw};
+use crate::{exit_codes, output, run, summary};
+
+/// How long a supervisor may take to answer: an exec is answered when its command runs.
+pub(crate) const ANSWER: Duration = Duration::from_secs(10);
+
+/// Runs a command in a running sandbox.
+pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
+    let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+    let client = connect(global, &args.id)?;
+    let id = client.id().to_owned();
+    let refused = |reason: &dyn std::fmt::Display| {
+        Failure::new(exit_codes::NOT_STARTED, format!("cannot run `{name}` in {}", args.id))
+            .because(reason.to_string())
+    };
+    let spec = describe(args).map_err(|error| refused(&error))?;
+    let (stdio, terminal) = stdio(args).map_err(|error| refused(&error))?;
+    let command = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let request = Request::Exec(wire::Exec { command, detached: args.detach });
+    let [input, out, error] = &stdio;
+    let fds = [spec.as_fd(), input.as_fd(), out.as_fd(), error.as_fd()];
+    let answer = client.request_with(&request, &fds, ANSWER).map_err(|error| refused(&error))?;
+    drop(stdio);
+    let outcome = match answer {
+        Answer::Refused(reason) => return Err(refused(&reason)),
+        Answer::Outcome(outcome) => Some(*outcome),
+        _ if args.detach => None,
+        _ => {
+            let left: &[Signal] = if terminal.is_some() { &[Signal::WINCH] } else { &[] };
+            let front = Front::of_exec(client.into(), id, left).map_err(|error| refused(&error))?;
+            let outcome = wait(front, terminal, args.interactive).map_err(|error| {
+                Failure::new(exit_codes::UNVERIFIED, "the end was not seen").because(error)
+            })?;
+            Some(outcome)
+        }
+    };
+    let Some(outcome) = outcome else { return Ok(exit_codes::SUCCESS) };
+    if !args.tty {
+        output::talk(&summary::of(&outcome, global));
+    }
+    run::conclude(&outcome, &name, args.workdir.clone(), args.preserve_status, false)
+}
+
+/// Connects to the supervisor of a sandbox that can be asked for something.
+pub(crate) fn connect(global: &Global, word: &str) -> Result<Client, Failure> {
+    let known = ids::resolve(&ids::finder(global), word)?;
+    let id = known.id.clone();
+    let refused = |reason: &str| Failure::new(exit_codes::NOT_STARTED, format!("{id} {reason}"));
+    let Some(files) = &known.record else { return Err(refused("has no record any more")) };
+    if files.has_ended() {
+        return Err(refused("has ended").hint(format!("`penfold report {id}` says how")));
+    }
+    Client::connect(files, ANSWER).map_err(|error| {
+        refused("cannot be asked for it")
+            .because(error)
+            .hint("only detached sandboxes can be, those of `penfold run -d`")
+    })
+}
+
+/// Waits for the command's end, and copies between its terminal and the caller's if it has one.
+fn wait(front: Front, terminal: Option<OwnedFd>, interactive: bool) -> Result<Outcome, FrontError> {
+    let Some(master) = terminal else { return front.wait(|_| ()) };
+    let raw = interactive.then(Raw::enter).and_then(Result::ok);
+    let typed = raw.is_some();
+    let over = eventfd(0, EventfdFlags::CLOEXEC).ok();
+    let end = over.as_ref().and_then(|over| over.try_clone().ok());
+    let copying = std::thread::spawn(move || {
+        let _ = signal::block(&SignalSet::of(1..=64));
+        let over = over.as_ref().map(AsFd::as_fd);
+        let pump = Pump { inside: master.as_fd(), typed, leave: false, over };
+        pump.run(|size| {
+            let _ = tcsetwinsize(&master, pump::window(size));
+        })
+    });
+    let outcome = front.wait(|_| ());
+    if let Some(end) = end {
+        let _ = rustix::io::write(&end, &1_u64.to_ne_bytes());
+    }
+    let _ = copying.join();
+    drop(raw);
+    outcome
+}
+
+/// What is to be run, in memory that cannot be changed.
+fn describe(args: &ExecArgs) -> io::Result<OwnedFd> {
+    let environment = args
+        .env
+        .iter()
+        .filter_map(|setting| {
+            let value = setting.value.clone().or_else(|| own(&setting.key))?;
+            Some((setting.key.clone(), Some(value)))
+        })
+        .chain(args.tty.then(own_terminal).flatten())
+        .collect();
+    let spec = ExecSpec {
+        schema: record::SCHEMA,
+        command: args.command.clone(),
+        environment,
+        directory: args.workdir.clone(),
+        timeout_ms: args.timeout.filter(|limit| !limit.is_zero()).map(millis),
+        signal: args.signal.number(),
+        grace_ms: millis(args.grace),
+        terminal: args.tty,
+        detached: args.detach,
+    };
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create(c"penfold-exec", flags)?;
+    let mut file = std::fs::File::from(file);
+    file.write_all(&serde_json::to_vec(&spec)?)?;
+    rustix::fs::fcntl_add_seals(
+        &file,
+        SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,
+    )?;
+    Ok(file.into())
+}
+
+#[expect(clippy::disallowed_methods, reason = "the binary is who reads the environment")]
+fn own(key: &OsString) -> Option<OsString> {
+    std::env::var_os(key)
+}
+
+/// The kind of the caller's terminal, for the program that is to draw on it.
+fn own_terminal() -> Option<(OsString, Option<OsString>)> {
+    let key = OsString::from("TERM");
+    own(&key).map(|value| (key, Some(value)))
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The standard descriptors of the command, and our side of its terminal if it has one.
+fn stdio(args: &ExecArgs) -> io::Result<([OwnedFd; 3], Option<OwnedFd>)> {
+    if args.tty {
+        if args.interactive && !io::stdin().is_terminal() {
+            return Err(io::Error::other("standard input is no terminal: leave out -t"));
+        }
+        let (master, slave) = pump::pair()?;
+        tcsetwinsize(&master, pump::window(pump::size()))?;
+        return Ok(([slave.try_clone()?, slave.try_clone()?, slave], Some(master)));
+    }
+    let null: &CStr = c"/dev/null";
+    let input = if args.interactive {
+        io::stdin().as_fd().try_clone_to_owned()?
+    } else {
+        rustix::fs::open(null, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?
+    };
+    let (out, error) = if args.detach {
+        let null = rustix::fs::open(null, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        (null.try_clone()?, null)
+    } else {
+        (io::stdout().as_fd().try_clone_to_owned()?, io::stderr().as_fd().try_clone_to_owned()?)
+    };
+    Ok(([input, out, error], None))
+}

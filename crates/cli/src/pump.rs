@@ -1,0 +1,195 @@
+//! Copies between the caller's terminal and one inside of a sandbox.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use penfold_sandbox::wire::Size;
+use penfold_sys::signal::{SignalFd, SignalSet};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::Signal;
+use rustix::termios::{OptionalActions, Termios, Winsize, tcgetattr, tcgetwinsize, tcsetattr};
+
+/// The keys that leave a terminal without ending anything: Ctrl-P, Ctrl-Q.
+const LEAVE: [u8; 2] = [0x10, 0x11];
+const AT_ONCE: usize = 16 * 1024;
+
+/// The caller's terminal in raw mode: keys go through as they are. Put back when dropped.
+pub(crate) struct Raw {
+    saved: Termios,
+}
+
+impl Raw {
+    /// Takes the terminal at standard input.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub(crate) fn enter() -> io::Result<Raw> {
+        let stdin = io::stdin();
+        let saved = tcgetattr(&stdin)?;
+        let mut raw = saved.clone();
+        raw.make_raw();
+        tcsetattr(&stdin, OptionalActions::Now, &raw)?;
+        Ok(Raw { saved })
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.saved);
+    }
+}
+
+/// The size of the caller's terminal, or the usual one.
+pub(crate) fn size() -> Size {
+    match tcgetwinsize(io::stdin()) {
+        Ok(size) if size.ws_row > 0 => Size { rows: size.ws_row, columns: size.ws_col },
+        _ => Size { rows: 24, columns: 80 },
+    }
+}
+
+/// The same for the kernel.
+pub(crate) fn window(size: Size) -> Winsize {
+    Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+/// How the copying ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The other side is closed.
+    Closed,
+    /// The keys that leave were typed.
+    Left,
+}
+
+/// What is copied from and to.
+pub(crate) struct Pump<'a> {
+    /// The terminal inside, or a stream to it.
+    pub(crate) inside: BorrowedFd<'a>,
+    /// Whether what is typed goes there.
+    pub(crate) typed: bool,
+    /// Whether the keys that leave do.
+    pub(crate) leave: bool,
+    /// Readable when no more output will come but what is there.
+    pub(crate) over: Option<BorrowedFd<'a>>,
+}
+
+impl Pump<'_> {
+    /// Copies until one side ends. `resize` is told of every new size.
+    ///
+    /// # Errors
+    /// Those of poll(2). SIGWINCH is blocked by the caller.
+    pub(crate) fn run(&self, mut resize: impl FnMut(Size)) -> io::Result<End> {
+        let window = SignalFd::open(&SignalSet::of([Signal::WINCH.as_raw()]))?;
+        let (stdin, stdout) = (io::stdin(), io::stdout());
+        let mut typed = self.typed;
+        let mut buffer = vec![0_u8; AT_ONCE];
+        let mut keys = Keys::default();
+        loop {
+            let mut fds = vec![
+                PollFd::from_borrowed_fd(self.inside, PollFlags::IN),
+                PollFd::new(&window, PollFlags::IN),
+            ];
+            fds.extend(self.over.map(|over| PollFd::from_borrowed_fd(over, PollFlags::IN)));
+            if typed {
+                fds.push(PollFd::new(&stdin, PollFlags::IN));
+            }
+            rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
+            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            let is_ready = |index: usize| ready.get(index).copied().unwrap_or(false);
+            if is_ready(0) {
+                match rustix::io::read(self.inside, &mut buffer) {
+                    Ok(length @ 1..) => write_all(stdout.as_fd(), buffer.get(..length).unwrap_or_default())?,
+                    Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                    // EIO of a terminal: nobody has its other side open any more.
+                    Ok(_) | Err(_) => return Ok(End::Closed),
+                }
+            } else if self.over.is_some() && is_ready(2) {
+                return Ok(End::Closed);
+            }
+            if is_ready(1) {
+                while let Ok(Some(_)) = window.take() {}
+                resize(size());
+            }
+            if typed && is_ready(ready.len() - 1) {
+                match rustix::io::read(&stdin, &mut buffer) {
+                    Ok(length @ 1..) => {
+                        let (keys, left) = keys.pass(buffer.get(..length).unwrap_or_default(), self.leave);
+                        write_all(self.inside, &keys)?;
+                        if left {
+                            return Ok(End::Left);
+                        }
+                    }
+                    Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                    Ok(_) | Err(_) => typed = false,
+                }
+            }
+        }
+    }
+}
+
+/// Looks for the keys that leave in what is typed.
+#[derive(Default)]
+struct Keys {
+    /// The first of them was typed, and is held back.
+    begun: bool,
+}
+
+impl Keys {
+    /// What is to be passed on, and whether the rest was the keys that leave.
+    fn pass(&mut self, typed: &[u8], leave: bool) -> (Vec<u8>, bool) {
+        if !leave {
+            return (typed.to_vec(), false);
+        }
+        let mut passed = Vec::with_capacity(typed.len() + 1);
+        for &key in typed {
+            match (self.begun, key) {
+                (true, key) if key == LEAVE[1] => return (passed, true),
+                (true, key) => {
+                    passed.push(LEAVE[0]);
+                    self.begun = key == LEAVE[0];
+                    if !self.begun {
+                        passed.push(key);
+                    }
+                }
+                (false, key) if key == LEAVE[0] => self.begun = true,
+                (false, key) => passed.push(key),
+            }
+        }
+        (passed, false)
+    }
+}
+
+/// Writes all, waiting for room where the other side does not block.
+fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(to, bytes) {
+            Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
+            Err(rustix::io::Errno::AGAIN) => {
+                poll(&mut [PollFd::from_borrowed_fd(to, PollFlags::OUT)], None)?;
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+/// A new terminal: the side that is shown and typed at, and the one that a command gets.
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    penfold_supervisor::open_terminal()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_both_keys_in_a_row_leave() {
+        let mut keys = Keys::default();
+        assert_eq!(keys.pass(b"a\x10b", true), (b"a\x10b".to_vec(), false));
+        assert_eq!(keys.pass(b"\x10", true), (Vec::new(), false));
+        assert_eq!(keys.pass(b"\x10", true), (b"\x10".to_vec(), false));
+        assert_eq!(keys.pass(b"\x11x", true), (Vec::new(), true));
+        assert_eq!(Keys::default().pass(b"\x10\x11", false), (b"\x10\x11".to_vec(), false));
+    }
+}
