@@ -5,6 +5,7 @@
 //! - [`record`] — the record on disk: made first, gone last.
 //! - [`Scratch`] — a directory that lives as long as its sandbox.
 //! - [`control`] — talks to supervisors, and ends sandboxes.
+//! - [`events`] — what happened to them.
 //! - [`recovery`] — ends what is left of a sandbox that nobody looks after.
 //!
 //! Invariant: a record whose lock is held belongs to a living supervisor; nobody else acts on it.
@@ -12,12 +13,14 @@
 pub mod abilities;
 mod clear;
 pub mod control;
+pub mod events;
 mod files;
 mod id;
 mod json;
 pub mod leaks;
 pub mod log;
 pub mod names;
+mod nested;
 pub mod outcome;
 pub mod record;
 pub mod recovery;
@@ -30,9 +33,9 @@ pub mod wire;
 
 pub use files::Files;
 pub use id::Id;
+pub use nested::Nested;
 pub use outcome::{Outcome, Report, StartFailure, Status, Totals};
 pub use record::{Detached, Intent, Record, Registry, StateError};
-pub use recovery::Nested;
 pub use resolve::{Candidate, Finder, Known, ResolveError};
 pub use scratch::Scratch;
 pub use spec::{Contain, Detach, ExecSpec, OwnerExit, Spec};

@@ -1,0 +1,213 @@
+//! Reading: line by line, over the renaming of files, whatever is in them.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, OFlags, SeekFrom, Stat};
+use rustix::io::Errno;
+
+use super::Event;
+use super::follow::Bell;
+use super::store::{BEFORE, CURRENT, is_called, open_plain};
+use crate::json::SCHEMA;
+use crate::record::{StateError, open_private};
+
+/// No line of ours is as long.
+const BUFFER: usize = 64 << 10;
+/// How often the next file is looked for that is just being renamed.
+const TRIES: u32 = 32;
+
+/// Where reading begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum From {
+    /// At the oldest event that is kept.
+    Start,
+    /// After the newest.
+    End,
+}
+
+/// What a reader comes upon.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// An event.
+    Event(Box<Event>),
+    /// A line that is none, or of a kind or format that this version does not know.
+    Skipped,
+}
+
+/// One who reads events: holds one buffer, takes no lock.
+#[derive(Debug)]
+pub struct Reader {
+    pub(super) root: PathBuf,
+    pub(super) bell: Option<Bell>,
+    file: Option<Reading>,
+    buffer: Vec<u8>,
+    /// What is in the buffer and was not taken.
+    begin: usize,
+    end: usize,
+    /// Up to the next line feed nothing is wanted.
+    skipping: bool,
+}
+
+#[derive(Debug)]
+struct Reading {
+    fd: OwnedFd,
+    stat: Stat,
+    offset: u64,
+}
+
+impl Reader {
+    /// Opens the events of a state root. There may be none yet, nor the root.
+    ///
+    /// # Errors
+    /// When they cannot be read, are another user's, or no plain file.
+    pub fn open(root: &Path, from: From) -> Result<Reader, StateError> {
+        let mut reader = Reader {
+            root: root.to_owned(),
+            bell: None,
+            file: None,
+            buffer: vec![0; BUFFER],
+            begin: 0,
+            end: 0,
+            skipping: false,
+        };
+        if from == From::End {
+            reader.file = reader.open_named(CURRENT)?;
+            if let Some(Reading { fd, offset, .. }) = &mut reader.file {
+                let size = rustix::fs::seek(&*fd, SeekFrom::End(0)).map_err(reading(root))?;
+                // The last line may be half written.
+                *offset = size.saturating_sub(1);
+                rustix::fs::seek(&*fd, SeekFrom::Start(*offset)).map_err(reading(root))?;
+                reader.skipping = size > 0;
+            }
+        }
+        Ok(reader)
+    }
+
+    /// The next event, if there is one yet.
+    ///
+    /// # Errors
+    /// When the events cannot be read.
+    pub fn next_entry(&mut self) -> Result<Option<Entry>, StateError> {
+        loop {
+            if let Some(entry) = self.take_line() {
+                return Ok(Some(entry));
+            }
+            if self.fill()? {
+                continue;
+            }
+            let Some(next) = self.next_file()? else { return Ok(None) };
+            // What came after the last look, before it was renamed.
+            if self.fill()? {
+                continue;
+            }
+            self.file = Some(next);
+            let cut_off = self.begin < self.end && !self.skipping;
+            (self.begin, self.end, self.skipping) = (0, 0, false);
+            if cut_off {
+                return Ok(Some(Entry::Skipped));
+            }
+        }
+    }
+
+    /// Takes a line out of the buffer, if there is a whole one.
+    fn take_line(&mut self) -> Option<Entry> {
+        loop {
+            let rest = self.buffer.get(self.begin..self.end).unwrap_or_default();
+            let Some(length) = rest.iter().position(|&byte| byte == b'\n') else {
+                if self.skipping || rest.len() == BUFFER {
+                    let longer = !std::mem::replace(&mut self.skipping, true);
+                    self.begin = self.end;
+                    return longer.then_some(Entry::Skipped);
+                }
+                return None;
+            };
+            let line = rest.get(..length).unwrap_or_default();
+            let entry = if line.is_empty() || self.skipping { None } else { Some(parse(line)) };
+            self.begin += length + 1;
+            self.skipping = false;
+            if entry.is_some() {
+                return entry;
+            }
+        }
+    }
+
+    /// Reads more of the file that is open. False at its end.
+    fn fill(&mut self) -> Result<bool, StateError> {
+        let Some(file) = &mut self.file else { return Ok(false) };
+        self.buffer.copy_within(self.begin..self.end, 0);
+        (self.begin, self.end) = (0, self.end - self.begin);
+        let room = self.buffer.get_mut(self.end..).unwrap_or_default();
+        let count = rustix::io::retry_on_intr(|| rustix::io::read(&file.fd, &mut *room))
+            .map_err(reading(&self.root))?;
+        self.end += count;
+        file.offset += u64::try_from(count).unwrap_or(0);
+        if count > 0 {
+            return Ok(true);
+        }
+        let size = rustix::fs::fstat(&file.fd).map_err(reading(&self.root))?.st_size;
+        if u64::try_from(size).unwrap_or(0) < file.offset {
+            // Somebody has emptied it.
+            rustix::fs::seek(&file.fd, SeekFrom::Start(0)).map_err(reading(&self.root))?;
+            file.offset = 0;
+            (self.begin, self.end, self.skipping) = (0, 0, false);
+            return Ok(size > 0);
+        }
+        Ok(false)
+    }
+
+    /// The file that follows the one that is open, if there is one: that is the one before the current, unless it is open
+    /// itself.
+    fn next_file(&mut self) -> Result<Option<Reading>, StateError> {
+        for _ in 0..TRIES {
+            let Some(current) = self.open_named(CURRENT)? else { break };
+            if self.is_open(&current) {
+                return Ok(None);
+            }
+            let before = self.open_named(BEFORE)?.filter(|before| !self.is_open(before));
+            // Between the two looks it may have been renamed.
+            let settled =
+                open_dir(&self.root)?.is_some_and(|dir| is_called(dir.as_fd(), CURRENT, &current.stat));
+            if settled {
+                return Ok(Some(before.unwrap_or(current)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_open(&self, other: &Reading) -> bool {
+        let same =
+            |file: &Reading| (file.stat.st_dev, file.stat.st_ino) == (other.stat.st_dev, other.stat.st_ino);
+        self.file.as_ref().is_some_and(same)
+    }
+
+    fn open_named(&self, name: &str) -> Result<Option<Reading>, StateError> {
+        let Some(dir) = open_dir(&self.root)? else { return Ok(None) };
+        match open_plain(dir.as_fd(), name, OFlags::RDONLY) {
+            Ok((fd, stat)) => Ok(Some(Reading { fd, stat, offset: 0 })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => {
+                Err(StateError::Io { act: "open", path: self.root.join(name), source: errno.into() })
+            }
+        }
+    }
+}
+
+fn parse(line: &[u8]) -> Entry {
+    match serde_json::from_slice::<Event>(line) {
+        Ok(event) if event.schema <= SCHEMA => Entry::Event(Box::new(event)),
+        _ => Entry::Skipped,
+    }
+}
+
+fn open_dir(root: &Path) -> Result<Option<OwnedFd>, StateError> {
+    match open_private(CWD, root) {
+        Ok(dir) => Ok(Some(dir)),
+        Err(StateError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn reading(root: &Path) -> impl FnOnce(Errno) -> StateError + use<'_> {
+    |errno| StateError::Io { act: "read", path: root.join(CURRENT), source: errno.into() }
+}

@@ -1,0 +1,159 @@
+//! Writing: one line to the end of a file that is renamed when it is full.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::{About, Event, What};
+use crate::record::open_private;
+
+/// What is written to.
+pub(super) const CURRENT: &str = "events.jsonl";
+/// What was written to before that.
+pub(super) const BEFORE: &str = "events.jsonl.1";
+/// A file of this size is renamed.
+pub(super) const FULL: u64 = 8 << 20;
+/// Twice as large it is renamed even if somebody stands still over it.
+const OVERFULL: u64 = 2 * FULL;
+/// The longest line.
+pub(super) const LONGEST: usize = 4096;
+/// How often a file is opened anew that is just being renamed, which takes microseconds.
+const TRIES: u32 = 32;
+
+/// Adds events to those of a state root, in one write(2) each.
+///
+/// # Errors
+/// Those that were not written are lost: nobody waits for room.
+pub fn append(root: &Path, events: &[Event]) -> io::Result<()> {
+    let dir = open_private(CWD, root).map_err(io::Error::other)?;
+    let (file, size) = current(dir.as_fd())?;
+    let mut line = Vec::with_capacity(512);
+    if !ends_a_line(&file, size) {
+        // Whoever wrote last had no room for all of it.
+        line.push(b'\n');
+    }
+    for event in events {
+        write_line(event, &mut line)?;
+        if rustix::io::retry_on_intr(|| rustix::io::write(&file, &line))? != line.len() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        line.clear();
+    }
+    Ok(())
+}
+
+/// The file to write to, and its size. As long as it is held it is not renamed, so that two renames cannot throw away
+/// what is being written; unless whoever holds it stands still.
+fn current(dir: BorrowedFd<'_>) -> io::Result<(OwnedFd, u64)> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE;
+        let (file, stat) = open_plain(dir, CURRENT, flags)?;
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        if size >= FULL && tries < TRIES {
+            let alone = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+            // Who came first has renamed it already.
+            if (alone || size >= OVERFULL) && is_called(dir, CURRENT, &stat) {
+                rustix::fs::renameat(dir, CURRENT, dir, BEFORE)?;
+            }
+            // Nobody begins to write meanwhile, or many that do would keep it from being renamed.
+            rustix::thread::sched_yield();
+            continue;
+        }
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK) if tries < TRIES => rustix::thread::sched_yield(),
+            Ok(()) if tries < TRIES && !is_called(dir, CURRENT, &stat) => {}
+            _ => return Ok((file, size)),
+        }
+    }
+}
+
+/// Opens a file of ours that is no link, pipe or device.
+///
+/// # Errors
+/// When there is none, or it is something else.
+pub(super) fn open_plain(
+    dir: BorrowedFd<'_>,
+    name: &str,
+    flags: OFlags,
+) -> rustix::io::Result<(OwnedFd, Stat)> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?;
+    let stat = rustix::fs::fstat(&file)?;
+    let is_plain = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    if !is_plain || stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(Errno::PERM);
+    }
+    Ok((file, stat))
+}
+
+/// Whether a file has this name now.
+pub(super) fn is_called(dir: BorrowedFd<'_>, name: &str, stat: &Stat) -> bool {
+    rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|named| (named.st_dev, named.st_ino) == (stat.st_dev, stat.st_ino))
+}
+
+fn ends_a_line(file: &OwnedFd, size: u64) -> bool {
+    let mut last = [b'\n'];
+    match size.checked_sub(1) {
+        Some(at) => rustix::io::pread(file, &mut last, at).is_ok() && last == [b'\n'],
+        None => true,
+    }
+}
+
+/// Adds an event as a line, with as much of its texts as there is room for.
+fn write_line(event: &Event, line: &mut Vec<u8>) -> io::Result<()> {
+    let begin = line.len();
+    for most in [1024, 256, 32, 0] {
+        let mut short = event.clone();
+        shorten(&mut short, most);
+        serde_json::to_writer(&mut *line, &short)?;
+        line.push(b'\n');
+        if line.len() <= LONGEST {
+            return Ok(());
+        }
+        line.truncate(begin);
+    }
+    Err(io::ErrorKind::InvalidInput.into())
+}
+
+/// Leaves at most so many bytes of each text.
+fn shorten(event: &mut Event, most: usize) {
+    let About { name, labels, .. } = &mut event.about;
+    if let Some(text) = name {
+        cut(text, most);
+    }
+    let mut left = most;
+    labels.retain(|(key, value)| {
+        let fits = key.len() + value.len() <= left;
+        left -= if fits { key.len() + value.len() } else { 0 };
+        fits
+    });
+    match &mut event.what {
+        What::Start { command, .. } | What::Exec { command, .. } | What::Adopted { command, .. } => {
+            let mut left = most;
+            command.retain_mut(|word| {
+                let kept = left > 0;
+                cut(word, left);
+                left = left.saturating_sub(word.len() + 1);
+                kept
+            });
+        }
+        What::TeardownStep { step, error, .. } => {
+            [step].into_iter().chain(error).for_each(|text| cut(text, most));
+        }
+        What::Leak { what, outcome, reason } => {
+            [what, outcome].into_iter().chain(reason).for_each(|text| cut(text, most));
+        }
+        What::Exit { .. } | What::Stop { .. } | What::Lost { .. } => {}
+    }
+}
+
+fn cut(text: &mut String, most: usize) {
+    let end = (0..=most.min(text.len())).rev().find(|&index| text.is_char_boundary(index));
+    text.truncate(end.unwrap_or(0));
+}
