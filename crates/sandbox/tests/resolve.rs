@@ -70,7 +70,8 @@ fn the_name_of_one_that_lives_wins_over_a_beginning() {
     remove(&yard.root().join("names"));
     assert_eq!(id_of(&yard, "cafe").unwrap(), named.id.short());
     // Once it has ended, either may be meant.
-    drop((record, name));
+    drop(name);
+    yard.let_go(record);
     remove(&yard.record(&named.id.short()));
     yard.end(&named, r#"{"code":0}"#, "exit");
     assert_eq!(candidates(&yard, "cafe"), [named.id.short(), other.id.short()]);

@@ -10,12 +10,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::Value;
 
-use crate::support_d::{Yard, code, json, output, said};
+use crate::support_d::{Yard, code, json, output, said, until};
 
 /// A detached sandbox; ended with this value.
 pub struct Sandbox {
     pub id: String,
-    socket: PathBuf,
+    root: PathBuf,
 }
 
 impl Sandbox {
@@ -24,30 +24,47 @@ impl Sandbox {
         let done = output(&mut yard.penfold(["run", "-d"].iter().chain(words)));
         assert_eq!(code(&done), 0, "{}", said(&done));
         let id = String::from_utf8(done.stdout).unwrap().trim().to_owned();
-        let socket = yard.path("root/sandboxes").join(&id).join("control.sock");
-        Sandbox { id, socket }
+        Sandbox { id, root: yard.path("root") }
     }
 
     /// Kills it and waits for its supervisor to be gone.
     pub fn kill(&self) {
         let Ok(connection) = self.connect() else { return };
         if rustix::net::send(&connection, b"\"kill\"", rustix::net::SendFlags::NOSIGNAL).is_ok() {
-            finish(&connection);
+            self.finish(&connection);
         }
     }
 
     fn connect(&self) -> rustix::io::Result<OwnedFd> {
         let kind = SocketType::SEQPACKET;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
-        rustix::net::connect(&socket, &SocketAddrUnix::new(&self.socket)?)?;
+        rustix::net::connect(
+            &socket,
+            &SocketAddrUnix::new(self.root.join("sandboxes").join(&self.id).join("control.sock"))?,
+        )?;
         Ok(socket)
     }
 
     /// Waits for the end that comes by itself.
     pub fn wait(&self) {
         if let Ok(connection) = self.connect() {
-            finish(&connection);
+            self.finish(&connection);
         }
+        self.await_lock();
+    }
+
+    /// Reads until the other side is gone, and waits for the other process that looks after the sandbox.
+    fn finish(&self, connection: &OwnedFd) {
+        drain(connection);
+        self.await_lock();
+    }
+
+    fn await_lock(&self) {
+        let Ok(Some(registry)) = penfold_sandbox::Registry::open_existing(&self.root) else { return };
+        until("nobody holds the lock", || match registry.look(&self.id) {
+            Ok(Some(files)) => files.is_looked_after().is_ok_and(|held| !held),
+            _ => true,
+        });
     }
 }
 
@@ -58,7 +75,7 @@ impl Drop for Sandbox {
 }
 
 /// Reads until the other side is gone; gives up after a while.
-fn finish(connection: &OwnedFd) {
+fn drain(connection: &OwnedFd) {
     const PATIENCE: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
     let mut buffer = vec![0_u8; 256 * 1024];
     loop {

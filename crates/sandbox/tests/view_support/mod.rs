@@ -4,7 +4,6 @@
 
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -65,7 +64,14 @@ impl Yard {
 
     /// A record that nobody looks after, without a report.
     pub fn abandon(&self, intent: &Intent) {
-        drop(self.reserve(intent));
+        self.let_go(self.reserve(intent));
+    }
+
+    /// Looks no more after a record. What another test forks holds the lock, too, until it executes its program.
+    pub fn let_go(&self, record: Record) {
+        let id = record.name().to_owned();
+        drop(record);
+        until("the lock is free", || !self.registry().look(&id).unwrap().unwrap().is_looked_after().unwrap());
     }
 
     /// A record of a sandbox that has ended.
@@ -78,7 +84,7 @@ impl Yard {
             &format!(r#"{{"schema":1,"exit":{exit},"cause":"{cause}","at_ms":{}}}"#, now_ms()),
         );
         self.put(&id, "report.json", &report(&id, exit, cause));
-        drop(record);
+        self.let_go(record);
     }
 
     pub fn put(&self, id: &str, file: &str, text: &str) {
@@ -97,12 +103,15 @@ impl Yard {
     }
 }
 
+/// What a supervisor says; it names this process, which is none of the sandbox.
 pub fn state(word: Word) -> State {
+    let pid = rustix::process::getpid();
+    let stat = penfold_process::ProcFs::open().unwrap().stat(pid).unwrap().unwrap();
     State {
         schema: SCHEMA,
         word,
-        supervisors: Vec::new(),
-        leader: None,
+        supervisors: vec![stat.id()],
+        leader: Some(stat.id()),
         level: Level::Cgroup,
         started_at_ms: now_ms(),
         expires_at_ms: None,
@@ -197,10 +206,6 @@ pub fn remove(dir: &Path) {
         std::fs::remove_file(entry.unwrap().path()).unwrap();
     }
     std::fs::remove_dir(dir).unwrap();
-}
-
-pub fn open_to_all(path: &Path) {
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).unwrap();
 }
 
 #[expect(clippy::print_stderr, reason = "a skipped test says why")]
