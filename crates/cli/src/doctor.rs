@@ -1,10 +1,13 @@
 //! `penfold doctor`: what it does.
 
+mod strays;
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use penfold_sandbox::abilities::{self, Abilities, Ability, LevelAbility, State};
+use penfold_sandbox::leaks::foreign::{self, Strays};
 use penfold_sandbox::leaks::{self, Leak, Survey, Thing};
 use serde::Serialize;
 
@@ -23,6 +26,10 @@ struct Diagnosis<'a> {
     abilities: &'a Abilities,
     #[serde(flatten)]
     survey: &'a Survey,
+    /// How many records are kept of sandboxes that have ended.
+    ended: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    foreign: Option<&'a Strays>,
 }
 
 /// Looks at the host and at what was left on it.
@@ -34,19 +41,23 @@ pub(crate) fn doctor(global: &Global, args: &DoctorArgs) -> Result<u8, Failure> 
     let makeshift = global.root.is_none() && root.starts_with("/tmp");
     let abilities = abilities::look(&root, makeshift).map_err(blind)?;
     let fine = abilities.abilities.iter().all(|ability| ability.state == State::Ok);
-    let clean = fine && survey.leaks.is_empty() && survey.complete && survey.unread.is_empty();
+    let strays = if args.foreign { Some(foreign::look().map_err(blind)?) } else { None };
+    let lonely = strays.as_ref().is_none_or(|found| found.strays.is_empty() && found.complete);
+    let clean = fine && survey.leaks.is_empty() && survey.complete && survey.unread.is_empty() && lonely;
     if args.json {
         let diagnosis = Diagnosis {
             schema: penfold_teardown::report::SCHEMA,
             clean,
             abilities: &abilities,
             survey: &survey,
+            ended: survey.kept.len(),
+            foreign: strays.as_ref(),
         };
         lines::json(&diagnosis, exit_codes::DOCTOR_BLIND)?;
     } else {
         let coloured = global.color.wanted(&std::io::stdout());
         let page = Page { text: String::new(), root: global.root.as_deref(), coloured, quiet: global.quiet };
-        let text = page.all(&abilities, &survey);
+        let text = page.all(&abilities, &survey, strays.as_ref());
         output::data(text.as_bytes(), exit_codes::DOCTOR_BLIND)?;
     }
     Ok(if clean { exit_codes::DOCTOR_CLEAN } else { exit_codes::DOCTOR_FOUND })
@@ -60,19 +71,29 @@ pub(crate) fn temporary() -> Vec<PathBuf> {
 /// What it is, in a few words: `cgroup /sys/fs/cgroup/penfold-…`.
 pub(crate) fn describe(leak: &Leak) -> String {
     let what = match &leak.thing {
-        Thing::Record { path, command, begun: true } if command.is_empty() => {
+        Thing::Record { command, begun: true, .. } | Thing::Ended { command, .. } if !command.is_empty() => {
+            format!("sandbox {} `{command}`", leak.id)
+        }
+        Thing::Record { path, begun: false, .. } => format!("record {}, never used", path.display()),
+        Thing::Record { path, .. } | Thing::Ended { path, .. } | Thing::Unreachable { path } => {
             format!("record {}", path.display())
         }
-        Thing::Record { command, begun: true, .. } => format!("sandbox {} `{command}`", leak.id),
-        Thing::Record { path, .. } => format!("record {}, never used", path.display()),
         Thing::Processes => format!("processes of {}", leak.id),
         Thing::Cgroup { path } => format!("cgroup {}", path.display()),
         Thing::Directory { path } => format!("directory {}", path.display()),
+        Thing::Name { path } => format!("name {}", path.display()),
+        Thing::File { path } => format!("file {}", path.display()),
+        Thing::Socket { path } => format!("socket {}", path.display()),
     };
     let why = match &leak.thing {
         Thing::Record { begun: true, .. } => "its supervisors are gone",
         Thing::Record { .. } => "its maker is gone",
-        _ => "no record",
+        Thing::Ended { .. } => "it has ended",
+        Thing::Name { .. } => "no living sandbox holds it",
+        Thing::File { .. } => "its writer is gone",
+        Thing::Socket { .. } => "its supervisor listens and has no record",
+        Thing::Unreachable { .. } => "its supervisor lives and its control socket is gone",
+        Thing::Processes | Thing::Cgroup { .. } | Thing::Directory { .. } => "no record",
     };
     let mut text = what;
     if !leak.processes.is_empty() {
@@ -86,10 +107,14 @@ pub(crate) fn describe(leak: &Leak) -> String {
         let more = if leak.processes.len() > named.len() { ", …" } else { "" };
         text = format!("{text}  {number} ({}{more})", named.join(", "));
     }
+    // What is gone has no age.
+    if matches!(leak.thing, Thing::Socket { .. }) {
+        return format!("{text}, {why}");
+    }
     format!("{text}, {} old, {why}", old(leak.age()))
 }
 
-fn old(age: Duration) -> String {
+pub(crate) fn old(age: Duration) -> String {
     const HOUR: u64 = 3600;
     match age.as_secs() {
         seconds if seconds >= 48 * HOUR => format!("{}d", seconds / (24 * HOUR)),
@@ -101,8 +126,12 @@ fn old(age: Duration) -> String {
 /// The command that removes it.
 fn mend(leak: &Leak, root: Option<&Path>) -> String {
     let root = root.map_or_else(String::new, |root| format!(" --root {}", root.display()));
+    let id = if leak.id.is_empty() { "--kind name" } else { &leak.id };
+    if leak.is_alive() {
+        return format!("penfold{root} kill {id}");
+    }
     let young = if leak.is_certain() || leak.age() >= crate::gc::USUAL_AGE { "" } else { " --older-than 0" };
-    format!("penfold{root} gc{young}")
+    format!("penfold{root} gc{young} {id}")
 }
 
 struct Page<'a> {
@@ -113,7 +142,7 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    fn all(mut self, found: &Abilities, survey: &Survey) -> String {
+    fn all(mut self, found: &Abilities, survey: &Survey, strays: Option<&Strays>) -> String {
         for ability in &found.abilities {
             self.ability(ability);
         }
@@ -132,6 +161,16 @@ impl Page<'_> {
         }
         for leak in &survey.leaks {
             self.below(&format!("{}     {}", describe(leak), mend(leak, self.root)));
+        }
+        if !survey.kept.is_empty() {
+            let kept = count(survey.kept.len(), "sandbox that has ended is", "sandboxes that have ended are");
+            self.line(
+                State::Ok,
+                &format!("{kept} kept with log and exit code until `penfold rm` or `penfold gc`"),
+            );
+        }
+        if let Some(strays) = strays {
+            self.strays(strays);
         }
         self.text
     }

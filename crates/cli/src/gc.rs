@@ -1,10 +1,13 @@
 //! `penfold gc`: what it does.
 
+mod choose;
+pub(crate) mod foreign;
+
 use std::fmt::Write as _;
 use std::io::{BufRead, IsTerminal};
 use std::time::Duration;
 
-use penfold_sandbox::leaks::{self, Leak, Survey};
+use penfold_sandbox::leaks::{self, Leak, Member, Survey, Thing};
 use penfold_teardown::Findings;
 use serde::Serialize;
 
@@ -14,6 +17,7 @@ use crate::doctor::{describe, temporary};
 use crate::failure::Failure;
 use crate::lines::{self, count, say};
 use crate::{exit_codes, output, state};
+use choose::choose;
 
 /// What is younger is left alone if nothing else is said.
 pub(crate) const USUAL_AGE: Duration = Duration::from_mins(10);
@@ -31,6 +35,9 @@ struct Collected {
     reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     findings: Option<Findings>,
+    /// Who keeps it from going, as far as that can be seen.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    holders: Vec<Member>,
     #[serde(skip)]
     forbidden: bool,
 }
@@ -46,22 +53,33 @@ struct Answer<'a> {
 
 /// Ends and removes what outlived its sandbox.
 pub(crate) fn gc(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
-    let mut survey = look(global)?;
-    if !args.dry_run && !args.force && survey.leaks.iter().any(|leak| refusal(leak, &survey, args).is_none())
-    {
-        confirm(global, args, &survey)?;
-        // What the question was about may have changed while it was open.
-        survey = look(global)?;
+    if args.foreign {
+        return foreign::end(global, args);
     }
+    let mut survey = look(global)?;
+    let mut choice = choose(global, args, &mut survey);
+    let is_wanted = |leak: &Leak, survey: &Survey| refusal(leak, survey, args).is_none();
+    if !args.dry_run
+        && !args.force
+        && args.words.is_empty()
+        && choice.leaks.iter().any(|leak| is_wanted(leak, &survey))
+    {
+        choice.leaks.retain(|leak| is_wanted(leak, &survey));
+        confirm(global, args, &choice.leaks)?;
+        // What the question was about may have changed while it was open, and what has come since was not in it.
+        survey = look(global)?;
+        let shown = std::mem::replace(&mut choice, choose(global, args, &mut survey)).leaks;
+        choice.leaks.retain(|leak| shown.iter().any(|other| is_same(leak, other)));
+    }
+    let coloured = global.color.wanted(&std::io::stderr());
+    let missed: Vec<u8> = choice.missed.iter().map(|failure| failure.report(coloured)).collect();
     let root = state::root(global);
-    let leaks = std::mem::take(&mut survey.leaks);
-    let collected: Vec<Collected> = leaks
+    let collected: Vec<Collected> = choice
+        .leaks
         .into_iter()
         .map(|leak| match refusal(&leak, &survey, args) {
-            Some(reason) => kept(leak, reason),
-            None if args.dry_run => {
-                Collected { leak, outcome: "would remove", reason: None, findings: None, forbidden: false }
-            }
+            Some(reason) => Collected { reason: Some(reason), ..Collected::of(leak, "kept") },
+            None if args.dry_run => Collected::of(leak, "would remove"),
             None => collect(leak, &root),
         })
         .collect();
@@ -72,7 +90,13 @@ pub(crate) fn gc(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
         lines::json(&result, exit_codes::FAILURE)?;
     }
     tell(global, args, &survey, &collected)?;
-    Ok(exit_code(&survey, &collected))
+    let done = exit_code(&survey, &collected);
+    Ok(if done == exit_codes::SUCCESS { missed.first().copied().unwrap_or(done) } else { done })
+}
+
+/// Whether two looks have found the same thing.
+fn is_same(leak: &Leak, other: &Leak) -> bool {
+    leak.id == other.id && leak.thing.kind() == other.thing.kind() && leak.thing.path() == other.thing.path()
 }
 
 fn look(global: &Global) -> Result<Survey, Failure> {
@@ -82,6 +106,9 @@ fn look(global: &Global) -> Result<Survey, Failure> {
 
 /// Why a leak is left alone.
 fn refusal(leak: &Leak, survey: &Survey, args: &GcArgs) -> Option<String> {
+    if leak.is_alive() {
+        return Some(format!("its supervisor lives; `penfold kill {}` ends it", leak.id));
+    }
     if leak.is_certain() {
         return None;
     }
@@ -91,31 +118,54 @@ fn refusal(leak: &Leak, survey: &Survey, args: &GcArgs) -> Option<String> {
     (leak.age() < args.older_than).then(|| "younger than --older-than".to_owned())
 }
 
-fn kept(leak: Leak, reason: String) -> Collected {
-    Collected { leak, outcome: "kept", reason: Some(reason), findings: None, forbidden: false }
+impl Collected {
+    fn of(leak: Leak, outcome: &'static str) -> Collected {
+        Collected { leak, outcome, reason: None, findings: None, holders: Vec::new(), forbidden: false }
+    }
+
+    fn failed(leak: Leak) -> Collected {
+        let holders = leak.thing.path().map(leaks::holders).unwrap_or_default();
+        Collected { holders, ..Collected::of(leak, "failed") }
+    }
+
+    /// Why it is not gone, and who holds it.
+    fn why(&self) -> String {
+        let survivors = self.findings.iter().flat_map(|findings| &findings.survivors);
+        let holders = self
+            .holders
+            .iter()
+            .map(|holder| format!("process {} ({}) holds it", holder.id.pid.as_raw_pid(), holder.name));
+        let reasons: Vec<String> =
+            self.reason.iter().cloned().chain(survivors.map(ToString::to_string)).chain(holders).collect();
+        if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join("; ")) }
+    }
 }
 
 fn collect(leak: Leak, root: &std::path::Path) -> Collected {
     match leaks::collect(&leak, root, PATIENCE) {
-        Ok(findings) => {
-            let outcome = if findings.verified { "removed" } else { "failed" };
-            Collected { leak, outcome, reason: None, findings: Some(findings), forbidden: false }
+        Ok(findings) if findings.verified => {
+            Collected { findings: Some(findings), ..Collected::of(leak, "removed") }
         }
+        Ok(findings) => Collected { findings: Some(findings), ..Collected::failed(leak) },
         Err(error) => Collected {
-            leak,
-            outcome: "failed",
             forbidden: error.kind() == std::io::ErrorKind::PermissionDenied,
             reason: Some(error.to_string()),
-            findings: None,
+            ..Collected::failed(leak)
         },
     }
 }
 
 /// Asks a person; refuses where there is none.
-fn confirm(global: &Global, args: &GcArgs, survey: &Survey) -> Result<(), Failure> {
-    let wanted: Vec<&Leak> =
-        survey.leaks.iter().filter(|leak| refusal(leak, survey, args).is_none()).collect();
-    let number = count(wanted.len(), "leak", "leaks");
+fn confirm(global: &Global, args: &GcArgs, wanted: &[Leak]) -> Result<(), Failure> {
+    let ended = wanted.iter().filter(|leak| matches!(leak.thing, Thing::Ended { .. })).count();
+    let number = match (wanted.len() - ended, ended) {
+        (leaks, 0) => count(leaks, "leak", "leaks"),
+        (0, ended) => count(ended, "ended sandbox", "ended sandboxes"),
+        (leaks, ended) => {
+            let ended = count(ended, "ended sandbox", "ended sandboxes");
+            format!("{} and {ended}", count(leaks, "leak", "leaks"))
+        }
+    };
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         let sentence = format!("refused to end and remove {number} without being asked twice");
         return Err(
@@ -145,7 +195,9 @@ fn command(global: &Global, args: &GcArgs) -> String {
     } else {
         format!(" --older-than {}", args.older_than.as_secs_f64())
     };
-    format!("penfold{root} gc -f{age}")
+    let kinds =
+        if args.kinds.is_empty() { String::new() } else { format!(" --kind {}", args.kinds.join(",")) };
+    format!("penfold{root} gc -f{age}{kinds}")
 }
 
 fn tell(global: &Global, args: &GcArgs, survey: &Survey, collected: &[Collected]) -> Result<(), Failure> {
@@ -155,19 +207,16 @@ fn tell(global: &Global, args: &GcArgs, survey: &Survey, collected: &[Collected]
         say(&mut talk, &format!("not seen: {unread}"));
     }
     for one in collected {
-        let reason = one.reason.as_deref().map_or_else(String::new, |reason| format!(": {reason}"));
-        let line = format!("{} {}{reason}", one.outcome, describe(&one.leak));
+        let what = describe(&one.leak);
         match one.outcome {
-            "failed" => say(&mut talk, &format!("not gone: {}{reason}", describe(&one.leak))),
-            "kept" if !global.quiet => say(&mut talk, &line),
-            "kept" => {}
-            _ => {
-                lines::push(&mut data, &line);
-                data.push('\n');
+            "failed" if args.json || global.quiet => {
+                say(&mut talk, &format!("not gone: {what}{}", one.why()));
             }
-        }
-        for survivor in one.findings.iter().flat_map(|findings| &findings.survivors) {
-            say(&mut talk, &format!("not gone: {survivor}"));
+            "failed" => line(&mut data, &format!("[FAIL] {what}{}", one.why())),
+            "kept" if !global.quiet => say(&mut talk, &format!("kept {what}{}", one.why())),
+            "kept" => {}
+            "removed" => line(&mut data, &format!("[ok]   removed {what}")),
+            outcome => line(&mut data, &format!("{outcome} {what}")),
         }
     }
     output::talk(&talk);
@@ -176,6 +225,11 @@ fn tell(global: &Global, args: &GcArgs, survey: &Survey, collected: &[Collected]
     } else {
         output::data(data.as_bytes(), exit_codes::FAILURE)
     }
+}
+
+fn line(text: &mut String, words: &str) {
+    lines::push(text, words);
+    text.push('\n');
 }
 
 fn exit_code(survey: &Survey, collected: &[Collected]) -> u8 {

@@ -5,6 +5,9 @@
 
 mod alive;
 mod collect;
+pub mod foreign;
+mod holders;
+mod remains;
 mod search;
 
 use std::io;
@@ -15,7 +18,9 @@ use std::time::{Duration, SystemTime};
 use penfold_process::ProcessId;
 use serde::Serialize;
 
+pub use alive::{Belongs, belongs};
 pub use collect::collect;
+pub use holders::holders;
 
 /// A process of a leak.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -55,13 +60,79 @@ pub enum Thing {
         /// Where it is.
         path: PathBuf,
     },
+    /// The record of a sandbox that has ended, kept on purpose for its log and exit code: no leak.
+    Ended {
+        /// Where it is.
+        path: PathBuf,
+        /// The command of the sandbox, for people.
+        command: String,
+    },
+    /// A name that no living sandbox holds.
+    Name {
+        /// Its file.
+        path: PathBuf,
+    },
+    /// A file whose writer died before it had its name, in the record of a sandbox that has ended.
+    File {
+        /// Where it is.
+        path: PathBuf,
+    },
+    /// The control socket of a supervisor that lives and whose record is gone.
+    Socket {
+        /// Where it was bound.
+        path: PathBuf,
+    },
+    /// A record that is looked after by a supervisor which cannot be asked: its control socket is gone.
+    Unreachable {
+        /// The record.
+        path: PathBuf,
+    },
+}
+
+impl Thing {
+    /// Every kind, as [`Thing::kind`] calls it.
+    pub const KINDS: [&'static str; 9] =
+        ["record", "processes", "cgroup", "directory", "ended", "name", "file", "socket", "unreachable"];
+
+    /// What kind of thing it is, as the JSON has it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Thing::Record { .. } => "record",
+            Thing::Processes => "processes",
+            Thing::Cgroup { .. } => "cgroup",
+            Thing::Directory { .. } => "directory",
+            Thing::Ended { .. } => "ended",
+            Thing::Name { .. } => "name",
+            Thing::File { .. } => "file",
+            Thing::Socket { .. } => "socket",
+            Thing::Unreachable { .. } => "unreachable",
+        }
+    }
+
+    /// Where it is, if it has a place.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Thing::Processes => None,
+            Thing::Record { path, .. }
+            | Thing::Cgroup { path }
+            | Thing::Directory { path }
+            | Thing::Ended { path, .. }
+            | Thing::Name { path }
+            | Thing::File { path }
+            | Thing::Socket { path }
+            | Thing::Unreachable { path } => Some(path),
+        }
+    }
 }
 
 /// Something that outlived its sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Leak {
-    /// The sandbox, as shown.
+    /// The sandbox, as shown; empty when a name does not say whose it was.
     pub id: String,
+    /// The name of the sandbox, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// What it is.
     #[serde(flatten)]
     pub thing: Thing,
@@ -77,9 +148,14 @@ impl Leak {
         Duration::from_secs(self.age_s)
     }
 
-    /// Whether its age is no reason to leave it alone: a record says by its lock that nobody looks after it.
+    /// Whether its age is no reason to leave it alone: its lock says that nobody looks after it.
     pub fn is_certain(&self) -> bool {
-        matches!(self.thing, Thing::Record { begun: true, .. })
+        matches!(self.thing, Thing::Record { begun: true, .. } | Thing::Name { .. } | Thing::File { .. })
+    }
+
+    /// Whether a supervisor looks after it, so that it is ended by asking for that and not collected.
+    pub fn is_alive(&self) -> bool {
+        matches!(self.thing, Thing::Socket { .. } | Thing::Unreachable { .. })
     }
 }
 
@@ -88,6 +164,9 @@ impl Leak {
 pub struct Survey {
     /// The leaks, of the records first.
     pub leaks: Vec<Leak>,
+    /// What is kept on purpose until it is old: records of sandboxes that have ended.
+    #[serde(skip)]
+    pub kept: Vec<Leak>,
     /// Whether everything that matters could be read. Only then is what has no record known to be nobody's.
     pub complete: bool,
     /// What could not be read.

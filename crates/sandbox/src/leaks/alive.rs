@@ -38,17 +38,27 @@ pub(super) struct Host {
 }
 
 impl Host {
+    /// Has looked at no process yet.
+    fn empty() -> io::Result<Host> {
+        let own = std::fs::metadata("/proc/self/exe").ok().map(|meta| (meta.dev(), meta.ino()));
+        Ok(Host {
+            proc: ProcFs::open()?,
+            completeness: Completeness::Complete,
+            marked: HashMap::new(),
+            penfolds: HashMap::new(),
+            own,
+        })
+    }
+
     /// Looks at all processes.
     pub(super) fn look() -> io::Result<Host> {
-        let mut proc = ProcFs::open()?;
+        let mut host = Host::empty()?;
         let mut pids = Vec::new();
-        let completeness = proc.scan(|stat| {
+        host.completeness = host.proc.scan(|stat| {
             if !stat.is_kernel_thread() {
                 pids.push(stat.pid);
             }
         })?;
-        let own = std::fs::metadata("/proc/self/exe").ok().map(|meta| (meta.dev(), meta.ino()));
-        let mut host = Host { proc, completeness, marked: HashMap::new(), penfolds: HashMap::new(), own };
         for pid in pids {
             let ids = host.marks(pid);
             if !ids.is_empty() && pid != rustix::process::getpid() {
@@ -94,6 +104,10 @@ impl Host {
         let Ok(Some(mut stat)) = self.proc.stat(pid) else { return Guard::Unknown };
         for _ in 0..MOST {
             if stat.pid.is_init() {
+                // An adopted one does not descend from who looks after it.
+                if leaf_of(&mut self.proc, pid).is_some_and(|(_, held)| held) {
+                    return Guard::Guarded;
+                }
                 // A pid namespace that was made inside of the sandbox: who looks after it is outside.
                 let inside = self.marks(stat.pid).iter().any(|mark| mark == id);
                 return if inside { Guard::Unknown } else { Guard::Unguarded };
@@ -165,6 +179,62 @@ impl Host {
         members.sort_unstable_by_key(|member| member.id);
         members
     }
+}
+
+/// Whose a process is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Belongs {
+    /// No penfold's, as far as is known.
+    Nobody,
+    /// A sandbox's that somebody looks after; its id if that is known.
+    Sandbox(Option<String>),
+    /// It is a penfold.
+    Penfold,
+    /// That could not be told.
+    Unknown,
+}
+
+/// Whose a process is: a member of a living sandbox descends from a penfold or is in a leaf that is looked after.
+///
+/// # Errors
+/// When /proc cannot be read at all.
+pub fn belongs(pid: Pid) -> io::Result<Belongs> {
+    let mut host = Host::empty()?;
+    let Some(stat) = host.proc.stat(pid)? else { return Ok(Belongs::Unknown) };
+    if host.is_penfold(&stat) == Some(true) {
+        return Ok(Belongs::Penfold);
+    }
+    if let Some((id, true)) = leaf_of(&mut host.proc, pid) {
+        return Ok(Belongs::Sandbox(Some(id)));
+    }
+    let id = host.marks(pid).pop();
+    Ok(match host.guard(pid, "") {
+        Guard::Guarded => Belongs::Sandbox(id),
+        Guard::Unguarded => Belongs::Nobody,
+        Guard::Unknown => Belongs::Unknown,
+    })
+}
+
+/// The sandbox in whose leaf a process is, and whether somebody holds the lock of that leaf.
+fn leaf_of(proc: &mut ProcFs, pid: Pid) -> Option<(String, bool)> {
+    let text = proc.cgroups(pid).ok()??;
+    let path = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"0::"))?;
+    let path = std::str::from_utf8(path).ok()?;
+    let (at, id) = path.split('/').enumerate().find_map(|(at, part)| {
+        let id = part.strip_prefix("penfold-")?;
+        Id::is_short(id).then(|| (at, id.to_owned()))
+    })?;
+    let below: Vec<&str> = path.split('/').skip(1).take(at).collect();
+    let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
+    let held = penfold_cgroup::mountinfo::parse(&mounts).ok()?.into_iter().any(|mount| {
+        let Ok(rest) = Path::new("/").join(below.join("/")).strip_prefix(&mount.root).map(Path::to_owned)
+        else {
+            return false;
+        };
+        let leaf = mount.mount_point.join(rest);
+        mount.fs_type == "cgroup2" && leaf.is_dir() && !super::collect::is_free(&leaf)
+    });
+    Some((id, held))
 }
 
 /// For how long a process has lived, in seconds.

@@ -3,16 +3,17 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
 use penfold_process::ProcFs;
 use penfold_teardown::{Findings, Ladder, Resource, Scope, Search, Selector, Teardown};
+use rustix::event::Timespec;
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Leak, Thing};
-use crate::record::Registry;
+use super::{Leak, Thing, remains};
+use crate::record::{Record, Registry};
 use crate::recovery;
 use crate::scratch::Scratch;
 
@@ -24,12 +25,36 @@ pub fn collect(leak: &Leak, state_root: &Path, patience: Duration) -> io::Result
     let gone = || Ok(Findings { verified: true, ..Findings::default() });
     match &leak.thing {
         Thing::Record { begun: true, .. } => {
-            let registry = Registry::open_existing(state_root).map_err(io::Error::other)?;
-            let record = registry.map(|registry| registry.take_orphan(&leak.id)).transpose();
-            match record.map_err(io::Error::other)?.flatten() {
-                Some(record) => recovery::recover(record, patience),
-                None => gone(),
+            let Some(record) = take(state_root, &leak.id, patience)? else { return gone() };
+            remove_unfinished(&record)?;
+            let findings = recovery::recover(record, patience)?;
+            if let Some(name) = leak.name.as_ref().filter(|_| findings.verified) {
+                remains::forget_name(state_root, name, &leak.id)?;
             }
+            Ok(findings)
+        }
+        Thing::Ended { .. } => {
+            let Some(mut record) = take(state_root, &leak.id, patience)? else { return gone() };
+            if !record.files().has_ended() {
+                return Err(io::Error::other("it has not ended"));
+            }
+            record.release(false).map_err(io::Error::other)?;
+            gone()
+        }
+        Thing::File { .. } => {
+            if let Some(record) = take(state_root, &leak.id, patience)? {
+                remove_unfinished(&record)?;
+            }
+            gone()
+        }
+        Thing::Name { .. } => {
+            if let Some(name) = &leak.name {
+                remains::forget_name(state_root, name, &leak.id)?;
+            }
+            gone()
+        }
+        Thing::Socket { .. } | Thing::Unreachable { .. } => {
+            Err(io::Error::other("a supervisor looks after it"))
         }
         Thing::Record { path, .. } => {
             if is_unfinished(path) {
@@ -56,6 +81,37 @@ pub fn collect(leak: &Leak, state_root: &Path, patience: Duration) -> io::Result
             end(&leak.id, None, vec![Box::new(scratch)], patience)
         }
     }
+}
+
+/// Takes over the record of a sandbox that nobody looks after; none once it is gone. Another command that is just
+/// ending it is waited for.
+fn take(state_root: &Path, id: &str, patience: Duration) -> io::Result<Option<Record>> {
+    const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+    let begun = Instant::now();
+    loop {
+        let Some(registry) = Registry::open_existing(state_root).map_err(io::Error::other)? else {
+            return Ok(None);
+        };
+        let record = registry.take(id).map_err(io::Error::other)?;
+        if record.is_some() || !registry.holds(id) {
+            return Ok(record);
+        }
+        if begun.elapsed() > patience {
+            return Err(io::Error::new(io::ErrorKind::WouldBlock, "somebody holds its lock"));
+        }
+        let _ = rustix::event::poll(&mut [], Some(&PAUSE));
+    }
+}
+
+/// Removes the files whose writers died before they gave them their names.
+fn remove_unfinished(record: &Record) -> io::Result<()> {
+    for name in remains::unfinished_files(record.files())? {
+        match rustix::fs::unlinkat(record.files().dir(), &name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
 }
 
 fn end(

@@ -10,7 +10,7 @@ use penfold_process::Pid;
 use rustix::event::Timespec;
 
 use super::alive::{self, Guard, Host};
-use super::{Leak, Survey, Thing, age, collect};
+use super::{Leak, Member, Survey, Thing, age, collect};
 use crate::abilities::sentence;
 use crate::id::Id;
 use crate::record::Registry;
@@ -18,7 +18,7 @@ use crate::record::Registry;
 /// How many cgroups are looked at.
 const MOST_CGROUPS: usize = 50_000;
 /// A record or an empty cgroup younger than this may be one that is just being made or removed, in seconds.
-const YOUNG: u64 = 2;
+pub(super) const YOUNG: u64 = 2;
 
 /// See [`super::look`].
 pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Survey> {
@@ -30,6 +30,8 @@ pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Sur
         search.blind("some processes could not be looked at".to_owned());
     }
     search.records(state_root);
+    search.sockets(state_root);
+    search.names(state_root);
     search.processes();
     search.cgroups();
     for base in temporary {
@@ -39,20 +41,20 @@ pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Sur
     Ok(search.survey)
 }
 
-struct Searching {
-    survey: Survey,
+pub(super) struct Searching {
+    pub(super) survey: Survey,
     host: Host,
     /// Who carries a marker, and which sandboxes it names.
     marked: HashMap<Pid, Vec<String>>,
     /// Sandboxes that somebody looks after.
-    living: HashSet<String>,
+    pub(super) living: HashSet<String>,
     /// Sandboxes with a record that nobody looks after: whatever they left goes with it.
-    orphaned: HashSet<String>,
+    pub(super) orphaned: HashSet<String>,
 }
 
 impl Searching {
     /// Something that matters for all could not be read.
-    fn blind(&mut self, what: String) {
+    pub(super) fn blind(&mut self, what: String) {
         self.survey.complete = false;
         self.survey.unread.push(what);
     }
@@ -68,28 +70,54 @@ impl Searching {
             Err(error) => return self.blind(format!("the records below `{}`: {error}", root.display())),
         };
         for name in names {
-            let path = root.join("sandboxes").join(&name);
-            let (intent, begun) = match registry.take_orphan(&name) {
-                Ok(Some(record)) => (record.intent().ok(), true),
-                Ok(None) if age(&path) >= YOUNG && collect::is_unfinished(&path) => (None, false),
-                Ok(None) => {
-                    self.living.insert(name);
-                    continue;
-                }
-                Err(error) => {
-                    self.survey.unread.push(sentence(&error));
-                    self.living.insert(name);
-                    continue;
-                }
-            };
-            let carriers = self.marked.iter().filter(|(_, ids)| ids.contains(&name)).map(|(pid, _)| *pid);
-            let processes = self.host.members(carriers);
-            let command = intent.map(|intent| intent.command.join(" ")).unwrap_or_default();
-            let age_s = age(&path);
-            let thing = Thing::Record { path, command, begun };
-            self.survey.leaks.push(Leak { id: name.clone(), thing, processes, age_s });
-            self.orphaned.insert(name);
+            self.record(&registry, name, root);
         }
+    }
+
+    fn record(&mut self, registry: &Registry, name: String, root: &Path) {
+        let path = root.join("sandboxes").join(&name);
+        match registry.take(&name) {
+            Ok(Some(record)) => {
+                let intent = record.intent().ok();
+                let processes = self.carriers(&name, record.files().has_ended());
+                // A report beside a member that lives is none of ours.
+                if record.files().has_ended() && processes.is_empty() {
+                    self.ended(&record, intent, path);
+                } else {
+                    let command = intent.as_ref().map(|intent| intent.command.join(" ")).unwrap_or_default();
+                    let thing = Thing::Record { path, command, begun: true };
+                    self.orphan(name, intent.and_then(|intent| intent.name), thing, processes);
+                }
+            }
+            Ok(None) if age(&path) >= YOUNG && collect::is_unfinished(&path) => {
+                let thing = Thing::Record { path, command: String::new(), begun: false };
+                self.orphan(name, None, thing, Vec::new());
+            }
+            Ok(None) => {
+                self.unreachable(registry, &name, path);
+                self.living.insert(name);
+            }
+            Err(error) => {
+                self.survey.unread.push(sentence(&error));
+                self.living.insert(name);
+            }
+        }
+    }
+
+    /// Who carries the marker of a sandbox; of one that is said to have ended, only who is nobody else's.
+    fn carriers(&mut self, id: &str, ended: bool) -> Vec<Member> {
+        let carriers = self.marked.iter().filter(|(_, ids)| ids.iter().any(|other| other == id));
+        let mut pids: Vec<Pid> = carriers.map(|(pid, _)| *pid).collect();
+        if ended {
+            pids.retain(|&pid| self.host.guard(pid, id) == Guard::Unguarded);
+        }
+        self.host.members(pids)
+    }
+
+    fn orphan(&mut self, id: String, name: Option<String>, thing: Thing, processes: Vec<Member>) {
+        let age_s = thing.path().map_or(0, age);
+        self.survey.leaks.push(Leak { id: id.clone(), name, thing, processes, age_s });
+        self.orphaned.insert(id);
     }
 
     /// A sandbox is nobody's only when nobody looks after any process that carries its name.
@@ -117,7 +145,7 @@ impl Searching {
             let processes = self.host.members(pids);
             if let Some(oldest) = processes.first() {
                 let age_s = alive::age(oldest.id);
-                self.survey.leaks.push(Leak { id, thing: Thing::Processes, processes, age_s });
+                self.survey.leaks.push(Leak { id, name: None, thing: Thing::Processes, processes, age_s });
             }
         }
     }
@@ -193,7 +221,8 @@ impl Searching {
         }
         let processes = self.host.members(pids);
         let age_s = age(path);
-        self.survey.leaks.push(Leak { id, thing: Thing::Cgroup { path: path.to_owned() }, processes, age_s });
+        let thing = Thing::Cgroup { path: path.to_owned() };
+        self.survey.leaks.push(Leak { id, name: None, thing, processes, age_s });
     }
 
     fn directories(&mut self, base: &Path) {
@@ -209,7 +238,7 @@ impl Searching {
             }
             let age_s = age(&path);
             let thing = Thing::Directory { path };
-            self.survey.leaks.push(Leak { id, thing, processes: Vec::new(), age_s });
+            self.survey.leaks.push(Leak { id, name: None, thing, processes: Vec::new(), age_s });
         }
     }
 

@@ -1,0 +1,51 @@
+//! What `penfold doctor --foreign` says of the strays of other tools.
+
+use std::time::Duration;
+
+use penfold_sandbox::abilities::State;
+use penfold_sandbox::leaks::foreign::{OwnerState, Stray, Strays};
+
+use super::{Page, old};
+use crate::lines::count;
+
+/// How many marks of a session are shown besides those that are evidence.
+const MARKS: usize = 3;
+
+impl Page<'_> {
+    pub(super) fn strays(&mut self, found: &Strays) {
+        if !found.complete {
+            self.line(State::Warn, "some processes could not be looked at: other tools may have left more");
+        }
+        if found.strays.is_empty() {
+            self.line(State::Ok, "no stray of another tool was seen");
+            return;
+        }
+        let number = count(found.strays.len(), "stray", "strays");
+        self.line(State::Warn, &format!("{number} that penfold did not start; ended only when named"));
+        for stray in &found.strays {
+            self.stray(stray);
+        }
+    }
+
+    fn stray(&mut self, stray: &Stray) {
+        let pid = stray.member.id.pid.as_raw_pid();
+        let command = stray.member.command.as_deref().unwrap_or(&stray.member.name);
+        let mut facts = vec![format!("{} old", old(Duration::from_secs(stray.age_s)))];
+        if stray.processes > 1 {
+            facts.push(count(stray.processes, "process", "processes"));
+        }
+        if let Some(directory) = &stray.directory {
+            facts.push(format!("in {}", directory.display()));
+        }
+        if !stray.ports.is_empty() {
+            let ports: Vec<String> = stray.ports.iter().map(ToString::to_string).collect();
+            facts.push(format!("listens on {}", ports.join(" ")));
+        }
+        self.below(&format!("{pid}  {command}  {}", facts.join(", ")));
+        let shown = stray.marks.iter().filter(|mark| mark.owner != OwnerState::Dead).take(MARKS);
+        let marks = shown.map(|mark| format!("{}={}", mark.key, mark.value));
+        let evidence: Vec<String> = stray.evidence.iter().cloned().chain(marks).collect();
+        self.below(&format!("      {}", evidence.join("; ")));
+        self.below(&format!("      penfold adopt {pid}     penfold gc --foreign {pid}"));
+    }
+}
