@@ -13,6 +13,7 @@ use penfold_teardown::{
 };
 use rustix::event::{PollFd, Timespec};
 
+use crate::events::{Journal, What};
 use crate::files::Files;
 use crate::outcome::Report;
 use crate::record::{Intent, Record, Registry, SCHEMA};
@@ -60,10 +61,20 @@ pub fn recover(record: Record, patience: Duration) -> io::Result<Findings> {
     }
     let level = if leaf.is_some() { Level::Cgroup } else { Level::Subreaper };
     let findings = end(id, patience, leaf, resources)?;
+    if let Some(intent) = intent.as_ref().filter(|intent| intent.detached.is_some()) {
+        tell(&files, intent, &findings);
+    }
     if let Some(intent) = intent.filter(|_| kept && findings.verified) {
         write_end(&files, &intent, level, findings.clone())?;
     }
     Ok(findings)
+}
+
+/// Tells those who follow the events that a sandbox was lost.
+fn tell(files: &Files, intent: &Intent, findings: &Findings) {
+    let exit = files.exited().ok().flatten().and_then(|exited| exited.exit);
+    let lost = What::Lost { exit, verified: findings.verified, ended: findings.ended.len() };
+    Journal::of(files, intent).tell([lost]);
 }
 
 /// Writes down how a sandbox ended that nobody looked after. How its command ended is not invented.

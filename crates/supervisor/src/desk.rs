@@ -8,10 +8,11 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use penfold_process::ProcessId;
+use penfold_sandbox::events::{Journal, What};
 use penfold_sandbox::log::{PipeState, Stream, Writer};
 use penfold_sandbox::record::{Record, SCHEMA};
 use penfold_sandbox::state::{Exited, State, Word, now_ms};
-use penfold_sandbox::{Detach, Files, Report, Status};
+use penfold_sandbox::{Detach, Files, Intent, Report, Status};
 use penfold_sys::launch::{Apart, Program};
 use penfold_teardown::{Cause, Level, Resource};
 use rustix::event::{PollFd, PollFlags};
@@ -56,6 +57,11 @@ pub(crate) struct Desk {
     started_at_ms: u64,
     kept: Rc<Cell<bool>>,
     remove: bool,
+    /// The command has run: there is something to tell of.
+    ran: bool,
+    /// It was told how the command ended.
+    told: Cell<bool>,
+    journal: Journal,
     /// The commands that were put into the sandbox.
     pub(crate) execs: Execs,
 }
@@ -90,7 +96,7 @@ impl Resource for KeptRecord {
 
 impl Desk {
     /// Makes the socket, the log and the pipes, before anything is started.
-    pub(crate) fn open(record: &Record, detach: &Detach) -> io::Result<Desk> {
+    pub(crate) fn open(record: &Record, intent: &Intent, detach: &Detach) -> io::Result<Desk> {
         let files = record.files().try_clone()?;
         let listener = listen(files.dir(), files.path())?;
         let log = Writer::create(files.dir(), detach.log_limit).map_err(io::Error::other)?;
@@ -98,6 +104,7 @@ impl Desk {
         let now = Instant::now();
         Ok(Desk {
             id: files.name().to_owned(),
+            journal: Journal::of(&files, intent),
             files,
             listener,
             clients: Vec::new(),
@@ -116,6 +123,8 @@ impl Desk {
             started_at_ms: now_ms(),
             kept: Rc::new(Cell::new(false)),
             remove: detach.remove,
+            ran: false,
+            told: Cell::new(false),
             execs: Execs::default(),
         })
     }
@@ -136,6 +145,7 @@ impl Desk {
     pub(crate) fn has_run(&mut self) {
         self.kept.set(!self.remove);
         self.given = None;
+        self.ran = true;
     }
 
     /// Leaves the output to the supervisor, which has copies of all this.
@@ -314,7 +324,18 @@ impl Desk {
 
     /// Writes down how the command ended, as soon as that is known. What is written already stands.
     pub(crate) fn write_exited(&self, exit: Option<Status>, cause: Cause) {
-        let _ = self.files.write_exited(&Exited { schema: SCHEMA, exit, cause, at_ms: now_ms() });
+        let exited = Exited { schema: SCHEMA, exit, cause, at_ms: now_ms() };
+        // Where the record is gone already, nobody else tells of it either.
+        if self.files.write_exited(&exited).unwrap_or(true) && !self.told.replace(true) {
+            self.happened([What::from(&exited)]);
+        }
+    }
+
+    /// Tells those who follow the events; of a command that never ran there is nothing to tell.
+    pub(crate) fn happened(&self, what: impl IntoIterator<Item = What>) {
+        if self.ran {
+            self.journal.tell(what);
+        }
     }
 
     /// Writes down the end: all output, how the command ended, and last the report, by which the sandbox has ended.
@@ -330,6 +351,8 @@ impl Desk {
             return;
         }
         self.write_exited(report.exit, report.cause);
+        // Before the report: who waits for the end finds all that led to it.
+        self.happened(report.findings.steps.iter().map(What::from));
         if let Ok(Some(exited)) = self.files.exited() {
             let truth = Report { exit: exited.exit, cause: exited.cause, ..report.clone() };
             let _ = self.files.write_report(&truth);

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use penfold_cgroup::{Leaf, Place};
 use penfold_process::{Pid, ProcFs};
+use penfold_sandbox::events::What;
 use penfold_sandbox::state::{self, now_ms};
 use penfold_sandbox::{Contain, ExecSpec, OwnerExit, Spec};
 use penfold_sys::launch::Apart;
@@ -117,6 +118,7 @@ pub(crate) fn begin(
             let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| error.to_string())?;
             let stat = ProcFs::open().and_then(|mut proc| proc.stat(pid)).ok().flatten();
             desk.execs.pids.push(pid.as_raw_nonzero().get());
+            desk.happened([What::Exec { number, command: exec.command.clone() }]);
             if let Some(stat) = stat {
                 let state =
                     state::Exec { number, command: exec.command, keeper: stat.id(), started_at_ms: now_ms() };

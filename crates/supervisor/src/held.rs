@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use penfold_cgroup::{Leaf, NoPlace, Place};
 use penfold_process::{Pid, ProcFs};
+use penfold_sandbox::events::What;
 use penfold_sandbox::names::{self, NameError};
 use penfold_sandbox::record::SCHEMA;
 use penfold_sandbox::state::Word;
@@ -135,6 +136,13 @@ impl Held {
         let supervisors = outer.into_iter().chain([own]).filter_map(&mut id).collect();
         desk.looked_after_by(supervisors, id(leader));
         desk.say(word, self.level, &self.missing);
+    }
+
+    /// Tells those who follow the events that the command runs.
+    pub(crate) fn tell_start(&self) {
+        let Some(desk) = &self.desk else { return };
+        let leader = self.noted_leader().map(|(pid, _)| pid.as_raw_nonzero().get());
+        desk.happened([What::Start { command: shortened(words(&self.setup)), level: self.level, leader }]);
     }
 
     /// The session that members share with the leader: its own if it has one.
@@ -335,7 +343,7 @@ fn detached_record(
     let (registry, record) = Registry::open(&spec.state_root)
         .and_then(|registry| registry.reserve(intent).map(|record| (registry, record)))
         .map_err(|error| format!("no record can be kept: {}", chain(&error)))?;
-    match Desk::open(&record, detach) {
+    match Desk::open(&record, intent, detach) {
         Ok(desk) => {
             resources.push(Box::new(desk.keep(record)));
             resources.push(Box::new(Nested::note(&spec.state_root, &registry, intent)));

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use penfold_process::{Pid, ProcFs, Process};
+use penfold_sandbox::events::What;
 use penfold_sandbox::state::Word;
 use penfold_sandbox::{Contain, OwnerExit};
 use penfold_sys::child::Exit;
@@ -499,6 +500,7 @@ impl Inner {
                 self.held.note_running(pid);
             }
             self.say(Word::Running);
+            self.held.tell_start();
             // Who started it may go now.
             self.front = None;
         }
@@ -549,6 +551,11 @@ impl Inner {
             let _ = wire::send(&self.held.setup.channel, &Answer::Ending(ending));
             if let Some(desk) = &mut self.held.desk {
                 desk.ends();
+                let grace_ms = match ending {
+                    Ending::Stopping(grace) => Some(grace),
+                    Ending::Killing => None,
+                };
+                desk.happened([What::Stop { cause, grace_ms }]);
             }
             self.say(Word::Stopping);
         }

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use penfold_process::ProcFs;
+use penfold_sandbox::events::What;
 use penfold_sys::child::Exit;
 use penfold_sys::signal::{SignalFd, SignalSet};
 use penfold_teardown::lifecycle::{Event, Phase};
@@ -32,6 +33,7 @@ pub(crate) fn take_over(mut held: Held, stay: bool, mut tell: impl FnMut(&Outcom
     }
     if let (Some(desk), Some((_, true))) = (&mut held.desk, noted) {
         desk.inherit();
+        desk.happened([What::Stop { cause: Cause::Supervisor, grace_ms: None }]);
     }
     if held.setup.spec.report.is_some() || held.desk.is_some() {
         teardown.want_details();
