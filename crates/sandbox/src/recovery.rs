@@ -17,6 +17,7 @@ use crate::events::{Journal, What};
 use crate::files::Files;
 use crate::outcome::Report;
 use crate::record::{Intent, Record, Registry, SCHEMA};
+use crate::resolve::traces;
 use crate::scratch::Scratch;
 use crate::state::{self, Exited};
 
@@ -24,7 +25,7 @@ use crate::state::{self, Exited};
 const SWEPT: usize = 64;
 
 /// Ends what a record without a supervisor says was there. The record is forgotten, but for that of a detached sandbox:
-/// it then says that the sandbox was lost, and keeps its log.
+/// it then says that the sandbox was lost, and keeps its log. One of a newer format stays as it is.
 ///
 /// Without a supervisor members are found by the leaf and by a search over the host for the marker.
 ///
@@ -33,22 +34,20 @@ const SWEPT: usize = 64;
 pub fn recover(record: Record, patience: Duration) -> io::Result<Findings> {
     penfold_sys::crash_point!("recovering");
     let id = record.name().to_owned();
-    let intent = match record.intent() {
-        // Who wrote it knows what else is to go.
-        Err(error) if error.kind() == io::ErrorKind::Unsupported => return Err(error),
-        intent => intent.ok().filter(|intent| is_about(intent, &id)),
+    let (intent, newer) = match record.intent() {
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => (None, true),
+        intent => (intent.ok().filter(|intent| is_about(intent, &id)), false),
     };
     let leaf = match &intent {
         // Unknown means alive.
-        None => usual_leaf(&id)?,
-        Some(intent) => match &intent.leaf {
-            Some(path) if penfold_process::boot_id()? == intent.boot => {
-                Leaf::open(path).map_err(io::Error::other)?
-            }
-            _ => None,
-        },
+        None => unrecorded_leaf(&id)?,
+        // Whatever boot the record is of: a leaf of that name is this sandbox's.
+        Some(Intent { leaf: Some(path), .. }) => Leaf::open(path).map_err(io::Error::other)?,
+        Some(Intent { leaf: None, .. }) => None,
     };
-    let kept = intent.as_ref().is_some_and(|intent| intent.detached.as_ref().is_some_and(|it| !it.remove));
+    let detached = intent.as_ref().and_then(|intent| intent.detached.as_ref());
+    // Who wrote a newer one knows what else is to go.
+    let kept = newer || detached.is_some_and(|detached| !detached.remove);
     let files = record.files().try_clone()?;
     let mut resources: Vec<Box<dyn Resource>> = Vec::new();
     if !kept {
@@ -107,7 +106,7 @@ fn write_end(files: &Files, intent: &Intent, level: Level, findings: Findings) -
 /// # Errors
 /// When /proc cannot be read.
 pub fn recover_unrecorded(id: &str, patience: Duration) -> io::Result<Findings> {
-    let leaf = usual_leaf(id)?;
+    let leaf = unrecorded_leaf(id)?;
     end(id.to_owned(), patience, leaf, Vec::new())
 }
 
@@ -118,10 +117,17 @@ fn is_about(intent: &Intent, id: &str) -> bool {
     intent.id.short() == id && paths.all(|path| path.file_name().is_some_and(|name| name == own.as_str()))
 }
 
-fn usual_leaf(id: &str) -> io::Result<Option<Leaf>> {
-    match Place::find_here() {
-        Ok(place) => Leaf::open(&place.path().join(format!("penfold-{id}"))).map_err(io::Error::other),
-        Err(_) => Ok(None),
+/// The leaf of a sandbox that no record tells of: where leaves are made from here, or anywhere else.
+fn unrecorded_leaf(id: &str) -> io::Result<Option<Leaf>> {
+    if let Ok(place) = Place::find_here() {
+        let usual = place.path().join(format!("penfold-{id}"));
+        if let Some(leaf) = Leaf::open(&usual).map_err(io::Error::other)? {
+            return Ok(Some(leaf));
+        }
+    }
+    match traces::leaves()?.get(id) {
+        Some(path) => Leaf::open(path).map_err(io::Error::other),
+        None => Ok(None),
     }
 }
 
@@ -144,7 +150,16 @@ fn end(
 /// When the records cannot be listed.
 pub fn has_orphans(registry: &Registry, own: &str) -> io::Result<bool> {
     let names = some(registry, own)?;
-    Ok(names.iter().any(|name| matches!(registry.take_orphan(name), Ok(Some(_)))))
+    Ok(names.iter().any(|name| matches!(registry.take_orphan(name), Ok(Some(record)) if is_swept(&record))))
+}
+
+/// Whether a record without a supervisor may be acted upon unasked: not where it is meant to go on, or where who wrote it
+/// knows more of it than this penfold.
+fn is_swept(record: &Record) -> bool {
+    match record.intent() {
+        Ok(intent) => !intent.detached.is_some_and(|detached| detached.keep),
+        Err(error) => error.kind() != io::ErrorKind::Unsupported,
+    }
 }
 
 /// Ends what is left of the sandboxes of this registry that nobody looks after, of at most a few of them, beginning at a
@@ -154,7 +169,9 @@ pub fn has_orphans(registry: &Registry, own: &str) -> io::Result<bool> {
 /// When the records cannot be listed. One that cannot be recovered stays and is tried by the next.
 pub fn sweep(registry: &Registry, patience: Duration) -> io::Result<()> {
     for name in some(registry, "")? {
-        if let Ok(Some(record)) = registry.take_orphan(&name) {
+        if let Ok(Some(record)) = registry.take_orphan(&name)
+            && is_swept(&record)
+        {
             let _ = recover(record, patience);
         }
     }

@@ -34,6 +34,7 @@ pub(crate) const VERB: Verb = Verb {
 
 /// What `penfold run` was asked to do.
 #[derive(Args, Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "flags")]
 pub(crate) struct RunArgs {
     #[arg(
         long,

@@ -97,7 +97,7 @@ fn run_without_options_has_the_defaults_of_the_contract() {
     assert_eq!(args.timeout(), None);
     assert_eq!(args.grace, Duration::from_secs(10));
     assert_eq!(args.signal.number(), 15);
-    assert_eq!((args.contain, args.on_owner_exit), (Contain::Auto, OnOwnerExit::Kill));
+    assert_eq!((args.contain, args.on_owner_exit), (Contain::Auto, None));
     assert!(!args.preserve_status && !args.scratch && !args.fail_on_leak);
     assert!(args.env.is_empty() && args.label.is_empty() && args.name.is_none() && args.report.is_none());
 }
