@@ -31,6 +31,10 @@ pub(crate) fn select(
 ) -> Result<(Finder, Selection), Failure> {
     allow_many();
     let finder = ids::finder(global);
+    // What root cannot read is damaged, and ended by what is left of it on the host; for others it is not theirs.
+    if let Some(error) = finder.blocked().filter(|_| !rustix::process::geteuid().is_root()) {
+        return Err(ids::blocked(error));
+    }
     let mut selection = ids.select(&finder, among)?;
     if !ids.is_broad() || force || selection.found.is_empty() {
         return Ok((finder, selection));

@@ -234,7 +234,7 @@ fn not_found(error: &ResolveError) -> Failure {
 }
 
 /// Why no records can be read.
-fn blocked(error: &StateError) -> Failure {
+pub(crate) fn blocked(error: &StateError) -> Failure {
     let exit = match error {
         StateError::Stranger { .. } => exit_codes::NOT_PERMITTED,
         StateError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {

@@ -11,7 +11,7 @@ use std::thread::Scope as ThreadScope;
 use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
-use penfold_process::{ProcFs, Process, Signal};
+use penfold_process::{ProcFs, Process, Signal, State};
 use penfold_teardown::{Findings, Ladder, Scope, Search, Selector, Survivor, Teardown};
 
 use super::holders::Locks;
@@ -19,8 +19,7 @@ use super::talk::is_empty;
 use super::{Fate, How, Limits, pause};
 use crate::record::{Record, Registry};
 use crate::recovery::recover;
-use crate::resolve::{Finder, Known, ResolveError};
-use crate::view::view;
+use crate::resolve::{Finder, Known};
 
 /// How many sandboxes are worked on at a time: one that does not end holds up no other, up to this many.
 const WORKERS: usize = 16;
@@ -148,7 +147,9 @@ struct Forced<'a> {
 impl<'a> Forced<'a> {
     fn new(root: &Path, job: &Job<'a>, how: How, limits: Limits) -> Forced<'a> {
         let asked = matches!(job.why, Why::Overdue | Why::Unverified);
-        let usual = Ladder { patience: limits.patience, ..Ladder::default() };
+        // Where the supervisor has been patient already, a short look is enough to name what is left.
+        let patience = if job.why == Why::Unverified { limits.farewell } else { limits.patience };
+        let usual = Ladder { patience, ..Ladder::default() };
         let ladder = match how {
             How::Stop { signal, grace } if !asked => Ladder {
                 signal: signal.unwrap_or(usual.signal),
@@ -171,22 +172,45 @@ impl<'a> Forced<'a> {
         let mut proc = ProcFs::open()?;
         // Before the leaf goes: where the record is gone nothing else tells who looks after the sandbox.
         let locks = Locks::of(&self.known.id, self.known.record.as_ref(), self.known.leaf.as_deref());
-        let unrecorded = if self.is_recorded() { Vec::new() } else { locks.holders(&mut proc)? };
+        let holders = locks.holders(&mut proc)?;
         let mut left = self.end_members()?.survivors;
-        let patience = match self.why {
-            Why::Deaf | Why::Overdue | Why::Liar => BLINK,
-            _ => self.limits.farewell,
-        };
-        let mut record = self.wait_for_lock(&unrecorded, patience)?;
-        if record.is_none() && self.why != Why::Unverified && self.is_held(&unrecorded)? {
-            let holders = if unrecorded.is_empty() { locks.holders(&mut proc)? } else { unrecorded };
+        let mut record = self.wait_for_lock(&holders, self.patience(&mut proc, &holders)?)?;
+        if record.is_none() && self.why != Why::Unverified {
             left.extend(self.end_holders(&mut proc, &holders)?);
+            // Another command may have taken the lock for the same purpose; one that is stopped does not keep it.
             record = self.wait_for_lock(&holders, self.limits.farewell)?;
+            if record.is_none() && self.is_held(&holders)? {
+                let others = locks.holders(&mut proc)?;
+                record = self.wait_for_lock(&others, self.patience(&mut proc, &others)?)?;
+                left.extend(self.end_holders(&mut proc, &others)?);
+                record = match record {
+                    None => self.wait_for_lock(&others, self.limits.farewell)?,
+                    taken => taken,
+                };
+            }
         }
         match record {
             Some(record) => self.recover(record),
             None => Ok(self.look(left)),
         }
+    }
+
+    /// How long those who hold the lock may take to see that the sandbox is over, and to go. Who was asked and did not
+    /// answer gets a moment; who may be another command at the same work gets the time for it, unless it is stopped.
+    fn patience(&self, proc: &mut ProcFs, holders: &[Process]) -> io::Result<Duration> {
+        if matches!(self.why, Why::Deaf | Why::Overdue | Why::Liar) {
+            return Ok(BLINK);
+        }
+        // It has looked for itself, and goes on looking: that it stays is as it should be.
+        if self.why == Why::Unverified {
+            return Ok(self.limits.farewell);
+        }
+        for holder in holders {
+            if proc.stat(holder.id().pid)?.is_some_and(|stat| stat.state == State::Stopped) {
+                return Ok(BLINK);
+            }
+        }
+        Ok(self.limits.patience)
     }
 
     /// Ends the members that can be found without the supervisor, politely where that is wanted.
@@ -324,23 +348,30 @@ impl<'a> Forced<'a> {
         Fate::Left(left)
     }
 
-    /// What speaks for something of it being alive.
+    /// What speaks for something of it being alive: its lock, its leaf, its marker; and a supervisor's socket where there
+    /// is no lock to tell. Where there is one, whoever listens is none of its supervisors.
     fn evidence(&self) -> Vec<String> {
         let fresh = self.finder.again();
-        let known = match fresh.resolve(&self.known.id) {
-            Ok(known) => known,
-            Err(ResolveError::NotFound { .. }) => return Vec::new(),
-            Err(error) => return vec![error.to_string()],
-        };
-        let Some(seen) = view(&fresh, &known) else { return Vec::new() };
-        if !seen.word.is_living() {
-            return Vec::new();
+        let mut evidence = Vec::new();
+        if self.is_recorded() {
+            if self.known.record.as_ref().is_some_and(|files| files.is_looked_after().unwrap_or(true)) {
+                evidence.push("a process of penfold holds its lock and does not let go".to_owned());
+            }
+        } else if fresh.has_socket(&self.known.id) {
+            evidence.push("its supervisor listens on its control socket".to_owned());
         }
-        if seen.evidence.is_empty() {
-            vec!["its supervisor is alive and holds its lock".to_owned()]
-        } else {
-            seen.evidence
+        let seen = fresh.leaves().get(&self.known.id);
+        for leaf in self.known.leaf.iter().chain(seen.filter(|&leaf| self.known.leaf.as_ref() != Some(leaf)))
+        {
+            if !is_empty(leaf) {
+                evidence.push(format!("the cgroup `{}` is populated", leaf.display()));
+            }
         }
+        if let Some(pids) = fresh.marked().get(&self.known.id) {
+            let pids: Vec<String> = pids.iter().map(|pid| pid.as_raw_pid().to_string()).collect();
+            evidence.push(format!("its marker is in the environment of {}", pids.join(", ")));
+        }
+        evidence
     }
 }
 

@@ -1,0 +1,260 @@
+//! `penfold kill` and `stop` where the supervisor cannot be asked, lies, or its record is damaged or gone.
+
+mod support_control;
+mod support_d;
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::json;
+use support_control::{Fold, Impostor, Sandbox, all_gone, hello, read};
+use support_d::{Started, code, handle, has_ended, json, output, said, until};
+
+/// Kills, and sees that nothing is left and that it is not listed any more.
+#[track_caller]
+fn kill(fold: &Fold, sandbox: &Sandbox) {
+    sandbox.assert_alive();
+    fold.expect(&["kill", &sandbox.id], 0, &[&sandbox.id]);
+    sandbox.assert_gone();
+}
+
+/// The same where nobody poses as its supervisor afterwards.
+#[track_caller]
+fn kill_for_good(fold: &Fold, sandbox: &Sandbox) {
+    kill(fold, sandbox);
+    fold.expect(&["ps", "-q"], 0, &[]);
+}
+
+#[test]
+fn liar_that_says_gone_is_not_believed() {
+    let fold = Fold::new();
+    let sandbox = fold.start_tree(&[]);
+    let words = vec![hello(&sandbox.id), json!({"ending": "killing"}), all_gone(&sandbox.id)];
+    let _liar = Impostor::new(&sandbox, words, true);
+    kill(&fold, &sandbox);
+}
+
+#[test]
+fn liar_with_a_forged_report_is_not_believed() {
+    let fold = Fold::new();
+    let sandbox = fold.start_tree(&[]);
+    let words = vec![hello(&sandbox.id), json!({"ending": "killing"}), all_gone(&sandbox.id)];
+    let _liar = Impostor::new(&sandbox, words, false);
+    let report = all_gone(&sandbox.id)["outcome"]["report"].clone();
+    std::fs::write(sandbox.record.join("report.json"), report.to_string()).unwrap();
+    kill(&fold, &sandbox);
+}
+
+#[test]
+fn liar_that_wants_a_year_does_not_get_it() {
+    let fold = Fold::new();
+    let sandbox = fold.start_tree(&["--grace", "100ms"]);
+    let words = vec![hello(&sandbox.id), json!({"ending": {"stopping": 31_536_000_000_u64}})];
+    let _liar = Impostor::new(&sandbox, words, false);
+    let begun = Instant::now();
+    fold.expect(&["stop", &sandbox.id], 0, &[&sandbox.id]);
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    sandbox.assert_gone();
+}
+
+#[test]
+fn who_speaks_for_another_sandbox_is_not_asked() {
+    let fold = Fold::new();
+    let sandbox = fold.start_tree(&[]);
+    let _liar = Impostor::new(&sandbox, vec![hello("0123456789ab")], false);
+    kill(&fold, &sandbox);
+}
+
+#[test]
+fn mute_supervisor_holds_nobody_up() {
+    let fold = Fold::new();
+    let sandbox = fold.start_tree(&[]);
+    let _mute = Impostor::new(&sandbox, Vec::new(), false);
+    let begun = Instant::now();
+    kill(&fold, &sandbox);
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn stopped_supervisors_hold_nobody_up() {
+    for flags in [&[][..], &["--contain", "subreaper"]] {
+        let fold = Fold::new();
+        let sandbox = fold.start_tree(flags);
+        sandbox.stop_supervisors();
+        kill_for_good(&fold, &sandbox);
+    }
+}
+
+#[test]
+fn stopped_supervisors_do_not_make_a_stop_a_kill() {
+    let fold = Fold::new();
+    let said = fold.yard.path("said");
+    let script = format!(
+        "trap 'echo polite > {}; exit' TERM; echo lead >> $UP; while :; do sleep 1000 & wait; done",
+        said.display()
+    );
+    let sandbox = fold.start(&[], &script);
+    fold.yard.await_up(&["lead"]);
+    sandbox.stop_supervisors();
+    fold.expect(&["stop", "-t", "5s", &sandbox.id], 0, &[&sandbox.id]);
+    sandbox.assert_gone();
+    assert_eq!(std::fs::read_to_string(said).unwrap(), "polite\n");
+}
+
+#[test]
+fn killed_supervisors_leave_nothing_that_kill_does_not_end() {
+    for flags in [&[][..], &["--contain", "subreaper"]] {
+        let fold = Fold::new();
+        let sandbox = fold.start_tree(flags);
+        sandbox.kill_supervisors();
+        assert_eq!(fold.status(&sandbox.id), "orphaned");
+        kill_for_good(&fold, &sandbox);
+        let exited = read(&sandbox.record.join("exit.json"));
+        assert_eq!((&exited["exit"], &exited["cause"]), (&json!(null), &json!("lost")), "invented");
+    }
+}
+
+#[test]
+fn members_that_hide_from_the_marker_end_with_stopped_supervisors() {
+    let fold = Fold::new();
+    let note = fold.yard.path("hidden");
+    let script = format!("env -i sh -c 'sleep 1001 & echo $! > {}; wait' & sleep 1000", note.display());
+    let sandbox = fold.start(&["--contain", "subreaper"], &script);
+    let mut pid = None;
+    until("the hidden one runs", || {
+        pid = std::fs::read_to_string(&note).ok().and_then(|text| text.trim().parse().ok());
+        pid.is_some()
+    });
+    let hidden = handle(rustix::process::Pid::from_raw(pid.unwrap()).unwrap());
+    sandbox.stop_supervisors();
+    assert!(!has_ended(&hidden));
+    fold.expect(&["kill", &sandbox.id], 0, &[&sandbox.id]);
+    assert!(has_ended(&hidden));
+    sandbox.assert_gone();
+}
+
+#[test]
+fn stranger_in_a_forged_state_is_never_signalled() {
+    let fold = Fold::new();
+    let sandbox = fold.start_tree(&[]);
+    let mut stranger = Started::of(std::process::Command::new("sleep").arg("1002"));
+    let path = sandbox.record.join("state.json");
+    let mut state = read(&path);
+    let identity = {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", stranger.pid().as_raw_pid())).unwrap();
+        let began: u64 = stat.rsplit(") ").next().unwrap().split(' ').nth(19).unwrap().parse().unwrap();
+        json!({"pid": stranger.pid().as_raw_pid(), "start": began})
+    };
+    state["supervisors"] = json!([identity, identity]);
+    state["leader"] = identity;
+    sandbox.stop_supervisors();
+    std::fs::write(&path, state.to_string()).unwrap();
+    kill_for_good(&fold, &sandbox);
+    assert!(stranger.is_alive());
+}
+
+#[test]
+fn who_only_looks_at_a_record_is_no_supervisor() {
+    let fold = Fold::new();
+    let sandbox = fold.start_tree(&[]);
+    // It has the directory open, and a lock of another: what it holds is not the lock of the sandbox.
+    let mut command = fold.yard.command("sleep");
+    command.env_remove("PENFOLD_TEST_YARD").arg("1003").stdin(std::fs::File::open(&sandbox.record).unwrap());
+    let mut reader = Started::of(&mut command);
+    sandbox.stop_supervisors();
+    kill_for_good(&fold, &sandbox);
+    assert!(reader.is_alive());
+}
+
+#[test]
+fn lost_socket_or_intent_or_state_hides_nothing() {
+    for lost in ["control.sock", "intent.json", "state.json"] {
+        let fold = Fold::new();
+        let sandbox = fold.start_tree(&["--name", "web"]);
+        std::fs::remove_file(sandbox.record.join(lost)).unwrap();
+        kill_for_good(&fold, &sandbox);
+    }
+}
+
+#[test]
+fn garbage_in_the_place_of_any_file_hides_nothing() {
+    for damaged in ["control.sock", "intent.json", "state.json", "exit.json", "report.json"] {
+        let fold = Fold::new();
+        let sandbox = fold.start_tree(&[]);
+        let path = sandbox.record.join(damaged);
+        let _ = std::fs::remove_file(&path);
+        std::fs::write(&path, "\0\0{garbage").unwrap();
+        kill_for_good(&fold, &sandbox);
+    }
+}
+
+#[test]
+fn sandbox_whose_record_is_gone_is_ended_by_its_id() {
+    for flags in [&[][..], &["--contain", "subreaper"]] {
+        for stopped in [false, true] {
+            let fold = Fold::new();
+            let sandbox = fold.start_tree(flags);
+            if stopped {
+                sandbox.stop_supervisors();
+            }
+            std::fs::remove_file(sandbox.record.join("intent.json")).unwrap();
+            for entry in ["control.sock", "state.json", "log"] {
+                let path = sandbox.record.join(entry);
+                let removed = std::fs::remove_file(&path);
+                if removed.is_err() {
+                    let all: Vec<_> =
+                        std::fs::read_dir(&path).unwrap().map(|one| one.unwrap().path()).collect();
+                    for one in all {
+                        std::fs::remove_file(one).unwrap();
+                    }
+                    std::fs::remove_dir(&path).unwrap();
+                }
+            }
+            std::fs::remove_dir(&sandbox.record).unwrap();
+            kill_for_good(&fold, &sandbox);
+        }
+    }
+}
+
+#[test]
+fn two_killers_at_once_both_succeed() {
+    for stopped in [false, true] {
+        let fold = Fold::new();
+        let sandbox = fold.start_tree(&[]);
+        if stopped {
+            sandbox.stop_supervisors();
+        }
+        let killers: Vec<_> = (0..4).map(|_| fold.begin(&["kill", &sandbox.id])).collect();
+        for killer in killers {
+            let done = killer.wait_with_output().unwrap();
+            assert_eq!(code(&done), 0, "{}", said(&done));
+        }
+        sandbox.assert_gone();
+    }
+}
+
+#[test]
+fn stopped_killer_holds_nobody_up() {
+    let fold = Fold::new();
+    let sandbox = fold.start_tree(&[]);
+    let first = Started { child: fold.begin(&["stop", "-t", "30s", &sandbox.id]) };
+    until("the first is at work", || fold.status(&sandbox.id) == "stopping");
+    support_d::signal(first.pid(), Signal::STOP);
+    assert!(sandbox.members.iter().any(|handle| !has_ended(handle)), "nothing is left to kill");
+    fold.expect(&["kill", &sandbox.id], 0, &[&sandbox.id]);
+    sandbox.assert_gone();
+}
+
+#[test]
+fn foreground_sandbox_is_stopped_politely_and_its_caller_told() {
+    let fold = Fold::new();
+    let script = "trap 'exit 7' TERM; echo lead >> $UP; while :; do sleep 1000 & wait; done";
+    let mut command = fold.yard.penfold(["run", "--", "sh", "-c", script]);
+    let front = command.env("UP", fold.yard.path("up")).spawn().unwrap();
+    fold.yard.await_up(&["lead"]);
+    let listed = json(&output(&mut fold.yard.penfold(["ps", "--json"])));
+    let id = listed[0]["id"].as_str().unwrap().to_owned();
+    fold.expect(&["stop", &id], 0, &[&id]);
+    assert_eq!(front.wait_with_output().unwrap().status.code(), Some(7));
+    fold.expect(&["ps", "-aq"], 0, &[]);
+}

@@ -1,0 +1,120 @@
+//! `penfold kill`: whom it hits, what it answers.
+
+mod support_control;
+mod support_d;
+
+use support_control::Fold;
+use support_d::{code, output, said, until};
+
+#[test]
+fn whole_tree_is_gone_when_kill_answers() {
+    for flags in [&[][..], &["--contain", "subreaper"], &["--contain", "pidns"]] {
+        let fold = Fold::new();
+        let sandbox = fold.start_tree(flags);
+        sandbox.assert_alive();
+        fold.expect(&["kill", &sandbox.id[..8]], 0, &[&sandbox.id]);
+        sandbox.assert_gone();
+        assert_eq!(fold.status(&sandbox.id), "killed");
+    }
+}
+
+#[test]
+fn what_is_gone_already_counts_as_killed_and_keeps_its_code() {
+    let fold = Fold::new();
+    let sandbox = fold.start(&[], "exit 3");
+    until("it is over", || fold.status(&sandbox.id) == "exited");
+    for verb in ["kill", "stop", "kill"] {
+        fold.expect(&[verb, &sandbox.id], 0, &[&sandbox.id]);
+    }
+    fold.expect(&["wait", &sandbox.id], 3, &["3"]);
+}
+
+#[test]
+fn each_word_is_answered_and_the_others_are_hit_all_the_same() {
+    let fold = Fold::new();
+    let (one, two) = (fold.start(&["--name", "one"], "sleep 1000"), fold.start(&[], "sleep 1000"));
+    let done = fold.expect(&["kill", "one", "nosuch", &two.id], 3, &[&one.id, &two.id]);
+    assert!(said(&done).contains("nosuch"));
+    one.assert_gone();
+    two.assert_gone();
+    fold.expect(&["kill", ""], 3, &[]);
+    fold.expect(&["kill"], 2, &[]);
+}
+
+#[test]
+fn ambiguous_word_kills_nobody() {
+    let fold = Fold::new();
+    let sandboxes: Vec<_> = (0..17).map(|_| fold.start(&[], "sleep 1000")).collect();
+    let first = |id: &str| id[..1].to_owned();
+    let twice = sandboxes
+        .iter()
+        .map(|one| first(&one.id))
+        .find(|digit| sandboxes.iter().filter(|one| one.id.starts_with(digit.as_str())).count() > 1);
+    let done = fold.expect(&["kill", &twice.unwrap()], 4, &[]);
+    assert!(said(&done).contains("matches"), "{}", said(&done));
+    assert!(sandboxes.iter().all(|one| fold.status(&one.id) == "running"));
+}
+
+#[test]
+fn all_is_refused_without_a_person_and_done_with_force() {
+    let fold = Fold::new();
+    let sandboxes: Vec<_> = (0..3).map(|_| fold.start(&[], "sleep 1000")).collect();
+    let ended = fold.start(&[], "true");
+    until("it is over", || fold.status(&ended.id) == "exited");
+    let done = fold.expect(&["kill", "--all"], 2, &[]);
+    assert!(said(&done).contains("kill --all -f` does it"), "{}", said(&done));
+    assert!(sandboxes.iter().all(|one| fold.status(&one.id) == "running"));
+    let done = fold.call(&["kill", "--all", "-f"]);
+    let printed = String::from_utf8(done.stdout.clone()).unwrap();
+    assert_eq!((code(&done), printed.lines().count()), (0, 3), "{printed}");
+    sandboxes.iter().for_each(support_control::Sandbox::assert_gone);
+    fold.expect(&["kill", "--all", "-f"], 0, &[]);
+}
+
+#[test]
+fn only_what_a_filter_lets_through_is_hit() {
+    let fold = Fold::new();
+    let hit = fold.start(&["-l", "job=1"], "sleep 1000");
+    let spared = fold.start(&["-l", "job=2"], "sleep 1000");
+    fold.expect(&["kill", "-f", "--filter", "label=job=1"], 0, &[&hit.id]);
+    hit.assert_gone();
+    assert_eq!(fold.status(&spared.id), "running");
+}
+
+#[test]
+fn another_signal_goes_to_the_command_and_ends_nothing_else() {
+    let fold = Fold::new();
+    let script = "trap 'echo hup >> $UP' HUP; echo lead >> $UP; while :; do sleep 1000 & wait; done";
+    let sandbox = fold.start(&[], script);
+    fold.yard.await_up(&["lead"]);
+    fold.expect(&["kill", "-s", "HUP", &sandbox.id], 0, &[&sandbox.id]);
+    fold.yard.await_up(&["hup"]);
+    assert_eq!(fold.status(&sandbox.id), "running");
+    fold.expect(&["kill", "-s", "9", &sandbox.id], 0, &[&sandbox.id]);
+    sandbox.assert_gone();
+    fold.expect(&["kill", "-s", "HUP", &sandbox.id], 0, &[&sandbox.id]);
+}
+
+#[test]
+fn sandbox_of_another_user_is_not_ours_to_kill() {
+    let fold = Fold::new();
+    let sandbox = fold.start(&[], "sleep 1000");
+    let mut command = match fold.yard.penfold_as_user(&["kill", &sandbox.id]) {
+        Ok(command) => command,
+        Err(reason) => return support_d::skip(reason),
+    };
+    let refused = output(command.arg("--root").arg(fold.yard.path("root")));
+    assert_eq!(code(&refused), 7, "{}", said(&refused));
+    assert_eq!(fold.status(&sandbox.id), "running");
+}
+
+#[test]
+fn extended_lease_ends_later_and_a_renewed_one_sooner() {
+    let fold = Fold::new();
+    let sandbox = fold.start(&["--ttl", "1h"], "sleep 1000");
+    fold.expect(&["extend", &sandbox.id, "100ms"], 0, &[&sandbox.id]);
+    fold.expect(&["wait", "--timeout", "20s", &sandbox.id], 143, &["143"]);
+    let refused = fold.expect(&["extend", &sandbox.id, "1h"], 1, &[]);
+    assert!(said(&refused).contains("killed"), "{}", said(&refused));
+    fold.expect(&["extend", "nosuch", "1h"], 3, &[]);
+}

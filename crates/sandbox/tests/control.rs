@@ -1,0 +1,180 @@
+//! The client of a supervisor: whom it trusts, how long it waits, what it hands over.
+
+use std::io::Read as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use penfold_sandbox::control::{Client, ClientError};
+use penfold_sandbox::record::{Intent, Record, SCHEMA};
+use penfold_sandbox::wire::{self, Answer, PROTOCOL, Received, Request};
+use penfold_sandbox::{Id, Registry};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+const LIMIT: Duration = Duration::from_millis(500);
+
+struct Place {
+    dir: tempfile::TempDir,
+    record: Record,
+}
+
+impl Place {
+    fn below(name: &str) -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join(name);
+        let registry = Registry::open(&root).unwrap();
+        let intent = Intent {
+            schema: SCHEMA,
+            id: Id::new().unwrap(),
+            name: None,
+            labels: Vec::new(),
+            command: vec!["true".to_owned()],
+            boot: penfold_process::boot_id().unwrap(),
+            within: Vec::new(),
+            leaf: None,
+            scratch: None,
+            made_at_ms: 0,
+            detached: None,
+        };
+        let record = registry.reserve(&intent).unwrap();
+        Place { dir, record }
+    }
+
+    fn new() -> Place {
+        Place::below("root")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.record.files().path().join("control.sock")
+    }
+
+    fn listen(&self, kind: SocketType) -> OwnedFd {
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        // By a short way: the path may be longer than an address can hold.
+        let number = std::os::fd::AsRawFd::as_raw_fd(&self.record.files().dir());
+        let address = SocketAddrUnix::new(format!("/proc/self/fd/{number}/control.sock").as_str()).unwrap();
+        rustix::net::bind(&socket, &address).unwrap();
+        rustix::net::listen(&socket, 8).unwrap();
+        socket
+    }
+
+    fn connect(&self) -> Result<Client, ClientError> {
+        Client::connect(self.record.files(), LIMIT)
+    }
+}
+
+fn ready(fd: &OwnedFd) {
+    let long = Timespec { tv_sec: 20, tv_nsec: 0 };
+    assert_eq!(poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&long)).unwrap(), 1, "nobody came");
+}
+
+/// Lets one client in, says who it is, and answers one request with what came with it.
+fn supervise(listener: OwnedFd, id: String) -> JoinHandle<Vec<OwnedFd>> {
+    std::thread::spawn(move || {
+        ready(&listener);
+        let client = rustix::net::accept(&listener).unwrap();
+        wire::send(&client, &Answer::Hello { protocol: PROTOCOL, id }).unwrap();
+        ready(&client);
+        let (request, fds) = wire::receive_with::<Request>(&client).unwrap();
+        assert!(matches!(request, Received::Message(Request::Extend(7))));
+        wire::send(&client, &Answer::Done).unwrap();
+        fds
+    })
+}
+
+#[test]
+fn request_is_answered_and_descriptors_arrive() {
+    for name in ["root", &"long".repeat(50)] {
+        let place = Place::below(name);
+        let supervisor = supervise(place.listen(SocketType::SEQPACKET), place.record.name().to_owned());
+        let client = place.connect().unwrap();
+        assert_eq!(client.id(), place.record.name());
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let answer = client.request_with(&Request::Extend(7), &[writer.as_fd()], LIMIT).unwrap();
+        assert_eq!(answer, Answer::Done);
+        drop(writer);
+        let fds = supervisor.join().unwrap();
+        assert_eq!(fds.len(), 1);
+        rustix::io::write(&fds[0], b"through").unwrap();
+        drop(fds);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "through");
+    }
+}
+
+#[test]
+fn silence_is_waited_for_no_longer_than_asked() {
+    let place = Place::new();
+    let _listener = place.listen(SocketType::SEQPACKET);
+    let begun = Instant::now();
+    assert!(matches!(place.connect(), Err(ClientError::Silent { .. })));
+    assert!(begun.elapsed() >= LIMIT && begun.elapsed() < LIMIT * 10);
+    // Whom nobody lets in waits no longer either.
+    let mut waiting = Vec::new();
+    loop {
+        let begun = Instant::now();
+        match Client::connect(place.record.files(), Duration::from_millis(20)) {
+            Err(ClientError::Silent { .. }) => waiting.push(begun.elapsed()),
+            other => panic!("{other:?}"),
+        }
+        if waiting.len() > 12 {
+            break;
+        }
+    }
+}
+
+#[test]
+fn link_to_the_socket_of_another_is_not_followed() {
+    let (place, other) = (Place::new(), Place::new());
+    let _listener = other.listen(SocketType::SEQPACKET);
+    std::os::unix::fs::symlink(other.socket(), place.socket()).unwrap();
+    assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
+}
+
+#[test]
+fn what_is_no_socket_of_ours_is_not_trusted() {
+    let place = Place::new();
+    assert!(matches!(place.connect(), Err(ClientError::NoSocket { .. })));
+    std::fs::write(place.socket(), "").unwrap();
+    assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
+    std::fs::remove_file(place.socket()).unwrap();
+    std::fs::create_dir(place.socket()).unwrap();
+    assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
+    std::fs::remove_dir(place.socket()).unwrap();
+    let stream = place.listen(SocketType::STREAM);
+    assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
+    drop(stream);
+    std::fs::remove_file(place.socket()).unwrap();
+    drop(place.listen(SocketType::SEQPACKET));
+    assert!(matches!(place.connect(), Err(ClientError::Deserted { .. })));
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a skipped test says why")]
+fn socket_of_another_user_is_not_trusted() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root to give a socket away");
+        return;
+    }
+    let place = Place::new();
+    let _listener = place.listen(SocketType::SEQPACKET);
+    std::os::unix::fs::chown(place.socket(), Some(65534), None).unwrap();
+    assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
+}
+
+#[test]
+fn who_speaks_for_another_sandbox_is_not_trusted() {
+    let place = Place::new();
+    let listener = place.listen(SocketType::SEQPACKET);
+    let liar = std::thread::spawn(move || {
+        ready(&listener);
+        let client = rustix::net::accept(&listener).unwrap();
+        let _ = wire::send(&client, &Answer::Hello { protocol: PROTOCOL, id: "0123456789ab".to_owned() });
+    });
+    assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
+    liar.join().unwrap();
+    assert!(place.dir.path().try_exists().unwrap());
+}
