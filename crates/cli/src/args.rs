@@ -5,6 +5,7 @@
 
 pub(crate) mod attach;
 pub(crate) mod doctor;
+pub(crate) mod events;
 pub(crate) mod exec;
 pub(crate) mod extend;
 pub(crate) mod gc;
@@ -47,6 +48,7 @@ pub(crate) const VERBS: &[&Verb] = &[
     &inspect::VERB,
     &report::VERB,
     &logs::VERB,
+    &events::VERB,
     &wait::VERB,
     &stop::VERB,
     &kill::VERB,

@@ -10,6 +10,7 @@ mod args;
 mod attach;
 mod completions;
 mod doctor;
+mod events;
 mod ended;
 mod exec;
 mod exit_codes;

@@ -119,8 +119,8 @@ pub enum What {
         exit: Option<Status>,
         /// Whether it was seen that nothing is left.
         verified: bool,
-        /// How many members were still there.
-        ended: usize,
+        /// How many things are left nevertheless.
+        survivors: usize,
     },
     /// A process that penfold did not start was taken into the sandbox.
     Adopted {

@@ -72,7 +72,7 @@ pub fn recover(record: Record, patience: Duration) -> io::Result<Findings> {
 /// Tells those who follow the events that a sandbox was lost.
 fn tell(files: &Files, intent: &Intent, findings: &Findings) {
     let exit = files.exited().ok().flatten().and_then(|exited| exited.exit);
-    let lost = What::Lost { exit, verified: findings.verified, ended: findings.ended.len() };
+    let lost = What::Lost { exit, verified: findings.verified, survivors: findings.survivors.len() };
     Journal::of(files, intent).tell([lost]);
 }
 

@@ -1,0 +1,177 @@
+//! `penfold events`: what it does.
+
+use std::error::Error as _;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use penfold_sandbox::StateError;
+use penfold_sandbox::events::{About, Entry, Event, From, Reader, Waited, What};
+use penfold_teardown::Cause;
+use serde::Serialize;
+
+use crate::args::Global;
+use crate::args::events::{EventsArgs, Filter};
+use crate::failure::Failure;
+use crate::lines::{self, count};
+use crate::logs::time::{Since, rfc3339};
+use crate::{exit_codes, output, state, template};
+
+/// So much is collected before it is written.
+const ENOUGH: usize = 64 << 10;
+
+/// An event as `--json` prints it.
+#[derive(Serialize)]
+struct Shown<'a> {
+    schema: u32,
+    time: &'a str,
+    #[serde(flatten)]
+    about: &'a About,
+    #[serde(flatten)]
+    what: &'a What,
+}
+
+/// Shows what happened, and what happens if that is wanted.
+pub(crate) fn events(global: &Global, args: &EventsArgs) -> Result<u8, Failure> {
+    let root = state::root(global);
+    let from = if args.no_follow || args.since.is_some() { From::Start } else { From::End };
+    let since = not_before(args.since);
+    let mut reader = Reader::open(Path::new(&root), from).map_err(|error| unreadable(&error))?;
+    let stdout = io::stdout();
+    loop {
+        show(global, args, since, &mut reader)?;
+        if args.no_follow
+            || reader.wait(Some(stdout.as_fd())).map_err(|error| unreadable(&error))? == Waited::HungUp
+        {
+            return Ok(exit_codes::SUCCESS);
+        }
+    }
+}
+
+/// Shows what can be read now.
+fn show(global: &Global, args: &EventsArgs, since: u64, reader: &mut Reader) -> Result<(), Failure> {
+    let mut text = Vec::new();
+    let mut skipped = 0;
+    while let Some(entry) = reader.next_entry().map_err(|error| unreadable(&error))? {
+        match entry {
+            Entry::Event(event) if event.time_ns >= since && is_wanted(&event, &args.filters) => {
+                add(&event, args.json, &mut text)?;
+            }
+            Entry::Event(_) => {}
+            Entry::Skipped => skipped += 1,
+        }
+        if text.len() >= ENOUGH {
+            output::data(&text, exit_codes::FAILURE)?;
+            text.clear();
+        }
+    }
+    if !text.is_empty() {
+        output::data(&text, exit_codes::FAILURE)?;
+    }
+    if skipped > 0 && !global.quiet {
+        let lines = count(skipped, "line of the events was", "lines of the events were");
+        let mut talk = String::new();
+        lines::say(&mut talk, &format!("{lines} skipped: damaged, or of a newer penfold"));
+        output::talk(&talk);
+    }
+    Ok(())
+}
+
+fn not_before(since: Option<Since>) -> u64 {
+    match since {
+        None => 0,
+        Some(Since::At(time)) => time,
+        Some(Since::Ago(duration)) => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            u64::try_from(now.saturating_sub(duration).as_nanos()).unwrap_or(u64::MAX)
+        }
+    }
+}
+
+fn is_wanted(event: &Event, filters: &[Filter]) -> bool {
+    let About { id, name, labels } = &event.about;
+    let matches = |filter: &Filter| match filter {
+        Filter::Id(prefix) => id.starts_with(prefix),
+        Filter::Name(wanted) => name.as_ref() == Some(wanted),
+        Filter::Kind(kind) => event.what.kind() == kind,
+        Filter::Label(key, value) => {
+            labels.iter().any(|(its, of)| its == key && value.as_ref().is_none_or(|value| value == of))
+        }
+    };
+    let is_label = |filter: &&Filter| matches!(filter, Filter::Label(..));
+    filters.iter().filter(is_label).all(matches)
+        && filters.iter().filter(|filter| !is_label(filter)).all(|filter| {
+            let same = |other: &&Filter| std::mem::discriminant(*other) == std::mem::discriminant(filter);
+            filters.iter().filter(same).any(matches)
+        })
+}
+
+fn add(event: &Event, json: bool, text: &mut Vec<u8>) -> Result<(), Failure> {
+    let time = rfc3339(event.time_ns);
+    if json {
+        let shown = Shown { schema: event.schema, time: &time, about: &event.about, what: &event.what };
+        serde_json::to_writer(&mut *text, &shown).map_err(|error| {
+            Failure::new(exit_codes::FAILURE, "cannot write the result as JSON").because(error)
+        })?;
+    } else {
+        let About { id, name, .. } = &event.about;
+        let name = name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
+        let mut line = String::new();
+        // Members may have written here.
+        lines::push(&mut line, &format!("{time} {} {id}{name} {}", event.what.kind(), details(&event.what)));
+        text.extend_from_slice(line.trim_end().as_bytes());
+    }
+    text.push(b'\n');
+    Ok(())
+}
+
+/// An event in words.
+fn details(what: &What) -> String {
+    match what {
+        What::Start { command, .. } => command.join(" "),
+        What::Exec { number, command } => format!("{number}: {}", command.join(" ")),
+        What::Exit { exit, cause, word } => {
+            let exit = exit.map_or_else(|| "?".to_owned(), template::exit);
+            format!("{word} ({exit}), cause {}", self::cause(*cause))
+        }
+        What::Stop { cause, grace_ms: Some(ms) } => format!("cause {}, grace {ms} ms", self::cause(*cause)),
+        What::Stop { cause, grace_ms: None } => format!("cause {}, killed at once", self::cause(*cause)),
+        What::TeardownStep { step, took_us, error, .. } => {
+            let error = error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
+            format!("{step} ({took_us} us){error}")
+        }
+        What::Leak { what, outcome, reason } => {
+            let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+            format!("{outcome}: {what}{reason}")
+        }
+        What::Lost { exit, verified, survivors } => {
+            let exit = exit.map_or_else(|| "exit not known".to_owned(), template::exit);
+            if *verified {
+                format!("{exit}, verified gone")
+            } else {
+                format!("{exit}, not gone: {}", count(*survivors, "survivor", "survivors"))
+            }
+        }
+        What::Adopted { pid, command } => format!("pid {pid}: {}", command.join(" ")),
+    }
+}
+
+fn cause(cause: Cause) -> String {
+    let word = serde_json::to_value(cause).ok();
+    word.as_ref().and_then(|word| word.as_str()).unwrap_or("?").to_owned()
+}
+
+fn unreadable(error: &StateError) -> Failure {
+    let denied = |source: &io::Error| source.kind() == io::ErrorKind::PermissionDenied;
+    let exit = match error {
+        StateError::Stranger { .. } => exit_codes::NOT_PERMITTED,
+        StateError::Io { source, .. } if denied(source) => exit_codes::NOT_PERMITTED,
+        StateError::Io { .. } => exit_codes::FAILURE,
+    };
+    let failure = Failure::new(exit, error.to_string());
+    match error.source().map(ToString::to_string) {
+        Some(source) => failure.because(source),
+        None => failure,
+    }
+}
