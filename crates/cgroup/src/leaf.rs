@@ -196,6 +196,13 @@ impl Cgroup {
         Usage { cpu, memory_peak }
     }
 
+    /// How many of its members the kernel has killed for want of memory: `oom_kill` of `memory.events`, where the
+    /// controller is enabled.
+    pub fn oom_kills(&self) -> u64 {
+        let mut text = [0; 512];
+        dir::read_short(self.dir.as_fd(), c"memory.events", &mut text).ok().and_then(oom_kills).unwrap_or(0)
+    }
+
     /// Sends SIGKILL to every member that can be seen, each through its own verified pidfd; says to how many.
     ///
     /// This reaches what a write to `cgroup.kill` misses (Linux 6.18): a process whose main thread has exited while
@@ -332,6 +339,11 @@ impl Visit for Removal {
 
 fn is_removed(path: &Path) -> bool {
     matches!(rustix::fs::lstat(path), Err(errno) if dir::is_gone(errno))
+}
+
+/// The count in the text of `memory.events`.
+fn oom_kills(text: &[u8]) -> Option<u64> {
+    text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"oom_kill ")).and_then(number)
 }
 
 /// Names an open directory, for messages.
@@ -488,5 +500,19 @@ impl Deref for KilledLeaf {
 
     fn deref(&self) -> &Cgroup {
         &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kills_for_want_of_memory_are_counted_apart_from_those_of_groups() {
+        // Of a host with cgroup v2 alone, Linux 6.12.
+        let text = b"low 0\nhigh 0\nmax 31\noom 2\noom_kill 1\noom_group_kill 0\n";
+        assert_eq!(oom_kills(text), Some(1));
+        assert_eq!(oom_kills(b"low 0\nhigh 0\nmax 0\noom 0\n"), None);
+        assert_eq!(oom_kills(b""), None);
     }
 }

@@ -277,6 +277,10 @@ impl Host for Inner {
         self.ladder
     }
 
+    fn out_of_memory(&mut self) {
+        self.cause.get_or_insert(Cause::Oom);
+    }
+
     fn leader_ended(&mut self, exit: Option<Exit>) {
         let signalled = matches!(self.status.or(exit.map(Status::from)), Some(Status::Signal(_)));
         let cause = *self.cause.get_or_insert(if signalled { Cause::Signal } else { Cause::Exit });

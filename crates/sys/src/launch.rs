@@ -160,16 +160,6 @@ impl Program {
         }
         Failure { step: Step::Exec, errno: worst }
     }
-
-    /// The program's name, as given.
-    pub fn name(&self) -> &CStr {
-        self.arguments.first().map_or(c"", |name| name.as_c_str())
-    }
-
-    /// The environment it will have.
-    pub fn environment(&self) -> &[CString] {
-        &self.environment
-    }
 }
 
 impl Apart {

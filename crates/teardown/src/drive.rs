@@ -47,7 +47,10 @@ pub trait Host {
     /// How to end the sandbox, as things stand.
     fn ladder(&self) -> Ladder;
 
-    /// Is told that the leader ended by itself, and how if it was reaped here: whatever happens later was not the cause.
+    /// Is told that the kernel ended the leader because the sandbox had no memory left.
+    fn out_of_memory(&mut self) {}
+
+    /// Is told that the leader has ended, and how if it was reaped here: whatever happens later was not the cause.
     fn leader_ended(&mut self, _exit: Option<Exit>) {}
 
     /// Is told what is left when the patience is over, and how the leader ended if it did; breaks to give up instead of
@@ -60,6 +63,8 @@ const LOOK_FIRST: Duration = Duration::from_millis(1);
 const LOOK_LAST: Duration = Duration::from_millis(50);
 /// While something is stuck, looks become as rare as this.
 const LOOK_STUCK: Duration = Duration::from_secs(10);
+
+const KILLED: Exit = Exit::Signal(Signal::KILL.as_raw());
 
 /// So many deaths at once are a mass, of which more follow within a breath.
 const MANY: usize = 16;
@@ -175,10 +180,14 @@ impl Drive<'_> {
             if event == Event::LeaderExited {
                 self.leader_ended = true;
                 look_now = true;
-            }
-            if (self.phase, event) == (Phase::Running, Event::LeaderExited) {
-                self.teardown.outlived();
-                self.host.leader_ended(self.teardown.leader_exit());
+                if self.phase == Phase::Running {
+                    self.teardown.outlived();
+                }
+                let exit = self.teardown.leader_exit();
+                if exit == Some(KILLED) && self.teardown.has_oom_killed() {
+                    self.host.out_of_memory();
+                }
+                self.host.leader_ended(exit);
             }
             let (next, action) = step(self.phase, event);
             self.phase = next;

@@ -159,6 +159,15 @@ impl Teardown {
         self.leader_exit
     }
 
+    /// Whether the kernel has killed a member of the leaf for want of memory.
+    pub fn has_oom_killed(&self) -> bool {
+        match &self.leaf {
+            LeafState::None => false,
+            LeafState::Live(leaf) => leaf.oom_kills() > 0,
+            LeafState::Killed(leaf) => leaf.oom_kills() > 0,
+        }
+    }
+
     /// The reader of /proc.
     pub fn proc(&mut self) -> &mut ProcFs {
         &mut self.proc

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::run::{Contain, OnOwnerExit, RunArgs};
+use super::run::{Contain, RunArgs};
 use super::*;
 
 fn words<S: AsRef<OsStr>>(words: &[S]) -> Vec<OsString> {
