@@ -122,11 +122,28 @@ impl Files {
         json::create_once(self.dir(), EXIT, exited)
     }
 
+    /// Writes down the end: how the command ended, unless that is written already, and last the report, by which the
+    /// sandbox has ended. On a full disk what the supervisor said gives its place.
+    ///
+    /// # Errors
+    /// When there is no room even so; the sandbox then counts as lost.
+    pub fn write_end(&self, exited: &Exited, report: &Report) -> io::Result<()> {
+        let write = || {
+            self.write_exited(exited)?;
+            let first = self.exited().ok().flatten().unwrap_or(*exited);
+            self.write_report(&Report { exit: first.exit, cause: first.cause, ..report.clone() })
+        };
+        write().or_else(|_| {
+            let _ = rustix::fs::unlinkat(&self.dir, STATE, AtFlags::empty());
+            write()
+        })
+    }
+
     /// Writes the report: from then on the sandbox counts as ended.
     ///
     /// # Errors
     /// The old content stays then.
-    pub fn write_report(&self, report: &Report) -> io::Result<()> {
+    fn write_report(&self, report: &Report) -> io::Result<()> {
         json::replace(self.dir(), REPORT, report)
     }
 }

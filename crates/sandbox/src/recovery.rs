@@ -64,7 +64,7 @@ pub fn recover(record: Record, patience: Duration) -> io::Result<Findings> {
         tell(&files, intent, &findings);
     }
     if let Some(intent) = intent.filter(|_| kept && findings.verified) {
-        write_end(&files, &intent, level, findings.clone())?;
+        write_end(&files, &intent, level, findings.clone());
     }
     Ok(findings)
 }
@@ -76,28 +76,28 @@ fn tell(files: &Files, intent: &Intent, findings: &Findings) {
     Journal::of(files, intent).tell([lost]);
 }
 
-/// Writes down how a sandbox ended that nobody looked after. How its command ended is not invented.
-fn write_end(files: &Files, intent: &Intent, level: Level, findings: Findings) -> io::Result<()> {
+/// Writes down how a sandbox ended that nobody looked after. How its command ended is not invented. Where there is no room
+/// for it the sandbox counts as lost: nothing is left of it all the same.
+fn write_end(files: &Files, intent: &Intent, level: Level, findings: Findings) {
     let now = state::now_ms();
     let unknown = Exited { schema: SCHEMA, exit: None, cause: Cause::Lost, at_ms: now };
-    files.write_exited(&unknown)?;
-    let exited = files.exited().ok().flatten().unwrap_or(unknown);
-    files.write_report(&Report {
+    let report = Report {
         schema: SCHEMA,
         id: intent.id.short(),
         name: intent.name.clone(),
         labels: intent.labels.clone(),
         command: intent.command.clone(),
         level,
-        cause: exited.cause,
-        exit: exited.exit,
+        cause: Cause::Lost,
+        exit: None,
         failure: None,
         started_at_ms: intent.made_at_ms,
         duration_ms: now.saturating_sub(intent.made_at_ms),
         missing: Vec::new(),
         weaker: None,
         findings,
-    })
+    };
+    let _ = files.write_end(&unknown, &report);
 }
 
 /// Ends what is left of a sandbox that could not have a record: what carries its marker, and its leaf if it has the

@@ -161,6 +161,11 @@ impl Desk {
         self.has_run();
     }
 
+    /// The commands that were put into the sandbox, as the other process has written it down.
+    pub(crate) fn written_execs(&self) -> Vec<penfold_sandbox::state::Exec> {
+        self.files.state().ok().flatten().map(|state| state.execs).unwrap_or_default()
+    }
+
     /// Whether it is written already how the command ended, or that cannot be told.
     pub(crate) fn has_exited(&self) -> bool {
         !matches!(self.files.exited(), Ok(None))
@@ -353,12 +358,8 @@ impl Desk {
         self.write_exited(report.exit, report.cause);
         // Before the report: who waits for the end finds all that led to it.
         self.happened(report.findings.steps.iter().map(What::from));
-        if let Ok(Some(exited)) = self.files.exited() {
-            let truth = Report { exit: exited.exit, cause: exited.cause, ..report.clone() };
-            let _ = self.files.write_report(&truth);
-        } else {
-            let _ = self.files.write_report(report);
-        }
+        let exited = Exited { schema: SCHEMA, exit: report.exit, cause: report.cause, at_ms: now_ms() };
+        let _ = self.files.write_end(&exited, report);
         let _ = rustix::fs::unlinkat(self.files.dir(), SOCKET, rustix::fs::AtFlags::empty());
     }
 }

@@ -25,8 +25,8 @@ pub struct Namespaces {
 #[derive(Debug)]
 pub struct Program {
     candidates: Vec<CString>,
-    arguments: Vec<CString>,
-    environment: Vec<CString>,
+    /// What the pointers point to.
+    _strings: (Vec<CString>, Vec<CString>),
     argument_pointers: Vec<*const c_char>,
     shell_pointers: Vec<*const c_char>,
     environment_pointers: Vec<*const c_char>,
@@ -65,8 +65,7 @@ impl Program {
             environment_pointers: pointers(&environment),
             shell_pointers,
             candidates,
-            arguments,
-            environment,
+            _strings: (arguments, environment),
             directory: None,
             mask: SignalSet::empty(),
             ignored: Vec::new(),

@@ -178,16 +178,8 @@ impl Drive<'_> {
             });
             let Some(event) = event else { continue };
             if event == Event::LeaderExited {
-                self.leader_ended = true;
+                self.lead_no_more();
                 look_now = true;
-                if self.phase == Phase::Running {
-                    self.teardown.outlived();
-                }
-                let exit = self.teardown.leader_exit();
-                if exit == Some(KILLED) && self.teardown.has_oom_killed() {
-                    self.host.out_of_memory();
-                }
-                self.host.leader_ended(exit);
             }
             let (next, action) = step(self.phase, event);
             self.phase = next;
@@ -227,6 +219,19 @@ impl Drive<'_> {
             }
         }
         let _ = set_current_timer_slack(slack);
+    }
+
+    /// The leader has ended.
+    fn lead_no_more(&mut self) {
+        self.leader_ended = true;
+        if self.phase == Phase::Running {
+            self.teardown.outlived();
+        }
+        let exit = self.teardown.leader_exit();
+        if exit == Some(KILLED) && self.teardown.has_oom_killed() {
+            self.host.out_of_memory();
+        }
+        self.host.leader_ended(exit);
     }
 
     fn wait(&mut self) -> Option<Event> {
