@@ -3,6 +3,7 @@
 //! A verb is one file with its flags and its [`Verb`], named in [`VERBS`]. Only the verb that is called builds
 //! its flags, so more verbs do not make `run` slower.
 
+pub(crate) mod adopt;
 pub(crate) mod attach;
 pub(crate) mod doctor;
 pub(crate) mod events;
@@ -54,6 +55,7 @@ pub(crate) const VERBS: &[&Verb] = &[
     &kill::VERB,
     &rm::VERB,
     &extend::VERB,
+    &adopt::VERB,
     &reap::VERB,
     &doctor::VERB,
     &gc::VERB,

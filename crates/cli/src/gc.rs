@@ -5,8 +5,10 @@ pub(crate) mod foreign;
 
 use std::fmt::Write as _;
 use std::io::{BufRead, IsTerminal};
+use std::path::Path;
 use std::time::Duration;
 
+use penfold_sandbox::events::{About, Journal, What};
 use penfold_sandbox::leaks::{self, Leak, Member, Survey, Thing};
 use penfold_teardown::Findings;
 use serde::Serialize;
@@ -80,7 +82,11 @@ pub(crate) fn gc(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
         .map(|leak| match refusal(&leak, &survey, args) {
             Some(reason) => Collected { reason: Some(reason), ..Collected::of(leak, "kept") },
             None if args.dry_run => Collected::of(leak, "would remove"),
-            None => collect(leak, &root),
+            None => {
+                let one = collect(leak, &root);
+                one.write_down(&root);
+                one
+            }
         })
         .collect();
     if args.json {
@@ -139,9 +145,20 @@ impl Collected {
             self.reason.iter().cloned().chain(survivors.map(ToString::to_string)).chain(holders).collect();
         if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join("; ")) }
     }
+
+    /// Tells those who follow the events. What was kept on purpose was no leak.
+    fn write_down(&self, root: &Path) {
+        if matches!(self.leak.thing, Thing::Ended { .. }) {
+            return;
+        }
+        let reason = self.why().strip_prefix(": ").map(str::to_owned);
+        let what = What::Leak { what: describe(&self.leak), outcome: self.outcome.to_owned(), reason };
+        let about = About { id: self.leak.id.clone(), name: self.leak.name.clone(), labels: Vec::new() };
+        Journal::new(root, about).tell([what]);
+    }
 }
 
-fn collect(leak: Leak, root: &std::path::Path) -> Collected {
+fn collect(leak: Leak, root: &Path) -> Collected {
     match leaks::collect(&leak, root, PATIENCE) {
         Ok(findings) if findings.verified => {
             Collected { findings: Some(findings), ..Collected::of(leak, "removed") }

@@ -6,12 +6,13 @@
 
 #![cfg_attr(all(target_env = "gnu", not(test)), no_main)]
 
+mod adopt;
 mod args;
 mod attach;
 mod completions;
 mod doctor;
-mod events;
 mod ended;
+mod events;
 mod exec;
 mod exit_codes;
 mod extend;

@@ -5,12 +5,12 @@ mod target;
 
 use std::time::Duration;
 
-use penfold_process::{ProcFs, Stat};
+use penfold_process::{Pid, ProcFs, ProcessId, Stat};
 use penfold_teardown::{Findings, Ladder, Scope, Search, Selector, Teardown};
 use rustix::io::Errno;
 
 use crate::args::Global;
-use crate::args::reap::ReapArgs;
+use crate::args::reap::{ReapArgs, Target};
 use crate::exit_codes;
 use crate::failure::Failure;
 use crate::output;
@@ -52,6 +52,24 @@ pub(crate) fn reap(global: &Global, args: &ReapArgs) -> Result<u8, Failure> {
     let findings = penfold_teardown::end(&mut teardown, &ladder, &mut []);
     show::findings(global, &findings, left_out, args.json)?;
     Ok(if findings.verified { exit_codes::SUCCESS } else { exit_codes::STILL_THERE })
+}
+
+/// The process with this number and all that belongs to its tree; none when it is gone.
+///
+/// # Errors
+/// When it is no process that may be ended: a thread, the kernel's, pid 1, penfold itself or what it runs under.
+pub(crate) fn tree(pid: Pid) -> Result<Option<(ProcessId, Vec<Stat>)>, Failure> {
+    let blind =
+        |error| Failure::new(exit_codes::FAILURE, "cannot look at the processes of this host").because(error);
+    let mut proc = ProcFs::open().map_err(blind)?;
+    let target = Target { pid: Some(pid), pgid: None, session: None, cgroup: None, env: None };
+    let Some(selector) = target::selector(&mut proc, &target)? else { return Ok(None) };
+    let mut search = Search::new(selector.clone(), &mut proc).map_err(blind)?;
+    target::refuse_spared(&search, &selector)?;
+    let mut members = Vec::new();
+    let _ = search.find(&mut proc, &mut members).map_err(blind)?;
+    let Selector::Process(root) = selector else { return Ok(None) };
+    Ok(members.iter().any(|stat| stat.id() == root).then_some((root, members)))
 }
 
 /// There is nothing to end: already gone counts.

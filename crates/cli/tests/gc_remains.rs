@@ -116,6 +116,11 @@ fn an_orphan_goes_with_its_name_and_its_unfinished_files_whatever_their_age() {
         assert_eq!(code(&done), 0, "{}", said(&done));
         assert_eq!(of(&json(&done), &id)[0]["findings"]["verified"], true);
         assert!(yard.find("sleep 3411").is_empty());
+        let events = std::fs::read_to_string(yard.path("root").join("events.jsonl")).unwrap();
+        assert!(
+            events.contains("\"kind\":\"leak\"") && events.contains("\"outcome\":\"removed\""),
+            "{events}"
+        );
         assert!(!there(yard.path("root").join("names/web")));
         assert!(!there(record(&yard, &id).join("state.json.7.new")));
         let kept: Value =

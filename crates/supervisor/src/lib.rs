@@ -12,6 +12,7 @@
 //! others; then an *outer* process stands between the two and plays the front's part as the second subreaper.
 //!
 //! - [`start()`] — from a [`Spec`](penfold_sandbox::Spec) to a running sandbox and a [`Front`] for it.
+//! - [`adopt()`] — the same around a tree that runs already.
 //! - [`Front`] — the caller's side.
 //!
 //! Invariant: every resource is made *before* the supervisor is forked, so that each of the two can end the sandbox
@@ -19,6 +20,7 @@
 
 use penfold_sandbox::{outcome, wire};
 
+mod adopt;
 mod desk;
 mod environment;
 mod exec;
@@ -32,6 +34,7 @@ mod start;
 mod takeover;
 mod terminal;
 
+pub use adopt::adopt;
 pub use front::{Front, FrontError};
 pub use start::{StartError, start};
 pub use terminal::open as open_terminal;

@@ -72,7 +72,7 @@ fn supervise(mut held: Held) -> Option<crate::outcome::Outcome> {
 }
 
 /// Waits for the supervisor to exit. True if it was killed, or cannot be seen.
-fn watch(inner: Pid, pidfd: &OwnedFd, apart: &OwnedFd) -> bool {
+pub(crate) fn watch(inner: Pid, pidfd: &OwnedFd, apart: &OwnedFd) -> bool {
     penfold_sys::crash_point!("outer-forked");
     // Fails only if this were a group leader, which a fresh fork is not.
     let _ = setsid();

@@ -95,6 +95,13 @@ impl Search {
         &self.left_out
     }
 
+    /// Keeps the members that were found and forgets the sessions and groups that they led: when it is long until the next
+    /// look, such a number may belong to others by then.
+    pub fn forget_led(&mut self) {
+        self.led.clear();
+        self.shared.clear();
+    }
+
     /// Finds the members that live now.
     ///
     /// Besides what matches and its descendants, these belong:

@@ -1,0 +1,130 @@
+//! A sandbox around a tree that penfold did not start.
+//!
+//! ```text
+//!  outer            reparented to init; takes over if the supervisor is killed
+//!    └─ keeper        the supervisor: socket, lease, end
+//!  root               somewhere else in the tree of the host, with all that it started
+//! ```
+//! The members are no descendants of ours, so that no exit code of theirs can be seen, and who was lost by its parent before
+//! the adoption is not found. At level `cgroup` the leaf holds whatever is forked from then on. At level `tree` members are
+//! those that were seen then, and whatever descends from them at the end.
+
+mod join;
+mod keeper;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use penfold_process::ProcessId;
+use penfold_sandbox::Spec;
+use penfold_sys::signal::{self, SignalSet};
+use penfold_sys::{Forked, fork};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open, setsid};
+
+use crate::environment::{self, Inherited};
+use crate::front::{Front, Keeper};
+use crate::held::Held;
+use crate::inner::{NAME, Outer};
+use crate::outcome::Outcome;
+use crate::outer;
+use crate::start::{Seen, Setup, StartError};
+use crate::wire::{self, Answer};
+
+/// Adopts the tree of `root` into a detached sandbox; its command is for people only. [`Front::wait_running`] tells when
+/// it is looked after, or why it is not: then it was left as it was.
+///
+/// # Errors
+/// When not even the processes of ours could be made.
+pub fn adopt(spec: Spec, root: ProcessId) -> Result<Front, StartError> {
+    let began = Instant::now();
+    let child_ignored = signal::is_ignored(environment::CHILD);
+    if child_ignored {
+        signal::set_default(environment::CHILD);
+    }
+    let mask = signal::block(&SignalSet::of(1..=64)).map_err(system("block signals"))?;
+    let program = environment::program(&spec, None, &Inherited { mask, child_ignored })?;
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(system("make a socket pair"))?;
+    let seen = Seen { id: spec.id.short(), state_root: spec.state_root.clone(), patience: spec.patience };
+    let setup = Setup {
+        spec,
+        program,
+        channel: theirs,
+        front: None,
+        owner: None,
+        owner_id: None,
+        apart: true,
+        session: penfold_sys::fork::session(),
+        scratch: None,
+        began,
+    };
+    match fork().map_err(system("fork"))? {
+        Forked::Child => {
+            drop(ours);
+            run(setup, root)
+        }
+        Forked::Parent(pid) => {
+            let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(system("open a pidfd"))?;
+            Front::new(Keeper::Outer { pid, pidfd }, ours, seen).map_err(system("watch the supervisor"))
+        }
+    }
+}
+
+fn system<E: Into<io::Error>>(act: &'static str) -> impl FnOnce(E) -> StartError {
+    move |source| StartError::System { act, source: source.into() }
+}
+
+/// Runs the outer process; ends when the sandbox is gone.
+fn run(setup: Setup, root: ProcessId) -> ! {
+    let channel = setup.channel.try_clone();
+    let _ = rustix::thread::set_name(NAME);
+    let _ = setsid();
+    let _ = penfold_sys::descriptors::drop_inherited();
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
+    let outcome = Held::prepare(setup).map_or_else(|outcome| Some(*outcome), |held| supervise(held, root));
+    if let (Some(outcome), Ok(channel)) = (outcome, channel) {
+        let _ = wire::send(&channel, &Answer::Outcome(Box::new(outcome)));
+    }
+    penfold_sys::fork::exit_now(0)
+}
+
+/// Takes the tree in and forks the supervisor. Gives the outcome that the supervisor did not live to tell.
+fn supervise(mut held: Held, root: ProcessId) -> Option<Outcome> {
+    let joined = match join::take_in(&mut held, root) {
+        Ok(joined) => joined,
+        Err(reason) => return Some(held.give_up(reason)),
+    };
+    penfold_sys::crash_point!("adopted");
+    let pair = pidfd_open(getpid(), PidfdFlags::empty())
+        .and_then(|outer| Ok((outer, eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)));
+    let (own, apart): (OwnedFd, OwnedFd) = match pair {
+        Ok(pair) => pair,
+        Err(error) => return Some(refuse(held, &joined, format!("it cannot be watched: {error}"))),
+    };
+    match fork() {
+        Ok(Forked::Child) => keeper::run(held, joined, Outer { pidfd: own, apart }),
+        Ok(Forked::Parent(inner)) => {
+            drop(own);
+            if let Some(desk) = &mut held.desk {
+                desk.let_go();
+            }
+            // Without a handle it still shows as a child.
+            let killed = match pidfd_open(inner, PidfdFlags::empty()) {
+                Ok(pidfd) => outer::watch(inner, &pidfd, &apart),
+                Err(_) => true,
+            };
+            killed.then(|| keeper::take_over(held, joined))
+        }
+        Err(error) => Some(refuse(held, &joined, format!("cannot fork: {error}"))),
+    }
+}
+
+/// Lets the tree go as it was.
+fn refuse(mut held: Held, joined: &join::Joined, reason: String) -> Outcome {
+    join::let_out(&mut held, joined);
+    held.give_up(reason)
+}

@@ -1,0 +1,166 @@
+//! The way of a tree into a leaf, and out of it if that does not succeed.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use penfold_cgroup::Leaf;
+use penfold_process::{Pid, ProcFs, Process, ProcessId, Stat};
+use penfold_teardown::{Level, Search, Selector};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::held::{Held, chain};
+
+/// How often it is looked for members outside of the leaf. A tree that forks faster than it is moved is not taken in.
+const LOOKS: usize = 64;
+
+/// A tree that was taken in.
+pub(super) struct Joined {
+    /// Its root.
+    pub(super) root: Stat,
+    /// A handle to the root.
+    pub(super) pidfd: OwnedFd,
+    /// Who belongs.
+    pub(super) search: Search,
+    /// Who was moved into the leaf, and from where.
+    moved: Vec<Moved>,
+}
+
+struct Moved {
+    id: ProcessId,
+    from: PathBuf,
+}
+
+/// Finds the members and moves them into the leaf. Where that cannot be they stay where they are, and the level is `tree`.
+///
+/// # Errors
+/// A sentence; nobody is in the leaf then, or the leaf is not held any more.
+pub(super) fn take_in(held: &mut Held, root: ProcessId) -> Result<Joined, String> {
+    let unread = |error: io::Error| format!("cannot look at process {}: {error}", root.pid);
+    let gone = || format!("process {} is gone", root.pid);
+    let mut proc = ProcFs::open().map_err(unread)?;
+    let mut search = Search::new(Selector::Process(root), &mut proc).map_err(unread)?;
+    let process = Process::open_exact(&mut proc, root).map_err(unread)?.ok_or_else(gone)?;
+    let mut members = Vec::new();
+    let _ = search.find(&mut proc, &mut members).map_err(unread)?;
+    let stat = members.iter().find(|stat| stat.id() == root).cloned().ok_or_else(gone)?;
+    let mut joined = Joined { root: stat, pidfd: process.into_pidfd(), search, moved: Vec::new() };
+    if let Some(leaf) = &held.leaf
+        && let Err(why) = move_all(leaf, &mut proc, &mut joined)
+    {
+        let_out(held, &joined);
+        // Empty it goes; one that is not is no longer ours to kill.
+        if let Some(leaf) = held.leaf.take() {
+            leaf.remove().map_err(|failed| chain(&failed.source))?;
+        }
+        held.leaf_path = None;
+        held.weaker = Some(why);
+    }
+    held.level = if held.leaf.is_some() { Level::Cgroup } else { Level::Tree };
+    joined.search.forget_led();
+    Ok(joined)
+}
+
+/// Moves members until a look finds nobody outside: who is forked by a member in the leaf is born there.
+fn move_all(leaf: &Leaf, proc: &mut ProcFs, joined: &mut Joined) -> Result<(), String> {
+    let processes = leaf.processes_file().map_err(|error| chain(&error))?;
+    let unread = |error: io::Error| format!("cannot look at the members: {error}");
+    let mut members = Vec::new();
+    for _ in 0..LOOKS {
+        let found = joined.search.find(proc, &mut members).map_err(unread)?;
+        let mut outside = false;
+        for stat in &members {
+            let groups = proc.cgroups(stat.pid).map_err(unread)?.unwrap_or_default();
+            if groups.is_empty() || leaf.holds(&groups) {
+                continue;
+            }
+            outside = true;
+            let from = directory(leaf, &groups)
+                .ok_or_else(|| format!("the cgroup of process {} is out of sight", stat.pid))?;
+            joined.moved.push(Moved { id: stat.id(), from });
+            move_one(leaf, &processes, proc, stat.id()).map_err(|error| {
+                format!(
+                    "process {} ({}) cannot be moved into a cgroup of its own: {error}",
+                    stat.pid, stat.comm
+                )
+            })?;
+        }
+        if !outside {
+            let seen = found.completeness.is_complete();
+            return if seen { Ok(()) } else { Err("some processes could not be looked at".to_owned()) };
+        }
+    }
+    Err("it forks faster than it can be moved into a cgroup".to_owned())
+}
+
+fn move_one(leaf: &Leaf, processes: &OwnedFd, proc: &mut ProcFs, id: ProcessId) -> io::Result<()> {
+    let Some(process) = Process::open_exact(proc, id)? else { return Ok(()) };
+    match rustix::io::write(processes, id.pid.as_raw_pid().to_string().as_bytes()) {
+        Ok(_) => {}
+        // It has ended since.
+        Err(Errno::SRCH) => return Ok(()),
+        Err(errno) => return Err(errno.into()),
+    }
+    if process.has_exited()? {
+        spare_successor(leaf, proc, id)?;
+    }
+    Ok(())
+}
+
+/// If the number of a member was given away just before the write, a stranger was moved: it goes to where its parent is.
+fn spare_successor(leaf: &Leaf, proc: &mut ProcFs, id: ProcessId) -> io::Result<()> {
+    let Some(stat) = proc.stat(id.pid)?.filter(|stat| stat.id() != id) else { return Ok(()) };
+    let moved = proc.cgroups(id.pid)?.is_some_and(|groups| leaf.holds(&groups));
+    let Some(parent) = stat.parent.filter(|_| moved) else { return Ok(()) };
+    let groups = proc.cgroups(parent)?.unwrap_or_default();
+    let home = directory(leaf, &groups).filter(|_| !leaf.holds(&groups));
+    put(id.pid, &home.unwrap_or_else(|| above(leaf)))
+}
+
+/// Moves who was moved back to where it was.
+pub(super) fn let_out(held: &mut Held, joined: &Joined) {
+    let (Some(leaf), Ok(mut proc)) = (&held.leaf, ProcFs::open()) else { return };
+    for Moved { id, from } in &joined.moved {
+        if let Ok(Some(_)) = Process::open_exact(&mut proc, *id)
+            && put(id.pid, from).is_err()
+        {
+            let _ = put(id.pid, &above(leaf));
+        }
+    }
+    // Who was born there meanwhile goes to where the root was.
+    let mut pids = Vec::new();
+    for _ in 0..LOOKS {
+        if leaf.processes(&mut pids).is_err() || pids.is_empty() {
+            return;
+        }
+        let home = joined.moved.first().map_or_else(|| above(leaf), |moved| moved.from.clone());
+        for pid in &pids {
+            let _ = put(*pid, &home);
+        }
+    }
+    // To end a sandbox is to kill its leaf: not this one.
+    held.leaf = None;
+}
+
+fn put(pid: Pid, cgroup: &Path) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(cgroup.join("cgroup.procs"), flags, Mode::empty())?;
+    match rustix::io::write(file.as_fd(), pid.as_raw_pid().to_string().as_bytes()) {
+        Ok(_) | Err(Errno::SRCH) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// The cgroup that the leaf was made in.
+fn above(leaf: &Leaf) -> PathBuf {
+    leaf.path().parent().map_or_else(|| leaf.path().to_owned(), Path::to_owned)
+}
+
+/// The directory of the cgroup that the text of `/proc/<pid>/cgroup` names, below the mount of the leaf.
+fn directory(leaf: &Leaf, groups: &[u8]) -> Option<PathBuf> {
+    let name = groups.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"0::/"))?;
+    let name = std::str::from_utf8(name).ok().filter(|name| !name.split('/').any(|part| part == ".."))?;
+    let mount = leaf.path().to_str()?.strip_suffix(leaf.cgroup())?;
+    Some(Path::new(mount).join(name))
+}

@@ -1,0 +1,276 @@
+//! The supervisor of an adopted tree.
+
+use std::num::NonZeroU64;
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use penfold_process::ProcFs;
+use penfold_sandbox::events::What;
+use penfold_sandbox::state::Word;
+use penfold_sys::child::Exit;
+use penfold_sys::signal::{SignalFd, SignalSet, signal};
+use penfold_teardown::lifecycle::{Event, Phase};
+use penfold_teardown::{Cause, Findings, Host, Ladder, Leader, Scope, Search, Teardown, drive};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, getppid, setsid};
+
+use super::join::Joined;
+use crate::desk::Said;
+use crate::environment::CHILD;
+use crate::held::Held;
+use crate::inner::{NAME, Outer};
+use crate::outcome::Outcome;
+use crate::takeover::Takeover;
+use crate::wire::{self, Answer, Ending, Request};
+
+/// Runs the supervisor; ends when the sandbox is gone.
+pub(super) fn run(mut held: Held, joined: Joined, outer: Outer) -> ! {
+    let _ = rustix::thread::set_name(NAME);
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
+    let _ = setsid();
+    let signals = SignalFd::open(&SignalSet::of([CHILD, Signal::TERM.as_raw()]));
+    let leader = joined.pidfd.try_clone();
+    let (Ok(signals), Ok(leader)) = (signals, leader) else {
+        // Who forked this process takes over.
+        penfold_sys::fork::exit_now(1)
+    };
+    let mut fds = [PollFd::new(&outer.apart, PollFlags::IN), PollFd::new(&outer.pidfd, PollFlags::IN)];
+    let _ = rustix::io::retry_on_intr(|| poll(&mut fds, None));
+    if let Some(desk) = &mut held.desk {
+        desk.has_run();
+    }
+    let Joined { root, pidfd, search, .. } = joined;
+    let Some(mut teardown) = teardown(&mut held, search) else { penfold_sys::fork::exit_now(1) };
+    teardown.lead_by(Leader { pid: root.pid, session: root.session });
+    held.note_running(root.pid);
+    held.identify(&mut teardown, root.pid, getppid(), Word::Running);
+    if let Some(desk) = &held.desk {
+        let command = held.setup.spec.command.iter().map(|word| word.to_string_lossy().into_owned());
+        desk.happened([What::Adopted { pid: root.pid.as_raw_nonzero().get(), command: command.collect() }]);
+    }
+    penfold_sys::crash_point!("adopted-kept");
+    let _ = wire::offer(&held.setup.channel, &Answer::Running);
+    penfold_sys::memory::forget_code();
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    let mut resources = std::mem::take(&mut held.resources);
+    let mut host = Adopted {
+        ladder: held.ladder(),
+        held,
+        signals,
+        outer: Some(outer.pidfd),
+        root: Some(pidfd),
+        leader,
+        cause: None,
+    };
+    let findings = drive(&mut teardown, Phase::Running, &mut host, &mut resources);
+    host.tell(findings);
+    penfold_sys::fork::exit_now(0)
+}
+
+/// Ends the tree in the place of a supervisor that was killed.
+pub(super) fn take_over(mut held: Held, joined: Joined) -> Outcome {
+    penfold_sys::crash_point!("taking-over");
+    if let Some(desk) = &mut held.desk {
+        desk.inherit();
+        desk.happened([What::Stop { cause: Cause::Supervisor, grace_ms: None }]);
+    }
+    let Joined { root, search, .. } = joined;
+    let Some(mut teardown) = teardown(&mut held, search) else {
+        // Without a look at /proc nothing is known to be gone: the record stays for the next command.
+        penfold_sys::fork::exit_now(1)
+    };
+    teardown.lead_by(Leader { pid: root.pid, session: root.session });
+    let mut resources = std::mem::take(&mut held.resources);
+    let mut host = Takeover::new(held.ladder(), true);
+    let findings = drive(&mut teardown, Phase::Running, &mut host, &mut resources);
+    let report = held.report(Cause::Supervisor, None, None, findings);
+    held.conclude(&report)
+}
+
+fn teardown(held: &mut Held, search: Search) -> Option<Teardown> {
+    let proc = held.proc.take().map_or_else(ProcFs::open, Ok).ok()?;
+    let mut teardown = Teardown::new(proc, held.leaf.take(), Scope::Host(Box::new(search)));
+    teardown.want_details();
+    Some(teardown)
+}
+
+/// The host of the teardown.
+struct Adopted {
+    held: Held,
+    signals: SignalFd,
+    /// Those two are watched until they tell that their process has ended, which they do once.
+    outer: Option<OwnedFd>,
+    root: Option<OwnedFd>,
+    /// For signals that are passed on.
+    leader: OwnedFd,
+    ladder: Ladder,
+    cause: Option<Cause>,
+}
+
+impl Host for Adopted {
+    fn wait(&mut self, watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Option<Event> {
+        let due = self.held.desk.as_ref().and_then(|desk| desk.due());
+        let until = due.map(|(at, _)| at.saturating_duration_since(Instant::now()));
+        let timeout = [timeout, until].into_iter().flatten().min();
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let sources = [
+            Some(self.signals.as_fd()),
+            self.outer.as_ref().map(AsFd::as_fd),
+            self.root.as_ref().map(AsFd::as_fd),
+        ];
+        let mut fds: Vec<PollFd<'_>> =
+            sources.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+        if let Some(desk) = &self.held.desk {
+            fds.extend(desk.sources());
+        }
+        let before = fds.len();
+        fds.extend(watch);
+        if poll(&mut fds, timeout.as_ref()).is_err() {
+            fds.clear();
+        }
+        let mut ready = fds.iter().take(before).map(|fd| !fd.revents().is_empty());
+        let [signals, outer, root] = sources.map(|source| source.is_some() && ready.next().unwrap_or(false));
+        let desk: Vec<bool> = ready.collect();
+        if signals && self.is_asked_to_stop() {
+            return Some(self.end(Cause::Stop, Event::StopRequested));
+        }
+        if outer {
+            self.outer = None;
+            return Some(self.end(Cause::Supervisor, Event::KillRequested));
+        }
+        // Before the end of the root: who asked for that is answered, and is its cause.
+        if let Some(event) = self.serve(&desk) {
+            return Some(event);
+        }
+        if root {
+            self.root = None;
+            return Some(Event::LeaderExited);
+        }
+        let (_, cause) = due.filter(|(at, _)| *at <= Instant::now())?;
+        Some(self.end(cause, Event::StopRequested))
+    }
+
+    fn ladder(&self) -> Ladder {
+        self.ladder
+    }
+
+    fn out_of_memory(&mut self) {
+        self.cause.get_or_insert(Cause::Oom);
+    }
+
+    /// How it ended is told to its parent, and to nobody else.
+    fn leader_ended(&mut self, _: Option<Exit>) {
+        let cause = *self.cause.get_or_insert(Cause::Exit);
+        if let Some(desk) = &self.held.desk {
+            desk.write_exited(None, cause);
+        }
+    }
+
+    fn stuck(&mut self, findings: &Findings, _: Option<Exit>) -> ControlFlow<()> {
+        self.say(Word::Unkillable);
+        self.tell(findings.clone());
+        ControlFlow::Continue(())
+    }
+}
+
+impl Adopted {
+    fn is_asked_to_stop(&self) -> bool {
+        let mut asked = false;
+        while let Ok(Some(signalled)) = self.signals.take() {
+            asked |= signalled.signal == Signal::TERM.as_raw();
+        }
+        asked
+    }
+
+    fn serve(&mut self, ready: &[bool]) -> Option<Event> {
+        if !ready.contains(&true) {
+            return None;
+        }
+        let said = self.held.desk.as_mut().map(|desk| desk.serve(ready)).unwrap_or_default();
+        let mut wanted = None;
+        for Said { client, request, .. } in said {
+            let (event, answer) = self.act(&request);
+            if let Some(desk) = &self.held.desk {
+                desk.answer(client, &answer);
+            }
+            if wanted != Some(Event::KillRequested) {
+                wanted = event.or(wanted);
+            }
+        }
+        wanted
+    }
+
+    fn act(&mut self, request: &Request) -> (Option<Event>, Answer) {
+        let refused = |reason: &str| (None, Answer::Refused(reason.to_owned()));
+        match *request {
+            Request::Stop { signal: number, spared_group, grace_ms } => {
+                if let Some(signal) = signal(number) {
+                    self.ladder.signal = signal;
+                }
+                self.ladder.spared_group = spared_group;
+                if let Some(grace) = grace_ms {
+                    self.ladder.grace = Duration::from_millis(grace);
+                }
+                let event = self.end(Cause::Stop, Event::StopRequested);
+                (Some(event), Answer::Ending(Ending::Stopping(millis(self.ladder.grace))))
+            }
+            Request::Kill => {
+                (Some(self.end(Cause::Kill, Event::KillRequested)), Answer::Ending(Ending::Killing))
+            }
+            Request::Forward(number) => {
+                let sent = signal(number).ok_or_else(|| format!("no signal {number}")).and_then(|signal| {
+                    rustix::process::pidfd_send_signal(&self.leader, signal)
+                        .map_err(|error| format!("the process cannot be signalled: {error}"))
+                });
+                (None, sent.map_or_else(Answer::Refused, |()| Answer::Done))
+            }
+            Request::Extend(ms) => {
+                if let Some(desk) = self.held.desk.as_mut().filter(|_| self.cause.is_none()) {
+                    desk.extend(ms);
+                    self.say(Word::Running);
+                }
+                (None, Answer::Done)
+            }
+            Request::OwnerGone => (None, Answer::Done),
+            Request::KillExec(number) => {
+                (None, Answer::Refused(format!("no exec {number} runs in this sandbox")))
+            }
+            Request::Exec(_) => refused("penfold did not start this sandbox and puts no command into it"),
+            Request::Attach(_) | Request::Resize(_) => refused("the sandbox has no terminal"),
+        }
+    }
+
+    fn say(&self, word: Word) {
+        if let Some(desk) = &self.held.desk {
+            desk.say(word, self.held.level, &self.held.missing);
+        }
+    }
+
+    /// The first reason stands.
+    fn end(&mut self, cause: Cause, event: Event) -> Event {
+        if self.cause.is_none() {
+            self.cause = Some(cause);
+            let polite = event == Event::StopRequested;
+            let grace_ms = polite.then(|| millis(self.ladder.grace));
+            if let Some(desk) = &mut self.held.desk {
+                desk.ends();
+                desk.happened([What::Stop { cause, grace_ms }]);
+            }
+            self.say(Word::Stopping);
+        }
+        event
+    }
+
+    fn tell(&mut self, findings: Findings) {
+        let report = self.held.report(self.cause.unwrap_or(Cause::Exit), None, None, findings);
+        let answer = Answer::Outcome(Box::new(self.held.conclude(&report)));
+        if let Some(desk) = &self.held.desk {
+            desk.tell(&answer);
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
