@@ -12,6 +12,8 @@ use rustix::termios::{OptionalActions, Termios, Winsize, tcgetattr, tcgetwinsize
 /// The keys that leave a terminal without ending anything: Ctrl-P, Ctrl-Q.
 const LEAVE: [u8; 2] = [0x10, 0x11];
 const AT_ONCE: usize = 16 * 1024;
+/// How much that is typed waits for a program that does not read. The keys that leave may be behind it.
+const MOST_WAITING: usize = 1 << 20;
 
 /// The caller's terminal in raw mode: keys go through as they are. Put back when dropped.
 pub(crate) struct Raw {
@@ -81,22 +83,26 @@ impl Pump<'_> {
     pub(crate) fn run(&self, mut resize: impl FnMut(Size)) -> io::Result<End> {
         let window = SignalFd::open(&SignalSet::of([Signal::WINCH.as_raw()]))?;
         let (stdin, stdout) = (io::stdin(), io::stdout());
+        // A program that does not read what is typed must not keep us from showing what it writes.
+        rustix::io::ioctl_fionbio(self.inside, true)?;
         let mut typed = self.typed;
+        let mut waiting = Vec::new();
         let mut buffer = vec![0_u8; AT_ONCE];
         let mut keys = Keys::default();
         loop {
-            let mut fds = vec![
-                PollFd::from_borrowed_fd(self.inside, PollFlags::IN),
-                PollFd::new(&window, PollFlags::IN),
-            ];
+            let mut flags = PollFlags::IN;
+            flags.set(PollFlags::OUT, !waiting.is_empty());
+            let mut fds =
+                vec![PollFd::from_borrowed_fd(self.inside, flags), PollFd::new(&window, PollFlags::IN)];
             fds.extend(self.over.map(|over| PollFd::from_borrowed_fd(over, PollFlags::IN)));
-            if typed {
+            let listens = typed && waiting.len() < MOST_WAITING;
+            if listens {
                 fds.push(PollFd::new(&stdin, PollFlags::IN));
             }
             rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
-            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            let is_ready = |index: usize| ready.get(index).copied().unwrap_or(false);
-            if is_ready(0) {
+            let ready: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
+            let is_ready = |index: usize| ready.get(index).is_some_and(|flags| !flags.is_empty());
+            if ready.first().is_some_and(|flags| flags.intersects(!PollFlags::OUT)) {
                 match rustix::io::read(self.inside, &mut buffer) {
                     Ok(length @ 1..) => write_all(stdout.as_fd(), buffer.get(..length).unwrap_or_default())?,
                     Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
@@ -110,12 +116,13 @@ impl Pump<'_> {
                 while let Ok(Some(_)) = window.take() {}
                 resize(size());
             }
-            if typed && is_ready(ready.len() - 1) {
+            if listens && is_ready(ready.len() - 1) {
                 match rustix::io::read(&stdin, &mut buffer) {
                     Ok(length @ 1..) => {
                         let (keys, left) = keys.pass(buffer.get(..length).unwrap_or_default(), self.leave);
-                        write_all(self.inside, &keys)?;
+                        waiting.extend(keys);
                         if left {
+                            self.type_in(&mut waiting);
                             return Ok(End::Left);
                         }
                     }
@@ -123,6 +130,16 @@ impl Pump<'_> {
                     Ok(_) | Err(_) => typed = false,
                 }
             }
+            self.type_in(&mut waiting);
+        }
+    }
+
+    /// Passes on what was typed, as far as there is room. That the other side is gone is seen by reading.
+    fn type_in(&self, waiting: &mut Vec<u8>) {
+        if !waiting.is_empty()
+            && let Ok(length) = rustix::io::write(self.inside, waiting)
+        {
+            waiting.drain(..length);
         }
     }
 }

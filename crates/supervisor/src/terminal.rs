@@ -1,23 +1,28 @@
 //! The terminal of a detached sandbox, and those who sit at it.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType};
 use rustix::pty::OpenptFlags;
 
 use crate::wire::Size;
 
 /// How much is read at once, and how much typed text waits for a program that does not read.
 const AT_ONCE: usize = 4096;
+/// How often that is done before others have their turn: a program may write without end.
+const TURNS: usize = 16;
+/// How many may sit at it.
+const SEATS: usize = 64;
 
 /// A pseudo-terminal, pty(7), on the side that shows and types.
 pub(crate) struct Terminal {
     master: OwnedFd,
-    /// Some program has it open, as far as is known.
-    open: bool,
+    /// Keeps it in being while no program has it open: one that has it as its terminal may open it again.
+    _slave: OwnedFd,
     viewers: Vec<Viewer>,
 }
 
@@ -25,6 +30,10 @@ pub(crate) struct Terminal {
 struct Viewer {
     stream: OwnedFd,
     typed: Vec<u8>,
+    /// It types nothing more.
+    silent: bool,
+    /// How many bytes it was not shown, because it did not look.
+    missed: usize,
 }
 
 impl Terminal {
@@ -32,7 +41,7 @@ impl Terminal {
     pub(crate) fn open() -> io::Result<(Terminal, OwnedFd)> {
         let (master, slave) = open()?;
         rustix::io::ioctl_fionbio(&master, true)?;
-        let terminal = Terminal { master, open: true, viewers: Vec::new() };
+        let terminal = Terminal { master, _slave: slave.try_clone()?, viewers: Vec::new() };
         terminal.resize(Size { rows: 24, columns: 80 })?;
         Ok((terminal, slave))
     }
@@ -46,61 +55,97 @@ impl Terminal {
 
     /// Seats somebody.
     pub(crate) fn seat(&mut self, stream: OwnedFd, size: Size) -> io::Result<()> {
+        // A file of another kind could make this process wait, or be always ready.
+        let local = rustix::net::sockopt::socket_domain(&stream)? == AddressFamily::UNIX;
+        if !local || rustix::net::sockopt::socket_type(&stream)? != SocketType::STREAM {
+            return Err(io::Error::other("what came with it is no stream socket"));
+        }
+        if self.viewers.len() >= SEATS {
+            return Err(io::Error::other("too many sit at it"));
+        }
         rustix::io::ioctl_fionbio(&stream, true)?;
         self.resize(size)?;
-        self.viewers.push(Viewer { stream, typed: Vec::new() });
+        self.viewers.push(Viewer { stream, typed: Vec::new(), silent: false, missed: 0 });
         Ok(())
     }
 
     /// What to poll: the terminal, then those who sit at it.
     pub(crate) fn sources(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let waits = self.viewers.iter().any(|viewer| !viewer.typed.is_empty());
-        let mut flags = PollFlags::empty();
-        flags.set(PollFlags::IN, self.open);
-        flags.set(PollFlags::OUT, waits);
-        let master = (self.open || waits).then(|| PollFd::new(&self.master, flags));
+        let mut flags = PollFlags::IN;
+        flags.set(PollFlags::OUT, self.viewers.iter().any(|viewer| !viewer.typed.is_empty()));
         let viewers = self.viewers.iter().map(|viewer| {
-            let flags = if viewer.typed.is_empty() { PollFlags::IN } else { PollFlags::empty() };
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::IN, viewer.typed.is_empty() && !viewer.silent);
+            flags.set(PollFlags::OUT, viewer.missed > 0);
             PollFd::new(&viewer.stream, flags)
         });
-        master.into_iter().chain(viewers)
+        std::iter::once(PollFd::new(&self.master, flags)).chain(viewers)
     }
 
-    /// Shows and types what there is; `keep` gets what is shown. True if there was anything.
+    /// Shows and types what there is, within reason; `keep` gets what is shown. True if anything was shown.
     pub(crate) fn serve(&mut self, mut keep: impl FnMut(&[u8])) -> bool {
-        let mut moved = false;
         let mut buffer = [0_u8; AT_ONCE];
-        while self.open {
-            match rustix::io::read(&self.master, &mut buffer) {
-                Ok(length @ 1..) => {
-                    let shown = buffer.get(..length).unwrap_or_default();
-                    keep(shown);
-                    self.show(shown);
-                    moved = true;
-                }
-                Err(Errno::AGAIN | Errno::INTR) => break,
-                // EIO: nobody has the other side open any more.
-                Ok(_) | Err(_) => self.open = false,
-            }
+        let mut any = false;
+        for _ in 0..TURNS {
+            // EAGAIN: nothing more for now.
+            let Ok(length @ 1..) = rustix::io::read(&self.master, &mut buffer) else { break };
+            let shown = buffer.get(..length).unwrap_or_default();
+            keep(shown);
+            self.viewers.retain_mut(|viewer| viewer.show(shown));
+            any = true;
         }
         for viewer in &mut self.viewers {
-            if viewer.typed.is_empty()
-                && let Ok(length @ 1..) = rustix::io::read(&viewer.stream, &mut buffer)
-            {
-                viewer.typed.extend_from_slice(buffer.get(..length).unwrap_or_default());
-            }
+            viewer.look_again();
+            viewer.listen(&mut buffer);
             if let Ok(length) = rustix::io::write(&self.master, &viewer.typed) {
-                moved |= length > 0;
                 viewer.typed.drain(..length);
             }
         }
-        self.viewers.retain(|viewer| !has_left(viewer));
-        moved
+        self.viewers.retain(|viewer| !viewer.has_left());
+        any
+    }
+}
+
+impl Viewer {
+    /// Shows it what there is room for. Who does not look holds up nobody and misses the rest. False if it is gone.
+    fn show(&mut self, shown: &[u8]) -> bool {
+        if self.missed > 0 {
+            self.missed += shown.len();
+            return true;
+        }
+        match rustix::io::write(&self.stream, shown) {
+            Ok(length) => self.missed = shown.len().saturating_sub(length),
+            Err(Errno::AGAIN | Errno::INTR) => self.missed = shown.len(),
+            Err(_) => return false,
+        }
+        true
     }
 
-    /// Who does not look for so long that there is no room for more loses the seat, and holds up nobody.
-    fn show(&mut self, shown: &[u8]) {
-        self.viewers.retain(|viewer| rustix::io::write(&viewer.stream, shown) == Ok(shown.len()));
+    /// Tells it how much it has missed, once there is room.
+    fn look_again(&mut self) {
+        if self.missed > 0 {
+            let note = format!("\r\n[penfold: {} bytes not shown]\r\n", self.missed);
+            if rustix::io::write(&self.stream, note.as_bytes()) == Ok(note.len()) {
+                self.missed = 0;
+            }
+        }
+    }
+
+    fn listen(&mut self, buffer: &mut [u8]) {
+        if !self.typed.is_empty() || self.silent {
+            return;
+        }
+        match rustix::io::read(&self.stream, &mut *buffer) {
+            Ok(0) => self.silent = true,
+            Ok(length) => self.typed.extend_from_slice(buffer.get(..length).unwrap_or_default()),
+            Err(_) => {}
+        }
+    }
+
+    fn has_left(&self) -> bool {
+        let mut fds = [PollFd::new(&self.stream, PollFlags::empty())];
+        let now = rustix::event::Timespec::default();
+        matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(1..))
     }
 }
 
@@ -115,10 +160,4 @@ pub fn open() -> io::Result<(OwnedFd, OwnedFd)> {
     let name = rustix::pty::ptsname(&master, Vec::new())?;
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
     Ok((master, rustix::fs::open(name, flags, Mode::empty())?))
-}
-
-fn has_left(viewer: &Viewer) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(viewer.stream.as_fd(), PollFlags::empty())];
-    let now = rustix::event::Timespec::default();
-    matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(1..))
 }
