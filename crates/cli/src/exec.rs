@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use penfold_sandbox::control::Client;
+use penfold_sandbox::record::shortened;
 use penfold_sandbox::wire::{self, Answer, Request};
 use penfold_sandbox::{ExecSpec, Outcome, record};
 use penfold_supervisor::{Front, FrontError};
@@ -36,7 +37,7 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     let spec = describe(args).map_err(|error| refused(&error))?;
     let (stdio, terminal) = stdio(args).map_err(|error| refused(&error))?;
     let command = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let request = Request::Exec(wire::Exec { command, detached: args.detach });
+    let request = Request::Exec(wire::Exec { command: shortened(command), detached: args.detach });
     let [input, out, error] = &stdio;
     let fds = [spec.as_fd(), input.as_fd(), out.as_fd(), error.as_fd()];
     let answer = client.request_with(&request, &fds, ANSWER).map_err(|error| refused(&error))?;
@@ -67,7 +68,8 @@ pub(crate) fn connect(global: &Global, word: &str) -> Result<Client, Failure> {
     let id = known.id.clone();
     let refused = |reason: &str| Failure::new(exit_codes::NOT_STARTED, format!("{id} {reason}"));
     let Some(files) = &known.record else { return Err(refused("has no record any more")) };
-    if files.has_ended() {
+    // A report beside a lock that is held was written by somebody else.
+    if files.has_ended() && !files.is_looked_after().unwrap_or(true) {
         return Err(refused("has ended").hint(format!("`penfold report {id}` says how")));
     }
     Client::connect(files, ANSWER).map_err(|error| {

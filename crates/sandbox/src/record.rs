@@ -361,3 +361,19 @@ pub(crate) fn open_private(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, S
     let user = rustix::process::geteuid().as_raw();
     if owner == user { Ok(dir) } else { Err(StateError::Stranger { path: path.to_owned(), owner, user }) }
 }
+
+/// What a record keeps of a command line: enough to know it by, and no more than is read again.
+pub fn shortened(mut words: Vec<String>) -> Vec<String> {
+    let mut left = RECORDED;
+    words.retain_mut(|word| {
+        let end = (0..=left.min(word.len())).rev().find(|&index| word.is_char_boundary(index)).unwrap_or(0);
+        let kept = left > 0;
+        word.truncate(end);
+        left = left.saturating_sub(end + 1);
+        kept
+    });
+    words
+}
+
+/// How many bytes of a command line a record keeps.
+const RECORDED: usize = 4096;

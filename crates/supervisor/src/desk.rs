@@ -17,6 +17,7 @@ use penfold_sys::launch::{Apart, Program};
 use penfold_teardown::{Cause, Level, Resource};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 
@@ -59,8 +60,12 @@ pub(crate) struct Desk {
     remove: bool,
     /// The command has run: there is something to tell of.
     ran: bool,
-    /// It was told how the command ended.
-    told: Cell<bool>,
+    /// How the command ended, once it was told.
+    told: Cell<Option<Exited>>,
+    /// A process of ours before this one may have told it.
+    believes: bool,
+    /// Somebody else has told it.
+    tampered: Cell<bool>,
     journal: Journal,
     /// The commands that were put into the sandbox.
     pub(crate) execs: Execs,
@@ -69,6 +74,8 @@ pub(crate) struct Desk {
 struct Client {
     number: u64,
     socket: OwnedFd,
+    /// It has asked for something.
+    spoke: bool,
 }
 
 /// What a client said.
@@ -124,7 +131,9 @@ impl Desk {
             kept: Rc::new(Cell::new(false)),
             remove: detach.remove,
             ran: false,
-            told: Cell::new(false),
+            told: Cell::new(None),
+            believes: false,
+            tampered: Cell::new(false),
             execs: Execs::default(),
         })
     }
@@ -158,17 +167,18 @@ impl Desk {
     pub(crate) fn inherit(&mut self) {
         self.log = Writer::reopen(self.files.dir(), self.log_limit).ok();
         self.active = Instant::now();
+        self.believes = true;
         self.has_run();
+    }
+
+    /// Whether `exit.json`, if there is one, is the word of the supervisor before this one.
+    pub(crate) fn believe_exit(&mut self, believes: bool) {
+        self.believes = believes;
     }
 
     /// The commands that were put into the sandbox, as the other process has written it down.
     pub(crate) fn written_execs(&self) -> Vec<penfold_sandbox::state::Exec> {
         self.files.state().ok().flatten().map(|state| state.execs).unwrap_or_default()
-    }
-
-    /// Whether it is written already how the command ended, or that cannot be told.
-    pub(crate) fn has_exited(&self) -> bool {
-        !matches!(self.files.exited(), Ok(None))
     }
 
     /// Names the processes that look after the sandbox, and the first one in it.
@@ -257,13 +267,13 @@ impl Desk {
         log.drain(*stream, pipe.as_fd()).map_or(true, |drained| drained.state == PipeState::End)
     }
 
-    fn serve_terminal(&mut self) {
-        let (Some(terminal), log) = (&mut self.terminal, &mut self.log) else { return };
+    fn serve_terminal(&mut self) -> bool {
+        let (Some(terminal), log) = (&mut self.terminal, &mut self.log) else { return false };
         terminal.serve(|shown| {
             if let Some(log) = log.as_mut() {
                 log.append(Stream::Stdout, shown);
             }
-        });
+        })
     }
 
     /// Does what is asked of the terminal.
@@ -280,8 +290,9 @@ impl Desk {
     }
 
     fn hear(&mut self, index: usize, said: &mut Vec<Said>) {
-        let Some(client) = self.clients.get(index) else { return };
+        let Some(client) = self.clients.get_mut(index) else { return };
         let number = client.number;
+        client.spoke = true;
         match wire::receive_with(&client.socket) {
             Ok((Received::Message(request), fds)) => said.push(Said { client: number, request, fds }),
             Ok((Received::Nothing, _)) => {
@@ -296,15 +307,26 @@ impl Desk {
 
     fn let_in(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        while let Ok(socket) = rustix::net::accept_with(&self.listener, flags) {
-            if self.clients.len() >= CLIENTS || !is_ours(socket.as_fd()) {
+        loop {
+            let socket = match rustix::net::accept_with(&self.listener, flags) {
+                Ok(socket) => socket,
+                Err(Errno::MFILE | Errno::NFILE) if self.turn_out() => continue,
+                Err(_) => return,
+            };
+            if !is_ours(socket.as_fd()) || (self.clients.len() >= CLIENTS && !self.turn_out()) {
                 continue;
             }
             let number = self.next;
             self.next += 1;
-            self.clients.push(Client { number, socket });
+            self.clients.push(Client { number, socket, spoke: false });
             self.answer(number, &Answer::Hello { protocol: PROTOCOL, id: self.id.clone() });
         }
+    }
+
+    /// Makes room for a client that may have something to say: who only watches comes again. False if there is none.
+    fn turn_out(&mut self) -> bool {
+        let silent = self.clients.iter().position(|client| !client.spoke);
+        silent.map(|index| self.clients.remove(index)).is_some()
     }
 
     /// Answers one client. One that does not listen misses it.
@@ -327,13 +349,33 @@ impl Desk {
         }
     }
 
-    /// Writes down how the command ended, as soon as that is known. What is written already stands.
+    /// Writes down how the command ended, as soon as that is known. What one of ours has written stands.
     pub(crate) fn write_exited(&self, exit: Option<Status>, cause: Cause) {
-        let exited = Exited { schema: SCHEMA, exit, cause, at_ms: now_ms() };
-        // Where the record is gone already, nobody else tells of it either.
-        if self.files.write_exited(&exited).unwrap_or(true) && !self.told.replace(true) {
-            self.happened([What::from(&exited)]);
+        if self.told.get().is_some() {
+            return;
         }
+        let exited = Exited { schema: SCHEMA, exit, cause, at_ms: now_ms() };
+        if matches!(self.files.write_exited(&exited), Ok(false)) {
+            if self.believes {
+                return;
+            }
+            let _ = self.files.replace_exited(&exited);
+            self.tampered.set(true);
+        }
+        // Where the record is gone already, nobody else tells of it either.
+        self.told.set(Some(exited));
+        self.happened([What::from(&exited)]);
+    }
+
+    /// How the command ended, by our own word if we gave it: a member may have written another.
+    fn truth(&self) -> Option<Exited> {
+        let written = self.files.exited();
+        let Some(told) = self.told.get() else { return written.ok().flatten() };
+        if !matches!(written, Ok(Some(written)) if written == told) {
+            self.tampered.set(self.tampered.get() || !matches!(written, Ok(None)));
+            let _ = self.files.replace_exited(&told);
+        }
+        Some(told)
     }
 
     /// Tells those who follow the events; of a command that never ran there is nothing to tell.
@@ -351,7 +393,8 @@ impl Desk {
                 }
             }
         }
-        self.serve_terminal();
+        // As much as a terminal holds, and not more from who writes to it from outside.
+        let _ = (0..CLIENTS).take_while(|_| self.serve_terminal()).count();
         if !report.findings.verified {
             return;
         }
@@ -359,7 +402,12 @@ impl Desk {
         // Before the report: who waits for the end finds all that led to it.
         self.happened(report.findings.steps.iter().map(What::from));
         let exited = Exited { schema: SCHEMA, exit: report.exit, cause: report.cause, at_ms: now_ms() };
-        let _ = self.files.write_end(&exited, report);
+        let exited = self.truth().unwrap_or(exited);
+        let mut report = report.clone();
+        if self.tampered.get() {
+            report.missing.push("a record that is whole: somebody else had written `exit.json`".to_owned());
+        }
+        let _ = self.files.write_end(&exited, &report);
         let _ = rustix::fs::unlinkat(self.files.dir(), SOCKET, rustix::fs::AtFlags::empty());
     }
 }

@@ -4,6 +4,7 @@
 //! It is a child of the supervisor, a subreaper, and ends its command's tree and nothing else. When the sandbox ends, it
 //! ends with all that are in it.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,23 +14,30 @@ use std::time::{Duration, Instant};
 use penfold_cgroup::{Leaf, Place};
 use penfold_process::{Pid, ProcFs};
 use penfold_sandbox::events::What;
+use penfold_sandbox::record::shortened;
 use penfold_sandbox::state::{self, now_ms};
 use penfold_sandbox::{Contain, ExecSpec, OwnerExit, Spec};
+use penfold_sys::child;
 use penfold_sys::launch::Apart;
-use penfold_sys::signal::{self, SignalSet};
+use penfold_sys::signal::{self, SignalFd, SignalSet};
 use penfold_sys::{Forked, fork};
-use penfold_teardown::Level;
-use rustix::process::{PidfdFlags, Signal, pidfd_open};
+use penfold_teardown::{Ended, Level};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::SealFlags;
+use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open};
 use rustix::thread::ThreadNameSpaceType;
 
-use crate::environment::{self, Inherited};
+use crate::environment::{self, CHILD, Inherited};
 use crate::held::Held;
 use crate::inner::{self, NAME};
 use crate::start::Setup;
 use crate::wire::{self, Answer, Exec};
 
-/// A larger description of a command is refused.
-const LARGEST: u64 = 4 << 20;
+/// A larger description of a command is refused. The kernel takes no more than 6 MiB of arguments and environment, of
+/// which each byte is up to four here.
+const LARGEST: u64 = 32 << 20;
+/// A larger number of an exec is none of ours.
+const MOST: u32 = 1 << 30;
 
 /// The commands that were put into a sandbox.
 #[derive(Default)]
@@ -39,6 +47,8 @@ pub(crate) struct Execs {
     count: u32,
     /// The processes that looked after them.
     pids: Vec<i32>,
+    /// Their members when the sandbox was ended.
+    members: HashSet<i32>,
 }
 
 struct Running {
@@ -63,9 +73,44 @@ impl Execs {
         self.running.iter().map(|running| running.state.clone()).collect()
     }
 
-    /// Whether a process of this number looked after one of them.
-    pub(crate) fn were(&self, pid: i32) -> bool {
-        self.pids.contains(&pid)
+    /// Notes who belongs to them, before the end of the sandbox, or of its supervisor, makes orphans of all.
+    pub(crate) fn note_members(&mut self) {
+        if self.running.is_empty() {
+            return;
+        }
+        let Ok(mut proc) = ProcFs::open() else { return };
+        let mut open: Vec<Pid> = self.running.iter().map(|running| running.state.keeper.pid).collect();
+        for leaf in self.running.iter().filter_map(|running| running.leaf.as_deref()) {
+            if let Ok(Some(leaf)) = Leaf::open(leaf) {
+                let _ = leaf.processes(&mut open);
+            }
+        }
+        while let Some(pid) = open.pop() {
+            if self.members.insert(pid.as_raw_nonzero().get()) {
+                let _ = proc.children(pid, &mut open);
+            }
+        }
+    }
+
+    /// Those who looked after them are ours and no members, and nobody whom they looked after was a stray.
+    pub(crate) fn vouch(&self, ended: &mut Vec<Ended>) {
+        ended.retain(|ended| !self.pids.contains(&ended.pid));
+        for ended in ended.iter_mut().filter(|ended| self.members.contains(&ended.pid)) {
+            (ended.stray, ended.why, ended.command) = (false, None, None);
+        }
+    }
+
+    /// The next number, and the leaf that goes with it below that of the sandbox. A supervisor before this one may have
+    /// used some.
+    fn number(&mut self, sandbox: Option<&Path>) -> (u32, Option<PathBuf>) {
+        loop {
+            self.count = self.count.saturating_add(1);
+            let leaf = sandbox.map(|path| path.join(format!("exec-{}", self.count)));
+            let taken = leaf.as_deref().is_some_and(|leaf| leaf.symlink_metadata().is_ok());
+            if !taken || self.count > MOST {
+                return (self.count, leaf);
+            }
+        }
     }
 
     /// Ends one politely. False if there is none of this number.
@@ -80,8 +125,8 @@ impl Execs {
     /// is not in there ends with the sandbox.
     pub(crate) fn bury(&mut self) {
         self.running.retain(|running| {
-            let mut fds = [rustix::event::PollFd::new(&running.pidfd, rustix::event::PollFlags::IN)];
-            let over = rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())) != Ok(0);
+            let mut fds = [PollFd::new(&running.pidfd, PollFlags::IN)];
+            let over = poll(&mut fds, Some(&rustix::event::Timespec::default())) != Ok(0);
             if over && let Some(Ok(Some(leaf))) = running.leaf.as_deref().map(Leaf::open) {
                 let _ = leaf.kill();
             }
@@ -105,12 +150,11 @@ pub(crate) fn begin(
     let Ok([spec, input, output, error]) = <[OwnedFd; 4]>::try_from(fds) else {
         return Err("an exec needs its description and three standard descriptors".to_owned());
     };
-    let sandbox = held.leaf_path.clone().filter(|_| held.level != Level::Subreaper);
+    let sandbox = leaf_of(held);
     let desk = held.desk.as_mut().ok_or("it runs in the foreground")?;
     let socket = desk.part_with(client).ok_or("who asked for it is gone")?;
-    desk.execs.count += 1;
-    let number = desk.execs.count;
-    let leaf = sandbox.map(|path| path.join(format!("exec-{number}")));
+    let (number, leaf) = desk.execs.number(sandbox.as_deref());
+    let command = shortened(exec.command);
     let wanted = Wanted { spec, stdio: [input, output, error], socket, leaf: leaf.clone(), init };
     match fork() {
         Ok(Forked::Child) => look_after(held, wanted),
@@ -118,10 +162,9 @@ pub(crate) fn begin(
             let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| error.to_string())?;
             let stat = ProcFs::open().and_then(|mut proc| proc.stat(pid)).ok().flatten();
             desk.execs.pids.push(pid.as_raw_nonzero().get());
-            desk.happened([What::Exec { number, command: exec.command.clone() }]);
+            desk.happened([What::Exec { number, command: command.clone() }]);
             if let Some(stat) = stat {
-                let state =
-                    state::Exec { number, command: exec.command, keeper: stat.id(), started_at_ms: now_ms() };
+                let state = state::Exec { number, command, keeper: stat.id(), started_at_ms: now_ms() };
                 desk.execs.running.push(Running { state, pidfd, leaf });
             }
             Ok(())
@@ -131,6 +174,33 @@ pub(crate) fn begin(
             Ok(())
         }
     }
+}
+
+/// Takes on what a supervisor that was killed had put into the sandbox. What it wrote down is believed of our own
+/// children only.
+pub(crate) fn recall(held: &mut Held) {
+    let sandbox = leaf_of(held);
+    let (Some(desk), Ok(mut proc)) = (&mut held.desk, ProcFs::open()) else { return };
+    for state in desk.written_execs().into_iter().filter(|state| state.number < MOST) {
+        let pid = state.keeper.pid;
+        // In this order: an unreaped child of ours keeps its number.
+        let stat = proc.stat(pid).ok().flatten();
+        if stat.is_none_or(|stat| stat.id() != state.keeper || stat.parent != Some(getpid())) {
+            continue;
+        }
+        if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) {
+            let leaf = sandbox.as_ref().map(|path| path.join(format!("exec-{}", state.number)));
+            desk.execs.count = desk.execs.count.max(state.number);
+            desk.execs.pids.push(pid.as_raw_nonzero().get());
+            desk.execs.running.push(Running { state, pidfd, leaf });
+        }
+    }
+    desk.execs.note_members();
+}
+
+/// The leaf of the sandbox, if those of its execs are made below it.
+fn leaf_of(held: &Held) -> Option<PathBuf> {
+    held.leaf_path.clone().filter(|_| held.level != Level::Subreaper)
 }
 
 struct Wanted {
@@ -184,11 +254,63 @@ fn prepare(sandbox: &Held, wanted: Wanted) -> Result<Held, String> {
         began: Instant::now(),
     };
     // Before the process changes the namespace that it sees.
-    let held = Held::for_exec(setup, leaf, level)?;
+    let mut held = Held::for_exec(setup, leaf, level)?;
     if let Some(init) = wanted.init {
-        enter(init).map_err(|error| format!("cannot enter the pid namespace: {error}"))?;
+        go_inside(&mut held, init)?;
     }
     Ok(held)
+}
+
+/// Enters the namespaces of our init, so that what is started from now on is born there.
+///
+/// Without a leaf a process inside looks after the command, and this one only stands for it: orphans come to a subreaper
+/// that is inside, never to one that is not (`find_new_reaper` of the kernel).
+fn go_inside(held: &mut Held, init: Pid) -> Result<(), String> {
+    let refused = |error: &dyn std::fmt::Display| format!("cannot enter the pid namespace: {error}");
+    let init = pidfd_open(init, PidfdFlags::empty()).map_err(|error| refused(&error))?;
+    let enter = |spaces| {
+        rustix::thread::move_into_thread_name_spaces(init.as_fd(), spaces).map_err(|error| refused(&error))
+    };
+    let mut spaces = ThreadNameSpaceType::PROCESS_ID;
+    if !rustix::process::geteuid().is_root() {
+        spaces |= ThreadNameSpaceType::USER;
+    }
+    if held.leaf.is_some() {
+        return enter(spaces | ThreadNameSpaceType::MOUNT);
+    }
+    enter(spaces)?;
+    match fork() {
+        Ok(Forked::Child) => {
+            // Not before: in a /proc of the namespace who is outside does not find itself.
+            enter(ThreadNameSpaceType::MOUNT)?;
+            let own = std::fs::read_link("/proc/self").ok();
+            if own.is_none_or(|own| own.as_os_str() != getpid().as_raw_nonzero().to_string().as_str()) {
+                return Err("the pid namespace has no /proc of its own".to_owned());
+            }
+            held.proc = Some(ProcFs::open().map_err(|error| format!("cannot read /proc: {error}"))?);
+            Ok(())
+        }
+        Ok(Forked::Parent(pid)) => stand_for(pid),
+        Err(error) => Err(format!("cannot fork: {error}")),
+    }
+}
+
+/// Passes a wish to end on, and exits with who looks after the command.
+fn stand_for(pid: Pid) -> ! {
+    let _ = penfold_sys::descriptors::keep_only(&[]);
+    let signals = SignalFd::open(&SignalSet::of([CHILD, Signal::TERM.as_raw()]));
+    while let Ok(None) = child::reap(pid) {
+        let Ok(signals) = &signals else { break };
+        let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], None);
+        while let Ok(Some(signalled)) = signals.take() {
+            if signalled.signal == Signal::TERM.as_raw()
+                && let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
+            {
+                let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::TERM);
+            }
+        }
+    }
+    penfold_sys::fork::exit_now(0)
 }
 
 fn make_leaf(path: &Path) -> Result<Leaf, String> {
@@ -199,7 +321,10 @@ fn make_leaf(path: &Path) -> Result<Leaf, String> {
 
 /// A description in memory that nobody can change or make us wait for.
 fn read(spec: OwnedFd) -> io::Result<ExecSpec> {
-    rustix::fs::fcntl_get_seals(&spec)?;
+    let sealed = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK;
+    if !rustix::fs::fcntl_get_seals(&spec)?.contains(sealed) {
+        return Err(io::Error::other("it is not sealed"));
+    }
     rustix::fs::seek(&spec, rustix::fs::SeekFrom::Start(0))?;
     let mut text = Vec::new();
     File::from(spec).take(LARGEST).read_to_end(&mut text)?;
@@ -231,14 +356,4 @@ fn of_sandbox(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Stri
         report: None,
         detach: None,
     })
-}
-
-/// Lets what this process starts from now on be born in the namespaces of our init.
-fn enter(init: Pid) -> io::Result<()> {
-    let pidfd = pidfd_open(init, PidfdFlags::empty())?;
-    let mut spaces = ThreadNameSpaceType::PROCESS_ID | ThreadNameSpaceType::MOUNT;
-    if !rustix::process::geteuid().is_root() {
-        spaces |= ThreadNameSpaceType::USER;
-    }
-    Ok(rustix::thread::move_into_thread_name_spaces(pidfd.as_fd(), spaces)?)
 }

@@ -9,7 +9,7 @@ use penfold_cgroup::{Leaf, NoPlace, Place};
 use penfold_process::{Pid, ProcFs};
 use penfold_sandbox::events::What;
 use penfold_sandbox::names::{self, NameError};
-use penfold_sandbox::record::SCHEMA;
+use penfold_sandbox::record::{SCHEMA, shortened};
 use penfold_sandbox::state::Word;
 use penfold_sandbox::{Contain, Detach, Detached, Intent, Nested, Registry, Scratch};
 use penfold_teardown::lifecycle::Phase;
@@ -110,6 +110,18 @@ impl Held {
         self.note(pid, RUNS);
     }
 
+    /// Writes down that the supervisor tells how the command ended: who else does so lies.
+    pub(crate) fn note_exited(&self) {
+        if let Some((pid, _)) = self.noted_leader() {
+            self.note(pid, RUNS | EXITED);
+        }
+    }
+
+    /// Whether the supervisor has told how the command ended.
+    pub(crate) fn noted_exited(&self) -> bool {
+        self.noted().is_some_and(|number| number & EXITED != 0)
+    }
+
     fn note(&self, pid: Pid, mark: u64) {
         let mut before = [0_u8; 8];
         let _ = rustix::io::read(&self.leader, &mut before);
@@ -119,13 +131,17 @@ impl Held {
 
     /// The leader, if the supervisor came far enough to write it down, and whether it ran its program.
     pub(crate) fn noted_leader(&self) -> Option<(Pid, bool)> {
+        let number = self.noted()?;
+        let pid = Pid::from_raw(i32::try_from(number & !(RUNS | EXITED)).ok()?)?;
+        Some((pid, number & RUNS != 0))
+    }
+
+    fn noted(&self) -> Option<u64> {
         let mut number = [0_u8; 8];
         rustix::io::read(&self.leader, &mut number).ok()?;
         // Reading it has emptied it.
         let _ = rustix::io::write(&self.leader, &number);
-        let number = u64::from_ne_bytes(number);
-        let pid = Pid::from_raw(i32::try_from(number & !RUNS).ok()?)?;
-        Some((pid, number & RUNS != 0))
+        Some(u64::from_ne_bytes(number))
     }
 
     /// Writes down for others who leads and who looks after the sandbox.
@@ -162,8 +178,11 @@ impl Held {
         cause: Cause,
         exit: Option<Status>,
         failure: Option<StartFailure>,
-        findings: Findings,
+        mut findings: Findings,
     ) -> Report {
+        if let Some(desk) = &self.desk {
+            desk.execs.vouch(&mut findings.ended);
+        }
         Report {
             level: self.level,
             cause,
@@ -202,6 +221,8 @@ impl Held {
 
 /// The mark of a leader that runs its program.
 const RUNS: u64 = 1 << 32;
+/// The mark of one of whose end the supervisor tells.
+const EXITED: u64 = 1 << 33;
 
 /// What [`Held::prepare`] makes besides the resources.
 struct Made {
@@ -399,22 +420,6 @@ fn blank(setup: &Setup, findings: Findings) -> Report {
 fn words(setup: &Setup) -> Vec<String> {
     setup.spec.command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
 }
-
-/// What a record keeps of a command line: enough to know it by, and no more than is read again.
-fn shortened(mut words: Vec<String>) -> Vec<String> {
-    let mut left = RECORDED;
-    words.retain_mut(|word| {
-        let end = (0..=left.min(word.len())).rev().find(|&index| word.is_char_boundary(index)).unwrap_or(0);
-        let kept = left > 0;
-        word.truncate(end);
-        left = left.saturating_sub(end + 1);
-        kept
-    });
-    words
-}
-
-/// How many bytes of a command line a record keeps.
-const RECORDED: usize = 4096;
 
 fn millis_since_1970(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

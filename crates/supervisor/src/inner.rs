@@ -109,8 +109,12 @@ pub(crate) fn carry_on(mut held: Held) -> Held {
     let ours = held.proc.as_mut().is_some_and(|proc| {
         proc.stat(pid).is_ok_and(|stat| stat.is_some_and(|stat| stat.parent == Some(getpid())))
     });
-    let Some(desk) = held.desk.as_mut().filter(|desk| ours && !desk.has_exited()) else { return held };
+    // `exit.json` alone would be anybody's word.
+    let exited = held.noted_exited();
+    let Some(desk) = held.desk.as_mut().filter(|_| ours && !exited) else { return held };
     desk.inherit();
+    desk.believe_exit(false);
+    exec::recall(&mut held);
     let signals = SignalFd::open(&SignalSet::of([CHILD, Signal::TERM.as_raw()]));
     let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
     let (Ok(signals), Ok(pidfd)) = (signals, pidfd) else { return held };
@@ -284,7 +288,11 @@ impl Host for Inner {
     fn leader_ended(&mut self, exit: Option<Exit>) {
         let signalled = matches!(self.status.or(exit.map(Status::from)), Some(Status::Signal(_)));
         let cause = *self.cause.get_or_insert(if signalled { Cause::Signal } else { Cause::Exit });
+        if let Some(desk) = &mut self.held.desk {
+            desk.execs.note_members();
+        }
         if let (Some(desk), None) = (&self.held.desk, &self.failure) {
+            self.held.note_exited();
             desk.write_exited(self.status.or(exit.map(Status::from)), cause);
         }
     }
@@ -554,6 +562,7 @@ impl Inner {
             let ending = if event == Event::StopRequested { self.stopping() } else { Ending::Killing };
             let _ = wire::send(&self.held.setup.channel, &Answer::Ending(ending));
             if let Some(desk) = &mut self.held.desk {
+                desk.execs.note_members();
                 desk.ends();
                 let grace_ms = match ending {
                     Ending::Stopping(grace) => Some(grace),
@@ -567,11 +576,7 @@ impl Inner {
         event
     }
 
-    fn tell(&mut self, reaped: Option<Status>, mut findings: Findings) {
-        if let Some(desk) = &self.held.desk {
-            // They are ours, and no members.
-            findings.ended.retain(|ended| !desk.execs.were(ended.pid));
-        }
+    fn tell(&mut self, reaped: Option<Status>, findings: Findings) {
         let exit = self.status.or(reaped).filter(|_| self.failure.is_none());
         let cause = match self.failure {
             Some(_) => Cause::StartFailed,

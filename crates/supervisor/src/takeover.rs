@@ -12,6 +12,7 @@ use penfold_teardown::{Cause, Findings, Host, Ladder, Leader, Level, Scope, Tear
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::environment::CHILD;
+use crate::exec;
 use crate::held::Held;
 use crate::outcome::{Outcome, Status};
 
@@ -31,9 +32,12 @@ pub(crate) fn take_over(mut held: Held, stay: bool, mut tell: impl FnMut(&Outcom
         Some((pid, _)) => teardown.lead_by(Leader { pid, session: held.session_of(pid) }),
         None => {}
     }
+    let exited = held.noted_exited();
     if let (Some(desk), Some((_, true))) = (&mut held.desk, noted) {
         desk.inherit();
+        desk.believe_exit(exited);
         desk.happened([What::Stop { cause: Cause::Supervisor, grace_ms: None }]);
+        exec::recall(&mut held);
     }
     if held.setup.spec.report.is_some() || held.desk.is_some() {
         teardown.want_details();

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Pid;
 
+use super::holders::Locks;
 use super::timespec;
 use crate::files::Files;
 use crate::wire::{self, Answer, Received, Request};
@@ -91,10 +92,21 @@ impl Client {
             let _ = rustix::event::poll(&mut [], timespec(AGAIN).as_ref());
         };
         match client.answer(until)? {
-            Answer::Hello { id, .. } if id == client.id => Ok(client),
+            Answer::Hello { id, .. } if id == client.id => {
+                let stranger = client.stranger(files);
+                stranger.map_or(Ok(()), |why| Err(client.untrusted(why))).map(|()| client)
+            }
             Answer::Hello { id, .. } => Err(client.untrusted(format!("it speaks for {id}"))),
             _ => Err(client.untrusted("it does not say who it is".to_owned())),
         }
+    }
+
+    /// Why who listens is no supervisor. One whose outer process was killed listens on in the name of a dead process.
+    fn stranger(&self, files: &Files) -> Option<String> {
+        let pid = self.peer;
+        let alive = rustix::process::test_kill_process(pid) != Err(Errno::SRCH);
+        let held = || Locks::of(&self.id, Some(files), None).are_held_by(pid);
+        (alive && !held()).then(|| format!("process {} listens on it and holds no lock", pid.as_raw_pid()))
     }
 
     /// Connects without waiting; none when too many wait to be let in. The first word is the supervisor's.
