@@ -103,6 +103,30 @@ fn eventually(mut holds: impl FnMut() -> bool) -> bool {
     true
 }
 
+/// Kills both supervisors of a sandbox at once, by handle.
+fn lose_supervisors(yard: &Yard, id: &str) {
+    let state = yard.root().join("sandboxes").join(id).join("state.json");
+    let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
+    let supervisors = state["supervisors"].as_array().unwrap();
+    let handles: Vec<_> = supervisors
+        .iter()
+        .map(|process| {
+            let pid = Pid::from_raw(i32::try_from(process["pid"].as_i64().unwrap()).unwrap()).unwrap();
+            pidfd_open(pid, PidfdFlags::empty()).unwrap()
+        })
+        .collect();
+    assert_eq!(handles.len(), 2);
+    for signal in [Signal::STOP, Signal::KILL] {
+        for handle in &handles {
+            pidfd_send_signal(handle, signal).unwrap();
+        }
+    }
+    for handle in &handles {
+        let mut fds = [rustix::event::PollFd::new(handle, rustix::event::PollFlags::IN)];
+        assert_eq!(rustix::event::poll(&mut fds, Some(&DEADLINE.try_into().unwrap())), Ok(1));
+    }
+}
+
 #[test]
 fn a_life_is_told_from_start_to_last_step() {
     let yard = Yard::new();
@@ -280,26 +304,7 @@ fn garbage_is_noted_and_the_rest_is_shown() {
 fn a_sandbox_that_lost_its_supervisors_is_told_as_lost() {
     let yard = Yard::new();
     let id = yard.start(&["--on-supervisor-exit", "kill", "--", "sleep", "50"]);
-    let state = yard.root().join("sandboxes").join(&id).join("state.json");
-    let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
-    let supervisors = state["supervisors"].as_array().unwrap();
-    let handles: Vec<_> = supervisors
-        .iter()
-        .map(|process| {
-            let pid = Pid::from_raw(i32::try_from(process["pid"].as_i64().unwrap()).unwrap()).unwrap();
-            pidfd_open(pid, PidfdFlags::empty()).unwrap()
-        })
-        .collect();
-    assert_eq!(handles.len(), 2);
-    for signal in [Signal::STOP, Signal::KILL] {
-        for handle in &handles {
-            pidfd_send_signal(handle, signal).unwrap();
-        }
-    }
-    for handle in &handles {
-        let mut fds = [rustix::event::PollFd::new(handle, rustix::event::PollFlags::IN)];
-        assert_eq!(rustix::event::poll(&mut fds, Some(&DEADLINE.try_into().unwrap())), Ok(1));
-    }
+    lose_supervisors(&yard, &id);
     yard.done(&["kill", &id]);
     let events = yard.events(&[]);
     let lost: Vec<&Value> = events.iter().filter(|event| event["kind"] == "lost").collect();
@@ -322,4 +327,19 @@ fn a_supervisor_that_was_killed_is_told_as_the_cause() {
     let events = yard.events(&["-f", "kind=stop", "-f", "kind=exit"]);
     let causes: Vec<String> = events.iter().map(|event| text(event, "cause")).collect();
     assert_eq!(causes, ["supervisor", "supervisor"], "{events:?}");
+}
+
+#[test]
+fn what_gc_finds_is_told_as_a_leak() {
+    let yard = Yard::new();
+    let id = yard.start(&["--name", "web", "--", "sleep", "50"]);
+    lose_supervisors(&yard, &id);
+    yard.done(&["gc", "-f"]);
+    let leaks = yard.events(&["-f", "kind=leak"]);
+    assert!(!leaks.is_empty() && leaks.iter().all(|leak| text(leak, "id") == id), "{leaks:?}");
+    assert!(leaks.iter().all(|leak| text(leak, "outcome") == "removed" && !text(leak, "what").is_empty()));
+    assert_eq!(yard.kinds(&["-f", "kind=lost"]), ["lost"]);
+    // What has ended and is kept was no leak.
+    yard.done(&["gc", "-f", "--older-than", "0", &id]);
+    assert_eq!(yard.events(&["-f", "kind=leak"]), leaks);
 }

@@ -125,7 +125,7 @@ fn garbage_is_skipped_and_what_is_around_it_is_read() {
     let place = Place::new();
     append(place.root(), &[leak(0, 0, "x")]).unwrap();
     let mut file = File::options().append(true).open(place.current()).unwrap();
-    file.write_all(b"{\"schema\":2,\"time_ns\":1,\"id\":\"a\",\"kind\":\"start\"}\nnot json\n\n\xff\xfe\n")
+    file.write_all(b"{\"schema\":2,\"time_ns\":1,\"id\":\"a\",\"kind\":\"exec\",\"number\":1,\"command\":[]}\nnot json\n\n\xff\xfe\n")
         .unwrap();
     file.write_all(b"{\"schema\":1,\"time_ns\":1,\"id\":\"a\",\"kind\":\"unheard-of\"}\n").unwrap();
     file.write_all(&vec![b'x'; 300_000]).unwrap();
