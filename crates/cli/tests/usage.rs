@@ -94,7 +94,7 @@ fn wrong_lines_of_other_verbs_exit_with_2() {
         2,
         "invalid value for `--env`: `K` is not a variable with its value; accepted: `KEY=VALUE`",
     );
-    refused(&["gc", "extra"], 2, "unknown option or argument `extra`");
+    refused(&["gc", "--extra"], 2, "unknown option or argument `--extra`");
     refused(&["doctor", "--foreign-flag"], 2, "unknown option or argument `--foreign-flag`");
     refused(&["frobnicate"], 2, "unknown command `frobnicate`");
     refused(&["--frob"], 2, "unknown option or argument `--frob`");

@@ -329,8 +329,8 @@ impl Inner {
     fn poll(&mut self, watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Ready {
         let settle = self.holds_inherited.then_some(SETTLE);
         let until = self.next_deadline().map(|(at, _)| at.saturating_duration_since(Instant::now()));
-        let timeout = [timeout, until, settle].into_iter().flatten().min();
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let due = [timeout, until].into_iter().flatten().min();
+        let timespec = |duration: Option<Duration>| duration.and_then(|due| Timespec::try_from(due).ok());
         let sources = [
             Some(self.signals.as_fd()),
             self.starting.as_ref().map(Starting::link),
@@ -346,7 +346,15 @@ impl Inner {
         }
         let before = fds.len();
         fds.extend(watch);
-        let happened = poll(&mut fds, timeout.as_ref());
+        let mut happened = poll(&mut fds, timespec(due.into_iter().chain(settle).min()).as_ref());
+        let settled = settle.is_some() && !matches!(happened, Ok(1..));
+        if settled {
+            // A pipe is at its end when the command closes it, not when we do.
+            let _ = penfold_sys::descriptors::drop_inherited();
+            penfold_sys::memory::forget_code();
+            // Right away, with hardly any code touched in between.
+            happened = poll(&mut fds, timespec(due.map(|due| due.saturating_sub(SETTLE))).as_ref());
+        }
         if happened.is_err() {
             fds.clear();
         }
@@ -354,12 +362,7 @@ impl Inner {
         let [signals, link, outer, channel, front, owner] =
             sources.map(|source| source.is_some() && fds.next().unwrap_or(false));
         let desk = fds.collect();
-        if self.holds_inherited && !matches!(happened, Ok(1..)) {
-            // A pipe is at its end when the command closes it, not when we do.
-            self.holds_inherited = false;
-            let _ = penfold_sys::descriptors::drop_inherited();
-            penfold_sys::memory::forget_code();
-        }
+        self.holds_inherited &= !settled;
         Ready { signals, link, outer, channel, front, owner, desk }
     }
 
