@@ -12,6 +12,7 @@ pub struct Tool {
     pub(crate) user: Option<u32>,
     pub(crate) cgroup: Option<PathBuf>,
     pub(crate) tree_options: Vec<OsString>,
+    pub(crate) detaches: bool,
 }
 
 impl Tool {
@@ -19,7 +20,14 @@ impl Tool {
     /// argument it becomes the same words with spaces between. Without one the command is appended.
     pub fn new(arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Tool {
         let arguments = arguments.into_iter().map(Into::into).collect();
-        Tool { arguments, environment: Vec::new(), user: None, cgroup: None, tree_options: Vec::new() }
+        Tool {
+            arguments,
+            environment: Vec::new(),
+            user: None,
+            cgroup: None,
+            tree_options: Vec::new(),
+            detaches: false,
+        }
     }
 
     /// Sets a variable for the tool.
@@ -47,6 +55,13 @@ impl Tool {
     #[must_use]
     pub fn tree_options(mut self, options: impl IntoIterator<Item = impl Into<OsString>>) -> Tool {
         self.tree_options.extend(options.into_iter().map(Into::into));
+        self
+    }
+
+    /// The tool exits with 0 once the tree's command runs, and the tree goes on without it.
+    #[must_use]
+    pub fn detaches(mut self) -> Tool {
+        self.detaches = true;
         self
     }
 

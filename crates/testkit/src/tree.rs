@@ -87,6 +87,8 @@ pub struct Tree {
     entry: &'static Entry,
     cookie: String,
     directory: PathBuf,
+    /// The tool may be over, with 0, before the tree stands.
+    detached: bool,
     pen: Child,
     // Closing it is the word to clean up.
     stdin: Option<ChildStdin>,
@@ -145,8 +147,8 @@ impl Tree {
         let pid = i32::try_from(pen.id()).unwrap_or(0);
         // The pen is a child that nobody has reaped, so its stat is there.
         let pen_id = proc::stat(pid).map_or(Identity { pid, start: 0 }, |stat| stat.id);
-        let (owner, tool, members) = (None, None, Vec::new());
-        Ok(Tree { entry, cookie, directory, pen, stdin, pen_id, owner, tool, members })
+        let (owner, detached, tool, members) = (None, tool.detaches, None, Vec::new());
+        Ok(Tree { entry, cookie, directory, detached, pen, stdin, pen_id, owner, tool, members })
     }
 
     fn await_ready(&mut self) -> Result<(), TreeError> {
@@ -159,7 +161,10 @@ impl Tree {
             if let Some(list) = self.read("ready").filter(|_| self.directory.join("tool").exists()) {
                 return self.hold(&list);
             }
-            let ended = self.read("tool-exit").filter(|_| !self.directory.join("ready").exists());
+            let ended = self
+                .read("tool-exit")
+                .filter(|told| !(self.detached && told.trim() == "code 0"))
+                .filter(|_| !self.directory.join("ready").exists());
             let late = Instant::now() >= deadline;
             if ended.is_some() || late {
                 // A skip is written before the tool can see its leader exit.

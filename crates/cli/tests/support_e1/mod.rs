@@ -104,6 +104,11 @@ impl Ground {
         self.dir.path().join(name)
     }
 
+    /// The cgroup that penfold is started in, if it has one of its own.
+    pub fn cgroup(&self) -> Option<&Path> {
+        self.cgroup.as_ref().map(DelegatedCgroup::path)
+    }
+
     /// `penfold run` around a tree.
     pub fn tool(&self, shape: Shape, level: Level, options: &[&str]) -> Tool {
         let mut words = self.words(shape, level, options);

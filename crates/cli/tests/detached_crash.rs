@@ -1,0 +1,224 @@
+//! Every place with a crash point × `run -d` and the verbs that end a detached sandbox: SIGKILL there, then any next
+//! command, and the host is as it was before.
+//!
+//! Penfold must have been built to die on demand, which no release is:
+//! `cargo nextest run -p penfold -p penfold-testkit --features penfold/crash-points --test detached_crash`.
+
+#![cfg(feature = "crash-points")]
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
+
+mod support_e1;
+mod support_f;
+
+use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use penfold_testkit::proc::Handle;
+use rustix::process::Signal;
+
+use support_e1::nest::Nest;
+use support_e1::{Ground, Level, PROMPT, Shape, Who};
+use support_f::{Sandbox, records, said, until};
+
+/// How long penfold may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+/// A leader that leaves two processes behind, one of them a stray, and one that stays.
+const LEAVES: &str = "setsid sleep 60 & sleep 60 & sleep 0.2";
+const STAYS: &str = "setsid sleep 60 & sleep 60";
+
+/// All names in the sources below this directory: none can be forgotten here.
+fn names_in(directory: &Path, names: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(directory).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            names_in(&path, names);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let found = text.split("crash_point!(\"").skip(1).filter_map(|rest| rest.split('"').next());
+            names.extend(found.map(str::to_owned));
+        }
+    }
+}
+
+fn names() -> BTreeSet<String> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut names = BTreeSet::new();
+    for name in ["supervisor", "sandbox", "teardown", "cgroup", "cli"] {
+        names_in(&crates.join(name).join("src"), &mut names);
+    }
+    names
+}
+
+/// `run -d`, dying at this place; its exit status and what it has printed.
+fn begin(
+    ground: &Ground,
+    level: Level,
+    script: &str,
+    crash: Option<&str>,
+) -> Result<(ExitStatus, Option<Sandbox>), String> {
+    let options = ["-d", "--scratch", "--grace", "300ms"];
+    let mut command = ground.shaped(Shape::Pair, level, &options, &["sh", "-c", script]);
+    if let Some(name) = crash {
+        command.env("PENFOLD_CRASH_AT", name);
+    }
+    let file = ground.path("id");
+    let out = std::fs::File::create(&file).map_err(|error| error.to_string())?;
+    let spawned = command.stdin(Stdio::null()).stdout(out).stderr(Stdio::null()).spawn();
+    let mut front = spawned.map_err(|error| error.to_string())?;
+    let mut status = None;
+    until(ANSWER, || {
+        status = front.try_wait().ok().flatten();
+        status.is_some()
+    });
+    let Some(status) = status else {
+        let _ = front.kill();
+        let _ = front.wait();
+        return Err("the front hangs".to_owned());
+    };
+    let printed = std::fs::read_to_string(file).unwrap_or_default();
+    let sandbox = Sandbox::printed(&ground.root(), &printed).ok();
+    match (status.code(), &sandbox) {
+        (Some(0), None) => Err("no id was printed".to_owned()),
+        _ => Ok((status, sandbox)),
+    }
+}
+
+/// The next command, then the end of all that is listed; nothing may be left.
+fn clean(nest: &Nest, ground: &Ground) -> Result<(), String> {
+    ground.next_command()?;
+    for id in records(&ground.root()) {
+        let output = ground.command(["rm", "-f", &id]).output().map_err(|error| error.to_string())?;
+        if !matches!(output.status.code(), Some(0 | 3)) {
+            return Err(format!("not removed: {}", said(&output)));
+        }
+    }
+    let living = nest.await_nobody(2 * PROMPT);
+    let left = ground.await_clean(2 * PROMPT);
+    if living.is_empty() && left.is_empty() { Ok(()) } else { Err(format!("{living:?} {left:?}")) }
+}
+
+/// Dies at the place on the way of `run -d`, its own end included. Says whether the place was come by.
+fn crash_of_run(nest: &Nest, name: &str, level: Level) -> Result<bool, String> {
+    let ground = Ground::new(Who::Root)?;
+    let takeover = name == "taking-over";
+    let script = if takeover { STAYS } else { LEAVES };
+    let (status, sandbox) = begin(&ground, level, script, Some(name))?;
+    let mut crashed = status.code() != Some(0);
+    if let Some(sandbox) = sandbox {
+        let both = sandbox.supervisors();
+        if let (true, Some(inner)) = (takeover, both.get(1)) {
+            inner.signal(Signal::KILL).map_err(|error| error.to_string())?;
+        }
+        // Whoever of them dies at the place does so without a report, or the other writes why.
+        until(ANSWER, || both.iter().all(Handle::has_ended));
+        crashed |= !sandbox.has_ended() || sandbox.cause().as_deref() == Some("supervisor");
+        // An end that is told must be one.
+        if sandbox.has_ended() {
+            let living = nest.await_nobody(PROMPT);
+            if !living.is_empty() {
+                return Err(format!("a report, and alive: {living:?}"));
+            }
+        }
+    }
+    clean(nest, &ground)?;
+    Ok(crashed)
+}
+
+/// A command that ends a sandbox dies at the place. Says whether it came by.
+fn crash_of_verb(
+    nest: &Nest,
+    name: &str,
+    level: Level,
+    words: &[&str],
+    orphan: bool,
+) -> Result<bool, String> {
+    let ground = Ground::new(Who::Root)?;
+    let (_, sandbox) = begin(&ground, level, STAYS, None)?;
+    let sandbox = sandbox.ok_or("it does not run")?;
+    if orphan {
+        sandbox.kill_both()?;
+    }
+    let words = words.iter().copied().chain([sandbox.id.as_str()]);
+    let output =
+        ground.command(words).env("PENFOLD_CRASH_AT", name).output().map_err(|error| error.to_string())?;
+    let crashed = output.status.signal() == Some(9);
+    if !crashed && !output.status.success() {
+        return Err(said(&output));
+    }
+    clean(nest, &ground)?;
+    Ok(crashed)
+}
+
+/// The places on the way of a run that no other verb can come by.
+const OF_A_RUN: [&str; 8] = [
+    "front-forked",
+    "reserving",
+    "recorded",
+    "leaf-made",
+    "outer-forked",
+    "inner-started",
+    "inner-cloned",
+    "running",
+];
+
+fn every_place(of: impl Fn(&Nest, &str, &mut Vec<String>) -> bool, must_come_by: &[&str]) {
+    if let Err(why) = Ground::new(Who::Root) {
+        return println!("skipped: {why}");
+    }
+    let nest = Nest::new();
+    let mut failures = Vec::new();
+    for name in &names() {
+        let come_by = of(&nest, name, &mut failures);
+        if !come_by && must_come_by.contains(&name.as_str()) {
+            failures.push(format!("{name}: nothing comes by this place"));
+        }
+    }
+    assert!(failures.is_empty(), "\n  {}", failures.join("\n  "));
+    nest.check();
+}
+
+#[test]
+fn crash_of_a_detached_run_leaves_the_host_as_it_was() {
+    let of = |nest: &Nest, name: &str, failures: &mut Vec<String>| {
+        let mut come_by = false;
+        for level in Level::ALL {
+            match crash_of_run(nest, name, level) {
+                Ok(crashed) => come_by |= crashed,
+                Err(why) => failures.push(format!("{name} {level:?}: {why}")),
+            }
+        }
+        come_by
+    };
+    // The front of a detached sandbox does not fork a supervisor itself.
+    let [_, places @ ..] = OF_A_RUN;
+    every_place(of, &[&places[..], &["killed", "releasing", "taking-over"]].concat());
+}
+
+#[test]
+fn crash_of_a_verb_leaves_the_host_as_it_was() {
+    let of = |nest: &Nest, name: &str, failures: &mut Vec<String>| {
+        let mut come_by = false;
+        if OF_A_RUN.contains(&name) {
+            return false;
+        }
+        for (words, orphan) in [
+            (&["kill"][..], true),
+            (&["rm", "-f"], true),
+            (&["stop"], true),
+            (&["kill"], false),
+            (&["rm", "-f"], false),
+        ] {
+            for level in [Level::Cgroup, Level::Subreaper] {
+                match crash_of_verb(nest, name, level, words, orphan) {
+                    Ok(crashed) => come_by |= crashed,
+                    Err(why) => failures.push(format!("{name} {words:?} {level:?} orphan {orphan}: {why}")),
+                }
+            }
+        }
+        come_by
+    };
+    every_place(of, &["recovering", "killed", "releasing"]);
+}
