@@ -123,7 +123,8 @@ fn fingerprints(finder: &Finder, known: &Known) -> Vec<String> {
             evidence.push(format!("the cgroup `{}` is populated: {}", leaf.display(), named(&pids)));
         }
     }
-    if finder.has_socket(&known.id) {
+    // Where there is a record, its lock tells of a supervisor; anybody can listen at the path of its socket.
+    if known.record.is_none() && finder.has_socket(&known.id) {
         evidence.push("its supervisor listens on its control socket".to_owned());
     }
     if evidence.is_empty()
@@ -192,7 +193,6 @@ fn lost(files: &Files, damage: &mut Vec<String>) -> Judged {
 pub(super) fn is_over(finder: &Finder, known: &Known) -> bool {
     known.record.as_ref().is_some_and(|files| {
         !finder.leaves().contains_key(&known.id)
-            && !finder.has_socket(&known.id)
             && !files.is_looked_after().unwrap_or(true)
             && files.has_ended()
     })

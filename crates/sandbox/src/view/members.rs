@@ -47,7 +47,8 @@ pub fn members(finder: &Finder, known: &Known, view: &View, full: bool) -> io::R
         stats.extend(proc.stat(pid)?.filter(|stat| !stat.is_dead()));
     }
     stats.sort_unstable_by_key(Stat::id);
-    let mut members = Crowd::new(view, in_leaf, stats).members();
+    let between = between(view, &mut proc, &mut stats)?;
+    let mut members = Crowd::new(view, in_leaf, stats, between).members();
     for member in &mut members {
         let text = if full { whole_command(member.id.pid) } else { proc.command_line(member.id.pid) };
         member.command = text.unwrap_or_else(|| format!("[{}]", member.name));
@@ -55,8 +56,34 @@ pub fn members(finder: &Finder, known: &Known, view: &View, full: bool) -> io::R
     Ok(members)
 }
 
+/// Takes out the processes of ours that stand between those that look after something and members: our init in a pid
+/// namespace, and what brings a command into it. Gives their parents.
+fn between(view: &View, proc: &mut ProcFs, stats: &mut Vec<Stat>) -> io::Result<HashMap<Pid, Pid>> {
+    let keepers = view.execs.iter().map(|exec| exec.keeper.pid);
+    let ours: HashSet<Pid> = view.supervisors.iter().map(|id| id.pid).chain(keepers).collect();
+    let is_ours = |stat: &Stat| stat.comm == OURS && stat.parent.is_some_and(|parent| ours.contains(&parent));
+    let known: HashSet<Pid> = stats.iter().map(|stat| stat.pid).collect();
+    let mut found = HashMap::new();
+    let outside: HashSet<Pid> =
+        stats.iter().filter_map(|stat| stat.parent).filter(|parent| !known.contains(parent)).collect();
+    for pid in outside.difference(&ours) {
+        found.extend(proc.stat(*pid)?.filter(&is_ours).and_then(|stat| Some((stat.pid, stat.parent?))));
+    }
+    stats.retain(|stat| {
+        let inside = is_ours(stat);
+        found.extend(stat.parent.filter(|_| inside).map(|parent| (stat.pid, parent)));
+        !inside
+    });
+    Ok(found)
+}
+
+/// What processes of ours are called.
+const OURS: &str = "penfold";
+
 struct Crowd<'a> {
     view: &'a View,
+    /// The parents of those of ours that stand between.
+    between: HashMap<Pid, Pid>,
     leaf: HashSet<Pid>,
     /// Older ones first.
     stats: Vec<Stat>,
@@ -67,7 +94,7 @@ struct Crowd<'a> {
 }
 
 impl Crowd<'_> {
-    fn new(view: &View, leaf: Vec<Pid>, stats: Vec<Stat>) -> Crowd<'_> {
+    fn new(view: &View, leaf: Vec<Pid>, stats: Vec<Stat>, between: HashMap<Pid, Pid>) -> Crowd<'_> {
         let mut children: HashMap<Pid, Vec<usize>> = HashMap::new();
         for (place, stat) in stats.iter().enumerate() {
             if let Some(parent) = stat.parent {
@@ -80,7 +107,7 @@ impl Crowd<'_> {
             None => (!stats.is_empty()).then_some(0),
         };
         let places = stats.iter().enumerate().map(|(place, stat)| (stat.pid, place)).collect();
-        Crowd { view, leaf: leaf.into_iter().collect(), stats, places, children, leader }
+        Crowd { view, between, leaf: leaf.into_iter().collect(), stats, places, children, leader }
     }
 
     fn members(&self) -> Vec<Member> {
@@ -121,7 +148,8 @@ impl Crowd<'_> {
     /// The command that was put in later and of which a member is the top, with its first process.
     fn exec(&self, top: &Stat) -> Option<(u32, usize)> {
         let parent = top.parent?;
-        let exec = self.view.execs.iter().find(|exec| exec.keeper.pid == parent)?;
+        let above = self.between.get(&parent).copied().unwrap_or(parent);
+        let exec = self.view.execs.iter().find(|exec| exec.keeper.pid == above)?;
         Some((exec.number, *self.children.get(&parent)?.first()?))
     }
 
