@@ -15,7 +15,7 @@ pub(crate) const VERB: Verb = Verb {
         the sandbox ends, penfold exits with its command's code.",
     examples: &[
         ("penfold attach shell", "sit down; Ctrl-P Ctrl-Q leaves"),
-        ("penfold run -d -t --name shell bash && penfold attach shell", "a shell that outlives its terminal"),
+        ("penfold attach --no-stdin shell", "only look on"),
     ],
     usage_exit: exit_codes::NOT_STARTED,
     define: AttachArgs::augment_args,

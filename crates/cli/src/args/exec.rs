@@ -23,7 +23,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold exec web ls -l", "run a command where the sandbox runs"),
         ("penfold exec -it web bash", "a shell in it, with a terminal"),
         ("penfold exec -d web ./worker.sh", "start another process in it and go on"),
-        ("echo 'select 1' | penfold exec -i db psql", "with standard input"),
+        ("penfold exec -i db psql <dump.sql", "with standard input"),
     ],
     usage_exit: exit_codes::NOT_STARTED,
     define: ExecArgs::augment_args,
