@@ -20,7 +20,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold kill web", "kill the sandbox named web"),
         ("penfold kill -s HUP web", "send HUP to its command"),
         ("penfold kill --all -f", "kill all sandboxes without being asked"),
-        ("penfold ps -q --filter label=ci | penfold kill -", "kill those that another command lists"),
+        ("penfold kill --filter label=ci -f", "kill those with this label without being asked"),
     ],
     usage_exit: exit_codes::USAGE,
     define: KillArgs::augment_args,

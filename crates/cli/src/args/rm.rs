@@ -16,10 +16,7 @@ pub(crate) const VERB: Verb = Verb {
     examples: &[
         ("penfold rm web", "forget the sandbox named web"),
         ("penfold rm -f 3f9", "kill it first if it still runs"),
-        (
-            "penfold ps -aq --filter status=exited | penfold rm -",
-            "forget all whose commands ended by themselves",
-        ),
+        ("penfold rm --filter status=exited -f", "forget all whose commands ended by themselves"),
     ],
     usage_exit: exit_codes::USAGE,
     define: RmArgs::augment_args,
