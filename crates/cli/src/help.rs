@@ -32,6 +32,8 @@ Examples:
       run a command; whatever it leaves is ended before penfold exits
   penfold run --timeout 60s sh -c 'sleep 1000 & wait'
       a time limit for the whole tree, daemons included
+  penfold run -d --name web npm start
+      in the background: `penfold logs -f web`, `penfold exec -it web sh`, `penfold stop web`
   penfold reap --pid 4121
       end a tree that penfold did not start
 

@@ -19,12 +19,17 @@ pub(crate) const VERB: Verb = Verb {
     description: "Runs CMD in the foreground as a sandbox: standard input, output and error, the terminal and \
         inherited descriptors pass through. The sandbox ends when CMD exits, its time runs out, it is \
         interrupted, or penfold or its caller dies. Then every process that CMD started is ended and looked \
-        for, and only when none is left does penfold exit, with CMD's exit code. Options end at the first \
+        for, and only when none is left does penfold exit, with CMD's exit code. With --detach it goes on \
+        without its caller, and is looked after, stopped and asked by its id or name. Options end at the first \
         word that is not one: all that follows CMD belongs to CMD, even `--help`.",
     examples: &[
         ("penfold run -- npm test", "run the tests and end the servers that they forget"),
         ("penfold run --timeout 10m --grace 5s make -j8", "give up after ten minutes: TERM, 5 s later KILL"),
         ("penfold run --fail-on-leak --report report.json ./ci.sh", "fail with 123 if processes were left"),
+        (
+            "penfold run -d --name web --ttl 8h npm start",
+            "go on in the background; `penfold stop web` ends it",
+        ),
         ("penfold run -e HOME=/tmp/home -w /srv sh -c 'echo $HOME; pwd'", "own environment and directory"),
     ],
     usage_exit: exit_codes::NOT_STARTED,
