@@ -30,7 +30,6 @@ pub(crate) const VERB: Verb = Verb {
             "penfold run -d --name web --ttl 8h npm start",
             "go on in the background; `penfold stop web` ends it",
         ),
-        ("penfold run -e HOME=/tmp/home -w /srv sh -c 'echo $HOME; pwd'", "own environment and directory"),
     ],
     usage_exit: exit_codes::NOT_STARTED,
     define: RunArgs::augment_args,
