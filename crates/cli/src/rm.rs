@@ -1,7 +1,10 @@
 //! `penfold rm`: what it does.
 
+use std::time::Instant;
+
 use penfold_sandbox::control::{self, Fate, ForgetError, How, Limits};
 use penfold_sandbox::{Finder, Known, ResolveError};
+use rustix::event::Timespec;
 
 use crate::args::Global;
 use crate::args::ids::Among;
@@ -9,6 +12,9 @@ use crate::args::rm::RmArgs;
 use crate::ended::{self, Tally};
 use crate::exit_codes;
 use crate::failure::Failure;
+
+/// Between two looks at a record that is being put away.
+const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 /// Forgets sandboxes that are over; ends them first if that is wanted.
 pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
@@ -36,7 +42,7 @@ pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
             continue;
         }
         let forgotten = match fresh.resolve(&known.id) {
-            Ok(known) => forget(&fresh, &known, &limits),
+            Ok(known) => forget_ended(&fresh, &known, &limits),
             Err(ResolveError::NotFound { .. }) => Ok(()),
             Err(error) => Err(Failure::new(exit_codes::FAILURE, error.to_string())),
         };
@@ -48,25 +54,40 @@ pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
     tally.finish()
 }
 
-fn forget(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), Failure> {
-    control::forget(finder, known, limits).map_err(|error| {
-        let code = match &error {
-            ForgetError::Living { .. } => exit_codes::USAGE,
-            ForgetError::Left { .. } | ForgetError::Busy { .. } => exit_codes::STILL_THERE,
-            ForgetError::Closed { .. } | ForgetError::Stuck { .. } => exit_codes::FAILURE,
-        };
-        let living = matches!(error, ForgetError::Living { .. });
-        let sentence = match &error {
-            ForgetError::Left { id, survivors } => {
-                let named: Vec<String> = survivors.iter().map(ToString::to_string).collect();
-                format!("something is left of sandbox {id}: {}", named.join(", "))
+/// The same of one whose end was seen: who holds its lock now, and makes it look alive, does so only to put it away.
+fn forget_ended(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), Failure> {
+    let until = Instant::now() + limits.farewell;
+    loop {
+        match control::forget(finder, known, limits) {
+            Err(ForgetError::Living { .. }) if Instant::now() < until => {
+                let _ = rustix::event::poll(&mut [], Some(&AGAIN));
             }
-            _ => error.to_string(),
-        };
-        let mut failure = Failure::new(code, sentence);
-        if let Some(source) = std::error::Error::source(&error) {
-            failure = failure.because(source.to_string());
+            result => return result.map_err(|error| failure(known, &error)),
         }
-        if living { failure.hint(format!("`penfold rm -f {}` ends it first", known.id)) } else { failure }
-    })
+    }
+}
+
+fn forget(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), Failure> {
+    control::forget(finder, known, limits).map_err(|error| failure(known, &error))
+}
+
+fn failure(known: &Known, error: &ForgetError) -> Failure {
+    let code = match error {
+        ForgetError::Living { .. } => exit_codes::USAGE,
+        ForgetError::Left { .. } | ForgetError::Busy { .. } => exit_codes::STILL_THERE,
+        ForgetError::Closed { .. } | ForgetError::Stuck { .. } => exit_codes::FAILURE,
+    };
+    let living = matches!(error, ForgetError::Living { .. });
+    let sentence = match error {
+        ForgetError::Left { id, survivors } => {
+            let named: Vec<String> = survivors.iter().map(ToString::to_string).collect();
+            format!("something is left of sandbox {id}: {}", named.join(", "))
+        }
+        _ => error.to_string(),
+    };
+    let mut failure = Failure::new(code, sentence);
+    if let Some(source) = std::error::Error::source(error) {
+        failure = failure.because(source.to_string());
+    }
+    if living { failure.hint(format!("`penfold rm -f {}` ends it first", known.id)) } else { failure }
 }

@@ -197,8 +197,10 @@ impl Finder {
         }
         // What has a record has it before it has a leaf, so that who comes later is seen in one of the two.
         let traces = self.traces();
-        let mut found: Vec<Known> = self.record_names()?.iter().filter_map(|id| self.by_id(id)).collect();
-        let unrecorded = traces.iter().filter(|id| self.is_unrecorded(id));
+        let names = self.record_names()?;
+        let mut found: Vec<Known> = names.iter().filter_map(|id| self.by_id(id)).collect();
+        // A record that was there a moment ago has been counted.
+        let unrecorded = traces.iter().filter(|id| !names.contains(id) && self.is_unrecorded(id));
         found.extend(unrecorded.filter_map(|id| self.by_id(id)));
         Ok(found)
     }
@@ -301,13 +303,15 @@ impl Finder {
     fn entries(&self, word: &str) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         let traces = self.traces();
-        for id in self.record_names()? {
-            if let Some(Known { name, record, .. }) = self.by_id(&id) {
+        let names = self.record_names()?;
+        for id in &names {
+            if let Some(Known { id, name, record, .. }) = self.by_id(id) {
                 let living = name.as_deref() == Some(word) && record.as_ref().is_none_or(may_live);
                 entries.push(Entry { candidate: Candidate { id, name }, living });
             }
         }
-        for id in traces.into_iter().filter(|id| self.is_unrecorded(id)) {
+        // A record that was there a moment ago has been counted.
+        for id in traces.into_iter().filter(|id| !names.contains(id) && self.is_unrecorded(id)) {
             if let Some(known) = self.by_id(&id) {
                 entries.push(Entry { candidate: Candidate { id, name: known.name }, living: true });
             }
