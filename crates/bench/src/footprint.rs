@@ -19,14 +19,14 @@ const MANY: u32 = 50;
 
 /// What some processes hold and do.
 #[derive(Debug, Default, Clone, Copy)]
-struct Footprint {
-    processes: usize,
+pub(crate) struct Footprint {
+    pub(crate) processes: usize,
     /// KiB, `Pss` of `smaps_rollup`: shared pages in parts.
-    pss: u64,
+    pub(crate) pss: u64,
     /// KiB, the part of it that is no file: what each further sandbox costs for certain.
-    anonymous: u64,
+    pub(crate) anonymous: u64,
     /// Context switches while idle: who is not woken is not switched to.
-    wakeups: u64,
+    pub(crate) wakeups: u64,
 }
 
 pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
@@ -117,22 +117,27 @@ fn look(
     }
     wait::pass(REST);
     let mut proc = ProcFs::open().map_err(|source| Error::io("cannot open `/proc`", source))?;
-    let pids = running(&mut proc, program)?;
-    let mut print = Footprint { processes: pids.len(), ..Footprint::default() };
-    let before = switches(&pids)?;
-    wait::pass(idle);
-    print.wakeups = switches(&pids)?.saturating_sub(before);
-    for &pid in &pids {
-        let text = file(pid, "smaps_rollup")?;
-        print.pss += sum(&text, &["Pss:"]);
-        print.anonymous += sum(&text, &["Pss_Anon:"]);
-    }
+    let print = print(&running(&mut proc, program)?, idle)?;
     for crowd in crowds {
         let status = crowd.dismiss()?;
         if !status.success() {
             let program = program.display().to_string();
             return Err(Error::Failed { program, status, said: last_words(b"") });
         }
+    }
+    Ok(print)
+}
+
+/// What these processes hold, and do in so much time.
+pub(crate) fn print(pids: &[Pid], idle: Duration) -> Result<Footprint, Error> {
+    let mut print = Footprint { processes: pids.len(), ..Footprint::default() };
+    let before = switches(pids)?;
+    wait::pass(idle);
+    print.wakeups = switches(pids)?.saturating_sub(before);
+    for &pid in pids {
+        let text = file(pid, "smaps_rollup")?;
+        print.pss += sum(&text, &["Pss:"]);
+        print.anonymous += sum(&text, &["Pss_Anon:"]);
     }
     Ok(print)
 }

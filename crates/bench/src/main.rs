@@ -10,6 +10,7 @@
 
 mod contender;
 mod crowd;
+mod detached;
 mod document;
 mod error;
 mod floor;
@@ -71,6 +72,8 @@ pub(crate) enum Name {
     Memory,
     /// A look at every process of the host.
     Scan,
+    /// A thousand sandboxes that go on without their starter.
+    Detached,
     /// Size of the binary, and the time to build it from nothing.
     Build,
 }
@@ -84,7 +87,7 @@ impl Args {
     fn names(&self) -> Vec<Name> {
         let mut names = self.names.clone();
         if names.is_empty() {
-            names = vec![Name::Run, Name::Teardown, Name::Memory, Name::Scan];
+            names = vec![Name::Run, Name::Teardown, Name::Memory, Name::Scan, Name::Detached];
         }
         if self.build && !names.contains(&Name::Build) {
             names.push(Name::Build);
@@ -100,6 +103,10 @@ fn main() -> ExitCode {
     let result = match first.as_deref() {
         Some(crowd::VERB) => crowd::lead(words),
         Some(start::NOTHING) => Ok(()),
+        Some(detached::SLEEP) => {
+            detached::sleep();
+            Ok(())
+        }
         Some(start::AS_USER) => start::as_user(words),
         _ => keep(&Args::parse()),
     };
@@ -125,6 +132,7 @@ fn bench(args: &Args, tools: &Tools) -> Result<(), Error> {
             Name::Teardown => teardown::measure(args, tools)?,
             Name::Memory => footprint::measure(args, tools)?,
             Name::Scan => scan::measure(args, tools)?,
+            Name::Detached => detached::measure(args, tools)?,
             Name::Build => size::measure(tools)?,
         };
         let section = Section { conditions: host::conditions(args, name, noise), ..section };

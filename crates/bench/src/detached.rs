@@ -1,0 +1,252 @@
+//! A thousand detached sandboxes: to start them, to look at them, to end them; and what they write.
+
+mod output;
+mod peers;
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use penfold_process::ProcFs;
+
+use crate::document::Section;
+use crate::error::{Error, chain};
+use crate::footprint;
+use crate::samples::{Samples, millis};
+use crate::table::{Table, unmeasured, verdict};
+use crate::tools::{Tools, last_words, running};
+use crate::{Args, talk, wait};
+
+/// After the last start, until all that it set in motion is done.
+const REST: Duration = Duration::from_secs(1);
+/// A sandbox that everybody forgot ends by itself.
+const LIFETIME: &str = "170";
+/// The word that makes this program sleep: for a container, which has nothing else in it.
+pub(crate) const SLEEP: &str = "sleep";
+/// How many are stopped one by one.
+const STOPPED: u32 = 20;
+
+/// Sleeps for as long as anything here may live.
+pub(crate) fn sleep() {
+    wait::pass(Duration::from_secs(LIFETIME.parse().unwrap_or(0)));
+}
+
+/// Sandboxes of one state root.
+struct Herd<'t> {
+    tools: &'t Tools,
+    root: PathBuf,
+}
+
+/// What was measured of a herd.
+struct Figures {
+    count: u32,
+    starts: Duration,
+    print: footprint::Footprint,
+    looks: Vec<(&'static str, Samples)>,
+    stop_among: Samples,
+    stop_alone: Samples,
+    killed: Duration,
+}
+
+pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
+    let count = if args.quick { 20 } else { 1000 };
+    let figures = herd(args, tools, count)?;
+    let mut body = format!(
+        "{count} sandboxes, each `penfold run -d -- sleep`, started by two callers at a time; while they run, each verb \
+         is timed from spawn to exit. *Alone*: the only sandbox of its state root, none on the host besides.\n\n{}\n",
+        table(&figures).markdown(),
+    );
+    let (text, rates) = output::measure(args, tools)?;
+    body.push_str(&text);
+    body.push_str(&peers::measure(args, tools, &figures.rates()));
+    body.push('\n');
+    body.push_str(&verdicts(&figures));
+    body.push_str(&rates.verdicts());
+    Ok(Section { name: "detached", title: "Detached sandboxes", body, ..Section::default() })
+}
+
+/// What is compared with other tools, for one sandbox each.
+struct Rates {
+    start: Duration,
+    pss: u64,
+    end: Duration,
+}
+
+impl Figures {
+    fn rates(&self) -> Rates {
+        let count = self.count.max(1);
+        Rates { start: self.starts / count, pss: self.print.pss / u64::from(count), end: self.killed / count }
+    }
+}
+
+fn herd(args: &Args, tools: &Tools, count: u32) -> Result<Figures, Error> {
+    let herd = Herd::new(tools, "herd")?;
+    talk(&format!("detached: {count} starts"));
+    let begun = Instant::now();
+    herd.start(count, 2)?;
+    let starts = begun.elapsed();
+    wait::pass(REST);
+    let idle = if args.quick { Duration::from_millis(200) } else { Duration::from_secs(3) };
+    let mut proc = ProcFs::open().map_err(|source| Error::io("cannot open `/proc`", source))?;
+    let print = footprint::print(&running(&mut proc, &tools.penfold)?, idle)?;
+    let rounds = args.rounds(30);
+    let mut looks = Vec::new();
+    for (name, words, codes) in [
+        ("penfold ps", &["ps"][..], &[0][..]),
+        ("penfold ps --json", &["ps", "--json"], &[0]),
+        ("penfold doctor", &["doctor"], &[0, 1]),
+    ] {
+        talk(&format!("detached: {name}"));
+        let mut samples = Samples::default();
+        for _ in 0..rounds {
+            samples.push(herd.timed(words, codes)?);
+        }
+        looks.push((name, samples));
+    }
+    talk("detached: stop of one");
+    let mut stop_among = Samples::default();
+    for id in herd.ids()?.iter().take(usize::try_from(STOPPED.min(count / 2)).unwrap_or(1)) {
+        stop_among.push(herd.timed(&["stop", id], &[0])?);
+    }
+    talk("detached: kill --all");
+    let killed = herd.timed(&["kill", "--all", "-f"], &[0])?;
+    let left = herd.ids()?.len();
+    if left > 0 {
+        return Err(Error::odd(format!("`kill --all` has left {left} sandboxes")));
+    }
+    drop(herd);
+    let stop_alone = alone(tools, args.rounds(STOPPED))?;
+    Ok(Figures { count, starts, print, looks, stop_among, stop_alone, killed })
+}
+
+/// The same stop where there is no other sandbox.
+fn alone(tools: &Tools, rounds: u32) -> Result<Samples, Error> {
+    talk("detached: stop of one alone");
+    let mut samples = Samples::default();
+    for round in 0..rounds {
+        let herd = Herd::new(tools, &format!("alone-{round}"))?;
+        herd.start(1, 1)?;
+        for id in herd.ids()? {
+            samples.push(herd.timed(&["stop", &id], &[0])?);
+        }
+    }
+    Ok(samples)
+}
+
+impl<'t> Herd<'t> {
+    fn new(tools: &'t Tools, name: &str) -> Result<Herd<'t>, Error> {
+        let root = tools.volatile().join(name);
+        std::fs::create_dir(&root).map_err(Error::at("create", &root))?;
+        Ok(Herd { tools, root })
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.tools.penfold);
+        command.arg("--root").arg(&self.root).args(words);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs to the end, and gives what it printed.
+    fn said(&self, words: &[&str], codes: &[i32]) -> Result<String, Error> {
+        let output = self.command(words).stdout(Stdio::piped()).output();
+        let output = output.map_err(|source| Error::io(format!("cannot run `penfold {words:?}`"), source))?;
+        if output.status.code().is_some_and(|code| codes.contains(&code)) {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let program = format!("penfold {}", words.join(" "));
+        Err(Error::Failed { program, status: output.status, said: last_words(&output.stderr) })
+    }
+
+    /// From spawn to exit.
+    fn timed(&self, words: &[&str], codes: &[i32]) -> Result<Duration, Error> {
+        let begun = Instant::now();
+        self.said(words, codes)?;
+        Ok(begun.elapsed())
+    }
+
+    /// The worker of the benchmark is the owner: when it dies, they end.
+    fn start(&self, count: u32, callers: u32) -> Result<(), Error> {
+        let words = ["run", "-d", "--on-owner-exit", "kill", "--", "sleep", LIFETIME];
+        let share = count.div_ceil(callers.max(1));
+        std::thread::scope(|scope| {
+            let shares = (0..callers).map(|caller| share.min(count.saturating_sub(caller * share)));
+            let caller = |share: u32| {
+                scope.spawn(move || (0..share).try_for_each(|_| self.said(&words, &[0]).map(drop)))
+            };
+            let threads: Vec<_> = shares.map(caller).collect();
+            threads.into_iter().try_for_each(|thread| {
+                thread.join().unwrap_or_else(|_| Err(Error::odd("a thread that starts sandboxes died")))
+            })
+        })
+    }
+
+    fn ids(&self) -> Result<Vec<String>, Error> {
+        Ok(self.said(&["ps", "-q"], &[0])?.lines().map(str::to_owned).collect())
+    }
+}
+
+impl Drop for Herd<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.said(&["kill", "--all", "-f"], &[0]) {
+            crate::complain(&error);
+        }
+    }
+}
+
+fn per_second(count: u32, time: Duration) -> f64 {
+    f64::from(count) / time.as_secs_f64().max(f64::EPSILON)
+}
+
+fn number(value: u64) -> f64 {
+    u32::try_from(value).map_or(f64::INFINITY, f64::from)
+}
+
+fn table(figures: &Figures) -> Table {
+    let mut table = Table::new(["what", "figure"]);
+    let count = figures.count;
+    let each = u64::from(count.max(1));
+    table.row([
+        "starts".to_owned(),
+        format!("{:.0} a second ({:.2} s)", per_second(count, figures.starts), figures.starts.as_secs_f64()),
+    ]);
+    table.row(["processes of penfold".to_owned(), figures.print.processes.to_string()]);
+    table.row([
+        "memory of each, PSS (anonymous)".to_owned(),
+        format!("{} ({}) KiB", figures.print.pss / each, figures.print.anonymous / each),
+    ]);
+    table.row(["wake-ups of all while idle, 3 s".to_owned(), figures.print.wakeups.to_string()]);
+    for (name, samples) in &figures.looks {
+        table.row([format!("`{name}`, p50 (p90)"), format!("{} ms", samples.cell())]);
+    }
+    let stops =
+        [("`penfold stop` of one among them", &figures.stop_among), ("the same alone", &figures.stop_alone)];
+    for (name, samples) in stops {
+        table.row([format!("{name}, p50 (p90)"), format!("{} ms", samples.cell())]);
+    }
+    table.row(["`penfold kill --all`, verified".to_owned(), format!("{} ms", millis(figures.killed))]);
+    table
+}
+
+fn verdicts(figures: &Figures) -> String {
+    let ms = |time: Duration| Some(time.as_secs_f64() * 1000.0);
+    let count = figures.count;
+    let each = u64::from(count.max(1));
+    let mut text = String::new();
+    let start = ms(figures.starts / count.max(1));
+    text.push_str(&verdict("a start, two at a time (300 a second)", " ms", 3.33, start));
+    text.push_str(&verdict("PSS of each", " KiB", 1024.0, Some(number(figures.print.pss / each))));
+    text.push_str(&verdict("wake-ups while idle", "", 0.0, Some(number(figures.print.wakeups))));
+    for ((name, samples), limit) in figures.looks.iter().zip([50.0, 50.0, 150.0]) {
+        text.push_str(&verdict(name, " ms", limit, ms(samples.p50())));
+    }
+    let ratio = figures.stop_among.times(&figures.stop_alone);
+    text.push_str(&verdict("`stop` of one among them", " × alone", 1.1, ratio));
+    text.push_str(&verdict("`kill --all`", " ms", 1500.0, ms(figures.killed)));
+    text
+}
+
+/// A paragraph for what could not be measured.
+fn not_measured(text: &mut String, what: &str, error: &Error) {
+    unmeasured(text, what, chain(error));
+}
