@@ -142,12 +142,17 @@ fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
 
 /// The caller's environment with the settings of the command line, the last of a name winning.
 fn environment(settings: &[EnvSetting]) -> Vec<(OsString, OsString)> {
-    let mut environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    // What is to open penfold's own doors is not for the command, unless it is named.
+    let (own, mut environment): (Vec<_>, Vec<_>) = std::env::vars_os().partition(|(key, _)| {
+        let key = key.as_encoded_bytes();
+        key.starts_with(b"PENFOLD_") && key.ends_with(b"TOKEN")
+    });
     for setting in settings {
         // Without a value the caller's is meant, which is there already, or is not.
-        if let Some(value) = &setting.value {
+        let named = || own.iter().find(|(key, _)| *key == setting.key).map(|(_, value)| value.clone());
+        if let Some(value) = setting.value.clone().or_else(named) {
             environment.retain(|(key, _)| *key != setting.key);
-            environment.push((setting.key.clone(), value.clone()));
+            environment.push((setting.key.clone(), value));
         }
     }
     environment

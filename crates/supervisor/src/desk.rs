@@ -29,7 +29,7 @@ use crate::wire::{self, Answer, PROTOCOL, Received, Request, Size};
 const SOCKET: &str = "control.sock";
 /// How many may wait to be let in.
 const BACKLOG: i32 = 64;
-/// How many are let in at a time; nobody needs more, and descriptors are few.
+/// How many are let in at a time: nobody needs more.
 const CLIENTS: usize = 256;
 /// The longest path that fits a `sockaddr_un`, unix(7).
 const LONGEST: usize = 107;
@@ -40,6 +40,8 @@ pub(crate) struct Desk {
     id: String,
     listener: OwnedFd,
     clients: Vec<Client>,
+    /// How many are let in at a time.
+    most: usize,
     /// The number of the next client.
     next: u64,
     /// None where the other process writes it.
@@ -115,6 +117,7 @@ impl Desk {
             files,
             listener,
             clients: Vec::new(),
+            most: most_clients(),
             next: 1,
             log: Some(log),
             log_limit: detach.log_limit,
@@ -313,7 +316,7 @@ impl Desk {
                 Err(Errno::MFILE | Errno::NFILE) if self.turn_out() => continue,
                 Err(_) => return,
             };
-            if !is_ours(socket.as_fd()) || (self.clients.len() >= CLIENTS && !self.turn_out()) {
+            if !is_ours(socket.as_fd()) || (self.clients.len() >= self.most && !self.turn_out()) {
                 continue;
             }
             let number = self.next;
@@ -393,6 +396,9 @@ impl Desk {
                 }
             }
         }
+        if let Some(terminal) = &mut self.terminal {
+            terminal.hurry();
+        }
         // As much as a terminal holds, and not more from who writes to it from outside.
         let _ = (0..CLIENTS).take_while(|_| self.serve_terminal()).count();
         if !report.findings.verified {
@@ -429,6 +435,12 @@ fn with_pipes() -> io::Result<Output> {
     }
     let pipes = vec![(Stream::Stdout, out), (Stream::Stderr, err)];
     Ok((None, pipes, Apart { input, output, error, terminal: false }))
+}
+
+/// Descriptors are few, and some of them are for what clients hand over.
+fn most_clients() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.and_then(|limit| usize::try_from(limit / 2).ok()).map_or(CLIENTS, |half| half.min(CLIENTS))
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -22,7 +22,7 @@ use penfold_sys::launch::Apart;
 use penfold_sys::signal::{self, SignalFd, SignalSet};
 use penfold_sys::{Forked, fork};
 use penfold_teardown::{Ended, Level};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::SealFlags;
 use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open};
 use rustix::thread::ThreadNameSpaceType;
@@ -80,14 +80,17 @@ impl Execs {
         }
         let Ok(mut proc) = ProcFs::open() else { return };
         let mut open: Vec<Pid> = self.running.iter().map(|running| running.state.keeper.pid).collect();
+        let mut found = Vec::new();
         for leaf in self.running.iter().filter_map(|running| running.leaf.as_deref()) {
-            if let Ok(Some(leaf)) = Leaf::open(leaf) {
-                let _ = leaf.processes(&mut open);
+            if let Ok(Some(leaf)) = Leaf::open(leaf)
+                && leaf.processes(&mut found).is_ok()
+            {
+                open.append(&mut found);
             }
         }
         while let Some(pid) = open.pop() {
-            if self.members.insert(pid.as_raw_nonzero().get()) {
-                let _ = proc.children(pid, &mut open);
+            if self.members.insert(pid.as_raw_nonzero().get()) && proc.children(pid, &mut found).is_ok() {
+                open.append(&mut found);
             }
         }
     }
@@ -126,7 +129,7 @@ impl Execs {
     pub(crate) fn bury(&mut self) {
         self.running.retain(|running| {
             let mut fds = [PollFd::new(&running.pidfd, PollFlags::IN)];
-            let over = poll(&mut fds, Some(&rustix::event::Timespec::default())) != Ok(0);
+            let over = poll(&mut fds, Some(&Timespec::default())) != Ok(0);
             if over && let Some(Ok(Some(leaf))) = running.leaf.as_deref().map(Leaf::open) {
                 let _ = leaf.kill();
             }
@@ -153,6 +156,9 @@ pub(crate) fn begin(
     let sandbox = leaf_of(held);
     let desk = held.desk.as_mut().ok_or("it runs in the foreground")?;
     let socket = desk.part_with(client).ok_or("who asked for it is gone")?;
+    if has_left(&socket) {
+        return Err("who asked for it is gone".to_owned());
+    }
     let (number, leaf) = desk.execs.number(sandbox.as_deref());
     let command = shortened(exec.command);
     let wanted = Wanted { spec, stdio: [input, output, error], socket, leaf: leaf.clone(), init };
@@ -174,6 +180,12 @@ pub(crate) fn begin(
             Ok(())
         }
     }
+}
+
+/// Whether who asked is gone, and was perhaps told that nothing was started: a supervisor can be held up.
+fn has_left(socket: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::empty())];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 /// Takes on what a supervisor that was killed had put into the sandbox. What it wrote down is believed of our own

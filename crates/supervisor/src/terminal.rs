@@ -2,12 +2,16 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
 use rustix::pty::OpenptFlags;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 use crate::wire::Size;
 
@@ -17,6 +21,8 @@ const AT_ONCE: usize = 4096;
 const TURNS: usize = 16;
 /// How many may sit at it.
 const SEATS: usize = 64;
+/// How long the programs wait for a viewer that does not look, until it misses what they write.
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
 /// A pseudo-terminal, pty(7), on the side that shows and types.
 pub(crate) struct Terminal {
@@ -24,6 +30,10 @@ pub(crate) struct Terminal {
     /// Keeps it in being while no program has it open: one that has it as its terminal may open it again.
     _slave: OwnedFd,
     viewers: Vec<Viewer>,
+    /// Readable when the patience with a viewer is over.
+    patience: OwnedFd,
+    /// There is none any more.
+    hurried: bool,
 }
 
 /// Who sits at it: shown is written to the stream, typed is read from it.
@@ -32,6 +42,9 @@ struct Viewer {
     typed: Vec<u8>,
     /// It types nothing more.
     silent: bool,
+    /// What it is still to be shown, and since when it has not looked.
+    rest: Vec<u8>,
+    since: Instant,
     /// How many bytes it was not shown, because it did not look.
     missed: usize,
 }
@@ -41,7 +54,10 @@ impl Terminal {
     pub(crate) fn open() -> io::Result<(Terminal, OwnedFd)> {
         let (master, slave) = open()?;
         rustix::io::ioctl_fionbio(&master, true)?;
-        let terminal = Terminal { master, _slave: slave.try_clone()?, viewers: Vec::new() };
+        let patience =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+        let terminal =
+            Terminal { master, _slave: slave.try_clone()?, viewers: Vec::new(), patience, hurried: false };
         terminal.resize(Size { rows: 24, columns: 80 })?;
         Ok((terminal, slave))
     }
@@ -65,21 +81,36 @@ impl Terminal {
         }
         rustix::io::ioctl_fionbio(&stream, true)?;
         self.resize(size)?;
-        self.viewers.push(Viewer { stream, typed: Vec::new(), silent: false, missed: 0 });
+        let (typed, rest) = (Vec::new(), Vec::new());
+        self.viewers.push(Viewer { stream, typed, silent: false, rest, since: Instant::now(), missed: 0 });
         Ok(())
     }
 
     /// What to poll: the terminal, then those who sit at it.
     pub(crate) fn sources(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let mut flags = PollFlags::IN;
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, !self.is_held());
         flags.set(PollFlags::OUT, self.viewers.iter().any(|viewer| !viewer.typed.is_empty()));
         let viewers = self.viewers.iter().map(|viewer| {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::IN, viewer.typed.is_empty() && !viewer.silent);
-            flags.set(PollFlags::OUT, viewer.missed > 0);
+            flags.set(PollFlags::OUT, viewer.missed > 0 || !viewer.rest.is_empty());
             PollFd::new(&viewer.stream, flags)
         });
-        std::iter::once(PollFd::new(&self.master, flags)).chain(viewers)
+        [PollFd::new(&self.master, flags), PollFd::new(&self.patience, PollFlags::IN)]
+            .into_iter()
+            .chain(viewers)
+    }
+
+    /// Whether a viewer has not seen yet what was written last: as with any terminal, programs write as fast as it is
+    /// looked at.
+    fn is_held(&self) -> bool {
+        self.viewers.iter().any(|viewer| !viewer.rest.is_empty())
+    }
+
+    /// Waits for no viewer any more.
+    pub(crate) fn hurry(&mut self) {
+        self.hurried = true;
     }
 
     /// Shows and types what there is, within reason; `keep` gets what is shown. True if anything was shown.
@@ -87,47 +118,71 @@ impl Terminal {
         let mut buffer = [0_u8; AT_ONCE];
         let mut any = false;
         for _ in 0..TURNS {
+            if self.is_held() {
+                break;
+            }
             // EAGAIN: nothing more for now.
             let Ok(length @ 1..) = rustix::io::read(&self.master, &mut buffer) else { break };
             let shown = buffer.get(..length).unwrap_or_default();
             keep(shown);
-            self.viewers.retain_mut(|viewer| viewer.show(shown));
+            self.viewers.retain_mut(|viewer| viewer.show(shown, self.hurried));
             any = true;
         }
         for viewer in &mut self.viewers {
-            viewer.look_again();
+            viewer.look_again(self.hurried);
             viewer.listen(&mut buffer);
             if let Ok(length) = rustix::io::write(&self.master, &viewer.typed) {
                 viewer.typed.drain(..length);
             }
         }
         self.viewers.retain(|viewer| !viewer.has_left());
+        let until = if self.is_held() { PATIENCE } else { Timespec::default() };
+        let timer = Itimerspec { it_interval: Timespec::default(), it_value: until };
+        // This empties it as well.
+        let _ = timerfd_settime(&self.patience, TimerfdTimerFlags::empty(), &timer);
         any
     }
 }
 
 impl Viewer {
-    /// Shows it what there is room for. Who does not look holds up nobody and misses the rest. False if it is gone.
-    fn show(&mut self, shown: &[u8]) -> bool {
+    /// Shows it what there is room for; the rest follows, or is missed where nobody waits for it. False if it is gone.
+    fn show(&mut self, shown: &[u8], hurried: bool) -> bool {
         if self.missed > 0 {
             self.missed += shown.len();
             return true;
         }
-        match rustix::io::write(&self.stream, shown) {
-            Ok(length) => self.missed = shown.len().saturating_sub(length),
-            Err(Errno::AGAIN | Errno::INTR) => self.missed = shown.len(),
+        let length = match rustix::io::write(&self.stream, shown) {
+            Ok(length) => length,
+            Err(Errno::AGAIN | Errno::INTR) => 0,
             Err(_) => return false,
-        }
+        };
+        self.rest.extend_from_slice(shown.get(length..).unwrap_or_default());
+        self.since = Instant::now();
+        self.miss(hurried);
         true
     }
 
-    /// Tells it how much it has missed, once there is room.
-    fn look_again(&mut self) {
-        if self.missed > 0 {
+    /// Shows it more, once there is room, or tells it how much it has missed.
+    fn look_again(&mut self, hurried: bool) {
+        if !self.rest.is_empty() {
+            if let Ok(length @ 1..) = rustix::io::write(&self.stream, &self.rest) {
+                self.rest.drain(..length);
+                self.since = Instant::now();
+            }
+            self.miss(hurried || Duration::try_from(PATIENCE).is_ok_and(|most| self.since.elapsed() >= most));
+        } else if self.missed > 0 {
             let note = format!("\r\n[penfold: {} bytes not shown]\r\n", self.missed);
             if rustix::io::write(&self.stream, note.as_bytes()) == Ok(note.len()) {
                 self.missed = 0;
             }
+        }
+    }
+
+    /// Gives up on showing it the rest, if so.
+    fn miss(&mut self, so: bool) {
+        if so {
+            self.missed += self.rest.len();
+            self.rest.clear();
         }
     }
 
@@ -144,7 +199,7 @@ impl Viewer {
 
     fn has_left(&self) -> bool {
         let mut fds = [PollFd::new(&self.stream, PollFlags::empty())];
-        let now = rustix::event::Timespec::default();
+        let now = Timespec::default();
         matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(1..))
     }
 }

@@ -1,0 +1,346 @@
+//! Terminals of detached sandboxes and of commands in them: as any terminal, from wherever one looks.
+
+mod support_e2;
+mod support_g;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use support_e2::terminal::Terminal;
+use support_e2::{DEADLINE, Pen, Talk, eventually, pause};
+use support_g::wire::Peer;
+use support_g::{Actor, Sandbox};
+
+/// A shell line of penfold in the pen.
+fn line(pen: &Pen, words: &str) -> String {
+    let [verb, rest] = words.splitn(2, ' ').collect::<Vec<_>>().try_into().unwrap();
+    format!("{} {verb} {rest}", pen.shell().trim_end_matches(" run"))
+}
+
+/// So many lines, each with its number.
+fn lines(count: u32) -> String {
+    let lines: Vec<String> = (1..=count).map(|number| format!("line {number}")).collect();
+    lines.join("\n") + "\n"
+}
+
+/// Takes a seat by hand: the connection, and what it shows and types through.
+#[track_caller]
+fn seat(sandbox: &Sandbox<'_>) -> (Peer, OwnedFd) {
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    let peer = Peer::greeted(&sandbox.record(), DEADLINE).unwrap();
+    peer.say(b"{\"attach\":{\"rows\":24,\"columns\":80}}", &[theirs.as_fd()]);
+    assert_eq!(peer.hear(DEADLINE).unwrap(), "done");
+    (peer, ours)
+}
+
+/// Reads until this was shown; gives all.
+#[track_caller]
+fn shown(stream: &OwnedFd, wanted: &str) -> String {
+    let (mut text, mut buffer) = (Vec::new(), [0_u8; 8192]);
+    let (timeout, mut so) = (DEADLINE.try_into().unwrap(), false);
+    while !so && poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&timeout)).unwrap() > 0 {
+        let length = rustix::io::read(stream, &mut buffer).unwrap();
+        text.extend_from_slice(&buffer[..length]);
+        so = String::from_utf8_lossy(&text).contains(wanted);
+        assert!(so || length > 0, "the end before `{wanted}`");
+    }
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert!(so, "no `{wanted}` in the last of: {}", text.chars().rev().take(300).collect::<String>());
+    text
+}
+
+#[test]
+fn exec_has_a_terminal_of_the_caller_s_size_and_kind() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let Some(terminal) = Terminal::open(&pen) else { return };
+    terminal.line("export TERM=xterm; clear");
+    for level in actor.levels() {
+        let sandbox = actor.detach(&["--contain", level, "--", "sleep", "4301"]);
+        let script =
+            "stty size; echo $TERM; trap \"stty size; exit 7\" WINCH; echo up; while :; do sleep 0.05; done";
+        terminal.line(&line(&pen, &format!("exec -it {} bash -c '{script}'", sandbox.id)));
+        terminal.shows("30 100");
+        terminal.shows("xterm");
+        terminal.shows("up");
+        terminal.tmux(&["resize-window", "-x", "90", "-y", "35"]);
+        terminal.shows("35 90");
+        terminal.ends_with(7);
+        terminal.tmux(&["resize-window", "-x", "100", "-y", "30"]);
+        sandbox.end();
+    }
+    drop(terminal);
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn keys_reach_the_shell_inside() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let Some(terminal) = Terminal::open(&pen) else { return };
+    for level in actor.levels() {
+        let sandbox = actor.detach(&["--contain", level, "--", "sleep", "4301"]);
+        let inner = "env PS1='inner> ' bash --norc --noprofile -i";
+        terminal.line(&line(&pen, &format!("exec -it {} {inner}", sandbox.id)));
+        terminal.shows("inner>");
+        terminal.line("sleep 4302");
+        terminal.is_in_front("sleep 4302");
+        terminal.press("C-c");
+        terminal.line("echo in''ner $?");
+        terminal.shows("inner 130");
+        terminal.line("sleep 4302");
+        terminal.is_in_front("sleep 4302");
+        terminal.press("C-z");
+        terminal.shows("[1]+  Stopped*");
+        terminal.line("exit 8; exit 8");
+        terminal.ends_with(8);
+        assert!(!pen.is_running("sleep 4302"), "{level}");
+        sandbox.end();
+    }
+    drop(terminal);
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn editor_and_pager_work_in_an_exec_and_in_an_attached_terminal() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let Some(terminal) = Terminal::open(&pen) else { return };
+    if !support_e2::tool(&["vim", "--version"]) || !support_e2::tool(&["less", "--version"]) {
+        return;
+    }
+    std::fs::write(pen.path("work/numbers"), lines(1000)).unwrap();
+    let holder = actor.detach(&["--", "sleep", "4301"]);
+    for attached in [false, true] {
+        for program in ["vim -u NONE -i NONE file", "less numbers"] {
+            let mut seated = None;
+            if attached {
+                let words: Vec<&str> = program.split(' ').collect();
+                let sandbox = actor.detach(&[&["-t", "-e", "TERM=xterm", "--"], &words[..]].concat());
+                terminal.line(&line(&pen, &format!("attach {}", sandbox.id)));
+                seated = Some(sandbox);
+            } else {
+                terminal.line(&line(&pen, &format!("exec -it {} {program}", holder.id)));
+            }
+            if program.starts_with("vim") {
+                // What was drawn before somebody sat down is drawn again for the new size.
+                terminal.shows("~");
+                terminal.press("i");
+                terminal.line("some text");
+                terminal.press("Escape");
+                terminal.shows("some text");
+                terminal.line(":wq");
+            } else {
+                terminal.press("G");
+                terminal.shows("line 1000");
+                terminal.press("q");
+            }
+            // An attached terminal is left as the program left it.
+            assert!(eventually(DEADLINE, || !pen.is_running(program)));
+            terminal.line("code=$?; clear; echo code $code");
+            terminal.shows("code 0");
+            terminal.line("clear");
+            if program.starts_with("vim") {
+                assert_eq!(std::fs::read_to_string(pen.path("work/file")).unwrap(), "some text\n\n");
+                std::fs::remove_file(pen.path("work/file")).unwrap();
+            }
+            if let Some(sandbox) = seated {
+                sandbox.end();
+            }
+        }
+    }
+    holder.end();
+    drop(terminal);
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn one_leaves_and_comes_back_and_gets_the_code() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let Some(terminal) = Terminal::open(&pen) else { return };
+    for level in actor.levels() {
+        let script = "while read x; do echo got $x; [ $x = bye ] && exit 9; done";
+        let sandbox = actor.detach(&["-t", "--contain", level, "--", "sh", "-c", script]);
+        let attach = line(&pen, &format!("attach {}", sandbox.id));
+        terminal.line(&attach);
+        terminal.line("one");
+        terminal.shows("got one");
+        terminal.press("C-p");
+        terminal.press("C-q");
+        terminal.shows(&format!("penfold: left {}*", sandbox.id));
+        terminal.ends_with(0);
+        assert_eq!(sandbox.status(), "running", "{level}");
+        terminal.line(&attach);
+        terminal.line("two");
+        terminal.shows("got two");
+        terminal.line("bye");
+        terminal.ends_with(9);
+        let log = sandbox.ask(&["logs", "ID"]).with_code(0).out();
+        for word in ["got one\r\n", "got two\r\n", "got bye\r\n"] {
+            assert!(log.contains(word), "{level}: {log:?}");
+        }
+        sandbox.end();
+    }
+    drop(terminal);
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn hangup_of_a_viewer_s_terminal_ends_an_exec_but_no_sandbox() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let sandbox = actor.detach(&["-t", "--", "sleep", "4303"]);
+    for words in ["attach", "exec -it"] {
+        let Some(terminal) = Terminal::open(&pen) else { return };
+        let command = "bash -c 'trap \"\" HUP TERM; setsid -f sleep 4304; sleep 4305; :'";
+        let rest = if words == "attach" { "" } else { command };
+        terminal.line(&line(&pen, &format!("{words} {} {rest}", sandbox.id)));
+        if words == "attach" {
+            pause(Duration::from_millis(200));
+        } else {
+            assert!(eventually(DEADLINE, || pen.is_running("sleep 4304") && pen.is_running("sleep 4305")));
+        }
+        drop(terminal);
+        assert!(eventually(DEADLINE, || !pen.is_running("sleep 4304") && !pen.is_running("sleep 4305")));
+        assert!(pen.is_running("sleep 4303"), "{words}");
+    }
+    sandbox.end();
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn who_does_not_look_holds_up_nobody() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let script = "read x; seq 400000; echo all; read y; echo got $y; sleep 4306";
+    let sandbox = actor.detach(&["-t", "--", "sh", "-c", script]);
+    let (_blind, blind_stream) = seat(&sandbox);
+    let (_other, stream) = seat(&sandbox);
+    rustix::io::write(&stream, b"go\n").unwrap();
+    shown(&stream, "all\r\n");
+    // It is told what it missed, and sees what follows.
+    let late = shown(&blind_stream, "bytes not shown]");
+    assert!(late.contains("\r\n100\r\n"), "nothing of the beginning");
+    rustix::io::write(&blind_stream, b"late\n").unwrap();
+    shown(&blind_stream, "got late\r\n");
+    shown(&stream, "got late\r\n");
+    let log = sandbox.ask(&["logs", "ID"]).with_code(0).out();
+    assert!(log.contains("\r\n399999\r\n") && log.contains("got late"), "the log is not whole");
+    sandbox.end();
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn program_that_writes_without_end_leaves_time_for_others() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let sandbox = actor.detach(&["-t", "--", "yes"]);
+    let (_peer, _stream) = seat(&sandbox);
+    let late =
+        (0..20).filter(|_| Peer::greeted(&sandbox.record(), Duration::from_millis(100)).is_err()).count();
+    assert!(late <= 2, "{late} of 20 greetings were late");
+    sandbox.exec(&["true"]).with_code(0);
+    let stopped = sandbox.ask(&["stop", "-t", "5", "ID"]).with_code(0);
+    assert!(stopped.took < Duration::from_secs(4), "{:?}", stopped.took);
+    sandbox.end();
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn terminal_that_was_closed_can_be_opened_again() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let script =
+        "exec 3>done </dev/null >/dev/null 2>&1; sleep 0.3; echo again >/dev/tty; echo >&3; sleep 4307";
+    let sandbox = actor.detach(&["-t", "--", "sh", "-c", script]);
+    assert!(eventually(DEADLINE, || pen.is_running("sleep 4307")));
+    let logged = || sandbox.ask(&["logs", "ID"]).out().contains("again\r\n");
+    assert!(eventually(DEADLINE, logged), "not shown");
+    sandbox.end();
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn typed_text_that_nobody_reads_waits() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let script =
+        "stty raw -echo; echo up; until [ -e go ]; do sleep 0.05; done; head -c 300000 | wc -c; sleep 4308";
+    let sandbox = actor.detach(&["-t", "--", "sh", "-c", script]);
+    let (_peer, stream) = seat(&sandbox);
+    assert!(eventually(DEADLINE, || sandbox.ask(&["logs", "ID"]).out().contains("up")));
+    let typing = std::thread::spawn({
+        let stream = stream.try_clone().unwrap();
+        move || {
+            let (text, mut typed) = (vec![b'x'; 300_000], 0);
+            while typed < text.len() {
+                match rustix::io::write(&stream, &text[typed..]) {
+                    Ok(length) => typed += length,
+                    Err(error) => panic!("cannot type: {error}"),
+                }
+            }
+        }
+    });
+    pause(Duration::from_millis(300));
+    // The other things go on meanwhile.
+    Peer::greeted(&sandbox.record(), DEADLINE).unwrap();
+    sandbox.exec(&["touch", "go"]).with_code(0);
+    shown(&stream, "300000");
+    typing.join().unwrap();
+    sandbox.end();
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn large_paste_into_a_program_that_echoes_goes_through() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let sandbox = actor.detach(&["--", "sleep", "4309"]);
+    // The caller's side is a terminal as well, filled faster than it is read.
+    let text = lines(20_000);
+    std::fs::write(pen.path("work/text"), &text).unwrap();
+    let exec = format!(
+        "{} --root {} exec -it {}",
+        support_e2::penfold().display(),
+        pen.path("root").display(),
+        sandbox.id
+    );
+    if !support_e2::tool(&["script", "--version"]) {
+        return sandbox.end();
+    }
+    let paste = format!(
+        "(cat text; sleep 0.3; printf '\\004') | timeout 20 script -qec '{exec} cat' /dev/null > shown"
+    );
+    pen.script(&paste);
+    let shown = std::fs::read_to_string(pen.path("work/shown")).unwrap_or_default();
+    assert!(shown.matches("line 20000").count() >= 2, "{} bytes shown", shown.len());
+    sandbox.end();
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn without_a_terminal_there_is_nothing_to_attach_to() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let plain = actor.detach(&["--", "sleep", "4310"]);
+    let ended = plain.ask(&["attach", "ID"]);
+    assert!(ended.err().contains("hint: a terminal is given with `penfold run -d -t`"), "{}", ended.err());
+    ended.refused(125, "cannot attach");
+    plain.end();
+    // Our own is not needed.
+    let sandbox = actor.detach(&["-t", "--", "sh", "-c", "read x; echo got $x; exit 4"]);
+    let mut attach = actor.verb(["attach", &sandbox.id]);
+    let mut talk = Talk::start(attach.stdin(std::process::Stdio::piped()));
+    talk.say("word\n");
+    assert!(talk.end().with_code(4).out().contains("got word"));
+    sandbox.end();
+    let refused = actor.detach(&["--", "sleep", "4310"]);
+    let ended = Talk::start(&mut refused.exec_command(&["-it"], &["true"])).end();
+    ended.refused(125, "no terminal");
+    refused.end();
+    pen.assert_nothing_left();
+}

@@ -1,0 +1,189 @@
+//! Clients that say and hand over what they should not, or hold what they are given: the supervisor goes on and answers.
+
+mod support_e2;
+mod support_g;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::pipe::{PipeFlags, pipe_with};
+use support_e2::{Pen, eventually, pause};
+use support_g::wire::{Peer, description, null, request};
+use support_g::{Actor, Sandbox};
+
+/// How soon a supervisor greets whoever else there is. It takes a millisecond; tests share the machine.
+const SOON: Duration = Duration::from_millis(100);
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// One greeting in three may be late on a busy machine.
+#[track_caller]
+fn greets(sandbox: &Sandbox<'_>, what: &str) {
+    let mut last = Ok(());
+    for _ in 0..3 {
+        last = Peer::greeted(&sandbox.record(), SOON).map(drop);
+        if last.is_ok() {
+            return;
+        }
+    }
+    panic!("after {what}: {last:?}");
+}
+
+/// The processor time that a process has used, in clock ticks.
+fn ticks(pid: i32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+/// Whether it uses nearly no time while nothing is asked of it.
+#[track_caller]
+fn rests(sandbox: &Sandbox<'_>, what: &str) {
+    let supervisor = *sandbox.supervisors().last().unwrap();
+    let before = ticks(supervisor);
+    pause(Duration::from_millis(500));
+    let used = ticks(supervisor) - before;
+    assert!(used < 10, "{what}: {used} ticks of 50");
+}
+
+#[test]
+fn descriptors_that_are_not_those_of_an_exec_are_refused() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let sandbox = actor.detach(&["--", "sleep", "4201"]);
+    let file = pen.path("work/ran");
+    let null = null();
+    let (pipe, _writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    let (sealed, unsealed) = (description(&file, true), description(&file, false));
+    let disk: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
+    let n = null.as_fd();
+    let offers: [(&str, Vec<BorrowedFd<'_>>); 7] = [
+        ("none", vec![]),
+        ("three", vec![sealed.as_fd(), n, n]),
+        ("fourteen", [vec![sealed.as_fd()], vec![n; 13]].concat()),
+        ("a pipe that says nothing", vec![pipe.as_fd(), n, n, n]),
+        ("memory that can be changed", vec![unsealed.as_fd(), n, n, n]),
+        ("a file on disk", vec![disk.as_fd(), n, n, n]),
+        ("a device", vec![n, n, n, n]),
+    ];
+    for (what, fds) in offers {
+        let peer = Peer::greeted(&sandbox.record(), ANSWER).unwrap();
+        peer.say(&request(), &fds);
+        let answer = peer.hear(ANSWER);
+        let refused = answer.as_ref().is_some_and(|answer| answer.get("refused").is_some());
+        // Of fourteen the kernel hands over what there is room for.
+        assert!(refused, "{what}: {answer:?}");
+        greets(&sandbox, what);
+    }
+    assert!(!file.try_exists().unwrap());
+    // The same, as it should be.
+    let peer = Peer::greeted(&sandbox.record(), ANSWER).unwrap();
+    peer.say(&request(), &[sealed.as_fd(), n, n, n]);
+    assert!(eventually(ANSWER, || file.try_exists().unwrap()));
+    rests(&sandbox, "offers");
+    sandbox.end();
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn garbage_is_refused() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let sandbox = actor.detach(&["--", "sleep", "4202"]);
+    let long = vec![b'x'; 150_000];
+    let nested = vec![b'['; 100_000];
+    let all: [&[u8]; 7] =
+        [b"\0", b"{}", b"\"nothing\"", b"{\"killexec\":4294967295}", b"{\"forward\":-1}", &long, &nested];
+    for said in all {
+        let peer = Peer::greeted(&sandbox.record(), ANSWER).unwrap();
+        peer.say(said, &[]);
+        let answer = peer.hear(ANSWER);
+        assert!(
+            answer.as_ref().is_some_and(|answer| answer.get("refused").is_some()),
+            "{said:?}: {answer:?}"
+        );
+    }
+    greets(&sandbox, "garbage");
+    assert_eq!(sandbox.status(), "running");
+    sandbox.end();
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn crowd_of_silent_clients_keeps_nobody_out() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    for limit in [1024, 64] {
+        let script = format!("ulimit -n {limit}; $PF -d -- sleep 4203");
+        let id = pen.script(&script).with_code(0).out().trim().to_owned();
+        let sandbox = Sandbox { actor: &actor, id };
+        let crowd: Vec<Peer> = (0..300).map(|_| Peer::silent(&sandbox.record()).unwrap()).collect();
+        greets(&sandbox, "300 connections");
+        sandbox.exec(&["sh", "-c", "exit 6"]).with_code(6);
+        rests(&sandbox, "300 connections");
+        sandbox.ask(&["kill", "ID"]).with_code(0);
+        drop(crowd);
+        sandbox.end();
+    }
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn client_that_never_reads_holds_nobody_up() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let sandbox = actor.detach(&["--", "sleep", "4204"]);
+    let deaf = Peer::silent(&sandbox.record()).unwrap();
+    rustix::io::ioctl_fionbio(&deaf.0, true).unwrap();
+    let asked = (0..20_000)
+        .take_while(|_| {
+            rustix::net::send(&deaf.0, b"{\"extend\":0}", rustix::net::SendFlags::NOSIGNAL).is_ok()
+        })
+        .count();
+    assert!(asked > 0);
+    greets(&sandbox, "a deaf client");
+    sandbox.exec(&["true"]).with_code(0);
+    sandbox.ask(&["kill", "ID"]).with_code(0);
+    sandbox.end();
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn seat_at_the_terminal_is_for_stream_sockets() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let sandbox = actor.detach(&["-t", "--", "sleep", "4205"]);
+    let seat = b"{\"attach\":{\"rows\":20,\"columns\":70}}";
+    let (packets, _other) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let (pipe, _writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    let zero: OwnedFd = std::fs::File::open("/dev/zero").unwrap().into();
+    let directory: OwnedFd = std::fs::File::open("/").unwrap().into();
+    for fds in [vec![], vec![&packets], vec![&pipe], vec![&zero], vec![&directory]] {
+        let peer = Peer::greeted(&sandbox.record(), ANSWER).unwrap();
+        let fds: Vec<BorrowedFd<'_>> = fds.into_iter().map(AsFd::as_fd).collect();
+        peer.say(seat, &fds);
+        // Without a seat it is only the size that changes.
+        let answer = peer.hear(ANSWER).unwrap_or_default();
+        assert!(fds.is_empty() || answer.get("refused").is_some(), "{answer}");
+    }
+    rests(&sandbox, "seats that are none");
+    // Who types no more, and still looks.
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    let peer = Peer::greeted(&sandbox.record(), ANSWER).unwrap();
+    peer.say(seat, &[theirs.as_fd()]);
+    assert_eq!(peer.hear(ANSWER).unwrap(), "done");
+    rustix::net::shutdown(&ours, rustix::net::Shutdown::Write).unwrap();
+    rests(&sandbox, "a viewer that types no more");
+    // As many as there are, and no more.
+    let mut seated = 0;
+    for _ in 0..100 {
+        peer.say(seat, &[theirs.as_fd()]);
+        seated += i32::from(peer.hear(ANSWER).unwrap() == "done");
+    }
+    assert!((1..100).contains(&seated), "{seated} seats");
+    greets(&sandbox, "a hundred viewers");
+    sandbox.end();
+    pen.assert_nothing_left();
+}
