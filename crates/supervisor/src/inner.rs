@@ -21,7 +21,7 @@ use crate::environment::CHILD;
 use crate::exec;
 use crate::held::Held;
 use crate::launch::{self, Join, News, Starting};
-use crate::outcome::{StartFailure, Status};
+use crate::outcome::{Outcome, StartFailure, Status};
 use crate::wire::{self, Answer, Ending, Exec, Received, Request, Size};
 
 /// The process between the front and this one, if there is one.
@@ -182,6 +182,7 @@ fn look_after(mut held: Held, signals: SignalFd, outer: Option<OwnedFd>, lead: L
         failure,
         status: None,
         cause: None,
+        stuck: None,
         holds_inherited: true,
         held,
     };
@@ -221,6 +222,8 @@ struct Inner {
     /// How the leader ended, when it is not a child of this process.
     status: Option<Status>,
     cause: Option<Cause>,
+    /// What is left of it after a kill that took too long.
+    stuck: Option<Box<Outcome>>,
     ladder: Ladder,
     /// The descriptors that the caller of penfold gave to the command are still open here, too.
     holds_inherited: bool,
@@ -466,6 +469,10 @@ impl Inner {
 
     /// Does what somebody asks for; gives what follows for the sandbox, and the answer.
     fn act(&mut self, request: &Request) -> (Option<Event>, Option<Answer>) {
+        if let (Request::Stop { .. } | Request::Kill, Some(stuck)) = (request, &self.stuck) {
+            // It is tried again at once; who asks need not wait to hear what stood in the way so far.
+            return (Some(Event::Look), Some(Answer::Outcome(stuck.clone())));
+        }
         match *request {
             Request::Stop { signal: number, spared_group, grace_ms } => {
                 if let Some(signal) = signal(number) {
@@ -586,7 +593,9 @@ impl Inner {
             None => self.cause.unwrap_or(Cause::Exit),
         };
         let report = self.held.report(cause, exit, self.failure.clone(), findings);
-        let answer = Answer::Outcome(Box::new(self.held.conclude(&report)));
+        let outcome = Box::new(self.held.conclude(&report));
+        self.stuck = (!outcome.report.findings.verified).then(|| outcome.clone());
+        let answer = Answer::Outcome(outcome);
         if let Some(desk) = &self.held.desk {
             desk.tell(&answer);
         }

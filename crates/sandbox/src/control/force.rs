@@ -58,6 +58,8 @@ struct Job<'a> {
     index: usize,
     known: &'a Known,
     why: Why,
+    /// Who is left, by the word of its supervisor.
+    told: Vec<Survivor>,
 }
 
 /// Which target, and what became of it.
@@ -92,11 +94,11 @@ impl<'s, 'e, 'a: 's> Crew<'s, 'e, 'a> {
         Crew { scope, targets, root, how, limits, jobs, waiting, told, results, taken: 0 }
     }
 
-    pub(super) fn take_on(&mut self, index: usize, why: Why) {
+    pub(super) fn take_on(&mut self, index: usize, why: Why, told: Vec<Survivor>) {
         let Some(known) = self.targets.get(index) else { return };
         self.taken += 1;
         // The receiver is kept here as well: it cannot be gone.
-        let _ = self.jobs.send(Job { index, known, why });
+        let _ = self.jobs.send(Job { index, known, why, told });
         if self.taken <= WORKERS {
             let (jobs, told) = (Arc::clone(&self.waiting), self.told.clone());
             let (root, how, limits) = (self.root.clone(), self.how, self.limits);
@@ -139,13 +141,14 @@ struct Forced<'a> {
     registry: Option<Registry>,
     known: &'a Known,
     why: Why,
+    told: &'a [Survivor],
     limits: Limits,
     /// For the members, as far as nobody has asked them yet.
     ladder: Ladder,
 }
 
 impl<'a> Forced<'a> {
-    fn new(root: &Path, job: &Job<'a>, how: How, limits: Limits) -> Forced<'a> {
+    fn new(root: &Path, job: &'a Job<'a>, how: How, limits: Limits) -> Forced<'a> {
         let asked = matches!(job.why, Why::Overdue | Why::Unverified);
         // Where the supervisor has been patient already, a short look is enough to name what is left.
         let patience = if job.why == Why::Unverified { limits.farewell } else { limits.patience };
@@ -159,7 +162,8 @@ impl<'a> Forced<'a> {
             _ => Ladder { grace: Duration::ZERO, ..usual },
         };
         let registry = Registry::open_existing(root).ok().flatten();
-        Forced { finder: Finder::new(root), registry, known: job.known, why: job.why, limits, ladder }
+        let (known, why, told) = (job.known, job.why, job.told.as_slice());
+        Forced { finder: Finder::new(root), registry, known, why, told, limits, ladder }
     }
 
     fn run(&self) -> io::Result<Fate> {
@@ -340,6 +344,8 @@ impl<'a> Forced<'a> {
         if evidence.is_empty() {
             return Fate::Gone;
         }
+        // A member that its supervisor alone can see is as little gone.
+        left.extend(self.told.iter().filter(|told| !left.contains(told)).cloned().collect::<Vec<_>>());
         // What was in the way of one step may have been out of the way for the next.
         left.retain(is_alive);
         if left.is_empty() {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
+use penfold_teardown::Survivor;
 use rustix::event::{PollFd, PollFlags};
 
 use super::client::{Client, ClientError};
@@ -93,6 +94,8 @@ struct Talk<'a> {
     interval: Duration,
     /// Whether something was to be heard.
     ready: bool,
+    /// Who is left, by its word.
+    told: Vec<Survivor>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -111,7 +114,7 @@ impl<'a> Talk<'a> {
     fn new((index, known): (usize, &'a Known)) -> Talk<'a> {
         let now = Instant::now();
         let (stage, interval) = (Stage::Waiting, LOOK_FIRST);
-        Talk { index, known, client: None, stage, look: now, interval, ready: false }
+        Talk { index, known, client: None, stage, look: now, interval, ready: false, told: Vec::new() }
     }
 
     fn part(&mut self, farewell: Duration) -> Step {
@@ -162,7 +165,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             };
             match step {
                 Step::Stay => kept.push(talk),
-                Step::Force(why) => self.crew.take_on(talk.index, why),
+                Step::Force(why) => self.crew.take_on(talk.index, why, std::mem::take(&mut talk.told)),
                 Step::Gone if talk.known.leaf.is_none() => self.suspects.push(talk.index),
                 Step::Gone => self.note(talk.index, Fate::Gone),
             }
@@ -188,9 +191,9 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
                 return true;
             }
             match &talk.known.record {
-                None => crew.take_on(talk.index, Why::NoRecord),
+                None => crew.take_on(talk.index, Why::NoRecord, Vec::new()),
                 Some(files) if !files.is_looked_after().unwrap_or(true) => {
-                    crew.take_on(talk.index, Why::Unattended);
+                    crew.take_on(talk.index, Why::Unattended, Vec::new());
                 }
                 Some(_) => {
                     begun += 1;
@@ -219,7 +222,10 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             Ok(Received::Message(Answer::Outcome(outcome))) if outcome.report.findings.verified => {
                 talk.part(self.limits.farewell)
             }
-            Ok(Received::Message(Answer::Outcome(_))) => Step::Force(Why::Unverified),
+            Ok(Received::Message(Answer::Outcome(outcome))) => {
+                talk.told = outcome.report.findings.survivors;
+                Step::Force(Why::Unverified)
+            }
             Ok(Received::Message(Answer::Refused(_))) => Step::Force(Why::Deaf),
             Ok(Received::Message(_) | Received::Nothing) => Step::Stay,
             Ok(Received::End) | Err(_) => {
@@ -293,7 +299,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         let marked: HashSet<&String> = fresh.marked().keys().collect();
         for index in std::mem::take(&mut self.suspects) {
             if targets.get(index).is_some_and(|known| marked.contains(&known.id)) {
-                self.crew.take_on(index, Why::Unattended);
+                self.crew.take_on(index, Why::Unattended, Vec::new());
             } else {
                 self.note(index, Fate::Gone);
             }
