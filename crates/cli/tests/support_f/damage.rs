@@ -88,9 +88,13 @@ impl Damage {
     /// lock to look at, and unknown means alive.
     pub fn hide_the_truth(pair: [Damage; 2]) -> bool {
         let lies = |damage| matches!(damage, Damage::SocketLiar | Damage::SocketMute);
-        let hides = |damage| matches!(damage, Damage::RecordGone | Damage::RootRemade);
+        let hides = |damage| {
+            let gone = matches!(damage, Damage::RecordGone | Damage::RootRemade);
+            // What cannot be told from a foreground run's record goes with the end.
+            gone || matches!(damage, Damage::IntentMissing | Damage::IntentGarbage | Damage::IntentForged)
+        };
         let [one, other] = pair;
-        lies(one) && hides(other)
+        lies(one) && hides(other) || hides(one) && lies(other)
     }
 
     /// Whether `ps` has to name it.
@@ -369,8 +373,16 @@ impl Scene {
         if fs::read_to_string(self.victim.join("file")).ok().as_deref() != Some("{}") {
             return Err("a stranger's file was hit".to_owned());
         }
-        let status = detach::status(&self.pen, &self.sandbox);
-        if matches!(status.as_deref(), Some("created" | "running" | "stopping" | "unkillable" | "orphaned")) {
+        let mut status = None;
+        let living = |status: Option<&str>| {
+            matches!(status, Some("created" | "running" | "stopping" | "unkillable" | "orphaned"))
+        };
+        // A liar's socket may be seen for a moment longer.
+        let over = until(Duration::from_secs(2), || {
+            status = detach::status(&self.pen, &self.sandbox);
+            !living(status.as_deref())
+        });
+        if !over {
             return Err(format!("over, and `ps` says {status:?}"));
         }
         // What it owned is gone; what is kept of it goes with `rm`, or is not known to it any more.
