@@ -2,9 +2,9 @@
 //! does not answer or lies.
 //!
 //! - [`Client`] — one connection.
-//! - [`end`] — stops or kills many sandboxes at once, with one deadline.
-//! - [`wait`] — waits until sandboxes are over, and tells how their commands ended.
-//! - [`forget`] — removes the record of one that is over.
+//! - [`end()`] — stops or kills many sandboxes at once, with one deadline.
+//! - [`wait()`] — waits until sandboxes are over, and tells how their commands ended.
+//! - [`forget()`] — removes the record of one that is over.
 //!
 //! Invariants: nothing that a supervisor says is proof. "Gone" is what was seen: a free lock, a report, no leaf; and
 //! where no supervisor was there to see the end, a look over the host. Members are ended by the one teardown. A process
@@ -70,7 +70,7 @@ pub enum Fate {
     Failed(std::io::Error),
 }
 
-/// How far an [`end`] or a [`wait`] has come.
+/// How far an [`end()`] or a [`wait()`] has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// How many sandboxes are not over yet.
