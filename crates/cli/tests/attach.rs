@@ -239,7 +239,6 @@ fn program_that_writes_without_end_leaves_time_for_others() {
     let pen = Pen::new();
     let actor = Actor::own(&pen);
     let sandbox = actor.detach(&["-t", "--", "yes"]);
-    let (_peer, _stream) = seat(&sandbox);
     let late =
         (0..20).filter(|_| Peer::greeted(&sandbox.record(), Duration::from_millis(100)).is_err()).count();
     assert!(late <= 2, "{late} of 20 greetings were late");

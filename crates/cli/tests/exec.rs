@@ -3,12 +3,14 @@
 mod support_e2;
 mod support_g;
 
+use std::os::fd::AsFd as _;
 use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use support_e2::left::Handle;
 use support_e2::{DEADLINE, Pen, Talk, eventually, pause, root};
+use support_g::wire::{Peer, description, null, request};
 use support_g::{Actor, Sandbox, kill, strays};
 
 /// A tree that does what it can to outlive its top: daemons, in sessions of their own, that ignore what they can.
@@ -363,19 +365,20 @@ fn who_asked_and_left_before_it_began_is_not_served() {
     let pen = Pen::new();
     let actor = Actor::own(&pen);
     let sandbox = actor.detach(&["--", "sleep", "4001"]);
+    let peer = Peer::greeted(&sandbox.record(), DEADLINE).unwrap();
     let [outer, inner] = sandbox.supervisors().try_into().unwrap();
     let (outer, inner) = (Handle::of(outer), Handle::of(inner));
     outer.signal(Signal::STOP);
     inner.signal(Signal::STOP);
-    let talk = Talk::start(&mut sandbox.exec_command(&["-d"], &["sleep", "4106"]));
-    pause(Duration::from_millis(200));
-    talk.signal(Signal::KILL);
-    talk.end();
+    let file = pen.path("work/ran");
+    let (description, null) = (description(&file, true), null());
+    peer.say(&request(), &[description.as_fd(), null.as_fd(), null.as_fd(), null.as_fd()]);
+    drop(peer);
     inner.signal(Signal::CONT);
     outer.signal(Signal::CONT);
     sandbox.exec(&["true"]).with_code(0);
     pause(Duration::from_millis(200));
-    assert!(!pen.is_running("sleep 4106"), "nobody knows of it");
+    assert!(!file.try_exists().unwrap(), "nobody knows of it");
     sandbox.end();
     pen.assert_nothing_left();
 }

@@ -73,7 +73,7 @@ pub fn description(file: &Path, sealed: bool) -> OwnedFd {
         "signal": 15,
         "grace_ms": 100,
         "terminal": false,
-        "detached": false,
+        "detached": true,
     });
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut memory = std::fs::File::from(rustix::fs::memfd_create("what", flags).unwrap());
