@@ -5,6 +5,7 @@
 
 pub(crate) mod adopt;
 pub(crate) mod attach;
+pub(crate) mod bounds;
 pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod exec;

@@ -59,7 +59,7 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     if !args.tty {
         output::talk(&summary::of(&outcome, global));
     }
-    run::conclude(&outcome, &name, args.workdir.clone(), args.preserve_status, false)
+    run::conclude(&outcome, &name, args.bounds.workdir.clone(), args.bounds.preserve_status, false)
 }
 
 /// Connects to the supervisor of a sandbox that can be asked for something.
@@ -106,6 +106,7 @@ fn wait(front: Front, terminal: Option<OwnedFd>, interactive: bool) -> Result<Ou
 /// What is to be run, in memory that cannot be changed.
 fn describe(args: &ExecArgs) -> io::Result<OwnedFd> {
     let environment = args
+        .bounds
         .env
         .iter()
         .filter_map(|setting| {
@@ -118,10 +119,10 @@ fn describe(args: &ExecArgs) -> io::Result<OwnedFd> {
         schema: record::SCHEMA,
         command: args.command.clone(),
         environment,
-        directory: args.workdir.clone(),
-        timeout_ms: args.timeout.filter(|limit| !limit.is_zero()).map(millis),
-        signal: args.signal.number(),
-        grace_ms: millis(args.grace),
+        directory: args.bounds.workdir.clone(),
+        timeout_ms: args.bounds.timeout().map(millis),
+        signal: args.bounds.signal.number(),
+        grace_ms: millis(args.bounds.grace),
         terminal: args.tty,
         detached: args.detach,
     };

@@ -23,8 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Runs a command to its end and that of all it started.
 pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
     let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-    let (preserve, fail_on_leak, detached) = (args.preserve_status, args.fail_on_leak, args.detach);
-    let directory = args.workdir.clone();
+    let (preserve, fail_on_leak, detached) = (args.bounds.preserve_status, args.fail_on_leak, args.detach);
+    let directory = args.bounds.workdir.clone();
     let spec = spec(global, args)?;
     let front = penfold_supervisor::start(spec).map_err(|error| {
         Failure::new(exit_codes::NOT_STARTED, format!("cannot run `{name}`")).because(error)
@@ -111,8 +111,8 @@ fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
     });
     Ok(Spec {
         id: Id::new().map_err(|error| not_started("cannot make an id".to_owned()).because(error))?,
-        timeout: args.timeout(),
-        environment: environment(&args.env),
+        timeout: args.bounds.timeout(),
+        environment: environment(&args.bounds.env),
         scratch_in: args.scratch.then(temporary),
         contain: match args.contain {
             run::Contain::Auto => Contain::Auto,
@@ -126,14 +126,14 @@ fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
             Some(run::OnOwnerExit::Stop) => OwnerExit::Stop,
             Some(run::OnOwnerExit::Keep) => OwnerExit::Keep,
         },
-        signal: penfold_sys::signal::signal(args.signal.number())
+        signal: penfold_sys::signal::signal(args.bounds.signal.number())
             .ok_or_else(|| not_started("signals 32 and 33 belong to the C library".to_owned()))?,
-        grace: args.grace,
+        grace: args.bounds.grace,
         patience: PATIENCE,
         state_root: state::root(global),
         labels: args.label.into_iter().map(|label| (label.key, label.value)).collect(),
         name: args.name,
-        directory: args.workdir,
+        directory: args.bounds.workdir,
         command: args.command,
         report,
         detach,

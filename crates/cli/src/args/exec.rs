@@ -1,15 +1,12 @@
 //! `penfold exec`: its flags.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
-use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::Verb;
+use super::bounds::Bounds;
 use crate::exit_codes;
-use crate::value::{self, EnvSetting, Signal};
 
 /// The verb `exec`.
 pub(crate) const VERB: Verb = Verb {
@@ -32,7 +29,6 @@ pub(crate) const VERB: Verb = Verb {
 
 /// What `penfold exec` was asked to do.
 #[derive(Args, Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "flags")]
 pub(crate) struct ExecArgs {
     /// Pass standard input on.
     #[arg(short, long)]
@@ -43,46 +39,8 @@ pub(crate) struct ExecArgs {
     /// Do not wait: the command goes on until it ends or the sandbox does.
     #[arg(short, long, conflicts_with_all = ["interactive", "tty"])]
     pub(crate) detach: bool,
-    #[arg(
-        short,
-        long,
-        value_name = "KEY[=VALUE]",
-        value_parser = OsStringValueParser::new().try_map(|text| value::env_setting(&text)),
-        help = "Set a variable, or pass on the caller's; may be repeated"
-    )]
-    pub(crate) env: Vec<EnvSetting>,
-    /// Directory to run in.
-    #[arg(short, long, value_name = "DIR")]
-    pub(crate) workdir: Option<PathBuf>,
-    #[arg(
-        long,
-        value_name = "DURATION",
-        value_parser = value::duration,
-        allow_hyphen_values = true,
-        help = "End the command after this time; 0 means no limit"
-    )]
-    pub(crate) timeout: Option<Duration>,
-    /// Time between the polite signal and KILL.
-    #[arg(
-        long,
-        value_name = "DURATION",
-        value_parser = value::duration,
-        allow_hyphen_values = true,
-        default_value = "10s"
-    )]
-    pub(crate) grace: Duration,
-    /// The polite signal.
-    #[arg(
-        long,
-        value_name = "SIGNAL",
-        value_parser = value::signal,
-        allow_hyphen_values = true,
-        default_value = "TERM"
-    )]
-    pub(crate) signal: Signal,
-    /// Exit with the command's code even when a time limit ended it.
-    #[arg(long)]
-    pub(crate) preserve_status: bool,
+    #[command(flatten)]
+    pub(crate) bounds: Bounds,
     /// Id, unique beginning of an id, or name.
     #[arg(value_name = "ID")]
     pub(crate) id: String,

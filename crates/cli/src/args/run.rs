@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 use super::Verb;
+use super::bounds::Bounds;
 use crate::exit_codes;
-use crate::value::{self, EnvSetting, Label, Signal};
+use crate::value::{self, Label};
 
 /// The verb `run`.
 pub(crate) const VERB: Verb = Verb {
@@ -40,32 +40,8 @@ pub(crate) const VERB: Verb = Verb {
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "flags")]
 pub(crate) struct RunArgs {
-    #[arg(
-        long,
-        value_name = "DURATION",
-        value_parser = value::duration,
-        allow_hyphen_values = true,
-        help = "End the sandbox after this time; 0 means no limit"
-    )]
-    timeout: Option<Duration>,
-    /// Time between the polite signal and KILL.
-    #[arg(
-        long,
-        value_name = "DURATION",
-        value_parser = value::duration,
-        allow_hyphen_values = true,
-        default_value = "10s"
-    )]
-    pub(crate) grace: Duration,
-    /// The polite signal.
-    #[arg(
-        long,
-        value_name = "SIGNAL",
-        value_parser = value::signal,
-        allow_hyphen_values = true,
-        default_value = "TERM"
-    )]
-    pub(crate) signal: Signal,
+    #[command(flatten)]
+    pub(crate) bounds: Bounds,
     /// How the processes of the sandbox are known.
     #[arg(long, value_enum, value_name = "LEVEL", default_value = "auto")]
     pub(crate) contain: Contain,
@@ -114,20 +90,6 @@ pub(crate) struct RunArgs {
     /// What happens to a detached sandbox when its supervisor is killed.
     #[arg(long, value_enum, value_name = "ACT", default_value = "kill")]
     pub(crate) on_supervisor_exit: OnSupervisorExit,
-    /// Exit with the command's code even when a time limit ended it.
-    #[arg(long)]
-    pub(crate) preserve_status: bool,
-    #[arg(
-        short,
-        long,
-        value_name = "KEY[=VALUE]",
-        value_parser = OsStringValueParser::new().try_map(|text| value::env_setting(&text)),
-        help = "Set a variable, or pass on the caller's; may be repeated"
-    )]
-    pub(crate) env: Vec<EnvSetting>,
-    /// Directory to run in.
-    #[arg(short, long, value_name = "DIR")]
-    pub(crate) workdir: Option<PathBuf>,
     /// Make a new, empty directory that is removed at the end; TMPDIR, and the directory to run in unless -w.
     #[arg(long)]
     pub(crate) scratch: bool,
@@ -146,13 +108,6 @@ pub(crate) struct RunArgs {
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD", value_hint = clap::ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
-}
-
-impl RunArgs {
-    /// The time limit, if there is one: zero is none, as in timeout(1).
-    pub(crate) fn timeout(&self) -> Option<Duration> {
-        self.timeout.filter(|limit| !limit.is_zero())
-    }
 }
 
 /// How membership in a sandbox is known.

@@ -84,7 +84,7 @@ fn a_command_keeps_every_byte() {
         odd,
     ]);
     assert_eq!(args.command, [odd_command(), odd, odd]);
-    assert_eq!(args.env[0].value.as_deref(), Some(OsStr::from_bytes(b"\xfe")));
+    assert_eq!(args.bounds.env[0].value.as_deref(), Some(OsStr::from_bytes(b"\xfe")));
 }
 
 fn odd_command() -> &'static OsStr {
@@ -94,12 +94,14 @@ fn odd_command() -> &'static OsStr {
 #[test]
 fn run_without_options_has_the_defaults_of_the_contract() {
     let args = run_args(&["run", "x"]);
-    assert_eq!(args.timeout(), None);
-    assert_eq!(args.grace, Duration::from_secs(10));
-    assert_eq!(args.signal.number(), 15);
+    assert_eq!(args.bounds.timeout(), None);
+    assert_eq!(args.bounds.grace, Duration::from_secs(10));
+    assert_eq!(args.bounds.signal.number(), 15);
     assert_eq!((args.contain, args.on_owner_exit), (Contain::Auto, None));
-    assert!(!args.preserve_status && !args.scratch && !args.fail_on_leak);
-    assert!(args.env.is_empty() && args.label.is_empty() && args.name.is_none() && args.report.is_none());
+    assert!(!args.bounds.preserve_status && !args.scratch && !args.fail_on_leak);
+    assert!(
+        args.bounds.env.is_empty() && args.label.is_empty() && args.name.is_none() && args.report.is_none()
+    );
 }
 
 #[test]
@@ -118,14 +120,14 @@ fn the_last_of_a_repeated_option_wins_and_lists_grow() {
         "b=",
         "x",
     ]);
-    assert_eq!(args.timeout(), Some(Duration::from_mins(2)));
-    assert_eq!((args.env.len(), args.label.len()), (2, 2));
+    assert_eq!(args.bounds.timeout(), Some(Duration::from_mins(2)));
+    assert_eq!((args.bounds.env.len(), args.label.len()), (2, 2));
 }
 
 #[test]
 fn a_timeout_of_zero_is_no_limit() {
     for zero in ["0", "0s", "0.0", "0h0m"] {
-        assert_eq!(run_args(&["run", "--timeout", zero, "x"]).timeout(), None);
+        assert_eq!(run_args(&["run", "--timeout", zero, "x"]).bounds.timeout(), None);
     }
 }
 

@@ -1,0 +1,61 @@
+//! What a command gets that is started here: its surroundings, and how its end comes about.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+
+use crate::value::{self, EnvSetting, Signal};
+
+/// The flags that `run` and `exec` have in common.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Bounds {
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = value::duration,
+        allow_hyphen_values = true,
+        help = "End it after this time; 0 means no limit"
+    )]
+    timeout: Option<Duration>,
+    /// Time between the polite signal and KILL.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = value::duration,
+        allow_hyphen_values = true,
+        default_value = "10s"
+    )]
+    pub(crate) grace: Duration,
+    /// The polite signal.
+    #[arg(
+        long,
+        value_name = "SIGNAL",
+        value_parser = value::signal,
+        allow_hyphen_values = true,
+        default_value = "TERM"
+    )]
+    pub(crate) signal: Signal,
+    /// Exit with the command's code even when a time limit ended it.
+    #[arg(long)]
+    pub(crate) preserve_status: bool,
+    #[arg(
+        short,
+        long,
+        value_name = "KEY[=VALUE]",
+        value_parser = OsStringValueParser::new().try_map(|text| value::env_setting(&text)),
+        help = "Set a variable, or pass on the caller's; may be repeated"
+    )]
+    pub(crate) env: Vec<EnvSetting>,
+    /// Directory to run in.
+    #[arg(short, long, value_name = "DIR")]
+    pub(crate) workdir: Option<PathBuf>,
+}
+
+impl Bounds {
+    /// The time limit, if there is one: zero is none, as in timeout(1).
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.timeout.filter(|limit| !limit.is_zero())
+    }
+}
