@@ -2,14 +2,14 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use penfold_sandbox::{Record, Registry, StateError, recovery};
 use penfold_sys::child::{self, Peek};
 use penfold_sys::signal::{self, SignalFd, SignalSet, Signalled};
 use penfold_sys::{Forked, fork};
-use penfold_teardown::{Cause, Findings, Level};
+use penfold_teardown::{Cause, Findings, Level, Resource};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
@@ -107,6 +107,16 @@ enum Followed {
     Running(String),
     /// It is over.
     Over(Box<Outcome>),
+}
+
+/// Removes the record of a sandbox whose id nobody was told. One that something is left of keeps it.
+fn forget(root: &Path, id: &str) {
+    if let Ok(Some(registry)) = Registry::open_existing(root)
+        && let Ok(Some(mut record)) = registry.take(id)
+        && record.files().has_ended()
+    {
+        let _ = record.release(false);
+    }
 }
 
 /// What the front does when nothing has happened for a while.
@@ -216,10 +226,14 @@ impl Front {
     /// # Errors
     /// When the outcome cannot be known; what could be ended has been.
     pub fn wait_running(self) -> Result<Option<Outcome>, FrontError> {
-        Ok(match self.follow(|_| (), true)? {
-            Followed::Running(_) => None,
-            Followed::Over(outcome) => Some(*outcome),
-        })
+        let (root, id) = (self.seen.state_root.clone(), self.id());
+        match self.follow(|_| (), true)? {
+            Followed::Running(_) => Ok(None),
+            Followed::Over(outcome) => {
+                forget(&root, &id);
+                Ok(Some(*outcome))
+            }
+        }
     }
 
     fn follow(mut self, mut slow: impl FnMut(Ending), until_running: bool) -> Result<Followed, FrontError> {
