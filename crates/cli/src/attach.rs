@@ -1,13 +1,14 @@
 //! `penfold attach`: what it does.
 
 use std::io::{self, IsTerminal};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use penfold_sandbox::Outcome;
 use penfold_sandbox::control::Client;
 use penfold_sandbox::wire::{Answer, Received, Request};
 use penfold_sys::signal::{self, SignalSet};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Signal;
 
@@ -18,43 +19,77 @@ use crate::failure::Failure;
 use crate::pump::{self, End, Pump, Raw};
 use crate::{exit_codes, output, run};
 
-/// Sits down at the terminal of a sandbox.
+/// Sits down at the terminal of a sandbox, and again where another supervisor goes on in the place of one that was killed.
 pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> {
-    let client = connect(global, &args.id)?;
-    let id = client.id().to_owned();
-    let failed = |error: io::Error| {
-        Failure::new(exit_codes::NOT_STARTED, format!("cannot attach to {id}")).because(error)
-    };
-    let (ours, theirs) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-            .map_err(|error| failed(error.into()))?;
-    let seated = client
-        .request_with(&Request::Attach(pump::size()), &[theirs.as_fd()], ANSWER)
-        .map_err(|error| failed(io::Error::other(error)))?;
-    drop(theirs);
-    if let Answer::Refused(reason) = seated {
-        return Err(Failure::new(exit_codes::NOT_STARTED, format!("cannot attach to {id}: {reason}"))
-            .hint("a terminal is given with `penfold run -d -t`"));
-    }
+    let mut seat = Seat::take(connect(global, &args.id)?)?;
+    let id = seat.client.id().to_owned();
+    let failed = |error: io::Error| failed(&id, error);
     let _ = signal::block(&SignalSet::of([Signal::WINCH.as_raw()]));
     let typed = !args.no_stdin;
     let raw = (typed && io::stdin().is_terminal()).then(Raw::enter).and_then(Result::ok);
-    let pump = Pump { inside: ours.as_fd(), typed, leave: true, over: None };
-    let end = pump.run(|size| {
-        let _ = client.request(&Request::Resize(size), ANSWER);
-    });
-    drop(raw);
-    match end.map_err(failed)? {
-        End::Left => {
+    loop {
+        let pump = Pump { inside: seat.stream.as_fd(), typed, leave: true, over: None };
+        let end = pump.run(|size| {
+            let _ = seat.client.request(&Request::Resize(size), ANSWER);
+        });
+        if end.map_err(failed)? == End::Left {
+            drop(raw);
             output::talk(&format!("penfold: left {id}, which goes on\n"));
-            Ok(exit_codes::SUCCESS)
+            return Ok(exit_codes::SUCCESS);
         }
-        End::Closed => match outcome(&client).map_err(failed)? {
-            Some(outcome) => run::conclude(&outcome, &id, None, false, false),
-            None => Err(Failure::new(exit_codes::UNVERIFIED, format!("the supervisor of {id} is gone"))
-                .hint(format!("`penfold wait {id}` tells how it ended"))),
-        },
+        if let Some(outcome) = outcome(&seat.client).map_err(failed)? {
+            return run::conclude(&outcome, &id, None, false, false);
+        }
+        let Some(next) = successor(global, &id) else {
+            return Err(Failure::new(exit_codes::UNVERIFIED, format!("the supervisor of {id} is gone"))
+                .hint(format!("`penfold wait {id}` tells how it ended")));
+        };
+        seat = next;
     }
+}
+
+/// A place at the terminal of a sandbox.
+struct Seat {
+    client: Client,
+    stream: OwnedFd,
+}
+
+impl Seat {
+    fn take(client: Client) -> Result<Seat, Failure> {
+        let id = client.id().to_owned();
+        let (stream, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+                .map_err(|error| failed(&id, error.into()))?;
+        let seated = client
+            .request_with(&Request::Attach(pump::size()), &[theirs.as_fd()], ANSWER)
+            .map_err(|error| failed(&id, io::Error::other(error)))?;
+        match seated {
+            Answer::Refused(reason) => {
+                Err(Failure::new(exit_codes::NOT_STARTED, format!("cannot attach to {id}: {reason}"))
+                    .hint("a terminal is given with `penfold run -d -t`"))
+            }
+            _ => Ok(Seat { client, stream }),
+        }
+    }
+}
+
+/// A seat with the supervisor that goes on in the place of one that is gone; none if nobody does.
+fn successor(global: &Global, id: &str) -> Option<Seat> {
+    let begun = Instant::now();
+    while begun.elapsed() < SUCCESSION {
+        if let Ok(seat) = connect(global, id).and_then(Seat::take) {
+            return Some(seat);
+        }
+        let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 10_000_000 }));
+    }
+    None
+}
+
+/// How long another supervisor may take to go on.
+const SUCCESSION: Duration = Duration::from_secs(1);
+
+fn failed(id: &str, error: io::Error) -> Failure {
+    Failure::new(exit_codes::NOT_STARTED, format!("cannot attach to {id}")).because(error)
 }
 
 /// Waits for the outcome of the sandbox; none if its supervisor goes without telling.

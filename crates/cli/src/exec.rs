@@ -55,7 +55,9 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
             Some(outcome)
         }
     };
-    let Some(outcome) = outcome else { return Ok(exit_codes::SUCCESS) };
+    let Some(mut outcome) = outcome else { return Ok(exit_codes::SUCCESS) };
+    // The sandbox goes on; what is said here is said of this command.
+    outcome.report.id = format!("exec in {}", outcome.report.id);
     if !args.tty {
         output::talk(&summary::of(&outcome, global));
     }
