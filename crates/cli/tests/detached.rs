@@ -188,7 +188,7 @@ fn owner_s_death_does_what_was_asked_for() {
 #[test]
 fn lease_ends_the_sandbox_unless_it_is_renewed() {
     let pen = Pen::new();
-    let sandbox = detach(&pen, &["--ttl", "1s", "--", "sh", "-c", "setsid sleep 1009 & sleep 1010"]);
+    let sandbox = detach(&pen, &["--ttl", "1s", "--", "sh", "-c", "setsid sleep 1009 & exec sleep 1010"]);
     let expires = |sandbox: &Sandbox| sandbox.file("state.json").unwrap()["expires_at_ms"].as_u64().unwrap();
     let first = expires(&sandbox);
     let (control, _) = Control::to(&sandbox.record).unwrap();

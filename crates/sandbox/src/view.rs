@@ -99,7 +99,12 @@ pub fn view(finder: &Finder, known: &Known) -> Option<View> {
         }),
         None => None,
     };
-    let judged = if looked_after {
+    // Whoever holds the lock of one that has ended is about to put it away, be it a supervisor on its way out or another
+    // command. Where a leaf tells, the report is not believed alone.
+    let over = known.record.as_ref().is_some_and(|files| {
+        known.intent.as_ref().is_some_and(|intent| intent.leaf.is_some()) && files.has_ended()
+    });
+    let judged = if looked_after && !over {
         judge::looked_after(known, state.as_ref(), &mut damage)
     } else {
         judge::abandoned(finder, known, &mut damage)?

@@ -199,20 +199,18 @@ impl<'a> Forced<'a> {
         }
     }
 
-    /// How long those who hold the lock may take to see that the sandbox is over, and to go. Who was asked and did not
-    /// answer gets a moment; who may be another command at the same work gets the time for it, unless it is stopped.
+    /// How long those who hold the lock may take to see that the sandbox is over, and to go. Who holds it may be another
+    /// command at the same work: it gets the time for it, unless it is stopped, and less where the supervisor, which it
+    /// may be as well, was asked and did not answer.
     fn patience(&self, proc: &mut ProcFs, holders: &[Process]) -> io::Result<Duration> {
-        if matches!(self.why, Why::Deaf | Why::Overdue | Why::Liar) {
-            return Ok(BLINK);
-        }
-        // It has looked for itself, and goes on looking: that it stays is as it should be.
-        if self.why == Why::Unverified {
-            return Ok(self.limits.farewell);
-        }
         for holder in holders {
             if proc.stat(holder.id().pid)?.is_some_and(|stat| stat.state == State::Stopped) {
                 return Ok(BLINK);
             }
+        }
+        // One that has looked for itself goes on looking: that it stays is as it should be.
+        if matches!(self.why, Why::Deaf | Why::Overdue | Why::Liar | Why::Unverified) {
+            return Ok(self.limits.farewell);
         }
         Ok(self.limits.patience)
     }
