@@ -164,7 +164,7 @@ const WONDER: Duration = Duration::from_millis(300);
 /// How long a command must run until this process makes itself small. Most are over by then, and spared the work.
 const SETTLE: Duration = Duration::from_millis(5);
 /// How long the leftovers of others may take to die.
-const ORPHANS_PATIENCE: Duration = Duration::from_secs(2);
+const ORPHANS_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Front {
     /// The side of who has asked for a command in a running sandbox, over `channel`. Signals in `left` are not its own.

@@ -16,6 +16,8 @@ const TOOL: Duration = Duration::from_secs(20);
 /// How long what is left may take to go when nobody could say that it is gone: a second, on a machine that runs
 /// other tests as well.
 const SOON: Duration = Duration::from_secs(3);
+/// How long the next command may take for what lost all of ours: it looks over the whole host, beside its own work.
+const SWEPT: Duration = Duration::from_secs(12);
 /// Time limits that are tried one after the other: the tree must stand before it is over.
 const LIMITS: [&str; 3] = ["1s", "3s", "9s"];
 
@@ -182,7 +184,7 @@ fn judge(ground: &Ground, tree: &Tree, case: Case, entry: &'static Entry) -> Res
         Expected::Unended => unended(ground, tree, case, exit),
         Expected::NextCommand => {
             ground.next_command()?;
-            nothing(tree.await_gone(SOON), ground.await_clean(SOON))
+            nothing(tree.await_gone(SWEPT), ground.await_clean(SWEPT))
         }
         Expected::Lost => {
             ground.next_command()?;

@@ -17,6 +17,8 @@ use crate::support_f::{Sandbox, said, until};
 
 /// How long what nobody answers for may take: a second, on a machine that runs other tests as well.
 const SOON: Duration = Duration::from_secs(4);
+/// How long the next command may take for what lost all of ours: it looks over the whole host, beside its own work.
+const SWEPT: Duration = Duration::from_secs(12);
 /// Leases that are tried one after the other: the tree must stand before it is over.
 const LEASES: [&str; 3] = ["1s", "3s", "9s"];
 /// How long the longest of them lasts, and what may come after it.
@@ -248,7 +250,11 @@ fn judge(
         Expected::Unended => unended(tree, output)?,
         Expected::NextCommand | Expected::Lost => ground.next_command()?,
     }
-    let patience = if case.ending == Ending::Ttl { LEASE_OVER } else { SOON };
+    let patience = match expected {
+        Expected::NextCommand => SWEPT,
+        _ if case.ending == Ending::Ttl => LEASE_OVER,
+        _ => SOON,
+    };
     let survivors = tree.await_gone(patience);
     until(SOON, || leaves(ground).is_empty());
     nothing(&survivors, &leaves(ground))?;
