@@ -280,6 +280,12 @@ impl Registry {
     }
 }
 
+impl AsFd for Registry {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+}
+
 /// The record of one sandbox, locked for as long as this value, or the copy of it in a forked process, lives.
 #[derive(Debug)]
 pub struct Record {

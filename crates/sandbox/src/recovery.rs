@@ -45,6 +45,7 @@ pub fn recover(record: Record, patience: Duration) -> io::Result<Findings> {
         Some(Intent { leaf: Some(path), .. }) => Leaf::open(path).map_err(io::Error::other)?,
         Some(Intent { leaf: None, .. }) => None,
     };
+    let intent = intent.or_else(|| leaf.as_ref().and_then(|leaf| labelled(leaf, &id)).filter(|_| !newer));
     let detached = intent.as_ref().and_then(|intent| intent.detached.as_ref());
     // Who wrote a newer one knows what else is to go.
     let kept = newer || detached.is_some_and(|detached| !detached.remove);
@@ -107,7 +108,15 @@ fn write_end(files: &Files, intent: &Intent, level: Level, findings: Findings) {
 /// When /proc cannot be read.
 pub fn recover_unrecorded(id: &str, patience: Duration) -> io::Result<Findings> {
     let leaf = unrecorded_leaf(id)?;
-    end(id.to_owned(), patience, leaf, Vec::new())
+    let intent = leaf.as_ref().and_then(|leaf| labelled(leaf, id));
+    let scratch = intent.and_then(|intent| intent.scratch).and_then(Scratch::existing);
+    let resources = scratch.map(|scratch| -> Box<dyn Resource> { Box::new(scratch) });
+    end(id.to_owned(), patience, leaf, resources.into_iter().collect())
+}
+
+/// What was meant to be, as the leaf of a detached sandbox tells when its record does not.
+fn labelled(leaf: &Leaf, id: &str) -> Option<Intent> {
+    traces::label(leaf.path(), id).intent.filter(|intent| is_about(intent, id))
 }
 
 /// Whether an intent speaks of this sandbox only: what is not named after it is not its own, whatever a record says.

@@ -1,7 +1,7 @@
 //! The caller's side of a running sandbox: passes its signals on and waits for the outcome.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -324,7 +324,10 @@ impl Front {
         {
             let _ = rustix::process::setsid();
             let _ = penfold_sys::descriptors::drop_inherited();
-            let _ = recovery::sweep(registry, ORPHANS_PATIENCE);
+            // Above all not the lock of this sandbox: it would count as looked after for as long as this takes.
+            if penfold_sys::descriptors::keep_only(&[registry.as_fd()]).is_ok() {
+                let _ = recovery::sweep(registry, ORPHANS_PATIENCE);
+            }
             penfold_sys::fork::exit_now(0);
         }
     }

@@ -385,8 +385,10 @@ fn child(program: &mut Program, own: RawFd, theirs: RawFd, joined: Option<RawFd>
         unsafe { libc::send(theirs, answer.as_ptr().cast(), 8, libc::MSG_NOSIGNAL) };
     }
     // By a signal: whoever reaps it when nobody is left to hear why takes no code of ours for the program's.
-    // SAFETY: takes no pointer; SIGKILL cannot be blocked.
-    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    // SAFETY: takes no argument.
+    let own = unsafe { libc::getpid() };
+    // SAFETY: takes no pointer; this process signals itself.
+    unsafe { libc::kill(own, libc::SIGKILL) };
     // SAFETY: ends the process without running anything of the copied program.
     unsafe { libc::_exit(127) }
 }

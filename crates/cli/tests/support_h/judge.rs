@@ -12,8 +12,8 @@ use super::plan::{Act, By, HOSTILE, Look, MARKED, Mishap, SCRIPTS, Start, Tree, 
 /// The words for a sandbox in which something may be alive.
 const ALIVE: [&str; 5] = ["created", "running", "stopping", "unkillable", "orphaned"];
 
-/// What `gc` may take: what lies below our own state root. Other tests have young leaves on this host.
-pub const OWN_KINDS: &str = "record,ended,name,file,socket";
+/// What `gc` may take: what lies below our own state root and temporary directory. Other tests have young leaves on this host.
+pub const OWN_KINDS: &str = "record,ended,name,file,socket,directory";
 
 /// Who does the step.
 pub struct Client<'f> {
