@@ -279,7 +279,8 @@ fn exit_code_is_the_command_s_own_and_the_cause_is_told() {
         assert_eq!(over(&pen, &sandbox), (status.into(), cause.into(), exit), "{script}");
         forget(&sandbox);
     }
-    let graceful = detach(&pen, &["--", "sh", "-c", "trap 'exit 143' TERM; sleep 1015 & while :; do wait; done"]);
+    let graceful =
+        detach(&pen, &["--", "sh", "-c", "trap 'exit 143' TERM; sleep 1015 & while :; do wait; done"]);
     assert!(eventually(DEADLINE, || pen.is_running("sleep 1015")));
     let (control, _) = Control::to(&graceful.record).unwrap();
     control.say("{\"stop\":{\"signal\":15}}");
