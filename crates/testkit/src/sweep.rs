@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -83,5 +83,29 @@ fn remove(cookie: &str, deadline: Instant) -> Vec<String> {
             return left.into_iter().map(|cgroup| format!("cgroup {}", cgroup.display())).collect();
         }
         sleep(Duration::from_millis(2));
+    }
+}
+
+/// Removes the leaves of detached sandboxes whose attribute says that their state is below `place`: those of a test that
+/// ended before they did, once all in them were killed.
+pub fn remove_leaves(place: &Path, patience: Duration) {
+    let deadline = Instant::now() + patience;
+    let place = place.to_string_lossy();
+    let mut own: Vec<PathBuf> = mounts::cgroups();
+    own.retain(|path| {
+        let mut text = vec![0_u8; 16 * 1024];
+        let length = rustix::fs::lgetxattr(path, c"user.penfold", &mut text).unwrap_or(0);
+        String::from_utf8_lossy(text.get(..length).unwrap_or_default()).contains(place.as_ref())
+    });
+    for leaf in own {
+        while leaf.exists() && Instant::now() < deadline {
+            for inner in fs::read_dir(&leaf).into_iter().flatten().flatten() {
+                drop(fs::remove_dir(inner.path()));
+            }
+            if fs::remove_dir(&leaf).is_err() {
+                drop(fs::write(leaf.join("cgroup.kill"), "1"));
+                sleep(Duration::from_millis(2));
+            }
+        }
     }
 }

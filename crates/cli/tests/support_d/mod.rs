@@ -115,6 +115,7 @@ impl Drop for Yard {
         for (_, handle, _) in self.marked() {
             let _ = pidfd_send_signal(&handle, Signal::KILL);
         }
+        penfold_testkit::sweep::remove_leaves(self.dir.path(), Duration::from_secs(2));
     }
 }
 

@@ -101,6 +101,7 @@ impl Pen {
 impl Drop for Pen {
     fn drop(&mut self) {
         left::end_processes(self.dir.path());
+        penfold_testkit::sweep::remove_leaves(self.dir.path(), Duration::from_secs(2));
     }
 }
 
