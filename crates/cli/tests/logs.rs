@@ -126,8 +126,8 @@ fn followers_get_lines_as_they_come_and_end_with_the_sandbox() {
 #[test]
 fn a_follower_ends_quietly_when_nobody_reads_it() {
     let yard = Yard::new();
-    let gate = yard.gate("gate");
-    let id = yard.start("echo first; cat gate");
+    let mut gate = yard.gate("gate");
+    let id = yard.start("echo first; read -r _ <gate");
     let mut command = yard.penfold(&["logs", "-f", &id]);
     let mut logs = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut reader = BufReader::new(logs.stdout.take().unwrap());
@@ -138,18 +138,19 @@ fn a_follower_ends_quietly_when_nobody_reads_it() {
     let mut said = String::new();
     std::io::Read::read_to_string(&mut logs.stderr.take().unwrap(), &mut said).unwrap();
     assert_eq!(said, "");
-    drop(gate);
+    writeln!(gate, "go").unwrap();
     assert!(yard.output(&["logs", "-f", &id]).status.success());
 }
 
 #[test]
 fn who_follows_and_does_not_read_holds_nobody_up() {
     let yard = Yard::new();
-    let gate = yard.gate("gate");
-    let id = yard.start("cat gate; head -c 20M /dev/zero; echo; echo done >&2");
+    let mut gate = yard.gate("gate");
+    let id = yard.start("read -r _ <gate; head -c 20M /dev/zero; echo; echo done >&2");
     let mut stalled = yard.penfold(&["logs", "-f", &id]);
     let stalled = stalled.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    drop(gate);
+    // It waits in the pipe for who is not there yet to read it.
+    writeln!(gate, "go").unwrap();
     let output = yard.output(&["logs", "-f", "--stderr", &id]);
     assert_eq!(text(&output.stdout), "done\n");
     let late = stalled.wait_with_output().unwrap();
