@@ -37,5 +37,6 @@ fn by_looking() {
     }
     let behind = events_support::latencies(40, || {});
     let middle = behind[behind.len() / 2];
-    assert!((5000..60_000).contains(&middle), "{behind:?}");
+    // Another process of this user may give one back at any moment: then it is faster.
+    assert!(middle < 60_000, "{behind:?}");
 }
