@@ -338,7 +338,14 @@ impl<'a> Forced<'a> {
 
     /// What became of it, from a fresh look.
     fn look(&self, mut left: Vec<Survivor>) -> Fate {
-        let evidence = self.evidence();
+        let until = Instant::now() + if self.told.is_empty() { self.limits.farewell } else { Duration::ZERO };
+        let mut evidence = self.evidence();
+        // Where there is no lock to wait for, the socket tells that the supervisors are not out yet; and another command
+        // at the same work may hold a lock for a moment.
+        while !evidence.is_empty() && Instant::now() < until {
+            pause(LOOK);
+            evidence = self.evidence();
+        }
         if evidence.is_empty() {
             return Fate::Gone;
         }
