@@ -183,6 +183,18 @@ fn a_marker_is_a_fingerprint_and_a_socket_only_where_no_lock_tells() {
 }
 
 #[test]
+fn what_has_ended_is_not_running_while_somebody_puts_it_away() {
+    let yard = Yard::new();
+    let mut intent = yard.intent(None);
+    let id = intent.id.short();
+    intent.leaf = Some(yard.record(&id).join(format!("penfold-{id}")));
+    yard.end(&intent, r#"{"code":0}"#, "exit");
+    let record = std::fs::File::open(yard.record(&id)).unwrap();
+    record.lock().unwrap();
+    assert_eq!(yard.see(&id).unwrap().word, Word::Exited);
+}
+
+#[test]
 fn nothing_of_a_sandbox_that_nobody_saw_end_makes_it_lost() {
     let yard = Yard::new();
     let mut intent = yard.intent(None);
