@@ -97,8 +97,16 @@ impl Damage {
         lies(one) && hides(other) || hides(one) && lies(other)
     }
 
-    /// Whether `ps` has to name it.
-    pub fn is_seen_in_a_file(self) -> bool {
+    /// Whether `ps` has to name one of these, which were done one after the other.
+    pub fn are_seen_in_a_file(damages: &[Damage]) -> bool {
+        let later = |number: usize| damages.get(number + 1..).unwrap_or_default();
+        let is_left = |(number, &damage): (usize, &Damage)| {
+            damage.is_seen_in_a_file() && !later(number).iter().any(|later| later.undoes(damage))
+        };
+        damages.iter().enumerate().any(is_left)
+    }
+
+    fn is_seen_in_a_file(self) -> bool {
         use Damage::{
             IntentGarbage, IntentMissing, StateEmpty, StateGarbage, StateLink, StateNewer, StateOfAnother,
             StateTruncated,
@@ -114,6 +122,21 @@ impl Damage {
                 | IntentMissing
                 | IntentGarbage
         )
+    }
+
+    /// Whether this puts a file of ours, or none, where that had put one that is not.
+    fn undoes(self, earlier: Damage) -> bool {
+        use Damage::{
+            StateDeadPids, StateEmpty, StateGarbage, StateLink, StateMissing, StateNewer, StateOfAnother,
+            StateSaysOver, StateStrangersPids, StateTruncated,
+        };
+        match earlier {
+            StateOfAnother | StateLink => {
+                matches!(self, StateMissing | StateSaysOver | StateDeadPids | StateStrangersPids)
+            }
+            StateEmpty | StateTruncated | StateGarbage | StateNewer => self == StateMissing,
+            _ => false,
+        }
     }
 
     /// Does it.
