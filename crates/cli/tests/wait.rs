@@ -3,7 +3,8 @@
 mod support_control;
 mod support_d;
 
-use rustix::process::Signal;
+use rustix::event::Timespec;
+use rustix::process::{Pid, Signal};
 use support_control::Fold;
 use support_d::{code, said, until};
 
@@ -65,13 +66,59 @@ fn code_of_a_sandbox_that_is_removed_at_its_end_is_told() {
 
 #[test]
 fn end_that_nobody_saw_is_unknown() {
+    for flags in [&[][..], &["--on-supervisor-exit", "keep"], &["--contain", "subreaper"]] {
+        let fold = Fold::new();
+        let sandbox = fold.start_tree(flags);
+        let mut waiter = fold.begin(&["wait", &sandbox.id]);
+        sandbox.kill_supervisors();
+        // Who begins to wait now sees the same as who has seen the supervisors die.
+        fold.expect(&["wait", "--timeout", "300ms", &sandbox.id], 124, &[]);
+        assert!(waiter.try_wait().unwrap().is_none(), "{flags:?}: something of it lives");
+        sandbox.assert_alive();
+        for member in &sandbox.members {
+            let _ = rustix::process::pidfd_send_signal(member, Signal::KILL);
+        }
+        let done = waiter.wait_with_output().unwrap();
+        assert_eq!((code(&done), done.stdout.as_slice()), (120, &b"unknown\n"[..]), "{}", said(&done));
+        assert!(said(&done).contains(&sandbox.id) && said(&done).contains("nobody"), "{}", said(&done));
+        assert!(sandbox.members.iter().all(support_d::has_ended), "{flags:?}: said before its end");
+    }
+}
+
+#[test]
+fn sandbox_that_nobody_looks_after_is_waited_for_by_no_busy_loop() {
     let fold = Fold::new();
-    let sandbox = fold.start(&[], "sleep 1000");
-    let waiter = fold.begin(&["wait", &sandbox.id]);
+    let sandbox = fold.start_tree(&["--on-supervisor-exit", "keep"]);
     sandbox.kill_supervisors();
+    let waiter = fold.begin(&["wait", "--timeout", "2s", &sandbox.id]);
+    let pid = Pid::from_raw(i32::try_from(waiter.id()).unwrap()).unwrap();
+    let (handle, mut ticks) = (support_d::handle(pid), 0);
+    while !support_d::has_ended(&handle) {
+        ticks = processor_ticks(pid).unwrap_or(ticks);
+        let _ = rustix::event::poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 20_000_000 }));
+    }
+    assert_eq!(code(&waiter.wait_with_output().unwrap()), 124);
+    assert!(ticks < 50, "{ticks} ticks of a hundredth of a second in two seconds");
+}
+
+fn processor_ticks(pid: Pid) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
+    let numbers = stat.rsplit(") ").next()?.split(' ').skip(11).take(2);
+    Some(numbers.filter_map(|number| number.parse::<u64>().ok()).sum())
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the record is to be lost")]
+fn record_that_is_gone_does_not_end_the_wait() {
+    let fold = Fold::new();
+    let sandbox = fold.start_tree(&[]);
+    let waiter = fold.begin(&["wait", &sandbox.id]);
+    std::fs::remove_dir_all(&sandbox.record).unwrap();
+    fold.expect(&["wait", "--timeout", "300ms", &sandbox.id], 124, &[]);
+    sandbox.assert_alive();
+    fold.expect(&["kill", &sandbox.id], 0, &[&sandbox.id]);
     let done = waiter.wait_with_output().unwrap();
-    assert_eq!((code(&done), done.stdout.as_slice()), (120, &b"unknown\n"[..]), "{}", said(&done));
-    assert!(said(&done).contains(&sandbox.id));
+    assert!([120, 137].contains(&code(&done)), "{}", said(&done));
 }
 
 #[test]

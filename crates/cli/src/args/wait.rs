@@ -16,8 +16,9 @@ pub(crate) const VERB: Verb = Verb {
     about: "Wait until sandboxes are over and give their exit codes",
     description: "Waits until sandboxes are over, prints the exit code of each command on a line of its own, in the order \
         of the ids, and exits with it; with the first that is not 0 if there are several. The codes are those of \
-        `penfold run`. All who wait get the same answer. When nobody saw how a command ended, `unknown` is printed and \
-        the exit code is 120: none is invented.",
+        `penfold run`. All who wait get the same answer. A sandbox that nobody \
+        looks after is waited for until nothing of it is left. When nobody saw how a command ended, `unknown` is printed \
+        and the exit code is 120: none is invented.",
     examples: &[
         ("penfold wait web", "wait for the sandbox named web; `$?` is the code of its command"),
         ("penfold wait --timeout 1m web", "wait no longer than a minute; 124 when it is not over by then"),

@@ -1,16 +1,18 @@
 //! Waits until sandboxes are over, and tells how their commands ended.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use penfold_process::Pid;
 use penfold_teardown::Cause;
 use rustix::event::{PollFd, PollFlags};
+use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::client::Client;
 use super::{Progress, timespec};
 use crate::Files;
 use crate::outcome::{Report, StartFailure, Status};
-use crate::resolve::{Finder, Known};
+use crate::resolve::{Finder, Known, traces};
 use crate::state::Word;
 use crate::wire::{Answer, Received};
 
@@ -19,6 +21,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const LOOK_CONNECTED: Duration = Duration::from_millis(500);
 /// After a supervisor has gone the lock is free within this, or another has taken its place.
 const LOOK_SOON: Duration = Duration::from_millis(1);
+/// How often it is looked for members that nobody looks after and of which none can be watched.
+const LOOK_BLIND: Duration = Duration::from_millis(100);
 
 /// How the command of a sandbox ended that is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +38,7 @@ pub enum End {
     },
     /// The command is over, and something in the sandbox would not die in the time given.
     Unverified,
-    /// Nobody looks after it, and it is not written down how its command ended.
+    /// Nothing of it is left that was seen, nobody looks after it, and it is not written down how its command ended.
     Unknown,
 }
 
@@ -42,7 +46,7 @@ pub enum End {
 /// with nothing for those that are not over.
 ///
 /// The answer is what is written in the record, so that all who wait get the same one. A supervisor that takes the place
-/// of another is waited for as well.
+/// of another is waited for as well, and so is the last member of a sandbox that nobody looks after.
 pub fn wait(
     finder: &Finder,
     targets: &[Known],
@@ -55,7 +59,12 @@ pub fn wait(
     let mut watches: Vec<Watch<'_>> = targets.iter().map(Watch::new).collect();
     loop {
         for watch in watches.iter_mut().filter(|watch| watch.end.is_none()) {
-            watch.attend(finder);
+            watch.attend();
+        }
+        // One look at the host for all of them, and none that is older than the free lock.
+        let fresh = finder.again();
+        for watch in watches.iter_mut().filter(|watch| watch.unattended) {
+            watch.conclude(&fresh);
         }
         let left = watches.iter().filter(|watch| watch.end.is_none()).count();
         let over = left == 0 || (any && left < watches.len());
@@ -72,41 +81,82 @@ pub fn wait(
 struct Watch<'a> {
     known: &'a Known,
     client: Option<Client>,
+    /// A member, where nobody looks after the sandbox and it lives all the same.
+    member: Option<OwnedFd>,
     /// What its supervisor has told of the end, which counts only where the record goes with the sandbox.
     told: Option<Box<Report>>,
     look: Instant,
     ready: bool,
+    /// Somebody was seen to look after it.
+    attended: bool,
+    /// Nobody is.
+    unattended: bool,
     end: Option<End>,
 }
 
 impl<'a> Watch<'a> {
     fn new(known: &'a Known) -> Watch<'a> {
-        Watch { known, client: None, told: None, look: Instant::now(), ready: false, end: None }
+        Watch {
+            known,
+            client: None,
+            member: None,
+            told: None,
+            look: Instant::now(),
+            ready: false,
+            attended: false,
+            unattended: false,
+            end: None,
+        }
     }
 
-    fn attend(&mut self, finder: &Finder) {
+    /// What tells that something happens.
+    fn source(&self) -> Option<BorrowedFd<'_>> {
+        let client = self.client.as_ref().map(AsFd::as_fd);
+        client.or_else(|| self.member.as_ref().map(AsFd::as_fd))
+    }
+
+    fn attend(&mut self) {
         let now = Instant::now();
-        if self.ready {
+        if self.ready && self.client.is_some() {
             self.hear();
+        } else if self.ready {
+            self.member = None;
+            // Not at once: members may come and go faster than the host can be looked at.
+            self.look = now + LOOK;
         }
         if self.look > now {
             return;
         }
-        let Some(files) = &self.known.record else {
-            self.end = Some(End::Unknown);
+        let Some(files) = self.known.record.as_ref().filter(|files| files.is_looked_after().unwrap_or(true))
+        else {
+            self.unattended = true;
             return;
         };
-        if !files.is_looked_after().unwrap_or(true) {
-            self.end = Some(self.read(finder, files));
-        } else if files.state().is_ok_and(|state| state.is_some_and(|state| state.word == Word::Unkillable)) {
+        self.attended = true;
+        if files.state().is_ok_and(|state| state.is_some_and(|state| state.word == Word::Unkillable)) {
             self.end = Some(End::Unverified);
-        } else {
-            if self.client.is_none() {
-                self.client = Client::dial(files).ok().flatten();
-            }
-            let pause = if self.client.is_some() { LOOK_CONNECTED } else { LOOK };
-            self.look = now + pause;
+            return;
         }
+        if self.client.is_none() {
+            self.client = Client::dial(files).ok().flatten();
+        }
+        let pause = if self.client.is_some() { LOOK_CONNECTED } else { LOOK };
+        self.look = now + pause;
+    }
+
+    /// Tells the end of a sandbox that nobody looks after, unless something of it lives.
+    fn conclude(&mut self, fresh: &Finder) {
+        self.unattended = false;
+        // Where its supervisor was there a moment ago its word is enough, and saves the look.
+        let told = self.attended && self.known.record.as_ref().is_some_and(has_ended);
+        let Some(members) = (if told { None } else { living(fresh, self.known) }) else {
+            self.end = Some(self.read(fresh));
+            return;
+        };
+        self.client = None;
+        self.member = members.iter().find_map(|&pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let pause = if self.member.is_some() { LOOK_CONNECTED } else { LOOK_BLIND };
+        self.look = Instant::now() + pause;
     }
 
     fn hear(&mut self) {
@@ -124,7 +174,8 @@ impl<'a> Watch<'a> {
     }
 
     /// What is known of the end of a sandbox that nobody looks after.
-    fn read(&self, finder: &Finder, files: &Files) -> End {
+    fn read(&self, finder: &Finder) -> End {
+        let Some(files) = &self.known.record else { return End::Unknown };
         let report = files.report().ok().flatten();
         let failure = report.as_ref().and_then(|report| report.failure.clone());
         if let Ok(Some(exited)) = files.exited() {
@@ -141,17 +192,40 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Waits until a supervisor says something or something is due.
+/// Whether there is a report, and the leaf that would contradict it is gone.
+fn has_ended(files: &Files) -> bool {
+    files.intent().is_ok_and(|intent| intent.leaf.is_some()) && files.has_ended()
+}
+
+/// What lives of a sandbox that nobody looks after, as far as it has numbers here; none when nothing does.
+fn living(fresh: &Finder, known: &Known) -> Option<Vec<Pid>> {
+    let seen = fresh.leaves().get(&known.id).filter(|&leaf| known.leaf.as_ref() != Some(leaf));
+    let populated = known.leaf.iter().chain(seen).find_map(|leaf| match traces::members(leaf) {
+        Some((true, pids)) => Some(pids),
+        _ => None,
+    });
+    if populated.is_some() {
+        return populated;
+    }
+    let marked = fresh.marked().get(&known.id).map(|pids| traces::still_marked(pids, &known.id));
+    if let Some(pids) = marked.filter(|pids| !pids.is_empty()) {
+        return Some(pids);
+    }
+    // Where there is a record its lock tells, and anybody can listen at the path of the socket.
+    (known.record.is_none() && fresh.has_socket(&known.id)).then(Vec::new)
+}
+
+/// Waits until a supervisor says something, a member ends or something is due.
 fn listen(watches: &mut [Watch<'_>], until: Option<Instant>, now: Instant) {
     let running = || watches.iter().filter(|watch| watch.end.is_none());
     let due = running().map(|watch| watch.look).chain(until).min();
     let timeout = due.map_or(LOOK, |due| due.saturating_duration_since(now));
-    let clients = running().filter_map(|watch| watch.client.as_ref());
+    let sources = running().filter_map(Watch::source);
     let mut fds: Vec<PollFd<'_>> =
-        clients.map(|client| PollFd::from_borrowed_fd(client.as_fd(), PollFlags::IN)).collect();
+        sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN)).collect();
     let happened = rustix::event::poll(&mut fds, timespec(timeout).as_ref()).is_ok();
     let mut ready = fds.iter().map(|fd| happened && !fd.revents().is_empty()).collect::<Vec<_>>().into_iter();
     for watch in watches.iter_mut().filter(|watch| watch.end.is_none()) {
-        watch.ready = watch.client.is_some() && ready.next().unwrap_or(false);
+        watch.ready = watch.source().is_some() && ready.next().unwrap_or(false);
     }
 }
