@@ -123,6 +123,13 @@ fn two_damages_are_no_worse_than_one() {
     assert!(std::panic::catch_unwind(|| run(cases)).is_ok(), "seed {seed}");
 }
 
+/// Neither a record that can be believed nor a leaf is left of it, and nobody looks after it.
+#[test]
+fn orphan_is_listed_while_a_process_carries_its_marker() {
+    let damages = [Damage::RecordGone, Damage::RootRemade, Damage::ReportForged];
+    run(damages.map(|damage| (vec![damage, Damage::LeafGone], Supervisors::Killed, vec!["kill", "ID"])));
+}
+
 /// All pairs, in both orders.
 #[test]
 #[ignore = "more than a thousand sandboxes; forty others are tried each time"]

@@ -18,6 +18,7 @@ use std::time::{Duration, SystemTime};
 use penfold_process::ProcessId;
 use serde::Serialize;
 
+pub(crate) use alive::Descent;
 pub use alive::{Belongs, belongs};
 pub use collect::collect;
 pub use holders::holders;

@@ -8,7 +8,7 @@
 pub(crate) mod traces;
 
 use std::cell::OnceCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -214,7 +214,8 @@ impl Finder {
         self.registry().map_or_else(|| Ok(Vec::new()), Registry::names)
     }
 
-    fn is_unrecorded(&self, id: &str) -> bool {
+    /// Whether there is no record of this id, not even an unreadable one.
+    pub(crate) fn is_unrecorded(&self, id: &str) -> bool {
         !self.registry().is_some_and(|registry| registry.holds(id))
     }
 
@@ -266,9 +267,16 @@ impl Finder {
         }
     }
 
-    /// The sandbox of which only processes with its marker are left.
-    fn by_marker(&self, id: &str) -> Option<Known> {
-        let pids = self.marked().get(id)?;
+    pub(crate) fn by_marker(&self, id: &str) -> Option<Known> {
+        self.left_in(id, self.marked().get(id)?)
+    }
+
+    /// The sandbox of which only these processes with its marker are left.
+    pub(crate) fn left_in(&self, id: &str, pids: &[Pid]) -> Option<Known> {
+        // Who has a leaf or a socket and was not found by it belongs to another state root.
+        if self.leaves().contains_key(id) || self.sockets().contains_key(id) {
+            return None;
+        }
         let home = self.home(id, None, &Label::default(), pids);
         (home != Home::Elsewhere).then(|| Known {
             id: id.to_owned(),
@@ -356,7 +364,7 @@ impl Finder {
 
     /// Who carries a marker: a look at all processes of the host.
     pub(crate) fn marked(&self) -> &HashMap<String, Vec<Pid>> {
-        self.marked.get_or_init(|| traces::marked().unwrap_or_default())
+        self.marked.get_or_init(|| traces::marked(&HashSet::new()).unwrap_or_default())
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod judge;
 mod members;
+mod unnoticed;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -168,10 +169,10 @@ pub fn list(root: &Path, all: bool) -> io::Result<Vec<View>> {
 /// # Errors
 /// When the records cannot be read.
 pub fn select(finder: &Finder, all: bool) -> io::Result<Vec<(Known, View)>> {
-    let mut found: Vec<(Known, View)> = finder
-        .all()?
+    let (over, others): (Vec<Known>, Vec<Known>) =
+        finder.all()?.into_iter().partition(|known| !all && judge::is_over(finder, known));
+    let mut found: Vec<(Known, View)> = others
         .into_iter()
-        .filter(|known| all || !judge::is_over(finder, known))
         .filter_map(|known| view(finder, &known).map(|seen| (known, seen)))
         .filter(|(known, view)| {
             let trace = known.record.is_none() && known.damage.is_empty();
@@ -179,6 +180,7 @@ pub fn select(finder: &Finder, all: bool) -> io::Result<Vec<(Known, View)>> {
             if trace && !view.word.is_living() { all && view.claimed } else { all || view.word.is_living() }
         })
         .collect();
+    found.extend(unnoticed::search(finder, &found, &over));
     judge::look_again(finder, &mut found);
     found.sort_by(|(_, one), (_, other)| (one.started_at_ms, &one.id).cmp(&(other.started_at_ms, &other.id)));
     Ok(found)

@@ -181,6 +181,21 @@ impl Host {
     }
 }
 
+/// Tells by descent whether somebody looks after a member.
+#[derive(Debug)]
+pub(crate) struct Descent(Host);
+
+impl Descent {
+    pub(crate) fn new() -> io::Result<Descent> {
+        Host::empty().map(Descent)
+    }
+
+    /// Whether it is certain that nobody looks after a process as a member of sandbox `id`.
+    pub(crate) fn is_unguarded(&mut self, pid: Pid, id: &str) -> bool {
+        self.0.guard(pid, id) == Guard::Unguarded
+    }
+}
+
 /// Whose a process is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Belongs {

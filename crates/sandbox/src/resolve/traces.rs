@@ -1,7 +1,7 @@
 //! What a sandbox leaves on the host whatever becomes of its record: its leaf, its supervisor's socket, its marker.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -121,18 +121,15 @@ fn socket(line: &[u8]) -> Option<(String, PathBuf)> {
     Some((id.to_owned(), sandboxes.parent()?.to_owned()))
 }
 
-/// The processes of this user that carry a marker, by each id that it names.
-pub(crate) fn marked() -> io::Result<HashMap<String, Vec<Pid>>> {
+/// The processes of this user that carry a marker, by each id that it names; but for those in `known`.
+pub(crate) fn marked(known: &HashSet<Pid>) -> io::Result<HashMap<String, Vec<Pid>>> {
     let user = rustix::process::geteuid().as_raw();
+    let own = rustix::process::getpid();
     let mut proc = ProcFs::open()?;
     let mut pids = Vec::new();
-    let _ = proc.scan(|stat| {
-        if !stat.is_kernel_thread() && !stat.is_dead() && stat.pid != rustix::process::getpid() {
-            pids.push(stat.pid);
-        }
-    })?;
+    proc.processes(&mut pids)?;
     let mut found: HashMap<String, Vec<Pid>> = HashMap::new();
-    for pid in pids {
+    for pid in pids.into_iter().filter(|pid| *pid != own && !known.contains(pid)) {
         for id in marks(&mut proc, pid) {
             let owner = std::fs::metadata(format!("/proc/{}", pid.as_raw_pid())).map(|meta| meta.uid());
             if owner.is_ok_and(|owner| owner == user) {
@@ -141,6 +138,12 @@ pub(crate) fn marked() -> io::Result<HashMap<String, Vec<Pid>>> {
         }
     }
     Ok(found)
+}
+
+/// Those of these processes that carry the marker of a sandbox still: what was seen a while ago may be gone.
+pub(crate) fn still_marked(pids: &[Pid], id: &str) -> Vec<Pid> {
+    let Ok(mut proc) = ProcFs::open() else { return pids.to_vec() };
+    pids.iter().copied().filter(|&pid| marks(&mut proc, pid).iter().any(|mark| mark == id)).collect()
 }
 
 fn marks(proc: &mut ProcFs, pid: Pid) -> Vec<String> {

@@ -129,9 +129,11 @@ fn fingerprints(finder: &Finder, known: &Known) -> Vec<String> {
     }
     if evidence.is_empty()
         && let Some(pids) = finder.marked().get(&known.id)
-        && !pids.is_empty()
     {
-        evidence.push(format!("its marker is in the environment of {}", named(pids)));
+        let pids = traces::still_marked(pids, &known.id);
+        if !pids.is_empty() {
+            evidence.push(format!("its marker is in the environment of {}", named(&pids)));
+        }
     }
     evidence
 }
@@ -214,7 +216,7 @@ pub(super) fn look_again(finder: &Finder, found: &mut Vec<(Known, View)>) {
     for (known, seen) in found.drain(..) {
         if !fleeting(&known) {
             looked.push((known, seen));
-        } else if let Some(known) = fresh.by_id(&known.id)
+        } else if let Some(known) = fresh.by_id(&known.id).or_else(|| fresh.by_marker(&known.id))
             && let Some(seen) = view(&fresh, &known)
         {
             looked.push((known, seen));
