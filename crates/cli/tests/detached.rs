@@ -129,22 +129,53 @@ fn caller_killed_at_any_moment_leaves_a_listed_sandbox_or_nothing() {
     pen.assert_nothing_left();
 }
 
+/// The session of a process, its group, and the number of its terminal.
+fn place(pid: i32) -> [i32; 3] {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // After the name: state, parent, group, session, terminal.
+    let mut fields = stat.rsplit(") ").next().unwrap().split(' ').skip(2).map(|field| field.parse().unwrap());
+    let mut next = || fields.next().unwrap();
+    let (group, session, terminal) = (next(), next(), next());
+    [session, group, terminal]
+}
+
 #[test]
 fn sandbox_outlives_the_terminal_it_was_started_from() {
     let pen = Pen::new();
     let Some(terminal) = support_e2::terminal::Terminal::open(&pen) else { return };
-    terminal.line("$PF -d -- sh -c 'sleep 1006 & exec sleep 1005'");
+    // In a group of its own; all that stay in it are asked to end.
+    let run = "$PF -d -- sh -c 'sleep 1006 & exec sleep 1005'";
+    terminal.line(&format!(
+        "bash -c \"trap : INT HUP TERM; {run}; read x; kill -INT 0; kill -HUP 0; kill -TERM 0; echo asked\""
+    ));
     assert!(eventually(DEADLINE, || pen.is_running("sleep 1006") && pen.is_running("sleep 1005")));
-    terminal.press("C-c");
-    drop(terminal);
     let [id] = support_f::records(&pen.path("root")).try_into().unwrap();
     let sandbox = Sandbox { record: pen.path("root/sandboxes").join(&id), id };
-    let leader = sandbox.leader().unwrap().id.pid;
-    let stat = std::fs::read_to_string(format!("/proc/{leader}/stat")).unwrap();
-    let terminal = stat.rsplit(") ").next().unwrap().split(' ').nth(4).unwrap().to_owned();
-    assert_eq!(terminal, "0", "the command has the terminal of its starter");
+    let [shell] = pen.running("bash --norc --noprofile").try_into().unwrap();
+    let [session, _, its] = place(shell);
+    assert_ne!(its, 0, "the shell has no terminal");
+    // What is in another session has no part in the terminal: neither its hangup nor its keys nor a group in it.
+    let mut ours = Vec::new();
+    let all = eventually(DEADLINE, || {
+        let told = sandbox.supervisors().into_iter().chain(sandbox.leader()).map(|process| process.id.pid);
+        ours = told.chain(pen.running("sleep 1006")).collect();
+        ours.len() == 4
+    });
+    assert!(all, "{ours:?}");
+    for pid in ours {
+        let [of, group, terminal] = place(pid);
+        assert!(of != session && terminal == 0, "{pid} is in session {of}, group {group}, at {terminal}");
+    }
+    terminal.line("go");
+    terminal.shows("asked");
+    drop(terminal);
+    assert!(eventually(DEADLINE, || !pen.is_running("bash --norc --noprofile")));
+    // Who answers this has seen all signals that were sent to it before.
+    let answered = detach::output(&pen, &["exec", &sandbox.id, "true"]);
+    assert!(answered.status.success(), "{}", support_f::said(&answered));
     assert_eq!(status(&pen, &sandbox).as_deref(), Some("running"));
     kill(&sandbox);
+    assert_eq!(over(&pen, &sandbox), ("killed".into(), "kill".into(), json!({"signal": 9})));
     forget(&sandbox);
     pen.assert_nothing_left();
 }
