@@ -1,10 +1,7 @@
 //! `penfold rm`: what it does.
 
-use std::time::Instant;
-
 use penfold_sandbox::control::{self, Fate, ForgetError, How, Limits};
-use penfold_sandbox::{Finder, Known, ResolveError};
-use rustix::event::Timespec;
+use penfold_sandbox::{Finder, Known};
 
 use crate::args::Global;
 use crate::args::ids::Among;
@@ -12,9 +9,6 @@ use crate::args::rm::RmArgs;
 use crate::ended::{self, Tally};
 use crate::exit_codes;
 use crate::failure::Failure;
-
-/// Between two looks at a record that is being put away.
-const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 /// Forgets sandboxes that are over; ends them first if that is wanted.
 pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
@@ -34,37 +28,17 @@ pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
     }
     let mut slow = ended::progress(global, "killing");
     let fates = control::end(&finder, &selection.found, How::Kill, &limits, &mut slow);
-    // What was seen before is no more so.
-    let fresh = finder.again();
     for (known, fate) in selection.found.iter().zip(fates) {
         if !matches!(fate, Fate::Gone) {
             tally.fate(&known.id, fate);
             continue;
         }
-        let forgotten = match fresh.resolve(&known.id) {
-            Ok(known) => forget_ended(&fresh, &known, &limits),
-            Err(ResolveError::NotFound { .. }) => Ok(()),
-            Err(error) => Err(Failure::new(exit_codes::FAILURE, error.to_string())),
-        };
-        match forgotten {
+        match control::put_away(&finder, known, &limits) {
             Ok(()) => tally.done(&known.id),
-            Err(failure) => tally.failed(&failure, coloured),
+            Err(error) => tally.failed(&failure(known, &error), coloured),
         }
     }
     tally.finish()
-}
-
-/// The same of one whose end was seen: who holds its lock now, and makes it look alive, does so only to put it away.
-fn forget_ended(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), Failure> {
-    let until = Instant::now() + limits.farewell;
-    loop {
-        match control::forget(finder, known, limits) {
-            Err(ForgetError::Living { .. }) if Instant::now() < until => {
-                let _ = rustix::event::poll(&mut [], Some(&AGAIN));
-            }
-            result => return result.map_err(|error| failure(known, &error)),
-        }
-    }
 }
 
 fn forget(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), Failure> {

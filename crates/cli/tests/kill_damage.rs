@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::json;
-use support_control::{Fold, Impostor, Sandbox, all_gone, hello, read};
+use support_control::{Fold, Impostor, Sandbox, all_gone, hello, holder, read};
 use support_d::{Started, code, handle, has_ended, json, output, said, until};
 
 /// Kills, and sees that nothing is left and that it is not listed any more.
@@ -197,23 +197,64 @@ fn sandbox_whose_record_is_gone_is_ended_by_its_id() {
             if stopped {
                 sandbox.stop_supervisors();
             }
-            std::fs::remove_file(sandbox.record.join("intent.json")).unwrap();
-            for entry in ["control.sock", "state.json", "log"] {
-                let path = sandbox.record.join(entry);
-                let removed = std::fs::remove_file(&path);
-                if removed.is_err() {
-                    let all: Vec<_> =
-                        std::fs::read_dir(&path).unwrap().map(|one| one.unwrap().path()).collect();
-                    for one in all {
-                        std::fs::remove_file(one).unwrap();
-                    }
-                    std::fs::remove_dir(&path).unwrap();
-                }
-            }
-            std::fs::remove_dir(&sandbox.record).unwrap();
+            remove_record(&sandbox);
             kill_for_good(&fold, &sandbox);
         }
     }
+}
+
+fn remove_record(sandbox: &Sandbox) {
+    std::fs::remove_file(sandbox.record.join("intent.json")).unwrap();
+    for entry in ["control.sock", "state.json", "log"] {
+        let path = sandbox.record.join(entry);
+        let removed = std::fs::remove_file(&path);
+        if removed.is_err() {
+            let all: Vec<_> = std::fs::read_dir(&path).unwrap().map(|one| one.unwrap().path()).collect();
+            for one in all {
+                std::fs::remove_file(one).unwrap();
+            }
+            std::fs::remove_dir(&path).unwrap();
+        }
+    }
+    std::fs::remove_dir(&sandbox.record).unwrap();
+}
+
+#[test]
+fn another_command_at_the_same_work_gets_its_time() {
+    let fold = Fold::new();
+    let sandbox = fold.start_tree(&[]);
+    sandbox.kill_supervisors();
+    // Who was asked and does not answer is not who holds the lock.
+    let _mute = Impostor::new(&sandbox, Vec::new(), false);
+    let mut other = holder(&sandbox, "exec sleep 7");
+    kill(&fold, &sandbox);
+    assert!(other.child.wait().unwrap().success(), "it was killed");
+}
+
+#[test]
+fn stopped_command_at_the_same_work_is_let_go_on() {
+    let fold = Fold::new();
+    let sandbox = fold.start_tree(&[]);
+    sandbox.kill_supervisors();
+    let mut other = holder(&sandbox, "kill -STOP $$");
+    until("it is stopped", || support_d::state(other.pid()) == Some('T'));
+    kill_for_good(&fold, &sandbox);
+    assert!(other.child.wait().unwrap().success(), "it was killed");
+}
+
+#[test]
+fn command_that_has_let_go_of_a_record_is_nobody_any_more() {
+    let fold = Fold::new();
+    let sandbox = fold.start_tree(&[]);
+    sandbox.kill_supervisors();
+    let fifo = fold.yard.path("fifo");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).unwrap();
+    let script = format!("exec 3<>{}; read -t 1 -u 3; exec </dev/null; read -u 3", fifo.display());
+    let mut other = holder(&sandbox, &script);
+    remove_record(&sandbox);
+    kill_for_good(&fold, &sandbox);
+    assert!(other.is_alive(), "it was killed");
 }
 
 #[test]

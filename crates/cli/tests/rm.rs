@@ -3,8 +3,8 @@
 mod support_control;
 mod support_d;
 
-use support_control::Fold;
-use support_d::{said, until};
+use support_control::{Fold, holder};
+use support_d::{has_ended, said, until};
 
 #[test]
 fn record_of_what_is_over_goes_with_its_log() {
@@ -68,4 +68,19 @@ fn two_that_forget_at_once_both_succeed() {
     }
     sandbox.assert_gone();
     assert!(!sandbox.record.try_exists().unwrap());
+}
+
+#[test]
+fn who_puts_the_record_away_is_waited_for_and_woken() {
+    for script in ["exec sleep 3", "kill -STOP $$"] {
+        let fold = Fold::new();
+        let sandbox = fold.start(&[], "true");
+        until("it is over", || fold.status(&sandbox.id) == "exited");
+        let supervisors = || sandbox.supervisors.iter().all(|(_, handle)| has_ended(handle));
+        until("its supervisors are gone", supervisors);
+        let mut other = holder(&sandbox, script);
+        fold.expect(&["rm", "-f", &sandbox.id], 0, &[&sandbox.id]);
+        assert!(other.child.wait().unwrap().success(), "it was killed");
+        assert!(!sandbox.record.try_exists().unwrap());
+    }
 }

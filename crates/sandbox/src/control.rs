@@ -4,7 +4,7 @@
 //! - [`Client`] — one connection.
 //! - [`end()`] — stops or kills many sandboxes at once, with one deadline.
 //! - [`wait()`] — waits until sandboxes are over, and tells how their commands ended.
-//! - [`forget()`] — removes the record of one that is over.
+//! - [`forget()`], [`put_away()`] — remove the record of one that is over.
 //!
 //! Invariants: nothing that a supervisor says is proof. "Gone" is what was seen: a free lock, a report, no leaf; and
 //! where no supervisor was there to see the end, a look over the host. Members are ended by the one teardown. A process
@@ -24,7 +24,7 @@ use rustix::event::Timespec;
 use rustix::process::Signal;
 
 pub use client::{ANSWER, Client, ClientError};
-pub use forget::{ForgetError, forget};
+pub use forget::{ForgetError, forget, put_away};
 pub use talk::end;
 pub use wait::{End, wait};
 

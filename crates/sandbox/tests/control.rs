@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use penfold_sandbox::control::{Client, ClientError};
+use penfold_sandbox::control::{Client, ClientError, ForgetError, Limits, put_away};
 use penfold_sandbox::record::{Intent, Record, SCHEMA};
 use penfold_sandbox::wire::{self, Answer, PROTOCOL, Received, Request};
-use penfold_sandbox::{Id, Registry};
+use penfold_sandbox::{Finder, Id, Registry};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -177,4 +177,19 @@ fn who_speaks_for_another_sandbox_is_not_trusted() {
     assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
     liar.join().unwrap();
     assert!(place.dir.path().try_exists().unwrap());
+}
+
+#[test]
+fn record_that_somebody_else_puts_away_is_waited_for() {
+    let Place { dir, record } = Place::new();
+    let finder = Finder::new(&dir.path().join("root"));
+    let known = finder.resolve(record.name()).unwrap();
+    let limits = Limits { patience: Duration::from_millis(10), ..Limits::default() };
+    let busy = put_away(&finder, &known, &limits);
+    assert!(matches!(busy, Err(ForgetError::Busy { .. })), "{busy:?}");
+    drop(record);
+    put_away(&finder, &known, &limits).unwrap();
+    assert!(finder.again().resolve(&known.id).is_err());
+    // It is gone, whoever did it.
+    put_away(&finder, &known, &limits).unwrap();
 }

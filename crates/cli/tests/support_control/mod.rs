@@ -4,7 +4,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::{Value, json};
 
-use crate::support_d::{self as d, Yard, code, said, until};
+use crate::support_d::{self as d, Started, Yard, code, said, until};
 
 /// A tree that ends by itself only after long: a daemon, one that ignores TERM, and the leader.
 pub const TREE: &str =
@@ -163,6 +163,14 @@ impl Sandbox {
     pub fn assert_alive(&self) {
         assert!(self.members.iter().all(|handle| !d::has_ended(handle)), "members have ended");
     }
+}
+
+/// Runs a shell script that holds the lock of a record, as a command does that puts the sandbox away: the directory is its
+/// standard input.
+pub fn holder(sandbox: &Sandbox, script: &str) -> Started {
+    let dir = std::fs::File::open(&sandbox.record).unwrap();
+    rustix::fs::flock(&dir, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    Started::of(Command::new("bash").args(["-c", script]).stdin(dir))
 }
 
 /// Listens in the place of a sandbox's supervisor and says the same to all who come.

@@ -11,10 +11,10 @@ use std::thread::Scope as ThreadScope;
 use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
-use penfold_process::{ProcFs, Process, Signal, State};
+use penfold_process::{ProcFs, Signal};
 use penfold_teardown::{Findings, Ladder, Scope, Search, Selector, Survivor, Teardown};
 
-use super::holders::Locks;
+use super::holders::{Holders, Locks};
 use super::talk::is_empty;
 use super::{Fate, How, Limits, pause};
 use crate::record::{Record, Registry};
@@ -29,6 +29,8 @@ const TICK: Duration = Duration::from_millis(100);
 const BLINK: Duration = Duration::from_millis(200);
 /// How often it is looked whether the lock is free.
 const LOOK: Duration = Duration::from_millis(2);
+/// How many commands that put the same sandbox away are waited for, each as long as it may take.
+const TURNS: u32 = 3;
 /// The grace of a sandbox that nobody can be asked about.
 const USUAL_GRACE: Duration = Duration::from_secs(10);
 /// What the supervisors of a sandbox are called; their descendants are its members.
@@ -176,43 +178,39 @@ impl<'a> Forced<'a> {
         let mut proc = ProcFs::open()?;
         // Before the leaf goes: where the record is gone nothing else tells who looks after the sandbox.
         let locks = Locks::of(&self.known.id, self.known.record.as_ref(), self.known.leaf.as_deref());
-        let holders = locks.holders(&mut proc)?;
+        let mut holders = locks.holders(&mut proc)?;
         let mut left = self.end_members()?.survivors;
-        let mut record = self.wait_for_lock(&holders, self.patience(&mut proc, &holders)?)?;
-        if record.is_none() && self.why != Why::Unverified {
-            left.extend(self.end_holders(&mut proc, &holders)?);
-            // Another command may have taken the lock for the same purpose; one that is stopped does not keep it.
-            record = self.wait_for_lock(&holders, self.limits.farewell)?;
-            if record.is_none() && self.is_held(&holders)? {
-                let others = locks.holders(&mut proc)?;
-                record = self.wait_for_lock(&others, self.patience(&mut proc, &others)?)?;
-                left.extend(self.end_holders(&mut proc, &others)?);
-                record = match record {
-                    None => self.wait_for_lock(&others, self.limits.farewell)?,
-                    taken => taken,
-                };
+        let until = Instant::now() + self.limits.patience * TURNS;
+        loop {
+            let patience = self.patience(&mut proc, &holders)?;
+            let mut record = self.wait_for_lock(&mut proc, &holders, patience)?;
+            if record.is_none() && self.why != Why::Unverified {
+                left.extend(self.end_holders(&mut proc, &holders)?);
+                record = self.wait_for_lock(&mut proc, &holders, self.limits.farewell)?;
             }
-        }
-        match record {
-            Some(record) => self.recover(record),
-            None => Ok(self.look(left)),
+            if let Some(record) = record {
+                return self.recover(record);
+            }
+            if !self.is_held(&holders)? || self.why == Why::Unverified || Instant::now() >= until {
+                return Ok(self.look(left, true));
+            }
+            // Another command has taken the lock meanwhile for the same purpose.
+            holders = locks.holders(&mut proc)?;
         }
     }
 
-    /// How long those who hold the lock may take to see that the sandbox is over, and to go. Who holds it may be another
-    /// command at the same work: it gets the time for it, unless it is stopped, and less where the supervisor, which it
-    /// may be as well, was asked and did not answer.
-    fn patience(&self, proc: &mut ProcFs, holders: &[Process]) -> io::Result<Duration> {
-        for holder in holders {
-            if proc.stat(holder.id().pid)?.is_some_and(|stat| stat.state == State::Stopped) {
-                return Ok(BLINK);
-            }
+    /// How long those who hold the lock may take to see that the sandbox is over, and to go.
+    fn patience(&self, proc: &mut ProcFs, holders: &Holders<'_>) -> io::Result<Duration> {
+        if holders.are_passing() {
+            return Ok(self.limits.patience * 2 + self.limits.farewell);
         }
-        // One that has looked for itself goes on looking: that it stays is as it should be.
-        if matches!(self.why, Why::Deaf | Why::Overdue | Why::Liar | Why::Unverified) {
-            return Ok(self.limits.farewell);
+        if holders.are_stopped(proc)? {
+            return Ok(BLINK);
         }
-        Ok(self.limits.patience)
+        Ok(match self.why {
+            Why::Deaf | Why::Overdue | Why::Liar | Why::Unverified => self.limits.farewell,
+            Why::Unattended | Why::NoRecord | Why::Unheard => self.limits.patience,
+        })
     }
 
     /// Ends the members that can be found without the supervisor, politely where that is wanted.
@@ -248,12 +246,9 @@ impl<'a> Forced<'a> {
 
     /// Kills those who hold the lock, and who descends from them: without a leaf and a marker nothing else would tell
     /// that those belong.
-    fn end_holders(&self, proc: &mut ProcFs, holders: &[Process]) -> io::Result<Vec<Survivor>> {
+    fn end_holders(&self, proc: &mut ProcFs, holders: &Holders<'_>) -> io::Result<Vec<Survivor>> {
         let mut left = Vec::new();
-        for holder in holders {
-            if holder.has_exited()? {
-                continue;
-            }
+        for holder in holders.left()? {
             let ours = proc.stat(holder.id().pid)?.is_some_and(|stat| stat.comm == NAME);
             if !ours {
                 holder.signal(Signal::KILL)?;
@@ -280,7 +275,8 @@ impl<'a> Forced<'a> {
         let is_process = |survivor: &Survivor| matches!(survivor, Survivor::Process { .. });
         let (alive, unreleased): (Vec<_>, Vec<_>) = findings.survivors.into_iter().partition(is_process);
         left.extend(alive);
-        Ok(match self.look(left) {
+        // What was seen under the lock is so whoever holds it now, to put the record away.
+        Ok(match self.look(left, !findings.verified) {
             Fate::Gone if !unreleased.is_empty() => Fate::Left(unreleased),
             fate => fate,
         })
@@ -300,9 +296,15 @@ impl<'a> Forced<'a> {
     }
 
     /// Waits until the lock is free and takes it; or, where there is no record, until the holders are gone.
-    fn wait_for_lock(&self, holders: &[Process], limit: Duration) -> io::Result<Option<Record>> {
+    fn wait_for_lock(
+        &self,
+        proc: &mut ProcFs,
+        holders: &Holders<'_>,
+        limit: Duration,
+    ) -> io::Result<Option<Record>> {
         let until = Instant::now() + limit;
         loop {
+            holders.wake(proc)?;
             if let Some(record) = self.take()? {
                 return Ok(Some(record));
             }
@@ -314,11 +316,9 @@ impl<'a> Forced<'a> {
     }
 
     /// Whether somebody looks after it still.
-    fn is_held(&self, holders: &[Process]) -> io::Result<bool> {
-        for holder in holders {
-            if !holder.has_exited()? {
-                return Ok(true);
-            }
+    fn is_held(&self, holders: &Holders<'_>) -> io::Result<bool> {
+        if !holders.left()?.is_empty() {
+            return Ok(true);
         }
         Ok(self.is_recorded()
             && self.known.record.as_ref().is_some_and(|files| files.is_looked_after().unwrap_or(true)))
@@ -333,18 +333,18 @@ impl<'a> Forced<'a> {
         let ended = self.known.record.as_ref().is_some_and(crate::Files::has_ended);
         (ended || !self.is_recorded())
             && self.leaves().into_iter().all(is_empty)
-            && self.evidence().is_empty()
+            && self.evidence(true).is_empty()
     }
 
-    /// What became of it, from a fresh look.
-    fn look(&self, mut left: Vec<Survivor>) -> Fate {
+    /// What became of it, from a fresh look; at who looks after it, too, if its end was not seen under the lock.
+    fn look(&self, mut left: Vec<Survivor>, attended: bool) -> Fate {
         let until = Instant::now() + if self.told.is_empty() { self.limits.farewell } else { Duration::ZERO };
-        let mut evidence = self.evidence();
+        let mut evidence = self.evidence(attended);
         // Where there is no lock to wait for, the socket tells that the supervisors are not out yet; and another command
         // at the same work may hold a lock for a moment.
         while !evidence.is_empty() && Instant::now() < until {
             pause(LOOK);
-            evidence = self.evidence();
+            evidence = self.evidence(attended);
         }
         if evidence.is_empty() {
             return Fate::Gone;
@@ -361,14 +361,14 @@ impl<'a> Forced<'a> {
 
     /// What speaks for something of it being alive: its lock, its leaf, its marker; and a supervisor's socket where there
     /// is no lock to tell. Where there is one, whoever listens is none of its supervisors.
-    fn evidence(&self) -> Vec<String> {
+    fn evidence(&self, attended: bool) -> Vec<String> {
         let fresh = self.finder.again();
         let mut evidence = Vec::new();
-        if self.is_recorded() {
+        if attended && self.is_recorded() {
             if self.known.record.as_ref().is_some_and(|files| files.is_looked_after().unwrap_or(true)) {
                 evidence.push("a process of penfold holds its lock and does not let go".to_owned());
             }
-        } else if fresh.has_socket(&self.known.id) {
+        } else if attended && fresh.has_socket(&self.known.id) {
             evidence.push("its supervisor listens on its control socket".to_owned());
         }
         let seen = fresh.leaves().get(&self.known.id);

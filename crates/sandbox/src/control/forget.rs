@@ -3,8 +3,10 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
+use penfold_process::ProcFs;
 use penfold_teardown::{Resource as _, Survivor};
 
+use super::holders::Locks;
 use super::{Fate, How, Limits, end, pause};
 use crate::record::StateError;
 use crate::resolve::{Finder, Known};
@@ -13,6 +15,8 @@ use crate::view::view;
 
 /// How often a record is tried that another one has locked for a moment.
 const AGAIN: Duration = Duration::from_millis(2);
+/// How often it is looked at who has it locked for longer.
+const WONDER: Duration = Duration::from_millis(200);
 
 /// Why a sandbox cannot be forgotten.
 #[derive(Debug, thiserror::Error)]
@@ -82,8 +86,18 @@ pub fn forget(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), For
             }
         }
     }
+    put_away(finder, known, limits)
+}
+
+/// The same of one whose end was seen, by [`end`]: who holds its lock now does so only to put it away, and is waited for.
+///
+/// # Errors
+/// When the record cannot be removed; it stays then.
+pub fn put_away(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), ForgetError> {
+    let id = || known.id.clone();
     let Some(registry) = finder.registry() else { return Ok(()) };
-    let until = Instant::now() + limits.farewell;
+    let begun = Instant::now();
+    let mut wonder = begun + WONDER;
     loop {
         match registry.take(&known.id) {
             // It may have been taken in the very moment in which it was let go.
@@ -91,9 +105,23 @@ pub fn forget(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), For
                 return record.release(true).map_err(|source| ForgetError::Stuck { id: id(), source });
             }
             Ok(None) if !registry.holds(&known.id) => return Ok(()),
-            Ok(None) if Instant::now() >= until => return Err(ForgetError::Busy { id: id() }),
+            Ok(None) if begun.elapsed() >= limits.patience => return Err(ForgetError::Busy { id: id() }),
+            Ok(None) if Instant::now() >= wonder => {
+                wake(known);
+                wonder = Instant::now() + WONDER;
+            }
             Ok(None) => pause(AGAIN),
             Err(source) => return Err(ForgetError::Closed { id: id(), source }),
         }
+    }
+}
+
+/// Lets a command go on that was stopped while it put the sandbox away.
+fn wake(known: &Known) {
+    let locks = Locks::of(&known.id, known.record.as_ref(), known.leaf.as_deref());
+    if let Ok(mut proc) = ProcFs::open()
+        && let Ok(holders) = locks.holders(&mut proc)
+    {
+        let _ = holders.wake(&mut proc);
     }
 }

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use penfold_process::{Pid, ProcFs, Process};
+use penfold_process::{Pid, ProcFs, Process, Signal, State};
 
 use crate::files::Files;
 
@@ -42,7 +42,7 @@ impl Locks {
     ///
     /// # Errors
     /// When /proc cannot be read at all. Processes of others, whose descriptors cannot be seen, are none of ours.
-    pub(super) fn holders(&self, proc: &mut ProcFs) -> io::Result<Vec<Process>> {
+    pub(super) fn holders(&self, proc: &mut ProcFs) -> io::Result<Holders<'_>> {
         let own = rustix::process::getpid();
         let mut pids = Vec::new();
         proc.processes(&mut pids)?;
@@ -60,7 +60,11 @@ impl Locks {
             }
         }
         found.sort_unstable_by_key(Process::id);
-        Ok(found)
+        let mut passing = true;
+        let _ = proc.scan(|stat| {
+            passing &= !found.iter().any(|holder| Some(holder.id().pid) == stat.parent);
+        })?;
+        Ok(Holders { locks: self, processes: found, passing })
     }
 
     /// Whether the process with this number holds one of them now.
@@ -82,6 +86,67 @@ impl Locks {
                 && std::fs::read_link(link)
                     .is_ok_and(|target| target.as_os_str().as_bytes().ends_with(self.deleted.as_bytes())))
     }
+}
+
+/// Who holds the locks of a sandbox.
+#[derive(Debug)]
+pub(super) struct Holders<'a> {
+    locks: &'a Locks,
+    processes: Vec<Process>,
+    /// None of them has a child, so that they look after nothing: another command that puts the sandbox away, and lives on
+    /// when it has let go, or supervisors on their way out.
+    passing: bool,
+}
+
+impl Holders<'_> {
+    pub(super) fn are_passing(&self) -> bool {
+        self.passing
+    }
+
+    /// Those that are in the way still. Supervisors hold their locks for life.
+    ///
+    /// # Errors
+    /// Those of a look at a pidfd.
+    pub(super) fn left(&self) -> io::Result<Vec<&Process>> {
+        let mut left = Vec::new();
+        for holder in &self.processes {
+            if !holder.has_exited()? && (!self.passing || self.locks.are_held_by(holder.id().pid)) {
+                left.push(holder);
+            }
+        }
+        Ok(left)
+    }
+
+    /// Whether one of them was stopped and is in the way.
+    ///
+    /// # Errors
+    /// When /proc cannot be read.
+    pub(super) fn are_stopped(&self, proc: &mut ProcFs) -> io::Result<bool> {
+        for holder in &self.processes {
+            if is_stopped(proc, holder)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Lets commands go on that were stopped while they put the sandbox away: they are as good as done.
+    ///
+    /// # Errors
+    /// When /proc cannot be read.
+    pub(super) fn wake(&self, proc: &mut ProcFs) -> io::Result<()> {
+        for holder in self.processes.iter().filter(|_| self.passing) {
+            if is_stopped(proc, holder)? {
+                holder.signal(Signal::CONT)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_stopped(proc: &mut ProcFs, process: &Process) -> io::Result<bool> {
+    let stat = proc.stat(process.id().pid)?;
+    Ok(stat.is_some_and(|stat| stat.id() == process.id() && stat.state == State::Stopped))
 }
 
 /// Whether an exclusive flock(2) was taken through this descriptor.
