@@ -2,10 +2,10 @@
 
 use std::ffi::{CStr, OsString};
 use std::io::{self, IsTerminal, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
-use penfold_sandbox::control::Client;
+use penfold_sandbox::control::{Client, ClientError};
 use penfold_sandbox::record::shortened;
 use penfold_sandbox::wire::{self, Answer, Request};
 use penfold_sandbox::{ExecSpec, Outcome, record};
@@ -24,6 +24,8 @@ use crate::{exit_codes, output, run, summary};
 
 /// How long a supervisor may take to answer: an exec is answered when its command runs.
 pub(crate) const ANSWER: Duration = Duration::from_secs(10);
+/// How long a person who wants to end it waits for that.
+const SOON: Duration = Duration::from_secs(1);
 
 /// Runs a command in a running sandbox.
 pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
@@ -40,7 +42,7 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     let request = Request::Exec(wire::Exec { command: shortened(command), detached: args.detach });
     let [input, out, error] = &stdio;
     let fds = [spec.as_fd(), input.as_fd(), out.as_fd(), error.as_fd()];
-    let answer = client.request_with(&request, &fds, ANSWER).map_err(|error| refused(&error))?;
+    let answer = ask(&client, &request, &fds).map_err(|error| refused(&error))?;
     drop(stdio);
     let outcome = match answer {
         Answer::Refused(reason) => return Err(refused(&reason)),
@@ -62,6 +64,22 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
         output::talk(&summary::of(&outcome, global));
     }
     run::conclude(&outcome, &name, args.bounds.workdir.clone(), args.bounds.preserve_status, false)
+}
+
+/// Asks for the command and waits until it runs.
+///
+/// It may run before we hear of it, and is to be asked politely from then on: a signal that would end this process waits
+/// until it can be passed on, but not for a supervisor that takes its time.
+fn ask(client: &Client, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<Answer, ClientError> {
+    let until = Instant::now() + ANSWER;
+    let mask = signal::block(&SignalSet::of([Signal::INT.as_raw(), Signal::TERM.as_raw()]));
+    match (client.request_with(request, fds, SOON), mask) {
+        (Err(ClientError::Silent { .. }), Ok(mask)) => {
+            let _ = signal::set_mask(&mask);
+            client.answer(until)
+        }
+        (answer, _) => answer,
+    }
 }
 
 /// Connects to the supervisor of a sandbox that can be asked for something.
@@ -123,7 +141,8 @@ fn describe(args: &ExecArgs) -> io::Result<OwnedFd> {
         environment,
         directory: args.bounds.workdir.clone(),
         timeout_ms: args.bounds.timeout().map(millis),
-        signal: args.bounds.signal.number(),
+        signal: args.bounds.signal(),
+        as_sandbox: args.bounds.leaves_signal(),
         grace_ms: millis(args.bounds.grace),
         terminal: args.tty,
         detached: args.detach,

@@ -126,7 +126,7 @@ fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
             Some(run::OnOwnerExit::Stop) => OwnerExit::Stop,
             Some(run::OnOwnerExit::Keep) => OwnerExit::Keep,
         },
-        signal: penfold_sys::signal::signal(args.bounds.signal.number())
+        signal: penfold_sys::signal::signal(args.bounds.signal())
             .ok_or_else(|| not_started("signals 32 and 33 belong to the C library".to_owned()))?,
         grace: args.bounds.grace,
         patience: PATIENCE,

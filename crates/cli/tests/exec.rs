@@ -157,6 +157,42 @@ fn death_of_the_client_ends_the_tree_and_nothing_else() {
 }
 
 #[test]
+fn polite_signal_is_the_exec_s_or_the_sandbox_s() {
+    // Not `read` of bash, which can lose an INT.
+    const LISTENS: &str = "trap 'echo got INT; exit 5' INT; trap 'echo got TERM; exit 6' TERM; \
+        trap 'echo got USR1; exit 7' USR1; echo up; while :; do sleep 0.05; done";
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    for level in actor.levels() {
+        for (of_sandbox, of_exec, asked, hears) in [
+            ("INT", "", Some(Signal::TERM), "INT"),
+            ("USR1", "", Some(Signal::INT), "USR1"),
+            ("USR1", "", None, "USR1"),
+            ("USR1", "INT", Some(Signal::TERM), "INT"),
+            ("USR1", "INT", None, "INT"),
+            ("TERM", "USR1", Some(Signal::TERM), "USR1"),
+            // Where nobody has said how to ask, it is asked as its client was.
+            ("TERM", "", Some(Signal::INT), "INT"),
+            ("TERM", "", None, "TERM"),
+        ] {
+            let what = format!("{level} {of_sandbox} {of_exec} {asked:?}");
+            let sandbox = actor.detach(&["--contain", level, "--signal", of_sandbox, "--", "sleep", "4001"]);
+            let mut flags = if of_exec.is_empty() { vec![] } else { vec!["--signal", of_exec] };
+            flags.extend(asked.is_none().then_some("--timeout=0.3"));
+            let talk = Talk::start(&mut sandbox.exec_command(&flags, &["sh", "-c", LISTENS]));
+            talk.hear("up", 1);
+            if let Some(signal) = asked {
+                talk.signal(signal);
+            }
+            let ended = talk.end();
+            assert_eq!(ended.out(), format!("up\ngot {hears}\n"), "{what}: {}", ended.err());
+            sandbox.end();
+        }
+    }
+    pen.assert_nothing_left();
+}
+
+#[test]
 fn exec_that_goes_on_outlives_its_client_and_ends_with_the_sandbox() {
     everywhere(|actor, level| {
         let sandbox = inhabited(actor, &["--contain", level]);

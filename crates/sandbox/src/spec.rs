@@ -104,6 +104,9 @@ pub struct ExecSpec {
     pub timeout_ms: Option<u64>,
     /// The polite signal.
     pub signal: i32,
+    /// Whether that is only for a supervisor that knows no better, and the sandbox's holds.
+    #[serde(default)]
+    pub as_sandbox: bool,
     /// How long it may take to end after the polite signal, in milliseconds.
     pub grace_ms: u64,
     /// Whether its standard input is a terminal that becomes its own.

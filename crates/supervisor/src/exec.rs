@@ -350,6 +350,7 @@ fn of_sandbox(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Stri
         environment.retain(|(known, _)| *known != key);
         environment.extend(value.map(|value| (key, value)));
     }
+    let signal = if exec.as_sandbox { Some(sandbox.signal) } else { signal::signal(exec.signal) };
     Ok(Spec {
         id: sandbox.id,
         name: None,
@@ -360,7 +361,7 @@ fn of_sandbox(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Stri
         scratch_in: None,
         contain: if level == Level::Cgroup { Contain::Cgroup } else { Contain::Subreaper },
         timeout: exec.timeout_ms.map(Duration::from_millis),
-        signal: signal::signal(exec.signal).ok_or("there is no such signal")?,
+        signal: signal.ok_or("there is no such signal")?,
         grace: Duration::from_millis(exec.grace_ms),
         patience: sandbox.patience,
         on_owner_exit: if exec.detached { OwnerExit::Keep } else { OwnerExit::Kill },

@@ -28,15 +28,9 @@ pub(crate) struct Bounds {
         default_value = "10s"
     )]
     pub(crate) grace: Duration,
-    /// The polite signal.
-    #[arg(
-        long,
-        value_name = "SIGNAL",
-        value_parser = value::signal,
-        allow_hyphen_values = true,
-        default_value = "TERM"
-    )]
-    pub(crate) signal: Signal,
+    /// The polite signal [default: TERM, or in a sandbox the sandbox's].
+    #[arg(long, value_name = "SIGNAL", value_parser = value::signal, allow_hyphen_values = true)]
+    signal: Option<Signal>,
     /// Exit with the command's code even when a time limit ended it.
     #[arg(long)]
     pub(crate) preserve_status: bool,
@@ -57,5 +51,15 @@ impl Bounds {
     /// The time limit, if there is one: zero is none, as in timeout(1).
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.timeout.filter(|limit| !limit.is_zero())
+    }
+
+    /// The number of the polite signal.
+    pub(crate) fn signal(&self) -> i32 {
+        self.signal.map_or(rustix::process::Signal::TERM.as_raw(), Signal::number)
+    }
+
+    /// Whether it was left to what it is a part of.
+    pub(crate) fn leaves_signal(&self) -> bool {
+        self.signal.is_none()
     }
 }

@@ -15,7 +15,8 @@ pub(crate) const VERB: Verb = Verb {
     about: "Run a command in a running sandbox",
     description: "Runs CMD in a detached sandbox, with the environment and directory that the sandbox was started with. \
         CMD has a group of its own: when it exits, is interrupted or loses its caller, all that it started is ended, and \
-        nothing else of the sandbox. When the sandbox ends, CMD ends with it. Exits with CMD's code.",
+        nothing else of the sandbox. When the sandbox ends, CMD ends with it. Without --signal it is asked to end as the \
+        sandbox is; where neither says how, with what penfold itself is sent, INT or TERM. Exits with CMD's code.",
     examples: &[
         ("penfold exec web ls -l", "run a command where the sandbox runs"),
         ("penfold exec -it web bash", "a shell in it, with a terminal"),

@@ -96,7 +96,7 @@ fn run_without_options_has_the_defaults_of_the_contract() {
     let args = run_args(&["run", "x"]);
     assert_eq!(args.bounds.timeout(), None);
     assert_eq!(args.bounds.grace, Duration::from_secs(10));
-    assert_eq!(args.bounds.signal.number(), 15);
+    assert_eq!(args.bounds.signal(), 15);
     assert_eq!((args.contain, args.on_owner_exit), (Contain::Auto, None));
     assert!(!args.bounds.preserve_status && !args.scratch && !args.fail_on_leak);
     assert!(

@@ -206,7 +206,10 @@ impl Client {
     }
 
     /// Waits for the next answer.
-    fn answer(&self, until: Instant) -> Result<Answer, ClientError> {
+    ///
+    /// # Errors
+    /// When there is none by then.
+    pub fn answer(&self, until: Instant) -> Result<Answer, ClientError> {
         loop {
             match self.take()? {
                 Received::Message(answer) => return Ok(answer),

@@ -296,10 +296,13 @@ impl Inner {
         }
         match *request {
             Request::Stop { signal: number, spared_group, grace_ms } => {
-                if let Some(signal) = signal(number) {
+                // A client passes on what was sent to it, and knows nothing of how its sandbox wants to be asked.
+                let usual = self.ladder.signal == Signal::TERM;
+                if let Some(signal) = signal(number).filter(|_| !self.is_exec() || usual) {
                     self.ladder.signal = signal;
                 }
-                self.ladder.spared_group = spared_group;
+                // Its group is no part of the sandbox.
+                self.ladder.spared_group = spared_group.filter(|_| !self.is_exec());
                 if let Some(grace) = grace_ms {
                     self.ladder.grace = Duration::from_millis(grace);
                 }
@@ -366,6 +369,11 @@ impl Inner {
 
     fn stopping(&self) -> Ending {
         Ending::Stopping(u64::try_from(self.ladder.grace.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// Whether this looks after a command that was put into a sandbox.
+    fn is_exec(&self) -> bool {
+        self.held.setup.apart && self.held.desk.is_none()
     }
 
     /// A leader that is gone, or another user's, is as deaf as one that ignores it.
