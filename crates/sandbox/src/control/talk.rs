@@ -141,7 +141,7 @@ struct Talks<'s, 'e, 'a> {
     request: Request,
     crew: Crew<'s, 'e, 'a>,
     fates: Vec<Option<Fate>>,
-    /// Sandboxes without a leaf, of which nothing but a marker would tell.
+    /// Sandboxes that are over by what is written, and of which a leaf elsewhere or a marker may tell otherwise.
     suspects: Vec<usize>,
     window: usize,
 }
@@ -185,7 +185,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         let open = all.iter().filter(|talk| talk.client.is_some()).count();
         let room = ASKED.saturating_sub(asked).min(self.window.saturating_sub(open));
         let (mut begun, until) = (0, Instant::now() + self.limits.answer);
-        let crew = &mut self.crew;
+        let (crew, suspects) = (&mut self.crew, &mut self.suspects);
         all.retain_mut(|talk| {
             if talk.stage != Stage::Waiting || begun >= room {
                 return true;
@@ -193,7 +193,13 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             match &talk.known.record {
                 None => crew.take_on(talk.index, Why::NoRecord, Vec::new()),
                 Some(files) if !files.is_looked_after().unwrap_or(true) => {
-                    crew.take_on(talk.index, Why::Unattended, Vec::new());
+                    let leaf = talk.known.leaf.as_deref();
+                    let has_leaf = leaf.is_some_and(|leaf| leaf.try_exists().unwrap_or(true));
+                    if files.has_ended() && !has_leaf {
+                        suspects.push(talk.index);
+                    } else {
+                        crew.take_on(talk.index, Why::Unattended, Vec::new());
+                    }
                 }
                 Some(_) => {
                     begun += 1;
@@ -290,7 +296,8 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         if (ended || !held) && empty { Step::Gone } else { Step::Force(Why::Unattended) }
     }
 
-    /// Members that had no leaf are looked for by their marker, once for all sandboxes: a report beside them was forged.
+    /// Members that had no leaf are looked for by their marker, and by a leaf elsewhere, once for all sandboxes: a report
+    /// beside them was forged.
     fn look_for_members(&mut self, finder: &Finder, targets: &[Known]) {
         if self.suspects.is_empty() {
             return;
@@ -298,7 +305,8 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         let fresh = finder.again();
         let marked: HashSet<&String> = fresh.marked().keys().collect();
         for index in std::mem::take(&mut self.suspects) {
-            if targets.get(index).is_some_and(|known| marked.contains(&known.id)) {
+            let lives = |id: &String| marked.contains(id) || fresh.leaves().contains_key(id);
+            if targets.get(index).is_some_and(|known| lives(&known.id)) {
                 self.crew.take_on(index, Why::Unattended, Vec::new());
             } else {
                 self.note(index, Fate::Gone);
