@@ -48,7 +48,7 @@ fn names() -> BTreeSet<String> {
     names
 }
 
-/// Only sandboxes that go on without who started them come by there: `detached_crash.rs`, `adopt.rs`.
+/// Only sandboxes that go on without who started them come by there: `detached_crash.rs`.
 const DETACHED: [&str; 3] = ["running", "adopted", "adopted-kept"];
 
 /// Waits for the front, which must not hang.

@@ -1,5 +1,5 @@
-//! Every place with a crash point × `run -d` and the verbs that end a detached sandbox: SIGKILL there, then any next
-//! command, and the host is as it was before.
+//! Every place with a crash point × `run -d`, `adopt` and the verbs that end a detached sandbox: SIGKILL there, then any
+//! next command, and the host is as it was before.
 //!
 //! Penfold must have been built to die on demand, which no release is:
 //! `cargo nextest run -p penfold -p penfold-testkit --features penfold/crash-points --test detached_crash`.
@@ -11,16 +11,16 @@ mod support_e1;
 mod support_f;
 
 use std::collections::BTreeSet;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
-use std::process::{ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use penfold_testkit::proc::Handle;
+use penfold_testkit::proc::{self, Handle};
 use rustix::process::Signal;
 
 use support_e1::nest::Nest;
-use support_e1::{Ground, Level, PROMPT, Shape, Who};
+use support_e1::{Ground, Level, PROMPT, Shape, USER, Who};
 use support_f::{Sandbox, records, said, until};
 
 /// How long penfold may take to answer.
@@ -88,6 +88,14 @@ fn begin(
 
 /// The next command, then the end of all that is listed; nothing may be left.
 fn clean(nest: &Nest, ground: &Ground) -> Result<(), String> {
+    forget_all(ground)?;
+    let living = nest.await_nobody(2 * PROMPT);
+    let left = ground.await_clean(2 * PROMPT);
+    if living.is_empty() && left.is_empty() { Ok(()) } else { Err(format!("{living:?} {left:?}")) }
+}
+
+/// The next command, then the end of all that is listed.
+fn forget_all(ground: &Ground) -> Result<(), String> {
     ground.next_command()?;
     for id in records(&ground.root()) {
         let output = ground.command(["rm", "-f", &id]).output().map_err(|error| error.to_string())?;
@@ -95,9 +103,7 @@ fn clean(nest: &Nest, ground: &Ground) -> Result<(), String> {
             return Err(format!("not removed: {}", said(&output)));
         }
     }
-    let living = nest.await_nobody(2 * PROMPT);
-    let left = ground.await_clean(2 * PROMPT);
-    if living.is_empty() && left.is_empty() { Ok(()) } else { Err(format!("{living:?} {left:?}")) }
+    Ok(())
 }
 
 /// Dies at the place on the way of `run -d`, its own end included. Says whether the place was come by.
@@ -151,6 +157,159 @@ fn crash_of_verb(
     clean(nest, &ground)?;
     Ok(crashed)
 }
+
+/// A tree that penfold did not start, and where it was before.
+struct Strays {
+    root: Child,
+    /// The root first.
+    members: Vec<Handle>,
+    cgroups: Vec<String>,
+}
+
+impl Strays {
+    fn start(who: Who) -> Result<Strays, String> {
+        let mut command = Command::new("sh");
+        command.args(["-c", STAYS_HERE]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if who != Who::Root {
+            command.uid(USER).gid(USER);
+        }
+        let root = command.spawn().map_err(|error| error.to_string())?;
+        let mut strays = Strays { root, members: Vec::new(), cgroups: Vec::new() };
+        let pid = i32::try_from(strays.root.id()).unwrap();
+        let stands = until(ANSWER, || {
+            let all = proc::all();
+            let below = proc::descendants(&all, pid);
+            let named =
+                |name: &str| all.iter().filter(|one| below.contains(&one.id.pid) && one.name == name).count();
+            named("sleep") == 2 && below.len() == 2
+        });
+        if !stands {
+            return Err("the tree does not stand".to_owned());
+        }
+        let below = proc::descendants(&proc::all(), pid);
+        let handles =
+            std::iter::once(pid).chain(below).filter_map(|pid| Handle::open(proc::stat(pid)?.id).ok()?);
+        strays.members = handles.collect();
+        strays.cgroups = strays.members.iter().map(cgroup).collect();
+        Ok(strays)
+    }
+
+    fn living(&self) -> usize {
+        self.members.iter().filter(|member| !member.has_ended()).count()
+    }
+
+    /// Whether all of it is as if nobody had touched it.
+    fn is_as_it_was(&self) -> bool {
+        self.living() == self.members.len()
+            && self.members.iter().map(cgroup).eq(self.cgroups.iter().cloned())
+    }
+
+    /// Ends the first process, as something that has nothing to do with penfold.
+    fn end_root(&mut self) {
+        let _ = self.root.kill();
+        let _ = self.root.wait();
+    }
+}
+
+impl Drop for Strays {
+    fn drop(&mut self) {
+        for member in &self.members {
+            let _ = member.signal(Signal::KILL);
+        }
+        self.end_root();
+    }
+}
+
+fn cgroup(member: &Handle) -> String {
+    std::fs::read_to_string(format!("/proc/{}/cgroup", member.id.pid)).unwrap_or_default()
+}
+
+/// As [`STAYS`], with a shell that waits.
+const STAYS_HERE: &str = "setsid sleep 60 & sleep 60 & wait; wait";
+
+/// `adopt`, dying at this place.
+fn adopt(ground: &Ground, strays: &Strays, name: &str) -> Result<(ExitStatus, Option<Sandbox>), String> {
+    let mut command = match ground.cgroup() {
+        // The leaf is made where penfold is.
+        Some(cgroup) => {
+            let mut command = Command::new("sh");
+            command.args(["-c", "echo 0 > \"$0/cgroup.procs\"; exec \"$@\""]).arg(cgroup);
+            command.arg(env!("CARGO_BIN_EXE_penfold")).arg("--root").arg(ground.root());
+            command
+        }
+        None => ground.command([""; 0]),
+    };
+    command.args(["adopt", &strays.root.id().to_string()]).env("PENFOLD_CRASH_AT", name);
+    let file = ground.path("id");
+    let out = std::fs::File::create(&file).map_err(|error| error.to_string())?;
+    command.stdin(Stdio::null()).stdout(out).stderr(Stdio::null());
+    let mut front = command.spawn().map_err(|error| error.to_string())?;
+    let mut status = None;
+    until(ANSWER, || {
+        status = front.try_wait().ok().flatten();
+        status.is_some()
+    });
+    let Some(status) = status else {
+        let _ = front.kill();
+        let _ = front.wait();
+        return Err("the front hangs".to_owned());
+    };
+    let sandbox = Sandbox::printed(&ground.root(), &std::fs::read_to_string(file).unwrap_or_default()).ok();
+    if status.success() == sandbox.is_some() {
+        Ok((status, sandbox))
+    } else {
+        Err(format!("{status} and no id"))
+    }
+}
+
+/// Dies at the place on the way of `adopt`, or of the end of what was adopted. Says whether the place was come by.
+fn crash_of_adopt(nest: &Nest, name: &str, who: Who) -> Result<bool, String> {
+    let ground = Ground::new(who)?;
+    let mut strays = Strays::start(who)?;
+    let (_, sandbox) = adopt(&ground, &strays, name)?;
+    let mut crashed = sandbox.is_none();
+    if let Some(sandbox) = sandbox {
+        let both = sandbox.supervisors();
+        match (name, both.get(1)) {
+            ("taking-over", Some(inner)) => drop(inner.signal(Signal::KILL)),
+            _ => strays.end_root(),
+        }
+        until(ANSWER, || both.iter().all(Handle::has_ended));
+        // The cause in the record may be that of before.
+        let events = std::fs::read_to_string(ground.root().join("events.jsonl")).unwrap_or_default();
+        crashed |= !sandbox.has_ended() || events.contains("\"cause\":\"supervisor\"");
+        if sandbox.has_ended() && strays.living() > 0 {
+            return Err(format!("a report, and {} alive", strays.living()));
+        }
+        if sandbox.file("exit.json").is_some_and(|exited| !exited["exit"].is_null()) {
+            return Err("a code was invented".to_owned());
+        }
+    }
+    forget_all(&ground)?;
+    let left = ground.await_clean(2 * PROMPT);
+    if !left.is_empty() {
+        return Err(format!("left: {left:?}"));
+    }
+    // Taken in or not; what nobody knows members of tree level by is not ended by anybody.
+    let out_of_reach = who == Who::Plain && crashed;
+    until(PROMPT, || strays.living() == 0 || strays.is_as_it_was());
+    if strays.living() > 0 && !strays.is_as_it_was() && !out_of_reach {
+        return Err(format!("{} of {} live", strays.living(), strays.members.len()));
+    }
+    if strays.living() > 0 && !crashed {
+        return Err("nobody died and it lives".to_owned());
+    }
+    if AFTER_A_MOVE.contains(&name) && who == Who::Root && strays.living() > 0 {
+        return Err("it was moved, and lives without anybody".to_owned());
+    }
+    drop(strays);
+    let living = nest.await_nobody(2 * PROMPT);
+    if living.is_empty() { Ok(crashed) } else { Err(format!("{living:?}")) }
+}
+
+/// The places on the way of an adoption that come after the tree is in the leaf.
+const AFTER_A_MOVE: [&str; 6] =
+    ["adopted", "adopted-kept", "outer-forked", "taking-over", "killed", "releasing"];
 
 /// The places on the way of a run that no other verb can come by.
 const OF_A_RUN: [&str; 8] = [
@@ -221,4 +380,20 @@ fn crash_of_a_verb_leaves_the_host_as_it_was() {
         come_by
     };
     every_place(of, &["recovering", "killed", "releasing"]);
+}
+
+#[test]
+fn crash_of_an_adoption_leaves_the_host_as_it_was() {
+    let of = |nest: &Nest, name: &str, failures: &mut Vec<String>| {
+        let mut come_by = false;
+        // In a leaf, and held by descent.
+        for who in [Who::Root, Who::Plain] {
+            match crash_of_adopt(nest, name, who) {
+                Ok(crashed) => come_by |= crashed,
+                Err(why) => failures.push(format!("{name} {who:?}: {why}")),
+            }
+        }
+        come_by
+    };
+    every_place(of, &[&["reserving", "recorded", "leaf-made"][..], &AFTER_A_MOVE].concat());
 }
