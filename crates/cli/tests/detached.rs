@@ -111,8 +111,7 @@ fn caller_killed_at_any_moment_leaves_a_listed_sandbox_or_nothing() {
     let settled = eventually(DEADLINE, || {
         let records = support_f::records(&pen.path("root"));
         let running = pen.running("sleep 1004").len();
-        let listed = detach::output(&pen, &["ps", "-q"]).stdout;
-        let listed = String::from_utf8_lossy(&listed).lines().count();
+        let listed = detach::listed(&pen);
         found = (records, running);
         found.0.len() == running && running == listed
     });

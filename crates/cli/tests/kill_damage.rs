@@ -22,7 +22,7 @@ fn kill(fold: &Fold, sandbox: &Sandbox) {
 #[track_caller]
 fn kill_for_good(fold: &Fold, sandbox: &Sandbox) {
     kill(fold, sandbox);
-    fold.expect(&["ps", "-q"], 0, &[]);
+    fold.expect_none_listed(&[]);
 }
 
 #[test]
@@ -294,8 +294,9 @@ fn foreground_sandbox_is_stopped_politely_and_its_caller_told() {
     let front = command.env("UP", fold.yard.path("up")).spawn().unwrap();
     fold.yard.await_up(&["lead"]);
     let listed = json(&output(&mut fold.yard.penfold(["ps", "--json"])));
-    let id = listed[0]["id"].as_str().unwrap().to_owned();
+    let own = listed.as_array().unwrap().iter().find(|one| one["claimed"] == true).unwrap();
+    let id = own["id"].as_str().unwrap().to_owned();
     fold.expect(&["stop", &id], 0, &[&id]);
     assert_eq!(front.wait_with_output().unwrap().status.code(), Some(7));
-    fold.expect(&["ps", "-aq"], 0, &[]);
+    fold.expect_none_listed(&["-a"]);
 }

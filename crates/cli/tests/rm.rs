@@ -13,7 +13,7 @@ fn record_of_what_is_over_goes_with_its_log() {
     until("it is over", || fold.status(&sandbox.id) == "exited");
     fold.expect(&["rm", "web"], 0, &[&sandbox.id]);
     assert!(!sandbox.record.try_exists().unwrap());
-    fold.expect(&["ps", "-aq"], 0, &[]);
+    fold.expect_none_listed(&["-a"]);
     fold.expect(&["rm", "web"], 3, &[]);
 }
 

@@ -57,7 +57,8 @@ fn supervise(mut held: Held) -> Option<crate::outcome::Outcome> {
                 desk.let_go();
             }
             if !watch(inner, &pidfd, &apart) {
-                return None;
+                // With all that it holds: whose lock is free is gone.
+                penfold_sys::fork::exit_now(0);
             }
             held = inner::carry_on(held);
             let channel = held.setup.channel.try_clone();

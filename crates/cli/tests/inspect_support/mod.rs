@@ -68,6 +68,19 @@ impl Sandbox {
     }
 }
 
+/// Those that are known to belong to this state root: what other tests have made an orphan of may be listed beside them.
+pub fn own(mut found: Vec<Value>) -> Vec<Value> {
+    found.retain(|one| one["claimed"] == true);
+    found
+}
+
+/// The ids of these sandboxes that lines begin with, in the order of the lines.
+pub fn of(sandboxes: &[&Sandbox], lines: &str) -> Vec<String> {
+    let id = |line: &str| line.get(..12).unwrap_or_default().to_owned();
+    let is_one = |id: &String| sandboxes.iter().any(|sandbox| sandbox.id == *id);
+    lines.lines().map(id).filter(is_one).collect()
+}
+
 impl Drop for Sandbox {
     fn drop(&mut self) {
         self.kill();

@@ -85,6 +85,16 @@ impl Fold {
         done
     }
 
+    /// Expects that `ps` with these flags lists none of this state root.
+    #[track_caller]
+    pub fn expect_none_listed(&self, flags: &[&str]) {
+        let words: Vec<&str> = ["ps", "--json"].iter().chain(flags).copied().collect();
+        let listed = d::json(&self.call(&words));
+        let own: Vec<&Value> =
+            listed.as_array().unwrap().iter().filter(|one| one["claimed"] == true).collect();
+        assert!(own.is_empty(), "{own:?}");
+    }
+
     /// Calls in the background.
     pub fn begin(&self, words: &[&str]) -> Child {
         self.yard.penfold(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()

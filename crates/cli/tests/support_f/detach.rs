@@ -6,6 +6,8 @@ use std::ffi::OsStr;
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::support_e2::{self, DEADLINE, Ended, Pen};
 use crate::support_f::socket::Control;
 use crate::support_f::{Sandbox, until, word};
@@ -36,6 +38,12 @@ pub fn detach(pen: &Pen, words: &[&str]) -> Sandbox {
     let ended = begin(pen, words).with_code(0);
     assert_eq!(ended.err(), "");
     Sandbox::printed(&pen.path("root"), &ended.out()).unwrap()
+}
+
+/// How many `ps` lists of this state root.
+pub fn listed(pen: &Pen) -> usize {
+    let listed: Value = serde_json::from_slice(&output(pen, &["ps", "--json"]).stdout).unwrap_or_default();
+    listed.as_array().map_or(0, |all| all.iter().filter(|one| one["claimed"] == true).count())
 }
 
 /// What `ps` says of it.

@@ -2,13 +2,14 @@
 //! [`force`](super::force).
 
 use std::collections::HashSet;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
 use penfold_teardown::Survivor;
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::client::{Client, ClientError};
 use super::force::{Crew, Why};
@@ -75,11 +76,11 @@ fn request(how: How) -> Request {
     }
 }
 
-/// How many connections there may be: the records of all targets are open as well.
+/// How many connections there may be, each with a handle to who listens: the records of all targets are open as well.
 fn window(targets: usize) -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let records = u64::try_from(targets).unwrap_or(u64::MAX);
-    let room = limit.unwrap_or(u64::MAX).saturating_sub(records).saturating_sub(SPARE);
+    let room = limit.unwrap_or(u64::MAX).saturating_sub(records).saturating_sub(SPARE) / 2;
     usize::try_from(room).unwrap_or(usize::MAX).max(1)
 }
 
@@ -88,6 +89,8 @@ struct Talk<'a> {
     index: usize,
     known: &'a Known,
     client: Option<Client>,
+    /// Who listens, as long as that is not known to be gone.
+    listener: Option<OwnedFd>,
     stage: Stage,
     /// When it is looked at again whatever happens.
     look: Instant,
@@ -114,7 +117,29 @@ impl<'a> Talk<'a> {
     fn new((index, known): (usize, &'a Known)) -> Talk<'a> {
         let now = Instant::now();
         let (stage, interval) = (Stage::Waiting, LOOK_FIRST);
-        Talk { index, known, client: None, stage, look: now, interval, ready: false, told: Vec::new() }
+        Talk {
+            index,
+            known,
+            client: None,
+            listener: None,
+            stage,
+            look: now,
+            interval,
+            ready: false,
+            told: Vec::new(),
+        }
+    }
+
+    /// Whether who listened is there still. The kernel frees the locks of a process a moment before that has ended.
+    fn is_heard_of(&mut self) -> bool {
+        if let Some(listener) = &self.listener {
+            let mut fds = [PollFd::new(listener, PollFlags::IN)];
+            let moment = Timespec::default();
+            if rustix::event::poll(&mut fds, Some(&moment)) != Ok(0) {
+                self.listener = None;
+            }
+        }
+        self.listener.is_some()
     }
 
     fn part(&mut self, farewell: Duration) -> Step {
@@ -266,7 +291,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
     fn look(&mut self, talk: &mut Talk<'a>) -> Step {
         let Some(files) = &talk.known.record else { return Step::Force(Why::NoRecord) };
         if !files.is_looked_after().unwrap_or(true) {
-            return self.let_go(talk.known);
+            return self.let_go(talk);
         }
         let now = Instant::now();
         match talk.stage {
@@ -274,7 +299,11 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             Stage::Ending(until) if until <= now => return Step::Force(Why::Overdue),
             Stage::Parting(until) if until <= now => return Step::Force(Why::Liar),
             Stage::Asking(_) if talk.client.is_none() => match Client::dial(files) {
-                Ok(client) => talk.client = client,
+                Ok(client) => {
+                    let listener = client.as_ref().and_then(Client::peer);
+                    talk.listener = listener.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+                    talk.client = client;
+                }
                 Err(ClientError::NoSocket { .. } | ClientError::Deserted { .. }) => {
                     return Step::Force(Why::Unheard);
                 }
@@ -289,11 +318,26 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
     }
 
     /// Nobody holds the lock any more: looks what that means.
-    fn let_go(&self, known: &Known) -> Step {
+    fn let_go(&self, talk: &mut Talk<'a>) -> Step {
+        let known = talk.known;
         let held = self.registry.is_some_and(|registry| registry.holds(&known.id));
         let ended = known.record.as_ref().is_some_and(crate::Files::has_ended);
         let empty = known.leaf.as_deref().is_none_or(is_empty);
-        if (ended || !held) && empty { Step::Gone } else { Step::Force(Why::Unattended) }
+        if held && !ended || !empty {
+            return Step::Force(Why::Unattended);
+        }
+        let now = Instant::now();
+        // Whoever it was: it had no lock, and has its time.
+        let until = match talk.stage {
+            Stage::Parting(until) => until,
+            _ => now + self.limits.farewell,
+        };
+        if until <= now || !talk.is_heard_of() {
+            return Step::Gone;
+        }
+        talk.stage = Stage::Parting(until);
+        talk.look = now + LOOK_FIRST;
+        Step::Stay
     }
 
     /// Members that had no leaf are looked for by their marker, and by a leaf elsewhere, once for all sandboxes: a report
@@ -335,7 +379,7 @@ fn listen(all: &mut [Talk<'_>]) {
 /// Whether who made the socket holds the lock of the record.
 fn is_supervisor(talk: &Talk<'_>) -> bool {
     let locks = Locks::of(&talk.known.id, talk.known.record.as_ref(), None);
-    talk.client.as_ref().is_some_and(|client| locks.are_held_by(client.peer()))
+    talk.client.as_ref().and_then(Client::peer).is_some_and(|peer| locks.are_held_by(peer))
 }
 
 /// Whether nobody is in a leaf, or it is gone. Unknown means alive.
