@@ -42,8 +42,9 @@ fn send(finder: &Finder, known: &Known, signal: Signal) -> Result<(), Failure> {
         Failure::new(exit_codes::FAILURE, format!("cannot signal the command of sandbox {}", known.id))
             .because(reason)
     };
-    let living = view::view(finder, known).is_some_and(|seen| seen.word.is_living());
-    if !living {
+    let is_living =
+        |finder: &Finder, known: &Known| view::view(finder, known).is_some_and(|seen| seen.word.is_living());
+    if !is_living(finder, known) {
         return Ok(());
     }
     let asked = known.record.as_ref().map(|files| {
@@ -52,6 +53,8 @@ fn send(finder: &Finder, known: &Known, signal: Signal) -> Result<(), Failure> {
     });
     match asked {
         Some(Ok(Answer::Done)) => Ok(()),
+        // It has ended meanwhile.
+        Some(_) if !is_living(&finder.again(), known) => Ok(()),
         Some(Ok(Answer::Refused(reason))) => Err(failed(reason)),
         Some(Ok(_)) => Err(failed("its supervisor answers something else".to_owned())),
         Some(Err(ClientError::NoSocket { .. })) => Err(failed(

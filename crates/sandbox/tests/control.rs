@@ -3,13 +3,15 @@
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use penfold_sandbox::control::{Client, ClientError, ForgetError, Limits, put_away};
-use penfold_sandbox::record::{Intent, Record, SCHEMA};
+use penfold_sandbox::control::{Client, ClientError, Fate, ForgetError, How, Limits, end, put_away};
+use penfold_sandbox::record::{Detached, Intent, Record, SCHEMA};
 use penfold_sandbox::wire::{self, Answer, PROTOCOL, Received, Request};
 use penfold_sandbox::{Finder, Id, Registry};
+use penfold_teardown::Resource as _;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -22,6 +24,10 @@ struct Place {
 
 impl Place {
     fn below(name: &str) -> Place {
+        Place::with(name, None)
+    }
+
+    fn with(name: &str, detached: Option<Detached>) -> Place {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join(name);
         let registry = Registry::open(&root).unwrap();
@@ -36,7 +42,7 @@ impl Place {
             leaf: None,
             scratch: None,
             made_at_ms: 0,
-            detached: None,
+            detached,
         };
         let record = registry.reserve(&intent).unwrap();
         Place { dir, record }
@@ -192,4 +198,30 @@ fn record_that_somebody_else_puts_away_is_waited_for() {
     assert!(finder.again().resolve(&known.id).is_err());
     // It is gone, whoever did it.
     put_away(&finder, &known, &limits).unwrap();
+}
+
+#[test]
+fn supervisor_that_does_not_listen_yet_is_asked_once_it_does() {
+    let place = Place::with("root", Some(Detached::default()));
+    let finder = Finder::new(&place.dir.path().join("root"));
+    let known = [finder.resolve(place.record.name()).unwrap()];
+    let (turned, turns) = channel();
+    let ending = std::thread::spawn(move || {
+        end(&finder, &known, How::Kill, &Limits::default(), &mut |_| {
+            let _ = turned.send(());
+        })
+    });
+    (0..3).for_each(|_| turns.recv().unwrap());
+    let listener = place.listen(SocketType::SEQPACKET);
+    ready(&listener);
+    let client = rustix::net::accept(&listener).unwrap();
+    let hello = Answer::Hello { protocol: PROTOCOL, id: place.record.name().to_owned() };
+    wire::send(&client, &hello).unwrap();
+    ready(&client);
+    assert!(matches!(wire::receive::<Request>(&client).unwrap(), Received::Message(Request::Kill)));
+    let Place { dir, mut record } = place;
+    record.release(false).unwrap();
+    drop((record, listener, client));
+    assert!(matches!(ending.join().unwrap().as_slice(), [Fate::Gone]));
+    dir.close().unwrap();
 }

@@ -299,11 +299,18 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             Stage::Ending(until) if until <= now => return Step::Force(Why::Overdue),
             Stage::Parting(until) if until <= now => return Step::Force(Why::Liar),
             Stage::Asking(_) if talk.client.is_none() => match Client::dial(files) {
+<<<<<<< ours
                 Ok(client) => {
                     let listener = client.as_ref().and_then(Client::peer);
                     talk.listener = listener.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
                     talk.client = client;
                 }
+=======
+                Ok(client) => talk.client = client,
+                // It has its name and its lock before it listens.
+                Err(ClientError::NoSocket { .. } | ClientError::Deserted { .. })
+                    if is_being_made(talk.known) => {}
+>>>>>>> theirs
                 Err(ClientError::NoSocket { .. } | ClientError::Deserted { .. }) => {
                     return Step::Force(Why::Unheard);
                 }
@@ -374,6 +381,12 @@ fn listen(all: &mut [Talk<'_>]) {
     for talk in all {
         talk.ready = talk.client.is_some() && ready.next().unwrap_or(false);
     }
+}
+
+/// Whether a detached sandbox has not come so far yet that its supervisor says anything.
+fn is_being_made(known: &Known) -> bool {
+    let detached = known.intent.as_ref().is_some_and(|intent| intent.detached.is_some());
+    detached && known.record.as_ref().is_some_and(|files| matches!(files.state(), Ok(None)))
 }
 
 /// Whether who made the socket holds the lock of the record.
