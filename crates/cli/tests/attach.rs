@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use support_e2::terminal::Terminal;
 use support_e2::{DEADLINE, Pen, Talk, eventually, pause};
 use support_g::wire::Peer;
-use support_g::{Actor, Sandbox};
+use support_g::{Actor, Sandbox, kill};
 
 /// A shell line of penfold in the pen.
 fn line(pen: &Pen, words: &str) -> String {
@@ -69,7 +69,11 @@ fn exec_has_a_terminal_of_the_caller_s_size_and_kind() {
         terminal.tmux(&["resize-window", "-x", "90", "-y", "35"]);
         terminal.shows("35 90");
         terminal.ends_with(7);
+        // tmux takes its time.
         terminal.tmux(&["resize-window", "-x", "100", "-y", "30"]);
+        terminal.line("until [ \"$(stty size)\" = '30 100' ]; do sleep 0.05; done; clear; echo so");
+        terminal.shows("so");
+        terminal.line("clear");
         sandbox.end();
     }
     drop(terminal);
@@ -191,6 +195,58 @@ fn one_leaves_and_comes_back_and_gets_the_code() {
         sandbox.end();
     }
     drop(terminal);
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn who_comes_back_to_a_terminal_of_the_same_size_sees_it_drawn() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let Some(terminal) = Terminal::open(&pen) else { return };
+    std::fs::write(pen.path("work/numbers"), lines(1000)).unwrap();
+    let shell = ["-e", "PS1=inner> ", "--", "bash", "--norc", "--noprofile", "-i"];
+    let pager = ["-e", "TERM=xterm", "--", "less", "numbers"];
+    for (program, drawn) in [(&shell[..], "inner>"), (&pager[..], "line 29")] {
+        if !support_e2::tool(&[program[3], "--version"]) {
+            continue;
+        }
+        let sandbox = actor.detach(&[&["-t"], program].concat());
+        for _ in 0..3 {
+            terminal.line(&format!("clear; {}", line(&pen, &format!("attach {}", sandbox.id))));
+            terminal.shows(drawn);
+            terminal.press("C-p");
+            terminal.press("C-q");
+            terminal.ends_with(0);
+        }
+        sandbox.end();
+    }
+    drop(terminal);
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn viewer_stays_when_another_supervisor_goes_on() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let script = "while read x; do echo got $x; [ $x = bye ] && exit 9; done";
+    for level in actor.levels().into_iter().filter(|&level| level != "pidns") {
+        let words = ["-t", "--contain", level, "--on-supervisor-exit", "keep", "--", "sh", "-c", script];
+        let sandbox = actor.detach(&words);
+        let mut attach = actor.verb(["attach", &sandbox.id]);
+        let mut talk = Talk::start(attach.stdin(std::process::Stdio::piped()));
+        talk.say("one\n");
+        talk.hear("got one", 1);
+        kill(*sandbox.supervisors().last().unwrap());
+        // What is typed while there is no supervisor reaches nobody.
+        let again = || {
+            talk.say("two\n");
+            talk.heard().contains("got two")
+        };
+        assert!(eventually(DEADLINE, again), "{level}: {}", talk.heard());
+        talk.say("bye\n");
+        assert!(talk.end().with_code(9).out().contains("got bye"), "{level}");
+        sandbox.end();
+    }
     pen.assert_nothing_left();
 }
 

@@ -9,6 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
 use rustix::pty::OpenptFlags;
+use rustix::termios::{Winsize, tcgetwinsize, tcsetwinsize};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
@@ -23,6 +24,10 @@ const TURNS: usize = 16;
 const SEATS: usize = 64;
 /// How long the programs wait for a viewer that does not look, until it misses what they write.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+/// How long nothing must be drawn until the programs have drawn for another size.
+const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
+/// How long they may take for it.
+const REDRAW: Duration = Duration::from_millis(500);
 
 /// A pseudo-terminal, pty(7), on the side that shows and types.
 pub(crate) struct Terminal {
@@ -30,8 +35,10 @@ pub(crate) struct Terminal {
     /// Keeps it in being while no program has it open: one that has it as its terminal may open it again.
     _slave: OwnedFd,
     viewers: Vec<Viewer>,
-    /// Readable when the patience with a viewer is over.
+    /// Readable when the patience with a viewer, or with programs that are to draw, is over.
     patience: OwnedFd,
+    /// The size that it is to get back once they have drawn, and since when.
+    back_to: Option<(Size, Instant)>,
     /// There is none any more.
     hurried: bool,
 }
@@ -56,17 +63,37 @@ impl Terminal {
         rustix::io::ioctl_fionbio(&master, true)?;
         let patience =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-        let terminal =
-            Terminal { master, _slave: slave.try_clone()?, viewers: Vec::new(), patience, hurried: false };
+        let viewers = Vec::new();
+        let mut terminal =
+            Terminal { master, _slave: slave.try_clone()?, viewers, patience, back_to: None, hurried: false };
         terminal.resize(Size { rows: 24, columns: 80 })?;
         Ok((terminal, slave))
     }
 
     /// Tells the programs at it how much room there is.
-    pub(crate) fn resize(&self, size: Size) -> io::Result<()> {
-        let size =
-            rustix::termios::Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
-        Ok(rustix::termios::tcsetwinsize(&self.master, size)?)
+    pub(crate) fn resize(&mut self, size: Size) -> io::Result<()> {
+        self.back_to = None;
+        Ok(tcsetwinsize(&self.master, window(size))?)
+    }
+
+    /// Makes the programs draw for who has just sat down: nobody tells them of a size that is no new one, and who comes
+    /// back would look at nothing. One row less for a moment: at once, programs would see no change, and while they draw
+    /// some lose the second.
+    fn redraw(&mut self, size: Size) -> io::Result<()> {
+        let now = tcgetwinsize(&self.master)?;
+        if (now.ws_row, now.ws_col) != (size.rows, size.columns) || size.rows < 2 {
+            return self.resize(size);
+        }
+        self.resize(Size { rows: size.rows - 1, ..size })?;
+        self.back_to = Some((size, Instant::now()));
+        self.set_patience(QUIET);
+        Ok(())
+    }
+
+    fn set_patience(&self, until: Timespec) {
+        let timer = Itimerspec { it_interval: Timespec::default(), it_value: until };
+        // This empties it as well.
+        let _ = timerfd_settime(&self.patience, TimerfdTimerFlags::empty(), &timer);
     }
 
     /// Seats somebody.
@@ -80,7 +107,7 @@ impl Terminal {
             return Err(io::Error::other("too many sit at it"));
         }
         rustix::io::ioctl_fionbio(&stream, true)?;
-        self.resize(size)?;
+        self.redraw(size)?;
         let (typed, rest) = (Vec::new(), Vec::new());
         self.viewers.push(Viewer { stream, typed, silent: false, rest, since: Instant::now(), missed: 0 });
         Ok(())
@@ -106,6 +133,11 @@ impl Terminal {
     /// looked at.
     fn is_held(&self) -> bool {
         self.viewers.iter().any(|viewer| !viewer.rest.is_empty())
+    }
+
+    fn is_patience_over(&self) -> bool {
+        let mut fds = [PollFd::new(&self.patience, PollFlags::IN)];
+        matches!(rustix::event::poll(&mut fds, Some(&Timespec::default())), Ok(1..))
     }
 
     /// Waits for no viewer any more.
@@ -136,12 +168,26 @@ impl Terminal {
             }
         }
         self.viewers.retain(|viewer| !viewer.has_left());
-        let until = if self.is_held() { PATIENCE } else { Timespec::default() };
-        let timer = Itimerspec { it_interval: Timespec::default(), it_value: until };
-        // This empties it as well.
-        let _ = timerfd_settime(&self.patience, TimerfdTimerFlags::empty(), &timer);
+        self.wait_on(any);
         any
     }
+
+    /// Decides what is waited for after this turn.
+    fn wait_on(&mut self, any: bool) {
+        match self.back_to {
+            Some((_, since)) if any && since.elapsed() < REDRAW => return self.set_patience(QUIET),
+            Some(_) if !any && !self.is_patience_over() => return,
+            Some((size, _)) => {
+                let _ = self.resize(size);
+            }
+            None => {}
+        }
+        self.set_patience(if self.is_held() { PATIENCE } else { Timespec::default() });
+    }
+}
+
+fn window(size: Size) -> Winsize {
+    Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
 impl Viewer {
