@@ -299,18 +299,14 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             Stage::Ending(until) if until <= now => return Step::Force(Why::Overdue),
             Stage::Parting(until) if until <= now => return Step::Force(Why::Liar),
             Stage::Asking(_) if talk.client.is_none() => match Client::dial(files) {
-<<<<<<< ours
                 Ok(client) => {
                     let listener = client.as_ref().and_then(Client::peer);
                     talk.listener = listener.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
                     talk.client = client;
                 }
-=======
-                Ok(client) => talk.client = client,
                 // It has its name and its lock before it listens.
                 Err(ClientError::NoSocket { .. } | ClientError::Deserted { .. })
                     if is_being_made(talk.known) => {}
->>>>>>> theirs
                 Err(ClientError::NoSocket { .. } | ClientError::Deserted { .. }) => {
                     return Step::Force(Why::Unheard);
                 }
