@@ -15,7 +15,7 @@ use crate::args::Global;
 use crate::args::events::{EventsArgs, Filter};
 use crate::failure::Failure;
 use crate::lines::{self, count};
-use crate::logs::time::{Since, rfc3339};
+use crate::time::{Since, rfc3339};
 use crate::{exit_codes, output, state, template};
 
 /// So much is collected before it is written.

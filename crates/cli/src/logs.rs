@@ -1,6 +1,5 @@
 //! `penfold logs`: what it does.
 
-pub(crate) mod time;
 mod write;
 
 use std::io;
@@ -13,8 +12,8 @@ use penfold_sandbox::log::{Entry, From, LogError, Reader, Stream, Waited};
 use crate::args::logs::LogsArgs;
 use crate::args::{Global, ids};
 use crate::failure::Failure;
+use crate::time::Since;
 use crate::{exit_codes, lines, output};
-use time::Since;
 use write::Output;
 
 /// Shows what is in the log, and follows it if that is wanted.

@@ -37,6 +37,7 @@ mod status;
 mod stop;
 mod summary;
 mod template;
+mod time;
 mod tree;
 mod value;
 mod version;

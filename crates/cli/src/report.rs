@@ -13,7 +13,7 @@ use crate::args::report::ReportArgs;
 use crate::failure::Failure;
 use crate::lines::{self, count};
 use crate::summary::human;
-use crate::{exit_codes, output, template};
+use crate::{exit_codes, output, template, time};
 
 /// Shows what the end of sandboxes found and did.
 pub(crate) fn report(global: &Global, args: &ReportArgs) -> Result<u8, Failure> {
@@ -130,7 +130,7 @@ fn page(seen: &View, report: &Report) -> String {
     line("cause", &cause(report));
     line("exit", &report.exit.map_or_else(|| "unknown".to_owned(), template::exit));
     line("ran", &human(Duration::from_millis(report.duration_ms)));
-    line("ended", &template::utc(ended_at(report)));
+    line("ended", &time::utc(ended_at(report)));
     line("level", &report.level.to_string());
     let killed = findings.ended.iter().filter(|ended| ended.how == How::Kill).count();
     let members = count(findings.ended.len(), "process", "processes");

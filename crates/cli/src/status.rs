@@ -12,7 +12,7 @@ use crate::args::status::StatusArgs;
 use crate::failure::Failure;
 use crate::ps::Row;
 use crate::tree::{self, Style};
-use crate::{exit_codes, lines, output, template};
+use crate::{exit_codes, lines, output, template, time};
 
 /// How much of the log is shown at most.
 const MOST_LOG: usize = 64 * 1024;
@@ -46,13 +46,13 @@ fn page(finder: &Finder, known: &Known, seen: &View, log_lines: u32) -> Result<S
         line("labels", &template::labels(seen));
     }
     if let Some(at) = seen.started_at_ms {
-        line("started", &format!("{} ago, {}", template::ago(at, now), template::utc(at)));
+        line("started", &format!("{} ago, {}", template::ago(at, now), time::utc(at)));
     }
     if let Some(at) = seen.ended_at_ms {
-        line("ended", &format!("{} ago, {}", template::ago(at, now), template::utc(at)));
+        line("ended", &format!("{} ago, {}", template::ago(at, now), time::utc(at)));
     }
     if let Some(at) = seen.expires_at_ms {
-        line("lease", &format!("ends in {}, {}", template::ago(now, at), template::utc(at)));
+        line("lease", &format!("ends in {}, {}", template::ago(now, at), time::utc(at)));
     }
     if let Some(level) = seen.level {
         let place = seen.leaf.as_ref().map_or_else(String::new, |leaf| format!("  {}", leaf.display()));

@@ -6,6 +6,7 @@ use penfold_sandbox::view::View;
 use penfold_sandbox::{Status, state::Word};
 
 use crate::lines;
+use crate::time::utc;
 use crate::value::Invalid;
 
 /// The fields of a template: name, heading, value.
@@ -219,34 +220,9 @@ pub(crate) fn span(seconds: u64) -> String {
     }
 }
 
-/// Date and time as RFC 3339 has them, in UTC.
-pub(crate) fn utc(ms: u64) -> String {
-    let (days, seconds) = (ms / 86_400_000, ms / 1000 % 86_400);
-    // Days to a date, with years that begin in March: H. Hinnant, "chrono-compatible low-level date algorithms".
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
-        assert_eq!(utc(951_782_399_000), "2000-02-28T23:59:59Z");
-        assert_eq!(utc(951_782_400_000), "2000-02-29T00:00:00Z");
-        assert_eq!(utc(4_102_444_799_999), "2099-12-31T23:59:59Z");
-        assert!(utc(u64::MAX).ends_with('Z'));
-    }
 
     #[test]
     fn templates_know_their_fields() {

@@ -5,7 +5,7 @@ use penfold_sandbox::events::KINDS;
 
 use super::Verb;
 use crate::exit_codes;
-use crate::logs::time::{Since, since};
+use crate::time::{Since, since};
 use crate::value::Invalid;
 
 /// The verb `events`.

@@ -6,8 +6,8 @@ use penfold_sandbox::log::Stream;
 use rustix::io::Errno;
 use serde::Serialize;
 
-use super::time::rfc3339;
 use crate::args::logs::LogsArgs;
+use crate::time::rfc3339;
 
 /// So much is collected before it is written.
 const ENOUGH: usize = 64 << 10;

@@ -28,6 +28,13 @@ pub(crate) fn since(given: &str) -> Result<Since, NoTime> {
     ago.or_else(|| parse(given).map(Since::At)).ok_or_else(|| NoTime(given.to_owned()))
 }
 
+/// Writes milliseconds since 1970 as `2026-11-21T10:35:00Z`, for people.
+pub(crate) fn utc(ms: u64) -> String {
+    let mut text = rfc3339(ms.saturating_mul(1_000_000));
+    text.replace_range(19..29, "");
+    text
+}
+
 /// Writes nanoseconds since 1970 as `2026-11-21T10:35:00.000000000Z`: always as long, so that lines stand in columns.
 pub(crate) fn rfc3339(time: u64) -> String {
     let seconds = time / SECOND;
@@ -130,6 +137,13 @@ mod tests {
             assert_eq!(parse(&rfc3339(time)), Some(time), "{}", rfc3339(time));
         }
         assert_eq!(rfc3339(1_795_257_300 * SECOND), "2026-11-21T10:35:00.000000000Z");
+    }
+
+    #[test]
+    fn people_are_told_whole_seconds() {
+        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
+        assert_eq!(utc(4_102_444_799_999), "2099-12-31T23:59:59Z");
+        assert!(utc(u64::MAX).ends_with('Z'));
     }
 
     #[test]
