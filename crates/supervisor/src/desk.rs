@@ -464,6 +464,6 @@ fn listen(dir: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
 
 /// Whether who connected is the user that the sandbox belongs to, or root.
 fn is_ours(socket: BorrowedFd<'_>) -> bool {
-    rustix::net::sockopt::socket_peercred(socket)
+    penfold_sys::peer::peer(socket)
         .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
 }

@@ -21,6 +21,7 @@ pub mod hostile;
 pub mod launch;
 #[cfg(target_pointer_width = "64")]
 pub mod memory;
+pub mod peer;
 
 pub mod signal;
 

@@ -5,7 +5,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use penfold_testkit::proc::Handle;
 use penfold_testkit::{Bystander, DelegatedCgroup, proc};
@@ -30,6 +30,12 @@ pub enum Damage {
     StateSaysOver,
     StateDeadPids,
     StateStrangersPids,
+    /// Written by supervisors in another pid namespace: the numbers mean others here.
+    StateOtherNamespace,
+    /// All times in the record are of tomorrow.
+    ClockSetBack,
+    /// All times in the record are of long ago.
+    ClockSetForward,
     ExitForged,
     ReportForged,
     IntentMissing,
@@ -66,6 +72,9 @@ impl Damage {
         Damage::StateSaysOver,
         Damage::StateDeadPids,
         Damage::StateStrangersPids,
+        Damage::StateOtherNamespace,
+        Damage::ClockSetBack,
+        Damage::ClockSetForward,
         Damage::ExitForged,
         Damage::ReportForged,
         Damage::IntentMissing,
@@ -127,12 +136,14 @@ impl Damage {
     /// Whether this puts a file of ours, or none, where that had put one that is not.
     fn undoes(self, earlier: Damage) -> bool {
         use Damage::{
-            StateDeadPids, StateEmpty, StateGarbage, StateLink, StateMissing, StateNewer, StateOfAnother,
-            StateSaysOver, StateStrangersPids, StateTruncated,
+            ClockSetBack, ClockSetForward, StateDeadPids, StateEmpty, StateGarbage, StateLink, StateMissing,
+            StateNewer, StateOfAnother, StateOtherNamespace, StateSaysOver, StateStrangersPids,
+            StateTruncated,
         };
         match earlier {
             StateOfAnother | StateLink => {
-                matches!(self, StateMissing | StateSaysOver | StateDeadPids | StateStrangersPids)
+                let pids = matches!(self, StateDeadPids | StateStrangersPids | StateOtherNamespace);
+                pids || matches!(self, StateMissing | StateSaysOver | ClockSetBack | ClockSetForward)
             }
             StateEmpty | StateTruncated | StateGarbage | StateNewer => self == StateMissing,
             _ => false,
@@ -185,6 +196,11 @@ impl Damage {
                 fs::create_dir(scene.pen.path("root")).map_err(|error| error.to_string())?;
             }
             Damage::LeafGone => return scene.empty_leaf(),
+            Damage::ClockSetBack => {
+                let day = Duration::from_hours(24);
+                set_times(&record, SystemTime::now() + day);
+            }
+            Damage::ClockSetForward => set_times(&record, SystemTime::UNIX_EPOCH + Duration::from_secs(1)),
             _ => self.act_on_state(scene, &record.join("state.json")),
         }
         Ok(())
@@ -214,6 +230,15 @@ impl Damage {
             Damage::StateStrangersPids => change(path, |state| {
                 (state["leader"], state["supervisors"]) = (stranger.clone(), json!([stranger, stranger]));
             }),
+            // A time of birth means the same in all of them, but who has a number here was born at another.
+            Damage::StateOtherNamespace => change(path, |state| {
+                state["leader"]["pid"] = json!(scene.stranger.id.pid);
+                for (number, supervisor) in
+                    state["supervisors"].as_array_mut().into_iter().flatten().enumerate()
+                {
+                    supervisor["pid"] = json!(number + 1);
+                }
+            }),
             _ => {}
         }
     }
@@ -235,6 +260,23 @@ fn change(path: &Path, how: impl FnOnce(&mut Value)) {
     let Some(mut value) = crate::support_f::json(path) else { return };
     how(&mut value);
     write(path, &value.to_string());
+}
+
+/// Gives all that is dated in a record, and its files, this time.
+fn set_times(record: &Path, time: SystemTime) {
+    let ms = time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
+    let ms = json!(u64::try_from(ms).unwrap());
+    change(&record.join("intent.json"), |intent| intent["made_at_ms"] = ms.clone());
+    change(&record.join("state.json"), |state| {
+        (state["started_at_ms"], state["expires_at_ms"]) = (ms.clone(), ms.clone());
+    });
+    let inside = fs::read_dir(record).into_iter().flatten().flatten().map(|entry| entry.path());
+    for path in inside.chain([record.to_owned()]) {
+        let plain = fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file() || meta.is_dir());
+        if let Some(file) = plain.then(|| fs::File::open(&path).ok()).flatten() {
+            drop(file.set_modified(time));
+        }
+    }
 }
 
 /// A sandbox with daemons in it, and strangers around it.

@@ -72,7 +72,7 @@ pub enum ClientError {
 pub struct Client {
     id: String,
     socket: OwnedFd,
-    peer: Pid,
+    peer: Option<Pid>,
 }
 
 impl Client {
@@ -103,7 +103,9 @@ impl Client {
 
     /// Why who listens is no supervisor. One whose outer process was killed listens on in the name of a dead process.
     fn stranger(&self, files: &Files) -> Option<String> {
-        let pid = self.peer;
+        let Some(pid) = self.peer else {
+            return Some("who listens on it is in a pid namespace that cannot be seen from here".to_owned());
+        };
         let alive = rustix::process::test_kill_process(pid) != Err(Errno::SRCH);
         let held = || Locks::of(&self.id, Some(files), None).are_held_by(pid);
         (alive && !held()).then(|| format!("process {} listens on it and holds no lock", pid.as_raw_pid()))
@@ -143,7 +145,8 @@ impl Client {
             Err(Errno::PROTOTYPE) => return Err(untrusted("it is of another type".to_owned())),
             Err(errno) => return Err(io(errno)),
         }
-        let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(io)?;
+        let peer = penfold_sys::peer::peer(socket.as_fd())
+            .map_err(|source| ClientError::Io { id: id.clone(), source })?;
         if peer.uid != user && !peer.uid.is_root() {
             return Err(untrusted(format!("user {} listens on it", peer.uid.as_raw())));
         }
@@ -155,8 +158,9 @@ impl Client {
         &self.id
     }
 
-    /// The process that made the socket, as the kernel says; it may be dead, and its number another's.
-    pub(crate) fn peer(&self) -> Pid {
+    /// The process that made the socket, as the kernel says; it may be dead, and its number another's. None when it has no
+    /// number here.
+    pub(crate) fn peer(&self) -> Option<Pid> {
         self.peer
     }
 
