@@ -363,6 +363,27 @@ fn a_new_supervisor_knows_old_execs_and_takes_new_ones() {
 }
 
 #[test]
+fn who_looks_after_an_exec_is_no_member_and_its_command_no_stray() {
+    everywhere(|actor, level| {
+        let sandbox = actor.detach(&["--contain", level, "--", "sleep", "4001"]);
+        sandbox.put_in(&["sh", "-c", "setsid sleep 4101 & exec sleep 4002"]);
+        assert!(eventually(DEADLINE, || all_run(actor.pen, &["sleep 4002", "sleep 4101"])));
+        let seen = sandbox.ask(&["tree", "--full", "ID"]).with_code(0).out();
+        let what = format!("{} {level}: {seen}", actor.name);
+        let member = |command: &str| seen.lines().skip(1).filter(|line| line.contains(command)).last();
+        for (command, stray) in [("sleep 4001", false), ("sleep 4002", false), ("sleep 4101", true)] {
+            assert_eq!(member(command).map(|line| line.contains("stray")), Some(stray), "{command}: {what}");
+        }
+        // The sandbox, the exec, and their three members.
+        assert_eq!(seen.lines().count(), 5, "{what}");
+        let said = Talk::start(&mut sandbox.exec_command(&["--timeout", "0.1"], &["sleep", "4003"])).end();
+        let sentence = format!("penfold: exec in {} timed out", sandbox.id);
+        assert!(said.err().starts_with(&sentence), "{}", said.err());
+        sandbox.end();
+    });
+}
+
+#[test]
 fn pid_namespace_of_the_sandbox_is_the_exec_s() {
     everywhere(|actor, level| {
         if level != "pidns" {
