@@ -28,7 +28,7 @@ pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> 
     let typed = !args.no_stdin;
     let raw = (typed && io::stdin().is_terminal()).then(Raw::enter).and_then(Result::ok);
     loop {
-        let pump = Pump { inside: seat.stream.as_fd(), typed, leave: true, over: None };
+        let pump = Pump { inside: seat.stream.as_fd(), typed, leave: &args.detach_keys.0, over: None };
         let end = pump.run(|size| {
             let _ = seat.client.request(&Request::Resize(size), ANSWER);
         });

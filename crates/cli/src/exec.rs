@@ -109,7 +109,7 @@ fn wait(front: Front, terminal: Option<OwnedFd>, interactive: bool) -> Result<Ou
     let copying = std::thread::spawn(move || {
         let _ = signal::block(&SignalSet::of(1..=64));
         let over = over.as_ref().map(AsFd::as_fd);
-        let pump = Pump { inside: master.as_fd(), typed, leave: false, over };
+        let pump = Pump { inside: master.as_fd(), typed, leave: &[], over };
         pump.run(|size| {
             let _ = tcsetwinsize(&master, pump::window(size));
         })

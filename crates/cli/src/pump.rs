@@ -9,8 +9,6 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 use rustix::termios::{OptionalActions, Termios, Winsize, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// The keys that leave a terminal without ending anything: Ctrl-P, Ctrl-Q.
-const LEAVE: [u8; 2] = [0x10, 0x11];
 const AT_ONCE: usize = 16 * 1024;
 /// How much that is typed waits for a program that does not read. The keys that leave may be behind it.
 const MOST_WAITING: usize = 1 << 20;
@@ -69,8 +67,8 @@ pub(crate) struct Pump<'a> {
     pub(crate) inside: BorrowedFd<'a>,
     /// Whether what is typed goes there.
     pub(crate) typed: bool,
-    /// Whether the keys that leave do.
-    pub(crate) leave: bool,
+    /// What is typed to leave without ending anything; nothing if that cannot be.
+    pub(crate) leave: &'a [u8],
     /// Readable when no more output will come but what is there.
     pub(crate) over: Option<BorrowedFd<'a>>,
 }
@@ -147,29 +145,21 @@ impl Pump<'_> {
 /// Looks for the keys that leave in what is typed.
 #[derive(Default)]
 struct Keys {
-    /// The first of them was typed, and is held back.
-    begun: bool,
+    /// The first of them were typed, and are held back.
+    held: Vec<u8>,
 }
 
 impl Keys {
     /// What is to be passed on, and whether the rest was the keys that leave.
-    fn pass(&mut self, typed: &[u8], leave: bool) -> (Vec<u8>, bool) {
-        if !leave {
-            return (typed.to_vec(), false);
-        }
-        let mut passed = Vec::with_capacity(typed.len() + 1);
+    fn pass(&mut self, typed: &[u8], leave: &[u8]) -> (Vec<u8>, bool) {
+        let mut passed = Vec::with_capacity(typed.len() + self.held.len());
         for &key in typed {
-            match (self.begun, key) {
-                (true, key) if key == LEAVE[1] => return (passed, true),
-                (true, key) => {
-                    passed.push(LEAVE[0]);
-                    self.begun = key == LEAVE[0];
-                    if !self.begun {
-                        passed.push(key);
-                    }
-                }
-                (false, key) if key == LEAVE[0] => self.begun = true,
-                (false, key) => passed.push(key),
+            self.held.push(key);
+            if self.held == leave {
+                return (passed, true);
+            }
+            while !leave.starts_with(&self.held) {
+                passed.push(self.held.remove(0));
             }
         }
         (passed, false)
@@ -201,12 +191,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_both_keys_in_a_row_leave() {
-        let mut keys = Keys::default();
-        assert_eq!(keys.pass(b"a\x10b", true), (b"a\x10b".to_vec(), false));
-        assert_eq!(keys.pass(b"\x10", true), (Vec::new(), false));
-        assert_eq!(keys.pass(b"\x10", true), (b"\x10".to_vec(), false));
-        assert_eq!(keys.pass(b"\x11x", true), (Vec::new(), true));
-        assert_eq!(Keys::default().pass(b"\x10\x11", false), (b"\x10\x11".to_vec(), false));
+    fn only_all_keys_in_a_row_leave() {
+        let (mut keys, leave) = (Keys::default(), b"\x10\x11");
+        assert_eq!(keys.pass(b"a\x10b", leave), (b"a\x10b".to_vec(), false));
+        assert_eq!(keys.pass(b"\x10", leave), (Vec::new(), false));
+        assert_eq!(keys.pass(b"\x10", leave), (b"\x10".to_vec(), false));
+        assert_eq!(keys.pass(b"\x11x", leave), (Vec::new(), true));
+        assert_eq!(Keys::default().pass(b"aaab", b"aab"), (b"a".to_vec(), true));
+        assert_eq!(Keys::default().pass(b"\x10\x11", b""), (b"\x10\x11".to_vec(), false));
     }
 }

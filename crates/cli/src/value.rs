@@ -4,6 +4,7 @@
 //! nothing else of the crate, so that a fuzzer can include it by path.
 
 mod duration;
+mod keys;
 mod signal;
 mod size;
 #[cfg(test)]
@@ -17,6 +18,7 @@ use rustix::process::Pid;
 #[allow(unused_imports, reason = "for messages that name a duration")]
 pub(crate) use duration::Exact;
 pub(crate) use duration::duration;
+pub(crate) use keys::{Keys, keys};
 pub(crate) use signal::{Signal, signal};
 #[cfg(test)]
 pub(crate) use size::Bytes;

@@ -251,6 +251,30 @@ fn viewer_stays_when_another_supervisor_goes_on() {
 }
 
 #[test]
+fn keys_that_leave_are_those_that_were_asked_for() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let Some(terminal) = Terminal::open(&pen) else { return };
+    let sandbox = actor.detach(&["-t", "--", "cat", "-v"]);
+    terminal.line(&line(&pen, &format!("attach --detach-keys ctrl-x,d {}", sandbox.id)));
+    terminal.is_in_front("cat -v");
+    terminal.press("C-p");
+    terminal.press("C-x");
+    terminal.line("x");
+    // Whole, and in its order.
+    let typed = || sandbox.ask(&["logs", "ID"]).out().contains("^P^Xx\r\n^P^Xx\r\n");
+    assert!(eventually(DEADLINE, typed), "{}", terminal.screen());
+    terminal.press("C-x");
+    terminal.press("d");
+    terminal.shows(&format!("penfold: left {}*", sandbox.id));
+    terminal.ends_with(0);
+    sandbox.ask(&["attach", "--detach-keys", "ctrl-", "ID"]).refused(125, "`ctrl-`");
+    sandbox.end();
+    drop(terminal);
+    pen.assert_nothing_left();
+}
+
+#[test]
 fn hangup_of_a_viewer_s_terminal_ends_an_exec_but_no_sandbox() {
     let pen = Pen::new();
     let actor = Actor::own(&pen);

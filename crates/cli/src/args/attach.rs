@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::Verb;
 use crate::exit_codes;
+use crate::value::{self, Keys};
 
 /// The verb `attach`.
 pub(crate) const VERB: Verb = Verb {
@@ -11,11 +12,12 @@ pub(crate) const VERB: Verb = Verb {
     aliases: &[],
     about: "Sit down at the terminal of a detached sandbox",
     description: "Connects the terminal that penfold is called from with that of a sandbox started with `penfold run -d -t`. \
-        Ctrl-P Ctrl-Q leaves it, and the sandbox goes on; every other key, Ctrl-C included, goes to the program in it. When \
+        Ctrl-P Ctrl-Q, or what --detach-keys says, leaves it, and the sandbox goes on; every other key, Ctrl-C included, goes to the program in it. When \
         the sandbox ends, penfold exits with its command's code.",
     examples: &[
         ("penfold attach shell", "sit down; Ctrl-P Ctrl-Q leaves"),
         ("penfold attach --no-stdin shell", "only look on"),
+        ("penfold attach --detach-keys ctrl-x,d shell", "where Ctrl-P is needed for something else"),
     ],
     usage_exit: exit_codes::NOT_STARTED,
     define: AttachArgs::augment_args,
@@ -28,6 +30,14 @@ pub(crate) struct AttachArgs {
     /// Only look: what is typed stays here.
     #[arg(long)]
     pub(crate) no_stdin: bool,
+    #[arg(
+        long,
+        value_name = "KEYS",
+        value_parser = value::keys,
+        default_value = "ctrl-p,ctrl-q",
+        help = "What to type to leave it; an empty word for nothing"
+    )]
+    pub(crate) detach_keys: Keys,
     /// Id, unique beginning of an id, or name.
     #[arg(value_name = "ID")]
     pub(crate) id: String,

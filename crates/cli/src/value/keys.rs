@@ -1,0 +1,40 @@
+//! Keys in a row: `ctrl-p,ctrl-q`, as docker and podman take them.
+
+use super::Invalid;
+
+const ACCEPTED: &str = "keys such as `ctrl-p,ctrl-q` or `ctrl-x,d`; nothing for none";
+
+/// What a terminal sends for keys in a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Keys(pub(crate) Vec<u8>);
+
+/// Reads keys: single characters, and `ctrl-` with a letter or one of `@[\\]^_`.
+pub(crate) fn keys(given: &str) -> Result<Keys, Invalid> {
+    let key = |word: &str| match (word.strip_prefix("ctrl-").map(str::as_bytes), word.as_bytes()) {
+        // A terminal drops all but the lower five bits.
+        (Some([key @ (b'a'..=b'z' | b'@' | b'[' | b'\\' | b']' | b'^' | b'_')]), _) => Some(key & 0x1f),
+        (None, [key]) if key.is_ascii_graphic() => Some(*key),
+        _ => None,
+    };
+    if given.is_empty() {
+        return Ok(Keys(Vec::new()));
+    }
+    let all: Option<Vec<u8>> = given.split(',').map(key).collect();
+    all.map(Keys).ok_or_else(|| Invalid::new(given, "names a key that there is not", ACCEPTED))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_as_docker_reads_them() {
+        let read = |given| keys(given).ok().map(|keys| keys.0);
+        assert_eq!(read("ctrl-p,ctrl-q"), Some(vec![0x10, 0x11]));
+        assert_eq!(read("ctrl-@,ctrl-[,ctrl-_,a,A"), Some(vec![0, 0x1b, 0x1f, b'a', b'A']));
+        assert_eq!(read(""), Some(vec![]));
+        for wrong in ["ctrl-", "ctrl-P", "ctrl-1", "ab", "a,", ",", "é", " "] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+}
