@@ -172,3 +172,17 @@ fn what_is_wrong_is_said_with_its_code() {
         assert!(text(&output.stderr).starts_with("penfold: "), "{words:?}");
     }
 }
+
+/// It goes on writing while what it wrote is put away.
+#[test]
+fn command_that_writes_much_gets_a_wider_pipe() {
+    let yard = Yard::new();
+    let script = "import fcntl, os\n\
+        size = lambda: fcntl.fcntl(1, fcntl.F_GETPIPE_SZ)\n\
+        narrow, left = size(), 1 << 30\n\
+        while left and size() == narrow: left -= os.write(1, bytes(min(left, 1 << 16)))\n\
+        print(size() > narrow, file=open('wide', 'w'))\n";
+    std::fs::write(yard.path("script"), script).unwrap();
+    yard.ended("exec python3 script");
+    assert_eq!(std::fs::read_to_string(yard.path("wide")).unwrap(), "True\n");
+}

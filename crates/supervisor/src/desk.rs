@@ -34,6 +34,11 @@ const CLIENTS: usize = 256;
 /// The longest path that fits a `sockaddr_un`, unix(7).
 const LONGEST: usize = 107;
 
+/// Output of which so many bytes come at once comes from a command that waits for its pipe.
+const BUSY: u64 = 256 << 10;
+/// As large as a pipe may be made without privilege, unless the host says otherwise (pipe(7)).
+const WIDE: usize = 1 << 20;
+
 /// What a detached sandbox has besides what every sandbox has.
 pub(crate) struct Desk {
     files: Files,
@@ -47,7 +52,7 @@ pub(crate) struct Desk {
     /// None where the other process writes it.
     log: Option<Writer>,
     log_limit: u64,
-    pipes: Vec<(Stream, OwnedFd)>,
+    pipes: Vec<Pipe>,
     terminal: Option<Terminal>,
     /// What the command gets; gone once it has it.
     given: Option<Apart>,
@@ -100,6 +105,22 @@ impl Resource for KeptRecord {
 
     fn release(&mut self, forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         if self.kept.get() { Ok(()) } else { self.record.release(forced) }
+    }
+}
+
+/// What a command writes to.
+struct Pipe {
+    stream: Stream,
+    fd: OwnedFd,
+    wide: bool,
+}
+
+impl Pipe {
+    /// Lets a command that writes much go on while what it wrote is put into the log. Its user may not have the room.
+    fn widen(&mut self) {
+        if !std::mem::replace(&mut self.wide, true) {
+            let _ = rustix::pipe::fcntl_setpipe_size(&self.fd, WIDE);
+        }
     }
 }
 
@@ -231,7 +252,7 @@ impl Desk {
     pub(crate) fn sources(&self) -> impl Iterator<Item = PollFd<'_>> {
         let execs = self.execs.sources();
         let clients = self.clients.iter().map(|client| client.socket.as_fd());
-        let pipes = self.pipes.iter().map(|(_, pipe)| pipe.as_fd());
+        let pipes = self.pipes.iter().map(|pipe| pipe.fd.as_fd());
         std::iter::once(self.listener.as_fd())
             .chain(clients)
             .chain(pipes)
@@ -265,9 +286,13 @@ impl Desk {
 
     /// Moves what a pipe holds into the log. True once nobody can write to it any more.
     fn drain(&mut self, index: usize) -> bool {
-        let (Some((stream, pipe)), Some(log)) = (self.pipes.get(index), &mut self.log) else { return true };
+        let (Some(pipe), Some(log)) = (self.pipes.get_mut(index), &mut self.log) else { return true };
         self.active = Instant::now();
-        log.drain(*stream, pipe.as_fd()).map_or(true, |drained| drained.state == PipeState::End)
+        let Ok(drained) = log.drain(pipe.stream, pipe.fd.as_fd()) else { return true };
+        if drained.bytes >= BUSY {
+            pipe.widen();
+        }
+        drained.state == PipeState::End
     }
 
     fn serve_terminal(&mut self) -> bool {
@@ -391,9 +416,8 @@ impl Desk {
     /// Writes down the end: all output, how the command ended, and last the report, by which the sandbox has ended.
     pub(crate) fn conclude(&mut self, report: &Report) {
         if let Some(log) = &mut self.log {
-            for (stream, pipe) in &self.pipes {
-                while log.drain(*stream, pipe.as_fd()).is_ok_and(|drained| drained.state == PipeState::Open) {
-                }
+            for Pipe { stream, fd, .. } in &self.pipes {
+                while log.drain(*stream, fd.as_fd()).is_ok_and(|drained| drained.state == PipeState::Open) {}
             }
         }
         if let Some(terminal) = &mut self.terminal {
@@ -418,7 +442,7 @@ impl Desk {
     }
 }
 
-type Output = (Option<Terminal>, Vec<(Stream, OwnedFd)>, Apart);
+type Output = (Option<Terminal>, Vec<Pipe>, Apart);
 
 fn with_terminal() -> io::Result<Output> {
     let (terminal, slave) = Terminal::open()?;
@@ -433,7 +457,8 @@ fn with_pipes() -> io::Result<Output> {
     for pipe in [&out, &err] {
         rustix::io::ioctl_fionbio(pipe, true)?;
     }
-    let pipes = vec![(Stream::Stdout, out), (Stream::Stderr, err)];
+    let pipe = |stream, fd| Pipe { stream, fd, wide: false };
+    let pipes = vec![pipe(Stream::Stdout, out), pipe(Stream::Stderr, err)];
     Ok((None, pipes, Apart { input, output, error, terminal: false }))
 }
 
