@@ -159,6 +159,35 @@ fn a_life_is_told_from_start_to_last_step() {
 }
 
 #[test]
+fn each_thing_is_told_once_whoever_asks_again() {
+    let yard = Yard::new();
+    let script = "trap '' TERM; touch up; while :; do sleep 50; done";
+    let id = yard.start(&["--", "sh", "-c", script]);
+    assert!(eventually(|| yard.dir.path().join("up").is_file()));
+    let mut stop = yard.penfold(&["stop", "-t", "50s", &id]).stdout(Stdio::null()).spawn().unwrap();
+    assert!(eventually(|| yard.kinds(&[]).contains(&"stop".to_owned())));
+    yard.done(&["kill", &id]);
+    assert!(stop.wait().unwrap().success());
+    let events = yard.events(&[]);
+    for (kind, times) in [("start", 1), ("stop", 1), ("exit", 1), ("lost", 0)] {
+        let told = events.iter().filter(|event| text(event, "kind") == kind).count();
+        assert_eq!(told, times, "{kind}: {events:?}");
+    }
+    let causes = events.iter().map(|event| text(event, "cause")).filter(|cause| !cause.is_empty());
+    assert!(causes.into_iter().all(|cause| cause == "stop"), "the first reason stands: {events:?}");
+}
+
+#[test]
+fn of_a_command_that_never_ran_nothing_is_told() {
+    let yard = Yard::new();
+    let output = yard.output(&["run", "-d", "--", "no-such-program"]);
+    assert_eq!(output.status.code(), Some(127));
+    yard.start(&["--", "sleep", "50"]);
+    assert_eq!(yard.kinds(&[]), ["start"]);
+    yard.done(&["kill", "--all", "-f"]);
+}
+
+#[test]
 fn an_exit_code_is_told_and_a_removed_record_does_not_silence_it() {
     let yard = Yard::new();
     let kept = yard.start(&["--", "sh", "-c", "exit 3"]);

@@ -80,6 +80,35 @@ fn linked_or_foreign_records_are_not_followed() {
 }
 
 #[test]
+fn linked_files_of_a_record_are_not_read() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    // What the link points at would be believed in the place of the file.
+    let link = |path: &std::path::Path, text: String| {
+        let real = pen.path("work").join(path.file_name().unwrap());
+        std::fs::write(&real, text).unwrap();
+        let _ = std::fs::remove_file(path);
+        std::os::unix::fs::symlink(&real, path).unwrap();
+    };
+    let sandbox = actor.detach(&["--", "sh", "-c", "until [ -e go ]; do sleep 0.02; done; exit 7"]);
+    let state = sandbox.record().join("state.json");
+    let said = std::fs::read_to_string(&state).unwrap();
+    assert!(said.contains("\"running\""), "{said}");
+    link(&state, said.replace("\"running\"", "\"stopping\""));
+    let seen = sandbox.ask(&["inspect", "ID"]).with_code(0).out();
+    let seen: serde_json::Value = serde_json::from_str(&seen).unwrap();
+    assert_eq!(seen[0]["status"], "running", "{seen}");
+    assert!(seen[0]["damage"].to_string().contains("symbolic link"), "{seen}");
+    std::fs::write(pen.path("work/go"), "").unwrap();
+    sandbox.over();
+    let forged = "{\"schema\":1,\"exit\":{\"code\":0},\"cause\":\"exit\",\"at_ms\":1}";
+    link(&sandbox.record().join("exit.json"), forged.to_owned());
+    sandbox.ask(&["wait", "ID"]).with_code(7);
+    sandbox.end();
+    pen.assert_nothing_left();
+}
+
+#[test]
 fn ordinary_user_neither_sees_nor_ends_a_sandbox_of_root() {
     if !root() {
         return;

@@ -140,6 +140,35 @@ fn link_to_the_socket_of_another_is_not_followed() {
     assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
 }
 
+/// The file is ours, and who listens is not.
+#[test]
+#[expect(clippy::print_stderr, reason = "a skipped test says why")]
+fn listener_of_another_user_is_not_trusted() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: needs root");
+    }
+    let place = Place::new();
+    let listen = "import os,socket,sys
+s=socket.socket(socket.AF_UNIX,socket.SOCK_SEQPACKET)
+s.bind(sys.argv[1])
+os.setresuid(65534,65534,65534)
+s.listen(9)
+print(flush=True)
+while 1: c,_=s.accept(); c.send(b'{\"hello\":{\"protocol\":1,\"id\":\"'+sys.argv[2].encode()+b'\"}}')";
+    let mut command = std::process::Command::new("python3");
+    command.args(["-c", listen]).arg(place.socket()).arg(place.record.name());
+    let mut other = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = [0];
+    other.stdout.take().unwrap().read_exact(&mut line).unwrap();
+    let connected = place.connect();
+    other.kill().unwrap();
+    other.wait().unwrap();
+    match connected {
+        Err(ClientError::Untrusted { why, .. }) => assert!(why.contains("65534"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn what_is_no_socket_of_ours_is_not_trusted() {
     let place = Place::new();

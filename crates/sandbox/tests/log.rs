@@ -209,6 +209,11 @@ fn a_pipe_is_drained_in_bounded_steps_up_to_its_end() {
         }
     }
     assert_eq!(moved, u64::try_from(size).unwrap());
+    // Who is never done writing gets no more of the writer's time than others.
+    let endless = std::fs::File::open("/dev/zero").unwrap();
+    let mut other = Writer::create(Place::new().as_fd(), 64 << 10).unwrap();
+    let drained = other.drain(Stream::Stdout, endless.as_fd()).unwrap();
+    assert!(drained.bytes <= (1 << 20) + (64 << 10) && drained.state == PipeState::Open);
     drop(write);
     assert_eq!(writer.drain(Stream::Stdout, read.as_fd()).unwrap().state, PipeState::End);
     assert!(Read::to_end(&mut place.read(From::Start)).out == text);

@@ -73,6 +73,8 @@ pub fn latencies(count: usize, prepare: impl FnOnce()) -> Vec<u128> {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             for number in asked {
+                // Not before the follower waits: what is there already when it looks tells nothing of its wait.
+                let _ = rustix::event::poll(&mut [], Some(&Duration::from_millis(3).try_into().unwrap()));
                 let begun = Instant::now();
                 append(&root, &[leak(0, number, "x")]).unwrap();
                 say.send(begun).unwrap();
