@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
 use rustix::pty::OpenptFlags;
-use rustix::termios::{Winsize, tcgetwinsize, tcsetwinsize};
+use rustix::termios::{Winsize, tcsetwinsize};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
@@ -78,10 +78,9 @@ impl Terminal {
 
     /// Makes the programs draw for who has just sat down: nobody tells them of a size that is no new one, and who comes
     /// back would look at nothing. One row less for a moment: at once, programs would see no change, and while they draw
-    /// some lose the second.
+    /// some lose the second. Also for a new size, which a program that just starts may miss.
     fn redraw(&mut self, size: Size) -> io::Result<()> {
-        let now = tcgetwinsize(&self.master)?;
-        if (now.ws_row, now.ws_col) != (size.rows, size.columns) || size.rows < 2 {
+        if size.rows < 2 {
             return self.resize(size);
         }
         self.resize(Size { rows: size.rows - 1, ..size })?;
