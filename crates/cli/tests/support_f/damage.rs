@@ -428,7 +428,7 @@ impl Scene {
     /// What is not.
     pub fn must_be_over(mut self) -> Result<(), String> {
         self.liars.clear();
-        let left = |supervisor: &&Handle| !supervisor.wait(Some(Duration::from_secs(2)));
+        let left = |supervisor: &&Handle| !supervisor.wait(Some(DEADLINE));
         if let Some(supervisor) = self.supervisors.iter().find(left) {
             return Err(format!("supervisor {} is left", supervisor.id));
         }
@@ -442,8 +442,7 @@ impl Scene {
         let living = |status: Option<&str>| {
             matches!(status, Some("created" | "running" | "stopping" | "unkillable" | "orphaned"))
         };
-        // A liar's socket may be seen for a moment longer.
-        let over = until(Duration::from_secs(2), || {
+        let over = until(DEADLINE, || {
             status = detach::status(&self.pen, &self.sandbox);
             !living(status.as_deref())
         });

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -58,7 +59,7 @@ pub fn lie(record: &Path, id: &str, lie: Option<String>) -> Liar {
     listen(&socket, 16).unwrap();
     let (ours, hello) =
         (socket.try_clone().unwrap(), format!("{{\"hello\":{{\"protocol\":1,\"id\":\"{id}\"}}}}"));
-    std::thread::spawn(move || {
+    let thread = std::thread::spawn(move || {
         let mut held = Vec::new();
         while let Ok(client) = accept(&ours) {
             let client = Control(client);
@@ -72,16 +73,20 @@ pub fn lie(record: &Path, id: &str, lie: Option<String>) -> Liar {
             }
         }
     });
-    Liar(socket)
+    Liar { socket, thread: Some(thread) }
 }
 
 /// Who listens in a supervisor's place.
-pub struct Liar(OwnedFd);
+pub struct Liar {
+    socket: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
 
 impl Drop for Liar {
     fn drop(&mut self) {
         // Ends the wait for clients, and with it the thread and its copy of the socket.
-        let _ = shutdown(&self.0, Shutdown::Both);
+        let _ = shutdown(&self.socket, Shutdown::Both);
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
