@@ -139,6 +139,29 @@ fn lease_that_is_renewed_after_a_jump_has_the_length_that_was_asked_for() {
 }
 
 #[test]
+fn renewed_lease_outlives_the_supervisor_that_renewed_it() {
+    let pen = Pen::new();
+    for (first, renewed, lives) in [("1s", "1m", true), ("1m", "1s", false), ("1s", "0", true)] {
+        let words = ["--ttl", first, "--on-supervisor-exit", "keep", "--", "sleep", "1046"];
+        let sandbox = detach(&pen, &words);
+        let done = detach::output(&pen, &["extend", &sandbox.id, renewed]);
+        assert!(done.status.success(), "{}", support_f::said(&done));
+        let inner = sandbox.supervisors().remove(1);
+        inner.signal(rustix::process::Signal::KILL).unwrap();
+        assert!(inner.wait(Some(DEADLINE)));
+        if lives {
+            pause(Duration::from_millis(1300));
+            assert!(!sandbox.has_ended() && pen.is_running("sleep 1046"), "{first} {renewed}");
+            kill(&sandbox);
+        }
+        assert!(eventually(SLACK, || sandbox.has_ended()), "{first} {renewed}: not over");
+        assert_eq!(over(&pen, &sandbox).1, if lives { "kill" } else { "ttl" });
+        forget(&sandbox);
+    }
+    pen.assert_nothing_left();
+}
+
+#[test]
 fn grace_of_a_stop_has_its_length_whatever_the_clock_says() {
     let pen = Pen::new();
     for seconds in JUMPS {

@@ -16,7 +16,7 @@ use penfold_sandbox::{Detach, Files, Intent, Report, Status};
 use penfold_sys::launch::{Apart, Program};
 use penfold_teardown::{Cause, Level, Resource};
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
@@ -57,6 +57,10 @@ pub(crate) struct Desk {
     /// What the command gets; gone once it has it.
     given: Option<Apart>,
     lease: Option<Instant>,
+    /// Where whoever takes over reads of a lease that was renewed: when it ends, in milliseconds since `opened`. Empty while
+    /// none was.
+    renewed: OwnedFd,
+    opened: Instant,
     expires_at_ms: Option<u64>,
     idle: Option<Duration>,
     active: Instant,
@@ -146,6 +150,8 @@ impl Desk {
             terminal,
             given: Some(given),
             lease: detach.ttl.and_then(|ttl| now.checked_add(ttl)),
+            renewed: rustix::fs::memfd_create(c"lease", MemfdFlags::CLOEXEC)?,
+            opened: now,
             expires_at_ms: detach.ttl.map(|ttl| now_ms().saturating_add(millis(ttl))),
             idle: detach.idle,
             active: now,
@@ -191,8 +197,20 @@ impl Desk {
     pub(crate) fn inherit(&mut self) {
         self.log = Writer::reopen(self.files.dir(), self.log_limit).ok();
         self.active = Instant::now();
+        self.inherit_lease();
         self.believes = true;
         self.has_run();
+    }
+
+    fn inherit_lease(&mut self) {
+        let mut end = [0; 8];
+        if rustix::io::pread(&self.renewed, &mut end, 0) != Ok(end.len()) {
+            return;
+        }
+        let end = Some(u64::from_ne_bytes(end)).filter(|&end| end > 0).map(Duration::from_millis);
+        self.lease = end.and_then(|end| self.opened.checked_add(end));
+        let left = self.lease.map(|lease| lease.saturating_duration_since(Instant::now()));
+        self.expires_at_ms = left.map(|left| now_ms().saturating_add(millis(left)));
     }
 
     /// Whether `exit.json`, if there is one, is the word of the supervisor before this one.
@@ -232,6 +250,8 @@ impl Desk {
         let lease = (ms > 0).then(|| Duration::from_millis(ms));
         self.lease = lease.and_then(|lease| Instant::now().checked_add(lease));
         self.expires_at_ms = lease.map(|lease| now_ms().saturating_add(millis(lease)));
+        let end = self.lease.map_or(0, |lease| millis(lease.saturating_duration_since(self.opened)).max(1));
+        let _ = rustix::io::pwrite(&self.renewed, &end.to_ne_bytes(), 0);
     }
 
     /// When something is due, and why the sandbox would end then.
