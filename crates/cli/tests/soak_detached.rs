@@ -11,15 +11,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use penfold_testkit::proc;
 use penfold_testkit::{Bystander, LeakGuard, mounts};
-use support_e2::{left, pause};
+use rustix::io::Errno;
+use support_e2::{eventually, left, pause};
 use support_h::field::Field;
 use support_h::harm;
 use support_h::judge::{Client, OWN_KINDS};
 use support_h::plan::plan;
 
 const CLIENTS: usize = 8;
-/// In CI.
-const USUAL: Duration = Duration::from_mins(1);
+/// If nothing else is said.
+const USUAL: Duration = Duration::from_secs(30);
 /// More than this is no news.
 const ENOUGH: usize = 12;
 
@@ -32,8 +33,8 @@ fn wish(name: &str) -> Option<String> {
 }
 
 #[test]
-#[ignore = "some runs still find a wrong answer: cargo nextest run --test soak_detached --run-ignored all"]
 #[expect(clippy::print_stderr, reason = "the seed must be known whatever happens")]
+#[ignore = "not yet seen to pass for ten minutes: cargo nextest run --test soak_detached --run-ignored all"]
 fn random_verbs_harm_and_damage_leave_nothing_and_every_answer_is_true() {
     let length =
         wish("PENFOLD_SOAK_SECONDS").map_or(USUAL, |text| Duration::from_secs(text.parse().unwrap()));
@@ -50,7 +51,8 @@ fn random_verbs_harm_and_damage_leave_nothing_and_every_answer_is_true() {
     let stranger = proc::stat(i32::try_from(bystander.pid()).unwrap()).unwrap().id;
 
     soak(&field, length, stranger);
-    let left = clean(&field);
+    let mut left = clean(&field);
+    left.extend(inhabitants(&field));
     eprintln!("{}", field.counts());
     let wrong = field.wrongs();
     let told: Vec<String> =
@@ -109,6 +111,8 @@ fn clean(field: &Field) -> Vec<String> {
                 left.push(format!("{words:?}: {} {}", answer.code, answer.err.trim()));
             }
         }
+        collect_throwaways(field);
+        take_away_cgroups_of_trees(field.seed);
         field.reap();
         left.extend(field.living().into_iter().map(|id| format!("{id} is alive")));
         let leaves = field.leaves().map(|leaves| left::entries(&leaves)).unwrap_or_default();
@@ -116,8 +120,37 @@ fn clean(field: &Field) -> Vec<String> {
         let found = leaves.into_iter().filter(|path| path.is_dir()).chain(records.into_iter().flatten());
         left.extend(found.map(|path| path.display().to_string()));
         if left.is_empty() || Instant::now() >= deadline {
-            take_away_cgroups_of_trees(field.seed);
             return left;
+        }
+    }
+}
+
+/// The processes that stand beside the leaves when all is ended, as clients and supervisors do; whoever is on its way out
+/// gets its time.
+fn inhabitants(field: &Field) -> Vec<String> {
+    let Some(ground) = field.leaves() else { return Vec::new() };
+    let text = |path: String| std::fs::read_to_string(path).unwrap_or_default();
+    let mut pids = String::new();
+    eventually(Duration::from_secs(3), || {
+        pids = text(ground.join("cgroup.procs").display().to_string());
+        pids.is_empty()
+    });
+    let name = |pid: &str| {
+        let line = text(format!("/proc/{pid}/cmdline")).replace('\0', " ");
+        format!("{} {} {line}", text(format!("/proc/{pid}/stat")).trim(), text(format!("/proc/{pid}/wchan")))
+    };
+    pids.lines().map(name).collect()
+}
+
+/// A `doctor` that was killed leaves the cgroup that it tried things in, for `gc` to take when it is old enough. It bears no
+/// label: one that was made for a sandbox and is left is none of those.
+fn collect_throwaways(field: &Field) {
+    let leaves = field.leaves().map(|leaves| left::entries(&leaves)).unwrap_or_default();
+    for leaf in leaves.iter().filter(|path| path.is_dir()) {
+        let label = rustix::fs::getxattr(leaf, c"user.penfold", &mut [0_u8; 0]);
+        let name = leaf.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if let Some(id) = name.strip_prefix("penfold-").filter(|_| label == Err(Errno::NODATA)) {
+            field.call(&["gc", "-f", "--older-than", "0", "--kind", "cgroup", id], None);
         }
     }
 }

@@ -163,8 +163,6 @@ impl Field {
             Some(code) if in_time => Some(Answer { code, out, err, took: begun.elapsed() }),
             Some(_) => None,
             None if killed || !in_time => None,
-            // Who is stopped while it holds a record is in the way of the others.
-            None if mishap.is_some() && status.signal() == Some(9) => None,
             None => {
                 self.complain(&format!("{words:?} died of signal {:?}: {err}", status.signal()));
                 None

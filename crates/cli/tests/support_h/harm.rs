@@ -71,7 +71,15 @@ pub fn damage(field: &Field, slot: usize, damage: Damage, stranger: Identity) {
     }
     let record = field.pen.path("root/sandboxes").join(&id);
     let name = field.pen.path(&format!("root/names/s{slot}"));
+    // A sandbox that is just being started may have the name by now.
+    let by_name = matches!(damage, Damage::NameMissing | Damage::NameForged);
+    if by_name {
+        field.model().damage_begins(slot);
+    }
     act(&record, &name, damage, stranger);
+    if by_name {
+        field.model().damage_is_over(slot);
+    }
 }
 
 fn act(record: &Path, name: &Path, damage: Damage, stranger: Identity) {

@@ -6,7 +6,7 @@ use penfold_testkit::proc::Identity;
 
 use super::field::{Answer, Field};
 use super::harm;
-use super::model::Known;
+use super::model::{Before, Known};
 use super::plan::{Act, By, HOSTILE, Look, MARKED, Mishap, SCRIPTS, Start, Tree, Whom};
 
 /// The words for a sandbox in which something may be alive.
@@ -89,15 +89,17 @@ impl Client<'_> {
         words.push("--");
         let command = self.command(start.tree, level);
         words.extend(command.iter().map(String::as_str));
-        let (before, endings) = field.model().begin(start.slot);
+        let before = field.model().begin(start.slot);
         let Some(answer) = self.call(&words) else { return };
         let natural = match start.tree {
             Tree::Script(index) => SCRIPTS[index].1,
             Tree::Hostile(_) => None,
         };
         match answer.code {
-            0 => self.started(start, natural, &answer, (before, endings)),
+            0 => self.started(start, natural, &answer, before),
             125 if answer.err.contains("is taken by sandbox") => {}
+            // By its name, which it has before its id is printed.
+            125 if answer.err.contains("was ended before it ran") && field.model().was_ended(&before) => {}
             _ => self.wrong(&words, "not started", &answer),
         }
     }
@@ -130,13 +132,7 @@ impl Client<'_> {
         }
     }
 
-    fn started(
-        &self,
-        start: Start,
-        natural: Option<i32>,
-        answer: &Answer,
-        (before, endings): (Option<String>, usize),
-    ) {
+    fn started(&self, start: Start, natural: Option<i32>, answer: &Answer, before: Before) {
         let field = self.field;
         let id = answer.out.trim().to_owned();
         if id.len() != 12 || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
@@ -153,10 +149,11 @@ impl Client<'_> {
         };
         let unique = {
             let mut model = field.model();
-            let touched = known.touched || model.was_touched(start.slot, endings);
+            let touched = known.touched || model.was_ended(&before);
+            let misnamed = model.was_misnamed(&before);
             model.slots[start.slot] = Some(id.clone());
-            model.known.insert(id, Known { touched, ..known });
-            before.filter(|other| model.known.get(other).is_some_and(|known| !known.hurt))
+            model.known.insert(id, Known { touched, misnamed, hurt: misnamed, ..known });
+            before.other.filter(|other| model.known.get(other).is_some_and(|known| !known.hurt))
         };
         // A name belongs to one that lives; what is hurt may be alive and have lost its name.
         let Some(other) = unique else { return };
@@ -235,8 +232,13 @@ impl Client<'_> {
 
     /// Whether several of a name may be alive, or none of several that have ended: a name belongs to the one that lives,
     /// unless those before it were hurt.
-    fn may_be_ambiguous(&self, whom: Whom) -> bool {
+    ///
+    /// `aimed` is who was the last in the slot before; with another one now, both may have been what was met.
+    fn may_be_ambiguous(&self, whom: Whom, aimed: Option<&String>) -> bool {
         let latest = self.aim(whom).0;
+        if latest.as_ref() != aimed {
+            return true;
+        }
         let living = self.field.living();
         let model = self.field.model();
         let others =
@@ -255,6 +257,9 @@ impl Client<'_> {
         let (id, word) = self.aim(whom);
         let words = [verb, &[word.as_str()], rest].concat();
         let answer = self.call(&words)?;
+        if answer.code == 4 && whom.by == By::Name && self.may_be_ambiguous(whom, id.as_ref()) {
+            return None;
+        }
         if answer.code == 3 {
             if let Some(id) = id
                 && self.field.living().contains(&id)
@@ -262,9 +267,6 @@ impl Client<'_> {
             {
                 self.wrong(&words, &format!("{id} is alive"), &answer);
             }
-            return None;
-        }
-        if answer.code == 4 && whom.by == By::Name && self.may_be_ambiguous(whom) {
             return None;
         }
         if !codes.contains(&answer.code) {
@@ -324,13 +326,11 @@ impl Client<'_> {
         let (id, word) = self.aim(whom);
         let all = [&words[..], &[word.as_str()]].concat();
         let Some(answer) = self.call(&all) else { return };
-        let Some(id) = id.filter(|id| self.is_meant(whom, id)) else { return };
+        let ambiguous = answer.code == 4 && whom.by == By::Name && self.may_be_ambiguous(whom, id.as_ref());
+        let Some(id) = id.filter(|id| !ambiguous && self.is_meant(whom, id)) else { return };
         let said = answer.out.trim();
         let code = said.parse::<i32>().ok();
         let over = code.is_some() || said == "unknown";
-        if answer.code == 4 && whom.by == By::Name && self.may_be_ambiguous(whom) {
-            return;
-        }
         if !over && !matches!(answer.code, 3 | 124) {
             return self.wrong(&all, "no answer", &answer);
         }

@@ -35,49 +35,102 @@ pub struct Known {
 pub struct Model {
     pub known: BTreeMap<String, Known>,
     pub slots: [Option<String>; SLOTS],
-    /// How often somebody began or ceased to end what has the name of a slot.
-    endings: [usize; SLOTS],
+    /// Who ends what has the name of a slot.
+    endings: Meddling,
+    /// Who damages the file of a name.
+    damages: Meddling,
+}
+
+/// What is done to the names of slots while it is not known whose they are.
+#[derive(Debug, Clone, Copy, Default)]
+struct Meddling {
+    /// How often it began or was over.
+    turns: [usize; SLOTS],
     /// How many are at it.
-    ending: usize,
+    now: [usize; SLOTS],
+}
+
+impl Meddling {
+    fn begins(&mut self, slot: Option<usize>) {
+        for slot in slot.map_or(0..SLOTS, |slot| slot..slot + 1) {
+            (self.turns[slot], self.now[slot]) = (self.turns[slot] + 1, self.now[slot] + 1);
+        }
+    }
+
+    fn is_over(&mut self, slot: Option<usize>) {
+        for slot in slot.map_or(0..SLOTS, |slot| slot..slot + 1) {
+            (self.turns[slot], self.now[slot]) = (self.turns[slot] + 1, self.now[slot] - 1);
+        }
+    }
+
+    fn happened(&self, slot: usize, turns: usize) -> bool {
+        self.now[slot] > 0 || self.turns[slot] != turns
+    }
+}
+
+/// How things were when a sandbox was about to be started.
+#[derive(Debug)]
+pub struct Before {
+    slot: usize,
+    /// Which sandbox was in the slot.
+    pub other: Option<String>,
+    endings: usize,
+    damages: usize,
 }
 
 impl Default for Model {
     fn default() -> Model {
-        Model { known: BTreeMap::new(), slots: [const { None }; SLOTS], endings: [0; SLOTS], ending: 0 }
+        Model {
+            known: BTreeMap::new(),
+            slots: [const { None }; SLOTS],
+            endings: Meddling::default(),
+            damages: Meddling::default(),
+        }
     }
 }
 
 impl Model {
     /// Somebody is about to end what has the name of a slot, or all.
     pub fn ending_begins(&mut self, slot: Option<usize>) {
-        self.ending += 1;
+        self.endings.begins(slot);
         self.touch(slot);
     }
 
     /// Somebody has done so.
     pub fn ending_is_over(&mut self, slot: Option<usize>) {
-        self.ending -= 1;
+        self.endings.is_over(slot);
         self.touch(slot);
     }
 
     fn touch(&mut self, slot: Option<usize>) {
-        let is_meant = |other: usize| slot.is_none_or(|slot| slot == other);
-        self.endings
-            .iter_mut()
-            .enumerate()
-            .filter(|(slot, _)| is_meant(*slot))
-            .for_each(|(_, count)| *count += 1);
-        self.known.values_mut().filter(|known| is_meant(known.slot)).for_each(|known| known.touched = true);
+        let meant = self.known.values_mut().filter(|known| slot.is_none_or(|slot| slot == known.slot));
+        meant.for_each(|known| known.touched = true);
     }
 
-    /// A sandbox is about to be started in a slot: which was there, and what [`Model::was_touched`] wants to know.
-    pub fn begin(&self, slot: usize) -> (Option<String>, usize) {
-        (self.slots[slot].clone(), self.endings[slot])
+    /// The file of a slot's name is about to be damaged.
+    pub fn damage_begins(&mut self, slot: usize) {
+        self.damages.begins(Some(slot));
+    }
+
+    /// It has been.
+    pub fn damage_is_over(&mut self, slot: usize) {
+        self.damages.is_over(Some(slot));
+    }
+
+    /// A sandbox is about to be started in a slot.
+    pub fn begin(&self, slot: usize) -> Before {
+        let (endings, damages) = (self.endings.turns[slot], self.damages.turns[slot]);
+        Before { slot, other: self.slots[slot].clone(), endings, damages }
     }
 
     /// Whether a sandbox whose id was not known yet may have been ended by its name.
-    pub fn was_touched(&self, slot: usize, endings: usize) -> bool {
-        self.ending > 0 || self.endings[slot] != endings
+    pub fn was_ended(&self, before: &Before) -> bool {
+        self.endings.happened(before.slot, before.endings)
+    }
+
+    /// Whether a sandbox whose id was not known yet may have lost its name.
+    pub fn was_misnamed(&self, before: &Before) -> bool {
+        self.damages.happened(before.slot, before.damages)
     }
 
     /// The code of a sandbox was told.
