@@ -111,6 +111,7 @@ fn clean(field: &Field) -> Vec<String> {
                 left.push(format!("{words:?}: {} {}", answer.code, answer.err.trim()));
             }
         }
+        end_unclaimed(field);
         collect_throwaways(field);
         take_away_cgroups_of_trees(field.seed);
         field.reap();
@@ -121,6 +122,16 @@ fn clean(field: &Field) -> Vec<String> {
         left.extend(found.map(|path| path.display().to_string()));
         if left.is_empty() || Instant::now() >= deadline {
             return left;
+        }
+    }
+}
+
+/// What lost its record, both supervisors, and has no leaf, is known by its marker alone. Nothing tells below which state
+/// root it was: it is listed, and ends when it is named. What has a record is ended without that.
+fn end_unclaimed(field: &Field) {
+    for id in field.living() {
+        if !field.pen.path("root/sandboxes").join(&id).try_exists().unwrap_or(true) {
+            field.call(&["kill", &id], None);
         }
     }
 }
