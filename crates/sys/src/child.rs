@@ -71,16 +71,41 @@ pub struct Usage {
 /// # Errors
 /// `ECHILD` when it is no child of this process.
 pub fn reap(pid: Pid) -> io::Result<Option<Exit>> {
+    Ok(match wait4(pid.as_raw_nonzero().get())? {
+        (0, _) => None,
+        (_, status) => Some(exit(status)),
+    })
+}
+
+/// The pid and the status of a child that was reaped; the pid is 0 if none has ended.
+fn wait4(which: i32) -> io::Result<(i32, i32)> {
     let mut status = 0;
     // SAFETY: `status` is valid for a write; the usage pointer may be null.
-    let result = unsafe {
-        libc::wait4(pid.as_raw_nonzero().get(), &raw mut status, libc::WNOHANG, std::ptr::null_mut())
-    };
-    match result {
+    match unsafe { libc::wait4(which, &raw mut status, libc::WNOHANG, std::ptr::null_mut()) } {
         -1 => Err(io::Error::last_os_error()),
-        0 => Ok(None),
-        _ if libc::WIFEXITED(status) => Ok(Some(Exit::Code(libc::WEXITSTATUS(status)))),
-        _ => Ok(Some(Exit::Signal(libc::WTERMSIG(status)))),
+        pid => Ok((pid, status)),
+    }
+}
+
+fn exit(status: i32) -> Exit {
+    if libc::WIFEXITED(status) {
+        Exit::Code(libc::WEXITSTATUS(status))
+    } else {
+        Exit::Signal(libc::WTERMSIG(status))
+    }
+}
+
+/// `wait4(-1, WNOHANG)`: reaps any child that has ended; half the calls where nothing of it is to be read before.
+///
+/// # Errors
+/// None that a caller can act on; `ECHILD` is [`Peek::NoChild`].
+pub fn reap_any() -> io::Result<Peek> {
+    match wait4(-1) {
+        Ok((pid, status)) => {
+            Ok(Pid::from_raw(pid).map_or(Peek::NoneEnded, |pid| Peek::Ended(pid, exit(status))))
+        }
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(Peek::NoChild),
+        Err(error) => Err(error),
     }
 }
 

@@ -187,17 +187,23 @@ impl Teardown {
         if !matches!(self.scope, Scope::Children) {
             return Ok(reaped);
         }
-        while let Peek::Ended(pid, exit) = child::peek()? {
+        loop {
+            // Where no name is wanted of the next one there is nothing to look at before it is reaped.
+            let nameless = self.kills > 0 && self.has_names_enough();
+            let Peek::Ended(pid, exit) = (if nameless { child::reap_any() } else { child::peek() })? else {
+                return Ok(reaped);
+            };
             if self.keeper == Some(pid) || self.leader.is_some_and(|leader| leader.pid == pid) {
                 self.leader_exit = Some(exit);
             }
             self.note_end(pid, exit)?;
-            child::reap(pid)?;
+            if !nameless {
+                child::reap(pid)?;
+            }
             self.killed.remove(&pid);
             self.moved = true;
             reaped += 1;
         }
-        Ok(reaped)
     }
 
     /// Ends our init once nobody is left in its namespace: it does not end by itself, for its end would be theirs.

@@ -21,7 +21,7 @@ impl Teardown {
         let known = self.living.remove(&pid);
         if known.is_none() && killed {
             let seen = self.seen.remove(&pid);
-            if seen.is_none() && self.ledger.len() + self.seen.len() >= self.named() {
+            if seen.is_none() && self.has_names_enough() {
                 self.nameless.push(pid);
                 return Ok(());
             }
@@ -70,6 +70,11 @@ impl Teardown {
         } else {
             None
         }
+    }
+
+    /// Whether nobody wants the name of one more that was killed.
+    pub(super) fn has_names_enough(&self) -> bool {
+        self.ledger.len() + self.seen.len() >= self.named()
     }
 
     /// How many of those that are killed get a name.
