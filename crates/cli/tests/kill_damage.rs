@@ -65,6 +65,20 @@ fn who_speaks_for_another_sandbox_is_not_asked() {
     kill(&fold, &sandbox);
 }
 
+/// A stack that is larger than any address space stands for a user who may have no more threads.
+#[test]
+fn orphans_are_ended_where_no_thread_can_be_made() {
+    let fold = Fold::new();
+    let sandboxes = [fold.start_tree(&[]), fold.start_tree(&[])];
+    sandboxes.iter().for_each(Sandbox::kill_supervisors);
+    sandboxes.iter().for_each(Sandbox::assert_alive);
+    let mut command = fold.yard.penfold(["kill", &sandboxes[0].id, &sandboxes[1].id]);
+    let done = output(command.env("RUST_MIN_STACK", (1_u64 << 62).to_string()));
+    assert_eq!(code(&done), 0, "{}", said(&done));
+    sandboxes.iter().for_each(Sandbox::assert_gone);
+    fold.expect_none_listed(&[]);
+}
+
 #[test]
 fn mute_supervisor_holds_nobody_up() {
     let fold = Fold::new();

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::Scope as ThreadScope;
+use std::thread::{Builder, Scope as ThreadScope};
 use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
@@ -67,7 +67,7 @@ struct Job<'a> {
 /// Which target, and what became of it.
 type Result = (usize, Fate);
 
-/// Who ends them, each in a thread of its own.
+/// Who ends them, each in a thread of its own where one can be made.
 pub(super) struct Crew<'s, 'e, 'a> {
     scope: &'s ThreadScope<'s, 'e>,
     targets: &'a [Known],
@@ -79,6 +79,7 @@ pub(super) struct Crew<'s, 'e, 'a> {
     told: Sender<Result>,
     results: Receiver<Result>,
     taken: usize,
+    threads: usize,
 }
 
 impl<'s, 'e, 'a: 's> Crew<'s, 'e, 'a> {
@@ -93,7 +94,7 @@ impl<'s, 'e, 'a: 's> Crew<'s, 'e, 'a> {
         let waiting = Arc::new(Mutex::new(waiting));
         let (told, results) = channel();
         let root = finder.root().to_owned();
-        Crew { scope, targets, root, how, limits, jobs, waiting, told, results, taken: 0 }
+        Crew { scope, targets, root, how, limits, jobs, waiting, told, results, taken: 0, threads: 0 }
     }
 
     pub(super) fn take_on(&mut self, index: usize, why: Why, told: Vec<Survivor>) {
@@ -101,27 +102,37 @@ impl<'s, 'e, 'a: 's> Crew<'s, 'e, 'a> {
         self.taken += 1;
         // The receiver is kept here as well: it cannot be gone.
         let _ = self.jobs.send(Job { index, known, why, told });
-        if self.taken <= WORKERS {
-            let (jobs, told) = (Arc::clone(&self.waiting), self.told.clone());
-            let (root, how, limits) = (self.root.clone(), self.how, self.limits);
-            self.scope.spawn(move || {
-                loop {
-                    // One thread waits for a job, the others for the lock; a panic elsewhere changes nothing here.
-                    let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                    let Ok(job) = job else { return };
-                    let fate = Forced::new(&root, &job, how, limits).run();
-                    let _ = told.send((job.index, fate.unwrap_or_else(Fate::Failed)));
-                }
-            });
+        if self.threads < WORKERS {
+            let worker = self.worker();
+            // Where the user may have no more threads, those that there are do the work; without any, `finish`.
+            let made = Builder::new().spawn_scoped(self.scope, move || while worker.work_once() {});
+            self.threads += usize::from(made.is_ok());
+        }
+    }
+
+    fn worker(&self) -> Worker<'a> {
+        Worker {
+            root: self.root.clone(),
+            how: self.how,
+            limits: self.limits,
+            jobs: Arc::clone(&self.waiting),
+            told: self.told.clone(),
         }
     }
 
     /// Waits for all that were taken on.
     pub(super) fn finish(self, fates: &mut [Option<Fate>], slow: &mut dyn FnMut(usize)) {
+        let alone = (self.threads == 0).then(|| self.worker());
         let Crew { jobs, told, results, taken, .. } = self;
         // Without it the threads see that there is nothing more to come.
         drop((jobs, told));
         let mut left = taken;
+        if let Some(worker) = alone {
+            for done in 0..taken {
+                slow(taken - done);
+                worker.work_once();
+            }
+        }
         loop {
             match results.recv_timeout(TICK) {
                 Ok((index, fate)) => {
@@ -134,6 +145,27 @@ impl<'s, 'e, 'a: 's> Crew<'s, 'e, 'a> {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
+    }
+}
+
+/// Does one job after another.
+struct Worker<'a> {
+    root: PathBuf,
+    how: How,
+    limits: Limits,
+    jobs: Arc<Mutex<Receiver<Job<'a>>>>,
+    told: Sender<Result>,
+}
+
+impl Worker<'_> {
+    /// False when there is nothing more to come.
+    fn work_once(&self) -> bool {
+        // One thread waits for a job, the others for the lock; a panic elsewhere changes nothing here.
+        let job = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(job) = job else { return false };
+        let fate = Forced::new(&self.root, &job, self.how, self.limits).run();
+        let _ = self.told.send((job.index, fate.unwrap_or_else(Fate::Failed)));
+        true
     }
 }
 
