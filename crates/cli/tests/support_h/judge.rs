@@ -189,10 +189,12 @@ impl Client<'_> {
         }
     }
 
+    /// Whether a sandbox whose record was damaged has neither that nor a leaf.
     fn is_markers_alone(&self, id: &str) -> bool {
+        let recorded = self.field.pen.path("root/sandboxes").join(id).try_exists().unwrap_or(true);
         let leaf = self.field.leaves().map(|leaves| leaves.join(format!("penfold-{id}")));
         let has_leaf = leaf.is_some_and(|leaf| leaf.is_dir());
-        !has_leaf && self.field.model().known.get(id).is_some_and(|known| known.misnamed)
+        !recorded && !has_leaf && self.field.model().known.get(id).is_some_and(|known| known.misnamed)
     }
 
     /// What a row says of the exit of a sandbox.
@@ -380,7 +382,9 @@ impl Client<'_> {
         self.field.model().ending_is_over(None);
         let Some(answer) = answer else { return };
         let living = self.field.living();
-        let alive: Vec<&String> = before.iter().filter(|id| living.contains(*id)).collect();
+        // What nothing but a marker is left of is not known to be of this state root, and ends when it is named.
+        let is_meant = |id: &&String| living.contains(*id) && !self.is_markers_alone(id);
+        let alive: Vec<&String> = before.iter().filter(is_meant).collect();
         if answer.code != 0 || !alive.is_empty() {
             self.wrong(&words, &format!("alive: {alive:?}"), &answer);
         }
