@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
-use support_e2::{Pen, eventually, pause};
+use rustix::process::Signal;
+use support_e2::left::Handle;
+use support_e2::{Pen, Talk, eventually, pause};
 use support_g::wire::{Peer, description, null, request};
 use support_g::{Actor, Sandbox};
 
@@ -125,6 +127,49 @@ fn crowd_of_silent_clients_keeps_nobody_out() {
         drop(crowd);
         sandbox.end();
     }
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn command_that_there_is_no_descriptor_for_is_refused_and_does_not_run() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let id = pen.script("ulimit -n 40; $PF -d -- sleep 4206").with_code(0).out().trim().to_owned();
+    let sandbox = Sandbox { actor: &actor, id };
+    let put_in = || Talk::start(&mut sandbox.exec_command(&["-d"], &["sleep", "4207"])).end();
+    let refused = (0..40).map(|_| put_in()).find(|ended| ended.code() != Some(0));
+    refused.expect("descriptors for forty").refused(125, "");
+    put_in().refused(125, "");
+    let known = sandbox.keepers().len();
+    assert!(known > 0);
+    assert!(eventually(ANSWER, || pen.running("sleep 4207").len() == known), "{known} are known");
+    rests(&sandbox, "as many commands as there can be");
+    assert_eq!(sandbox.status(), "running");
+    // One that ends makes room for another.
+    Handle::of(sandbox.keepers()[0]).signal(Signal::TERM);
+    assert!(eventually(ANSWER, || sandbox.keepers().len() < known));
+    put_in().with_code(0);
+    assert!(eventually(ANSWER, || pen.running("sleep 4207").len() == known), "{known} were known");
+    sandbox.end();
+    assert!(eventually(ANSWER, || !pen.is_running("sleep 4207")));
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn lease_of_what_is_being_ended_is_not_renewed() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
+    let sandbox = actor.detach(&["--ttl", "1m", "--", "sh", "-c", script]);
+    let stop = Talk::start(&mut actor.verb(["stop", "-t", "60", &sandbox.id]));
+    assert!(eventually(ANSWER, || sandbox.status() == "stopping"));
+    sandbox.ask(&["extend", "ID", "0.1"]).refused(1, "is being ended");
+    pause(Duration::from_millis(200));
+    assert_eq!(sandbox.status(), "stopping");
+    rests(&sandbox, "a lease that nobody needs");
+    sandbox.ask(&["kill", "ID"]).with_code(0);
+    stop.end();
+    sandbox.end();
     pen.assert_nothing_left();
 }
 

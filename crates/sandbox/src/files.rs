@@ -7,12 +7,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::json::{self, REPORT};
+use crate::json::{self, REPORT, STATE};
 use crate::outcome::Report;
 use crate::record::{INTENT, Intent};
 use crate::state::{Exited, State};
 
-const STATE: &str = "state.json";
 const EXIT: &str = "exit.json";
 
 /// The files of one record, to be read by anybody and written by who looks after the sandbox.

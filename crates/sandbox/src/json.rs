@@ -12,8 +12,11 @@ use serde::{Deserialize, Serialize};
 /// The version of the formats on disk. A newer one is only read.
 pub const SCHEMA: u32 = 1;
 
-/// No file of a record is larger, but for those of the log and the report.
+/// No file of a record is larger, but for those of the log, the state and the report.
 const LARGEST: u64 = 1 << 20;
+/// The state names every exec, of which there are at most 2048: of each 256 bytes of its command, up to six times as long
+/// in JSON.
+const LARGEST_STATE: u64 = 4 << 20;
 /// How large a file of a record mostly is.
 const USUAL: usize = 4096;
 /// A report names every member that was ended.
@@ -45,7 +48,11 @@ pub(crate) fn read<T: DeserializeOwned>(dir: BorrowedFd<'_>, name: &str) -> io::
     if stat.st_uid != user {
         return Err(io::Error::other(format!("it belongs to user {}, not to {user}", stat.st_uid)));
     }
-    let largest = if name == REPORT { LARGEST_REPORT } else { LARGEST };
+    let largest = match name {
+        REPORT => LARGEST_REPORT,
+        STATE => LARGEST_STATE,
+        _ => LARGEST,
+    };
     // Nearly all fit: a list of a thousand sandboxes reads three thousand of them.
     let mut text = Vec::with_capacity(USUAL);
     file.take(largest).read_to_end(&mut text)?;
@@ -60,6 +67,8 @@ pub(crate) fn read<T: DeserializeOwned>(dir: BorrowedFd<'_>, name: &str) -> io::
     Ok(Some(serde_json::from_slice(&text)?))
 }
 
+/// How things stand with a sandbox that runs.
+pub(crate) const STATE: &str = "state.json";
 /// The report of a sandbox that has ended.
 pub(crate) const REPORT: &str = "report.json";
 

@@ -369,8 +369,13 @@ pub(crate) fn open_private(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, S
 }
 
 /// What a record keeps of a command line: enough to know it by, and no more than is read again.
-pub fn shortened(mut words: Vec<String>) -> Vec<String> {
-    let mut left = RECORDED;
+pub fn shortened(words: Vec<String>) -> Vec<String> {
+    shortened_to(words, RECORDED)
+}
+
+/// At most so many bytes of a command line, each word counted as one more.
+pub(crate) fn shortened_to(mut words: Vec<String>, most: usize) -> Vec<String> {
+    let mut left = most;
     words.retain_mut(|word| {
         let end = (0..=left.min(word.len())).rev().find(|&index| word.is_char_boundary(index)).unwrap_or(0);
         let kept = left > 0;

@@ -5,6 +5,7 @@ use penfold_teardown::{Cause, Level};
 use serde::{Deserialize, Serialize};
 
 use crate::outcome::Status;
+use crate::record::shortened_to;
 
 /// `state.json`: written by the supervisor only, for people and programs that look. What is there for certain is told
 /// by the lock, the leaf and the marker.
@@ -39,12 +40,20 @@ pub struct State {
 pub struct Exec {
     /// Its number in the sandbox, from 1.
     pub number: u32,
-    /// The command, for people.
+    /// The beginning of the command, for people.
     pub command: Vec<String>,
     /// The process of ours that looks after it; its descendants are the exec's.
     pub keeper: ProcessId,
     /// When it began, in milliseconds since 1970.
     pub started_at_ms: u64,
+}
+
+/// How many bytes of its command line `state.json` keeps of each exec.
+const BRIEF: usize = 256;
+
+/// As much of a command as is kept of an exec: there may be thousands in one file.
+pub fn brief(command: Vec<String>) -> Vec<String> {
+    shortened_to(command, BRIEF)
 }
 
 /// In which state a sandbox is.

@@ -262,10 +262,11 @@ impl Desk {
         [idle, lease].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
-    /// The sandbox is being ended: nothing is due any more.
+    /// The sandbox is being ended: nothing is due any more. More than once does no harm.
     pub(crate) fn ends(&mut self) {
         self.lease = None;
         self.idle = None;
+        self.execs.ends();
     }
 
     /// What to poll; [`Desk::serve`] takes the answers in the same order.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use penfold_cgroup::{Leaf, Place};
-use penfold_process::{Pid, ProcFs};
+use penfold_process::{Pid, ProcFs, ProcessId};
 use penfold_sandbox::events::What;
 use penfold_sandbox::record::shortened;
 use penfold_sandbox::state::{self, now_ms};
@@ -24,6 +24,7 @@ use penfold_sys::{Forked, fork};
 use penfold_teardown::{Ended, Level};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::SealFlags;
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open};
 use rustix::thread::ThreadNameSpaceType;
 
@@ -36,6 +37,8 @@ use crate::wire::{self, Answer, Exec};
 /// A larger description of a command is refused. The kernel takes no more than 6 MiB of arguments and environment, of
 /// which each byte is up to four here.
 const LARGEST: u64 = 32 << 20;
+/// How many may run at a time: `state.json`, which names them all, is read up to a size.
+const MOST_RUNNING: usize = 2048;
 /// A larger number of an exec is none of ours.
 const MOST: u32 = 1 << 30;
 
@@ -45,10 +48,11 @@ pub(crate) struct Execs {
     running: Vec<Running>,
     /// How many there were.
     count: u32,
-    /// The processes that looked after them.
-    pids: Vec<i32>,
+    /// The processes that look after them, and once the sandbox is being ended those that did so then.
+    keepers: Vec<ProcessId>,
     /// Their members when the sandbox was ended.
     members: HashSet<i32>,
+    ending: bool,
 }
 
 struct Running {
@@ -73,8 +77,21 @@ impl Execs {
         self.running.iter().map(|running| running.state.clone()).collect()
     }
 
+    /// The sandbox is being ended.
+    pub(crate) fn ends(&mut self) {
+        if !std::mem::replace(&mut self.ending, true) {
+            self.note_members();
+        }
+    }
+
+    /// Adds one that runs.
+    fn register(&mut self, running: Running) {
+        self.keepers.push(running.state.keeper);
+        self.running.push(running);
+    }
+
     /// Notes who belongs to them, before the end of the sandbox, or of its supervisor, makes orphans of all.
-    pub(crate) fn note_members(&mut self) {
+    fn note_members(&mut self) {
         if self.running.is_empty() {
             return;
         }
@@ -97,7 +114,11 @@ impl Execs {
 
     /// Those who looked after them are ours and no members, and nobody whom they looked after was a stray.
     pub(crate) fn vouch(&self, ended: &mut Vec<Ended>) {
-        ended.retain(|ended| !self.pids.contains(&ended.pid));
+        let is_keeper = |ended: &Ended| {
+            let mut keepers = self.keepers.iter();
+            keepers.any(|id| id.pid.as_raw_pid() == ended.pid && id.start.0 == ended.start_time)
+        };
+        ended.retain(|ended| !is_keeper(ended));
         for ended in ended.iter_mut().filter(|ended| self.members.contains(&ended.pid)) {
             (ended.stray, ended.why, ended.command) = (false, None, None);
         }
@@ -133,6 +154,10 @@ impl Execs {
             if over && let Some(Ok(Some(leaf))) = running.leaf.as_deref().map(Leaf::open) {
                 let _ = leaf.kill();
             }
+            // The report of the end leaves out those who ended with it.
+            if over && !self.ending {
+                self.keepers.retain(|keeper| *keeper != running.state.keeper);
+            }
             !over
         });
     }
@@ -155,6 +180,10 @@ pub(crate) fn begin(
     };
     let sandbox = leaf_of(held);
     let desk = held.desk.as_mut().ok_or("it runs in the foreground")?;
+    if desk.execs.running() >= MOST_RUNNING {
+        return Err(format!("{MOST_RUNNING} commands run in it already"));
+    }
+    let (mut proc, gate) = tools().map_err(|error| format!("cannot look after a command: {error}"))?;
     let socket = desk.part_with(client).ok_or("who asked for it is gone")?;
     if has_left(&socket) {
         return Err("who asked for it is gone".to_owned());
@@ -162,23 +191,65 @@ pub(crate) fn begin(
     let (number, leaf) = desk.execs.number(sandbox.as_deref());
     let command = shortened(exec.command);
     let wanted = Wanted { spec, stdio: [input, output, error], socket, leaf: leaf.clone(), init };
-    match fork() {
-        Ok(Forked::Child) => look_after(held, wanted),
-        Ok(Forked::Parent(pid)) => {
-            let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| error.to_string())?;
-            let stat = ProcFs::open().and_then(|mut proc| proc.stat(pid)).ok().flatten();
-            desk.execs.pids.push(pid.as_raw_nonzero().get());
-            desk.happened([What::Exec { number, command: command.clone() }]);
-            if let Some(stat) = stat {
-                let state = state::Exec { number, command, keeper: stat.id(), started_at_ms: now_ms() };
-                desk.execs.running.push(Running { state, pidfd, leaf });
+    let refused = match fork() {
+        Ok(Forked::Child) => {
+            if !gate.is_opened() {
+                penfold_sys::fork::exit_now(1);
             }
-            Ok(())
+            look_after(held, wanted)
         }
-        Err(error) => {
-            let _ = wire::offer(&wanted.socket, &Answer::Refused(format!("cannot fork: {error}")));
-            Ok(())
-        }
+        Ok(Forked::Parent(pid)) => match identify(&mut proc, pid) {
+            Ok((keeper, pidfd)) => {
+                desk.happened([What::Exec { number, command: command.clone() }]);
+                let command = state::brief(command);
+                let state = state::Exec { number, command, keeper, started_at_ms: now_ms() };
+                desk.execs.register(Running { state, pidfd, leaf });
+                gate.open().err().map(|error| format!("cannot begin: {error}"))
+            }
+            Err(error) => Some(format!("cannot look after it: {error}")),
+        },
+        Err(error) => Some(format!("cannot fork: {error}")),
+    };
+    if let Some(reason) = refused {
+        let _ = wire::offer(&wanted.socket, &Answer::Refused(reason));
+    }
+    Ok(())
+}
+
+/// What is needed to know who looks after a command. Before the fork: descriptors may be used up.
+fn tools() -> io::Result<(ProcFs, Gate)> {
+    Ok((ProcFs::open()?, Gate::new()?))
+}
+
+/// Who it is, and a handle to it.
+fn identify(proc: &mut ProcFs, pid: Pid) -> io::Result<(ProcessId, OwnedFd)> {
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    let stat = proc.stat(pid)?.ok_or(io::ErrorKind::NotFound)?;
+    Ok((stat.id(), pidfd))
+}
+
+/// Where a child waits until it is known: one that is not would be counted, shown and ended by nobody.
+struct Gate {
+    wait: OwnedFd,
+    open: OwnedFd,
+}
+
+impl Gate {
+    fn new() -> io::Result<Gate> {
+        let (wait, open) = pipe_with(PipeFlags::CLOEXEC)?;
+        Ok(Gate { wait, open })
+    }
+
+    /// Lets the child go on.
+    fn open(self) -> io::Result<()> {
+        rustix::io::write(&self.open, &[1])?;
+        Ok(())
+    }
+
+    /// Waits in the child. False when the parent has given up, or was killed.
+    fn is_opened(self) -> bool {
+        drop(self.open);
+        rustix::io::retry_on_intr(|| rustix::io::read(&self.wait, &mut [0; 1])) == Ok(1)
     }
 }
 
@@ -203,8 +274,7 @@ pub(crate) fn recall(held: &mut Held) {
         if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) {
             let leaf = sandbox.as_ref().map(|path| path.join(format!("exec-{}", state.number)));
             desk.execs.count = desk.execs.count.max(state.number);
-            desk.execs.pids.push(pid.as_raw_nonzero().get());
-            desk.execs.running.push(Running { state, pidfd, leaf });
+            desk.execs.register(Running { state, pidfd, leaf });
         }
     }
     desk.execs.note_members();

@@ -162,7 +162,8 @@ impl Host for Adopted {
     /// How it ended is told to its parent, and to nobody else.
     fn leader_ended(&mut self, _: Option<Exit>) {
         let cause = *self.cause.get_or_insert(Cause::Exit);
-        if let Some(desk) = &self.held.desk {
+        if let Some(desk) = &mut self.held.desk {
+            desk.ends();
             desk.write_exited(None, cause);
         }
     }
@@ -225,8 +226,9 @@ impl Adopted {
                 });
                 (None, sent.map_or_else(Answer::Refused, |()| Answer::Done))
             }
+            Request::Extend(_) if self.cause.is_some() => refused("the sandbox is being ended"),
             Request::Extend(ms) => {
-                if let Some(desk) = self.held.desk.as_mut().filter(|_| self.cause.is_none()) {
+                if let Some(desk) = &mut self.held.desk {
                     desk.extend(ms);
                     self.say(Word::Running);
                 }

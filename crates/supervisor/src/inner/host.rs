@@ -113,7 +113,7 @@ impl Host for Inner {
         let signalled = matches!(self.status.or(exit.map(Status::from)), Some(Status::Signal(_)));
         let cause = *self.cause.get_or_insert(if signalled { Cause::Signal } else { Cause::Exit });
         if let Some(desk) = &mut self.held.desk {
-            desk.execs.note_members();
+            desk.ends();
         }
         if let (Some(desk), None) = (&self.held.desk, &self.failure) {
             self.held.note_exited();
@@ -318,6 +318,9 @@ impl Inner {
             Request::Extend(ms) => {
                 if let Some(desk) = &mut self.held.desk {
                     desk.extend(ms);
+            Request::Extend(_) if self.cause.is_some() => {
+                (None, Some(Answer::Refused("the sandbox is being ended".to_owned())))
+            }
                 }
                 self.say(Word::Running);
                 (None, Some(Answer::Done))
@@ -401,7 +404,6 @@ impl Inner {
             let ending = if event == Event::StopRequested { self.stopping() } else { Ending::Killing };
             let _ = wire::send(&self.held.setup.channel, &Answer::Ending(ending));
             if let Some(desk) = &mut self.held.desk {
-                desk.execs.note_members();
                 desk.ends();
                 let grace_ms = match ending {
                     Ending::Stopping(grace) => Some(grace),
