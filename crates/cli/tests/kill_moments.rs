@@ -5,11 +5,13 @@ mod support_d;
 
 use std::os::fd::OwnedFd;
 use std::process::Child;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Pid, Signal, pidfd_send_signal};
 use support_control::{Fold, hello};
-use support_d::{code, said, until};
+use support_d::{code, has_ended, said, until};
 
 /// Waits until a command of ours has reached a supervisor.
 fn asks(command: &Child) {
@@ -33,6 +35,56 @@ fn lock_that_comes_free_while_the_supervisor_is_asked_is_no_end() {
         assert_eq!(code(&done), 0, "{}", said(&done));
         sandbox.assert_gone();
     }
+}
+
+/// Who is left says that it may take longer than anybody but a supervisor is believed.
+#[test]
+fn supervisor_that_lost_the_other_is_given_the_time_that_it_wants() {
+    for connects_before in [true, false] {
+        let fold = Fold::new();
+        let flags = ["--on-supervisor-exit", "keep", "--grace", "90s"];
+        let (said_file, go) = (fold.yard.path("said"), fold.yard.path("go"));
+        let script = format!(
+            "trap 'echo asked >> {}' TERM; echo lead >> $UP; until [ -e {} ]; do sleep 0.05; done; exit 9",
+            said_file.display(),
+            go.display()
+        );
+        let sandbox = fold.start(&flags, &script);
+        fold.yard.await_up(&["lead"]);
+        let (outer, handle) = &sandbox.supervisors[0];
+        let stopper = if connects_before {
+            sandbox.stop_supervisors();
+            let stopper = fold.begin(&["stop", &sandbox.id]);
+            asks(&stopper);
+            pidfd_send_signal(handle, Signal::KILL).unwrap();
+            stopper
+        } else {
+            pidfd_send_signal(handle, Signal::KILL).unwrap();
+            until("it is dead", || has_ended(handle));
+            let path = sandbox.record.join("control.sock");
+            until("the other listens in its own name", || listener(&path) != *outer);
+            assert_eq!(listener(&path), sandbox.supervisors[1].0);
+            fold.begin(&["stop", &sandbox.id])
+        };
+        let said_so_far = || std::fs::read_to_string(&said_file).unwrap_or_default();
+        until("it is asked to end", || !said_so_far().is_empty());
+        // Longer than an answer may take.
+        std::thread::sleep(Duration::from_millis(1200));
+        assert_eq!(said_so_far(), "asked\n", "it was asked by another, too");
+        std::fs::write(&go, "").unwrap();
+        let done = stopper.wait_with_output().unwrap();
+        assert_eq!(code(&done), 0, "{}", said(&done));
+        fold.expect(&["wait", &sandbox.id], 9, &["9"]);
+    }
+}
+
+/// Who listens, as the kernel tells clients.
+fn listener(path: &std::path::Path) -> Pid {
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .unwrap();
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    rustix::net::sockopt::socket_peercred(&socket).unwrap().pid
 }
 
 #[test]

@@ -169,6 +169,30 @@ while 1: c,_=s.accept(); c.send(b'{\"hello\":{\"protocol\":1,\"id\":\"'+sys.argv
     }
 }
 
+/// The other supervisor goes on with the socket of one that was killed, and that nobody has reaped.
+#[test]
+fn listener_that_is_a_zombie_is_dead() {
+    let place = Place::new();
+    let listen = "import os,socket,sys
+s=socket.socket(socket.AF_UNIX,socket.SOCK_SEQPACKET)
+s.bind(sys.argv[1])
+s.listen(9)
+s.settimeout(20)
+if os.fork(): os._exit(0)
+c,_=s.accept()
+c.send(b'{\"hello\":{\"protocol\":1,\"id\":\"'+sys.argv[2].encode()+b'\"}}')
+sys.stdin.read()";
+    let mut command = std::process::Command::new("python3");
+    command.args(["-c", listen]).arg(place.socket()).arg(place.record.name());
+    let mut first = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let pid = rustix::process::Pid::from_child(&first);
+    let ended = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+    rustix::process::waitid(rustix::process::WaitId::Pid(pid), ended).unwrap();
+    let connected = Client::connect(place.record.files(), Duration::from_secs(10));
+    first.wait().unwrap();
+    assert!(connected.is_ok(), "{connected:?}");
+}
+
 #[test]
 fn what_is_no_socket_of_ours_is_not_trusted() {
     let place = Place::new();

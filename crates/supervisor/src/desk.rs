@@ -269,6 +269,11 @@ impl Desk {
         self.execs.ends();
     }
 
+    /// Listens on in the name of this process: the kernel tells clients who called listen(2) last, and whoever did is dead.
+    pub(crate) fn listen_again(&self) {
+        let _ = rustix::net::listen(&self.listener, BACKLOG);
+    }
+
     /// What to poll; [`Desk::serve`] takes the answers in the same order.
     pub(crate) fn sources(&self) -> impl Iterator<Item = PollFd<'_>> {
         let execs = self.execs.sources();

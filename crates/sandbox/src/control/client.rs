@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use penfold_process::ProcFs;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -101,12 +102,14 @@ impl Client {
         }
     }
 
-    /// Why who listens is no supervisor. One whose outer process was killed listens on in the name of a dead process.
+    /// Why who listens is no supervisor. One whose outer process was killed listens in the name of a dead process, which may
+    /// not have been reaped, until it has seen that.
     fn stranger(&self, files: &Files) -> Option<String> {
         let Some(pid) = self.peer else {
             return Some("who listens on it is in a pid namespace that cannot be seen from here".to_owned());
         };
-        let alive = rustix::process::test_kill_process(pid) != Err(Errno::SRCH);
+        let stat = ProcFs::open().and_then(|mut proc| proc.stat(pid));
+        let alive = stat.map_or(true, |stat| stat.is_some_and(|stat| !stat.is_dead()));
         let held = || Locks::of(&self.id, Some(files), None).are_held_by(pid);
         (alive && !held()).then(|| format!("process {} listens on it and holds no lock", pid.as_raw_pid()))
     }

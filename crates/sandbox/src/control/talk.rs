@@ -278,7 +278,13 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             (Ending::Stopping(ms), _) => Duration::from_millis(ms),
         };
         if grace > BELIEVED && !is_supervisor(talk) {
-            return Step::Force(Why::Liar);
+            if talk.is_heard_of() || !matches!(talk.stage, Stage::Asking(_)) {
+                return Step::Force(Why::Liar);
+            }
+            // Its outer process was killed: a supervisor listens in its own name as soon as it has seen that.
+            talk.client = None;
+            (talk.interval, talk.look) = (LOOK_FIRST, Instant::now() + LOOK_LAST);
+            return Step::Stay;
         }
         let most = grace.saturating_add(self.limits.patience).saturating_add(self.limits.farewell);
         let now = Instant::now();

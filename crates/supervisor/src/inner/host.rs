@@ -68,6 +68,9 @@ impl Host for Inner {
         }
         if ready.outer {
             self.outer = None;
+            if let Some(desk) = &self.held.desk {
+                desk.listen_again();
+            }
             if !self.held.setup.spec.detach.as_ref().is_some_and(|detach| detach.keep) {
                 return Some(self.end(Cause::Supervisor, Event::KillRequested));
             }
