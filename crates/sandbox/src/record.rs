@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use penfold_process::ProcessId;
 use penfold_teardown::Resource;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +56,12 @@ pub struct Intent {
     /// When it was made, in milliseconds since 1970.
     #[serde(default)]
     pub made_at_ms: u64,
+    /// The number of the signal by which its members are asked to end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// How long they may take then, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_ms: Option<u64>,
     /// What only a sandbox has that goes on without who started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detached: Option<Detached>,
@@ -362,7 +368,16 @@ pub(crate) fn open_or_make(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, S
 /// Opens a directory without following a link in its last part, and only if it is ours.
 pub(crate) fn open_private(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StateError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let dir = rustix::fs::openat(at, path, flags, Mode::empty()).map_err(StateError::io("open", path))?;
+    let dir = rustix::fs::openat(at, path, flags, Mode::empty()).map_err(|errno| {
+        // open(2) says of a link what it says of a file: that it is no directory.
+        let link = errno == Errno::NOTDIR
+            && rustix::fs::statat(at, path, AtFlags::SYMLINK_NOFOLLOW)
+                .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink);
+        let why =
+            || io::Error::new(io::ErrorKind::NotADirectory, "it is a symbolic link, which is not followed");
+        let source = if link { why() } else { errno.into() };
+        StateError::Io { act: "open", path: path.to_owned(), source }
+    })?;
     let owner = rustix::fs::fstat(&dir).map_err(StateError::io("look at", path))?.st_uid;
     let user = rustix::process::geteuid().as_raw();
     if owner == user { Ok(dir) } else { Err(StateError::Stranger { path: path.to_owned(), owner, user }) }
