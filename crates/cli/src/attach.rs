@@ -27,17 +27,21 @@ pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> 
     let _ = signal::block(&SignalSet::of([Signal::WINCH.as_raw()]));
     let typed = !args.no_stdin;
     let raw = (typed && io::stdin().is_terminal()).then(Raw::enter).and_then(Result::ok);
+    let mut told = None;
     loop {
         let pump = Pump { inside: seat.stream.as_fd(), typed, leave: &args.detach_keys.0, over: None };
         let end = pump.run(|size| {
-            let _ = seat.client.request(&Request::Resize(size), ANSWER);
+            let _ = seat.client.send(&Request::Resize(size), &[]);
+            hear(&seat.client, &mut told);
         });
         if end.map_err(failed)? == End::Left {
             drop(raw);
             output::talk(&format!("penfold: left {id}, which goes on\n"));
             return Ok(exit_codes::SUCCESS);
         }
-        if let Some(outcome) = outcome(&seat.client).map_err(failed)? {
+        let told = told.take().map(|outcome| *outcome);
+        let told = told.map_or_else(|| outcome(&seat.client), |outcome| Ok(Some(outcome)));
+        if let Some(outcome) = told.map_err(failed)? {
             return run::conclude(&outcome, &id, None, false, false);
         }
         let Some(next) = successor(global, &id) else {
@@ -90,6 +94,16 @@ const SUCCESSION: Duration = Duration::from_secs(1);
 
 fn failed(id: &str, error: io::Error) -> Failure {
     Failure::new(exit_codes::NOT_STARTED, format!("cannot attach to {id}")).because(error)
+}
+
+/// Takes the answers that have come, so that they do not pile up. The end may be told at any time, also where a request
+/// waits for its answer.
+fn hear(client: &Client, told: &mut Option<Box<Outcome>>) {
+    while let Ok(Received::Message(answer)) = client.take() {
+        if let Answer::Outcome(outcome) = answer {
+            *told = Some(outcome);
+        }
+    }
 }
 
 /// Waits for the outcome of the sandbox; none if its supervisor goes without telling.

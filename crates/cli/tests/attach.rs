@@ -1,5 +1,7 @@
 //! Terminals of detached sandboxes and of commands in them: as any terminal, from wherever one looks.
 
+mod support_control;
+mod support_d;
 mod support_e2;
 mod support_g;
 
@@ -8,6 +10,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use support_control::{Fold, Impostor, all_gone, hello};
 use support_e2::terminal::Terminal;
 use support_e2::{DEADLINE, Pen, Talk, eventually, pause};
 use support_g::wire::Peer;
@@ -427,4 +430,32 @@ fn without_a_terminal_there_is_nothing_to_attach_to() {
     ended.refused(125, "no terminal");
     refused.end();
     pen.assert_nothing_left();
+}
+
+#[test]
+fn end_that_is_told_while_the_window_changes_is_not_lost() {
+    let fold = Fold::new();
+    let sandbox = fold.start(&["--on-supervisor-exit", "keep"], "sleep 1000");
+    sandbox.kill_supervisors();
+    // We are the supervisor now: a seat is given, and the end is told before anybody asks for anything else.
+    let lock = std::fs::File::open(&sandbox.record).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    let words = vec![hello(&sandbox.id), "done".into(), all_gone(&sandbox.id)];
+    let supervisor = Impostor::new(&sandbox, words, false);
+    let attach = fold.begin(&["attach", "--no-stdin", &sandbox.id]);
+    let window = rustix::process::Signal::WINCH;
+    let pid = rustix::process::Pid::from_raw(i32::try_from(attach.id()).unwrap()).unwrap();
+    let has = |line: &str| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", attach.id())).unwrap();
+        let set = status.lines().find_map(|text| text.strip_prefix(line)).unwrap().trim().to_owned();
+        u64::from_str_radix(&set, 16).unwrap() >> (window.as_raw() - 1) & 1 == 1
+    };
+    assert!(eventually(DEADLINE, || has("SigBlk:")), "it does not listen");
+    support_d::signal(pid, window);
+    assert!(eventually(DEADLINE, || !has("ShdPnd:")), "it does not hear");
+    pause(Duration::from_millis(100));
+    drop(supervisor);
+    let done = attach.wait_with_output().unwrap();
+    assert_eq!(support_d::code(&done), 137, "{}", support_d::said(&done));
+    drop(lock);
 }
