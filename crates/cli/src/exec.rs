@@ -30,6 +30,9 @@ const SOON: Duration = Duration::from_secs(1);
 /// Runs a command in a running sandbox.
 pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+    if args.detach {
+        run::refuse_code_flags(args.bounds.preserve_status, false)?;
+    }
     let client = connect(global, &args.id)?;
     let id = client.id().to_owned();
     let refused = |reason: &dyn std::fmt::Display| {
@@ -84,7 +87,8 @@ fn ask(client: &Client, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<Ans
 
 /// Connects to the supervisor of a sandbox that can be asked for something.
 pub(crate) fn connect(global: &Global, word: &str) -> Result<Client, Failure> {
-    let known = ids::resolve(&ids::finder(global), word)?;
+    let known = ids::resolve(&ids::finder(global), word)
+        .map_err(|failure| failure.with_exit(exit_codes::NOT_STARTED))?;
     let id = known.id.clone();
     let refused = |reason: &str| Failure::new(exit_codes::NOT_STARTED, format!("{id} {reason}"));
     let Some(files) = &known.record else { return Err(refused("has no record any more")) };
@@ -93,9 +97,13 @@ pub(crate) fn connect(global: &Global, word: &str) -> Result<Client, Failure> {
         return Err(refused("has ended").hint(format!("`penfold report {id}` says how")));
     }
     Client::connect(files, ANSWER).map_err(|error| {
-        refused("cannot be asked for it")
-            .because(error)
-            .hint("only detached sandboxes can be, those of `penfold run -d`")
+        let foreground = known.intent.as_ref().is_some_and(|intent| intent.detached.is_none());
+        let foreground = foreground && matches!(error, ClientError::NoSocket { .. });
+        let failure = refused("cannot be asked for it").because(error);
+        if foreground {
+            return failure.hint("only detached sandboxes can be, those of `penfold run -d`");
+        }
+        failure
     })
 }
 

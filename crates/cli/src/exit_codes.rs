@@ -28,7 +28,7 @@ pub(crate) const UNVERIFIED: u8 = 120;
 pub(crate) const LEAKED: u8 = 123;
 /// A time limit ended the sandbox.
 pub(crate) const TIMED_OUT: u8 = 124;
-/// penfold failed before the command started; a wrong command line counts.
+/// penfold failed before the command started; a wrong command line counts, and so does an id that means none or several.
 pub(crate) const NOT_STARTED: u8 = 125;
 /// The command was found but cannot be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
@@ -75,7 +75,10 @@ pub(crate) const TABLE: &[Group] = &[
             (Code::Is(UNVERIFIED), "the command is over but the end of all it started could not be verified"),
             (Code::Is(LEAKED), "--fail-on-leak: the command was 0 but left strays (they were ended)"),
             (Code::Is(TIMED_OUT), "a time limit fired (--preserve-status: the command's own)"),
-            (Code::Is(NOT_STARTED), "penfold failed before the start, wrong command lines included"),
+            (
+                Code::Is(NOT_STARTED),
+                "penfold failed before the start; a wrong command line, no such id, an ambiguous one, included",
+            ),
             (Code::Is(NOT_EXECUTABLE), "the command is not executable"),
             (Code::Is(NOT_FOUND), "the command was not found"),
             (Code::Plus(SIGNALLED), "the command was ended by signal N"),

@@ -22,6 +22,13 @@ impl Failure {
         Failure { exit, sentence: sentence.into(), cause: None, hint: None }
     }
 
+    /// The same with the code of a verb that passes on codes of commands, which the low ones belong to.
+    #[must_use]
+    pub(crate) fn with_exit(mut self, exit: u8) -> Failure {
+        self.exit = exit;
+        self
+    }
+
     /// Adds the cause; its own sources are shown after it.
     #[must_use]
     pub(crate) fn because(mut self, cause: impl Into<Box<dyn Error>>) -> Failure {

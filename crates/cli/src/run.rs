@@ -25,6 +25,9 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
     let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
     let (preserve, fail_on_leak, detached) = (args.bounds.preserve_status, args.fail_on_leak, args.detach);
     let directory = args.bounds.workdir.clone();
+    if detached {
+        refuse_code_flags(preserve, fail_on_leak)?;
+    }
     let spec = spec(global, args)?;
     let front = penfold_supervisor::start(spec).map_err(|error| {
         Failure::new(exit_codes::NOT_STARTED, format!("cannot run `{name}`")).because(error)
@@ -43,6 +46,15 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
         .map_err(|error| Failure::new(exit_codes::UNVERIFIED, "the end was not seen").because(error))?;
     output::talk(&summary::of(&outcome, global));
     conclude(&outcome, &name, directory, preserve, fail_on_leak)
+}
+
+/// Flags about the exit code mean nothing where nobody waits for it, and a caller who counts on them is to know that.
+pub(crate) fn refuse_code_flags(preserve: bool, fail_on_leak: bool) -> Result<(), Failure> {
+    let flags = [(preserve, "--preserve-status"), (fail_on_leak, "--fail-on-leak")];
+    let Some((_, flag)) = flags.into_iter().find(|(given, _)| *given) else { return Ok(()) };
+    let sentence = format!("`{flag}` is about the end, which `--detach` does not wait for");
+    Err(Failure::new(exit_codes::NOT_STARTED, sentence)
+        .hint("leave out one of the two; `penfold report ID` tells how a detached sandbox ended"))
 }
 
 /// The exit code of a command that has ended, or why it did not run.

@@ -1,7 +1,9 @@
 //! `penfold wait`: what it does.
 
+use std::io::ErrorKind;
+
 use penfold_sandbox::control::{self, End};
-use penfold_sandbox::{StartFailure, Status};
+use penfold_sandbox::{Files, Known, StartFailure, Status};
 use penfold_teardown::Cause;
 
 use crate::args::Global;
@@ -13,43 +15,55 @@ use crate::{exit_codes, output};
 
 /// Waits until sandboxes are over and gives the exit codes of their commands.
 pub(crate) fn wait(global: &Global, args: &WaitArgs) -> Result<u8, Failure> {
-    let (finder, selection) = ended::select(global, &args.ids, Among::Living, true, "wait for")?;
+    let not_started = |failure: Failure| failure.with_exit(exit_codes::NOT_STARTED);
+    let (finder, selection) =
+        ended::select(global, &args.ids, Among::Living, true, "wait for").map_err(not_started)?;
     let mut tally = Tally::default();
-    tally.missed(global, &selection.missed);
+    let missed: Vec<Failure> = selection.missed.into_iter().map(not_started).collect();
+    tally.missed(global, &missed);
+    let missed = missed.first().map(Failure::exit);
     let mut slow = |_| ();
     let ends = control::wait(&finder, &selection.found, args.any, args.timeout, &mut slow);
-    let mut left = Vec::new();
+    let (mut left, mut codes) = (Vec::new(), Vec::from_iter(missed));
     for (known, end) in selection.found.iter().zip(&ends) {
         let Some(end) = end else {
             left.push(known.id.as_str());
             continue;
         };
-        let code = code(&known.id, end);
+        let code = code(known, end);
         let text = code.map_or_else(|| "unknown".to_owned(), |code| code.to_string());
         tally.done(&if args.any { format!("{} {text}", known.id) } else { text });
-        tally.note(code.unwrap_or(exit_codes::UNVERIFIED));
+        codes.push(code.unwrap_or(exit_codes::UNVERIFIED));
     }
     let enough = args.any && left.len() < ends.len();
     if !left.is_empty() && !enough {
         let sentence = format!("not over in time: {}", left.join(", "));
-        tally.failed(&Failure::new(exit_codes::TIMED_OUT, sentence), false);
+        codes.push(Failure::new(exit_codes::TIMED_OUT, sentence).report(false));
     }
-    tally.finish()
+    tally.finish()?;
+    // Whatever its number is, a command's code is no worse than another's: the first one counts.
+    Ok(codes.into_iter().find(|&code| code != exit_codes::SUCCESS).unwrap_or(exit_codes::SUCCESS))
 }
 
 /// The exit code by the table of `penfold run`; nothing, and a sentence, when it is not known.
-fn code(id: &str, end: &End) -> Option<u8> {
+fn code(known: &Known, end: &End) -> Option<u8> {
+    let id = &known.id;
     let unknown = |why: &str| {
         output::talk(&format!("penfold: {id}: {why}\n"));
         None
     };
     match end {
         End::Unverified => {
+            // What would not end may be the command.
+            let over = known.record.as_ref().is_some_and(|files| matches!(files.exited(), Ok(Some(_))));
+            let over = if over { "the command is over but " } else { "" };
             output::talk(&format!(
-                "penfold: {id}: the command is over but something in the sandbox would not end; \
-                 `penfold status {id}` says what\n"
+                "penfold: {id}: {over}something in the sandbox would not end; `penfold status {id}` says what\n"
             ));
             Some(exit_codes::UNVERIFIED)
+        }
+        End::Unknown if ended_in_front(known) => {
+            unknown("it ran in the foreground: its code went to who called `penfold run`")
         }
         End::Unknown => unknown("nobody looked after its end, so the exit code of its command is not known"),
         End::Known { cause: Cause::Timeout, .. } => Some(exit_codes::TIMED_OUT),
@@ -66,4 +80,11 @@ fn code(id: &str, end: &End) -> Option<u8> {
         }
         End::Known { exit: None, .. } => unknown("nobody saw how its command ended"),
     }
+}
+
+/// Whether it was a foreground sandbox whose record went with it, as it does when its supervisor has looked after its end.
+fn ended_in_front(known: &Known) -> bool {
+    let foreground = known.intent.as_ref().is_some_and(|intent| intent.detached.is_none());
+    let gone = |files: &Files| files.intent().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    foreground && known.record.as_ref().is_some_and(gone)
 }

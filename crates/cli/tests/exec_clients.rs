@@ -1,5 +1,7 @@
 //! Clients that say and hand over what they should not, or hold what they are given: the supervisor goes on and answers.
 
+mod support_control;
+mod support_d;
 mod support_e2;
 mod support_g;
 
@@ -9,6 +11,8 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
+use support_control::Fold;
+use support_d::{Started, code, said};
 use support_e2::left::Handle;
 use support_e2::{Pen, Talk, eventually, pause};
 use support_g::wire::{Peer, description, null, request};
@@ -231,4 +235,30 @@ fn seat_at_the_terminal_is_for_stream_sockets() {
     greets(&sandbox, "a hundred viewers");
     sandbox.end();
     pen.assert_nothing_left();
+}
+
+#[test]
+fn only_a_foreground_sandbox_is_said_to_be_one() {
+    let fold = Fold::new();
+    let hint = "only detached sandboxes can be";
+    let mut command =
+        fold.yard.penfold(["run", "--name", "fore", "--", "sh", "-c", "echo lead >> $UP; sleep 1000"]);
+    let mut front = Started::of(command.env("UP", fold.yard.path("up")));
+    fold.yard.await_up(&["lead"]);
+    assert!(front.is_alive());
+    let done = fold.call(&["exec", "fore", "true"]);
+    assert!(code(&done) == 125 && said(&done).contains(hint), "{}", said(&done));
+    let id = foreground(&fold);
+    fold.expect(&["kill", "fore"], 0, &[&id]);
+    let orphan = fold.start(&["--on-supervisor-exit", "keep", "--name", "orphan"], "sleep 1000");
+    orphan.kill_supervisors();
+    let done = fold.call(&["exec", "orphan", "true"]);
+    assert!(code(&done) == 125 && said(&done).contains("nobody listens"), "{}", said(&done));
+    assert!(!said(&done).contains(hint), "{}", said(&done));
+}
+
+/// The id of the only sandbox.
+fn foreground(fold: &Fold) -> String {
+    let listed = support_d::json(&fold.call(&["inspect", "fore"]));
+    listed[0]["id"].as_str().unwrap().to_owned()
 }

@@ -25,6 +25,38 @@ fn words_that_mean_none_have_their_code_and_hinder_nobody() {
 }
 
 #[test]
+fn low_codes_of_verbs_that_pass_on_a_code_are_the_commands() {
+    let yard = Yard::new();
+    let words = |word: &'static str| [vec!["exec", word, "true"], vec!["attach", word], vec!["wait", word]];
+    let refused = |line: &[&str], why: &str| {
+        let done = output(&mut yard.penfold(line));
+        assert_eq!(code(&done), 125, "{line:?}: {}", said(&done));
+        assert!(done.stdout.is_empty() && said(&done).contains(why), "{line:?}: {}", said(&done));
+    };
+    for line in words("nope") {
+        refused(&line, "`nope`");
+    }
+    refused(&["wait"], "missing `ID`");
+    refused(&["wait", "--bogus"], "`--bogus`");
+    let twins = [(); 2].map(|()| Sandbox::start(&yard, &["--name", "twin", "--", "true"]).wait());
+    assert_eq!(twins.len(), 2);
+    for line in words("twin") {
+        refused(&line, "matches 2 sandboxes");
+    }
+    // Records that cannot be read.
+    let line = |root: &str, words: &[&str]| {
+        let mut command = yard.command(env!("CARGO_BIN_EXE_penfold"));
+        output(command.arg("--root").arg(yard.path(root)).args(words))
+    };
+    std::os::unix::fs::symlink(yard.path("root"), yard.path("link")).unwrap();
+    for verb in ["attach", "wait"] {
+        let done = line("link", &[verb, "twin"]);
+        assert_eq!(code(&done), 125, "{verb}: {}", said(&done));
+        assert!(said(&done).contains("is a symbolic link, which is not followed"), "{}", said(&done));
+    }
+}
+
+#[test]
 fn an_ambiguous_word_lists_what_it_may_mean() {
     let yard = Yard::new();
     // Of seventeen ids two begin with the same digit.

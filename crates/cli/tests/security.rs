@@ -44,9 +44,15 @@ fn ids_are_names_before_they_are_paths() {
     std::fs::create_dir_all(pen.path("root/sandboxes")).unwrap();
     std::fs::write(pen.path("root/intent.json"), "{}").unwrap();
     for id in ["..", ".", "../../work", "/", "", "a/b", "web\n", "*", "%s"] {
-        for words in [&["rm", "-f", id][..], &["kill", id], &["exec", id, "touch", "ran"], &["attach", id]] {
+        let lines = [
+            (&["rm", "-f", id][..], 3),
+            (&["kill", id], 3),
+            (&["exec", id, "touch", "ran"], 125),
+            (&["attach", id], 125),
+        ];
+        for (words, code) in lines {
             let ended = Talk::start(&mut actor.verb(words)).end();
-            assert_eq!(ended.code(), Some(3), "{words:?}: {}", ended.err());
+            assert_eq!(ended.code(), Some(code), "{words:?}: {}", ended.err());
         }
     }
     assert!(pen.path("root/intent.json").try_exists().unwrap() && pen.path("work").try_exists().unwrap());

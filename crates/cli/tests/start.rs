@@ -139,6 +139,18 @@ fn scratch_that_cannot_be_made_is_125() {
 }
 
 #[test]
+fn flags_about_the_exit_code_are_refused_with_detach() {
+    let pen = Pen::new();
+    for flag in ["--preserve-status", "--fail-on-leak"] {
+        let ended = pen.end(["-d", flag, "touch", "ran"]);
+        assert!(ended.err().contains("\nhint: "), "{}", ended.err());
+        ended.refused(125, &format!("`{flag}` is about the end, which `--detach` does not wait for"));
+    }
+    assert!(!pen.path("work/ran").try_exists().unwrap());
+    pen.assert_nothing_left();
+}
+
+#[test]
 fn usage_errors_are_125() {
     let pen = Pen::new();
     pen.end(["--bogus", "true"]).refused(125, "unknown option or argument `--bogus`");

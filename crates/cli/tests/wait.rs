@@ -33,6 +33,41 @@ fn codes_follow_the_table_of_run() {
 }
 
 #[test]
+fn first_code_that_is_not_0_counts() {
+    let fold = Fold::new();
+    let (zero, three, five) =
+        (fold.start(&[], "exit 0"), fold.start(&[], "exit 3"), fold.start(&[], "exit 5"));
+    fold.expect(&["wait", &zero.id, &three.id, &five.id], 3, &["0", "3", "5"]);
+    fold.expect(&["wait", &five.id, &three.id], 5, &["5", "3"]);
+    // What means no sandbox is told before there is anything to wait for.
+    fold.expect(&["wait", &five.id, "nope"], 125, &["5"]);
+}
+
+#[test]
+fn code_of_a_foreground_run_went_to_its_caller() {
+    let fold = Fold::new();
+    let script = "echo lead >> $UP; until [ -e \"$UP.go\" ]; do sleep 0.02; done; exit 3";
+    let mut command = fold.yard.penfold(["run", "--name", "fore", "--", "sh", "-c", script]);
+    let front = command.env("UP", fold.yard.path("up")).spawn().unwrap();
+    fold.yard.await_up(&["lead"]);
+    fold.expect(&["wait", "--timeout", "100ms", "fore"], 124, &[]);
+    let mut waiter = fold.begin(&["wait", "fore"]);
+    let record =
+        std::fs::read_dir(fold.yard.path("root/sandboxes")).unwrap().flatten().next().unwrap().path();
+    until("it waits", || {
+        let fds = std::fs::read_dir(format!("/proc/{}/fd", waiter.id())).unwrap();
+        fds.flatten().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == record))
+    });
+    assert!(waiter.try_wait().unwrap().is_none());
+    std::fs::write(fold.yard.path("up.go"), "").unwrap();
+    assert_eq!(front.wait_with_output().unwrap().status.code(), Some(3));
+    let done = waiter.wait_with_output().unwrap();
+    assert_eq!((code(&done), done.stdout.as_slice()), (120, &b"unknown\n"[..]), "{}", said(&done));
+    let why = "it ran in the foreground: its code went to who called `penfold run`";
+    assert!(said(&done).contains(why), "{}", said(&done));
+}
+
+#[test]
 fn time_limit_ends_the_wait_and_nothing_else() {
     let fold = Fold::new();
     let sandbox = fold.start(&[], "sleep 1000");

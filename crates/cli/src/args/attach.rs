@@ -13,7 +13,8 @@ pub(crate) const VERB: Verb = Verb {
     about: "Sit down at the terminal of a detached sandbox",
     description: "Connects the terminal that penfold is called from with that of a sandbox started with `penfold run -d -t`. \
         Ctrl-P Ctrl-Q, or what --detach-keys says, leaves it, and the sandbox goes on; every other key, Ctrl-C included, goes to the program in it. When \
-        the sandbox ends, penfold exits with its command's code.",
+        the sandbox ends, penfold exits with its command's code; with 125 when ID means no sandbox or several, or it has no \
+        terminal.",
     examples: &[
         ("penfold attach shell", "sit down; Ctrl-P Ctrl-Q leaves"),
         ("penfold attach --no-stdin shell", "only look on"),

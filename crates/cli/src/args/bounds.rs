@@ -31,7 +31,7 @@ pub(crate) struct Bounds {
     /// The polite signal [default: TERM, or in a sandbox the sandbox's].
     #[arg(long, value_name = "SIGNAL", value_parser = value::signal, allow_hyphen_values = true)]
     signal: Option<Signal>,
-    /// Exit with the command's code even when a time limit ended it.
+    /// Exit with the command's code even when a time limit ended it; not with --detach.
     #[arg(long)]
     pub(crate) preserve_status: bool,
     #[arg(

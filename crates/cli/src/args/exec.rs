@@ -16,7 +16,8 @@ pub(crate) const VERB: Verb = Verb {
     description: "Runs CMD in a detached sandbox, with the environment and directory that the sandbox was started with. \
         CMD has a group of its own: when it exits, is interrupted or loses its caller, all that it started is ended, and \
         nothing else of the sandbox. When the sandbox ends, CMD ends with it. Without --signal it is asked to end as the \
-        sandbox is; where neither says how, with what penfold itself is sent, INT or TERM. Exits with CMD's code.",
+        sandbox is; where neither says how, with what penfold itself is sent, INT or TERM. Exits with CMD's code; \
+        with 125 when ID means no sandbox or several, or CMD cannot be put into it.",
     examples: &[
         ("penfold exec web ls -l", "run a command where the sandbox runs"),
         ("penfold exec -it web bash", "a shell in it, with a terminal"),

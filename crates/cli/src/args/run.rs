@@ -93,7 +93,7 @@ pub(crate) struct RunArgs {
     /// Make a new, empty directory that is removed at the end; TMPDIR, and the directory to run in unless -w.
     #[arg(long)]
     pub(crate) scratch: bool,
-    /// Exit with 123 if the command succeeded but left processes behind.
+    /// Exit with 123 if the command succeeded but left processes behind; not with --detach.
     #[arg(long)]
     pub(crate) fail_on_leak: bool,
     /// Write what was found and done at the end to this file, as JSON.

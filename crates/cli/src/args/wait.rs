@@ -18,13 +18,14 @@ pub(crate) const VERB: Verb = Verb {
         of the ids, and exits with it; with the first that is not 0 if there are several. The codes are those of \
         `penfold run`. All who wait get the same answer. A sandbox that nobody \
         looks after is waited for until nothing of it is left. When nobody saw how a command ended, `unknown` is printed \
-        and the exit code is 120: none is invented.",
+        and the exit code is 120: none is invented. The same of a sandbox that ran in the foreground: its code went to who \
+        called `penfold run`. When an ID means no sandbox or several, the exit code is 125.",
     examples: &[
         ("penfold wait web", "wait for the sandbox named web; `$?` is the code of its command"),
         ("penfold wait --timeout 1m web", "wait no longer than a minute; 124 when it is not over by then"),
         ("penfold wait --any 3f9 c07", "wait for the first of two, and print which it was with its code"),
     ],
-    usage_exit: exit_codes::USAGE,
+    usage_exit: exit_codes::NOT_STARTED,
     define: WaitArgs::augment_args,
     call: |global, matches| crate::wait::wait(global, &super::read(&VERB, matches)?),
 };

@@ -259,10 +259,10 @@ impl Client<'_> {
         let (id, word) = self.aim(whom);
         let words = [verb, &[word.as_str()], rest].concat();
         let answer = self.call(&words)?;
-        if answer.code == 4 && whom.by == By::Name && self.may_be_ambiguous(whom, id.as_ref()) {
+        if is_ambiguous(&words, &answer) && whom.by == By::Name && self.may_be_ambiguous(whom, id.as_ref()) {
             return None;
         }
-        if answer.code == 3 {
+        if is_unknown(&words, &answer) {
             if let Some(id) = id
                 && self.field.living().contains(&id)
                 && self.is_meant(whom, &id)
@@ -328,16 +328,18 @@ impl Client<'_> {
         let (id, word) = self.aim(whom);
         let all = [&words[..], &[word.as_str()]].concat();
         let Some(answer) = self.call(&all) else { return };
-        let ambiguous = answer.code == 4 && whom.by == By::Name && self.may_be_ambiguous(whom, id.as_ref());
+        let ambiguous =
+            is_ambiguous(&all, &answer) && whom.by == By::Name && self.may_be_ambiguous(whom, id.as_ref());
         let Some(id) = id.filter(|id| !ambiguous && self.is_meant(whom, id)) else { return };
         let said = answer.out.trim();
         let code = said.parse::<i32>().ok();
         let over = code.is_some() || said == "unknown";
-        if !over && !matches!(answer.code, 3 | 124) {
+        let unknown = is_unknown(&all, &answer);
+        if !over && !unknown && answer.code != 124 {
             return self.wrong(&all, "no answer", &answer);
         }
         // `unknown` is no word for ended: an orphan has nobody any more who could see its command end.
-        if (answer.code == 3 || code.is_some()) && self.field.living().contains(&id) {
+        if (unknown || code.is_some()) && self.field.living().contains(&id) {
             self.wrong(&all, &format!("{id} is alive"), &answer);
         }
         // A name may have got to one that was not known yet.
@@ -393,5 +395,21 @@ impl Client<'_> {
     fn gc(&self, all: bool) {
         let age = if all { "0" } else { "1h" };
         self.plain(&["gc", "-f", "--older-than", age, "--kind", OWN_KINDS], &[0]);
+    }
+}
+
+/// Whether no sandbox was found. Where 3 may be the command's code, 125 and a sentence say so.
+fn is_unknown(words: &[&str], answer: &Answer) -> bool {
+    match words {
+        ["exec" | "wait", ..] => answer.code == 125 && answer.err.contains("no sandbox is called"),
+        _ => answer.code == 3,
+    }
+}
+
+/// Whether more than one was found.
+fn is_ambiguous(words: &[&str], answer: &Answer) -> bool {
+    match words {
+        ["exec" | "wait", ..] => answer.code == 125 && answer.err.contains("` matches "),
+        _ => answer.code == 4,
     }
 }

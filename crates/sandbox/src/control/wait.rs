@@ -36,7 +36,7 @@ pub enum End {
         /// Why the command was not run, if it was not.
         failure: Option<StartFailure>,
     },
-    /// The command is over, and something in the sandbox would not die in the time given.
+    /// Something in the sandbox, perhaps the command itself, would not die in the time given.
     Unverified,
     /// Nothing of it is left that was seen, nobody looks after it, and it is not written down how its command ended.
     Unknown,
