@@ -6,6 +6,7 @@ mod support_d;
 use std::time::{Duration, Instant};
 
 use support_control::{Fold, read};
+use support_d::{json, output};
 
 #[test]
 fn members_get_the_polite_signal_and_the_grace() {
@@ -40,6 +41,50 @@ fn tree_that_does_not_listen_is_killed_after_the_grace() {
     fold.expect(&["stop", "-t", "300ms", &sandbox.id], 0, &[&sandbox.id]);
     let took = begun.elapsed();
     assert!(took >= Duration::from_millis(300) && took < Duration::from_secs(5), "{took:?}");
+    sandbox.assert_gone();
+}
+
+/// Nobody can be asked: a foreground sandbox has no socket, an orphan no supervisor.
+#[test]
+fn signal_and_grace_that_it_was_made_with_hold_without_a_supervisor_to_ask() {
+    let made_with = ["--signal", "USR1", "--grace", "1s"];
+    let script =
+        "trap '' TERM; trap 'echo asked >> $UP' USR1; echo lead >> $UP; while :; do sleep 1000 & wait; done";
+    let check = |fold: &Fold, id: &str| {
+        let begun = Instant::now();
+        fold.expect(&["stop", id], 0, &[id]);
+        let took = begun.elapsed();
+        assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(8), "{took:?}");
+        fold.yard.await_up(&["lead", "asked"]);
+    };
+    let fold = Fold::new();
+    let mut command = fold.yard.penfold(["run"]);
+    command.args(made_with).args(["--", "sh", "-c", script]).env("UP", fold.yard.path("up"));
+    let mut front = command.spawn().unwrap();
+    fold.yard.await_up(&["lead"]);
+    let listed = json(&output(&mut fold.yard.penfold(["ps", "--json"])));
+    let own = listed.as_array().unwrap().iter().find(|one| one["claimed"] == true).unwrap();
+    check(&fold, own["id"].as_str().unwrap());
+    front.wait().unwrap();
+    std::fs::remove_file(fold.yard.path("up")).unwrap();
+    let sandbox = fold.start(&made_with, script);
+    fold.yard.await_up(&["lead"]);
+    sandbox.kill_supervisors();
+    check(&fold, &sandbox.id);
+    sandbox.assert_gone();
+}
+
+/// The command could have written it.
+#[test]
+fn grace_of_a_forged_record_holds_up_no_stop_that_brings_its_own() {
+    let fold = Fold::new();
+    let sandbox = fold.start_tree(&[]);
+    let path = sandbox.record.join("intent.json");
+    let mut intent = read(&path);
+    (intent["signal"], intent["grace_ms"]) = (33.into(), u64::MAX.into());
+    std::fs::write(&path, intent.to_string()).unwrap();
+    sandbox.kill_supervisors();
+    fold.expect(&["stop", "-t", "200ms", &sandbox.id], 0, &[&sandbox.id]);
     sandbox.assert_gone();
 }
 

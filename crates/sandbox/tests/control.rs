@@ -42,6 +42,8 @@ impl Place {
             leaf: None,
             scratch: None,
             made_at_ms: 0,
+            signal: None,
+            grace_ms: None,
             detached,
         };
         let record = registry.reserve(&intent).unwrap();

@@ -58,6 +58,8 @@ fn intent() -> Intent {
         leaf: None,
         scratch: None,
         made_at_ms: 0,
+        signal: None,
+        grace_ms: None,
         detached: None,
     }
 }

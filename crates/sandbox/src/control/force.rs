@@ -31,8 +31,10 @@ const BLINK: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(2);
 /// How many commands that put the same sandbox away are waited for, each as long as it may take.
 const TURNS: u32 = 3;
-/// The grace of a sandbox that nobody can be asked about.
+/// The grace of a sandbox that nobody can be asked about, and whose record does not tell.
 const USUAL_GRACE: Duration = Duration::from_secs(10);
+/// The longest grace that a record is believed: the command could have written it.
+const LONGEST_GRACE: Duration = Duration::from_hours(1);
 /// What the supervisors of a sandbox are called; their descendants are its members.
 const NAME: &str = "penfold";
 
@@ -187,10 +189,11 @@ impl<'a> Forced<'a> {
         // Where the supervisor has been patient already, a short look is enough to name what is left.
         let patience = if job.why == Why::Unverified { limits.farewell } else { limits.patience };
         let usual = Ladder { patience, ..Ladder::default() };
+        let made_with = made_with(job.known);
         let ladder = match how {
             How::Stop { signal, grace } if !asked => Ladder {
-                signal: signal.unwrap_or(usual.signal),
-                grace: grace.unwrap_or(USUAL_GRACE),
+                signal: signal.or(made_with.0).unwrap_or(usual.signal),
+                grace: grace.or(made_with.1).unwrap_or(USUAL_GRACE),
                 ..usual
             },
             _ => Ladder { grace: Duration::ZERO, ..usual },
@@ -416,6 +419,13 @@ impl<'a> Forced<'a> {
         }
         evidence
     }
+}
+
+/// How a sandbox is asked to end, and for how long, by its record.
+fn made_with(known: &Known) -> (Option<Signal>, Option<Duration>) {
+    let Some(intent) = &known.intent else { return (None, None) };
+    let grace = intent.grace_ms.map(|ms| Duration::from_millis(ms).min(LONGEST_GRACE));
+    (intent.signal.and_then(penfold_sys::signal::signal), grace)
 }
 
 /// Whether a survivor that has a name is still there.

@@ -53,6 +53,8 @@ impl Yard {
             leaf: None,
             scratch: None,
             made_at_ms: now_ms() - 60_000,
+            signal: None,
+            grace_ms: None,
             detached: Some(Detached { root: Some(self.root()), ..Detached::default() }),
         }
     }
