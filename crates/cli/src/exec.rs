@@ -87,11 +87,15 @@ fn ask(client: &Client, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<Ans
 
 /// Connects to the supervisor of a sandbox that can be asked for something.
 pub(crate) fn connect(global: &Global, word: &str) -> Result<Client, Failure> {
-    let known = ids::resolve(&ids::finder(global), word)
-        .map_err(|failure| failure.with_exit(exit_codes::NOT_STARTED))?;
+    let finder = ids::finder(global);
+    let not_started = |failure: Failure| failure.with_exit(exit_codes::NOT_STARTED);
+    let known = ids::resolve(&finder, word).map_err(not_started)?;
     let id = known.id.clone();
     let refused = |reason: &str| Failure::new(exit_codes::NOT_STARTED, format!("{id} {reason}"));
-    let Some(files) = &known.record else { return Err(refused("has no record any more")) };
+    let Some(files) = &known.record else {
+        let gone = || refused("has no record any more");
+        return Err(finder.blocked().map_or_else(gone, |error| not_started(ids::blocked(error))));
+    };
     // A report beside a lock that is held was written by somebody else.
     if files.has_ended() && !files.is_looked_after().unwrap_or(true) {
         return Err(refused("has ended").hint(format!("`penfold report {id}` says how")));

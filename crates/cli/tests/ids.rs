@@ -49,10 +49,13 @@ fn low_codes_of_verbs_that_pass_on_a_code_are_the_commands() {
         output(command.arg("--root").arg(yard.path(root)).args(words))
     };
     std::os::unix::fs::symlink(yard.path("root"), yard.path("link")).unwrap();
-    for verb in ["attach", "wait"] {
-        let done = line("link", &[verb, "twin"]);
-        assert_eq!(code(&done), 125, "{verb}: {}", said(&done));
-        assert!(said(&done).contains("is a symbolic link, which is not followed"), "{}", said(&done));
+    // What lives is found by what it left all the same.
+    let alive = Sandbox::start(&yard, &["--name", "alive", "--", "sleep", "4415"]);
+    for words in [["attach", "twin"], ["wait", "twin"], ["attach", "alive"], ["attach", &alive.id]] {
+        let done = line("link", &words);
+        assert_eq!(code(&done), 125, "{words:?}: {}", said(&done));
+        let why = "it is a symbolic link, which is not followed";
+        assert!(said(&done).contains(why), "{words:?}: {}", said(&done));
     }
 }
 
