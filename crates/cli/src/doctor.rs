@@ -93,6 +93,7 @@ pub(crate) fn describe(leak: &Leak) -> String {
         Thing::File { .. } => "its writer is gone",
         Thing::Socket { .. } => "its supervisor listens and has no record",
         Thing::Unreachable { .. } => "its supervisor lives and its control socket is gone",
+        _ if !leak.claimed => "no record here, and perhaps one below another state root",
         Thing::Processes | Thing::Cgroup { .. } | Thing::Directory { .. } => "no record",
     };
     let mut text = what;

@@ -118,6 +118,9 @@ fn refusal(leak: &Leak, survey: &Survey, args: &GcArgs) -> Option<String> {
     if leak.is_certain() {
         return None;
     }
+    if !leak.claimed && args.words.is_empty() {
+        return Some(format!("it may belong to another state root; `penfold gc {}` ends it", leak.id));
+    }
     if !survey.complete {
         return Some("not everything could be looked at, so it may be alive".to_owned());
     }

@@ -7,6 +7,7 @@ mod alive;
 mod collect;
 pub mod foreign;
 mod holders;
+mod homes;
 mod remains;
 mod search;
 
@@ -141,6 +142,9 @@ pub struct Leak {
     pub processes: Vec<Member>,
     /// For how long it has been there at least, in seconds.
     pub age_s: u64,
+    /// Whether it may be ended unasked. What is not may be what another state root keeps, and is ended only when it is named.
+    #[serde(skip)]
+    pub claimed: bool,
 }
 
 impl Leak {

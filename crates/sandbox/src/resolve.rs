@@ -337,7 +337,7 @@ impl Finder {
     }
 
     /// Below which state root a sandbox without a record here has its own.
-    fn home(&self, id: &str, leaf: Option<&Path>, label: &Label, marked: &[Pid]) -> Home {
+    pub(crate) fn home(&self, id: &str, leaf: Option<&Path>, label: &Label, marked: &[Pid]) -> Home {
         let members = || leaf.and_then(traces::members).map(|(_, pids)| pids).unwrap_or_default();
         let held = || members().iter().chain(marked).find_map(|&pid| traces::held_below(pid, id));
         let root = self.sockets().get(id).cloned().or_else(|| label.root.clone()).or_else(held);

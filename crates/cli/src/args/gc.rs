@@ -16,7 +16,8 @@ pub(crate) const VERB: Verb = Verb {
     about: "Remove what outlived its sandbox",
     description: "Ends and removes what `penfold doctor` names: sandboxes that have no supervisor any more, whatever \
         their age; processes, cgroups and directories without a record, and the records of detached sandboxes that \
-        have ended, with their log and exit code, once they are old enough. Acts only on what is ours and completely \
+        have ended, with their log and exit code, once they are old enough. What belongs to another state root is not touched; \
+        what lives and may belong to one goes only when its id is given. Acts only on what is ours and completely \
         seen; whatever could not be read counts as alive and stays. Asks first on a terminal, unless ids are given; \
         elsewhere it needs -f. With --foreign it ends the trees of the processes that are named, which penfold did \
         not start, and nothing else.",

@@ -166,6 +166,12 @@ impl Host {
         })
     }
 
+    /// Whether a process runs as this user; one that cannot be read does not.
+    pub(super) fn is_own(&mut self, pid: Pid) -> bool {
+        let user = rustix::process::geteuid().as_raw();
+        self.proc.status(pid).is_ok_and(|status| status.is_some_and(|status| status.uids[1] == user))
+    }
+
     /// Who these are, oldest first.
     pub(super) fn members(&mut self, pids: impl IntoIterator<Item = Pid>) -> Vec<Member> {
         let mut members: Vec<Member> = pids

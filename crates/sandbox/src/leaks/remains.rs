@@ -110,7 +110,7 @@ impl Searching {
 
 fn leak(id: &str, name: Option<String>, thing: Thing) -> Leak {
     let age_s = thing.path().map_or(0, age);
-    Leak { id: id.to_owned(), name, thing, processes: Vec::new(), age_s }
+    Leak { id: id.to_owned(), name, thing, processes: Vec::new(), age_s, claimed: true }
 }
 
 /// Whether nobody listens on a socket that is there. One that cannot be tried counts as heard.

@@ -10,6 +10,7 @@ use penfold_process::Pid;
 use rustix::event::Timespec;
 
 use super::alive::{self, Guard, Host};
+use super::homes::{Claim, Homes};
 use super::{Leak, Member, Survey, Thing, age, collect};
 use crate::abilities::sentence;
 use crate::id::Id;
@@ -25,7 +26,9 @@ pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Sur
     let host = Host::look()?;
     let survey = Survey { complete: true, ..Survey::default() };
     let marked = host.marked();
-    let mut search = Searching { survey, host, marked, living: HashSet::new(), orphaned: HashSet::new() };
+    let homes = Homes::new(state_root);
+    let mut search =
+        Searching { survey, host, marked, homes, living: HashSet::new(), orphaned: HashSet::new() };
     if !search.host.complete() {
         search.blind("some processes could not be looked at".to_owned());
     }
@@ -46,6 +49,7 @@ pub(super) struct Searching {
     host: Host,
     /// Who carries a marker, and which sandboxes it names.
     marked: HashMap<Pid, Vec<String>>,
+    homes: Homes,
     /// Sandboxes that somebody looks after.
     pub(super) living: HashSet<String>,
     /// Sandboxes with a record that nobody looks after: whatever they left goes with it.
@@ -116,7 +120,7 @@ impl Searching {
 
     fn orphan(&mut self, id: String, name: Option<String>, thing: Thing, processes: Vec<Member>) {
         let age_s = thing.path().map_or(0, age);
-        self.survey.leaks.push(Leak { id: id.clone(), name, thing, processes, age_s });
+        self.survey.leaks.push(Leak { id: id.clone(), name, thing, processes, age_s, claimed: true });
         self.orphaned.insert(id);
     }
 
@@ -128,7 +132,7 @@ impl Searching {
             let recorded = ids.iter().any(|id| self.living.contains(id));
             if recorded || ids.iter().any(|id| self.host.guard(pid, id) != Guard::Unguarded) {
                 self.living.extend(ids);
-            } else {
+            } else if self.host.is_own(pid) {
                 left.push((pid, ids));
             }
         }
@@ -142,10 +146,16 @@ impl Searching {
             }
         }
         for (id, pids) in lost {
+            let claim = self.homes.claim(&id, self.homes.leaf(&id).as_deref(), &pids);
+            if claim == Claim::Elsewhere {
+                continue;
+            }
             let processes = self.host.members(pids);
             if let Some(oldest) = processes.first() {
                 let age_s = alive::age(oldest.id);
-                self.survey.leaks.push(Leak { id, name: None, thing: Thing::Processes, processes, age_s });
+                let claimed = claim == Claim::Ours;
+                let thing = Thing::Processes;
+                self.survey.leaks.push(Leak { id, name: None, thing, processes, age_s, claimed });
             }
         }
     }
@@ -219,10 +229,17 @@ impl Searching {
                 return;
             }
         }
+        // Whoever runs in a leaf that another user made is that user's to end.
+        let others = owner != user.as_raw() && pids.iter().any(|&pid| !self.host.is_own(pid));
+        let claim = self.homes.claim(&id, Some(path), &[]);
+        if others || claim == Claim::Elsewhere {
+            return;
+        }
         let processes = self.host.members(pids);
         let age_s = age(path);
         let thing = Thing::Cgroup { path: path.to_owned() };
-        self.survey.leaks.push(Leak { id, name: None, thing, processes, age_s });
+        let claimed = claim == Claim::Ours;
+        self.survey.leaks.push(Leak { id, name: None, thing, processes, age_s, claimed });
     }
 
     fn directories(&mut self, base: &Path) {
@@ -236,9 +253,15 @@ impl Searching {
             if !ours || known || !collect::is_free(&path) || self.host.stands_in(&path) {
                 continue;
             }
-            let age_s = age(&path);
+            let carriers: Vec<Pid> =
+                self.marked.iter().filter(|(_, ids)| ids.contains(&id)).map(|(pid, _)| *pid).collect();
+            let claim = self.homes.claim(&id, self.homes.leaf(&id).as_deref(), &carriers);
+            if claim == Claim::Elsewhere {
+                continue;
+            }
+            let (age_s, claimed) = (age(&path), claim == Claim::Ours);
             let thing = Thing::Directory { path };
-            self.survey.leaks.push(Leak { id, name: None, thing, processes: Vec::new(), age_s });
+            self.survey.leaks.push(Leak { id, name: None, thing, processes: Vec::new(), age_s, claimed });
         }
     }
 

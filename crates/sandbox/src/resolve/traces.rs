@@ -17,7 +17,7 @@ use crate::record::Intent;
 /// How many cgroups are looked at.
 const MOST_CGROUPS: usize = 100_000;
 /// The attribute of a leaf in which a detached sandbox says who it is.
-const LABEL: &str = "user.penfold";
+pub(crate) const LABEL: &str = "user.penfold";
 /// Deeper than any tree that a host holds.
 const MOST_ANCESTORS: usize = 10_000;
 
