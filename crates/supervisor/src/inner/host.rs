@@ -318,12 +318,12 @@ impl Inner {
             }
             Request::Forward(number) => (None, Some(self.forward(number))),
             Request::OwnerGone => (self.owner_gone(), None),
-            Request::Extend(ms) => {
-                if let Some(desk) = &mut self.held.desk {
-                    desk.extend(ms);
             Request::Extend(_) if self.cause.is_some() => {
                 (None, Some(Answer::Refused("the sandbox is being ended".to_owned())))
             }
+            Request::Extend(ms) => {
+                if let Some(desk) = &mut self.held.desk {
+                    desk.extend(ms);
                 }
                 self.say(Word::Running);
                 (None, Some(Answer::Done))
