@@ -275,8 +275,8 @@ fn only_a_running_detached_sandbox_takes_commands() {
     let refused = |words: &[&str], code: i32, part: &str| {
         Talk::start(&mut actor.verb(["exec"].iter().chain(words))).end().refused(code, part);
     };
-    refused(&["none", "touch", "ran"], 3, "none");
-    refused(&["", "touch", "ran"], 3, "");
+    refused(&["none", "touch", "ran"], 125, "none");
+    refused(&["", "touch", "ran"], 125, "");
     let front = Talk::start(&mut pen.run(["--name", "front", "--", "sleep", "4001"]));
     assert!(eventually(DEADLINE, || pen.is_running("sleep 4001")));
     refused(&["front", "touch", "ran"], 125, "cannot be asked");
