@@ -6,7 +6,7 @@ mod support_d;
 use std::time::{Duration, Instant};
 
 use support_control::{Fold, read};
-use support_d::{json, output};
+use support_d::{code, json, output};
 
 #[test]
 fn members_get_the_polite_signal_and_the_grace() {
@@ -85,6 +85,25 @@ fn grace_of_a_forged_record_holds_up_no_stop_that_brings_its_own() {
     std::fs::write(&path, intent.to_string()).unwrap();
     sandbox.kill_supervisors();
     fold.expect(&["stop", "-t", "200ms", &sandbox.id], 0, &[&sandbox.id]);
+    sandbox.assert_gone();
+}
+
+#[test]
+fn who_wants_to_wait_less_is_heard_and_who_wants_more_is_not() {
+    let fold = Fold::new();
+    let script = "trap 'echo asked >> $UP' TERM; echo lead >> $UP; while :; do sleep 1000 & wait; done";
+    let sandbox = fold.start(&[], script);
+    fold.yard.await_up(&["lead"]);
+    let begun = Instant::now();
+    let patient = fold.begin(&["stop", "-t", "60s", &sandbox.id]);
+    fold.yard.await_up(&["asked"]);
+    let hasty = fold.begin(&["stop", "-t", "1s", &sandbox.id]);
+    fold.expect(&["stop", "-t", "50s", &sandbox.id], 0, &[&sandbox.id]);
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(8), "{took:?}");
+    for stopper in [patient, hasty] {
+        assert_eq!(code(&stopper.wait_with_output().unwrap()), 0);
+    }
     sandbox.assert_gone();
 }
 

@@ -181,6 +181,9 @@ impl Drive<'_> {
                 self.lead_no_more();
                 look_now = true;
             }
+            if event == Event::StopRequested {
+                self.hurry();
+            }
             let (next, action) = step(self.phase, event);
             self.phase = next;
             match action {
@@ -300,6 +303,14 @@ impl Drive<'_> {
             self.due.look_soon();
         } else {
             self.due.look_later(LOOK_LAST * 4);
+        }
+    }
+
+    /// Who asks again may want to wait less; nobody gets to wait longer.
+    fn hurry(&mut self) {
+        if let Some(at) = self.due.grace {
+            let wanted = Instant::now().checked_add(self.host.ladder().grace);
+            self.due.grace = Some(wanted.map_or(at, |wanted| wanted.min(at)));
         }
     }
 
