@@ -25,6 +25,7 @@ use rustix::process::Signal;
 
 pub use client::{ANSWER, Client, ClientError};
 pub use forget::{ForgetError, forget, put_away};
+pub(crate) use holders::passing;
 pub use talk::end;
 pub use wait::{End, wait};
 

@@ -106,7 +106,7 @@ pub fn view(finder: &Finder, known: &Known) -> Option<View> {
         known.intent.as_ref().is_some_and(|intent| intent.leaf.is_some()) && files.has_ended()
     });
     let judged = if looked_after && !over {
-        judge::looked_after(known, state.as_ref(), &mut damage)
+        judge::looked_after(finder, known, state.as_ref(), &mut damage)
     } else {
         judge::abandoned(finder, known, &mut damage)?
     };

@@ -193,7 +193,7 @@ pub(crate) fn begin(
     let wanted = Wanted { spec, stdio: [input, output, error], socket, leaf: leaf.clone(), init };
     let refused = match fork() {
         Ok(Forked::Child) => {
-            if !gate.is_opened() {
+            if !gate.await_open() {
                 penfold_sys::fork::exit_now(1);
             }
             look_after(held, wanted)
@@ -247,7 +247,7 @@ impl Gate {
     }
 
     /// Waits in the child. False when the parent has given up, or was killed.
-    fn is_opened(self) -> bool {
+    fn await_open(self) -> bool {
         drop(self.open);
         rustix::io::retry_on_intr(|| rustix::io::read(&self.wait, &mut [0; 1])) == Ok(1)
     }

@@ -64,6 +64,8 @@ pub struct Front {
     signals: SignalFd,
     terminal: bool,
     asked: bool,
+    /// Our child that ends what others have left, where children of ours may become members.
+    sweeper: Option<Pid>,
 }
 
 /// The child of this process that stands for the sandbox.
@@ -196,7 +198,7 @@ impl Front {
             rustix::fs::Mode::empty(),
         )
         .is_ok();
-        Ok(Front { keeper, channel, seen, signals, terminal, asked: false })
+        Ok(Front { keeper, channel, seen, signals, terminal, asked: false, sweeper: None })
     }
 
     /// The sandbox's id, as shown.
@@ -237,7 +239,7 @@ impl Front {
     }
 
     fn follow(mut self, mut slow: impl FnMut(Ending), until_running: bool) -> Result<Followed, FrontError> {
-        self.look_for_orphans();
+        self.sweeper = self.look_for_orphans();
         // What is due when nothing happens meanwhile.
         let mut due = Some(Due::Settle);
         let mut outer_dead = false;
@@ -300,6 +302,7 @@ impl Front {
         if let Keeper::Inner { held, .. } = &mut self.keeper
             && let Some(held) = held.take()
         {
+            self.dismiss_sweeper();
             return Ok(take_over(*held, false, |_| ()));
         }
         self.recover()
@@ -307,8 +310,9 @@ impl Front {
 
     /// Ends, beside this sandbox, what was left by others that nobody looks after.
     ///
-    /// In a process of its own: it may take a while, and who waits for this sandbox must not wait for that.
-    fn look_for_orphans(&self) {
+    /// In a process of its own: it may take a while, and who waits for this sandbox must not wait for that. Gives that
+    /// process where nobody else reaps it.
+    fn look_for_orphans(&self) -> Option<Pid> {
         let opened;
         let registry = match &self.keeper {
             Keeper::Inner { held: Some(held), .. } => held.registry.as_ref(),
@@ -318,17 +322,36 @@ impl Front {
             }
             Keeper::Inner { held: None, .. } | Keeper::Remote | Keeper::Refused(_) => None,
         };
-        let Some(registry) = registry else { return };
-        if recovery::has_orphans(registry, &self.id()).unwrap_or(false)
-            && let Ok(Forked::Child) = fork()
-        {
-            let _ = rustix::process::setsid();
-            let _ = penfold_sys::descriptors::drop_inherited();
-            // Above all not the lock of this sandbox: it would count as looked after for as long as this takes.
-            if penfold_sys::descriptors::keep_only(&[registry.as_fd()]).is_ok() {
-                let _ = recovery::sweep(registry, ORPHANS_PATIENCE);
+        let registry = registry?;
+        if !recovery::has_orphans(registry, &self.id()).unwrap_or(false) {
+            return None;
+        }
+        match fork().ok()? {
+            Forked::Parent(pid) => matches!(self.keeper, Keeper::Inner { .. }).then_some(pid),
+            Forked::Child => {
+                let _ = rustix::process::setsid();
+                let _ = penfold_sys::descriptors::drop_inherited();
+                // Above all not the lock of this sandbox: it would count as looked after for as long as this takes.
+                if penfold_sys::descriptors::keep_only(&[registry.as_fd()]).is_ok() {
+                    let _ = recovery::sweep(registry, ORPHANS_PATIENCE);
+                }
+                penfold_sys::fork::exit_now(0)
             }
-            penfold_sys::fork::exit_now(0);
+        }
+    }
+
+    /// Ends who ends what others have left: to who takes over, all children of this process are members. The rest of it
+    /// is for the next command.
+    fn dismiss_sweeper(&mut self) {
+        // Not reaped so far, so that the number is its own.
+        if let Some(pid) = self.sweeper.take()
+            && let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
+        {
+            let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
+            let timeout = Timespec::try_from(FAREWELL).ok();
+            let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
+            let _ = rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref()));
+            let _ = child::reap(pid);
         }
     }
 

@@ -88,6 +88,17 @@ impl Locks {
     }
 }
 
+/// Those who hold the lock of a record and look after nothing, as far as they are seen from here; none where one of the
+/// holders looks after something.
+///
+/// # Errors
+/// When /proc cannot be read.
+pub(crate) fn passing(record: &Files) -> io::Result<Vec<Pid>> {
+    let locks = Locks::of(record.name(), Some(record), None);
+    let holders = locks.holders(&mut ProcFs::open()?)?;
+    Ok(holders.processes.iter().filter(|_| holders.passing).map(|holder| holder.id().pid).collect())
+}
+
 /// Who holds the locks of a sandbox.
 #[derive(Debug)]
 pub(super) struct Holders<'a> {

@@ -1,10 +1,11 @@
 //! In which state a sandbox is: from what holds for certain, then from what is written.
 
-use penfold_process::{Pid, ProcFs};
+use penfold_process::{Pid, ProcFs, ProcessId};
 use penfold_teardown::{Cause, Level};
 use rustix::event::Timespec;
 
 use super::{View, view};
+use crate::control;
 use crate::files::Files;
 use crate::outcome::Status;
 use crate::record::{INTENT, SCHEMA};
@@ -41,7 +42,16 @@ impl Judged {
 }
 
 /// The state of a sandbox whose lock is held.
-pub(super) fn looked_after(known: &Known, state: Option<&State>, damage: &mut Vec<String>) -> Judged {
+pub(super) fn looked_after(
+    finder: &Finder,
+    known: &Known,
+    state: Option<&State>,
+    damage: &mut Vec<String>,
+) -> Judged {
+    if let Some(evidence) = state.and_then(|state| put_away(finder, known, state)) {
+        let exited = known.record.as_ref().and_then(|files| files.exited().ok().flatten());
+        return Judged { evidence, ..Judged::of(Word::Orphaned).ended(exited) };
+    }
     let word = match state.map(|state| state.word) {
         Some(word @ (Word::Created | Word::Running)) => return Judged::of(word),
         Some(word @ (Word::Stopping | Word::Unkillable)) => word,
@@ -53,6 +63,23 @@ pub(super) fn looked_after(known: &Known, state: Option<&State>, damage: &mut Ve
     };
     let exited = known.record.as_ref().and_then(|files| files.exited().ok().flatten());
     Judged::of(word).ended(exited)
+}
+
+/// What tells that the lock is held by who ends what dead supervisors have left, and that what they wrote is not true any
+/// more. Where a supervisor has another number, or none, as seen from here, its word stands.
+fn put_away(finder: &Finder, known: &Known, state: &State) -> Option<Vec<String>> {
+    let mut proc = ProcFs::open().ok()?;
+    let mut lives = |id: &ProcessId| match proc.stat(id.pid) {
+        Ok(stat) => stat.is_some_and(|stat| stat.id() == *id && !stat.is_dead()),
+        Err(_) => true,
+    };
+    if state.supervisors.is_empty() || state.supervisors.iter().any(&mut lives) {
+        return None;
+    }
+    let passing = control::passing(known.record.as_ref()?).ok().filter(|pids| !pids.is_empty())?;
+    let mut evidence = vec![format!("its supervisors are dead, and {} is putting it away", named(&passing))];
+    evidence.extend(fingerprints(finder, known));
+    Some(evidence)
 }
 
 /// The state of a sandbox that is looked after by somebody who has not said anything.
