@@ -6,7 +6,12 @@ mod support_d;
 use std::time::{Duration, Instant};
 
 use support_control::{Fold, read};
-use support_d::{code, json, output};
+use support_d::{code, json, output, until};
+
+/// A child of a shell that has a trap loses the signal until it has become its program.
+fn await_sleep(fold: &Fold) {
+    until("it sleeps", || !fold.yard.find("sleep 1000").is_empty());
+}
 
 #[test]
 fn members_get_the_polite_signal_and_the_grace() {
@@ -14,6 +19,7 @@ fn members_get_the_polite_signal_and_the_grace() {
     let script = "trap 'exit 9' TERM; echo lead >> $UP; while :; do sleep 1000 & wait; done";
     let sandbox = fold.start(&[], script);
     fold.yard.await_up(&["lead"]);
+    await_sleep(&fold);
     fold.expect(&["stop", &sandbox.id], 0, &[&sandbox.id]);
     sandbox.assert_gone();
     let exited = read(&sandbox.record.join("exit.json"));
@@ -28,6 +34,7 @@ fn signal_is_the_one_asked_for() {
         "trap '' TERM; trap 'exit 10' USR1; echo lead >> $UP; while :; do sleep 1000 & wait; done",
     );
     fold.yard.await_up(&["lead"]);
+    await_sleep(&fold);
     fold.expect(&["stop", "-s", "USR1", &sandbox.id], 0, &[&sandbox.id]);
     fold.expect(&["wait", &sandbox.id], 10, &["10"]);
 }
