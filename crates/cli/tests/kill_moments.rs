@@ -4,14 +4,14 @@ mod support_control;
 mod support_d;
 
 use std::os::fd::OwnedFd;
-use std::process::Child;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
 use support_control::{Fold, hello};
-use support_d::{code, has_ended, said, until};
+use support_d::{Started, code, has_ended, said, until};
 
 /// Waits until a command of ours has reached a supervisor.
 fn asks(command: &Child) {
@@ -76,6 +76,31 @@ fn supervisor_that_lost_the_other_is_given_the_time_that_it_wants() {
         assert_eq!(code(&done), 0, "{}", said(&done));
         fold.expect(&["wait", &sandbox.id], 9, &["9"]);
     }
+}
+
+/// Supervisors take each other's place, but not for ever.
+#[test]
+fn liar_that_begins_and_hangs_up_again_and_again_holds_nobody_up() {
+    let fold = Fold::new();
+    let sandbox = fold.start_tree(&[]);
+    let path = sandbox.record.join("control.sock");
+    std::fs::remove_file(&path).unwrap();
+    let lie = "import json,socket,sys
+s=socket.socket(socket.AF_UNIX,socket.SOCK_SEQPACKET)
+s.bind(sys.argv[1])
+s.listen(9)
+while 1:
+  c,_=s.accept()
+  c.send(json.dumps({'hello':{'protocol':1,'id':sys.argv[2]}}).encode())
+  if c.recv(9999): c.send(b'{\"ending\":\"killing\"}')
+  c.close()";
+    let _liar = Started::of(Command::new("python3").args(["-c", lie]).arg(&path).arg(&sandbox.id));
+    until("it listens", || path.exists());
+    let mut killer = fold.begin(&["kill", &sandbox.id]);
+    until("it is done", || killer.try_wait().unwrap().is_some());
+    let done = killer.wait_with_output().unwrap();
+    assert_eq!(code(&done), 0, "{}", said(&done));
+    sandbox.assert_gone();
 }
 
 /// Who listens, as the kernel tells clients.

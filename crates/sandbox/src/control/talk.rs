@@ -27,6 +27,8 @@ const SPARE: u64 = 128;
 const LOOK_FIRST: Duration = Duration::from_micros(500);
 const LOOK_LAST: Duration = Duration::from_millis(20);
 const LOOK_MEANWHILE: Duration = Duration::from_millis(100);
+/// How often one may begin to end its sandbox and hang up, for another to take its place.
+const PLACES: u32 = 3;
 /// A supervisor that wants more time than this for a stop must be seen to be one.
 const BELIEVED: Duration = Duration::from_mins(1);
 
@@ -97,6 +99,8 @@ struct Talk<'a> {
     interval: Duration,
     /// Whether something was to be heard.
     ready: bool,
+    /// How often somebody has hung up that had begun.
+    lost: u32,
     /// Who is left, by its word.
     told: Vec<Survivor>,
 }
@@ -126,6 +130,7 @@ impl<'a> Talk<'a> {
             look: now,
             interval,
             ready: false,
+            lost: 0,
             told: Vec::new(),
         }
     }
@@ -264,6 +269,10 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
                 talk.client = None;
                 (talk.interval, talk.look) = (LOOK_FIRST, Instant::now());
                 if matches!(talk.stage, Stage::Ending(_)) {
+                    talk.lost += 1;
+                    if talk.lost > PLACES {
+                        return Step::Force(Why::Liar);
+                    }
                     talk.stage = Stage::Asking(Instant::now() + self.limits.answer);
                 }
                 Step::Stay
