@@ -135,6 +135,27 @@ fn crowd_of_silent_clients_keeps_nobody_out() {
 }
 
 #[test]
+fn more_watchers_than_there_is_room_for_leave_the_supervisor_at_rest() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let id = pen.script("ulimit -n 64; $PF -d -- sleep 4208").with_code(0).out().trim().to_owned();
+    let sandbox = Sandbox { actor: &actor, id };
+    let watchers: Vec<Talk> = (0..45).map(|_| Talk::start(&mut actor.verb(["wait", &sandbox.id]))).collect();
+    let connected = || std::fs::read_dir(format!("/proc/{}/fd", sandbox.supervisors()[1])).unwrap().count();
+    assert!(eventually(ANSWER, || connected() > 30), "{} descriptors", connected());
+    rests(&sandbox, "45 watchers");
+    for _ in 0..5 {
+        sandbox.exec(&["sh", "-c", "exit 6"]).with_code(6);
+    }
+    sandbox.ask(&["kill", "ID"]).with_code(0);
+    for watcher in watchers {
+        watcher.end().with_code(137);
+    }
+    sandbox.end();
+    pen.assert_nothing_left();
+}
+
+#[test]
 fn command_that_there_is_no_descriptor_for_is_refused_and_does_not_run() {
     let pen = Pen::new();
     let actor = Actor::own(&pen);

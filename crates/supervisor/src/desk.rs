@@ -377,10 +377,12 @@ impl Desk {
         }
     }
 
-    /// Makes room for a client that may have something to say: who only watches comes again. False if there is none.
+    /// Makes room for a client that may have something to say: who only watches comes again. The oldest goes, for the
+    /// newest may be about to speak. False if there is none.
     fn turn_out(&mut self) -> bool {
-        let silent = self.clients.iter().position(|client| !client.spoke);
-        silent.map(|index| self.clients.remove(index)).is_some()
+        let silent = self.clients.iter().enumerate().filter(|(_, client)| !client.spoke);
+        let oldest = silent.min_by_key(|(_, client)| client.number).map(|(index, _)| index);
+        oldest.map(|index| self.clients.swap_remove(index)).is_some()
     }
 
     /// Answers one client. One that does not listen misses it.

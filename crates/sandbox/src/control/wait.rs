@@ -86,6 +86,8 @@ struct Watch<'a> {
     /// What its supervisor has told of the end, which counts only where the record goes with the sandbox.
     told: Option<Box<Report>>,
     look: Instant,
+    /// Before that it is not connected again: a supervisor turns watchers out when it has no room for all of them.
+    dial: Instant,
     ready: bool,
     /// Somebody was seen to look after it.
     attended: bool,
@@ -102,6 +104,7 @@ impl<'a> Watch<'a> {
             member: None,
             told: None,
             look: Instant::now(),
+            dial: Instant::now(),
             ready: false,
             attended: false,
             unattended: false,
@@ -137,7 +140,7 @@ impl<'a> Watch<'a> {
             self.end = Some(End::Unverified);
             return;
         }
-        if self.client.is_none() {
+        if self.client.is_none() && self.dial <= now {
             self.client = Client::dial(files).ok().flatten();
         }
         let pause = if self.client.is_some() { LOOK_CONNECTED } else { LOOK };
@@ -168,7 +171,8 @@ impl<'a> Watch<'a> {
             Some(Ok(Received::Message(_) | Received::Nothing)) | None => {}
             Some(Ok(Received::End) | Err(_)) => {
                 self.client = None;
-                self.look = Instant::now() + LOOK_SOON;
+                let now = Instant::now();
+                (self.look, self.dial) = (now + LOOK_SOON, now + LOOK_CONNECTED);
             }
         }
     }
