@@ -5,7 +5,6 @@ mod support_d;
 
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command};
-use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -69,7 +68,8 @@ fn supervisor_that_lost_the_other_is_given_the_time_that_it_wants() {
         let said_so_far = || std::fs::read_to_string(&said_file).unwrap_or_default();
         until("it is asked to end", || !said_so_far().is_empty());
         // Longer than an answer may take.
-        std::thread::sleep(Duration::from_millis(1200));
+        let moment = Timespec { tv_sec: 1, tv_nsec: 200_000_000 };
+        poll(&mut [], Some(&moment)).unwrap();
         assert_eq!(said_so_far(), "asked\n", "it was asked by another, too");
         std::fs::write(&go, "").unwrap();
         let done = stopper.wait_with_output().unwrap();
@@ -95,7 +95,7 @@ while 1:
   if c.recv(9999): c.send(b'{\"ending\":\"killing\"}')
   c.close()";
     let _liar = Started::of(Command::new("python3").args(["-c", lie]).arg(&path).arg(&sandbox.id));
-    until("it listens", || path.exists());
+    until("it listens", || path.try_exists().unwrap());
     let mut killer = fold.begin(&["kill", &sandbox.id]);
     until("it is done", || killer.try_wait().unwrap().is_some());
     let done = killer.wait_with_output().unwrap();
