@@ -1,4 +1,4 @@
-//! A sandbox that somebody else ends, whose supervisors were killed: it is shown as it is, and who ends it is nobody's member.
+//! What will not die, and who ends it: a sweeper is nobody's member and does not make an orphan run; a supervisor rests.
 
 mod support_control;
 mod support_d;
@@ -6,7 +6,7 @@ mod support_d;
 use std::process::Stdio;
 
 use penfold_testkit::{FrozenFs, FrozenFsError};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use support_control::{Fold, read};
 use support_d::{Started, children, signal, skip, state, until};
 
@@ -47,4 +47,39 @@ fn orphan_that_will_not_die_is_shown_as_one_and_who_ends_it_is_no_member() {
     assert!(!ended.is_empty() && ended.iter().all(|ended| ended["name"] == "sleep"), "{ended:?}");
     drop(frozen);
     until("the orphan's member is gone", || state(orphan.leader).is_none());
+}
+
+/// The processor time that a process has used, in clock ticks.
+fn ticks(pid: Pid) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).unwrap();
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn lease_that_passes_while_a_stray_will_not_die_leaves_the_supervisor_at_rest() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can freeze a file system");
+    }
+    let frozen = match FrozenFs::new() {
+        Ok(frozen) => frozen,
+        Err(FrozenFsError::Refused(why)) => return skip(&why),
+        Err(error) => panic!("{error}"),
+    };
+    let fold = Fold::new();
+    let file = frozen.path().join("file");
+    let script = format!("echo text > {} & sleep 0.5", file.display());
+    let sandbox = fold.start(&["--ttl", "1s"], &script);
+    let (inner, _) = &sandbox.supervisors[1];
+    until("the leader has ended", || sandbox.record.join("exit.json").exists());
+    let expires = read(&sandbox.record.join("state.json"))["expires_at_ms"].as_u64().unwrap();
+    let now = || std::time::UNIX_EPOCH.elapsed().unwrap().as_millis();
+    until("the lease is over", || now() > u128::from(expires));
+    let (before, begun) = (ticks(*inner), now());
+    until("half a second is over", || now() > begun + 500);
+    let used = ticks(*inner) - before;
+    assert!(used < 10, "{used} ticks of 50");
+    assert!(sandbox.leaf.as_ref().unwrap().exists(), "the stray has died");
+    drop(frozen);
+    until("it is over", || fold.status(&sandbox.id) == "exited");
 }
