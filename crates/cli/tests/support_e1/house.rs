@@ -6,10 +6,12 @@ use penfold_testkit::Tree;
 use penfold_testkit::proc::{self, Handle};
 use rustix::process::Signal;
 
-use super::{Level, PROMPT, Shape, until};
+use super::{Level, Shape, until};
 
 /// How long a process may take to follow a stop.
 const STOPPED: Duration = Duration::from_millis(100);
+/// In a storm of forks it takes the kernel a while until one that was sent SIGKILL gets its turn to die.
+const DEAD: Duration = Duration::from_secs(10);
 
 /// One of our processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +91,6 @@ fn at_once(processes: &[&Handle]) -> Result<(), String> {
     for process in processes.iter().rev() {
         process.signal(Signal::KILL).map_err(tell)?;
     }
-    let ended = processes.iter().all(|process| process.wait(Some(PROMPT)));
+    let ended = processes.iter().all(|process| process.wait(Some(DEAD)));
     if ended { Ok(()) } else { Err("a killed process of penfold has not ended".to_owned()) }
 }
