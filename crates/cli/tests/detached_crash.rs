@@ -121,6 +121,9 @@ fn crash_of_run(nest: &Nest, name: &str, level: Level) -> Result<bool, String> {
         // Whoever of them dies at the place does so without a report, or the other writes why.
         until(ANSWER, || both.iter().all(Handle::has_ended));
         crashed |= !sandbox.has_ended() || sandbox.cause().as_deref() == Some("supervisor");
+        // Who died right after the kill has left nobody for the other to end.
+        let ended = sandbox.file("report.json").map(|report| report["ended"].clone());
+        crashed |= !takeover && ended.is_some_and(|ended| ended.as_array().is_some_and(Vec::is_empty));
         // An end that is told must be one.
         if sandbox.has_ended() {
             let living = nest.await_nobody(PROMPT);
