@@ -383,6 +383,7 @@ fn typed_text_that_nobody_reads_waits() {
 }
 
 #[test]
+#[ignore = "script(1) loses some of a large paste on a busy machine, without penfold as well"]
 fn large_paste_into_a_program_that_echoes_goes_through() {
     let pen = Pen::new();
     let actor = Actor::own(&pen);
