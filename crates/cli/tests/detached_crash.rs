@@ -64,6 +64,15 @@ fn begin(
     if let Some(name) = crash {
         command.env("PENFOLD_CRASH_AT", name);
     }
+    let (status, sandbox) = printed(ground, command)?;
+    match (status.code(), &sandbox) {
+        (Some(0), None) => Err("no id was printed".to_owned()),
+        _ => Ok((status, sandbox)),
+    }
+}
+
+/// The exit status of a command that may die, and the sandbox whose id it has printed.
+fn printed(ground: &Ground, mut command: Command) -> Result<(ExitStatus, Option<Sandbox>), String> {
     let file = ground.path("id");
     let out = std::fs::File::create(&file).map_err(|error| error.to_string())?;
     let spawned = command.stdin(Stdio::null()).stdout(out).stderr(Stdio::null()).spawn();
@@ -79,11 +88,7 @@ fn begin(
         return Err("the front hangs".to_owned());
     };
     let printed = std::fs::read_to_string(file).unwrap_or_default();
-    let sandbox = Sandbox::printed(&ground.root(), &printed).ok();
-    match (status.code(), &sandbox) {
-        (Some(0), None) => Err("no id was printed".to_owned()),
-        _ => Ok((status, sandbox)),
-    }
+    Ok((status, Sandbox::printed(&ground.root(), &printed).ok()))
 }
 
 /// The next command, then the end of all that is listed; nothing may be left.
@@ -243,21 +248,7 @@ fn adopt(ground: &Ground, strays: &Strays, name: &str) -> Result<(ExitStatus, Op
         None => ground.command([""; 0]),
     };
     command.args(["adopt", &strays.root.id().to_string()]).env("PENFOLD_CRASH_AT", name);
-    let file = ground.path("id");
-    let out = std::fs::File::create(&file).map_err(|error| error.to_string())?;
-    command.stdin(Stdio::null()).stdout(out).stderr(Stdio::null());
-    let mut front = command.spawn().map_err(|error| error.to_string())?;
-    let mut status = None;
-    until(ANSWER, || {
-        status = front.try_wait().ok().flatten();
-        status.is_some()
-    });
-    let Some(status) = status else {
-        let _ = front.kill();
-        let _ = front.wait();
-        return Err("the front hangs".to_owned());
-    };
-    let sandbox = Sandbox::printed(&ground.root(), &std::fs::read_to_string(file).unwrap_or_default()).ok();
+    let (status, sandbox) = printed(ground, command)?;
     if status.success() == sandbox.is_some() {
         Ok((status, sandbox))
     } else {

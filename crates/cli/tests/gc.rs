@@ -4,11 +4,10 @@ mod support_d;
 
 use std::path::Path;
 
-use rustix::process::{Pid, Signal};
+use rustix::process::Pid;
 use serde_json::Value;
 use support_d::{
-    Directory, Started, Yard, children, code, fresh_id, handle, has_ended, jailed, json, output, said, skip,
-    state, until,
+    Directory, Started, Yard, children, code, fresh_id, jailed, json, output, said, skip, until,
 };
 
 /// Runs a sandbox and kills all of penfold's processes at the same time; gives the id.
@@ -29,16 +28,7 @@ fn lose_supervisors(yard: &Yard, root: &Path, contain: &str, seconds: &str) -> S
     let outer = children(front.pid())[0];
     let inner = children(outer)[0];
     let ours: Vec<Pid> = vec![front.pid(), outer, inner];
-    let handles: Vec<_> = ours.iter().map(|&pid| handle(pid)).collect();
-    for &pid in &ours {
-        support_d::signal(pid, Signal::STOP);
-    }
-    until("all are stopped", || ours.iter().all(|&pid| state(pid) == Some('T')));
-    // The youngest first: the death of a parent wakes its child.
-    for pidfd in handles.iter().rev() {
-        rustix::process::pidfd_send_signal(pidfd, Signal::KILL).unwrap();
-    }
-    until("all are dead", || handles.iter().all(has_ended));
+    support_d::kill_at_once(&ours);
     id
 }
 

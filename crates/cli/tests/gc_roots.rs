@@ -8,9 +8,7 @@ use std::process::Stdio;
 
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
-use support_d::{
-    Directory, Started, Yard, code, fresh_id, handle, has_ended, jailed, json, output, said, state, until,
-};
+use support_d::{Directory, Started, Yard, code, fresh_id, handle, jailed, json, output, said, until};
 
 /// Starts a detached sandbox below another root that is to outlive its supervisors, and kills both at once; gives the id.
 fn keep(yard: &Yard, root: &Path, contain: &str, seconds: &str) -> String {
@@ -28,15 +26,7 @@ fn keep(yard: &Yard, root: &Path, contain: &str, seconds: &str) -> String {
         .map(|one| Pid::from_raw(i32::try_from(one["pid"].as_i64().unwrap()).unwrap()).unwrap())
         .collect();
     assert_eq!(ours.len(), 2);
-    let handles: Vec<_> = ours.iter().map(|&pid| handle(pid)).collect();
-    for &pid in &ours {
-        support_d::signal(pid, Signal::STOP);
-    }
-    until("all are stopped", || ours.iter().all(|&pid| state(pid) == Some('T')));
-    for pidfd in handles.iter().rev() {
-        rustix::process::pidfd_send_signal(pidfd, Signal::KILL).unwrap();
-    }
-    until("all are dead", || handles.iter().all(has_ended));
+    support_d::kill_at_once(&ours);
     assert_eq!(alive(yard, seconds), 2);
     id
 }

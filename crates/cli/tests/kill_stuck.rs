@@ -5,23 +5,15 @@ mod support_d;
 
 use std::time::{Duration, Instant};
 
-use penfold_testkit::{FrozenFs, FrozenFsError};
 use support_control::Fold;
-use support_d::{said, skip, until};
+use support_d::{frozen, said, until};
 
 /// The patience of the supervisor, and what it takes to look again.
 const BOUND: Duration = Duration::from_secs(20);
 
 #[test]
 fn member_in_state_d_is_named_and_gone_once_it_is_let_go() {
-    if !rustix::process::geteuid().is_root() {
-        return skip("only root can freeze a file system");
-    }
-    let frozen = match FrozenFs::new() {
-        Ok(frozen) => frozen,
-        Err(FrozenFsError::Refused(why)) => return skip(&why),
-        Err(error) => panic!("{error}"),
-    };
+    let Some(frozen) = frozen() else { return };
     let fold = Fold::new();
     let file = frozen.path().join("file");
     let script = format!("echo lead >> $UP; echo text > {}; sleep 1000", file.display());

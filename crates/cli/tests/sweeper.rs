@@ -5,21 +5,13 @@ mod support_d;
 
 use std::process::Stdio;
 
-use penfold_testkit::{FrozenFs, FrozenFsError};
 use rustix::process::{Pid, Signal};
 use support_control::{Fold, read};
-use support_d::{Started, children, signal, skip, state, until};
+use support_d::{Started, children, frozen, signal, state, until};
 
 #[test]
 fn orphan_that_will_not_die_is_shown_as_one_and_who_ends_it_is_no_member() {
-    if !rustix::process::geteuid().is_root() {
-        return skip("only root can freeze a file system");
-    }
-    let frozen = match FrozenFs::new() {
-        Ok(frozen) => frozen,
-        Err(FrozenFsError::Refused(why)) => return skip(&why),
-        Err(error) => panic!("{error}"),
-    };
+    let Some(frozen) = frozen() else { return };
     let fold = Fold::new();
     let file = frozen.path().join("file");
     let orphan = fold.start(&[], &format!("echo lead >> $UP; echo text > {}; sleep 1000", file.display()));
@@ -58,14 +50,7 @@ fn ticks(pid: Pid) -> u64 {
 
 #[test]
 fn lease_that_passes_while_a_stray_will_not_die_leaves_the_supervisor_at_rest() {
-    if !rustix::process::geteuid().is_root() {
-        return skip("only root can freeze a file system");
-    }
-    let frozen = match FrozenFs::new() {
-        Ok(frozen) => frozen,
-        Err(FrozenFsError::Refused(why)) => return skip(&why),
-        Err(error) => panic!("{error}"),
-    };
+    let Some(frozen) = frozen() else { return };
     let fold = Fold::new();
     let file = frozen.path().join("file");
     let script = format!("echo text > {} & sleep 0.5", file.display());

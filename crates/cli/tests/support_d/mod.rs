@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use penfold_testkit::{FrozenFs, FrozenFsError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -202,6 +203,36 @@ pub fn signal(pid: Pid, signal: Signal) {
 }
 
 /// Runs a command to its end.
+/// Kills all of these, of which the first is the oldest, in one instant: none of them can act on the death of another.
+pub fn kill_at_once(pids: &[Pid]) {
+    let handles: Vec<_> = pids.iter().map(|&pid| handle(pid)).collect();
+    for &pid in pids {
+        signal(pid, Signal::STOP);
+    }
+    until("all are stopped", || pids.iter().all(|&pid| state(pid) == Some('T')));
+    // The youngest first: the death of a parent wakes its child.
+    for pidfd in handles.iter().rev() {
+        pidfd_send_signal(pidfd, Signal::KILL).unwrap();
+    }
+    until("all are dead", || handles.iter().all(has_ended));
+}
+
+/// A file system that can be frozen; none, and the reason said, where there can be none.
+pub fn frozen() -> Option<FrozenFs> {
+    if !rustix::process::geteuid().is_root() {
+        skip("only root can freeze a file system");
+        return None;
+    }
+    match FrozenFs::new() {
+        Ok(frozen) => Some(frozen),
+        Err(FrozenFsError::Refused(why)) => {
+            skip(&why);
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
 pub fn output(command: &mut Command) -> Output {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap()
 }
