@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use penfold_process::ProcessId;
 use penfold_sandbox::events::{Journal, What};
-use penfold_sandbox::log::{PipeState, Stream, Writer};
+use penfold_sandbox::log::{Drained, PipeState, Stream, Writer};
 use penfold_sandbox::record::{Record, SCHEMA};
 use penfold_sandbox::state::{Exited, State, Word, now_ms};
 use penfold_sandbox::{Detach, Files, Intent, Report, Status};
@@ -124,6 +124,18 @@ impl Pipe {
     fn widen(&mut self) {
         if !std::mem::replace(&mut self.wide, true) {
             let _ = rustix::pipe::fcntl_setpipe_size(&self.fd, WIDE);
+        }
+    }
+
+    /// Moves into the log what members have left in it: as much as it holds, and not more from who writes to it from
+    /// outside.
+    fn empty(&self, log: &mut Writer) {
+        let left = rustix::pipe::fcntl_getpipe_size(&self.fd).unwrap_or(WIDE);
+        let mut left = u64::try_from(left).unwrap_or(u64::MAX);
+        while let Ok(Drained { bytes, state: PipeState::Open }) = log.drain(self.stream, self.fd.as_fd())
+            && bytes < left
+        {
+            left -= bytes;
         }
     }
 }
@@ -444,8 +456,8 @@ impl Desk {
     /// Writes down the end: all output, how the command ended, and last the report, by which the sandbox has ended.
     pub(crate) fn conclude(&mut self, report: &Report) {
         if let Some(log) = &mut self.log {
-            for Pipe { stream, fd, .. } in &self.pipes {
-                while log.drain(*stream, fd.as_fd()).is_ok_and(|drained| drained.state == PipeState::Open) {}
+            for pipe in &self.pipes {
+                pipe.empty(log);
             }
         }
         if let Some(terminal) = &mut self.terminal {
