@@ -181,7 +181,7 @@ fn sandbox_outlives_the_terminal_it_was_started_from() {
 
 /// Starts a shell that starts a sandbox and stays, and kills the shell.
 fn owner_killed(pen: &Pen, options: &str) -> Sandbox {
-    let command = "sh -c 'trap \"exit 9\" TERM; setsid sleep 1008 & sleep 1007 & wait'";
+    let command = "sh -c 'trap \"exit 9\" TERM; setsid sleep 1008 & sleep 1007 & while :; do wait; done'";
     let script = format!("$PF -d {options} -- {command}; cat");
     let mut bash = pen.command("bash");
     bash.args(["-c", &script]).stdin(std::process::Stdio::piped());

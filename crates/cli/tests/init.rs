@@ -131,8 +131,12 @@ fn session_and_group_from_outside_of_the_namespace_do_no_harm() {
         .arg(support_e2::penfold())
         .arg("--root")
         .arg(pen.path("root"));
-    let talk =
-        Talk::start(command.args(["run", "bash", "-c", "setsid -f sleep 600; sleep 600 & echo ready; wait"]));
+    let talk = Talk::start(command.args([
+        "run",
+        "bash",
+        "-c",
+        "setsid -f sleep 600; sleep 600 & echo ready; while :; do wait; done",
+    ]));
     talk.hear("ready", 1);
     left::Handle::of(left::front(talk.pid())).signal(Signal::TERM);
     talk.end().with_code(143);
