@@ -19,10 +19,8 @@ use crate::support_f::{Sandbox, said, until};
 const SOON: Duration = Duration::from_secs(4);
 /// How long the next command may take for what lost all of ours: it looks over the whole host, beside its own work.
 const SWEPT: Duration = Duration::from_secs(12);
-/// Leases that are tried one after the other: the tree must stand before it is over.
-const LEASES: [&str; 3] = ["1s", "3s", "9s"];
-/// How long the longest of them lasts, and what may come after it.
-const LEASE_OVER: Duration = Duration::from_secs(15);
+/// A lease that is not over before the tree stands, and what becomes of it then.
+const LEASE: [&str; 2] = ["10m", "50ms"];
 /// How many trees of one test stand at a time.
 const LANES: usize = 2;
 
@@ -127,16 +125,15 @@ pub fn every_tree(case: Case) {
         _ => (case, entry),
     };
     let runs: Vec<_> = TREES.iter().filter(wanted).enumerate().map(concrete).collect();
-    let lanes = if case.ending == Ending::Ttl { 6 } else { LANES };
     let failures: Vec<String> = std::thread::scope(|scope| {
         let lane = |number: usize| {
-            let mine: Vec<_> = runs.iter().copied().skip(number).step_by(lanes).collect();
+            let mine: Vec<_> = runs.iter().copied().skip(number).step_by(LANES).collect();
             let told = |(case, entry): (Case, &'static Entry)| {
                 one(case, entry).err().map(|why| format!("{} {:?}: {why}", entry.name, case.ending))
             };
             scope.spawn(move || mine.into_iter().filter_map(told).collect::<Vec<_>>())
         };
-        let threads: Vec<_> = (0..lanes).map(lane).collect();
+        let threads: Vec<_> = (0..LANES).map(lane).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     assert!(failures.is_empty(), "{case:?}:\n  {}", failures.join("\n  "));
@@ -158,9 +155,7 @@ fn one(case: Case, entry: &'static Entry) -> Result<(), String> {
     until(SOON, || tree.stdout().ends_with('\n'));
     let sandbox = Sandbox::printed(&ground.root(), &tree.stdout())?;
     let mut bystanders = bystanders(&ground)?;
-    if case.ending != Ending::Ttl {
-        tree.check_alive()?;
-    }
+    tree.check_alive()?;
     let told = |why: String| format!("{why}; penfold said: {}", tree.stderr());
     let output = act(&ground, &tree, case, &sandbox).map_err(told)?;
     judge(&ground, &tree, case, entry, (&sandbox, output.as_ref())).map_err(told)?;
@@ -186,26 +181,9 @@ fn bystanders(ground: &Ground) -> Result<[Bystander; 2], String> {
 }
 
 fn stand(ground: &Ground, case: Case, entry: &'static Entry) -> Result<Tree, TreeError> {
-    let spawn = |options: &[&str]| {
-        let options = [&["-d", "--grace", "300ms"], options].concat();
-        Tree::spawn(&ground.tool(Shape::Pair, case.level, &options).detaches(), entry.name)
-    };
-    if case.ending != Ending::Ttl {
-        return spawn(&[]);
-    }
-    let mut last = None;
-    for lease in LEASES {
-        match spawn(&["--ttl", lease]) {
-            Err(error @ TreeError::NotReady { .. }) => last = Some(error),
-            // The lease was over while we looked; this record says nothing of the next try.
-            Ok(tree) if tree.check_alive().is_err() => {
-                tree.end()?;
-                std::fs::remove_dir_all(ground.root().join("sandboxes"))?;
-            }
-            other => return other,
-        }
-    }
-    Err(last.unwrap_or(TreeError::NotEnded("the lease was over too early each time".to_owned())))
+    let lease: &[&str] = if case.ending == Ending::Ttl { &["--ttl", LEASE[0]] } else { &[] };
+    let options = [&["-d", "--grace", "300ms"], lease].concat();
+    Tree::spawn(&ground.tool(Shape::Pair, case.level, &options).detaches(), entry.name)
 }
 
 /// Ends the sandbox. Gives what the command said that did.
@@ -215,6 +193,13 @@ fn act(ground: &Ground, tree: &Tree, case: Case, sandbox: &Sandbox) -> Result<Op
     }
     match case.ending {
         Ending::LeaderExit => tree.tell_leader_to_exit().map_err(|error| error.to_string())?,
+        Ending::Ttl => {
+            let output = ground.command(["extend", &sandbox.id, LEASE[1]]).output();
+            let output = output.map_err(|error| error.to_string())?;
+            if !output.status.success() {
+                return Err(format!("the lease is not shortened: {}", said(&output)));
+            }
+        }
         Ending::SupervisorKilled => {
             let both = sandbox.supervisors();
             let [_, inner] = both.as_slice() else { return Err(format!("{} supervisors", both.len())) };
@@ -252,7 +237,6 @@ fn judge(
     }
     let patience = match expected {
         Expected::NextCommand => SWEPT,
-        _ if case.ending == Ending::Ttl => LEASE_OVER,
         _ => SOON,
     };
     let survivors = tree.await_gone(patience);
