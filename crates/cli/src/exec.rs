@@ -53,8 +53,8 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
         _ if args.detach => None,
         _ => {
             let left: &[Signal] = if terminal.is_some() { &[Signal::WINCH] } else { &[] };
-            let front = Front::of_exec(client.into(), id, left).map_err(|error| refused(&error))?;
-            let outcome = wait(front, terminal, args.interactive).map_err(|error| {
+            let front = Front::of_exec(client.into(), id.clone(), left).map_err(|error| refused(&error))?;
+            let outcome = wait(front, &id, terminal, args.interactive).map_err(|error| {
                 Failure::new(exit_codes::UNVERIFIED, "the end was not seen").because(error)
             })?;
             Some(outcome)
@@ -112,20 +112,24 @@ pub(crate) fn connect(global: &Global, word: &str) -> Result<Client, Failure> {
 }
 
 /// Waits for the command's end, and copies between its terminal and the caller's if it has one.
-fn wait(front: Front, terminal: Option<OwnedFd>, interactive: bool) -> Result<Outcome, FrontError> {
+fn wait(front: Front, id: &str, terminal: Option<OwnedFd>, interactive: bool) -> Result<Outcome, FrontError> {
     let Some(master) = terminal else { return front.wait(|_| ()) };
     let raw = interactive.then(Raw::enter).and_then(Result::ok);
     let typed = raw.is_some();
     let over = eventfd(0, EventfdFlags::CLOEXEC).ok();
     let end = over.as_ref().and_then(|over| over.try_clone().ok());
-    let copying = std::thread::spawn(move || {
+    let copy = move || {
         let _ = signal::block(&SignalSet::of(1..=64));
         let over = over.as_ref().map(AsFd::as_fd);
         let pump = Pump { inside: master.as_fd(), typed, leave: &[], over };
         pump.run(|size| {
             let _ = tcsetwinsize(&master, pump::window(size));
         })
-    });
+    };
+    // Nobody would see what it writes. Without its front it ends.
+    let copying = std::thread::Builder::new()
+        .spawn(copy)
+        .map_err(|source| FrontError::Wait { id: id.to_owned(), source })?;
     let outcome = front.wait(|_| ());
     if let Some(end) = end {
         let _ = rustix::io::write(&end, &1_u64.to_ne_bytes());

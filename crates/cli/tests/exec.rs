@@ -4,6 +4,7 @@ mod support_e2;
 mod support_g;
 
 use std::os::fd::AsFd as _;
+use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -436,6 +437,27 @@ fn who_asked_and_left_before_it_began_is_not_served() {
     sandbox.exec(&["true"]).with_code(0);
     pause(Duration::from_millis(200));
     assert!(!file.try_exists().unwrap(), "nobody knows of it");
+    sandbox.end();
+    pen.assert_nothing_left();
+}
+
+/// Who is to copy what the command says cannot be had: it is refused in words, and the command does not run on unseen.
+#[test]
+fn terminal_without_a_thread_to_copy_it_is_refused() {
+    let pen = Pen::new();
+    let Some(actor) = Actor::user(&pen) else { return };
+    let sandbox = actor.detach(&["--", "sleep", "4001"]);
+    let mut limited = pen.command("prlimit");
+    let words = ["--nproc=1:1", "--"].map(String::from).into_iter();
+    let exec = sandbox.exec_command(&["-t"], &["sleep", "4002"]);
+    let exec = std::iter::once(exec.get_program()).chain(exec.get_args());
+    limited.args(words).args(exec);
+    limited.uid(support_g::USER).gid(support_g::USER);
+    let ended = Talk::start(&mut limited).end();
+    assert!(ended.err().contains("Resource temporarily unavailable"), "{:?} {}", ended.code(), ended.err());
+    assert_eq!(ended.code(), Some(120), "{}", ended.err());
+    assert!(eventually(DEADLINE, || none_runs(&pen, &["sleep 4002"])));
+    assert!(pen.is_running("sleep 4001"));
     sandbox.end();
     pen.assert_nothing_left();
 }
