@@ -7,7 +7,7 @@
 
 mod support_e1;
 
-use support_e1::case::{Case, Ending, every_tree};
+use support_e1::case::{Case, Ending, every_tree, every_unended_tree};
 use support_e1::{Ground, Level, Shape, Who};
 
 macro_rules! endings {
@@ -48,6 +48,26 @@ levels!(root Root: cgroup Cgroup pidns Pidns subreaper Subreaper);
 levels!(root_with_outer Root outer: cgroup Cgroup pidns Pidns subreaper Subreaper);
 levels!(delegated Delegated: cgroup Cgroup pidns Pidns subreaper Subreaper);
 levels!(plain Plain: pidns Pidns subreaper Subreaper);
+
+/// Who became root cannot be signalled by an ordinary user, who has nothing but that at subreaper level.
+#[test]
+fn members_that_nobody_may_signal_are_named() {
+    let endings = [
+        Ending::LeaderExit,
+        Ending::Stop,
+        Ending::Kill,
+        Ending::Interrupt,
+        Ending::Timeout,
+        Ending::OwnerKilled,
+        Ending::InnerKilled,
+        Ending::FrontKilled,
+    ];
+    let users: Vec<Who> =
+        [Who::Delegated, Who::Plain].into_iter().filter(|&who| Ground::new(who).is_ok()).collect();
+    let with = |who| endings.map(|ending| Case { who, shape: Shape::Pair, level: Level::Subreaper, ending });
+    let cases: Vec<Case> = users.into_iter().flat_map(with).collect();
+    assert_eq!(every_unended_tree(&cases), cases.len(), "one tree of each");
+}
 
 /// An ordinary user without a cgroup of its own asks for one: refused, with the reason, before anything runs.
 #[test]

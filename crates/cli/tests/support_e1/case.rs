@@ -18,6 +18,8 @@ const TOOL: Duration = Duration::from_secs(20);
 const SOON: Duration = Duration::from_secs(3);
 /// How long the next command may take for what lost all of ours: it looks over the whole host, beside its own work.
 const SWEPT: Duration = Duration::from_secs(12);
+/// What members that do not listen are granted.
+const GRACE: &str = "100ms";
 /// Time limits that are tried one after the other: the tree must stand before it is over.
 const LIMITS: [&str; 3] = ["1s", "3s", "9s"];
 
@@ -90,18 +92,37 @@ pub fn every_tree(case: Case) {
             && named.as_ref().is_none_or(|name| name == entry.name)
     };
     let told = |entry: &'static Entry| one(case, entry).err().map(|why| format!("{}: {why}", entry.name));
-    let (slow, quick): (Vec<_>, Vec<_>) =
-        TREES.iter().filter(wanted).partition(|entry| expect::of(case, entry) == Expected::Unended);
+    let trees: Vec<_> =
+        TREES.iter().filter(wanted).filter(|entry| expect::of(case, entry) != Expected::Unended).collect();
     let lanes = if ending == Ending::Timeout { 6 } else { 1 };
     let failures: Vec<String> = std::thread::scope(|scope| {
-        let mut threads = vec![scope.spawn(move || slow.into_iter().filter_map(told).collect::<Vec<_>>())];
-        for lane in 0..lanes {
-            let mine: Vec<_> = quick.iter().copied().skip(lane).step_by(lanes).collect();
-            threads.push(scope.spawn(move || mine.into_iter().filter_map(told).collect()));
-        }
+        let lane = |number: usize| {
+            let mine: Vec<_> = trees.iter().copied().skip(number).step_by(lanes).collect();
+            scope.spawn(move || mine.into_iter().filter_map(told).collect::<Vec<_>>())
+        };
+        let threads: Vec<_> = (0..lanes).map(lane).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     assert!(failures.is_empty(), "{case:?}:\n  {}", failures.join("\n  "));
+}
+
+/// Runs the trees that cannot be ended, all at once: each takes as long as the patience of penfold. Says how many.
+pub fn every_unended_tree(cases: &[Case]) -> usize {
+    let pairs = cases.iter().flat_map(|&case| TREES.iter().map(move |entry| (case, entry)));
+    let unended = |&(case, entry): &(Case, &'static Entry)| {
+        expect::of(case, entry) == Expected::Unended && Ground::new(case.who).is_ok()
+    };
+    let unended: Vec<_> = pairs.filter(unended).collect();
+    let failures: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            unended.iter().map(|&(case, entry)| scope.spawn(move || one(case, entry))).collect();
+        let told = threads.into_iter().zip(&unended).filter_map(|(thread, (case, entry))| {
+            thread.join().unwrap().err().map(|why| format!("{} {case:?}: {why}", entry.name))
+        });
+        told.collect()
+    });
+    assert!(failures.is_empty(), "{}", failures.join("\n  "));
+    unended.len()
 }
 
 /// Runs one tree.
@@ -144,11 +165,11 @@ fn stand(
 ) -> Result<Tree, TreeError> {
     let spawn = |tool: &Tool| Tree::spawn(tool, entry.name);
     if ending != Ending::Timeout {
-        return spawn(&ground.tool(shape, level, &["--grace", "300ms"]));
+        return spawn(&ground.tool(shape, level, &["--grace", GRACE]));
     }
     let mut last = None;
     for limit in LIMITS {
-        match spawn(&ground.tool(shape, level, &["--grace", "300ms", "--timeout", limit])) {
+        match spawn(&ground.tool(shape, level, &["--grace", GRACE, "--timeout", limit])) {
             Err(error @ TreeError::NotReady { .. }) => last = Some(error),
             // The limit was over while we looked.
             Ok(tree) if tree.check_alive().is_err() => {}

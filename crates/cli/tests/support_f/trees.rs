@@ -182,7 +182,7 @@ fn bystanders(ground: &Ground) -> Result<[Bystander; 2], String> {
 
 fn stand(ground: &Ground, case: Case, entry: &'static Entry) -> Result<Tree, TreeError> {
     let lease: &[&str] = if case.ending == Ending::Ttl { &["--ttl", LEASE[0]] } else { &[] };
-    let options = [&["-d", "--grace", "300ms"], lease].concat();
+    let options = [&["-d", "--grace", "100ms"], lease].concat();
     Tree::spawn(&ground.tool(Shape::Pair, case.level, &options).detaches(), entry.name)
 }
 
