@@ -461,3 +461,23 @@ fn terminal_without_a_thread_to_copy_it_is_refused() {
     sandbox.end();
     pen.assert_nothing_left();
 }
+
+/// What a process has locked is not shown to another group (`newgrp`): who listens could be anybody. It ends all the same.
+#[test]
+fn sandbox_of_another_group_is_not_talked_to_and_ends() {
+    for end in ["stop", "kill"] {
+        let pen = Pen::new();
+        let Some(actor) = Actor::user(&pen) else { return };
+        let sandbox = actor.detach(&["--", "sleep", "4001"]);
+        let mut exec = sandbox.exec_command(&[], &["true"]);
+        let refused = Talk::start(exec.gid(33)).end().with_code(125);
+        assert!(refused.err().contains("another group"), "{}", refused.err());
+        let mut verb = actor.verb([end, &sandbox.id]);
+        let ended = Talk::start(verb.gid(33)).end().with_code(0);
+        assert!(!pen.is_running("sleep 4001"), "{}", ended.err());
+        let cause = sandbox.ask(&["inspect", "--format", "{{.Cause}}", "ID"]).with_code(0);
+        assert_eq!(cause.out().trim(), end);
+        sandbox.ask(&["rm", "ID"]).with_code(0);
+        pen.assert_nothing_left();
+    }
+}

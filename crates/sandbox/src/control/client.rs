@@ -110,8 +110,16 @@ impl Client {
         };
         let stat = ProcFs::open().and_then(|mut proc| proc.stat(pid));
         let alive = stat.map_or(true, |stat| stat.is_some_and(|stat| !stat.is_dead()));
-        let held = || Locks::of(&self.id, Some(files), None).are_held_by(pid);
-        (alive && !held()).then(|| format!("process {} listens on it and holds no lock", pid.as_raw_pid()))
+        if !alive || Locks::of(&self.id, Some(files), None).are_held_by(pid) {
+            return None;
+        }
+        let pid = pid.as_raw_pid();
+        // The kernel shows what a process has open to who has the same user and group and no less privileges, ptrace(2).
+        let unseen = std::fs::read_link(format!("/proc/{pid}/exe")).err();
+        Some(match unseen.filter(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+            Some(_) => format!("process {pid} listens on it, and runs with another group or more privileges"),
+            None => format!("process {pid} listens on it and holds no lock"),
+        })
     }
 
     /// Connects without waiting; none when too many wait to be let in. The first word is the supervisor's.
