@@ -14,10 +14,12 @@ use penfold_testkit::{FrozenFs, FrozenFsError, Tool, ToolExit, Tree};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use support_e1::{Ground, Level, PROMPT, Shape, Who};
+use support_e1::{Ground, Level, Shape, Who};
 
 /// The patience of a kill, and a moment to say so on a busy machine.
-const BOUND: Duration = Duration::from_secs(13);
+const BOUND: Duration = Duration::from_secs(20);
+/// How long it may take to end what can be ended at last.
+const SOON: Duration = Duration::from_secs(10);
 
 /// The report as it is now; while it is rewritten, nothing.
 fn report(ground: &Ground) -> Option<Value> {
@@ -43,9 +45,9 @@ fn answer(tree: &Tree) {
 }
 
 fn gone(ground: &Ground, tree: &Tree) {
-    let survivors = tree.await_gone(PROMPT);
+    let survivors = tree.await_gone(SOON);
     assert!(survivors.is_empty(), "{survivors:?}");
-    let left = ground.await_clean(PROMPT);
+    let left = ground.await_clean(SOON);
     assert!(left.is_empty(), "{left:?}");
     let verified = report(ground).is_some_and(|report| report["verified"] == true);
     assert!(verified, "the report of the end: {:?}", report(ground));
