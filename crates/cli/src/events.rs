@@ -96,7 +96,7 @@ fn is_wanted(event: &Event, filters: &[Filter]) -> bool {
         Filter::Name(wanted) => name.as_ref() == Some(wanted),
         Filter::Kind(kind) => event.what.kind() == kind,
         Filter::Label(key, value) => {
-            labels.iter().any(|(its, of)| its == key && value.as_ref().is_none_or(|value| value == of))
+            labels.get(key).is_some_and(|is| value.as_ref().is_none_or(|value| is == value))
         }
     };
     let is_label = |filter: &&Filter| matches!(filter, Filter::Label(..));

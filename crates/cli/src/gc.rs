@@ -3,6 +3,7 @@
 mod choose;
 pub(crate) mod foreign;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{BufRead, IsTerminal};
 use std::path::Path;
@@ -156,7 +157,7 @@ impl Collected {
         }
         let reason = self.why().strip_prefix(": ").map(str::to_owned);
         let what = What::Leak { what: describe(&self.leak), outcome: self.outcome.to_owned(), reason };
-        let about = About { id: self.leak.id.clone(), name: self.leak.name.clone(), labels: Vec::new() };
+        let about = About { id: self.leak.id.clone(), name: self.leak.name.clone(), labels: BTreeMap::new() };
         Journal::new(root, about).tell([what]);
     }
 }

@@ -140,7 +140,7 @@ fn a_life_is_told_from_start_to_last_step() {
     assert!(kinds.len() > 5 && kinds[4..].iter().all(|kind| kind == "teardown-step"), "{kinds:?}");
     for event in &events {
         assert_eq!((text(event, "id"), text(event, "name")), (id.clone(), "web".to_owned()));
-        assert_eq!((&event["schema"], &event["labels"][0][1]), (&1.into(), &"17".into()));
+        assert_eq!((&event["schema"], &event["labels"]["job"]), (&1.into(), &"17".into()));
         assert!(text(event, "time").ends_with('Z') && text(event, "time").len() == 30);
     }
     assert_eq!(events[0]["command"], serde_json::json!(["sleep", "50"]));

@@ -23,7 +23,7 @@ fn what_lives_is_listed_and_what_has_ended_only_on_request() {
         (&running["schema"], &running["status"], &running["name"]),
         (&1.into(), &"running".into(), &"web".into())
     );
-    assert_eq!((&running["detached"], &running["labels"][0][1]), (&true.into(), &"17".into()));
+    assert_eq!((&running["detached"], &running["labels"]["job"]), (&true.into(), &"17".into()));
     assert_eq!(
         (&exited["status"], &exited["exit"]["code"], &exited["cause"]),
         (&"exited".into(), &3.into(), &"exit".into())

@@ -8,6 +8,7 @@ mod follow;
 mod reader;
 mod store;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -49,8 +50,8 @@ pub struct About {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Its labels, as far as there is room for them.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub labels: Vec<(String, String)>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
 }
 
 /// What happened.

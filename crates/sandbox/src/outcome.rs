@@ -1,5 +1,7 @@
 //! How a sandbox ended: the report for machines and the shorter outcome for who started it.
 
+use std::collections::BTreeMap;
+
 use penfold_sys::child::Exit;
 use penfold_teardown::{Cause, Ended, Findings, How, Level, Survivor};
 use serde::{Deserialize, Serialize};
@@ -48,8 +50,8 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Its labels.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub labels: Vec<(String, String)>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     /// The command; what is not UTF-8 is replaced.
     pub command: Vec<String>,
     /// How membership was known.
@@ -133,7 +135,7 @@ impl Outcome {
             reason.truncate(floor(reason, TEXT));
         }
         let findings = Findings { ended: strays, survivors, steps: Vec::new(), ..report.findings.clone() };
-        let report = Report { findings, command: Vec::new(), labels: Vec::new(), ..report.clone() };
+        let report = Report { findings, command: Vec::new(), labels: BTreeMap::new(), ..report.clone() };
         let teller = rustix::process::getpid().as_raw_nonzero().get();
         Outcome { report, totals, teller, unwritten }
     }

@@ -4,6 +4,7 @@
 //! after the sandbox, for as long as one of them lives: a free lock on a record that has its `intent.json` means that
 //! nobody does. A lock file could be lost; the directory cannot, while the record exists.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -38,8 +39,8 @@ pub struct Intent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The labels.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub labels: Vec<(String, String)>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
     /// The command, for people: what is not UTF-8 is replaced.
     pub command: Vec<String>,
     /// The boot that it belongs to.

@@ -1,5 +1,6 @@
 //! What somebody wants to be run, and how it is to end.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,7 +44,7 @@ pub struct Spec {
     /// Its name, if it has one.
     pub name: Option<String>,
     /// Its labels.
-    pub labels: Vec<(String, String)>,
+    pub labels: BTreeMap<String, String>,
     /// The program and its arguments.
     pub command: Vec<OsString>,
     /// The environment that the command gets, but for what the sandbox adds.

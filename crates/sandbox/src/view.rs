@@ -7,6 +7,7 @@ mod judge;
 mod members;
 mod unnoticed;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -29,7 +30,7 @@ pub struct View {
     /// Its name.
     pub name: Option<String>,
     /// Its labels.
-    pub labels: Vec<(String, String)>,
+    pub labels: BTreeMap<String, String>,
     /// Its command; empty when that is not known.
     pub command: Vec<String>,
     /// In which state it is.

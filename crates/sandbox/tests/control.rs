@@ -1,5 +1,6 @@
 //! The client of a supervisor: whom it trusts, how long it waits, what it hands over.
 
+use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
@@ -35,7 +36,7 @@ impl Place {
             schema: SCHEMA,
             id: Id::new().unwrap(),
             name: None,
-            labels: Vec::new(),
+            labels: BTreeMap::new(),
             command: vec!["true".to_owned()],
             boot: penfold_process::boot_id().unwrap(),
             within: Vec::new(),

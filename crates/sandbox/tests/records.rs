@@ -1,5 +1,6 @@
 //! Records that are damaged, forged or of another penfold, and roots that somebody else has made.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -51,7 +52,7 @@ fn intent() -> Intent {
         schema: SCHEMA,
         id: Id::new().unwrap(),
         name: None,
-        labels: Vec::new(),
+        labels: BTreeMap::new(),
         command: vec!["true".to_owned()],
         boot: penfold_process::boot_id().unwrap(),
         within: Vec::new(),

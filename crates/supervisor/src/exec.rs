@@ -4,7 +4,7 @@
 //! It is a child of the supervisor, a subreaper, and ends its command's tree and nothing else. When the sandbox ends, it
 //! ends with all that are in it.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -424,7 +424,7 @@ fn of_sandbox(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Stri
     Ok(Spec {
         id: sandbox.id,
         name: None,
-        labels: Vec::new(),
+        labels: BTreeMap::new(),
         command: exec.command,
         environment,
         directory: exec.directory.or_else(|| sandbox.directory.clone()),

@@ -1,5 +1,6 @@
 //! The caller's side of a running sandbox: passes its signals on and waits for the outcome.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -478,7 +479,7 @@ impl Front {
             schema: penfold_teardown::report::SCHEMA,
             id: self.id(),
             name: None,
-            labels: Vec::new(),
+            labels: BTreeMap::new(),
             command: Vec::new(),
             level: Level::Subreaper,
             cause: Cause::Lost,

@@ -37,7 +37,7 @@ pub(crate) struct AdoptArgs {
     /// Name of the sandbox.
     #[arg(long, value_name = "NAME", value_parser = value::name)]
     pub(crate) name: Option<String>,
-    /// Attach a label; may be repeated.
+    /// Attach a label; may be repeated, the last of a key counts.
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = value::label)]
     pub(crate) label: Vec<Label>,
     #[arg(

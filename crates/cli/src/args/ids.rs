@@ -130,7 +130,7 @@ impl Filter {
             Filter::Id(prefix) => !prefix.is_empty() && view.id.starts_with(prefix.as_str()),
             Filter::Name(name) => view.name.as_ref() == Some(name),
             Filter::Label(key, value) => {
-                view.labels.iter().any(|(k, v)| k == key && value.as_ref().is_none_or(|value| v == value))
+                view.labels.get(key).is_some_and(|is| value.as_ref().is_none_or(|value| is == value))
             }
             Filter::Status(word) => view.word.as_str() == word,
         }

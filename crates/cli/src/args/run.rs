@@ -102,7 +102,7 @@ pub(crate) struct RunArgs {
     /// Name of the sandbox, for its record and report.
     #[arg(long, value_name = "NAME", value_parser = value::name)]
     pub(crate) name: Option<String>,
-    /// Attach a label; may be repeated.
+    /// Attach a label; may be repeated, the last of a key counts.
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = value::label)]
     pub(crate) label: Vec<Label>,
     /// The command and its arguments.

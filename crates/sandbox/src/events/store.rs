@@ -128,7 +128,7 @@ fn shorten(event: &mut Event, most: usize) {
         cut(text, most);
     }
     let mut left = most;
-    labels.retain(|(key, value)| {
+    labels.retain(|key, value| {
         let fits = key.len() + value.len() <= left;
         left -= if fits { key.len() + value.len() } else { 0 };
         fits

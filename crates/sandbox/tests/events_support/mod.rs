@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "every test binary takes its own part of this")]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,7 @@ pub fn leak(writer: usize, number: usize, text: &str) -> Event {
         outcome: text.to_owned(),
         reason: Some(text.to_owned()),
     };
-    let about = About { id: "0123456789ab".to_owned(), name: Some(text.to_owned()), labels: Vec::new() };
+    let about = About { id: "0123456789ab".to_owned(), name: Some(text.to_owned()), labels: BTreeMap::new() };
     Event { schema: 1, time_ns: 1, about, what }
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary takes its own part of this")]
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -46,7 +47,7 @@ impl Yard {
             schema: SCHEMA,
             id: Id::new().unwrap(),
             name: name.map(str::to_owned),
-            labels: vec![("job".to_owned(), "17".to_owned())],
+            labels: BTreeMap::from([("job".to_owned(), "17".to_owned())]),
             command: vec!["sleep".to_owned(), "1000".to_owned()],
             boot: penfold_process::boot_id().unwrap(),
             within: Vec::new(),
