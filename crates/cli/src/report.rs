@@ -4,15 +4,14 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use penfold_sandbox::state::now_ms;
-use penfold_sandbox::{Known, Report, Status, View};
-use penfold_teardown::How;
+use penfold_sandbox::{Known, Report, Status, Totals, View};
 
 use crate::args::Global;
 use crate::args::ids::{self, Among, Chosen};
 use crate::args::report::ReportArgs;
 use crate::failure::Failure;
 use crate::lines::{self, count};
-use crate::summary::human;
+use crate::summary::{self, human};
 use crate::{exit_codes, output, template, time};
 
 /// Shows what the end of sandboxes found and did.
@@ -132,10 +131,7 @@ fn page(seen: &View, report: &Report) -> String {
     line("ran", &human(Duration::from_millis(report.duration_ms)));
     line("ended", &time::utc(ended_at(report)));
     line("level", &report.level.to_string());
-    let killed = findings.ended.iter().filter(|ended| ended.how == How::Kill).count();
-    let members = count(findings.ended.len(), "process", "processes");
-    let took = human(Duration::from_micros(findings.took_us));
-    line("teardown", &format!("ended {members} ({killed} KILL) in {took}"));
+    line("teardown", &summary::what_was_done(Totals::of(findings), findings.took_us));
     for stray in findings.strays() {
         let name = stray.command.as_deref().unwrap_or(&stray.name);
         let why = stray.why.as_deref().map_or_else(String::new, |why| format!(", {why}"));

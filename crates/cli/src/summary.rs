@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use penfold_sandbox::wire::Ending;
-use penfold_sandbox::{Outcome, Status};
+use penfold_sandbox::{Outcome, Status, Totals};
 use penfold_teardown::{Cause, Ended};
 
 use crate::args::Global;
+use crate::lines::count;
 
 /// How many strays are named.
 const NAMED: usize = 10;
@@ -40,7 +41,11 @@ pub(crate) fn of(outcome: &Outcome, global: &Global) -> String {
         }
         let by_itself = matches!(report.cause, Cause::Exit | Cause::Signal | Cause::StartFailed);
         if !by_itself || outcome.totals.strays > 0 {
-            line(&mut text, &format!("{} {}{}", report.id, what_happened(outcome), what_was_done(outcome)));
+            let mut words = format!("{} {}", report.id, what_happened(outcome));
+            if outcome.totals.ended > 0 {
+                let _ = write!(words, "; {}", what_was_done(outcome.totals, report.findings.took_us));
+            }
+            line(&mut text, &words);
             strays(&mut text, outcome);
         }
     }
@@ -82,11 +87,8 @@ fn what_happened(outcome: &Outcome) -> String {
     }
 }
 
-fn what_was_done(outcome: &Outcome) -> String {
-    let totals = outcome.totals;
-    if totals.ended == 0 {
-        return String::new();
-    }
+/// Who was ended, how, and in which time.
+pub(crate) fn what_was_done(totals: Totals, took_us: u64) -> String {
     let mut how = Vec::new();
     if totals.term > 0 {
         how.push(format!("{} TERM", totals.term));
@@ -94,9 +96,9 @@ fn what_was_done(outcome: &Outcome) -> String {
     if totals.kill > 0 {
         how.push(format!("{} KILL", totals.kill));
     }
-    let noun = if totals.ended == 1 { "process" } else { "processes" };
-    let took = human(Duration::from_micros(outcome.report.findings.took_us));
-    format!("; ended {} {noun} ({}) in {took}", totals.ended, how.join(", "))
+    let took = human(Duration::from_micros(took_us));
+    let how = if how.is_empty() { String::new() } else { format!(" ({})", how.join(", ")) };
+    format!("ended {}{how} in {took}", count(totals.ended, "process", "processes"))
 }
 
 fn strays(text: &mut String, outcome: &Outcome) {

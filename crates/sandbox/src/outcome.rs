@@ -91,6 +91,19 @@ pub struct Totals {
     pub strays: usize,
 }
 
+impl Totals {
+    /// Counts who was ended.
+    pub fn of(findings: &Findings) -> Totals {
+        let how = |how| findings.ended.iter().filter(|ended| ended.how == how).count();
+        Totals {
+            ended: findings.ended.len(),
+            term: how(How::Term),
+            kill: how(How::Kill),
+            strays: findings.strays().count(),
+        }
+    }
+}
+
 /// What the front is told: the report with its lists cut short, so that it always fits one message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
@@ -114,13 +127,7 @@ const TEXT: usize = 300;
 impl Outcome {
     /// Cuts a report short.
     pub fn of(report: &Report, unwritten: Option<String>) -> Outcome {
-        let ended = &report.findings.ended;
-        let totals = Totals {
-            ended: ended.len(),
-            term: ended.iter().filter(|ended| ended.how == How::Term).count(),
-            kill: ended.iter().filter(|ended| ended.how == How::Kill).count(),
-            strays: report.findings.strays().count(),
-        };
+        let totals = Totals::of(&report.findings);
         let mut strays: Vec<Ended> = report.findings.strays().take(TOLD).cloned().collect();
         for stray in &mut strays {
             if let Some(command) = &mut stray.command {
