@@ -5,7 +5,7 @@ mod support_e2;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use support_e2::{Pen, Talk, left, levels};
+use support_e2::{DEADLINE, Pen, Talk, eventually, left, levels};
 
 /// A leader and a child that print every signal they get, and `ready` once each.
 const LISTEN: &str = r#"
@@ -83,6 +83,22 @@ fn first_term_or_interrupt_stops_all_members_after_the_grace() {
             assert!(ended.err().contains("stopped; ended 2 processes (2 KILL)"), "{}", ended.err());
             assert!(ended.took >= Duration::from_millis(500), "{:?}", ended.took);
         }
+    }
+    pen.assert_nothing_left();
+}
+
+/// Its own name would tell nobody which of the many `sleep`s it is.
+#[test]
+fn strays_that_are_stopped_are_named_with_their_command_lines() {
+    let pen = Pen::new();
+    for level in levels(&pen) {
+        let script = "setsid sh -c 'echo ready; exec sleep 2061' & sleep 600";
+        let talk = Talk::start(&mut pen.run(["--contain", level, "sh", "-c", script]));
+        talk.hear("ready", 1);
+        assert!(eventually(DEADLINE, || pen.is_running("sleep 2061")));
+        talk.signal(Signal::TERM);
+        let ended = talk.end().with_code(143);
+        assert!(ended.err().contains("strays: sleep 2061 (pid "), "{level}: {}", ended.err());
     }
     pen.assert_nothing_left();
 }

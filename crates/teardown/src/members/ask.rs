@@ -6,7 +6,7 @@ use std::io;
 use penfold_process::{Pid, Process, Stat};
 use rustix::process::Signal;
 
-use super::{Scope, Teardown};
+use super::{SHOWN, Scope, Teardown};
 use crate::report::How;
 
 impl Teardown {
@@ -27,12 +27,17 @@ impl Teardown {
             Scope::Host(_) | Scope::Children => self.survey()?.0,
         };
         let relayed = self.relayed(&members);
+        let mut unnamed = SHOWN;
         let mut woken = Vec::new();
         for stat in members.iter().rev().filter(|stat| !relayed.contains(&stat.pid)) {
             if self.ledger.get(&stat.id()).is_some_and(|entry| entry.asked) {
                 continue;
             }
             let Some(process) = Process::open_exact(&mut self.proc, stat.id())? else { continue };
+            if unnamed > 0 && self.why_stray(stat).is_some() {
+                unnamed -= 1;
+                self.note_command(stat.pid);
+            }
             let has_it = spared_group == Some(stat.group);
             let sent = if has_it { Ok(()) } else { process.signal(signal).map(drop) };
             let entry = self.enter(stat);

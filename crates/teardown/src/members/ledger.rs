@@ -54,7 +54,7 @@ impl Teardown {
         })
     }
 
-    fn why_stray(&self, stat: &Stat) -> Option<&'static str> {
+    pub(super) fn why_stray(&self, stat: &Stat) -> Option<&'static str> {
         let leader = self.leader?;
         if stat.pid == leader.pid {
             return None;
@@ -100,12 +100,17 @@ impl Teardown {
         self.proc.children(self.keeper.unwrap_or(rustix::process::getpid()), &mut children)?;
         children.retain(|&pid| self.leader.is_none_or(|leader| leader.pid != pid));
         for &pid in children.iter().take(COMMANDS) {
-            if let Some(command) = self.proc.command_line(pid) {
-                self.commands.insert(pid, command);
-            }
+            self.note_command(pid);
         }
         self.reparented.extend(&children);
         Ok(children)
+    }
+
+    /// Reads the command line of a member, before it is ended.
+    pub(super) fn note_command(&mut self, pid: Pid) {
+        if let Some(command) = self.proc.command_line(pid) {
+            self.commands.insert(pid, command);
+        }
     }
 
     /// Names who is left and why.
