@@ -18,6 +18,7 @@ mod files;
 mod id;
 mod json;
 pub mod leaks;
+pub mod lock;
 pub mod log;
 pub mod names;
 mod nested;

@@ -19,14 +19,13 @@ use serde::{Deserialize, Serialize};
 use crate::clear::{clear, entries};
 use crate::files::Files;
 use crate::id::Id;
+use crate::lock;
 
 pub use crate::json::SCHEMA;
 
 pub(crate) const INTENT: &str = "intent.json";
 const SANDBOXES: &str = "sandboxes";
 const PRIVATE: Mode = Mode::RWXU;
-/// How often a record is made anew that others took for abandoned; each of them holds it for microseconds.
-const TRIES: u32 = 1000;
 
 /// What the record says was meant to be, before it was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,10 +162,10 @@ impl Registry {
             match self.try_reserve(intent) {
                 // Somebody has just looked whether the maker of the bare directory is dead, and may have removed it.
                 Err(StateError::Io { source, .. })
-                    if tries < TRIES
+                    if tries < lock::TRIES
                         && matches!(source.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotFound) =>
                 {
-                    rustix::thread::sched_yield();
+                    lock::pause(tries);
                 }
                 other => return other,
             }

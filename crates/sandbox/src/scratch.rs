@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use penfold_cgroup::mountinfo;
 use penfold_teardown::Resource;
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::clear::clear;
+use crate::lock;
 
 /// The scratch directory of one sandbox, held open: a command that renames it does not get to keep it.
 #[derive(Debug)]
@@ -32,15 +33,12 @@ impl Scratch {
     /// Those of mkdir(2); an existing one is not taken over.
     pub fn create(path: PathBuf) -> io::Result<Scratch> {
         rustix::fs::mkdir(&path, Mode::RWXU)?;
-        let locked = open(&path).and_then(|dir| {
-            rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)?;
-            Ok(dir)
-        });
+        let locked = open(&path).map_err(io::Error::from).and_then(|dir| lock::hold_new(&dir).map(|()| dir));
         match locked {
             Ok(dir) => Ok(Scratch { path, dir }),
-            Err(errno) => {
+            Err(error) => {
                 let _ = rustix::fs::rmdir(&path);
-                Err(errno.into())
+                Err(error)
             }
         }
     }

@@ -11,11 +11,10 @@ use penfold_sandbox::events::What;
 use penfold_sandbox::names::{self, NameError};
 use penfold_sandbox::record::{SCHEMA, shortened};
 use penfold_sandbox::state::Word;
-use penfold_sandbox::{Contain, Detach, Detached, Intent, Nested, Registry, Scratch};
+use penfold_sandbox::{Contain, Detach, Detached, Intent, Nested, Registry, Scratch, lock};
 use penfold_teardown::lifecycle::Phase;
 use penfold_teardown::{Cause, Findings, Ladder, Level, Resource, Scope, Survivor, Teardown, drive};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::FlockOperation;
 
 use crate::desk::Desk;
 use crate::environment;
@@ -268,7 +267,7 @@ impl Made {
             None => None,
             Some(Ok(leaf)) => {
                 // Held as long as one of ours lives: a leaf without a record is not always one that was left behind.
-                let _ = rustix::fs::flock(leaf.dir(), FlockOperation::NonBlockingLockExclusive);
+                let _ = lock::hold_new(leaf.dir());
                 if desk.is_some() {
                     mark(&leaf, &intent);
                 }

@@ -67,39 +67,71 @@ pub fn collect(leak: &Leak, state_root: &Path, patience: Duration) -> io::Result
         }
         Thing::Processes => recovery::recover_unrecorded(&leak.id, patience),
         Thing::Cgroup { path } => {
+            let Some(_lock) = lock(path, patience)? else { return gone() };
             let Some(cgroup) = Leaf::open(path).map_err(io::Error::other)? else { return gone() };
-            // A lock of its own, for there is no record to lock: two of us would report each other's deeds.
-            let lock =
-                rustix::fs::openat(cgroup.dir(), c".", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-            rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
             end(&leak.id, Some(cgroup), Vec::new(), patience)
         }
         Thing::Directory { path } => {
+            let Some(_lock) = lock(path, patience)? else { return gone() };
             let Some(scratch) = Scratch::existing(path.clone()) else { return gone() };
-            let lock = directory(path)?;
-            rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
             end(&leak.id, None, vec![Box::new(scratch)], patience)
         }
     }
 }
 
-/// Takes over the record of a sandbox that nobody looks after; none once it is gone. Another command that is just
-/// ending it is waited for.
+/// Takes over the record of a sandbox that nobody looks after; none once it is gone.
 fn take(state_root: &Path, id: &str, patience: Duration) -> io::Result<Option<Record>> {
+    in_turn(patience, || {
+        let Some(registry) = Registry::open_existing(state_root).map_err(io::Error::other)? else {
+            return Ok(Turn::Gone);
+        };
+        Ok(match registry.take(id).map_err(io::Error::other)? {
+            Some(record) => Turn::Ours(record),
+            None if registry.holds(id) => Turn::Another,
+            None => Turn::Gone,
+        })
+    })
+}
+
+/// Takes the lock of a directory, where there is no record to lock: two of us would report each other's deeds. None once
+/// it is gone.
+fn lock(path: &Path, patience: Duration) -> io::Result<Option<OwnedFd>> {
+    in_turn(patience, || {
+        let dir = match directory(path) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT) => return Ok(Turn::Gone),
+            Err(errno) => return Err(errno.into()),
+        };
+        match rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Turn::Ours(dir)),
+            Err(Errno::WOULDBLOCK) => Ok(Turn::Another),
+            Err(errno) => Err(errno.into()),
+        }
+    })
+}
+
+/// Whose turn it is to put something away.
+enum Turn<T> {
+    Ours(T),
+    Another,
+    Gone,
+}
+
+/// Waits until it is ours to put something away, or it is gone: another command may just be doing or looking at it.
+fn in_turn<T>(patience: Duration, mut look: impl FnMut() -> io::Result<Turn<T>>) -> io::Result<Option<T>> {
     const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
     let begun = Instant::now();
     loop {
-        let Some(registry) = Registry::open_existing(state_root).map_err(io::Error::other)? else {
-            return Ok(None);
-        };
-        let record = registry.take(id).map_err(io::Error::other)?;
-        if record.is_some() || !registry.holds(id) {
-            return Ok(record);
+        match look()? {
+            Turn::Ours(thing) => return Ok(Some(thing)),
+            Turn::Gone => return Ok(None),
+            Turn::Another if begun.elapsed() > patience => {
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, "somebody holds its lock"));
+            }
+            Turn::Another => {
+                let _ = rustix::event::poll(&mut [], Some(&PAUSE));
+            }
         }
-        if begun.elapsed() > patience {
-            return Err(io::Error::new(io::ErrorKind::WouldBlock, "somebody holds its lock"));
-        }
-        let _ = rustix::event::poll(&mut [], Some(&PAUSE));
     }
 }
 
@@ -143,4 +175,43 @@ pub(super) fn is_unfinished(path: &Path) -> bool {
     let intent = || rustix::fs::statat(dir.as_fd(), c"intent.json", AtFlags::SYMLINK_NOFOLLOW);
     rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok()
         && matches!(intent(), Err(Errno::NOENT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made() -> (tempfile::TempDir, Leak) {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("penfold-0123456789ab");
+        std::fs::create_dir(&path).unwrap();
+        let thing = Thing::Directory { path };
+        let id = "0123456789ab".to_owned();
+        (base, Leak { id, name: None, thing, processes: Vec::new(), age_s: 0, claimed: true })
+    }
+
+    #[test]
+    fn what_another_command_is_just_removing_is_gone() {
+        let (base, leak) = made();
+        let path = leak.thing.path().unwrap().to_owned();
+        let lock = lock(&path, Duration::ZERO).unwrap().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let _ = rustix::event::poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 30_000_000 }));
+                std::fs::remove_dir(path).unwrap();
+                drop(lock);
+            });
+            assert!(collect(&leak, base.path(), Duration::from_secs(20)).unwrap().verified);
+        });
+    }
+
+    #[test]
+    fn what_another_command_does_not_let_go_of_is_left_to_it() {
+        let (base, leak) = made();
+        let path = leak.thing.path().unwrap();
+        let _lock = lock(path, Duration::ZERO).unwrap().unwrap();
+        let error = collect(&leak, base.path(), Duration::from_millis(30)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(path.try_exists().unwrap());
+    }
 }
