@@ -1,4 +1,4 @@
-//! Locks of what this process has just made, by which others see that it is no leak.
+//! Locks that say who looks after something. Whoever only looks whether one is held holds it for that moment itself.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,8 +7,10 @@ use rustix::event::Timespec;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-/// How often it is tried. Who only looks whether a lock is held holds it for microseconds, or until it runs again.
+/// How often it is tried. Who only looks lets go after microseconds, or when it runs again.
 pub(crate) const TRIES: u32 = 1000;
+/// How often while somebody holds it as its own, who may be about to remove it.
+const FEW: u32 = 40;
 const AT_ONCE: u32 = 10;
 const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
@@ -25,6 +27,28 @@ pub fn hold_new(dir: impl AsFd) -> io::Result<()> {
         }
         tries += 1;
     }
+}
+
+/// Locks a file that somebody else may hold for good; false where that is so.
+///
+/// # Errors
+/// Those of flock(2).
+pub(crate) fn hold(file: impl AsFd) -> io::Result<bool> {
+    for tries in 0..TRIES {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => {}
+            other => return Ok(other.map(|()| true)?),
+        }
+        // Those who look share the lock.
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => rustix::fs::flock(&file, FlockOperation::Unlock)?,
+            Err(Errno::WOULDBLOCK) if tries < FEW => {}
+            Err(Errno::WOULDBLOCK) => return Ok(false),
+            Err(errno) => return Err(errno.into()),
+        }
+        pause(tries);
+    }
+    Ok(false)
 }
 
 /// Lets those go on who may be looking.
@@ -56,5 +80,23 @@ mod tests {
             });
             rustix::fs::flock(open(), FlockOperation::NonBlockingLockExclusive).unwrap_err();
         }
+    }
+
+    #[test]
+    fn many_lookers_are_no_holder_and_a_holder_is_one() {
+        let base = tempfile::tempdir().unwrap();
+        let open = || std::fs::File::open(base.path()).unwrap();
+        let (lookers, own) = ([open(), open()], open());
+        for looker in &lookers {
+            rustix::fs::flock(looker, FlockOperation::NonBlockingLockShared).unwrap();
+        }
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                (0..2 * FEW).for_each(|_| pause(AT_ONCE));
+                drop(lookers);
+            });
+            assert!(hold(&own).unwrap());
+        });
+        assert!(!hold(open()).unwrap());
     }
 }

@@ -13,6 +13,7 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::id::Id;
+use crate::lock;
 use crate::record::{StateError, open_or_make, open_private};
 
 const NAMES: &str = "names";
@@ -74,13 +75,9 @@ pub fn take(root: &Path, name: &str, id: &Id) -> Result<Name, NameError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::openat(&dir, name, flags, Mode::RUSR | Mode::WUSR)
             .map_err(|errno| io(errno.into()))?;
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
-                let holder = read_id(&mut File::from(file)).unwrap_or_else(|| "?".to_owned());
-                return Err(NameError::Taken { name: name.to_owned(), holder });
-            }
-            Err(errno) => return Err(io(errno.into())),
+        if !lock::hold(&file).map_err(io)? {
+            let holder = read_id(&mut File::from(file)).unwrap_or_else(|| "?".to_owned());
+            return Err(NameError::Taken { name: name.to_owned(), holder });
         }
         // The last holder may have removed it between the two steps.
         if is_same(&dir, name, &file) {

@@ -11,6 +11,7 @@ use super::search::{Searching, YOUNG};
 use super::{Leak, Thing, age};
 use crate::clear::entries;
 use crate::files::Files;
+use crate::lock;
 use crate::names;
 use crate::record::{Intent, Record, Registry, StateError, open_private};
 use crate::resolve::traces;
@@ -159,11 +160,9 @@ pub(super) fn forget_name(root: &Path, name: &str, id: &str) -> io::Result<()> {
         Err(error) => return Err(io::Error::other(error)),
     };
     let Some(file) = open_name(&dir, name) else { return Ok(()) };
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        // Its next holder.
-        Err(Errno::WOULDBLOCK) => return Ok(()),
-        Err(errno) => return Err(errno.into()),
+    // Its next holder has it.
+    if !lock::hold(&file)? {
+        return Ok(());
     }
     if read_id(&file) != id {
         return Ok(());
