@@ -10,23 +10,34 @@ use rustix::io::Errno;
 /// How deep the removal goes before it lifts what is deeper to the top: a descriptor is open for each level.
 const DEEP: u32 = 64;
 
-/// Removes all that is in a directory, without following a link or crossing into another mount.
+/// Removes all that is in a directory, without following a link or crossing into another mount, and what is called `last`
+/// only after all else is gone.
 ///
 /// No member is left that could move things meanwhile; other processes of the user can at worst make it fail.
-pub(crate) fn clear(top: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn clear(top: BorrowedFd<'_>, last: Option<&str>) -> io::Result<()> {
     let mut lifted = 0_u32;
     loop {
         let before = lifted;
-        clear_below(top, top, 0, &mut lifted)?;
+        let all = entries(top)?;
+        let rest =
+            all.into_iter().filter(|(name, _)| last.is_none_or(|last| name.to_bytes() != last.as_bytes()));
+        clear_all(top, top, rest, 0, &mut lifted)?;
         if lifted == before {
-            return Ok(());
+            break;
         }
     }
+    if last.is_some() { clear_all(top, top, entries(top)?, 0, &mut lifted) } else { Ok(()) }
 }
 
-fn clear_below(top: BorrowedFd<'_>, dir: BorrowedFd<'_>, depth: u32, lifted: &mut u32) -> io::Result<()> {
+fn clear_all(
+    top: BorrowedFd<'_>,
+    dir: BorrowedFd<'_>,
+    entries: impl IntoIterator<Item = (CString, FileType)>,
+    depth: u32,
+    lifted: &mut u32,
+) -> io::Result<()> {
     let mut failed = None;
-    for (name, kind) in entries(dir)? {
+    for (name, kind) in entries {
         let result = if kind == FileType::Directory {
             clear_directory(top, dir, &name, depth, lifted)
         } else {
@@ -68,7 +79,7 @@ fn clear_directory(
     };
     // A command may have locked the directory against itself.
     rustix::fs::fchmod(&child, Mode::RWXU)?;
-    clear_below(top, child.as_fd(), depth + 1, lifted)?;
+    clear_all(top, child.as_fd(), entries(child.as_fd())?, depth + 1, lifted)?;
     match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
         // What was lifted out of it is cleared in the next round.
         Ok(()) | Err(Errno::NOENT) => Ok(()),

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::clear::{clear, entries};
 use crate::files::Files;
 use crate::id::Id;
+use crate::json::REPORT;
 use crate::lock;
 
 pub use crate::json::SCHEMA;
@@ -332,7 +333,8 @@ impl Resource for Record {
             if rustix::fs::fstat(&self.files.dir)?.st_nlink == 0 {
                 return Ok(());
             }
-            clear(self.files.dir.as_fd())?;
+            // Who dies at this leaves the record of one that has ended.
+            clear(self.files.dir.as_fd(), Some(REPORT))?;
         }
         gone(rustix::fs::unlinkat(&self.registry, &self.files.name, AtFlags::REMOVEDIR))?;
         Ok(())

@@ -97,7 +97,7 @@ impl Resource for Scratch {
         // Before anything is removed: what is mounted below belongs to somebody else.
         unmount_below(&path)?;
         rustix::fs::fchmod(&self.dir, Mode::RWXU)?;
-        clear(self.dir.as_fd())?;
+        clear(self.dir.as_fd(), None)?;
         match rustix::fs::unlinkat(CWD, &path, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno.into()),

@@ -229,3 +229,29 @@ fn a_root_of_another_user_is_refused_however_often_it_is_tried() {
     }
     assert_eq!(std::fs::read_dir(&root).unwrap().count(), 0);
 }
+
+/// A command that is killed while it puts a record away leaves one that any other puts away, and no orphan.
+#[test]
+fn the_report_is_the_last_file_of_a_record_to_go() {
+    use penfold_teardown::Resource as _;
+    use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
+    let place = Place::new();
+    let intent = intent();
+    let mut record = place.registry.reserve(&intent).unwrap();
+    let path = place.record(&intent.id.short());
+    for name in ["report.json", "exit.json", "state.json", "log", "a", "z"] {
+        std::fs::write(path.join(name), "{}").unwrap();
+    }
+    std::fs::create_dir_all(path.join("inside/deep")).unwrap();
+    let watch = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).unwrap();
+    add_watch(&watch, &path, WatchFlags::DELETE).unwrap();
+    record.release(true).unwrap();
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+    let mut reader = Reader::new(&watch, &mut buffer);
+    let mut removed = Vec::new();
+    while let Ok(event) = reader.next() {
+        removed.extend(event.file_name().map(|name| name.to_str().unwrap().to_owned()));
+    }
+    assert_eq!(removed.len(), 8, "{removed:?}");
+    assert_eq!(removed.last().map(String::as_str), Some("report.json"), "{removed:?}");
+}
