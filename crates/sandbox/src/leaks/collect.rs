@@ -59,7 +59,8 @@ pub fn collect(leak: &Leak, state_root: &Path, patience: Duration) -> io::Result
         Thing::Record { path, .. } => {
             if is_unfinished(path) {
                 match rustix::fs::rmdir(path) {
-                    Ok(()) | Err(Errno::NOENT) => {}
+                    // Its maker lives, and has gone on.
+                    Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => {}
                     Err(errno) => return Err(errno.into()),
                 }
             }
