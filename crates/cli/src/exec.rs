@@ -11,6 +11,7 @@ use penfold_sandbox::wire::{self, Answer, Request};
 use penfold_sandbox::{ExecSpec, Outcome, record};
 use penfold_supervisor::{Front, FrontError};
 use penfold_sys::signal::{self, SignalSet};
+use penfold_teardown::Cause;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::process::Signal;
@@ -49,7 +50,11 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     drop(stdio);
     let outcome = match answer {
         Answer::Refused(reason) => return Err(refused(&reason)),
-        Answer::Outcome(outcome) => Some(*outcome),
+        // A supervisor of an older build does not say whose it is.
+        Answer::Outcome(outcome) if outcome.of_exec || outcome.report.cause == Cause::StartFailed => {
+            Some(*outcome)
+        }
+        Answer::Outcome(_) => return Err(refused(&"the sandbox has ended")),
         _ if args.detach => None,
         _ => {
             let left: &[Signal] = if terminal.is_some() { &[Signal::WINCH] } else { &[] };

@@ -30,6 +30,12 @@ pub(crate) fn wait(global: &Global, args: &WaitArgs) -> Result<u8, Failure> {
             left.push(known.id.as_str());
             continue;
         };
+        if *end == End::Removed && !ended_in_front(known) {
+            let sentence = format!("no sandbox is called `{}` any more: its record was removed", known.id);
+            tally.missed(global, &[Failure::new(exit_codes::NOT_STARTED, sentence)]);
+            codes.push(exit_codes::NOT_STARTED);
+            continue;
+        }
         let code = code(known, end);
         let text = code.map_or_else(|| "unknown".to_owned(), |code| code.to_string());
         tally.done(&if args.any { format!("{} {text}", known.id) } else { text });
@@ -62,10 +68,12 @@ fn code(known: &Known, end: &End) -> Option<u8> {
             ));
             Some(exit_codes::UNVERIFIED)
         }
-        End::Unknown if ended_in_front(known) => {
+        End::Unknown | End::Removed if ended_in_front(known) => {
             unknown("it ran in the foreground: its code went to who called `penfold run`")
         }
-        End::Unknown => unknown("nobody looked after its end, so the exit code of its command is not known"),
+        End::Unknown | End::Removed => {
+            unknown("nobody looked after its end, so the exit code of its command is not known")
+        }
         End::Known { cause: Cause::Timeout, .. } => Some(exit_codes::TIMED_OUT),
         End::Known { cause: Cause::StartFailed, failure, .. } => Some(match failure {
             Some(StartFailure::NotFound) => exit_codes::NOT_FOUND,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
-use support_control::Fold;
+use support_control::{Fold, Impostor, all_gone, hello};
 use support_d::{Started, code, said};
 use support_e2::left::Handle;
 use support_e2::{Pen, Talk, eventually, pause};
@@ -282,4 +282,19 @@ fn only_a_foreground_sandbox_is_said_to_be_one() {
 fn foreground(fold: &Fold) -> String {
     let listed = support_d::json(&fold.call(&["inspect", "fore"]));
     listed[0]["id"].as_str().unwrap().to_owned()
+}
+
+/// Who looks after a sandbox tells everybody of its end, also who has just asked for a command: the code is not the command's.
+#[test]
+fn end_of_the_sandbox_is_not_taken_for_that_of_the_command() {
+    let fold = Fold::new();
+    let sandbox = fold.start(&[], "sleep 4001");
+    sandbox.kill_supervisors();
+    let lock = std::fs::File::open(&sandbox.record).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    let supervisor = Impostor::new(&sandbox, vec![hello(&sandbox.id), all_gone(&sandbox.id)], false);
+    let told = fold.expect(&["exec", "-d", &sandbox.id, "true"], 125, &[]);
+    assert!(said(&told).contains("the sandbox has ended"), "{}", said(&told));
+    drop((supervisor, lock));
+    fold.expect(&["kill", &sandbox.id], 0, &[&sandbox.id]);
 }

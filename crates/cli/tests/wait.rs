@@ -87,16 +87,17 @@ fn code_of_a_sandbox_that_is_removed_at_its_end_is_told() {
     let fold = Fold::new();
     let sandbox = fold.start(&["--rm"], "until [ -e \"$UP.go\" ]; do sleep 0.02; done; exit 8");
     let waiter = fold.begin(&["wait", &sandbox.id]);
-    until("it waits", || {
-        let fds = std::fs::read_dir(format!("/proc/{}/fd", waiter.id())).unwrap();
-        fds.flatten().any(|fd| {
-            std::fs::read_link(fd.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))
-        })
-    });
+    until("it waits", || is_connected(waiter.id()));
     std::fs::write(fold.yard.path("up.go"), "").unwrap();
     let done = waiter.wait_with_output().unwrap();
     assert_eq!((code(&done), done.stdout.as_slice()), (8, &b"8\n"[..]), "{}", said(&done));
     assert!(!sandbox.record.try_exists().unwrap());
+}
+
+fn is_connected(pid: u32) -> bool {
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let mut links = fds.flatten().filter_map(|fd| std::fs::read_link(fd.path()).ok());
+    links.any(|to| to.to_string_lossy().starts_with("socket:"))
 }
 
 #[test]
@@ -148,12 +149,35 @@ fn record_that_is_gone_does_not_end_the_wait() {
     let fold = Fold::new();
     let sandbox = fold.start_tree(&[]);
     let waiter = fold.begin(&["wait", &sandbox.id]);
+    until("it waits", || is_connected(waiter.id()));
     std::fs::remove_dir_all(&sandbox.record).unwrap();
     fold.expect(&["wait", "--timeout", "300ms", &sandbox.id], 124, &[]);
     sandbox.assert_alive();
     fold.expect(&["kill", &sandbox.id], 0, &[&sandbox.id]);
     let done = waiter.wait_with_output().unwrap();
-    assert!([120, 137].contains(&code(&done)), "{}", said(&done));
+    assert!([125, 137].contains(&code(&done)), "{}", said(&done));
+}
+
+#[test]
+fn who_waits_for_what_another_forgets_is_told_so() {
+    let fold = Fold::new();
+    let sandbox = fold.start(&[], "sleep 1000");
+    let waiter = fold.begin(&["wait", &sandbox.id]);
+    let pid = Pid::from_raw(i32::try_from(waiter.id()).unwrap()).unwrap();
+    until("it waits", || is_connected(waiter.id()));
+    let handle = support_d::handle(pid);
+    rustix::process::pidfd_send_signal(&handle, Signal::STOP).unwrap();
+    until("it is stopped", || support_d::state(pid) == Some('T'));
+    sandbox.kill_supervisors();
+    fold.expect(&["rm", "-f", &sandbox.id], 0, &[&sandbox.id]);
+    rustix::process::pidfd_send_signal(&handle, Signal::CONT).unwrap();
+    let done = waiter.wait_with_output().unwrap();
+    assert_eq!((code(&done), done.stdout.as_slice()), (125, &b""[..]), "{}", said(&done));
+    assert!(
+        said(&done).contains(&format!("no sandbox is called `{}` any more", sandbox.id)),
+        "{}",
+        said(&done)
+    );
 }
 
 #[test]

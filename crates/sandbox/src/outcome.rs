@@ -114,6 +114,9 @@ pub struct Outcome {
     /// The process that tells.
     #[serde(default)]
     pub teller: i32,
+    /// It is that of a command that was put into the sandbox, not that of the sandbox.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub of_exec: bool,
     /// Why the report could not be written, if one was wanted and it could not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unwritten: Option<String>,
@@ -144,7 +147,7 @@ impl Outcome {
         let findings = Findings { ended: strays, survivors, steps: Vec::new(), ..report.findings.clone() };
         let report = Report { findings, command: Vec::new(), labels: BTreeMap::new(), ..report.clone() };
         let teller = rustix::process::getpid().as_raw_nonzero().get();
-        Outcome { report, totals, teller, unwritten }
+        Outcome { report, totals, teller, of_exec: false, unwritten }
     }
 }
 

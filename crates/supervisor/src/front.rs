@@ -458,6 +458,7 @@ impl Front {
             report: self.lost_report(findings),
             totals: Totals::default(),
             teller: 0,
+            of_exec: false,
             unwritten: None,
         })
     }

@@ -141,7 +141,11 @@ impl Model {
         let Some(known) = self.known.get_mut(id) else { return Ok(()) };
         let Some(code) = code else {
             let may = known.touched || known.hurt;
-            return if may { Ok(()) } else { Err(format!("{id}: unknown, and nobody touched it")) };
+            return if may {
+                Ok(())
+            } else {
+                Err(format!("{id}: unknown, and nobody touched it: {known:?}"))
+            };
         };
         let asked = known.touched || known.hurt;
         // 42: a script that exits so when it is asked to; 143 and 129: one that is ended by the asking.

@@ -11,6 +11,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use super::client::Client;
 use super::{Progress, timespec};
 use crate::Files;
+use crate::clear::entries;
 use crate::outcome::{Report, StartFailure, Status};
 use crate::resolve::{Finder, Known, traces};
 use crate::state::Word;
@@ -40,6 +41,8 @@ pub enum End {
     Unverified,
     /// Nothing of it is left that was seen, nobody looks after it, and it is not written down how its command ended.
     Unknown,
+    /// Its record was removed, by another command or with the sandbox, before it could be read how its command ended.
+    Removed,
 }
 
 /// Waits until sandboxes are over, or one of them if `any`, at most for `limit`; tells how, in the order of `targets`,
@@ -191,9 +194,15 @@ impl<'a> Watch<'a> {
             Some(report) => {
                 End::Known { exit: report.exit, cause: report.cause, failure: report.failure.clone() }
             }
+            None if removed || is_being_removed(files) => End::Removed,
             None => End::Unknown,
         }
     }
+}
+
+/// Whether all files of a record are gone, as for a moment before the record itself is.
+fn is_being_removed(files: &Files) -> bool {
+    entries(files.dir()).is_ok_and(|entries| entries.is_empty())
 }
 
 /// Whether there is a report, and the leaf that would contradict it is gone.

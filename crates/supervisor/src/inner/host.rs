@@ -427,7 +427,7 @@ impl Inner {
             None => self.cause.unwrap_or(Cause::Exit),
         };
         let report = self.held.report(cause, exit, self.failure.clone(), findings);
-        let outcome = Box::new(self.held.conclude(&report));
+        let outcome = Box::new(Outcome { of_exec: self.is_exec(), ..self.held.conclude(&report) });
         self.stuck = (!outcome.report.findings.verified).then(|| outcome.clone());
         let answer = Answer::Outcome(outcome);
         if let Some(desk) = &self.held.desk {
