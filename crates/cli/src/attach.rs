@@ -27,8 +27,11 @@ pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> 
     let _ = signal::block(&SignalSet::of([Signal::WINCH.as_raw()]));
     let typed = !args.no_stdin;
     let raw = (typed && io::stdin().is_terminal()).then(Raw::enter).and_then(Result::ok);
-    let mut told = None;
     loop {
+        if let Some(outcome) = seat.told.take() {
+            return run::conclude(&outcome, &id, None, false, false);
+        }
+        let mut told = None;
         let pump = Pump { inside: seat.stream.as_fd(), typed, leave: &args.detach_keys.0, over: None };
         let end = pump.run(|size| {
             let _ = seat.client.send(&Request::Resize(size), &[]);
@@ -56,6 +59,8 @@ pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> 
 struct Seat {
     client: Client,
     stream: OwnedFd,
+    /// The sandbox ended while a place was asked for.
+    told: Option<Box<Outcome>>,
 }
 
 impl Seat {
@@ -72,7 +77,8 @@ impl Seat {
                 Err(Failure::new(exit_codes::NOT_STARTED, format!("cannot attach to {id}: {reason}"))
                     .hint("a terminal is given with `penfold run -d -t`"))
             }
-            _ => Ok(Seat { client, stream }),
+            Answer::Outcome(outcome) => Ok(Seat { client, stream, told: Some(outcome) }),
+            _ => Ok(Seat { client, stream, told: None }),
         }
     }
 }

@@ -33,6 +33,7 @@ pub(crate) fn extend(global: &Global, args: &ExtendArgs) -> Result<u8, Failure> 
     match answer {
         Answer::Done => {}
         Answer::Refused(reason) => return Err(failed(reason)),
+        Answer::Outcome(_) => return Err(failed("it has ended".to_owned())),
         _ => return Err(failed("its supervisor answers something else".to_owned())),
     }
     output::data(format!("{}\n", known.id).as_bytes(), exit_codes::FAILURE)?;

@@ -284,9 +284,10 @@ fn foreground(fold: &Fold) -> String {
     listed[0]["id"].as_str().unwrap().to_owned()
 }
 
-/// Who looks after a sandbox tells everybody of its end, also who has just asked for a command: the code is not the command's.
+/// Who looks after a sandbox tells everybody of its end, also who has just asked for something else: the code is not that
+/// of a command in it, and nobody waits for another answer.
 #[test]
-fn end_of_the_sandbox_is_not_taken_for_that_of_the_command() {
+fn end_of_the_sandbox_is_not_taken_for_another_answer() {
     let fold = Fold::new();
     let sandbox = fold.start(&[], "sleep 4001");
     sandbox.kill_supervisors();
@@ -295,6 +296,9 @@ fn end_of_the_sandbox_is_not_taken_for_that_of_the_command() {
     let supervisor = Impostor::new(&sandbox, vec![hello(&sandbox.id), all_gone(&sandbox.id)], false);
     let told = fold.expect(&["exec", "-d", &sandbox.id, "true"], 125, &[]);
     assert!(said(&told).contains("the sandbox has ended"), "{}", said(&told));
+    let told = fold.expect(&["extend", &sandbox.id, "1h"], 1, &[]);
+    assert!(said(&told).contains("it has ended"), "{}", said(&told));
+    fold.expect(&["attach", "--no-stdin", &sandbox.id], 137, &[]);
     drop((supervisor, lock));
     fold.expect(&["kill", &sandbox.id], 0, &[&sandbox.id]);
 }

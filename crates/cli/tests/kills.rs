@@ -45,6 +45,7 @@ fn early_kills(level: Level, mut kill: impl FnMut(&mut Child)) {
             break;
         }
         let mut front = nest.spawn(&mut ground.shaped(Shape::Pair, level, &[], &COMMAND));
+        // Nothing is waited for: this is the random moment of the kill.
         std::thread::sleep(Duration::from_micros(random(EARLY)));
         kill(&mut front);
         let own = bystander.pid().to_string();
