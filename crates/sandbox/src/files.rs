@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -15,9 +16,11 @@ use crate::state::{Exited, State};
 const EXIT: &str = "exit.json";
 
 /// The files of one record, to be read by anybody and written by who looks after the sandbox.
-#[derive(Debug)]
+///
+/// A clone is another handle to the same directory, and to its lock if this one holds it.
+#[derive(Debug, Clone)]
 pub struct Files {
-    pub(crate) dir: OwnedFd,
+    pub(crate) dir: Arc<OwnedFd>,
     pub(crate) name: String,
     pub(crate) path: PathBuf,
 }
@@ -36,14 +39,6 @@ impl Files {
     /// The directory.
     pub fn dir(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
-    }
-
-    /// Another handle to the same directory, and to its lock if this one holds it.
-    ///
-    /// # Errors
-    /// Those of dup(2).
-    pub fn try_clone(&self) -> io::Result<Files> {
-        Ok(Files { dir: self.dir.try_clone()?, name: self.name.clone(), path: self.path.clone() })
     }
 
     /// Whether a process holds the lock: somebody looks after the sandbox.

@@ -34,7 +34,7 @@ pub mod wire;
 
 pub use files::Files;
 pub use id::Id;
-pub use nested::Nested;
+pub use nested::{Nested, Notes};
 pub use outcome::{Outcome, Report, StartFailure, Status, Totals};
 pub use record::{Detached, Intent, Record, Registry, StateError};
 pub use resolve::{Candidate, Finder, Known, ResolveError};

@@ -1,64 +1,79 @@
 //! Sandboxes that were started inside of one: killed together with it, they could not put away their records and scratch
 //! directories.
 //!
-//! Each leaves its id in the records of those that it is in, so that who ends one of these need not look at all records.
+//! Each leaves its id in the records of those that it is in, so that who ends one of these need not look at all records:
+//! from before it has a record of its own until that is gone.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use penfold_teardown::Resource;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 
 use crate::clear::entries;
+use crate::files::Files;
 use crate::record::{Intent, Registry};
 use crate::recovery::recover;
 
-/// The beginning of the name of the file that tells of a nested sandbox.
+/// The beginning of the name of the directory that tells of a nested sandbox.
 const NESTED: &str = "nested-";
 /// How long what is left of a nested sandbox may take to go; its processes are gone already.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a sandbox has to do with those that are in it, and those that it is in.
+/// The notes of a sandbox in the records of those that it is in.
 #[derive(Debug)]
-pub struct Nested {
-    state_root: PathBuf,
+pub struct Notes {
+    registry: Registry,
     own: String,
     within: Vec<String>,
 }
 
-impl Nested {
-    /// Notes a new sandbox in the records of those that it is in, as far as they are below the same root.
-    pub fn note(state_root: &Path, registry: &Registry, intent: &Intent) -> Nested {
+impl Notes {
+    /// Notes a new sandbox in the records of those that it is in, as far as they are below the same root; `None` when it
+    /// is in none.
+    pub fn leave(registry: &Registry, intent: &Intent) -> Option<Notes> {
         let own = intent.id.short();
         for outer in &intent.within {
             if let Ok(Some(files)) = registry.look(outer) {
-                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 // Without it the next command finds what is left.
-                let _ = rustix::fs::openat(files.dir(), entry(&own), flags, Mode::RUSR | Mode::WUSR);
+                let _ = rustix::fs::mkdirat(files.dir(), entry(&own), Mode::RWXU);
             }
         }
-        Nested { state_root: state_root.to_owned(), own, within: intent.within.clone() }
+        let within = intent.within.clone();
+        (!within.is_empty()).then(|| Notes { registry: registry.clone(), own, within })
+    }
+}
+
+impl Resource for Notes {
+    fn describe(&self) -> String {
+        "notes in outer sandboxes".to_owned()
     }
 
-    /// Ends what is left of those that are in this one.
-    fn recover_inner(&self, registry: &Registry) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let Some(files) = registry.look(&self.own)? else { return Ok(()) };
-        for (name, _) in entries(files.dir())? {
-            let Some(id) = name.to_str().ok().and_then(|name| name.strip_prefix(NESTED)) else { continue };
-            if let Ok(Some(record)) = registry.take_orphan(id)
-                && record.intent().is_ok_and(|intent| intent.within.contains(&self.own))
-            {
-                recover(record, PATIENCE)?;
+    fn release(&mut self, _forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        for outer in &self.within {
+            if let Ok(Some(files)) = self.registry.look(outer) {
+                match rustix::fs::unlinkat(files.dir(), entry(&self.own), AtFlags::REMOVEDIR) {
+                    Ok(()) | Err(Errno::NOENT) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
             }
-            let _ = rustix::fs::unlinkat(files.dir(), &name, AtFlags::empty());
         }
         Ok(())
     }
 }
 
-fn entry(id: &str) -> String {
-    format!("{NESTED}{id}")
+/// What is left of the sandboxes that are in one.
+#[derive(Debug)]
+pub struct Nested {
+    registry: Registry,
+    own: Files,
+}
+
+impl Nested {
+    /// Those that will leave a note in the record `own`.
+    pub fn of(registry: &Registry, own: &Files) -> Nested {
+        Nested { registry: registry.clone(), own: own.clone() }
+    }
 }
 
 impl Resource for Nested {
@@ -67,21 +82,25 @@ impl Resource for Nested {
     }
 
     fn release(&mut self, forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        if !forced && self.within.is_empty() {
+        // Most file systems count directories in the links of the one above: two links are its own.
+        if !forced || rustix::fs::fstat(self.own.dir())?.st_nlink == 2 {
             return Ok(());
         }
-        let Some(registry) = Registry::open_existing(&self.state_root)? else { return Ok(()) };
-        if forced {
-            self.recover_inner(&registry)?;
-        }
-        for outer in &self.within {
-            if let Ok(Some(files)) = registry.look(outer) {
-                match rustix::fs::unlinkat(files.dir(), entry(&self.own), AtFlags::empty()) {
-                    Ok(()) | Err(Errno::NOENT) => {}
-                    Err(errno) => return Err(errno.into()),
-                }
+        for (name, _) in entries(self.own.dir())? {
+            let Some(id) = name.to_str().ok().and_then(|name| name.strip_prefix(NESTED)) else { continue };
+            if let Ok(Some(record)) = self.registry.take_orphan(id)
+                && record
+                    .intent()
+                    .is_ok_and(|intent| intent.within.iter().any(|outer| outer == self.own.name()))
+            {
+                recover(record, PATIENCE)?;
             }
+            let _ = rustix::fs::unlinkat(self.own.dir(), &name, AtFlags::REMOVEDIR);
         }
         Ok(())
     }
+}
+
+fn entry(id: &str) -> String {
+    format!("{NESTED}{id}")
 }

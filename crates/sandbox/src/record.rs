@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use penfold_process::ProcessId;
 use penfold_teardown::Resource;
@@ -120,10 +121,10 @@ impl StateError {
 }
 
 /// All records of one user.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Registry {
     path: PathBuf,
-    dir: OwnedFd,
+    dir: Arc<OwnedFd>,
 }
 
 impl Registry {
@@ -135,7 +136,7 @@ impl Registry {
         // A root that another user made first could be swapped under us: it is looked at before anything is made in it.
         let top = open_or_make(rustix::fs::CWD, root)?;
         let dir = open_or_make(top.as_fd(), Path::new(SANDBOXES))?;
-        Ok(Registry { path: root.join(SANDBOXES), dir })
+        Ok(Registry { path: root.join(SANDBOXES), dir: Arc::new(dir) })
     }
 
     /// Opens the records below `root` if there are any.
@@ -146,7 +147,7 @@ impl Registry {
         let opened = open_private(rustix::fs::CWD, root)
             .and_then(|top| open_private(top.as_fd(), Path::new(SANDBOXES)));
         match opened {
-            Ok(dir) => Ok(Some(Registry { path: root.join(SANDBOXES), dir })),
+            Ok(dir) => Ok(Some(Registry { path: root.join(SANDBOXES), dir: Arc::new(dir) })),
             Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -189,7 +190,7 @@ impl Registry {
         {
             let _ = remove_entry(&self.dir, &name);
         }
-        Ok(Record { registry: self.keep()?, files: Files { dir: written?, name, path } })
+        Ok(Record { registry: Arc::clone(&self.dir), files: Files { dir: Arc::new(written?), name, path } })
     }
 
     fn write_intent(&self, name: &str, path: &Path, intent: &Intent) -> Result<OwnedFd, StateError> {
@@ -212,10 +213,6 @@ impl Registry {
     fn is_bare(&self, name: &str) -> bool {
         open_private(self.dir.as_fd(), Path::new(name))
             .is_ok_and(|dir| entries(dir.as_fd()).is_ok_and(|entries| entries.is_empty()))
-    }
-
-    fn keep(&self) -> Result<OwnedFd, StateError> {
-        self.dir.try_clone().map_err(|source| StateError::Io { act: "keep", path: self.path.clone(), source })
     }
 
     /// The names of all records.
@@ -263,7 +260,7 @@ impl Registry {
             }
             Err(errno) => return Err(StateError::io("look at", &files.path)(errno)),
         }
-        Ok(Some(Record { registry: self.keep()?, files }))
+        Ok(Some(Record { registry: Arc::clone(&self.dir), files }))
     }
 
     /// Opens the files of a record to read them, whoever looks after it; `None` when there is none of this name.
@@ -275,7 +272,9 @@ impl Registry {
             return Ok(None);
         }
         match open_private(self.dir.as_fd(), Path::new(name)) {
-            Ok(dir) => Ok(Some(Files { dir, name: name.to_owned(), path: self.path.join(name) })),
+            Ok(dir) => {
+                Ok(Some(Files { dir: Arc::new(dir), name: name.to_owned(), path: self.path.join(name) }))
+            }
             Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -296,7 +295,7 @@ impl AsFd for Registry {
 /// The record of one sandbox, locked for as long as this value, or the copy of it in a forked process, lives.
 #[derive(Debug)]
 pub struct Record {
-    registry: OwnedFd,
+    registry: Arc<OwnedFd>,
     files: Files,
 }
 
@@ -327,15 +326,14 @@ impl Resource for Record {
 
     fn release(&mut self, _forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         // The common end is one file; a command of the same user may have put anything there.
-        if rustix::fs::unlinkat(&self.files.dir, INTENT, AtFlags::empty()).is_err()
-            || rustix::fs::unlinkat(&self.registry, &self.files.name, AtFlags::REMOVEDIR).is_err()
+        if rustix::fs::unlinkat(&self.files.dir, INTENT, AtFlags::empty()).is_ok()
+            && rustix::fs::unlinkat(&self.registry, &self.files.name, AtFlags::REMOVEDIR).is_ok()
+            || rustix::fs::fstat(&self.files.dir)?.st_nlink == 0
         {
-            if rustix::fs::fstat(&self.files.dir)?.st_nlink == 0 {
-                return Ok(());
-            }
-            // Who dies at this leaves the record of one that has ended.
-            clear(self.files.dir.as_fd(), Some(REPORT))?;
+            return Ok(());
         }
+        // Who dies at this leaves the record of one that has ended.
+        clear(self.files.dir.as_fd(), Some(REPORT))?;
         gone(rustix::fs::unlinkat(&self.registry, &self.files.name, AtFlags::REMOVEDIR))?;
         Ok(())
     }

@@ -49,7 +49,7 @@ pub fn recover(record: Record, patience: Duration) -> io::Result<Findings> {
     let detached = intent.as_ref().and_then(|intent| intent.detached.as_ref());
     // Who wrote a newer one knows what else is to go.
     let kept = newer || detached.is_some_and(|detached| !detached.remove);
-    let files = record.files().try_clone()?;
+    let files = record.files().clone();
     let mut resources: Vec<Box<dyn Resource>> = Vec::new();
     if !kept {
         resources.push(Box::new(record));

@@ -143,7 +143,7 @@ impl Pipe {
 impl Desk {
     /// Makes the socket, the log and the pipes, before anything is started.
     pub(crate) fn open(record: &Record, intent: &Intent, detach: &Detach) -> io::Result<Desk> {
-        let files = record.files().try_clone()?;
+        let files = record.files().clone();
         let listener = listen(files.dir(), files.path())?;
         let log = Writer::create(files.dir(), detach.log_limit).map_err(io::Error::other)?;
         let (terminal, pipes, given) = if detach.terminal { with_terminal()? } else { with_pipes()? };

@@ -9,9 +9,11 @@ use penfold_cgroup::{Leaf, NoPlace, Place};
 use penfold_process::{Pid, ProcFs};
 use penfold_sandbox::events::What;
 use penfold_sandbox::names::{self, NameError};
-use penfold_sandbox::record::{SCHEMA, shortened};
+use penfold_sandbox::record::{SCHEMA, StateError, shortened};
 use penfold_sandbox::state::Word;
-use penfold_sandbox::{Contain, Detach, Detached, Intent, Nested, Registry, Scratch, lock};
+use penfold_sandbox::{
+    Contain, Detach, Detached, Intent, Nested, Notes, Record, Registry, Scratch, Spec, lock,
+};
 use penfold_teardown::lifecycle::Phase;
 use penfold_teardown::{Cause, Findings, Ladder, Level, Resource, Scope, Survivor, Teardown, drive};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -338,13 +340,12 @@ fn record(
     missing: &mut Vec<String>,
 ) -> Option<Registry> {
     let spec = &setup.spec;
-    let reserved = Registry::open(&spec.state_root)
-        .and_then(|registry| registry.reserve(intent).map(|record| (registry, record)));
-    match reserved {
+    match reserve(spec, intent, resources) {
         Ok((registry, record)) => {
+            let nested = Nested::of(&registry, record.files());
             resources.push(Box::new(record));
             // Released before the record: sandboxes in this one go before it.
-            resources.push(Box::new(Nested::note(&spec.state_root, &registry, intent)));
+            resources.push(Box::new(nested));
             Some(registry)
         }
         Err(error) => {
@@ -352,6 +353,20 @@ fn record(
             None
         }
     }
+}
+
+/// Makes the record, noted before in those of the sandboxes that this one is in.
+fn reserve(
+    spec: &Spec,
+    intent: &Intent,
+    resources: &mut Vec<Box<dyn Resource>>,
+) -> Result<(Registry, Record), StateError> {
+    let registry = Registry::open(&spec.state_root)?;
+    if let Some(notes) = Notes::leave(&registry, intent) {
+        resources.push(Box::new(notes));
+    }
+    let record = registry.reserve(intent)?;
+    Ok((registry, record))
 }
 
 /// Writes the record of a detached sandbox, which nobody could find without.
@@ -362,13 +377,13 @@ fn detached_record(
     resources: &mut Vec<Box<dyn Resource>>,
 ) -> Result<(Registry, Desk), String> {
     let spec = &setup.spec;
-    let (registry, record) = Registry::open(&spec.state_root)
-        .and_then(|registry| registry.reserve(intent).map(|record| (registry, record)))
+    let (registry, record) = reserve(spec, intent, resources)
         .map_err(|error| format!("no record can be kept: {}", chain(&error)))?;
     match Desk::open(&record, intent, detach) {
         Ok(desk) => {
+            let nested = Nested::of(&registry, record.files());
             resources.push(Box::new(desk.keep(record)));
-            resources.push(Box::new(Nested::note(&spec.state_root, &registry, intent)));
+            resources.push(Box::new(nested));
             Ok((registry, desk))
         }
         Err(error) => {
