@@ -186,7 +186,10 @@ pub enum Received<M> {
 
 /// Takes the next message without waiting. What is no message is passed over.
 pub fn receive<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<Received<M>> {
-    let mut buffer = vec![0_u8; LARGEST];
+    // Most are short, and memory for the largest comes from the kernel each time.
+    let peek = RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::TRUNC;
+    let length = rustix::io::retry_on_intr(|| rustix::net::recv(&socket, &mut [0_u8; 1], peek));
+    let mut buffer = vec![0_u8; length.map_or(1, |(_, length)| length.clamp(1, LARGEST))];
     match rustix::io::retry_on_intr(|| rustix::net::recv(&socket, &mut buffer, RecvFlags::DONTWAIT)) {
         Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => Ok(Received::End),
         Ok((length, _)) => {
