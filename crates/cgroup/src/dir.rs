@@ -1,8 +1,6 @@
 //! Directories and files of a cgroup2 file system, opened with care.
 
 use std::ffi::CStr;
-use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -13,7 +11,8 @@ use rustix::io::Errno;
 /// `CGROUP2_SUPER_MAGIC`, `include/uapi/linux/magic.h`.
 const CGROUP2_SUPER_MAGIC: FsWord = 0x6367_7270;
 
-const PROC_BYTES: usize = 8 * 1024;
+/// Files of the kernel have no size to ask for first. They are read in few pieces: this is on the path of every run.
+const MUCH: usize = 8 * 1024;
 
 const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -72,23 +71,23 @@ pub(crate) fn read_short<'b>(
 /// Reads a file of any length.
 pub(crate) fn read_all(dir: BorrowedFd<'_>, name: &CStr, text: &mut Vec<u8>) -> Result<(), Errno> {
     text.clear();
-    let mut file = File::from(open_file(dir, name)?);
-    match file.read_to_end(text) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-    }
+    read_rest(&open_file(dir, name)?, text)
 }
 
-/// Reads a file of `/proc`, which has no size to ask for first; in few pieces, as this is on the path of every run.
+/// Reads a file of `/proc`.
 pub(crate) fn read_proc(path: &CStr) -> Result<Vec<u8>, Errno> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut text = Vec::with_capacity(PROC_BYTES);
+    let mut text = Vec::new();
+    read_rest(&file, &mut text)?;
+    Ok(text)
+}
+
+fn read_rest(file: &OwnedFd, text: &mut Vec<u8>) -> Result<(), Errno> {
     loop {
-        let read = rustix::io::retry_on_intr(|| rustix::io::read(&file, spare_capacity(&mut text)))?;
-        if read == 0 {
-            return Ok(text);
+        text.reserve(MUCH);
+        if rustix::io::retry_on_intr(|| rustix::io::read(file, spare_capacity(text)))? == 0 {
+            return Ok(());
         }
-        text.reserve(PROC_BYTES);
     }
 }
 

@@ -10,8 +10,8 @@ use penfold_teardown::{Cause, Ended};
 use crate::args::Global;
 use crate::lines::count;
 
-/// How many strays are named.
-const NAMED: usize = 10;
+/// How many strays are named: a line is read as long as it is short, and `--report` has all.
+const NAMED: usize = 4;
 
 /// The line for a person who waits for an end that takes its time.
 pub(crate) fn progress(ending: Ending) -> String {
@@ -108,7 +108,8 @@ fn strays(text: &mut String, outcome: &Outcome) {
         return;
     }
     let mut words = String::from("  strays: ");
-    let named: Vec<String> = findings.ended.iter().take(NAMED).map(name).collect();
+    let known = findings.ended.iter().filter(|stray| stray.command.is_some() || !stray.name.is_empty());
+    let named: Vec<String> = known.take(NAMED).map(name).collect();
     words.push_str(&named.join(", "));
     if outcome.totals.strays > named.len() {
         // Writing to a String cannot fail.

@@ -151,10 +151,13 @@ fn a_command_that_takes_its_supervisor_into_its_cgroup_gets_its_own_code() {
     if !root() || pen.end(["--contain", "cgroup", "true"]).code() != Some(0) {
         return;
     }
-    let takes =
-        script(&format!("{LEAF} echo $PPID > $C/cgroup.procs || exit 9; setsid -f sleep 600; exit 3"));
-    pen.end(["--contain", "cgroup", "bash", "-c", &takes]).with_code(3);
-    nothing_is_left(&pen);
+    for below in ["", "/a/b"] {
+        let takes = script(&format!(
+            "{LEAF} mkdir -p $C{below}; echo $PPID > $C{below}/cgroup.procs || exit 9; setsid -f sleep 600; exit 3"
+        ));
+        pen.end(["--contain", "cgroup", "bash", "-c", &takes]).with_code(3);
+        nothing_is_left(&pen);
+    }
 }
 
 #[test]

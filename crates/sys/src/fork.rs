@@ -55,6 +55,14 @@ pub fn session() -> i32 {
     unsafe { libc::getsid(0) }
 }
 
+/// `getsid(2)`: the session of another process, 0 where its leader is outside of this pid namespace; nothing once that
+/// process is gone.
+pub fn session_of(pid: Pid) -> Option<i32> {
+    // SAFETY: takes no pointers.
+    let session = unsafe { libc::getsid(pid.as_raw_nonzero().get()) };
+    (session >= 0).then_some(session)
+}
+
 /// `getpgrp()`: the process group of this process; 0 where its leader is outside of this pid namespace.
 pub fn group() -> i32 {
     // SAFETY: takes no pointers.

@@ -36,10 +36,9 @@ pub struct Leader {
     pub session: i32,
 }
 
-/// How many strays have a name even if nobody wants details: that many are shown to people.
-const SHOWN: usize = 10;
-/// How many of them have their command line read as well, which costs half as much as to end them.
-const COMMANDS: usize = 4;
+/// How many strays are shown to people if nobody wants details. To read what one is called takes a third as long as to
+/// end it.
+const SHOWN: usize = 4;
 /// How many pidfds are watched at a time; more are found when the first of them end.
 const WATCHED: usize = 64;
 /// How often one kill looks again for members that are new. Who moves faster than that is met by the next kill.
@@ -82,16 +81,16 @@ pub struct Teardown {
     ledger: BTreeMap<ProcessId, Entry>,
     /// The members of the ledger that have not ended, as far as is known.
     living: HashMap<Pid, ProcessId>,
-    /// Members that ended and whose names nobody wants.
-    nameless: Vec<Pid>,
+    /// Strays that ended and of which nobody wants more than is shown.
+    left_behind: Vec<Pid>,
     reparented: HashSet<Pid>,
     commands: HashMap<Pid, String>,
     watched: Vec<Process>,
     kills: u32,
     /// Until when the members of a killed leaf are left to die before they are reaped, and how often it is looked.
     dying: Option<(Instant, Duration)>,
-    /// Children whose names were read while they were dying.
-    seen: HashMap<Pid, Stat>,
+    /// What is shown of the first strays, from before they were killed.
+    shown: HashMap<Pid, Ended>,
     /// Children that were sent SIGKILL and are not reaped yet.
     killed: HashSet<Pid>,
     /// Something has ended since the last kill.
@@ -116,13 +115,13 @@ impl Teardown {
             keeper: None,
             ledger: BTreeMap::new(),
             living: HashMap::new(),
-            nameless: Vec::new(),
+            left_behind: Vec::new(),
             reparented: HashSet::new(),
             commands: HashMap::new(),
             watched: Vec::new(),
             kills: 0,
             dying: None,
-            seen: HashMap::new(),
+            shown: HashMap::new(),
             killed: HashSet::new(),
             moved: false,
             leader_outlived: false,

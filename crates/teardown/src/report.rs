@@ -78,9 +78,9 @@ pub enum How {
 pub struct Ended {
     /// Its pid, as seen by penfold.
     pub pid: i32,
-    /// When it started, in clock ticks since boot (`starttime` of `proc_pid_stat(5)`).
+    /// When it started, in clock ticks since boot (`starttime` of `proc_pid_stat(5)`); 0 when nobody wanted details.
     pub start_time: u64,
-    /// Its name (`comm`); empty when it was gone before it could be read.
+    /// Its name (`comm`); empty when it was gone before it could be read, or when nobody wanted details.
     pub name: String,
     /// Its command line, shortened, for strays that are shown to people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -190,8 +190,8 @@ pub(crate) fn ended(id: ProcessId, name: String, how: How) -> Ended {
     Ended { pid: raw(id.pid), start_time: id.start.0, name, command: None, how, stray: false, why: None }
 }
 
-/// A member that was left behind and whose name nobody wanted.
-pub(crate) fn nameless(pid: Pid) -> Ended {
+/// A member that was left behind, and of which nobody wants to know more.
+pub(crate) fn left_behind(pid: Pid) -> Ended {
     Ended {
         pid: raw(pid),
         start_time: 0,

@@ -37,11 +37,12 @@ impl Teardown {
             return self.kill_rest();
         }
         let children = matches!(self.scope, Scope::Children);
-        let strays = if children { self.note_strays()? } else { Vec::new() };
+        let inside = self.step_out()?;
+        let strays = if children { self.note_strays(&inside)? } else { Vec::new() };
         if self.keeper.is_some() {
             self.enter_all()?;
         } else if self.details {
-            self.enter_leaf()?;
+            self.enter_leaf(inside)?;
         }
         let leaf_killed = self.kill_leaf();
         if !children {
@@ -49,23 +50,22 @@ impl Teardown {
         } else if self.keeper.is_some() || matches!(self.leaf, LeafState::None) {
             self.kill_children()?;
         } else if leaf_killed.is_ok() {
-            self.let_die(&strays)?;
+            self.let_die(strays.len());
         }
         leaf_killed
     }
 
     /// Leaves the members of a killed leaf to die. Whoever reaps meanwhile stands in the way of those who die, and each
     /// look for a dead child passes by all that live.
-    fn let_die(&mut self, children: &[Pid]) -> io::Result<()> {
-        if children.len() < MANY {
-            return Ok(());
+    fn let_die(&mut self, members: usize) {
+        if members < MANY {
+            return;
         }
-        let many = u32::try_from(children.len()).unwrap_or(u32::MAX);
+        let many = u32::try_from(members).unwrap_or(u32::MAX);
         let most = LET_DIE + LET_DIE_EACH.saturating_mul(many);
         self.dying = Instant::now()
             .checked_add(most)
             .map(|until| (until, LOOK_EACH.saturating_mul(many).clamp(LOOK_LEAST, LOOK_MOST)));
-        self.name_dying(children)
     }
 
     /// How long to wait until it is to be looked again, while members of a killed leaf are left to die.
@@ -101,18 +101,30 @@ impl Teardown {
                 return Ok(());
             }
         }
+        self.step_out()?;
         let leaf_killed = self.kill_leaf();
         self.kill_each()?;
         leaf_killed
     }
 
-    /// Writes down who is in the leaf. Once it is killed, some are reaped by a parent that dies a little later itself.
-    fn enter_leaf(&mut self) -> io::Result<()> {
-        let mut pids = Vec::new();
+    /// Lists who is in the leaf before it is killed, without us: a member may have put us among them.
+    fn step_out(&mut self) -> io::Result<Vec<Pid>> {
+        let mut inside = Vec::new();
         if let LeafState::Live(leaf) = &self.leaf {
-            leaf.processes(&mut pids).map_err(io::Error::other)?;
+            leaf.processes(&mut inside).map_err(io::Error::other)?;
+            let all = inside.len();
+            let own = rustix::process::getpid();
+            inside.retain(|&pid| pid != own);
+            if inside.len() < all {
+                leaf.leave()?;
+            }
         }
-        for pid in pids {
+        Ok(inside)
+    }
+
+    /// Writes down who is in the leaf. Once it is killed, some are reaped by a parent that dies a little later itself.
+    fn enter_leaf(&mut self, inside: Vec<Pid>) -> io::Result<()> {
+        for pid in inside {
             if let Some(stat) = self.proc.stat(pid)?.filter(|stat| !stat.is_dead()) {
                 self.enter(&stat);
             }
@@ -150,13 +162,6 @@ impl Teardown {
     }
 
     fn kill_leaf(&mut self) -> io::Result<()> {
-        // A member may have put us among them.
-        if let (LeafState::Live(leaf), Some(own)) =
-            (&self.leaf, self.proc.cgroups(rustix::process::getpid())?)
-            && leaf.holds(&own)
-        {
-            leaf.leave()?;
-        }
         match std::mem::replace(&mut self.leaf, LeafState::None) {
             LeafState::None => Ok(()),
             LeafState::Live(leaf) => match leaf.kill() {

@@ -8,8 +8,8 @@ use penfold_process::{Pid, Stat};
 use penfold_sys::child::{self, Exit};
 use rustix::process::Signal;
 
-use super::{COMMANDS, Entry, SHOWN, Teardown};
-use crate::report::{Findings, How, Survivor, ended, micros, nameless, raw};
+use super::{Entry, SHOWN, Teardown};
+use crate::report::{Findings, How, Survivor, ended, left_behind, micros, raw};
 
 impl Teardown {
     /// Writes down how a child ended, while its name can still be read.
@@ -20,12 +20,11 @@ impl Teardown {
         }
         let known = self.living.remove(&pid);
         if known.is_none() && killed {
-            let seen = self.seen.remove(&pid);
-            if seen.is_none() && self.has_names_enough() {
-                self.nameless.push(pid);
+            if self.shown.contains_key(&pid) || self.has_names_enough() {
+                self.left_behind.push(pid);
                 return Ok(());
             }
-            if let Some(stat) = seen.map_or_else(|| self.proc.stat(pid), |stat| Ok(Some(stat)))? {
+            if let Some(stat) = self.proc.stat(pid)? {
                 self.enter(&stat);
                 self.living.remove(&pid);
                 if let Some(entry) = self.ledger.get_mut(&stat.id()) {
@@ -55,17 +54,21 @@ impl Teardown {
     }
 
     pub(super) fn why_stray(&self, stat: &Stat) -> Option<&'static str> {
+        self.why(stat.pid, stat.session)
+    }
+
+    fn why(&self, pid: Pid, session: i32) -> Option<&'static str> {
         let leader = self.leader?;
-        if stat.pid == leader.pid {
+        if pid == leader.pid {
             return None;
         }
-        if stat.session == raw(stat.pid) {
+        if session == raw(pid) {
             Some("setsid")
-        } else if stat.session != leader.session {
+        } else if session != leader.session {
             Some("daemon")
         } else if self.leader_outlived {
             Some("left behind")
-        } else if self.reparented.contains(&stat.pid) {
+        } else if self.reparented.contains(&pid) {
             Some("reparented")
         } else {
             None
@@ -74,7 +77,7 @@ impl Teardown {
 
     /// Whether nobody wants the name of one more that was killed.
     pub(super) fn has_names_enough(&self) -> bool {
-        self.ledger.len() + self.seen.len() >= self.named()
+        self.ledger.len() + self.shown.len() >= self.named()
     }
 
     /// How many of those that are killed get a name.
@@ -83,27 +86,38 @@ impl Teardown {
         if !self.details && self.leader_outlived { SHOWN } else { usize::MAX }
     }
 
-    /// Reads the names of children that are dying: the processors that kill them are not all of them.
-    pub(super) fn name_dying(&mut self, children: &[Pid]) -> io::Result<()> {
-        for &pid in children.iter().take(self.named()) {
-            if let Some(stat) = self.proc.stat(pid)? {
-                self.seen.insert(pid, stat);
+    /// Notes what the first strays are called, before a kill makes all alike, and gives all: after the leader all that
+    /// are `inside` the leaf, and before who has lost its parent, which are the children of this process, or of our init,
+    /// but the leader.
+    pub(super) fn note_strays(&mut self, inside: &[Pid]) -> io::Result<Vec<Pid>> {
+        let mut strays = Vec::new();
+        if self.leader_outlived && self.keeper.is_none() && !inside.is_empty() {
+            strays.extend(inside);
+        } else {
+            self.proc.children(self.keeper.unwrap_or(rustix::process::getpid()), &mut strays)?;
+            strays.retain(|&pid| self.leader.is_none_or(|leader| leader.pid != pid));
+            self.reparented.extend(&strays);
+        }
+        let shown = self.named() == SHOWN && self.keeper.is_none();
+        for &pid in strays.iter().take(SHOWN) {
+            self.note_command(pid);
+            if shown {
+                self.show(pid);
             }
         }
-        Ok(())
+        Ok(strays)
     }
 
-    /// Notes who has lost its parent, and what the first of them are called, before a kill makes all alike. Gives the
-    /// children of this process, or of our init, but the leader.
-    pub(super) fn note_strays(&mut self) -> io::Result<Vec<Pid>> {
-        let mut children = Vec::new();
-        self.proc.children(self.keeper.unwrap_or(rustix::process::getpid()), &mut children)?;
-        children.retain(|&pid| self.leader.is_none_or(|leader| leader.pid != pid));
-        for &pid in children.iter().take(COMMANDS) {
-            self.note_command(pid);
+    /// Notes what is shown of a stray of which no more is wanted: that takes half as long as to enter it.
+    fn show(&mut self, pid: Pid) {
+        if let (Some(command), Some(session)) =
+            (self.commands.remove(&pid), penfold_sys::fork::session_of(pid))
+        {
+            let mut ended = left_behind(pid);
+            ended.why = self.why(pid, session).map(str::to_owned);
+            ended.command = Some(command);
+            self.shown.insert(pid, ended);
         }
-        self.reparented.extend(&children);
-        Ok(children)
     }
 
     /// Reads the command line of a member, before it is ended.
@@ -155,6 +169,9 @@ impl Teardown {
                 Survivor::Resource { .. } | Survivor::Unknown { .. } => None,
             })
             .collect();
+        let (mut shown, others): (Vec<Pid>, Vec<Pid>) =
+            self.left_behind.iter().partition(|pid| self.shown.contains_key(pid));
+        shown.sort_unstable_by_key(|pid| pid.as_raw_pid());
         findings.ended = self
             .ledger
             .values()
@@ -162,7 +179,8 @@ impl Teardown {
             .filter(|ended| self.keeper.is_none_or(|keeper| raw(keeper) != ended.pid))
             .filter(|ended| !left.contains(&(ended.pid, ended.start_time)))
             .cloned()
-            .chain(self.nameless.iter().map(|&pid| nameless(pid)))
+            .chain(shown.iter().filter_map(|pid| self.shown.get(pid).cloned()))
+            .chain(others.into_iter().map(left_behind))
             .collect();
         let reaped = child::usage().unwrap_or_default();
         let counted = &self.leaf_usage;
