@@ -141,3 +141,19 @@ fn inner_leader_has_the_outer_grace() {
     }
     pen.assert_nothing_left();
 }
+
+/// The record of the outer sandbox is the user's own, and so is a command in the inner one.
+#[test]
+fn a_forged_note_in_the_outer_record_is_nobodys_leftover() {
+    let pen = Pen::new();
+    for forged in ["touch $n", "mkdir $n; touch $n/x", "ln -s /etc $n"] {
+        let inner = format!(
+            "n={}/${{PENFOLD_SANDBOX%%:*}}/nested-${{PENFOLD_SANDBOX##*:}}; rmdir $n && {{ {forged}; }} && exit 3",
+            pen.path("root/sandboxes").display()
+        );
+        let script = "$PF sh -c \"$INNER\"; echo inner $?; exit 4";
+        let ended = Talk::start(pen.run(["bash", "-c", script]).env("INNER", inner)).end().with_code(4);
+        assert_eq!(ended.out(), "inner 3\n", "{}", ended.err());
+        pen.assert_nothing_left();
+    }
+}

@@ -53,7 +53,8 @@ impl Resource for Notes {
         for outer in &self.within {
             if let Ok(Some(files)) = self.registry.look(outer) {
                 match rustix::fs::unlinkat(files.dir(), entry(&self.own), AtFlags::REMOVEDIR) {
-                    Ok(()) | Err(Errno::NOENT) => {}
+                    // A command may have put something else there, which goes with the outer record.
+                    Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY) => {}
                     Err(errno) => return Err(errno.into()),
                 }
             }
