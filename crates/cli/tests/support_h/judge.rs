@@ -303,7 +303,8 @@ impl Client<'_> {
                     return self.wrong(&["inspect"], "not one", &answer);
                 };
                 let ended = !ALIVE.contains(&row["status"].as_str().unwrap_or_default());
-                if let Some(id) = id.filter(|id| ended && self.field.living().contains(id)) {
+                let meant = |id: &String| self.field.living().contains(id) && self.is_meant(whom, id);
+                if let Some(id) = id.filter(|id| ended && meant(id)) {
                     self.wrong(&["inspect"], &format!("{id} is alive"), &answer);
                 }
                 self.row(&["inspect"], row, &answer);
@@ -313,6 +314,9 @@ impl Client<'_> {
 
     fn logs(&self, whom: Whom) {
         let Some((Some(id), answer)) = self.ask((&["logs"], &[]), whom, &[0, 1]) else { return };
+        if !self.is_meant(whom, &id) {
+            return;
+        }
         let model = self.field.model();
         let Some(known) = model.known.get(&id).filter(|known| !known.unlogged && !known.any) else { return };
         let may_fail = known.touched || known.hurt;

@@ -34,11 +34,9 @@ pub fn collect(leak: &Leak, state_root: &Path, patience: Duration) -> io::Result
             Ok(findings)
         }
         Thing::Ended { .. } => {
-            let Some(mut record) = take(state_root, &leak.id, patience)? else { return gone() };
-            if !record.files().has_ended() {
-                return Err(io::Error::other("it has not ended"));
+            if let Some(mut record) = take_ended(state_root, &leak.id, patience)? {
+                record.release(false).map_err(io::Error::other)?;
             }
-            record.release(false).map_err(io::Error::other)?;
             gone()
         }
         Thing::File { .. } => {
@@ -82,15 +80,30 @@ pub fn collect(leak: &Leak, state_root: &Path, patience: Duration) -> io::Result
 
 /// Takes over the record of a sandbox that nobody looks after; none once it is gone.
 fn take(state_root: &Path, id: &str, patience: Duration) -> io::Result<Option<Record>> {
-    in_turn(patience, || {
-        let Some(registry) = Registry::open_existing(state_root).map_err(io::Error::other)? else {
-            return Ok(Turn::Gone);
-        };
-        Ok(match registry.take(id).map_err(io::Error::other)? {
-            Some(record) => Turn::Ours(record),
-            None if registry.holds(id) => Turn::Another,
-            None => Turn::Gone,
-        })
+    in_turn(patience, || look(state_root, id))
+}
+
+/// Takes over the record of a sandbox that has ended; none once it is gone. Of one without a report somebody may just be
+/// removing all, report and intent in any order.
+fn take_ended(state_root: &Path, id: &str, patience: Duration) -> io::Result<Option<Record>> {
+    let ended = |turn| match turn {
+        Turn::Ours(record) if !Record::files(&record).has_ended() => Turn::Another,
+        turn => turn,
+    };
+    in_turn(patience, || look(state_root, id).map(ended)).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => io::Error::other("it has not ended, or somebody holds its lock"),
+        _ => error,
+    })
+}
+
+fn look(state_root: &Path, id: &str) -> io::Result<Turn<Record>> {
+    let Some(registry) = Registry::open_existing(state_root).map_err(io::Error::other)? else {
+        return Ok(Turn::Gone);
+    };
+    Ok(match registry.take(id).map_err(io::Error::other)? {
+        Some(record) => Turn::Ours(record),
+        None if registry.holds(id) => Turn::Another,
+        None => Turn::Gone,
     })
 }
 
@@ -204,6 +217,26 @@ mod tests {
             });
             assert!(collect(&leak, base.path(), Duration::from_secs(20)).unwrap().verified);
         });
+    }
+
+    #[test]
+    fn one_that_had_ended_and_has_no_report_any_more_is_kept_unless_somebody_is_removing_it() {
+        let (base, leak) = made();
+        let path = base.path().join("sandboxes").join(&leak.id);
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::write(path.join("intent.json"), "{}").unwrap();
+        let leak = Leak { thing: Thing::Ended { path: path.clone(), command: String::new() }, ..leak };
+        let error = collect(&leak, base.path(), Duration::from_millis(30)).unwrap_err();
+        assert!(error.to_string().contains("it has not ended"), "{error}");
+        assert!(path.join("intent.json").try_exists().unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _ = rustix::event::poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 30_000_000 }));
+                std::fs::remove_file(path.join("intent.json")).unwrap();
+            });
+            assert!(collect(&leak, base.path(), Duration::from_secs(20)).unwrap().verified);
+        });
+        assert!(!path.try_exists().unwrap());
     }
 
     #[test]
