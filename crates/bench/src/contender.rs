@@ -13,7 +13,7 @@ use crate::wait;
 /// A command to be timed from its spawn to its exit.
 #[derive(Debug)]
 pub(crate) struct Contender {
-    name: String,
+    pub(crate) name: String,
     command: Command,
 }
 
