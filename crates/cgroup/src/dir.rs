@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::buffer::spare_capacity;
-use rustix::fs::{CWD, FsWord, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, FsWord, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 /// `CGROUP2_SUPER_MAGIC`, `include/uapi/linux/magic.h`.
@@ -26,9 +26,26 @@ pub(crate) fn open_absolute(path: &Path) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Opens a directory below `dir`.
+/// Opens a directory of a leaf.
 pub(crate) fn open_dir(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
-    rustix::fs::openat(dir, name, DIR_FLAGS, Mode::empty())
+    unlocked(dir, name, || rustix::fs::openat(dir, name, DIR_FLAGS, Mode::empty()))
+}
+
+/// Opens something of a leaf; a member of the same user may have locked it with chmod(2), which is undone.
+fn unlocked(
+    dir: BorrowedFd<'_>,
+    name: &CStr,
+    open: impl Fn() -> Result<OwnedFd, Errno>,
+) -> Result<OwnedFd, Errno> {
+    open().or_else(|errno| {
+        if errno != Errno::ACCESS {
+            return Err(errno);
+        }
+        // Of the two the directory comes first: behind one that is locked nothing can be reached.
+        let _ = rustix::fs::fchmod(dir, Mode::RWXU);
+        let _ = rustix::fs::chmodat(dir, name, Mode::RWXU, AtFlags::empty());
+        open()
+    })
 }
 
 /// Tells whether `dir` is on a cgroup2 file system.
@@ -53,7 +70,7 @@ pub(crate) fn open_for_writing(dir: BorrowedFd<'_>, name: &CStr) -> Result<Owned
 
 /// Writes `text` to a control file in one piece, as the kernel wants it.
 pub(crate) fn write(dir: BorrowedFd<'_>, name: &CStr, text: &[u8]) -> Result<(), Errno> {
-    let file = open_for_writing(dir, name)?;
+    let file = unlocked(dir, name, || open_for_writing(dir, name))?;
     rustix::io::retry_on_intr(|| rustix::io::write(&file, text)).map(|_| ())
 }
 
@@ -71,7 +88,7 @@ pub(crate) fn read_short<'b>(
 /// Reads a file of any length.
 pub(crate) fn read_all(dir: BorrowedFd<'_>, name: &CStr, text: &mut Vec<u8>) -> Result<(), Errno> {
     text.clear();
-    read_rest(&open_file(dir, name)?, text)
+    read_rest(&unlocked(dir, name, || open_file(dir, name))?, text)
 }
 
 /// Reads a file of `/proc`.

@@ -7,6 +7,8 @@
 
 mod support_e1;
 
+use std::process::Stdio;
+
 use support_e1::case::{Case, Ending, every_tree, every_unended_tree};
 use support_e1::{Ground, Level, Shape, Who};
 
@@ -87,4 +89,39 @@ fn cgroup_level_without_a_cgroup_is_refused() {
     assert!(said.contains("cgroup"), "{said}");
     assert!(!file.try_exists().unwrap(), "the command ran");
     assert_eq!(ground.left(), Vec::<String>::new());
+}
+
+/// The leaf of an ordinary user belongs to the command as much as to penfold.
+#[test]
+fn a_leaf_that_a_command_has_locked_is_emptied_and_removed() {
+    let ground = match Ground::new(Who::Delegated) {
+        Ok(ground) => ground,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let locks = [
+        "mkdir $C/x; chmod 000 $C/x",
+        "mkdir -p $C/x/y; sleep 4421 & echo $! > $C/x/y/cgroup.procs; chmod 000 $C/x/y/cgroup.procs $C/x/y $C/x",
+        "chmod 000 $C/cgroup.procs $C/cgroup.kill",
+        "chmod 000 $C",
+    ];
+    for lock in locks {
+        for report in [None, Some("--report=/dev/null")] {
+            let script = format!(
+                "for m in /sys/fs/cgroup /sys/fs/cgroup/unified; do C=$m$(sed -n s/^0:://p /proc/self/cgroup); \
+                 [ -d $C ] && break; done; {lock}; setsid sleep 4422 & exit 3"
+            );
+            let words = ["run", "--contain", "cgroup"].into_iter().chain(report);
+            let words = words.chain(["--", "bash", "-c", &script]);
+            let cgroup = ground.cgroup().unwrap().join("cgroup.procs");
+            let joined = std::fs::OpenOptions::new().write(true).open(cgroup).unwrap();
+            let mut command = ground.command(words);
+            command.stdout(Stdio::null()).stderr(Stdio::piped());
+            let started = penfold_sys::launch::spawn_joined(&mut command, joined.into()).unwrap();
+            let output = started.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(3), "{lock}: {said}");
+            assert!(said.contains("verified gone") && !said.contains("NOT"), "{lock}: {said}");
+            assert_eq!(ground.left(), Vec::<String>::new(), "{lock}");
+        }
+    }
 }

@@ -111,11 +111,14 @@ impl Teardown {
     fn step_out(&mut self) -> io::Result<Vec<Pid>> {
         let mut inside = Vec::new();
         if let LeafState::Live(leaf) = &self.leaf {
-            leaf.processes(&mut inside).map_err(io::Error::other)?;
-            let all = inside.len();
             let own = rustix::process::getpid();
-            inside.retain(|&pid| pid != own);
-            if inside.len() < all {
+            // A list that cannot be had keeps nobody alive.
+            let within = match leaf.processes(&mut inside) {
+                Ok(()) => inside.contains(&own),
+                Err(_) => self.proc.cgroups(own)?.is_some_and(|text| leaf.holds(&text)),
+            };
+            if within {
+                inside.retain(|&pid| pid != own);
                 leaf.leave()?;
             }
         }
