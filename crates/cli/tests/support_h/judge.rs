@@ -303,8 +303,7 @@ impl Client<'_> {
                     return self.wrong(&["inspect"], "not one", &answer);
                 };
                 let ended = !ALIVE.contains(&row["status"].as_str().unwrap_or_default());
-                let meant = |id: &String| self.field.living().contains(id) && self.is_meant(whom, id);
-                if let Some(id) = id.filter(|id| ended && meant(id)) {
+                if let Some(id) = id.filter(|id| ended && self.field.living().contains(id)) {
                     self.wrong(&["inspect"], &format!("{id} is alive"), &answer);
                 }
                 self.row(&["inspect"], row, &answer);
