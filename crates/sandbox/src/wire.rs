@@ -6,6 +6,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
@@ -148,30 +149,21 @@ const MOST_FDS: usize = 8;
 /// # Errors
 /// Those of recvmsg(2).
 pub fn receive_with<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<(Received<M>, Vec<OwnedFd>)> {
-    let mut buffer = vec![0_u8; LARGEST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let received = rustix::io::retry_on_intr(|| {
-        rustix::net::recvmsg(&socket, &mut [io::IoSliceMut::new(&mut buffer)], &mut control, flags)
+    let taken = take(&socket, |buffer| {
+        let message = rustix::net::recvmsg(&socket, &mut [io::IoSliceMut::new(buffer)], &mut control, flags)?;
+        Ok(message.bytes)
     });
-    let length = match received {
-        Ok(message) => message.bytes,
-        Err(rustix::io::Errno::AGAIN) => return Ok((Received::Nothing, Vec::new())),
-        Err(rustix::io::Errno::CONNRESET) => 0,
-        Err(errno) => return Err(errno.into()),
-    };
+    let received = understood(taken)?;
     let mut fds = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
             fds.extend(rights);
         }
     }
-    if length == 0 {
-        return Ok((Received::End, fds));
-    }
-    let text = buffer.get(..length).unwrap_or_default();
-    Ok((serde_json::from_slice(text).map_or(Received::Nothing, Received::Message), fds))
+    Ok((received, fds))
 }
 
 /// What came out of a socket.
@@ -186,17 +178,29 @@ pub enum Received<M> {
 
 /// Takes the next message without waiting. What is no message is passed over.
 pub fn receive<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<Received<M>> {
-    // Most are short, and memory for the largest comes from the kernel each time.
-    let peek = RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::TRUNC;
-    let length = rustix::io::retry_on_intr(|| rustix::net::recv(&socket, &mut [0_u8; 1], peek));
-    let mut buffer = vec![0_u8; length.map_or(1, |(_, length)| length.clamp(1, LARGEST))];
-    match rustix::io::retry_on_intr(|| rustix::net::recv(&socket, &mut buffer, RecvFlags::DONTWAIT)) {
-        Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => Ok(Received::End),
-        Ok((length, _)) => {
-            let text = buffer.get(..length).unwrap_or_default();
-            Ok(serde_json::from_slice(text).map_or(Received::Nothing, Received::Message))
-        }
-        Err(rustix::io::Errno::AGAIN) => Ok(Received::Nothing),
+    understood(take(&socket, |buffer| Ok(rustix::net::recv(&socket, buffer, RecvFlags::DONTWAIT)?.0)))
+}
+
+/// The next message, taken into memory of its size: most are short, and memory for the largest comes from the kernel each
+/// time. One that comes after the look waits for the next, for what is too long for the memory is cut off and lost.
+fn take(
+    socket: impl AsFd,
+    mut into: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
+) -> Result<Vec<u8>, Errno> {
+    let look = RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::TRUNC;
+    let (_, length) = rustix::io::retry_on_intr(|| rustix::net::recv(&socket, &mut [0_u8; 1], look))?;
+    let mut buffer = vec![0_u8; length.clamp(1, LARGEST)];
+    let length = rustix::io::retry_on_intr(|| into(&mut buffer))?;
+    buffer.truncate(length);
+    Ok(buffer)
+}
+
+fn understood<M: DeserializeOwned>(taken: Result<Vec<u8>, Errno>) -> io::Result<Received<M>> {
+    match taken {
+        Ok(text) if text.is_empty() => Ok(Received::End),
+        Ok(text) => Ok(serde_json::from_slice(&text).map_or(Received::Nothing, Received::Message)),
+        Err(Errno::CONNRESET) => Ok(Received::End),
+        Err(Errno::AGAIN) => Ok(Received::Nothing),
         Err(errno) => Err(errno.into()),
     }
 }
