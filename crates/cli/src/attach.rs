@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use penfold_sandbox::Outcome;
-use penfold_sandbox::control::Client;
+use penfold_sandbox::control::{ANSWER, Client};
 use penfold_sandbox::wire::{Answer, Received, Request};
 use penfold_sys::signal::{self, SignalSet};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,7 +14,7 @@ use rustix::process::Signal;
 
 use crate::args::Global;
 use crate::args::attach::AttachArgs;
-use crate::exec::{ANSWER, connect};
+use crate::exec::connect;
 use crate::failure::Failure;
 use crate::pump::{self, End, Pump, Raw};
 use crate::{exit_codes, output, run};

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use penfold_sandbox::control::{Client, ClientError};
+use penfold_sandbox::control::{ANSWER, Client, ClientError};
 use penfold_sandbox::record::shortened;
 use penfold_sandbox::wire::{self, Answer, Request};
 use penfold_sandbox::{ExecSpec, Outcome, record};
@@ -23,8 +23,6 @@ use crate::failure::Failure;
 use crate::pump::{self, Pump, Raw};
 use crate::{exit_codes, output, run, summary};
 
-/// How long a supervisor may take to answer: an exec is answered when its command runs.
-pub(crate) const ANSWER: Duration = Duration::from_secs(10);
 /// How long a person who wants to end it waits for that.
 const SOON: Duration = Duration::from_secs(1);
 

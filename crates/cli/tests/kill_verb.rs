@@ -3,6 +3,10 @@
 mod support_control;
 mod support_d;
 
+use std::process::Child;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Pid;
 use support_control::Fold;
 use support_d::{code, output, said, until};
 
@@ -93,6 +97,36 @@ fn another_signal_goes_to_the_command_and_ends_nothing_else() {
     fold.expect(&["kill", "-s", "9", &sandbox.id], 0, &[&sandbox.id]);
     sandbox.assert_gone();
     fold.expect(&["kill", "-s", "HUP", &sandbox.id], 0, &[&sandbox.id]);
+}
+
+fn pid_of(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap()
+}
+
+/// As on a host whose processors are all taken for more than a second.
+#[test]
+fn supervisor_that_takes_its_time_is_waited_for() {
+    let fold = Fold::new();
+    let script = "trap 'echo hup >> $UP' HUP; echo lead >> $UP; while :; do sleep 1000 & wait; done";
+    let sandbox = fold.start(&["--ttl", "1h"], script);
+    fold.yard.await_up(&["lead"]);
+    sandbox.stop_supervisors();
+    let asked = [
+        fold.begin(&["extend", &sandbox.id, "2h"]),
+        fold.begin(&["kill", "-s", "HUP", &sandbox.id]),
+        fold.begin(&["exec", &sandbox.id, "true"]),
+    ];
+    let handles = asked.each_ref().map(|child| support_d::handle(pid_of(child)));
+    let mut fds = handles.each_ref().map(|handle| PollFd::new(handle, PollFlags::IN));
+    let given_up = poll(&mut fds, Some(&Timespec { tv_sec: 1, tv_nsec: 500_000_000 })).unwrap();
+    assert_eq!(given_up, 0, "somebody did not wait");
+    sandbox.continue_supervisors();
+    for done in asked.map(|child| child.wait_with_output().unwrap()) {
+        assert_eq!(code(&done), 0, "{}", said(&done));
+    }
+    fold.yard.await_up(&["lead", "hup"]);
+    fold.expect(&["kill", &sandbox.id], 0, &[&sandbox.id]);
+    sandbox.assert_gone();
 }
 
 #[test]

@@ -46,7 +46,7 @@ pub enum How {
 /// For how long things are waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// For a supervisor to answer.
+    /// For a supervisor to answer. One that takes longer is passed over, and its sandbox ended all the same.
     pub answer: Duration,
     /// For a kill to be over.
     pub patience: Duration,
@@ -56,7 +56,11 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { answer: ANSWER, patience: Duration::from_secs(10), farewell: Duration::from_secs(2) }
+        Limits {
+            answer: Duration::from_secs(1),
+            patience: Duration::from_secs(10),
+            farewell: Duration::from_secs(2),
+        }
     }
 }
 

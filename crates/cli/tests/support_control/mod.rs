@@ -157,6 +157,10 @@ impl Sandbox {
         until("both are stopped", || self.supervisors.iter().all(|(pid, _)| d::state(*pid) == Some('T')));
     }
 
+    pub fn continue_supervisors(&self) {
+        self.signal_supervisors(Signal::CONT);
+    }
+
     /// First seen alive, then gone: this is the second half.
     #[track_caller]
     pub fn assert_gone(&self) {

@@ -18,8 +18,9 @@ use crate::wire::{self, Answer, Received, Request};
 
 /// The file name of the control socket.
 const SOCKET: &str = "control.sock";
-/// How long a supervisor may take to say who it is, and to answer, if nothing else is said.
-pub const ANSWER: Duration = Duration::from_secs(1);
+/// How long a supervisor may take to answer who asks for something, and wants it and not the end: beside a storm of
+/// processes a healthy one may take more than a second to be run at all.
+pub const ANSWER: Duration = Duration::from_secs(10);
 /// How long to wait until a supervisor that lets nobody in is tried again.
 const AGAIN: Duration = Duration::from_millis(5);
 
