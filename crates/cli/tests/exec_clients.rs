@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
+use serde_json::json;
 use support_control::{Fold, Impostor, all_gone, hello};
 use support_d::{Started, code, said};
 use support_e2::left::Handle;
@@ -177,6 +178,32 @@ fn command_that_there_is_no_descriptor_for_is_refused_and_does_not_run() {
     assert!(eventually(ANSWER, || pen.running("sleep 4207").len() == known), "{known} were known");
     sandbox.end();
     assert!(eventually(ANSWER, || !pen.is_running("sleep 4207")));
+    pen.assert_nothing_left();
+}
+
+/// As when its supervisor had no processor while they came.
+#[test]
+fn of_stops_that_come_at_once_the_shortest_grace_counts() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
+    let sandbox = actor.detach(&["--", "sh", "-c", script]);
+    let peers: Vec<Peer> = (0..3).map(|_| Peer::greeted(&sandbox.record(), ANSWER).unwrap()).collect();
+    let [outer, inner] = sandbox.supervisors().try_into().unwrap();
+    let (outer, inner) = (Handle::of(outer), Handle::of(inner));
+    outer.signal(Signal::STOP);
+    inner.signal(Signal::STOP);
+    for (peer, grace_ms) in peers.iter().zip([60_000, 300, 50_000]) {
+        peer.say(json!({"stop": {"signal": 15, "grace_ms": grace_ms}}).to_string().as_bytes(), &[]);
+    }
+    inner.signal(Signal::CONT);
+    outer.signal(Signal::CONT);
+    for peer in &peers {
+        assert!(peer.hear(ANSWER).unwrap().get("ending").is_some());
+        let outcome = peer.hear(ANSWER).expect("it is over in time");
+        assert_eq!(outcome.pointer("/outcome/report/cause").unwrap(), "stop", "{outcome}");
+    }
+    sandbox.end();
     pen.assert_nothing_left();
 }
 

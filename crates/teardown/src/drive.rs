@@ -38,6 +38,14 @@ impl Default for Ladder {
     }
 }
 
+impl Ladder {
+    /// Gives members the grace that somebody wants. While they are being asked already, who wants less is heard, and who
+    /// wants more is not.
+    pub fn give(&mut self, grace: Duration, asked: bool) {
+        self.grace = if asked { self.grace.min(grace) } else { grace };
+    }
+}
+
 /// What the loop needs from the process that it runs in.
 pub trait Host {
     /// Waits until a child has ended, one of `watch` is ready, something is asked for, or `timeout` is over; tells what

@@ -211,7 +211,7 @@ impl Adopted {
                 }
                 self.ladder.spared_group = spared_group;
                 if let Some(grace) = grace_ms {
-                    self.ladder.grace = Duration::from_millis(grace);
+                    self.ladder.give(Duration::from_millis(grace), self.cause.is_some());
                 }
                 let event = self.end(Cause::Stop, Event::StopRequested);
                 (Some(event), Answer::Ending(Ending::Stopping(millis(self.ladder.grace))))

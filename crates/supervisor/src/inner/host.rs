@@ -307,7 +307,7 @@ impl Inner {
                 // Its group is no part of the sandbox.
                 self.ladder.spared_group = spared_group.filter(|_| !self.is_exec());
                 if let Some(grace) = grace_ms {
-                    self.ladder.grace = Duration::from_millis(grace);
+                    self.ladder.give(Duration::from_millis(grace), self.cause.is_some());
                 }
                 let event = self.end(Cause::Stop, Event::StopRequested);
                 (Some(event), Some(Answer::Ending(self.stopping())))
