@@ -70,7 +70,11 @@ pub(crate) fn open_for_writing(dir: BorrowedFd<'_>, name: &CStr) -> Result<Owned
 
 /// Writes `text` to a control file in one piece, as the kernel wants it.
 pub(crate) fn write(dir: BorrowedFd<'_>, name: &CStr, text: &[u8]) -> Result<(), Errno> {
-    let file = unlocked(dir, name, || open_for_writing(dir, name))?;
+    write_to(unlocked(dir, name, || open_for_writing(dir, name))?, text)
+}
+
+/// Writes `text` to an open control file in one piece.
+pub(crate) fn write_to(file: impl AsFd, text: &[u8]) -> Result<(), Errno> {
     rustix::io::retry_on_intr(|| rustix::io::write(&file, text)).map(|_| ())
 }
 
@@ -87,25 +91,27 @@ pub(crate) fn read_short<'b>(
 
 /// Reads a file of any length.
 pub(crate) fn read_all(dir: BorrowedFd<'_>, name: &CStr, text: &mut Vec<u8>) -> Result<(), Errno> {
+    read_again(unlocked(dir, name, || open_file(dir, name))?, text)
+}
+
+/// Reads an open file of any length, from its start.
+pub(crate) fn read_again(file: impl AsFd, text: &mut Vec<u8>) -> Result<(), Errno> {
     text.clear();
-    read_rest(&unlocked(dir, name, || open_file(dir, name))?, text)
+    loop {
+        text.reserve(MUCH);
+        let from = u64::try_from(text.len()).unwrap_or(u64::MAX);
+        if rustix::io::retry_on_intr(|| rustix::io::pread(&file, spare_capacity(text), from))? == 0 {
+            return Ok(());
+        }
+    }
 }
 
 /// Reads a file of `/proc`.
 pub(crate) fn read_proc(path: &CStr) -> Result<Vec<u8>, Errno> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut text = Vec::new();
-    read_rest(&file, &mut text)?;
+    read_again(file, &mut text)?;
     Ok(text)
-}
-
-fn read_rest(file: &OwnedFd, text: &mut Vec<u8>) -> Result<(), Errno> {
-    loop {
-        text.reserve(MUCH);
-        if rustix::io::retry_on_intr(|| rustix::io::read(file, spare_capacity(text)))? == 0 {
-            return Ok(());
-        }
-    }
 }
 
 /// Tells whether there are cgroups in this one: the kernel counts them in the links of the directory.

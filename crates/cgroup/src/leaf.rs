@@ -118,12 +118,15 @@ pub struct Cgroup {
     name: String,
     dir: OwnedFd,
     events: OwnedFd,
+    /// What its end needs, if it was opened before.
+    processes: Option<OwnedFd>,
+    kill: Option<OwnedFd>,
 }
 
 impl Cgroup {
     fn open(dir: OwnedFd, path: PathBuf, name: String) -> Result<Self, Error> {
         match dir::open_file(dir.as_fd(), c"cgroup.events") {
-            Ok(events) => Ok(Self { path, name, dir, events }),
+            Ok(events) => Ok(Self { path, name, dir, events, processes: None, kill: None }),
             Err(errno) => Err(Error::Open { path: path.join("cgroup.events"), source: errno.into() }),
         }
     }
@@ -171,7 +174,8 @@ impl Cgroup {
     /// are left out.
     pub fn processes(&self, out: &mut Vec<Pid>) -> Result<(), Error> {
         out.clear();
-        members::processes(self.dir.as_fd(), out).map_err(|errno| self.unread("cgroup.procs", errno))
+        members::processes(self.dir.as_fd(), self.processes.as_ref().map(AsFd::as_fd), out)
+            .map_err(|errno| self.unread("cgroup.procs", errno))
     }
 
     /// Begins to freeze all in it and below. Frozen members still take SIGKILL.
@@ -292,7 +296,11 @@ impl Cgroup {
     }
 
     fn kill_all(&self) -> Result<(), Error> {
-        match dir::write(self.dir.as_fd(), c"cgroup.kill", b"1") {
+        let written = match &self.kill {
+            Some(kill) => dir::write_to(kill, b"1"),
+            None => dir::write(self.dir.as_fd(), c"cgroup.kill", b"1"),
+        };
+        match written {
             Ok(()) => Ok(()),
             Err(Errno::NOENT | Errno::NODEV) if !self.populated()? => Ok(()),
             Err(Errno::NOENT) => self.kill_frozen(),
@@ -424,6 +432,15 @@ impl Leaf {
                 Ok(None)
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// Opens what the end of the leaf needs, while there is time: the first look at a file of a new directory costs the
+    /// kernel more than to list or to kill who is in it. Once is enough; what cannot be opened now is opened then.
+    pub fn make_ready(&mut self) {
+        if self.0.kill.is_none() {
+            self.0.processes = dir::open_file(self.0.dir.as_fd(), c"cgroup.procs").ok();
+            self.0.kill = dir::open_for_writing(self.0.dir.as_fd(), c"cgroup.kill").ok();
         }
     }
 

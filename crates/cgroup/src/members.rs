@@ -9,10 +9,14 @@ use rustix::io::Errno;
 use crate::dir;
 use crate::walk::{Visit, walk};
 
-/// Adds to `out` the pid of every process in `top` and below.
-pub(crate) fn processes(top: BorrowedFd<'_>, out: &mut Vec<Pid>) -> Result<(), Errno> {
+/// Adds to `out` the pid of every process in `top` and below; `list` is its `cgroup.procs`, if that is open.
+pub(crate) fn processes(
+    top: BorrowedFd<'_>,
+    list: Option<BorrowedFd<'_>>,
+    out: &mut Vec<Pid>,
+) -> Result<(), Errno> {
     let mut members =
-        Members { out, tids: Vec::new(), text: Vec::new(), list: c"cgroup.procs", failure: None };
+        Members { out, tids: Vec::new(), text: Vec::new(), open: list, list: c"cgroup.procs", failure: None };
     walk(top, &mut members);
     let mut tids = members.tids;
     match members.failure {
@@ -23,6 +27,7 @@ pub(crate) fn processes(top: BorrowedFd<'_>, out: &mut Vec<Pid>) -> Result<(), E
                 out: &mut tids,
                 tids: Vec::new(),
                 text: Vec::new(),
+                open: None,
                 list: c"cgroup.threads",
                 failure: None,
             };
@@ -46,13 +51,19 @@ struct Members<'a> {
     /// Threads of which the process is not known yet.
     tids: Vec<Pid>,
     text: Vec<u8>,
+    /// The list of the first directory.
+    open: Option<BorrowedFd<'a>>,
     list: &'static CStr,
     failure: Option<Errno>,
 }
 
 impl Visit for Members<'_> {
     fn enter(&mut self, dir: BorrowedFd<'_>) {
-        match dir::read_all(dir, self.list, &mut self.text) {
+        let read = match self.open.take() {
+            Some(list) => dir::read_again(list, &mut self.text),
+            None => dir::read_all(dir, self.list, &mut self.text),
+        };
+        match read {
             Ok(()) => self.out.extend(numbers(&self.text)),
             // A threaded cgroup lists threads only.
             Err(Errno::OPNOTSUPP) => match dir::read_all(dir, c"cgroup.threads", &mut self.text) {

@@ -6,6 +6,7 @@ use std::io;
 
 use penfold_cgroup::{Error, Leaf, Place};
 use penfold_process::ProcFs;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::{Cleanup, gone, members, name, notified, place, state, until};
 
 #[test]
@@ -216,4 +217,41 @@ fn a_leaf_can_be_a_place() {
     assert!(below.cgroup().ends_with("/below"));
     leaf.remove().expect("nobody is in it");
     assert!(!below.populated().expect("gone with its parent"));
+}
+
+/// As on a host whose table of open files is full.
+#[test]
+fn a_leaf_that_was_made_ready_is_listed_and_killed_without_a_free_descriptor() {
+    let Some(place) = place() else { return };
+    let mut leaf = Leaf::create(&place, &name()).expect("a leaf");
+    let mut cleanup = Cleanup::of(&leaf);
+    leaf.make_ready();
+    cleanup.spawn("", "sleep 1000 & exec sleep 1000");
+    let pids = members(&leaf, 2);
+    let usual = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..usual }).expect("a limit");
+    let mut listed = Vec::new();
+    let seen = leaf.processes(&mut listed);
+    let killed = leaf.kill();
+    setrlimit(Resource::Nofile, usual).expect("the usual limit");
+    seen.expect("a list");
+    assert_eq!(listed, pids);
+    let killed = killed.expect("a kill");
+    until("empty", || !killed.populated().expect("events"));
+    killed.processes(&mut listed).expect("nobody");
+    assert!(listed.is_empty());
+    killed.remove().expect("an empty leaf can be removed");
+}
+
+#[test]
+fn a_leaf_that_was_made_ready_and_removed_has_nobody_and_is_killed() {
+    let Some(place) = place() else { return };
+    let mut leaf = Leaf::create(&place, &name()).expect("a leaf");
+    let _cleanup = Cleanup::of(&leaf);
+    leaf.make_ready();
+    Leaf::open(leaf.path()).expect("open").expect("there").remove().expect("an empty leaf");
+    let mut pids = Vec::new();
+    leaf.processes(&mut pids).expect("a removed leaf has nobody");
+    assert!(pids.is_empty());
+    leaf.kill().expect("nobody to kill").remove().expect("removed already");
 }

@@ -246,6 +246,9 @@ impl Drive<'_> {
     }
 
     fn wait(&mut self) -> Option<Event> {
+        if self.phase == Phase::Running {
+            self.teardown.make_ready();
+        }
         let timeout = self.due.next().map(|at| at.saturating_duration_since(Instant::now()));
         let mut watch: Vec<PollFd<'_>> = Vec::new();
         if self.begun.is_some() {

@@ -38,7 +38,7 @@ pub struct Leader {
 
 /// How many strays are shown to people if nobody wants details. To read what one is called takes a third as long as to
 /// end it.
-const SHOWN: usize = 4;
+const SHOWN: usize = 3;
 /// How many pidfds are watched at a time; more are found when the first of them end.
 const WATCHED: usize = 64;
 /// How often one kill looks again for members that are new. Who moves faster than that is met by the next kill.
@@ -164,6 +164,13 @@ impl Teardown {
             LeafState::None => false,
             LeafState::Live(leaf) => leaf.oom_kills() > 0,
             LeafState::Killed(leaf) => leaf.oom_kills() > 0,
+        }
+    }
+
+    /// Makes ready for the end while there is time for it.
+    pub(crate) fn make_ready(&mut self) {
+        if let LeafState::Live(leaf) = &mut self.leaf {
+            leaf.make_ready();
         }
     }
 
