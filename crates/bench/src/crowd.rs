@@ -3,10 +3,12 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use penfold_process::ProcFs;
 use penfold_sys::{Forked, fork};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -14,31 +16,44 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use crate::error::Error;
 use crate::wait;
 
-/// The word that makes this program a leader: `bench VERB COUNT outlive|follow`.
+/// The word that makes this program a leader: `bench VERB COUNT SECONDS|follow`.
 pub(crate) const VERB: &str = "crowd-leader";
 
 /// A member that everybody forgot ends by itself.
 const LIFETIME: Duration = Duration::from_mins(3);
 
-/// What the members do when their leader exits.
+/// What the members are, and do when their leader exits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// They sleep on.
+    /// They are programs, sleep(1), and sleep on.
     Outlive,
-    /// They exit.
+    /// They are this program, and exit.
     Follow,
+}
+
+/// How long those sleep that outlive their leader: by the fraction it is seen whose they are.
+fn seconds() -> String {
+    format!("{}.{:07}", LIFETIME.as_secs(), std::process::id())
+}
+
+/// How many are left of the crowds of this process whose members outlive their leader.
+pub(crate) fn left(proc: &mut ProcFs) -> Result<usize, Error> {
+    let mut pids = Vec::new();
+    proc.processes(&mut pids).map_err(|source| Error::io("cannot list `/proc`", source))?;
+    let line = format!("sleep {}", seconds());
+    Ok(pids.into_iter().filter(|&pid| proc.command_line(pid).as_ref() == Some(&line)).count())
 }
 
 /// The words that start a leader: to be run as they are, or by what contains them.
 pub(crate) fn words(bench: &Path, count: u32, then: Then) -> [std::ffi::OsString; 4] {
-    let then = if then == Then::Outlive { "outlive" } else { "follow" };
+    let then = if then == Then::Outlive { seconds() } else { "follow".to_owned() };
     [bench.into(), VERB.into(), count.to_string().into(), then.into()]
 }
 
 /// A leader's life: starts its members, says so, exits when its input has a byte or is at its end.
 pub(crate) fn lead(mut words: impl Iterator<Item = String>) -> Result<(), Error> {
     let count = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
-    let follow = words.next().as_deref() == Some("follow");
+    let sleeps = words.next().filter(|word| word != "follow");
     let cannot = |what: &'static str| move |source: io::Error| Error::io(what, source);
     let pipe =
         || pipe_with(PipeFlags::CLOEXEC).map_err(|errno| Error::io("cannot make a pipe", errno.into()));
@@ -46,32 +61,46 @@ pub(crate) fn lead(mut words: impl Iterator<Item = String>) -> Result<(), Error>
     let (leader_lives, leader) = pipe()?;
     for _ in 0..count {
         if fork().map_err(cannot("cannot fork"))? == Forked::Child {
+            if let Some(seconds) = &sleeps {
+                become_sleep(&here, seconds);
+            }
             drop(leader);
-            sleep(&here, follow.then_some(&leader_lives));
+            sleep(&here, &leader_lives);
         }
     }
     drop(here);
     let mut asleep = File::from(asleep);
     let mut heard = 0_u32;
     let mut buffer = [0; 4096];
-    while heard < count {
+    // Each of this program says one byte. The others say nothing, and their ends of the pipe are closed as they begin.
+    let expected = if sleeps.is_some() { 0 } else { count };
+    while heard < expected || sleeps.is_some() {
         let got = asleep.read(&mut buffer).map_err(cannot("cannot hear of the members"))?;
-        if got == 0 {
-            return Err(Error::odd("a member died early"));
-        }
         heard += u32::try_from(got).unwrap_or(u32::MAX);
+        if got == 0 {
+            break;
+        }
+    }
+    if heard != expected {
+        return Err(Error::odd("a member died early, or `sleep` cannot be run"));
     }
     io::stdout().write_all(b"r").and_then(|()| io::stdout().flush()).map_err(cannot("cannot say so"))?;
     io::stdin().read(&mut buffer).map(drop).map_err(cannot("cannot hear when to exit"))
 }
 
-/// A member's life.
-fn sleep(here: &OwnedFd, leader: Option<&OwnedFd>) -> ! {
+/// The life of a member that goes with its leader.
+fn sleep(here: &OwnedFd, leader: &OwnedFd) -> ! {
     let _ = rustix::io::write(here, b"h");
     let limit = Timespec::try_from(LIFETIME).ok();
-    let mut fds: Vec<PollFd<'_>> = leader.iter().map(|fd| PollFd::new(*fd, PollFlags::empty())).collect();
-    let _ = poll(&mut fds, limit.as_ref());
+    let _ = poll(&mut [PollFd::new(leader, PollFlags::empty())], limit.as_ref());
     penfold_sys::fork::exit_now(0)
+}
+
+/// The life of a member that outlives its leader.
+fn become_sleep(here: &OwnedFd, seconds: &str) -> ! {
+    let _ = Command::new("sleep").arg(seconds).exec();
+    let _ = rustix::io::write(here, b"h");
+    penfold_sys::fork::exit_now(1)
 }
 
 /// A leader with its members, or a program that contains them.

@@ -53,6 +53,9 @@ pub(crate) struct Args {
     /// Rounds of `run`; the others make fewer, in proportion.
     #[arg(long, default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: u32,
+    /// End crowds of this size only.
+    #[arg(long, value_name = "N")]
+    size: Option<u32>,
     /// Measure a clean release build as well, which takes minutes.
     #[arg(long)]
     build: bool,

@@ -12,7 +12,7 @@ use crate::error::{Error, chain};
 use crate::floor::{self, Leaf, Prompt};
 use crate::samples::Samples;
 use crate::table::{Table, ratio, unmeasured, verdict};
-use crate::tools::{Tools, running};
+use crate::tools::Tools;
 use crate::{Args, talk, wait};
 
 /// How many processes, and how many rounds are enough for them.
@@ -51,7 +51,7 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
     let place = floor::place();
     let sizes: &[(u32, u32)] = if args.quick { &QUICK } else { &SIZES };
     let mut all = Vec::new();
-    for &(count, usual) in sizes {
+    for &(count, usual) in sizes.iter().filter(|(count, _)| args.size.is_none_or(|size| size == *count)) {
         let rounds = args.rounds(usual);
         talk(&format!("teardown: {count} processes, {rounds} rounds"));
         let mut times = Times { count, ..Times::default() };
@@ -133,7 +133,7 @@ fn kind_round(
     let text = std::fs::read_to_string(&said).map_err(Error::at("read", &said))?;
     kind.own.push(took(&text).ok_or_else(|| Error::odd("penfold did not say how long the teardown took"))?);
     let mut proc = ProcFs::open().map_err(|source| Error::io("cannot open `/proc`", source))?;
-    let left = running(&mut proc, &tools.bench)?.len();
+    let left = crowd::left(&mut proc)?;
     if left > 0 {
         return Err(Error::odd(format!("penfold run --contain {level} left {left} processes of {count}")));
     }
@@ -151,7 +151,7 @@ fn took(said: &str) -> Option<Duration> {
 
 fn body(all: &[Times], no_floor: Option<String>) -> String {
     let mut text = String::from(
-        "Milliseconds, p50 (p90). N children of one leader sleep; the leader is told to exit. *Floor*: then \
+        "Milliseconds, p50 (p90). N children of one leader run `sleep`; the leader is told to exit. *Floor*: then \
          `cgroup.kill` is written, `cgroup.events` read every 50 µs until `populated 0`, the directory removed. \
          *Floor, reaped*: until the last of them is reaped as well, which penfold does and the floor leaves to init. \
          The others are the time that penfold gives for the same span, release and verification included, and its \
