@@ -188,11 +188,21 @@ fn take(
     mut into: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
 ) -> Result<Vec<u8>, Errno> {
     let look = RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::TRUNC;
-    let (_, length) = rustix::io::retry_on_intr(|| rustix::net::recv(&socket, &mut [0_u8; 1], look))?;
+    let (_, length) = before_reset(|| rustix::net::recv(&socket, &mut [0_u8; 1], look))?;
     let mut buffer = vec![0_u8; length.clamp(1, LARGEST)];
-    let length = rustix::io::retry_on_intr(|| into(&mut buffer))?;
+    let length = before_reset(|| into(&mut buffer))?;
     buffer.truncate(length);
     Ok(buffer)
+}
+
+/// Who closes its end without having read all makes an error at the other, which comes before what it has said itself, and
+/// once.
+fn before_reset<T>(mut receive: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    let mut receive = || rustix::io::retry_on_intr(&mut receive);
+    match receive() {
+        Err(Errno::CONNRESET) => receive(),
+        other => other,
+    }
 }
 
 fn understood<M: DeserializeOwned>(taken: Result<Vec<u8>, Errno>) -> io::Result<Received<M>> {

@@ -56,3 +56,21 @@ fn nor_is_one_with_descriptors() {
     assert!(matches!(received, Received::Message(Answer::Done)) && fds.len() == 1);
     none_is_lost(|socket| wire::receive_with(socket).unwrap().0);
 }
+
+#[test]
+fn last_word_of_one_that_left_without_hearing_us_is_not_lost() {
+    for with_descriptors in [false, true] {
+        let (here, there) = pair();
+        wire::send(&here, &Answer::Running).unwrap();
+        wire::send(&there, &Answer::Done).unwrap();
+        wire::send(&there, &Answer::Refused("last".to_owned())).unwrap();
+        drop(there);
+        let next = || match with_descriptors {
+            true => wire::receive_with(&here).unwrap().0,
+            false => wire::receive::<Answer>(&here).unwrap(),
+        };
+        assert!(matches!(next(), Received::Message(Answer::Done)));
+        assert!(matches!(next(), Received::Message(Answer::Refused(_))));
+        assert!(matches!(next(), Received::End));
+    }
+}
