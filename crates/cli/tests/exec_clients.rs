@@ -187,23 +187,32 @@ fn of_stops_that_come_at_once_the_shortest_grace_counts() {
     let pen = Pen::new();
     let actor = Actor::own(&pen);
     let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
-    let sandbox = actor.detach(&["--", "sh", "-c", script]);
-    let peers: Vec<Peer> = (0..3).map(|_| Peer::greeted(&sandbox.record(), ANSWER).unwrap()).collect();
-    let [outer, inner] = sandbox.supervisors().try_into().unwrap();
-    let (outer, inner) = (Handle::of(outer), Handle::of(inner));
-    outer.signal(Signal::STOP);
-    inner.signal(Signal::STOP);
-    for (peer, grace_ms) in peers.iter().zip([60_000, 300, 50_000]) {
-        peer.say(json!({"stop": {"signal": 15, "grace_ms": grace_ms}}).to_string().as_bytes(), &[]);
+    // Who says nothing of a grace wants that of the sandbox.
+    let stop = |grace_ms: Option<u64>| json!({"stop": {"signal": 15, "grace_ms": grace_ms}}).to_string();
+    let (short, long) = (stop(Some(300)), stop(Some(60_000)));
+    for (own, asked) in [
+        ("60", [&long, &short, &long]),
+        ("0.3", [&long, &stop(None), &long]),
+        ("0.3", [&stop(None), &long, &long]),
+    ] {
+        let sandbox = actor.detach(&["--grace", own, "--", "sh", "-c", script]);
+        let peers: Vec<Peer> = (0..3).map(|_| Peer::greeted(&sandbox.record(), ANSWER).unwrap()).collect();
+        let [outer, inner] = sandbox.supervisors().try_into().unwrap();
+        let (outer, inner) = (Handle::of(outer), Handle::of(inner));
+        outer.signal(Signal::STOP);
+        inner.signal(Signal::STOP);
+        for (peer, asked) in peers.iter().zip(asked) {
+            peer.say(asked.as_bytes(), &[]);
+        }
+        inner.signal(Signal::CONT);
+        outer.signal(Signal::CONT);
+        for peer in &peers {
+            assert!(peer.hear(ANSWER).unwrap().get("ending").is_some());
+            let outcome = peer.hear(ANSWER).expect("it is over in time");
+            assert_eq!(outcome.pointer("/outcome/report/cause").unwrap(), "stop", "{outcome}");
+        }
+        sandbox.end();
     }
-    inner.signal(Signal::CONT);
-    outer.signal(Signal::CONT);
-    for peer in &peers {
-        assert!(peer.hear(ANSWER).unwrap().get("ending").is_some());
-        let outcome = peer.hear(ANSWER).expect("it is over in time");
-        assert_eq!(outcome.pointer("/outcome/report/cause").unwrap(), "stop", "{outcome}");
-    }
-    sandbox.end();
     pen.assert_nothing_left();
 }
 

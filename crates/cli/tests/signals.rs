@@ -5,7 +5,8 @@ mod support_e2;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use support_e2::{DEADLINE, Pen, Talk, eventually, left, levels};
+use support_e2::left::{Handle, front, ours};
+use support_e2::{DEADLINE, Pen, Talk, eventually, left, levels, pause};
 
 /// A leader and a child that print every signal they get, and `ready` once each.
 const LISTEN: &str = r#"
@@ -200,6 +201,30 @@ fn time_limit_is_124_or_the_commands_code() {
         std::fs::remove_file(pen.path("work/g")).unwrap();
         pen.end(["--contain", level, "--timeout", "0", "sh", "-c", "exit 5"]).with_code(5);
         pen.end(["--contain", level, "--timeout", "60", "sh", "-c", "exit 5"]).with_code(5);
+    }
+    pen.assert_nothing_left();
+}
+
+/// As on a host where nobody of ours had a processor for a while.
+#[test]
+fn exit_before_the_time_limit_counts_whenever_it_is_seen() {
+    let pen = Pen::new();
+    for level in levels(&pen) {
+        let script = "echo up; sleep 0.2; exit 7";
+        let words = ["--contain", level, "--timeout", "1s", "--", "sh", "-c", script];
+        let talk = Talk::start(&mut pen.run(words));
+        talk.hear("up", 1);
+        let ours: Vec<Handle> = ours(front(talk.pid())).into_iter().take(2).map(Handle::of).collect();
+        assert_eq!(ours.len(), 2);
+        for process in &ours {
+            process.signal(Signal::STOP);
+        }
+        pause(Duration::from_millis(1500));
+        for process in ours.iter().rev() {
+            process.signal(Signal::CONT);
+        }
+        let ended = talk.end();
+        assert_eq!(ended.code(), Some(7), "{level}: {}", ended.err());
     }
     pen.assert_nothing_left();
 }

@@ -133,7 +133,7 @@ impl Host for Adopted {
         let [signals, outer, root] = sources.map(|source| source.is_some() && ready.next().unwrap_or(false));
         let desk: Vec<bool> = ready.collect();
         if signals && self.is_asked_to_stop() {
-            return Some(self.end(Cause::Stop, Event::StopRequested));
+            return Some(self.end_politely(Cause::Stop));
         }
         if outer {
             self.outer = None;
@@ -147,8 +147,10 @@ impl Host for Adopted {
             self.root = None;
             return Some(Event::LeaderExited);
         }
+        // Not what was due before: the lease may have been renewed since.
+        let due = self.held.desk.as_ref().and_then(|desk| desk.due());
         let (_, cause) = due.filter(|(at, _)| *at <= Instant::now())?;
-        Some(self.end(cause, Event::StopRequested))
+        Some(self.end_politely(cause))
     }
 
     fn ladder(&self) -> Ladder {
@@ -210,9 +212,8 @@ impl Adopted {
                     self.ladder.signal = signal;
                 }
                 self.ladder.spared_group = spared_group;
-                if let Some(grace) = grace_ms {
-                    self.ladder.give(Duration::from_millis(grace), self.cause.is_some());
-                }
+                let grace = grace_ms.map_or(self.held.ladder().grace, Duration::from_millis);
+                self.ladder.give(grace, self.cause.is_some());
                 let event = self.end(Cause::Stop, Event::StopRequested);
                 (Some(event), Answer::Ending(Ending::Stopping(millis(self.ladder.grace))))
             }
@@ -247,6 +248,12 @@ impl Adopted {
         if let Some(desk) = &self.held.desk {
             desk.say(word, self.held.level, &self.held.missing);
         }
+    }
+
+    /// Ends it with the grace that it was made with. Nobody has to wait longer because somebody wanted to.
+    fn end_politely(&mut self, cause: Cause) -> Event {
+        self.ladder.give(self.held.ladder().grace, self.cause.is_some());
+        self.end(cause, Event::StopRequested)
     }
 
     /// The first reason stands.

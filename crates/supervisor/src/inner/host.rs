@@ -98,8 +98,12 @@ impl Host for Inner {
         }
         let (at, cause) = self.next_deadline()?;
         if at <= Instant::now() {
+            // It ended before, and both are seen late: the driver reaps it first.
+            if self.leader.take_if(|leader| has_ended(leader)).is_some() {
+                return None;
+            }
             self.deadline = None;
-            return Some(self.end(cause, Event::StopRequested));
+            return Some(self.end_politely(cause));
         }
         None
     }
@@ -134,6 +138,12 @@ impl Host for Inner {
         self.tell(leader.map(Status::from), findings.clone());
         ControlFlow::Continue(())
     }
+}
+
+/// Whether the process of a pidfd has ended.
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 /// How long a command must run until the supervisor lets go of the descriptors that were meant for it. Most are over by
@@ -198,7 +208,7 @@ impl Inner {
         let mut event = None;
         while let Ok(Some(signalled)) = self.signals.take() {
             if signalled.signal == Signal::TERM.as_raw() {
-                event = Some(self.end(Cause::Stop, Event::StopRequested));
+                event = Some(self.end_politely(Cause::Stop));
             }
         }
         event
@@ -207,6 +217,11 @@ impl Inner {
     fn take_news(&mut self) -> Option<Event> {
         let news = self.starting.as_ref()?.news();
         match news {
+            // Its leaf was killed before it became its program, and that looks the same.
+            Ok(Some(News::Running)) if self.cause.is_some() => {
+                self.starting.take_if(|starting| !starting.stays());
+                None
+            }
             Ok(Some(News::Running)) => {
                 if self.starting.as_ref().is_some_and(|starting| !starting.stays()) {
                     self.starting = None;
@@ -306,9 +321,8 @@ impl Inner {
                 }
                 // Its group is no part of the sandbox.
                 self.ladder.spared_group = spared_group.filter(|_| !self.is_exec());
-                if let Some(grace) = grace_ms {
-                    self.ladder.give(Duration::from_millis(grace), self.cause.is_some());
-                }
+                let grace = grace_ms.map_or(self.held.ladder().grace, Duration::from_millis);
+                self.ladder.give(grace, self.cause.is_some());
                 let event = self.end(Cause::Stop, Event::StopRequested);
                 (Some(event), Some(Answer::Ending(self.stopping())))
             }
@@ -396,9 +410,15 @@ impl Inner {
     fn owner_gone(&mut self) -> Option<Event> {
         match self.held.setup.spec.on_owner_exit {
             OwnerExit::Kill => Some(self.end(Cause::Owner, Event::KillRequested)),
-            OwnerExit::Stop => Some(self.end(Cause::Owner, Event::StopRequested)),
+            OwnerExit::Stop => Some(self.end_politely(Cause::Owner)),
             OwnerExit::Keep => None,
         }
+    }
+
+    /// Ends it with the grace that it was made with. Nobody has to wait longer because somebody wanted to.
+    fn end_politely(&mut self, cause: Cause) -> Event {
+        self.ladder.give(self.held.ladder().grace, self.cause.is_some());
+        self.end(cause, Event::StopRequested)
     }
 
     /// The first reason stands; what the table makes of the event is its own business.
