@@ -116,10 +116,12 @@ fn lose_supervisors(yard: &Yard, id: &str) {
         })
         .collect();
     assert_eq!(handles.len(), 2);
-    for signal in [Signal::STOP, Signal::KILL] {
-        for handle in &handles {
-            pidfd_send_signal(handle, signal).unwrap();
-        }
+    for handle in &handles {
+        pidfd_send_signal(handle, Signal::STOP).unwrap();
+    }
+    // The outer one last: its death continues the other.
+    for handle in handles.iter().rev() {
+        pidfd_send_signal(handle, Signal::KILL).unwrap();
     }
     for handle in &handles {
         let mut fds = [rustix::event::PollFd::new(handle, rustix::event::PollFlags::IN)];

@@ -285,6 +285,7 @@ fn only_a_running_detached_sandbox_takes_commands() {
     front.end();
     let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
     let ending = actor.detach(&["--grace", "1m", "--", "bash", "-c", script]);
+    assert!(eventually(DEADLINE, || ending.ask(&["logs", "ID"]).out().contains("up")));
     let stop = Talk::start(&mut actor.verb(["stop", &ending.id]));
     assert!(eventually(DEADLINE, || ending.status() == "stopping"));
     refused(&[&ending.id, "touch", "ran"], 125, "cannot run");

@@ -196,6 +196,7 @@ fn of_stops_that_come_at_once_the_shortest_grace_counts() {
         ("0.3", [&stop(None), &long, &long]),
     ] {
         let sandbox = actor.detach(&["--grace", own, "--", "sh", "-c", script]);
+        assert!(eventually(ANSWER, || sandbox.ask(&["logs", "ID"]).out().contains("up")));
         let peers: Vec<Peer> = (0..3).map(|_| Peer::greeted(&sandbox.record(), ANSWER).unwrap()).collect();
         let [outer, inner] = sandbox.supervisors().try_into().unwrap();
         let (outer, inner) = (Handle::of(outer), Handle::of(inner));
@@ -222,6 +223,7 @@ fn lease_of_what_is_being_ended_is_not_renewed() {
     let actor = Actor::own(&pen);
     let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
     let sandbox = actor.detach(&["--ttl", "1m", "--", "sh", "-c", script]);
+    assert!(eventually(ANSWER, || sandbox.ask(&["logs", "ID"]).out().contains("up")));
     let stop = Talk::start(&mut actor.verb(["stop", "-t", "60", &sandbox.id]));
     assert!(eventually(ANSWER, || sandbox.status() == "stopping"));
     sandbox.ask(&["extend", "ID", "0.1"]).refused(1, "is being ended");

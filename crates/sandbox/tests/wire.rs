@@ -65,9 +65,12 @@ fn last_word_of_one_that_left_without_hearing_us_is_not_lost() {
         wire::send(&there, &Answer::Done).unwrap();
         wire::send(&there, &Answer::Refused("last".to_owned())).unwrap();
         drop(there);
-        let next = || match with_descriptors {
-            true => wire::receive_with(&here).unwrap().0,
-            false => wire::receive::<Answer>(&here).unwrap(),
+        let next = || -> Received<Answer> {
+            if with_descriptors {
+                wire::receive_with(&here).unwrap().0
+            } else {
+                wire::receive(&here).unwrap()
+            }
         };
         assert!(matches!(next(), Received::Message(Answer::Done)));
         assert!(matches!(next(), Received::Message(Answer::Refused(_))));

@@ -113,8 +113,14 @@ impl Yard {
 
 impl Drop for Yard {
     fn drop(&mut self) {
-        for (_, handle, _) in self.marked() {
-            let _ = pidfd_send_signal(&handle, Signal::KILL);
+        let marked = self.marked();
+        for (_, handle, _) in &marked {
+            let _ = pidfd_send_signal(handle, Signal::KILL);
+        }
+        // What still dies after its test has the output of that open.
+        for (_, handle, _) in &marked {
+            let mut fds = [rustix::event::PollFd::new(handle, rustix::event::PollFlags::IN)];
+            let _ = rustix::event::poll(&mut fds, Some(&rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 }));
         }
         penfold_testkit::sweep::remove_leaves(self.dir.path(), Duration::from_secs(2));
     }

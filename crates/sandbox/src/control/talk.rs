@@ -7,11 +7,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
+use penfold_process::{ProcFs, State};
 use penfold_teardown::Survivor;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{PidfdFlags, pidfd_open};
 
-use super::client::{Client, ClientError};
+use super::client::{ANSWER, Client, ClientError};
 use super::force::{Crew, Why};
 use super::holders::Locks;
 use super::{Fate, How, Limits, Progress, timespec};
@@ -99,6 +100,8 @@ struct Talk<'a> {
     interval: Duration,
     /// Whether something was to be heard.
     ready: bool,
+    /// Until when it is waited for one that wants to answer and has no processor.
+    patience: Instant,
     /// How often somebody has hung up that had begun.
     lost: u32,
     /// Who is left, by its word.
@@ -130,6 +133,7 @@ impl<'a> Talk<'a> {
             look: now,
             interval,
             ready: false,
+            patience: now,
             lost: 0,
             told: Vec::new(),
         }
@@ -234,6 +238,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
                 Some(_) => {
                     begun += 1;
                     talk.stage = Stage::Asking(until);
+                    talk.patience = Instant::now() + ANSWER;
                     return true;
                 }
             }
@@ -310,7 +315,12 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         }
         let now = Instant::now();
         match talk.stage {
-            Stage::Asking(until) if until <= now => return Step::Force(Why::Deaf),
+            Stage::Asking(until) if until <= now => {
+                if talk.patience <= now || !has_no_processor(talk) {
+                    return Step::Force(Why::Deaf);
+                }
+                talk.stage = Stage::Asking(now + self.limits.answer);
+            }
             Stage::Ending(until) if until <= now => return Step::Force(Why::Overdue),
             Stage::Parting(until) if until <= now => return Step::Force(Why::Liar),
             Stage::Asking(_) if talk.client.is_none() => match Client::dial(files) {
@@ -398,6 +408,19 @@ fn listen(all: &mut [Talk<'_>]) {
 fn is_being_made(known: &Known) -> bool {
     let detached = known.intent.as_ref().is_some_and(|intent| intent.detached.is_some());
     detached && known.record.as_ref().is_some_and(|files| matches!(files.state(), Ok(None)))
+}
+
+/// Whether it is a supervisor that would run if it were let: beside a storm of processes that may take seconds. Who listens
+/// has begun the other of the two.
+fn has_no_processor(talk: &Talk<'_>) -> bool {
+    let Some(listener) = talk.client.as_ref().and_then(Client::peer).filter(|_| is_supervisor(talk)) else {
+        return false;
+    };
+    let Ok(mut proc) = ProcFs::open() else { return false };
+    let mut both = vec![listener];
+    let _ = proc.children(listener, &mut both);
+    both.into_iter()
+        .any(|pid| proc.stat(pid).is_ok_and(|stat| stat.is_some_and(|stat| stat.state == State::Running)))
 }
 
 /// Whether who made the socket holds the lock of the record.

@@ -52,6 +52,9 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         let _ = self.end();
+        // What still dies after its test has the output of that open.
+        let _ =
+            poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&Timespec { tv_sec: 10, tv_nsec: 0 }));
     }
 }
 
