@@ -3,12 +3,14 @@
 mod support_control;
 mod support_d;
 
-use std::process::Child;
+use std::io;
+use std::path::PathBuf;
+use std::process::{Child, Command};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
 use support_control::Fold;
-use support_d::{code, output, said, until};
+use support_d::{Started, code, output, said, until};
 
 #[test]
 fn whole_tree_is_gone_when_kill_answers() {
@@ -127,6 +129,74 @@ fn supervisor_that_takes_its_time_is_waited_for() {
     fold.yard.await_up(&["lead", "hup"]);
     fold.expect(&["kill", &sandbox.id], 0, &[&sandbox.id]);
     sandbox.assert_gone();
+}
+
+/// A v1 cgroup whose processes get a thousandth of a processor, and one that uses it up.
+struct Starved {
+    dir: PathBuf,
+    hog: Option<Started>,
+}
+
+impl Starved {
+    fn new() -> io::Result<Starved> {
+        let dir = PathBuf::from(format!("/sys/fs/cgroup/cpu/penfold-test-{}", std::process::id()));
+        std::fs::create_dir(&dir)?;
+        let mut starved = Starved { dir, hog: None };
+        std::fs::write(starved.dir.join("cpu.cfs_period_us"), "1000000")?;
+        std::fs::write(starved.dir.join("cpu.cfs_quota_us"), "1000")?;
+        let mut hog = Command::new("sh");
+        let hog = Started::of(hog.args(["-c", "ulimit -t 5; while :; do :; done"]));
+        std::fs::write(starved.dir.join("cgroup.procs"), hog.pid().as_raw_pid().to_string())?;
+        starved.hog = Some(hog);
+        Ok(starved)
+    }
+
+    fn take(&self, pid: Pid) {
+        std::fs::write(self.dir.join("cgroup.procs"), pid.as_raw_pid().to_string()).unwrap();
+    }
+
+    fn give_back(&self, pid: Pid) {
+        let above = self.dir.parent().unwrap().join("cgroup.procs");
+        std::fs::write(above, pid.as_raw_pid().to_string()).unwrap();
+    }
+}
+
+impl Drop for Starved {
+    fn drop(&mut self) {
+        let above = self.dir.parent().unwrap().join("cgroup.procs");
+        for pid in std::fs::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default().lines() {
+            let _ = std::fs::write(&above, pid);
+        }
+        self.hog = None;
+        let _ = std::fs::remove_dir(&self.dir);
+    }
+}
+
+/// The end of its sandbox is its own to tell.
+#[test]
+fn supervisor_that_has_no_processor_is_not_taken_for_a_deaf_one() {
+    let fold = Fold::new();
+    let sandbox = fold.start(&[], "sleep 1000");
+    let starved = match Starved::new() {
+        Ok(starved) => starved,
+        Err(error) => return support_d::skip(&format!("no cpu controller of cgroup v1: {error}")),
+    };
+    let both: Vec<Pid> = sandbox.supervisors.iter().map(|(pid, _)| *pid).collect();
+    for &pid in &both {
+        starved.take(pid);
+    }
+    let killer = fold.begin(&["kill", &sandbox.id]);
+    let handle = support_d::handle(pid_of(&killer));
+    let wait = Timespec { tv_sec: 2, tv_nsec: 500_000_000 };
+    let given_up = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&wait)).unwrap();
+    for &pid in &both {
+        starved.give_back(pid);
+    }
+    let done = killer.wait_with_output().unwrap();
+    assert_eq!(code(&done), 0, "{}", said(&done));
+    sandbox.assert_gone();
+    let report = support_d::json(&fold.call(&["report", &sandbox.id, "--json"]));
+    assert_eq!((given_up, &report[0]["cause"]), (0, &"kill".into()), "{report}");
 }
 
 #[test]
