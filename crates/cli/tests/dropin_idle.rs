@@ -5,7 +5,7 @@ mod support_e2;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use support_e2::{Pen, Talk, left, levels, pause, skip};
+use support_e2::{DEADLINE, Pen, Talk, eventually, left, levels, pause, skip};
 
 const WAIT: [&str; 3] = ["sh", "-c", "echo up; exec sleep 600"];
 
@@ -14,9 +14,21 @@ fn idle(pen: &Pen, level: &str) -> (Talk, Vec<i32>) {
     let talk = Talk::start(&mut pen.run(words.iter().chain(&WAIT)));
     talk.hear("up", 1);
     pause(Duration::from_millis(300));
-    let ours = left::ours(talk.pid());
+    let ours = settled(&talk);
     assert!(ours.len() >= 2, "{ours:?}");
     (talk, ours)
+}
+
+/// All of ours, once none of them has had anything to do for a while: a start may take its time on a busy machine.
+fn settled(talk: &Talk) -> Vec<i32> {
+    let ours = left::ours(talk.pid());
+    let rest = || {
+        let before = switches(&ours);
+        pause(Duration::from_millis(100));
+        before == switches(&ours)
+    };
+    assert!(eventually(DEADLINE, rest), "{ours:?} are never at rest");
+    ours
 }
 
 /// How often each process has been given the processor: `proc_pid_status(5)`.
@@ -52,7 +64,7 @@ fn members_that_come_and_go_wake_nobody_up() {
         let talk = Talk::start(&mut pen.run(["--contain", level, "--grace", "0", "bash", "-c", script]));
         talk.hear("up", 1);
         pause(Duration::from_millis(300));
-        let ours = left::ours(talk.pid());
+        let ours = settled(&talk);
         let before = switches(&ours);
         talk.hear("done", 1);
         assert_eq!(before, switches(&ours), "{level}");

@@ -24,7 +24,12 @@ fn frozen_writer_ends_after_the_thaw_only() {
     guard.mark(tree.cookie());
     tree.assert_alive();
     tree.signal_tool(Signal::KILL).unwrap();
-    let left = tree.await_gone(Duration::from_millis(300));
+    // All but one, however busy the machine is; that one stays.
+    let begun = std::time::Instant::now();
+    let mut left = tree.await_gone(Duration::from_millis(300));
+    while left.len() > 1 && begun.elapsed() < Duration::from_secs(10) {
+        left = tree.await_gone(Duration::from_millis(300));
+    }
     assert_eq!(left.iter().map(|survivor| survivor.state).collect::<String>(), "D");
     frozen.thaw().unwrap();
     tree.end().unwrap();
