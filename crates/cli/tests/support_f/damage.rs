@@ -281,6 +281,8 @@ fn set_times(record: &Path, time: SystemTime) {
 
 /// A sandbox with daemons in it, and strangers around it.
 pub struct Scene {
+    /// Goes first: what is mounted on cannot be removed.
+    _small: Option<Small>,
     pub pen: Pen,
     pub sandbox: Sandbox,
     supervisors: Vec<Handle>,
@@ -293,7 +295,6 @@ pub struct Scene {
     /// How a supervisor would tell the end of this sandbox.
     outcome: Value,
     liars: Vec<Liar>,
-    _small: Option<Small>,
 }
 
 const DAEMONS: [&str; 4] = ["sleep 1031", "sleep 1032", "sleep 1033", "sleep 1034"];
