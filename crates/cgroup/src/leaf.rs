@@ -438,7 +438,7 @@ impl Leaf {
     /// Opens what the end of the leaf needs, while there is time: the first look at a file of a new directory costs the
     /// kernel more than to list or to kill who is in it. Once is enough; what cannot be opened now is opened then.
     pub fn make_ready(&mut self) {
-        if self.0.kill.is_none() {
+        if self.0.processes.is_none() {
             self.0.processes = dir::open_file(self.0.dir.as_fd(), c"cgroup.procs").ok();
             self.0.kill = dir::open_for_writing(self.0.dir.as_fd(), c"cgroup.kill").ok();
         }

@@ -217,6 +217,34 @@ fn of_stops_that_come_at_once_the_shortest_grace_counts() {
     pen.assert_nothing_left();
 }
 
+/// Both are seen late, and at once.
+#[test]
+fn lease_of_an_adopted_tree_that_was_renewed_in_time_holds() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let mut stray = Started::of(pen.command("sleep").arg("4231"));
+    let pid = stray.pid().as_raw_pid().to_string();
+    let id = Talk::start(&mut actor.verb(["adopt", "--ttl", "3s", &pid])).end().with_code(0).out();
+    let sandbox = Sandbox { actor: &actor, id: id.trim().to_owned() };
+    let peer = Peer::greeted(&sandbox.record(), ANSWER).unwrap();
+    let [outer, inner] = sandbox.supervisors().try_into().unwrap();
+    let (outer, inner) = (Handle::of(outer), Handle::of(inner));
+    outer.signal(Signal::STOP);
+    inner.signal(Signal::STOP);
+    peer.say(br#"{"extend":3600000}"#, &[]);
+    pause(Duration::from_millis(3300));
+    inner.signal(Signal::CONT);
+    outer.signal(Signal::CONT);
+    assert_eq!(peer.hear(ANSWER).unwrap(), "done");
+    sandbox.exec(&["true"]).refused(125, "puts no command into it");
+    assert_eq!(sandbox.status(), "running");
+    assert!(stray.is_alive());
+    sandbox.ask(&["kill", "ID"]).with_code(0);
+    assert!(eventually(ANSWER, || !stray.is_alive()));
+    sandbox.end();
+    pen.assert_nothing_left();
+}
+
 #[test]
 fn lease_of_what_is_being_ended_is_not_renewed() {
     let pen = Pen::new();

@@ -110,8 +110,9 @@ struct Adopted {
 
 impl Host for Adopted {
     fn wait(&mut self, watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Option<Event> {
+        let looked = Instant::now();
         let due = self.held.desk.as_ref().and_then(|desk| desk.due());
-        let until = due.map(|(at, _)| at.saturating_duration_since(Instant::now()));
+        let until = due.map(|(at, _)| at.saturating_duration_since(looked));
         let timeout = [timeout, until].into_iter().flatten().min();
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let sources = [
@@ -147,9 +148,10 @@ impl Host for Adopted {
             self.root = None;
             return Some(Event::LeaderExited);
         }
-        // Not what was due before: the lease may have been renewed since.
+        // Not what was due before: the lease may have been renewed. What has passed since the look waits for the next, for who
+        // has renewed it in time may not have been seen.
         let due = self.held.desk.as_ref().and_then(|desk| desk.due());
-        let (_, cause) = due.filter(|(at, _)| *at <= Instant::now())?;
+        let (_, cause) = due.filter(|(at, _)| *at <= looked)?;
         Some(self.end_politely(cause))
     }
 

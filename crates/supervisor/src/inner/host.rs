@@ -55,6 +55,7 @@ impl Host for Inner {
         if let Some(event) = self.due.take() {
             return Some(event);
         }
+        let looked = Instant::now();
         let ready = self.poll(watch, timeout);
         if ready.signals
             && let Some(event) = self.take_signals()
@@ -96,8 +97,9 @@ impl Host for Inner {
             self.owner = None;
             return self.owner_gone();
         }
+        // One that has passed since the look waits for the next: who has renewed it in time may not have been seen.
         let (at, cause) = self.next_deadline()?;
-        if at <= Instant::now() {
+        if at <= looked {
             // It ended before, and both are seen late: the driver reaps it first.
             if self.leader.take_if(|leader| has_ended(leader)).is_some() {
                 return None;
