@@ -3,11 +3,7 @@
 //!
 //! Needs root and the program `testkit`: `cargo nextest run -p penfold -p penfold-testkit`.
 
-#![allow(
-    clippy::print_stdout,
-    clippy::disallowed_methods,
-    reason = "a skipped test says why, and the moment of a kill is a guess on purpose"
-)]
+#![allow(clippy::print_stdout, reason = "a skipped test says why")]
 
 mod support_e1;
 
@@ -16,7 +12,8 @@ use std::time::Duration;
 
 use penfold_testkit::proc::Handle;
 use penfold_testkit::{Bystander, Tree};
-use rustix::process::Signal;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use support_e1::house::{House, Ours};
 use support_e1::nest::{Nest, child_of, random};
@@ -45,8 +42,10 @@ fn early_kills(level: Level, mut kill: impl FnMut(&mut Child)) {
             break;
         }
         let mut front = nest.spawn(&mut ground.shaped(Shape::Pair, level, &[], &COMMAND));
-        // Nothing is waited for: this is the random moment of the kill.
-        std::thread::sleep(Duration::from_micros(random(EARLY)));
+        // The random moment of the kill, or its end if that comes first.
+        let moment = Timespec::try_from(Duration::from_micros(random(EARLY))).unwrap();
+        let pidfd = pidfd_open(Pid::from_child(&front), PidfdFlags::empty()).unwrap();
+        poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&moment)).unwrap();
         kill(&mut front);
         let own = bystander.pid().to_string();
         let gone = until(PROMPT, || {
