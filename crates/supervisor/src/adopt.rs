@@ -92,7 +92,7 @@ fn run(setup: Setup, root: ProcessId) -> ! {
     penfold_sys::fork::exit_now(0)
 }
 
-/// Takes the tree in and forks the supervisor. Gives the outcome that the supervisor did not live to tell.
+/// Takes the tree in and forks the supervisor. Gives the outcome of what was not taken in.
 fn supervise(mut held: Held, root: ProcessId) -> Option<Outcome> {
     let joined = match join::take_in(&mut held, root) {
         Ok(joined) => joined,
@@ -117,7 +117,10 @@ fn supervise(mut held: Held, root: ProcessId) -> Option<Outcome> {
                 Ok(pidfd) => outer::watch(inner, &pidfd, &apart),
                 Err(_) => true,
             };
-            killed.then(|| keeper::take_over(held, joined))
+            if killed {
+                keeper::take_over(held, joined);
+            }
+            None
         }
         Err(error) => Some(refuse(held, &joined, format!("cannot fork: {error}"))),
     }

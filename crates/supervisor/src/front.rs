@@ -304,7 +304,7 @@ impl Front {
             && let Some(held) = held.take()
         {
             self.dismiss_sweeper();
-            return Ok(take_over(*held, false, |_| ()));
+            return Ok(take_over(*held));
         }
         self.recover()
     }

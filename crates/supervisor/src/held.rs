@@ -202,7 +202,7 @@ impl Held {
         let findings = match self.proc.take() {
             Some(proc) => {
                 let mut teardown = Teardown::new(proc, self.leaf.take(), Scope::Children);
-                let mut host = Takeover::new(self.ladder(), false);
+                let mut host = Takeover::new(self.ladder());
                 drive(&mut teardown, Phase::Starting, &mut host, &mut resources)
             }
             None => Findings::default(),

@@ -10,7 +10,7 @@ use penfold_sandbox::Contain;
 use penfold_sandbox::state::Word;
 use penfold_sys::signal::{SignalFd, SignalSet};
 use penfold_teardown::lifecycle::{Event, Phase};
-use penfold_teardown::{Leader, Level, Scope, Teardown, drive};
+use penfold_teardown::{Cause, Leader, Level, Scope, Teardown, drive};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Signal, getpid, setsid};
 
@@ -48,7 +48,7 @@ pub(crate) fn run(mut held: Held, outer: Option<Outer>) -> ! {
     };
     let lead = start(&mut held, outer.as_ref()).map_or_else(Lead::Failed, Lead::Starting);
     penfold_sys::crash_point!("inner-started");
-    look_after(held, signals, outer.map(|outer| outer.pidfd), lead);
+    look_after(held, Some(signals), outer.map(|outer| outer.pidfd), lead);
     // Only when not even the means to look were there; who forked this process takes over.
     penfold_sys::fork::exit_now(1)
 }
@@ -99,25 +99,37 @@ fn start_without_leaf(held: &mut Held) -> Result<Starting, StartFailure> {
     Ok(starting)
 }
 
-/// Goes on in the place of a supervisor that was killed, where that is wanted. Gives back what cannot be gone on with: a
-/// sandbox whose command does not run, or is nobody's child that this process could wait for.
-pub(crate) fn carry_on(mut held: Held) -> Held {
-    let wanted = held.setup.spec.detach.as_ref().is_some_and(|detach| detach.keep);
-    let Some((pid, true)) = held.noted_leader().filter(|_| wanted) else { return held };
+/// Takes the place of a supervisor that was killed: goes on where that is wanted and its command still runs, and ends the
+/// sandbox where not. All children of this process are members now.
+pub(crate) fn carry_on(mut held: Held) -> ! {
+    penfold_sys::crash_point!("taking-over");
+    // Without it the timeouts of the drive still bring an end forward.
+    let signals = SignalFd::open(&SignalSet::of([CHILD, Signal::TERM.as_raw()])).ok();
+    let lead = inherit(&mut held, signals.is_some());
+    look_after(held, signals, None, lead);
+    penfold_sys::fork::exit_now(1)
+}
+
+/// Takes on what a supervisor that was killed has left. One that cannot be `woken` does not go on.
+fn inherit(held: &mut Held, woken: bool) -> Lead {
+    let Some((pid, runs)) = held.noted_leader() else { return Lead::Ending(None) };
     let ours = held.proc.as_mut().is_some_and(|proc| {
         proc.stat(pid).is_ok_and(|stat| stat.is_some_and(|stat| stat.parent == Some(getpid())))
     });
     // `exit.json` alone would be anybody's word.
     let exited = held.noted_exited();
-    let Some(desk) = held.desk.as_mut().filter(|_| ours && !exited) else { return held };
-    desk.inherit();
-    desk.believe_exit(false);
-    exec::recall(&mut held);
-    let signals = SignalFd::open(&SignalSet::of([CHILD, Signal::TERM.as_raw()]));
-    let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
-    let (Ok(signals), Ok(pidfd)) = (signals, pidfd) else { return held };
-    look_after(held, signals, None, Lead::Running(pid, pidfd));
-    penfold_sys::fork::exit_now(1)
+    if let (Some(desk), true) = (&mut held.desk, runs) {
+        desk.inherit();
+        desk.believe_exit(exited);
+        exec::recall(held);
+    }
+    let wanted = held.setup.spec.detach.as_ref().is_some_and(|detach| detach.keep);
+    let goes_on = wanted && woken && runs && ours && !exited;
+    let pidfd = goes_on.then(|| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()));
+    match pidfd {
+        Some(Ok(pidfd)) => Lead::Running(pid, pidfd),
+        Some(Err(_)) | None => Lead::Ending(Some(pid)),
+    }
 }
 
 /// How far the leader has come.
@@ -128,10 +140,12 @@ enum Lead {
     Failed(StartFailure),
     /// It has run for a while.
     Running(Pid, OwnedFd),
+    /// It is to end: its supervisor was killed, and may have been so before it was cloned.
+    Ending(Option<Pid>),
 }
 
 /// Looks after the sandbox and exits with 0 once it is gone; returns if it cannot look.
-fn look_after(mut held: Held, signals: SignalFd, outer: Option<OwnedFd>, lead: Lead) {
+fn look_after(mut held: Held, signals: Option<SignalFd>, outer: Option<OwnedFd>, lead: Lead) {
     let Ok(proc) = held.proc.take().map_or_else(ProcFs::open, Ok) else { return };
     // The leader is started and does not inherit it: the waits of a teardown are shorter than the usual 50 µs of slack.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
@@ -140,54 +154,49 @@ fn look_after(mut held: Held, signals: SignalFd, outer: Option<OwnedFd>, lead: L
         teardown.want_details();
     }
     let (mut starting, mut failure, mut leader) = (None, None, None);
-    let mut phase = Phase::Starting;
+    let mut word = Word::Created;
     match lead {
         Lead::Failed(why) => failure = Some(why),
         Lead::Running(pid, pidfd) => {
             leader = Some((pid, Some(pidfd)));
-            phase = Phase::Running;
+            word = Word::Running;
+        }
+        Lead::Ending(pid) => {
+            leader = pid.map(|pid| of_child(&mut teardown, pid, held.level == Level::Pidns, None));
+            word = Word::Stopping;
         }
         Lead::Starting(cloned) => {
-            leader = Some(if cloned.stays() {
-                teardown.kept_by(cloned.pid());
-                in_namespace(&mut teardown, cloned.pid())
-            } else {
-                (cloned.pid(), cloned.pidfd())
-            });
+            let pidfd = cloned.pidfd();
+            leader = Some(of_child(&mut teardown, cloned.pid(), cloned.stays(), pidfd));
             starting = Some(cloned);
         }
     }
     if let Some((pid, _)) = leader {
         teardown.lead_by(Leader { pid, session: held.session_of(pid) });
-        let word = if phase == Phase::Running { Word::Running } else { Word::Created };
         held.identify(&mut teardown, pid, outer.as_ref().and_then(|_| rustix::process::getppid()), word);
     }
     teardown.ask_at_fronts();
     let mut resources = std::mem::take(&mut held.resources);
-    let deadline = held.setup.spec.timeout.and_then(|timeout| held.setup.began.checked_add(timeout));
-    let mut host = Inner {
-        ladder: held.ladder(),
-        signals,
-        outer,
-        by_pidfd: held.setup.front.is_some(),
-        front: held.setup.front.take().filter(|_| phase == Phase::Starting),
-        owner: held.setup.owner.take(),
-        channel_open: true,
-        starting,
-        leader: leader.and_then(|(_, pidfd)| pidfd),
-        deadline,
-        due: failure.is_some().then_some(Event::StartFailed),
-        failure,
-        status: None,
-        cause: None,
-        stuck: None,
-        holds_inherited: true,
-        held,
-    };
+    let phase = if word == Word::Created { Phase::Starting } else { Phase::Running };
+    let mut host = Inner::new(held, signals, outer, phase);
+    host.due = failure.is_some().then_some(Event::StartFailed);
+    (host.starting, host.failure, host.leader) = (starting, failure, leader.and_then(|(_, pidfd)| pidfd));
+    if word == Word::Stopping {
+        host.due = Some(host.end(Cause::Supervisor, Event::KillRequested));
+    }
     let findings = drive(&mut teardown, phase, &mut host, &mut resources);
     host.tell(teardown.leader_exit().map(Status::from), findings);
     // Not by returning: to drop all this would close one by one what the exit closes at once.
     penfold_sys::fork::exit_now(0)
+}
+
+/// The leader, and a handle to it: this child, or who is below it where it is our init.
+fn of_child(teardown: &mut Teardown, pid: Pid, init: bool, pidfd: Option<OwnedFd>) -> (Pid, Option<OwnedFd>) {
+    if !init {
+        return (pid, pidfd);
+    }
+    teardown.kept_by(pid);
+    in_namespace(teardown, pid)
 }
 
 /// The leader below our init, and a handle to it.

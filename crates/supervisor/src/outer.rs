@@ -13,7 +13,6 @@ use crate::environment::CHILD;
 use crate::held::Held;
 use crate::inner::{self, NAME, Outer};
 use crate::start::Setup;
-use crate::takeover::take_over;
 use crate::wire::{self, Answer};
 
 /// Runs the outer process; ends when the sandbox is gone.
@@ -38,7 +37,7 @@ pub(crate) fn run(setup: Setup) -> ! {
     penfold_sys::fork::exit_now(0)
 }
 
-/// Forks the supervisor and watches it. Gives the outcome that the supervisor did not live to tell.
+/// Forks the supervisor and watches it. Gives the outcome where there is none.
 fn supervise(mut held: Held) -> Option<crate::outcome::Outcome> {
     let pair = pidfd_open(getpid(), PidfdFlags::empty())
         .and_then(|outer| Ok((outer, eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)));
@@ -60,13 +59,7 @@ fn supervise(mut held: Held) -> Option<crate::outcome::Outcome> {
                 // With all that it holds: whose lock is free is gone.
                 penfold_sys::fork::exit_now(0);
             }
-            held = inner::carry_on(held);
-            let channel = held.setup.channel.try_clone();
-            Some(take_over(held, true, |outcome| {
-                if let Ok(channel) = &channel {
-                    let _ = wire::send(channel, &Answer::Outcome(Box::new(outcome.clone())));
-                }
-            }))
+            inner::carry_on(held)
         }
         Err(error) => Some(held.give_up(format!("cannot fork: {error}"))),
     }

@@ -236,7 +236,8 @@ impl<'a> Forced<'a> {
 
     /// How long those who hold the lock may take to see that the sandbox is over, and to go.
     fn patience(&self, proc: &mut ProcFs, holders: &Holders<'_>) -> io::Result<Duration> {
-        if holders.are_passing() {
+        // Who has just told what is left looks after it, also where none of its members is a child of it.
+        if holders.are_passing() && self.why != Why::Unverified {
             return Ok(self.limits.patience * 2 + self.limits.farewell);
         }
         if holders.are_stopped(proc)? {

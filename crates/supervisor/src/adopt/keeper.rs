@@ -1,5 +1,6 @@
 //! The supervisor of an adopted tree.
 
+use std::io;
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +22,6 @@ use crate::environment::CHILD;
 use crate::held::Held;
 use crate::inner::{NAME, Outer};
 use crate::outcome::Outcome;
-use crate::takeover::Takeover;
 use crate::wire::{self, Answer, Ending, Request};
 
 /// Runs the supervisor; ends when the sandbox is gone.
@@ -29,9 +29,7 @@ pub(super) fn run(mut held: Held, joined: Joined, outer: Outer) -> ! {
     let _ = rustix::thread::set_name(NAME);
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     let _ = setsid();
-    let signals = SignalFd::open(&SignalSet::of([CHILD, Signal::TERM.as_raw()]));
-    let leader = joined.pidfd.try_clone();
-    let (Ok(signals), Ok(leader)) = (signals, leader) else {
+    let Ok(signals) = signals() else {
         // Who forked this process takes over.
         penfold_sys::fork::exit_now(1)
     };
@@ -53,39 +51,30 @@ pub(super) fn run(mut held: Held, joined: Joined, outer: Outer) -> ! {
     let _ = wire::offer(&held.setup.channel, &Answer::Running);
     penfold_sys::memory::forget_code();
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-    let mut resources = std::mem::take(&mut held.resources);
-    let mut host = Adopted {
-        ladder: held.ladder(),
-        held,
-        signals,
-        outer: Some(outer.pidfd),
-        root: Some(pidfd),
-        leader,
-        cause: None,
-    };
-    let findings = drive(&mut teardown, Phase::Running, &mut host, &mut resources);
-    host.tell(findings);
-    penfold_sys::fork::exit_now(0)
+    Adopted::new(held, Some(signals), Some(outer.pidfd), pidfd).look_after(teardown)
 }
 
 /// Ends the tree in the place of a supervisor that was killed.
-pub(super) fn take_over(mut held: Held, joined: Joined) -> Outcome {
+pub(super) fn take_over(mut held: Held, joined: Joined) -> ! {
     penfold_sys::crash_point!("taking-over");
     if let Some(desk) = &mut held.desk {
         desk.inherit();
-        desk.happened([What::Stop { cause: Cause::Supervisor, grace_ms: None }]);
     }
-    let Joined { root, search, .. } = joined;
+    let Joined { root, pidfd, search, .. } = joined;
     let Some(mut teardown) = teardown(&mut held, search) else {
         // Without a look at /proc nothing is known to be gone: the record stays for the next command.
         penfold_sys::fork::exit_now(1)
     };
     teardown.lead_by(Leader { pid: root.pid, session: root.session });
-    let mut resources = std::mem::take(&mut held.resources);
-    let mut host = Takeover::new(held.ladder(), true);
-    let findings = drive(&mut teardown, Phase::Running, &mut host, &mut resources);
-    let report = held.report(Cause::Supervisor, None, None, findings);
-    held.conclude(&report)
+    held.identify(&mut teardown, root.pid, None, Word::Stopping);
+    // Without signals the timeouts of the drive still bring it forward.
+    let mut host = Adopted::new(held, signals().ok(), None, pidfd);
+    host.due = Some(host.end(Cause::Supervisor, Event::KillRequested));
+    host.look_after(teardown)
+}
+
+fn signals() -> io::Result<SignalFd> {
+    SignalFd::open(&SignalSet::of([CHILD, Signal::TERM.as_raw()]))
 }
 
 fn teardown(held: &mut Held, search: Search) -> Option<Teardown> {
@@ -98,27 +87,34 @@ fn teardown(held: &mut Held, search: Search) -> Option<Teardown> {
 /// The host of the teardown.
 struct Adopted {
     held: Held,
-    signals: SignalFd,
-    /// Those two are watched until they tell that their process has ended, which they do once.
+    signals: Option<SignalFd>,
+    /// Watched until it tells that its process has ended, which it does once.
     outer: Option<OwnedFd>,
-    root: Option<OwnedFd>,
-    /// For signals that are passed on.
-    leader: OwnedFd,
+    /// For signals that are passed on; watched while it lives.
+    root: OwnedFd,
+    root_lives: bool,
     ladder: Ladder,
+    /// Something that is to be told at the next wait.
+    due: Option<Event>,
     cause: Option<Cause>,
+    /// What is left of it after a kill that took too long.
+    stuck: Option<Box<Outcome>>,
 }
 
 impl Host for Adopted {
     fn wait(&mut self, watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Option<Event> {
+        if let Some(event) = self.due.take() {
+            return Some(event);
+        }
         let looked = Instant::now();
         let due = self.held.desk.as_ref().and_then(|desk| desk.due());
         let until = due.map(|(at, _)| at.saturating_duration_since(looked));
         let timeout = [timeout, until].into_iter().flatten().min();
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let sources = [
-            Some(self.signals.as_fd()),
+            self.signals.as_ref().map(AsFd::as_fd),
             self.outer.as_ref().map(AsFd::as_fd),
-            self.root.as_ref().map(AsFd::as_fd),
+            self.root_lives.then_some(self.root.as_fd()),
         ];
         let mut fds: Vec<PollFd<'_>> =
             sources.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
@@ -145,7 +141,7 @@ impl Host for Adopted {
             return Some(event);
         }
         if root {
-            self.root = None;
+            self.root_lives = false;
             return Some(Event::LeaderExited);
         }
         // Not what was due before: the lease may have been renewed. What has passed since the look waits for the next, for who
@@ -180,9 +176,22 @@ impl Host for Adopted {
 }
 
 impl Adopted {
+    fn new(held: Held, signals: Option<SignalFd>, outer: Option<OwnedFd>, root: OwnedFd) -> Adopted {
+        let ladder = held.ladder();
+        Adopted { held, signals, outer, root, root_lives: true, ladder, due: None, cause: None, stuck: None }
+    }
+
+    /// Exits once nothing of it is left.
+    fn look_after(mut self, mut teardown: Teardown) -> ! {
+        let mut resources = std::mem::take(&mut self.held.resources);
+        let findings = drive(&mut teardown, Phase::Running, &mut self, &mut resources);
+        self.tell(findings);
+        penfold_sys::fork::exit_now(0)
+    }
+
     fn is_asked_to_stop(&self) -> bool {
         let mut asked = false;
-        while let Ok(Some(signalled)) = self.signals.take() {
+        while let Some(Ok(Some(signalled))) = self.signals.as_ref().map(SignalFd::take) {
             asked |= signalled.signal == Signal::TERM.as_raw();
         }
         asked
@@ -207,6 +216,10 @@ impl Adopted {
     }
 
     fn act(&mut self, request: &Request) -> (Option<Event>, Answer) {
+        if let (Request::Stop { .. } | Request::Kill, Some(stuck)) = (request, &self.stuck) {
+            // It is tried again at once; who asks need not wait to hear what stood in the way so far.
+            return (Some(Event::Look), Answer::Outcome(stuck.clone()));
+        }
         let refused = |reason: &str| (None, Answer::Refused(reason.to_owned()));
         match *request {
             Request::Stop { signal: number, spared_group, grace_ms } => {
@@ -224,7 +237,7 @@ impl Adopted {
             }
             Request::Forward(number) => {
                 let sent = signal(number).ok_or_else(|| format!("no signal {number}")).and_then(|signal| {
-                    rustix::process::pidfd_send_signal(&self.leader, signal)
+                    rustix::process::pidfd_send_signal(&self.root, signal)
                         .map_err(|error| format!("the process cannot be signalled: {error}"))
                 });
                 (None, sent.map_or_else(Answer::Refused, |()| Answer::Done))
@@ -275,10 +288,14 @@ impl Adopted {
 
     fn tell(&mut self, findings: Findings) {
         let report = self.held.report(self.cause.unwrap_or(Cause::Exit), None, None, findings);
-        let answer = Answer::Outcome(Box::new(self.held.conclude(&report)));
+        let outcome = Box::new(self.held.conclude(&report));
+        self.stuck = (!outcome.report.findings.verified).then(|| outcome.clone());
+        let answer = Answer::Outcome(outcome);
         if let Some(desk) = &self.held.desk {
             desk.tell(&answer);
         }
+        // Who adopts may still wait to hear that it is looked after; once it has, it is gone.
+        let _ = wire::send(&self.held.setup.channel, &answer);
     }
 }
 

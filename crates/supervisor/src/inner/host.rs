@@ -9,7 +9,7 @@ use penfold_sandbox::events::What;
 use penfold_sandbox::state::Word;
 use penfold_sys::child::Exit;
 use penfold_sys::signal::{SignalFd, signal};
-use penfold_teardown::lifecycle::Event;
+use penfold_teardown::lifecycle::{Event, Phase};
 use penfold_teardown::{Cause, Findings, Host, Ladder, Survivor};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
@@ -23,31 +23,31 @@ use crate::wire::{self, Answer, Ending, Exec, Received, Request, Size};
 
 /// The host of the teardown: everything that can happen to a sandbox from outside comes in here.
 pub(super) struct Inner {
-    pub(super) held: Held,
-    pub(super) signals: SignalFd,
+    held: Held,
+    signals: Option<SignalFd>,
     /// Those below are watched until they tell that their process has ended, which they do once.
-    pub(super) outer: Option<OwnedFd>,
-    pub(super) front: Option<OwnedFd>,
-    pub(super) owner: Option<OwnedFd>,
-    pub(super) channel_open: bool,
+    outer: Option<OwnedFd>,
+    front: Option<OwnedFd>,
+    owner: Option<OwnedFd>,
+    channel_open: bool,
     /// The death of the front is told by its pidfd, not by the end of the channel.
-    pub(super) by_pidfd: bool,
+    by_pidfd: bool,
     pub(super) starting: Option<Starting>,
     /// A handle to the leader, for signals that are passed on.
     pub(super) leader: Option<OwnedFd>,
     /// When something ends the sandbox that nobody asks for, and why.
-    pub(super) deadline: Option<Instant>,
+    deadline: Option<Instant>,
     /// Something that is to be told at the next wait.
     pub(super) due: Option<Event>,
     pub(super) failure: Option<StartFailure>,
     /// How the leader ended, when it is not a child of this process.
-    pub(super) status: Option<Status>,
-    pub(super) cause: Option<Cause>,
+    status: Option<Status>,
+    cause: Option<Cause>,
     /// What is left of it after a kill that took too long.
-    pub(super) stuck: Option<Box<Outcome>>,
-    pub(super) ladder: Ladder,
+    stuck: Option<Box<Outcome>>,
+    ladder: Ladder,
     /// The descriptors that the caller of penfold gave to the command are still open here, too.
-    pub(super) holds_inherited: bool,
+    holds_inherited: bool,
 }
 
 impl Host for Inner {
@@ -165,13 +165,41 @@ struct Ready {
 }
 
 impl Inner {
+    pub(super) fn new(
+        mut held: Held,
+        signals: Option<SignalFd>,
+        outer: Option<OwnedFd>,
+        phase: Phase,
+    ) -> Inner {
+        let timeout = held.setup.spec.timeout;
+        Inner {
+            ladder: held.ladder(),
+            signals,
+            outer,
+            by_pidfd: held.setup.front.is_some(),
+            front: held.setup.front.take().filter(|_| phase == Phase::Starting),
+            owner: held.setup.owner.take(),
+            channel_open: true,
+            starting: None,
+            leader: None,
+            deadline: timeout.and_then(|timeout| held.setup.began.checked_add(timeout)),
+            due: None,
+            failure: None,
+            status: None,
+            cause: None,
+            stuck: None,
+            holds_inherited: true,
+            held,
+        }
+    }
+
     fn poll(&mut self, watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Ready {
         let settle = self.holds_inherited.then_some(SETTLE);
         let until = self.next_deadline().map(|(at, _)| at.saturating_duration_since(Instant::now()));
         let due = [timeout, until].into_iter().flatten().min();
         let timespec = |duration: Option<Duration>| duration.and_then(|due| Timespec::try_from(due).ok());
         let sources = [
-            Some(self.signals.as_fd()),
+            self.signals.as_ref().map(AsFd::as_fd),
             self.starting.as_ref().map(Starting::link),
             self.outer.as_ref().map(AsFd::as_fd),
             self.channel_open.then_some(self.held.setup.channel.as_fd()),
@@ -208,7 +236,7 @@ impl Inner {
     /// Children are reaped by the driver; a TERM to the supervisor itself is a wish to stop.
     fn take_signals(&mut self) -> Option<Event> {
         let mut event = None;
-        while let Ok(Some(signalled)) = self.signals.take() {
+        while let Some(Ok(Some(signalled))) = self.signals.as_ref().map(SignalFd::take) {
             if signalled.signal == Signal::TERM.as_raw() {
                 event = Some(self.end_politely(Cause::Stop));
             }
@@ -424,7 +452,7 @@ impl Inner {
     }
 
     /// The first reason stands; what the table makes of the event is its own business.
-    fn end(&mut self, cause: Cause, event: Event) -> Event {
+    pub(super) fn end(&mut self, cause: Cause, event: Event) -> Event {
         if self.cause.is_none() {
             let ending = if event == Event::StopRequested { self.stopping() } else { Ending::Killing };
             let _ = wire::send(&self.held.setup.channel, &Answer::Ending(ending));
