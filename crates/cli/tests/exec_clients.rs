@@ -264,6 +264,45 @@ fn lease_of_what_is_being_ended_is_not_renewed() {
     pen.assert_nothing_left();
 }
 
+/// The other direction: a supervisor that has no processor does not read, until there is no room for more.
+#[test]
+fn wish_to_end_is_not_lost_behind_other_signals() {
+    const SIGNALS: usize = 2000;
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let sandbox = actor.detach(&["--", "sleep", "4210"]);
+    for (ignored, asked, code) in [("", 1, 143), ("TERM", 2, 137)] {
+        let script = format!("trap '' RTMIN {ignored}; echo up; exec sleep 4211");
+        let client = Talk::start(&mut sandbox.exec_command(&[], &["bash", "-c", &script]));
+        client.hear("up", 1);
+        assert!(eventually(ANSWER, || signals(client.pid(), "SigBlk") & (1 << 33) != 0));
+        let keeper = Handle::of(sandbox.keepers()[0]);
+        keeper.signal(Signal::STOP);
+        for _ in 0..SIGNALS {
+            client.signal(penfold_sys::signal::signal(34).unwrap());
+        }
+        for _ in 0..asked {
+            client.signal(Signal::TERM);
+            assert!(eventually(ANSWER, || signals(client.pid(), "ShdPnd") == 0));
+        }
+        let before = ticks(client.pid());
+        pause(Duration::from_millis(500));
+        let used = ticks(client.pid()) - before;
+        assert!(used < 10, "{used} ticks of 50");
+        keeper.signal(Signal::CONT);
+        client.end().with_code(code);
+    }
+    sandbox.end();
+    pen.assert_nothing_left();
+}
+
+/// A set of signals in the status of a process, proc(5).
+fn signals(pid: i32, set: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let set = status.lines().find_map(|line| line.strip_prefix(set)?.strip_prefix(':')).unwrap();
+    u64::from_str_radix(set.trim(), 16).unwrap()
+}
+
 #[test]
 fn client_that_never_reads_holds_nobody_up() {
     let pen = Pen::new();

@@ -1,6 +1,6 @@
 //! The caller's side of a running sandbox: passes its signals on and waits for the outcome.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -65,6 +65,8 @@ pub struct Front {
     signals: SignalFd,
     terminal: bool,
     asked: bool,
+    /// What there was no room for in the channel, each once.
+    pending: VecDeque<Request>,
     /// Our child that ends what others have left, where children of ours may become members.
     sweeper: Option<Pid>,
 }
@@ -199,7 +201,8 @@ impl Front {
             rustix::fs::Mode::empty(),
         )
         .is_ok();
-        Ok(Front { keeper, channel, seen, signals, terminal, asked: false, sweeper: None })
+        let pending = VecDeque::new();
+        Ok(Front { keeper, channel, seen, signals, terminal, asked: false, pending, sweeper: None })
     }
 
     /// The sandbox's id, as shown.
@@ -251,8 +254,10 @@ impl Front {
                 Keeper::Inner { pidfd, .. } | Keeper::Outer { pidfd, .. } => pidfd,
                 Keeper::Remote => &self.channel,
             };
+            let mut flags = PollFlags::IN;
+            flags.set(PollFlags::OUT, !self.pending.is_empty());
             let mut fds = [
-                PollFd::new(&self.channel, PollFlags::IN),
+                PollFd::new(&self.channel, flags),
                 PollFd::new(&self.signals, PollFlags::IN),
                 PollFd::new(pidfd, PollFlags::IN),
             ];
@@ -270,6 +275,7 @@ impl Front {
             if signals {
                 self.pass_on();
             }
+            self.say_pending();
             if channel || keeper {
                 match wire::receive::<Answer>(&self.channel) {
                     Ok(Received::Message(Answer::Outcome(outcome))) => {
@@ -368,10 +374,23 @@ impl Front {
                 if matches!(self.keeper, Keeper::Outer { .. }) {
                     Self::reap();
                 }
-            } else if let Some(request) = self.request(signalled) {
-                // A supervisor that is gone shows as the end of the channel. One that does not listen has hundreds of them
-                // waiting: as signals do, they merge.
-                let _ = wire::offer(&self.channel, &request);
+            } else if let Some(request) = self.request(signalled)
+                // A supervisor that does not listen has hundreds of them waiting: as signals do, more of the same merge.
+                && !self.pending.contains(&request)
+            {
+                self.pending.push_back(request);
+                self.say_pending();
+            }
+        }
+    }
+
+    /// Says what there is room for. The kernel tells of room once most of the channel is free again.
+    fn say_pending(&mut self) {
+        while let Some(request) = self.pending.front() {
+            match wire::offer(&self.channel, request) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // A supervisor that is gone shows as the end of the channel.
+                Ok(()) | Err(_) => drop(self.pending.pop_front()),
             }
         }
     }
