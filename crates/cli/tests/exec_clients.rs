@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal};
 use serde_json::json;
 use support_control::{Fold, Impostor, all_gone, hello};
 use support_d::{Started, code, said};
@@ -132,6 +132,55 @@ fn crowd_of_silent_clients_keeps_nobody_out() {
         drop(crowd);
         sandbox.end();
     }
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn crowd_that_has_spoken_once_keeps_nobody_out_and_nobody_who_waits_is_turned_out_for_it() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let script = "ulimit -n 64; $PF -d -- sh -c \"trap '' TERM; echo up; while :; do sleep 0.05; done\"";
+    let id = pen.script(script).with_code(0).out().trim().to_owned();
+    let sandbox = Sandbox { actor: &actor, id };
+    assert!(eventually(ANSWER, || sandbox.ask(&["logs", "ID"]).out().contains("up")));
+    let stopper = Peer::greeted(&sandbox.record(), ANSWER).unwrap();
+    stopper.say(br#"{"stop":{"signal":15,"grace_ms":60000}}"#, &[]);
+    assert!(stopper.hear(ANSWER).unwrap().get("ending").is_some());
+    let crowd: Vec<Peer> = (0..100)
+        .map(|number| {
+            let peer =
+                Peer::greeted(&sandbox.record(), ANSWER).unwrap_or_else(|why| panic!("{number}: {why}"));
+            peer.say(br#"{"forward":18}"#, &[]);
+            assert_eq!(peer.hear(ANSWER).unwrap(), "done");
+            peer
+        })
+        .collect();
+    greets(&sandbox, "100 clients that have spoken");
+    rests(&sandbox, "100 clients that have spoken");
+    sandbox.ask(&["kill", "ID"]).with_code(0);
+    assert!(stopper.hear(ANSWER).unwrap().get("outcome").is_some());
+    drop(crowd);
+    sandbox.end();
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn client_that_there_is_no_descriptor_for_waits_and_costs_no_time() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let sandbox = actor.detach(&["--", "sleep", "4212"]);
+    let supervisor = Pid::from_raw(*sandbox.supervisors().last().unwrap());
+    // All numbers below the first free one: fewer, and poll(2) fails.
+    let number = supervisor.unwrap().as_raw_pid();
+    let is_free = |fd: &u64| !std::path::Path::new(&format!("/proc/{number}/fd/{fd}")).is_symlink();
+    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let full = Rlimit { current: (0..1024).find(is_free), maximum };
+    let before = rustix::process::prlimit(supervisor, Resource::Nofile, full).unwrap();
+    let peer = Peer::silent(&sandbox.record()).unwrap();
+    rests(&sandbox, "no descriptors");
+    rustix::process::prlimit(supervisor, Resource::Nofile, before).unwrap();
+    assert!(peer.hear(ANSWER).unwrap().get("hello").is_some());
+    sandbox.end();
     pen.assert_nothing_left();
 }
 

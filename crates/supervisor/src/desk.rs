@@ -31,6 +31,8 @@ const SOCKET: &str = "control.sock";
 const BACKLOG: i32 = 64;
 /// How many are let in at a time: nobody needs more.
 const CLIENTS: usize = 256;
+/// How long nobody is let in where there is no descriptor for anybody: nothing tells when there is one again.
+const CLOSED: Duration = Duration::from_millis(100);
 /// The longest path that fits a `sockaddr_un`, unix(7).
 const LONGEST: usize = 107;
 
@@ -49,6 +51,8 @@ pub(crate) struct Desk {
     most: usize,
     /// The number of the next client.
     next: u64,
+    /// Until when nobody is let in, for there is no descriptor for anybody.
+    closed_until: Option<Instant>,
     /// None where the other process writes it.
     log: Option<Writer>,
     log_limit: u64,
@@ -85,8 +89,10 @@ pub(crate) struct Desk {
 struct Client {
     number: u64,
     socket: OwnedFd,
-    /// It has asked for something.
-    spoke: bool,
+    /// It has asked for what comes later, and is there for that.
+    waits: bool,
+    /// When it has come, or has last said something.
+    spoke: Instant,
 }
 
 /// What a client said.
@@ -156,6 +162,7 @@ impl Desk {
             clients: Vec::new(),
             most: most_clients(),
             next: 1,
+            closed_until: None,
             log: Some(log),
             log_limit: detach.log_limit,
             pipes,
@@ -288,19 +295,20 @@ impl Desk {
 
     /// What to poll; [`Desk::serve`] takes the answers in the same order.
     pub(crate) fn sources(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let mut comers = PollFlags::empty();
+        comers.set(PollFlags::IN, self.opens_in().is_none());
         let execs = self.execs.sources();
         let clients = self.clients.iter().map(|client| client.socket.as_fd());
         let pipes = self.pipes.iter().map(|pipe| pipe.fd.as_fd());
-        std::iter::once(self.listener.as_fd())
-            .chain(clients)
-            .chain(pipes)
-            .chain(execs)
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        let others = clients.chain(pipes).chain(execs);
+        std::iter::once(PollFd::new(&self.listener, comers))
+            .chain(others.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)))
             .chain(self.terminal.iter().flat_map(Terminal::sources))
     }
 
     /// Lets clients in, hears them, moves output into the log.
     pub(crate) fn serve(&mut self, ready: &[bool]) -> Vec<Said> {
+        let began = Instant::now();
         let is_ready = |index: usize| ready.get(index).copied().unwrap_or(false);
         let (clients, pipes) = (self.clients.len(), self.pipes.len());
         let ended: Vec<bool> =
@@ -317,7 +325,7 @@ impl Desk {
             self.hear(index, &mut said);
         }
         if is_ready(0) {
-            self.let_in();
+            self.let_in(began);
         }
         said
     }
@@ -358,9 +366,12 @@ impl Desk {
     fn hear(&mut self, index: usize, said: &mut Vec<Said>) {
         let Some(client) = self.clients.get_mut(index) else { return };
         let number = client.number;
-        client.spoke = true;
+        client.spoke = Instant::now();
         match wire::receive_with(&client.socket) {
-            Ok((Received::Message(request), fds)) => said.push(Said { client: number, request, fds }),
+            Ok((Received::Message(request), fds)) => {
+                client.waits |= matches!(request, Request::Stop { .. } | Request::Kill | Request::Attach(_));
+                said.push(Said { client: number, request, fds });
+            }
             Ok((Received::Nothing, _)) => {
                 let reason = format!("this supervisor (protocol {PROTOCOL}) does not know that request");
                 self.answer(number, &Answer::Refused(reason));
@@ -371,30 +382,43 @@ impl Desk {
         }
     }
 
-    fn let_in(&mut self) {
+    /// Lets in as many as there is room for beside those who were heard in this turn, which began then: they are to be
+    /// answered first.
+    fn let_in(&mut self, began: Instant) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        loop {
+        let heard = self.clients.iter().filter(|client| client.spoke >= began).count();
+        for _ in heard..self.most {
             let socket = match rustix::net::accept_with(&self.listener, flags) {
                 Ok(socket) => socket,
-                Err(Errno::MFILE | Errno::NFILE) if self.turn_out() => continue,
-                Err(_) => return,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::MFILE | Errno::NFILE) if self.turn_out(began) => continue,
+                Err(_) => {
+                    self.closed_until = Instant::now().checked_add(CLOSED);
+                    return;
+                }
             };
-            if !is_ours(socket.as_fd()) || (self.clients.len() >= self.most && !self.turn_out()) {
+            if !is_ours(socket.as_fd()) || (self.clients.len() >= self.most && !self.turn_out(began)) {
                 continue;
             }
             let number = self.next;
             self.next += 1;
-            self.clients.push(Client { number, socket, spoke: false });
+            self.clients.push(Client { number, socket, waits: false, spoke: Instant::now() });
             self.answer(number, &Answer::Hello { protocol: PROTOCOL, id: self.id.clone() });
         }
     }
 
-    /// Makes room for a client that may have something to say: who only watches comes again. The oldest goes, for the
-    /// newest may be about to speak. False if there is none.
-    fn turn_out(&mut self) -> bool {
-        let silent = self.clients.iter().enumerate().filter(|(_, client)| !client.spoke);
-        let oldest = silent.min_by_key(|(_, client)| client.number).map(|(index, _)| index);
-        oldest.map(|index| self.clients.swap_remove(index)).is_some()
+    /// Makes room for a client that may have something to say: who has been silent for longest goes, and comes again if it
+    /// wants more. Who waits for an end, or sits at the terminal, goes after all others. False if there is none.
+    fn turn_out(&mut self, began: Instant) -> bool {
+        let clients = self.clients.iter().enumerate().filter(|(_, client)| client.spoke < began);
+        let first = clients.min_by_key(|(_, client)| (client.waits, client.spoke)).map(|(index, _)| index);
+        first.map(|index| self.clients.swap_remove(index)).is_some()
+    }
+
+    /// How long it is until somebody may be let in again; none when that is so now.
+    pub(crate) fn opens_in(&self) -> Option<Duration> {
+        let left = self.closed_until?.saturating_duration_since(Instant::now());
+        Some(left).filter(|left| !left.is_zero())
     }
 
     /// Answers one client. One that does not listen misses it.
@@ -505,7 +529,7 @@ fn with_pipes() -> io::Result<Output> {
 /// Descriptors are few, and some of them are for what clients hand over.
 fn most_clients() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.and_then(|limit| usize::try_from(limit / 2).ok()).map_or(CLIENTS, |half| half.min(CLIENTS))
+    limit.and_then(|limit| usize::try_from(limit / 2).ok()).map_or(CLIENTS, |half| half.clamp(1, CLIENTS))
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -109,7 +109,8 @@ impl Host for Adopted {
         let looked = Instant::now();
         let due = self.held.desk.as_ref().and_then(|desk| desk.due());
         let until = due.map(|(at, _)| at.saturating_duration_since(looked));
-        let timeout = [timeout, until].into_iter().flatten().min();
+        let opens = self.held.desk.as_ref().and_then(|desk| desk.opens_in());
+        let timeout = [timeout, until, opens].into_iter().flatten().min();
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let sources = [
             self.signals.as_ref().map(AsFd::as_fd),

@@ -196,7 +196,8 @@ impl Inner {
     fn poll(&mut self, watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Ready {
         let settle = self.holds_inherited.then_some(SETTLE);
         let until = self.next_deadline().map(|(at, _)| at.saturating_duration_since(Instant::now()));
-        let due = [timeout, until].into_iter().flatten().min();
+        let opens = self.held.desk.as_ref().and_then(|desk| desk.opens_in());
+        let due = [timeout, until, opens].into_iter().flatten().min();
         let timespec = |duration: Option<Duration>| duration.and_then(|due| Timespec::try_from(due).ok());
         let sources = [
             self.signals.as_ref().map(AsFd::as_fd),
