@@ -89,6 +89,31 @@ fn full_disk_leaves_nothing_or_a_sandbox_that_can_be_ended() {
     assert!(refused > 0 && ran > 0, "{refused} refused, {ran} ran");
 }
 
+/// That its link is closed by its death looks as if it had become its program.
+#[test]
+fn caller_killed_while_the_command_is_looked_for_leaves_nothing() {
+    let pen = Pen::new();
+    // Each part is a file that is not there.
+    let path = format!("PATH={}", ":".repeat(100_000));
+    let mut caught = 0;
+    for _ in 0..5 {
+        let talk = Talk::start(&mut pen.run(["-d", "-e", &path, "--", "nosuch"]));
+        let created = || {
+            let records = support_f::records(&pen.path("root"));
+            let state = records.first().map(|id| pen.path("root/sandboxes").join(id).join("state.json"));
+            state
+                .and_then(|file| std::fs::read_to_string(file).ok())
+                .is_some_and(|said| said.contains("created"))
+        };
+        eventually(PROMPT, created);
+        talk.signal(Signal::KILL);
+        caught += usize::from(talk.end().signal() == Some(9));
+        assert!(eventually(DEADLINE, || support_f::records(&pen.path("root")).is_empty()));
+    }
+    assert!(caught > 0, "a tenth of a second is too short on this machine");
+    pen.assert_nothing_left();
+}
+
 #[test]
 fn caller_killed_at_any_moment_leaves_a_listed_sandbox_or_nothing() {
     let pen = Pen::new();
