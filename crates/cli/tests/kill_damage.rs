@@ -219,6 +219,8 @@ fn sandbox_whose_record_is_gone_is_ended_by_its_id() {
 
 fn remove_record(sandbox: &Sandbox) {
     std::fs::remove_file(sandbox.record.join("intent.json")).unwrap();
+    // Where it has a leaf.
+    let _ = std::fs::remove_file(sandbox.record.join("leaf"));
     for entry in ["control.sock", "state.json", "log"] {
         let path = sandbox.record.join(entry);
         let removed = std::fs::remove_file(&path);

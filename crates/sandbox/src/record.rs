@@ -26,6 +26,8 @@ use crate::lock;
 pub use crate::json::SCHEMA;
 
 pub(crate) const INTENT: &str = "intent.json";
+/// A link to the leaf, in a record that is kept after the end.
+const LEAF: &str = "leaf";
 const SANDBOXES: &str = "sandboxes";
 const PRIVATE: Mode = Mode::RWXU;
 
@@ -207,6 +209,9 @@ impl Registry {
             path: path.join(INTENT),
             source,
         })?;
+        if let Intent { leaf: Some(leaf), detached: Some(_), .. } = intent {
+            rustix::fs::symlinkat(leaf, &dir, LEAF).map_err(StateError::io("write", &path.join(LEAF)))?;
+        }
         Ok(dir)
     }
 
@@ -233,7 +238,19 @@ impl Registry {
     /// # Errors
     /// When it cannot be opened or is not ours.
     pub fn take_orphan(&self, name: &str) -> Result<Option<Record>, StateError> {
+        if self.seems_ended(name) {
+            return Ok(None);
+        }
+        // Without the lock it could have ended since.
         Ok(self.take(name)?.filter(|record| !record.files.has_ended()))
+    }
+
+    /// Whether a record has a report, and the leaf that it names does not exist. Nothing is opened for it: each command
+    /// looks so at what many others have left.
+    fn seems_ended(&self, name: &str) -> bool {
+        let of = |file| Path::new(name).join(file);
+        rustix::fs::statat(&self.dir, of(REPORT), AtFlags::SYMLINK_NOFOLLOW).is_ok()
+            && rustix::fs::statat(&self.dir, of(LEAF), AtFlags::empty()).err() == Some(Errno::NOENT)
     }
 
     /// Takes over a record that nobody looks after, ended or not; `None` when somebody does, or it is gone, or is still

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use penfold_sandbox::record::{Intent, SCHEMA};
+use penfold_sandbox::record::{Detached, Intent, SCHEMA};
 use penfold_sandbox::{Id, Registry, recovery};
 
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -173,6 +173,41 @@ fn a_record_in_use_is_not_taken_and_one_let_go_is() {
     drop(record);
     let orphan = place.registry.take_orphan(&name).unwrap().expect("nobody looks after it");
     assert_eq!(orphan.intent().unwrap(), intent);
+}
+
+/// A detached sandbox with the leaf `leaf` and a report of its end, and the name of its record, which nobody holds.
+fn reported(place: &Place, leaf: &Path) -> String {
+    let intent = intent();
+    let name = intent.id.short();
+    let leaf = leaf.join(format!("penfold-{name}"));
+    let intent = Intent { leaf: Some(leaf), detached: Some(Detached::default()), ..intent };
+    drop(place.registry.reserve(&intent).unwrap());
+    std::fs::write(place.record(&name).join("report.json"), "{}").unwrap();
+    name
+}
+
+#[test]
+fn what_has_ended_is_seen_to_have_without_being_opened() {
+    use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
+    let place = Place::new();
+    let record = place.record(&reported(&place, place.dir.path()));
+    let watch = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).unwrap();
+    add_watch(&watch, &record, WatchFlags::OPEN).unwrap();
+    assert!(!recovery::has_orphans(&place.registry, "").unwrap());
+    recovery::sweep(&place.registry, PATIENCE).unwrap();
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+    assert!(Reader::new(&watch, &mut buffer).next().is_err(), "it was opened");
+    assert!(record.join("report.json").try_exists().unwrap());
+}
+
+#[test]
+fn a_report_beside_a_leaf_does_not_keep_an_orphan_from_being_found() {
+    let place = Place::new();
+    let name = reported(&place, place.dir.path());
+    assert!(place.registry.take_orphan(&name).unwrap().is_none());
+    std::fs::create_dir(place.dir.path().join(format!("penfold-{name}"))).unwrap();
+    assert!(recovery::has_orphans(&place.registry, "").unwrap());
+    assert!(place.registry.take_orphan(&name).unwrap().is_some());
 }
 
 #[test]
