@@ -31,6 +31,7 @@ use rustix::thread::ThreadNameSpaceType;
 use crate::environment::{self, CHILD, Inherited};
 use crate::held::Held;
 use crate::inner::{self, NAME};
+use crate::outer::pass_on_wishes;
 use crate::start::Setup;
 use crate::wire::{self, Answer, Exec};
 
@@ -381,16 +382,11 @@ fn go_inside(held: &mut Held, init: Pid) -> Result<(), String> {
 fn stand_for(pid: Pid) -> ! {
     let _ = penfold_sys::descriptors::keep_only(&[]);
     let signals = SignalFd::open(&SignalSet::of([CHILD, Signal::TERM.as_raw()]));
+    let keeper = pidfd_open(pid, PidfdFlags::empty());
     while let Ok(None) = child::reap(pid) {
-        let Ok(signals) = &signals else { break };
+        let (Ok(signals), Ok(keeper)) = (&signals, &keeper) else { break };
         let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], None);
-        while let Ok(Some(signalled)) = signals.take() {
-            if signalled.signal == Signal::TERM.as_raw()
-                && let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
-            {
-                let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::TERM);
-            }
-        }
+        pass_on_wishes(signals, keeper);
     }
     penfold_sys::fork::exit_now(0)
 }

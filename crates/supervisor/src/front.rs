@@ -409,7 +409,8 @@ impl Front {
         }
     }
 
-    fn request(&mut self, Signalled { signal, from_kernel, sender }: Signalled) -> Option<Request> {
+    fn request(&mut self, signalled: Signalled) -> Option<Request> {
+        let Signalled { signal, from_kernel, sender, carried } = signalled;
         // Our own doing: a record too large for RLIMIT_FSIZE.
         if u32::try_from(rustix::process::getpid().as_raw_nonzero().get()) == Ok(sender) {
             return None;
@@ -422,6 +423,7 @@ impl Front {
             self.asked = true;
             // Where the group's leader is out of sight its number is 0, which is nobody's to spare.
             let group = Some(penfold_sys::fork::group()).filter(|&group| from_kernel && group != 0);
+            let signal = carried.map_or(signal, Signal::as_raw);
             return Some(Request::Stop { signal, spared_group: group, grace_ms: None });
         }
         if signal == Signal::HUP.as_raw() && self.terminal {

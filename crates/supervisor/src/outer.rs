@@ -1,10 +1,10 @@
 //! A process of its own between the front and the supervisor, where the front cannot be the outer subreaper: it has
 //! children of its own, or is the init that all orphans of a container come to.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use penfold_sys::child::{self, Exit};
-use penfold_sys::signal::{SignalFd, SignalSet};
+use penfold_sys::signal::{SignalFd, SignalSet, pass_on};
 use penfold_sys::{Forked, fork};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, setsid};
@@ -65,6 +65,15 @@ fn supervise(mut held: Held) -> Option<crate::outcome::Outcome> {
     }
 }
 
+/// Passes wishes to end on to who looks after the command.
+pub(crate) fn pass_on_wishes(signals: &SignalFd, keeper: &OwnedFd) {
+    while let Ok(Some(signalled)) = signals.take() {
+        if signalled.signal == Signal::TERM.as_raw() {
+            let _ = pass_on(keeper.as_fd(), signalled.carried.unwrap_or(Signal::TERM));
+        }
+    }
+}
+
 /// Waits for the supervisor to exit. True if it was killed, or cannot be seen.
 pub(crate) fn watch(inner: Pid, pidfd: &OwnedFd, apart: &OwnedFd) -> bool {
     penfold_sys::crash_point!("outer-forked");
@@ -73,7 +82,7 @@ pub(crate) fn watch(inner: Pid, pidfd: &OwnedFd, apart: &OwnedFd) -> bool {
     let _ = rustix::io::write(apart, &1_u64.to_ne_bytes());
     let _ = penfold_sys::descriptors::drop_inherited();
     penfold_sys::memory::forget_code();
-    let signals = SignalFd::open(&SignalSet::of([CHILD]));
+    let signals = SignalFd::open(&SignalSet::of([CHILD, Signal::TERM.as_raw()]));
     loop {
         // It alone: who else comes to us is its orphan, and is not reaped before it is known how that ended.
         match child::reap(inner) {
@@ -82,7 +91,7 @@ pub(crate) fn watch(inner: Pid, pidfd: &OwnedFd, apart: &OwnedFd) -> bool {
             Ok(None) => {
                 let Ok(signals) = &signals else { return true };
                 let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], None);
-                while let Ok(Some(_)) = signals.take() {}
+                pass_on_wishes(signals, pidfd);
                 // It may have been stopped by the command, which is told like a death.
                 let _ = rustix::process::pidfd_send_signal(pidfd, Signal::CONT);
             }

@@ -5,6 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::process::Signal;
+
 /// A set of signals.
 #[derive(Clone, Copy)]
 pub struct SignalSet(pub(crate) libc::sigset_t);
@@ -121,6 +123,52 @@ pub struct Signalled {
     pub from_kernel: bool,
     /// Which process sent it; 0 for the kernel, and for one outside of this pid namespace.
     pub sender: u32,
+    /// The signal that came with it, see [`pass_on`].
+    pub carried: Option<Signal>,
+}
+
+/// A `siginfo_t` as sigqueue(3) fills it in.
+#[repr(C)]
+struct Queued {
+    signal: libc::c_int,
+    error: libc::c_int,
+    code: libc::c_int,
+    from: QueuedFrom,
+}
+
+#[repr(C)]
+struct QueuedFrom {
+    pid: libc::pid_t,
+    uid: libc::uid_t,
+    value: QueuedValue,
+}
+
+#[repr(C)]
+union QueuedValue {
+    number: libc::c_int,
+    pointer: *mut libc::c_void,
+}
+
+/// Sends a process TERM together with the signal by which those are to be asked to end whom it looks after: to a front or
+/// a supervisor that other signal alone says nothing. One that is gone is no error.
+///
+/// # Errors
+/// Those of [pidfd_send_signal(2)](https://man7.org/linux/man-pages/man2/pidfd_send_signal.2.html).
+pub fn pass_on(process: BorrowedFd<'_>, signal: Signal) -> io::Result<()> {
+    let mut value = QueuedValue { pointer: std::ptr::null_mut() };
+    value.number = signal.as_raw();
+    let from = QueuedFrom { pid: 0, uid: 0, value };
+    let queued = Queued { signal: libc::SIGTERM, error: 0, code: libc::SI_QUEUE, from };
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    // SAFETY: it is the beginning of a siginfo_t as the kernel reads it, no larger and no more aligned.
+    unsafe { info.as_mut_ptr().cast::<Queued>().write(queued) };
+    let fd = process.as_raw_fd();
+    // SAFETY: the kernel reads a siginfo_t, which `info` has room for.
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, libc::SIGTERM, info.as_ptr(), 0) };
+    match io::Error::last_os_error() {
+        error if sent == -1 && error.raw_os_error() != Some(libc::ESRCH) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// `signalfd(2)`: blocked signals as something to poll and read.
@@ -159,7 +207,8 @@ impl SignalFd {
         let info = unsafe { info.assume_init() };
         let signal = i32::try_from(info.ssi_signo).unwrap_or(0);
         let from_kernel = info.ssi_code == libc::SI_KERNEL;
-        Ok(Some(Signalled { signal, from_kernel, sender: info.ssi_pid }))
+        let carried = if info.ssi_code == libc::SI_QUEUE { self::signal(info.ssi_int) } else { None };
+        Ok(Some(Signalled { signal, from_kernel, sender: info.ssi_pid, carried }))
     }
 }
 
@@ -170,10 +219,10 @@ impl AsFd for SignalFd {
 }
 
 /// The signal of this number; `None` for what is no signal or is reserved by the C library (32 and 33).
-pub fn signal(number: i32) -> Option<rustix::process::Signal> {
+pub fn signal(number: i32) -> Option<Signal> {
     if !(1..=64).contains(&number) || number == 32 || number == 33 {
         return None;
     }
     // SAFETY: checked above: within 1..=64 and not one of the two that glibc keeps for itself.
-    Some(unsafe { rustix::process::Signal::from_raw_unchecked(number) })
+    Some(unsafe { Signal::from_raw_unchecked(number) })
 }

@@ -131,9 +131,9 @@ impl Teardown {
         }
     }
 
-    /// Wants members that run this very program to pass a polite signal on to those below them. Those are not asked over
-    /// their heads: who gets two such signals takes the second for impatience. A sandbox in this one is asked at its
-    /// front.
+    /// Wants members that run this very program, which are told by [`pass_on`](penfold_sys::signal::pass_on), to pass a polite
+    /// signal on to those below them. Those are not asked over their heads: who gets two such signals takes the second for
+    /// impatience. A sandbox in this one is asked at its front.
     pub fn ask_at_fronts(&mut self) {
         self.fronts = true;
     }

@@ -234,11 +234,15 @@ impl Inner {
         Ready { signals, link, outer, channel, front, owner, desk }
     }
 
-    /// Children are reaped by the driver; a TERM to the supervisor itself is a wish to stop.
+    /// Children are reaped by the driver; a TERM to the supervisor itself is a wish to stop. The sandbox that this one is in
+    /// says with it how it is asked, which counts where nobody has said how this one is.
     fn take_signals(&mut self) -> Option<Event> {
         let mut event = None;
         while let Some(Ok(Some(signalled))) = self.signals.as_ref().map(SignalFd::take) {
             if signalled.signal == Signal::TERM.as_raw() {
+                if let Some(signal) = signalled.carried.filter(|_| self.ladder.signal == Signal::TERM) {
+                    self.ladder.signal = signal;
+                }
                 event = Some(self.end_politely(Cause::Stop));
             }
         }

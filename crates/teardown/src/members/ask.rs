@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::io;
 
 use penfold_process::{Pid, Process, Stat};
+use penfold_sys::signal::pass_on;
 use rustix::process::Signal;
 
 use super::{SHOWN, Scope, Teardown};
@@ -27,7 +28,7 @@ impl Teardown {
             Scope::Host(_) if first => self.stand_still()?,
             Scope::Host(_) | Scope::Children => self.survey()?.0,
         };
-        let relayed = self.relayed(&members);
+        let (relays, relayed) = self.relayed(&members);
         let mut unnamed = SHOWN;
         let mut woken = Vec::new();
         for stat in members.iter().rev().filter(|stat| !relayed.contains(&stat.pid)) {
@@ -40,7 +41,13 @@ impl Teardown {
                 self.note_command(stat.pid);
             }
             let has_it = spared_group == Some(stat.group);
-            let sent = if has_it { Ok(()) } else { process.signal(signal).map(drop) };
+            let sent = if has_it {
+                Ok(())
+            } else if relays.contains(&stat.pid) {
+                pass_on(process.pidfd(), signal)
+            } else {
+                process.signal(signal).map(drop)
+            };
             let entry = self.enter(stat);
             entry.asked = true;
             entry.ended.how = How::Term;
@@ -54,8 +61,8 @@ impl Teardown {
         self.watch_some(&members)
     }
 
-    /// The members below one that passes on what it is asked; parents come before children.
-    fn relayed(&mut self, members: &[Stat]) -> HashSet<Pid> {
+    /// The members that pass on what they are asked, and those below them; parents come before children.
+    fn relayed(&mut self, members: &[Stat]) -> (HashSet<Pid>, HashSet<Pid>) {
         let mut relays = HashSet::new();
         let own = self.fronts.then(|| self.proc.program(rustix::process::getpid())).flatten();
         let mut relayed = HashSet::new();
@@ -68,6 +75,6 @@ impl Teardown {
                 relays.insert(stat.pid);
             }
         }
-        relayed
+        (relays, relayed)
     }
 }
