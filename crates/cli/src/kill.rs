@@ -2,7 +2,7 @@
 
 use penfold_sandbox::control::{self, ANSWER, Client, ClientError, How, Limits};
 use penfold_sandbox::wire::{Answer, Request};
-use penfold_sandbox::{Finder, Known, view};
+use penfold_sandbox::{Files, Finder, Known, view};
 use rustix::process::Signal;
 
 use crate::args::Global;
@@ -26,8 +26,17 @@ pub(crate) fn kill(global: &Global, args: &KillArgs) -> Result<u8, Failure> {
             tally.fate(&known.id, fate);
         }
     } else {
-        for known in &selection.found {
-            match send(&finder, known, signal) {
+        let records: Vec<Option<&Files>> = selection
+            .found
+            .iter()
+            .map(|known| known.record.as_ref().filter(|_| is_living(&finder, known)))
+            .collect();
+        let request = Request::Forward(signal.as_raw());
+        let answers = control::at_once(&records, |files| {
+            files.map(|files| Client::connect(files, ANSWER)?.request(&request, ANSWER))
+        });
+        for (known, answer) in selection.found.iter().zip(answers) {
+            match is_sent(&finder, known, answer) {
                 Ok(()) => tally.done(&known.id),
                 Err(failure) => tally.failed(&failure, global.color.wanted(&std::io::stderr())),
             }
@@ -36,25 +45,23 @@ pub(crate) fn kill(global: &Global, args: &KillArgs) -> Result<u8, Failure> {
     tally.finish()
 }
 
-/// Has the supervisor send a signal to the command. One that is over takes none, which is as well.
-fn send(finder: &Finder, known: &Known, signal: Signal) -> Result<(), Failure> {
+fn is_living(finder: &Finder, known: &Known) -> bool {
+    view::view(finder, known).is_some_and(|seen| seen.word.is_living())
+}
+
+/// What a supervisor says that was to send a signal to its command. One that is over takes none, which is as well.
+fn is_sent(
+    finder: &Finder,
+    known: &Known,
+    answer: Option<Result<Answer, ClientError>>,
+) -> Result<(), Failure> {
     let failed = |reason: String| {
         Failure::new(exit_codes::FAILURE, format!("cannot signal the command of sandbox {}", known.id))
             .because(reason)
     };
-    let is_living =
-        |finder: &Finder, known: &Known| view::view(finder, known).is_some_and(|seen| seen.word.is_living());
-    if !is_living(finder, known) {
-        return Ok(());
-    }
-    let asked = known.record.as_ref().map(|files| {
-        let client = Client::connect(files, ANSWER)?;
-        client.request(&Request::Forward(signal.as_raw()), ANSWER)
-    });
-    match asked {
+    match answer {
         Some(Ok(Answer::Done)) => Ok(()),
-        // It has ended meanwhile.
-        Some(_) if !is_living(&finder.again(), known) => Ok(()),
+        _ if !is_living(&finder.again(), known) => Ok(()),
         Some(Ok(Answer::Refused(reason))) => Err(failed(reason)),
         Some(Ok(_)) => Err(failed("its supervisor answers something else".to_owned())),
         Some(Err(ClientError::NoSocket { .. })) => Err(failed(

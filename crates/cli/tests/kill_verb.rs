@@ -9,7 +9,7 @@ use std::process::{Child, Command};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Pid;
-use support_control::Fold;
+use support_control::{Fold, Sandbox};
 use support_d::{Started, code, output, said, until};
 
 #[test]
@@ -99,6 +99,30 @@ fn another_signal_goes_to_the_command_and_ends_nothing_else() {
     fold.expect(&["kill", "-s", "9", &sandbox.id], 0, &[&sandbox.id]);
     sandbox.assert_gone();
     fold.expect(&["kill", "-s", "HUP", &sandbox.id], 0, &[&sandbox.id]);
+}
+
+#[test]
+fn stopped_supervisors_do_not_keep_a_signal_from_other_commands() {
+    let fold = Fold::new();
+    let script = "trap 'echo hup >> $UP' HUP; echo lead >> $UP; while :; do sleep 1000 & wait; done";
+    let sandboxes = [0; 4].map(|_| fold.start(&[], script));
+    let said_by = |number: usize, word: &str| {
+        let said = std::fs::read_to_string(fold.yard.path("up")).unwrap_or_default();
+        said.lines().filter(|line| *line == word).count() == number
+    };
+    until("all listen", || said_by(4, "lead"));
+    let (last, stopped) = sandboxes.split_last().unwrap();
+    stopped.iter().for_each(Sandbox::stop_supervisors);
+    let ids = sandboxes.iter().map(|sandbox| sandbox.id.as_str());
+    let words: Vec<&str> = ["kill", "-s", "HUP"].into_iter().chain(ids).collect();
+    let kill = fold.begin(&words);
+    until("one has heard", || said_by(1, "hup"));
+    stopped.iter().for_each(Sandbox::continue_supervisors);
+    // Nobody was waited for in vain.
+    let done = kill.wait_with_output().unwrap();
+    assert_eq!(code(&done), 0, "{}", said(&done));
+    until("all have heard", || said_by(4, "hup"));
+    assert_eq!(fold.status(&last.id), "running");
 }
 
 fn pid_of(child: &Child) -> Pid {

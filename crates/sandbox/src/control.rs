@@ -23,7 +23,7 @@ use penfold_teardown::Survivor;
 use rustix::event::Timespec;
 use rustix::process::Signal;
 
-pub use client::{ANSWER, Client, ClientError};
+pub use client::{ANSWER, Client, ClientError, at_once};
 pub use forget::{ForgetError, forget, put_away};
 pub(crate) use holders::passing;
 pub use talk::end;

@@ -2,6 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::panic::resume_unwind;
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use penfold_process::ProcFs;
@@ -67,6 +69,26 @@ pub enum ClientError {
         /// What stood in the way.
         source: io::Error,
     },
+}
+
+/// How many are worked on at a time: one that does not answer holds up no other, up to this many.
+const AT_ONCE: usize = 128;
+
+/// Does the same with many, all at the same time, each in a thread of its own where one can be made. What came of it is in
+/// the order of `all`.
+pub fn at_once<T: Sync, R: Send>(all: &[T], act: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let act_on = |some: &[T]| some.iter().map(&act).collect::<Vec<R>>();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = all
+            .chunks(all.len().div_ceil(AT_ONCE).max(1))
+            .map(|some| (some, Builder::new().spawn_scoped(scope, || act_on(some))))
+            .collect();
+        let joined = threads.into_iter().flat_map(|(some, thread)| match thread {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Err(_) => act_on(some),
+        });
+        joined.collect()
+    })
 }
 
 /// A connection to a supervisor. Nothing it says is proof of anything but that it was said.
