@@ -2,10 +2,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
+use penfold_sandbox::control::ANSWER;
 use penfold_sandbox::wire::Size;
 use penfold_sys::signal::{SignalFd, SignalSet};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use rustix::termios::{OptionalActions, Termios, Winsize, tcgetattr, tcgetwinsize, tcsetattr};
 
@@ -120,7 +122,7 @@ impl Pump<'_> {
                         let (keys, left) = keys.pass(buffer.get(..length).unwrap_or_default(), self.leave);
                         waiting.extend(keys);
                         if left {
-                            self.type_in(&mut waiting);
+                            self.type_all(waiting);
                             return Ok(End::Left);
                         }
                     }
@@ -138,6 +140,23 @@ impl Pump<'_> {
             && let Ok(length) = rustix::io::write(self.inside, waiting)
         {
             waiting.drain(..length);
+        }
+    }
+
+    /// Passes on all that was typed, within as long as a supervisor may take to answer.
+    fn type_all(&self, mut waiting: Vec<u8>) {
+        let begun = Instant::now();
+        loop {
+            self.type_in(&mut waiting);
+            let left = ANSWER.saturating_sub(begun.elapsed());
+            if waiting.is_empty() || left.is_zero() {
+                return;
+            }
+            let mut fds = [PollFd::from_borrowed_fd(self.inside, PollFlags::OUT)];
+            let _ = poll(&mut fds, Timespec::try_from(left).ok().as_ref());
+            if fds.iter().any(|fd| fd.revents().intersects(PollFlags::HUP | PollFlags::ERR)) {
+                return;
+            }
         }
     }
 }

@@ -11,7 +11,10 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::Signal;
+use rustix::termios::LocalModes;
 use support_control::{Fold, Impostor, all_gone, hello};
+use support_e2::left::Handle;
 use support_e2::terminal::Terminal;
 use support_e2::{DEADLINE, Pen, Talk, eventually, pause};
 use support_g::wire::Peer;
@@ -381,6 +384,51 @@ fn typed_text_that_nobody_reads_waits() {
     typing.join().unwrap();
     sandbox.end();
     pen.assert_nothing_left();
+}
+
+/// Of what is pasted just before the keys that leave, as much as the buffers between hold is still to be read then.
+#[test]
+fn what_was_typed_before_leaving_reaches_the_program() {
+    for (size, stopped) in [(150_000, false), (400_000, true)] {
+        let pen = Pen::new();
+        let actor = Actor::own(&pen);
+        let script = format!(
+            "stty raw -echo; echo up; until [ -e go ]; do sleep 0.05; done; head -c {size} | wc -c; sleep 4308"
+        );
+        let sandbox = actor.detach(&["-t", "--", "sh", "-c", &script]);
+        let is_logged = |text: &str| sandbox.ask(&["logs", "ID"]).out().contains(text);
+        assert!(eventually(DEADLINE, || is_logged("up")));
+        let (ours, theirs) = terminal_pair();
+        let end = || Stdio::from(theirs.try_clone().unwrap());
+        let mut attach = actor.verb(["attach", &sandbox.id]);
+        let mut attached = attach.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+        // By then our own terminal passes on everything as it is.
+        let is_raw =
+            || !rustix::termios::tcgetattr(&theirs).unwrap().local_modes.contains(LocalModes::ICANON);
+        assert!(eventually(DEADLINE, is_raw));
+        let supervisors: Vec<Handle> = sandbox.supervisors().into_iter().map(Handle::of).collect();
+        let tell = |signal| {
+            for supervisor in &supervisors {
+                supervisor.signal(signal);
+            }
+        };
+        if stopped {
+            tell(Signal::STOP);
+            std::fs::write(pen.path("work/go"), "").unwrap();
+        }
+        let text = [vec![b'x'; size], b"\x10\x11".to_vec()].concat();
+        let mut left = &text[..];
+        while !left.is_empty() {
+            left = &left[rustix::io::write(&ours, left).unwrap()..];
+        }
+        assert!(eventually(DEADLINE, || rustix::io::ioctl_fionread(&theirs) == Ok(0)));
+        tell(Signal::CONT);
+        assert_eq!(attached.wait().unwrap().code(), Some(0));
+        std::fs::write(pen.path("work/go"), "").unwrap();
+        assert!(eventually(DEADLINE, || is_logged(&size.to_string())), "{size} typed");
+        sandbox.end();
+        pen.assert_nothing_left();
+    }
 }
 
 /// The program writes a line for each that it reads, while more is pasted than any of the buffers between holds.

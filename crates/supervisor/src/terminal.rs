@@ -49,6 +49,8 @@ struct Viewer {
     typed: Vec<u8>,
     /// It types nothing more.
     silent: bool,
+    /// It has gone away, perhaps before all that it typed was read.
+    left: bool,
     /// What it is still to be shown, and since when it has not looked.
     rest: Vec<u8>,
     since: Instant,
@@ -103,12 +105,16 @@ impl Terminal {
             return Err(io::Error::other("what came with it is no stream socket"));
         }
         if self.viewers.len() >= SEATS {
+            self.viewers.retain(|viewer| !viewer.left);
+        }
+        if self.viewers.len() >= SEATS {
             return Err(io::Error::other("too many sit at it"));
         }
         rustix::io::ioctl_fionbio(&stream, true)?;
         self.redraw(size)?;
         let (typed, rest) = (Vec::new(), Vec::new());
-        self.viewers.push(Viewer { stream, typed, silent: false, rest, since: Instant::now(), missed: 0 });
+        let (silent, left) = (false, false);
+        self.viewers.push(Viewer { stream, typed, silent, left, rest, since: Instant::now(), missed: 0 });
         Ok(())
     }
 
@@ -117,7 +123,9 @@ impl Terminal {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, !self.is_held());
         flags.set(PollFlags::OUT, self.viewers.iter().any(|viewer| !viewer.typed.is_empty()));
-        let viewers = self.viewers.iter().map(|viewer| {
+        // One that has left is always ready.
+        let heard = self.viewers.iter().filter(|viewer| !viewer.left || viewer.typed.is_empty());
+        let viewers = heard.map(|viewer| {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::IN, viewer.typed.is_empty() && !viewer.silent);
             flags.set(PollFlags::OUT, viewer.missed > 0 || !viewer.rest.is_empty());
@@ -156,17 +164,24 @@ impl Terminal {
             let Ok(length @ 1..) = rustix::io::read(&self.master, &mut buffer) else { break };
             let shown = buffer.get(..length).unwrap_or_default();
             keep(shown);
-            self.viewers.retain_mut(|viewer| viewer.show(shown, self.hurried));
+            self.viewers.iter_mut().for_each(|viewer| viewer.show(shown, self.hurried));
             any = true;
         }
+        // What those typed who have left comes before what others type now.
+        let left = self.viewers.iter().any(|viewer| viewer.left);
         for viewer in &mut self.viewers {
             viewer.look_again(self.hurried);
             viewer.listen(&mut buffer);
-            if let Ok(length) = rustix::io::write(&self.master, &viewer.typed) {
+            if viewer.left == left
+                && let Ok(length) = rustix::io::write(&self.master, &viewer.typed)
+            {
                 viewer.typed.drain(..length);
             }
+            if viewer.has_left() {
+                viewer.leave();
+            }
         }
-        self.viewers.retain(|viewer| !viewer.has_left());
+        self.viewers.retain(|viewer| !(viewer.left && viewer.silent && viewer.typed.is_empty()));
         self.wait_on(any);
         any
     }
@@ -190,21 +205,23 @@ fn window(size: Size) -> Winsize {
 }
 
 impl Viewer {
-    /// Shows it what there is room for; the rest follows, or is missed where nobody waits for it. False if it is gone.
-    fn show(&mut self, shown: &[u8], hurried: bool) -> bool {
+    /// Shows it what there is room for; the rest follows, or is missed where nobody waits for it.
+    fn show(&mut self, shown: &[u8], hurried: bool) {
+        if self.left {
+            return;
+        }
         if self.missed > 0 {
             self.missed += shown.len();
-            return true;
+            return;
         }
         let length = match rustix::io::write(&self.stream, shown) {
             Ok(length) => length,
             Err(Errno::AGAIN | Errno::INTR) => 0,
-            Err(_) => return false,
+            Err(_) => return self.leave(),
         };
         self.rest.extend_from_slice(shown.get(length..).unwrap_or_default());
         self.since = Instant::now();
         self.miss(hurried);
-        true
     }
 
     /// Shows it more, once there is room, or tells it how much it has missed.
@@ -240,6 +257,13 @@ impl Viewer {
             Ok(length) => self.typed.extend_from_slice(buffer.get(..length).unwrap_or_default()),
             Err(_) => {}
         }
+    }
+
+    /// Shows it nothing more.
+    fn leave(&mut self) {
+        self.left = true;
+        self.rest.clear();
+        self.missed = 0;
     }
 
     fn has_left(&self) -> bool {
