@@ -53,9 +53,11 @@ fn lease_that_passes_while_a_stray_will_not_die_leaves_the_supervisor_at_rest() 
     let Some(frozen) = frozen() else { return };
     let fold = Fold::new();
     let file = frozen.path().join("file");
-    let script = format!("echo text > {} & sleep 0.5", file.display());
-    let sandbox = fold.start(&["--ttl", "1s"], &script);
+    let script = format!("mkfifo $UP.go; echo text > {} & read -r word < $UP.go", file.display());
+    let sandbox = fold.start(&["--ttl", "3s"], &script);
     let (inner, _) = &sandbox.supervisors[1];
+    until("the stray is stuck", || children(sandbox.leader).iter().any(|&child| state(child) == Some('D')));
+    std::fs::write(fold.yard.path("up.go"), "go\n").unwrap();
     until("the leader has ended", || sandbox.record.join("exit.json").try_exists().unwrap());
     let expires = read(&sandbox.record.join("state.json"))["expires_at_ms"].as_u64().unwrap();
     let now = || std::time::UNIX_EPOCH.elapsed().unwrap().as_millis();
