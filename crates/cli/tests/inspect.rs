@@ -110,14 +110,14 @@ fn a_tree_shows_who_descends_from_whom_and_who_ran_off() {
     let strays = members.iter().filter(|member| member["stray"].is_string()).count();
     assert_eq!(strays, 3, "the shell in a session of its own, and those below it: {members:?}");
     assert_eq!(members[0]["parent"], serde_json::Value::Null);
-    let text = shown(&yard, ["tree", "-p", "--full"]);
+    let text = shown(&yard, ["tree", "web", "-p", "--full"]);
     assert_eq!(text.lines().count(), 7, "{text}");
     assert_eq!(text.lines().filter(|line| line.contains("stray: own session")).count(), 3, "{text}");
     for member in members {
         assert!(text.contains(&format!("{} ", member["pid"])), "{text}");
     }
     assert!(text.contains("sleep 4425"), "{text}");
-    assert!(!shown(&yard, ["tree"]).lines().skip(1).any(|line| line.contains("4425")), "names only");
+    assert!(!shown(&yard, ["tree", "web"]).lines().skip(1).any(|line| line.contains("4425")), "names only");
 }
 
 #[test]
