@@ -4,8 +4,9 @@ mod support_e2;
 
 use std::time::Duration;
 
+use penfold_testkit::proc;
 use rustix::process::Signal;
-use support_e2::left::{Handle, front, ours};
+use support_e2::left::{Handle, front};
 use support_e2::{DEADLINE, Pen, Talk, eventually, left, levels, pause};
 
 /// A leader and a child that print every signal they get, and `ready` once each.
@@ -18,6 +19,9 @@ const LISTEN: &str = r#"
     [ -p gate ] || mkfifo gate
     listen child & listen leader
 "#;
+
+/// Longer than bash takes to set its traps on a busy machine.
+const LIMIT: &str = "3s";
 
 fn listening(pen: &Pen, words: &[&str]) -> Talk {
     let script = ["bash", "-c", LISTEN];
@@ -72,17 +76,21 @@ fn hangup_without_a_terminal_is_forwarded() {
 fn first_term_or_interrupt_stops_all_members_after_the_grace() {
     let pen = Pen::new();
     for level in levels(&pen) {
-        for (signal, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT")] {
-            let talk = listening(&pen, &["--contain", level, "--grace", "0.5"]);
+        // Both graces run at once; they are longer than a shell takes to come to its traps on a busy machine.
+        let begun = [(Signal::TERM, "TERM"), (Signal::INT, "INT")].map(|(signal, name)| {
+            let talk = listening(&pen, &["--contain", level, "--grace", "2"]);
             talk.signal(signal);
             talk.hear(&format!("leader got {name}."), 1);
             // bash ignores INT in background children, and then their traps do not count.
             if signal == Signal::TERM {
                 talk.hear("child got TERM.", 1);
             }
+            talk
+        });
+        for talk in begun {
             let ended = talk.end().with_code(137);
             assert!(ended.err().contains("stopped; ended 2 processes (2 KILL)"), "{}", ended.err());
-            assert!(ended.took >= Duration::from_millis(500), "{:?}", ended.took);
+            assert!(ended.took >= Duration::from_secs(2), "{:?}", ended.took);
         }
     }
     pen.assert_nothing_left();
@@ -192,8 +200,7 @@ fn time_limit_is_124_or_the_commands_code() {
         assert!(ended.err().contains("timed out after"), "{}", ended.err());
         let words = ["--contain", level, "--timeout", "300ms", "--preserve-status"];
         pen.end(words.iter().chain(&["sleep", "600"])).with_code(143);
-        // Longer than bash takes to set a trap.
-        let words = ["--contain", level, "--timeout", "2s", "--preserve-status"];
+        let words = ["--contain", level, "--timeout", LIMIT, "--preserve-status"];
         pen.end(words.iter().chain(&[
             "bash",
             "-c",
@@ -212,21 +219,26 @@ fn time_limit_is_124_or_the_commands_code() {
 fn exit_before_the_time_limit_counts_whenever_it_is_seen() {
     let pen = Pen::new();
     for level in levels(&pen) {
-        let script = "echo up; sleep 0.2; exit 7";
-        let words = ["--contain", level, "--timeout", "2s", "--", "sh", "-c", script];
+        let script = "mkfifo g; echo up; read -r word < g; exit 7";
+        let words = ["--contain", level, "--timeout", LIMIT, "--", "sh", "-c", script];
         let talk = Talk::start(&mut pen.run(words));
         talk.hear("up", 1);
-        let ours: Vec<Handle> = ours(front(talk.pid())).into_iter().take(2).map(Handle::of).collect();
+        let front = front(talk.pid());
+        let (ours, leader) = (left::ours(front), left::leader(front));
+        let ours: Vec<Handle> = ours.into_iter().take(2).map(Handle::of).collect();
         assert_eq!(ours.len(), 2);
         for process in &ours {
             process.signal(Signal::STOP);
         }
-        pause(Duration::from_millis(2300));
+        std::fs::write(pen.path("work/g"), "go\n").unwrap();
+        assert!(eventually(DEADLINE, || proc::stat(leader).is_none_or(|stat| stat.is_dead())));
+        pause(Duration::from_millis(3300));
         for process in ours.iter().rev() {
             process.signal(Signal::CONT);
         }
         let ended = talk.end();
         assert_eq!(ended.code(), Some(7), "{level}: {}", ended.err());
+        std::fs::remove_file(pen.path("work/g")).unwrap();
     }
     pen.assert_nothing_left();
 }
@@ -235,27 +247,17 @@ fn exit_before_the_time_limit_counts_whenever_it_is_seen() {
 fn polite_signal_is_the_one_asked_for() {
     let pen = Pen::new();
     for level in levels(&pen) {
-        for signal in ["INT", "USR1", "SIGHUP", "RTMIN+3", "15"] {
-            let script = format!(
-                "trap 'exit 9' {}; mkfifo $$; while :; do read -r -t 0.1 <>$$; done; rm $$",
-                if signal == "15" { "TERM" } else { signal }
-            );
-            let words = [
-                "--contain",
-                level,
-                "--timeout",
-                "1",
-                "--preserve-status",
-                "--signal",
-                signal,
-                "bash",
-                "-c",
-                &script,
-            ];
-            pen.end(words).with_code(9);
-            for file in left::entries(&pen.path("work")) {
-                std::fs::remove_file(file).unwrap();
-            }
+        // All limits run at once.
+        let begun = ["INT", "USR1", "SIGHUP", "RTMIN+3", "15"].map(|signal| {
+            let trapped = if signal == "15" { "TERM" } else { signal };
+            let gate = format!("gate-{level}-{trapped}");
+            let script =
+                format!("trap 'exit 9' {trapped}; mkfifo {gate}; while :; do read -r -t 0.1 <> {gate}; done");
+            let words = ["--contain", level, "--timeout", LIMIT, "--preserve-status", "--signal", signal];
+            Talk::start(&mut pen.run(words.iter().chain(&["bash", "-c", &script])))
+        });
+        for talk in begun {
+            talk.end().with_code(9);
         }
     }
     pen.assert_nothing_left();
@@ -266,11 +268,15 @@ fn tree_that_ignores_the_polite_signal_is_killed_after_the_grace() {
     let pen = Pen::new();
     for level in levels(&pen) {
         let script = "trap '' TERM INT HUP; (sleep 600; :) & setsid sleep 600 & sleep 600; :";
-        for (grace, least) in [("0.4", 400), ("0", 0)] {
-            let words = ["--contain", level, "--timeout", "1", "--grace", grace, "bash", "-c", script];
-            let ended = pen.end(words).with_code(124);
-            assert!(ended.took >= Duration::from_millis(1000 + least), "{level} {grace}: {:?}", ended.took);
-            assert!(ended.took < Duration::from_secs(6), "{level} {grace}: {:?}", ended.took);
+        // Both limits run at once.
+        let begun = [("0.4", 400), ("0", 0)].map(|(grace, least)| {
+            let words = ["--contain", level, "--timeout", LIMIT, "--grace", grace, "bash", "-c", script];
+            (grace, least, Talk::start(&mut pen.run(words)))
+        });
+        for (grace, least, talk) in begun {
+            let ended = talk.end().with_code(124);
+            assert!(ended.took >= Duration::from_millis(3000 + least), "{level} {grace}: {:?}", ended.took);
+            assert!(ended.took < Duration::from_secs(8), "{level} {grace}: {:?}", ended.took);
             assert!(ended.err().contains("KILL"), "{}", ended.err());
         }
     }
