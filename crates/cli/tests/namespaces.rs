@@ -14,9 +14,8 @@ use std::process::{Child, Command, Output};
 use detach::{leaf, over};
 use penfold_testkit::proc::{self, Handle};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use serde_json::Value;
 use support_e2::{DEADLINE, Pen, eventually, penfold, skip, tool};
-use support_f::{Sandbox, said, until};
+use support_f::{Sandbox, said, until, word};
 
 /// Ways to another view of the same processes; what is started there goes on when the first process there ends.
 const PIDS: [&str; 3] = ["unshare", "--pid", "--mount-proc"];
@@ -28,7 +27,7 @@ const DAEMONS: [&str; 3] = ["sleep 1051", "sleep 1052", "sleep 1053"];
 struct Beside {
     shell: Child,
     /// The first process in it.
-    first: i32,
+    first: Handle,
     flag: &'static str,
 }
 
@@ -49,18 +48,19 @@ impl Beside {
         let own = i32::try_from(shell.id()).unwrap();
         let mut first = None;
         let stands = eventually(DEADLINE, || {
-            first = proc::all().into_iter().find(|one| one.parent == own && one.name == "sleep");
+            let sleeps = proc::all().into_iter().find(|one| one.parent == own && one.name == "sleep");
+            first = sleeps.and_then(|one| Handle::open(one.id).unwrap());
             first.is_some()
         });
         assert!(stands, "{way:?}");
         let flag = if way.contains(&"--pid") { "--pid" } else { "--time" };
-        Some(Beside { shell, first: first.unwrap().id.pid, flag })
+        Some(Beside { shell, first: first.unwrap(), flag })
     }
 
     /// `penfold` over there.
     fn command(&self, pen: &Pen, words: &[&str]) -> Command {
         let mut command = pen.command("nsenter");
-        command.arg(format!("--target={}", self.first)).arg(self.flag);
+        command.arg(format!("--target={}", self.first.id.pid)).arg(self.flag);
         if self.flag == "--pid" {
             command.arg("--mount");
         }
@@ -84,6 +84,8 @@ impl Drop for Beside {
     fn drop(&mut self) {
         let _ = self.shell.kill();
         let _ = self.shell.wait();
+        // It dies a moment after the one above it, and holds the output of the test until then.
+        self.first.wait(Some(DEADLINE));
     }
 }
 
@@ -130,8 +132,7 @@ impl Scene {
     #[track_caller]
     fn assert_status(&self, expected: &str) {
         let output = self.output(&["ps", "-a", "--json"]);
-        let all: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        assert_eq!(all[0]["status"], expected, "{all} {}", said(&output));
+        assert_eq!(word(&output, &self.sandbox.id).as_deref(), Some(expected), "{}", said(&output));
         assert!(self.members.iter().all(|member| !member.has_ended()));
     }
 
@@ -236,7 +237,7 @@ fn strangers_with_the_numbers_of_a_record_are_not_signalled() {
     let numbers: Vec<i64> = strangers.iter().map(|stranger| stranger.id().into()).collect();
     let last = |number: i64| {
         let mut command = pen.command("nsenter");
-        command.arg(format!("--target={}", beside.first)).args(["--pid", "--mount", "sh", "-c"]);
+        command.arg(format!("--target={}", beside.first.id.pid)).args(["--pid", "--mount", "sh", "-c"]);
         let script = format!("echo {} > /proc/sys/kernel/ns_last_pid", number - 2);
         command.arg(script).status().is_ok_and(|status| status.success())
     };
