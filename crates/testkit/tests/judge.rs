@@ -47,7 +47,8 @@ fn setsid_leaves_a_comet_that_no_look_can_hold() {
 
 #[test]
 fn timeout_ends_a_plain_child_and_leaves_a_session() {
-    let tool = ["timeout", "-k", "1", "1", "{cmd}"];
+    // Longer than a tree takes to stand on a busy machine.
+    let tool = ["timeout", "-k", "1", "3", "{cmd}"];
     let line = run_to_its_end(&tool, "plain", Ending::Timeout);
     assert!(matches!(line.verdict, Verdict::Ok), "{line:?}");
     let line = run(&tool, "setsid", Ending::Timeout);
