@@ -223,7 +223,7 @@ fn owner_killed(pen: &Pen, options: &str) -> Sandbox {
 fn owner_s_death_does_what_was_asked_for() {
     for (option, code) in [("kill", json!({"signal": 9})), ("stop", json!({"code": 9}))] {
         let pen = Pen::new();
-        let sandbox = owner_killed(&pen, &format!("--grace 300ms --on-owner-exit {option}"));
+        let sandbox = owner_killed(&pen, &format!("--grace 5s --on-owner-exit {option}"));
         let gone = until(2 * PROMPT, || !pen.is_running("sleep 1007") && !pen.is_running("sleep 1008"));
         assert!(gone, "{option}");
         assert_eq!(over(&pen, &sandbox), ("killed".into(), "owner".into(), code));
@@ -243,14 +243,14 @@ fn owner_s_death_does_what_was_asked_for() {
 #[test]
 fn lease_ends_the_sandbox_unless_it_is_renewed() {
     let pen = Pen::new();
-    let sandbox = detach(&pen, &["--ttl", "1s", "--", "sh", "-c", "setsid sleep 1009 & exec sleep 1010"]);
+    let sandbox = detach(&pen, &["--ttl", "3s", "--", "sh", "-c", "setsid sleep 1009 & exec sleep 1010"]);
     let expires = |sandbox: &Sandbox| sandbox.file("state.json").unwrap()["expires_at_ms"].as_u64().unwrap();
     let first = expires(&sandbox);
     let (control, _) = Control::to(&sandbox.record).unwrap();
     control.say("{\"extend\":60000}");
     assert_eq!(control.hear(), Some(json!("done")));
     assert!(expires(&sandbox) > first + 50_000);
-    pause(Duration::from_millis(1200));
+    pause(Duration::from_millis(3200));
     assert_eq!(status(&pen, &sandbox).as_deref(), Some("running"));
     assert!(pen.is_running("sleep 1009"));
     control.say("{\"extend\":100}");
@@ -263,12 +263,12 @@ fn lease_ends_the_sandbox_unless_it_is_renewed() {
 fn idle_sandbox_ends_and_a_busy_one_does_not() {
     let pen = Pen::new();
     let script = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.2; done; exec sleep 1011";
-    let sandbox = detach(&pen, &["--idle-timeout", "700ms", "--", "sh", "-c", script]);
+    let sandbox = detach(&pen, &["--idle-timeout", "2s", "--", "sh", "-c", script]);
     let (status, cause, _) = over(&pen, &sandbox);
     assert_eq!((status.as_str(), cause.as_str()), ("killed", "idle"));
     let lasted = sandbox.file("report.json").unwrap()["duration_ms"].as_u64().unwrap();
     // The sixth line comes after a second.
-    assert!(lasted >= 1000 + 700, "ended after {lasted} ms, while there was output");
+    assert!(lasted >= 1000 + 2000, "ended after {lasted} ms, while there was output");
     forget(&sandbox);
     pen.assert_nothing_left();
 }
