@@ -5,6 +5,7 @@ mod support_e2;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use penfold_testkit::proc;
 use support_e2::{DEADLINE, Pen, Talk, eventually, left, levels, pause, skip};
 
 const WAIT: [&str; 3] = ["sh", "-c", "echo up; exec sleep 600"];
@@ -22,10 +23,12 @@ fn idle(pen: &Pen, level: &str) -> (Talk, Vec<i32>) {
 /// All of ours, once none of them has had anything to do for a while: a start may take its time on a busy machine.
 fn settled(talk: &Talk) -> Vec<i32> {
     let ours = left::ours(talk.pid());
+    // Who only waits for its turn is not at rest.
+    let asleep = |&pid: &i32| proc::stat(pid).is_some_and(|stat| stat.state == 'S');
     let rest = || {
         let before = switches(&ours);
         pause(Duration::from_millis(100));
-        before == switches(&ours)
+        before == switches(&ours) && ours.iter().all(asleep)
     };
     assert!(eventually(DEADLINE, rest), "{ours:?} are never at rest");
     ours
