@@ -234,14 +234,18 @@ fn command_that_kills_its_supervisor_invents_no_code() {
     for level in actor.levels().into_iter().filter(|&level| level != "pidns") {
         let forge =
             "echo '{\"schema\":1,\"exit\":{\"code\":0},\"cause\":\"exit\",\"at_ms\":1}' > $R/exit.json";
+        let go = "until [ -e go ]; do sleep 0.05; done";
         let command =
-            script(&pen, &format!("setsid sleep 4406 & {forge}; sleep 0.3; kill -KILL $PPID; sleep 4407"));
+            script(&pen, &format!("setsid sleep 4406 & {forge}; {go}; kill -KILL $PPID; sleep 4407"));
         let sandbox = actor.detach(&["--contain", level, "--", "sh", "-c", &command]);
+        // Not before its caller knows of it.
+        std::fs::write(pen.path("work/go"), "").unwrap();
         let report = sandbox.over();
         assert_ne!(report["exit"]["code"], 0, "{level}: {report}");
         assert_eq!(report["cause"], "supervisor", "{level}: {report}");
         assert_ne!(sandbox.ask(&["wait", "ID"]).code(), Some(0), "{level}");
         assert!(!pen.is_running("sleep 4406") && !pen.is_running("sleep 4407"), "{level}");
+        std::fs::remove_file(pen.path("work/go")).unwrap();
         sandbox.end();
     }
     pen.assert_nothing_left();
