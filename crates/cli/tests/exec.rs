@@ -101,6 +101,25 @@ fn environment_and_directory_are_the_sandbox_s() {
 }
 
 #[test]
+fn directory_is_that_of_the_sandbox_s_caller_where_none_is_said() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    for level in actor.levels() {
+        let sandbox = actor.detach(&["--contain", level, "--", "sh", "-c", "pwd > place; exec sleep 4001"]);
+        let mut place = String::new();
+        let is_told = || {
+            place = std::fs::read_to_string(pen.path("work/place")).unwrap_or_default();
+            place.ends_with('\n')
+        };
+        assert!(eventually(DEADLINE, is_told));
+        assert_eq!(sandbox.exec(&["pwd"]).with_code(0).out(), place, "{level}");
+        std::fs::remove_file(pen.path("work/place")).unwrap();
+        sandbox.end();
+    }
+    pen.assert_nothing_left();
+}
+
+#[test]
 fn streams_are_exact_and_apart() {
     let pen = Pen::new();
     let actor = Actor::own(&pen);

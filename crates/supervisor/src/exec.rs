@@ -358,14 +358,22 @@ fn go_inside(held: &mut Held, init: Pid) -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         spaces |= ThreadNameSpaceType::USER;
     }
+    // To enter mounts is to stand at their root.
+    let place = rustix::process::getcwd(Vec::new());
+    let enter_mounts = |spaces| {
+        enter(spaces | ThreadNameSpaceType::MOUNT)?;
+        // One that was removed meanwhile is nowhere in there.
+        let _ = place.as_ref().map(rustix::process::chdir);
+        Ok(())
+    };
     if held.leaf.is_some() {
-        return enter(spaces | ThreadNameSpaceType::MOUNT);
+        return enter_mounts(spaces);
     }
     enter(spaces)?;
     match fork() {
         Ok(Forked::Child) => {
             // Not before: in a /proc of the namespace who is outside does not find itself.
-            enter(ThreadNameSpaceType::MOUNT)?;
+            enter_mounts(ThreadNameSpaceType::empty())?;
             let own = std::fs::read_link("/proc/self").ok();
             if own.is_none_or(|own| own.as_os_str() != getpid().as_raw_nonzero().to_string().as_str()) {
                 return Err("the pid namespace has no /proc of its own".to_owned());
