@@ -40,11 +40,13 @@ fn ticks(pid: i32) -> u64 {
 /// Whether it uses nearly no time while nothing is asked of it.
 #[track_caller]
 fn rests(sandbox: &Sandbox<'_>, what: &str) {
-    let supervisor = *sandbox.supervisors().last().unwrap();
-    let before = ticks(supervisor);
+    let supervisors = sandbox.supervisors();
+    let before: Vec<u64> = supervisors.iter().map(|&pid| ticks(pid)).collect();
     pause(Duration::from_millis(500));
-    let used = ticks(supervisor) - before;
-    assert!(used < 10, "{what}: {used} ticks of 50");
+    for (&pid, before) in supervisors.iter().zip(before) {
+        let used = ticks(pid) - before;
+        assert!(used < 10, "{what}: {used} ticks of 50 by {pid} of {supervisors:?}");
+    }
 }
 
 #[test]
@@ -164,7 +166,7 @@ fn client_that_there_is_no_descriptor_for_waits_and_costs_no_time() {
     let actor = Actor::own(&pen);
     let sandbox = actor.detach(&["--", "sleep", "4212"]);
     let supervisor = Pid::from_raw(*sandbox.supervisors().last().unwrap());
-    // All numbers below the first free one: fewer, and poll(2) fails.
+    // All numbers below the first free one.
     let number = supervisor.unwrap().as_raw_pid();
     let is_free = |fd: &u64| !std::path::Path::new(&format!("/proc/{number}/fd/{fd}")).is_symlink();
     let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
@@ -173,6 +175,32 @@ fn client_that_there_is_no_descriptor_for_waits_and_costs_no_time() {
     let peer = Peer::silent(&sandbox.record()).unwrap();
     rests(&sandbox, "no descriptors");
     rustix::process::prlimit(supervisor, Resource::Nofile, before).unwrap();
+    assert!(peer.hear(ANSWER).unwrap().get("hello").is_some());
+    sandbox.end();
+    pen.assert_nothing_left();
+}
+
+/// poll(2) fails where the limit is less than what it is to watch.
+#[test]
+fn supervisors_whose_descriptors_were_taken_away_cost_no_time() {
+    let pen = Pen::new();
+    let actor = Actor::own(&pen);
+    let sandbox = actor.detach(&["--", "sleep", "4213"]);
+    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let limit = |current| {
+        for pid in sandbox.supervisors() {
+            rustix::process::prlimit(Pid::from_raw(pid), Resource::Nofile, Rlimit { current, maximum })
+                .unwrap();
+        }
+    };
+    limit(Some(0));
+    // For each something happens that it would hear of.
+    let peer = Peer::silent(&sandbox.record()).unwrap();
+    for pid in sandbox.supervisors() {
+        Handle::of(pid).signal(Signal::CHILD);
+    }
+    rests(&sandbox, "no descriptors");
+    limit(maximum);
     assert!(peer.hear(ANSWER).unwrap().get("hello").is_some());
     sandbox.end();
     pen.assert_nothing_left();

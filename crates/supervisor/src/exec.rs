@@ -22,7 +22,7 @@ use penfold_sys::launch::Apart;
 use penfold_sys::signal::{self, SignalFd, SignalSet};
 use penfold_sys::{Forked, fork};
 use penfold_teardown::{Ended, Level};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::SealFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open};
@@ -32,6 +32,7 @@ use crate::environment::{self, CHILD, Inherited};
 use crate::held::Held;
 use crate::inner::{self, NAME};
 use crate::outer::pass_on_wishes;
+use crate::poll::poll;
 use crate::start::Setup;
 use crate::wire::{self, Answer, Exec};
 

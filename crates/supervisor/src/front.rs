@@ -11,12 +11,13 @@ use penfold_sys::child::{self, Peek};
 use penfold_sys::signal::{self, SignalFd, SignalSet, Signalled};
 use penfold_sys::{Forked, fork};
 use penfold_teardown::{Cause, Findings, Level, Resource};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use crate::environment::CHILD;
 use crate::held::Held;
 use crate::outcome::{Outcome, Report, Totals};
+use crate::poll::poll;
 use crate::start::Seen;
 use crate::takeover::take_over;
 use crate::wire::{self, Answer, Ending, Received, Request};

@@ -16,11 +16,12 @@ use penfold_sandbox::{
 };
 use penfold_teardown::lifecycle::Phase;
 use penfold_teardown::{Cause, Findings, Ladder, Level, Resource, Scope, Survivor, Teardown, drive};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
 use crate::desk::Desk;
 use crate::environment;
 use crate::outcome::{Outcome, Report, StartFailure, Status};
+use crate::poll::poll;
 use crate::start::Setup;
 use crate::takeover::Takeover;
 

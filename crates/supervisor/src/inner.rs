@@ -11,7 +11,7 @@ use penfold_sandbox::state::Word;
 use penfold_sys::signal::{SignalFd, SignalSet};
 use penfold_teardown::lifecycle::{Event, Phase};
 use penfold_teardown::{Cause, Leader, Level, Scope, Teardown, drive};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Signal, getpid, setsid};
 
 use self::host::Inner;
@@ -20,6 +20,7 @@ use crate::exec;
 use crate::held::Held;
 use crate::launch::{self, Join, Starting};
 use crate::outcome::{StartFailure, Status};
+use crate::poll::poll;
 use crate::wire::{self, Answer};
 
 /// The process between the front and this one, if there is one.

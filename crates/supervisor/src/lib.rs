@@ -30,6 +30,7 @@ mod inner;
 mod launch;
 mod outer;
 mod pidns;
+mod poll;
 mod start;
 mod takeover;
 mod terminal;

@@ -6,12 +6,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use penfold_sys::child::{self, Exit};
 use penfold_sys::signal::{SignalFd, SignalSet, pass_on};
 use penfold_sys::{Forked, fork};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, setsid};
 
 use crate::environment::CHILD;
 use crate::held::Held;
 use crate::inner::{self, NAME, Outer};
+use crate::poll::poll;
 use crate::start::Setup;
 use crate::wire::{self, Answer};
 

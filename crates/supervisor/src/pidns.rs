@@ -6,12 +6,13 @@ use std::os::fd::OwnedFd;
 use penfold_sys::child::{self, Exit, Peek};
 use penfold_sys::launch::{Namespaces, Program, Released, Step, launch};
 use penfold_sys::signal::{SignalFd, SignalSet};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::Signal;
 
 use crate::environment::CHILD;
+use crate::poll::poll;
 
 /// The namespaces that this user needs: an ordinary one may have the others only within a user namespace of its own.
 pub(crate) fn wanted() -> Namespaces {

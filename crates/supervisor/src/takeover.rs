@@ -8,11 +8,12 @@ use penfold_sys::child::Exit;
 use penfold_sys::signal::{SignalFd, SignalSet};
 use penfold_teardown::lifecycle::{Event, Phase};
 use penfold_teardown::{Cause, Findings, Host, Ladder, Leader, Level, Scope, Teardown, drive};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::environment::CHILD;
 use crate::held::Held;
 use crate::outcome::{Outcome, Status};
+use crate::poll::poll;
 
 /// Ends the sandbox: all children of this process are its members now. What is left when the patience is over is named.
 pub(crate) fn take_over(mut held: Held) -> Outcome {

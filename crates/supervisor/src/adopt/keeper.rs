@@ -13,7 +13,7 @@ use penfold_sys::child::Exit;
 use penfold_sys::signal::{SignalFd, SignalSet, signal};
 use penfold_teardown::lifecycle::{Event, Phase};
 use penfold_teardown::{Cause, Findings, Host, Ladder, Leader, Scope, Search, Teardown, drive};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Signal, getppid, setsid};
 
 use super::join::Joined;
@@ -22,6 +22,7 @@ use crate::environment::CHILD;
 use crate::held::Held;
 use crate::inner::{NAME, Outer};
 use crate::outcome::Outcome;
+use crate::poll::poll;
 use crate::wire::{self, Answer, Ending, Request};
 
 /// Runs the supervisor; ends when the sandbox is gone.

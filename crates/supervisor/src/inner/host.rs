@@ -11,7 +11,7 @@ use penfold_sys::child::Exit;
 use penfold_sys::signal::{SignalFd, signal};
 use penfold_teardown::lifecycle::{Event, Phase};
 use penfold_teardown::{Cause, Findings, Host, Ladder, Survivor};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
 use crate::desk::Said;
@@ -19,6 +19,7 @@ use crate::exec;
 use crate::held::Held;
 use crate::launch::{News, Starting};
 use crate::outcome::{Outcome, StartFailure, Status};
+use crate::poll::poll;
 use crate::wire::{self, Answer, Ending, Exec, Received, Request, Size};
 
 /// The host of the teardown: everything that can happen to a sandbox from outside comes in here.
