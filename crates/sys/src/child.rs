@@ -57,15 +57,6 @@ pub fn peek() -> io::Result<Peek> {
     })
 }
 
-/// `waitid(P_PID, WEXITED | WNOHANG | WNOWAIT)`: whether this is a child of this process that is not reaped yet, alive or
-/// dead. Its pid is its own until it is reaped.
-pub fn is_unreaped(pid: Pid) -> bool {
-    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    let pid = pid.as_raw_nonzero().get().unsigned_abs();
-    // SAFETY: without a siginfo_t the kernel writes nothing.
-    unsafe { libc::waitid(libc::P_PID, pid, std::ptr::null_mut(), options) == 0 }
-}
-
 /// What a reaped child had used, its own reaped children included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -140,26 +131,4 @@ fn duration(time: libc::timeval) -> Duration {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let micros = u32::try_from(time.tv_usec).unwrap_or(0);
     Duration::new(seconds, micros * 1000)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::process::Command;
-
-    use rustix::process::{Pid, getpid, getppid};
-
-    use super::is_unreaped;
-
-    #[test]
-    fn only_an_unreaped_child_has_a_pid_of_its_own() {
-        let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().expect("cat starts");
-        let pid = Pid::from_child(&child);
-        assert!(is_unreaped(pid), "a child that lives");
-        child.kill().expect("a child of ours");
-        assert!(is_unreaped(pid), "a child that is not reaped yet");
-        child.wait().expect("a child of ours");
-        assert!(!is_unreaped(pid), "a reaped one");
-        assert!(!is_unreaped(getpid()), "oneself");
-        assert!(!is_unreaped(getppid().expect("a parent")), "a parent");
-    }
 }

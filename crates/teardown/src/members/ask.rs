@@ -19,8 +19,7 @@ impl Teardown {
     /// When the members cannot be listed. What could not be signalled is a survivor later on, if it stays.
     pub fn ask(&mut self, signal: Signal, spared_group: Option<i32>) -> io::Result<()> {
         if matches!(self.scope, Scope::Children) {
-            let strays = self.strays(&[])?;
-            self.note_strays(&strays);
+            self.note_strays(&[])?;
         }
         let first = self.ledger.is_empty();
         let members = match self.scope {

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 
 use penfold_cgroup::v1freezer::V1Freezer;
 use penfold_process::{Pid, Process, Stat};
-use penfold_sys::child;
 use rustix::process::Signal;
 
-use super::{FREEZER_FROM, LeafState, ROUNDS, SHOWN, Scope, Teardown};
+use super::{FREEZER_FROM, LeafState, ROUNDS, Scope, Teardown};
 use crate::report::How;
 
 /// How long the members of a killed leaf may take to die until they are reaped one by one, and how much longer for each.
@@ -39,9 +38,7 @@ impl Teardown {
         }
         let children = matches!(self.scope, Scope::Children);
         let inside = self.step_out()?;
-        let strays = if children { self.strays(&inside)? } else { Vec::new() };
-        self.kill_unnamed(&strays);
-        self.note_strays(&strays);
+        let strays = if children { self.note_strays(&inside)? } else { Vec::new() };
         if self.keeper.is_some() {
             self.enter_all()?;
         } else if self.details {
@@ -188,38 +185,21 @@ impl Teardown {
         }
     }
 
-    /// SIGKILL to some of the strays of which no name is wanted: they die while the names of the others are read. Only to
-    /// unreaped children, whose pids are theirs; the others are met by the kill of the leaf.
-    fn kill_unnamed(&mut self, strays: &[Pid]) {
-        if self.shows_few() {
-            let unnamed = strays.iter().copied().skip(SHOWN).take(MANY);
-            for pid in unnamed.filter(|&pid| child::is_unreaped(pid)) {
-                self.kill_child(pid);
-            }
-        }
-    }
-
     /// SIGKILL to each child of this process that has not had it. They are unreaped, so their pids are theirs. True if
     /// there was one.
+    #[expect(clippy::disallowed_methods, reason = "an unreaped child keeps its pid")]
     fn kill_children(&mut self) -> io::Result<bool> {
         let mut children = Vec::new();
         self.proc.children(rustix::process::getpid(), &mut children)?;
         let mut fresh = false;
         for pid in children {
-            fresh |= self.kill_child(pid);
+            if self.killed.insert(pid) {
+                fresh = true;
+                // What refuses (a member that became root) is named by the look at the deadline.
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
         }
         Ok(fresh)
-    }
-
-    /// SIGKILL to an unreaped child; false if it has had it.
-    #[expect(clippy::disallowed_methods, reason = "an unreaped child keeps its pid")]
-    fn kill_child(&mut self, pid: Pid) -> bool {
-        let fresh = self.killed.insert(pid);
-        if fresh {
-            // What refuses (a member that became root) is named by the look at the deadline.
-            let _ = rustix::process::kill_process(pid, Signal::KILL);
-        }
-        fresh
     }
 
     /// SIGKILL to each member by pidfd: who left the leaf, whom `cgroup.kill` missed, who sits in a frozen cgroup.

@@ -86,9 +86,10 @@ impl Teardown {
         if !self.details && self.leader_outlived { SHOWN } else { usize::MAX }
     }
 
-    /// Lists the strays: after the leader all that are `inside` the leaf, and before who has lost its parent, which are
-    /// the children of this process, or of our init, but the leader.
-    pub(super) fn strays(&mut self, inside: &[Pid]) -> io::Result<Vec<Pid>> {
+    /// Notes what the first strays are called, before a kill makes all alike, and gives all: after the leader all that
+    /// are `inside` the leaf, and before who has lost its parent, which are the children of this process, or of our init,
+    /// but the leader.
+    pub(super) fn note_strays(&mut self, inside: &[Pid]) -> io::Result<Vec<Pid>> {
         let mut strays = Vec::new();
         if self.leader_outlived && self.keeper.is_none() && !inside.is_empty() {
             strays.extend(inside);
@@ -97,23 +98,14 @@ impl Teardown {
             strays.retain(|&pid| self.leader.is_none_or(|leader| leader.pid != pid));
             self.reparented.extend(&strays);
         }
-        Ok(strays)
-    }
-
-    /// Notes what the first strays are called, before a kill makes all alike.
-    pub(super) fn note_strays(&mut self, strays: &[Pid]) {
-        let shown = self.shows_few();
+        let shown = self.named() == SHOWN && self.keeper.is_none();
         for &pid in strays.iter().take(SHOWN) {
             self.note_command(pid);
             if shown {
                 self.show(pid);
             }
         }
-    }
-
-    /// Whether no more is wanted of the strays than what is shown of the first.
-    pub(super) fn shows_few(&self) -> bool {
-        self.named() == SHOWN && self.keeper.is_none()
+        Ok(strays)
     }
 
     /// Notes what is shown of a stray of which no more is wanted: that takes half as long as to enter it.
