@@ -276,7 +276,9 @@ impl Front {
             if signals {
                 self.pass_on();
             }
-            self.say_pending();
+            if !self.pending.is_empty() {
+                self.say_pending();
+            }
             if channel || keeper {
                 match wire::receive::<Answer>(&self.channel) {
                     Ok(Received::Message(Answer::Outcome(outcome))) => {
