@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::Pid;
 use support_control::{Fold, Sandbox};
 use support_d::{Started, code, output, said, until};
@@ -179,9 +180,12 @@ impl Starved {
         std::fs::write(self.dir.join("cgroup.procs"), pid.as_raw_pid().to_string()).unwrap();
     }
 
+    /// One that has ended meanwhile, with the little that it got, needs nothing more.
     fn give_back(&self, pid: Pid) {
         let above = self.dir.parent().unwrap().join("cgroup.procs");
-        std::fs::write(above, pid.as_raw_pid().to_string()).unwrap();
+        if let Err(error) = std::fs::write(above, pid.as_raw_pid().to_string()) {
+            assert_eq!(error.raw_os_error(), Some(Errno::SRCH.raw_os_error()), "{error}");
+        }
     }
 }
 
@@ -212,7 +216,7 @@ fn supervisor_that_has_no_processor_is_not_taken_for_a_deaf_one() {
     let killer = fold.begin(&["kill", &sandbox.id]);
     let handle = support_d::handle(pid_of(&killer));
     let wait = Timespec { tv_sec: 2, tv_nsec: 500_000_000 };
-    let given_up = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&wait)).unwrap();
+    poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&wait)).unwrap();
     for &pid in &both {
         starved.give_back(pid);
     }
@@ -220,7 +224,7 @@ fn supervisor_that_has_no_processor_is_not_taken_for_a_deaf_one() {
     assert_eq!(code(&done), 0, "{}", said(&done));
     sandbox.assert_gone();
     let report = support_d::json(&fold.call(&["report", &sandbox.id, "--json"]));
-    assert_eq!((given_up, &report[0]["cause"]), (0, &"kill".into()), "{report}");
+    assert_eq!(report[0]["cause"], "kill", "{report}");
 }
 
 #[test]
