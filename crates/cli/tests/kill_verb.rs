@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::process::Pid;
+use rustix::process::{Pid, setpriority_process};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use support_control::{Fold, Sandbox};
 use support_d::{Started, code, output, said, until};
 
@@ -156,36 +156,41 @@ fn supervisor_that_takes_its_time_is_waited_for() {
     sandbox.assert_gone();
 }
 
-/// A v1 cgroup whose processes get a thousandth of a processor, and one that uses it up.
+/// A v1 cgroup whose processes get a thousandth of a processor, and one on each processor that uses it up before others.
 struct Starved {
     dir: PathBuf,
-    hog: Option<Started>,
+    hogs: Vec<Started>,
 }
 
 impl Starved {
     fn new() -> io::Result<Starved> {
         let dir = PathBuf::from(format!("/sys/fs/cgroup/cpu/penfold-test-{}", std::process::id()));
         std::fs::create_dir(&dir)?;
-        let mut starved = Starved { dir, hog: None };
+        let mut starved = Starved { dir, hogs: Vec::new() };
         std::fs::write(starved.dir.join("cpu.cfs_period_us"), "1000000")?;
         std::fs::write(starved.dir.join("cpu.cfs_quota_us"), "1000")?;
-        let mut hog = Command::new("sh");
-        let hog = Started::of(hog.args(["-c", "ulimit -t 5; while :; do :; done"]));
-        std::fs::write(starved.dir.join("cgroup.procs"), hog.pid().as_raw_pid().to_string())?;
-        starved.hog = Some(hog);
+        for number in (0..CpuSet::MAX_CPU).filter(|&number| sched_getaffinity(None).unwrap().is_set(number)) {
+            let mut hog = Command::new("sh");
+            let hog = Started::of(hog.args(["-c", "ulimit -t 5; while :; do :; done"]));
+            let mut only = CpuSet::new();
+            only.set(number);
+            sched_setaffinity(Some(hog.pid()), &only)?;
+            setpriority_process(Some(hog.pid()), -20)?;
+            std::fs::write(starved.dir.join("cgroup.procs"), hog.pid().as_raw_pid().to_string())?;
+            starved.hogs.push(hog);
+        }
         Ok(starved)
     }
 
     fn take(&self, pid: Pid) {
+        setpriority_process(Some(pid), 19).unwrap();
         std::fs::write(self.dir.join("cgroup.procs"), pid.as_raw_pid().to_string()).unwrap();
     }
 
-    /// One that has ended meanwhile, with the little that it got, needs nothing more.
     fn give_back(&self, pid: Pid) {
         let above = self.dir.parent().unwrap().join("cgroup.procs");
-        if let Err(error) = std::fs::write(above, pid.as_raw_pid().to_string()) {
-            assert_eq!(error.raw_os_error(), Some(Errno::SRCH.raw_os_error()), "{error}");
-        }
+        setpriority_process(Some(pid), 0).unwrap();
+        std::fs::write(above, pid.as_raw_pid().to_string()).unwrap();
     }
 }
 
@@ -195,7 +200,7 @@ impl Drop for Starved {
         for pid in std::fs::read_to_string(self.dir.join("cgroup.procs")).unwrap_or_default().lines() {
             let _ = std::fs::write(&above, pid);
         }
-        self.hog = None;
+        self.hogs.clear();
         let _ = std::fs::remove_dir(&self.dir);
     }
 }
@@ -216,7 +221,7 @@ fn supervisor_that_has_no_processor_is_not_taken_for_a_deaf_one() {
     let killer = fold.begin(&["kill", &sandbox.id]);
     let handle = support_d::handle(pid_of(&killer));
     let wait = Timespec { tv_sec: 2, tv_nsec: 500_000_000 };
-    poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&wait)).unwrap();
+    let given_up = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&wait)).unwrap();
     for &pid in &both {
         starved.give_back(pid);
     }
@@ -224,7 +229,7 @@ fn supervisor_that_has_no_processor_is_not_taken_for_a_deaf_one() {
     assert_eq!(code(&done), 0, "{}", said(&done));
     sandbox.assert_gone();
     let report = support_d::json(&fold.call(&["report", &sandbox.id, "--json"]));
-    assert_eq!(report[0]["cause"], "kill", "{report}");
+    assert_eq!((given_up, &report[0]["cause"]), (0, &"kill".into()), "{report}");
 }
 
 #[test]
