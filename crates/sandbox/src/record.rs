@@ -26,7 +26,7 @@ use crate::lock;
 pub use crate::json::SCHEMA;
 
 pub(crate) const INTENT: &str = "intent.json";
-/// A link to the leaf, in a record that is kept after the end.
+/// A link to the leaf, or to nothing where there is none, in a record that is kept after the end.
 const LEAF: &str = "leaf";
 const SANDBOXES: &str = "sandboxes";
 const PRIVATE: Mode = Mode::RWXU;
@@ -209,7 +209,8 @@ impl Registry {
             path: path.join(INTENT),
             source,
         })?;
-        if let Intent { leaf: Some(leaf), detached: Some(_), .. } = intent {
+        if intent.detached.is_some() {
+            let leaf = intent.leaf.as_deref().unwrap_or(Path::new("none"));
             rustix::fs::symlinkat(leaf, &dir, LEAF).map_err(StateError::io("write", &path.join(LEAF)))?;
         }
         Ok(dir)
@@ -245,12 +246,13 @@ impl Registry {
         Ok(self.take(name)?.filter(|record| !record.files.has_ended()))
     }
 
-    /// Whether a record has a report, and the leaf that it names does not exist. Nothing is opened for it: each command
-    /// looks so at what many others have left.
+    /// Whether a record has a report, and a link to a leaf that does not exist. Nothing is opened for it: each command looks so
+    /// at what many others have left.
     fn seems_ended(&self, name: &str) -> bool {
-        let of = |file| Path::new(name).join(file);
-        rustix::fs::statat(&self.dir, of(REPORT), AtFlags::SYMLINK_NOFOLLOW).is_ok()
-            && rustix::fs::statat(&self.dir, of(LEAF), AtFlags::empty()).err() == Some(Errno::NOENT)
+        let look = |file, flags| rustix::fs::statat(&self.dir, Path::new(name).join(file), flags).err();
+        look(REPORT, AtFlags::SYMLINK_NOFOLLOW).is_none()
+            && look(LEAF, AtFlags::SYMLINK_NOFOLLOW).is_none()
+            && look(LEAF, AtFlags::empty()) == Some(Errno::NOENT)
     }
 
     /// Takes over a record that nobody looks after, ended or not; `None` when somebody does, or it is gone, or is still

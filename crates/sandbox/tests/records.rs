@@ -175,12 +175,12 @@ fn a_record_in_use_is_not_taken_and_one_let_go_is() {
     assert_eq!(orphan.intent().unwrap(), intent);
 }
 
-/// A detached sandbox with the leaf `leaf` and a report of its end, and the name of its record, which nobody holds.
-fn reported(place: &Place, leaf: &Path) -> String {
+/// A sandbox with a leaf in `leaf` and a report of its end, and the name of its record, which nobody holds.
+fn reported(place: &Place, leaf: &Path, detached: Option<Detached>) -> String {
     let intent = intent();
     let name = intent.id.short();
     let leaf = leaf.join(format!("penfold-{name}"));
-    let intent = Intent { leaf: Some(leaf), detached: Some(Detached::default()), ..intent };
+    let intent = Intent { leaf: Some(leaf), detached, ..intent };
     drop(place.registry.reserve(&intent).unwrap());
     std::fs::write(place.record(&name).join("report.json"), "{}").unwrap();
     name
@@ -190,7 +190,7 @@ fn reported(place: &Place, leaf: &Path) -> String {
 fn what_has_ended_is_seen_to_have_without_being_opened() {
     use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
     let place = Place::new();
-    let record = place.record(&reported(&place, place.dir.path()));
+    let record = place.record(&reported(&place, place.dir.path(), Some(Detached::default())));
     let watch = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).unwrap();
     add_watch(&watch, &record, WatchFlags::OPEN).unwrap();
     assert!(!recovery::has_orphans(&place.registry, "").unwrap());
@@ -202,12 +202,15 @@ fn what_has_ended_is_seen_to_have_without_being_opened() {
 
 #[test]
 fn a_report_beside_a_leaf_does_not_keep_an_orphan_from_being_found() {
-    let place = Place::new();
-    let name = reported(&place, place.dir.path());
-    assert!(place.registry.take_orphan(&name).unwrap().is_none());
-    std::fs::create_dir(place.dir.path().join(format!("penfold-{name}"))).unwrap();
-    assert!(recovery::has_orphans(&place.registry, "").unwrap());
-    assert!(place.registry.take_orphan(&name).unwrap().is_some());
+    // That of a foreground run has no report but a forged one.
+    for detached in [Some(Detached::default()), None] {
+        let place = Place::new();
+        let name = reported(&place, place.dir.path(), detached);
+        assert!(place.registry.take_orphan(&name).unwrap().is_none());
+        std::fs::create_dir(place.dir.path().join(format!("penfold-{name}"))).unwrap();
+        assert!(recovery::has_orphans(&place.registry, "").unwrap());
+        assert!(place.registry.take_orphan(&name).unwrap().is_some());
+    }
 }
 
 #[test]
