@@ -8,6 +8,7 @@ use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::{About, Event, What};
+use crate::lock::pause;
 use crate::record::open_private;
 
 /// What is written to.
@@ -61,11 +62,11 @@ fn current(dir: BorrowedFd<'_>) -> io::Result<(OwnedFd, u64)> {
                 rustix::fs::renameat(dir, CURRENT, dir, BEFORE)?;
             }
             // Nobody begins to write meanwhile, or many that do would keep it from being renamed.
-            rustix::thread::sched_yield();
+            pause(tries);
             continue;
         }
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
-            Err(Errno::WOULDBLOCK) if tries < TRIES => rustix::thread::sched_yield(),
+            Err(Errno::WOULDBLOCK) if tries < TRIES => pause(tries),
             Ok(()) if tries < TRIES && !is_called(dir, CURRENT, &stat) => {}
             _ => return Ok((file, size)),
         }
