@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use penfold_testkit::proc;
 use penfold_testkit::{Bystander, LeakGuard, mounts};
 use rustix::io::Errno;
-use support_e2::{DEADLINE, eventually, left, pause};
+use support_e2::{eventually, left, pause};
 use support_h::field::Field;
 use support_h::harm;
 use support_h::judge::{Client, OWN_KINDS};
@@ -141,7 +141,7 @@ fn inhabitants(field: &Field) -> Vec<String> {
     let Some(ground) = field.leaves() else { return Vec::new() };
     let text = |path: String| std::fs::read_to_string(path).unwrap_or_default();
     let mut pids = String::new();
-    eventually(DEADLINE, || {
+    eventually(Duration::from_secs(3), || {
         pids = text(ground.join("cgroup.procs").display().to_string());
         pids.is_empty()
     });

@@ -96,7 +96,7 @@ impl Sandbox {
         for process in both.iter().rev() {
             process.signal(Signal::KILL).map_err(tell)?;
         }
-        let ended = both.iter().all(|process| process.wait(Some(Duration::from_secs(30))));
+        let ended = both.iter().all(|process| process.wait(Some(Duration::from_secs(5))));
         if ended { Ok(()) } else { Err("a killed supervisor has not ended".to_owned()) }
     }
 }
