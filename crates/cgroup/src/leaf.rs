@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use penfold_process::{Pid, ProcFs, Process, Signal};
 use rustix::fs::{AtFlags, Mode};
@@ -111,6 +111,10 @@ pub struct Usage {
     pub memory_peak: Option<u64>,
 }
 
+/// For so long the kernel may hold back a notification after another: 10 ms and two ticks of its clock, of which there are
+/// at least 100 a second. Kernel: `CGROUP_FILE_NOTIFY_MIN_INTV` in kernel/cgroup/cgroup.c.
+const HELD_BACK: Duration = Duration::from_millis(30);
+
 /// What a leaf can be asked, killed or not. Kernel: Documentation/admin-guide/cgroup-v2.rst.
 #[derive(Debug)]
 pub struct Cgroup {
@@ -121,12 +125,14 @@ pub struct Cgroup {
     /// What its end needs, if it was opened before.
     processes: Option<OwnedFd>,
     kill: Option<OwnedFd>,
+    /// When `cgroup.events` was read first.
+    read: Option<Instant>,
 }
 
 impl Cgroup {
     fn open(dir: OwnedFd, path: PathBuf, name: String) -> Result<Self, Error> {
         match dir::open_file(dir.as_fd(), c"cgroup.events") {
-            Ok(events) => Ok(Self { path, name, dir, events, processes: None, kill: None }),
+            Ok(events) => Ok(Self { path, name, dir, events, processes: None, kill: None, read: None }),
             Err(errno) => Err(Error::Open { path: path.join("cgroup.events"), source: errno.into() }),
         }
     }
@@ -164,9 +170,16 @@ impl Cgroup {
 
     /// Gives `cgroup.events`, which polls `POLLPRI` after a change of [`Cgroup::populated`].
     ///
-    /// The kernel holds notifications back for about 10 ms: a backstop, not a way to wait quickly.
+    /// The kernel holds notifications back for about 10 ms after the last: a backstop, not a way to wait quickly.
     pub fn events(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
+    }
+
+    /// Gives `cgroup.events` if it is a way to wait quickly: if so much time has passed since [`Leaf::make_ready`] that no
+    /// earlier notification holds back that of the end of the last member. Still only a hint: members who freeze it bring
+    /// notifications of their own, so look as well when it does not come.
+    pub fn prompt_events(&self) -> Option<BorrowedFd<'_>> {
+        self.read.filter(|read| read.elapsed() > HELD_BACK).map(|_| self.events.as_fd())
     }
 
     /// Reads the pid of every process in it and below into `out`, which is emptied first: zombies whose threads live
@@ -435,12 +448,14 @@ impl Leaf {
         }
     }
 
-    /// Opens what the end of the leaf needs, while there is time: the first look at a file of a new directory costs the
+    /// Opens what the end of the leaf needs, once it has members and while there is time: the first look at a file of a new directory costs the
     /// kernel more than to list or to kill who is in it. Once is enough; what cannot be opened now is opened then.
     pub fn make_ready(&mut self) {
         if self.0.processes.is_none() {
             self.0.processes = dir::open_file(self.0.dir.as_fd(), c"cgroup.procs").ok();
             self.0.kill = dir::open_for_writing(self.0.dir.as_fd(), c"cgroup.kill").ok();
+            // Its events are told from the first read on.
+            self.0.read = self.0.populated().ok().map(|_| Instant::now());
         }
     }
 

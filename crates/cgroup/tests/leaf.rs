@@ -3,6 +3,7 @@
 mod support;
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use penfold_cgroup::{Error, Leaf, Place};
 use penfold_process::ProcFs;
@@ -241,6 +242,35 @@ fn a_leaf_that_was_made_ready_is_listed_and_killed_without_a_free_descriptor() {
     killed.processes(&mut listed).expect("nobody");
     assert!(listed.is_empty());
     killed.remove().expect("an empty leaf can be removed");
+}
+
+#[test]
+fn a_leaf_that_was_made_ready_a_while_ago_tells_when_its_last_member_has_ended() {
+    let Some(place) = place() else { return };
+    let mut leaf = Leaf::create(&place, &name()).expect("a leaf");
+    let mut cleanup = Cleanup::of(&leaf);
+    cleanup.spawn("", "sleep 1000 & exec sleep 1000");
+    members(&leaf, 2);
+    assert!(leaf.prompt_events().is_none(), "not made ready");
+    leaf.make_ready();
+    until("prompt", || leaf.prompt_events().is_some());
+    assert!(!notified(&leaf, Duration::ZERO), "told of something while all live");
+    let killed = leaf.kill().expect("a kill");
+    assert!(notified(&killed, support::DEADLINE), "not told of the end");
+    assert!(!killed.populated().expect("events"), "told before all had ended");
+    killed.remove().expect("an empty leaf can be removed");
+}
+
+/// The kernel holds back what it would have to tell soon after the entry of the first member.
+#[test]
+fn a_leaf_that_was_made_ready_just_now_promises_nothing() {
+    let Some(place) = place() else { return };
+    let mut leaf = Leaf::create(&place, &name()).expect("a leaf");
+    let _cleanup = Cleanup::of(&leaf);
+    let before = Instant::now();
+    leaf.make_ready();
+    let prompt = leaf.prompt_events().is_some();
+    assert!(!prompt || before.elapsed() > Duration::from_millis(20));
 }
 
 #[test]

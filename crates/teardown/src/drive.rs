@@ -1,13 +1,12 @@
 //! The loop between the table of [`lifecycle`](crate::lifecycle) and the members.
 
-use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use penfold_sys::child::Exit;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
-use rustix::thread::{current_timer_slack, nanosleep, set_current_timer_slack};
+use rustix::thread::nanosleep;
 
 use crate::lifecycle::{Action, Event, Phase, step};
 use crate::members::Teardown;
@@ -156,7 +155,6 @@ impl Drive<'_> {
         self.leader_ended = self.teardown.leader_exit().is_some();
         let mut look_now = true;
         loop {
-            self.let_die();
             let batch = self.teardown.reap().unwrap_or(0);
             let reaped = batch > 0;
             let ended = self.teardown.drop_ended().unwrap_or(false);
@@ -214,22 +212,6 @@ impl Drive<'_> {
                 Action::Release => return self.release(resources),
             }
         }
-    }
-
-    /// Waits while members of a killed leaf are best left alone. Nothing that is asked for meanwhile could do more.
-    fn let_die(&mut self) {
-        let Some(mut pause) = self.teardown.let_die_for() else { return };
-        // The usual 50 µs by which the kernel may be late are as long as a member takes to die.
-        let slack = current_timer_slack().ok().and_then(NonZeroU64::new);
-        let _ = set_current_timer_slack(NonZeroU64::new(1));
-        loop {
-            let _ = Timespec::try_from(pause).map(|pause| nanosleep(&pause));
-            match self.teardown.let_die_for() {
-                Some(next) => pause = next,
-                None => break,
-            }
-        }
-        let _ = set_current_timer_slack(slack);
     }
 
     /// The leader has ended.
@@ -340,6 +322,7 @@ impl Drive<'_> {
         }
         self.timed(first, "kill", Teardown::kill);
         penfold_sys::crash_point!("killed");
+        self.teardown.let_die();
         if first {
             self.due.look_soon();
         } else {

@@ -7,7 +7,7 @@ mod ledger;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use penfold_cgroup::{KilledLeaf, Leaf};
 use penfold_process::{Pid, ProcFs, Process, ProcessId, Stat};
@@ -87,8 +87,8 @@ pub struct Teardown {
     commands: HashMap<Pid, String>,
     watched: Vec<Process>,
     kills: u32,
-    /// Until when the members of a killed leaf are left to die before they are reaped, and how often it is looked.
-    dying: Option<(Instant, Duration)>,
+    /// How long the members of a killed leaf are left to die before they are reaped.
+    dying: Option<Duration>,
     /// What is shown of the first strays, from before they were killed.
     shown: HashMap<Pid, Ended>,
     /// Children that were sent SIGKILL and are not reaped yet.

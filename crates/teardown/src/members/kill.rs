@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use penfold_cgroup::v1freezer::V1Freezer;
 use penfold_process::{Pid, Process, Stat};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
 use super::{FREEZER_FROM, LeafState, ROUNDS, Scope, Teardown};
@@ -13,14 +14,8 @@ use crate::report::How;
 
 /// How long the members of a killed leaf may take to die until they are reaped one by one, and how much longer for each.
 /// A usual member takes half of that.
-const LET_DIE: Duration = Duration::from_millis(3);
-const LET_DIE_EACH: Duration = Duration::from_micros(100);
-/// Fewer are dead before it is worth the wait.
-const MANY: usize = 16;
-/// How often it is looked whether they are dead, by how many they are.
-const LOOK_EACH: Duration = Duration::from_micros(2);
-const LOOK_LEAST: Duration = Duration::from_micros(20);
-const LOOK_MOST: Duration = Duration::from_micros(300);
+const LET_DIE: Duration = Duration::from_millis(1);
+const LET_DIE_EACH: Duration = Duration::from_micros(150);
 
 impl Teardown {
     /// Kills every member, by the strongest means there is; call it again while something is left.
@@ -50,35 +45,23 @@ impl Teardown {
         } else if self.keeper.is_some() || matches!(self.leaf, LeafState::None) {
             self.kill_children()?;
         } else if leaf_killed.is_ok() {
-            self.let_die(strays.len());
+            let members = u32::try_from(strays.len()).unwrap_or(u32::MAX);
+            self.dying = LET_DIE.checked_add(LET_DIE_EACH.saturating_mul(members));
         }
         leaf_killed
     }
 
-    /// Leaves the members of a killed leaf to die. Whoever reaps meanwhile stands in the way of those who die, and each
-    /// look for a dead child passes by all that live.
-    fn let_die(&mut self, members: usize) {
-        if members < MANY {
-            return;
+    /// Leaves the members of a killed leaf to die, if it tells at once when they are dead: who is woken by each of them
+    /// stands in the way of those that die, and each look for a dead child passes by all that live. Nothing that is asked
+    /// for meanwhile could do more.
+    pub(crate) fn let_die(&mut self) {
+        if let Some(most) = self.dying.take()
+            && let LeafState::Killed(leaf) = &self.leaf
+            && let Some(events) = leaf.prompt_events()
+        {
+            let mut fds = [PollFd::from_borrowed_fd(events, PollFlags::PRI)];
+            let _ = poll(&mut fds, Timespec::try_from(most).ok().as_ref());
         }
-        let many = u32::try_from(members).unwrap_or(u32::MAX);
-        let most = LET_DIE + LET_DIE_EACH.saturating_mul(many);
-        self.dying = Instant::now()
-            .checked_add(most)
-            .map(|until| (until, LOOK_EACH.saturating_mul(many).clamp(LOOK_LEAST, LOOK_MOST)));
-    }
-
-    /// How long to wait until it is to be looked again, while members of a killed leaf are left to die.
-    pub(crate) fn let_die_for(&mut self) -> Option<Duration> {
-        let (until, pause) = self.dying?;
-        let alive = match &self.leaf {
-            LeafState::Killed(leaf) => leaf.populated().unwrap_or(false),
-            LeafState::Live(_) | LeafState::None => false,
-        };
-        if !alive || Instant::now() > until {
-            self.dying = None;
-        }
-        self.dying.is_some().then_some(pause)
     }
 
     /// Kills what the first kill has left.
