@@ -13,6 +13,8 @@ const CGROUP2_SUPER_MAGIC: FsWord = 0x6367_7270;
 
 /// Files of the kernel have no size to ask for first. They are read in few pieces: this is on the path of every run.
 const MUCH: usize = 8 * 1024;
+/// Where less room is left more is made: memory that was not touched before costs as much as to read.
+const LITTLE: usize = 1024;
 
 const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -98,7 +100,9 @@ pub(crate) fn read_all(dir: BorrowedFd<'_>, name: &CStr, text: &mut Vec<u8>) -> 
 pub(crate) fn read_again(file: impl AsFd, text: &mut Vec<u8>) -> Result<(), Errno> {
     text.clear();
     loop {
-        text.reserve(MUCH);
+        if text.capacity() - text.len() < LITTLE {
+            text.reserve(MUCH);
+        }
         let from = u64::try_from(text.len()).unwrap_or(u64::MAX);
         if rustix::io::retry_on_intr(|| rustix::io::pread(&file, spare_capacity(text), from))? == 0 {
             return Ok(());

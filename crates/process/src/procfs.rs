@@ -211,7 +211,7 @@ impl ProcFs {
     fn read_some(&mut self, path: &CStr, limit: usize) -> Result<&[u8], Errno> {
         let fd = self.open_file(path)?;
         if self.file.len() < limit {
-            self.file.resize(limit.max(FILE_BYTES), 0);
+            self.file.resize(limit, 0);
         }
         let length = read(&fd, &mut self.file[..limit])?;
         Ok(&self.file[..length])
