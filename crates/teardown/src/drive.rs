@@ -257,7 +257,8 @@ impl Drive<'_> {
             }
         }
         let seen = now.elapsed();
-        let leaf = self.teardown.leaf_path().map(|path| format!("release cgroup {}", path.display()));
+        let wanted = self.teardown.wants_details() && self.teardown.leaf_path().is_some();
+        let leaf = wanted.then(|| format!("release {}", self.leaf_name()));
         match self.teardown.remove_leaf() {
             Ok(true) => {
                 self.note("verify", now, seen);
@@ -268,17 +269,24 @@ impl Drive<'_> {
             }
             Ok(false) => false,
             Err(error) => {
-                self.note_error(&leaf.unwrap_or_default(), &error);
+                self.note_error(&format!("release {}", self.leaf_name()), &error);
                 false
             }
         }
     }
 
-    /// Notes a step that was done.
+    /// Notes a step that was done, if it is wanted.
     fn note(&mut self, what: &str, at: Instant, took: Duration) {
         let begun = *self.begun.get_or_insert(at);
-        let at_us = micros(at.saturating_duration_since(begun));
-        self.findings.steps.push(Step { what: what.to_owned(), at_us, took_us: micros(took), error: None });
+        if self.teardown.wants_details() {
+            let at_us = micros(at.saturating_duration_since(begun));
+            self.findings.steps.push(Step {
+                what: what.to_owned(),
+                at_us,
+                took_us: micros(took),
+                error: None,
+            });
+        }
     }
 
     fn leaf_name(&self) -> String {
@@ -378,12 +386,14 @@ impl Drive<'_> {
                     .survivors
                     .push(Survivor::Resource { what: resource.describe(), reason: reason.clone() });
             }
-            self.findings.steps.push(Step {
-                what: format!("release {}", resource.describe()),
-                at_us: micros(now - begun),
-                took_us: micros(now.elapsed()),
-                error,
-            });
+            if error.is_some() || self.teardown.wants_details() {
+                self.findings.steps.push(Step {
+                    what: format!("release {}", resource.describe()),
+                    at_us: micros(now - begun),
+                    took_us: micros(now.elapsed()),
+                    error,
+                });
+            }
         }
         self.findings.verified = self.findings.survivors.is_empty();
         let findings = std::mem::take(&mut self.findings);
