@@ -19,7 +19,7 @@ use crate::wait;
 
 /// What leaves made here are called, with a number.
 const PREFIX: &str = "penfold-bench-";
-/// Between two reads of `cgroup.events`, whose notification would come 10 ms late.
+/// Between two reads of `cgroup.events`, whose notification may come 10 ms late.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// Where leaves can be made, or why there is no such place.

@@ -86,7 +86,7 @@ pub(crate) fn read_short<'b>(
     name: &CStr,
     buffer: &'b mut [u8],
 ) -> Result<&'b [u8], Errno> {
-    let file = open_file(dir, name)?;
+    let file = unlocked(dir, name, || open_file(dir, name))?;
     let length = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut *buffer))?;
     Ok(&buffer[..length])
 }

@@ -121,8 +121,8 @@ pub struct Cgroup {
     path: PathBuf,
     name: String,
     dir: OwnedFd,
-    events: OwnedFd,
     /// What its end needs, if it was opened before.
+    events: Option<OwnedFd>,
     processes: Option<OwnedFd>,
     kill: Option<OwnedFd>,
     /// When `cgroup.events` was read first.
@@ -130,11 +130,8 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    fn open(dir: OwnedFd, path: PathBuf, name: String) -> Result<Self, Error> {
-        match dir::open_file(dir.as_fd(), c"cgroup.events") {
-            Ok(events) => Ok(Self { path, name, dir, events, processes: None, kill: None, read: None }),
-            Err(errno) => Err(Error::Open { path: path.join("cgroup.events"), source: errno.into() }),
-        }
+    fn new(dir: OwnedFd, path: PathBuf, name: String) -> Self {
+        Self { path, name, dir, events: None, processes: None, kill: None, read: None }
     }
 
     /// Gives its directory.
@@ -161,7 +158,11 @@ impl Cgroup {
     /// empty. The value is always current.
     pub fn populated(&self) -> Result<bool, Error> {
         let mut text = [0; 128];
-        match rustix::io::retry_on_intr(|| rustix::io::pread(&self.events, &mut text, 0)) {
+        let read = match &self.events {
+            Some(events) => rustix::io::retry_on_intr(|| rustix::io::pread(events, &mut text, 0)),
+            None => dir::read_short(self.dir.as_fd(), c"cgroup.events", &mut text).map(<[u8]>::len),
+        };
+        match read {
             Ok(length) => Ok(!text[..length].split(|&byte| byte == b'\n').any(|line| line == b"populated 0")),
             Err(errno) if dir::is_gone(errno) => Ok(false),
             Err(errno) => Err(Error::Read { path: self.path.join("cgroup.events"), source: errno.into() }),
@@ -170,16 +171,17 @@ impl Cgroup {
 
     /// Gives `cgroup.events`, which polls `POLLPRI` after a change of [`Cgroup::populated`].
     ///
-    /// The kernel holds notifications back for about 10 ms after the last: a backstop, not a way to wait quickly.
-    pub fn events(&self) -> BorrowedFd<'_> {
-        self.events.as_fd()
+    /// The kernel holds notifications back for about 10 ms after the last: a backstop, not a way to wait quickly. None
+    /// before [`Leaf::make_ready`].
+    pub fn events(&self) -> Option<BorrowedFd<'_>> {
+        self.events.as_ref().map(AsFd::as_fd)
     }
 
     /// Gives `cgroup.events` if it is a way to wait quickly: if so much time has passed since [`Leaf::make_ready`] that no
     /// earlier notification holds back that of the end of the last member. Still only a hint: members who freeze it bring
     /// notifications of their own, so look as well when it does not come.
     pub fn prompt_events(&self) -> Option<BorrowedFd<'_>> {
-        self.read.filter(|read| read.elapsed() > HELD_BACK).map(|_| self.events.as_fd())
+        self.read.filter(|read| read.elapsed() > HELD_BACK).and_then(|_| self.events())
     }
 
     /// Reads the pid of every process in it and below into `out`, which is emptied first: zombies whose threads live
@@ -270,7 +272,30 @@ impl Cgroup {
     }
 
     /// Removes all below it, deepest first, and then itself.
-    fn remove(&self) -> Result<(), (PathBuf, Errno)> {
+    ///
+    /// Its files are closed before: of one that is open while its directory is removed the kernel keeps some 2 KiB until
+    /// it wants for memory.
+    fn remove(&mut self) -> Result<(), (PathBuf, Errno)> {
+        let ready = self.processes.is_some();
+        (self.events, self.processes, self.kill, self.read) = (None, None, None, None);
+        let removed = self.remove_closed();
+        if ready && removed.is_err() {
+            self.make_ready();
+        }
+        removed
+    }
+
+    fn make_ready(&mut self) {
+        if self.processes.is_none() {
+            self.events = dir::open_file(self.dir.as_fd(), c"cgroup.events").ok();
+            self.processes = dir::open_file(self.dir.as_fd(), c"cgroup.procs").ok();
+            self.kill = dir::open_for_writing(self.dir.as_fd(), c"cgroup.kill").ok();
+            // Its events are told from the first read on.
+            self.read = self.populated().ok().map(|_| Instant::now());
+        }
+    }
+
+    fn remove_closed(&self) -> Result<(), (PathBuf, Errno)> {
         match rustix::fs::rmdir(&self.path) {
             Ok(()) => return Ok(()),
             Err(Errno::NOENT) if self.is_removed() => return Ok(()),
@@ -289,8 +314,7 @@ impl Cgroup {
 
     /// Whether it really is gone, not only out of sight below another mount.
     fn is_removed(&self) -> bool {
-        let read = rustix::io::retry_on_intr(|| rustix::io::pread(&self.events, &mut [0; 8], 0));
-        matches!(read, Err(errno) if dir::is_gone(errno))
+        dir::open_file(self.dir.as_fd(), c"cgroup.events").is_err_and(dir::is_gone)
     }
 
     /// Moves the calling process out of it, into the cgroup above.
@@ -403,14 +427,13 @@ impl Leaf {
                 | rustix::fs::OFlags::CLOEXEC,
             Mode::empty(),
         );
-        let leaf = match opened {
-            Ok(dir) => Cgroup::open(dir, path, cgroup),
-            Err(errno) => Err(Error::Open { path, source: errno.into() }),
-        };
-        if leaf.is_err() {
-            let _ = rustix::fs::unlinkat(place.dir(), name, AtFlags::REMOVEDIR);
+        match opened {
+            Ok(dir) => Ok(Self(Cgroup::new(dir, path, cgroup))),
+            Err(errno) => {
+                let _ = rustix::fs::unlinkat(place.dir(), name, AtFlags::REMOVEDIR);
+                Err(Error::Open { path, source: errno.into() })
+            }
         }
-        leaf.map(Self)
     }
 
     /// Opens a leaf that exists, by its absolute path, to recover it; none when it is gone.
@@ -436,27 +459,19 @@ impl Leaf {
         })?;
         let cgroup = cgroup_at(&mountinfo, path)
             .map_err(|why| Error::NotCgroup2 { path: path.to_owned(), source: Some(Box::new(why)) })?;
-        match Cgroup::open(dir, path.to_owned(), cgroup) {
-            Ok(cgroup) => Ok(Some(Self(cgroup))),
+        match dir::open_file(dir.as_fd(), c"cgroup.events") {
+            Ok(_) => Ok(Some(Self(Cgroup::new(dir, path.to_owned(), cgroup)))),
             // Removed since the first look; the root, which has no events, is no leaf.
-            Err(Error::Open { source, .. })
-                if source.kind() == io::ErrorKind::NotFound && is_removed(path) =>
-            {
-                Ok(None)
-            }
-            Err(error) => Err(error),
+            Err(Errno::NOENT) if is_removed(path) => Ok(None),
+            Err(errno) => Err(Error::Open { path: path.join("cgroup.events"), source: errno.into() }),
         }
     }
 
-    /// Opens what the end of the leaf needs, once it has members and while there is time: the first look at a file of a new directory costs the
-    /// kernel more than to list or to kill who is in it. Once is enough; what cannot be opened now is opened then.
+    /// Opens what the end of the leaf needs, once it has members and while there is time: the first look at a file of a
+    /// new directory costs the kernel more than to list or to kill who is in it. Once is enough; what cannot be opened now
+    /// is opened then.
     pub fn make_ready(&mut self) {
-        if self.0.processes.is_none() {
-            self.0.processes = dir::open_file(self.0.dir.as_fd(), c"cgroup.procs").ok();
-            self.0.kill = dir::open_for_writing(self.0.dir.as_fd(), c"cgroup.kill").ok();
-            // Its events are told from the first read on.
-            self.0.read = self.0.populated().ok().map(|_| Instant::now());
-        }
+        self.0.make_ready();
     }
 
     /// Opens `cgroup.procs` for writing: a child that writes `0` to it is a member from then on.
@@ -490,7 +505,7 @@ impl Leaf {
     }
 
     /// Removes the leaf and all cgroups below it; one that is gone already counts as removed.
-    pub fn remove(self) -> Result<(), Box<RemoveFailed<Self>>> {
+    pub fn remove(mut self) -> Result<(), Box<RemoveFailed<Self>>> {
         match self.0.remove() {
             Ok(()) => Ok(()),
             Err((path, errno)) => Err(Box::new(RemoveFailed { leaf: self, path, source: errno.into() })),
@@ -519,7 +534,7 @@ impl KilledLeaf {
     }
 
     /// Removes the leaf and all cgroups below it; one that is gone already counts as removed.
-    pub fn remove(self) -> Result<(), Box<RemoveFailed<Self>>> {
+    pub fn remove(mut self) -> Result<(), Box<RemoveFailed<Self>>> {
         match self.0.remove() {
             Ok(()) => Ok(()),
             Err((path, errno)) => Err(Box::new(RemoveFailed { leaf: self, path, source: errno.into() })),

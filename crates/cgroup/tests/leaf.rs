@@ -42,12 +42,13 @@ fn kill_ends_setsid_grandchild_and_spares_the_neighbour() {
 #[test]
 fn events_notify_when_the_last_one_leaves() {
     let Some(place) = place() else { return };
-    let leaf = Leaf::create(&place, &name()).expect("a leaf");
+    let mut leaf = Leaf::create(&place, &name()).expect("a leaf");
     let mut cleanup = Cleanup::of(&leaf);
     assert!(!leaf.populated().expect("events"));
     cleanup.spawn("", "exec sleep 1000");
     members(&leaf, 1);
     until("populated", || leaf.populated().expect("events"));
+    leaf.make_ready();
     let killed = leaf.kill().expect("a kill");
     while killed.populated().expect("events") {
         assert!(notified(&killed, support::DEADLINE), "no notification");

@@ -65,8 +65,9 @@ fn zombie_leader(leaf: &Leaf) -> Pid {
 }
 
 fn kill_misses_zombie_leader_and_kill_again_does_not(place: &Place) {
-    let leaf = Leaf::create(place, &name()).expect("a leaf");
+    let mut leaf = Leaf::create(place, &name()).expect("a leaf");
     let _cleanup = Cleanup::of(&leaf);
+    leaf.make_ready();
     let pid = zombie_leader(&leaf);
     until("a zombie", || state(pid) == 'Z');
     let mut proc = ProcFs::open().expect("/proc");

@@ -115,7 +115,7 @@ pub(crate) fn members(cgroup: &Cgroup, count: usize) -> Vec<Pid> {
 /// Polls for the kernel's notification.
 pub(crate) fn notified(cgroup: &Cgroup, timeout: Duration) -> bool {
     let timeout = Timespec::try_from(timeout).expect("a short time");
-    let events = cgroup.events();
+    let events = cgroup.events().expect("open");
     let mut fds = [PollFd::new(&events, PollFlags::PRI)];
     rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&timeout))).expect("poll") > 0
 }

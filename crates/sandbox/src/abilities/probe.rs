@@ -119,7 +119,8 @@ fn remove(mut leaf: KilledLeaf) -> bool {
             Err(failed) if begun.elapsed() < PATIENCE => leaf = failed.leaf,
             Err(_) => return false,
         }
-        wait(&mut [PollFd::from_borrowed_fd(leaf.events(), PollFlags::PRI)], Duration::from_millis(2));
+        let events = leaf.events().map(|events| PollFd::from_borrowed_fd(events, PollFlags::PRI));
+        wait(events.into_iter().collect::<Vec<_>>().as_mut_slice(), Duration::from_millis(2));
     }
 }
 
