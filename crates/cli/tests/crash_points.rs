@@ -49,7 +49,7 @@ fn names() -> BTreeSet<String> {
 }
 
 /// Only sandboxes that go on without who started them come by there: `detached_crash.rs`.
-const DETACHED: [&str; 3] = ["running", "adopted", "adopted-kept"];
+const DETACHED: [&str; 4] = ["running", "adopted", "adopted-kept", "exec-begun"];
 
 /// Waits for the front, which must not hang.
 fn await_front(front: &mut Child) -> Option<std::process::ExitStatus> {

@@ -391,3 +391,31 @@ fn crash_of_an_adoption_leaves_the_host_as_it_was() {
     };
     every_place(of, &[&["reserving", "recorded", "leaf-made"][..], &AFTER_A_MOVE].concat());
 }
+
+/// The supervisor dies as soon as a command that was put into its sandbox may begin: the next one knows of it.
+#[test]
+fn crash_beside_a_command_that_begins_loses_sight_of_none() {
+    if let Err(why) = Ground::new(Who::Root) {
+        return println!("skipped: {why}");
+    }
+    let nest = Nest::new();
+    // In a pid namespace the leader goes with its supervisor.
+    for level in [Level::Cgroup, Level::Subreaper] {
+        let ground = Ground::new(Who::Root).unwrap();
+        let options = ["-d", "--on-supervisor-exit", "keep"];
+        let mut command = ground.shaped(Shape::Pair, level, &options, &["sleep", "60"]);
+        command.env("PENFOLD_CRASH_AT", "exec-begun");
+        let sandbox = printed(&ground, command).unwrap().1.unwrap();
+        let mut exec = ground.command(["exec", &sandbox.id, "sleep", "61"]);
+        let mut exec = exec.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let listed =
+            |what: &str| sandbox.file("state.json").and_then(|state| state[what].as_array().map(Vec::len));
+        // The one that is left of two looks after it.
+        assert!(until(ANSWER, || listed("supervisors") == Some(1)), "{level:?}: it did not die");
+        assert_eq!(listed("execs"), Some(1), "{level:?}");
+        assert!(ground.command(["kill", &sandbox.id]).status().unwrap().success(), "{level:?}");
+        exec.wait().unwrap();
+        clean(&nest, &ground).unwrap();
+    }
+    nest.check();
+}

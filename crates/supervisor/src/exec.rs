@@ -15,7 +15,7 @@ use penfold_cgroup::{Leaf, Place};
 use penfold_process::{Pid, ProcFs, ProcessId};
 use penfold_sandbox::events::What;
 use penfold_sandbox::record::shortened;
-use penfold_sandbox::state::{self, now_ms};
+use penfold_sandbox::state::{self, Word, now_ms};
 use penfold_sandbox::{Contain, ExecSpec, OwnerExit, Spec};
 use penfold_sys::child;
 use penfold_sys::launch::Apart;
@@ -206,7 +206,11 @@ pub(crate) fn begin(
                 let command = state::brief(command);
                 let state = state::Exec { number, command, keeper, started_at_ms: now_ms() };
                 desk.execs.register(Running { state, pidfd, leaf });
-                gate.open().err().map(|error| format!("cannot begin: {error}"))
+                // Before it begins: who takes the place of a supervisor that is killed then knows whose those are.
+                desk.say(Word::Running, held.level, &held.missing);
+                let opened = gate.open();
+                penfold_sys::crash_point!("exec-begun");
+                opened.err().map(|error| format!("cannot begin: {error}"))
             }
             Err(error) => Some(format!("cannot look after it: {error}")),
         },

@@ -337,9 +337,7 @@ impl Inner {
             return Some(Answer::Refused("the sandbox is being ended".to_owned()));
         }
         let init = self.starting.as_ref().map(Starting::pid);
-        let begun = exec::begin(&mut self.held, client, exec, fds, init);
-        self.say(Word::Running);
-        begun.err().map(Answer::Refused)
+        exec::begin(&mut self.held, client, exec, fds, init).err().map(Answer::Refused)
     }
 
     /// Does what somebody asks for; gives what follows for the sandbox, and the answer.
