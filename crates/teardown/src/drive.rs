@@ -257,8 +257,7 @@ impl Drive<'_> {
             }
         }
         let seen = now.elapsed();
-        let wanted = self.teardown.wants_details() && self.teardown.leaf_path().is_some();
-        let leaf = wanted.then(|| format!("release {}", self.leaf_name()));
+        let leaf = self.teardown.leaf_path().map(|path| format!("release cgroup {}", path.display()));
         match self.teardown.remove_leaf() {
             Ok(true) => {
                 self.note("verify", now, seen);
@@ -269,24 +268,17 @@ impl Drive<'_> {
             }
             Ok(false) => false,
             Err(error) => {
-                self.note_error(&format!("release {}", self.leaf_name()), &error);
+                self.note_error(&leaf.unwrap_or_default(), &error);
                 false
             }
         }
     }
 
-    /// Notes a step that was done, if it is wanted.
+    /// Notes a step that was done.
     fn note(&mut self, what: &str, at: Instant, took: Duration) {
         let begun = *self.begun.get_or_insert(at);
-        if self.teardown.wants_details() {
-            let at_us = micros(at.saturating_duration_since(begun));
-            self.findings.steps.push(Step {
-                what: what.to_owned(),
-                at_us,
-                took_us: micros(took),
-                error: None,
-            });
-        }
+        let at_us = micros(at.saturating_duration_since(begun));
+        self.findings.steps.push(Step { what: what.to_owned(), at_us, took_us: micros(took), error: None });
     }
 
     fn leaf_name(&self) -> String {
@@ -386,14 +378,12 @@ impl Drive<'_> {
                     .survivors
                     .push(Survivor::Resource { what: resource.describe(), reason: reason.clone() });
             }
-            if error.is_some() || self.teardown.wants_details() {
-                self.findings.steps.push(Step {
-                    what: format!("release {}", resource.describe()),
-                    at_us: micros(now - begun),
-                    took_us: micros(now.elapsed()),
-                    error,
-                });
-            }
+            self.findings.steps.push(Step {
+                what: format!("release {}", resource.describe()),
+                at_us: micros(now - begun),
+                took_us: micros(now.elapsed()),
+                error,
+            });
         }
         self.findings.verified = self.findings.survivors.is_empty();
         let findings = std::mem::take(&mut self.findings);

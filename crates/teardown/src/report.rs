@@ -166,7 +166,7 @@ pub struct Findings {
     pub ended: Vec<Ended>,
     /// What is still there; empty when verified.
     pub survivors: Vec<Survivor>,
-    /// What was done, in order; only what failed if nobody asked for more.
+    /// What was done, in order.
     pub steps: Vec<Step>,
     /// Whether it was *seen* that nothing is left.
     pub verified: bool,

@@ -194,13 +194,9 @@ impl Teardown {
         }
     }
 
-    /// Wants the findings to be complete: the name of every member, every step, and the leaf's own accounts, which count
-    /// members that were never reaped here. Without it what many processes have in common costs nothing to end them.
+    /// Wants the findings to be complete: the name of every member, and the leaf's own accounts, which count members that
+    /// were never reaped here. Without it what many processes have in common costs nothing to end them.
     pub fn want_details(&mut self) {
         self.details = true;
-    }
-
-    pub(crate) fn wants_details(&self) -> bool {
-        self.details
     }
 }
