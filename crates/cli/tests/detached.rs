@@ -444,6 +444,9 @@ fn death_of_both_supervisors_is_cleaned_up_by_the_next_command() {
         assert!(eventually(DEADLINE, || no_daemon_runs(&pen)), "{level}");
         assert_eq!(over(&pen, &sandbox), ("lost".into(), "lost".into(), json!(null)), "{level}");
         assert_eq!(leaf(&sandbox), None);
+        // What the next command did is told as it is of any other end.
+        let report = sandbox.file("report.json").unwrap();
+        assert!(report["steps"].as_array().is_some_and(|steps| !steps.is_empty()), "{level}: {report}");
         forget(&sandbox);
     }
     pen.assert_nothing_left();
