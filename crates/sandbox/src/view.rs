@@ -85,6 +85,17 @@ impl View {
 
 /// Looks at one sandbox. Nothing when it turns out to be none: it is just being made, or went meanwhile.
 pub fn view(finder: &Finder, known: &Known) -> Option<View> {
+    let seen = look(finder, known)?;
+    if !judge::is_being_put_away(known) {
+        return Some(seen);
+    }
+    judge::wait_a_moment();
+    let fresh = finder.again();
+    look(&fresh, &fresh.by_id(&known.id)?)
+}
+
+/// One look at it, which may be at what is gone in a moment.
+fn look(finder: &Finder, known: &Known) -> Option<View> {
     let mut damage = known.damage.clone();
     let looked_after = match &known.record {
         Some(files) => files.is_looked_after().unwrap_or_else(|error| {
@@ -174,7 +185,7 @@ pub fn select(finder: &Finder, all: bool) -> io::Result<Vec<(Known, View)>> {
         finder.all()?.into_iter().partition(|known| !all && judge::is_over(finder, known));
     let mut found: Vec<(Known, View)> = others
         .into_iter()
-        .filter_map(|known| view(finder, &known).map(|seen| (known, seen)))
+        .filter_map(|known| look(finder, &known).map(|seen| (known, seen)))
         .filter(|(known, view)| {
             let trace = known.record.is_none() && known.damage.is_empty();
             // A leaf without a record and a process is just being made or removed, below whatever root.

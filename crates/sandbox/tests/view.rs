@@ -5,7 +5,8 @@ mod view_support;
 use std::os::unix::fs::{chown, symlink};
 
 use penfold_sandbox::state::{Exited, Word, now_ms};
-use penfold_sandbox::{Status, View, record::SCHEMA};
+use penfold_sandbox::view::{self, View};
+use penfold_sandbox::{Status, record::SCHEMA};
 use penfold_teardown::Cause;
 use view_support::{Alive, Yard, listen, remove, report, scribble, skip, state};
 
@@ -318,4 +319,26 @@ fn a_foreground_sandbox_runs_without_a_state() {
     assert_eq!((seen.word, seen.detached, seen.damage), (Word::Running, false, Vec::new()));
     yard.let_go(record);
     assert_eq!(yard.see(&id).unwrap().word, Word::Lost);
+}
+
+/// What was found whole and is put away while it is looked at, by somebody who holds its lock or has died with it.
+#[test]
+fn a_record_that_is_put_away_meanwhile_is_no_sandbox() {
+    for held in [false, true] {
+        let yard = Yard::new();
+        let mut intent = yard.intent(Some("web"));
+        intent.leaf = Some(yard.root().join("leaf"));
+        let id = intent.id.short();
+        yard.end(&intent, r#"{"code":0}"#, "exit");
+        yard.put(&id, "state.json", &serde_json::to_string(&state(Word::Running)).unwrap());
+        let finder = yard.finder();
+        let known = finder.resolve(&id).unwrap();
+        assert_eq!(view::view(&finder, &known).unwrap().word, Word::Exited);
+        let record = held.then(|| yard.registry().take(&id).unwrap().unwrap());
+        for file in ["intent.json", "state.json", "exit.json", "leaf", "report.json"] {
+            std::fs::remove_file(yard.record(&id).join(file)).unwrap();
+        }
+        assert_eq!(view::view(&finder, &known), None, "held: {held}");
+        drop(record);
+    }
 }

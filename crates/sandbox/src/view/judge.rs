@@ -3,8 +3,10 @@
 use penfold_process::{Pid, ProcFs, ProcessId};
 use penfold_teardown::{Cause, Level};
 use rustix::event::Timespec;
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
 
-use super::{View, view};
+use super::{View, look};
 use crate::control;
 use crate::files::Files;
 use crate::outcome::Status;
@@ -231,27 +233,41 @@ pub(super) fn is_over(finder: &Finder, known: &Known) -> bool {
     })
 }
 
-/// Looks again at what may have been so for a moment only, while its last files or processes went. There is no event to
-/// wait for.
-pub(super) fn look_again(finder: &Finder, found: &mut Vec<(Known, View)>) {
+/// Whether somebody has begun to put a record away since its intent was read, which goes first: what was read of it since
+/// then may be the half of it, and tells nothing.
+pub(super) fn is_being_put_away(known: &Known) -> bool {
+    let gone = |files: &Files| {
+        rustix::fs::statat(files.dir(), INTENT, AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT)
+    };
+    known.damage.is_empty() && known.record.as_ref().is_some_and(gone)
+}
+
+/// Long enough for whoever is about to make or to remove a sandbox. There is no event to wait for.
+pub(super) fn wait_a_moment() {
     const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
+    let _ = rustix::event::poll(&mut [], Some(&MOMENT));
+}
+
+/// Looks again at what may have been so for a moment only, while its last files or processes went.
+pub(super) fn look_again(finder: &Finder, found: &mut Vec<(Known, View)>) {
     let gone = missing_or(INTENT, &std::io::ErrorKind::NotFound.into());
-    let fleeting =
-        |known: &Known| (known.record.is_none() && known.damage.is_empty()) || known.damage.contains(&gone);
-    if !found.iter().any(|(known, _)| fleeting(known)) {
+    let is_fleeting = |known: &Known| {
+        (known.record.is_none() && known.damage.is_empty())
+            || known.damage.contains(&gone)
+            || is_being_put_away(known)
+    };
+    let (fleeting, lasting): (Vec<_>, Vec<_>) = found.drain(..).partition(|(known, _)| is_fleeting(known));
+    *found = lasting;
+    if fleeting.is_empty() {
         return;
     }
-    let _ = rustix::event::poll(&mut [], Some(&MOMENT));
+    wait_a_moment();
     let fresh = finder.again();
-    let mut looked = Vec::with_capacity(found.len());
-    for (known, seen) in found.drain(..) {
-        if !fleeting(&known) {
-            looked.push((known, seen));
-        } else if let Some(known) = fresh.by_id(&known.id).or_else(|| fresh.by_marker(&known.id))
-            && let Some(seen) = view(&fresh, &known)
+    for (known, _) in fleeting {
+        if let Some(known) = fresh.by_id(&known.id).or_else(|| fresh.by_marker(&known.id))
+            && let Some(seen) = look(&fresh, &known)
         {
-            looked.push((known, seen));
+            found.push((known, seen));
         }
     }
-    *found = looked;
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use penfold_process::Pid;
 
-use super::{View, view};
+use super::{View, look};
 use crate::leaks::Descent;
 use crate::resolve::{Finder, Known, traces};
 use crate::state::Word;
@@ -30,7 +30,7 @@ pub(super) fn search(finder: &Finder, found: &[(Known, View)], over: &[Known]) -
             continue;
         }
         let sandbox = finder.by_id(&id).or_else(|| finder.left_in(&id, &pids));
-        let seen = sandbox.and_then(|known| view(finder, &known).map(|view| (known, view)));
+        let seen = sandbox.and_then(|known| look(finder, &known).map(|view| (known, view)));
         unnoticed.extend(seen.filter(|(_, view)| view.word.is_living()));
     }
     unnoticed
