@@ -10,6 +10,7 @@
 
 mod support_e1;
 
+use penfold_testkit::until;
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use support_e1::{Level, until};
+use support_e1::Level;
 
 /// The first hundred pids after those that the kernel keeps for itself.
 const PID_MAX: &str = "400";

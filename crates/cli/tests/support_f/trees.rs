@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use penfold_testkit::catalog::{Entry, Pace, TREES};
 use penfold_testkit::proc::Handle;
-use penfold_testkit::{Bystander, Survivor, Tree, TreeError};
+use penfold_testkit::{Bystander, Survivor, Tree, TreeError, until};
 use rustix::process::Signal;
 
 use crate::support_e1::case::{Case as Attached, Ending as AttachedEnding};
 use crate::support_e1::expect::{self, Expected};
 use crate::support_e1::{Ground, Level, Shape, Who};
-use crate::support_f::{Sandbox, said, until};
+use crate::support_f::{Sandbox, said};
 
 /// How long what nobody answers for may take, on a machine that runs storms of other tests as well. That it takes no more
 /// than a second is tested where nothing disturbs it.
@@ -157,7 +157,11 @@ fn one(case: Case, entry: &'static Entry) -> Result<(), String> {
     let sandbox = Sandbox::printed(&ground.root(), &tree.stdout())?;
     let mut bystanders = bystanders(&ground)?;
     tree.check_alive()?;
-    let told = |why: String| format!("{why}; penfold said: {}", tree.stderr());
+    let told = |why: String| {
+        let wrote = std::fs::read_to_string(sandbox.record.join("report.json"));
+        let report = wrote.unwrap_or_else(|error| error.to_string());
+        format!("{why}; penfold said: {}; its report: {}", tree.stderr(), report.trim())
+    };
     let output = act(&ground, &tree, case, &sandbox).map_err(told)?;
     judge(&ground, &tree, case, entry, (&sandbox, output.as_ref())).map_err(told)?;
     if bystanders.iter_mut().any(|bystander| !bystander.is_alive()) {
