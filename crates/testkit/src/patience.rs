@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Between two looks.
-const NAP: Duration = Duration::from_millis(2);
+const NAP: Duration = Duration::from_millis(5);
 /// What one look and the nap after it count at most. A look takes a few milliseconds, beside a storm of a thousand processes
 /// up to five seconds (six runs of `detached_matrix` on two cores): then whoever is waited for has not run either.
 const MOST: Duration = Duration::from_millis(250);

@@ -1,44 +1,45 @@
 //! A bound on the number of live processes of a storm that holds even when they are killed.
 
-use std::fs::{self, File};
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
 
-use super::yard::{Step, Trouble, Yard};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
-/// As many files as processes may live; each holds the lock of one.
+use super::yard::Yard;
+
+/// As many names as processes may live; each holds a socket with one of them ([unix(7)], abstract).
 ///
-/// The kernel drops the lock when the process ends, however it ends, so a killed process makes room for
+/// The kernel frees the name when the process ends, however it ends, so a killed process makes room for
 /// another: a killer gets no help from the bound.
+///
+/// [unix(7)]: https://man7.org/linux/man-pages/man7/unix.7.html
 #[derive(Debug, Clone)]
 pub(crate) struct Slots {
-    directory: PathBuf,
+    name: String,
     count: u32,
 }
 
 /// The right to live; ends with the process.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    _file: File,
+    _socket: OwnedFd,
 }
 
 impl Slots {
-    pub(crate) fn create(yard: &Yard, count: u32) -> Result<Slots, Trouble> {
-        let directory = yard.path("slots");
-        fs::create_dir_all(&directory).step("cannot create the slots")?;
-        for slot in 0..count {
-            File::create(directory.join(slot.to_string())).step("cannot create a slot")?;
-        }
-        Ok(Slots { directory, count })
+    pub(crate) fn new(yard: &Yard, count: u32) -> Slots {
+        Slots { name: yard.tag(), count }
     }
 
     /// Takes a free slot, looking at four only: a full yard must not cost a scan each time.
     pub(crate) fn take(&self, seed: &mut u32) -> Option<Slot> {
-        (0..4).find_map(|_| {
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
+        let taken = (0..4).any(|_| {
             *seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let slot = (*seed >> 8) % self.count;
-            let file = File::open(self.directory.join(slot.to_string())).ok()?;
-            file.try_lock().ok().map(|()| Slot { _file: file })
-        })
+            let address = SocketAddrUnix::new_abstract_name(format!("{}/{slot}", self.name).as_bytes());
+            address.is_ok_and(|address| bind(&socket, &address).is_ok())
+        });
+        taken.then_some(Slot { _socket: socket })
     }
 }
 

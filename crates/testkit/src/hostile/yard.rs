@@ -159,9 +159,10 @@ impl Yard {
         fs::rename(self.path("part"), &self.ready).step("cannot publish the list of members")
     }
 
-    /// Leaves a mark for others of the tree.
+    /// Leaves a mark for others of the tree. Where it is left already that costs a look: hundreds of processes do so again and
+    /// again, and would wait for each other in the directory.
     pub(crate) fn mark(&self, name: &str) -> Result<(), Trouble> {
-        fs::write(self.path(name), "").step("cannot leave a mark")
+        if self.is_marked(name) { Ok(()) } else { fs::write(self.path(name), "").step("cannot leave a mark") }
     }
 
     pub(crate) fn is_marked(&self, name: &str) -> bool {
