@@ -31,8 +31,7 @@ impl Slots {
 
     /// Takes a free slot, looking at four only: a full yard must not cost a scan each time.
     pub(crate) fn take(&self, seed: &mut u32) -> Option<Slot> {
-        let socket =
-            socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
         let taken = (0..4).any(|_| {
             *seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let slot = (*seed >> 8) % self.count;
