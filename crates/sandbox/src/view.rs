@@ -89,9 +89,7 @@ pub fn view(finder: &Finder, known: &Known) -> Option<View> {
     if !judge::is_being_put_away(known) {
         return Some(seen);
     }
-    judge::wait_a_moment();
-    let fresh = finder.again();
-    look(&fresh, &fresh.by_id(&known.id)?)
+    judge::look_a_moment_later(finder, &[known.id.as_str()]).pop().map(|(_, seen)| seen)
 }
 
 /// One look at it, which may be at what is gone in a moment.

@@ -342,3 +342,20 @@ fn a_record_that_is_put_away_meanwhile_is_no_sandbox() {
         drop(record);
     }
 }
+
+/// Nobody is overlooked who lives on without the record and the leaf of a sandbox.
+#[test]
+fn a_record_that_vanishes_meanwhile_hides_nobody_with_its_marker() {
+    let yard = Yard::new();
+    let intent = yard.intent(Some("web"));
+    let id = intent.id.short();
+    yard.abandon(&intent);
+    let mut alive = Alive::marked(&id);
+    let finder = yard.finder();
+    let known = finder.resolve(&id).unwrap();
+    remove(&yard.record(&id));
+    assert!(alive.is_alive());
+    assert_eq!(view::view(&finder, &known).map(|seen| seen.word), Some(Word::Orphaned));
+    alive.end();
+    assert_eq!(view::view(&yard.finder(), &known), None);
+}

@@ -242,10 +242,17 @@ pub(super) fn is_being_put_away(known: &Known) -> bool {
     known.damage.is_empty() && known.record.as_ref().is_some_and(gone)
 }
 
-/// Long enough for whoever is about to make or to remove a sandbox. There is no event to wait for.
-pub(super) fn wait_a_moment() {
+/// Looks again, with fresh eyes, once whoever is about to make or to remove these sandboxes has had time for it. There is no
+/// event to wait for.
+pub(super) fn look_a_moment_later(finder: &Finder, ids: &[&str]) -> Vec<(Known, View)> {
     const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
     let _ = rustix::event::poll(&mut [], Some(&MOMENT));
+    let fresh = finder.again();
+    let again = |id: &&str| {
+        let known = fresh.by_id(id).or_else(|| fresh.by_marker(id))?;
+        look(&fresh, &known).map(|seen| (known, seen))
+    };
+    ids.iter().filter_map(again).collect()
 }
 
 /// Looks again at what may have been so for a moment only, while its last files or processes went.
@@ -258,16 +265,8 @@ pub(super) fn look_again(finder: &Finder, found: &mut Vec<(Known, View)>) {
     };
     let (fleeting, lasting): (Vec<_>, Vec<_>) = found.drain(..).partition(|(known, _)| is_fleeting(known));
     *found = lasting;
-    if fleeting.is_empty() {
-        return;
-    }
-    wait_a_moment();
-    let fresh = finder.again();
-    for (known, _) in fleeting {
-        if let Some(known) = fresh.by_id(&known.id).or_else(|| fresh.by_marker(&known.id))
-            && let Some(seen) = look(&fresh, &known)
-        {
-            found.push((known, seen));
-        }
+    if !fleeting.is_empty() {
+        let ids: Vec<&str> = fleeting.iter().map(|(known, _)| known.id.as_str()).collect();
+        found.extend(look_a_moment_later(finder, &ids));
     }
 }
