@@ -14,12 +14,12 @@ use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
 
+use penfold_testkit::Bystander;
 use penfold_testkit::proc::{self, Handle};
-use penfold_testkit::{Bystander, until};
 use rustix::process::Signal;
 
 use support_e1::nest::Nest;
-use support_e1::{Ground, Level, PROMPT, Shape, Who};
+use support_e1::{Ground, Level, PROMPT, Shape, Who, until};
 
 /// How long penfold may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);

@@ -7,7 +7,6 @@ mod detach;
 mod support_e2;
 mod support_f;
 
-use penfold_testkit::until;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use support_e2::{DEADLINE, Pen, Talk, eventually, pause, root};
 use support_f::socket::Control;
-use support_f::{Dice, Sandbox};
+use support_f::{Dice, Sandbox, until};
 
 #[test]
 fn id_is_printed_once_the_command_runs() {

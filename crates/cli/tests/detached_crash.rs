@@ -10,7 +10,6 @@
 mod support_e1;
 mod support_f;
 
-use penfold_testkit::until;
 use std::collections::BTreeSet;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
@@ -22,7 +21,7 @@ use rustix::process::Signal;
 
 use support_e1::nest::Nest;
 use support_e1::{Ground, Level, PROMPT, Shape, USER, Who};
-use support_f::{Sandbox, records, said};
+use support_f::{Sandbox, records, said, until};
 
 /// How long penfold may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);

@@ -11,13 +11,13 @@ use std::process::Child;
 use std::time::Duration;
 
 use penfold_testkit::proc::Handle;
-use penfold_testkit::{Bystander, Tree, until};
+use penfold_testkit::{Bystander, Tree};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use support_e1::house::{House, Ours};
 use support_e1::nest::{Nest, child_of, random};
-use support_e1::{Ground, Level, PROMPT, Shape, Who};
+use support_e1::{Ground, Level, PROMPT, Shape, Who, until};
 
 /// How many early kills each test tries.
 const ROUNDS: u32 = 100;

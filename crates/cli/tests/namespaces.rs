@@ -8,7 +8,6 @@ mod detach;
 mod support_e2;
 mod support_f;
 
-use penfold_testkit::until;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Output};
 
@@ -16,7 +15,7 @@ use detach::{leaf, over};
 use penfold_testkit::proc::{self, Handle};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use support_e2::{DEADLINE, Pen, eventually, penfold, skip, tool};
-use support_f::{Sandbox, said, word};
+use support_f::{Sandbox, said, until, word};
 
 /// Ways to another view of the same processes; what is started there goes on when the first process there ends.
 const PIDS: [&str; 3] = ["unshare", "--pid", "--mount-proc"];

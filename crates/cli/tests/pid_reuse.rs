@@ -10,7 +10,6 @@
 
 mod support_e1;
 
-use penfold_testkit::until;
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -19,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use support_e1::Level;
+use support_e1::{Level, until};
 
 /// The first hundred pids after those that the kernel keeps for itself.
 const PID_MAX: &str = "400";

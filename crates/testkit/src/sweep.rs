@@ -10,7 +10,6 @@ use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 
 use crate::mounts;
-use crate::patience::Patience;
 use crate::proc::{self, Handle, Stat};
 
 /// The living processes below `root` and those whose environment or arguments hold `cookie`; without `root`
@@ -45,7 +44,7 @@ fn thaw(cookie: &str) {
 /// `reap` is called in every round by the root, whose children these are, and says whether it has none left: a
 /// look at /proc alone can miss a process that forks and exits faster than the look goes.
 pub fn sweep(root: i32, cookie: &str, patience: Duration, mut reap: impl FnMut() -> bool) -> Vec<String> {
-    let mut patience = Patience::new(patience);
+    let deadline = Instant::now() + patience;
     loop {
         thaw(cookie);
         let left = living(root, cookie);
@@ -55,20 +54,21 @@ pub fn sweep(root: i32, cookie: &str, patience: Duration, mut reap: impl FnMut()
             }
         }
         let childless = reap();
-        if (left.is_empty() && childless) || !patience.wait() {
+        if (left.is_empty() && childless) || Instant::now() >= deadline {
             let mut names: Vec<String> =
                 left.iter().map(|process| format!("process {} {}", process.id, process.name)).collect();
             if left.is_empty() && !childless {
                 names.push("a process that moves faster than a look at /proc".to_owned());
             }
-            names.extend(remove(cookie, patience));
+            names.extend(remove(cookie, deadline));
             return names;
         }
+        sleep(Duration::from_millis(2));
     }
 }
 
 /// Removes cgroups, deepest first, and mounts.
-fn remove(cookie: &str, mut patience: Patience) -> Vec<String> {
+fn remove(cookie: &str, deadline: Instant) -> Vec<String> {
     for mount in mounts::mounts().unwrap_or_default().iter().rev() {
         if mount.point.to_string_lossy().contains(cookie) {
             let _ = rustix::mount::unmount(&mount.point, UnmountFlags::DETACH);
@@ -79,9 +79,10 @@ fn remove(cookie: &str, mut patience: Patience) -> Vec<String> {
         for cgroup in left.iter().rev() {
             drop(fs::remove_dir(cgroup));
         }
-        if left.is_empty() || !patience.wait() {
+        if left.is_empty() || Instant::now() >= deadline {
             return left.into_iter().map(|cgroup| format!("cgroup {}", cgroup.display())).collect();
         }
+        sleep(Duration::from_millis(2));
     }
 }
 

@@ -13,17 +13,12 @@ use rustix::process::Signal;
 use serde::Serialize;
 
 use crate::catalog::{self, Entry, Pace};
-use crate::patience::{Patience, until};
 use crate::proc::{self, Handle, Identity};
 use crate::sweep;
 use crate::tool::{NoTestkit, Tool, binary};
 
 /// How long a tree may take to stand.
 const READY: Duration = Duration::from_secs(20);
-/// How long a tree that moves may hide.
-const MOVES: Duration = Duration::from_secs(2);
-/// How long the one who reaps the tool may take to write down its exit.
-const TOLD: Duration = Duration::from_millis(500);
 /// How long the clean-up may take.
 const END: Duration = Duration::from_secs(15);
 
@@ -157,7 +152,7 @@ impl Tree {
     }
 
     fn await_ready(&mut self) -> Result<(), TreeError> {
-        let mut patience = Patience::new(READY);
+        let deadline = Instant::now() + READY;
         loop {
             if let Some(why) = self.read("ready.skip") {
                 return Err(TreeError::Skipped(why));
@@ -170,7 +165,8 @@ impl Tree {
                 .read("tool-exit")
                 .filter(|told| !(self.detached && told.trim() == "code 0"))
                 .filter(|_| !self.directory.join("ready").exists());
-            if ended.is_some() || !patience.wait() {
+            let late = Instant::now() >= deadline;
+            if ended.is_some() || late {
                 // A skip is written before the tool can see its leader exit.
                 if let Some(why) = self.read("ready.skip") {
                     return Err(TreeError::Skipped(why));
@@ -178,6 +174,7 @@ impl Tree {
                 let why = ended.unwrap_or_else(|| format!("not ready within {READY:?}"));
                 return Err(TreeError::NotReady { name: self.entry.name, why, said: self.stderr() });
             }
+            sleep(Duration::from_millis(2));
         }
     }
 
@@ -268,8 +265,15 @@ impl Tree {
             _ if ended > 0 => Err(format!("{ended} of {told} have ended")),
             Pace::Steady => Ok(()),
             Pace::Moving => {
+                let deadline = Instant::now() + Duration::from_secs(2);
                 let others = || self.living().iter().any(|survivor| !self.members().contains(&survivor.id));
-                if until(MOVES, others) { Ok(()) } else { Err("only the leader is there".to_owned()) }
+                while !others() {
+                    if Instant::now() >= deadline {
+                        return Err("only the leader is there".to_owned());
+                    }
+                    sleep(Duration::from_millis(2));
+                }
+                Ok(())
             }
         }
     }
@@ -301,7 +305,7 @@ impl Tree {
             }
         }
         // The owner ends a moment after the tool and is none of the tool's business. Whoever has died during the look, which
-        // may have been a long one, is none either.
+        // beside a storm may be a long one, does not live now.
         let owner = self.owner();
         let lives = |id: Identity| proc::stat(id.pid).is_some_and(|stat| stat.id == id && !stat.is_dead());
         found.retain(|survivor| Some(survivor.id) != owner && lives(survivor.id));
@@ -314,14 +318,14 @@ impl Tree {
     /// That nobody does is taken from the kernel, which tells the pen that it has no child left; a look at
     /// /proc alone misses what moves faster. Such a one is returned with pid 0.
     pub fn await_gone(&self, patience: Duration) -> Vec<Survivor> {
-        let mut patience = Patience::new(patience);
+        let deadline = Instant::now() + patience;
         loop {
             let mut left = self.survivors();
             let childless = self.directory.join("childless").exists();
             if left.is_empty() && childless {
                 return left;
             }
-            if !patience.wait() {
+            if Instant::now() >= deadline {
                 if left.is_empty() {
                     left.push(Survivor {
                         id: Identity { pid: 0, start: 0 },
@@ -332,6 +336,7 @@ impl Tree {
                 }
                 return left;
             }
+            sleep(Duration::from_millis(5));
         }
     }
 
@@ -400,14 +405,20 @@ impl Tree {
 
     /// Waits until the tool has ended, at most this long.
     pub fn await_tool_exit(&self, patience: Duration) -> Option<ToolExit> {
-        let limit = match &self.tool {
-            // Whoever reaps it writes that down a moment later.
-            Some(tool) if tool.wait(Some(patience)) => patience.min(TOLD),
-            Some(_) => Duration::ZERO,
-            None => patience,
-        };
-        until(limit, || self.tool_exit().is_some());
-        self.tool_exit()
+        let mut deadline = Instant::now() + patience;
+        if let Some(tool) = &self.tool
+            && tool.wait(Some(patience))
+        {
+            // It has ended; whoever reaps it writes that down a moment later.
+            deadline = deadline.min(Instant::now() + Duration::from_millis(500));
+        }
+        loop {
+            let exit = self.tool_exit();
+            if exit.is_some() || Instant::now() >= deadline {
+                return exit;
+            }
+            sleep(Duration::from_millis(1));
+        }
     }
 
     /// Ends whatever is left and removes what the tree made.

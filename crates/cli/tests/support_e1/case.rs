@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use penfold_testkit::catalog::{Entry, Pace, TREES};
 use penfold_testkit::proc::{self, Handle, Identity};
-use penfold_testkit::{Bystander, Survivor, Tool, ToolExit, Tree, TreeError, until};
+use penfold_testkit::{Bystander, Survivor, Tool, ToolExit, Tree, TreeError};
 use rustix::process::Signal;
 
 use super::expect::{self, Expected};
 use super::house::{House, Ours};
-use super::{Ground, Level, Shape, Who};
+use super::{Ground, Level, Shape, Who, until};
 
 /// How long penfold may take to end: its patience of 10 s and a busy machine.
 const TOOL: Duration = Duration::from_secs(20);

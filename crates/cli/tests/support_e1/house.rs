@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use penfold_testkit::Tree;
 use penfold_testkit::proc::{self, Handle};
-use penfold_testkit::{Tree, until};
 use rustix::process::Signal;
 
-use super::{Level, Shape};
+use super::{Level, Shape, until};
 
 /// How long a process may take to follow a stop.
 const STOPPED: Duration = Duration::from_millis(100);

@@ -16,9 +16,10 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use penfold_testkit::{DelegatedCgroup, Patience, Tool, until};
+use penfold_testkit::{DelegatedCgroup, Tool};
 
 /// The ordinary user.
 pub const USER: u32 = 65534;
@@ -209,12 +210,27 @@ impl Ground {
 
     /// Waits until neither record nor leaf is there, at most this long, and returns what is.
     pub fn await_clean(&self, patience: Duration) -> Vec<String> {
-        let mut patience = Patience::new(patience);
+        let deadline = Instant::now() + patience;
         loop {
             let left = self.left();
-            if left.is_empty() || !patience.wait() {
+            if left.is_empty() || Instant::now() >= deadline {
                 return left;
             }
+            sleep(Duration::from_millis(2));
         }
+    }
+}
+
+/// Waits until something holds, at most this long.
+pub fn until(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + patience;
+    loop {
+        if holds() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        sleep(Duration::from_millis(1));
     }
 }

@@ -49,7 +49,7 @@ impl Nest {
     /// Waits until nobody lives below this process, at most this long, and returns who does.
     pub fn await_nobody(&self, patience: Duration) -> Vec<String> {
         let mut living = Vec::new();
-        penfold_testkit::until(patience, || {
+        super::until(patience, || {
             living = self.living();
             living.is_empty()
         });

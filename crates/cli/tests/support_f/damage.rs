@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use penfold_testkit::proc::Handle;
-use penfold_testkit::{Bystander, DelegatedCgroup, proc, until};
+use penfold_testkit::{Bystander, DelegatedCgroup, proc};
 use serde_json::{Value, json};
 
 use crate::detach::{self, Small, leaf};
 use crate::support_e2::{DEADLINE, Pen, left};
 use crate::support_f::socket::{Control, Liar, lie};
-use crate::support_f::{Level, Sandbox, said};
+use crate::support_f::{Level, Sandbox, said, until};
 
 /// One thing that is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

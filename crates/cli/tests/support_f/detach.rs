@@ -2,7 +2,6 @@
 
 #![allow(dead_code, unreachable_pub, reason = "every test binary takes its own part of this")]
 
-use penfold_testkit::until;
 use std::ffi::OsStr;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -11,7 +10,7 @@ use serde_json::Value;
 
 use crate::support_e2::{self, DEADLINE, Ended, Pen};
 use crate::support_f::socket::Control;
-use crate::support_f::{Sandbox, word};
+use crate::support_f::{Sandbox, until, word};
 
 /// What the guarantee allows after a process of ours was killed.
 pub const PROMPT: Duration = Duration::from_secs(1);

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use penfold_testkit::catalog::{Entry, Pace, TREES};
 use penfold_testkit::proc::Handle;
-use penfold_testkit::{Bystander, Survivor, Tree, TreeError, until};
+use penfold_testkit::{Bystander, Survivor, Tree, TreeError};
 use rustix::process::Signal;
 
 use crate::support_e1::case::{Case as Attached, Ending as AttachedEnding};
 use crate::support_e1::expect::{self, Expected};
 use crate::support_e1::{Ground, Level, Shape, Who};
-use crate::support_f::{Sandbox, said};
+use crate::support_f::{Sandbox, said, until};
 
 /// How long what nobody answers for may take, on a machine that runs storms of other tests as well. That it takes no more
 /// than a second is tested where nothing disturbs it.
