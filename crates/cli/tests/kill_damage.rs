@@ -247,6 +247,44 @@ fn another_command_at_the_same_work_gets_its_time() {
     assert!(other.child.wait().unwrap().success(), "it was killed");
 }
 
+/// Its main thread exits, with the file that is descriptor 3, once `$HELD` is gone; another thread half a second later.
+const EXITS_SLOWLY: &str = r#"
+import ctypes,os,platform,threading,time
+libc=ctypes.CDLL(None)
+alone=threading.Event()
+def linger():
+  libc.unshare(0x400)
+  os.close(3)
+  alone.set()
+  while open("/proc/self/stat").read().rsplit(")")[-1].split()[0]!="Z": time.sleep(.001)
+  time.sleep(.5)
+  os._exit(0)
+threading.Thread(target=linger).start()
+alone.wait()
+while os.path.exists(os.environ["HELD"]): time.sleep(.001)
+libc.syscall(60 if platform.machine()=="x86_64" else 93,0)"#;
+
+/// The kernel frees the locks of a process a moment before that has ended: here the main thread exits with the lock while
+/// another goes on for half a second.
+#[test]
+fn who_looked_after_it_has_ended_when_it_is_said_to_be_gone() {
+    let fold = Fold::new();
+    let sandbox = fold.start_tree(&[]);
+    sandbox.kill_supervisors();
+    let held = fold.yard.path("held");
+    std::fs::write(&held, "").unwrap();
+    let script = format!("HELD={} exec python3 -c '{EXITS_SLOWLY}' 3<&0 </dev/null", held.display());
+    let mut other = holder(&sandbox, &script);
+    let killer = fold.begin(&["kill", &sandbox.id]);
+    until("the members are gone", || sandbox.members.iter().all(has_ended));
+    std::fs::remove_file(&held).unwrap();
+    let done = killer.wait_with_output().unwrap();
+    assert_eq!(code(&done), 0, "{}", said(&done));
+    assert!(has_ended(&handle(other.pid())), "it runs still");
+    assert!(other.child.wait().unwrap().success());
+    sandbox.assert_gone();
+}
+
 #[test]
 fn stopped_command_at_the_same_work_is_let_go_on() {
     let fold = Fold::new();

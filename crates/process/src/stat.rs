@@ -102,7 +102,8 @@ pub struct Stat {
     pub start: StartTime,
 }
 
-/// `PF_KTHREAD`, `include/linux/sched.h`.
+/// `PF_EXITING` and `PF_KTHREAD`, `include/linux/sched.h`.
+const PF_EXITING: u32 = 0x0000_0004;
 const PF_KTHREAD: u32 = 0x0020_0000;
 
 impl Stat {
@@ -166,6 +167,12 @@ impl Stat {
     /// memory and files, and can fork.
     pub fn is_dead(&self) -> bool {
         matches!(self.state, State::Zombie | State::Dead) && self.threads <= 1
+    }
+
+    /// Tells whether its main thread is on its way out or has gone that way. It lets go of its files, and of the locks that it
+    /// took through them, before it can be seen to have ended.
+    pub fn is_exiting(&self) -> bool {
+        self.flags & PF_EXITING != 0
     }
 
     /// Tells whether it is a thread of the kernel, which has no command and cannot be signalled.

@@ -11,7 +11,7 @@ use std::thread::{Builder, Scope as ThreadScope};
 use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
-use penfold_process::{ProcFs, Signal};
+use penfold_process::{Pid, ProcFs, Signal};
 use penfold_teardown::{Findings, Ladder, Scope, Search, Selector, Survivor, Teardown};
 
 use super::holders::{Holders, Locks};
@@ -224,9 +224,9 @@ impl<'a> Forced<'a> {
                 record = self.wait_for_lock(&mut proc, &holders, self.limits.farewell)?;
             }
             if let Some(record) = record {
-                return self.recover(record);
+                return self.succeed(record, &mut proc, &holders);
             }
-            if !self.is_held(&holders)? || self.why == Why::Unverified || Instant::now() >= until {
+            if !self.is_held(&mut proc, &holders)? || self.why == Why::Unverified || Instant::now() >= until {
                 return Ok(self.look(left, true));
             }
             // Another command has taken the lock meanwhile for the same purpose.
@@ -284,7 +284,7 @@ impl<'a> Forced<'a> {
     /// that those belong.
     fn end_holders(&self, proc: &mut ProcFs, holders: &Holders<'_>) -> io::Result<Vec<Survivor>> {
         let mut left = Vec::new();
-        for holder in holders.left()? {
+        for holder in holders.left(proc)? {
             let ours = proc.stat(holder.id().pid)?.is_some_and(|stat| stat.comm == NAME);
             if !ours {
                 holder.signal(Signal::KILL)?;
@@ -297,6 +297,17 @@ impl<'a> Forced<'a> {
             left.extend(penfold_teardown::end(&mut teardown, &ladder, &mut []).survivors);
         }
         Ok(left)
+    }
+
+    /// Ends what is left under the lock that others held. It is gone only when they are.
+    fn succeed(&self, record: Record, proc: &mut ProcFs, holders: &Holders<'_>) -> io::Result<Fate> {
+        let fate = self.recover(record)?;
+        let late = holders.see_off(proc, Instant::now() + self.limits.farewell)?;
+        if !matches!(fate, Fate::Gone) || late.is_empty() {
+            return Ok(fate);
+        }
+        let reason = |pid: Pid| format!("its supervisor {} exits and does not end", pid.as_raw_pid());
+        Ok(Fate::Left(late.into_iter().map(|pid| Survivor::Unknown { reason: reason(pid) }).collect()))
     }
 
     /// Ends what is left under the lock.
@@ -344,7 +355,7 @@ impl<'a> Forced<'a> {
             if let Some(record) = self.take()? {
                 return Ok(Some(record));
             }
-            if !self.is_held(holders)? || Instant::now() >= until {
+            if !self.is_held(proc, holders)? || Instant::now() >= until {
                 return Ok(None);
             }
             pause(LOOK);
@@ -352,8 +363,8 @@ impl<'a> Forced<'a> {
     }
 
     /// Whether somebody looks after it still.
-    fn is_held(&self, holders: &Holders<'_>) -> io::Result<bool> {
-        if !holders.left()?.is_empty() {
+    fn is_held(&self, proc: &mut ProcFs, holders: &Holders<'_>) -> io::Result<bool> {
+        if !holders.left(proc)?.is_empty() {
             return Ok(true);
         }
         Ok(self.is_recorded()

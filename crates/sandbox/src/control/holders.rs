@@ -8,8 +8,12 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::time::Instant;
 
 use penfold_process::{Pid, ProcFs, Process, Signal, State};
+use rustix::event::{PollFd, PollFlags};
+
+use super::timespec;
 
 use crate::files::Files;
 
@@ -114,18 +118,37 @@ impl Holders<'_> {
         self.passing
     }
 
-    /// Those that are in the way still. Supervisors hold their locks for life.
+    /// Those that are in the way still. Supervisors hold their locks for life, and are there a moment longer: the kernel
+    /// frees the locks of a process before that can be seen to have ended.
     ///
     /// # Errors
-    /// Those of a look at a pidfd.
-    pub(super) fn left(&self) -> io::Result<Vec<&Process>> {
+    /// Those of a look at a pidfd, and when /proc cannot be read.
+    pub(super) fn left(&self, proc: &mut ProcFs) -> io::Result<Vec<&Process>> {
         let mut left = Vec::new();
         for holder in &self.processes {
-            if !holder.has_exited()? && (!self.passing || self.locks.are_held_by(holder.id().pid)) {
+            let stays = !self.passing || self.locks.are_held_by(holder.id().pid) || is_exiting(proc, holder)?;
+            if stays && !holder.has_exited()? {
                 left.push(holder);
             }
         }
         Ok(left)
+    }
+
+    /// Waits until those that have let go by exiting have exited, and tells which have not by then.
+    ///
+    /// # Errors
+    /// Those of a look at a pidfd, and when /proc cannot be read.
+    pub(super) fn see_off(&self, proc: &mut ProcFs, until: Instant) -> io::Result<Vec<Pid>> {
+        let mut late = Vec::new();
+        for holder in &self.processes {
+            let exiting = is_exiting(proc, holder)?;
+            let limit = timespec(until.saturating_duration_since(Instant::now()));
+            let mut fds = [PollFd::from_borrowed_fd(holder.pidfd(), PollFlags::IN)];
+            if exiting && rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, limit.as_ref()))? == 0 {
+                late.push(holder.id().pid);
+            }
+        }
+        Ok(late)
     }
 
     /// Whether one of them was stopped and is in the way.
@@ -158,6 +181,11 @@ impl Holders<'_> {
 fn is_stopped(proc: &mut ProcFs, process: &Process) -> io::Result<bool> {
     let stat = proc.stat(process.id().pid)?;
     Ok(stat.is_some_and(|stat| stat.id() == process.id() && stat.state == State::Stopped))
+}
+
+fn is_exiting(proc: &mut ProcFs, process: &Process) -> io::Result<bool> {
+    let stat = proc.stat(process.id().pid)?;
+    Ok(stat.is_some_and(|stat| stat.id() == process.id() && stat.is_exiting()))
 }
 
 /// Whether an exclusive flock(2) was taken through this descriptor.
