@@ -2,7 +2,7 @@
 
 #![allow(clippy::print_stderr, reason = "a skipped test says why")]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use penfold_testkit::{LeakGuard, Tool, Tree, TreeError};
 
@@ -48,6 +48,25 @@ trees! {
     wide deep threads memory stopped stopped_term_pending traced vfork no_environ undumpable renamed close_pids
     pidns user_pidns mountns_tmpfs pty moved_cgroup child_cgroups frozen_v2 frozen_v1 frozen_v1_pidns
     kill_parent kill_grandparents kill_group strays_exit_3 hasty storm_exit setuid_root
+}
+
+/// A hundred and fifty at a time, with its leader and its pen: a storm of one, or without end, would stand and end as well.
+#[test]
+fn a_storm_fills_its_bound_and_keeps_it() {
+    let mut guard = LeakGuard::new();
+    let tree = Tree::spawn(&Tool::new(["{cmd}"]), "storm").unwrap();
+    guard.mark(tree.cookie());
+    let begun = Instant::now();
+    while tree.survivors().len() < 120 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{} live", tree.survivors().len());
+    }
+    // Who is replaced during a look may be seen beside the successor.
+    for _ in 0..10 {
+        let living = tree.survivors().len();
+        assert!(living < 200, "{living} live");
+    }
+    tree.end().unwrap();
+    guard.check();
 }
 
 /// The uid that owns nothing.
