@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -12,6 +13,7 @@ use std::time::Instant;
 
 use penfold_process::{Pid, ProcFs, Process, Signal, State};
 use rustix::event::{PollFd, PollFlags};
+use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::timespec;
 
@@ -101,6 +103,18 @@ pub(crate) fn passing(record: &Files) -> io::Result<Vec<Pid>> {
     let locks = Locks::of(record.name(), Some(record), None);
     let holders = locks.holders(&mut ProcFs::open()?)?;
     Ok(holders.processes.iter().filter(|_| holders.passing).map(|holder| holder.id().pid).collect())
+}
+
+/// The supervisor of a sandbox that is over which has let go of the lock by exiting and has not exited yet, by what the record
+/// says: good enough to wait for.
+pub(super) fn leaving(record: &Files) -> Option<OwnedFd> {
+    let state = record.state().ok().flatten()?;
+    let mut proc = ProcFs::open().ok()?;
+    state.supervisors.into_iter().find_map(|id| {
+        let handle = pidfd_open(id.pid, PidfdFlags::empty()).ok()?;
+        let stat = proc.stat(id.pid).ok().flatten()?;
+        (stat.id() == id && stat.is_exiting() && !stat.is_dead()).then_some(handle)
+    })
 }
 
 /// Who holds the locks of a sandbox.

@@ -14,7 +14,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::client::{ANSWER, Client, ClientError};
 use super::force::{Crew, Why};
-use super::holders::Locks;
+use super::holders::{self, Locks};
 use super::{Fate, How, Limits, Progress, timespec};
 use crate::record::Registry;
 use crate::resolve::{Finder, Known};
@@ -92,7 +92,7 @@ struct Talk<'a> {
     index: usize,
     known: &'a Known,
     client: Option<Client>,
-    /// Who listens, as long as that is not known to be gone.
+    /// Who listens, or exits, as long as that is not known to be gone.
     listener: Option<OwnedFd>,
     stage: Stage,
     /// When it is looked at again whatever happens.
@@ -230,6 +230,11 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
                     let leaf = talk.known.leaf.as_deref();
                     let has_leaf = leaf.is_some_and(|leaf| leaf.try_exists().unwrap_or(true));
                     if files.has_ended() && !has_leaf {
+                        talk.listener = holders::leaving(files);
+                        if talk.listener.is_some() {
+                            talk.stage = Stage::Parting(Instant::now() + self.limits.farewell);
+                            return true;
+                        }
                         suspects.push(talk.index);
                     } else {
                         crew.take_on(talk.index, Why::Unattended, Vec::new());
