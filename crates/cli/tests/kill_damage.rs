@@ -3,9 +3,10 @@
 mod support_control;
 mod support_d;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Signal, pidfd_send_signal};
 use serde_json::json;
 use support_control::{Fold, Impostor, Sandbox, all_gone, hello, holder, read};
 use support_d::{Started, code, handle, has_ended, json, output, said, until};
@@ -333,6 +334,50 @@ fn command_that_has_let_go_of_a_record_is_nobody_any_more() {
     remove_record(&sandbox);
     kill_for_good(&fold, &sandbox);
     assert!(other.is_alive(), "it was killed");
+}
+
+/// Starts a tree with a scratch directory and takes its supervisors and what tells of the directory away.
+fn bereft(fold: &Fold, contain: &str, lost: &str) -> (Sandbox, PathBuf) {
+    let sandbox = fold.start_tree(&["--scratch", "--contain", contain]);
+    let scratch = fold.yard.path("tmp").join(format!("penfold-{}", sandbox.id));
+    assert!(scratch.is_dir());
+    sandbox.kill_supervisors();
+    match lost {
+        "record" => remove_record(&sandbox),
+        file => std::fs::remove_file(sandbox.record.join(file)).unwrap(),
+    }
+    (sandbox, scratch)
+}
+
+#[test]
+fn scratch_directory_of_a_lost_record_goes_with_the_sandbox() {
+    for contain in ["auto", "subreaper"] {
+        for lost in ["record", "intent.json"] {
+            let fold = Fold::new();
+            let (sandbox, scratch) = bereft(&fold, contain, lost);
+            kill(&fold, &sandbox);
+            assert!(!scratch.try_exists().unwrap(), "{contain} {lost}");
+        }
+    }
+}
+
+#[test]
+fn scratch_directory_of_a_lost_intent_is_collected_with_the_record() {
+    for contain in ["auto", "subreaper"] {
+        for alive in [true, false] {
+            let fold = Fold::new();
+            let (sandbox, scratch) = bereft(&fold, contain, "intent.json");
+            if !alive {
+                for member in &sandbox.members {
+                    pidfd_send_signal(member, Signal::KILL).unwrap();
+                }
+                until("all are dead", || sandbox.members.iter().all(has_ended));
+            }
+            fold.expect(&["gc", "-f", "--older-than", "0", "--kind", "record,directory", "-q"], 0, &[]);
+            sandbox.assert_gone();
+            assert!(!scratch.try_exists().unwrap(), "{contain} {alive}");
+        }
+    }
 }
 
 #[test]

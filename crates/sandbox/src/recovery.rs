@@ -1,7 +1,9 @@
 //! Ends what is left of a sandbox that nobody looks after any more.
 
+use std::collections::HashSet;
 use std::io;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use penfold_cgroup::{Leaf, Place};
@@ -54,9 +56,12 @@ pub fn recover(record: Record, patience: Duration) -> io::Result<Findings> {
     if !kept {
         resources.push(Box::new(record));
     }
-    if let Some(scratch) =
-        intent.as_ref().and_then(|intent| intent.scratch.clone()).and_then(Scratch::existing)
-    {
+    let scratch = match &intent {
+        Some(intent) => intent.scratch.clone(),
+        None if newer => None,
+        None => unrecorded_scratch(&id)?,
+    };
+    if let Some(scratch) = scratch.and_then(Scratch::existing) {
         resources.push(Box::new(scratch));
     }
     let level = if leaf.is_some() { Level::Cgroup } else { Level::Subreaper };
@@ -109,8 +114,12 @@ fn write_end(files: &Files, intent: &Intent, level: Level, findings: Findings) {
 pub fn recover_unrecorded(id: &str, patience: Duration) -> io::Result<Findings> {
     let leaf = unrecorded_leaf(id)?;
     let intent = leaf.as_ref().and_then(|leaf| labelled(leaf, id));
-    let scratch = intent.and_then(|intent| intent.scratch).and_then(Scratch::existing);
-    let resources = scratch.map(|scratch| -> Box<dyn Resource> { Box::new(scratch) });
+    let scratch = match intent {
+        Some(intent) => intent.scratch,
+        None => unrecorded_scratch(id)?,
+    };
+    let resources =
+        scratch.and_then(Scratch::existing).map(|scratch| -> Box<dyn Resource> { Box::new(scratch) });
     end(id.to_owned(), patience, leaf, resources.into_iter().collect())
 }
 
@@ -124,6 +133,12 @@ fn is_about(intent: &Intent, id: &str) -> bool {
     let own = format!("penfold-{id}");
     let mut paths = intent.leaf.iter().chain(&intent.scratch);
     intent.id.short() == id && paths.all(|path| path.file_name().is_some_and(|name| name == own.as_str()))
+}
+
+/// The scratch directory of a sandbox that no record tells of, as those know who live in it.
+fn unrecorded_scratch(id: &str) -> io::Result<Option<PathBuf>> {
+    let marked = traces::marked(&HashSet::new())?;
+    Ok(marked.get(id).and_then(|pids| traces::scratch(pids, id)))
 }
 
 /// The leaf of a sandbox that no record tells of: where leaves are made from here, or anywhere else.

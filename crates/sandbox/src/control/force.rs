@@ -12,14 +12,15 @@ use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
 use penfold_process::{Pid, ProcFs, Signal};
-use penfold_teardown::{Findings, Ladder, Scope, Search, Selector, Survivor, Teardown};
+use penfold_teardown::{Findings, Ladder, Resource as _, Scope, Search, Selector, Survivor, Teardown};
 
 use super::holders::{Holders, Locks};
 use super::talk::is_empty;
 use super::{Fate, How, Limits, pause};
 use crate::record::{Record, Registry};
 use crate::recovery::recover;
-use crate::resolve::{Finder, Known};
+use crate::resolve::{Finder, Known, traces};
+use crate::scratch::Scratch;
 
 /// How many sandboxes are worked on at a time: one that does not end holds up no other, up to this many.
 const WORKERS: usize = 16;
@@ -204,6 +205,34 @@ impl<'a> Forced<'a> {
     }
 
     fn run(&self) -> io::Result<Fate> {
+        // Before the members and the leaf go: nothing else may tell of it.
+        let scratch = self.scratch();
+        let fate = self.end()?;
+        match scratch.and_then(Scratch::existing) {
+            Some(mut scratch) if matches!(fate, Fate::Gone) => Ok(match scratch.release(true) {
+                Ok(()) => Fate::Gone,
+                Err(error) => {
+                    let (what, reason) = (scratch.describe(), error.to_string());
+                    Fate::Left(vec![Survivor::Resource { what, reason }])
+                }
+            }),
+            _ => Ok(fate),
+        }
+    }
+
+    /// The scratch directory, by what is known of the sandbox, or by who lives in it.
+    fn scratch(&self) -> Option<PathBuf> {
+        let id = &self.known.id;
+        match &self.known.intent {
+            Some(intent) => {
+                let path = intent.scratch.clone();
+                path.filter(|path| traces::id_in_name(path).as_ref() == Some(id))
+            }
+            None => self.finder.marked().get(id).and_then(|pids| traces::scratch(pids, id)),
+        }
+    }
+
+    fn end(&self) -> io::Result<Fate> {
         if self.is_over() {
             return Ok(Fate::Gone);
         }

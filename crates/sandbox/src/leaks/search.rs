@@ -27,8 +27,15 @@ pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Sur
     let survey = Survey { complete: true, ..Survey::default() };
     let marked = host.marked();
     let homes = Homes::new(state_root);
-    let mut search =
-        Searching { survey, host, marked, homes, living: HashSet::new(), orphaned: HashSet::new() };
+    let mut search = Searching {
+        survey,
+        host,
+        marked,
+        homes,
+        living: HashSet::new(),
+        orphaned: HashSet::new(),
+        untold: HashSet::new(),
+    };
     if !search.host.complete() {
         search.blind("some processes could not be looked at".to_owned());
     }
@@ -54,6 +61,8 @@ pub(super) struct Searching {
     pub(super) living: HashSet<String>,
     /// Sandboxes with a record that nobody looks after: whatever they left goes with it.
     pub(super) orphaned: HashSet<String>,
+    /// Those of them that have lost their intent: nothing tells of a directory but its name.
+    untold: HashSet<String>,
 }
 
 impl Searching {
@@ -88,6 +97,9 @@ impl Searching {
                 if record.files().has_ended() && processes.is_empty() {
                     self.ended(&record, intent, path);
                 } else {
+                    if intent.is_none() {
+                        self.untold.insert(name.clone());
+                    }
                     let command = intent.as_ref().map(|intent| intent.command.join(" ")).unwrap_or_default();
                     let thing = Thing::Record { path, command, begun: true };
                     self.orphan(name, intent.and_then(|intent| intent.name), thing, processes);
@@ -249,7 +261,8 @@ impl Searching {
             let path = entry.path();
             let Some(id) = id_in_name(&path) else { continue };
             let ours = std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_dir() && meta.uid() == user);
-            let known = self.living.contains(&id) || self.orphaned.contains(&id);
+            let told = self.orphaned.contains(&id) && !self.untold.contains(&id);
+            let known = self.living.contains(&id) || told;
             if !ours || known || !collect::is_free(&path) || self.host.stands_in(&path) {
                 continue;
             }

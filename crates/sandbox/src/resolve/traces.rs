@@ -2,8 +2,9 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -147,17 +148,29 @@ pub(crate) fn still_marked(pids: &[Pid], id: &str) -> Vec<Pid> {
 }
 
 fn marks(proc: &mut ProcFs, pid: Pid) -> Vec<String> {
-    let value = RefCell::new(Vec::new());
-    let found = proc.environ_has(pid, MARKER.as_bytes(), |marker| {
-        value.borrow_mut().extend_from_slice(marker);
-        true
-    });
-    if found != Evidence::Yes {
-        return Vec::new();
-    }
-    let value = value.into_inner();
+    let Some(value) = variable(proc, pid, MARKER.as_bytes()) else { return Vec::new() };
     let ids = value.split(|&byte| byte == b':').filter_map(|id| std::str::from_utf8(id).ok());
     ids.filter(|id| Id::is_short(id)).map(str::to_owned).collect()
+}
+
+/// What a variable of a process's environment says.
+fn variable(proc: &mut ProcFs, pid: Pid, key: &[u8]) -> Option<Vec<u8>> {
+    let value = RefCell::new(Vec::new());
+    let found = proc.environ_has(pid, key, |text| {
+        value.borrow_mut().extend_from_slice(text);
+        true
+    });
+    (found == Evidence::Yes).then(|| value.into_inner())
+}
+
+/// The scratch directory of a sandbox by the environment of these processes, which carry its marker; for where nothing else
+/// tells. What is not named after the sandbox is not its own.
+pub(crate) fn scratch(pids: &[Pid], id: &str) -> Option<PathBuf> {
+    let mut proc = ProcFs::open().ok()?;
+    pids.iter().find_map(|&pid| {
+        let path = PathBuf::from(OsString::from_vec(variable(&mut proc, pid, b"TMPDIR")?));
+        (path.is_absolute() && id_in_name(&path).as_deref() == Some(id)).then_some(path)
+    })
 }
 
 /// The processes in a leaf and whether there are any; none when it is gone.
