@@ -116,9 +116,7 @@ fn clean(field: &Field) -> Vec<String> {
         field.reap();
         left.extend(field.living().into_iter().map(|id| format!("{id} is alive")));
         let leaves = field.leaves().map(|leaves| left::entries(&leaves)).unwrap_or_default();
-        // A directory is for `gc` where the last who told of it has ended by itself.
-        let records =
-            ["root/sandboxes", "root/names", "tmp"].map(|place| left::entries(&field.pen.path(place)));
+        let records = ["root/sandboxes", "root/names"].map(|place| left::entries(&field.pen.path(place)));
         let found = leaves.into_iter().filter(|path| path.is_dir()).chain(records.into_iter().flatten());
         left.extend(found.map(|path| path.display().to_string()));
         if left.is_empty() || Instant::now() >= deadline {
