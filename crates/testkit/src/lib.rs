@@ -46,6 +46,7 @@ mod snapshot;
 pub mod sweep;
 mod tool;
 mod tree;
+mod until;
 
 pub use bystander::{Bystander, BystanderError};
 pub use delegated::{DelegatedCgroup, remove_delegated};
@@ -54,3 +55,4 @@ pub use guard::{LeakGuard, Scope};
 pub use snapshot::{Difference, Filter, HostSnapshot, Kind};
 pub use tool::{NoTestkit, Tool, binary, use_own_binary};
 pub use tree::{Survivor, ToolExit, Tree, TreeError};
+pub use until::until;

@@ -19,6 +19,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+pub use penfold_testkit::until;
 use penfold_testkit::{DelegatedCgroup, Tool};
 
 /// The ordinary user.
@@ -218,19 +219,5 @@ impl Ground {
             }
             sleep(Duration::from_millis(2));
         }
-    }
-}
-
-/// Waits until something holds, at most this long.
-pub fn until(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + patience;
-    loop {
-        if holds() {
-            return true;
-        }
-        if Instant::now() >= deadline {
-            return false;
-        }
-        sleep(Duration::from_millis(1));
     }
 }

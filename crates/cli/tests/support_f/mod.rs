@@ -7,9 +7,10 @@ pub mod socket;
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use penfold_testkit::proc::{self, Handle, Identity};
+pub use penfold_testkit::until;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -122,21 +123,6 @@ pub fn word(ps: &Output, id: &str) -> Option<String> {
     let all: Value = serde_json::from_slice(&ps.stdout).ok()?;
     let one = all.as_array()?.iter().find(|one| one.get("id").and_then(Value::as_str) == Some(id))?.clone();
     Some(one.get("status")?.as_str()?.to_owned())
-}
-
-/// Waits until something holds, at most this long.
-pub fn until(patience: Duration, mut holds: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + patience;
-    loop {
-        if holds() {
-            return true;
-        }
-        if Instant::now() >= deadline {
-            return false;
-        }
-        let _ =
-            rustix::event::poll(&mut [], Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 2_000_000 }));
-    }
 }
 
 /// The ids of all records below a root.
