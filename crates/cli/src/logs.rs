@@ -4,10 +4,11 @@ mod write;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use penfold_sandbox::Files;
 use penfold_sandbox::log::{Entry, From, LogError, Reader, Stream, Waited};
+use rustix::event::Timespec;
 
 use crate::args::logs::LogsArgs;
 use crate::args::{Global, ids};
@@ -16,30 +17,53 @@ use crate::time::Since;
 use crate::{exit_codes, lines, output};
 use write::Output;
 
+/// How long a sandbox may take to be made or put away before it counts as damaged.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often it is looked whether it has a log by now.
+const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
 /// Shows what is in the log, and follows it if that is wanted.
 pub(crate) fn logs(global: &Global, args: &LogsArgs) -> Result<u8, Failure> {
-    let known = ids::resolve(&ids::finder(global), &args.id)?;
-    let missing = || Failure::new(exit_codes::FAILURE, format!("sandbox `{}` has no log", known.id));
-    let record = known.record.as_ref().ok_or_else(missing)?;
-    let mut reader = Reader::open(record.dir(), begin(args)).map_err(|error| match error {
-        LogError::Missing => missing().hint("only a detached sandbox has one: `penfold run -d`"),
-        LogError::Stranger { .. } => unreadable(exit_codes::NOT_PERMITTED, &known.id, error),
-        _ => unreadable(exit_codes::FAILURE, &known.id, error),
-    })?;
+    let (record, mut reader) = open(global, args)?;
     let mut output = Output::new(args);
-    match show(&mut reader, record, args, &mut output) {
+    match show(&mut reader, &record, args, &mut output) {
         Ok(()) => {}
         // Who reads has seen enough.
         Err(Stopped::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
         Err(Stopped::Write(error)) => {
             return Err(Failure::new(exit_codes::FAILURE, "cannot write to standard output").because(error));
         }
-        Err(Stopped::Read(error)) => return Err(unreadable(exit_codes::FAILURE, &known.id, error)),
+        Err(Stopped::Read(error)) => return Err(unreadable(exit_codes::FAILURE, record.name(), error)),
     }
     if reader.lost() > 0 && !global.quiet {
         remark(&format!("{} could not be kept for want of room", bytes(reader.lost())));
     }
     Ok(exit_codes::SUCCESS)
+}
+
+/// Finds the log; that of a sandbox which is just being started may come a moment later.
+fn open(global: &Global, args: &LogsArgs) -> Result<(Files, Reader), Failure> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let known = ids::resolve(&ids::finder(global), &args.id)?;
+        // Before it is opened: what is seen to be whole then has a log or never gets one.
+        let passing = known.is_passing();
+        let missing = || Failure::new(exit_codes::FAILURE, format!("sandbox `{}` has no log", known.id));
+        let record = known.record.as_ref().ok_or_else(missing)?;
+        match Reader::open(record.dir(), begin(args)) {
+            Ok(reader) => return Ok((record.clone(), reader)),
+            Err(LogError::Missing) if (passing || known.is_passing()) && Instant::now() < until => {
+                let _ = rustix::event::poll(&mut [], Some(&MOMENT));
+            }
+            Err(LogError::Missing) => {
+                return Err(missing().hint("only a detached sandbox has one: `penfold run -d`"));
+            }
+            Err(error @ LogError::Stranger { .. }) => {
+                return Err(unreadable(exit_codes::NOT_PERMITTED, &known.id, error));
+            }
+            Err(error) => return Err(unreadable(exit_codes::FAILURE, &known.id, error)),
+        }
+    }
 }
 
 fn unreadable(exit: u8, id: &str, error: LogError) -> Failure {

@@ -57,13 +57,17 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-#[track_caller]
-fn ends(child: &mut Child, within: Duration) -> Option<i32> {
+fn has_ended(child: &Child, within: Duration) -> bool {
     let pid = rustix::process::Pid::from_child(child);
     let handle = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
     let timeout = rustix::event::Timespec::try_from(within).unwrap();
     let mut fds = [rustix::event::PollFd::new(&handle, rustix::event::PollFlags::IN)];
-    let ended = rustix::event::poll(&mut fds, Some(&timeout)).unwrap() == 1;
+    rustix::event::poll(&mut fds, Some(&timeout)).unwrap() == 1
+}
+
+#[track_caller]
+fn ends(child: &mut Child, within: Duration) -> Option<i32> {
+    let ended = has_ended(child, within);
     if !ended {
         let _ = child.kill();
     }
@@ -155,6 +159,36 @@ fn who_follows_and_does_not_read_holds_nobody_up() {
     assert_eq!(text(&output.stdout), "done\n");
     let late = stalled.wait_with_output().unwrap();
     assert_eq!((late.stdout.len(), late.status.code()), ((20 << 20) + 1, Some(0)));
+}
+
+#[test]
+fn the_log_of_one_that_is_just_being_started_is_waited_for() {
+    let yard = Yard::new();
+    let gate = yard.gate("gate");
+    let id = yard.start("echo hello; read x <gate");
+    let mut follower = yard.penfold(&["logs", "-f", &id]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(follower.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "hello\n");
+    // Its supervisor makes the log after the intent, and says what state it is in last.
+    let move_file = |from: &str, to: &str| {
+        let record = yard.path("root/sandboxes").join(&id);
+        std::fs::rename(record.join(from), record.join(to)).unwrap();
+    };
+    move_file("log", "log.later");
+    let output = yard.output(&["logs", &id]);
+    assert_eq!(output.status.code(), Some(1), "it has said its state: {output:?}");
+    assert!(text(&output.stderr).contains("has no log"), "{output:?}");
+    move_file("state.json", "state.later");
+    let mut early = yard.penfold(&["logs", &id]).stdout(Stdio::piped()).spawn().unwrap();
+    assert!(!has_ended(&early, Duration::from_millis(300)), "{:?}", early.wait());
+    move_file("log.later", "log");
+    assert_eq!(ends(&mut early, Duration::from_secs(20)), Some(0));
+    move_file("state.later", "state.json");
+    let output = early.wait_with_output().unwrap();
+    assert_eq!(text(&output.stdout), "hello\n");
+    drop(gate);
+    assert_eq!(ends(&mut follower, Duration::from_secs(20)), Some(0));
 }
 
 #[test]

@@ -13,12 +13,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use penfold_process::Pid;
+use rustix::event::Timespec;
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
 
 use crate::abilities::sentence;
 use crate::files::Files;
 use crate::id::Id;
 use crate::names;
-use crate::record::{Intent, Registry, StateError};
+use crate::record::{INTENT, Intent, Registry, StateError};
 use traces::{Home, Label};
 
 /// A sandbox that was found, by its record or by what it left.
@@ -46,6 +49,45 @@ impl Known {
         let leaf = self.leaf.as_ref()?;
         rustix::fs::lstat(leaf).ok().map(|stat| stat.st_ino)
     }
+
+    /// Whether its supervisor has not yet made all that belongs to its record, or somebody has begun to put that away since:
+    /// what it lacks tells nothing, and is to be looked for again a moment later.
+    pub fn is_passing(&self) -> bool {
+        self.is_being_made() || self.is_being_put_away()
+    }
+
+    /// Whether it may have been so for a moment only, while its first or its last files were made or went.
+    pub(crate) fn is_fleeting(&self) -> bool {
+        (self.record.is_none() && self.damage.is_empty())
+            || self.damage.contains(&missing_or(INTENT, &io::ErrorKind::NotFound.into()))
+            || self.is_being_put_away()
+    }
+
+    /// Whether somebody has begun to put the record away since its intent was read, which goes first: what was read of it
+    /// since then may be the half of it.
+    pub(crate) fn is_being_put_away(&self) -> bool {
+        let gone = |files: &Files| {
+            rustix::fs::statat(files.dir(), INTENT, AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT)
+        };
+        self.damage.is_empty() && self.record.as_ref().is_some_and(gone)
+    }
+
+    /// Whether it is a detached one whose supervisor has not said anything yet: that comes last.
+    fn is_being_made(&self) -> bool {
+        let silent = |files: &Files| {
+            matches!(files.state(), Ok(None))
+                && !files.has_ended()
+                && files.is_looked_after().is_ok_and(|held| held)
+        };
+        self.intent.as_ref().is_some_and(|intent| intent.detached.is_some())
+            && self.record.as_ref().is_some_and(silent)
+    }
+}
+
+/// Lets those who are just making or removing something go on. There is no event to wait for.
+pub(crate) fn wait_a_moment() {
+    const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
+    let _ = rustix::event::poll(&mut [], Some(&MOMENT));
 }
 
 /// One of the sandboxes that a word may mean.
@@ -149,6 +191,18 @@ impl Finder {
     /// # Errors
     /// When that is no sandbox or more than one.
     pub fn resolve(&self, word: &str) -> Result<Known, ResolveError> {
+        let known = self.find(word)?;
+        // A record is made before all that tells of it, and goes before the last of that.
+        let is_told = known.record.is_some() || known.leaf.is_some() || self.has_socket(&known.id);
+        if !is_told || !known.is_fleeting() {
+            return Ok(known);
+        }
+        wait_a_moment();
+        self.again().find(word)
+    }
+
+    /// One look for what a word means.
+    fn find(&self, word: &str) -> Result<Known, ResolveError> {
         let not_found = || ResolveError::NotFound { word: word.to_owned() };
         if Id::is_short(word)
             && let Some(known) = self.by_id(word).or_else(|| self.by_marker(word))
@@ -403,4 +457,48 @@ fn is_prefix_like(word: &str) -> bool {
 
 fn is_prefix(word: &str, id: &str) -> bool {
     is_prefix_like(word) && id.starts_with(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A state root, and one who looked at it when a sandbox had a leaf and its record was not seen.
+    fn looked(id: &str) -> (tempfile::TempDir, Finder) {
+        let base = tempfile::tempdir().unwrap();
+        let leaf = base.path().join(format!("penfold-{id}"));
+        let early = Finder {
+            root: base.path().join("root"),
+            registry: Ok(None),
+            leaves: OnceCell::from(HashMap::from([(id.to_owned(), leaf)])),
+            sockets: OnceCell::from(HashMap::new()),
+            marked: OnceCell::from(HashMap::new()),
+        };
+        (base, early)
+    }
+
+    #[test]
+    fn one_that_gets_its_record_while_it_is_looked_for_is_found_with_it() {
+        let id = Id::new().unwrap();
+        let (_base, early) = looked(&id.short());
+        let registry = Registry::open(early.root()).unwrap();
+        let intent = serde_json::json!({
+            "schema": crate::record::SCHEMA, "id": id, "name": "web", "labels": {}, "command": ["true"], "boot": "",
+            "leaf": null, "scratch": null, "made_at_ms": 1
+        });
+        let _record = registry.reserve(&serde_json::from_value(intent).unwrap()).unwrap();
+        let _name = names::take(early.root(), "web", &id).unwrap();
+        assert!(early.find(&id.short()).unwrap().record.is_none());
+        for word in [id.short().as_str(), "web"] {
+            assert!(early.resolve(word).unwrap().record.is_some(), "{word}");
+        }
+    }
+
+    #[test]
+    fn one_that_goes_while_it_is_looked_for_is_none() {
+        let id = Id::new().unwrap().short();
+        let (_base, early) = looked(&id);
+        assert!(early.find(&id).is_ok());
+        assert!(matches!(early.resolve(&id), Err(ResolveError::NotFound { .. })));
+    }
 }

@@ -86,7 +86,7 @@ impl View {
 /// Looks at one sandbox. Nothing when it turns out to be none: it is just being made, or went meanwhile.
 pub fn view(finder: &Finder, known: &Known) -> Option<View> {
     let seen = look(finder, known)?;
-    if !judge::is_being_put_away(known) {
+    if !known.is_being_put_away() {
         return Some(seen);
     }
     judge::look_a_moment_later(finder, &[known.id.as_str()]).pop().map(|(_, seen)| seen)

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use penfold_cgroup::{Leaf, mountinfo};
 use penfold_process::Pid;
-use rustix::event::Timespec;
 
 use super::alive::{self, Guard, Host};
 use super::homes::{Claim, Homes};
@@ -15,6 +14,7 @@ use super::{Leak, Member, Survey, Thing, age, collect};
 use crate::abilities::sentence;
 use crate::id::Id;
 use crate::record::Registry;
+use crate::resolve::wait_a_moment;
 
 /// How many cgroups are looked at.
 const MOST_CGROUPS: usize = 50_000;
@@ -279,14 +279,13 @@ impl Searching {
     }
 
     /// Looks again at what may have been there for a moment only: an empty cgroup between its making and its first
-    /// process, or between its last process and its removal. There is no event to wait for.
+    /// process, or between its last process and its removal.
     fn look_again(&mut self) {
-        const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
         let fleeting = |leak: &Leak| {
             leak.age_s < YOUNG && leak.processes.is_empty() && matches!(leak.thing, Thing::Cgroup { .. })
         };
         if self.survey.leaks.iter().any(fleeting) {
-            let _ = rustix::event::poll(&mut [], Some(&MOMENT));
+            wait_a_moment();
         }
         self.survey.leaks.retain(|leak| match &leak.thing {
             Thing::Cgroup { path } if leak.processes.is_empty() => Leaf::open(path)

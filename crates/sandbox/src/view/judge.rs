@@ -2,16 +2,13 @@
 
 use penfold_process::{Pid, ProcFs, ProcessId};
 use penfold_teardown::{Cause, Level};
-use rustix::event::Timespec;
-use rustix::fs::AtFlags;
-use rustix::io::Errno;
 
 use super::{View, look};
 use crate::control;
 use crate::files::Files;
 use crate::outcome::Status;
-use crate::record::{INTENT, SCHEMA};
-use crate::resolve::{Finder, Known, missing_or, traces};
+use crate::record::SCHEMA;
+use crate::resolve::{Finder, Known, traces, wait_a_moment};
 use crate::state::{Exited, State, Word, now_ms};
 
 /// For how long a sandbox may be without a word of its supervisor, in milliseconds.
@@ -233,20 +230,9 @@ pub(super) fn is_over(finder: &Finder, known: &Known) -> bool {
     })
 }
 
-/// Whether somebody has begun to put a record away since its intent was read, which goes first: what was read of it since
-/// then may be the half of it, and tells nothing.
-pub(super) fn is_being_put_away(known: &Known) -> bool {
-    let gone = |files: &Files| {
-        rustix::fs::statat(files.dir(), INTENT, AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT)
-    };
-    known.damage.is_empty() && known.record.as_ref().is_some_and(gone)
-}
-
-/// Looks again, with fresh eyes, once whoever is about to make or to remove these sandboxes has had time for it. There is no
-/// event to wait for.
+/// Looks again, with fresh eyes, once whoever is about to make or to remove these sandboxes has had time for it.
 pub(super) fn look_a_moment_later(finder: &Finder, ids: &[&str]) -> Vec<(Known, View)> {
-    const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
-    let _ = rustix::event::poll(&mut [], Some(&MOMENT));
+    wait_a_moment();
     let fresh = finder.again();
     let again = |id: &&str| {
         let known = fresh.by_id(id).or_else(|| fresh.by_marker(id))?;
@@ -257,13 +243,7 @@ pub(super) fn look_a_moment_later(finder: &Finder, ids: &[&str]) -> Vec<(Known, 
 
 /// Looks again at what may have been so for a moment only, while its last files or processes went.
 pub(super) fn look_again(finder: &Finder, found: &mut Vec<(Known, View)>) {
-    let gone = missing_or(INTENT, &std::io::ErrorKind::NotFound.into());
-    let is_fleeting = |known: &Known| {
-        (known.record.is_none() && known.damage.is_empty())
-            || known.damage.contains(&gone)
-            || is_being_put_away(known)
-    };
-    let (fleeting, lasting): (Vec<_>, Vec<_>) = found.drain(..).partition(|(known, _)| is_fleeting(known));
+    let (fleeting, lasting): (Vec<_>, Vec<_>) = found.drain(..).partition(|(known, _)| known.is_fleeting());
     *found = lasting;
     if !fleeting.is_empty() {
         let ids: Vec<&str> = fleeting.iter().map(|(known, _)| known.id.as_str()).collect();
