@@ -72,8 +72,8 @@ impl Known {
         self.damage.is_empty() && self.record.as_ref().is_some_and(gone)
     }
 
-    /// Whether it is a detached one whose supervisor has not said anything yet: that comes last.
-    fn is_being_made(&self) -> bool {
+    /// Whether it is a detached one that has not come so far yet that its supervisor says anything.
+    pub(crate) fn is_being_made(&self) -> bool {
         let silent = |files: &Files| {
             matches!(files.state(), Ok(None))
                 && !files.has_ended()

@@ -336,7 +336,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
                 }
                 // It has its name and its lock before it listens.
                 Err(ClientError::NoSocket { .. } | ClientError::Deserted { .. })
-                    if is_being_made(talk.known) => {}
+                    if talk.known.is_being_made() => {}
                 Err(ClientError::NoSocket { .. } | ClientError::Deserted { .. }) => {
                     return Step::Force(Why::Unheard);
                 }
@@ -407,12 +407,6 @@ fn listen(all: &mut [Talk<'_>]) {
     for talk in all {
         talk.ready = talk.client.is_some() && ready.next().unwrap_or(false);
     }
-}
-
-/// Whether a detached sandbox has not come so far yet that its supervisor says anything.
-fn is_being_made(known: &Known) -> bool {
-    let detached = known.intent.as_ref().is_some_and(|intent| intent.detached.is_some());
-    detached && known.record.as_ref().is_some_and(|files| matches!(files.state(), Ok(None)))
 }
 
 /// Whether it is a supervisor that would run if it were let: beside a storm of processes that may take seconds. Who listens
