@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// A state root of its own. Its sandboxes end with the fifo that they wait for: nobody holds it open after the test.
+/// A state root of its own. Its sandboxes and their supervisors end with it.
 struct Yard {
     dir: tempfile::TempDir,
 }
@@ -50,6 +50,15 @@ impl Yard {
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         rustix::fs::mknodat(rustix::fs::CWD, self.path(name), rustix::fs::FileType::Fifo, mode, 0).unwrap();
         std::fs::File::options().read(true).write(true).open(self.path(name)).unwrap()
+    }
+}
+
+impl Drop for Yard {
+    fn drop(&mut self) {
+        // A log ends before its sandbox does: a supervisor that is not done would write into a root that is gone.
+        for record in std::fs::read_dir(self.path("root/sandboxes")).into_iter().flatten().flatten() {
+            let _ = self.penfold(&["kill"]).arg(record.file_name()).output();
+        }
     }
 }
 
