@@ -288,26 +288,42 @@ fn who_looked_after_it_has_ended_when_it_is_said_to_be_gone() {
 
 #[test]
 fn supervisor_of_what_is_over_has_ended_when_it_is_said_to_be_gone() {
-    let fold = Fold::new();
-    let sandbox = fold.start(&[], "true");
-    until("it is over", || fold.status(&sandbox.id) == "exited");
-    let held = fold.yard.path("held");
-    std::fs::write(&held, "").unwrap();
-    let mut command = fold.yard.command("bash");
-    command.args(["-c", &format!("exec python3 -c '{EXITS_SLOWLY}' 3</dev/null")]).env("HELD", &held);
-    let mut last = Started::of(&mut command);
-    let path = sandbox.record.join("state.json");
-    let mut state = read(&path);
-    let pid = last.pid().as_raw_pid();
-    let start = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let start = start.rsplit(')').next().unwrap().split_whitespace().nth(19).unwrap().to_owned();
-    state["supervisors"] = json!([{"pid": pid, "start": start.parse::<u64>().unwrap()}]);
-    std::fs::write(&path, state.to_string()).unwrap();
-    std::fs::remove_file(&held).unwrap();
-    until("it exits", || support_d::state(last.pid()) == Some('Z'));
-    fold.expect(&["kill", &sandbox.id], 0, &[&sandbox.id]);
-    assert!(has_ended(&handle(last.pid())), "it runs still");
-    assert!(last.child.wait().unwrap().success());
+    // With its report; with that and a leaf in which nobody is; with neither.
+    let leaf_is_back = |sandbox: &Sandbox| {
+        let intent = read(&sandbox.record.join("intent.json"));
+        let Some(leaf) = intent["leaf"].as_str() else { return };
+        std::fs::create_dir(leaf).unwrap();
+    };
+    let end_is_lost = |sandbox: &Sandbox| {
+        for file in ["report.json", "exit.json"] {
+            std::fs::remove_file(sandbox.record.join(file)).unwrap();
+        }
+    };
+    let changes: [&dyn Fn(&Sandbox); 3] = [&|_| (), &leaf_is_back, &end_is_lost];
+    for (number, change) in changes.into_iter().enumerate() {
+        let fold = Fold::new();
+        let sandbox = fold.start(&[], "true");
+        until("it is over", || fold.status(&sandbox.id) == "exited");
+        until("its own are gone", || sandbox.supervisors.iter().all(|(_, handle)| has_ended(handle)));
+        let held = fold.yard.path("held");
+        std::fs::write(&held, "").unwrap();
+        let mut command = fold.yard.command("bash");
+        command.args(["-c", &format!("exec python3 -c '{EXITS_SLOWLY}' 3</dev/null")]).env("HELD", &held);
+        let mut last = Started::of(&mut command);
+        let path = sandbox.record.join("state.json");
+        let mut state = read(&path);
+        let pid = last.pid().as_raw_pid();
+        let start = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let start = start.rsplit(')').next().unwrap().split_whitespace().nth(19).unwrap().to_owned();
+        state["supervisors"] = json!([{"pid": pid, "start": start.parse::<u64>().unwrap()}]);
+        std::fs::write(&path, state.to_string()).unwrap();
+        change(&sandbox);
+        std::fs::remove_file(&held).unwrap();
+        until("it exits", || support_d::state(last.pid()) == Some('Z'));
+        fold.expect(&["kill", &sandbox.id], 0, &[&sandbox.id]);
+        assert!(has_ended(&handle(last.pid())), "{number}: it runs still");
+        assert!(last.child.wait().unwrap().success());
+    }
 }
 
 #[test]

@@ -11,10 +11,10 @@ use std::thread::{Builder, Scope as ThreadScope};
 use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
-use penfold_process::{Pid, ProcFs, Signal};
+use penfold_process::{Pid, ProcFs, Process, Signal};
 use penfold_teardown::{Findings, Ladder, Resource as _, Scope, Search, Selector, Survivor, Teardown};
 
-use super::holders::{Holders, Locks};
+use super::holders::{self, Holders, Locks};
 use super::talk::is_empty;
 use super::{Fate, How, Limits, pause};
 use crate::record::{Record, Registry};
@@ -205,9 +205,10 @@ impl<'a> Forced<'a> {
     }
 
     fn run(&self) -> io::Result<Fate> {
-        // Before the members and the leaf go: nothing else may tell of it.
+        // Before the members, the leaf and the record go: nothing else may tell of these.
         let scratch = self.scratch();
-        let fate = self.end()?;
+        let supervisors = self.known.record.as_ref().map(holders::named).unwrap_or_default();
+        let fate = self.see_off(self.end()?, &supervisors)?;
         match scratch.and_then(Scratch::existing) {
             Some(mut scratch) if matches!(fate, Fate::Gone) => Ok(match scratch.release(true) {
                 Ok(()) => Fate::Gone,
@@ -253,7 +254,7 @@ impl<'a> Forced<'a> {
                 record = self.wait_for_lock(&mut proc, &holders, self.limits.farewell)?;
             }
             if let Some(record) = record {
-                return self.succeed(record, &mut proc, &holders);
+                return self.see_off(self.recover(record)?, holders.processes());
             }
             if !self.is_held(&mut proc, &holders)? || self.why == Why::Unverified || Instant::now() >= until {
                 return Ok(self.look(left, true));
@@ -328,11 +329,13 @@ impl<'a> Forced<'a> {
         Ok(left)
     }
 
-    /// Ends what is left under the lock that others held. It is gone only when they are.
-    fn succeed(&self, record: Record, proc: &mut ProcFs, holders: &Holders<'_>) -> io::Result<Fate> {
-        let fate = self.recover(record)?;
-        let late = holders.see_off(proc, Instant::now() + self.limits.farewell)?;
-        if !matches!(fate, Fate::Gone) || late.is_empty() {
+    /// A sandbox is gone only when its supervisors are: they have let go of the lock before they are seen to have ended.
+    fn see_off(&self, fate: Fate, supervisors: &[Process]) -> io::Result<Fate> {
+        if !matches!(fate, Fate::Gone) {
+            return Ok(fate);
+        }
+        let late = holders::see_off(supervisors, Instant::now() + self.limits.farewell)?;
+        if late.is_empty() {
             return Ok(fate);
         }
         let reason = |pid: Pid| format!("its supervisor {} exits and does not end", pid.as_raw_pid());

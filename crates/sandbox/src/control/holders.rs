@@ -13,7 +13,6 @@ use std::time::Instant;
 
 use penfold_process::{Pid, ProcFs, Process, Signal, State};
 use rustix::event::{PollFd, PollFlags};
-use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::timespec;
 
@@ -105,16 +104,35 @@ pub(crate) fn passing(record: &Files) -> io::Result<Vec<Pid>> {
     Ok(holders.processes.iter().filter(|_| holders.passing).map(|holder| holder.id().pid).collect())
 }
 
-/// The supervisor of a sandbox that is over which has let go of the lock by exiting and has not exited yet, by what the record
-/// says: good enough to wait for.
+/// The supervisors of a sandbox, by what its record says: good enough to wait for while they exit.
+pub(super) fn named(record: &Files) -> Vec<Process> {
+    let (Ok(Some(state)), Ok(mut proc)) = (record.state(), ProcFs::open()) else { return Vec::new() };
+    let open = |id| Process::open_exact(&mut proc, id).ok().flatten();
+    state.supervisors.into_iter().filter_map(open).collect()
+}
+
+/// The supervisor of a sandbox that is over which has let go of the lock by exiting and has not exited yet.
 pub(super) fn leaving(record: &Files) -> Option<OwnedFd> {
-    let state = record.state().ok().flatten()?;
     let mut proc = ProcFs::open().ok()?;
-    state.supervisors.into_iter().find_map(|id| {
-        let handle = pidfd_open(id.pid, PidfdFlags::empty()).ok()?;
-        let stat = proc.stat(id.pid).ok().flatten()?;
-        (stat.id() == id && stat.is_exiting() && !stat.is_dead()).then_some(handle)
-    })
+    named(record).into_iter().find(|it| is_exiting(&mut proc, it).unwrap_or(false)).map(Process::into_pidfd)
+}
+
+/// Waits until those that have let go by exiting have exited, and tells which have not by then.
+///
+/// # Errors
+/// Those of a look at a pidfd, and when /proc cannot be read.
+pub(super) fn see_off(processes: &[Process], until: Instant) -> io::Result<Vec<Pid>> {
+    let mut proc = ProcFs::open()?;
+    let mut late = Vec::new();
+    for process in processes {
+        let exiting = is_exiting(&mut proc, process)?;
+        let limit = timespec(until.saturating_duration_since(Instant::now()));
+        let mut fds = [PollFd::from_borrowed_fd(process.pidfd(), PollFlags::IN)];
+        if exiting && rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, limit.as_ref()))? == 0 {
+            late.push(process.id().pid);
+        }
+    }
+    Ok(late)
 }
 
 /// Who holds the locks of a sandbox.
@@ -148,21 +166,9 @@ impl Holders<'_> {
         Ok(left)
     }
 
-    /// Waits until those that have let go by exiting have exited, and tells which have not by then.
-    ///
-    /// # Errors
-    /// Those of a look at a pidfd, and when /proc cannot be read.
-    pub(super) fn see_off(&self, proc: &mut ProcFs, until: Instant) -> io::Result<Vec<Pid>> {
-        let mut late = Vec::new();
-        for holder in &self.processes {
-            let exiting = is_exiting(proc, holder)?;
-            let limit = timespec(until.saturating_duration_since(Instant::now()));
-            let mut fds = [PollFd::from_borrowed_fd(holder.pidfd(), PollFlags::IN)];
-            if exiting && rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, limit.as_ref()))? == 0 {
-                late.push(holder.id().pid);
-            }
-        }
-        Ok(late)
+    /// All of them, whatever became of them.
+    pub(super) fn processes(&self) -> &[Process] {
+        &self.processes
     }
 
     /// Whether one of them was stopped and is in the way.

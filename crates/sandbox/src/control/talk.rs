@@ -359,6 +359,9 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         if held && !ended || !empty {
             return Step::Force(Why::Unattended);
         }
+        if matches!(talk.stage, Stage::Asking(_)) && talk.listener.is_none() {
+            talk.listener = known.record.as_ref().and_then(holders::leaving);
+        }
         let now = Instant::now();
         // Whoever it was: it had no lock, and has its time.
         let until = match talk.stage {
