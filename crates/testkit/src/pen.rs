@@ -1,8 +1,8 @@
 //! The process below which a tree lives, and the owner between it and the tool.
 //!
 //! The pen is a subreaper: whatever leaves the tree ends up as its child and is found there, whether it hides
-//! its environment or not. It ends all of it when its standard input closes, which happens also when the test
-//! is killed. The owner is there to be killed.
+//! its environment or not. It ends all of it when its standard input ends, which happens also when the test
+//! is killed: then without a byte before. The owner is there to be killed.
 
 use std::ffi::OsString;
 use std::fs;
@@ -46,7 +46,7 @@ fn write(directory: &Path, name: &str, text: &str) -> io::Result<()> {
     fs::rename(fresh, directory.join(name))
 }
 
-/// Starts the owner, reaps, and ends everything when standard input closes.
+/// Starts the owner, reaps, and ends everything when the test is done or gone.
 pub(crate) fn pen(place: &Place) -> io::Result<bool> {
     let before = block(&SignalSet::of([CHLD]))?;
     rustix::process::setpgid(None, None)?;
@@ -54,7 +54,6 @@ pub(crate) fn pen(place: &Place) -> io::Result<bool> {
     // For the trees that attack upwards: this one is out of bounds.
     write(&place.directory, "pen", &proc::this()?.id.to_string())?;
     let signals = SignalFd::open(&SignalSet::of([CHLD]))?;
-    let test = rustix::process::getppid();
     let mut owner = Command::new(std::env::current_exe()?);
     owner.arg("owner").args(std::env::args_os().skip(2)).stdin(Stdio::null());
     set_mask(&before)?;
@@ -62,29 +61,30 @@ pub(crate) fn pen(place: &Place) -> io::Result<bool> {
     block(&SignalSet::of([CHLD]))?;
     let own = proc::this()?.id.pid;
     loop {
+        // Before the first wait, too: a child may have ended while the signal had its default.
+        while signals.take()?.is_some() {}
+        if reap_all(place, &owner) {
+            // Exact, unlike any scan: descendants cannot leave a subreaper while it lives.
+            write(&place.directory, "childless", "")?;
+        }
         let stdin = rustix::stdio::stdin();
         let mut set = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(&signals, PollFlags::IN)];
         match rustix::event::poll(&mut set, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let closed = !set[0].revents().is_empty();
-        while signals.take()?.is_some() {}
-        if reap_all(place, &owner) {
-            // Exact, unlike any scan: descendants cannot leave a subreaper while it lives.
-            write(&place.directory, "childless", "")?;
-        }
-        if closed {
+        if !set[0].revents().is_empty() {
             break;
         }
     }
+    let test_was_killed = rustix::io::read(rustix::stdio::stdin(), &mut [0])? == 0;
     write(&place.directory, "ready.end", "")?;
     let left = sweep(own, &place.cookie, Duration::from_secs(10), || reap_all(place, &owner));
     if !left.is_empty() {
         write(&place.directory, "left", &left.join("\n"))?;
     }
-    if rustix::process::getppid() != test {
-        // The test was killed: nobody else will.
+    if test_was_killed {
+        // Nobody else will.
         place.cgroup.iter().for_each(|cgroup| penfold_testkit::remove_delegated(cgroup));
         fs::remove_dir_all(&place.directory)?;
     }

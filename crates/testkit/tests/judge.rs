@@ -18,7 +18,7 @@ fn run_to_its_end(tool: &[&str], tree: &str, ending: Ending) -> Line {
 
 fn run_within(patience: Duration, tool: &[&str], tree: &str, ending: Ending) -> Line {
     let guard = LeakGuard::new();
-    let rules = Rules { patience, ..Rules::new(ending) };
+    let rules = Rules { patience, tool_patience: Duration::from_secs(20), ..Rules::new(ending) };
     let line = judge(&Tool::new(tool.iter().copied()), catalog::find(tree).unwrap(), &rules);
     guard.check();
     line
@@ -48,7 +48,7 @@ fn setsid_leaves_a_comet_that_no_look_can_hold() {
 #[test]
 fn timeout_ends_a_plain_child_and_leaves_a_session() {
     // Longer than a tree takes to stand on a busy machine.
-    let tool = ["timeout", "-k", "1", "3", "{cmd}"];
+    let tool = ["timeout", "-k", "1", "6", "{cmd}"];
     let line = run_to_its_end(&tool, "plain", Ending::Timeout);
     assert!(matches!(line.verdict, Verdict::Ok), "{line:?}");
     let line = run(&tool, "setsid", Ending::Timeout);
