@@ -20,7 +20,8 @@ fn kill_ends_setsid_grandchild_and_spares_the_neighbour() {
     let bystander = neighbours.spawn("", "exec sleep 1000");
     members(&neighbour, 1);
 
-    cleanup.spawn("", "setsid sleep 1000 & (sleep 1000 &) ; sleep 1000");
+    // The one whose parent exits comes first: four are there only once they stay.
+    cleanup.spawn("", "(sleep 1000 &) ; setsid sleep 1000 & sleep 1000 & wait");
     let pids = members(&leaf, 4);
     assert!(leaf.populated().expect("events"));
     let mut proc = ProcFs::open().expect("/proc");

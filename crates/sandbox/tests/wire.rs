@@ -25,8 +25,8 @@ fn none_is_lost(receive: impl Fn(&OwnedFd) -> Received<Answer>) {
         }
         there
     });
-    let until = Instant::now() + LIMIT;
     for number in 0..MANY {
+        let until = Instant::now() + LIMIT;
         let answer = loop {
             match receive(&here) {
                 Received::Message(answer) => break answer,
