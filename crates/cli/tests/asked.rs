@@ -61,7 +61,7 @@ fn every_member_hears(actor: &Actor<'_>, level: &str, signal: &str) {
     expected.sort_unstable();
     assert_eq!(heard, expected, "{what}: {}", ended.err());
     assert!(all && ended.code() == Some(0), "{what}: {}", ended.err());
-    actor.verb(["gc", "-f", "--older-than", "0"]).output().unwrap();
+    actor.verb(["gc", "-f", "--older-than", "0", "--kind", "ended,record"]).output().unwrap();
     pen.assert_nothing_left();
 }
 

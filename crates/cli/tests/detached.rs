@@ -135,10 +135,14 @@ fn caller_killed_at_any_moment_leaves_a_listed_sandbox_or_nothing() {
     let mut found = (Vec::new(), 0);
     let settled = eventually(DEADLINE, || {
         let records = support_f::records(&pen.path("root"));
-        let running = pen.running("sleep 1004").len();
-        let listed = detach::listed(&pen);
+        let state = |id: &String| support_f::json(&pen.path("root/sandboxes").join(id).join("state.json"));
+        let runs = |id: &String| state(id).is_some_and(|state| state["word"] == "running");
+        // No process may be on its way to become a sandbox: each has two supervisors and the command.
+        let processes = support_e2::left::processes(pen.path("root").parent().unwrap()).len();
+        let all_run = records.iter().all(runs) && processes == 3 * records.len();
+        let (running, listed) = (pen.running("sleep 1004").len(), detach::listed(&pen));
         found = (records, running);
-        found.0.len() == running && running == listed
+        all_run && found.0.len() == running && running == listed
     });
     assert!(settled, "seed {seed}: {} records, {} processes", found.0.len(), found.1);
     let records: BTreeSet<String> = found.0.into_iter().collect();

@@ -67,6 +67,15 @@ impl Yard {
     }
 }
 
+impl Drop for Yard {
+    fn drop(&mut self) {
+        // Its supervisors write until they are gone.
+        for record in std::fs::read_dir(self.root().join("sandboxes")).into_iter().flatten().flatten() {
+            let _ = self.penfold(&["kill"]).arg(record.file_name()).output();
+        }
+    }
+}
+
 /// Ended by handle, whatever happens.
 struct Follower {
     child: Child,

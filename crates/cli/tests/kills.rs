@@ -79,7 +79,7 @@ fn kill_front(front: &mut Child) {
 
 fn kill_supervisor(front: &mut Child) {
     let mut inner = None;
-    until(PROMPT, || {
+    until(Duration::from_secs(10), || {
         inner = child_of(front.id());
         inner.is_some() || front.try_wait().is_ok_and(|status| status.is_some())
     });
@@ -162,6 +162,7 @@ fn gc_ends_what_all_of_ours_left() {
         let Some(ground) = ground() else { return };
         let (tree, house) = stand(&ground, Shape::Pair, level, &[]);
         house.kill_all().unwrap();
+        ground.await_unlocked();
         let output = ground.command(["gc", "-f"]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{level:?}: {}: {said}", output.status);

@@ -190,7 +190,7 @@ fn the_log_of_one_that_is_just_being_started_is_waited_for() {
     assert!(text(&output.stderr).contains("has no log"), "{output:?}");
     move_file("state.json", "state.later");
     let mut early = yard.penfold(&["logs", &id]).stdout(Stdio::piped()).spawn().unwrap();
-    assert!(!has_ended(&early, Duration::from_millis(300)), "{:?}", early.wait());
+    assert!(!has_ended(&early, Duration::from_millis(100)), "{:?}", early.wait());
     move_file("log.later", "log");
     assert_eq!(ends(&mut early, Duration::from_secs(20)), Some(0));
     move_file("state.later", "state.json");

@@ -13,6 +13,7 @@ use std::process::{Child, Command, Output};
 
 use detach::{leaf, over};
 use penfold_testkit::proc::{self, Handle};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use support_e2::{DEADLINE, Pen, eventually, penfold, skip, tool};
 use support_f::{Sandbox, said, until, word};
@@ -139,7 +140,12 @@ impl Scene {
     /// Kills both supervisors at once, by handle.
     fn lose_supervisors(&self) {
         lose(&self.supervisors);
-        assert!(until(DEADLINE, || holders(&self.sandbox).is_empty()));
+        // It lets go of its files first, and of the locks that it took through them a moment later.
+        let has_ended = |supervisor: &OwnedFd| {
+            let mut fds = [PollFd::new(supervisor, PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec::default())) == Ok(1)
+        };
+        assert!(until(DEADLINE, || self.supervisors.iter().all(has_ended)));
     }
 
     #[track_caller]

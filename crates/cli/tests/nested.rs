@@ -99,7 +99,7 @@ fn inner_time_limit_leaves_the_outer_one_alone() {
     let pen = Pen::new();
     // Longer than the inner one takes to start its stray.
     let script =
-        "setsid -f sleep 599; $PF --timeout 3 sh -c 'setsid -f sleep 600; sleep 600'; echo inner $?; exit 4";
+        "setsid -f sleep 599; $PF --timeout 5 sh -c 'setsid -f sleep 600; sleep 600'; echo inner $?; exit 4";
     let ended = pen.end(["bash", "-c", script]).with_code(4);
     assert_eq!(ended.out(), "inner 124\n");
     assert_eq!(ended.err().matches("strays: ").count(), 2, "{}", ended.err());

@@ -70,7 +70,7 @@ fn exit_stop_kill_timeout_and_signal_are_told_apart() {
         assert_eq!((&report["cause"], &report["exit"]["signal"]), (&"signal".into(), &9.into()), "{report}");
 
         // Longer than bash takes to set its trap on a busy machine.
-        let mut limited = vec!["--timeout", "3", "--grace", "0.2"];
+        let mut limited = vec!["--timeout", "5", "--grace", "0.2"];
         limited.extend(leader("trap '' TERM; sleep 600; sleep 600; :"));
         let (ended, report) = run(&pen, &limited);
         ended.with_code(124);

@@ -125,7 +125,8 @@ fn supervisors(front: &Child) -> Vec<OwnedFd> {
         .collect()
 }
 
-fn hurt(harm: Harm, front: &Child, handle: &OwnedFd) {
+/// Does it, and gives those that were stopped.
+fn hurt(harm: Harm, front: &Child, handle: &OwnedFd) -> Vec<OwnedFd> {
     let (to_front, to_supervisors) = match harm {
         Harm::None => (None, None),
         Harm::KillFront => (Some(Signal::KILL), None),
@@ -134,15 +135,18 @@ fn hurt(harm: Harm, front: &Child, handle: &OwnedFd) {
         Harm::StopSupervisor => (None, Some(Signal::STOP)),
         Harm::KillBoth => (Some(Signal::KILL), Some(Signal::KILL)),
     };
-    let children = supervisors(front);
+    let mut children = supervisors(front);
     if let Some(signal) = to_front {
         let _ = pidfd_send_signal(handle, signal);
     }
     // After the supervisor there may be a process that ends the leftovers of others: it is not looked after.
-    let most = if harm == Harm::StopSupervisor { 1 } else { children.len() };
-    for child in children.iter().take(most) {
+    if harm == Harm::StopSupervisor {
+        children.truncate(1);
+    }
+    for child in &children {
         to_supervisors.map(|signal| pidfd_send_signal(child, signal));
     }
+    if harm == Harm::StopSupervisor { children } else { Vec::new() }
 }
 
 fn await_end(mut front: Child, handle: &OwnedFd) -> Option<ExitStatus> {
@@ -168,11 +172,16 @@ fn once(pen: &Pen, ground: &Ground, levels: &[&str], seed: u64) -> Option<String
     let front = ground.spawn(&mut command).unwrap();
     let handle = pidfd_open(Pid::from_raw(i32::try_from(front.id()).unwrap()).unwrap(), PidfdFlags::empty());
     let handle = handle.unwrap();
+    let mut stopped = Vec::new();
     if harm != Harm::None {
         pause(Duration::from_micros(u64::try_from(micros).unwrap()));
-        hurt(harm, &front, &handle);
+        stopped = hurt(harm, &front, &handle);
     }
     let status = await_end(front, &handle);
+    // The only child of a front whose supervisor has just ended is the one that nobody looks after.
+    for child in stopped {
+        let _ = pidfd_send_signal(&child, Signal::CONT);
+    }
     let fine = match (harm, status) {
         (_, None) => false,
         // To stop a supervisor, or to kill one that is no more, changes nothing.

@@ -54,7 +54,7 @@ fn lease_that_passes_while_a_stray_will_not_die_leaves_the_supervisor_at_rest() 
     let fold = Fold::new();
     let file = frozen.path().join("file");
     let script = format!("mkfifo $UP.go; echo text > {} & read -r word < $UP.go", file.display());
-    let sandbox = fold.start(&["--ttl", "3s"], &script);
+    let sandbox = fold.start(&["--ttl", "6s"], &script);
     let (inner, _) = &sandbox.supervisors[1];
     until("the stray is stuck", || children(sandbox.leader).iter().any(|&child| state(child) == Some('D')));
     std::fs::write(fold.yard.path("up.go"), "go\n").unwrap();

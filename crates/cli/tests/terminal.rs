@@ -37,6 +37,13 @@ fn interrupt_key_stops_with_the_commands_code() {
     pen.assert_nothing_left();
 }
 
+/// Waits until penfold has taken its own signal of the key, too: two that are pending at once count as one.
+#[track_caller]
+fn front_has_it(terminal: &Terminal<'_>) {
+    let tells = || terminal.screen().contains("penfold: stopping");
+    assert!(eventually(DEADLINE, tells), "{}", terminal.screen());
+}
+
 #[test]
 fn interrupt_key_reaches_each_process_once() {
     let pen = Pen::new();
@@ -46,6 +53,7 @@ fn interrupt_key_reaches_each_process_once() {
     terminal.shows("up");
     terminal.press("C-c");
     terminal.shows("^Cgot");
+    front_has_it(&terminal);
     // Time for a second one, if somebody sent it.
     support_e2::pause(std::time::Duration::from_millis(500));
     assert_eq!(terminal.screen().matches("got").count() - 1, 1, "{}", terminal.screen());
@@ -66,6 +74,7 @@ fn second_interrupt_key_kills() {
         terminal.press("C-c");
         let asked = || pen.path("work/interrupted").try_exists().unwrap();
         assert!(eventually(DEADLINE, asked), "{}", terminal.screen());
+        front_has_it(&terminal);
         terminal.press("C-c");
         terminal.ends_with(137);
         std::fs::remove_file(pen.path("work/interrupted")).unwrap();

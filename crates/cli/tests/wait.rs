@@ -26,7 +26,7 @@ fn codes_follow_the_table_of_run() {
     let fold = Fold::new();
     let signalled = fold.start(&[], "kill -KILL $$");
     fold.expect(&["wait", &signalled.id], 137, &["137"]);
-    let late = fold.start(&["--timeout", "100ms"], "sleep 1000");
+    let late = fold.start(&["--timeout", "3s"], "sleep 1000");
     fold.expect(&["wait", &late.id], 124, &["124"]);
     let (zero, five) = (fold.start(&[], "exit 0"), fold.start(&[], "exit 5"));
     fold.expect(&["wait", &zero.id, &five.id], 5, &["0", "5"]);
@@ -57,6 +57,7 @@ fn code_of_a_foreground_run_went_to_its_caller() {
     until("it waits", || {
         let fds = std::fs::read_dir(format!("/proc/{}/fd", waiter.id())).unwrap();
         fds.flatten().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == record))
+            && rests(waiter.id())
     });
     assert!(waiter.try_wait().unwrap().is_none());
     std::fs::write(fold.yard.path("up.go"), "").unwrap();
@@ -87,11 +88,16 @@ fn code_of_a_sandbox_that_is_removed_at_its_end_is_told() {
     let fold = Fold::new();
     let sandbox = fold.start(&["--rm"], "until [ -e \"$UP.go\" ]; do sleep 0.02; done; exit 8");
     let waiter = fold.begin(&["wait", &sandbox.id]);
-    until("it waits", || is_connected(waiter.id()));
+    until("it waits", || is_connected(waiter.id()) && rests(waiter.id()));
     std::fs::write(fold.yard.path("up.go"), "").unwrap();
     let done = waiter.wait_with_output().unwrap();
     assert_eq!((code(&done), done.stdout.as_slice()), (8, &b"8\n"[..]), "{}", said(&done));
     assert!(!sandbox.record.try_exists().unwrap());
+}
+
+/// Whether it waits for an event, and does nothing.
+fn rests(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/wchan")).is_ok_and(|place| place.contains("poll"))
 }
 
 fn is_connected(pid: u32) -> bool {

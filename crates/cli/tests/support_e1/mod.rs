@@ -174,7 +174,7 @@ impl Ground {
 
     /// Waits until no record has anybody to look after it.
     pub fn await_unlocked(&self) {
-        until(PROMPT, || self.is_unlocked());
+        until(Duration::from_secs(10), || self.is_unlocked());
     }
 
     fn is_unlocked(&self) -> bool {

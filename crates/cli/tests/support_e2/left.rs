@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// The pids and command lines of all live processes that carry the mark of this pen.
@@ -12,8 +13,14 @@ pub fn processes(pen: &Path) -> Vec<(i32, String)> {
 
 /// Ends what a failed test has left, by handle.
 pub fn end_processes(pen: &Path) {
-    for (_, handle) in marked(pen) {
-        let _ = pidfd_send_signal(&handle, Signal::KILL);
+    let left = marked(pen);
+    for (_, handle) in &left {
+        let _ = pidfd_send_signal(handle, Signal::KILL);
+    }
+    // What still dies after its test has the output of that open, and writes into its directories.
+    for (_, handle) in &left {
+        let mut fds = [PollFd::new(handle, PollFlags::IN)];
+        let _ = poll(&mut fds, Some(&Timespec { tv_sec: 10, tv_nsec: 0 }));
     }
 }
 

@@ -1,12 +1,18 @@
 //! A terminal with a shell in it: a tmux server of its own, and what its screen shows.
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{DEADLINE, Pen, eventually};
+
+/// For sockets: a server that is asked to end goes on for a moment, and takes nobody in.
+static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// A terminal of 100 by 30. Dropping it ends the server and all in it.
 pub struct Terminal<'a> {
     pen: &'a Pen,
+    socket: PathBuf,
 }
 
 impl<'a> Terminal<'a> {
@@ -15,7 +21,8 @@ impl<'a> Terminal<'a> {
         if !super::tool(&["tmux", "-V"]) {
             return None;
         }
-        let terminal = Terminal { pen };
+        let socket = pen.path(&format!("tmux-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
+        let terminal = Terminal { pen, socket };
         let shell = "exec env PS1='<$?> ' bash --norc --noprofile";
         terminal.tmux(&["new-session", "-d", "-x", "100", "-y", "30", shell]);
         terminal.shows("<0>");
@@ -24,7 +31,7 @@ impl<'a> Terminal<'a> {
 
     fn command(&self, words: &[&str]) -> Command {
         let mut command = self.pen.command("tmux");
-        command.arg("-S").arg(self.pen.path("tmux")).args(["-f", "/dev/null"]).args(words);
+        command.arg("-S").arg(&self.socket).args(["-f", "/dev/null"]).args(words);
         command.env("TERM", "xterm").env_remove("TMUX").env("SHELL", "/bin/bash").stderr(Stdio::null());
         command
     }
