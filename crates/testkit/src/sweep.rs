@@ -86,13 +86,19 @@ fn remove(cookie: &str, deadline: Instant) -> Vec<String> {
     }
 }
 
-/// Removes the leaves of detached sandboxes whose attribute says that their state is below `place`: those of a test that
-/// ended before they did, once all in them were killed.
+/// Removes the leaves of sandboxes whose attribute says that their state is below `place`, or which have a record in
+/// `place/root`: those of a test that ended before they did, once all in them were killed.
 pub fn remove_leaves(place: &Path, patience: Duration) {
     let deadline = Instant::now() + patience;
+    let records = fs::read_dir(place.join("root/sandboxes")).into_iter().flatten().flatten();
+    let recorded: Vec<String> =
+        records.map(|record| format!("penfold-{}", record.file_name().to_string_lossy())).collect();
     let place = place.to_string_lossy();
     let mut own: Vec<PathBuf> = mounts::cgroups();
     own.retain(|path| {
+        if path.file_name().is_some_and(|name| recorded.iter().any(|leaf| **leaf == *name)) {
+            return true;
+        }
         let mut text = vec![0_u8; 16 * 1024];
         let length = rustix::fs::lgetxattr(path, c"user.penfold", &mut text).unwrap_or(0);
         String::from_utf8_lossy(text.get(..length).unwrap_or_default()).contains(place.as_ref())
