@@ -8,11 +8,13 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use penfold_process::{ProcFs, ProcessId, State as ProcessState};
 use penfold_sandbox::control::{Client, ClientError, Fate, ForgetError, How, Limits, end, put_away};
 use penfold_sandbox::record::{Detached, Intent, Record, SCHEMA};
+use penfold_sandbox::state::{State, Word};
 use penfold_sandbox::wire::{self, Answer, PROTOCOL, Received, Request};
 use penfold_sandbox::{Finder, Id, Registry};
-use penfold_teardown::Resource as _;
+use penfold_teardown::{Level, Resource as _};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -287,4 +289,68 @@ fn supervisor_that_does_not_listen_yet_is_asked_once_it_does() {
     drop((record, listener, client));
     assert!(matches!(ending.join().unwrap().as_slice(), [Fate::Gone]));
     dir.close().unwrap();
+}
+
+/// Leaves what a supervisor leaves that exits.
+fn ends(record: Record, supervisor: ProcessId) {
+    let state = State {
+        schema: SCHEMA,
+        word: Word::Running,
+        supervisors: vec![supervisor],
+        leader: None,
+        level: Level::Subreaper,
+        started_at_ms: 0,
+        expires_at_ms: None,
+        execs: Vec::new(),
+        missing: Vec::new(),
+    };
+    record.files().write_state(&state).unwrap();
+    std::fs::write(record.files().path().join("report.json"), "{}").unwrap();
+    // The lock goes with it.
+    drop(record);
+}
+
+/// The lock is let go of before anybody was talked to: who has exited with it is known by name alone.
+#[test]
+fn supervisor_that_exits_before_it_listens_is_waited_for() {
+    let Place { dir, record } = Place::with("root", Some(Detached::default()));
+    let finder = Finder::new(&dir.path().join("root"));
+    let known = [finder.resolve(record.name()).unwrap()];
+    // Its main thread has exited; another lives until the input ends.
+    let exits = "import ctypes,os,platform,threading
+threading.Thread(target=lambda: (os.read(0,1),os._exit(0))).start()
+ctypes.CDLL(None).syscall(60 if platform.machine()=='x86_64' else 93,0)";
+    let mut command = std::process::Command::new("python3");
+    let mut last = command.args(["-c", exits]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let pid = rustix::process::Pid::from_child(&last);
+    let mut proc = ProcFs::open().unwrap();
+    let begun = Instant::now();
+    let id = loop {
+        let stat = proc.stat(pid).unwrap().unwrap();
+        if stat.state == ProcessState::Zombie {
+            break stat.id();
+        }
+        assert!(begun.elapsed() < LONG, "its main thread does not exit");
+        std::thread::yield_now();
+    };
+    let (over, waits) = channel();
+    let (mut turns, mut record) = (0, Some(record));
+    let ending = std::thread::spawn(move || {
+        let limits = Limits { farewell: LONG, ..Limits::default() };
+        end(&finder, &known, How::Kill, &limits, &mut |_| {
+            turns += 1;
+            if turns == 3 {
+                ends(record.take().unwrap(), id);
+                over.send(()).unwrap();
+            }
+        })
+    });
+    waits.recv().unwrap();
+    let (clock, _held) = rustix::pipe::pipe().unwrap();
+    let moment = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
+    poll(&mut [PollFd::new(&clock, PollFlags::IN)], Some(&moment)).unwrap();
+    assert!(!ending.is_finished(), "said to be gone, and {id:?} exits");
+    drop(last.stdin.take());
+    assert!(matches!(ending.join().unwrap().as_slice(), [Fate::Gone]));
+    last.wait().unwrap();
 }
