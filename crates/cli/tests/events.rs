@@ -1,34 +1,21 @@
 //! `penfold events`: what detached sandboxes have gone through, and what they go through now.
 
+mod support_d;
+
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
+use support_d::Yard;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A state root of its own. Whatever happens, its sandboxes end with their time limit.
-struct Yard {
-    dir: tempfile::TempDir,
-}
-
 impl Yard {
-    fn new() -> Yard {
-        Yard { dir: tempfile::Builder::new().prefix("penfold-events-").tempdir().unwrap() }
-    }
-
     fn root(&self) -> PathBuf {
-        self.dir.path().join("root")
-    }
-
-    fn penfold(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_penfold"));
-        command.arg("--root").arg(self.root()).args(words).stdin(Stdio::null());
-        command.current_dir(self.dir.path()).env_remove("PENFOLD_SANDBOX");
-        command
+        self.path("root")
     }
 
     fn output(&self, words: &[&str]) -> Output {
@@ -37,7 +24,8 @@ impl Yard {
 
     /// Starts a sandbox that goes on; gives the id.
     fn start(&self, words: &[&str]) -> String {
-        let output = self.output(&[&["run", "-d", "--timeout", "60s"], words].concat());
+        let words = [&["run", "-d", "--timeout", "60s"], words].concat();
+        let output = self.penfold(words).current_dir(self.path("")).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
@@ -60,19 +48,10 @@ impl Yard {
     }
 
     fn follow(&self, words: &[&str]) -> Follower {
-        let mut command = self.penfold(&[&["events", "--json"], words].concat());
+        let mut command = self.penfold([&["events", "--json"], words].concat());
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         Follower { child, lines }
-    }
-}
-
-impl Drop for Yard {
-    fn drop(&mut self) {
-        // Its supervisors write until they are gone.
-        for record in std::fs::read_dir(self.root().join("sandboxes")).into_iter().flatten().flatten() {
-            let _ = self.penfold(&["kill"]).arg(record.file_name()).output();
-        }
     }
 }
 
@@ -174,8 +153,8 @@ fn each_thing_is_told_once_whoever_asks_again() {
     let yard = Yard::new();
     let script = "trap '' TERM; touch up; while :; do sleep 50; done";
     let id = yard.start(&["--", "sh", "-c", script]);
-    assert!(eventually(|| yard.dir.path().join("up").is_file()));
-    let mut stop = yard.penfold(&["stop", "-t", "50s", &id]).stdout(Stdio::null()).spawn().unwrap();
+    assert!(eventually(|| yard.path("up").is_file()));
+    let mut stop = yard.penfold(["stop", "-t", "50s", &id]).stdout(Stdio::null()).spawn().unwrap();
     assert!(eventually(|| yard.kinds(&[]).contains(&"stop".to_owned())));
     yard.done(&["kill", &id]);
     assert!(stop.wait().unwrap().success());
@@ -287,7 +266,7 @@ fn without_since_nothing_old_is_shown() {
 fn a_follower_ends_quietly_when_nobody_reads_it() {
     let yard = Yard::new();
     let id = yard.start(&["--", "sleep", "50"]);
-    let mut command = yard.penfold(&["events", "--since", "1h"]);
+    let mut command = yard.penfold(["events", "--since", "1h"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut reader = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
@@ -315,7 +294,7 @@ fn a_foreground_run_tells_nothing() {
 fn events_that_cannot_be_written_change_nothing_else() {
     let yard = Yard::new();
     std::fs::create_dir(yard.root()).unwrap();
-    let target = yard.dir.path().join("precious");
+    let target = yard.path("precious");
     std::fs::write(&target, "x").unwrap();
     std::os::unix::fs::symlink(&target, yard.root().join("events.jsonl")).unwrap();
     let id = yard.start(&["--", "sh", "-c", "exit 3"]);

@@ -1,39 +1,22 @@
 //! `penfold logs`: what a detached sandbox has written, exact, in parts, followed.
 
+mod support_d;
+
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// A state root of its own. Its sandboxes and their supervisors end with it.
-struct Yard {
-    dir: tempfile::TempDir,
-}
+use support_d::Yard;
 
 impl Yard {
-    fn new() -> Yard {
-        let dir = tempfile::Builder::new().prefix("penfold-logs-").tempdir().unwrap();
-        Yard { dir }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn penfold(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_penfold"));
-        command.arg("--root").arg(self.path("root")).args(words).stdin(Stdio::null());
-        command.current_dir(self.dir.path()).env_remove("PENFOLD_SANDBOX");
-        command
-    }
-
     fn output(&self, words: &[&str]) -> Output {
         self.penfold(words).output().unwrap()
     }
 
     /// Starts a script in a sandbox that goes on; gives the id.
     fn start(&self, script: &str) -> String {
-        let output = self.output(&["run", "-d", "--timeout", "60s", "--", "sh", "-c", script]);
+        let words = ["run", "-d", "--timeout", "60s", "--", "sh", "-c", script];
+        let output = self.penfold(words).current_dir(self.path("")).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
@@ -50,15 +33,6 @@ impl Yard {
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         rustix::fs::mknodat(rustix::fs::CWD, self.path(name), rustix::fs::FileType::Fifo, mode, 0).unwrap();
         std::fs::File::options().read(true).write(true).open(self.path(name)).unwrap()
-    }
-}
-
-impl Drop for Yard {
-    fn drop(&mut self) {
-        // A log ends before its sandbox does: a supervisor that is not done would write into a root that is gone.
-        for record in std::fs::read_dir(self.path("root/sandboxes")).into_iter().flatten().flatten() {
-            let _ = self.penfold(&["kill"]).arg(record.file_name()).output();
-        }
     }
 }
 
@@ -123,7 +97,7 @@ fn followers_get_lines_as_they_come_and_end_with_the_sandbox() {
     let mut gate = yard.gate("gate");
     let id =
         yard.start("echo first; while read -r word; do echo \"$word\"; [ $word = last ] && exit; done <gate");
-    let mut logs = yard.penfold(&["logs", "-f", &id]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut logs = yard.penfold(["logs", "-f", &id]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(logs.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert_eq!(lines.next().as_deref(), Some("first"));
     for word in ["second", "third", "last"] {
@@ -141,7 +115,7 @@ fn a_follower_ends_quietly_when_nobody_reads_it() {
     let yard = Yard::new();
     let mut gate = yard.gate("gate");
     let id = yard.start("echo first; read -r _ <gate");
-    let mut command = yard.penfold(&["logs", "-f", &id]);
+    let mut command = yard.penfold(["logs", "-f", &id]);
     let mut logs = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut reader = BufReader::new(logs.stdout.take().unwrap());
     let mut line = String::new();
@@ -160,7 +134,7 @@ fn who_follows_and_does_not_read_holds_nobody_up() {
     let yard = Yard::new();
     let mut gate = yard.gate("gate");
     let id = yard.start("read -r _ <gate; head -c 20M /dev/zero; echo; echo done >&2");
-    let mut stalled = yard.penfold(&["logs", "-f", &id]);
+    let mut stalled = yard.penfold(["logs", "-f", &id]);
     let stalled = stalled.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     // It waits in the pipe for who is not there yet to read it.
     writeln!(gate, "go").unwrap();
@@ -175,7 +149,7 @@ fn the_log_of_one_that_is_just_being_started_is_waited_for() {
     let yard = Yard::new();
     let gate = yard.gate("gate");
     let id = yard.start("echo hello; read x <gate");
-    let mut follower = yard.penfold(&["logs", "-f", &id]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut follower = yard.penfold(["logs", "-f", &id]).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(follower.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "hello\n");
@@ -189,8 +163,8 @@ fn the_log_of_one_that_is_just_being_started_is_waited_for() {
     assert_eq!(output.status.code(), Some(1), "it has said its state: {output:?}");
     assert!(text(&output.stderr).contains("has no log"), "{output:?}");
     move_file("state.json", "state.later");
-    let mut early = yard.penfold(&["logs", &id]).stdout(Stdio::piped()).spawn().unwrap();
-    assert!(!has_ended(&early, Duration::from_millis(100)), "{:?}", early.wait());
+    let mut early = yard.penfold(["logs", &id]).stdout(Stdio::piped()).spawn().unwrap();
+    assert!(!has_ended(&early, Duration::from_millis(300)), "{:?}", early.wait());
     move_file("log.later", "log");
     assert_eq!(ends(&mut early, Duration::from_secs(20)), Some(0));
     move_file("state.later", "state.json");

@@ -8,13 +8,11 @@ mod detach;
 mod support_e2;
 mod support_f;
 
-use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Output};
 
 use detach::{leaf, over};
 use penfold_testkit::proc::{self, Handle};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::Signal;
 use support_e2::{DEADLINE, Pen, eventually, penfold, skip, tool};
 use support_f::{Sandbox, said, until, word};
 
@@ -103,7 +101,7 @@ struct Scene {
     sandbox: Sandbox,
     looks: Side,
     members: Vec<Handle>,
-    supervisors: Vec<OwnedFd>,
+    supervisors: Vec<Handle>,
 }
 
 impl Scene {
@@ -141,11 +139,7 @@ impl Scene {
     fn lose_supervisors(&self) {
         lose(&self.supervisors);
         // It lets go of its files first, and of the locks that it took through them a moment later.
-        let has_ended = |supervisor: &OwnedFd| {
-            let mut fds = [PollFd::new(supervisor, PollFlags::IN)];
-            poll(&mut fds, Some(&Timespec::default())) == Ok(1)
-        };
-        assert!(until(DEADLINE, || self.supervisors.iter().all(has_ended)));
+        assert!(until(DEADLINE, || self.supervisors.iter().all(Handle::has_ended)));
     }
 
     #[track_caller]
@@ -169,7 +163,7 @@ impl Scene {
 }
 
 /// Who holds the lock of a record, the outer one first: the only way to know them from here.
-fn holders(sandbox: &Sandbox) -> Vec<OwnedFd> {
+fn holders(sandbox: &Sandbox) -> Vec<Handle> {
     let penfolds = proc::all().into_iter().filter(|one| one.name == "penfold" && !one.is_dead());
     let holds = |pid: i32| {
         let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
@@ -177,17 +171,16 @@ fn holders(sandbox: &Sandbox) -> Vec<OwnedFd> {
     };
     let mut found: Vec<_> = penfolds.filter(|one| holds(one.id.pid)).map(|one| one.id).collect();
     found.sort_unstable_by_key(|id| id.start);
-    let open = |pid: i32| pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok();
-    found.into_iter().filter_map(|id| open(id.pid)).collect()
+    found.into_iter().filter_map(|id| Handle::open(id).ok()?).collect()
 }
 
 /// Kills both; the death of the outer one would wake the other.
-fn lose(both: &[OwnedFd]) {
+fn lose(both: &[Handle]) {
     for supervisor in both {
-        pidfd_send_signal(supervisor, Signal::STOP).unwrap();
+        supervisor.signal(Signal::STOP).unwrap();
     }
     for supervisor in both.iter().rev() {
-        pidfd_send_signal(supervisor, Signal::KILL).unwrap();
+        supervisor.signal(Signal::KILL).unwrap();
     }
 }
 
