@@ -7,7 +7,7 @@ use std::time::Duration;
 use penfold_cgroup::Place;
 use rustix::process::Signal;
 use support_e2::left::{Handle, entries, ours};
-use support_e2::{DEADLINE, Pen, Talk, eventually, levels, penfold, root, tool};
+use support_e2::{Pen, Talk, eventually, levels, penfold, root, tool};
 
 /// Where `$C` is the command's cgroup, if the host has cgroup2 where most have it.
 const LEAF: &str = "L=$(sed -n 's/^0:://p' /proc/self/cgroup); C=$(awk '$3 == \"cgroup2\" { print $2; exit }' \
@@ -23,7 +23,7 @@ fn nothing_is_left(pen: &Pen) {
         .collect();
     for name in names {
         let leaf = place.path().join(&name);
-        let gone = eventually(DEADLINE, || !leaf.try_exists().unwrap());
+        let gone = eventually(Duration::from_secs(3), || !leaf.try_exists().unwrap());
         assert!(gone, "left: {}", leaf.display());
     }
 }

@@ -334,13 +334,13 @@ fn program_that_writes_without_end_leaves_time_for_others() {
     let mut took: Vec<Duration> = (0..20)
         .map(|_| {
             let begun = Instant::now();
-            Peer::greeted(&sandbox.record(), DEADLINE).unwrap();
+            Peer::greeted(&sandbox.record(), Duration::from_secs(1)).unwrap();
             begun.elapsed()
         })
         .collect();
     took.sort_unstable();
     // A millisecond each; on a busy machine some take more.
-    assert!(took[took.len() / 2] < Duration::from_secs(1), "{took:?}");
+    assert!(took[took.len() / 2] < Duration::from_millis(100), "{took:?}");
     sandbox.exec(&["true"]).with_code(0);
     // Longer than a command may take: it ends politely.
     sandbox.ask(&["stop", "-t", "60", "ID"]).with_code(0);

@@ -22,7 +22,7 @@ use support_f::socket::Control;
 
 /// A day back, and a day on.
 const JUMPS: [i32; 2] = [-86_400, 86_400];
-const SLACK: Duration = Duration::from_secs(10);
+const SLACK: Duration = Duration::from_secs(5);
 
 fn number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
     let mut whole = [0_u8; 8];

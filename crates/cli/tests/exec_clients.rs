@@ -20,11 +20,12 @@ use support_g::wire::{Peer, description, null, request};
 use support_g::{Actor, Sandbox};
 
 /// How soon a supervisor greets whoever else there is. It takes a millisecond; tests share the machine.
+const SOON: Duration = Duration::from_secs(1);
 const ANSWER: Duration = Duration::from_secs(10);
 
 #[track_caller]
 fn greets(sandbox: &Sandbox<'_>, what: &str) {
-    if let Err(late) = Peer::greeted(&sandbox.record(), ANSWER) {
+    if let Err(late) = Peer::greeted(&sandbox.record(), SOON) {
         panic!("after {what}: {late}");
     }
 }

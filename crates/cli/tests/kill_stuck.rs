@@ -15,7 +15,7 @@ use support_d::{Started, code, frozen, handle, has_ended, said, until};
 /// The patience of the supervisor, and what it takes to look again.
 const BOUND: Duration = Duration::from_secs(20);
 /// Less than the patience: who is told what is stuck already does not wait for that again.
-const AT_ONCE: Duration = Duration::from_secs(12);
+const AT_ONCE: Duration = Duration::from_secs(8);
 
 #[test]
 fn member_in_state_d_is_named_and_gone_once_it_is_let_go() {

@@ -38,5 +38,5 @@ fn by_looking() {
     let behind = events_support::latencies(40, || {});
     let middle = behind[behind.len() / 2];
     // Another process of this user may give one back at any moment: then it is faster.
-    assert!(middle < 250_000, "{behind:?}");
+    assert!(middle < 60_000, "{behind:?}");
 }

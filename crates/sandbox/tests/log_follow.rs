@@ -44,7 +44,7 @@ fn a_follower_hears_of_the_end_at_once() {
         drop(writer);
         let (all, at) = follower.join().unwrap();
         assert_eq!(all, b"the last words");
-        assert!(at.saturating_duration_since(end) < Duration::from_millis(450));
+        assert!(at.saturating_duration_since(end) < Duration::from_millis(300));
     });
 }
 

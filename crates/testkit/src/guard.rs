@@ -10,7 +10,7 @@ use crate::proc;
 use crate::snapshot::{Difference, Filter, HostSnapshot, Item, Kind};
 
 /// How long what the kernel removes in the background may take ([`Kind::is_asynchronous`]).
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Tests of one process take turns: a process can be told to be another test's only by who started it, and that
 /// is one process under `cargo test`. Under nextest each test has its own, and nobody waits.

@@ -87,7 +87,7 @@ impl Pen {
     #[track_caller]
     pub fn assert_nothing_left(&self) {
         let mut processes = Vec::new();
-        let gone = eventually(DEADLINE, || {
+        let gone = eventually(Duration::from_secs(3), || {
             processes = left::processes(self.dir.path());
             processes.is_empty()
         });
