@@ -1,0 +1,125 @@
+//! What the kernel tests share. Not every test uses all of it.
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use penfold_cgroup::{Cgroup, KilledLeaf, Leaf, Place};
+use penfold_process::{Pid, ProcFs};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
+
+/// A place for leaves, or nothing and the reason on stderr.
+pub(crate) fn place() -> Option<Place> {
+    match Place::find_here() {
+        Ok(place) => Some(place),
+        Err(why) => {
+            skip(&why.to_string());
+            None
+        }
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "a skipped test says why")]
+pub(crate) fn skip(why: &str) {
+    eprintln!("skipped: {why}");
+}
+
+/// A name that no other test uses.
+pub(crate) fn name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("penfold-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Ends and removes what a test made, however it ends.
+pub(crate) struct Cleanup {
+    pub(crate) path: PathBuf,
+    pub(crate) children: Vec<Child>,
+}
+
+impl Cleanup {
+    pub(crate) fn of(leaf: &Leaf) -> Self {
+        Self { path: leaf.path().to_owned(), children: Vec::new() }
+    }
+
+    /// Starts a shell in the cgroup `below` of the leaf; `$1` is the leaf's directory.
+    pub(crate) fn spawn(&mut self, below: &str, script: &str) -> Pid {
+        let script = format!("echo 0 > \"$1{below}/cgroup.procs\" || exit 9\n{script}");
+        let child = Command::new("sh")
+            .args(["-c", &script, "sh"])
+            .arg(&self.path)
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("a shell");
+        let pid = Pid::from_child(&child);
+        self.children.push(child);
+        pid
+    }
+}
+
+impl Drop for Cleanup {
+    fn drop(&mut self) {
+        if let Ok(Some(leaf)) = Leaf::open(&self.path) {
+            let _ = leaf.thaw();
+            let killed = leaf.kill().expect("the leaf can be killed");
+            gone(killed);
+        }
+        for child in &mut self.children {
+            // A shell that did not get into the leaf is not killed with it.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        assert!(Leaf::open(&self.path).is_ok_and(|leaf| leaf.is_none()), "{} is left", self.path.display());
+    }
+}
+
+/// Waits until nobody is left, ends again who needs it, removes the leaf.
+pub(crate) fn gone(killed: KilledLeaf) {
+    let mut proc = ProcFs::open().expect("/proc");
+    until("empty", || {
+        let populated = killed.populated().expect("events");
+        if populated {
+            killed.kill_again(&mut proc).expect("members can be signalled");
+        }
+        !populated
+    });
+    killed.remove().expect("an empty leaf can be removed");
+}
+
+/// Looks again and again, until a deadline.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < DEADLINE, "not {what} after {DEADLINE:?}");
+        pause();
+    }
+}
+
+fn pause() {
+    let _ = rustix::event::poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 500_000 }));
+}
+
+/// Waits until `count` processes are in the cgroup and below.
+pub(crate) fn members(cgroup: &Cgroup, count: usize) -> Vec<Pid> {
+    let mut pids = Vec::new();
+    until(&format!("{count} members"), || {
+        cgroup.processes(&mut pids).expect("a list");
+        pids.len() == count
+    });
+    pids
+}
+
+/// Polls for the kernel's notification.
+pub(crate) fn notified(cgroup: &Cgroup, timeout: Duration) -> bool {
+    let timeout = Timespec::try_from(timeout).expect("a short time");
+    let events = cgroup.events().expect("open");
+    let mut fds = [PollFd::new(&events, PollFlags::PRI)];
+    rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&timeout))).expect("poll") > 0
+}
+
+/// The state letter of a process, or a space when it is gone.
+pub(crate) fn state(pid: Pid) -> char {
+    let mut proc = ProcFs::open().expect("/proc");
+    proc.stat(pid).expect("stat").map_or(' ', |stat| stat.state.letter())
+}

@@ -1,0 +1,9 @@
+//! Detached sandboxes: their life, their clients, `exec`, `attach`, `adopt`.
+
+mod adopt;
+mod attach;
+mod clock;
+mod exec;
+mod exec_clients;
+mod life;
+mod namespaces;

@@ -1,0 +1,39 @@
+//! The tests of the `penfold` binary: real processes on the real kernel, a room for each thing that users do.
+//!
+//! Needs the program `testkit`, which `--workspace` builds. Most of it needs root; what lacks something says `skipped: ` and
+//! why.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test that does not run says why")]
+#![allow(unreachable_pub, reason = "nobody imports a test program")]
+
+#[macro_use]
+extern crate penfold_harness;
+
+mod detached;
+mod end;
+mod hostile;
+mod observe;
+mod run;
+mod state;
+
+mod inspect_support;
+mod support_control;
+mod support_d;
+mod support_damage;
+mod support_detach;
+mod support_e1;
+mod support_e2;
+mod support_f;
+mod support_g;
+mod support_h;
+mod support_trees;
+
+/// What tests start beside `penfold`.
+const PROGRAMS: &[penfold_harness::Program] = &[
+    ("child-of-a-thread", end::reap::child_of_a_thread),
+    ("old-supervisor", state::old_protocol::supervisor),
+];
+
+fn main() -> std::process::ExitCode {
+    penfold_harness::main(PROGRAMS, Vec::new())
+}

@@ -1,0 +1,158 @@
+//! What `penfold run` says and answers when the command cannot be run: one sentence, the documented code, nothing left.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use crate::support_e2::{Pen, levels};
+
+/// How often each is tried: the answer once depended on which of two descriptors was read first.
+const TIMES: usize = 10;
+
+fn executable(path: &Path, text: &[u8]) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[track_caller]
+fn refused(words: &[&str], code: i32, sentence: &str) {
+    let pen = Pen::new();
+    for level in levels(&pen) {
+        for _ in 0..TIMES {
+            let contain = ["--contain", level];
+            pen.end(contain.iter().chain(words)).refused(code, sentence);
+        }
+    }
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn missing_command_is_127() {
+    refused(&["no-such-command"], 127, "cannot run `no-such-command`: not found in PATH");
+    refused(&["/no/such/command"], 127, "cannot run `/no/such/command`");
+    refused(&["--", "--help"], 127, "cannot run `--help`");
+}
+
+#[test]
+fn empty_command_is_127() {
+    refused(&[""], 127, "cannot run ``");
+}
+
+#[test]
+fn file_without_permission_is_126() {
+    refused(&["/etc/passwd"], 126, "cannot run `/etc/passwd`: Permission denied");
+}
+
+#[test]
+fn directory_as_command_is_126() {
+    refused(&["/etc"], 126, "cannot run `/etc`");
+}
+
+#[test]
+fn working_directory_that_cannot_be_entered_is_125() {
+    refused(&["-w", "/no/such/dir", "true"], 125, "cannot enter the working directory `/no/such/dir`");
+    refused(&["-w", "/etc/passwd", "true"], 125, "cannot enter the working directory `/etc/passwd`");
+}
+
+#[test]
+fn script_whose_interpreter_is_missing_is_127() {
+    let pen = Pen::new();
+    executable(&pen.path("work/script"), b"#!/no/such/interpreter\n");
+    pen.end(["./script"]).refused(127, "cannot run `./script`: the interpreter that it names is missing");
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn script_without_interpreter_is_run_by_the_shell() {
+    let pen = Pen::new();
+    executable(&pen.path("work/script"), b"echo \"$0 $*\"; exit 4\n");
+    let ended = pen.end(["./script", "a b", "c"]).with_code(4);
+    assert_eq!(ended.out(), "./script a b c\n");
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn command_is_looked_up_in_the_path_that_it_is_given() {
+    let pen = Pen::new();
+    executable(&pen.path("work/own-command"), b"#!/bin/sh\nexit 6\n");
+    let path = format!("PATH={}", pen.path("work").display());
+    pen.end(["-e", &path, "own-command"]).with_code(6);
+    pen.end(["-e", "PATH=/nowhere", "true"]).refused(127, "not found in PATH");
+}
+
+#[test]
+fn relative_command_is_looked_up_in_the_working_directory() {
+    let pen = Pen::new();
+    std::fs::create_dir(pen.path("work/sub")).unwrap();
+    executable(&pen.path("work/sub/here"), b"#!/bin/sh\npwd\n");
+    let ended = pen.end(["-w", "sub", "./here"]).with_code(0);
+    assert_eq!(Path::new(ended.out().trim_end()), pen.path("work/sub").as_path());
+    pen.end(["-w", "sub", "sub/here"]).refused(127, "cannot run `sub/here`");
+}
+
+#[test]
+fn environment_too_large_for_the_command_is_126() {
+    let pen = Pen::new();
+    // The stack limit bounds arguments and environment together. A script's line of interpreter makes them larger, so
+    // just below our own limit there is a size that only penfold itself can be started with.
+    let line = format!("#!/bin/sh -{}\n", "e".repeat(200));
+    executable(&pen.path("work/script"), line.as_bytes());
+    let fits = |size: usize| {
+        let mut command = pen.run(["./script"]);
+        command.env_clear();
+        for part in 0..size / 100_000 {
+            command.env(format!("V{part}"), "y".repeat(99_990));
+        }
+        command.env("W", "y".repeat(size % 100_000));
+        command.output().ok()
+    };
+    let (mut low, mut high) = (0, 8_000_000);
+    while high - low > 1 {
+        let middle = usize::midpoint(low, high);
+        if fits(middle).is_some() { low = middle } else { high = middle }
+    }
+    let output = fits(low).unwrap();
+    assert_eq!(output.status.code(), Some(126), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("cannot run `./script`: Argument list too long")
+    );
+}
+
+#[test]
+fn report_that_cannot_be_written_is_125_before_the_start() {
+    let pen = Pen::new();
+    let touch = ["sh", "-c", "echo ran"];
+    for file in ["/no/such/dir/report", "/etc"] {
+        pen.end(["--report", file].iter().chain(&touch)).refused(125, &format!("the report to `{file}`"));
+    }
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn scratch_that_cannot_be_made_is_125() {
+    let pen = Pen::new();
+    let command = &mut pen.run(["--scratch", "sh", "-c", "echo ran"]);
+    let ended = crate::support_e2::Talk::start(command.env("TMPDIR", "/no/such/dir")).end();
+    ended.refused(125, "scratch directory `/no/such/dir/");
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn flags_about_the_exit_code_are_refused_with_detach() {
+    let pen = Pen::new();
+    for flag in ["--preserve-status", "--fail-on-leak"] {
+        let ended = pen.end(["-d", flag, "touch", "ran"]);
+        assert!(ended.err().contains("\nhint: "), "{}", ended.err());
+        ended.refused(125, &format!("`{flag}` is about the end, which `--detach` does not wait for"));
+    }
+    assert!(!pen.path("work/ran").try_exists().unwrap());
+    pen.assert_nothing_left();
+}
+
+#[test]
+fn usage_errors_are_125() {
+    let pen = Pen::new();
+    pen.end(["--bogus", "true"]).refused(125, "unknown option or argument `--bogus`");
+    pen.end(["--timeout", "soon", "true"]).refused(125, "`soon` is not a duration");
+    pen.end(["--signal", "NOPE", "true"]).refused(125, "`NOPE`");
+    pen.assert_nothing_left();
+}

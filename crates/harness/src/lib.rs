@@ -1,0 +1,80 @@
+//! The `main` of test binaries that need more than the built-in harness gives.
+//!
+//! - Tests may be generated: [`main`] takes [`Trial`]s beside the functions marked with [`macro@test`].
+//! - A test that is run alone, as nextest does, runs on the main thread of a process with one thread.
+//! - A test finds its own [`name`], to start itself again in other surroundings.
+//! - Programs that tests start beside penfold are in the same binary.
+//!
+//! The test crate says `harness = false` for its binary, and in its root:
+//!
+//! ```ignore
+//! #[macro_use]
+//! extern crate penfold_harness;
+//!
+//! fn main() -> std::process::ExitCode {
+//!     penfold_harness::main(&[], Vec::new())
+//! }
+//! ```
+//!
+//! Non-goals: `#[should_panic]`, tests that return a `Result`, benchmarks.
+
+use std::cell::Cell;
+use std::process::ExitCode;
+
+pub use inventory;
+pub use libtest_mimic::Trial;
+pub use penfold_harness_macros::test;
+
+/// A test function, as [`macro@test`] registers it.
+#[derive(Debug)]
+pub struct Registered {
+    /// With the path of its module, which begins with the name of the binary.
+    pub name: &'static str,
+    /// Runs only when ignored tests are asked for.
+    pub is_ignored: bool,
+    /// Panics if the test fails.
+    pub run: fn(),
+}
+
+inventory::collect!(Registered);
+
+/// A word to start the test binary with, and what it does then instead of running tests.
+pub type Program = (&'static str, fn());
+
+thread_local! {
+    static NAME: Cell<&'static str> = const { Cell::new("") };
+}
+
+/// The name of the test function that this thread runs; empty in a generated test.
+pub fn name() -> &'static str {
+    NAME.get()
+}
+
+/// Runs the program or the tests that the command line asks for.
+pub fn main(programs: &[Program], generated: Vec<Trial>) -> ExitCode {
+    let word = std::env::args().nth(1).unwrap_or_default();
+    if let Some((_, program)) = programs.iter().find(|(name, _)| *name == word) {
+        program();
+        return ExitCode::SUCCESS;
+    }
+    let mut arguments = libtest_mimic::Arguments::from_args();
+    if arguments.exact {
+        // One test: on the main thread, with no other thread beside it.
+        arguments.test_threads = Some(1);
+    }
+    let mut trials: Vec<Trial> = registered().chain(generated).collect();
+    trials.sort_by(|one, other| one.name().cmp(other.name()));
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn registered() -> impl Iterator<Item = Trial> {
+    inventory::iter::<Registered>.into_iter().map(|test| {
+        let name = test.name.split_once("::").map_or(test.name, |(_binary, name)| name);
+        let run = move || {
+            NAME.set(name);
+            (test.run)();
+            Ok(())
+        };
+        Trial::test(name, run).with_ignored_flag(test.is_ignored)
+    })
+}

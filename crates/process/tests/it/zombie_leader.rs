@@ -1,0 +1,67 @@
+//! A process whose main thread has exited while another lives. To become one takes a program whose main thread is ours
+//! to end.
+#![expect(clippy::disallowed_methods, reason = "the misbehaving child ends itself")]
+
+use std::time::{Duration, Instant};
+
+use penfold_process::{Delivery, Evidence, Pid, ProcFs, Process, Signal, State};
+use rustix::event::Timespec;
+
+const MARK: (&str, &str) = ("PENFOLD_TEST_MARK", "zombie");
+
+/// A fresh program, so that the mark is in its environment.
+fn start_zombie() -> std::process::Child {
+    std::process::Command::new(std::env::current_exe().expect("this test"))
+        .arg("zombie-leader")
+        .env(MARK.0, MARK.1)
+        .spawn()
+        .expect("this test again")
+}
+
+/// The program `zombie-leader`.
+pub(crate) fn become_zombie() {
+    std::thread::spawn(|| {
+        // A child of a thread that is not the main one, bounded like its parent.
+        let child = std::process::Command::new("sleep").arg("60").spawn();
+        let end = Instant::now() + Duration::from_mins(1);
+        while Instant::now() < end {
+            std::thread::park_timeout(end - Instant::now());
+        }
+        drop(child);
+        std::process::exit(0);
+    });
+    penfold_sys::hostile::exit_thread();
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(10), "not {what}");
+        let _ = rustix::event::poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 500_000 }));
+    }
+}
+
+#[test]
+fn zombie_leader_is_alive_marked_and_can_be_ended() {
+    let mut proc = ProcFs::open().expect("/proc");
+    let mut child = start_zombie();
+    let pid = Pid::from_child(&child);
+    until("a zombie", || proc.stat(pid).expect("stat").is_some_and(|stat| stat.state == State::Zombie));
+
+    let stat = proc.stat(pid).expect("stat").expect("there");
+    assert!(!stat.is_dead(), "{stat:?}");
+    assert_eq!(proc.environ_has(pid, MARK.0.as_bytes(), |value| value == MARK.1.as_bytes()), Evidence::Yes);
+    let mut tree = Vec::new();
+    until("one child", || {
+        assert!(proc.descendants(pid, &mut tree).expect("a walk").is_complete());
+        tree.len() == 1
+    });
+
+    let process = Process::open(&mut proc, pid).expect("open").expect("it can be aimed at");
+    assert!(!process.has_exited().expect("poll"));
+    let grandchild = Process::open_exact(&mut proc, tree[0].id()).expect("open").expect("alive");
+    assert_eq!(process.signal(Signal::KILL).expect("ours"), Delivery::Delivered);
+    assert_eq!(grandchild.signal(Signal::KILL).expect("ours"), Delivery::Delivered);
+    until("ended", || process.has_exited().expect("poll") && grandchild.has_exited().expect("poll"));
+    child.wait().expect("our child");
+}

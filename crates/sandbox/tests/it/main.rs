@@ -1,0 +1,19 @@
+//! Records, logs, events and views of sandboxes.
+
+#![allow(unreachable_pub, reason = "nobody imports a test program")]
+
+mod control;
+mod events;
+mod events_follow;
+mod events_support;
+mod events_without_inotify;
+mod log;
+mod log_follow;
+mod log_support;
+mod log_trouble;
+mod log_without_inotify;
+mod records;
+mod resolve;
+mod view;
+mod view_support;
+mod wire;

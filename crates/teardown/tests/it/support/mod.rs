@@ -1,0 +1,121 @@
+//! What the tests on real processes share.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// Longer than anything here may take on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A process that the test or its tree started; killed when dropped.
+pub struct Handle {
+    pid: Pid,
+    pidfd: OwnedFd,
+}
+
+impl Handle {
+    pub fn open(pid: i32) -> Handle {
+        let pid = Pid::from_raw(pid).unwrap();
+        Handle { pid, pidfd: pidfd_open(pid, PidfdFlags::empty()).unwrap() }
+    }
+
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    pub fn name(&self) -> String {
+        let name =
+            std::fs::read_to_string(format!("/proc/{}/comm", self.pid.as_raw_nonzero())).unwrap_or_default();
+        name.trim().to_owned()
+    }
+
+    pub fn has_ended(&self) -> bool {
+        const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&NOW)).unwrap() > 0
+    }
+
+    pub fn end(&self) -> rustix::io::Result<()> {
+        pidfd_send_signal(&self.pidfd, Signal::KILL)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let _ = self.end();
+        // What still dies after its test has the output of that open.
+        let _ =
+            poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&Timespec { tv_sec: 10, tv_nsec: 0 }));
+    }
+}
+
+/// A child that is killed and reaped when dropped.
+pub struct Started(pub Child);
+
+impl Started {
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.0.id()).unwrap()).unwrap()
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits until it is so.
+pub fn until(what: &str, mut so: impl FnMut() -> bool) {
+    const SHORT: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+    let begun = Instant::now();
+    while !so() {
+        assert!(begun.elapsed() < DEADLINE, "not in time: {what}");
+        let _ = poll(&mut [], Some(&SHORT));
+    }
+}
+
+/// The leaves that `Spawned` made here and that are empty: those of other tests are in use.
+pub fn leaves_of_this_process() -> Vec<String> {
+    let Ok(place) = penfold_cgroup::Place::find_here() else { return Vec::new() };
+    let prefix = format!("penfold-spawned-{}-", std::process::id());
+    let entries = std::fs::read_dir(place.path()).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| {
+            let events = std::fs::read_to_string(entry.path().join("cgroup.events")).unwrap_or_default();
+            events.contains("populated 0")
+        })
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.starts_with(&prefix))
+        .collect()
+}
+
+/// Runs one test of this program again, as an ordinary user who may not make cgroups.
+pub fn as_user(name: &str) {
+    const USER: u32 = 65_534;
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can become another user; the tests before this one ran as one");
+    }
+    // A copy, for the directories above this program may be closed to others.
+    let directory = tempfile::tempdir().unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(directory.path(), open).unwrap();
+    let program = directory.path().join("test");
+    // Not by this process: whatever another thread forks meanwhile would hold the file open for writing.
+    assert!(
+        Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status().unwrap().success()
+    );
+    let mut command = Command::new(program);
+    let output = command.args(["--exact", name]).uid(USER).gid(USER).current_dir("/").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// Says why a test did not run.
+pub fn skip(reason: &str) {
+    let line = format!("skipped: {reason}\n");
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+}
