@@ -15,6 +15,7 @@ pub(crate) mod ids;
 pub(crate) mod inspect;
 pub(crate) mod kill;
 pub(crate) mod logs;
+pub(crate) mod patience;
 pub(crate) mod ps;
 pub(crate) mod reap;
 pub(crate) mod report;

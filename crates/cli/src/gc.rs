@@ -24,8 +24,6 @@ use choose::choose;
 
 /// What is younger is left alone if nothing else is said.
 pub(crate) const USUAL_AGE: Duration = Duration::from_mins(10);
-/// How long a kill may take until what is left is named.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What became of a leak.
 #[derive(Serialize)]
@@ -84,7 +82,7 @@ pub(crate) fn gc(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
             Some(reason) => Collected { reason: Some(reason), ..Collected::of(leak, "kept") },
             None if args.dry_run => Collected::of(leak, "would remove"),
             None => {
-                let one = collect(leak, &root);
+                let one = collect(leak, &root, args.patience.patience);
                 one.write_down(&root);
                 one
             }
@@ -162,8 +160,8 @@ impl Collected {
     }
 }
 
-fn collect(leak: Leak, root: &Path) -> Collected {
-    match leaks::collect(&leak, root, PATIENCE) {
+fn collect(leak: Leak, root: &Path, patience: Duration) -> Collected {
+    match leaks::collect(&leak, root, patience) {
         Ok(findings) if findings.verified => {
             Collected { findings: Some(findings), ..Collected::of(leak, "removed") }
         }

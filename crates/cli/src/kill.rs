@@ -21,7 +21,8 @@ pub(crate) fn kill(global: &Global, args: &KillArgs) -> Result<u8, Failure> {
     tally.missed(global, &selection.missed);
     if signal == Signal::KILL {
         let mut slow = ended::progress(global, "killing");
-        let fates = control::end(&finder, &selection.found, How::Kill, &Limits::default(), &mut slow);
+        let limits = Limits { patience: args.patience.patience, ..Limits::default() };
+        let fates = control::end(&finder, &selection.found, How::Kill, &limits, &mut slow);
         for (known, fate) in selection.found.iter().zip(fates) {
             tally.fate(&known.id, fate);
         }

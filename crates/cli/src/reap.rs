@@ -3,8 +3,6 @@
 mod show;
 mod target;
 
-use std::time::Duration;
-
 use penfold_process::{Pid, ProcFs, ProcessId, Stat};
 use penfold_teardown::{Findings, Ladder, Scope, Search, Selector, Teardown};
 use rustix::io::Errno;
@@ -14,9 +12,6 @@ use crate::args::reap::{ReapArgs, Target};
 use crate::exit_codes;
 use crate::failure::Failure;
 use crate::output;
-
-/// How long a kill may take until what is left is named.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Ends processes that penfold did not start.
 pub(crate) fn reap(global: &Global, args: &ReapArgs) -> Result<u8, Failure> {
@@ -47,7 +42,7 @@ pub(crate) fn reap(global: &Global, args: &ReapArgs) -> Result<u8, Failure> {
     }
     refuse_forbidden(&members, &selector)?;
     let left_out = show::marks(search.left_out());
-    let ladder = Ladder { signal, grace: args.grace, patience: PATIENCE, ..Ladder::default() };
+    let ladder = Ladder { signal, grace: args.grace, patience: args.patience.patience, ..Ladder::default() };
     let mut teardown = Teardown::new(proc, None, Scope::Host(Box::new(search)));
     let findings = penfold_teardown::end(&mut teardown, &ladder, &mut []);
     show::findings(global, &findings, left_out, args.json)?;

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
     let (finder, selection) = ended::select(global, &args.ids, Among::Every, args.force, "remove")?;
     let coloured = global.color.wanted(&std::io::stderr());
-    let limits = Limits::default();
+    let limits = Limits { patience: args.patience.patience, ..Limits::default() };
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
     if !args.force {

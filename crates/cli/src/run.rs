@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use penfold_sandbox::{Contain, Detach, Id, OwnerExit, Spec};
 use penfold_sandbox::{Outcome, StartFailure, Status};
@@ -16,9 +15,6 @@ use crate::exit_codes;
 use crate::failure::Failure;
 use crate::value::EnvSetting;
 use crate::{output, state, summary};
-
-/// How long a kill may take until what is left is named and the caller is answered.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs a command to its end and that of all it started.
 pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
@@ -141,7 +137,7 @@ fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
         signal: penfold_sys::signal::signal(args.bounds.signal())
             .ok_or_else(|| not_started("signals 32 and 33 belong to the C library".to_owned()))?,
         grace: args.bounds.grace,
-        patience: PATIENCE,
+        patience: args.patience.patience,
         state_root: state::root(global),
         labels: args.label.into_iter().map(|label| (label.key, label.value)).collect(),
         name: args.name,

@@ -17,8 +17,9 @@ pub(crate) fn stop(global: &Global, args: &StopArgs) -> Result<u8, Failure> {
     let how = How::Stop { signal, grace: args.grace };
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
+    let limits = Limits { patience: args.patience.patience, ..Limits::default() };
     let mut slow = ended::progress(global, "stopping");
-    let fates = control::end(&finder, &selection.found, how, &Limits::default(), &mut slow);
+    let fates = control::end(&finder, &selection.found, how, &limits, &mut slow);
     for (known, fate) in selection.found.iter().zip(fates) {
         tally.fate(&known.id, fate);
     }

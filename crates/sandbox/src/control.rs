@@ -23,6 +23,8 @@ use penfold_teardown::Survivor;
 use rustix::event::Timespec;
 use rustix::process::Signal;
 
+use crate::resolve::Known;
+
 pub use client::{ANSWER, Client, ClientError, at_once};
 pub use forget::{ForgetError, forget, put_away};
 pub(crate) use holders::passing;
@@ -48,19 +50,28 @@ pub enum How {
 pub struct Limits {
     /// For a supervisor to answer. One that takes longer is passed over, and its sandbox ended all the same.
     pub answer: Duration,
-    /// For a kill to be over.
-    pub patience: Duration,
+    /// For a kill to be over, until what is left is reported; nothing means what the sandbox was made with.
+    pub patience: Option<Duration>,
     /// For the supervisors to be gone once nothing else is left.
     pub farewell: Duration,
 }
 
+/// How long a kill may take where nobody says.
+const USUAL_PATIENCE: Duration = Duration::from_secs(10);
+/// No longer than this, whatever a record says: it may be forged.
+const LONGEST_PATIENCE: Duration = Duration::from_hours(1);
+
+impl Limits {
+    /// How long the kill of this sandbox may take.
+    fn patience(&self, known: &Known) -> Duration {
+        let made_with = || known.intent.as_ref()?.patience_ms.map(Duration::from_millis);
+        self.patience.or_else(made_with).unwrap_or(USUAL_PATIENCE).min(LONGEST_PATIENCE)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Limits {
-        Limits {
-            answer: Duration::from_secs(1),
-            patience: Duration::from_secs(10),
-            farewell: Duration::from_secs(2),
-        }
+        Limits { answer: Duration::from_secs(1), patience: None, farewell: Duration::from_secs(2) }
     }
 }
 

@@ -66,6 +66,9 @@ pub struct Intent {
     /// How long they may take then, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
+    /// How long a kill may take until what is left is reported, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patience_ms: Option<u64>,
     /// What only a sandbox has that goes on without who started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detached: Option<Detached>,

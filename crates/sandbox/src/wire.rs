@@ -38,6 +38,9 @@ pub enum Request {
     },
     /// To kill.
     Kill,
+    /// To report what is left so many milliseconds after a kill, where this client asks for an end. A supervisor that does not
+    /// know this refuses it, and keeps its own time.
+    Patience(u64),
     /// To send a signal to the leader.
     Forward(i32),
     /// To do what the policy says for an owner that is gone.

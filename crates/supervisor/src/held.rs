@@ -323,6 +323,7 @@ fn intent(setup: &Setup, leaf: Option<PathBuf>) -> Intent {
         made_at_ms: millis_since_1970(SystemTime::now()),
         signal: Some(spec.signal.as_raw()),
         grace_ms: u64::try_from(spec.grace.as_millis()).ok(),
+        patience_ms: u64::try_from(spec.patience.as_millis()).ok(),
         detached: spec.detach.as_ref().map(|detach| Detached {
             root: std::path::absolute(&spec.state_root).ok(),
             owner: setup.owner_id,

@@ -43,6 +43,11 @@ impl Ladder {
     pub fn give(&mut self, grace: Duration, asked: bool) {
         self.grace = if asked { self.grace.min(grace) } else { grace };
     }
+
+    /// Reports what is left within the time that somebody wants. During a teardown the shortest time counts.
+    pub fn report_within(&mut self, patience: Duration, asked: bool) {
+        self.patience = if asked { self.patience.min(patience) } else { patience };
+    }
 }
 
 /// What the loop needs from the process that it runs in.
@@ -187,7 +192,7 @@ impl Drive<'_> {
                 self.lead_no_more();
                 look_now = true;
             }
-            if event == Event::StopRequested {
+            if matches!(event, Event::StopRequested | Event::KillRequested) {
                 self.hurry();
             }
             let (next, action) = step(self.phase, event);
@@ -301,10 +306,14 @@ impl Drive<'_> {
 
     /// Who asks again may want to wait less; nobody gets to wait longer.
     fn hurry(&mut self) {
-        if let Some(at) = self.due.grace {
-            let wanted = Instant::now().checked_add(self.host.ladder().grace);
-            self.due.grace = Some(wanted.map_or(at, |wanted| wanted.min(at)));
-        }
+        let sooner = |due: &mut Option<Instant>, wanted: Duration| {
+            if let Some(at) = due {
+                *at = Instant::now().checked_add(wanted).map_or(*at, |wanted| wanted.min(*at));
+            }
+        };
+        let Ladder { grace, patience, .. } = self.host.ladder();
+        sooner(&mut self.due.grace, grace);
+        sooner(&mut self.due.patience, patience);
     }
 
     fn kill(&mut self) {

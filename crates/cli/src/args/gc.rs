@@ -6,6 +6,7 @@ use clap::Args;
 use penfold_sandbox::leaks::Thing;
 
 use super::Verb;
+use super::patience::Patience;
 use crate::exit_codes;
 use crate::value;
 
@@ -60,6 +61,8 @@ pub(crate) struct GcArgs {
         help = "With --foreign: time between the polite signal and KILL"
     )]
     pub(crate) grace: Duration,
+    #[command(flatten)]
+    pub(crate) patience: Patience,
     /// Show what would be removed and change nothing.
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,

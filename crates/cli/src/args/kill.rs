@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::Verb;
 use super::ids::Ids;
+use super::patience::OtherPatience;
 use crate::exit_codes;
 use crate::value::{self, Signal};
 
@@ -42,6 +43,8 @@ pub(crate) struct KillArgs {
         default_value = "KILL"
     )]
     pub(crate) signal: Signal,
+    #[command(flatten)]
+    pub(crate) patience: OtherPatience,
     /// Do not ask.
     #[arg(short, long)]
     pub(crate) force: bool,

@@ -9,6 +9,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use rustix::process::Pid;
 
 use super::Verb;
+use super::patience::Patience;
 use crate::exit_codes;
 use crate::value::{self, Signal};
 
@@ -56,6 +57,8 @@ pub(crate) struct ReapArgs {
         default_value = "TERM"
     )]
     pub(crate) signal: Signal,
+    #[command(flatten)]
+    pub(crate) patience: Patience,
     /// Show what would be ended and change nothing.
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,

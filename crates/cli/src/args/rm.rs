@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::Verb;
 use super::ids::Ids;
+use super::patience::OtherPatience;
 use crate::exit_codes;
 
 /// The verb `rm`.
@@ -28,6 +29,8 @@ pub(crate) const VERB: Verb = Verb {
 pub(crate) struct RmArgs {
     #[command(flatten)]
     pub(crate) ids: Ids,
+    #[command(flatten)]
+    pub(crate) patience: OtherPatience,
     /// Kill what is not over, and do not ask.
     #[arg(short, long)]
     pub(crate) force: bool,

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 
 use super::Verb;
 use super::bounds::Bounds;
+use super::patience::Patience;
 use crate::exit_codes;
 use crate::value::{self, Label};
 
@@ -90,6 +91,8 @@ pub(crate) struct RunArgs {
     /// What happens to a detached sandbox when its supervisor is killed.
     #[arg(long, value_enum, value_name = "ACT", default_value = "kill")]
     pub(crate) on_supervisor_exit: OnSupervisorExit,
+    #[command(flatten)]
+    pub(crate) patience: Patience,
     /// Make a new, empty directory that is removed at the end; TMPDIR, and the directory to run in unless -w.
     #[arg(long)]
     pub(crate) scratch: bool,

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::Verb;
 use super::ids::Ids;
+use super::patience::OtherPatience;
 use crate::exit_codes;
 use crate::value::{self, Signal};
 
@@ -45,6 +46,8 @@ pub(crate) struct StopArgs {
     /// The polite signal [default: what the sandbox was made with].
     #[arg(short = 's', long, value_name = "SIGNAL", value_parser = value::signal, allow_hyphen_values = true)]
     pub(crate) signal: Option<Signal>,
+    #[command(flatten)]
+    pub(crate) patience: OtherPatience,
     /// Do not ask.
     #[arg(short, long)]
     pub(crate) force: bool,

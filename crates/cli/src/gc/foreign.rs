@@ -31,7 +31,14 @@ fn end_one(global: &Global, args: &GcArgs, pid: Pid) -> Result<u8, Failure> {
     refuse_ours(pid)?;
     let target = Target { pid: Some(pid), pgid: None, session: None, cgroup: None, env: None };
     let signal = value::signal("TERM").map_err(|error| Failure::new(exit_codes::USAGE, error.to_string()))?;
-    let args = ReapArgs { target, grace: args.grace, signal, dry_run: args.dry_run, json: args.json };
+    let args = ReapArgs {
+        target,
+        grace: args.grace,
+        signal,
+        patience: args.patience,
+        dry_run: args.dry_run,
+        json: args.json,
+    };
     reap::reap(global, &args)
 }
 

@@ -180,6 +180,8 @@ struct Forced<'a> {
     why: Why,
     told: &'a [Survivor],
     limits: Limits,
+    /// How long a kill may take until what is left is reported.
+    patience: Duration,
     /// For the members, as far as nobody has asked them yet.
     ladder: Ladder,
 }
@@ -188,8 +190,9 @@ impl<'a> Forced<'a> {
     fn new(root: &Path, job: &'a Job<'a>, how: How, limits: Limits) -> Forced<'a> {
         let asked = matches!(job.why, Why::Overdue | Why::Unverified);
         // Where the supervisor has been patient already, a short look is enough to name what is left.
-        let patience = if job.why == Why::Unverified { limits.farewell } else { limits.patience };
-        let usual = Ladder { patience, ..Ladder::default() };
+        let patience = limits.patience(job.known);
+        let short = if job.why == Why::Unverified { limits.farewell.min(patience) } else { patience };
+        let usual = Ladder { patience: short, ..Ladder::default() };
         let made_with = made_with(job.known);
         let ladder = match how {
             How::Stop { signal, grace } if !asked => Ladder {
@@ -201,7 +204,7 @@ impl<'a> Forced<'a> {
         };
         let registry = Registry::open_existing(root).ok().flatten();
         let (known, why, told) = (job.known, job.why, job.told.as_slice());
-        Forced { finder: Finder::new(root), registry, known, why, told, limits, ladder }
+        Forced { finder: Finder::new(root), registry, known, why, told, limits, patience, ladder }
     }
 
     fn run(&self) -> io::Result<Fate> {
@@ -245,10 +248,10 @@ impl<'a> Forced<'a> {
         let locks = Locks::of(&self.known.id, self.known.record.as_ref(), self.known.leaf.as_deref());
         let mut holders = locks.holders(&mut proc)?;
         let mut left = self.end_members()?.survivors;
-        let until = Instant::now() + self.limits.patience * TURNS;
+        let until = Instant::now() + self.patience * TURNS;
         loop {
-            let patience = self.patience(&mut proc, &holders)?;
-            let mut record = self.wait_for_lock(&mut proc, &holders, patience)?;
+            let limit = self.limit(&mut proc, &holders)?;
+            let mut record = self.wait_for_lock(&mut proc, &holders, limit)?;
             if record.is_none() && self.why != Why::Unverified {
                 left.extend(self.end_holders(&mut proc, &holders)?);
                 record = self.wait_for_lock(&mut proc, &holders, self.limits.farewell)?;
@@ -265,17 +268,17 @@ impl<'a> Forced<'a> {
     }
 
     /// How long those who hold the lock may take to see that the sandbox is over, and to go.
-    fn patience(&self, proc: &mut ProcFs, holders: &Holders<'_>) -> io::Result<Duration> {
+    fn limit(&self, proc: &mut ProcFs, holders: &Holders<'_>) -> io::Result<Duration> {
         // Who has just told what is left looks after it, also where none of its members is a child of it.
         if holders.are_passing() && self.why != Why::Unverified {
-            return Ok(self.limits.patience * 2 + self.limits.farewell);
+            return Ok(self.patience * 2 + self.limits.farewell);
         }
         if holders.are_stopped(proc)? {
             return Ok(BLINK);
         }
         Ok(match self.why {
             Why::Deaf | Why::Overdue | Why::Liar | Why::Unverified => self.limits.farewell,
-            Why::Unattended | Why::NoRecord | Why::Unheard => self.limits.patience,
+            Why::Unattended | Why::NoRecord | Why::Unheard => self.patience,
         })
     }
 
@@ -350,7 +353,7 @@ impl<'a> Forced<'a> {
         if !self.ladder.grace.is_zero() || !whole || self.leaves().len() > 1 {
             left = self.end_members()?.survivors;
         }
-        let findings = recover(record, self.limits.patience)?;
+        let findings = recover(record, self.patience)?;
         let is_process = |survivor: &Survivor| matches!(survivor, Survivor::Process { .. });
         let (alive, unreleased): (Vec<_>, Vec<_>) = findings.survivors.into_iter().partition(is_process);
         left.extend(alive);

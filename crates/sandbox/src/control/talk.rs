@@ -74,9 +74,13 @@ fn request(how: How) -> Request {
         How::Stop { signal, grace } => Request::Stop {
             signal: signal.map_or(0, rustix::process::Signal::as_raw),
             spared_group: None,
-            grace_ms: grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX)),
+            grace_ms: grace.map(millis),
         },
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// How many connections there may be, each with a handle to who listens: the records of all targets are open as well.
@@ -102,6 +106,8 @@ struct Talk<'a> {
     ready: bool,
     /// Until when it is waited for one that wants to answer and has no processor.
     patience: Instant,
+    /// Its first refusal is of the time that this client wants.
+    may_refuse: bool,
     /// How often somebody has hung up that had begun.
     lost: u32,
     /// Who is left, by its word.
@@ -134,6 +140,7 @@ impl<'a> Talk<'a> {
             interval,
             ready: false,
             patience: now,
+            may_refuse: false,
             lost: 0,
             told: Vec::new(),
         }
@@ -259,7 +266,11 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
                 if id != talk.known.id {
                     return Step::Force(Why::Liar);
                 }
-                match client.send(&self.request, &[]) {
+                let patience = self.limits.patience.map(|time| Request::Patience(millis(time)));
+                talk.may_refuse = patience.is_some();
+                let asked =
+                    patience.iter().chain([&self.request]).try_for_each(|word| client.send(word, &[]));
+                match asked {
                     Ok(()) => Step::Stay,
                     Err(_) => Step::Force(Why::Deaf),
                 }
@@ -272,6 +283,8 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
                 talk.told = outcome.report.findings.survivors;
                 Step::Force(Why::Unverified)
             }
+            // An older supervisor does not know of patience, and keeps its own time.
+            Ok(Received::Message(Answer::Refused(_))) if std::mem::take(&mut talk.may_refuse) => Step::Stay,
             Ok(Received::Message(Answer::Refused(_))) => Step::Force(Why::Deaf),
             Ok(Received::Message(_) | Received::Nothing) => Step::Stay,
             Ok(Received::End) | Err(_) => {
@@ -305,7 +318,8 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             (talk.interval, talk.look) = (LOOK_FIRST, Instant::now() + LOOK_LAST);
             return Step::Stay;
         }
-        let most = grace.saturating_add(self.limits.patience).saturating_add(self.limits.farewell);
+        let most =
+            grace.saturating_add(self.limits.patience(talk.known)).saturating_add(self.limits.farewell);
         let now = Instant::now();
         talk.stage = Stage::Ending(now.checked_add(most).unwrap_or(now));
         (talk.interval, talk.look) = (LOOK_MEANWHILE, now + LOOK_MEANWHILE);

@@ -49,6 +49,7 @@ impl Place {
             made_at_ms: 0,
             signal: None,
             grace_ms: None,
+            patience_ms: None,
             detached,
         };
         let record = registry.reserve(&intent).unwrap();
@@ -254,7 +255,7 @@ fn record_that_somebody_else_puts_away_is_waited_for() {
     let Place { dir, record } = Place::new();
     let finder = Finder::new(&dir.path().join("root"));
     let known = finder.resolve(record.name()).unwrap();
-    let limits = Limits { patience: Duration::from_millis(10), ..Limits::default() };
+    let limits = Limits { patience: Some(Duration::from_millis(10)), ..Limits::default() };
     let busy = put_away(&finder, &known, &limits);
     assert!(matches!(busy, Err(ForgetError::Busy { .. })), "{busy:?}");
     drop(record);

@@ -61,6 +61,7 @@ fn intent() -> Intent {
         made_at_ms: 0,
         signal: None,
         grace_ms: None,
+        patience_ms: None,
         detached: None,
     }
 }

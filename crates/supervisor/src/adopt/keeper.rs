@@ -238,6 +238,10 @@ impl Adopted {
             Request::Kill => {
                 (Some(self.end(Cause::Kill, Event::KillRequested)), Answer::Ending(Ending::Killing))
             }
+            Request::Patience(ms) => {
+                self.ladder.report_within(Duration::from_millis(ms), self.cause.is_some());
+                (None, Answer::Done)
+            }
             Request::Forward(number) => {
                 let sent = signal(number).ok_or_else(|| format!("no signal {number}")).and_then(|signal| {
                     rustix::process::pidfd_send_signal(&self.root, signal)

@@ -364,6 +364,10 @@ impl Inner {
                 let event = self.end(Cause::Kill, Event::KillRequested);
                 (Some(event), Some(Answer::Ending(Ending::Killing)))
             }
+            Request::Patience(ms) => {
+                self.ladder.report_within(Duration::from_millis(ms), self.cause.is_some());
+                (None, Some(Answer::Done))
+            }
             Request::Forward(number) => (None, Some(self.forward(number))),
             Request::OwnerGone => (self.owner_gone(), None),
             Request::Extend(_) if self.cause.is_some() => {

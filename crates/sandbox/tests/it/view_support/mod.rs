@@ -54,6 +54,7 @@ impl Yard {
             made_at_ms: now_ms() - 60_000,
             signal: None,
             grace_ms: None,
+            patience_ms: None,
             detached: Some(Detached { root: Some(self.root()), ..Detached::default() }),
         }
     }
