@@ -15,6 +15,8 @@ mod hostile;
 mod observe;
 mod run;
 mod state;
+#[expect(dead_code, unused_imports, reason = "the rooms move to it one by one")]
+mod support;
 
 mod inspect_support;
 mod support_control;

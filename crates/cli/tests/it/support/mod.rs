@@ -1,0 +1,90 @@
+//! What the tests share: one environment, one sandbox, one guard for processes, one wait.
+//!
+//! - [`TestEnv`]: a state root, directories and a user of a test's own; all that it starts ends with it.
+//! - [`Running`] and [`Finished`]: a command that a test talks to, and how it ended.
+//! - [`Sandbox`]: a detached sandbox, what its record says, and its processes by handle.
+//! - [`Process`]: any process, by handle.
+//! - [`ControlClient`], [`Impostor`]: both sides of a control socket, spelled out.
+//! - [`Terminal`]: tmux with a shell in it. [`jail`]: a test in namespaces of its own.
+//! - [`wait_until`]: the only way to wait for what can only be looked at.
+
+mod control_client;
+mod env;
+mod impostor;
+pub mod jail;
+mod prng;
+mod process;
+mod running;
+mod sandbox;
+mod terminal;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+pub use control_client::ControlClient;
+pub use env::{Level, TestEnv, USER, Who};
+pub use impostor::Impostor;
+pub use prng::Prng;
+pub use process::{Process, children, descendants, kill_at_once};
+pub use running::{Finished, Running};
+pub use sandbox::{Sandbox, TREE};
+pub use terminal::Terminal;
+
+/// Longer than anything here may take on a busy machine. No test but those of `promptness` looks at a clock.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+/// What tests give a kill that cannot succeed; the default is ten seconds.
+pub const PATIENCE: &str = "300ms";
+
+/// The binary under test.
+pub fn penfold() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_penfold"))
+}
+
+/// Waits until something holds, and panics with its name if it does not within [`DEADLINE`].
+#[track_caller]
+pub fn wait_until(what: &str, holds: impl FnMut() -> bool) {
+    assert!(penfold_testkit::until(DEADLINE, holds), "not within {DEADLINE:?}: {what}");
+}
+
+/// Says why a test does not run.
+pub fn skip(reason: &str) {
+    println!("skipped: {reason}");
+}
+
+/// Whether the test runs as root; says so if not.
+pub fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        skip("needs root");
+    }
+    is_root
+}
+
+/// Whether a program is installed and works here; says so if not.
+pub fn has_program(words: &[&str]) -> bool {
+    let [name, rest @ ..] = words else { return false };
+    let mut command = Command::new(name);
+    command.args(rest).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let runs = command.status().is_ok_and(|status| status.success());
+    if !runs {
+        skip(&format!("`{}` does not work here", words.join(" ")));
+    }
+    runs
+}
+
+/// A file of JSON, if it is there and whole.
+pub fn json(path: &Path) -> Option<serde_json::Value> {
+    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+}
+
+/// What is in a directory; nothing if there is none.
+pub fn entries(dir: &Path) -> Vec<std::path::PathBuf> {
+    std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+/// Twelve random hexadecimal digits, as an id has.
+pub fn fresh_id() -> String {
+    let uuid = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap();
+    uuid.trim().replace('-', "")[20..].to_owned()
+}
