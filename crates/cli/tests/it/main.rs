@@ -28,7 +28,6 @@ mod support_e2;
 mod support_f;
 mod support_g;
 mod support_h;
-mod support_trees;
 
 /// What tests start beside `penfold`.
 const PROGRAMS: &[penfold_harness::Program] = &[
@@ -37,5 +36,5 @@ const PROGRAMS: &[penfold_harness::Program] = &[
 ];
 
 fn main() -> std::process::ExitCode {
-    penfold_harness::main(PROGRAMS, Vec::new())
+    penfold_harness::main(PROGRAMS, &[hostile::matrix::TESTS])
 }

@@ -1,7 +1,7 @@
-//! Hostile trees in every mode, and soaks.
+//! Hostile trees in every mode, commands that attack penfold, and soaks.
 
 mod adversary;
-mod detached;
-mod matrix;
+mod locked_leaf;
+pub mod matrix;
 mod soak;
 mod soak_detached;

@@ -7,8 +7,6 @@
     reason = "every test binary takes its own part of this, and looks from outside by short polls with a deadline"
 )]
 
-pub mod case;
-pub mod expect;
 pub mod house;
 pub mod nest;
 
