@@ -27,7 +27,6 @@ mod support_e1;
 mod support_e2;
 mod support_f;
 mod support_g;
-mod support_h;
 
 /// What tests start beside `penfold`.
 const PROGRAMS: &[penfold_harness::Program] = &[

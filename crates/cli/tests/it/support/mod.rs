@@ -23,7 +23,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 pub use control_client::ControlClient;
-pub use env::{Level, TestEnv, USER, Who};
+pub use env::{Level, MARK, TestEnv, USER, Who};
 pub use impostor::Impostor;
 pub use prng::Prng;
 pub use process::{Process, children, descendants, kill_at_once};
