@@ -14,7 +14,7 @@ mod supervisors;
 use penfold_harness::{Generated, Trial};
 use penfold_testkit::catalog::{self, Entry, Pace, TREES};
 
-use crate::support::{Level, Who};
+use crate::support::{Level, Prng, Who};
 use expect::Expected;
 
 /// How penfold runs around the leader.
@@ -165,6 +165,8 @@ pub struct Case {
     pub tree: &'static Entry,
     pub config: Config,
     pub ending: Ending,
+    /// Large trees are built in their full size.
+    pub full_size: bool,
 }
 
 impl PartialEq for Case {
@@ -175,23 +177,26 @@ impl PartialEq for Case {
 
 impl Case {
     fn name(self) -> String {
-        format!("hostile::matrix::{}::{}::{}", self.tree.name, self.config.word(), self.ending.word())
+        let part = if self.full_size { "full_size" } else { "matrix" };
+        format!("hostile::{part}::{}::{}::{}", self.tree.name, self.config.word(), self.ending.word())
     }
 
     fn parse(name: &str) -> Option<Case> {
-        let mut words = name.strip_prefix("hostile::matrix::")?.split("::");
+        let (part, case) = name.strip_prefix("hostile::")?.split_once("::")?;
+        let mut words = case.split("::");
         let (tree, config, ending) = (words.next()?, words.next()?, words.next()?);
         let case = Case {
             tree: catalog::find(tree)?,
             config: CONFIGS.into_iter().find(|known| known.word() == config)?,
             ending: ENDINGS.iter().find(|(_, word)| *word == ending)?.0,
+            full_size: part == "full_size",
         };
-        (words.next().is_none() && case.is_valid()).then_some(case)
+        (words.next().is_none() && case.is_valid() && case.name() == name).then_some(case)
     }
 
     /// Whether there is such a case.
     fn is_valid(self) -> bool {
-        let Case { tree, config, ending } = self;
+        let Case { tree, config, ending, .. } = self;
         // A leader that exits as soon as it stands has no other ending.
         let hasty = tree.pace == Pace::Hasty && ending != Ending::LeaderExit;
         // Without a subreaper or a leaf only luck meets who has another pid at every look: SPECIFICATION.md, limit 1.
@@ -222,8 +227,20 @@ impl Case {
 /// The whole product.
 fn product() -> Vec<Case> {
     let configs = |tree| CONFIGS.into_iter().map(move |config| (tree, config));
-    let endings = |(tree, config)| ENDINGS.iter().map(move |&(ending, _)| Case { tree, config, ending });
+    let endings = |(tree, config)| {
+        ENDINGS.iter().map(move |&(ending, _)| Case { tree, config, ending, full_size: false })
+    };
     TREES.iter().flat_map(configs).flat_map(endings).filter(|case| case.is_valid()).collect()
+}
+
+/// The large trees in their full size, once at each level.
+fn full_size() -> Vec<Case> {
+    let endings = [Ending::LeaderExit, Ending::TermTwice, Ending::InnerKilled];
+    let mut prng = Prng::of(seed());
+    let large = TREES.iter().filter(|tree| tree.full_size.is_some());
+    let levels = |tree| CONFIGS.iter().take(3).map(move |&config| (tree, config));
+    let case = |(tree, config)| Case { tree, config, ending: *prng.one_of(&endings), full_size: true };
+    large.flat_map(levels).map(case).collect()
 }
 
 /// The seed of the covering array, for a run of the suite.
@@ -236,7 +253,8 @@ pub fn seed() -> u64 {
 pub const TESTS: Generated = Generated {
     list: || {
         let chosen = covering::array(&product(), seed());
-        product().into_iter().map(|case| case.trial(!chosen.contains(&case))).collect()
+        let product = product().into_iter().map(|case| case.trial(!chosen.contains(&case)));
+        product.chain(full_size().into_iter().map(|case| case.trial(false))).collect()
     },
     find: |name| Case::parse(name).map(|case| case.trial(false)),
 };

@@ -56,7 +56,7 @@ fn bystanders(env: &TestEnv) -> Result<[Bystander; 2], String> {
 fn stand(env: &TestEnv, case: Case) -> Result<Tree, TreeError> {
     let lease: &[&str] = if case.ending == Ending::Ttl { &["--ttl", LEASE[0]] } else { &[] };
     let options = [&["-d"], lease].concat();
-    Tree::spawn(&tool(env, case.config, &options).detaches(), case.tree.name)
+    Tree::spawn(&tool(env, case, &options).detaches(), case.tree.name)
 }
 
 /// Ends the sandbox. Gives what the command said that did.

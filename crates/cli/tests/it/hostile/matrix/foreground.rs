@@ -20,7 +20,7 @@ const LOST: Duration = Duration::from_millis(300);
 
 /// Runs it.
 pub fn run(case: Case) -> Result<(), String> {
-    let Case { tree: entry, config, ending } = case;
+    let Case { tree: entry, config, ending, .. } = case;
     let expected = expect::of(case);
     let Some(env) = TestEnv::of(config.who) else { return Ok(()) };
     let tree = match stand(&env, case) {
@@ -51,8 +51,9 @@ pub fn run(case: Case) -> Result<(), String> {
     tree.end().map_err(|error| error.to_string())
 }
 
-/// `penfold run` around a tree.
-pub fn tool(env: &TestEnv, config: Config, options: &[&str]) -> Tool {
+/// `penfold run` around the tree of a case.
+pub fn tool(env: &TestEnv, case: Case, options: &[&str]) -> Tool {
+    let config = case.config;
     let mut words: Vec<std::ffi::OsString> = Vec::new();
     if config.shape == Shape::Trio {
         // The child of the shell becomes one of penfold's; nobody reaps it before.
@@ -67,15 +68,18 @@ pub fn tool(env: &TestEnv, config: Config, options: &[&str]) -> Tool {
     if config.who != Who::Root {
         tool = tool.user(USER);
     }
+    if let Some(number) = case.tree.full_size.filter(|_| case.full_size) {
+        tool = tool.tree_options(["-n", &number.to_string()]);
+    }
     match env.cgroup() {
         Some(cgroup) => tool.cgroup(cgroup),
         None => tool,
     }
 }
 
-fn stand(env: &TestEnv, Case { tree, config, ending }: Case) -> Result<Tree, TreeError> {
-    let spawn = |options: &[&str]| Tree::spawn(&tool(env, config, options), tree.name);
-    if ending != Ending::Timeout {
+fn stand(env: &TestEnv, case: Case) -> Result<Tree, TreeError> {
+    let spawn = |options: &[&str]| Tree::spawn(&tool(env, case, options), case.tree.name);
+    if case.ending != Ending::Timeout {
         return spawn(&[]);
     }
     let mut last = None;
