@@ -35,9 +35,12 @@ pub use terminal::Terminal;
 /// What tests give a kill that cannot succeed; the default is ten seconds.
 pub const PATIENCE: &str = "300ms";
 
-/// The binary under test.
+/// The binary under test: the one that was built with the tests, unless `PENFOLD_TEST_BIN` names another.
+#[expect(clippy::disallowed_methods, reason = "a test has no other place to be told it")]
 pub fn penfold() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_penfold"))
+    static BINARY: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
+    let built = || env!("CARGO_BIN_EXE_penfold").into();
+    BINARY.get_or_init(|| std::env::var_os("PENFOLD_TEST_BIN").map_or_else(built, Into::into))
 }
 
 /// Whether the test runs as root; says so if not.
