@@ -297,3 +297,6 @@ impl Policy {
         Ending::Stopping(u64::try_from(self.ladder.grace.as_millis()).unwrap_or(u64::MAX))
     }
 }
+
+#[cfg(test)]
+mod tests;
