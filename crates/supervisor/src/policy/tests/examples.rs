@@ -77,6 +77,13 @@ fn later_stop_shortens_the_grace_and_never_lengthens_it() {
 }
 
 #[test]
+fn signal_or_time_limit_during_a_stop_does_not_lengthen_its_grace() {
+    let script = Script { limit: Some(250), ..script_of(Kind::Foreground) };
+    let world = run(script, [(100, vec![stop(300)]), (200, vec![Input::Term(None)])]);
+    assert_eq!((world.killed, world.policy.ladder().grace), (Some(400), ms(300)));
+}
+
+#[test]
 fn stop_may_ask_for_more_grace_than_the_sandbox_was_made_with() {
     let world = run(script_of(Kind::Detached), [(100, vec![stop(5 * GRACE)])]);
     assert_eq!(world.killed, Some(100 + 5 * GRACE));

@@ -21,6 +21,7 @@ pub(super) struct World {
     pub(super) reported: Option<u64>,
     pub(super) looks: usize,
     pub(super) begun: usize,
+    turns: usize,
 }
 
 impl World {
@@ -42,6 +43,7 @@ impl World {
             reported: None,
             looks: 0,
             begun: 0,
+            turns: 0,
         }
     }
 
@@ -70,6 +72,8 @@ impl World {
         let arrival = self.now + round.after;
         let mut inputs = Some(&round.inputs);
         while let Some(queued) = inputs {
+            self.turns += 1;
+            assert!(self.turns < 1000, "the supervisor does not rest");
             self.due();
             let looked = self.now;
             let deadline = self.policy.next_deadline(self.activity()).map(|(at, _)| ticks(at - self.base));
