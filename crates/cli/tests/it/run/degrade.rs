@@ -1,11 +1,11 @@
-//! Hosts that lack something: the run goes on where the guarantee holds, and says what is missing; else it does not start.
+//! Hosts that lack something: `run` goes on where the guarantee holds, and says what is missing; otherwise it does not start.
 
 use std::ffi::OsStr;
 use std::path::Path;
 
 use crate::support::{Finished, Running, TestEnv, has_program, is_root, penfold, skip};
 
-/// Leaves two behind, and exits with 3.
+/// A command that leaves two processes behind and exits with 3.
 const LEAVE: [&str; 3] = ["bash", "-c", "setsid -f sleep 600; (sleep 600 &); exit 3"];
 
 /// `penfold --root ROOT run` with these words after a wrapper.

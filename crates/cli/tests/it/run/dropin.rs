@@ -72,7 +72,7 @@ fn left_behind_holder_of_the_output_does_not_hang_the_reader() {
     let env = TestEnv::new();
     for level in env.levels() {
         let script = "setsid -f sleep 600; (sleep 600 &); sleep 600 & echo done; exit 3";
-        // Nobody holds an output any more: `run` reads both to the end.
+        // `run` reads both outputs to EOF: no process holds them any more.
         let finished = env.run(["--contain", level.word(), "bash", "-c", script]).with_code(3);
         assert_eq!(finished.out(), "done\n");
         assert!(
@@ -222,7 +222,7 @@ fn options_end_at_the_command() {
 #[test]
 fn children_that_penfold_had_before_it_was_penfold_stay_alive() {
     let env = TestEnv::new();
-    // exec keeps the children of the shell: they are no members, and not penfold's to end.
+    // exec keeps the children of the shell: they are no members, and penfold must not end them.
     let script =
         "sleep 601 & echo $! > before; exec $PF bash -c 'setsid -f sleep 600; (sleep 600 &); exit 3'";
     let outer =

@@ -37,7 +37,7 @@ pub fn at_once<T: Copy + Send>(cases: &[T], run: impl Fn(T) + Sync) {
 pub fn own_processes(pid: i32) -> Vec<Process> {
     let file = |metadata: Metadata| (metadata.dev(), metadata.ino());
     let penfold = file(std::fs::metadata(penfold()).unwrap());
-    // In a mount namespace the link may not be a path of ours; metadata follow it all the same.
+    // In another mount namespace the link may name no file here, but its metadata can be read.
     let is_own =
         |pid: &i32| std::fs::metadata(format!("/proc/{pid}/exe")).is_ok_and(|exe| file(exe) == penfold);
     let all = std::iter::once(pid).chain(descendants(pid));

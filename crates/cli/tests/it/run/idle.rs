@@ -1,4 +1,4 @@
-//! What a running sandbox costs while nothing happens. Whether a clock wakes it is tested in `promptness`.
+//! What a running sandbox costs while nothing happens. `promptness` tests that no timer wakes penfold.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub fn asleep(env: &TestEnv, level: Level) -> Running {
     running
 }
 
-/// The context switches of all processes of penfold around a command, once a row of looks has found all of them asleep.
+/// The context switches of all processes of penfold around a command, once all of them have slept for a while.
 pub fn at_rest(running: &Running) -> Switches {
     let own = own_processes(running.pid());
     assert!(own.len() >= 2, "{own:?}");
@@ -27,7 +27,7 @@ pub fn at_rest(running: &Running) -> Switches {
         // A process that was woken and does not run yet is in another state.
         let asleep = own.iter().all(|process| process.state() == Some('S'));
         let before = std::mem::replace(&mut seen, switches(&own));
-        // A start ends with a timer of some milliseconds; twenty looks take longer.
+        // The last timer of a start runs for 5 ms; twenty looks take longer.
         looks = if asleep && seen == before { looks + 1 } else { 0 };
         looks == 20
     });

@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use super::front::{DEAF, SERVE, at_once, run_until_limit};
 use crate::support::{Level, Running, TestEnv, penfold};
 
-/// The words for `run` that nest sandboxes so deep, each with these options.
+/// The words for `run` that nest `depth` sandboxes, each with these options.
 fn words(env: &TestEnv, depth: usize, options: &[&str], command: &[&str]) -> Vec<String> {
     let (penfold, root) = (penfold().to_str().unwrap(), env.root());
     let run = [penfold, "--root", root.to_str().unwrap(), "run"];
@@ -130,7 +130,7 @@ fn killed_inner_one_ends_and_the_outer_one_goes_on() {
 #[test]
 fn inner_leader_has_the_outer_grace() {
     let env = TestEnv::new();
-    // The handler takes a while, with nothing but what bash itself can do.
+    // The handler waits within bash: a child would get the signal, too.
     let script = format!("trap 'read -r -t 0.3 <> gate; echo clean; exit 3' TERM; {SERVE}");
     for level in env.levels() {
         at_once(&[1, 2, 3], |depth| {
@@ -145,7 +145,7 @@ fn inner_leader_has_the_outer_grace() {
     env.assert_nothing_left();
 }
 
-/// The record of the outer sandbox is the user's own, and so is a command in the inner one.
+/// The user owns the record of the outer sandbox and runs the command in the inner one.
 #[test]
 fn a_forged_note_in_the_outer_record_is_nobodys_leftover() {
     let env = TestEnv::new();

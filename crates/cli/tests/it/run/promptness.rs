@@ -8,7 +8,7 @@ use super::front::{DEAF, SERVE, own_processes};
 use super::idle::{asleep, at_rest, switches};
 use crate::support::{Level, Running, TestEnv};
 
-/// The end of a sandbox of two members takes some milliseconds.
+/// What an end may take; it takes some milliseconds.
 const SOON: Duration = Duration::from_millis(500);
 
 /// Starts a script that prints `ready`.
@@ -69,7 +69,7 @@ fn nobody_wakes_up_while_nothing_happens() {
     let env = TestEnv::new();
     let all: Vec<Running> = env.levels().into_iter().map(|level| asleep(&env, level)).collect();
     let before: Vec<_> = all.iter().map(at_rest).collect();
-    // For a second, which no event ends.
+    // One second in which nothing happens.
     penfold_testkit::until(Duration::from_secs(1), || all.iter().any(|running| !running.is_alive()));
     let after: Vec<_> = all.iter().map(|running| switches(&own_processes(running.pid()))).collect();
     assert_eq!(before, after);

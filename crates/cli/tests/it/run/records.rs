@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::support::{Level, Running, TestEnv, has_program};
 
-/// Prints, one to a line, what a process is given by the one that starts it.
+/// Prints, one to a line, what a process inherits from its parent.
 const SHOW: &str = r#"
     grep -E '^(SigPnd|SigBlk|SigIgn|SigCgt|ShdPnd|Umask|NoNewPrivs|Seccomp|Uid|Gid|Groups|Cap|Cpus_allowed|Speculation)' \
         /proc/self/status

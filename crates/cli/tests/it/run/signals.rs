@@ -18,7 +18,7 @@ const LISTEN: &str = r#"
     listen child & listen leader
 "#;
 
-/// A leader and a child that clean up on TERM, each as long as its fifo `go-NAME` has no line.
+/// A leader and a child that clean up on TERM, each until its fifo `go-NAME` has a line.
 const CLEAN_UP: &str = r#"
     clean_up() {
         trap "echo $1 asked; read -r _ < go-$1; echo $1 clean; exit 3" TERM
@@ -194,7 +194,7 @@ fn signal_before_the_command_runs_ends_it_too() {
 }
 
 #[test]
-fn signals_for_penfold_that_it_does_not_pass_on_do_it_no_harm() {
+fn signals_that_penfold_does_not_forward_do_no_harm() {
     let env = TestEnv::new();
     let running = listening(&env, &["--grace", "0"]);
     for signal in [Signal::PIPE, Signal::CHILD, Signal::CONT, Signal::STOP, Signal::CONT] {
@@ -251,12 +251,12 @@ fn exit_before(env: &TestEnv, level: Level, limit: &str) -> Finished {
     own.truncate(2);
     let Some(leader) = leader(running.pid()) else { return running.finish() };
     own.iter().for_each(Process::stop);
-    // A fifo that is open on both sides blocks nobody, should the leader have ended.
+    // Opening a fifo for both reading and writing does not block, even if the leader has ended.
     let gate = env.path("work").join(gate);
     let mut open = std::fs::File::options().read(true).write(true).open(gate).unwrap();
     std::io::Write::write_all(&mut open, b"go\n").unwrap();
     leader.await_end();
-    // The same limit, set later, has passed.
+    // A second sandbox is the clock: its limit is the same and began later.
     env.run(["--timeout", limit, "sleep", "600"]).with_code(124);
     for process in own.iter().rev() {
         process.signal(Signal::CONT);

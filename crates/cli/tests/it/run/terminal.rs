@@ -68,7 +68,7 @@ fn interrupt_key_reaches_each_process_once() {
     terminal.press("C-c");
     terminal.shows("^Cgot");
     await_stopping(&terminal);
-    // A second interrupt from penfold would come before this signal: penfold forwards in order.
+    // An interrupt that penfold forwards would reach the command before this signal.
     only_front().signal(Signal::USR1);
     terminal.shows("marked");
     assert_eq!(terminal.screen().matches("got").count(), 1, "{}", terminal.screen());
@@ -107,7 +107,7 @@ fn suspended_command_goes_on_in_front_and_behind() {
         terminal.press("C-z");
         terminal.shows("[1]+  Stopped*");
         terminal.line("fg");
-        // The shell would take what is typed before that.
+        // What is typed before that goes to the shell.
         terminal.is_in_front("sh -c read x; echo got $x; exit 5");
         terminal.line("word");
         terminal.shows("got word");
@@ -189,7 +189,7 @@ fn shell_inside_has_its_own_job_control() {
         terminal.is_in_front("sleep 600");
         terminal.press("C-z");
         terminal.shows("[1]+  Stopped*");
-        // The first is refused for the stopped job.
+        // bash refuses the first `exit` because of the stopped job.
         terminal.line("exit 8; exit 8");
         terminal.ends_with(8);
         assert!(!env.is_running("sleep 600"));
@@ -264,7 +264,7 @@ fn summary_of_a_run_in_the_background_waits_for_the_terminal() {
     let env = TestEnv::new();
     let Some(terminal) = Terminal::open(&env) else { return };
     terminal.line("stty tostop; $PF sh -c 'sleep 600 & : > started; exit 3' &");
-    // Where background output stops a process, it stops penfold, but not before everything is gone.
+    // With `tostop`, output in the background stops penfold, but only after all members are gone.
     wait_until("penfold is started", || env.path("work/started").try_exists().unwrap());
     await_stopped_job(&terminal);
     assert!(!env.is_running("sleep 600"));
