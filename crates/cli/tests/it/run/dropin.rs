@@ -7,7 +7,7 @@ use std::process::Stdio;
 use penfold_testkit::proc;
 use rustix::process::Signal;
 
-use super::front::SERVE;
+use super::front::{SERVE, await_ready};
 use crate::support::{Process, Running, TestEnv, has_program};
 
 #[test]
@@ -243,7 +243,7 @@ fn child_that_penfold_had_before_does_not_end_the_run_by_its_own_end() {
         );
         let serve = format!("trap 'exit 3' USR1; {SERVE}");
         let running = Running::start(env.command("bash").args(["-c", &script]).env("SERVE", serve));
-        running.hear("ready", 1);
+        await_ready(&running, 1);
         let pid = std::fs::read_to_string(env.path("work/before")).unwrap().trim().parse().unwrap();
         let before = Process::find(pid).unwrap();
         assert_eq!(proc::stat(pid).unwrap().parent, running.pid());

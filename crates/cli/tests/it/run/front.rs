@@ -3,7 +3,7 @@
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 
-use crate::support::{Finished, Process, descendants, penfold};
+use crate::support::{Finished, Process, Running, descendants, penfold, wait_until};
 
 /// The end of a bash script: prints `ready`, then runs traps until one of them exits.
 pub const SERVE: &str = "mkfifo gate 2>/dev/null; echo ready; while :; do read -r -t 0.1 <> gate; done";
@@ -12,7 +12,7 @@ pub const SERVE: &str = "mkfifo gate 2>/dev/null; echo ready; while :; do read -
 pub const DEAF: &str = "trap '' TERM INT HUP; setsid -f sleep 600; (sleep 600 &); echo ready; exec sleep 600";
 
 /// Time limits in seconds, shortest first.
-const LIMITS: [&str; 3] = ["0.4", "4", "25"];
+const LIMITS: [&str; 4] = ["0.4", "1.2", "5", "25"];
 
 /// Runs a command with a time limit that passes after the command has printed `ready`.
 ///
@@ -31,6 +31,23 @@ pub fn at_once<T: Copy + Send>(cases: &[T], run: impl Fn(T) + Sync) {
             scope.spawn(move || run(case));
         }
     });
+}
+
+/// Waits until the command has printed `ready` as often as this, and penfold has handled its start.
+#[track_caller]
+pub fn await_ready(running: &Running, times: usize) {
+    running.hear("ready", times);
+    await_started(running.pid());
+}
+
+/// Waits until penfold has handled the start of a command that already runs, below this process.
+///
+/// The init of a pid namespace reports the start to the supervisor. A stop that comes before this report kills at once.
+#[track_caller]
+pub fn await_started(pid: i32) {
+    let asleep = |process: &Process| process.state() == Some('S');
+    // The youngest first: a process wakes its parent before it sleeps.
+    wait_until("penfold has handled the start", || own_processes(pid).iter().rev().all(asleep));
 }
 
 /// The processes of penfold among a process and its descendants, parents first.

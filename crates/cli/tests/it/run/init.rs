@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use super::front::{SERVE, front};
+use super::front::{SERVE, await_ready, front};
 use crate::support::{Running, TestEnv, entries, has_program, is_root, penfold};
 
 const UNSHARE: [&str; 5] = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
@@ -67,7 +67,7 @@ fn term_is_forwarded_and_strays_end() {
     let script = format!("trap 'exit 5' TERM; setsid -f sleep 600; (sleep 600 &); {SERVE}");
     for level in env.levels() {
         let running = init(&env, &["--contain", level.word(), "bash", "-c", &script]);
-        running.hear("ready", 1);
+        await_ready(&running, 1);
         front(running.pid()).signal(Signal::TERM);
         running.finish().with_code(5);
     }
@@ -131,7 +131,7 @@ fn session_and_group_from_outside_of_the_namespace_do_no_harm() {
         "-c",
         "setsid -f sleep 600; sleep 600 & echo ready; while :; do wait; done",
     ]));
-    running.hear("ready", 1);
+    await_ready(&running, 1);
     front(running.pid()).signal(Signal::TERM);
     running.finish().with_code(143);
     env.assert_nothing_left();

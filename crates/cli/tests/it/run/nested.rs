@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use super::front::{DEAF, SERVE, at_once, run_until_limit};
+use super::front::{DEAF, SERVE, at_once, await_ready, run_until_limit};
 use crate::support::{Level, Running, TestEnv, penfold};
 
 /// The words for `run` that nest `depth` sandboxes, each with these options.
@@ -41,7 +41,7 @@ fn signals_pass_through_five_levels() {
     let env = TestEnv::new();
     let command = ["bash", "-c", &format!("trap 'exit 6' USR1; {SERVE}")];
     let running = Running::start(&mut env.run_command(words(&env, 5, &[], &command)));
-    running.hear("ready", 1);
+    await_ready(&running, 1);
     running.signal(Signal::USR1);
     running.finish().with_code(6);
     env.assert_nothing_left();
@@ -114,14 +114,17 @@ fn killed_inner_one_ends_and_the_outer_one_goes_on() {
     for level in env.levels().into_iter().map(Level::word) {
         for (signal, code) in [("TERM", 143), ("KILL", 137)] {
             let script = format!(
-                "mkfifo up; $PF --contain {level} bash -c 'setsid -f sleep 600; echo up > up; exec sleep 600' & \
-                 read -r word < up; kill -{signal} $!; wait $!; echo inner $?; \
+                "mkfifo go; $PF --contain {level} bash -c 'setsid -f sleep 600; echo ready; exec sleep 600' & \
+                 read -r _ < go; kill -{signal} $!; wait $!; echo inner $?; \
                  for i in $(seq 100); do cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | \
-                 grep -qF \"PENFOLD_SANDBOX=$PENFOLD_SANDBOX:\" || exit 4; read -r -t 0.02 <> up; done; exit 5"
+                 grep -qF \"PENFOLD_SANDBOX=$PENFOLD_SANDBOX:\" || exit 4; read -r -t 0.02 <> go; done; exit 5"
             );
-            let finished = env.run(["bash", "-c", &script]).with_code(4);
-            std::fs::remove_file(env.path("work/up")).unwrap();
-            assert_eq!(finished.out(), format!("inner {code}\n"));
+            let running = Running::start(&mut env.run_command(["bash", "-c", &script]));
+            await_ready(&running, 1);
+            std::fs::write(env.path("work/go"), "go\n").unwrap();
+            let finished = running.finish().with_code(4);
+            std::fs::remove_file(env.path("work/go")).unwrap();
+            assert_eq!(finished.out(), format!("ready\ninner {code}\n"));
         }
     }
     env.assert_nothing_left();
@@ -136,7 +139,7 @@ fn inner_leader_has_the_outer_grace() {
         at_once(&[1, 2, 3], |depth| {
             let nested = words(&env, depth, &["--contain", level.word()], &["bash", "-c", &script]);
             let running = Running::start(&mut env.run_command(nested));
-            running.hear("ready", 1);
+            await_ready(&running, 1);
             running.signal(Signal::TERM);
             let finished = running.finish().with_code(3);
             assert!(finished.out().contains("clean"), "{level:?}, {depth} deep: {}", finished.err());

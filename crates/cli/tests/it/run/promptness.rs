@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::front::{DEAF, SERVE, own_processes};
+use super::front::{DEAF, SERVE, await_ready, own_processes};
 use super::idle::{asleep, at_rest, switches};
 use crate::support::{Level, Running, TestEnv};
 
@@ -15,7 +15,7 @@ const SOON: Duration = Duration::from_millis(500);
 fn start(env: &TestEnv, level: Level, grace: &str, script: &str) -> Running {
     let words = ["--contain", level.word(), "--grace", grace, "bash", "-c", script];
     let running = Running::start(&mut env.run_command(words));
-    running.hear("ready", 1);
+    await_ready(&running, 1);
     running
 }
 

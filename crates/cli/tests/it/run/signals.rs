@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::front::{DEAF, SERVE, at_once, front, leader, own_processes, run_until_limit};
+use super::front::{DEAF, SERVE, at_once, await_ready, front, leader, own_processes, run_until_limit};
 use crate::support::{Finished, Level, Process, Running, TestEnv, wait_until};
 
 /// A leader and a child that print every signal they get, and `ready` once each.
@@ -32,7 +32,7 @@ const CLEAN_UP: &str = r#"
 fn listening(env: &TestEnv, words: &[&str]) -> Running {
     let script = ["bash", "-c", LISTEN];
     let running = Running::start(&mut env.run_command(words.iter().chain(&script)));
-    running.hear("ready", 2);
+    await_ready(&running, 2);
     running
 }
 
@@ -69,7 +69,7 @@ fn hangup_without_a_terminal_is_forwarded() {
     let mut command = env.command("setsid");
     command.args(["-w", "bash", "-c", "exec $PF --grace 0 bash -c \"$LISTEN\""]).env("LISTEN", LISTEN);
     let running = Running::start(&mut command);
-    running.hear("ready", 2);
+    await_ready(&running, 2);
     let front = front(running.pid());
     front.signal(Signal::HUP);
     running.hear("leader got HUP.\n", 1);
@@ -85,7 +85,7 @@ fn first_term_or_interrupt_stops_all_members_after_the_grace() {
         // Both members are asked, and neither is killed while it cleans up in the grace.
         let words = ["--contain", level.word(), "--grace", "10m", "bash", "-c", CLEAN_UP];
         let running = Running::start(&mut env.run_command(words));
-        running.hear("ready", 2);
+        await_ready(&running, 2);
         running.signal(Signal::TERM);
         for name in ["child", "leader"] {
             running.hear(&format!("{name} asked"), 1);
@@ -99,7 +99,7 @@ fn first_term_or_interrupt_stops_all_members_after_the_grace() {
         let begun = [Signal::TERM, Signal::INT].map(|signal| {
             let words = ["--contain", level.word(), "--grace", "0.2", "bash", "-c", DEAF];
             let running = Running::start(&mut env.run_command(words));
-            running.hear("ready", 1);
+            await_ready(&running, 1);
             running.signal(signal);
             running
         });
@@ -120,7 +120,7 @@ fn strays_that_are_stopped_are_named_with_their_command_lines() {
         let script = "setsid sleep 2061 & echo ready; exec sleep 600";
         let words = ["--contain", level.word(), "sh", "-c", script];
         let running = Running::start(&mut env.run_command(words));
-        running.hear("ready", 1);
+        await_ready(&running, 1);
         wait_until("the stray runs", || env.is_running("sleep 2061"));
         running.signal(Signal::TERM);
         let finished = running.finish().with_code(143);
@@ -168,7 +168,7 @@ fn code_after_a_stop_is_the_commands() {
         if trap.is_empty() {
             wait_until("the command runs", || env.is_running("sleep 600"));
         } else {
-            running.hear("ready", 1);
+            await_ready(&running, 1);
         }
         running.signal(signal);
         running.finish().with_code(code);

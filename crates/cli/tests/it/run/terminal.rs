@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use super::front::{SERVE, front};
+use super::front::{SERVE, await_started, front};
 use crate::support::{Level, Process, Terminal, TestEnv, has_program, wait_until};
 
 #[test]
@@ -29,6 +29,7 @@ fn interrupt_key_stops_with_the_commands_code() {
     for level in env.levels().into_iter().map(Level::word) {
         terminal.line(&format!("$PF --contain {level} sh -c 'setsid -f sleep 600; echo up; exec sleep 600'"));
         terminal.shows("up");
+        await_started(std::process::id().try_into().unwrap());
         terminal.press("C-c");
         terminal.ends_with(130);
         wait_until("the stray is gone", || !env.is_running("sleep 600"));
@@ -86,6 +87,7 @@ fn second_interrupt_key_kills() {
         let script = "trap \"touch interrupted\" INT TERM; echo up; while :; do sleep 0.1; done";
         terminal.line(&format!("$PF --contain {level} --grace 10m bash -c '{script}'"));
         terminal.shows("up");
+        await_started(std::process::id().try_into().unwrap());
         terminal.press("C-c");
         wait_until("the command is asked", || env.path("work/interrupted").try_exists().unwrap());
         await_stopping(&terminal);
