@@ -54,8 +54,18 @@ fn only_front() -> Process {
 fn await_stopped_job(terminal: &Terminal<'_>) {
     let front = only_front();
     wait_until("penfold is stopped", || front.state() == Some('T'));
+    terminal.shows("<0>");
     terminal.line("jobs");
     terminal.shows("[1]+  Stopped*");
+    terminal.shows("<0>");
+}
+
+/// Stops the job in front, and waits for the prompt: a shell that sets up its terminal loses what is typed before.
+#[track_caller]
+fn suspend(terminal: &Terminal<'_>, prompt: &str) {
+    terminal.press("C-z");
+    terminal.shows("[1]+  Stopped*");
+    terminal.shows(prompt);
 }
 
 #[test]
@@ -106,8 +116,7 @@ fn suspended_command_goes_on_in_front_and_behind() {
     for level in env.levels().into_iter().map(Level::word) {
         terminal.line(&format!("$PF --contain {level} sh -c 'read x; echo got $x; exit 5'"));
         terminal.is_in_front("sh -c read x; echo got $x; exit 5");
-        terminal.press("C-z");
-        terminal.shows("[1]+  Stopped*");
+        suspend(&terminal, "<148>");
         terminal.line("fg");
         // What is typed before that goes to the shell.
         terminal.is_in_front("sh -c read x; echo got $x; exit 5");
@@ -119,8 +128,7 @@ fn suspended_command_goes_on_in_front_and_behind() {
             "$PF --contain {level} sh -c 'echo up; until [ -e go ]; do sleep 0.05; done; exit 6'"
         ));
         terminal.shows("up");
-        terminal.press("C-z");
-        terminal.shows("[1]+  Stopped*");
+        suspend(&terminal, "<148>");
         terminal.line("bg; touch go; wait $!");
         terminal.ends_with(6);
         std::fs::remove_file(env.path("work/go")).unwrap();
@@ -185,12 +193,13 @@ fn shell_inside_has_its_own_job_control() {
         terminal.line("sleep 600");
         terminal.is_in_front("sleep 600");
         terminal.press("C-c");
+        terminal.shows("inner>");
         terminal.line("echo in''ner $?");
         terminal.shows("inner 130");
+        terminal.shows("inner>");
         terminal.line("sleep 600");
         terminal.is_in_front("sleep 600");
-        terminal.press("C-z");
-        terminal.shows("[1]+  Stopped*");
+        suspend(&terminal, "inner>");
         // bash refuses the first `exit` because of the stopped job.
         terminal.line("exit 8; exit 8");
         terminal.ends_with(8);
@@ -210,8 +219,7 @@ fn editor_and_pager_are_usable() {
         terminal.press("i");
         terminal.line("some text");
         terminal.press("Escape");
-        terminal.press("C-z");
-        terminal.shows("[1]+  Stopped*");
+        suspend(&terminal, "<148>");
         terminal.line("clear; fg");
         terminal.shows("some text");
         terminal.is_in_front("vim -u NONE -i NONE file");
