@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use super::standing::await_sleeps;
 use crate::support::{
-    Level, Process, Running, TestEnv, children, descendants, entries, kill_at_once, wait_until,
+    Level, Process, Running, TestEnv, children, descendants, entries, kill_at_once, penfold, wait_until,
 };
 
 /// A leader with a daemon. The leader says when it gets SIGUSR1.
@@ -39,15 +39,15 @@ pub fn run_command(env: &TestEnv, shape: Shape, level: Level, flags: &[&str], sc
     match shape {
         Shape::Pair => command,
         // The child of the shell becomes one of penfold's; nobody reaps the child before.
-        Shape::Trio => around(env, r#"true & exec "$@""#, &command),
+        Shape::Trio => {
+            let words: Vec<_> = command.get_args().collect();
+            let place = words.iter().position(|word| *word == penfold().as_os_str()).expect("penfold");
+            let mut shell = env.command(command.get_program());
+            shell.args(&words[..place]);
+            shell.args(["sh", "-c", r#"true & exec "$@""#, "sh"]).args(&words[place..]);
+            shell
+        }
     }
-}
-
-/// A shell script with the words of a command as its arguments.
-fn around(env: &TestEnv, script: &str, command: &Command) -> Command {
-    let mut shell = env.command("sh");
-    shell.args(["-c", script, "sh"]).arg(command.get_program()).args(command.get_args());
-    shell
 }
 
 /// A sandbox in the foreground: all of it was seen alive.
@@ -72,7 +72,9 @@ impl Foreground {
     #[track_caller]
     pub fn start_owned(env: &TestEnv, shape: Shape, level: Level, flags: &[&str]) -> Foreground {
         let command = run_command(env, shape, level, flags, TREE);
-        let run = Running::start(&mut around(env, r#""$@"; true"#, &command));
+        let mut owner = env.command("sh");
+        owner.args(["-c", r#""$@"; true"#, "sh"]).arg(command.get_program()).args(command.get_args());
+        let run = Running::start(&mut owner);
         env.await_up(&["lead"]);
         let front = children(run.pid())[0];
         Foreground::standing(env, run, front, shape)
@@ -126,12 +128,10 @@ impl Foreground {
             self.signal(*one, Signal::KILL);
             return self.process(*one).await_end();
         }
-        let victims: Vec<&Process> = which.iter().map(|&which| self.process(which)).collect();
-        let others = || self.line.iter().filter(|one| victims.iter().all(|victim| victim.id() != one.id()));
-        // One that lives on would continue its stopped children.
-        others().for_each(Process::stop);
-        kill_at_once(&victims);
-        others().for_each(|other| other.signal(Signal::CONT));
+        // From the front on: one that runs continues its children that are stopped.
+        self.line.iter().for_each(Process::stop);
+        kill_at_once(&which.iter().map(|&which| self.process(which)).collect::<Vec<_>>());
+        self.line.iter().for_each(|process| process.signal(Signal::CONT));
     }
 
     /// SIGKILL to all processes of penfold in one instant.

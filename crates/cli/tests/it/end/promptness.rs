@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use super::foreground::{Foreground, Ours, Shape, await_nothing_left};
 use super::kill::LISTENER;
 use super::standing::{
-    Standing, answers, await_connected, await_said, await_state_d, detach_script, frozen, write_to,
+    Standing, answers, await_connected, await_said, await_state_d, detach_script, frozen, said, write_to,
 };
 use crate::support::{Level, PATIENCE, Process, TestEnv, Who, wait_until};
 
@@ -138,9 +138,7 @@ fn supervisor_that_lost_the_other_is_given_the_time_that_it_wants() {
     // Longer than a client waits for an answer.
     let given_up = stoppers.iter().any(|stopper| ends_within(stopper.process(), Duration::from_millis(600)));
     assert!(!given_up, "a client did not wait");
-    for name in ["before", "after"] {
-        await_said(&env, name, 1);
-    }
+    assert_eq!((said(&env, "before"), said(&env, "after")), (1, 1), "a client asked the members itself");
     std::fs::write(env.path("work/up.go"), "").unwrap();
     for (stopper, sandbox) in stoppers.into_iter().zip([&asked_before, &asked_after]) {
         stopper.finish().with_code(0);

@@ -76,13 +76,16 @@ pub fn await_running(env: &TestEnv, seconds: &[u32]) {
     wait_until("all sleeps run", || seconds.iter().all(|number| env.is_running(&format!("sleep {number}"))));
 }
 
+/// How often scripts have said `echo WORD >> $UP`.
+pub fn said(env: &TestEnv, word: &str) -> usize {
+    let said = std::fs::read_to_string(env.path("work/up")).unwrap_or_default();
+    said.lines().filter(|line| *line == word).count()
+}
+
 /// Waits until scripts have said `echo WORD >> $UP` so many times.
 #[track_caller]
 pub fn await_said(env: &TestEnv, word: &str, times: usize) {
-    wait_until(&format!("{times} x `{word}`"), || {
-        let said = std::fs::read_to_string(env.path("work/up")).unwrap_or_default();
-        said.lines().filter(|line| *line == word).count() == times
-    });
+    wait_until(&format!("{times} x `{word}`"), || said(env, word) >= times);
 }
 
 /// Starts a script in a detached sandbox.

@@ -53,9 +53,15 @@ fn tree_that_does_not_listen_is_killed_after_the_grace() {
     assert!(hows.contains(&"kill") && hows.contains(&"term"), "{report}");
 }
 
-/// Says on SIGUSR1 that it is asked, and 300 ms later that it still runs.
-const SLOW: &str = "trap '' TERM; trap 'echo asked >> $UP; sleep 0.3; echo granted >> $UP' USR1;
-    echo lead >> $UP; while :; do sleep 1000 & wait; done";
+/// A bash that says on SIGUSR1 that it is asked, and 300 ms later that it still runs. A child would get the signal, too.
+const SLOW: [&str; 4] = [
+    "--",
+    "bash",
+    "-c",
+    "[ -e $UP.fifo ] || mkfifo $UP.fifo; exec 3<>$UP.fifo
+    trap '' TERM; trap 'echo asked >> $UP; read -t 0.3 -u 3; echo granted >> $UP' USR1
+    echo lead >> $UP; while :; do sleep 1000 & wait; done",
+];
 const SHORT_GRACE: [&str; 4] = ["--signal", "USR1", "--grace", "1s"];
 const USUAL_GRACE: [&str; 2] = ["--signal", "USR1"];
 
@@ -78,7 +84,7 @@ fn signal_and_grace_that_it_was_made_with_hold_in_the_foreground() {
     let env = TestEnv::new();
     let mut ids: Vec<String> = Vec::new();
     let fronts = [SHORT_GRACE.as_slice(), &USUAL_GRACE].map(|made_with| {
-        let front = env.begin([&["run"], made_with, &["--", "sh", "-c", SLOW]].concat());
+        let front = env.begin([&["run"], made_with, &SLOW].concat());
         await_said(&env, "lead", ids.len() + 1);
         await_sleeps(&env, ids.len() + 1);
         let listed = listed(&env, &[]).into_iter().map(|one| one["id"].as_str().unwrap().to_owned());
@@ -97,7 +103,7 @@ fn signal_and_grace_that_it_was_made_with_hold_in_the_foreground() {
 #[test]
 fn signal_and_grace_that_it_was_made_with_hold_without_a_supervisor_to_ask() {
     let env = TestEnv::new();
-    let sandboxes = [SHORT_GRACE.as_slice(), &USUAL_GRACE].map(|flags| detach_script(&env, flags, SLOW));
+    let sandboxes = [SHORT_GRACE.as_slice(), &USUAL_GRACE].map(|flags| env.detach([flags, &SLOW].concat()));
     await_said(&env, "lead", 2);
     await_sleeps(&env, 2);
     sandboxes.iter().for_each(Sandbox::kill_supervisors);

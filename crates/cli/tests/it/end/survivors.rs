@@ -3,6 +3,7 @@
 //! That a member that became root is named is also a case of the matrix of hostile trees; here is what the report says of
 //! such a member.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -40,7 +41,10 @@ fn writer_in_state_d(level: Level) {
     let flags = ["--patience", PATIENCE, "--report", report.to_str().unwrap()];
     let script = format!("{} & echo lead >> $UP; read -r word", write_to(&frozen));
     let mut command = run_command(&env, Shape::Pair, level, &flags, &script);
-    let mut run = Running::start(command.stdin(Stdio::piped()));
+    // Not a pipe: the writer holds it open.
+    let said = env.path("said");
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(File::create(&said).unwrap());
+    let mut run = Running::spawn(&mut command);
     env.await_up(&["lead"]);
     let mut writer = None;
     wait_until("the writer hangs", || {
@@ -49,7 +53,8 @@ fn writer_in_state_d(level: Level) {
     });
     let writer = writer.unwrap();
     run.say("go\n");
-    let said = run.finish().with_code(120).err();
+    run.finish().with_code(120);
+    let said = std::fs::read_to_string(said).unwrap();
     let named = format!("pid {}", writer.pid());
     let line = said.lines().find(|line| line.contains(&named)).unwrap_or_else(|| panic!("{named}: {said}"));
     assert!(line.contains("state D"), "{line}");
