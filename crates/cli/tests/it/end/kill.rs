@@ -126,7 +126,7 @@ fn raw(process: &Process) -> Pid {
     Pid::from_raw(process.pid()).unwrap()
 }
 
-/// A v1 cgroup whose processes get a thousandth of a processor, and one on each processor that uses it up before others.
+/// A v1 cgroup whose processes get 1 ms of 250, and one on each processor that uses it up before others.
 struct Starved {
     dir: PathBuf,
     hogs: Vec<Running>,
@@ -137,7 +137,7 @@ impl Starved {
         let dir = PathBuf::from(format!("/sys/fs/cgroup/cpu/penfold-test-{}", std::process::id()));
         std::fs::create_dir(&dir)?;
         let mut starved = Starved { dir, hogs: Vec::new() };
-        std::fs::write(starved.dir.join("cpu.cfs_period_us"), "1000000")?;
+        std::fs::write(starved.dir.join("cpu.cfs_period_us"), "250000")?;
         std::fs::write(starved.dir.join("cpu.cfs_quota_us"), "1000")?;
         for number in (0..CpuSet::MAX_CPU).filter(|&number| sched_getaffinity(None).unwrap().is_set(number)) {
             let mut hog = Command::new("sh");
@@ -200,8 +200,8 @@ fn supervisor_that_has_no_processor_is_not_taken_for_a_deaf_one() {
     }
     let before = starved.throttled();
     let killer = env.begin(["kill", &sandbox.id]);
-    // Each period is one second, as long as a supervisor may take that could run.
-    wait_until("two periods without a processor", || starved.throttled() >= before + 2);
+    // Five periods are longer than a supervisor may take that could run.
+    wait_until("five periods without a processor", || starved.throttled() >= before + 5);
     assert!(killer.is_alive(), "the supervisor was not waited for");
     for supervisor in &sandbox.supervisors {
         starved.give_back(supervisor);

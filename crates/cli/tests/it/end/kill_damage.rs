@@ -1,7 +1,7 @@
 //! `penfold kill` and `stop` where the supervisor cannot be asked, lies, or its record is damaged or gone.
 
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rustix::fs::Mode;
 use rustix::process::Signal;
@@ -15,21 +15,19 @@ use crate::support::{Impostor, Process, Running, Sandbox, TestEnv, has_program, 
 /// Two levels: with a leaf, and without.
 const LEVELS: [&str; 2] = ["auto", "subreaper"];
 
-/// Kills, and sees that nothing is left.
+/// Kills all of these with one command, and sees that nothing is left.
 #[track_caller]
-fn kill(env: &TestEnv, sandbox: &Standing) {
-    sandbox.assert_alive();
-    answers(env, &["kill", &sandbox.id], 0, &[&sandbox.id]);
-    sandbox.assert_gone();
-}
-
-/// Kills several with one command, and sees that nothing is left and that `ps` lists none of them.
-#[track_caller]
-fn kill_for_good(env: &TestEnv, sandboxes: &[Standing]) {
+fn kill(env: &TestEnv, sandboxes: &[Standing]) {
     sandboxes.iter().for_each(Standing::assert_alive);
     let ids: Vec<&str> = sandboxes.iter().map(|sandbox| sandbox.id.as_str()).collect();
     answers(env, &[&["kill"], ids.as_slice()].concat(), 0, &ids);
     sandboxes.iter().for_each(Standing::assert_gone);
+}
+
+/// The same where nobody poses as a supervisor afterwards: `ps` lists none of them.
+#[track_caller]
+fn kill_for_good(env: &TestEnv, sandboxes: &[Standing]) {
+    kill(env, sandboxes);
     assert_eq!(listed(env, &[]), Vec::<Value>::new());
 }
 
@@ -39,26 +37,20 @@ fn at_two_levels(env: &TestEnv) -> [Standing; 2] {
     LEVELS.map(|level| Standing::start(env, &["--contain", level]))
 }
 
+/// One liar hangs up, the other has forged a report.
 #[test]
 fn liar_that_says_gone_is_not_believed() {
     let env = TestEnv::new();
-    let sandbox = Standing::start(&env, &[]);
-    let words =
-        vec![Impostor::hello(&sandbox.id), json!({"ending": "killing"}), Impostor::all_gone(&sandbox.id)];
-    let _liar = Impostor::new(&sandbox.record, words, true);
-    kill(&env, &sandbox);
-}
-
-#[test]
-fn liar_with_a_forged_report_is_not_believed() {
-    let env = TestEnv::new();
-    let sandbox = Standing::start(&env, &[]);
-    let outcome = Impostor::all_gone(&sandbox.id);
-    let report = outcome["outcome"]["report"].to_string();
-    let words = vec![Impostor::hello(&sandbox.id), json!({"ending": "killing"}), outcome];
-    let _liar = Impostor::new(&sandbox.record, words, false);
-    std::fs::write(sandbox.record.join("report.json"), report).unwrap();
-    kill(&env, &sandbox);
+    let sandboxes = [Standing::start(&env, &[]), Standing::start(&env, &[])];
+    let lie = |sandbox: &Standing, hangs_up| {
+        let outcome = Impostor::all_gone(&sandbox.id);
+        let words = vec![Impostor::hello(&sandbox.id), json!({"ending": "killing"}), outcome];
+        Impostor::new(&sandbox.record, words, hangs_up)
+    };
+    let _liars = [lie(&sandboxes[0], true), lie(&sandboxes[1], false)];
+    let report = Impostor::all_gone(&sandboxes[1].id)["outcome"]["report"].to_string();
+    std::fs::write(sandboxes[1].record.join("report.json"), report).unwrap();
+    kill(&env, &sandboxes);
 }
 
 /// The longest wait of a test is far below a year.
@@ -77,7 +69,7 @@ fn who_speaks_for_another_sandbox_is_not_asked() {
     let env = TestEnv::new();
     let sandbox = Standing::start(&env, &[]);
     let _liar = Impostor::new(&sandbox.record, vec![Impostor::hello("0123456789ab")], false);
-    kill(&env, &sandbox);
+    kill(&env, &[sandbox]);
 }
 
 /// A stack that is larger than any address space stands for a user who may have no more threads.
@@ -98,15 +90,31 @@ fn mute_supervisor_holds_nobody_up() {
     let env = TestEnv::new();
     let sandbox = Standing::start(&env, &[]);
     let _mute = Impostor::new(&sandbox.record, Vec::new(), false);
-    kill(&env, &sandbox);
+    kill(&env, &[sandbox]);
 }
 
 #[test]
-fn stopped_supervisors_hold_nobody_up() {
+fn stopped_supervisors_hold_nobody_up_and_members_without_the_marker_end() {
     let env = TestEnv::new();
     let sandboxes = at_two_levels(&env);
+    let script = "env -i UP=$UP sh -c 'sleep 1001 & echo $! > $UP; wait' & sleep 1000";
+    let other = detach_script(&env, &["--contain", "subreaper"], script);
+    let mut hidden = None;
+    wait_until("the hidden one runs", || {
+        let noted = std::fs::read_to_string(env.path("work/up")).unwrap_or_default();
+        hidden = noted.trim().parse().ok().and_then(Process::find);
+        hidden.as_ref().is_some_and(|hidden| hidden.command_line() == "sleep 1001 ")
+    });
+    let hidden = hidden.unwrap();
     sandboxes.iter().for_each(|sandbox| sandbox.stop_supervisors());
-    kill_for_good(&env, &sandboxes);
+    other.stop_supervisors();
+    sandboxes.iter().for_each(Standing::assert_alive);
+    assert!(!hidden.has_ended());
+    let ids = [&sandboxes[0].id, &sandboxes[1].id, &other.id].map(String::as_str);
+    answers(&env, &[&["kill"], ids.as_slice()].concat(), 0, &ids);
+    sandboxes.iter().for_each(Standing::assert_gone);
+    other.assert_gone(&[hidden]);
+    assert_eq!(listed(&env, &[]), Vec::<Value>::new());
 }
 
 #[test]
@@ -138,24 +146,6 @@ fn killed_supervisors_leave_nothing_that_kill_does_not_end() {
     }
 }
 
-#[test]
-fn members_that_hide_from_the_marker_end_with_stopped_supervisors() {
-    let env = TestEnv::new();
-    let script = "env -i UP=$UP sh -c 'sleep 1001 & echo $! > $UP; wait' & sleep 1000";
-    let sandbox = detach_script(&env, &["--contain", "subreaper"], script);
-    let mut hidden = None;
-    wait_until("the hidden one runs", || {
-        let noted = std::fs::read_to_string(env.path("work/up")).unwrap_or_default();
-        hidden = noted.trim().parse().ok().and_then(Process::find);
-        hidden.as_ref().is_some_and(|hidden| hidden.command_line() == "sleep 1001 ")
-    });
-    let hidden = hidden.unwrap();
-    sandbox.stop_supervisors();
-    assert!(!hidden.has_ended());
-    answers(&env, &["kill", &sandbox.id], 0, &[&sandbox.id]);
-    sandbox.assert_gone(&[hidden]);
-}
-
 /// The process, as a record names one.
 fn named(process: &Process) -> Value {
     json!({"pid": process.pid(), "start": process.id().start})
@@ -168,31 +158,24 @@ fn forge_state(sandbox: &Sandbox, change: impl FnOnce(&mut Value)) {
     std::fs::write(sandbox.record.join("state.json"), state.to_string()).unwrap();
 }
 
+/// One stranger is named by a record, the other has opened one and has not locked it.
 #[test]
-fn stranger_in_a_forged_state_is_never_signalled() {
+fn stranger_in_a_forged_state_or_with_an_open_record_is_never_signalled() {
     let env = TestEnv::new();
-    let sandbox = Standing::start(&env, &[]);
-    let stranger = Running::start(Command::new("sleep").arg("1002"));
-    sandbox.stop_supervisors();
-    forge_state(&sandbox, |state| {
-        let stranger = named(stranger.process());
+    let sandboxes = [Standing::start(&env, &[]), Standing::start(&env, &[])];
+    let record = std::fs::File::open(&sandboxes[1].record).unwrap();
+    let strangers = [
+        Running::start(Command::new("sleep").arg("1002").stdin(Stdio::null())),
+        Running::start(Command::new("sleep").arg("1003").stdin(record)),
+    ];
+    sandboxes.iter().for_each(|sandbox| sandbox.stop_supervisors());
+    forge_state(&sandboxes[0], |state| {
+        let stranger = named(strangers[0].process());
         state["supervisors"] = json!([stranger, stranger]);
         state["leader"] = stranger;
     });
-    kill_for_good(&env, &[sandbox]);
-    assert!(stranger.is_alive());
-}
-
-#[test]
-fn who_only_looks_at_a_record_is_no_supervisor() {
-    let env = TestEnv::new();
-    let sandbox = Standing::start(&env, &[]);
-    // A process with the directory open, which has not locked it.
-    let record = std::fs::File::open(&sandbox.record).unwrap();
-    let reader = Running::start(Command::new("sleep").arg("1003").stdin(record));
-    sandbox.stop_supervisors();
-    kill_for_good(&env, &[sandbox]);
-    assert!(reader.is_alive());
+    kill_for_good(&env, &sandboxes);
+    assert!(strangers.iter().all(Running::is_alive));
 }
 
 #[test]
@@ -248,7 +231,7 @@ fn another_command_at_the_same_work_gets_its_time() {
     // The liar does not hold the lock.
     let _liar = Impostor::new(&sandbox.record, vec![Impostor::hello("0123456789ab")], false);
     let other = hold_lock(&sandbox, "exec sleep 2.5");
-    kill(&env, &sandbox);
+    kill(&env, &[sandbox]);
     other.finish().with_code(0);
 }
 
@@ -321,20 +304,27 @@ fn supervisor_of_what_is_over_has_ended_when_it_is_said_to_be_gone() {
     if !has_program(&["python3", "--version"]) {
         return;
     }
-    for change in [Change::Nothing, Change::LeafIsBack, Change::EndIsLost] {
-        let env = TestEnv::new();
+    let env = TestEnv::new();
+    let changes = [Change::Nothing, Change::LeafIsBack, Change::EndIsLost];
+    let held = env.path("held");
+    std::fs::write(&held, "").unwrap();
+    let all = changes.map(|change| {
         let sandbox = ended(&env, &[], "true");
-        let held = env.path("held");
-        std::fs::write(&held, "").unwrap();
-        let mut command = env.command("bash");
-        command.args(["-c", &format!("exec python3 -c '{EXITS_SLOWLY}' 3</dev/null")]).env("HELD", &held);
-        let last = Running::start(&mut command);
+        let mut last = env.command("bash");
+        last.args(["-c", &format!("exec python3 -c '{EXITS_SLOWLY}' 3</dev/null")]).env("HELD", &held);
+        let last = Running::start(&mut last);
         forge_state(&sandbox, |state| state["supervisors"] = json!([named(last.process())]));
         change.act(&sandbox);
-        std::fs::remove_file(&held).unwrap();
-        await_state(last.process(), 'Z');
-        answers(&env, &["kill", &sandbox.id], 0, &[&sandbox.id]);
+        (sandbox, last)
+    });
+    std::fs::remove_file(&held).unwrap();
+    all.iter().for_each(|(_, last)| await_state(last.process(), 'Z'));
+    let ids = all.each_ref().map(|(sandbox, _)| sandbox.id.as_str());
+    answers(&env, &[&["kill"], ids.as_slice()].concat(), 0, &ids);
+    for ((_, last), change) in all.iter().zip(changes) {
         assert!(!last.is_alive(), "{change:?}: it runs still");
+    }
+    for (_, last) in all {
         last.finish().with_code(0);
     }
 }
@@ -390,7 +380,7 @@ fn scratch_directory_of_a_lost_record_goes_with_the_sandbox() {
         let env = TestEnv::new();
         for contain in LEVELS {
             let (sandbox, scratch) = bereft(&env, contain, lost);
-            kill(&env, &sandbox);
+            kill(&env, &[sandbox]);
             assert!(!scratch.try_exists().unwrap(), "{contain} {lost}");
         }
     }

@@ -70,50 +70,54 @@ impl Hanging {
         self.env.begin([verb, "--patience", PATIENCE, &self.sandbox.id])
     }
 
-    /// Every client is told which member is left. A supervisor stays, and reports the end.
+    /// Begins all that is told which member is left.
     #[track_caller]
-    fn is_told_until_it_ends(self, frozen: FrozenFs, cause: &str) {
-        let Hanging { env, sandbox, member, .. } = &self;
-        answers(env, &["wait", "--timeout", "30s", &sandbox.id], 120, &["120"]);
-        assert_eq!(sandbox.status(env).as_deref(), Some("unkillable"));
-        for command in ["kill", "stop"].map(|verb| self.begin(verb)) {
+    fn ask(&self) -> [Running; 2] {
+        answers(&self.env, &["wait", "--timeout", "30s", &self.sandbox.id], 120, &["120"]);
+        assert_eq!(self.sandbox.status(&self.env).as_deref(), Some("unkillable"));
+        ["kill", "stop"].map(|verb| self.begin(verb))
+    }
+
+    #[track_caller]
+    fn is_told(&self, asked: impl IntoIterator<Item = Running>) {
+        for command in asked {
             let said = command.finish().with_code(5).err();
-            let named = format!("{}  not gone: pid {} ", sandbox.id, member.pid());
+            let named = format!("{}  not gone: pid {} ", self.sandbox.id, self.member.pid());
             assert!(said.starts_with(&named) && said.contains("state D"), "{said}");
         }
-        assert!(!sandbox.supervisors[0].has_ended(), "no supervisor is left");
-        drop(frozen);
-        await_verified(sandbox);
-        let report = sandbox.file("report.json").unwrap();
+        assert!(!self.sandbox.supervisors[0].has_ended(), "no supervisor is left");
+    }
+
+    #[track_caller]
+    fn has_ended(&self, cause: &str) {
+        await_verified(&self.sandbox);
+        let report = self.sandbox.file("report.json").unwrap();
         assert_eq!(report["cause"], cause, "{report}");
-        assert_eq!(sandbox.status(env).as_deref(), Some("killed"));
-        answers(env, &["kill", &sandbox.id], 0, &[&sandbox.id]);
+        assert_eq!(self.sandbox.status(&self.env).as_deref(), Some("killed"));
+        answers(&self.env, &["kill", &self.sandbox.id], 0, &[&self.sandbox.id]);
     }
 }
 
+/// Every client is told which member is left, by the one supervisor that is left, too. A supervisor stays until the end.
 #[test]
-fn member_in_state_d_is_told_by_who_takes_the_place_of_a_killed_supervisor() {
+fn member_in_state_d_is_told_to_all_who_ask_also_after_a_takeover_and_if_it_was_adopted() {
     let Some(frozen) = frozen() else { return };
-    let hanging = Hanging::started(&frozen);
-    hanging.kill_inner();
-    hanging.is_told_until_it_ends(frozen, "supervisor");
-}
-
-#[test]
-fn adopted_member_in_state_d_is_told_by_who_takes_the_place_of_a_killed_supervisor() {
-    let Some(frozen) = frozen() else { return };
-    let hanging = Hanging::adopted(&frozen);
-    hanging.kill_inner();
-    let first = hanging.begin("kill");
-    hanging.is_told_until_it_ends(frozen, "supervisor");
-    drop(first);
-}
-
-#[test]
-fn adopted_member_in_state_d_is_told_again_to_whoever_asks_again() {
-    let Some(frozen) = frozen() else { return };
-    let hanging = Hanging::adopted(&frozen);
-    let first = hanging.begin("kill");
-    hanging.is_told_until_it_ends(frozen, "kill");
-    first.finish().with_code(5);
+    let (taken_over, adopted) = (Hanging::started(&frozen), Hanging::adopted(&frozen));
+    let adopted_and_taken_over = Hanging::adopted(&frozen);
+    taken_over.kill_inner();
+    adopted_and_taken_over.kill_inner();
+    // The patience of an adopted tree is the usual one, unless a client wants less.
+    let first = [adopted.begin("kill"), adopted_and_taken_over.begin("kill")];
+    let all = [(taken_over, "supervisor"), (adopted, "kill"), (adopted_and_taken_over, "supervisor")];
+    let asked = all.each_ref().map(|(hanging, _)| hanging.ask());
+    for ((hanging, _), asked) in all.iter().zip(asked) {
+        hanging.is_told(asked);
+    }
+    for first in first {
+        first.finish().with_code(5);
+    }
+    drop(frozen);
+    for (hanging, cause) in &all {
+        hanging.has_ended(cause);
+    }
 }

@@ -70,12 +70,11 @@ fn two_that_forget_at_once_both_succeed() {
     assert_forgotten(&sandbox);
 }
 
-/// A lock holder without children is another command that is cleaning up. It may take longer than a supervisor may to exit,
-/// which is two seconds.
+/// A lock holder without children is another command that is cleaning up.
 #[test]
 fn who_puts_the_record_away_is_waited_for_and_woken() {
     let env = TestEnv::new();
-    let scripts = ["exec sleep 2.3", "kill -STOP $$"];
+    let scripts = ["exec sleep 0.7", "kill -STOP $$"];
     let sandboxes = scripts.map(|_| ended(&env, &[], "true"));
     let [slow, stopped] = &sandboxes;
     let others = [hold_lock(slow, scripts[0]), hold_lock(stopped, scripts[1])];
