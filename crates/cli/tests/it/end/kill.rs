@@ -78,7 +78,9 @@ fn all_is_refused_without_a_person_and_done_with_force() {
     assert!(all_run(&env, &sandboxes));
     let done = env.call(["kill", "--all", "-f"]).with_code(0);
     assert_eq!(done.out().lines().count(), 3, "{}", done.out());
-    sandboxes.iter().for_each(|sandbox| sandbox.assert_gone(&[]));
+    for sandbox in &sandboxes {
+        sandbox.assert_gone(&[]);
+    }
     answers(&env, &["kill", "--all", "-f"], 0, &[]);
 }
 

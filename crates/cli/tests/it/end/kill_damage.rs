@@ -77,7 +77,9 @@ fn who_speaks_for_another_sandbox_is_not_asked() {
 fn orphans_are_ended_where_no_thread_can_be_made() {
     let env = TestEnv::new();
     let sandboxes = [Standing::start(&env, &[]), Standing::start(&env, &[])];
-    sandboxes.iter().for_each(|sandbox| sandbox.kill_supervisors());
+    for sandbox in &sandboxes {
+        sandbox.kill_supervisors();
+    }
     sandboxes.iter().for_each(Standing::assert_alive);
     let mut kill = env.penfold(["kill", &sandboxes[0].id, &sandboxes[1].id]);
     Running::start(kill.env("RUST_MIN_STACK", (1_u64 << 62).to_string())).finish().with_code(0);
@@ -106,7 +108,9 @@ fn stopped_supervisors_hold_nobody_up_and_members_without_the_marker_end() {
         hidden.as_ref().is_some_and(|hidden| hidden.command_line() == "sleep 1001 ")
     });
     let hidden = hidden.unwrap();
-    sandboxes.iter().for_each(|sandbox| sandbox.stop_supervisors());
+    for sandbox in &sandboxes {
+        sandbox.stop_supervisors();
+    }
     other.stop_supervisors();
     sandboxes.iter().for_each(Standing::assert_alive);
     assert!(!hidden.has_ended());
@@ -168,7 +172,9 @@ fn stranger_in_a_forged_state_or_with_an_open_record_is_never_signalled() {
         Running::start(Command::new("sleep").arg("1002").stdin(Stdio::null())),
         Running::start(Command::new("sleep").arg("1003").stdin(record)),
     ];
-    sandboxes.iter().for_each(|sandbox| sandbox.stop_supervisors());
+    for sandbox in &sandboxes {
+        sandbox.stop_supervisors();
+    }
     forge_state(&sandboxes[0], |state| {
         let stranger = named(strangers[0].process());
         state["supervisors"] = json!([stranger, stranger]);
@@ -217,6 +223,7 @@ fn sandbox_whose_record_is_gone_is_ended_by_its_id() {
 }
 
 /// Removes the files of a record and its directory.
+#[expect(clippy::disallowed_methods, reason = "the record is the test's own")]
 fn remove_record(sandbox: &Sandbox) {
     std::fs::remove_file(sandbox.record.join("intent.json")).unwrap();
     std::fs::remove_dir_all(&sandbox.record).unwrap();
@@ -318,7 +325,9 @@ fn supervisor_of_what_is_over_has_ended_when_it_is_said_to_be_gone() {
         (sandbox, last)
     });
     std::fs::remove_file(&held).unwrap();
-    all.iter().for_each(|(_, last)| await_state(last.process(), 'Z'));
+    for (_, last) in &all {
+        await_state(last.process(), 'Z');
+    }
     let ids = all.each_ref().map(|(sandbox, _)| sandbox.id.as_str());
     answers(&env, &[&["kill"], ids.as_slice()].concat(), 0, &ids);
     for ((_, last), change) in all.iter().zip(changes) {

@@ -52,7 +52,7 @@ fn stuck_member_is_reported_after_ten_seconds_and_to_the_next_who_asks_at_once()
     let first = env.begin(["kill", &sandbox.id]);
     answers(&env, &["wait", "--timeout", "20s", &sandbox.id], 120, &["120"]);
     let took = begun.elapsed();
-    assert!(took >= Duration::from_secs(10) && took < Duration::from_secs(11), "{took:?}");
+    assert!(took >= Duration::from_secs(10) && took < Duration::from_secs(12), "{took:?}");
     // Two seconds are what a supervisor has to exit, which this one does not.
     let begun = Instant::now();
     answers(&env, &["kill", "--patience", PATIENCE, &sandbox.id], 5, &[]);

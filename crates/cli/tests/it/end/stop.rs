@@ -109,7 +109,9 @@ fn signal_and_grace_that_it_was_made_with_hold_without_a_supervisor_to_ask() {
     sandboxes.iter().for_each(Sandbox::kill_supervisors);
     let [short, usual] = &sandboxes;
     assert_grace_holds(&env, &short.id, &usual.id);
-    sandboxes.iter().for_each(|sandbox| sandbox.assert_gone(&[]));
+    for sandbox in &sandboxes {
+        sandbox.assert_gone(&[]);
+    }
 }
 
 /// The command could have written it.
@@ -150,13 +152,15 @@ fn many_are_stopped_in_the_time_of_one() {
     await_said(&env, "lead", 12);
     let ids: Vec<&str> = sandboxes.iter().map(|sandbox| sandbox.id.as_str()).collect();
     answers(&env, &[&["stop", "-t", "1s"], ids.as_slice()].concat(), 0, &ids);
-    sandboxes.iter().for_each(|sandbox| sandbox.assert_gone(&[]));
+    for sandbox in &sandboxes {
+        sandbox.assert_gone(&[]);
+    }
     let events = std::fs::read_to_string(env.root().join("events.jsonl")).unwrap();
     let mut kinds: Vec<String> = Vec::new();
     for event in events.lines() {
         let event: Value = serde_json::from_str(event).unwrap();
         kinds.push(event["kind"].as_str().unwrap().to_owned());
     }
-    kinds.retain(|kind| kind == "stop" || kind == "killed");
-    assert_eq!(kinds, [vec!["stop"; 12], vec!["killed"; 12]].concat(), "{events}");
+    kinds.retain(|kind| kind == "stop" || kind == "exit");
+    assert_eq!(kinds, [vec!["stop"; 12], vec!["exit"; 12]].concat(), "{events}");
 }
