@@ -415,18 +415,14 @@ fn scratch_directory_of_a_lost_intent_is_collected_with_the_record() {
 
 #[test]
 fn two_killers_at_once_both_succeed() {
-    for stopped in [false, true] {
-        let env = TestEnv::new();
-        let sandbox = Standing::start(&env, &[]);
-        if stopped {
-            sandbox.stop_supervisors();
-        }
-        let killers = [0; 4].map(|_| env.begin(["kill", &sandbox.id]));
-        for killer in killers {
-            killer.finish().with_code(0);
-        }
-        sandbox.assert_gone();
+    let env = TestEnv::new();
+    let sandboxes = [Standing::start(&env, &[]), Standing::start(&env, &[])];
+    sandboxes[1].stop_supervisors();
+    let killers = sandboxes.each_ref().map(|sandbox| [0; 4].map(|_| env.begin(["kill", &sandbox.id])));
+    for killer in killers.into_iter().flatten() {
+        killer.finish().with_code(0);
     }
+    sandboxes.iter().for_each(Standing::assert_gone);
 }
 
 #[test]

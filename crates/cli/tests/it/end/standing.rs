@@ -1,4 +1,5 @@
-//! What the tests of the end of sandboxes share: trees whose members are known, and what is in the way of their end.
+//! What the tests of the end of sandboxes share: trees whose members are known by handle, locks that others hold, and members
+//! that cannot end.
 
 use std::ops::Deref;
 use std::os::unix::process::CommandExt as _;
