@@ -28,6 +28,24 @@ fn member_in_state_d_is_named_and_gone_once_it_is_let_go() {
     assert_eq!(sandbox.status(&env).as_deref(), Some("killed"));
 }
 
+/// The one test that waits for the default patience, of ten seconds.
+#[test]
+fn member_in_state_d_is_named_when_nobody_says_how_soon() {
+    let Some(frozen) = frozen() else { return };
+    let env = TestEnv::new();
+    let sandbox = detach_script(&env, &[], &write_to(&frozen));
+    let leader = sandbox.leader().unwrap();
+    await_state_d(&leader);
+    assert_eq!(sandbox.file("intent.json").unwrap()["patience_ms"], 10_000);
+    let said = answers(&env, &["kill", &sandbox.id], 5, &[]).err();
+    assert!(
+        said.starts_with(&format!("{}  not gone: pid {} (sh) state D", sandbox.id, leader.pid())),
+        "{said}"
+    );
+    drop(frozen);
+    await_verified(&sandbox);
+}
+
 /// A sandbox with a member that hangs on a frozen file system.
 struct Hanging {
     env: TestEnv,
