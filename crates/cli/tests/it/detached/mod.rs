@@ -7,3 +7,4 @@ mod exec;
 mod exec_clients;
 mod life;
 mod namespaces;
+mod sandboxes;
