@@ -56,12 +56,20 @@ pub fn put_in(env: &TestEnv, sandbox: &Sandbox, words: &[&str]) {
 /// Waits until each of these command lines runs; gives all processes with one of them.
 #[track_caller]
 pub fn await_running(env: &TestEnv, commands: &[&str]) -> Vec<Process> {
+    await_trees(env, commands, 1)
+}
+
+/// Waits until each of these command lines runs so many times; gives all processes with one of them.
+#[track_caller]
+pub fn await_trees(env: &TestEnv, commands: &[&str], count: usize) -> Vec<Process> {
     let mut found = Vec::new();
     wait_until("the tree stands", || {
-        found = commands.iter().map(|command| env.running(command)).collect();
-        found.iter().all(|processes| !processes.is_empty())
+        found = env.processes().into_iter().map(|process| (process.command_line(), process)).collect();
+        found.retain(|(line, _)| commands.contains(&line.trim_end()));
+        let times = |command: &&str| found.iter().filter(|(line, _)| line.trim_end() == *command).count();
+        commands.iter().all(|command| times(command) >= count)
     });
-    found.into_iter().flatten().collect()
+    found.into_iter().map(|(_, process)| process).collect()
 }
 
 /// Whether each of these is alive.
