@@ -57,10 +57,14 @@ fn code_is_the_command_s_or_tells_why_there_is_none() {
             (&["--timeout", "0.2"], &["sleep", "4003"], 124),
             (&["--no-such-flag"], &["true"], 125),
         ];
-        for (flags, words, code) in cases {
-            let finished = begin(env, &sandbox, flags, words).finish();
-            let case = format!("{:?} {level:?} {flags:?} {words:?}: {}", env.who, finished.err());
-            assert_eq!(finished.code(), Some(code), "{case}");
+        // The limit of one runs while the others run.
+        let clients = cases.map(|(flags, words, code)| {
+            let case = format!("{:?} {level:?} {flags:?} {words:?}", env.who);
+            (begin(env, &sandbox, flags, words), code, case)
+        });
+        for (client, code, case) in clients {
+            let finished = client.finish();
+            assert_eq!(finished.code(), Some(code), "{case}: {}", finished.err());
         }
         remove(env, &sandbox);
     });
@@ -268,33 +272,53 @@ fn end_by(env: &TestEnv, sandbox: &Sandbox, way: &str) {
     }
 }
 
-#[test]
-fn every_end_of_the_sandbox_ends_its_execs_and_calls_none_a_stray() {
+/// With trees, and with every way to end a sandbox at one level.
+fn every_end(level: Level) {
     let env = TestEnv::new();
-    for level in env.levels() {
-        for way in ["kill", "stop", "ttl", "leader", "supervisor"] {
-            let mut words = vec!["--contain", level.word(), "--grace", "0.1"];
-            if way == "ttl" {
-                words.extend(["--ttl", "1h"]);
-            }
-            // The leader starts nothing that could become a stray.
-            let script = "mkfifo g; until [ -e go ]; do read -r -t 0.05 <> g; done; exit 0";
-            let sandbox = env.detach([&words[..], &["--", "bash", "-c", script]].concat());
-            let (client, mut members) = tree(&env, &sandbox, &[]);
-            put_in(&env, &sandbox, &["sleep", "4002"]);
-            members.extend(await_running(&env, &["sleep 4002"]));
-            end_by(&env, &sandbox, way);
-            let report = sandbox.await_end();
-            sandbox.assert_gone(&members);
-            // Of a pid namespace that was killed, no process is left to be looked at.
-            assert_eq!(strays(&report), Vec::<String>::new(), "{level:?} {way}");
-            assert_ne!(client.finish().code(), Some(0), "{level:?} {way}");
-            for name in ["work/go", "work/g"] {
-                let _ = std::fs::remove_file(env.path(name));
-            }
-            remove(&env, &sandbox);
-            env.assert_nothing_left();
+    if !env.levels().contains(&level) {
+        return;
+    }
+    for way in ["kill", "stop", "ttl", "leader", "supervisor"] {
+        let mut words = vec!["--contain", level.word(), "--grace", "0.1"];
+        if way == "ttl" {
+            words.extend(["--ttl", "1h"]);
         }
+        // The leader starts nothing that could become a stray.
+        let script = "mkfifo g; until [ -e go ]; do read -r -t 0.05 <> g; done; exit 0";
+        let sandbox = env.detach([&words[..], &["--", "bash", "-c", script]].concat());
+        let (client, mut members) = tree(&env, &sandbox, &[]);
+        put_in(&env, &sandbox, &["sleep", "4002"]);
+        members.extend(await_running(&env, &["sleep 4002"]));
+        end_by(&env, &sandbox, way);
+        let report = sandbox.await_end();
+        sandbox.assert_gone(&members);
+        // Of a pid namespace that was killed, no process is left to be looked at.
+        assert_eq!(strays(&report), Vec::<String>::new(), "{level:?} {way}");
+        assert_ne!(client.finish().code(), Some(0), "{level:?} {way}");
+        for name in ["work/go", "work/g"] {
+            let _ = std::fs::remove_file(env.path(name));
+        }
+        remove(&env, &sandbox);
+        env.assert_nothing_left();
+    }
+}
+
+mod every_end_of_the_sandbox_ends_its_execs_and_calls_none_a_stray {
+    use super::{Level, every_end};
+
+    #[test]
+    fn cgroup() {
+        every_end(Level::Cgroup);
+    }
+
+    #[test]
+    fn pidns() {
+        every_end(Level::Pidns);
+    }
+
+    #[test]
+    fn subreaper() {
+        every_end(Level::Subreaper);
     }
 }
 
