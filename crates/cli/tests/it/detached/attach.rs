@@ -31,7 +31,7 @@ fn lines(count: u32) -> String {
 
 /// Takes a seat as a client of the control socket: the connection, and the stream of the terminal.
 #[track_caller]
-fn seat(sandbox: &Sandbox) -> (ControlClient, OwnedFd) {
+pub fn seat(sandbox: &Sandbox) -> (ControlClient, OwnedFd) {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     let client = ControlClient::connect(&sandbox.record).unwrap();
@@ -42,7 +42,7 @@ fn seat(sandbox: &Sandbox) -> (ControlClient, OwnedFd) {
 
 /// Reads until the stream has shown this; gives all.
 #[track_caller]
-fn shown(stream: &OwnedFd, wanted: &str) -> String {
+pub fn shown(stream: &OwnedFd, wanted: &str) -> String {
     let (mut text, mut buffer) = (Vec::new(), [0_u8; 8192]);
     let (timeout, mut found) = (DEADLINE.try_into().unwrap(), false);
     while !found && poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&timeout)).unwrap() > 0 {
@@ -58,7 +58,7 @@ fn shown(stream: &OwnedFd, wanted: &str) -> String {
 }
 
 /// Writes all of it.
-fn type_in(stream: &OwnedFd, text: &[u8]) {
+pub fn type_in(stream: &OwnedFd, text: &[u8]) {
     let mut left = text;
     while !left.is_empty() {
         left = &left[rustix::io::write(stream, left).unwrap()..];
