@@ -198,7 +198,9 @@ fn sandbox_is_seen_and_ended_from_another_time_since_boot() {
 fn strangers_with_the_numbers_of_a_record_are_not_signalled() {
     let env = TestEnv::new();
     let Some(namespace) = Namespace::new(&PIDS) else { return };
-    let stranger = |_| Running::start(env.command("sleep").arg("1058"));
+    // Without pipes: the numbers between theirs would be those of threads of this test, which reads them.
+    let stranger =
+        |_| Running::spawn(env.command("sleep").arg("1058").stdout(Stdio::null()).stderr(Stdio::null()));
     let strangers: Vec<Running> = (0..12).map(stranger).collect();
     let pids: Vec<i64> = strangers.iter().map(|stranger| stranger.pid().into()).collect();
     let set_last_pid = |pid: i64| {
