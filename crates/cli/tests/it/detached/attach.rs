@@ -186,7 +186,9 @@ fn editor_and_pager_work_in_an_exec_and_in_an_attached_terminal() {
                 assert_eq!(std::fs::read_to_string(&file).unwrap(), "some text\n\n");
                 std::fs::remove_file(file).unwrap();
             }
-            attached.iter().for_each(|sandbox| remove(&env, sandbox));
+            if let Some(sandbox) = attached {
+                remove(&env, &sandbox);
+            }
         }
     }
     remove(&env, &holder);
