@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use penfold_testkit::proc;
 
-use super::sandboxes::{all_live, await_running, end, none_lives};
+use super::sandboxes::{all_live, await_end_of, await_running, end, none_lives};
 use crate::support::{
     Finished, Process, Running, Sandbox, TestEnv, children, has_program, is_root, kill_at_once, penfold,
     skip, wait_until,
@@ -124,6 +124,8 @@ impl Scene {
     fn end(self, words: &[&str]) {
         self.call(words).with_code(0);
         assert!(none_lives(&self.members), "{words:?}: members are alive");
+        // Not even by pid can a verb on the other side wait for the supervisors.
+        await_end_of(&self.supervisors);
         self.sandbox.assert_gone(&self.supervisors);
         if self.sandbox.record.try_exists().unwrap() {
             let (status, _, exit) = end(&self.env, &self.sandbox);
