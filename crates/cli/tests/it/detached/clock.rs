@@ -104,7 +104,7 @@ fn no_limit_is_measured_by_the_wall_clock() {
     let env = TestEnv::new();
     let mut sandboxes = Vec::new();
     for (flag, cause) in LIMITS {
-        let sandbox = env.detach([flag, "2s", "--", "sleep", "1041"]);
+        let sandbox = env.detach([flag, "1500ms", "--", "sleep", "1041"]);
         if !jump(&sandbox, BACK) {
             return;
         }
@@ -152,7 +152,7 @@ fn lease_that_is_renewed_after_a_jump_has_the_length_that_was_asked_for() {
 fn renewed_lease_outlives_the_supervisor_that_renewed_it() {
     let env = TestEnv::new();
     // The last one ends last: its lease begins when those of the others are renewed.
-    let sandboxes = [("2s", "1m"), ("2s", "0"), ("1h", "2s")].map(|(first, renewed)| {
+    let sandboxes = [("1500ms", "1m"), ("1500ms", "0"), ("1h", "1500ms")].map(|(first, renewed)| {
         let sandbox = env.detach(["--ttl", first, "--on-supervisor-exit", "keep", "--", "sleep", "1046"]);
         sandbox.call(&env, &["extend", "ID", renewed]).with_code(0);
         sandbox.supervisors[1].signal(Signal::KILL);

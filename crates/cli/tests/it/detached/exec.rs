@@ -54,7 +54,7 @@ fn code_is_the_command_s_or_tells_why_there_is_none() {
             (&[], &["sh", "-c", "kill -KILL $$"], 137),
             (&[], &["sh", "-c", "kill -TERM $$"], 143),
             (&["-w", "/no/such/directory"], &["true"], 125),
-            (&["--timeout", "0.2"], &["sleep", "4003"], 124),
+            (&["--timeout", "0.05"], &["sleep", "4003"], 124),
             (&["--no-such-flag"], &["true"], 125),
         ];
         // The limit of one runs while the others run.
@@ -428,7 +428,7 @@ fn supervisor_of_an_exec_is_no_member_and_its_command_no_stray() {
         }
         // The sandbox, the exec, and their three members.
         assert_eq!(shown.lines().count(), 5, "{case}");
-        let limited = begin(env, &sandbox, &["--timeout", "0.1"], &["sleep", "4003"]).finish();
+        let limited = begin(env, &sandbox, &["--timeout", "0.05"], &["sleep", "4003"]).finish();
         let sentence = format!("penfold: exec in {} timed out", sandbox.id);
         assert!(limited.err().starts_with(&sentence), "{}", limited.err());
         remove(env, &sandbox);

@@ -261,7 +261,7 @@ fn lease_of_an_adopted_tree_that_was_renewed_in_time_holds() {
     let env = TestEnv::new();
     let stray = Running::start(env.command("sleep").arg("4231"));
     let pid = stray.pid().to_string();
-    let printed = env.call(["adopt", "--ttl", "2s", &pid]).with_code(0).out();
+    let printed = env.call(["adopt", "--ttl", "1s", &pid]).with_code(0).out();
     let sandbox = Sandbox::printed(&env, &printed);
     let client = greeted(&sandbox);
     sandbox.stop_supervisors();
