@@ -302,7 +302,7 @@ fn keys_that_leave_are_those_that_were_asked_for() {
 #[test]
 fn hangup_of_a_viewer_s_terminal_ends_an_exec_but_no_sandbox() {
     let env = TestEnv::new();
-    // It tells of a viewer by the new size.
+    // The command prints a word for each new size: a viewer brings one.
     let script = "trap 'echo seen' WINCH; while :; do sleep 0.05; done";
     let sandbox = env.detach(["-t", "--", "sh", "-c", script]);
     let leader = sandbox.leader().unwrap();
