@@ -20,8 +20,6 @@ impl Process {
 
     /// Opens a process; none if it is gone.
     pub fn open(id: Identity) -> Option<Process> {
-        // The pid may be that of a thread by now: pidfd_open(2) fails with EINVAL, on Linux 6.16 and newer with ENOENT.
-        proc::stat(id.pid).filter(|stat| stat.id == id)?;
         Handle::open(id).unwrap().map(Process)
     }
 
