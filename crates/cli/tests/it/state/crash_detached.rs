@@ -4,7 +4,6 @@
 //! Penfold must have been built to die on demand, which no release is:
 //! `cargo nextest run -p penfold -p penfold-testkit --features penfold/crash-points --test detached_crash`.
 
-#![cfg(feature = "crash-points")]
 #![allow(clippy::print_stdout, reason = "a skipped test says why")]
 
 use std::collections::BTreeSet;

@@ -4,7 +4,6 @@
 //! Penfold must have been built to die on demand, which no release is:
 //! `cargo nextest run -p penfold -p penfold-testkit --features penfold/crash-points --test crash_points`.
 
-#![cfg(feature = "crash-points")]
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a skipped test says why")]
 
 use std::collections::BTreeSet;
