@@ -166,6 +166,6 @@ fn command_that_writes_much_gets_a_wider_pipe() {
         while left and size() == narrow: left -= os.write(1, bytes(min(left, 1 << 16)))\n\
         print(size() > narrow, file=open('wide', 'w'))\n";
     std::fs::write(env.path("work/script"), script).unwrap();
-    ended(&env, "exec python3 script");
+    ended(&env, "PATH=/usr/bin:$PATH; exec python3 script");
     assert_eq!(std::fs::read_to_string(env.path("work/wide")).unwrap(), "True\n");
 }
