@@ -37,5 +37,5 @@ const PROGRAMS: &[penfold_harness::Program] = &[
 ];
 
 fn main() -> std::process::ExitCode {
-    penfold_harness::main(PROGRAMS, Vec::new())
+    penfold_harness::main(PROGRAMS, state::generated())
 }
