@@ -21,7 +21,6 @@ mod support;
 mod inspect_support;
 mod support_control;
 mod support_d;
-mod support_damage;
 mod support_detach;
 mod support_e1;
 mod support_e2;

@@ -3,13 +3,16 @@
 mod crash;
 mod crash_detached;
 mod crash_points;
-mod damage;
+pub mod damage;
 pub mod old_protocol;
 mod old_supervisor;
 mod pid_reuse;
 mod security;
 
-/// The tests that are generated: one for each crash point.
+/// The tests that are generated: crash points, damages.
 pub fn generated() -> Vec<penfold_harness::Trial> {
-    crash_points::generated().into_iter().chain(crash_detached::generated()).collect()
+    [crash_points::generated, crash_detached::generated, damage::generated]
+        .into_iter()
+        .flat_map(|of| of())
+        .collect()
 }
