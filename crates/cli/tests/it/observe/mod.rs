@@ -6,7 +6,7 @@ pub mod events;
 mod ids;
 mod inspect;
 pub mod logs;
-mod output;
+pub mod output;
 mod ps;
 mod report;
 mod wait;

@@ -100,10 +100,11 @@ pub fn printed(env: &TestEnv, command: &mut Command) -> (Finished, String) {
 /// Waits until every process of penfold has ended by itself: what is left then stays until the next command.
 #[track_caller]
 pub fn await_inaction(env: &TestEnv) {
-    let is_ours = |process: &Process| {
-        fs::read_link(format!("/proc/{}/exe", process.pid())).is_ok_and(|exe| exe == penfold())
+    // A process that is exiting has no `exe` any more.
+    let may_be_ours = |process: &Process| {
+        fs::read_link(format!("/proc/{}/exe", process.pid())).map_or(true, |exe| exe == penfold())
     };
-    wait_until("penfold has ended", || !env.processes().iter().any(is_ours));
+    wait_until("penfold has ended", || !env.processes().iter().any(may_be_ours));
 }
 
 /// Processes, records, scratch directories and leaves that are there.

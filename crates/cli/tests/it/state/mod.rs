@@ -7,6 +7,7 @@ pub mod damage;
 pub mod old_protocol;
 mod old_supervisor;
 mod pid_reuse;
+mod promptness;
 mod security;
 
 /// The tests that are generated: crash points, damages.

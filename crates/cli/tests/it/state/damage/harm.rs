@@ -188,11 +188,14 @@ impl Damage {
             Damage::NameForged => write(&scene.env.path("root/names/web"), "000000000000"),
             Damage::SocketMissing => remove(&record.join("control.sock")),
             Damage::SocketLiar | Damage::SocketMute => {
-                let id = scene.sandbox.id.as_str();
-                let lie = vec![Impostor::hello(id), json!({"ending": "killing"}), Impostor::all_gone(id)];
-                let words = if self == Damage::SocketLiar { lie } else { Vec::new() };
                 if record.is_dir() {
-                    scene.impostors.push(Impostor::new(&record, words, false));
+                    let id = scene.sandbox.id.as_str();
+                    let lie = vec![json!({"ending": "killing"}), Impostor::all_gone(id)];
+                    scene.impostors.push(if self == Damage::SocketLiar {
+                        Impostor::answering(&record, Impostor::hello(id), lie)
+                    } else {
+                        Impostor::new(&record, Vec::new(), false)
+                    });
                 }
             }
             Damage::LogGone => drop(fs::remove_dir_all(record.join("log"))),
