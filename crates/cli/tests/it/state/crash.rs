@@ -1,8 +1,6 @@
 //! What the tests of crash points share: the names of the points, trees, and the look at what a crash has left.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use penfold_harness::Trial;
@@ -18,43 +16,39 @@ pub const STAYS: &str = r#"setsid sh -c 'echo up >> "$UP"; exec sleep 60' & slee
 /// The same with a leader that outlives its children.
 pub const STAYS_AND_WAITS: &str = r#"setsid sh -c 'echo up >> "$UP"; exec sleep 60' & sleep 60 & wait; wait"#;
 
-/// The names of all crash points in the sources of these crates.
-pub fn points(crates: &[&str]) -> BTreeSet<String> {
-    let all = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut names = BTreeSet::new();
-    for name in crates {
-        points_in(&all.join(name).join("src"), &mut names);
-    }
-    assert!(names.len() >= 10, "{names:?}");
-    names
-}
-
-fn points_in(directory: &Path, names: &mut BTreeSet<String>) {
-    for path in entries(directory) {
-        if path.is_dir() {
-            points_in(&path, names);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let text = fs::read_to_string(&path).unwrap();
-            let found = text.split("crash_point!(\"").skip(1).filter_map(|rest| rest.split('"').next());
-            names.extend(found.map(str::to_owned));
-        }
-    }
-}
+/// All crash points; a test compares them with the sources.
+pub const POINTS: [&str; 15] = [
+    "adopted",
+    "adopted-kept",
+    "exec-begun",
+    "front-forked",
+    "inner-cloned",
+    "inner-started",
+    "killed",
+    "leaf-made",
+    "outer-forked",
+    "recorded",
+    "recovering",
+    "releasing",
+    "reserving",
+    "running",
+    "taking-over",
+];
 
 /// A test for each of these points. It fails if a process must come by the point, and `comes_by` says that none did.
 pub fn each(
     test: &str,
-    points: impl IntoIterator<Item = String>,
+    points: impl IntoIterator<Item = &'static str>,
     must_come_by: fn(&str) -> bool,
     comes_by: fn(&str) -> bool,
 ) -> Vec<Trial> {
-    let trial = |point: String| {
+    let trial = |point: &'static str| {
         let name = format!("state::{test}::{}", point.replace('-', "_"));
         Trial::test(name, move || {
             if can_crash() {
                 let guard = LeakGuard::new();
-                let came_by = comes_by(&point);
-                assert!(came_by || !must_come_by(&point), "no process comes by this point");
+                let came_by = comes_by(point);
+                assert!(came_by || !must_come_by(point), "no process comes by this point");
                 guard.check();
             }
             Ok(())

@@ -9,39 +9,34 @@ use penfold_testkit::LeakGuard;
 use rustix::process::Signal;
 
 use super::crash::{
-    self, LEAVES, STAYS, STAYS_AND_WAITS, await_inaction, begin_case, can_crash, clean_up_detached, crashing,
-    left, next_command, printed, remove_all, start_silent,
+    self, LEAVES, POINTS, STAYS, STAYS_AND_WAITS, await_inaction, begin_case, can_crash, clean_up_detached,
+    crashing, left, next_command, printed, remove_all, start_silent,
 };
 use crate::support::{Level, Process, Running, Sandbox, TestEnv, USER, Who, descendants, wait_until};
 
 /// The points that a detached run comes by, and no verb.
 const OF_A_RUN: [&str; 7] =
     ["reserving", "recorded", "leaf-made", "outer-forked", "inner-started", "inner-cloned", "running"];
-/// Those that only an adoption or an `exec` comes by.
-const OF_OTHERS: [&str; 3] = ["adopted", "adopted-kept", "exec-begun"];
-/// Those on the way of an adoption that come after the tree is in the leaf.
+/// The points on the way of an adoption that come after the tree is in the leaf.
 const AFTER_A_MOVE: [&str; 6] =
     ["adopted", "adopted-kept", "outer-forked", "taking-over", "killed", "releasing"];
 
 /// A test for each crash point and what comes by it.
 pub fn generated() -> Vec<Trial> {
-    let points = crash::points(&["supervisor", "sandbox", "teardown", "cgroup", "cli"]);
-    let mut of_verbs = points.clone();
     // The front of a detached sandbox does not fork a supervisor itself.
-    of_verbs.retain(|point| {
-        point != "front-forked" && !OF_A_RUN.contains(&point.as_str()) && !OF_OTHERS.contains(&point.as_str())
-    });
+    let of_others = ["front-forked", "adopted", "adopted-kept", "exec-begun"];
+    let of_verbs = POINTS.into_iter().filter(|point| !OF_A_RUN.contains(point) && !of_others.contains(point));
     let of_run =
         |point: &str| [&OF_A_RUN[..], &["killed", "releasing", "taking-over"]].concat().contains(&point);
     let of_adopt =
         |point: &str| [&["reserving", "recorded", "leaf-made"][..], &AFTER_A_MOVE].concat().contains(&point);
     let of_verb = |point: &str| ["recovering", "killed", "releasing"].contains(&point);
     let runs = "crash_detached::crash_of_a_detached_run_leaves_the_host_as_it_was";
-    let runs = crash::each(runs, points.clone(), of_run, crash_of_runs);
+    let runs = crash::each(runs, POINTS, of_run, crash_of_runs);
     let verbs = "crash_detached::crash_of_a_verb_leaves_the_host_as_it_was";
     let verbs = crash::each(verbs, of_verbs, of_verb, crash_of_verbs);
     let adoptions = "crash_detached::crash_of_an_adoption_leaves_the_host_as_it_was";
-    let adoptions = crash::each(adoptions, points, of_adopt, crash_of_adoptions);
+    let adoptions = crash::each(adoptions, POINTS, of_adopt, crash_of_adoptions);
     runs.into_iter().chain(verbs).chain(adoptions).collect()
 }
 

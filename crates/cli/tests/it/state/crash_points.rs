@@ -9,16 +9,18 @@ use std::process::{Command, Stdio};
 use penfold_harness::Trial;
 use rustix::process::Signal;
 
-use super::crash::{self, LEAVES, STAYS, await_inaction, begin_case, clean_up, crashing, left, start_silent};
-use crate::support::{Level, Process, Running, TestEnv, Who, descendants, kill_at_once, penfold, skip};
+use super::crash::{
+    self, LEAVES, POINTS, STAYS, await_inaction, begin_case, clean_up, crashing, left, start_silent,
+};
+use crate::support::{
+    Level, Process, Running, TestEnv, Who, descendants, entries, kill_at_once, penfold, skip,
+};
 
 /// Only detached sandboxes come by there: `crash_detached.rs`.
 const DETACHED: [&str; 4] = ["running", "adopted", "adopted-kept", "exec-begun"];
 
-fn points() -> BTreeSet<String> {
-    let mut points = crash::points(&["supervisor", "sandbox", "teardown", "cgroup"]);
-    points.retain(|point| !DETACHED.contains(&point.as_str()));
-    points
+fn points() -> impl Iterator<Item = &'static str> {
+    POINTS.into_iter().filter(|point| !DETACHED.contains(point))
 }
 
 /// A test for each crash point.
@@ -135,6 +137,28 @@ fn crash_at(point: &str, shape: Shape, level: Level) -> bool {
     crashed
 }
 
+/// The names of the crash points in the sources below a directory.
+fn points_in(directory: &Path, points: &mut BTreeSet<String>) {
+    for path in entries(directory) {
+        if path.is_dir() {
+            points_in(&path, points);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            let found = text.split("crash_point!(\"").skip(1).filter_map(|rest| rest.split('"').next());
+            points.extend(found.map(str::to_owned));
+        }
+    }
+}
+
+#[test]
+fn every_crash_point_in_the_sources_is_tested() {
+    let mut found = BTreeSet::new();
+    for directory in entries(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()) {
+        points_in(&directory.join("src"), &mut found);
+    }
+    assert_eq!(found, POINTS.map(str::to_owned).into());
+}
+
 /// The release binary beside the binary under test.
 fn release() -> PathBuf {
     penfold().parent().and_then(Path::parent).unwrap().join("release/penfold")
@@ -151,7 +175,7 @@ fn release_has_no_crash_points() {
     assert!(!names(&release()), "{}", release().display());
     let env = TestEnv::new();
     for point in points() {
-        let mut command = crashing(env.command(release()), &point);
+        let mut command = crashing(env.command(release()), point);
         command.arg("--root").arg(env.root()).args(["run", "--", "true"]).stdin(Stdio::null());
         assert_eq!(Running::start(&mut command).finish().code(), Some(0), "{point}");
     }
