@@ -134,7 +134,8 @@ fn successor_of_a_reaped_process_is_not_killed() {
         let leader = start(Command::new("sh").args(["-c", SCRIPT]).arg(&file));
         let member = Process::find(await_pid(&file)).unwrap();
         let reap = start(&mut env.penfold(["reap", "--pid", &leader.pid().to_string(), "-t", "1s"]));
-        member.await_end();
+        // `reap` stops the leader while it signals, and continues it: a stopped leader reaps nothing.
+        wait_until("the leader has reaped the member", || member.state().is_none());
         // The grace is over for `reap` when it goes on.
         reap.process().stop();
         let innocent = successor(member.pid());
