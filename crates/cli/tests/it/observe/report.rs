@@ -77,7 +77,7 @@ fn exit_stop_kill_timeout_and_signal_are_told_apart() {
         assert_eq!((&report["cause"], &report["exit"]["signal"]), (&"signal".into(), &9.into()), "{report}");
 
         // By default a process ignores WINCH: it goes on until the grace is over.
-        let words = ["--timeout", "300ms", "--grace", "200ms", "--signal", "WINCH"];
+        let words = ["--timeout", "200ms", "--grace", "100ms", "--signal", "WINCH"];
         let limited = [&words[..], &leader("sleep 600; :")].concat();
         let (ended, report) = run(&env, &limited);
         ended.with_code(124);

@@ -111,7 +111,7 @@ fn code_of_a_foreground_run_went_to_its_caller() {
 fn time_limit_ends_the_wait_and_nothing_else() {
     let env = TestEnv::new();
     let sandbox = start(&env, &[], "sleep 1000");
-    expect(&env, &["wait", "--timeout", "200ms", &sandbox.id], 124, &[]);
+    expect(&env, &["wait", "--timeout", "100ms", &sandbox.id], 124, &[]);
     assert_eq!(sandbox.status(&env).as_deref(), Some("running"));
 }
 
@@ -140,7 +140,7 @@ fn end_that_nobody_saw_is_unknown() {
         let waiter = begin_wait(&env, &sandbox);
         sandbox.kill_supervisors();
         // A `wait` that begins now sees the same as one that saw the supervisors die.
-        expect(&env, &["wait", "--timeout", "300ms", &sandbox.id], 124, &[]);
+        expect(&env, &["wait", "--timeout", "100ms", &sandbox.id], 124, &[]);
         assert!(waiter.is_alive(), "{flags:?}: members live");
         assert_alive(&members);
         for member in &members {
@@ -158,12 +158,12 @@ fn sandbox_that_nobody_looks_after_is_waited_for_by_no_busy_loop() {
     let env = TestEnv::new();
     let (sandbox, _) = start_tree(&env, &["--on-supervisor-exit", "keep"]);
     sandbox.kill_supervisors();
-    let waiter = env.begin(["wait", "--timeout", "1s", &sandbox.id]);
+    let waiter = env.begin(["wait", "--timeout", "500ms", &sandbox.id]);
     waiter.process().await_end();
     // Nobody has reaped it: /proc still shows what it used.
     let ticks = processor_ticks(waiter.pid());
     waiter.finish().with_code(124);
-    assert!(ticks < 25, "{ticks} ticks of a hundredth of a second in one second");
+    assert!(ticks < 15, "{ticks} ticks of a hundredth of a second in half a second");
 }
 
 fn processor_ticks(pid: i32) -> u64 {
@@ -179,7 +179,7 @@ fn record_that_is_gone_does_not_end_the_wait() {
     let (sandbox, members) = start_tree(&env, &[]);
     let waiter = begin_wait(&env, &sandbox);
     std::fs::remove_dir_all(&sandbox.record).unwrap();
-    expect(&env, &["wait", "--timeout", "300ms", &sandbox.id], 124, &[]);
+    expect(&env, &["wait", "--timeout", "100ms", &sandbox.id], 124, &[]);
     assert_alive(&members);
     assert!(waiter.is_alive());
     expect(&env, &["kill", &sandbox.id], 0, &[&sandbox.id]);

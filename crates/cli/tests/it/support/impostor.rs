@@ -20,7 +20,9 @@ impl Impostor {
     /// Takes over the control socket of a record. Says `words`, one after the other; hangs up then if told to.
     pub fn new(record: &Path, words: Vec<Value>, hangs_up: bool) -> Impostor {
         Impostor::listen(record, hangs_up, move |client| {
-            words.iter().for_each(|word| client.say(&word.to_string()));
+            for word in &words {
+                client.say(&word.to_string());
+            }
         })
     }
 
@@ -29,7 +31,9 @@ impl Impostor {
         Impostor::listen(record, true, move |client| {
             client.say(&hello.to_string());
             if client.hear().is_some() {
-                words.iter().for_each(|word| client.say(&word.to_string()));
+                for word in &words {
+                    client.say(&word.to_string());
+                }
             }
         })
     }

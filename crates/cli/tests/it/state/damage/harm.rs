@@ -92,14 +92,17 @@ impl Damage {
     /// Whether both at once leave no way to tell a stranger's socket from a supervisor's: without a record there is no
     /// lock to look at, and unknown means alive.
     pub fn hide_the_truth(pair: [Damage; 2]) -> bool {
-        let lies = |damage| matches!(damage, Damage::SocketLiar | Damage::SocketMute);
         let hides = |damage| {
             let gone = matches!(damage, Damage::RecordGone | Damage::RootRemade);
             // What cannot be told from a foreground run's record goes with the end.
             gone || matches!(damage, Damage::IntentMissing | Damage::IntentGarbage | Damage::IntentForged)
         };
         let [one, other] = pair;
-        lies(one) && hides(other) || hides(one) && lies(other)
+        one.is_impostor() && hides(other) || hides(one) && other.is_impostor()
+    }
+
+    pub fn is_impostor(self) -> bool {
+        matches!(self, Damage::SocketLiar | Damage::SocketMute)
     }
 
     /// Whether `ps` has to name one of these, which were done one after the other.

@@ -62,8 +62,17 @@ impl Scene {
             daemons.len() == DAEMONS.len()
         });
         let impostors = Vec::new();
-        let _bystander = bystander;
-        Scene { _small: small, env, sandbox, daemons, _bystander, stranger, strange, victim, impostors }
+        Scene {
+            _small: small,
+            env,
+            sandbox,
+            daemons,
+            _bystander: bystander,
+            stranger,
+            strange,
+            victim,
+            impostors,
+        }
     }
 
     /// Takes the last of the room on a small disk.
