@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::{Finished, Level, Process, Running, TestEnv, descendants, penfold};
 
 /// Ends at the second polite signal. Says "got" outside of its trap: bash forgets a signal that comes while it runs the trap for the one before.
-const TWICE: &str = "n=0; trap 'n=$((n+1))' TERM; mkfifo g; echo ready; while :; do read -r -t 0.1 <> g; \
+const TWICE: &str = "n=0; trap 'n=$((n+1))' TERM; mkfifo g; echo ready; while :; do read -r -t 0.02 <> g; \
     [ $n = 1 ] && [ -z $said ] && echo got && said=1; [ $n -ge 2 ] && exit 4; done";
 
 fn read(env: &TestEnv) -> Value {
