@@ -12,6 +12,14 @@ run *ARGS:
 test *ARGS:
     scripts/test {{ARGS}}
 
+# Runs the whole product of hostile trees, all pairs of damage, and a minute of each soak.
+test-full *ARGS:
+    scripts/test-full {{ARGS}}
+
+# Repeats chosen tests under load.
+stress NAME *COUNT:
+    scripts/stress {{NAME}} {{COUNT}}
+
 # Checks format, lints and documentation.
 lint:
     cargo fmt --all --check

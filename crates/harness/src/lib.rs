@@ -1,6 +1,6 @@
 //! The `main` of test binaries that need more than the built-in harness gives.
 //!
-//! - Tests may be generated: [`main`] takes [`Trial`]s beside the functions marked with [`macro@test`].
+//! - Tests may be generated: [`main`] takes [`Generated`] tests beside the functions marked with [`macro@test`].
 //! - A test that is run alone, as nextest does, runs on the main thread of a process with one thread.
 //! - A test finds its own [`name`], to start itself again in other surroundings.
 //! - Programs that tests start beside penfold are in the same binary.
@@ -12,7 +12,7 @@
 //! extern crate penfold_harness;
 //!
 //! fn main() -> std::process::ExitCode {
-//!     penfold_harness::main(&[], Vec::new())
+//!     penfold_harness::main(&[], &[])
 //! }
 //! ```
 //!
@@ -38,6 +38,15 @@ pub struct Registered {
 
 inventory::collect!(Registered);
 
+/// Tests that are generated. One of them is found by its name alone, so that a process that runs one test does not make all.
+#[derive(Debug, Clone, Copy)]
+pub struct Generated {
+    /// All of them.
+    pub list: fn() -> Vec<Trial>,
+    /// The one with this name.
+    pub find: fn(&str) -> Option<Trial>,
+}
+
 /// A word to start the test binary with, and what it does then instead of running tests.
 pub type Program = (&'static str, fn());
 
@@ -51,19 +60,34 @@ pub fn name() -> &'static str {
 }
 
 /// Runs the program or the tests that the command line asks for.
-pub fn main(programs: &[Program], generated: Vec<Trial>) -> ExitCode {
+#[expect(clippy::print_stderr, reason = "a test binary talks to its runner")]
+pub fn main(programs: &[Program], generated: &[Generated]) -> ExitCode {
     let word = std::env::args().nth(1).unwrap_or_default();
     if let Some((_, program)) = programs.iter().find(|(name, _)| *name == word) {
         program();
         return ExitCode::SUCCESS;
     }
     let mut arguments = libtest_mimic::Arguments::from_args();
-    if arguments.exact {
-        // One test: on the main thread, with no other thread beside it.
-        arguments.test_threads = Some(1);
+    let trials = match &arguments.filter {
+        Some(name) if arguments.exact && !arguments.list => {
+            // One test: on the main thread, with no other thread beside it.
+            arguments.test_threads = Some(1);
+            arguments.include_ignored = true;
+            arguments.ignored = false;
+            let named = registered().find(|trial| trial.name() == name);
+            named.or_else(|| generated.iter().find_map(|tests| (tests.find)(name))).into_iter().collect()
+        }
+        _ => {
+            let mut all: Vec<Trial> =
+                registered().chain(generated.iter().flat_map(|tests| (tests.list)())).collect();
+            all.sort_by(|one, other| one.name().cmp(other.name()));
+            all
+        }
+    };
+    if trials.is_empty() && arguments.exact {
+        eprintln!("there is no test of this name");
+        return ExitCode::FAILURE;
     }
-    let mut trials: Vec<Trial> = registered().chain(generated).collect();
-    trials.sort_by(|one, other| one.name().cmp(other.name()));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 

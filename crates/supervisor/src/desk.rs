@@ -22,6 +22,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 
 use crate::exec::Execs;
+use crate::policy::Activity;
 use crate::terminal::Terminal;
 use crate::wire::{self, Answer, PROTOCOL, Received, Request, Size};
 
@@ -60,13 +61,13 @@ pub(crate) struct Desk {
     terminal: Option<Terminal>,
     /// What the command gets; gone once it has it.
     given: Option<Apart>,
+    /// When the lease ends that the sandbox was made with, or that was renewed before a takeover.
     lease: Option<Instant>,
     /// Where whoever takes over reads of a lease that was renewed: when it ends, in milliseconds since `opened`. Empty while
     /// none was.
     renewed: OwnedFd,
     opened: Instant,
     expires_at_ms: Option<u64>,
-    idle: Option<Duration>,
     active: Instant,
     supervisors: Vec<ProcessId>,
     leader: Option<ProcessId>,
@@ -172,7 +173,6 @@ impl Desk {
             renewed: rustix::fs::memfd_create(c"lease", MemfdFlags::CLOEXEC)?,
             opened: now,
             expires_at_ms: detach.ttl.map(|ttl| now_ms().saturating_add(millis(ttl))),
-            idle: detach.idle,
             active: now,
             supervisors: Vec::new(),
             leader: None,
@@ -264,27 +264,25 @@ impl Desk {
         let _ = self.files.write_state(&state);
     }
 
-    /// Renews the lease, or ends it.
-    pub(crate) fn extend(&mut self, ms: u64) {
-        let lease = (ms > 0).then(|| Duration::from_millis(ms));
-        self.lease = lease.and_then(|lease| Instant::now().checked_add(lease));
-        self.expires_at_ms = lease.map(|lease| now_ms().saturating_add(millis(lease)));
-        let end = self.lease.map_or(0, |lease| millis(lease.saturating_duration_since(self.opened)).max(1));
+    /// Writes down that the lease is so many milliseconds long, and when it ends; 0 means that it never does.
+    pub(crate) fn renew(&mut self, ms: u64, end: Option<Instant>) {
+        self.expires_at_ms = (ms > 0).then(|| now_ms().saturating_add(ms));
+        let end = end.map_or(0, |end| millis(end.saturating_duration_since(self.opened)).max(1));
         let _ = rustix::io::pwrite(&self.renewed, &end.to_ne_bytes(), 0);
     }
 
-    /// When something is due, and why the sandbox would end then.
-    pub(crate) fn due(&self) -> Option<(Instant, Cause)> {
-        let idle = self.idle.filter(|_| self.execs.running() == 0);
-        let idle = idle.and_then(|idle| self.active.checked_add(idle)).map(|at| (at, Cause::Idle));
-        let lease = self.lease.map(|at| (at, Cause::Ttl));
-        [idle, lease].into_iter().flatten().min_by_key(|(at, _)| *at)
+    /// When the lease ends that the supervisor began with.
+    pub(crate) fn lease(&self) -> Option<Instant> {
+        self.lease
     }
 
-    /// The sandbox is being ended: nothing is due any more. More than once does no harm.
+    /// What the idle time is measured by.
+    pub(crate) fn activity(&self) -> Activity {
+        Activity { last: self.active, execs: self.execs.running() }
+    }
+
+    /// The sandbox is being ended. More than once does no harm.
     pub(crate) fn ends(&mut self) {
-        self.lease = None;
-        self.idle = None;
         self.execs.ends();
     }
 

@@ -181,9 +181,10 @@ fn look_after(mut held: Held, signals: Option<SignalFd>, outer: Option<OwnedFd>,
     let phase = if word == Word::Created { Phase::Starting } else { Phase::Running };
     let mut host = Inner::new(held, signals, outer, phase);
     host.due = failure.is_some().then_some(Event::StartFailed);
-    (host.starting, host.failure, host.leader) = (starting, failure, leader.and_then(|(_, pidfd)| pidfd));
+    (host.starting, host.failure) = (starting, failure);
+    host.sandbox.leader = leader.and_then(|(_, pidfd)| pidfd);
     if word == Word::Stopping {
-        host.due = Some(host.end(Cause::Supervisor, Event::KillRequested));
+        host.due = host.sandbox.decide(|policy| policy.kill(Cause::Supervisor));
     }
     let findings = drive(&mut teardown, phase, &mut host, &mut resources);
     host.tell(teardown.leader_exit().map(Status::from), findings);

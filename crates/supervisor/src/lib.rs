@@ -30,8 +30,10 @@ mod inner;
 mod launch;
 mod outer;
 mod pidns;
+mod policy;
 mod poll;
 mod start;
+mod supervised;
 mod takeover;
 mod terminal;
 

@@ -22,14 +22,22 @@ pub struct Entry {
     pub pace: Pace,
     /// What the leader exits with when it is asked to.
     pub exit_code: u8,
+    /// The number to give the tree with `-n` for its full size, where it has one: by default it is small, and soon built.
+    pub full_size: Option<u32>,
+}
+
+impl Entry {
+    const fn full_size(self, number: u32) -> Entry {
+        Entry { full_size: Some(number), ..self }
+    }
 }
 
 const fn steady(name: &'static str, about: &'static str) -> Entry {
-    Entry { name, about, pace: Pace::Steady, exit_code: 0 }
+    Entry { name, about, pace: Pace::Steady, exit_code: 0, full_size: None }
 }
 
 const fn moving(name: &'static str, about: &'static str) -> Entry {
-    Entry { name, about, pace: Pace::Moving, exit_code: 0 }
+    Entry { name, about, pace: Pace::Moving, exit_code: 0, full_size: None }
 }
 
 /// All trees, mildest first.
@@ -45,18 +53,18 @@ pub const TREES: &[Entry] = &[
     steady("thread-child", "a child of a thread that is not the main thread"),
     steady("subreaper", "a grandchild that reparented to a nested subreaper"),
     steady("subreaper-ignores-term", "the same, and the nested subreaper ignores TERM"),
-    steady("zombies", "a process that never reaps its 500 dead children"),
+    steady("zombies", "a process that never reaps its 50 dead children").full_size(500),
     steady("zombie-leader", "a child whose main thread has exited while two threads live"),
     steady("zombie-main", "the command's own main thread has exited while others live"),
     moving("comet", "fork, the parent exits, on and on"),
     moving("hydra", "each dead child is replaced, a dead parent as well"),
     moving("watchers", "two processes that restart each other"),
-    moving("fork-on-term", "each TERM makes one more process"),
-    moving("storm", "forks flat out, up to 150 alive"),
-    steady("wide", "500 children"),
-    steady("deep", "a chain of 200 generations"),
-    steady("threads", "a child with 200 threads"),
-    steady("memory", "a child that touched 200 MiB"),
+    moving("fork-on-term", "each TERM makes one more process").full_size(150),
+    moving("storm", "forks flat out, up to 40 alive").full_size(150),
+    steady("wide", "64 children").full_size(500),
+    steady("deep", "a chain of 32 generations").full_size(200),
+    steady("threads", "a child with 40 threads").full_size(200),
+    steady("memory", "a child that touched 20 MiB").full_size(200),
     steady("stopped", "a child stopped by STOP"),
     steady("stopped-term-pending", "a stopped child with a TERM pending"),
     steady("traced", "a child in a tracing stop, its tracer beside it"),

@@ -12,10 +12,14 @@ use penfold_testkit::judge::{Ending, Line, Rules, Verdict};
 
 /// What to run and how to end it.
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags that have nothing to do with each other")]
 pub(crate) struct Options {
     /// Only this tree; may be repeated
     #[arg(long)]
     tree: Vec<String>,
+    /// Build large trees in their full size
+    #[arg(long)]
+    full_size: bool,
     /// What ends each run: leader-exit, stop, interrupt, timeout, owner-killed, supervisor-killed, tool-killed,
     /// chain-killed
     #[arg(long, default_value = "leader-exit")]
@@ -82,7 +86,9 @@ pub(crate) fn judge(options: Options) -> ExitCode {
     }
     let mut count = Count::default();
     for tree in trees {
-        let line = penfold_testkit::judge::judge(&tool, tree, &rules);
+        let number = tree.full_size.filter(|_| options.full_size).map(|number| number.to_string());
+        let sized = number.map(|number| tool.clone().tree_options(["-n", &number]));
+        let line = penfold_testkit::judge::judge(sized.as_ref().unwrap_or(&tool), tree, &rules);
         count.add(&line);
         let text = if options.json {
             serde_json::to_string(&line).unwrap_or_default()

@@ -55,4 +55,4 @@ pub use guard::{LeakGuard, Scope};
 pub use snapshot::{Difference, Filter, HostSnapshot, Kind};
 pub use tool::{NoTestkit, Tool, binary, use_own_binary};
 pub use tree::{Survivor, ToolExit, Tree, TreeError};
-pub use until::until;
+pub use until::{DEADLINE, skip, until, wait_until};

@@ -16,6 +16,7 @@ use crate::catalog::{self, Entry, Pace};
 use crate::proc::{self, Handle, Identity};
 use crate::sweep;
 use crate::tool::{NoTestkit, Tool, binary};
+use crate::until::until;
 
 /// How long a tree may take to stand.
 const READY: Duration = Duration::from_secs(20);
@@ -330,25 +331,26 @@ impl Tree {
     /// /proc alone misses what moves faster. Such a one is returned with pid 0.
     pub fn await_gone(&self, patience: Duration) -> Vec<Survivor> {
         let deadline = Instant::now() + patience;
-        loop {
-            let mut left = self.survivors();
-            let childless = self.directory.join("childless").exists();
-            if left.is_empty() && childless {
-                return left;
-            }
-            if Instant::now() >= deadline {
-                if left.is_empty() {
-                    left.push(Survivor {
-                        id: Identity { pid: 0, start: 0 },
-                        name: String::new(),
-                        state: '?',
-                        command_line: "moves faster than a look at /proc".to_owned(),
-                    });
-                }
-                return left;
-            }
-            sleep(Duration::from_millis(5));
+        let left = || deadline.saturating_duration_since(Instant::now());
+        for member in &self.members {
+            member.wait(Some(left()));
         }
+        let childless = until(left(), || self.directory.join("childless").exists());
+        // The look is the proof, and comes last: a look at everything takes the time of those that are to end.
+        let mut survivors = Vec::new();
+        until(left(), || {
+            survivors = self.survivors();
+            survivors.is_empty()
+        });
+        if survivors.is_empty() && !childless {
+            survivors.push(Survivor {
+                id: Identity { pid: 0, start: 0 },
+                name: String::new(),
+                state: '?',
+                command_line: "moves faster than a look at /proc".to_owned(),
+            });
+        }
+        survivors
     }
 
     /// Tells the leader to exit, or in a tree that attacks, to attack.
@@ -423,13 +425,12 @@ impl Tree {
             // It has ended; whoever reaps it writes that down a moment later.
             deadline = deadline.min(Instant::now() + Duration::from_secs(10));
         }
-        loop {
-            let exit = self.tool_exit();
-            if exit.is_some() || Instant::now() >= deadline {
-                return exit;
-            }
-            sleep(Duration::from_millis(1));
-        }
+        let mut exit = None;
+        until(deadline.saturating_duration_since(Instant::now()), || {
+            exit = self.tool_exit();
+            exit.is_some()
+        });
+        exit
     }
 
     /// Ends whatever is left and removes what the tree made.

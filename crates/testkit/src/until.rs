@@ -23,3 +23,21 @@ pub fn until(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
         pause = (pause * 5 / 4).min(LONGEST);
     }
 }
+
+/// Longer than anything that a test waits for may take on a busy machine.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Waits until something holds.
+///
+/// # Panics
+/// With its name, when it does not hold within [`DEADLINE`].
+#[track_caller]
+pub fn wait_until(what: &str, holds: impl FnMut() -> bool) {
+    assert!(until(DEADLINE, holds), "not within {DEADLINE:?}: {what}");
+}
+
+/// Says why a test does not run, in the words that the gate looks for.
+pub fn skip(reason: &str) {
+    // Not by `eprintln!`: a library prints nothing else.
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("skipped: {reason}\n").as_bytes());
+}

@@ -1,9 +1,10 @@
 //! One leaf on the real kernel.
 
+use penfold_testkit::wait_until;
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::support::{Cleanup, gone, members, name, notified, place, state, until};
+use crate::support::{Cleanup, gone, members, name, notified, place, state};
 use penfold_cgroup::{Error, Leaf, Place};
 use penfold_process::ProcFs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -30,12 +31,12 @@ fn kill_ends_setsid_grandchild_and_spares_the_neighbour() {
     }
 
     let killed = leaf.kill().expect("a kill");
-    until("empty", || !killed.populated().expect("events"));
+    wait_until("empty", || !killed.populated().expect("events"));
     for pid in pids {
         assert!(matches!(state(pid), 'Z' | 'X' | ' '), "{pid} lives");
     }
     killed.remove().expect("an empty leaf can be removed");
-    until("the neighbour sleeps", || state(bystander) == 'S');
+    wait_until("the neighbour sleeps", || state(bystander) == 'S');
 }
 
 #[test]
@@ -46,7 +47,7 @@ fn events_notify_when_the_last_one_leaves() {
     assert!(!leaf.populated().expect("events"));
     cleanup.spawn("", "exec sleep 1000");
     members(&leaf, 1);
-    until("populated", || leaf.populated().expect("events"));
+    wait_until("populated", || leaf.populated().expect("events"));
     leaf.make_ready();
     let killed = leaf.kill().expect("a kill");
     while killed.populated().expect("events") {
@@ -142,7 +143,7 @@ fn members_of_threaded_cgroups_are_found_and_killed() {
     std::fs::create_dir(&below).expect("room");
     std::fs::write(below.join("cgroup.type"), "threaded").expect("a threaded cgroup");
     let pid = cleanup.spawn("", "echo $$ > \"$1/t/cgroup.threads\" || exit 9; exec sleep 1000");
-    until("in the threaded cgroup", || {
+    wait_until("in the threaded cgroup", || {
         std::fs::read_to_string(below.join("cgroup.threads")).is_ok_and(|text| !text.is_empty())
     });
     assert_eq!(members(&leaf, 1), [pid]);
@@ -162,9 +163,9 @@ fn a_frozen_member_is_killed() {
     members(&leaf, 1);
     leaf.freeze().expect("a freeze");
     let events = leaf.path().join("cgroup.events");
-    until("frozen", || std::fs::read_to_string(&events).is_ok_and(|text| text.contains("frozen 1")));
+    wait_until("frozen", || std::fs::read_to_string(&events).is_ok_and(|text| text.contains("frozen 1")));
     let killed = leaf.kill().expect("a kill");
-    until("empty", || !killed.populated().expect("events"));
+    wait_until("empty", || !killed.populated().expect("events"));
     killed.remove().expect("an empty leaf can be removed");
 }
 
@@ -177,7 +178,7 @@ fn kill_each_ends_members_one_by_one() {
     members(&leaf, 3);
     let mut proc = ProcFs::open().expect("/proc");
     assert_eq!(leaf.kill_each(&mut proc).expect("signals"), 3);
-    until("empty", || !leaf.populated().expect("events"));
+    wait_until("empty", || !leaf.populated().expect("events"));
     leaf.remove().expect("an empty leaf can be removed");
 }
 
@@ -189,7 +190,7 @@ fn kill_without_the_kernels_help_ends_all_and_thaws() {
     cleanup.spawn("", "setsid sleep 1000 & kill -STOP $$");
     members(&leaf, 2);
     let killed = leaf.kill_frozen().expect("a kill");
-    until("empty", || !killed.populated().expect("events"));
+    wait_until("empty", || !killed.populated().expect("events"));
     let state = std::fs::read_to_string(killed.path().join("cgroup.freeze")).expect("freeze");
     assert_eq!(state.trim(), "0");
     killed.remove().expect("an empty leaf can be removed");
@@ -202,8 +203,8 @@ fn usage_counts_what_members_used() {
     let mut cleanup = Cleanup::of(&leaf);
     cleanup.spawn("", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done");
     // What it has used tells that it has been in the leaf: nobody is in there before it is, either.
-    until("at work", || leaf.usage().cpu.is_some_and(|cpu| !cpu.is_zero()));
-    until("over", || !leaf.populated().expect("events"));
+    wait_until("at work", || leaf.usage().cpu.is_some_and(|cpu| !cpu.is_zero()));
+    wait_until("over", || !leaf.populated().expect("events"));
     leaf.remove().expect("an empty leaf can be removed");
 }
 
@@ -238,7 +239,7 @@ fn a_leaf_that_was_made_ready_is_listed_and_killed_without_a_free_descriptor() {
     seen.expect("a list");
     assert_eq!(listed, pids);
     let killed = killed.expect("a kill");
-    until("empty", || !killed.populated().expect("events"));
+    wait_until("empty", || !killed.populated().expect("events"));
     killed.processes(&mut listed).expect("nobody");
     assert!(listed.is_empty());
     killed.remove().expect("an empty leaf can be removed");
@@ -253,7 +254,7 @@ fn a_leaf_that_was_made_ready_a_while_ago_tells_when_its_last_member_has_ended()
     members(&leaf, 2);
     assert!(leaf.prompt_events().is_none(), "not made ready");
     leaf.make_ready();
-    until("prompt", || leaf.prompt_events().is_some());
+    wait_until("prompt", || leaf.prompt_events().is_some());
     assert!(!notified(&leaf, Duration::ZERO), "told of something while all live");
     let killed = leaf.kill().expect("a kill");
     assert!(notified(&killed, crate::support::DEADLINE), "not told of the end");

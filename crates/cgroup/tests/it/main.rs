@@ -10,5 +10,5 @@ mod traps;
 mod v1freezer;
 
 fn main() -> std::process::ExitCode {
-    penfold_harness::main(&[], Vec::new())
+    penfold_harness::main(&[], &[])
 }

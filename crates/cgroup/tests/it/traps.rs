@@ -1,9 +1,10 @@
 //! What the kernel does and nobody expects. These tests fork, and need a process with one thread.
 #![expect(clippy::disallowed_methods, reason = "the forked children end themselves")]
 
+use penfold_testkit::{skip, wait_until};
 use std::time::{Duration, Instant};
 
-use crate::support::{Cleanup, members, name, place, skip, state, until};
+use crate::support::{Cleanup, members, name, place, state};
 use penfold_cgroup::Leaf;
 use penfold_process::{Pid, ProcFs};
 use penfold_sys::Forked;
@@ -39,7 +40,7 @@ fn kill_misses_zombie_leader_and_kill_again_does_not() {
     let _cleanup = Cleanup::of(&leaf);
     leaf.make_ready();
     let pid = zombie_leader(&leaf);
-    until("a zombie", || state(pid) == 'Z');
+    wait_until("a zombie", || state(pid) == 'Z');
     let mut proc = ProcFs::open().expect("/proc");
     let stat = proc.stat(pid).expect("stat").expect("there");
     assert!(stat.threads > 1 && !stat.is_dead(), "{stat:?}");
@@ -54,7 +55,7 @@ fn kill_misses_zombie_leader_and_kill_again_does_not() {
         skip("this kernel's cgroup.kill reaches a zombie leader");
     }
     killed.kill_again(&mut proc).expect("signals");
-    until("empty", || !killed.populated().expect("events"));
+    wait_until("empty", || !killed.populated().expect("events"));
     killed.remove().expect("an empty leaf can be removed");
     waitpid(Some(pid), WaitOptions::empty()).expect("our child");
 }
@@ -83,17 +84,17 @@ fn a_killed_leaf_kills_what_is_cloned_into_it() {
         return;
     }
     let killed = leaf.kill().expect("a kill");
-    until("empty", || !killed.populated().expect("events"));
+    wait_until("empty", || !killed.populated().expect("events"));
     // What the types forbid: the same directory, opened as if it had not been killed.
     let forbidden = Leaf::open(&cleanup.path).expect("open").expect("there");
     if cloned_into(&forbidden) == Some(7) {
         skip("this kernel has the fix 8e3599202166: a killed leaf can be spawned into");
     }
-    until("empty", || !killed.populated().expect("events"));
+    wait_until("empty", || !killed.populated().expect("events"));
     killed.remove().expect("an empty leaf can be removed");
 
     let again = Leaf::create(&place, &name).expect("the same name");
     assert_eq!(cloned_into(&again), Some(7), "a new leaf of the same name is clean");
-    until("empty", || !again.populated().expect("events"));
+    wait_until("empty", || !again.populated().expect("events"));
     again.remove().expect("an empty leaf can be removed");
 }

@@ -1,9 +1,10 @@
 //! Out of the v1 freezer.
 
+use penfold_testkit::{skip, wait_until};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use crate::support::{name, skip, until};
+use crate::support::name;
 use penfold_cgroup::mountinfo;
 use penfold_cgroup::v1freezer::{Release, V1Freezer};
 use penfold_process::{Pid, ProcFs, Process, Signal};
@@ -33,7 +34,7 @@ impl Ice {
 
     fn set(&self, state: &str) {
         std::fs::write(self.path.join("freezer.state"), state).expect("the freezer's state");
-        until(state, || {
+        wait_until(state, || {
             std::fs::read_to_string(self.path.join("freezer.state")).is_ok_and(|text| text.trim() == state)
         });
     }
@@ -46,7 +47,7 @@ impl Drop for Ice {
             let _ = child.kill();
             let _ = child.wait();
         }
-        until("removed", || std::fs::remove_dir(&self.path).is_ok());
+        wait_until("removed", || std::fs::remove_dir(&self.path).is_ok());
     }
 }
 
@@ -66,7 +67,7 @@ fn release_thaws_one_and_not_its_neighbour() {
     }
     let mut ice = Ice { path, children: Vec::new() };
     let (released, neighbour) = (ice.spawn(), ice.spawn());
-    until("two members", || ice.members() == 2);
+    wait_until("two members", || ice.members() == 2);
     let mut proc = ProcFs::open().expect("/proc");
     let process = Process::open(&mut proc, released).expect("open").expect("alive");
 
@@ -77,7 +78,7 @@ fn release_thaws_one_and_not_its_neighbour() {
     process.signal(Signal::KILL).expect("a signal");
     assert!(!process.has_exited().expect("poll"), "SIGKILL does not end a frozen process");
     assert_eq!(freezer.release(&mut proc, &process).expect("a move"), Release::Released);
-    until("ended", || process.has_exited().expect("poll"));
+    wait_until("ended", || process.has_exited().expect("poll"));
 
     assert_eq!(freezer.release(&mut proc, &process).expect("a look"), Release::NotFrozen);
     let text = std::fs::read_to_string(ice.path.join("freezer.state")).expect("state");

@@ -2,12 +2,11 @@
 
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use penfold_process::{
     Completeness, Delivery, Evidence, Pid, ProcFs, Process, ProcessId, Signal, StartTime, State, pid_from_raw,
 };
-use rustix::event::Timespec;
+use penfold_testkit::wait_until;
 
 /// A child that is killed and reaped at the end of the test; what it started is told to end with its input.
 struct Guard(Child);
@@ -37,14 +36,6 @@ impl Drop for Guard {
     }
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(10), "not {what}");
-        let _ = rustix::event::poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 500_000 }));
-    }
-}
-
 fn me() -> Pid {
     rustix::process::getpid()
 }
@@ -58,7 +49,7 @@ fn stat_tells_child_zombie_and_gone_apart() {
     assert_eq!((stat.pid, stat.parent), (pid, Some(me())));
     assert!(!stat.is_dead());
     child.0.kill().expect("ours");
-    until("a zombie", || proc.stat(pid).expect("stat").is_some_and(|stat| stat.state == State::Zombie));
+    wait_until("a zombie", || proc.stat(pid).expect("stat").is_some_and(|stat| stat.state == State::Zombie));
     assert!(proc.stat(pid).expect("stat").expect("unreaped").is_dead());
     child.end();
     assert!(proc.stat(pid).expect("gone is no error").is_none());
@@ -78,7 +69,7 @@ fn a_handle_is_of_one_incarnation() {
     assert!(Process::open_exact(&mut proc, other).expect("open").is_none(), "another that has its pid");
     assert!(!process.has_exited().expect("poll"));
     assert_eq!(process.signal(Signal::KILL).expect("ours"), Delivery::Delivered);
-    until("exited", || process.has_exited().expect("poll"));
+    wait_until("exited", || process.has_exited().expect("poll"));
     assert!(Process::open(&mut proc, child.pid()).expect("open").is_none(), "a zombie cannot be aimed at");
     child.end();
     assert_eq!(process.signal(Signal::KILL).expect("gone is no error"), Delivery::Gone);
@@ -118,7 +109,7 @@ fn children_of_every_thread_are_found() {
     });
     // The thread is gone, or about to be: then its child hangs on another thread.
     let mut children = Vec::new();
-    until("found again", || {
+    wait_until("found again", || {
         proc.children(me(), &mut children).expect("children");
         children.contains(&child.pid())
     });
@@ -136,7 +127,7 @@ fn descendants_come_parents_first() {
         Command::new("sh").args(["-c", &format!("exec 3<&0; {}", script.replace("cat", "cat <&3"))]),
     );
     let mut tree = Vec::new();
-    until("five below", || {
+    wait_until("five below", || {
         let complete = proc.descendants(child.pid(), &mut tree).expect("a walk");
         complete == Completeness::Complete && tree.len() == 5
     });
@@ -151,7 +142,7 @@ fn descendants_come_parents_first() {
     // Their input ends with ours, not with the root's death.
     let below = tree;
     drop(child);
-    until("all ended", || {
+    wait_until("all ended", || {
         below.iter().all(|was| {
             proc.stat(was.pid).expect("stat").is_none_or(|now| now.start != was.start || now.is_dead())
         })
@@ -189,7 +180,7 @@ fn environ_finds_the_mark_even_far_behind() {
     let has = |proc: &mut ProcFs, key: &[u8], value: &[u8]| {
         proc.environ_has(child.pid(), key, |found| found == value)
     };
-    until("executed", || has(&mut proc, b"A0", b"KEY=value") == Evidence::Yes);
+    wait_until("executed", || has(&mut proc, b"A0", b"KEY=value") == Evidence::Yes);
     assert_eq!(has(&mut proc, b"KEY", b"value"), Evidence::Yes);
     assert_eq!(has(&mut proc, b"KEY", b"valu"), Evidence::No);
     assert_eq!(has(&mut proc, b"KE", b"value"), Evidence::No);
@@ -203,7 +194,7 @@ fn command_line_is_short_and_harmless() {
     let mut proc = ProcFs::open().expect("/proc");
     let long = "y".repeat(4000);
     let child = Guard::of(Command::new("sh").args(["-c", "read a; :", "a\u{1b}[31mb", &long]));
-    until("executed", || {
+    wait_until("executed", || {
         proc.command_line(child.pid()).is_some_and(|line| line.starts_with("sh -c read a; : a"))
     });
     let line = proc.command_line(child.pid()).expect("alive");
@@ -211,7 +202,7 @@ fn command_line_is_short_and_harmless() {
     assert!(line.len() < 300);
     let mut child = child;
     child.0.kill().expect("ours");
-    until("a zombie", || proc.command_line(child.pid()).as_deref() == Some("[sh]"));
+    wait_until("a zombie", || proc.command_line(child.pid()).as_deref() == Some("[sh]"));
 }
 
 #[test]
@@ -227,7 +218,7 @@ fn status_names_the_owner() {
 fn a_sleeper_waits_somewhere_or_it_is_not_ours_to_see() {
     let mut proc = ProcFs::open().expect("/proc");
     let child = Guard::sleeper();
-    until("asleep", || {
+    wait_until("asleep", || {
         proc.stat(child.pid()).expect("stat").is_some_and(|stat| stat.state == State::Sleeping)
     });
     if let Some(channel) = proc.wait_channel(child.pid()) {
@@ -247,9 +238,9 @@ fn buffers_keep_nothing_of_the_process_before() {
     let mut proc = ProcFs::open().expect("/proc");
     let mut child =
         Guard::of(Command::new("cat").env_clear().env("KEY", "value").env("P", "p".repeat(20_000)));
-    until("executed", || proc.environ_has(child.pid(), b"KEY", |v| v == b"value") == Evidence::Yes);
+    wait_until("executed", || proc.environ_has(child.pid(), b"KEY", |v| v == b"value") == Evidence::Yes);
     let bare = Guard::of(Command::new("cat").env_clear().env("Q", "q"));
-    until("executed", || proc.environ_has(bare.pid(), b"Q", |v| v == b"q") == Evidence::Yes);
+    wait_until("executed", || proc.environ_has(bare.pid(), b"Q", |v| v == b"q") == Evidence::Yes);
     assert_eq!(proc.environ_has(bare.pid(), b"KEY", |_| true), Evidence::No);
     child.0.stdin.take().expect("piped").flush().expect("a pipe");
 }

@@ -7,5 +7,5 @@ mod live;
 mod zombie_leader;
 
 fn main() -> std::process::ExitCode {
-    penfold_harness::main(&[("zombie-leader", zombie_leader::become_zombie)], Vec::new())
+    penfold_harness::main(&[("zombie-leader", zombie_leader::become_zombie)], &[])
 }

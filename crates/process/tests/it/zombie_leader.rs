@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use penfold_process::{Delivery, Evidence, Pid, ProcFs, Process, Signal, State};
-use rustix::event::Timespec;
+use penfold_testkit::wait_until;
 
 const MARK: (&str, &str) = ("PENFOLD_TEST_MARK", "zombie");
 
@@ -33,26 +33,18 @@ pub(crate) fn become_zombie() {
     penfold_sys::hostile::exit_thread();
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(10), "not {what}");
-        let _ = rustix::event::poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 500_000 }));
-    }
-}
-
 #[test]
 fn zombie_leader_is_alive_marked_and_can_be_ended() {
     let mut proc = ProcFs::open().expect("/proc");
     let mut child = start_zombie();
     let pid = Pid::from_child(&child);
-    until("a zombie", || proc.stat(pid).expect("stat").is_some_and(|stat| stat.state == State::Zombie));
+    wait_until("a zombie", || proc.stat(pid).expect("stat").is_some_and(|stat| stat.state == State::Zombie));
 
     let stat = proc.stat(pid).expect("stat").expect("there");
     assert!(!stat.is_dead(), "{stat:?}");
     assert_eq!(proc.environ_has(pid, MARK.0.as_bytes(), |value| value == MARK.1.as_bytes()), Evidence::Yes);
     let mut tree = Vec::new();
-    until("one child", || {
+    wait_until("one child", || {
         assert!(proc.descendants(pid, &mut tree).expect("a walk").is_complete());
         tree.len() == 1
     });
@@ -62,6 +54,6 @@ fn zombie_leader_is_alive_marked_and_can_be_ended() {
     let grandchild = Process::open_exact(&mut proc, tree[0].id()).expect("open").expect("alive");
     assert_eq!(process.signal(Signal::KILL).expect("ours"), Delivery::Delivered);
     assert_eq!(grandchild.signal(Signal::KILL).expect("ours"), Delivery::Delivered);
-    until("ended", || process.has_exited().expect("poll") && grandchild.has_exited().expect("poll"));
+    wait_until("ended", || process.has_exited().expect("poll") && grandchild.has_exited().expect("poll"));
     child.wait().expect("our child");
 }

@@ -277,7 +277,9 @@ impl<'a> Forced<'a> {
             return Ok(BLINK);
         }
         Ok(match self.why {
-            Why::Deaf | Why::Overdue | Why::Liar | Why::Unverified => self.limits.farewell,
+            // Its supervisor stays for as long as something is left: the lock comes free only if that ends meanwhile.
+            Why::Unverified => self.limits.farewell.min(self.patience),
+            Why::Deaf | Why::Overdue | Why::Liar => self.limits.farewell,
             Why::Unattended | Why::NoRecord | Why::Unheard => self.patience,
         })
     }

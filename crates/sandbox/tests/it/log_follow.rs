@@ -3,48 +3,12 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::log_support::{Place, Read, latencies, wait};
+use crate::log_support::{Place, latencies, wait};
 use penfold_sandbox::log::{Entry, From, PipeState, Stream, USUAL_LIMIT, Waited, Writer};
 use rustix::event::PollFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
-
-#[test]
-fn a_line_reaches_a_follower_within_milliseconds() {
-    let behind = latencies(&Place::new(), 300, || ());
-    // The best of them are the log's, the worst are those of a busy machine.
-    assert!(behind[behind.len() / 2] < 5000, "{behind:?}");
-}
-
-#[test]
-fn a_follower_hears_of_the_end_at_once() {
-    let place = Place::new();
-    let mut writer = Writer::create(place.as_fd(), USUAL_LIMIT).unwrap();
-    let over = AtomicBool::new(false);
-    let mut reader = place.read(From::Start);
-    std::thread::scope(|scope| {
-        let follower = scope.spawn(|| {
-            let mut read = Read::default();
-            loop {
-                while read.take(&mut reader) {}
-                if reader.wait(|| over.load(Ordering::SeqCst), None).unwrap() == Waited::Ended {
-                    return (read.all, Instant::now());
-                }
-            }
-        });
-        let (clock, _held) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-        // Long enough for the follower to look but rarely.
-        wait(&clock, PollFlags::IN, Some(Duration::from_millis(1300)));
-        writer.append(Stream::Stdout, b"the last words");
-        over.store(true, Ordering::SeqCst);
-        let end = Instant::now();
-        drop(writer);
-        let (all, at) = follower.join().unwrap();
-        assert_eq!(all, b"the last words");
-        assert!(at.saturating_duration_since(end) < Duration::from_millis(300));
-    });
-}
 
 #[test]
 fn a_follower_notices_that_nobody_reads_it() {

@@ -1,5 +1,6 @@
 //! Full disks, damaged and foreign files: a log never blocks, fails or misleads.
 
+use penfold_testkit::skip;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, symlink};
@@ -8,11 +9,6 @@ use crate::log_support::{Place, Read};
 use penfold_sandbox::log::{From, LogError, Reader, Stream, USUAL_LIMIT, Writer};
 use proptest::prelude::*;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
-
-#[allow(clippy::print_stderr, reason = "a skip is told where the gate looks for it")]
-fn skip(reason: &str) {
-    eprintln!("skipped: {reason}");
-}
 
 /// A tmpfs of this size that is mounted nowhere: it goes with its descriptor.
 fn tmpfs(size: &str) -> rustix::io::Result<OwnedFd> {

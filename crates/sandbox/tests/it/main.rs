@@ -4,14 +4,12 @@
 
 mod control;
 mod events;
-mod events_follow;
 mod events_support;
-mod events_without_inotify;
 mod log;
 mod log_follow;
 mod log_support;
 mod log_trouble;
-mod log_without_inotify;
+mod promptness;
 mod records;
 mod resolve;
 mod view;

@@ -1,7 +1,8 @@
 //! From words to sandboxes: of whole records, of damaged ones, of none.
 
-use crate::view_support::{Alive, Yard, listen, remove, scribble, skip};
+use crate::view_support::{Alive, Yard, listen, remove, scribble};
 use penfold_sandbox::{Id, ResolveError, names};
+use penfold_testkit::skip;
 
 fn id_of(yard: &Yard, word: &str) -> Result<String, ResolveError> {
     yard.finder().resolve(word).map(|known| known.id)

@@ -1,8 +1,9 @@
 //! What is said of a sandbox when its files are damaged, forged or gone: never that it has ended while it lives.
 
+use penfold_testkit::skip;
 use std::os::unix::fs::{chown, symlink};
 
-use crate::view_support::{Alive, Yard, listen, remove, report, scribble, skip, state};
+use crate::view_support::{Alive, Yard, listen, remove, report, scribble, state};
 use penfold_sandbox::state::{Exited, Word, now_ms};
 use penfold_sandbox::view::{self, View};
 use penfold_sandbox::{Status, record::SCHEMA};

@@ -1,11 +1,12 @@
 //! Who belongs, by each selector, on real processes.
 
+use penfold_testkit::wait_until;
 use std::collections::HashSet;
 use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
-use crate::support::{Handle, Started, until};
+use crate::support::{Handle, Started};
 use penfold_process::{Pid, ProcFs};
 use penfold_teardown::{Search, Selector};
 
@@ -89,7 +90,7 @@ fn carriers_of_a_variable_and_their_children_belong() {
     let script = "env -u COOKIE sleep 3531 >&- & echo child $!";
     let (tree, members) = shell(script, |command| command.env("COOKIE", &value));
     let child = &members[0].1;
-    until("it is env no more", || child.name() == "sleep");
+    wait_until("it is env no more", || child.name() == "sleep");
     let other =
         Started(Command::new("sleep").arg("3532").env("COOKIE", format!("{value}x")).spawn().unwrap());
     let selector = Selector::Environment { key: b"COOKIE".to_vec(), value: value.into_bytes() };
@@ -108,7 +109,7 @@ fn a_marker_counts_in_any_of_its_parts_and_only_as_a_whole_part() {
     let outer = start(format!("{id}:aaaaaaaaaaaa"));
     let inner = start(format!("aaaaaaaaaaaa:{id}"));
     let others = [start(format!("{id}0")), start(format!("0{id}:")), start(String::new())];
-    until("all have their environment", || {
+    wait_until("all have their environment", || {
         [&outer, &inner].into_iter().chain(&others).all(|child| is_marked(child.pid()))
     });
     let (mut proc, mut search) = search(Selector::Marker { sandbox: id });

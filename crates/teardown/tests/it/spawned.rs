@@ -1,10 +1,11 @@
 //! `Spawned`: the library alone, as the example at the top of the crate uses it.
 
+use penfold_testkit::wait_until;
 use std::io::Read as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Handle, until};
+use crate::support::Handle;
 use penfold_teardown::{How, Ladder, Level, Spawned};
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -17,7 +18,7 @@ fn tree() -> (Spawned, Vec<Handle>) {
     tree.child().stdout.take().unwrap().read_to_string(&mut said).unwrap();
     let members: Vec<Handle> = said.lines().map(|line| Handle::open(line.parse().unwrap())).collect();
     assert_eq!(members.len(), 2);
-    until("both have become what they are", || members.iter().all(|member| member.name() == "sleep"));
+    wait_until("both have become what they are", || members.iter().all(|member| member.name() == "sleep"));
     (tree, members)
 }
 
@@ -79,7 +80,9 @@ fn a_daemon_cannot_leave_its_leaf() {
     tree.child().wait().unwrap();
     if tree.level() != Level::Cgroup {
         let _ = daemon.end();
-        return crate::support::skip("no cgroup2 to write to: a daemon is lost at this level, as documented");
+        return penfold_testkit::skip(
+            "no cgroup2 to write to: a daemon is lost at this level, as documented",
+        );
     }
     let findings = tree.end(&Ladder { grace: Duration::from_secs(10), ..Ladder::default() }).unwrap();
     assert!(findings.verified, "{findings:?}");

@@ -11,7 +11,7 @@ fn flat(yard: &Yard, count: u32) -> Never {
 }
 
 pub(super) fn wide(yard: &Yard) -> Never {
-    flat(yard, yard.number_or(500, 4000))
+    flat(yard, yard.number_or(64, 4000))
 }
 
 pub(super) fn close_pids(yard: &Yard) -> Never {
@@ -25,14 +25,14 @@ pub(super) fn deep(yard: &Yard) -> Never {
         }
         yard.sleeper()
     }
-    let depth = yard.number_or(200, 1000);
+    let depth = yard.number_or(32, 1000);
     yard.child(|yard| below(yard, depth))?;
     yard.stands(usize::try_from(depth).unwrap_or(0) + 1)?;
     yard.lead()
 }
 
 pub(super) fn threads(yard: &Yard) -> Never {
-    let count = yard.number_or(200, 1000);
+    let count = yard.number_or(40, 1000);
     yard.child(|yard| {
         for _ in 0..count {
             let thread = yard.clone();
@@ -45,8 +45,9 @@ pub(super) fn threads(yard: &Yard) -> Never {
 }
 
 pub(super) fn memory(yard: &Yard) -> Never {
+    let mebibytes = usize::try_from(yard.number_or(20, 1000)).unwrap_or(0);
     yard.child(|yard| {
-        let touched = vec![1_u8; 200 << 20];
+        let touched = vec![1_u8; mebibytes << 20];
         yard.register()?;
         std::hint::black_box(&touched);
         yard.linger()

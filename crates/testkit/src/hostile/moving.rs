@@ -55,7 +55,7 @@ pub(super) fn storm_exit(yard: &Yard) -> Never {
 }
 
 fn start_storm(yard: &Yard) -> Result<(), Trouble> {
-    let slots = Slots::new(yard, yard.number_or(150, 200));
+    let slots = Slots::new(yard, yard.number_or(40, 200));
     yard.child(|yard| {
         rustix::process::setsid().step("cannot start a session")?;
         storming(yard, &slots, None)
@@ -101,7 +101,7 @@ fn is_cut(line: &OwnedFd) -> bool {
 }
 
 pub(super) fn hydra(yard: &Yard) -> Never {
-    let slots = Slots::new(yard, 60);
+    let slots = Slots::new(yard, yard.number_or(40, 200));
     yard.child(|yard| {
         rustix::process::setsid().step("cannot start a session")?;
         head(yard, &slots)
@@ -186,7 +186,7 @@ fn watcher(yard: &Yard) -> Never {
 }
 
 pub(super) fn fork_on_term(yard: &Yard) -> Never {
-    let slots = Slots::new(yard, 150);
+    let slots = Slots::new(yard, yard.number_or(40, 200));
     yard.child(|yard| {
         let term = SignalSet::of([TERM]);
         block(&term).step("cannot block TERM")?;

@@ -30,7 +30,7 @@ pub(super) fn subreaper_ignores_term(yard: &Yard) -> Never {
 }
 
 pub(super) fn zombies(yard: &Yard) -> Never {
-    let count = yard.number_or(500, 500);
+    let count = yard.number_or(50, 500);
     yard.child(|yard| {
         for _ in 0..count {
             yard.child(|_| std::process::exit(0))?;

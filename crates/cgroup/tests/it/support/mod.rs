@@ -1,8 +1,9 @@
 //! What the kernel tests share. Not every test uses all of it.
+use penfold_testkit::{skip, wait_until};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use penfold_cgroup::{Cgroup, KilledLeaf, Leaf, Place};
 use penfold_process::{Pid, ProcFs};
@@ -19,11 +20,6 @@ pub(crate) fn place() -> Option<Place> {
             None
         }
     }
-}
-
-#[expect(clippy::print_stderr, reason = "a skipped test says why")]
-pub(crate) fn skip(why: &str) {
-    eprintln!("skipped: {why}");
 }
 
 /// A name that no other test uses.
@@ -77,7 +73,7 @@ impl Drop for Cleanup {
 /// Waits until nobody is left, ends again who needs it, removes the leaf.
 pub(crate) fn gone(killed: KilledLeaf) {
     let mut proc = ProcFs::open().expect("/proc");
-    until("empty", || {
+    wait_until("empty", || {
         let populated = killed.populated().expect("events");
         if populated {
             killed.kill_again(&mut proc).expect("members can be signalled");
@@ -87,23 +83,10 @@ pub(crate) fn gone(killed: KilledLeaf) {
     killed.remove().expect("an empty leaf can be removed");
 }
 
-/// Looks again and again, until a deadline.
-pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < DEADLINE, "not {what} after {DEADLINE:?}");
-        pause();
-    }
-}
-
-fn pause() {
-    let _ = rustix::event::poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 500_000 }));
-}
-
 /// Waits until `count` processes are in the cgroup and below.
 pub(crate) fn members(cgroup: &Cgroup, count: usize) -> Vec<Pid> {
     let mut pids = Vec::new();
-    until(&format!("{count} members"), || {
+    wait_until(&format!("{count} members"), || {
         cgroup.processes(&mut pids).expect("a list");
         pids.len() == count
     });

@@ -1,251 +1,248 @@
 //! `penfold kill` and `stop` where the supervisor cannot be asked, lies, or its record is damaged or gone.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
-use crate::support_control::{Fold, Impostor, Sandbox, all_gone, hello, holder, read};
-use crate::support_d::{Started, code, handle, has_ended, json, output, said, until};
-use rustix::process::{Signal, pidfd_send_signal};
-use serde_json::json;
+use rustix::fs::Mode;
+use rustix::process::Signal;
+use serde_json::{Value, json};
 
-/// Kills, and sees that nothing is left and that it is not listed any more.
+use super::standing::{
+    Standing, answers, await_sleeps, await_state, detach_script, ended, hold_lock, listed,
+};
+use crate::support::{Impostor, Process, Running, Sandbox, TestEnv, has_program, wait_until};
+
+/// Two levels: with a leaf, and without.
+const LEVELS: [&str; 2] = ["auto", "subreaper"];
+
+/// Kills all of these with one command, and sees that nothing is left.
 #[track_caller]
-fn kill(fold: &Fold, sandbox: &Sandbox) {
-    sandbox.assert_alive();
-    fold.expect(&["kill", &sandbox.id], 0, &[&sandbox.id]);
-    sandbox.assert_gone();
+fn kill(env: &TestEnv, sandboxes: &[Standing]) {
+    sandboxes.iter().for_each(Standing::assert_alive);
+    let ids: Vec<&str> = sandboxes.iter().map(|sandbox| sandbox.id.as_str()).collect();
+    answers(env, &[&["kill"], ids.as_slice()].concat(), 0, &ids);
+    sandboxes.iter().for_each(Standing::assert_gone);
 }
 
-/// The same where nobody poses as its supervisor afterwards.
+/// The same where nobody poses as a supervisor afterwards: `ps` lists none of them.
 #[track_caller]
-fn kill_for_good(fold: &Fold, sandbox: &Sandbox) {
-    kill(fold, sandbox);
-    fold.expect_none_listed(&[]);
+fn kill_for_good(env: &TestEnv, sandboxes: &[Standing]) {
+    kill(env, sandboxes);
+    assert_eq!(listed(env, &[]), Vec::<Value>::new());
 }
 
+/// One tree at each of [`LEVELS`].
+#[track_caller]
+fn at_two_levels(env: &TestEnv) -> [Standing; 2] {
+    LEVELS.map(|level| Standing::start(env, &["--contain", level]))
+}
+
+/// One liar hangs up, the other has forged a report.
 #[test]
 fn liar_that_says_gone_is_not_believed() {
-    let fold = Fold::new();
-    let sandbox = fold.start_tree(&[]);
-    let words = vec![hello(&sandbox.id), json!({"ending": "killing"}), all_gone(&sandbox.id)];
-    let _liar = Impostor::new(&sandbox, words, true);
-    kill(&fold, &sandbox);
+    let env = TestEnv::new();
+    let sandboxes = [Standing::start(&env, &[]), Standing::start(&env, &[])];
+    let lie = |sandbox: &Standing, hangs_up| {
+        let outcome = Impostor::all_gone(&sandbox.id);
+        let words = vec![Impostor::hello(&sandbox.id), json!({"ending": "killing"}), outcome];
+        Impostor::new(&sandbox.record, words, hangs_up)
+    };
+    let _liars = [lie(&sandboxes[0], true), lie(&sandboxes[1], false)];
+    let report = Impostor::all_gone(&sandboxes[1].id)["outcome"]["report"].to_string();
+    std::fs::write(sandboxes[1].record.join("report.json"), report).unwrap();
+    kill(&env, &sandboxes);
 }
 
-#[test]
-fn liar_with_a_forged_report_is_not_believed() {
-    let fold = Fold::new();
-    let sandbox = fold.start_tree(&[]);
-    let words = vec![hello(&sandbox.id), json!({"ending": "killing"}), all_gone(&sandbox.id)];
-    let _liar = Impostor::new(&sandbox, words, false);
-    let report = all_gone(&sandbox.id)["outcome"]["report"].clone();
-    std::fs::write(sandbox.record.join("report.json"), report.to_string()).unwrap();
-    kill(&fold, &sandbox);
-}
-
+/// The longest wait of a test is far below a year.
 #[test]
 fn liar_that_wants_a_year_does_not_get_it() {
-    let fold = Fold::new();
-    let sandbox = fold.start_tree(&["--grace", "100ms"]);
-    let words = vec![hello(&sandbox.id), json!({"ending": {"stopping": 31_536_000_000_u64}})];
-    let _liar = Impostor::new(&sandbox, words, false);
-    let begun = Instant::now();
-    fold.expect(&["stop", &sandbox.id], 0, &[&sandbox.id]);
-    assert!(begun.elapsed() < Duration::from_secs(20));
+    let env = TestEnv::new();
+    let sandbox = Standing::start(&env, &["--grace", "100ms"]);
+    let words = vec![Impostor::hello(&sandbox.id), json!({"ending": {"stopping": 31_536_000_000_u64}})];
+    let _liar = Impostor::new(&sandbox.record, words, false);
+    answers(&env, &["stop", &sandbox.id], 0, &[&sandbox.id]);
     sandbox.assert_gone();
 }
 
 #[test]
 fn who_speaks_for_another_sandbox_is_not_asked() {
-    let fold = Fold::new();
-    let sandbox = fold.start_tree(&[]);
-    let _liar = Impostor::new(&sandbox, vec![hello("0123456789ab")], false);
-    kill(&fold, &sandbox);
+    let env = TestEnv::new();
+    let sandbox = Standing::start(&env, &[]);
+    let _liar = Impostor::new(&sandbox.record, vec![Impostor::hello("0123456789ab")], false);
+    kill(&env, &[sandbox]);
 }
 
 /// A stack that is larger than any address space stands for a user who may have no more threads.
 #[test]
 fn orphans_are_ended_where_no_thread_can_be_made() {
-    let fold = Fold::new();
-    let sandboxes = [fold.start_tree(&[]), fold.start_tree(&[])];
-    sandboxes.iter().for_each(Sandbox::kill_supervisors);
-    sandboxes.iter().for_each(Sandbox::assert_alive);
-    let mut command = fold.yard.penfold(["kill", &sandboxes[0].id, &sandboxes[1].id]);
-    let done = output(command.env("RUST_MIN_STACK", (1_u64 << 62).to_string()));
-    assert_eq!(code(&done), 0, "{}", said(&done));
-    sandboxes.iter().for_each(Sandbox::assert_gone);
-    fold.expect_none_listed(&[]);
+    let env = TestEnv::new();
+    let sandboxes = [Standing::start(&env, &[]), Standing::start(&env, &[])];
+    for sandbox in &sandboxes {
+        sandbox.kill_supervisors();
+    }
+    sandboxes.iter().for_each(Standing::assert_alive);
+    let mut kill = env.penfold(["kill", &sandboxes[0].id, &sandboxes[1].id]);
+    Running::start(kill.env("RUST_MIN_STACK", (1_u64 << 62).to_string())).finish().with_code(0);
+    sandboxes.iter().for_each(Standing::assert_gone);
+    assert_eq!(listed(&env, &[]), Vec::<Value>::new());
 }
 
 #[test]
 fn mute_supervisor_holds_nobody_up() {
-    let fold = Fold::new();
-    let sandbox = fold.start_tree(&[]);
-    let _mute = Impostor::new(&sandbox, Vec::new(), false);
-    let begun = Instant::now();
-    kill(&fold, &sandbox);
-    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    let env = TestEnv::new();
+    let sandbox = Standing::start(&env, &[]);
+    let _mute = Impostor::new(&sandbox.record, Vec::new(), false);
+    kill(&env, &[sandbox]);
 }
 
 #[test]
-fn stopped_supervisors_hold_nobody_up() {
-    for flags in [&[][..], &["--contain", "subreaper"]] {
-        let fold = Fold::new();
-        let sandbox = fold.start_tree(flags);
+fn stopped_supervisors_hold_nobody_up_and_members_without_the_marker_end() {
+    let env = TestEnv::new();
+    let sandboxes = at_two_levels(&env);
+    let script = "env -i UP=$UP sh -c 'sleep 1001 & echo $! > $UP; wait' & sleep 1000";
+    let other = detach_script(&env, &["--contain", "subreaper"], script);
+    let mut hidden = None;
+    wait_until("the hidden one runs", || {
+        let noted = std::fs::read_to_string(env.path("work/up")).unwrap_or_default();
+        hidden = noted.trim().parse().ok().and_then(Process::find);
+        hidden.as_ref().is_some_and(|hidden| hidden.command_line() == "sleep 1001 ")
+    });
+    let hidden = hidden.unwrap();
+    for sandbox in &sandboxes {
         sandbox.stop_supervisors();
-        kill_for_good(&fold, &sandbox);
     }
+    other.stop_supervisors();
+    sandboxes.iter().for_each(Standing::assert_alive);
+    assert!(!hidden.has_ended());
+    let ids = [&sandboxes[0].id, &sandboxes[1].id, &other.id].map(String::as_str);
+    answers(&env, &[&["kill"], ids.as_slice()].concat(), 0, &ids);
+    sandboxes.iter().for_each(Standing::assert_gone);
+    other.assert_gone(&[hidden]);
+    assert_eq!(listed(&env, &[]), Vec::<Value>::new());
 }
 
 #[test]
 fn stopped_supervisors_do_not_make_a_stop_a_kill() {
-    let fold = Fold::new();
-    let said = fold.yard.path("said");
-    let script = format!(
-        "trap 'echo polite > {}; exit' TERM; echo lead >> $UP; while :; do sleep 1000 & wait; done",
-        said.display()
-    );
-    let sandbox = fold.start(&[], &script);
-    fold.yard.await_up(&["lead"]);
+    let env = TestEnv::new();
+    let script =
+        "trap 'echo polite >> $UP; exit' TERM; echo lead >> $UP; while :; do sleep 1000 & wait; done";
+    let sandbox = detach_script(&env, &[], script);
+    env.await_up(&["lead"]);
+    await_sleeps(&env, 1);
     sandbox.stop_supervisors();
-    fold.expect(&["stop", "-t", "5s", &sandbox.id], 0, &[&sandbox.id]);
-    sandbox.assert_gone();
-    assert_eq!(std::fs::read_to_string(said).unwrap(), "polite\n");
+    answers(&env, &["stop", "-t", "30s", &sandbox.id], 0, &[&sandbox.id]);
+    sandbox.assert_gone(&[]);
+    assert_eq!(std::fs::read_to_string(env.path("work/up")).unwrap(), "lead\npolite\n");
 }
 
 #[test]
 fn killed_supervisors_leave_nothing_that_kill_does_not_end() {
-    for flags in [&[][..], &["--contain", "subreaper"]] {
-        let fold = Fold::new();
-        let sandbox = fold.start_tree(flags);
+    let env = TestEnv::new();
+    let sandboxes = at_two_levels(&env);
+    for sandbox in &sandboxes {
         sandbox.kill_supervisors();
-        assert_eq!(fold.status(&sandbox.id), "orphaned");
-        kill_for_good(&fold, &sandbox);
-        let exited = read(&sandbox.record.join("exit.json"));
-        assert_eq!((&exited["exit"], &exited["cause"]), (&json!(null), &json!("lost")), "invented");
+        assert_eq!(sandbox.status(&env).as_deref(), Some("orphaned"));
+    }
+    kill_for_good(&env, &sandboxes);
+    for sandbox in &sandboxes {
+        let exited = sandbox.file("exit.json").unwrap();
+        assert_eq!((&exited["exit"], &exited["cause"]), (&Value::Null, &json!("lost")), "invented");
     }
 }
 
+/// The process, as a record names one.
+fn named(process: &Process) -> Value {
+    json!({"pid": process.pid(), "start": process.id().start})
+}
+
+/// Changes `state.json` of a record.
+fn forge_state(sandbox: &Sandbox, change: impl FnOnce(&mut Value)) {
+    let mut state = sandbox.file("state.json").unwrap();
+    change(&mut state);
+    std::fs::write(sandbox.record.join("state.json"), state.to_string()).unwrap();
+}
+
+/// One stranger is named by a record, the other has opened one and has not locked it.
 #[test]
-fn members_that_hide_from_the_marker_end_with_stopped_supervisors() {
-    let fold = Fold::new();
-    let note = fold.yard.path("hidden");
-    let script = format!("env -i sh -c 'sleep 1001 & echo $! > {}; wait' & sleep 1000", note.display());
-    let sandbox = fold.start(&["--contain", "subreaper"], &script);
-    let mut pid = None;
-    until("the hidden one runs", || {
-        pid = std::fs::read_to_string(&note).ok().and_then(|text| text.trim().parse().ok());
-        pid.is_some()
+fn stranger_in_a_forged_state_or_with_an_open_record_is_never_signalled() {
+    let env = TestEnv::new();
+    let sandboxes = [Standing::start(&env, &[]), Standing::start(&env, &[])];
+    let record = std::fs::File::open(&sandboxes[1].record).unwrap();
+    let strangers = [
+        Running::start(Command::new("sleep").arg("1002").stdin(Stdio::null())),
+        Running::start(Command::new("sleep").arg("1003").stdin(record)),
+    ];
+    for sandbox in &sandboxes {
+        sandbox.stop_supervisors();
+    }
+    forge_state(&sandboxes[0], |state| {
+        let stranger = named(strangers[0].process());
+        state["supervisors"] = json!([stranger, stranger]);
+        state["leader"] = stranger;
     });
-    let hidden = handle(rustix::process::Pid::from_raw(pid.unwrap()).unwrap());
-    sandbox.stop_supervisors();
-    assert!(!has_ended(&hidden));
-    fold.expect(&["kill", &sandbox.id], 0, &[&sandbox.id]);
-    assert!(has_ended(&hidden));
-    sandbox.assert_gone();
-}
-
-#[test]
-fn stranger_in_a_forged_state_is_never_signalled() {
-    let fold = Fold::new();
-    let sandbox = fold.start_tree(&[]);
-    let mut stranger = Started::of(std::process::Command::new("sleep").arg("1002"));
-    let path = sandbox.record.join("state.json");
-    let mut state = read(&path);
-    let identity = {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", stranger.pid().as_raw_pid())).unwrap();
-        let began: u64 = stat.rsplit(") ").next().unwrap().split(' ').nth(19).unwrap().parse().unwrap();
-        json!({"pid": stranger.pid().as_raw_pid(), "start": began})
-    };
-    state["supervisors"] = json!([identity, identity]);
-    state["leader"] = identity;
-    sandbox.stop_supervisors();
-    std::fs::write(&path, state.to_string()).unwrap();
-    kill_for_good(&fold, &sandbox);
-    assert!(stranger.is_alive());
-}
-
-#[test]
-fn who_only_looks_at_a_record_is_no_supervisor() {
-    let fold = Fold::new();
-    let sandbox = fold.start_tree(&[]);
-    // It has the directory open, and a lock of another: what it holds is not the lock of the sandbox.
-    let mut command = fold.yard.command("sleep");
-    command.env_remove("PENFOLD_TEST_YARD").arg("1003").stdin(std::fs::File::open(&sandbox.record).unwrap());
-    let mut reader = Started::of(&mut command);
-    sandbox.stop_supervisors();
-    kill_for_good(&fold, &sandbox);
-    assert!(reader.is_alive());
+    kill_for_good(&env, &sandboxes);
+    assert!(strangers.iter().all(Running::is_alive));
 }
 
 #[test]
 fn lost_socket_or_intent_or_state_hides_nothing() {
     for lost in ["control.sock", "intent.json", "state.json"] {
-        let fold = Fold::new();
-        let sandbox = fold.start_tree(&["--name", "web"]);
+        let env = TestEnv::new();
+        let sandbox = Standing::start(&env, &["--name", "web"]);
         std::fs::remove_file(sandbox.record.join(lost)).unwrap();
-        kill_for_good(&fold, &sandbox);
+        kill_for_good(&env, &[sandbox]);
     }
 }
 
 #[test]
 fn garbage_in_the_place_of_any_file_hides_nothing() {
-    for damaged in ["control.sock", "intent.json", "state.json", "exit.json", "report.json"] {
-        let fold = Fold::new();
-        let sandbox = fold.start_tree(&[]);
+    let env = TestEnv::new();
+    let files = ["control.sock", "intent.json", "state.json", "exit.json", "report.json"];
+    let sandboxes = files.map(|_| Standing::start(&env, &[]));
+    for (damaged, sandbox) in files.into_iter().zip(&sandboxes) {
         let path = sandbox.record.join(damaged);
         let _ = std::fs::remove_file(&path);
         std::fs::write(&path, "\0\0{garbage").unwrap();
-        kill_for_good(&fold, &sandbox);
     }
+    kill_for_good(&env, &sandboxes);
 }
 
 #[test]
 fn sandbox_whose_record_is_gone_is_ended_by_its_id() {
-    for flags in [&[][..], &["--contain", "subreaper"]] {
-        for stopped in [false, true] {
-            let fold = Fold::new();
-            let sandbox = fold.start_tree(flags);
+    for stopped in [false, true] {
+        let env = TestEnv::new();
+        let sandboxes = at_two_levels(&env);
+        for sandbox in &sandboxes {
             if stopped {
                 sandbox.stop_supervisors();
             }
-            remove_record(&sandbox);
-            kill_for_good(&fold, &sandbox);
+            remove_record(sandbox);
         }
+        kill_for_good(&env, &sandboxes);
     }
 }
 
+/// Removes the files of a record and its directory.
+#[expect(clippy::disallowed_methods, reason = "the record is the test's own")]
 fn remove_record(sandbox: &Sandbox) {
     std::fs::remove_file(sandbox.record.join("intent.json")).unwrap();
-    // Where it has a leaf.
-    let _ = std::fs::remove_file(sandbox.record.join("leaf"));
-    for entry in ["control.sock", "state.json", "log"] {
-        let path = sandbox.record.join(entry);
-        let removed = std::fs::remove_file(&path);
-        if removed.is_err() {
-            let all: Vec<_> = std::fs::read_dir(&path).unwrap().map(|one| one.unwrap().path()).collect();
-            for one in all {
-                std::fs::remove_file(one).unwrap();
-            }
-            std::fs::remove_dir(&path).unwrap();
-        }
-    }
-    std::fs::remove_dir(&sandbox.record).unwrap();
+    std::fs::remove_dir_all(&sandbox.record).unwrap();
 }
 
+/// A supervisor that lies is given two seconds to exit. A command that cleans up gets the time that it needs.
 #[test]
 fn another_command_at_the_same_work_gets_its_time() {
-    let fold = Fold::new();
-    let sandbox = fold.start_tree(&[]);
+    let env = TestEnv::new();
+    let sandbox = Standing::start(&env, &[]);
     sandbox.kill_supervisors();
-    // Who was asked and does not answer is not who holds the lock.
-    let _mute = Impostor::new(&sandbox, Vec::new(), false);
-    let mut other = holder(&sandbox, "exec sleep 7");
-    kill(&fold, &sandbox);
-    assert!(other.child.wait().unwrap().success(), "it was killed");
+    // The liar does not hold the lock.
+    let _liar = Impostor::new(&sandbox.record, vec![Impostor::hello("0123456789ab")], false);
+    let other = hold_lock(&sandbox, "exec sleep 2.5");
+    kill(&env, &[sandbox]);
+    other.finish().with_code(0);
 }
 
-/// Its main thread exits, with the file that is descriptor 3, once `$HELD` is gone; another thread half a second later.
+/// The main thread exits, with the file that is descriptor 3, once `$HELD` is gone; another thread half a second later.
 const EXITS_SLOWLY: &str = r#"
 import ctypes,os,platform,threading,time
 libc=ctypes.CDLL(None)
@@ -266,93 +263,117 @@ libc.syscall(60 if platform.machine()=="x86_64" else 93,0)"#;
 /// another goes on for half a second.
 #[test]
 fn who_looked_after_it_has_ended_when_it_is_said_to_be_gone() {
-    let fold = Fold::new();
-    let sandbox = fold.start_tree(&[]);
+    if !has_program(&["python3", "--version"]) {
+        return;
+    }
+    let env = TestEnv::new();
+    let sandbox = Standing::start(&env, &[]);
     sandbox.kill_supervisors();
-    let held = fold.yard.path("held");
+    let held = env.path("held");
     std::fs::write(&held, "").unwrap();
     let script = format!("HELD={} exec python3 -c '{EXITS_SLOWLY}' 3<&0 </dev/null", held.display());
-    let mut other = holder(&sandbox, &script);
-    let killer = fold.begin(&["kill", &sandbox.id]);
-    until("the members are gone", || sandbox.members.iter().all(has_ended));
+    let other = hold_lock(&sandbox, &script);
+    let killer = env.begin(["kill", &sandbox.id]);
+    sandbox.members.iter().for_each(Process::await_end);
     std::fs::remove_file(&held).unwrap();
-    let done = killer.wait_with_output().unwrap();
-    assert_eq!(code(&done), 0, "{}", said(&done));
-    assert!(has_ended(&handle(other.pid())), "it runs still");
-    assert!(other.child.wait().unwrap().success());
+    killer.finish().with_code(0);
+    assert!(!other.is_alive(), "it runs still");
+    other.finish().with_code(0);
     sandbox.assert_gone();
+}
+
+/// What was changed in the record of a sandbox that has ended.
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    Nothing,
+    /// There is an empty leaf again.
+    LeafIsBack,
+    /// Neither report nor exit is written.
+    EndIsLost,
+}
+
+impl Change {
+    fn act(self, sandbox: &Sandbox) {
+        match (self, &sandbox.leaf) {
+            (Change::LeafIsBack, Some(leaf)) => std::fs::create_dir(leaf).unwrap(),
+            (Change::EndIsLost, _) => {
+                for file in ["report.json", "exit.json"] {
+                    std::fs::remove_file(sandbox.record.join(file)).unwrap();
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 #[test]
 fn supervisor_of_what_is_over_has_ended_when_it_is_said_to_be_gone() {
-    // With its report; with that and a leaf in which nobody is; with neither.
-    let leaf_is_back = |sandbox: &Sandbox| {
-        let intent = read(&sandbox.record.join("intent.json"));
-        let Some(leaf) = intent["leaf"].as_str() else { return };
-        std::fs::create_dir(leaf).unwrap();
-    };
-    let end_is_lost = |sandbox: &Sandbox| {
-        for file in ["report.json", "exit.json"] {
-            std::fs::remove_file(sandbox.record.join(file)).unwrap();
-        }
-    };
-    let changes: [&dyn Fn(&Sandbox); 3] = [&|_| (), &leaf_is_back, &end_is_lost];
-    for (number, change) in changes.into_iter().enumerate() {
-        let fold = Fold::new();
-        let sandbox = fold.start(&[], "true");
-        until("it is over", || fold.status(&sandbox.id) == "exited");
-        until("its own are gone", || sandbox.supervisors.iter().all(|(_, handle)| has_ended(handle)));
-        let held = fold.yard.path("held");
-        std::fs::write(&held, "").unwrap();
-        let mut command = fold.yard.command("bash");
-        command.args(["-c", &format!("exec python3 -c '{EXITS_SLOWLY}' 3</dev/null")]).env("HELD", &held);
-        let mut last = Started::of(&mut command);
-        let path = sandbox.record.join("state.json");
-        let mut state = read(&path);
-        let pid = last.pid().as_raw_pid();
-        let start = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        let start = start.rsplit(')').next().unwrap().split_whitespace().nth(19).unwrap().to_owned();
-        state["supervisors"] = json!([{"pid": pid, "start": start.parse::<u64>().unwrap()}]);
-        std::fs::write(&path, state.to_string()).unwrap();
-        change(&sandbox);
-        std::fs::remove_file(&held).unwrap();
-        until("it exits", || crate::support_d::state(last.pid()) == Some('Z'));
-        fold.expect(&["kill", &sandbox.id], 0, &[&sandbox.id]);
-        assert!(has_ended(&handle(last.pid())), "{number}: it runs still");
-        assert!(last.child.wait().unwrap().success());
+    if !has_program(&["python3", "--version"]) {
+        return;
+    }
+    let env = TestEnv::new();
+    let changes = [Change::Nothing, Change::LeafIsBack, Change::EndIsLost];
+    let held = env.path("held");
+    std::fs::write(&held, "").unwrap();
+    let all = changes.map(|change| {
+        let sandbox = ended(&env, &[], "true");
+        let mut last = env.command("bash");
+        last.args(["-c", &format!("exec python3 -c '{EXITS_SLOWLY}' 3</dev/null")]).env("HELD", &held);
+        let last = Running::start(&mut last);
+        forge_state(&sandbox, |state| state["supervisors"] = json!([named(last.process())]));
+        change.act(&sandbox);
+        (sandbox, last)
+    });
+    std::fs::remove_file(&held).unwrap();
+    for (_, last) in &all {
+        await_state(last.process(), 'Z');
+    }
+    let ids = all.each_ref().map(|(sandbox, _)| sandbox.id.as_str());
+    answers(&env, &[&["kill"], ids.as_slice()].concat(), 0, &ids);
+    for ((_, last), change) in all.iter().zip(changes) {
+        assert!(!last.is_alive(), "{change:?}: it runs still");
+    }
+    for (_, last) in all {
+        last.finish().with_code(0);
     }
 }
 
 #[test]
 fn stopped_command_at_the_same_work_is_let_go_on() {
-    let fold = Fold::new();
-    let sandbox = fold.start_tree(&[]);
+    let env = TestEnv::new();
+    let sandbox = Standing::start(&env, &[]);
     sandbox.kill_supervisors();
-    let mut other = holder(&sandbox, "kill -STOP $$");
-    until("it is stopped", || crate::support_d::state(other.pid()) == Some('T'));
-    kill_for_good(&fold, &sandbox);
-    assert!(other.child.wait().unwrap().success(), "it was killed");
+    let other = hold_lock(&sandbox, "kill -STOP $$");
+    await_state(other.process(), 'T');
+    kill_for_good(&env, &[sandbox]);
+    other.finish().with_code(0);
 }
 
 #[test]
 fn command_that_has_let_go_of_a_record_is_nobody_any_more() {
-    let fold = Fold::new();
-    let sandbox = fold.start_tree(&[]);
+    let env = TestEnv::new();
+    let sandbox = Standing::start(&env, &[]);
     sandbox.kill_supervisors();
-    let fifo = fold.yard.path("fifo");
-    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).unwrap();
-    let script = format!("exec 3<>{}; read -t 1 -u 3; exec </dev/null; read -u 3", fifo.display());
-    let mut other = holder(&sandbox, &script);
+    let fifo = env.path("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, Mode::RUSR | Mode::WUSR).unwrap();
+    let script = format!("exec 3<>{}; read -u 3; exec </dev/null; read -u 3", fifo.display());
+    let other = hold_lock(&sandbox, &script);
     remove_record(&sandbox);
-    kill_for_good(&fold, &sandbox);
+    let killer = env.begin(["kill", &sandbox.id]);
+    // The lock was seen to be held before the members were ended.
+    sandbox.members.iter().for_each(Process::await_end);
+    std::fs::write(&fifo, "go\n").unwrap();
+    killer.finish().with_code(0);
+    sandbox.assert_gone();
+    assert_eq!(listed(&env, &[]), Vec::<Value>::new());
     assert!(other.is_alive(), "it was killed");
 }
 
-/// Starts a tree with a scratch directory and takes its supervisors and what tells of the directory away.
-fn bereft(fold: &Fold, contain: &str, lost: &str) -> (Sandbox, PathBuf) {
-    let sandbox = fold.start_tree(&["--scratch", "--contain", contain]);
-    let scratch = fold.yard.path("tmp").join(format!("penfold-{}", sandbox.id));
+/// Starts a tree with a scratch directory, kills its supervisors, and removes what tells of the directory.
+#[track_caller]
+fn bereft(env: &TestEnv, contain: &str, lost: &str) -> (Standing, PathBuf) {
+    let sandbox = Standing::start(env, &["--scratch", "--contain", contain]);
+    let scratch = env.path("tmp").join(format!("penfold-{}", sandbox.id));
     assert!(scratch.is_dir());
     sandbox.kill_supervisors();
     match lost {
@@ -364,11 +385,11 @@ fn bereft(fold: &Fold, contain: &str, lost: &str) -> (Sandbox, PathBuf) {
 
 #[test]
 fn scratch_directory_of_a_lost_record_goes_with_the_sandbox() {
-    for contain in ["auto", "subreaper"] {
-        for lost in ["record", "intent.json"] {
-            let fold = Fold::new();
-            let (sandbox, scratch) = bereft(&fold, contain, lost);
-            kill(&fold, &sandbox);
+    for lost in ["record", "intent.json"] {
+        let env = TestEnv::new();
+        for contain in LEVELS {
+            let (sandbox, scratch) = bereft(&env, contain, lost);
+            kill(&env, &[sandbox]);
             assert!(!scratch.try_exists().unwrap(), "{contain} {lost}");
         }
     }
@@ -376,17 +397,16 @@ fn scratch_directory_of_a_lost_record_goes_with_the_sandbox() {
 
 #[test]
 fn scratch_directory_of_a_lost_intent_is_collected_with_the_record() {
-    for contain in ["auto", "subreaper"] {
+    let env = TestEnv::new();
+    for contain in LEVELS {
         for alive in [true, false] {
-            let fold = Fold::new();
-            let (sandbox, scratch) = bereft(&fold, contain, "intent.json");
+            let (sandbox, scratch) = bereft(&env, contain, "intent.json");
             if !alive {
-                for member in &sandbox.members {
-                    pidfd_send_signal(member, Signal::KILL).unwrap();
-                }
-                until("all are dead", || sandbox.members.iter().all(has_ended));
+                sandbox.members.iter().for_each(|member| member.signal(Signal::KILL));
+                sandbox.members.iter().for_each(Process::await_end);
             }
-            fold.expect(&["gc", "-f", "--older-than", "0", "--kind", "record,directory", "-q"], 0, &[]);
+            let words = ["gc", "-f", "--older-than", "0", "--kind", "record,directory", "-q"];
+            answers(&env, &words, 0, &[]);
             sandbox.assert_gone();
             assert!(!scratch.try_exists().unwrap(), "{contain} {alive}");
         }
@@ -395,44 +415,37 @@ fn scratch_directory_of_a_lost_intent_is_collected_with_the_record() {
 
 #[test]
 fn two_killers_at_once_both_succeed() {
-    for stopped in [false, true] {
-        let fold = Fold::new();
-        let sandbox = fold.start_tree(&[]);
-        if stopped {
-            sandbox.stop_supervisors();
-        }
-        let killers: Vec<_> = (0..4).map(|_| fold.begin(&["kill", &sandbox.id])).collect();
-        for killer in killers {
-            let done = killer.wait_with_output().unwrap();
-            assert_eq!(code(&done), 0, "{}", said(&done));
-        }
-        sandbox.assert_gone();
+    let env = TestEnv::new();
+    let sandboxes = [Standing::start(&env, &[]), Standing::start(&env, &[])];
+    sandboxes[1].stop_supervisors();
+    let killers = sandboxes.each_ref().map(|sandbox| [0; 4].map(|_| env.begin(["kill", &sandbox.id])));
+    for killer in killers.into_iter().flatten() {
+        killer.finish().with_code(0);
     }
+    sandboxes.iter().for_each(Standing::assert_gone);
 }
 
 #[test]
 fn stopped_killer_holds_nobody_up() {
-    let fold = Fold::new();
-    let sandbox = fold.start_tree(&[]);
-    let first = Started { child: fold.begin(&["stop", "-t", "30s", &sandbox.id]) };
-    until("the first is at work", || fold.status(&sandbox.id) == "stopping");
-    crate::support_d::signal(first.pid(), Signal::STOP);
-    assert!(sandbox.members.iter().any(|handle| !has_ended(handle)), "nothing is left to kill");
-    fold.expect(&["kill", &sandbox.id], 0, &[&sandbox.id]);
+    let env = TestEnv::new();
+    let sandbox = Standing::start(&env, &[]);
+    let first = env.begin(["stop", "-t", "10m", &sandbox.id]);
+    wait_until("the first is at work", || sandbox.status(&env).as_deref() == Some("stopping"));
+    first.process().stop();
+    assert!(sandbox.members.iter().any(|member| !member.has_ended()), "nothing is left to kill");
+    answers(&env, &["kill", &sandbox.id], 0, &[&sandbox.id]);
     sandbox.assert_gone();
 }
 
 #[test]
 fn foreground_sandbox_is_stopped_politely_and_its_caller_told() {
-    let fold = Fold::new();
+    let env = TestEnv::new();
     let script = "trap 'exit 7' TERM; echo lead >> $UP; while :; do sleep 1000 & wait; done";
-    let mut command = fold.yard.penfold(["run", "--", "sh", "-c", script]);
-    let front = command.env("UP", fold.yard.path("up")).spawn().unwrap();
-    fold.yard.await_up(&["lead"]);
-    let listed = json(&output(&mut fold.yard.penfold(["ps", "--json"])));
-    let own = listed.as_array().unwrap().iter().find(|one| one["claimed"] == true).unwrap();
-    let id = own["id"].as_str().unwrap().to_owned();
-    fold.expect(&["stop", &id], 0, &[&id]);
-    assert_eq!(front.wait_with_output().unwrap().status.code(), Some(7));
-    fold.expect_none_listed(&["-a"]);
+    let front = env.begin(["run", "--", "sh", "-c", script]);
+    env.await_up(&["lead"]);
+    await_sleeps(&env, 1);
+    let id = listed(&env, &[])[0]["id"].as_str().unwrap().to_owned();
+    answers(&env, &["stop", &id], 0, &[&id]);
+    front.finish().with_code(7);
+    assert_eq!(listed(&env, &["-a"]), Vec::<Value>::new());
 }

@@ -1,132 +1,141 @@
-//! What cannot be ended is named by `penfold kill` in time, and ended once that is possible.
+//! `penfold kill` where a member cannot end: the member is named, and its end is noticed.
 
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-use crate::support_control::{Fold, read};
-use crate::support_d::{Started, code, frozen, handle, has_ended, said, until};
 use penfold_testkit::FrozenFs;
-use rustix::process::{Pid, Signal, pidfd_send_signal};
+use rustix::process::Signal;
 
-/// The patience of the supervisor, and what it takes to look again.
-const BOUND: Duration = Duration::from_secs(20);
-/// Less than the patience: who is told what is stuck already does not wait for that again.
-const AT_ONCE: Duration = Duration::from_secs(8);
+use super::standing::{answers, await_state_d, await_verified, detach_script, frozen, write_to};
+use crate::support::{PATIENCE, Process, Running, Sandbox, TestEnv};
 
 #[test]
 fn member_in_state_d_is_named_and_gone_once_it_is_let_go() {
     let Some(frozen) = frozen() else { return };
-    let fold = Fold::new();
-    let file = frozen.path().join("file");
-    let script = format!("echo lead >> $UP; echo text > {}; sleep 1000", file.display());
-    let sandbox = fold.start(&[], &script);
-    fold.yard.await_up(&["lead"]);
-    until("it is stuck", || crate::support_d::state(sandbox.leader) == Some('D'));
-    let begun = Instant::now();
-    let done = fold.expect(&["kill", &sandbox.id], 5, &[]);
-    assert!(begun.elapsed() < BOUND, "{:?}", begun.elapsed());
-    let named = format!("{}  not gone: pid {} (sh) state D", sandbox.id, sandbox.leader.as_raw_pid());
-    assert!(said(&done).starts_with(&named), "{}", said(&done));
-    assert_eq!(fold.status(&sandbox.id), "unkillable");
-    // Who waits hears that it will not be over soon, and not that its command is.
-    let waited = fold.expect(&["wait", &sandbox.id], 120, &["120"]);
+    let env = TestEnv::new();
+    let script = format!("echo lead >> $UP; {}; sleep 1000", write_to(&frozen));
+    let sandbox = detach_script(&env, &["--patience", PATIENCE], &script);
+    let leader = sandbox.leader().unwrap();
+    await_state_d(&leader);
+    let done = answers(&env, &["kill", &sandbox.id], 5, &[]);
+    let named = format!("{}  not gone: pid {} (sh) state D", sandbox.id, leader.pid());
+    assert!(done.err().starts_with(&named), "{}", done.err());
+    assert_eq!(sandbox.status(&env).as_deref(), Some("unkillable"));
+    // `wait` says that the sandbox will not end soon, and not that its command has ended.
+    let waited = answers(&env, &["wait", &sandbox.id], 120, &["120"]).err();
+    assert!(waited.contains("would not end") && !waited.contains("is over"), "{waited}");
+    drop(frozen);
+    await_verified(&sandbox);
+    answers(&env, &["kill", &sandbox.id], 0, &[&sandbox.id]);
+    sandbox.assert_gone(&[leader]);
+    assert_eq!(sandbox.status(&env).as_deref(), Some("killed"));
+}
+
+/// The one test that waits for the default patience, of ten seconds.
+#[test]
+fn member_in_state_d_is_named_when_nobody_says_how_soon() {
+    let Some(frozen) = frozen() else { return };
+    let env = TestEnv::new();
+    let sandbox = detach_script(&env, &[], &write_to(&frozen));
+    let leader = sandbox.leader().unwrap();
+    await_state_d(&leader);
+    assert_eq!(sandbox.file("intent.json").unwrap()["patience_ms"], 10_000);
+    let said = answers(&env, &["kill", &sandbox.id], 5, &[]).err();
     assert!(
-        said(&waited).contains("would not end") && !said(&waited).contains("is over"),
-        "{}",
-        said(&waited)
+        said.starts_with(&format!("{}  not gone: pid {} (sh) state D", sandbox.id, leader.pid())),
+        "{said}"
     );
     drop(frozen);
-    until("it is over", || fold.status(&sandbox.id) == "killed");
-    fold.expect(&["kill", &sandbox.id], 0, &[&sandbox.id]);
-    sandbox.assert_gone();
+    await_verified(&sandbox);
 }
 
-/// A sandbox whose only member hangs on a frozen file system.
-struct Hanging<'a> {
-    fold: &'a Fold,
-    id: String,
-    record: PathBuf,
-    member: Pid,
-    /// The outer one first.
-    supervisors: Vec<OwnedFd>,
+/// A sandbox with a member that hangs on a frozen file system.
+struct Hanging {
+    env: TestEnv,
+    sandbox: Sandbox,
+    member: Process,
+    /// The shell that a test has started itself, where it was adopted.
+    _stray: Option<Running>,
 }
 
-impl Hanging<'_> {
-    fn started<'a>(fold: &'a Fold, frozen: &FrozenFs) -> Hanging<'a> {
-        let sandbox = fold.start(&[], &format!("echo text > {}/file", frozen.path().display()));
-        let (id, record, member) = (sandbox.id, sandbox.record, sandbox.leader);
-        let supervisors = sandbox.supervisors.into_iter().map(|(_, handle)| handle).collect();
-        until("it is stuck", || crate::support_d::state(member) == Some('D'));
-        Hanging { fold, id, record, member, supervisors }
-    }
-
-    fn adopted<'a>(fold: &'a Fold, frozen: &FrozenFs) -> (Hanging<'a>, Started) {
-        let stray = fold.yard.shell(&format!("echo text > {}/file", frozen.path().display()));
-        let member = stray.pid();
-        until("it is stuck", || crate::support_d::state(member) == Some('D'));
-        let done = fold.call(&["adopt", &member.as_raw_pid().to_string()]);
-        assert_eq!(code(&done), 0, "{}", said(&done));
-        let id = String::from_utf8(done.stdout).unwrap().trim().to_owned();
-        let record = fold.yard.path("root/sandboxes").join(&id);
-        let state = read(&record.join("state.json"));
-        let numbers = state["supervisors"].as_array().unwrap().iter().map(|one| one["pid"].as_i64().unwrap());
-        let pids = numbers.map(|number| Pid::from_raw(i32::try_from(number).unwrap()).unwrap());
-        (Hanging { fold, id, record, member, supervisors: pids.map(handle).collect() }, stray)
-    }
-
-    fn kill_inner(&self) {
-        pidfd_send_signal(&self.supervisors[1], Signal::KILL).unwrap();
-        until("it is dead", || has_ended(&self.supervisors[1]));
-    }
-
-    /// All who ask are told what is left; who looks after it stays, and tells of the end.
+impl Hanging {
     #[track_caller]
-    fn is_told_until_it_ends(&self, frozen: FrozenFs, cause: &str) {
-        self.fold.expect(&["wait", "--timeout", "20s", &self.id], 120, &["120"]);
-        assert_eq!(self.fold.status(&self.id), "unkillable");
-        for verb in ["kill", "stop"] {
-            let begun = Instant::now();
-            let done = self.fold.expect(&[verb, &self.id], 5, &[]);
-            let named = format!("{}  not gone: pid {} ", self.id, self.member.as_raw_pid());
-            assert!(said(&done).starts_with(&named) && said(&done).contains("state D"), "{}", said(&done));
-            assert!(begun.elapsed() < AT_ONCE, "{verb}: {:?}", begun.elapsed());
-            assert!(!has_ended(&self.supervisors[0]), "nobody looks after it after {verb}");
+    fn started(frozen: &FrozenFs) -> Hanging {
+        let env = TestEnv::new();
+        let sandbox = detach_script(&env, &["--patience", PATIENCE], &write_to(frozen));
+        let member = sandbox.leader().unwrap();
+        await_state_d(&member);
+        Hanging { env, sandbox, member, _stray: None }
+    }
+
+    #[track_caller]
+    fn adopted(frozen: &FrozenFs) -> Hanging {
+        let env = TestEnv::new();
+        let stray = env.shell(&write_to(frozen));
+        await_state_d(stray.process());
+        let adopt = env.call(["adopt", &stray.pid().to_string()]).with_code(0);
+        let sandbox = Sandbox::printed(&env, &adopt.out());
+        let member = Process::find(stray.pid()).unwrap();
+        Hanging { env, sandbox, member, _stray: Some(stray) }
+    }
+
+    #[track_caller]
+    fn kill_inner(&self) {
+        let inner = &self.sandbox.supervisors[1];
+        inner.signal(Signal::KILL);
+        inner.await_end();
+    }
+
+    /// Begins a `kill` or `stop` of the sandbox.
+    fn begin(&self, verb: &str) -> Running {
+        self.env.begin([verb, "--patience", PATIENCE, &self.sandbox.id])
+    }
+
+    /// Begins all that is told which member is left.
+    #[track_caller]
+    fn ask(&self) -> [Running; 2] {
+        answers(&self.env, &["wait", "--timeout", "30s", &self.sandbox.id], 120, &["120"]);
+        assert_eq!(self.sandbox.status(&self.env).as_deref(), Some("unkillable"));
+        ["kill", "stop"].map(|verb| self.begin(verb))
+    }
+
+    #[track_caller]
+    fn is_told(&self, asked: impl IntoIterator<Item = Running>) {
+        for command in asked {
+            let said = command.finish().with_code(5).err();
+            let named = format!("{}  not gone: pid {} ", self.sandbox.id, self.member.pid());
+            assert!(said.starts_with(&named) && said.contains("state D"), "{said}");
         }
-        drop(frozen);
-        until("it is over", || self.fold.status(&self.id) == "killed");
-        let report = read(&self.record.join("report.json"));
-        assert!(report["cause"] == cause && report["verified"] == true, "{report}");
-        until("its supervisors are gone", || self.supervisors.iter().all(has_ended));
-        self.fold.expect(&["kill", &self.id], 0, &[&self.id]);
+        assert!(!self.sandbox.supervisors[0].has_ended(), "no supervisor is left");
+    }
+
+    #[track_caller]
+    fn has_ended(&self, cause: &str) {
+        await_verified(&self.sandbox);
+        let report = self.sandbox.file("report.json").unwrap();
+        assert_eq!(report["cause"], cause, "{report}");
+        assert_eq!(self.sandbox.status(&self.env).as_deref(), Some("killed"));
+        answers(&self.env, &["kill", &self.sandbox.id], 0, &[&self.sandbox.id]);
     }
 }
 
+/// Every client is told which member is left, by the one supervisor that is left, too. A supervisor stays until the end.
 #[test]
-fn member_in_state_d_is_told_by_who_takes_the_place_of_a_killed_supervisor() {
+fn member_in_state_d_is_told_to_all_who_ask_also_after_a_takeover_and_if_it_was_adopted() {
     let Some(frozen) = frozen() else { return };
-    let fold = Fold::new();
-    let hanging = Hanging::started(&fold, &frozen);
-    hanging.kill_inner();
-    hanging.is_told_until_it_ends(frozen, "supervisor");
-}
-
-#[test]
-fn adopted_member_in_state_d_is_told_by_who_takes_the_place_of_a_killed_supervisor() {
-    let Some(frozen) = frozen() else { return };
-    let fold = Fold::new();
-    let (hanging, stray) = Hanging::adopted(&fold, &frozen);
-    hanging.kill_inner();
-    hanging.is_told_until_it_ends(frozen, "supervisor");
-    drop(stray);
-}
-
-#[test]
-fn adopted_member_in_state_d_is_told_again_to_whoever_asks_again() {
-    let Some(frozen) = frozen() else { return };
-    let fold = Fold::new();
-    let (hanging, stray) = Hanging::adopted(&fold, &frozen);
-    fold.expect(&["kill", &hanging.id], 5, &[]);
-    hanging.is_told_until_it_ends(frozen, "kill");
-    drop(stray);
+    let (taken_over, adopted) = (Hanging::started(&frozen), Hanging::adopted(&frozen));
+    let adopted_and_taken_over = Hanging::adopted(&frozen);
+    taken_over.kill_inner();
+    adopted_and_taken_over.kill_inner();
+    // The patience of an adopted tree is the usual one, unless a client wants less.
+    let first = [adopted.begin("kill"), adopted_and_taken_over.begin("kill")];
+    let all = [(taken_over, "supervisor"), (adopted, "kill"), (adopted_and_taken_over, "supervisor")];
+    let asked = all.each_ref().map(|(hanging, _)| hanging.ask());
+    for ((hanging, _), asked) in all.iter().zip(asked) {
+        hanging.is_told(asked);
+    }
+    for first in first {
+        first.finish().with_code(5);
+    }
+    drop(frozen);
+    for (hanging, cause) in &all {
+        hanging.has_ended(cause);
+    }
 }

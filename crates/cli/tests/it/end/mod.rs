@@ -1,5 +1,6 @@
 //! What ends sandboxes: `stop`, `kill`, `rm`, `reap`, `gc`, and the death of penfold itself.
 
+mod foreground;
 mod gc;
 mod gc_remains;
 mod gc_roots;
@@ -7,9 +8,13 @@ mod kill;
 mod kill_damage;
 mod kill_moments;
 mod kill_stuck;
+pub mod leaks;
 mod own_death;
+mod patience;
+mod promptness;
 pub mod reap;
 mod rm;
+pub mod standing;
 mod stop;
 mod survivors;
 mod sweeper;

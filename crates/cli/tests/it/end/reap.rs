@@ -1,170 +1,163 @@
 //! `penfold reap` on real processes.
 
-#![allow(clippy::missing_panics_doc, reason = "these are tests")]
-
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-use crate::support_d::{
-    Directory, Started, Yard, code, handle, has_ended, json, output, said, skip, state, until,
-};
 use penfold_cgroup::Place;
-use rustix::process::Signal;
+
+use super::standing::{Directory, as_user, await_running, await_state};
+use crate::support::{Finished, Running, TestEnv, fresh_id, skip};
+
+/// Runs `penfold reap` with these words, which must succeed.
+#[track_caller]
+fn reap(env: &TestEnv, words: &[&str]) -> Finished {
+    env.call(["reap"].iter().chain(words)).with_code(0)
+}
+
+/// Starts a program; the output is not heard.
+#[track_caller]
+fn start(command: &mut Command) -> Running {
+    Running::spawn(command.stdout(Stdio::null()))
+}
+
+/// Panics if a `sleep` of so many seconds runs.
+#[track_caller]
+fn assert_none_run(env: &TestEnv, seconds: &[u32]) {
+    for number in seconds {
+        assert!(!env.is_running(&format!("sleep {number}")), "sleep {number}");
+    }
+}
 
 /// `sh` that starts children in every way that leaves its group and keeps its place in the tree.
-const TREE: &str = "sleep 3001 & setsid sleep 3002 & (setsid sh -c 'sleep 3003; true' & wait) & \
-                    echo up >> $UP; wait";
+const TREE: &str = "sleep 3001 & setsid sleep 3002 & (setsid sh -c 'sleep 3003; true' & wait) & wait";
 
 #[test]
 fn pid_ends_the_whole_tree_and_nobody_else() {
-    let yard = Yard::new();
-    let mut tree =
-        Started::of(yard.command("bash").args(["-c", TREE]).env("UP", yard.path("up")).process_group(0));
-    yard.await_up(&["up"]);
-    until("all children run", || (3001..=3003).all(|n| !yard.find(&format!("sleep {n}")).is_empty()));
-    let group = i32::try_from(tree.child.id()).unwrap();
-    let mut bystander = Started::of(yard.command("sleep").arg("3004").process_group(group));
-    let done = output(&mut yard.penfold(["reap", "--json", "--pid", &group.to_string()]));
-    assert_eq!(code(&done), 0, "{}", said(&done));
-    let found = json(&done);
+    let env = TestEnv::new();
+    let tree = start(env.command("bash").args(["-c", TREE]).process_group(0));
+    await_running(&env, &[3001, 3002, 3003]);
+    let bystander = start(env.command("sleep").arg("3004").process_group(tree.pid()));
+    let found = reap(&env, &["--json", "--pid", &tree.pid().to_string()]).json();
     assert_eq!(found["schema"], 1);
     assert_eq!(found["verified"], true);
     // A shell whose child has ended may end by itself before it is asked.
     assert!(found["ended"].as_array().unwrap().len() >= 3, "{found}");
     assert!(found["ended"].as_array().unwrap().iter().all(|ended| ended["how"] == "term"), "{found}");
     assert!(!tree.is_alive());
-    for n in 3001..=3003 {
-        assert!(yard.find(&format!("sleep {n}")).is_empty(), "{n}");
-    }
+    assert_none_run(&env, &[3001, 3002, 3003]);
     assert!(bystander.is_alive(), "in the same group, and not of the tree");
 }
 
 #[test]
 fn the_child_of_a_thread_belongs_to_the_tree() {
-    let yard = Yard::new();
-    let own = std::env::current_exe().unwrap();
-    let mut tree = Started::of(yard.command(own).arg("child-of-a-thread"));
-    until("the thread's child runs", || !yard.find("sleep 3011").is_empty());
-    let pid = tree.child.id().to_string();
-    let done = output(&mut yard.penfold(["reap", "-t", "0", "--pid", &pid]));
-    assert_eq!(code(&done), 0, "{}", said(&done));
+    let env = TestEnv::new();
+    let tree = start(env.command(std::env::current_exe().unwrap()).arg("child-of-a-thread"));
+    await_running(&env, &[3011]);
+    reap(&env, &["-t", "0", "--pid", &tree.pid().to_string()]);
     assert!(!tree.is_alive());
-    assert!(yard.find("sleep 3011").is_empty());
+    assert_none_run(&env, &[3011]);
 }
 
 /// The program `child-of-a-thread`.
 pub fn child_of_a_thread() {
-    let child =
-        std::thread::spawn(|| std::process::Command::new("sleep").arg("3011").spawn().unwrap().wait());
+    let child = std::thread::spawn(|| Command::new("sleep").arg("3011").spawn().unwrap().wait());
     let _ = child.join();
 }
 
 #[test]
 fn a_dry_run_lists_and_signals_nothing() {
-    let yard = Yard::new();
-    let mut tree = yard.shell("sleep 3021 & echo up >> $UP; wait");
-    yard.await_up(&["up"]);
-    let pid = tree.child.id().to_string();
-    until("the child runs", || !yard.find("sleep 3021").is_empty());
-    let listed = output(&mut yard.penfold(["reap", "-n", "--pid", &pid]));
-    assert_eq!(code(&listed), 0);
-    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
-    assert!(text.contains(&pid) && text.contains("sleep 3021"), "{text}");
-    let listed = json(&output(&mut yard.penfold(["reap", "-n", "--json", "--pid", &pid])));
+    let env = TestEnv::new();
+    let tree = env.shell("sleep 3021 & wait");
+    await_running(&env, &[3021]);
+    let pid = tree.pid().to_string();
+    let listed = reap(&env, &["-n", "--pid", &pid]).out();
+    assert!(listed.contains(&pid) && listed.contains("sleep 3021"), "{listed}");
+    let listed = reap(&env, &["-n", "--json", "--pid", &pid]).json();
     assert_eq!(listed["targets"].as_array().unwrap().len(), 2);
     assert_eq!(listed["dry_run"], true);
     assert!(tree.is_alive());
-    assert!(!yard.find("sleep 3021").is_empty());
+    assert!(env.is_running("sleep 3021"));
 }
 
 #[test]
 fn env_ends_carriers_and_what_they_started_and_not_the_rest_of_their_pipeline() {
-    let yard = Yard::new();
-    let cookie = yard.cookie();
-    let script = format!(
-        "set -m; BUILD='{cookie}' bash -c 'env -u BUILD sleep 3031 & echo up >> $UP; wait' | sleep 3032 & wait"
-    );
-    let mut shell = yard.shell(&script);
-    yard.await_up(&["up"]);
-    until("all run", || [3031, 3032].iter().all(|n| !yard.find(&format!("sleep {n}")).is_empty()));
-    let done = output(&mut yard.penfold(["reap", "--env", &format!("BUILD={cookie}")]));
-    assert_eq!(code(&done), 0, "{}", said(&done));
-    assert!(yard.find("sleep 3031").is_empty(), "without the variable, and started by a carrier");
-    assert!(!yard.find("sleep 3032").is_empty(), "the rest of the pipeline carries nothing");
+    let env = TestEnv::new();
+    // A value that no other test has.
+    let cookie = env.dir().display();
+    let script =
+        format!("set -m; BUILD='{cookie}' bash -c 'env -u BUILD sleep 3031 & wait' | sleep 3032 & wait");
+    let shell = env.shell(&script);
+    await_running(&env, &[3031, 3032]);
+    reap(&env, &["--env", &format!("BUILD={cookie}")]);
+    assert!(!env.is_running("sleep 3031"), "without the variable, and started by a carrier");
+    assert!(env.is_running("sleep 3032"), "the rest of the pipeline carries nothing");
     assert!(shell.is_alive());
-    let again = output(&mut yard.penfold(["reap", "--env", &format!("BUILD={cookie}x")]));
-    assert_eq!(code(&again), 0, "already gone");
+    // What is gone already counts as ended.
+    reap(&env, &["--env", &format!("BUILD={cookie}x")]);
 }
 
 #[test]
 fn group_and_session_spare_what_penfold_runs_under() {
     for flag in ["--pgid", "--session"] {
-        let yard = Yard::new();
-        let script = format!("sleep 3041 & \"$PF\" reap --json {flag} $$; echo code $?; wait");
-        let mut command = yard.command("setsid");
-        command.args(["--wait", "bash", "-c", &script]).env("PF", env!("CARGO_BIN_EXE_penfold"));
-        let done = output(&mut command);
-        let text = String::from_utf8_lossy(&done.stdout).into_owned();
-        assert!(text.ends_with("code 0\n"), "{flag}: {text} {}", said(&done));
+        let env = TestEnv::new();
+        let script = format!("sleep 3041 & \"$PENFOLD\" reap --json {flag} $$; echo code $?; wait");
+        let done = Running::start(env.command("setsid").args(["--wait", "bash", "-c", &script])).finish();
+        let text = done.out();
+        assert!(text.ends_with("code 0\n"), "{flag}: {text} {}", done.err());
         let found: serde_json::Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
         let left_out = found["left_out"].as_array().unwrap();
         assert!(left_out.iter().any(|mark| mark["name"] == "bash"), "{flag}: {found}");
         assert_eq!(found["ended"].as_array().unwrap().len(), 1, "{flag}: {found}");
-        assert!(yard.find("sleep 3041").is_empty(), "{flag}");
+        assert!(!env.is_running("sleep 3041"), "{flag}");
     }
 }
 
 #[test]
 fn a_session_is_followed_beyond_a_dead_parent() {
-    let yard = Yard::new();
-    let mut leader = Started::of(yard.command("setsid").args([
-        "bash",
-        "-c",
-        "(sleep 3051 & sleep 3052 & exec true); exec sleep 3053",
-    ]));
-    until("all run", || (3051..=3053).all(|n| !yard.find(&format!("sleep {n}")).is_empty()));
-    let pid = yard.find("sleep 3053")[0].as_raw_pid().to_string();
-    let done = output(&mut yard.penfold(["reap", "--pid", &pid]));
-    assert_eq!(code(&done), 0, "{}", said(&done));
-    assert!((3051..=3053).all(|n| yard.find(&format!("sleep {n}")).is_empty()));
-    until("setsid ends", || !leader.is_alive());
+    let env = TestEnv::new();
+    let script = "(sleep 3051 & sleep 3052 & exec true); exec sleep 3053";
+    let leader = start(env.command("setsid").args(["bash", "-c", script]));
+    await_running(&env, &[3051, 3052, 3053]);
+    reap(&env, &["--pid", &env.running("sleep 3053")[0].pid().to_string()]);
+    assert_none_run(&env, &[3051, 3052, 3053]);
+    leader.process().await_end();
 }
 
 #[test]
 fn cgroup_members_are_ended_one_by_one_and_the_cgroup_stays_usable() {
     let Ok(place) = Place::find_here() else { return skip("no cgroup2 to write to") };
-    let yard = Yard::new();
-    let name = format!("reap-test-{}", crate::support_d::fresh_id());
+    let env = TestEnv::new();
+    let name = format!("reap-test-{}", fresh_id());
     let cgroup = Directory::make(place.path().join(&name)).unwrap();
     let below = Directory::make(cgroup.path().join("below")).unwrap();
-    let enter = |directory: &std::path::Path, seconds: &str| {
-        let started = Started::of(yard.command("sleep").arg(seconds));
-        std::fs::write(directory.join("cgroup.procs"), started.child.id().to_string()).unwrap();
+    let enter = |directory: &Path, seconds: &str| {
+        let started = start(env.command("sleep").arg(seconds));
+        std::fs::write(directory.join("cgroup.procs"), started.pid().to_string()).unwrap();
         started
     };
-    let mut beside = Started::of(yard.command("sleep").arg("3069"));
+    let beside = start(env.command("sleep").arg("3069"));
     let shown = format!("{}/{name}", place.cgroup().trim_end_matches('/'));
     for given in [cgroup.path().display().to_string(), shown] {
-        let (mut one, mut two) = (enter(cgroup.path(), "3061"), enter(below.path(), "3062"));
-        let done = output(&mut yard.penfold(["reap", "--json", "--cgroup", &given]));
-        assert_eq!(code(&done), 0, "{given}: {}", said(&done));
-        assert_eq!(json(&done)["ended"].as_array().unwrap().len(), 2, "{given}");
+        let (one, two) = (enter(cgroup.path(), "3061"), enter(below.path(), "3062"));
+        let found = reap(&env, &["--json", "--cgroup", &given]).json();
+        assert_eq!(found["ended"].as_array().unwrap().len(), 2, "{given}");
         assert!(!one.is_alive() && !two.is_alive(), "{given}");
     }
     assert!(beside.is_alive());
+    let gone = below.path().display().to_string();
     drop(below);
-    let gone = output(&mut yard.penfold(["reap", "--cgroup", &format!("{}/below", cgroup.path().display())]));
-    assert_eq!(code(&gone), 0, "already gone");
+    reap(&env, &["--cgroup", &gone]);
 }
 
 #[test]
 fn what_is_never_ended_is_refused() {
-    let yard = Yard::new();
+    let env = TestEnv::new();
     let own = std::process::id().to_string();
-    let thread = std::thread::spawn(|| rustix::thread::gettid().as_raw_pid().to_string());
     let refused = |words: &[&str]| {
-        let done = output(&mut yard.penfold([&["reap", "-t", "0"][..], words].concat()));
-        assert_eq!(code(&done), 2, "{words:?}: {}", said(&done));
-        assert!(done.stdout.is_empty(), "{words:?}");
+        let done = env.call(["reap", "-t", "0"].iter().chain(words));
+        assert_eq!(done.code(), Some(2), "{words:?}: {}", done.err());
+        assert_eq!(done.out(), "", "{words:?}");
     };
     for words in [
         ["--pid", "1"],
@@ -184,7 +177,6 @@ fn what_is_never_ended_is_refused() {
     ] {
         refused(&words);
     }
-    drop(thread.join());
     if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
         refused(&["--pid", "2"]);
     }
@@ -192,7 +184,7 @@ fn what_is_never_ended_is_refused() {
 
 #[test]
 fn a_thread_is_not_taken_for_a_process() {
-    let yard = Yard::new();
+    let env = TestEnv::new();
     let (tell, hear) = std::sync::mpsc::channel();
     let (end, wait) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
@@ -200,81 +192,72 @@ fn a_thread_is_not_taken_for_a_process() {
         let _ = wait.recv();
     });
     let tid = hear.recv().unwrap().to_string();
-    let done = output(&mut yard.penfold(["reap", "--pid", &tid]));
-    assert_eq!(code(&done), 2, "{}", said(&done));
+    env.call(["reap", "--pid", &tid]).with_code(2);
     drop(end);
     thread.join().unwrap();
 }
 
 #[test]
 fn what_is_gone_already_is_done() {
-    let yard = Yard::new();
-    let mut child = Started::of(&mut yard.command("true"));
-    let pid = child.child.id().to_string();
-    until("it is a zombie", || state(child.pid()) == Some('Z'));
-    assert_eq!(code(&output(&mut yard.penfold(["reap", "--pid", &pid]))), 0, "a zombie");
-    until("it is reaped", || !child.is_alive());
-    let done = output(&mut yard.penfold(["reap", "--json", "--pid", &pid]));
-    assert_eq!((code(&done), json(&done)["verified"].as_bool()), (0, Some(true)));
+    let env = TestEnv::new();
+    let child = start(&mut env.command("true"));
+    let pid = child.pid().to_string();
+    await_state(child.process(), 'Z');
+    reap(&env, &["--pid", &pid]);
+    // Reaps it.
+    child.finish();
+    assert_eq!(reap(&env, &["--json", "--pid", &pid]).json()["verified"], true);
 }
 
 #[test]
 fn who_ignores_the_signal_is_killed_after_the_grace() {
-    let yard = Yard::new();
-    let mut tree = yard.shell("trap '' TERM; sleep 3071 & echo up >> $UP; wait; sleep 3072");
-    yard.await_up(&["up"]);
-    until("the child runs", || !yard.find("sleep 3071").is_empty());
-    let pid = tree.child.id().to_string();
-    let done = output(&mut yard.penfold(["reap", "--json", "-t", "200ms", "--pid", &pid]));
-    assert_eq!(code(&done), 0, "{}", said(&done));
-    let found = json(&done);
-    assert!(found["ended"].as_array().unwrap().iter().all(|ended| ended["how"] == "kill"), "{found}");
-    assert!(found["took_us"].as_u64().unwrap() >= 200_000, "{found}");
+    let env = TestEnv::new();
+    let script =
+        "trap 'sleep 0.1; echo granted >> $UP' TERM; sleep 3071 & wait; wait; while :; do sleep 3072; done";
+    let tree = env.shell(script);
+    await_running(&env, &[3071]);
+    let found = reap(&env, &["--json", "-t", "300ms", "--pid", &tree.pid().to_string()]).json();
+    let ended = found["ended"].as_array().unwrap();
+    let shell = ended.iter().find(|ended| ended["pid"] == tree.pid());
+    assert_eq!(shell.expect("the shell")["how"], "kill", "{found}");
+    env.await_up(&["granted"]);
     assert!(!tree.is_alive());
-    assert!(yard.find("sleep 3071").is_empty());
+    assert_none_run(&env, &[3071, 3072]);
 }
 
 #[test]
 fn a_tree_that_forks_when_asked_to_end_ends() {
-    let yard = Yard::new();
-    // Each fork is the shell's own: what is forked by who dies of the signal in the same instant cannot be followed.
+    let env = TestEnv::new();
+    // Each fork is the shell's own. A fork cannot be followed whose parent dies of the signal in the same instant.
     let script = "trap 'sleep 3081 & setsid sleep 3082 &' TERM; echo up >> $UP; \
                   n=0; while [ $n -lt 500 ]; do n=$((n+1)); sleep 3083 & wait; done";
-    let mut tree = yard.shell(script);
-    yard.await_up(&["up"]);
-    let pid = tree.child.id().to_string();
-    let done = output(&mut yard.penfold(["reap", "-t", "300ms", "--pid", &pid]));
-    assert_eq!(code(&done), 0, "{}", said(&done));
+    let tree = env.shell(script);
+    env.await_up(&["up"]);
+    reap(&env, &["-t", "300ms", "--pid", &tree.pid().to_string()]);
     assert!(!tree.is_alive());
-    assert!((3081..=3083).all(|n| yard.find(&format!("sleep {n}")).is_empty()));
+    assert_none_run(&env, &[3081, 3082, 3083]);
 }
 
 #[test]
 fn a_stopped_process_ends() {
-    let yard = Yard::new();
-    let mut stopped = Started::of(yard.command("sleep").arg("3091"));
-    crate::support_d::signal(stopped.pid(), Signal::STOP);
-    until("it is stopped", || state(stopped.pid()) == Some('T'));
-    let pid = stopped.child.id().to_string();
-    let done = output(&mut yard.penfold(["reap", "--json", "--pid", &pid]));
-    assert_eq!(code(&done), 0, "{}", said(&done));
-    assert_eq!(json(&done)["ended"][0]["how"], "term");
+    let env = TestEnv::new();
+    let stopped = start(env.command("sleep").arg("3091"));
+    stopped.process().stop();
+    let found = reap(&env, &["--json", "--pid", &stopped.pid().to_string()]).json();
+    assert_eq!(found["ended"][0]["how"], "term");
     assert!(!stopped.is_alive());
 }
 
+/// The grace of an hour is not waited for: the process did not get the signal.
 #[test]
 fn what_is_not_ours_to_signal_is_told_at_once() {
-    let yard = Yard::new();
-    let mut target = Started::of(yard.command("sleep").arg("3101"));
-    let ended = handle(target.pid());
-    let pid = target.child.id().to_string();
-    let mut command = match yard.penfold_as_user(&["reap", "--pid", &pid]) {
-        Ok(command) => command,
-        Err(reason) => return skip(reason),
+    let env = TestEnv::new();
+    let target = start(env.command("sleep").arg("3101"));
+    let Some(mut reap) =
+        as_user(&env, &env.root(), &["reap", "-t", "1h", "--pid", &target.pid().to_string()])
+    else {
+        return;
     };
-    let begun = std::time::Instant::now();
-    let done = output(&mut command);
-    assert_eq!(code(&done), 7, "{}", said(&done));
-    assert!(begun.elapsed() < std::time::Duration::from_secs(5), "no grace for those that heard nothing");
-    assert!(!has_ended(&ended) && target.is_alive());
+    Running::start(&mut reap).finish().with_code(7);
+    assert!(target.is_alive());
 }

@@ -1,83 +1,89 @@
-//! `penfold rm`: forgets what is over and nothing else.
+//! `penfold rm`: forgets what has ended, and nothing else.
 
-use crate::support_control::{Fold, holder};
-use crate::support_d::{has_ended, said, until};
+use super::standing::{Standing, answers, ended, hold_lock, listed};
+use crate::support::{Sandbox, TestEnv};
+
+#[track_caller]
+fn assert_forgotten(sandbox: &Sandbox) {
+    assert!(!sandbox.record.try_exists().unwrap(), "the record is left");
+}
 
 #[test]
 fn record_of_what_is_over_goes_with_its_log() {
-    let fold = Fold::new();
-    let sandbox = fold.start(&["--name", "web"], "echo hello");
-    until("it is over", || fold.status(&sandbox.id) == "exited");
-    fold.expect(&["rm", "web"], 0, &[&sandbox.id]);
-    assert!(!sandbox.record.try_exists().unwrap());
-    fold.expect_none_listed(&["-a"]);
-    fold.expect(&["rm", "web"], 3, &[]);
+    let env = TestEnv::new();
+    let sandbox = ended(&env, &["--name", "web"], "echo hello");
+    answers(&env, &["rm", "web"], 0, &[&sandbox.id]);
+    assert_forgotten(&sandbox);
+    assert!(listed(&env, &["-a"]).is_empty());
+    answers(&env, &["rm", "web"], 3, &[]);
 }
 
 #[test]
 fn what_runs_is_refused_and_ended_first_by_force() {
-    let fold = Fold::new();
-    let sandbox = fold.start_tree(&[]);
-    let done = fold.expect(&["rm", &sandbox.id], 2, &[]);
-    assert!(said(&done).contains(&format!("penfold rm -f {}", sandbox.id)), "{}", said(&done));
+    let env = TestEnv::new();
+    let sandbox = Standing::start(&env, &[]);
+    let refused = answers(&env, &["rm", &sandbox.id], 2, &[]).err();
+    assert!(refused.contains(&format!("penfold rm -f {}", sandbox.id)), "{refused}");
     sandbox.assert_alive();
-    fold.expect(&["rm", "-f", &sandbox.id], 0, &[&sandbox.id]);
+    answers(&env, &["rm", "-f", &sandbox.id], 0, &[&sandbox.id]);
     sandbox.assert_gone();
-    assert!(!sandbox.record.try_exists().unwrap());
+    assert_forgotten(&sandbox);
 }
 
 #[test]
 fn orphan_is_refused_and_ended_first_by_force() {
-    let fold = Fold::new();
-    let sandbox = fold.start_tree(&[]);
+    let env = TestEnv::new();
+    let sandbox = Standing::start(&env, &[]);
     sandbox.kill_supervisors();
-    until("nobody looks after it", || fold.status(&sandbox.id) == "orphaned");
-    fold.expect(&["rm", &sandbox.id], 2, &[]);
+    assert_eq!(sandbox.status(&env).as_deref(), Some("orphaned"));
+    answers(&env, &["rm", &sandbox.id], 2, &[]);
     sandbox.assert_alive();
-    fold.expect(&["rm", "-f", &sandbox.id], 0, &[&sandbox.id]);
+    answers(&env, &["rm", "-f", &sandbox.id], 0, &[&sandbox.id]);
     sandbox.assert_gone();
-    assert!(!sandbox.record.try_exists().unwrap());
+    assert_forgotten(&sandbox);
 }
 
 #[test]
 fn contents_that_a_command_put_there_go_and_what_they_point_at_stays() {
-    let fold = Fold::new();
-    let sandbox = fold.start(&[], "true");
-    until("it is over", || fold.status(&sandbox.id) == "exited");
-    let precious = fold.yard.path("precious");
+    let env = TestEnv::new();
+    let sandbox = ended(&env, &[], "true");
+    let precious = env.path("precious");
     std::fs::write(&precious, "precious").unwrap();
     std::os::unix::fs::symlink(&precious, sandbox.record.join("link")).unwrap();
     std::fs::create_dir_all(sandbox.record.join("a/b/c")).unwrap();
-    fold.expect(&["rm", &sandbox.id], 0, &[&sandbox.id]);
-    assert!(!sandbox.record.try_exists().unwrap());
+    answers(&env, &["rm", &sandbox.id], 0, &[&sandbox.id]);
+    assert_forgotten(&sandbox);
     assert_eq!(std::fs::read_to_string(precious).unwrap(), "precious");
 }
 
 #[test]
 fn two_that_forget_at_once_both_succeed() {
-    let fold = Fold::new();
-    let sandbox = fold.start(&[], "sleep 1000");
-    let both: Vec<_> = (0..3).map(|_| fold.begin(&["rm", "-f", &sandbox.id])).collect();
-    for one in both {
-        let done = one.wait_with_output().unwrap();
-        // Who comes last may find nothing of this name any more.
-        assert!(matches!(done.status.code(), Some(0 | 3)), "{}", said(&done));
+    let env = TestEnv::new();
+    let sandbox = env.detach(["sleep", "1000"]);
+    let all = [0; 3].map(|_| env.begin(["rm", "-f", &sandbox.id]));
+    for one in all {
+        let done = one.finish();
+        // The last one may find nothing of this id any more.
+        assert!(matches!(done.code(), Some(0 | 3)), "{}", done.err());
     }
-    sandbox.assert_gone();
-    assert!(!sandbox.record.try_exists().unwrap());
+    sandbox.assert_gone(&[]);
+    assert_forgotten(&sandbox);
 }
 
+/// A lock holder without children is another command that is cleaning up.
 #[test]
 fn who_puts_the_record_away_is_waited_for_and_woken() {
-    for script in ["exec sleep 3", "kill -STOP $$"] {
-        let fold = Fold::new();
-        let sandbox = fold.start(&[], "true");
-        until("it is over", || fold.status(&sandbox.id) == "exited");
-        let supervisors = || sandbox.supervisors.iter().all(|(_, handle)| has_ended(handle));
-        until("its supervisors are gone", supervisors);
-        let mut other = holder(&sandbox, script);
-        fold.expect(&["rm", "-f", &sandbox.id], 0, &[&sandbox.id]);
-        assert!(other.child.wait().unwrap().success(), "it was killed");
-        assert!(!sandbox.record.try_exists().unwrap());
+    let env = TestEnv::new();
+    let scripts = ["exec sleep 0.7", "kill -STOP $$"];
+    let sandboxes = scripts.map(|_| ended(&env, &[], "true"));
+    let [slow, stopped] = &sandboxes;
+    let others = [hold_lock(slow, scripts[0]), hold_lock(stopped, scripts[1])];
+    let remove = [slow, stopped].map(|sandbox| env.begin(["rm", "-f", &sandbox.id]));
+    for (remove, sandbox) in remove.into_iter().zip(&sandboxes) {
+        assert_eq!(remove.finish().with_code(0).out(), format!("{}\n", sandbox.id));
+        assert_forgotten(sandbox);
+    }
+    for other in others {
+        other.finish().with_code(0);
     }
 }

@@ -1,132 +1,166 @@
-//! `penfold stop`: polite at first, then not.
+//! `penfold stop`: the polite signal, the grace, and SIGKILL after the grace.
 
-use std::time::{Duration, Instant};
+use serde_json::Value;
 
-use crate::support_control::{Fold, read};
-use crate::support_d::{code, json, output, until};
+use super::standing::{Standing, answers, await_said, await_sleeps, detach_script, listed};
+use crate::support::{Sandbox, TestEnv};
 
-/// A child of a shell that has a trap loses the signal until it has become its program.
-fn await_sleep(fold: &Fold) {
-    until("it sleeps", || !fold.yard.find("sleep 1000").is_empty());
-}
+/// Exits with 9 on SIGTERM.
+const POLITE: &str = "trap 'exit 9' TERM; echo lead >> $UP; while :; do sleep 1000 & wait; done";
+/// Says when it is asked to end, and goes on.
+const DEAF: &str = "trap 'echo asked >> $UP' TERM; echo lead >> $UP; while :; do sleep 1000 & wait; done";
 
 #[test]
 fn members_get_the_polite_signal_and_the_grace() {
-    let fold = Fold::new();
-    let script = "trap 'exit 9' TERM; echo lead >> $UP; while :; do sleep 1000 & wait; done";
-    let sandbox = fold.start(&[], script);
-    fold.yard.await_up(&["lead"]);
-    await_sleep(&fold);
-    fold.expect(&["stop", &sandbox.id], 0, &[&sandbox.id]);
-    sandbox.assert_gone();
-    let exited = read(&sandbox.record.join("exit.json"));
+    let env = TestEnv::new();
+    let sandbox = detach_script(&env, &[], POLITE);
+    env.await_up(&["lead"]);
+    await_sleeps(&env, 1);
+    answers(&env, &["stop", &sandbox.id], 0, &[&sandbox.id]);
+    sandbox.assert_gone(&[]);
+    let exited = sandbox.file("exit.json").unwrap();
     assert_eq!((exited["exit"]["code"].as_i64(), exited["cause"].as_str()), (Some(9), Some("stop")));
 }
 
 #[test]
 fn signal_is_the_one_asked_for() {
-    let fold = Fold::new();
-    let sandbox = fold.start(
-        &[],
-        "trap '' TERM; trap 'exit 10' USR1; echo lead >> $UP; while :; do sleep 1000 & wait; done",
-    );
-    fold.yard.await_up(&["lead"]);
-    await_sleep(&fold);
-    fold.expect(&["stop", "-s", "USR1", &sandbox.id], 0, &[&sandbox.id]);
-    fold.expect(&["wait", &sandbox.id], 10, &["10"]);
+    let env = TestEnv::new();
+    let script = "trap '' TERM; trap 'exit 10' USR1; echo lead >> $UP; while :; do sleep 1000 & wait; done";
+    let sandbox = detach_script(&env, &[], script);
+    env.await_up(&["lead"]);
+    await_sleeps(&env, 1);
+    answers(&env, &["stop", "-s", "USR1", &sandbox.id], 0, &[&sandbox.id]);
+    answers(&env, &["wait", &sandbox.id], 10, &["10"]);
+}
+
+/// Each of the members that ended, by how it ended.
+#[track_caller]
+fn hows(report: &Value) -> Vec<&str> {
+    let ended = report["ended"].as_array().unwrap();
+    ended.iter().map(|ended| ended["how"].as_str().unwrap()).collect()
 }
 
 #[test]
 fn tree_that_does_not_listen_is_killed_after_the_grace() {
-    let fold = Fold::new();
-    let sandbox = fold.start_tree(&[]);
+    let env = TestEnv::new();
+    let sandbox = Standing::start(&env, &[]);
     sandbox.assert_alive();
-    let begun = Instant::now();
-    fold.expect(&["stop", "-t", "300ms", &sandbox.id], 0, &[&sandbox.id]);
-    let took = begun.elapsed();
-    assert!(took >= Duration::from_millis(300) && took < Duration::from_secs(5), "{took:?}");
+    answers(&env, &["stop", "-t", "300ms", &sandbox.id], 0, &[&sandbox.id]);
     sandbox.assert_gone();
+    // The others had the time to end by the polite signal.
+    let report = sandbox.file("report.json").unwrap();
+    let hows = hows(&report);
+    assert!(hows.contains(&"kill") && hows.contains(&"term"), "{report}");
 }
 
-/// Nobody can be asked: a foreground sandbox has no socket, an orphan no supervisor.
+/// A bash that says on SIGUSR1 that it is asked, and 200 ms later that it still runs. A child would get the signal, too.
+const SLOW: [&str; 4] = [
+    "--",
+    "bash",
+    "-c",
+    "[ -e $UP.fifo ] || mkfifo $UP.fifo; exec 3<>$UP.fifo
+    trap '' TERM; trap 'echo asked >> $UP; read -t 0.2 -u 3; echo granted >> $UP' USR1
+    echo lead >> $UP; while :; do sleep 1000 & wait; done",
+];
+const SHORT_GRACE: [&str; 4] = ["--signal", "USR1", "--grace", "600ms"];
+const USUAL_GRACE: [&str; 2] = ["--signal", "USR1"];
+
+/// Stops both. The one that was made with a short grace is gone while the usual grace of the other lasts.
+#[track_caller]
+fn assert_grace_holds(env: &TestEnv, short: &str, usual: &str) {
+    let patient = env.begin(["stop", usual]);
+    await_said(env, "asked", 1);
+    answers(env, &["stop", short], 0, &[short]);
+    await_said(env, "asked", 2);
+    await_said(env, "granted", 2);
+    assert!(patient.is_alive(), "the usual grace is no longer than the short one");
+    answers(env, &["kill", usual], 0, &[usual]);
+    patient.finish().with_code(0);
+}
+
+/// A foreground sandbox has no socket to ask through.
+#[test]
+fn signal_and_grace_that_it_was_made_with_hold_in_the_foreground() {
+    let env = TestEnv::new();
+    let mut ids: Vec<String> = Vec::new();
+    let fronts = [SHORT_GRACE.as_slice(), &USUAL_GRACE].map(|made_with| {
+        let front = env.begin([&["run"], made_with, &SLOW].concat());
+        await_said(&env, "lead", ids.len() + 1);
+        await_sleeps(&env, ids.len() + 1);
+        let listed = listed(&env, &[]).into_iter().map(|one| one["id"].as_str().unwrap().to_owned());
+        let fresh = listed.filter(|id| !ids.contains(id)).collect::<Vec<_>>();
+        ids.extend(fresh);
+        front
+    });
+    assert_grace_holds(&env, &ids[0], &ids[1]);
+    for front in fronts {
+        front.finish();
+    }
+    assert!(listed(&env, &["-a"]).is_empty());
+}
+
+/// An orphan has no supervisor to ask.
 #[test]
 fn signal_and_grace_that_it_was_made_with_hold_without_a_supervisor_to_ask() {
-    let made_with = ["--signal", "USR1", "--grace", "2s"];
-    let script =
-        "trap '' TERM; trap 'echo asked >> $UP' USR1; echo lead >> $UP; while :; do sleep 1000 & wait; done";
-    let check = |fold: &Fold, id: &str| {
-        let begun = Instant::now();
-        fold.expect(&["stop", id], 0, &[id]);
-        let took = begun.elapsed();
-        assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(8), "{took:?}");
-        fold.yard.await_up(&["lead", "asked"]);
-    };
-    let fold = Fold::new();
-    let mut command = fold.yard.penfold(["run"]);
-    command.args(made_with).args(["--", "sh", "-c", script]).env("UP", fold.yard.path("up"));
-    let mut front = command.spawn().unwrap();
-    fold.yard.await_up(&["lead"]);
-    let listed = json(&output(&mut fold.yard.penfold(["ps", "--json"])));
-    let own = listed.as_array().unwrap().iter().find(|one| one["claimed"] == true).unwrap();
-    check(&fold, own["id"].as_str().unwrap());
-    front.wait().unwrap();
-    std::fs::remove_file(fold.yard.path("up")).unwrap();
-    let sandbox = fold.start(&made_with, script);
-    fold.yard.await_up(&["lead"]);
-    sandbox.kill_supervisors();
-    check(&fold, &sandbox.id);
-    sandbox.assert_gone();
+    let env = TestEnv::new();
+    let sandboxes = [SHORT_GRACE.as_slice(), &USUAL_GRACE].map(|flags| env.detach([flags, &SLOW].concat()));
+    await_said(&env, "lead", 2);
+    await_sleeps(&env, 2);
+    sandboxes.iter().for_each(Sandbox::kill_supervisors);
+    let [short, usual] = &sandboxes;
+    assert_grace_holds(&env, &short.id, &usual.id);
+    for sandbox in &sandboxes {
+        sandbox.assert_gone(&[]);
+    }
 }
 
 /// The command could have written it.
 #[test]
 fn grace_of_a_forged_record_holds_up_no_stop_that_brings_its_own() {
-    let fold = Fold::new();
-    let sandbox = fold.start_tree(&[]);
-    let path = sandbox.record.join("intent.json");
-    let mut intent = read(&path);
+    let env = TestEnv::new();
+    let sandbox = Standing::start(&env, &[]);
+    let mut intent = sandbox.file("intent.json").unwrap();
     (intent["signal"], intent["grace_ms"]) = (33.into(), u64::MAX.into());
-    std::fs::write(&path, intent.to_string()).unwrap();
+    std::fs::write(sandbox.record.join("intent.json"), intent.to_string()).unwrap();
     sandbox.kill_supervisors();
-    fold.expect(&["stop", "-t", "200ms", &sandbox.id], 0, &[&sandbox.id]);
+    answers(&env, &["stop", "-t", "200ms", &sandbox.id], 0, &[&sandbox.id]);
     sandbox.assert_gone();
 }
 
 #[test]
 fn who_wants_to_wait_less_is_heard_and_who_wants_more_is_not() {
-    let fold = Fold::new();
-    let script = "trap 'echo asked >> $UP' TERM; echo lead >> $UP; while :; do sleep 1000 & wait; done";
-    let sandbox = fold.start(&[], script);
-    fold.yard.await_up(&["lead"]);
-    let begun = Instant::now();
-    let patient = fold.begin(&["stop", "-t", "60s", &sandbox.id]);
-    fold.yard.await_up(&["asked"]);
-    let hasty = fold.begin(&["stop", "-t", "1s", &sandbox.id]);
-    fold.expect(&["stop", "-t", "50s", &sandbox.id], 0, &[&sandbox.id]);
-    let took = begun.elapsed();
-    assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(8), "{took:?}");
+    let env = TestEnv::new();
+    let sandbox = detach_script(&env, &[], DEAF);
+    env.await_up(&["lead"]);
+    await_sleeps(&env, 1);
+    // An hour would fail the test.
+    let patient = env.begin(["stop", "-t", "1h", &sandbox.id]);
+    env.await_up(&["asked"]);
+    let hasty = env.begin(["stop", "-t", "300ms", &sandbox.id]);
+    answers(&env, &["stop", "-t", "30m", &sandbox.id], 0, &[&sandbox.id]);
     for stopper in [patient, hasty] {
-        assert_eq!(code(&stopper.wait_with_output().unwrap()), 0);
+        stopper.finish().with_code(0);
     }
-    sandbox.assert_gone();
+    sandbox.assert_gone(&[]);
 }
 
+/// All are asked to end before the first has ended.
 #[test]
 fn many_are_stopped_in_the_time_of_one() {
-    let fold = Fold::new();
-    let script = "trap '' TERM; echo lead >> $UP; sleep 1000 & wait";
-    let sandboxes: Vec<_> = (0..12)
-        .map(|_| {
-            let sandbox = fold.start(&[], script);
-            fold.yard.await_up(&["lead"]);
-            std::fs::remove_file(fold.yard.path("up")).unwrap();
-            sandbox
-        })
-        .collect();
-    let mut words = vec!["stop", "-t", "1s"];
-    words.extend(sandboxes.iter().map(|sandbox| sandbox.id.as_str()));
-    let begun = Instant::now();
-    fold.expect(&words, 0, &words[3..]);
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
-    sandboxes.iter().for_each(crate::support_control::Sandbox::assert_gone);
+    let env = TestEnv::new();
+    let sandboxes = [0; 12].map(|_| detach_script(&env, &[], DEAF));
+    await_said(&env, "lead", 12);
+    let ids: Vec<&str> = sandboxes.iter().map(|sandbox| sandbox.id.as_str()).collect();
+    answers(&env, &[&["stop", "-t", "1s"], ids.as_slice()].concat(), 0, &ids);
+    for sandbox in &sandboxes {
+        sandbox.assert_gone(&[]);
+    }
+    let events = std::fs::read_to_string(env.root().join("events.jsonl")).unwrap();
+    let mut kinds: Vec<String> = Vec::new();
+    for event in events.lines() {
+        let event: Value = serde_json::from_str(event).unwrap();
+        kinds.push(event["kind"].as_str().unwrap().to_owned());
+    }
+    kinds.retain(|kind| kind == "stop" || kind == "exit");
+    assert_eq!(kinds, [vec!["stop"; 12], vec!["exit"; 12]].concat(), "{events}");
 }

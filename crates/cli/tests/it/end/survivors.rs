@@ -1,89 +1,72 @@
-//! What cannot be ended is a result, not a hang: named in time, kept in sight, and gone once that is possible.
+//! `penfold run` where a member cannot end: the member is named, its supervisor stays, and its end is noticed.
 //!
-//! Needs root and the program `testkit`: `cargo nextest run -p penfold -p penfold-testkit`. That a member which became
-//! root is named is a case of the matrix (`expect::Expected::Unended`); here is what the report says of it.
+//! That a member that became root is named is also a case of the matrix of hostile trees; here is what the report says of
+//! such a member.
 
-#![allow(clippy::print_stdout, reason = "a skipped test says why")]
-
-use std::time::{Duration, Instant};
+use std::fs::File;
+use std::path::Path;
+use std::process::Stdio;
 
 use penfold_testkit::proc::{Handle, Identity};
-use penfold_testkit::{FrozenFs, FrozenFsError, Tool, ToolExit, Tree};
+use penfold_testkit::{Tool, ToolExit, Tree};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support_e1::{Ground, Level, Shape, Who};
-
-/// The patience of a kill, and a moment to say so on a busy machine.
-const BOUND: Duration = Duration::from_secs(20);
-/// How long it may take to end what can be ended at last.
-const SOON: Duration = Duration::from_secs(10);
-
-/// The report as it is now; while it is rewritten, nothing.
-fn report(ground: &Ground) -> Option<Value> {
-    serde_json::from_slice(&std::fs::read(ground.path("report.json")).ok()?).ok()
-}
+use super::foreground::{Shape, await_nothing_left, left, run_command};
+use super::standing::{frozen, write_to};
+use crate::support::{DEADLINE, Level, PATIENCE, Running, TestEnv, USER, Who, json, penfold, wait_until};
 
 /// What the report says of this survivor.
-fn survivor(ground: &Ground, who: Identity) -> Value {
-    let report = report(ground).unwrap();
+#[track_caller]
+fn survivor(report: &Path, member: Identity) -> Value {
+    let report = json(report).unwrap();
     assert_eq!(report["verified"], false, "{report}");
     let survivors = report["survivors"].as_array().cloned().unwrap_or_default();
-    let found =
-        survivors.iter().find(|survivor| survivor["pid"] == who.pid && survivor["start_time"] == who.start);
-    found.cloned().unwrap_or_else(|| panic!("{who} is not in {report}"))
+    let is_member =
+        |survivor: &&Value| survivor["pid"] == member.pid && survivor["start_time"] == member.start;
+    survivors.iter().find(is_member).cloned().unwrap_or_else(|| panic!("{member} is not in {report}"))
 }
 
-/// Ends the leader and waits for penfold's answer, which must come in time and be 120.
-fn answer(tree: &Tree) {
-    let begun = Instant::now();
-    tree.tell_leader_to_exit().unwrap();
-    let exit = tree.await_tool_exit(BOUND);
-    assert_eq!(exit, Some(ToolExit::Code(120)), "after {:?}: {}", begun.elapsed(), tree.stderr());
-}
-
-fn gone(ground: &Ground, tree: &Tree) {
-    let survivors = tree.await_gone(SOON);
-    assert!(survivors.is_empty(), "{survivors:?}");
-    let left = ground.await_clean(SOON);
-    assert!(left.is_empty(), "{left:?}");
-    let verified = report(ground).is_some_and(|report| report["verified"] == true);
-    assert!(verified, "the report of the end: {:?}", report(ground));
-}
-
-fn tool(ground: &Ground, level: Level) -> Tool {
-    ground.tool(Shape::Pair, level, &["--report", ground.path("report.json").to_str().unwrap()])
+#[track_caller]
+fn await_end(env: &TestEnv, report: &Path) {
+    await_nothing_left(env);
+    let verified = json(report).is_some_and(|report| report["verified"] == true);
+    assert!(verified, "the report of the end: {:?}", json(report));
 }
 
 fn writer_in_state_d(level: Level) {
-    let ground = match Ground::new(Who::Root) {
-        Ok(ground) => ground,
-        Err(why) => return println!("skipped: {why}"),
-    };
-    // Before the tree, so that it thaws before the tree is ended, whatever happens.
-    let frozen = match FrozenFs::new() {
-        Ok(frozen) => frozen,
-        Err(FrozenFsError::Refused(why)) => return println!("skipped: {why}"),
-        Err(error) => panic!("{error}"),
-    };
-    let path = frozen.path();
-    let tool = tool(&ground, level).tree_options(["--path".into(), path.into_os_string()]);
-    let tree = Tree::spawn(&tool, "frozen-writer").unwrap();
-    tree.assert_alive();
-    let writer = tree.members()[1];
-    answer(&tree);
-    let said = tree.stderr();
-    let named = format!("pid {}", writer.pid);
+    let Some(frozen) = frozen() else { return };
+    let Some(env) = TestEnv::of(Who::Root) else { return };
+    let report = env.path("work/report.json");
+    let flags = ["--patience", PATIENCE, "--report", report.to_str().unwrap()];
+    let script = format!("{} & echo lead >> $UP; read -r word", write_to(&frozen));
+    let mut command = run_command(&env, Shape::Pair, level, &flags, &script);
+    // Not a pipe: the writer holds it open.
+    let said = env.path("said");
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(File::create(&said).unwrap());
+    let mut run = Running::spawn(&mut command);
+    env.await_up(&["lead"]);
+    let mut writer = None;
+    wait_until("the writer hangs", || {
+        writer = env.processes().into_iter().find(|process| process.state() == Some('D'));
+        writer.is_some()
+    });
+    let writer = writer.unwrap();
+    run.say("go\n");
+    run.finish().with_code(120);
+    let said = std::fs::read_to_string(said).unwrap();
+    let named = format!("pid {}", writer.pid());
     let line = said.lines().find(|line| line.contains(&named)).unwrap_or_else(|| panic!("{named}: {said}"));
     assert!(line.contains("state D"), "{line}");
-    let entry = survivor(&ground, writer);
+    let entry = survivor(&report, writer.id());
     assert_eq!(entry["state"], "D", "{entry}");
     let channel = entry["wait_channel"].as_str().unwrap_or_default();
     assert!(!channel.is_empty() && line.contains(channel), "{entry}: {line}");
-    assert!(!ground.left().is_empty(), "the record of a member that lives is gone");
+    assert!(!left(&env).is_empty(), "the record of a member that lives is gone");
+    assert!(!writer.has_ended());
     frozen.thaw().unwrap();
-    gone(&ground, &tree);
-    tree.end().unwrap();
+    writer.await_end();
+    await_end(&env, &report);
 }
 
 #[test]
@@ -103,18 +86,24 @@ fn writer_on_a_frozen_file_system_is_named_and_ends_after_the_thaw_at_subreaper_
 
 #[test]
 fn member_that_became_root_is_reported_and_its_end_noticed() {
-    let ground = match Ground::new(Who::Plain) {
-        Ok(ground) => ground,
-        Err(why) => return println!("skipped: {why}"),
-    };
-    let tree = Tree::spawn(&tool(&ground, Level::Subreaper), "setuid-root").unwrap();
+    let Some(env) = TestEnv::of(Who::Plain) else { return };
+    let report = env.path("work/report.json");
+    let (program, root) = (penfold().display().to_string(), env.root().display().to_string());
+    let flags = ["run", "--contain", "subreaper", "--patience", PATIENCE, "--report"];
+    let mut words = vec![program.as_str(), "--root", &root];
+    words.extend(flags);
+    words.extend([report.to_str().unwrap(), "--", "{cmd}"]);
+    let tree = Tree::spawn(&Tool::new(words).user(USER), "setuid-root").unwrap();
     tree.assert_alive();
     let member = tree.members()[1];
-    answer(&tree);
+    tree.tell_leader_to_exit().unwrap();
+    assert_eq!(tree.await_tool_exit(DEADLINE), Some(ToolExit::Code(120)), "{}", tree.stderr());
     assert!(tree.stderr().contains("not permitted"), "{}", tree.stderr());
-    let entry = survivor(&ground, member);
+    let entry = survivor(&report, member);
     assert!(entry["reason"].as_str().is_some_and(|reason| reason.contains("not permitted")), "{entry}");
     Handle::open(member).unwrap().unwrap().signal(Signal::KILL).unwrap();
-    gone(&ground, &tree);
+    let survivors = tree.await_gone(DEADLINE);
+    assert!(survivors.is_empty(), "{survivors:?}");
+    await_end(&env, &report);
     tree.end().unwrap();
 }

@@ -1,46 +1,46 @@
-//! What will not die, and who ends it: a sweeper is nobody's member and does not make an orphan run; a supervisor rests.
+//! Members that cannot end, and the processes that end them: a sweeper is no member of an orphan, a supervisor rests.
 
-use std::process::Stdio;
+use rustix::process::Signal;
 
-use crate::support_control::{Fold, read};
-use crate::support_d::{Started, children, frozen, signal, state, until};
-use rustix::process::{Pid, Signal};
+use super::standing::{answers, await_state_d, await_verified, detach_script, frozen, write_to};
+use crate::support::{PATIENCE, Process, TestEnv, children, json, wait_until};
 
 #[test]
 fn orphan_that_will_not_die_is_shown_as_one_and_who_ends_it_is_no_member() {
     let Some(frozen) = frozen() else { return };
-    let fold = Fold::new();
-    let file = frozen.path().join("file");
-    let orphan = fold.start(&[], &format!("echo lead >> $UP; echo text > {}; sleep 1000", file.display()));
-    fold.yard.await_up(&["lead"]);
-    until("it is stuck", || state(orphan.leader) == Some('D'));
+    let env = TestEnv::new();
+    let script = format!("{}; sleep 1000", write_to(&frozen));
+    let orphan = detach_script(&env, &["--patience", PATIENCE], &script);
+    let member = orphan.leader().unwrap();
+    await_state_d(&member);
     orphan.kill_supervisors();
-    assert_eq!(fold.status(&orphan.id), "orphaned");
-    let report = fold.yard.path("report.json");
-    let mut command = fold.yard.penfold(["run", "--report", report.to_str().unwrap(), "sleep", "4501"]);
-    let mut front = Started::of(command.stderr(Stdio::piped()));
-    // The supervisor, and who ends the orphan.
-    until("both stand", || children(front.pid()).len() == 2 && fold.yard.find("sleep 4501").len() == 1);
-    let leader = fold.yard.find("sleep 4501")[0];
-    let (inner, sweepers): (Vec<_>, Vec<_>) =
+    assert_eq!(orphan.status(&env).as_deref(), Some("orphaned"));
+    let report = env.path("work/report.json");
+    let words = ["run", "--patience", PATIENCE, "--report", report.to_str().unwrap(), "sleep", "4501"];
+    let front = env.begin(words);
+    // The supervisor, and the process that ends the orphan.
+    wait_until("both stand", || children(front.pid()).len() == 2 && env.is_running("sleep 4501"));
+    let leader = env.running("sleep 4501")[0].pid();
+    let (inner, sweepers): (Vec<i32>, Vec<i32>) =
         children(front.pid()).into_iter().partition(|&child| children(child).contains(&leader));
-    until("the sweeper has begun", || {
+    wait_until("the sweeper has begun", || {
         let locks = std::fs::read_to_string("/proc/locks").unwrap();
-        let holder = format!(" {} ", sweepers[0].as_raw_pid());
+        let holder = format!(" {} ", sweepers[0]);
         locks.lines().any(|line| line.contains("FLOCK") && line.contains(&holder))
     });
-    assert_eq!(fold.status(&orphan.id), "orphaned");
-    signal(inner[0], Signal::KILL);
-    until("the front has ended", || !front.is_alive());
-    let ended = read(&report)["ended"].as_array().unwrap().clone();
+    assert_eq!(orphan.status(&env).as_deref(), Some("orphaned"));
+    Process::find(inner[0]).unwrap().signal(Signal::KILL);
+    front.finish();
+    let ended = json(&report).unwrap()["ended"].as_array().unwrap().clone();
     assert!(!ended.is_empty() && ended.iter().all(|ended| ended["name"] == "sleep"), "{ended:?}");
+    assert!(!member.has_ended());
     drop(frozen);
-    until("the orphan's member is gone", || state(orphan.leader).is_none());
+    member.await_end();
 }
 
 /// The processor time that a process has used, in clock ticks.
-fn ticks(pid: Pid) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).unwrap();
+fn ticks(process: &Process) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap();
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
@@ -48,22 +48,31 @@ fn ticks(pid: Pid) -> u64 {
 #[test]
 fn lease_that_passes_while_a_stray_will_not_die_leaves_the_supervisor_at_rest() {
     let Some(frozen) = frozen() else { return };
-    let fold = Fold::new();
-    let file = frozen.path().join("file");
-    let script = format!("mkfifo $UP.go; echo text > {} & read -r word < $UP.go", file.display());
-    let sandbox = fold.start(&["--ttl", "6s"], &script);
-    let (inner, _) = &sandbox.supervisors[1];
-    until("the stray is stuck", || children(sandbox.leader).iter().any(|&child| state(child) == Some('D')));
-    std::fs::write(fold.yard.path("up.go"), "go\n").unwrap();
-    until("the leader has ended", || sandbox.record.join("exit.json").try_exists().unwrap());
-    let expires = read(&sandbox.record.join("state.json"))["expires_at_ms"].as_u64().unwrap();
+    // The leader must end before its lease does: on a busy machine that takes one of the longer leases.
+    let with_lease = |lease| {
+        let env = TestEnv::new();
+        let script = format!("mkfifo $UP.go; {} & read -r word < $UP.go", write_to(&frozen));
+        let sandbox = detach_script(&env, &["--ttl", lease], &script);
+        let leader = sandbox.leader()?.pid();
+        let is_stuck = |&child: &i32| Process::find(child).is_some_and(|child| child.state() == Some('D'));
+        wait_until("the stray hangs", || children(leader).iter().any(is_stuck));
+        std::fs::write(env.path("work/up.go"), "go\n").unwrap();
+        wait_until("the leader has ended", || sandbox.file("exit.json").is_some());
+        (sandbox.cause().as_deref() == Some("exit")).then_some((env, sandbox))
+    };
+    let (env, sandbox) =
+        ["1s", "4s", "16s"].into_iter().find_map(with_lease).expect("a leader that ends in time");
+    let expires = sandbox.file("state.json").unwrap()["expires_at_ms"].as_u64().unwrap();
     let now = || std::time::UNIX_EPOCH.elapsed().unwrap().as_millis();
-    until("the lease is over", || now() > u128::from(expires));
-    let (before, begun) = (ticks(*inner), now());
-    until("half a second is over", || now() > begun + 500);
-    let used = ticks(*inner) - before;
+    wait_until("the lease is over", || now() > u128::from(expires));
+    let inner = &sandbox.supervisors[1];
+    let before = ticks(inner);
+    // The sandbox does not end meanwhile.
+    answers(&env, &["wait", "--timeout", "500ms", &sandbox.id], 124, &[]);
+    let used = ticks(inner) - before;
     assert!(used < 10, "{used} ticks of 50");
     assert!(sandbox.leaf.as_ref().unwrap().try_exists().unwrap(), "the stray has died");
     drop(frozen);
-    until("it is over", || fold.status(&sandbox.id) == "exited");
+    await_verified(&sandbox);
+    assert_eq!(sandbox.status(&env).as_deref(), Some("exited"));
 }

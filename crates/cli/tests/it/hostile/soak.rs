@@ -6,18 +6,18 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ExitStatus};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use crate::support_e2::{Pen, eventually, left, levels, pause, skip};
+use super::{pause, wish};
+use crate::support::{Level, Prng, TestEnv, entries, skip};
 use penfold_cgroup::{Leaf, Place};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-const RUNS: usize = 500;
 const AT_ONCE: usize = 8;
-/// No run is started after this, however slow the machine; those before are all waited for.
-const LONGEST: Duration = Duration::from_secs(15);
+/// If nothing else is said. No run is started after this; those before are all waited for.
+const USUAL: Duration = Duration::from_secs(5);
 /// The most that one run may take.
 const EACH: Duration = Duration::from_secs(20);
 
@@ -50,29 +50,16 @@ enum Harm {
     Terminate,
 }
 
-/// `SplitMix64`: small, and the same run again for the same seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, most: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((mixed ^ (mixed >> 31)) >> 33).unwrap() % most
-    }
-
-    fn harm(&mut self) -> Harm {
-        [
-            Harm::None,
-            Harm::None,
-            Harm::KillFront,
-            Harm::KillSupervisor,
-            Harm::KillBoth,
-            Harm::StopSupervisor,
-            Harm::Terminate,
-        ][self.below(7)]
-    }
+impl Harm {
+    const ALL: [Harm; 7] = [
+        Harm::None,
+        Harm::None,
+        Harm::KillFront,
+        Harm::KillSupervisor,
+        Harm::KillBoth,
+        Harm::StopSupervisor,
+        Harm::Terminate,
+    ];
 }
 
 /// A cgroup that the sandboxes make theirs in, so that those of others are not looked at.
@@ -96,7 +83,7 @@ impl Ground {
 
     fn left(&self) -> Vec<std::path::PathBuf> {
         let Some(leaf) = &self.0 else { return Vec::new() };
-        left::entries(leaf.path()).into_iter().filter(|path| path.is_dir()).collect()
+        entries(leaf.path()).into_iter().filter(|path| path.is_dir()).collect()
     }
 }
 
@@ -104,7 +91,7 @@ impl Drop for Ground {
     fn drop(&mut self) {
         let Some(leaf) = self.0.take() else { return };
         let Ok(leaf) = leaf.kill() else { return };
-        eventually(Duration::from_secs(3), || !leaf.populated().unwrap_or(true));
+        penfold_testkit::until(Duration::from_secs(3), || !leaf.populated().unwrap_or(true));
         let _ = leaf.remove();
     }
 }
@@ -158,21 +145,22 @@ fn await_end(mut front: Child, handle: &OwnedFd) -> Option<ExitStatus> {
 }
 
 /// One sandbox; what went wrong with it, if something did.
-fn once(pen: &Pen, ground: &Ground, levels: &[&str], seed: u64) -> Option<String> {
-    let mut random = Random(seed);
-    let level = levels[random.below(levels.len())];
-    let (options, script, code) = TREES[random.below(TREES.len())];
-    let (harm, micros) = (random.harm(), random.below(40_000));
-    let said = pen.path(&format!("work/said-{seed:x}"));
-    let mut command =
-        pen.run(["--grace", "0.3", "--contain", level].iter().chain(options).chain(&["sh", "-c", script]));
+fn once(env: &TestEnv, ground: &Ground, levels: &[Level], seed: u64) -> Option<String> {
+    let mut prng = Prng::of(seed);
+    let level = prng.one_of(levels).word();
+    let (options, script, code) = *prng.one_of(&TREES);
+    let (harm, micros) = (*prng.one_of(&Harm::ALL), prng.below(40_000));
+    let said = env.path(&format!("work/said-{seed:x}"));
+    let mut command = env.run_command(
+        ["--grace", "0.3", "--contain", level].iter().chain(options).chain(&["sh", "-c", script]),
+    );
     command.stdout(std::process::Stdio::null()).stderr(File::create(&said).unwrap());
     let front = ground.spawn(&mut command).unwrap();
     let handle = pidfd_open(Pid::from_raw(i32::try_from(front.id()).unwrap()).unwrap(), PidfdFlags::empty());
     let handle = handle.unwrap();
     let mut stopped = Vec::new();
     if harm != Harm::None {
-        pause(Duration::from_micros(u64::try_from(micros).unwrap()));
+        pause(Duration::from_micros(micros));
         stopped = hurt(harm, &front, &handle);
     }
     let status = await_end(front, &handle);
@@ -203,38 +191,36 @@ fn once(pen: &Pen, ground: &Ground, levels: &[&str], seed: u64) -> Option<String
 
 #[test]
 fn nothing_is_left_of_hundreds_of_sandboxes_whose_supervisors_are_killed_at_random() {
-    let pen = Pen::new();
-    let levels = levels(&pen);
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    let base = u64::try_from(now.as_micros()).unwrap() << 12;
+    let length =
+        wish("PENFOLD_SOAK_SECONDS").map_or(USUAL, |text| Duration::from_secs(text.parse().unwrap()));
+    let chosen = wish("PENFOLD_SOAK_SEED").map(|text| u64::from_str_radix(&text, 16).unwrap());
+    let base = chosen.unwrap_or_else(|| Prng::fresh().1 >> 16 << 12);
+    eprintln!("PENFOLD_SOAK_SEED={base:x} PENFOLD_SOAK_SECONDS={}", length.as_secs());
+    let env = TestEnv::new();
+    let levels = env.levels();
     let ground = Ground::new(&format!("soak-{base:x}"));
-    let (next, wrong, begun) = (AtomicUsize::new(0), Mutex::new(Vec::new()), Instant::now());
+    let (next, wrong, begun) = (AtomicU64::new(0), Mutex::new(Vec::new()), Instant::now());
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
-                while begun.elapsed() < LONGEST {
-                    let run = next.fetch_add(1, Ordering::Relaxed);
-                    if run >= RUNS {
-                        return;
-                    }
-                    let seed = base + u64::try_from(run).unwrap();
-                    wrong.lock().unwrap().extend(once(&pen, &ground, &levels, seed));
+                while begun.elapsed() < length {
+                    let seed = base + next.fetch_add(1, Ordering::Relaxed);
+                    wrong.lock().unwrap().extend(once(&env, &ground, &levels, seed));
                 }
             });
         }
     });
-    let runs = next.load(Ordering::Relaxed).min(RUNS);
+    let runs = next.into_inner();
     let wrong = wrong.into_inner().unwrap();
     // A command cleans up what those before it have left, a bounded number at a time, after it has answered.
-    let clean = eventually(Duration::from_secs(10), || {
-        pen.end(["true"]);
-        eventually(Duration::from_secs(1), || {
-            left::entries(&pen.path("root/sandboxes")).is_empty() && ground.left().is_empty()
+    let clean = penfold_testkit::until(Duration::from_secs(30), || {
+        env.run(["true"]);
+        penfold_testkit::until(Duration::from_secs(1), || {
+            entries(&env.path("root/sandboxes")).is_empty() && ground.left().is_empty()
         })
     });
-    assert_eq!(wrong, Vec::<String>::new(), "of {runs} runs from seed {base:#x}");
-    let records = left::entries(&pen.path("root/sandboxes"));
-    let processes = left::processes(pen.path("root").parent().unwrap());
-    assert!(clean, "seed {base:#x}: left: {:?} {records:?} {processes:?}", ground.left());
-    pen.assert_nothing_left();
+    assert_eq!(wrong, Vec::<String>::new(), "of {runs} runs from seed {base:x}");
+    assert!(clean, "seed {base:x}: left: {:?} {:?}", ground.left(), env.left());
+    env.assert_nothing_left();
+    println!("{runs} runs");
 }

@@ -3,31 +3,29 @@
 //! `PENFOLD_SOAK_SECONDS` says for how long, `PENFOLD_SOAK_SEED` (hexadecimal) does the same again: what each client
 //! does follows from the seed; when it happens does not.
 
+mod field;
+mod harm;
+mod judge;
+mod model;
+mod plan;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::support_e2::{eventually, left, pause};
-use crate::support_h::field::Field;
-use crate::support_h::harm;
-use crate::support_h::judge::{Client, OWN_KINDS};
-use crate::support_h::plan::plan;
+use super::{pause, wish};
+use crate::support::entries;
+use field::Field;
+use judge::{Client, OWN_KINDS};
 use penfold_testkit::proc;
 use penfold_testkit::{Bystander, LeakGuard, mounts};
+use plan::plan;
 use rustix::io::Errno;
 
 const CLIENTS: usize = 8;
 /// If nothing else is said.
-const USUAL: Duration = Duration::from_secs(30);
+const USUAL: Duration = Duration::from_secs(5);
 /// More than this is no news.
 const ENOUGH: usize = 12;
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a person at work asks for a longer soak, or for the same again"
-)]
-fn wish(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|text| !text.is_empty())
-}
 
 #[test]
 #[expect(clippy::print_stderr, reason = "the seed must be known whatever happens")]
@@ -41,7 +39,7 @@ fn random_verbs_harm_and_damage_leave_nothing_and_every_answer_is_true() {
     let mut guard = LeakGuard::new();
     let mut bystander = Bystander::spawn().unwrap();
     let field = Field::new(seed);
-    let marks = [Some(field.pen.path("")), field.leaves()].into_iter().flatten();
+    let marks = [Some(field.env.dir().to_owned()), field.leaves()].into_iter().flatten();
     marks.for_each(|mark| guard.mark(mark.display().to_string().trim_end_matches('/')));
     guard.mark(format!("soak-{seed:x}"));
     let stranger = proc::stat(i32::try_from(bystander.pid()).unwrap()).unwrap().id;
@@ -55,7 +53,7 @@ fn random_verbs_harm_and_damage_leave_nothing_and_every_answer_is_true() {
         wrong.into_iter().chain(left.into_iter().map(|it| format!("left: {it}"))).collect();
     assert!(told.is_empty(), "seed {seed:x}:\n  {}", told.join("\n  "));
     assert!(bystander.is_alive(), "seed {seed:x}: a bystander was hit");
-    field.pen.assert_nothing_left();
+    field.env.assert_nothing_left();
     drop((field, bystander));
     guard.check();
 }
@@ -112,8 +110,8 @@ fn clean(field: &Field) -> Vec<String> {
         take_away_cgroups_of_trees(field.seed);
         field.reap();
         left.extend(field.living().into_iter().map(|id| format!("{id} is alive")));
-        let leaves = field.leaves().map(|leaves| left::entries(&leaves)).unwrap_or_default();
-        let records = ["root/sandboxes", "root/names"].map(|place| left::entries(&field.pen.path(place)));
+        let leaves = field.leaves().map(|leaves| entries(&leaves)).unwrap_or_default();
+        let records = ["root/sandboxes", "root/names"].map(|place| entries(&field.env.path(place)));
         let found = leaves.into_iter().filter(|path| path.is_dir()).chain(records.into_iter().flatten());
         left.extend(found.map(|path| path.display().to_string()));
         if left.is_empty() || Instant::now() >= deadline {
@@ -126,7 +124,7 @@ fn clean(field: &Field) -> Vec<String> {
 /// root it was: it is listed, and ends when it is named. What has a record is ended without that.
 fn end_unclaimed(field: &Field) {
     for id in field.living() {
-        if !field.pen.path("root/sandboxes").join(&id).try_exists().unwrap_or(true) {
+        if !field.env.path("root/sandboxes").join(&id).try_exists().unwrap_or(true) {
             field.call(&["kill", &id], None);
         }
     }
@@ -138,7 +136,7 @@ fn inhabitants(field: &Field) -> Vec<String> {
     let Some(ground) = field.leaves() else { return Vec::new() };
     let text = |path: String| std::fs::read_to_string(path).unwrap_or_default();
     let mut pids = String::new();
-    eventually(Duration::from_secs(3), || {
+    penfold_testkit::until(Duration::from_secs(3), || {
         pids = text(ground.join("cgroup.procs").display().to_string());
         pids.is_empty()
     });
@@ -152,7 +150,7 @@ fn inhabitants(field: &Field) -> Vec<String> {
 /// A `doctor` that was killed leaves the cgroup that it tried things in, for `gc` to take when it is old enough. It bears no
 /// label: one that was made for a sandbox and is left is none of those.
 fn collect_throwaways(field: &Field) {
-    let leaves = field.leaves().map(|leaves| left::entries(&leaves)).unwrap_or_default();
+    let leaves = field.leaves().map(|leaves| entries(&leaves)).unwrap_or_default();
     for leaf in leaves.iter().filter(|path| path.is_dir()) {
         let label = rustix::fs::getxattr(leaf, c"user.penfold", &mut [0_u8; 0]);
         let name = leaf.file_name().and_then(|name| name.to_str()).unwrap_or_default();

@@ -1,23 +1,22 @@
 //! `penfold doctor`: what it says of this host, and that it takes nothing living for a leak.
 
-use crate::support_d::{Directory, Started, Yard, code, fresh_id, jailed, json, output, said, skip, until};
+use penfold_cgroup::Place;
+use rustix::process::Signal;
 use serde_json::Value;
 
-fn doctor(yard: &Yard) -> (i32, Value) {
-    let done = output(&mut yard.penfold(["doctor", "--json"]));
-    (code(&done), json(&done))
-}
-
-fn leaks_named<'a>(found: &'a Value, text: &str) -> Vec<&'a Value> {
-    found["leaks"].as_array().unwrap().iter().filter(|leak| leak.to_string().contains(text)).collect()
-}
+use crate::end::leaks::{carried_id, doctor, leaks_with, new_directory};
+use crate::end::standing::{Directory, as_user, await_count};
+use crate::support::jail::jailed;
+use crate::support::{Running, TestEnv, fresh_id, is_root, penfold, skip};
 
 #[test]
 fn every_ability_has_a_state_and_a_meaning_and_nothing_is_left_of_the_tries() {
-    let yard = Yard::new();
-    let (code, found) = doctor(&yard);
+    let env = TestEnv::new();
+    std::fs::remove_dir(env.root()).unwrap();
+    let done = env.call(["doctor", "--json"]);
+    let found = done.json();
     assert_eq!(found["schema"], 1);
-    assert_eq!(code, i32::from(found["clean"] != Value::Bool(true)), "{found}");
+    assert_eq!(done.code(), Some(i32::from(found["clean"] != Value::Bool(true))), "{found}");
     let abilities = found["abilities"].as_array().unwrap();
     for name in ["kernel", "cgroup", "v1-freezer", "pid-namespace", "pid-max", "proc", "state"] {
         let ability = abilities.iter().find(|ability| ability["name"] == name);
@@ -27,112 +26,86 @@ fn every_ability_has_a_state_and_a_meaning_and_nothing_is_left_of_the_tries() {
     }
     assert!(abilities.iter().all(|ability| ability["name"] != "leaf-left"), "{found}");
     let levels = found["levels"].as_array().unwrap();
-    assert_eq!(
-        levels.iter().map(|level| &level["level"]).collect::<Vec<_>>(),
-        ["cgroup", "pidns", "subreaper"]
-    );
+    let words: Vec<&Value> = levels.iter().map(|level| &level["level"]).collect();
+    assert_eq!(words, ["cgroup", "pidns", "subreaper"]);
     assert_eq!(levels[2]["available"], true);
-    assert!(yard.marked().is_empty(), "the tries have ended");
-    assert!(!yard.path("root").try_exists().unwrap(), "looking makes no state");
+    assert!(env.processes().is_empty(), "the tries have ended");
+    assert!(!env.root().try_exists().unwrap(), "looking makes no state");
 }
 
 #[test]
 fn text_has_a_line_for_each_and_is_readable_without_colour() {
-    let yard = Yard::new();
-    let done = output(&mut yard.penfold(["doctor"]));
-    let text = String::from_utf8_lossy(&done.stdout).into_owned();
-    assert!(
-        text.lines().all(|line| ["[ok]   ", "[warn] ", "[fail] ", "       "].contains(&&line[..7])),
-        "{text}"
-    );
+    let env = TestEnv::new();
+    let done = env.call(["doctor"]);
+    let text = done.out();
+    let starts = ["[ok]   ", "[warn] ", "[fail] ", "       "];
+    assert!(text.lines().all(|line| starts.contains(&&line[..7])), "{text}");
     assert!(!text.contains('\u{1b}'), "{text}");
-    assert_eq!(said(&done), "");
+    assert_eq!(done.err(), "");
 }
 
 #[test]
 fn an_ordinary_user_gets_the_same_with_other_answers() {
-    let yard = Yard::new();
-    let mut command = match yard.penfold_as_user(&["doctor", "--json"]) {
-        Ok(command) => command,
-        Err(reason) => return skip(reason),
-    };
-    let done = output(&mut command);
-    let found = json(&done);
-    let state = |name: &str| {
-        let abilities = found["abilities"].as_array().unwrap();
-        abilities.iter().find(|ability| ability["name"] == name).map(|ability| ability["state"].clone())
-    };
-    assert_eq!(state("state"), Some("warn".into()), "a root that cannot be made: {found}");
-    assert_eq!(code(&done), 1);
+    let env = TestEnv::new();
+    let root = std::path::Path::new("/nonexistent/penfold");
+    let Some(mut command) = as_user(&env, root, &["doctor", "--json"]) else { return };
+    let found = Running::start(&mut command).finish().with_code(1).json();
+    let abilities = found["abilities"].as_array().unwrap();
+    let state = abilities.iter().find(|ability| ability["name"] == "state").unwrap();
+    assert_eq!(state["state"], "warn", "a root that cannot be made: {found}");
 }
 
 #[test]
 fn a_living_sandbox_is_no_leak_even_to_who_cannot_see_its_record() {
     jailed(|| {
-        let yard = Yard::new();
-        let stateless = yard.path("file");
+        let env = TestEnv::new();
+        let stateless = env.path("file");
         std::fs::write(&stateless, "").unwrap();
-        for root in [yard.path("elsewhere"), stateless] {
-            let mut command = yard.command(env!("CARGO_BIN_EXE_penfold"));
-            command.arg("--root").arg(&root).args([
-                "run",
-                "--scratch",
-                "--",
-                "sh",
-                "-c",
-                "env -i sleep 3201 & sleep 3202",
-            ]);
-            let mut front = Started::of(command.stderr(std::process::Stdio::null()));
-            until("the sandbox runs", || !yard.find("sleep 3202").is_empty());
-            let member = yard.find("sleep 3202")[0];
-            let environment = std::fs::read(format!("/proc/{}/environ", member.as_raw_pid())).unwrap();
-            let marker =
-                environment.split(|&byte| byte == 0).find_map(|text| text.strip_prefix(b"PENFOLD_SANDBOX="));
-            let id = String::from_utf8(marker.unwrap().to_vec()).unwrap();
-            let (_, found) = doctor(&yard);
-            assert!(leaks_named(&found, &id).is_empty(), "{id}: {found}");
-            let collected = output(&mut yard.penfold(["gc", "-f", "--older-than", "0", "--json"]));
-            assert!(leaks_named(&json(&collected), &id).is_empty(), "{id}");
+        for root in [env.path("elsewhere"), stateless] {
+            let mut command = env.command(penfold());
+            let script = "env -i sleep 3201 & sleep 3202";
+            command.arg("--root").arg(&root).args(["run", "--scratch", "--", "sh", "-c", script]);
+            let front = Running::start(&mut command);
+            await_count(&env, "3202", 1);
+            let id = carried_id(&env.running("sleep 3202")[0]);
+            for found in [doctor(&env), env.call(["gc", "-f", "--older-than", "0", "--json"]).json()] {
+                assert!(leaks_with(&found, &id).is_empty(), "{id}: {found}");
+            }
             assert!(front.is_alive(), "{}", root.display());
-            assert!(!yard.find("sleep 3202").is_empty());
-            crate::support_d::signal(front.pid(), rustix::process::Signal::TERM);
-            until("the sandbox ends", || !front.is_alive());
+            assert!(env.is_running("sleep 3202"));
+            front.signal(Signal::TERM);
+            front.finish();
         }
     });
 }
 
 #[test]
 fn a_cgroup_and_a_directory_without_a_record_are_leaks() {
-    let yard = Yard::new();
+    let env = TestEnv::new();
     let id = fresh_id();
-    let directory = Directory::make(yard.path("tmp").join(format!("penfold-{id}"))).unwrap();
-    let near = Directory::make(yard.path("tmp").join(format!("penfold-{id}0"))).unwrap();
-    let (code, found) = doctor(&yard);
-    assert_eq!(code, 1);
-    let leaks = leaks_named(&found, &id);
+    let (directory, near) = (new_directory(&env, &id), new_directory(&env, &format!("{id}0")));
+    let found = env.call(["doctor", "--json"]).with_code(1).json();
+    let leaks = leaks_with(&found, &id);
     assert_eq!(leaks.len(), 1, "{found}");
     assert_eq!(leaks[0]["path"], directory.path().display().to_string());
     drop((directory, near));
-    let Ok(place) = penfold_cgroup::Place::find_here() else { return skip("no cgroup2 to write to") };
+    let Ok(place) = Place::find_here() else { return skip("no cgroup2 to write to") };
     let cgroup = Directory::make(place.path().join(format!("penfold-{id}"))).unwrap();
-    let (code, found) = doctor(&yard);
-    assert_eq!(code, 1);
-    assert_eq!(leaks_named(&found, &id).len(), 1, "{found}");
+    let found = env.call(["doctor", "--json"]).with_code(1).json();
+    assert_eq!(leaks_with(&found, &id).len(), 1, "{found}");
     assert!(cgroup.path().try_exists().unwrap(), "looking changes nothing");
 }
 
 #[test]
 fn inside_a_pid_namespace_of_a_sandbox_its_members_are_no_leaks() {
-    if !rustix::process::geteuid().is_root() {
-        return skip("only root can make a pid namespace that easily");
+    if !is_root() {
+        return;
     }
-    let yard = Yard::new();
-    let script = "sleep 3211 & setsid sleep 3212 & exec \"$PF\" --root \"$ROOT\" doctor --json";
-    let inside = ["run", "--", "unshare", "--pid", "--fork", "--mount-proc", "sh", "-c"];
-    let mut command = yard.penfold(inside);
-    command.arg(format!("sh -c '{script}'; true")).env("PF", env!("CARGO_BIN_EXE_penfold"));
-    let done = output(command.env("ROOT", yard.path("elsewhere")));
-    let found = json(&done);
+    let env = TestEnv::new();
+    let script = "sleep 3211 & setsid sleep 3212 & exec \"$PENFOLD\" --root \"$ELSEWHERE\" doctor --json";
+    let mut command = env.run_command(["--", "unshare", "--pid", "--fork", "--mount-proc", "sh", "-c"]);
+    command.arg(format!("sh -c '{script}'; true")).env("ELSEWHERE", env.path("elsewhere"));
+    let found = Running::start(&mut command).finish().json();
     let ours = |leak: &&Value| leak["processes"].to_string().contains("sleep");
     assert!(found["leaks"].as_array().unwrap().iter().find(ours).is_none(), "{found}");
 }

@@ -1,27 +1,27 @@
-//! Hosts that lack something: the run goes on where the guarantee holds, and says what is missing; else it does not start.
+//! Hosts that lack something: `run` goes on where the guarantee holds, and says what is missing; otherwise it does not start.
 
 use std::ffi::OsStr;
 use std::path::Path;
 
-use crate::support_e2::{Ended, Pen, Talk, penfold, root, tool};
+use crate::support::{Finished, Running, TestEnv, has_program, is_root, penfold, skip};
 
-/// Leaves two behind, and exits with 3.
+/// A command that leaves two processes behind and exits with 3.
 const LEAVE: [&str; 3] = ["bash", "-c", "setsid -f sleep 600; (sleep 600 &); exit 3"];
 
 /// `penfold --root ROOT run` with these words after a wrapper.
-fn wrapped<S: AsRef<OsStr>>(pen: &Pen, wrapper: &[S], state: &Path, words: &[&str]) -> Ended {
+fn wrapped<S: AsRef<OsStr>>(env: &TestEnv, wrapper: &[S], state: &Path, words: &[&str]) -> Finished {
     let (program, rest) = wrapper.split_first().unwrap();
-    let mut command = pen.command(program);
-    Talk::start(command.args(rest).arg(penfold()).arg("--root").arg(state).arg("run").args(words)).end()
+    let mut command = env.command(program);
+    Running::start(command.args(rest).arg(penfold()).arg("--root").arg(state).arg("run").args(words)).finish()
 }
 
 #[track_caller]
-fn both_end(pen: &Pen, ended: Ended) -> String {
-    let ended = ended.with_code(3);
-    let said = ended.err();
+fn both_end(env: &TestEnv, finished: Finished) -> String {
+    let finished = finished.with_code(3);
+    let said = finished.err();
     assert!(said.contains("ended 2 processes") && said.contains("verified gone"), "{said}");
     assert!(!said.contains("internal error") && !said.contains("panicked"), "{said}");
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
     said
 }
 
@@ -34,19 +34,19 @@ fn mounting(script: &str) -> Vec<String> {
 }
 
 fn mounts() -> bool {
-    root() && tool(&["unshare", "--mount", "true"])
+    is_root() && has_program(&["unshare", "--mount", "true"])
 }
 
 #[test]
 fn state_directory_that_cannot_be_used() {
-    let pen = Pen::new();
-    std::fs::write(pen.path("file"), "").unwrap();
-    std::os::unix::fs::symlink(pen.path("root"), pen.path("link")).unwrap();
+    let env = TestEnv::new();
+    std::fs::write(env.path("file"), "").unwrap();
+    std::os::unix::fs::symlink(env.path("root"), env.path("link")).unwrap();
     for place in ["file", "file/below", "link"] {
-        let said = both_end(&pen, wrapped(&pen, &["env"], &pen.path(place), &LEAVE));
+        let said = both_end(&env, wrapped(&env, &["env"], &env.path(place), &LEAVE));
         assert!(said.contains("no record"), "{place}: {said}");
     }
-    let said = both_end(&pen, wrapped(&pen, &["env"], Path::new("/proc/nowhere"), &LEAVE));
+    let said = both_end(&env, wrapped(&env, &["env"], Path::new("/proc/nowhere"), &LEAVE));
     assert!(said.contains("no record"), "{said}");
 }
 
@@ -55,8 +55,8 @@ fn full_or_read_only_state_directory() {
     if !mounts() {
         return;
     }
-    let pen = Pen::new();
-    let state = pen.path("root");
+    let env = TestEnv::new();
+    let state = env.path("root");
     for script in [
         "mount -t tmpfs -o size=4k,nr_inodes=3 none $R",
         "mount -t tmpfs -o size=4k none $R; dd if=/dev/zero of=$R/full bs=4k count=1 2>/dev/null",
@@ -64,7 +64,7 @@ fn full_or_read_only_state_directory() {
         "mount -t tmpfs -o size=4k,nr_inodes=1 none $R",
     ] {
         let wrapper = mounting(&script.replace("$R", state.to_str().unwrap()));
-        let said = both_end(&pen, wrapped(&pen, &wrapper, &state, &LEAVE));
+        let said = both_end(&env, wrapped(&env, &wrapper, &state, &LEAVE));
         assert!(said.contains("no record"), "{script}: {said}");
     }
 }
@@ -74,17 +74,17 @@ fn report_on_a_full_disk_is_said_to_be_missing() {
     if !mounts() {
         return;
     }
-    let pen = Pen::new();
-    let work = pen.path("work");
+    let env = TestEnv::new();
+    let work = env.path("work");
     let script = format!(
         "mount -t tmpfs -o size=4k none {0}; cd {0}; head -c 4096 /dev/zero > full; : > r",
         work.display()
     );
-    let ended =
-        wrapped(&pen, &mounting(&script), &pen.path("root"), &["--report", "r", "sh", "-c", "exit 3"])
+    let finished =
+        wrapped(&env, &mounting(&script), &env.path("root"), &["--report", "r", "sh", "-c", "exit 3"])
             .with_code(3);
-    assert!(ended.err().contains("cannot write the report"), "{}", ended.err());
-    pen.assert_nothing_left();
+    assert!(finished.err().contains("cannot write the report"), "{}", finished.err());
+    env.assert_nothing_left();
 }
 
 #[test]
@@ -92,15 +92,15 @@ fn cgroups_absent_or_read_only() {
     if !mounts() {
         return;
     }
-    let pen = Pen::new();
+    let env = TestEnv::new();
     for script in [
         "mount -t tmpfs none /sys",
         "umount -R /sys/fs/cgroup",
         "mount --rbind /sys/fs/cgroup /sys/fs/cgroup; \
             for m in $(awk '$5 ~ \"^/sys/fs/cgroup\" { print $5 }' /proc/self/mountinfo | sort -u); do mount -o remount,bind,ro $m; done",
     ] {
-        both_end(&pen, wrapped(&pen, &mounting(script), &pen.path("root"), &LEAVE));
-        let refused = wrapped(&pen, &mounting(script), &pen.path("root"), &["--contain", "cgroup", "true"]);
+        both_end(&env, wrapped(&env, &mounting(script), &env.path("root"), &LEAVE));
+        let refused = wrapped(&env, &mounting(script), &env.path("root"), &["--contain", "cgroup", "true"]);
         refused.refused(125, "no cgroup can be made here");
     }
 }
@@ -110,12 +110,12 @@ fn proc_hidden_is_refused_with_the_reason() {
     if !mounts() {
         return;
     }
-    let pen = Pen::new();
-    // Without /proc nobody could look whether something is left.
-    let ended =
-        wrapped(&pen, &mounting("mount -t tmpfs none /proc"), &pen.path("root"), &["sh", "-c", "echo ran"]);
-    ended.refused(125, "/proc");
-    pen.assert_nothing_left();
+    let env = TestEnv::new();
+    // Without /proc penfold cannot see whether something is left.
+    let finished =
+        wrapped(&env, &mounting("mount -t tmpfs none /proc"), &env.path("root"), &["sh", "-c", "echo ran"]);
+    finished.refused(125, "/proc");
+    env.assert_nothing_left();
 }
 
 #[test]
@@ -123,10 +123,10 @@ fn proc_read_only_and_devices_absent() {
     if !mounts() {
         return;
     }
-    let pen = Pen::new();
-    both_end(&pen, wrapped(&pen, &mounting("mount -o remount,bind,ro /proc"), &pen.path("root"), &LEAVE));
-    both_end(&pen, wrapped(&pen, &mounting("mount -t tmpfs none /dev"), &pen.path("root"), &LEAVE));
-    both_end(&pen, wrapped(&pen, &mounting("mount -t tmpfs -o ro none /run"), &pen.path("root"), &LEAVE));
+    let env = TestEnv::new();
+    both_end(&env, wrapped(&env, &mounting("mount -o remount,bind,ro /proc"), &env.path("root"), &LEAVE));
+    both_end(&env, wrapped(&env, &mounting("mount -t tmpfs none /dev"), &env.path("root"), &LEAVE));
+    both_end(&env, wrapped(&env, &mounting("mount -t tmpfs -o ro none /run"), &env.path("root"), &LEAVE));
 }
 
 #[test]
@@ -143,31 +143,31 @@ fn inside_of_bwrap() {
         "--unshare-pid",
         "--die-with-parent",
     ];
-    if !tool(&wrapper.iter().chain(&["true"]).copied().collect::<Vec<_>>()) {
+    if !has_program(&wrapper.iter().chain(&["true"]).copied().collect::<Vec<_>>()) {
         return;
     }
-    let pen = Pen::new();
+    let env = TestEnv::new();
     for level in ["auto", "subreaper", "pidns"] {
         let words: Vec<&str> = ["--contain", level].into_iter().chain(LEAVE).collect();
-        let ended = wrapped(&pen, &wrapper, Path::new("/run/penfold-test"), &words);
-        if level == "pidns" && ended.code() == Some(125) {
-            assert!(ended.err().contains("pid namespace"), "{}", ended.err());
+        let finished = wrapped(&env, &wrapper, Path::new("/run/penfold-test"), &words);
+        if level == "pidns" && finished.code() == Some(125) {
+            assert!(finished.err().contains("pid namespace"), "{}", finished.err());
             continue;
         }
-        both_end(&pen, ended);
+        both_end(&env, finished);
     }
 }
 
 #[test]
 fn seccomp_without_clone3_as_in_older_containers() {
     if !cfg!(target_arch = "x86_64") {
-        return crate::support_e2::skip("the filter is for x86-64");
+        return skip("the filter is for x86-64");
     }
     let wrapper = ["bwrap", "--bind", "/", "/", "--dev-bind", "/dev", "/dev"];
-    if !tool(&wrapper.iter().chain(&["true"]).copied().collect::<Vec<_>>()) {
+    if !has_program(&wrapper.iter().chain(&["true"]).copied().collect::<Vec<_>>()) {
         return;
     }
-    let pen = Pen::new();
+    let env = TestEnv::new();
     // seccomp(2): load the number of the call; clone3 (435) fails with ENOSYS (0x26), all else is allowed.
     let program: [(u16, u8, u8, u32); 4] =
         [(0x20, 0, 0, 0), (0x15, 0, 1, 435), (0x06, 0, 0, 0x0005_0026), (0x06, 0, 0, 0x7fff_0000)];
@@ -175,46 +175,45 @@ fn seccomp_without_clone3_as_in_older_containers() {
         .iter()
         .flat_map(|&(code, yes, no, k)| [&code.to_ne_bytes()[..], &[yes, no], &k.to_ne_bytes()].concat())
         .collect();
-    std::fs::write(pen.path("filter"), filter).unwrap();
+    std::fs::write(env.path("filter"), filter).unwrap();
     let script =
-        format!("exec {} --seccomp 10 \"$@\" 10<{}", wrapper.join(" "), pen.path("filter").display());
+        format!("exec {} --seccomp 10 \"$@\" 10<{}", wrapper.join(" "), env.path("filter").display());
     for level in ["auto", "cgroup", "subreaper"] {
         let words: Vec<&str> = ["--contain", level].into_iter().chain(LEAVE).collect();
-        let ended = wrapped(&pen, &["bash", "-c", &script, "wrapper"], &pen.path("root"), &words);
-        if level == "cgroup" && ended.code() == Some(125) {
-            assert!(ended.err().contains("cgroup"), "{}", ended.err());
+        let finished = wrapped(&env, &["bash", "-c", &script, "wrapper"], &env.path("root"), &words);
+        if level == "cgroup" && finished.code() == Some(125) {
+            assert!(finished.err().contains("cgroup"), "{}", finished.err());
             continue;
         }
-        both_end(&pen, ended);
+        both_end(&env, finished);
     }
 }
 
 #[test]
 fn few_descriptors_either_suffice_or_are_refused() {
-    let pen = Pen::new();
+    let env = TestEnv::new();
     for most in 3..40 {
         let script = format!("ulimit -n {most}; exec \"$@\"");
-        let ended =
-            wrapped(&pen, &["bash", "-c", &script, "wrapper"], &pen.path("root"), &["sh", "-c", "exit 3"]);
-        match ended.code() {
+        let finished =
+            wrapped(&env, &["bash", "-c", &script, "wrapper"], &env.path("root"), &["sh", "-c", "exit 3"]);
+        match finished.code() {
             Some(3) => {}
-            Some(125) => assert!(ended.err().contains("os error 24"), "{most}: {}", ended.err()),
-            _ => panic!("{most}: {ended:?}"),
+            Some(125) => assert!(finished.err().contains("os error 24"), "{most}: {}", finished.err()),
+            _ => panic!("{most}: {finished:?}"),
         }
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn few_processes_either_suffice_or_are_refused() {
-    if !root() || !user_can_run("61184") {
+    if !is_root() || !user_can_run("61184") {
         return;
     }
-    let pen = Pen::new();
-    let state = pen.path("user");
+    let env = TestEnv::new();
+    let state = env.path("user");
     std::fs::create_dir(&state).unwrap();
     std::os::unix::fs::chown(&state, Some(61184), Some(61184)).unwrap();
-    open_up(&pen);
     for most in 1..8 {
         // A user that runs nothing else: the limit counts over the whole host.
         let script = format!("ulimit -u {most}; exec \"$@\"");
@@ -230,36 +229,28 @@ fn few_processes_either_suffice_or_are_refused() {
             &script,
             "wrapper",
         ];
-        let ended = wrapped(&pen, &user, &state, &["sh", "-c", "exit 3"]);
-        match ended.code() {
+        let finished = wrapped(&env, &user, &state, &["sh", "-c", "exit 3"]);
+        match finished.code() {
             Some(3) => {}
-            Some(125) => assert!(ended.err().contains("os error 11"), "{most}: {}", ended.err()),
-            _ => panic!("{most}: {ended:?}"),
+            Some(125) => assert!(finished.err().contains("os error 11"), "{most}: {}", finished.err()),
+            _ => panic!("{most}: {finished:?}"),
         }
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn ordinary_user_without_anything() {
-    if !root() || !user_can_run("61185") {
+    if !is_root() || !user_can_run("61185") {
         return;
     }
-    let pen = Pen::new();
-    open_up(&pen);
+    let env = TestEnv::new();
     let user = ["setpriv", "--reuid", "61185", "--regid", "61185", "--clear-groups"];
-    let said = both_end(&pen, wrapped(&pen, &user, &pen.path("root"), &LEAVE));
+    let said = both_end(&env, wrapped(&env, &user, &env.path("root"), &LEAVE));
     assert!(said.contains("no record"), "{said}");
 }
 
 /// Whether this user reaches the binary, wherever it was built.
 fn user_can_run(user: &str) -> bool {
-    tool(&["setpriv", "--reuid", user, "--clear-groups", "test", "-x", penfold().to_str().unwrap()])
-}
-
-/// Lets other users into the pen.
-fn open_up(pen: &Pen) {
-    use std::os::unix::fs::PermissionsExt as _;
-    let all = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(pen.path(""), all).unwrap();
+    has_program(&["setpriv", "--reuid", user, "--clear-groups", "test", "-x", penfold().to_str().unwrap()])
 }

@@ -1,79 +1,68 @@
-//! What a running sandbox costs while nothing happens.
+//! What a running sandbox costs while nothing happens. `promptness` tests that no timer wakes penfold.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use crate::support_e2::{DEADLINE, Pen, Talk, eventually, left, levels, pause, skip};
-use penfold_testkit::proc;
+use rustix::process::Signal;
 
-const WAIT: [&str; 3] = ["sh", "-c", "echo up; exec sleep 600"];
+use super::front::own_processes;
+use crate::support::{Level, Process, Running, TestEnv, skip, wait_until};
 
-fn idle(pen: &Pen, level: &str) -> (Talk, Vec<i32>) {
-    let words = ["--contain", level, "--grace", "0"];
-    let talk = Talk::start(&mut pen.run(words.iter().chain(&WAIT)));
-    talk.hear("up", 1);
-    pause(Duration::from_millis(300));
-    let ours = settled(&talk);
-    assert!(ours.len() >= 2, "{ours:?}");
-    (talk, ours)
+/// How often each process of a sandbox was scheduled.
+pub type Switches = BTreeMap<i32, Vec<String>>;
+
+/// Starts a command that sleeps.
+pub fn asleep(env: &TestEnv, level: Level) -> Running {
+    let words = ["--contain", level.word(), "--grace", "0", "sh", "-c", "echo up; exec sleep 600"];
+    let running = Running::start(&mut env.run_command(words));
+    running.hear("up", 1);
+    running
 }
 
-/// All of ours, once none of them has had anything to do for a while: a start may take its time on a busy machine.
-fn settled(talk: &Talk) -> Vec<i32> {
-    let ours = left::ours(talk.pid());
-    // Who only waits for its turn is not at rest.
-    let asleep = |&pid: &i32| proc::stat(pid).is_some_and(|stat| stat.state == 'S');
-    let rest = || {
-        let before = switches(&ours);
-        pause(Duration::from_millis(100));
-        before == switches(&ours) && ours.iter().all(asleep)
-    };
-    assert!(eventually(DEADLINE, rest), "{ours:?} are never at rest");
-    ours
+/// The context switches of all processes of penfold around a command, once all of them have slept for a while.
+pub fn at_rest(running: &Running) -> Switches {
+    let own = own_processes(running.pid());
+    assert!(own.len() >= 2, "{own:?}");
+    let (mut seen, mut looks) = (Switches::new(), 0);
+    wait_until("penfold is at rest", || {
+        // A process that was woken and does not run yet is in another state.
+        let asleep = own.iter().all(|process| process.state() == Some('S'));
+        let before = std::mem::replace(&mut seen, switches(&own));
+        // The last timer of a start runs for 5 ms; twenty looks take longer.
+        looks = if asleep && seen == before { looks + 1 } else { 0 };
+        looks == 20
+    });
+    seen
 }
 
-/// How often each process has been given the processor: `proc_pid_status(5)`.
-fn switches(pids: &[i32]) -> BTreeMap<i32, Vec<String>> {
-    let of = |&pid: &i32| {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+/// The context switches of each process: `proc_pid_status(5)`.
+pub fn switches(processes: &[Process]) -> Switches {
+    let of = |process: &Process| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", process.pid())).unwrap();
         let lines = status.lines().filter(|line| line.contains("ctxt_switches"));
-        (pid, lines.map(str::to_owned).collect())
+        (process.pid(), lines.map(str::to_owned).collect())
     };
-    pids.iter().map(of).collect()
-}
-
-#[test]
-fn nobody_wakes_up_while_nothing_happens() {
-    let pen = Pen::new();
-    for level in levels(&pen) {
-        let (talk, ours) = idle(&pen, level);
-        let before = switches(&ours);
-        pause(Duration::from_secs(2));
-        assert_eq!(before, switches(&ours), "{level}");
-        talk.signal(rustix::process::Signal::TERM);
-        talk.end();
-    }
-    pen.assert_nothing_left();
+    processes.iter().map(of).collect()
 }
 
 #[test]
 fn members_that_come_and_go_wake_nobody_up() {
-    let pen = Pen::new();
-    let script = "mkfifo g; echo up; for i in $(seq 200); do true & wait; read -r -t 0.01 <> g; done; echo done; exec sleep 600";
-    // In a pid namespace our init, in other levels our subreaper, hears of orphans only; these have parents.
-    for level in levels(&pen) {
-        let talk = Talk::start(&mut pen.run(["--contain", level, "--grace", "0", "bash", "-c", script]));
-        talk.hear("up", 1);
-        pause(Duration::from_millis(300));
-        let ours = settled(&talk);
-        let before = switches(&ours);
-        talk.hear("done", 1);
-        assert_eq!(before, switches(&ours), "{level}");
-        talk.signal(rustix::process::Signal::TERM);
-        talk.end();
-        std::fs::remove_file(pen.path("work/g")).unwrap();
+    let env = TestEnv::new();
+    let script = "read -r _ < go; for i in $(seq 200); do true & wait; done; echo done; exec sleep 600";
+    // Only orphans are reported to the init of a pid namespace or to a subreaper; these members have parents.
+    for level in env.levels() {
+        let script = format!("mkfifo go; echo up; {script}");
+        let words = ["--contain", level.word(), "--grace", "0", "bash", "-c", &script];
+        let running = Running::start(&mut env.run_command(words));
+        running.hear("up", 1);
+        let before = at_rest(&running);
+        std::fs::write(env.path("work/go"), "go\n").unwrap();
+        running.hear("done", 1);
+        assert_eq!(before, at_rest(&running), "{level:?}");
+        running.signal(Signal::TERM);
+        running.finish();
+        std::fs::remove_file(env.path("work/go")).unwrap();
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
@@ -81,18 +70,18 @@ fn memory_of_all_our_processes_is_less_than_a_mebibyte() {
     if cfg!(debug_assertions) {
         return skip("only the release build is as small as promised");
     }
-    let pen = Pen::new();
-    for level in levels(&pen) {
-        let (talk, ours) = idle(&pen, level);
+    let env = TestEnv::new();
+    for level in env.levels() {
+        let running = asleep(&env, level);
         let share = |pid: &i32| {
             let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
             let line = rollup.lines().find(|line| line.starts_with("Pss:")).unwrap();
             line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
         };
-        let shares: Vec<u64> = ours.iter().map(share).collect();
-        assert!(shares.iter().sum::<u64>() <= 1024, "{level}: {shares:?} KiB");
-        talk.signal(rustix::process::Signal::TERM);
-        talk.end();
+        let shares: Vec<u64> = at_rest(&running).keys().map(share).collect();
+        assert!(shares.iter().sum::<u64>() <= 1024, "{level:?}: {shares:?} KiB");
+        running.signal(Signal::TERM);
+        running.finish();
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }

@@ -3,9 +3,11 @@
 mod asked;
 mod degrade;
 mod dropin;
+mod front;
 mod idle;
 mod init;
 mod nested;
+mod promptness;
 mod records;
 mod scratch;
 mod signals;

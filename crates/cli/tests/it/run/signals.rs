@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::support_e2::left::{Handle, front};
-use crate::support_e2::{DEADLINE, Pen, Talk, eventually, left, levels, pause};
-use penfold_testkit::proc;
 use rustix::process::Signal;
+
+use super::front::{DEAF, SERVE, at_once, await_ready, front, leader, own_processes, run_until_limit};
+use crate::support::{Finished, Level, Process, Running, TestEnv, wait_until};
 
 /// A leader and a child that print every signal they get, and `ready` once each.
 const LISTEN: &str = r#"
@@ -18,21 +18,29 @@ const LISTEN: &str = r#"
     listen child & listen leader
 "#;
 
-/// Longer than bash takes to set its traps on a busy machine.
-const LIMIT: &str = "5s";
+/// A leader and a child that clean up on TERM, each until its fifo `go-NAME` has a line.
+const CLEAN_UP: &str = r#"
+    clean_up() {
+        trap "echo $1 asked; read -r _ < go-$1; echo $1 clean; exit 3" TERM
+        echo $1 ready
+        while :; do read -r -t 0.1 <> gate; done
+    }
+    mkfifo gate go-child go-leader 2>/dev/null
+    clean_up child & clean_up leader
+"#;
 
-fn listening(pen: &Pen, words: &[&str]) -> Talk {
+fn listening(env: &TestEnv, words: &[&str]) -> Running {
     let script = ["bash", "-c", LISTEN];
-    let talk = Talk::start(&mut pen.run(words.iter().chain(&script)));
-    talk.hear("ready", 2);
-    talk
+    let running = Running::start(&mut env.run_command(words.iter().chain(&script)));
+    await_ready(&running, 2);
+    running
 }
 
 #[test]
 fn signals_are_forwarded_to_the_leader_only() {
-    let pen = Pen::new();
-    for level in levels(&pen) {
-        let talk = listening(&pen, &["--contain", level, "--grace", "0"]);
+    let env = TestEnv::new();
+    for level in env.levels() {
+        let running = listening(&env, &["--contain", level.word(), "--grace", "0"]);
         let sent = [
             (Signal::USR1, "USR1"),
             (Signal::USR2, "USR2"),
@@ -44,239 +52,243 @@ fn signals_are_forwarded_to_the_leader_only() {
             (penfold_sys::signal::signal(40).unwrap(), "RTMIN+6"),
         ];
         for (signal, name) in sent {
-            talk.signal(signal);
-            talk.hear(&format!("leader got {name}.\n"), 1);
+            running.signal(signal);
+            running.hear(&format!("leader got {name}.\n"), 1);
         }
-        assert!(!talk.heard().contains("child got"), "{level}: {}", talk.heard());
-        talk.signal(Signal::TERM);
-        talk.end().with_code(137);
+        assert!(!running.heard().contains("child got"), "{level:?}: {}", running.heard());
+        running.signal(Signal::TERM);
+        running.finish().with_code(137);
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn hangup_without_a_terminal_is_forwarded() {
-    let pen = Pen::new();
-    // In a session of its own there is no terminal.
-    let mut command = pen.command("setsid");
+    let env = TestEnv::new();
+    // A session of its own has no terminal.
+    let mut command = env.command("setsid");
     command.args(["-w", "bash", "-c", "exec $PF --grace 0 bash -c \"$LISTEN\""]).env("LISTEN", LISTEN);
-    let talk = Talk::start(&mut command);
-    talk.hear("ready", 2);
-    let front = left::Handle::of(left::front(talk.pid()));
+    let running = Running::start(&mut command);
+    await_ready(&running, 2);
+    let front = front(running.pid());
     front.signal(Signal::HUP);
-    talk.hear("leader got HUP.\n", 1);
+    running.hear("leader got HUP.\n", 1);
     front.signal(Signal::TERM);
-    talk.end().with_code(137);
-    pen.assert_nothing_left();
+    running.finish().with_code(137);
+    env.assert_nothing_left();
 }
 
 #[test]
 fn first_term_or_interrupt_stops_all_members_after_the_grace() {
-    let pen = Pen::new();
-    for level in levels(&pen) {
-        // Both graces run at once; they are longer than a shell takes to come to its traps on a busy machine.
-        let begun = [(Signal::TERM, "TERM"), (Signal::INT, "INT")].map(|(signal, name)| {
-            let talk = listening(&pen, &["--contain", level, "--grace", "4"]);
-            talk.signal(signal);
-            talk.hear(&format!("leader got {name}."), 1);
-            // bash ignores INT in background children, and then their traps do not count.
-            if signal == Signal::TERM {
-                talk.hear("child got TERM.", 1);
-            }
-            talk
+    let env = TestEnv::new();
+    for level in env.levels() {
+        // Both members are asked, and neither is killed while it cleans up in the grace.
+        let words = ["--contain", level.word(), "--grace", "10m", "bash", "-c", CLEAN_UP];
+        let running = Running::start(&mut env.run_command(words));
+        await_ready(&running, 2);
+        running.signal(Signal::TERM);
+        for name in ["child", "leader"] {
+            running.hear(&format!("{name} asked"), 1);
+        }
+        for name in ["child", "leader"] {
+            std::fs::write(env.path(&format!("work/go-{name}")), "go\n").unwrap();
+            running.hear(&format!("{name} clean"), 1);
+        }
+        running.finish().with_code(3);
+        // Members that ignore the signal are killed after the grace.
+        let begun = [Signal::TERM, Signal::INT].map(|signal| {
+            let words = ["--contain", level.word(), "--grace", "0.2", "bash", "-c", DEAF];
+            let running = Running::start(&mut env.run_command(words));
+            await_ready(&running, 1);
+            running.signal(signal);
+            running
         });
-        for talk in begun {
-            let ended = talk.end().with_code(137);
-            assert!(ended.err().contains("stopped; ended 2 processes (2 KILL)"), "{}", ended.err());
-            assert!(ended.took >= Duration::from_secs(4), "{:?}", ended.took);
+        for running in begun {
+            let finished = running.finish().with_code(137);
+            let said = finished.err();
+            assert!(said.contains("stopped; ended 3 processes (3 KILL)"), "{level:?}: {said}");
         }
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
-/// Its own name would tell nobody which of the many `sleep`s it is.
+/// The name alone does not say which of many `sleep`s a stray is.
 #[test]
 fn strays_that_are_stopped_are_named_with_their_command_lines() {
-    let pen = Pen::new();
-    for level in levels(&pen) {
-        let script = "setsid sh -c 'echo ready; exec sleep 2061' & sleep 600";
-        let talk = Talk::start(&mut pen.run(["--contain", level, "sh", "-c", script]));
-        talk.hear("ready", 1);
-        assert!(eventually(DEADLINE, || pen.is_running("sleep 2061")));
-        talk.signal(Signal::TERM);
-        let ended = talk.end().with_code(143);
-        assert!(ended.err().contains("strays: sleep 2061 (pid "), "{level}: {}", ended.err());
+    let env = TestEnv::new();
+    for level in env.levels() {
+        let script = "setsid sleep 2061 & echo ready; exec sleep 600";
+        let words = ["--contain", level.word(), "sh", "-c", script];
+        let running = Running::start(&mut env.run_command(words));
+        await_ready(&running, 1);
+        wait_until("the stray runs", || env.is_running("sleep 2061"));
+        running.signal(Signal::TERM);
+        let finished = running.finish().with_code(143);
+        assert!(finished.err().contains("strays: sleep 2061 (pid "), "{level:?}: {}", finished.err());
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn second_term_or_interrupt_kills_at_once() {
-    let pen = Pen::new();
-    for level in levels(&pen) {
+    let env = TestEnv::new();
+    for level in env.levels() {
         for (signal, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT")] {
-            let talk = listening(&pen, &["--contain", level, "--grace", "10m"]);
-            talk.signal(signal);
-            talk.hear(&format!("leader got {name}."), 1);
-            talk.signal(signal);
-            talk.end().with_code(137);
+            let running = listening(&env, &["--contain", level.word(), "--grace", "10m"]);
+            running.signal(signal);
+            running.hear(&format!("leader got {name}."), 1);
+            // bash ignores INT in background children, and then their traps do not count.
+            if signal == Signal::TERM {
+                running.hear("child got TERM.", 1);
+            }
+            running.signal(signal);
+            let finished = running.finish().with_code(137);
+            let said = finished.err();
+            assert!(said.contains("stopped; ended 2 processes (2 KILL)"), "{level:?}: {said}");
         }
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn code_after_a_stop_is_the_commands() {
-    let pen = Pen::new();
-    for (script, signal, code) in [
-        ("exec sleep 600", Signal::TERM, 143),
-        ("exec sleep 600", Signal::INT, 130),
+    let env = TestEnv::new();
+    for (trap, signal, code) in [
         ("trap 'exit 3' TERM", Signal::TERM, 3),
         ("trap 'exit 0' INT", Signal::INT, 0),
-        ("exec sleep 600", Signal::USR1, 138),
-        ("exec sleep 600", Signal::QUIT, 131),
+        ("", Signal::TERM, 143),
+        ("", Signal::INT, 130),
+        ("", Signal::USR1, 138),
+        ("", Signal::QUIT, 131),
     ] {
-        let script = format!(
-            "ulimit -c 0; echo ready; {script}; mkfifo gate$$; while :; do read -r -t 0.1 <> gate$$; done"
-        );
-        let talk = Talk::start(&mut pen.run(["bash", "-c", &script]));
-        talk.hear("ready", 1);
-        // Between the word and the trap or exec is a moment.
-        let settled = || {
-            let leader = left::descendants(talk.pid());
-            leader.iter().any(|pid| {
-                let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-                name == "sleep\n" || pen.path(&format!("work/gate{pid}")).try_exists().unwrap()
-            })
-        };
-        assert!(crate::support_e2::eventually(crate::support_e2::DEADLINE, settled));
-        talk.signal(signal);
-        talk.end().with_code(code);
+        let script = format!("ulimit -c 0; {trap}\n{SERVE}");
+        let sleep = "ulimit -c 0; exec sleep 600";
+        let script = if trap.is_empty() { sleep } else { &script };
+        let running = Running::start(&mut env.run_command(["bash", "-c", script]));
+        if trap.is_empty() {
+            wait_until("the command runs", || env.is_running("sleep 600"));
+        } else {
+            await_ready(&running, 1);
+        }
+        running.signal(signal);
+        running.finish().with_code(code);
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn signal_before_the_command_runs_ends_it_too() {
-    let pen = Pen::new();
-    for round in 0..60_u32 {
-        let talk = Talk::start(&mut pen.run(["sleep", "600"]));
-        crate::support_e2::pause(Duration::from_micros(u64::from(round * 50)));
-        talk.signal(Signal::TERM);
-        let ended = talk.end();
+    let env = TestEnv::new();
+    for round in 0..60 {
+        let running = Running::start(&mut env.run_command(["sleep", "600"]));
+        // Each signal comes at another moment of the start.
+        let moment = Duration::from_micros(round * 50);
+        penfold_testkit::until(moment, || false);
+        running.signal(Signal::TERM);
+        let finished = running.finish();
         // Until its handlers are set, penfold is an ordinary process and dies of the signal.
-        let fine = ended.signal() == Some(15) || matches!(ended.code(), Some(143 | 137));
-        assert!(fine, "{ended:?}");
+        let fine = finished.signal() == Some(15) || matches!(finished.code(), Some(143 | 137));
+        assert!(fine, "{finished:?}");
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
-fn signals_for_penfold_that_it_does_not_pass_on_do_it_no_harm() {
-    let pen = Pen::new();
-    let talk = listening(&pen, &["--grace", "0"]);
+fn signals_that_penfold_does_not_forward_do_no_harm() {
+    let env = TestEnv::new();
+    let running = listening(&env, &["--grace", "0"]);
     for signal in [Signal::PIPE, Signal::CHILD, Signal::CONT, Signal::STOP, Signal::CONT] {
-        talk.signal(signal);
+        running.signal(signal);
     }
-    talk.signal(Signal::USR1);
-    talk.hear("leader got USR1.", 1);
-    talk.signal(Signal::TERM);
-    talk.end().with_code(137);
-    pen.assert_nothing_left();
+    running.signal(Signal::USR1);
+    running.hear("leader got USR1.", 1);
+    running.signal(Signal::TERM);
+    running.finish().with_code(137);
+    env.assert_nothing_left();
 }
 
 #[test]
 fn time_limit_is_124_or_the_commands_code() {
-    let pen = Pen::new();
-    for level in levels(&pen) {
-        let ended = pen.end(["--contain", level, "--timeout", "0.3", "sleep", "600"]).with_code(124);
-        assert!(
-            ended.took >= Duration::from_millis(300) && ended.took < Duration::from_secs(5),
-            "{:?}",
-            ended.took
-        );
-        assert!(ended.err().contains("timed out after"), "{}", ended.err());
-        let words = ["--contain", level, "--timeout", LIMIT, "--preserve-status"];
-        let asleep = Talk::start(&mut pen.run(words.iter().chain(&["sleep", "600"])));
-        pen.end(words.iter().chain(&[
-            "bash",
-            "-c",
-            "trap 'exit 7' TERM; mkfifo g; while :; do read -r -t 0.1 <>g; done",
-        ]))
-        .with_code(7);
-        asleep.end().with_code(143);
-        std::fs::remove_file(pen.path("work/g")).unwrap();
-        pen.end(["--contain", level, "--timeout", "0", "sh", "-c", "exit 5"]).with_code(5);
-        pen.end(["--contain", level, "--timeout", "60", "sh", "-c", "exit 5"]).with_code(5);
-    }
-    pen.assert_nothing_left();
+    let env = TestEnv::new();
+    at_once(&env.levels(), |level| {
+        let contain = ["--contain", level.word()];
+        let sleep = ["sh", "-c", "echo ready; exec sleep 600"];
+        let trap = format!("trap 'exit 7' TERM; {SERVE}");
+        let run = |limit: &str, flags: &[&str], command: &[&str]| {
+            env.run(contain.iter().chain(&["--timeout", limit]).chain(flags).chain(command))
+        };
+        let finished = run_until_limit(|limit| run(limit, &[], &sleep)).with_code(124);
+        assert!(finished.err().contains("timed out after"), "{}", finished.err());
+        let preserve = ["--preserve-status"];
+        run_until_limit(|limit| run(limit, &preserve, &sleep)).with_code(143);
+        run_until_limit(|limit| run(limit, &preserve, &["bash", "-c", &trap])).with_code(7);
+        run("0", &[], &["sh", "-c", "exit 5"]).with_code(5);
+        run("60", &[], &["sh", "-c", "exit 5"]).with_code(5);
+    });
+    env.assert_nothing_left();
 }
 
-/// As on a host where nobody of ours had a processor for a while.
+/// As on a host where penfold was not scheduled for a while.
 #[test]
 fn exit_before_the_time_limit_counts_whenever_it_is_seen() {
-    let pen = Pen::new();
-    for level in levels(&pen) {
-        let script = "mkfifo g; echo up; read -r word < g; exit 7";
-        let words = ["--contain", level, "--timeout", LIMIT, "--", "sh", "-c", script];
-        let talk = Talk::start(&mut pen.run(words));
-        talk.hear("up", 1);
-        let front = front(talk.pid());
-        let (ours, leader) = (left::ours(front), left::leader(front));
-        let ours: Vec<Handle> = ours.into_iter().take(2).map(Handle::of).collect();
-        assert_eq!(ours.len(), 2);
-        for process in &ours {
-            process.signal(Signal::STOP);
-        }
-        std::fs::write(pen.path("work/g"), "go\n").unwrap();
-        assert!(eventually(DEADLINE, || proc::stat(leader).is_none_or(|stat| stat.is_dead())));
-        pause(Duration::from_millis(3300));
-        for process in ours.iter().rev() {
-            process.signal(Signal::CONT);
-        }
-        let ended = talk.end();
-        assert_eq!(ended.code(), Some(7), "{level}: {}", ended.err());
-        std::fs::remove_file(pen.path("work/g")).unwrap();
+    let env = TestEnv::new();
+    at_once(&env.levels(), |level| {
+        let finished = run_until_limit(|limit| exit_before(&env, level, limit));
+        assert_eq!(finished.code(), Some(7), "{level:?}: {}", finished.err());
+    });
+    env.assert_nothing_left();
+}
+
+/// Stops penfold, lets the leader exit with 7, lets the time limit pass, and continues penfold.
+fn exit_before(env: &TestEnv, level: Level, limit: &str) -> Finished {
+    let gate = format!("exit-{}", level.word());
+    let script = format!("mkfifo {gate} 2>/dev/null; echo up; read -r _ < {gate}; echo ready; exit 7");
+    let words = ["--contain", level.word(), "--timeout", limit, "--", "sh", "-c", &script];
+    let running = Running::start(&mut env.run_command(words));
+    running.hear("up", 1);
+    let mut own = own_processes(running.pid());
+    // The init of a pid namespace reaps the leader: it goes on.
+    own.truncate(2);
+    let Some(leader) = leader(running.pid()) else { return running.finish() };
+    own.iter().for_each(Process::stop);
+    // Opening a fifo for both reading and writing does not block, even if the leader has ended.
+    let gate = env.path("work").join(gate);
+    let mut open = std::fs::File::options().read(true).write(true).open(gate).unwrap();
+    std::io::Write::write_all(&mut open, b"go\n").unwrap();
+    leader.await_end();
+    // A second sandbox is the clock: its limit is the same and began later.
+    env.run(["--timeout", limit, "sleep", "600"]).with_code(124);
+    for process in own.iter().rev() {
+        process.signal(Signal::CONT);
     }
-    pen.assert_nothing_left();
+    running.finish()
 }
 
 #[test]
 fn polite_signal_is_the_one_asked_for() {
-    let pen = Pen::new();
-    for level in levels(&pen) {
-        // All limits run at once.
-        let begun = ["INT", "USR1", "SIGHUP", "RTMIN+3", "15"].map(|signal| {
+    let env = TestEnv::new();
+    for level in env.levels() {
+        at_once(&["INT", "USR1", "SIGHUP", "RTMIN+3", "15"], |signal| {
             let trapped = if signal == "15" { "TERM" } else { signal };
-            let gate = format!("gate-{level}-{trapped}");
-            let script =
-                format!("trap 'exit 9' {trapped}; mkfifo {gate}; while :; do read -r -t 0.1 <> {gate}; done");
-            let words = ["--contain", level, "--timeout", LIMIT, "--preserve-status", "--signal", signal];
-            Talk::start(&mut pen.run(words.iter().chain(&["bash", "-c", &script])))
+            let script = format!("trap 'exit 9' {trapped}; {SERVE}");
+            let words = ["--contain", level.word(), "--preserve-status", "--signal", signal, "--timeout"];
+            let command = ["bash", "-c", &script];
+            run_until_limit(|limit| env.run(words.iter().chain(&[limit]).chain(&command))).with_code(9);
         });
-        for talk in begun {
-            talk.end().with_code(9);
-        }
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn tree_that_ignores_the_polite_signal_is_killed_after_the_grace() {
-    let pen = Pen::new();
-    for level in levels(&pen) {
-        let script = "trap '' TERM INT HUP; (sleep 600; :) & setsid sleep 600 & sleep 600; :";
-        // Both limits run at once.
-        let begun = [("0.4", 400), ("0", 0)].map(|(grace, least)| {
-            let words = ["--contain", level, "--timeout", LIMIT, "--grace", grace, "bash", "-c", script];
-            (grace, least, Talk::start(&mut pen.run(words)))
-        });
-        for (grace, least, talk) in begun {
-            let ended = talk.end().with_code(124);
-            assert!(ended.took >= Duration::from_millis(3000 + least), "{level} {grace}: {:?}", ended.took);
-            assert!(ended.took < Duration::from_secs(8), "{level} {grace}: {:?}", ended.took);
-            assert!(ended.err().contains("KILL"), "{}", ended.err());
+    let env = TestEnv::new();
+    at_once(&env.levels(), |level| {
+        for grace in ["0.2", "0"] {
+            let words = ["--contain", level.word(), "--grace", grace, "bash", "-c", DEAF];
+            let finished = run_until_limit(|limit| env.run(["--timeout", limit].iter().chain(&words)));
+            let finished = finished.with_code(124);
+            assert!(finished.err().contains("(3 KILL)"), "{level:?} {grace}: {}", finished.err());
         }
-    }
-    pen.assert_nothing_left();
+    });
+    env.assert_nothing_left();
 }

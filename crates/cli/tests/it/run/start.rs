@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use crate::support_e2::{Pen, levels};
+use crate::support::{Running, TestEnv};
 
 /// How often each is tried: the answer once depended on which of two descriptors was read first.
 const TIMES: usize = 10;
@@ -15,14 +15,14 @@ fn executable(path: &Path, text: &[u8]) {
 
 #[track_caller]
 fn refused(words: &[&str], code: i32, sentence: &str) {
-    let pen = Pen::new();
-    for level in levels(&pen) {
+    let env = TestEnv::new();
+    for level in env.levels() {
         for _ in 0..TIMES {
-            let contain = ["--contain", level];
-            pen.end(contain.iter().chain(words)).refused(code, sentence);
+            let contain = ["--contain", level.word()];
+            env.run(contain.iter().chain(words)).refused(code, sentence);
         }
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
@@ -55,49 +55,49 @@ fn working_directory_that_cannot_be_entered_is_125() {
 
 #[test]
 fn script_whose_interpreter_is_missing_is_127() {
-    let pen = Pen::new();
-    executable(&pen.path("work/script"), b"#!/no/such/interpreter\n");
-    pen.end(["./script"]).refused(127, "cannot run `./script`: the interpreter that it names is missing");
-    pen.assert_nothing_left();
+    let env = TestEnv::new();
+    executable(&env.path("work/script"), b"#!/no/such/interpreter\n");
+    env.run(["./script"]).refused(127, "cannot run `./script`: the interpreter that it names is missing");
+    env.assert_nothing_left();
 }
 
 #[test]
 fn script_without_interpreter_is_run_by_the_shell() {
-    let pen = Pen::new();
-    executable(&pen.path("work/script"), b"echo \"$0 $*\"; exit 4\n");
-    let ended = pen.end(["./script", "a b", "c"]).with_code(4);
-    assert_eq!(ended.out(), "./script a b c\n");
-    pen.assert_nothing_left();
+    let env = TestEnv::new();
+    executable(&env.path("work/script"), b"echo \"$0 $*\"; exit 4\n");
+    let finished = env.run(["./script", "a b", "c"]).with_code(4);
+    assert_eq!(finished.out(), "./script a b c\n");
+    env.assert_nothing_left();
 }
 
 #[test]
 fn command_is_looked_up_in_the_path_that_it_is_given() {
-    let pen = Pen::new();
-    executable(&pen.path("work/own-command"), b"#!/bin/sh\nexit 6\n");
-    let path = format!("PATH={}", pen.path("work").display());
-    pen.end(["-e", &path, "own-command"]).with_code(6);
-    pen.end(["-e", "PATH=/nowhere", "true"]).refused(127, "not found in PATH");
+    let env = TestEnv::new();
+    executable(&env.path("work/own-command"), b"#!/bin/sh\nexit 6\n");
+    let path = format!("PATH={}", env.path("work").display());
+    env.run(["-e", &path, "own-command"]).with_code(6);
+    env.run(["-e", "PATH=/nowhere", "true"]).refused(127, "not found in PATH");
 }
 
 #[test]
 fn relative_command_is_looked_up_in_the_working_directory() {
-    let pen = Pen::new();
-    std::fs::create_dir(pen.path("work/sub")).unwrap();
-    executable(&pen.path("work/sub/here"), b"#!/bin/sh\npwd\n");
-    let ended = pen.end(["-w", "sub", "./here"]).with_code(0);
-    assert_eq!(Path::new(ended.out().trim_end()), pen.path("work/sub").as_path());
-    pen.end(["-w", "sub", "sub/here"]).refused(127, "cannot run `sub/here`");
+    let env = TestEnv::new();
+    std::fs::create_dir(env.path("work/sub")).unwrap();
+    executable(&env.path("work/sub/here"), b"#!/bin/sh\npwd\n");
+    let finished = env.run(["-w", "sub", "./here"]).with_code(0);
+    assert_eq!(Path::new(finished.out().trim_end()), env.path("work/sub").as_path());
+    env.run(["-w", "sub", "sub/here"]).refused(127, "cannot run `sub/here`");
 }
 
 #[test]
 fn environment_too_large_for_the_command_is_126() {
-    let pen = Pen::new();
+    let env = TestEnv::new();
     // The stack limit bounds arguments and environment together. A script's line of interpreter makes them larger, so
     // just below our own limit there is a size that only penfold itself can be started with.
     let line = format!("#!/bin/sh -{}\n", "e".repeat(200));
-    executable(&pen.path("work/script"), line.as_bytes());
+    executable(&env.path("work/script"), line.as_bytes());
     let fits = |size: usize| {
-        let mut command = pen.run(["./script"]);
+        let mut command = env.run_command(["./script"]);
         command.env_clear();
         for part in 0..size / 100_000 {
             command.env(format!("V{part}"), "y".repeat(99_990));
@@ -119,40 +119,40 @@ fn environment_too_large_for_the_command_is_126() {
 
 #[test]
 fn report_that_cannot_be_written_is_125_before_the_start() {
-    let pen = Pen::new();
+    let env = TestEnv::new();
     let touch = ["sh", "-c", "echo ran"];
     for file in ["/no/such/dir/report", "/etc"] {
-        pen.end(["--report", file].iter().chain(&touch)).refused(125, &format!("the report to `{file}`"));
+        env.run(["--report", file].iter().chain(&touch)).refused(125, &format!("the report to `{file}`"));
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn scratch_that_cannot_be_made_is_125() {
-    let pen = Pen::new();
-    let command = &mut pen.run(["--scratch", "sh", "-c", "echo ran"]);
-    let ended = crate::support_e2::Talk::start(command.env("TMPDIR", "/no/such/dir")).end();
-    ended.refused(125, "scratch directory `/no/such/dir/");
-    pen.assert_nothing_left();
+    let env = TestEnv::new();
+    let command = &mut env.run_command(["--scratch", "sh", "-c", "echo ran"]);
+    let finished = Running::start(command.env("TMPDIR", "/no/such/dir")).finish();
+    finished.refused(125, "scratch directory `/no/such/dir/");
+    env.assert_nothing_left();
 }
 
 #[test]
 fn flags_about_the_exit_code_are_refused_with_detach() {
-    let pen = Pen::new();
+    let env = TestEnv::new();
     for flag in ["--preserve-status", "--fail-on-leak"] {
-        let ended = pen.end(["-d", flag, "touch", "ran"]);
-        assert!(ended.err().contains("\nhint: "), "{}", ended.err());
-        ended.refused(125, &format!("`{flag}` is about the end, which `--detach` does not wait for"));
+        let finished = env.run(["-d", flag, "touch", "ran"]);
+        assert!(finished.err().contains("\nhint: "), "{}", finished.err());
+        finished.refused(125, &format!("`{flag}` is about the end, which `--detach` does not wait for"));
     }
-    assert!(!pen.path("work/ran").try_exists().unwrap());
-    pen.assert_nothing_left();
+    assert!(!env.path("work/ran").try_exists().unwrap());
+    env.assert_nothing_left();
 }
 
 #[test]
 fn usage_errors_are_125() {
-    let pen = Pen::new();
-    pen.end(["--bogus", "true"]).refused(125, "unknown option or argument `--bogus`");
-    pen.end(["--timeout", "soon", "true"]).refused(125, "`soon` is not a duration");
-    pen.end(["--signal", "NOPE", "true"]).refused(125, "`NOPE`");
-    pen.assert_nothing_left();
+    let env = TestEnv::new();
+    env.run(["--bogus", "true"]).refused(125, "unknown option or argument `--bogus`");
+    env.run(["--timeout", "soon", "true"]).refused(125, "`soon` is not a duration");
+    env.run(["--signal", "NOPE", "true"]).refused(125, "`NOPE`");
+    env.assert_nothing_left();
 }

@@ -1,13 +1,15 @@
 //! `penfold run` at a terminal: job control, keys, window size and hangup are as without it.
 
-use crate::support_e2::terminal::Terminal;
-use crate::support_e2::{DEADLINE, Pen, eventually, left, levels};
+use rustix::process::Signal;
+
+use super::front::{SERVE, await_started, front};
+use crate::support::{Level, Process, Terminal, TestEnv, has_program, wait_until};
 
 #[test]
 fn command_reads_and_writes_the_terminal() {
-    let pen = Pen::new();
-    let Some(terminal) = Terminal::open(&pen) else { return };
-    for level in levels(&pen) {
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
+    for level in env.levels().into_iter().map(Level::word) {
         let script = "tty -s && echo terminal; read x && echo got $x; exit 4";
         terminal.line(&format!("$PF --contain {level} sh -c '{script}'"));
         terminal.shows("terminal");
@@ -17,81 +19,106 @@ fn command_reads_and_writes_the_terminal() {
         terminal.ends_with(4);
     }
     drop(terminal);
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn interrupt_key_stops_with_the_commands_code() {
-    let pen = Pen::new();
-    let Some(terminal) = Terminal::open(&pen) else { return };
-    for level in levels(&pen) {
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
+    for level in env.levels().into_iter().map(Level::word) {
         terminal.line(&format!("$PF --contain {level} sh -c 'setsid -f sleep 600; echo up; exec sleep 600'"));
         terminal.shows("up");
+        await_started(std::process::id().try_into().unwrap());
         terminal.press("C-c");
         terminal.ends_with(130);
-        assert!(eventually(DEADLINE, || !pen.is_running("sleep 600")));
+        wait_until("the stray is gone", || !env.is_running("sleep 600"));
     }
     drop(terminal);
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
-/// Waits until penfold has taken its own signal of the key, too: two that are pending at once count as one.
+/// Waits until penfold has handled the signal of the key: two that are pending at once count as one.
 #[track_caller]
-fn front_has_it(terminal: &Terminal<'_>) {
-    let tells = || terminal.screen().contains("penfold: stopping");
-    assert!(eventually(DEADLINE, tells), "{}", terminal.screen());
+fn await_stopping(terminal: &Terminal<'_>) {
+    wait_until("penfold is stopping", || terminal.screen().contains("penfold: stopping"));
+}
+
+/// The front of the only sandbox, which a shell below this process has started.
+fn only_front() -> Process {
+    front(std::process::id().try_into().unwrap())
+}
+
+/// Waits until penfold is stopped by the terminal, and the shell reports the job.
+#[track_caller]
+fn await_stopped_job(terminal: &Terminal<'_>) {
+    let front = only_front();
+    wait_until("penfold is stopped", || front.state() == Some('T'));
+    terminal.shows("<0>");
+    terminal.line("jobs");
+    terminal.shows("[1]+  Stopped*");
+    terminal.shows("<0>");
+}
+
+/// Stops the job in front, and waits for the prompt: a shell that sets up its terminal loses what is typed before.
+#[track_caller]
+fn suspend(terminal: &Terminal<'_>, prompt: &str) {
+    terminal.press("C-z");
+    terminal.shows("[1]+  Stopped*");
+    terminal.shows(prompt);
 }
 
 #[test]
 fn interrupt_key_reaches_each_process_once() {
-    let pen = Pen::new();
-    let Some(terminal) = Terminal::open(&pen) else { return };
-    let script = "trap 'echo got; n=$((n+1)); [ -e stop ] && exit $n' INT; mkfifo g; echo up; while :; do read -r -t 0.2 <> g; done";
-    terminal.line(&format!("$PF --grace 1m bash -c \"{}\"", script.replace('$', "\\$")));
-    terminal.shows("up");
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
+    std::fs::write(env.path("work/serve"), format!("trap 'echo got' INT; trap 'echo marked' USR1; {SERVE}"))
+        .unwrap();
+    terminal.line("$PF --grace 1m bash serve");
+    terminal.shows("ready");
     terminal.press("C-c");
     terminal.shows("^Cgot");
-    front_has_it(&terminal);
-    // Time for a second one, if somebody sent it.
-    crate::support_e2::pause(std::time::Duration::from_millis(500));
-    assert_eq!(terminal.screen().matches("got").count() - 1, 1, "{}", terminal.screen());
+    await_stopping(&terminal);
+    // An interrupt that penfold forwards would reach the command before this signal.
+    only_front().signal(Signal::USR1);
+    terminal.shows("marked");
+    assert_eq!(terminal.screen().matches("got").count(), 1, "{}", terminal.screen());
     terminal.press("C-c");
     terminal.ends_with(137);
     drop(terminal);
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn second_interrupt_key_kills() {
-    let pen = Pen::new();
-    let Some(terminal) = Terminal::open(&pen) else { return };
-    for level in levels(&pen) {
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
+    for level in env.levels().into_iter().map(Level::word) {
         let script = "trap \"touch interrupted\" INT TERM; echo up; while :; do sleep 0.1; done";
         terminal.line(&format!("$PF --contain {level} --grace 10m bash -c '{script}'"));
         terminal.shows("up");
+        await_started(std::process::id().try_into().unwrap());
         terminal.press("C-c");
-        let asked = || pen.path("work/interrupted").try_exists().unwrap();
-        assert!(eventually(DEADLINE, asked), "{}", terminal.screen());
-        front_has_it(&terminal);
+        wait_until("the command is asked", || env.path("work/interrupted").try_exists().unwrap());
+        await_stopping(&terminal);
         terminal.press("C-c");
         terminal.ends_with(137);
-        std::fs::remove_file(pen.path("work/interrupted")).unwrap();
+        std::fs::remove_file(env.path("work/interrupted")).unwrap();
     }
     drop(terminal);
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn suspended_command_goes_on_in_front_and_behind() {
-    let pen = Pen::new();
-    let Some(terminal) = Terminal::open(&pen) else { return };
-    for level in levels(&pen) {
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
+    for level in env.levels().into_iter().map(Level::word) {
         terminal.line(&format!("$PF --contain {level} sh -c 'read x; echo got $x; exit 5'"));
         terminal.is_in_front("sh -c read x; echo got $x; exit 5");
-        terminal.press("C-z");
-        terminal.shows("[1]+  Stopped*");
+        suspend(&terminal, "<148>");
         terminal.line("fg");
-        // What is typed before that, the shell would take, or hand on in its own way.
+        // What is typed before that goes to the shell.
         terminal.is_in_front("sh -c read x; echo got $x; exit 5");
         terminal.line("word");
         terminal.shows("got word");
@@ -101,40 +128,34 @@ fn suspended_command_goes_on_in_front_and_behind() {
             "$PF --contain {level} sh -c 'echo up; until [ -e go ]; do sleep 0.05; done; exit 6'"
         ));
         terminal.shows("up");
-        terminal.press("C-z");
-        terminal.shows("[1]+  Stopped*");
-        terminal.line("bg; touch go; wait %1");
+        suspend(&terminal, "<148>");
+        terminal.line("bg; touch go; wait $!");
         terminal.ends_with(6);
-        std::fs::remove_file(pen.path("work/go")).unwrap();
+        std::fs::remove_file(env.path("work/go")).unwrap();
     }
     drop(terminal);
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn quit_key_goes_to_the_command() {
-    let pen = Pen::new();
-    let Some(terminal) = Terminal::open(&pen) else { return };
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
     terminal.line("ulimit -c 0; $PF sh -c 'echo up; exec sleep 600'");
     terminal.shows("up");
     terminal.press("C-\\");
     terminal.ends_with(131);
     drop(terminal);
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn command_in_the_background_stops_when_it_reads() {
-    let pen = Pen::new();
-    let Some(terminal) = Terminal::open(&pen) else { return };
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
     terminal.line("$PF cat &");
-    terminal.line("clear");
-    // bash tells of a stopped job before its next prompt.
-    let stopped = || {
-        terminal.line("jobs");
-        terminal.screen().contains("Stopped")
-    };
-    assert!(eventually(DEADLINE, stopped), "{}", terminal.screen());
+    wait_until("cat is stopped", || env.running("cat").iter().any(|cat| cat.state() == Some('T')));
+    await_stopped_job(&terminal);
     terminal.line("clear; fg");
     terminal.is_in_front("cat");
     terminal.line("text");
@@ -142,14 +163,14 @@ fn command_in_the_background_stops_when_it_reads() {
     terminal.press("C-d");
     terminal.ends_with(0);
     drop(terminal);
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn window_size_reaches_the_command() {
-    let pen = Pen::new();
-    let Some(terminal) = Terminal::open(&pen) else { return };
-    for (level, width) in levels(&pen).iter().zip(["90", "95", "105"]) {
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
+    for (level, width) in env.levels().into_iter().map(Level::word).zip(["90", "95", "105"]) {
         terminal.line(&format!(
             "$PF --contain {level} bash -c 'trap \"stty size; exit 7\" WINCH; echo up; while :; do sleep 0.05; done'"
         ));
@@ -159,54 +180,54 @@ fn window_size_reaches_the_command() {
         terminal.ends_with(7);
     }
     drop(terminal);
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn shell_inside_has_its_own_job_control() {
-    let pen = Pen::new();
-    let Some(terminal) = Terminal::open(&pen) else { return };
-    for level in levels(&pen) {
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
+    for level in env.levels().into_iter().map(Level::word) {
         terminal.line(&format!("$PF --contain {level} env PS1='inner> ' bash --norc --noprofile -i"));
         terminal.shows("inner>");
         terminal.line("sleep 600");
         terminal.is_in_front("sleep 600");
         terminal.press("C-c");
+        terminal.shows("inner>");
         terminal.line("echo in''ner $?");
         terminal.shows("inner 130");
+        terminal.shows("inner>");
         terminal.line("sleep 600");
         terminal.is_in_front("sleep 600");
-        terminal.press("C-z");
-        terminal.shows("[1]+  Stopped*");
-        // The first is refused for the stopped job.
+        suspend(&terminal, "inner>");
+        // bash refuses the first `exit` because of the stopped job.
         terminal.line("exit 8; exit 8");
         terminal.ends_with(8);
-        assert!(!pen.is_running("sleep 600"));
+        assert!(!env.is_running("sleep 600"));
     }
     drop(terminal);
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn editor_and_pager_are_usable() {
-    let pen = Pen::new();
-    let Some(terminal) = Terminal::open(&pen) else { return };
-    if crate::support_e2::tool(&["vim", "--version"]) {
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
+    if has_program(&["vim", "--version"]) {
         terminal.line("$PF vim -u NONE -i NONE file");
         terminal.shows("~");
         terminal.press("i");
         terminal.line("some text");
         terminal.press("Escape");
-        terminal.press("C-z");
-        terminal.shows("[1]+  Stopped*");
+        suspend(&terminal, "<148>");
         terminal.line("clear; fg");
         terminal.shows("some text");
         terminal.is_in_front("vim -u NONE -i NONE file");
         terminal.line(":wq");
         terminal.ends_with(0);
-        assert_eq!(std::fs::read_to_string(pen.path("work/file")).unwrap(), "some text\n\n");
+        assert_eq!(std::fs::read_to_string(env.path("work/file")).unwrap(), "some text\n\n");
     }
-    if crate::support_e2::tool(&["less", "--version"]) {
+    if has_program(&["less", "--version"]) {
         terminal.line("seq 1000 > numbers; $PF less numbers");
         terminal.shows("5");
         terminal.press("G");
@@ -215,51 +236,50 @@ fn editor_and_pager_are_usable() {
         terminal.ends_with(0);
     }
     drop(terminal);
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn hangup_of_the_terminal_ends_all() {
-    let pen = Pen::new();
-    for level in levels(&pen) {
-        let Some(terminal) = Terminal::open(&pen) else { return };
+    let env = TestEnv::new();
+    for level in env.levels().into_iter().map(Level::word) {
+        let Some(terminal) = Terminal::open(&env) else { return };
         let script = "trap '' HUP TERM; setsid -f sleep 600; (sleep 600 &); echo up; sleep 600; sleep 600; :";
         terminal.line(&format!("$PF --contain {level} bash -c \"{script}\""));
         terminal.shows("up");
         terminal.tmux(&["kill-session"]);
+        wait_until("all has ended", || !env.is_running("sleep 600"));
         drop(terminal);
-        pen.assert_nothing_left();
+        env.assert_nothing_left();
     }
 }
 
 #[test]
 fn killed_shell_ends_all() {
-    let pen = Pen::new();
-    let Some(terminal) = Terminal::open(&pen) else { return };
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
     terminal.line(
         "echo $$ > shell; $PF bash -c \"trap '' HUP TERM; setsid -f sleep 600; echo up; sleep 600; :\"",
     );
     terminal.shows("up");
-    let shell = std::fs::read_to_string(pen.path("work/shell")).unwrap();
-    left::Handle::of(shell.trim().parse().unwrap()).signal(rustix::process::Signal::KILL);
+    let shell = std::fs::read_to_string(env.path("work/shell")).unwrap();
+    Process::find(shell.trim().parse().unwrap()).unwrap().signal(Signal::KILL);
+    wait_until("all has ended", || !env.is_running("sleep 600") && env.find("bash -c trap").is_empty());
     drop(terminal);
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn summary_of_a_run_in_the_background_waits_for_the_terminal() {
-    let pen = Pen::new();
-    let Some(terminal) = Terminal::open(&pen) else { return };
-    terminal.line("stty tostop; $PF sh -c 'sleep 600 & exit 3' &");
-    // Where background output stops a process, it stops penfold, but not before everything is gone.
-    let stopped = || {
-        terminal.line("jobs");
-        terminal.screen().contains("Stopped")
-    };
-    assert!(eventually(DEADLINE, stopped), "{}", terminal.screen());
-    assert!(!pen.is_running("sleep 600"));
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
+    terminal.line("stty tostop; $PF sh -c 'sleep 600 & : > started; exit 3' &");
+    // With `tostop`, output in the background stops penfold, but only after all members are gone.
+    wait_until("penfold is started", || env.path("work/started").try_exists().unwrap());
+    await_stopped_job(&terminal);
+    assert!(!env.is_running("sleep 600"));
     terminal.line("clear; stty -tostop; fg");
     terminal.ends_with(3);
     drop(terminal);
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }

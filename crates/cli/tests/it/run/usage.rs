@@ -1,37 +1,31 @@
 //! The command line from outside: codes, where words go, what is printed.
 
 use std::ffi::OsStr;
-use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
-fn penfold<S: AsRef<OsStr>>(args: &[S]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_penfold"));
-    command.args(args).stdin(Stdio::null());
-    for key in ["NO_COLOR", "CLICOLOR_FORCE", "COLUMNS"] {
-        command.env_remove(key);
-    }
+use crate::support::{Finished, Running, TestEnv, penfold};
+
+/// `penfold` with these words and no others.
+fn command<S: AsRef<OsStr>>(env: &TestEnv, words: &[S]) -> Command {
+    let mut command = env.command(penfold());
+    command.args(words);
     command
 }
 
-fn output<S: AsRef<OsStr>>(args: &[S]) -> Output {
-    penfold(args).output().unwrap_or_else(|error| panic!("{error}"))
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// One sentence, a hint at most, nothing on standard output, the documented code.
+/// Runs `penfold` with these words to its end.
 #[track_caller]
-fn refused<S: AsRef<OsStr> + std::fmt::Debug>(args: &[S], code: i32, sentence: &str) {
-    let output = output(args);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
-    assert_eq!(text(&output.stdout), "", "{args:?}");
-    let mut lines = said.lines();
-    assert_eq!(lines.next(), Some(format!("penfold: {sentence}").as_str()), "{args:?}");
-    assert!(lines.all(|line| line.starts_with("hint: ")), "{args:?}: {said}");
+fn call<S: AsRef<OsStr>>(words: &[S]) -> Finished {
+    Running::start(&mut command(&TestEnv::new(), words)).finish()
+}
+
+/// Checks for a failure that says exactly this sentence.
+#[track_caller]
+fn refused<S: AsRef<OsStr> + std::fmt::Debug>(words: &[S], code: i32, sentence: &str) {
+    let finished = call(words);
+    let said = finished.err();
+    assert_eq!(said.lines().next(), Some(format!("penfold: {sentence}").as_str()), "{words:?}");
+    finished.refused(code, sentence);
 }
 
 const DURATION: &str = "accepted: `500ms`, `10s`, `5m`, `1h30m`, `1d`, or a number of seconds such as `0.3`";
@@ -69,14 +63,14 @@ fn wrong_values_say_what_is_accepted() {
     );
     value("--env", "=x", "names no variable; accepted: `KEY=VALUE`, or `KEY` to pass it on");
     for signal in ["0", "65", "NOPE", "-9"] {
-        let output = output(&["run", "--signal", signal, "true"]);
-        assert_eq!(output.status.code(), Some(125));
-        assert!(text(&output.stderr).contains("accepted: a name such as `TERM`"), "{}", text(&output.stderr));
+        let finished = call(&["run", "--signal", signal, "true"]);
+        assert_eq!(finished.code(), Some(125));
+        assert!(finished.err().contains("accepted: a name such as `TERM`"), "{}", finished.err());
     }
     for name in ["", "..", "a/b", "-x"] {
-        let output = output(&["run", &format!("--name={name}"), "true"]);
-        assert_eq!(output.status.code(), Some(125), "{name}");
-        assert_eq!(text(&output.stdout), "");
+        let finished = call(&["run", &format!("--name={name}"), "true"]);
+        assert_eq!(finished.code(), Some(125), "{name}");
+        assert_eq!(finished.out(), "");
     }
 }
 
@@ -110,36 +104,29 @@ fn text_that_is_not_utf_8_is_refused_where_text_is_needed() {
         125,
         "an argument that has to be text is not UTF-8",
     );
-    let output = output(&[odd]);
-    assert_eq!(output.status.code(), Some(2));
+    let finished = call(&[odd]);
+    assert_eq!(finished.code(), Some(2));
 }
 
 #[test]
 fn slips_of_the_finger_get_a_suggestion() {
-    assert!(text(&output(&["runn", "x"]).stderr).ends_with("hint: did you mean `run`?\n"));
-    assert!(
-        text(&output(&["run", "--tmeout", "5", "x"]).stderr).ends_with("hint: did you mean `--timeout`?\n")
-    );
+    assert!(call(&["runn", "x"]).err().ends_with("hint: did you mean `run`?\n"));
+    assert!(call(&["run", "--tmeout", "5", "x"]).err().ends_with("hint: did you mean `--timeout`?\n"));
 }
 
 #[test]
 fn an_argument_cannot_write_to_the_terminal() {
-    let output = output(&["run", "--x\u{1b}[2J\n"]);
-    assert_eq!(
-        output.stderr.iter().filter(|byte| byte.is_ascii_control()).count(),
-        2,
-        "{}",
-        text(&output.stderr)
-    );
+    let finished = call(&["run", "--x\u{1b}[2J\n"]);
+    assert_eq!(finished.err.iter().filter(|byte| byte.is_ascii_control()).count(), 2, "{}", finished.err());
 }
 
 #[test]
 fn a_bare_penfold_shows_the_help_and_fails() {
     for line in [&[][..], &["-q"]] {
-        let output = output(line);
-        assert_eq!(output.status.code(), Some(2));
-        assert_eq!(text(&output.stdout), "");
-        assert!(text(&output.stderr).contains("Usage: penfold [OPTIONS] <COMMAND>"));
+        let finished = call(line);
+        assert_eq!(finished.code(), Some(2));
+        assert_eq!(finished.out(), "");
+        assert!(finished.err().contains("Usage: penfold [OPTIONS] <COMMAND>"));
     }
 }
 
@@ -147,9 +134,9 @@ fn a_bare_penfold_shows_the_help_and_fails() {
 fn every_verb_explains_itself_with_examples() {
     for verb in ["run", "reap", "doctor", "gc", "prune", "help", "version", "completions", "man"] {
         for line in [vec![verb, "--help"], vec!["help", verb], vec![verb, "-h"]] {
-            let output = output(&line);
-            let said = text(&output.stdout);
-            assert!(output.status.success() && output.stderr.is_empty(), "{line:?}");
+            let finished = call(&line);
+            let said = finished.out();
+            assert!(finished.status.success() && finished.err.is_empty(), "{line:?}");
             assert!(
                 said.contains("Usage: penfold ") && said.contains("Examples:\n  penfold "),
                 "{line:?}: {said}"
@@ -161,52 +148,54 @@ fn every_verb_explains_itself_with_examples() {
 
 #[test]
 fn topics_and_versions_go_to_standard_output() {
-    assert!(text(&output(&["help", "exit-codes"]).stdout).contains("\n  123    --fail-on-leak"));
-    assert!(text(&output(&["help", "guarantees"]).stdout).contains("\n7. Every wait has a deadline"));
-    assert_eq!(text(&output(&["help"]).stdout), text(&output(&["--help"]).stdout));
+    assert!(call(&["help", "exit-codes"]).out().contains("\n  123    --fail-on-leak"));
+    assert!(call(&["help", "guarantees"]).out().contains("\n7. Every wait has a deadline"));
+    assert_eq!(call(&["help"]).out(), call(&["--help"]).out());
     let version = env!("CARGO_PKG_VERSION");
-    assert_eq!(text(&output(&["version"]).stdout), format!("penfold {version}\n"));
-    assert_eq!(text(&output(&["-V"]).stdout), format!("penfold {version}\n"));
+    assert_eq!(call(&["version"]).out(), format!("penfold {version}\n"));
+    assert_eq!(call(&["-V"]).out(), format!("penfold {version}\n"));
     let json = format!("{{\"schema\":1,\"version\":\"{version}\"}}\n");
-    assert_eq!(text(&output(&["version", "--json"]).stdout), json);
+    assert_eq!(call(&["version", "--json"]).out(), json);
 }
 
 #[test]
 fn colour_follows_the_flag_then_the_environment() {
+    let env = TestEnv::new();
     let coloured = |command: &mut Command| {
-        let output = command.output().unwrap_or_else(|error| panic!("{error}"));
-        output.stdout.contains(&0x1b) || output.stderr.contains(&0x1b)
+        let finished = Running::start(command).finish();
+        finished.out.contains(&0x1b) || finished.err.contains(&0x1b)
     };
     for line in [&["--help"][..], &["help", "run"], &["run", "--bogus"]] {
         let with = |colour: &'static str| [&["--color", colour][..], line].concat();
-        assert!(!coloured(&mut penfold(line)), "{line:?}");
-        assert!(coloured(&mut penfold(&with("always"))), "{line:?}");
-        assert!(coloured(penfold(line).env("CLICOLOR_FORCE", "1")), "{line:?}");
-        assert!(!coloured(penfold(line).env("CLICOLOR_FORCE", "1").env("NO_COLOR", "1")), "{line:?}");
-        assert!(coloured(penfold(&with("always")).env("NO_COLOR", "1")), "{line:?}");
-        assert!(!coloured(penfold(&with("never")).env("CLICOLOR_FORCE", "1")), "{line:?}");
+        assert!(!coloured(&mut command(&env, line)), "{line:?}");
+        assert!(coloured(&mut command(&env, &with("always"))), "{line:?}");
+        assert!(coloured(command(&env, line).env("CLICOLOR_FORCE", "1")), "{line:?}");
+        assert!(!coloured(command(&env, line).env("CLICOLOR_FORCE", "1").env("NO_COLOR", "1")), "{line:?}");
+        assert!(coloured(command(&env, &with("always")).env("NO_COLOR", "1")), "{line:?}");
+        assert!(!coloured(command(&env, &with("never")).env("CLICOLOR_FORCE", "1")), "{line:?}");
     }
 }
 
 #[test]
 fn a_reader_that_went_away_is_no_failure() {
+    let env = TestEnv::new();
     for line in [&["completions", "bash"][..], &["help", "run"], &["--help"]] {
-        let (reader, writer) = std::io::pipe().unwrap_or_else(|error| panic!("{error}"));
+        let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let output = penfold(line).stdout(writer).output().unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(output.status.code(), Some(0), "{line:?}");
-        assert_eq!(text(&output.stderr), "", "{line:?}");
+        let finished = Running::spawn(command(&env, line).stdout(writer).stderr(Stdio::piped())).finish();
+        assert_eq!(finished.code(), Some(0), "{line:?}");
+        assert_eq!(finished.err(), "", "{line:?}");
     }
 }
 
 #[test]
 fn a_full_disk_is_one_sentence() {
+    let env = TestEnv::new();
     for line in [&["help", "run"][..], &["--help"], &["version"]] {
-        let full =
-            std::fs::File::options().write(true).open("/dev/full").unwrap_or_else(|error| panic!("{error}"));
-        let output = penfold(line).stdout(full).output().unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(output.status.code(), Some(1), "{line:?}");
-        let said = text(&output.stderr);
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let finished = Running::spawn(command(&env, line).stdout(full).stderr(Stdio::piped())).finish();
+        assert_eq!(finished.code(), Some(1), "{line:?}");
+        let said = finished.err();
         assert!(said.starts_with("penfold: cannot write to standard output: "), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }
@@ -214,23 +203,20 @@ fn a_full_disk_is_one_sentence() {
 
 #[test]
 fn a_standard_error_that_is_gone_keeps_the_code() {
-    let (reader, writer) = std::io::pipe().unwrap_or_else(|error| panic!("{error}"));
+    let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let status =
-        penfold(&["run", "--bogus"]).stderr(writer).status().unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(status.code(), Some(125));
+    let env = TestEnv::new();
+    Running::spawn(command(&env, &["run", "--bogus"]).stderr(writer)).finish().with_code(125);
 }
 
 #[test]
 fn manual_pages_are_written_for_every_verb() {
-    let dir = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
-    let done = output(&[OsStr::new("man"), dir.path().as_os_str()]);
-    assert!(done.status.success() && done.stdout.is_empty() && done.stderr.is_empty());
+    let env = TestEnv::new();
+    let dir = env.path("work");
+    let finished = call(&[OsStr::new("man"), dir.as_os_str()]).with_code(0);
+    assert!(finished.out.is_empty() && finished.err.is_empty());
     for page in ["penfold", "penfold-run", "penfold-reap", "penfold-doctor", "penfold-gc"] {
-        let mut roff = String::new();
-        std::fs::File::open(dir.path().join(format!("{page}.1")))
-            .and_then(|mut file| file.read_to_string(&mut roff))
-            .unwrap_or_else(|error| panic!("{page}: {error}"));
+        let roff = std::fs::read_to_string(dir.join(format!("{page}.1"))).unwrap();
         assert!(roff.contains(".SH SYNOPSIS") && roff.contains("Examples:"), "{page}");
     }
     refused(
@@ -243,10 +229,10 @@ fn manual_pages_are_written_for_every_verb() {
 #[test]
 fn completions_know_the_verbs_in_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let output = output(&["completions", shell]);
-        let script = text(&output.stdout);
+        let finished = call(&["completions", shell]);
+        let script = finished.out();
         assert!(
-            output.status.success() && script.contains("reap") && script.contains("fail-on-leak"),
+            finished.status.success() && script.contains("reap") && script.contains("fail-on-leak"),
             "{shell}"
         );
     }

@@ -10,10 +10,22 @@ mod pid_reuse;
 mod promptness;
 mod security;
 
-/// The tests that are generated: crash points, damages.
-pub fn generated() -> Vec<penfold_harness::Trial> {
-    [crash_points::generated, crash_detached::generated, damage::generated]
-        .into_iter()
-        .flat_map(|of| of())
-        .collect()
+use penfold_harness::{Generated, Trial};
+
+/// A test for each crash point of a foreground sandbox.
+pub const CRASH_POINTS: Generated = Generated {
+    list: crash_points::generated,
+    find: |name| find(name, "state::crash_points::", crash_points::generated),
+};
+/// A test for each crash point of a detached sandbox.
+pub const CRASHES_OF_DETACHED: Generated = Generated {
+    list: crash_detached::generated,
+    find: |name| find(name, "state::crash_detached::", crash_detached::generated),
+};
+/// A test for each damage of a record, and for each pair of damages.
+pub const DAMAGE: Generated =
+    Generated { list: damage::generated, find: |name| find(name, "state::damage::", damage::generated) };
+
+fn find(name: &str, prefix: &str, list: fn() -> Vec<Trial>) -> Option<Trial> {
+    name.starts_with(prefix).then(list)?.into_iter().find(|trial| trial.name() == name)
 }

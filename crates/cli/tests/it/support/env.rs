@@ -11,7 +11,7 @@ use penfold_testkit::{DelegatedCgroup, proc, sweep};
 use rustix::process::Signal;
 
 use super::process::command_line;
-use super::{Finished, Process, Running, Sandbox, descendants, is_root, penfold, skip, wait_until};
+use super::{DEADLINE, Finished, Process, Running, Sandbox, descendants, is_root, penfold, skip, wait_until};
 
 /// In the environment of all that a [`TestEnv`] starts.
 pub const MARK: &str = "PENFOLD_TEST_ENV";
@@ -260,18 +260,34 @@ impl TestEnv {
         !self.running(command).is_empty()
     }
 
-    /// Panics if a process, record, scratch directory or leaf is left; processes of ours may take a moment to exit.
+    /// Records, leaves, and what is in the TMPDIR.
+    pub fn left(&self) -> Vec<String> {
+        let named = |kind: &'static str, place: &Path| {
+            let found = super::entries(place).into_iter();
+            found.map(move |path| format!("{kind} {}", path.display())).collect::<Vec<_>>()
+        };
+        let mut left = named("record", &self.path("root/sandboxes"));
+        left.extend(named("file", &self.path("tmp")));
+        let is_leaf = |path: &PathBuf| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("penfold-"))
+        };
+        let leaves = self.cgroup.iter().flat_map(DelegatedCgroup::children).filter(is_leaf);
+        left.extend(leaves.map(|path| format!("cgroup {}", path.display())));
+        left
+    }
+
+    /// Panics if a process, record, leaf or scratch directory is left; processes of ours may take a moment to exit.
     #[track_caller]
     pub fn assert_nothing_left(&self) {
-        let left = || self.processes().iter().map(Process::command_line).collect::<Vec<_>>();
-        penfold_testkit::until(Duration::from_secs(3), || left().is_empty());
-        assert_eq!(left(), Vec::<String>::new(), "left running");
-        for place in ["root/sandboxes", "tmp"] {
-            assert_eq!(super::entries(&self.path(place)), Vec::<PathBuf>::new(), "left in {place}");
-        }
-        if let Some(cgroup) = &self.cgroup {
-            assert_eq!(cgroup.children(), Vec::<PathBuf>::new(), "left in the cgroup");
-        }
+        let look = || self.processes().iter().map(Process::command_line).collect::<Vec<_>>();
+        let mut running = Vec::new();
+        penfold_testkit::until(DEADLINE, || {
+            // One look may miss a process that is on its way to a new parent.
+            running = [look(), look()].concat();
+            running.is_empty()
+        });
+        assert_eq!(running, Vec::<String>::new(), "left running");
+        assert_eq!(self.left(), Vec::<String>::new());
     }
 }
 

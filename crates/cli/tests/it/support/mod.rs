@@ -20,10 +20,11 @@ mod terminal;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+
+pub use penfold_testkit::{DEADLINE, skip, wait_until};
 
 pub use control_client::ControlClient;
-pub use env::{Level, TestEnv, USER, Who};
+pub use env::{Level, MARK, TestEnv, USER, Who};
 pub use impostor::Impostor;
 pub use prng::Prng;
 pub use process::{Process, children, descendants, kill_at_once};
@@ -31,25 +32,15 @@ pub use running::{Finished, Running};
 pub use sandbox::{Sandbox, TREE};
 pub use terminal::Terminal;
 
-/// Longer than anything here may take on a busy machine. No test but those of `promptness` looks at a clock.
-pub const DEADLINE: Duration = Duration::from_secs(30);
 /// What tests give a kill that cannot succeed; the default is ten seconds.
 pub const PATIENCE: &str = "300ms";
 
-/// The binary under test.
+/// The binary under test: the one that was built with the tests, unless `PENFOLD_TEST_BIN` names another.
+#[expect(clippy::disallowed_methods, reason = "a test has no other place to be told it")]
 pub fn penfold() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_penfold"))
-}
-
-/// Waits until something holds, and panics with its name if it does not within [`DEADLINE`].
-#[track_caller]
-pub fn wait_until(what: &str, holds: impl FnMut() -> bool) {
-    assert!(penfold_testkit::until(DEADLINE, holds), "not within {DEADLINE:?}: {what}");
-}
-
-/// Says why a test does not run.
-pub fn skip(reason: &str) {
-    println!("skipped: {reason}");
+    static BINARY: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
+    let built = || env!("CARGO_BIN_EXE_penfold").into();
+    BINARY.get_or_init(|| std::env::var_os("PENFOLD_TEST_BIN").map_or_else(built, Into::into))
 }
 
 /// Whether the test runs as root; says so if not.

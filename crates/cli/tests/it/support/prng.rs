@@ -36,4 +36,12 @@ impl Prng {
         let count = u64::try_from(choices.len()).unwrap();
         &choices[usize::try_from(self.below(count)).unwrap()]
     }
+
+    /// Puts values into a random order.
+    pub fn shuffle<T>(&mut self, values: &mut [T]) {
+        for end in (1..values.len()).rev() {
+            let other = self.below(u64::try_from(end + 1).unwrap());
+            values.swap(end, usize::try_from(other).unwrap());
+        }
+    }
 }

@@ -95,13 +95,13 @@ pub fn descendants(pid: i32) -> Vec<i32> {
 /// SIGKILL to all of these in one instant, the oldest first in the list: none can act on the death of another.
 #[track_caller]
 pub fn kill_at_once(processes: &[&Process]) {
-    for process in processes {
-        process.signal(Signal::STOP);
+    if processes.len() > 1 {
+        for process in processes {
+            process.signal(Signal::STOP);
+        }
+        let are_stopped = || processes.iter().all(|process| matches!(process.state(), Some('T') | None));
+        wait_until("all are stopped", are_stopped);
     }
-    // One that continues another is itself stopped by then.
-    wait_until("all are stopped", || {
-        processes.iter().all(|process| matches!(process.state(), Some('T') | None))
-    });
     // The youngest first: the death of a parent wakes its child.
     for process in processes.iter().rev() {
         process.signal(Signal::KILL);

@@ -1,11 +1,11 @@
 //! What the tests of `resolve` and `view` share: records made by hand, real leaves, real processes.
 
+use penfold_testkit::wait_until;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use penfold_sandbox::record::{Detached, Intent, Record, SCHEMA};
 use penfold_sandbox::state::{State, Word, now_ms};
@@ -73,7 +73,9 @@ impl Yard {
     pub fn let_go(&self, record: Record) {
         let id = record.name().to_owned();
         drop(record);
-        until("the lock is free", || !self.registry().look(&id).unwrap().unwrap().is_looked_after().unwrap());
+        wait_until("the lock is free", || {
+            !self.registry().look(&id).unwrap().unwrap().is_looked_after().unwrap()
+        });
     }
 
     /// A record of a sandbox that has ended.
@@ -142,7 +144,7 @@ impl Alive {
         let child = Command::new("sleep").arg("1000").env("PENFOLD_SANDBOX", marker).spawn().unwrap();
         let alive = Alive { child, leaf: None };
         let file = format!("/proc/{}/environ", alive.pid());
-        until("the process has its environment", || {
+        wait_until("the process has its environment", || {
             std::fs::read(&file)
                 .is_ok_and(|text| text.windows(marker.len()).any(|part| part == marker.as_bytes()))
         });
@@ -178,7 +180,7 @@ impl Alive {
         let _ = self.child.wait();
         if let Some(leaf) = &self.leaf {
             let events = leaf.join("cgroup.events");
-            until("the leaf is empty", || {
+            wait_until("the leaf is empty", || {
                 std::fs::read_to_string(&events).is_ok_and(|text| text.contains("populated 0"))
             });
         }
@@ -208,19 +210,6 @@ pub fn remove(dir: &Path) {
         std::fs::remove_file(entry.unwrap().path()).unwrap();
     }
     std::fs::remove_dir(dir).unwrap();
-}
-
-#[expect(clippy::print_stderr, reason = "a skipped test says why")]
-pub fn skip(why: &str) {
-    eprintln!("skipped: {why}");
-}
-
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}: not in time");
-        std::thread::yield_now();
-    }
 }
 
 /// Writes a whole file anew, as a vandal would.

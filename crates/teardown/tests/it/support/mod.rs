@@ -1,15 +1,12 @@
 //! What the tests on real processes share.
 
+use penfold_testkit::skip;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command};
-use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-
-/// Longer than anything here may take on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A process that the test or its tree started; killed when dropped.
 pub struct Handle {
@@ -68,16 +65,6 @@ impl Drop for Started {
     }
 }
 
-/// Waits until it is so.
-pub fn until(what: &str, mut so: impl FnMut() -> bool) {
-    const SHORT: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
-    let begun = Instant::now();
-    while !so() {
-        assert!(begun.elapsed() < DEADLINE, "not in time: {what}");
-        let _ = poll(&mut [], Some(&SHORT));
-    }
-}
-
 /// The leaves that `Spawned` made here and that are empty: those of other tests are in use.
 pub fn leaves_of_this_process() -> Vec<String> {
     let Ok(place) = penfold_cgroup::Place::find_here() else { return Vec::new() };
@@ -112,10 +99,4 @@ pub fn as_user(name: &str) {
     let output = command.args(["--exact", name]).uid(USER).gid(USER).current_dir("/").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
-}
-
-/// Says why a test did not run.
-pub fn skip(reason: &str) {
-    let line = format!("skipped: {reason}\n");
-    let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
 }

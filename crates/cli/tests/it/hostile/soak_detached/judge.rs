@@ -112,7 +112,7 @@ impl Client<'_> {
                 let whole = level == "auto" && field.ground.is_some();
                 let (name, size) = HOSTILE[if whole { index } else { index % MARKED }];
                 let cookie = format!("soak-{:x}-{}-{}", field.seed, self.number, self.step);
-                let place = field.pen.path(&format!("work/{cookie}"));
+                let place = field.env.path(&format!("work/{cookie}"));
                 let _ = std::fs::create_dir(&place);
                 let words = [
                     field.testkit.display().to_string(),
@@ -138,7 +138,7 @@ impl Client<'_> {
         if id.len() != 12 || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
             return self.wrong(&["run", "-d"], "no id", answer);
         }
-        let record = field.pen.path("root/sandboxes").join(&id);
+        let record = field.env.path("root/sandboxes").join(&id);
         let known = Known {
             slot: start.slot,
             natural,
@@ -191,7 +191,7 @@ impl Client<'_> {
 
     /// Whether a sandbox whose record was damaged has neither that nor a leaf.
     fn is_markers_alone(&self, id: &str) -> bool {
-        let recorded = self.field.pen.path("root/sandboxes").join(id).try_exists().unwrap_or(true);
+        let recorded = self.field.env.path("root/sandboxes").join(id).try_exists().unwrap_or(true);
         let leaf = self.field.leaves().map(|leaves| leaves.join(format!("penfold-{id}")));
         let has_leaf = leaf.is_some_and(|leaf| leaf.is_dir());
         !recorded && !has_leaf && self.field.model().known.get(id).is_some_and(|known| known.misnamed)

@@ -5,8 +5,8 @@ use penfold_testkit::ToolExit;
 use penfold_testkit::catalog::Entry;
 use penfold_testkit::mounts;
 
-use super::case::{Case, Ending};
-use super::{Level, Shape, Who};
+use super::{Case, Ending, Shape};
+use crate::support::{Level, Who};
 
 /// The result of one case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,9 @@ pub enum Expected {
     Lost,
 }
 
-pub fn of(Case { who, shape, level, ending }: Case, tree: &Entry) -> Expected {
+pub fn of(case: Case) -> Expected {
+    let Case { tree, ending, .. } = case;
+    let super::Config { who, level, shape } = case.config;
     let user = who != Who::Root;
     // In the user namespace that an ordinary user's pid namespace needs there is no root to become.
     let cannot_build = match tree.name {
@@ -45,7 +47,7 @@ pub fn of(Case { who, shape, level, ending }: Case, tree: &Entry) -> Expected {
     let kills_all = ending == Ending::AllKilled
         || ending == Ending::LeaderExit
             && tree.name == "kill-grandparents"
-            && shape == Shape::Pair
+            && shape != Shape::Trio
             && level != Level::Pidns;
     match level {
         _ if cannot_build => Expected::CannotBuild,
@@ -56,7 +58,7 @@ pub fn of(Case { who, shape, level, ending }: Case, tree: &Entry) -> Expected {
     }
 }
 
-/// Whether penfold may end so after this ending.
+/// Whether penfold may end so after this ending, in the foreground.
 pub fn exit_fits(ending: Ending, tree: &Entry, exit: ToolExit) -> bool {
     // Leaders that attack: what becomes of leader and tool depends on whom they reach.
     let attacks = tree.name.starts_with("kill-") && ending == Ending::LeaderExit;
@@ -64,12 +66,26 @@ pub fn exit_fits(ending: Ending, tree: &Entry, exit: ToolExit) -> bool {
         _ if attacks => return true,
         Ending::LeaderExit => return exit == ToolExit::Code(i32::from(tree.exit_code)),
         // The leader ends by the polite signal, or by the kill after it.
-        Ending::Stop | Ending::Kill => &[ToolExit::Code(128 + 15), ToolExit::Code(128 + 9)],
-        Ending::Interrupt => &[ToolExit::Code(128 + 2), ToolExit::Code(128 + 9)],
+        Ending::Term | Ending::TermTwice => &[ToolExit::Code(128 + 15), ToolExit::Code(128 + 9)],
+        Ending::InterruptTwice => &[ToolExit::Code(128 + 2), ToolExit::Code(128 + 9)],
         Ending::Timeout => &[ToolExit::Code(124)],
         Ending::InnerKilled | Ending::OuterKilled => &[ToolExit::Code(128 + 9)],
         Ending::FrontKilled | Ending::AllKilled => &[ToolExit::Signal(9)],
-        Ending::OwnerKilled => return true,
+        _ => return true,
     };
     allowed.contains(&exit)
+}
+
+/// The causes that the record of a detached sandbox may tell. A leader that attacks may have been the end of itself, or of
+/// both supervisors.
+pub fn causes(ending: Ending, tree: &Entry) -> &'static [&'static str] {
+    match ending {
+        Ending::LeaderExit if tree.name.starts_with("kill-") => &["exit", "signal", "supervisor", "lost"],
+        Ending::LeaderExit => &["exit"],
+        Ending::Stop => &["stop"],
+        Ending::Kill | Ending::KillAll | Ending::Remove => &["kill"],
+        Ending::Ttl => &["ttl"],
+        Ending::InnerKilled => &["supervisor"],
+        _ => &[],
+    }
 }

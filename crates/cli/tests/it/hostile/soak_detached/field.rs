@@ -15,13 +15,14 @@ use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 
 use super::model::{self, Model};
 use super::plan::Mishap;
-use crate::support_e2::{self, Pen, levels, pause, skip};
+use crate::hostile::pause;
+use crate::support::{Level, MARK, TestEnv, penfold, skip};
 
 /// The most that one command may take: a stop with its grace, a kill with its patience, on a machine that is busy.
 const EACH: Duration = Duration::from_secs(45);
 
 pub struct Field {
-    pub pen: Pen,
+    pub env: TestEnv,
     pub ground: Option<DelegatedCgroup>,
     pub levels: Vec<&'static str>,
     pub testkit: PathBuf,
@@ -49,18 +50,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Field {
     pub fn new(seed: u64) -> Field {
-        let pen = Pen::new();
+        let env = TestEnv::new();
         let ground = DelegatedCgroup::new(rustix::process::geteuid().as_raw()).ok();
         if ground.is_none() {
             skip("no cgroup can be made here: left cgroups are not looked for");
         }
-        let levels = levels(&pen);
+        let levels = env.levels().into_iter().map(Level::word).collect();
         Field {
             ground,
             levels,
             testkit: binary().unwrap(),
             seed,
-            pen,
+            env,
             model: Mutex::default(),
             awaited: Mutex::default(),
             wrong: Mutex::default(),
@@ -79,8 +80,7 @@ impl Field {
 
     /// The ids of the sandboxes of which something is alive.
     pub fn living(&self) -> BTreeSet<String> {
-        let pen = self.pen.path("").display().to_string();
-        let mark = format!("{}={}", support_e2::MARK, pen.trim_end_matches('/'));
+        let mark = format!("{MARK}={}", self.env.dir().display());
         model::living(mark.as_bytes(), self.leaves().as_ref())
     }
 
@@ -104,8 +104,8 @@ impl Field {
 
     /// `penfold --root …` with these words, in the cgroup that leaves are looked for in.
     fn command(&self, words: &[String]) -> Command {
-        let mut command = self.pen.command(support_e2::penfold());
-        command.arg("--root").arg(self.pen.path("root")).args(words);
+        let mut command = self.env.command(penfold());
+        command.arg("--root").arg(self.env.path("root")).args(words);
         command
     }
 

@@ -69,8 +69,8 @@ pub fn damage(field: &Field, slot: usize, damage: Damage, stranger: Identity) {
         );
         known.unlogged |= matches!(damage, Damage::LogGone | Damage::RecordGone);
     }
-    let record = field.pen.path("root/sandboxes").join(&id);
-    let name = field.pen.path(&format!("root/names/s{slot}"));
+    let record = field.env.path("root/sandboxes").join(&id);
+    let name = field.env.path(&format!("root/names/s{slot}"));
     // A sandbox that is just being started may have the name by now.
     let by_name = matches!(damage, Damage::NameMissing | Damage::NameForged);
     if by_name {

@@ -1,0 +1,81 @@
+//! How soon `penfold run` ends, and that nothing wakes it before. These tests run alone.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::front::{DEAF, SERVE, await_ready, own_processes};
+use super::idle::{asleep, at_rest, switches};
+use crate::support::{Level, Running, TestEnv};
+
+/// What an end may take; it takes some milliseconds.
+const SOON: Duration = Duration::from_millis(500);
+
+/// Starts a script that prints `ready`.
+fn start(env: &TestEnv, level: Level, grace: &str, script: &str) -> Running {
+    let words = ["--contain", level.word(), "--grace", grace, "bash", "-c", script];
+    let running = Running::start(&mut env.run_command(words));
+    await_ready(&running, 1);
+    running
+}
+
+#[test]
+fn second_term_kills_at_once() {
+    let env = TestEnv::new();
+    for level in env.levels() {
+        let script = format!("setsid sh -c 'trap \"\" TERM; sleep 600; :' & trap 'echo asked' TERM; {SERVE}");
+        let running = start(&env, level, "10m", &script);
+        running.signal(Signal::TERM);
+        // Two signals that are pending at once count as one.
+        running.hear("asked", 1);
+        let begun = Instant::now();
+        running.signal(Signal::TERM);
+        running.finish().with_code(137);
+        assert!(begun.elapsed() < SOON, "{level:?}: {:?}", begun.elapsed());
+    }
+    env.assert_nothing_left();
+}
+
+#[test]
+fn grace_is_given_and_not_exceeded() {
+    let grace = Duration::from_millis(300);
+    let env = TestEnv::new();
+    for level in env.levels() {
+        let running = start(&env, level, "300ms", DEAF);
+        let begun = Instant::now();
+        running.signal(Signal::TERM);
+        running.finish().with_code(137);
+        let took = begun.elapsed();
+        assert!(took >= grace && took < grace + SOON, "{level:?}: {took:?}");
+    }
+    env.assert_nothing_left();
+}
+
+#[test]
+fn time_limit_ends_on_time() {
+    let limit = Duration::from_millis(300);
+    let env = TestEnv::new();
+    for level in env.levels() {
+        let begun = Instant::now();
+        env.run(["--contain", level.word(), "--timeout", "300ms", "sleep", "600"]).with_code(124);
+        let took = begun.elapsed();
+        assert!(took >= limit && took < limit + SOON, "{level:?}: {took:?}");
+    }
+    env.assert_nothing_left();
+}
+
+#[test]
+fn nobody_wakes_up_while_nothing_happens() {
+    let env = TestEnv::new();
+    let all: Vec<Running> = env.levels().into_iter().map(|level| asleep(&env, level)).collect();
+    let before: Vec<_> = all.iter().map(at_rest).collect();
+    // One second in which nothing happens.
+    penfold_testkit::until(Duration::from_secs(1), || all.iter().any(|running| !running.is_alive()));
+    let after: Vec<_> = all.iter().map(|running| switches(&own_processes(running.pid()))).collect();
+    assert_eq!(before, after);
+    for running in all {
+        running.signal(Signal::TERM);
+        running.finish();
+    }
+    env.assert_nothing_left();
+}

@@ -1,0 +1,124 @@
+//! The policy under a fake host: random clients and a clock of its own, against a model that keeps only the history.
+
+mod examples;
+mod history;
+mod script;
+mod world;
+
+use std::collections::BTreeMap;
+
+use penfold_sandbox::Report;
+use penfold_teardown::lifecycle::Phase;
+use penfold_teardown::{Findings, Level};
+use proptest::prelude::*;
+
+use self::history::{History, Wish};
+use self::script::script;
+use self::world::World;
+use super::*;
+
+/// What can happen to a sandbox from outside.
+#[derive(Debug, Clone)]
+enum Input {
+    Asked(Request),
+    Term(Option<Signal>),
+    OuterGone,
+    FrontGone,
+    OwnerGone,
+    LeaderEnded(Option<Status>),
+    OutOfMemory,
+    /// Output, or the start or end of an exec; so many run from then on.
+    Active(usize),
+}
+
+/// One poll round: inputs that are queued together, so many ticks after the last round.
+#[derive(Debug, Clone)]
+struct Round {
+    after: u64,
+    inputs: Vec<Input>,
+    /// The supervisor is not scheduled before, even where a deadline passes.
+    stalled: bool,
+}
+
+/// A sandbox and all that happens to it.
+#[derive(Debug, Clone)]
+struct Script {
+    terms: Terms,
+    limit: Option<u64>,
+    lease: Option<u64>,
+    idle: Option<u64>,
+    rounds: Vec<Round>,
+}
+
+fn ms(ticks: u64) -> Duration {
+    Duration::from_millis(ticks)
+}
+
+fn ticks(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap()
+}
+
+fn has_desk(kind: Kind) -> bool {
+    matches!(kind, Kind::Detached | Kind::Adopted)
+}
+
+fn outcome(verified: bool) -> Outcome {
+    let report = Report {
+        schema: 1,
+        id: "0a1b2c3d".to_owned(),
+        name: None,
+        labels: BTreeMap::new(),
+        command: Vec::new(),
+        level: Level::Cgroup,
+        cause: Cause::Kill,
+        exit: None,
+        failure: None,
+        started_at_ms: 0,
+        duration_ms: 0,
+        missing: Vec::new(),
+        weaker: None,
+        findings: Findings { verified, ..Findings::default() },
+    };
+    Outcome::of(&report, None)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn policy_decides_what_follows_from_the_history(script in script()) {
+        let world = World::run(script);
+        prop_assert_eq!(world.killed, world.history.kill_time());
+        prop_assert_eq!(world.reported, world.history.report_time());
+        prop_assert!(world.begun <= 1, "the end began {} times", world.begun);
+    }
+
+    #[test]
+    fn no_client_waits_longer_than_its_own_grace(script in script()) {
+        let world = World::run(script);
+        let made = ticks(world.history.script.terms.ladder.grace);
+        for (at, wish) in &world.history.wishes {
+            let grace = match wish {
+                Wish::Polite(_, grace) => grace.unwrap_or(made),
+                Wish::Kill(_) => 0,
+                Wish::LeaderEnded(_) => continue,
+            };
+            prop_assert!(world.killed.is_some_and(|killed| killed <= at + grace), "{:?} at {}", wish, at);
+        }
+    }
+
+    #[test]
+    fn sandbox_that_nobody_ends_lives_until_its_first_deadline(script in script()) {
+        let quiet = |input: &Input| matches!(input, Input::Active(_) | Input::Asked(Request::Extend(_)));
+        let mut script = script;
+        for round in &mut script.rounds {
+            round.inputs.retain(quiet);
+        }
+        let world = World::run(script);
+        if let Some((at, _)) = world.history.wishes.first() {
+            prop_assert_eq!(world.asked, Some(*at));
+        } else {
+            prop_assert_eq!((world.phase, world.history.deadline()), (Phase::Running, None));
+        }
+    }
+}

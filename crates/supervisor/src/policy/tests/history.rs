@@ -1,0 +1,203 @@
+//! The model: it keeps what has happened, and works out from the whole history what follows.
+
+use super::*;
+
+/// What an input means for the end of the sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// To end politely; with the grace that the sandbox was made with unless another is given.
+    Polite(Cause, Option<u64>),
+    Kill(Cause),
+    LeaderEnded(Cause),
+}
+
+/// The model: all that has happened, and nothing that follows from it.
+#[derive(Debug)]
+pub(super) struct History {
+    pub(super) script: Script,
+    pub(super) wishes: Vec<(u64, Wish)>,
+    /// Time, length, and whether the sandbox was being ended already.
+    pub(super) patiences: Vec<(u64, u64, bool)>,
+    pub(super) renewals: Vec<(u64, u64)>,
+    pub(super) stops: Vec<(i32, Option<i32>)>,
+    pub(super) active: (u64, usize),
+    pub(super) timed_out: bool,
+    pub(super) stuck: bool,
+}
+
+impl History {
+    pub(super) fn new(script: Script) -> History {
+        History {
+            script,
+            wishes: Vec::new(),
+            patiences: Vec::new(),
+            renewals: Vec::new(),
+            stops: Vec::new(),
+            active: (0, 0),
+            timed_out: false,
+            stuck: false,
+        }
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        self.script.terms.kind
+    }
+
+    pub(super) fn cause(&self) -> Option<Cause> {
+        self.wishes.first().map(|(_, wish)| match *wish {
+            Wish::Polite(cause, _) | Wish::Kill(cause) | Wish::LeaderEnded(cause) => cause,
+        })
+    }
+
+    fn owner_wish(&self) -> Option<Wish> {
+        match self.script.terms.on_owner_exit {
+            OwnerExit::Kill => Some(Wish::Kill(Cause::Owner)),
+            OwnerExit::Stop => Some(Wish::Polite(Cause::Owner, None)),
+            OwnerExit::Keep => None,
+        }
+    }
+
+    fn wish(&self, input: &Input) -> Option<Wish> {
+        let adopted = self.kind() == Kind::Adopted;
+        match input {
+            Input::Asked(Request::Stop { .. } | Request::Kill) if self.stuck => None,
+            Input::Asked(Request::Stop { grace_ms, .. }) => Some(Wish::Polite(Cause::Stop, *grace_ms)),
+            Input::Asked(Request::Kill) => Some(Wish::Kill(Cause::Kill)),
+            Input::Asked(Request::OwnerGone) | Input::Term(Some(_)) if adopted => None,
+            Input::Asked(Request::OwnerGone) | Input::OwnerGone => self.owner_wish(),
+            Input::Asked(_) | Input::Active(_) => None,
+            Input::Term(_) => Some(Wish::Polite(Cause::Stop, None)),
+            Input::OuterGone => (!self.script.terms.keep).then_some(Wish::Kill(Cause::Supervisor)),
+            Input::FrontGone if self.kind() == Kind::Detached => Some(Wish::Kill(Cause::Owner)),
+            Input::FrontGone => self.owner_wish(),
+            Input::LeaderEnded(Some(Status::Signal(_))) => Some(Wish::LeaderEnded(Cause::Signal)),
+            Input::LeaderEnded(_) => Some(Wish::LeaderEnded(Cause::Exit)),
+            Input::OutOfMemory => Some(Wish::LeaderEnded(Cause::Oom)),
+        }
+    }
+
+    /// Notes an input, and says what the policy has to decide.
+    pub(super) fn note(&mut self, now: u64, input: &Input) -> (Option<Event>, Option<Answer>, bool) {
+        let ending = self.cause().is_some();
+        let wish = self.wish(input);
+        let refused = || Some(Answer::Refused("the sandbox is being ended".to_owned()));
+        self.wishes.extend(wish.map(|wish| (now, wish)));
+        let mut answer = None;
+        match input {
+            Input::Asked(Request::Stop { .. } | Request::Kill) if self.stuck => {
+                return (Some(Event::Look), Some(Answer::Outcome(Box::new(outcome(false)))), false);
+            }
+            Input::Asked(Request::Stop { signal, spared_group, .. }) => {
+                self.stops.push((*signal, *spared_group));
+                answer = Some(Answer::Ending(Ending::Stopping(self.grace(now))));
+            }
+            Input::Asked(Request::Kill) => answer = Some(Answer::Ending(Ending::Killing)),
+            Input::Asked(Request::Patience(length)) => {
+                self.patiences.push((now, *length, ending));
+                answer = Some(Answer::Done);
+            }
+            Input::Asked(Request::Extend(_)) if ending => answer = refused(),
+            Input::Asked(Request::Extend(length)) => {
+                if has_desk(self.kind()) {
+                    self.renewals.push((now, *length));
+                }
+                answer = Some(Answer::Done);
+            }
+            Input::Asked(Request::OwnerGone) if self.kind() == Kind::Adopted => answer = Some(Answer::Done),
+            // As a stop whose signal counts only where no other was asked for.
+            Input::Term(carried) if wish.is_some() && self.signal() == 15 => {
+                let group = self.stops.last().and_then(|stop| stop.1);
+                self.stops.push((carried.map_or(0, Signal::as_raw), group));
+            }
+            Input::Active(execs) => self.active = (now, *execs),
+            _ => {}
+        }
+        let begins = !ending && matches!(wish, Some(Wish::Polite(..) | Wish::Kill(_)));
+        let event = wish.map(|wish| match wish {
+            Wish::Polite(..) => Event::StopRequested,
+            Wish::Kill(_) => Event::KillRequested,
+            Wish::LeaderEnded(_) => Event::LeaderExited,
+        });
+        (event, answer, begins)
+    }
+
+    /// The grace that counts at that time: the first one, or the shortest that came since.
+    pub(super) fn grace(&self, until: u64) -> u64 {
+        let made = ticks(self.script.terms.ladder.grace);
+        let graces = self.wishes.iter().enumerate().filter(|(_, (at, _))| *at <= until);
+        let graces = graces.filter_map(|(index, (_, wish))| match wish {
+            Wish::Polite(_, grace) => Some(grace.unwrap_or(made)),
+            Wish::Kill(_) | Wish::LeaderEnded(_) => (index == 0).then_some(made),
+        });
+        graces.min().unwrap_or(made)
+    }
+
+    /// The patience that counts at that time: the last one before the end began, or the shortest that came since.
+    pub(super) fn patience(&self, until: u64) -> u64 {
+        let asked = || self.patiences.iter().filter(|(at, _, _)| *at <= until);
+        let before = asked().rfind(|(_, _, ending)| !ending).map(|patience| patience.1);
+        let before = before.unwrap_or(ticks(self.script.terms.ladder.patience));
+        asked().filter(|(_, _, ending)| *ending).map(|patience| patience.1).fold(before, u64::min)
+    }
+
+    pub(super) fn signal(&self) -> i32 {
+        let made = self.script.terms.ladder.signal.as_raw();
+        let mut valid = self.stops.iter().map(|stop| stop.0).filter(|number| signal(*number).is_some());
+        if self.kind() == Kind::Exec && made != 15 {
+            return made;
+        }
+        if self.kind() == Kind::Exec {
+            // The first that is not the usual one stays.
+            return valid.find(|number| *number != 15).unwrap_or(made);
+        }
+        valid.next_back().unwrap_or(made)
+    }
+
+    pub(super) fn spared_group(&self) -> Option<i32> {
+        self.stops.last().and_then(|stop| stop.1).filter(|_| self.kind() != Kind::Exec)
+    }
+
+    /// When the sandbox ends without a request, as things stand, and why.
+    pub(super) fn deadline(&self) -> Option<(u64, Cause)> {
+        let (last, execs) = self.active;
+        let limit = self.script.limit.filter(|_| !self.timed_out);
+        let lease = match self.renewals.last() {
+            None => self.script.lease,
+            Some((_, 0)) => None,
+            Some((at, length)) => Some(at + length),
+        };
+        let idle = self.script.idle.filter(|_| execs == 0).map(|idle| last + idle);
+        let ending = self.cause().is_some();
+        let all = [(limit, Cause::Timeout), (idle, Cause::Idle), (lease, Cause::Ttl)];
+        let mut first: Option<(u64, Cause)> = None;
+        for (at, cause) in all {
+            if let Some(at) = at
+                && (!ending || cause == Cause::Timeout)
+                && first.is_none_or(|(first, _)| at < first)
+            {
+                first = Some((at, cause));
+            }
+        }
+        first
+    }
+
+    /// When the members are killed, after all that has happened: nobody who asked waits longer than the own grace.
+    pub(super) fn kill_time(&self) -> Option<u64> {
+        let times = self.wishes.iter().enumerate().filter_map(|(index, (at, wish))| match wish {
+            Wish::Polite(..) => Some(at + self.grace(*at)),
+            Wish::Kill(_) => Some(*at),
+            // Members that were asked to end keep their grace when the leader has ended.
+            Wish::LeaderEnded(_) => (index == 0).then_some(*at),
+        });
+        times.min()
+    }
+
+    /// When what is left is reported.
+    pub(super) fn report_time(&self) -> Option<u64> {
+        let killed = self.kill_time()?;
+        let later =
+            self.wishes.iter().filter(|(at, wish)| *at >= killed && !matches!(wish, Wish::LeaderEnded(_)));
+        let times = later.map(|(at, _)| at + self.patience(*at));
+        times.chain([killed + self.patience(killed)]).min()
+    }
+}

@@ -1,0 +1,203 @@
+//! What the supervisors of a child and of an adopted tree have in common: they ask the [`Policy`] and carry out its decisions.
+
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use penfold_process::Pid;
+use penfold_sandbox::events::What;
+use penfold_sandbox::state::Word;
+use penfold_sys::signal::{SignalFd, signal};
+use penfold_teardown::lifecycle::Event;
+use rustix::process::Signal;
+
+use crate::desk::Said;
+use crate::exec;
+use crate::held::Held;
+use crate::outcome::{Outcome, Report};
+use crate::policy::{Activity, Deadlines, Decision, Effect, Kind, Policy, Terms, outdo};
+use crate::wire::{self, Answer, Ending, Exec, Request, Size};
+
+/// A sandbox, its policy, and the descriptors that both supervisors need.
+pub(crate) struct Supervised {
+    pub(crate) held: Held,
+    pub(crate) policy: Policy,
+    pub(crate) signals: Option<SignalFd>,
+    /// A handle to the leader, for signals that are passed on.
+    pub(crate) leader: Option<OwnedFd>,
+}
+
+impl Supervised {
+    pub(crate) fn new(
+        held: Held,
+        kind: Kind,
+        signals: Option<SignalFd>,
+        leader: Option<OwnedFd>,
+    ) -> Supervised {
+        let policy = policy(&held, kind);
+        Supervised { held, policy, signals, leader }
+    }
+
+    /// What the idle time is measured by.
+    pub(crate) fn activity(&self) -> Option<Activity> {
+        self.held.desk.as_ref().map(|desk| desk.activity())
+    }
+
+    /// Takes all queued signals. Children are reaped by the drive.
+    pub(crate) fn take_signals(&mut self) -> Option<Event> {
+        let mut event = None;
+        while let Some(Ok(Some(signalled))) = self.signals.as_ref().map(SignalFd::take) {
+            if signalled.signal == Signal::TERM.as_raw() {
+                event = self.decide(|policy| policy.terminated(signalled.carried)).or(event);
+            }
+        }
+        event
+    }
+
+    /// Hears the clients. `init` is ours in the pid namespace, if there is one.
+    pub(crate) fn serve(&mut self, ready: &[bool], init: Option<Pid>) -> Option<Event> {
+        if !ready.contains(&true) {
+            return None;
+        }
+        let execs = |held: &Held| held.desk.as_ref().map_or(0, |desk| desk.execs.running());
+        let before = execs(&self.held);
+        let said = self.held.desk.as_mut().map(|desk| desk.serve(ready)).unwrap_or_default();
+        if execs(&self.held) < before && !self.policy.is_ending() {
+            self.say(Word::Running);
+        }
+        let mut wanted = None;
+        for Said { client, request, fds } in said {
+            let (event, answer) = match request {
+                Request::Exec(exec) => (None, self.exec(client, exec, fds, init)),
+                Request::Attach(size) => (None, Some(self.at_terminal(size, fds.into_iter().next()))),
+                request => self.act(&request),
+            };
+            if let (Some(desk), Some(answer)) = (&self.held.desk, answer) {
+                desk.answer(client, &answer);
+            }
+            wanted = outdo(wanted, event);
+        }
+        wanted
+    }
+
+    fn at_terminal(&mut self, size: Size, seat: Option<OwnedFd>) -> Answer {
+        match self.held.desk.as_mut().map(|desk| desk.at_terminal(size, seat)) {
+            Some(Ok(())) => Answer::Done,
+            Some(Err(reason)) => Answer::Refused(reason),
+            None => Answer::Refused("the sandbox has no terminal".to_owned()),
+        }
+    }
+
+    /// Puts a command into the sandbox. The process that looks after that command answers the client from now on.
+    fn exec(&mut self, client: u64, exec: Exec, fds: Vec<OwnedFd>, init: Option<Pid>) -> Option<Answer> {
+        let begun = match self.policy.refuse_exec() {
+            Some(reason) => Err(reason.to_owned()),
+            None => exec::begin(&mut self.held, client, exec, fds, init),
+        };
+        begun.err().map(Answer::Refused)
+    }
+
+    /// Does what a client asks for. Returns what follows for the sandbox, and the answer.
+    pub(crate) fn act(&mut self, request: &Request) -> (Option<Event>, Option<Answer>) {
+        let answer = match *request {
+            Request::Stop { .. }
+            | Request::Kill
+            | Request::Patience(_)
+            | Request::OwnerGone
+            | Request::Extend(_) => {
+                let decision = self.policy.request(request, Instant::now());
+                return self.carry_out(decision);
+            }
+            Request::Forward(number) => self.forward(number).map_or_else(Answer::Refused, |()| Answer::Done),
+            Request::KillExec(number) => {
+                let ended = self.held.desk.as_ref().is_some_and(|desk| desk.execs.stop(number));
+                let refused = || Answer::Refused(format!("no exec {number} runs in this sandbox"));
+                if ended { Answer::Done } else { refused() }
+            }
+            Request::Resize(size) => self.at_terminal(size, None),
+            // Without descriptors, over the channel of a front.
+            Request::Exec(_) | Request::Attach(_) => {
+                Answer::Refused("what it needs did not come with it".to_owned())
+            }
+        };
+        (None, Some(answer))
+    }
+
+    /// A leader that is gone, or another user's, is as deaf as one that ignores the signal.
+    fn forward(&self, number: i32) -> Result<(), String> {
+        let signal = signal(number).ok_or_else(|| format!("no signal {number}"))?;
+        let leader = self.leader.as_ref().ok_or("the command cannot be seen")?;
+        let name = if self.policy.is_adopted() { "process" } else { "command" };
+        rustix::process::pidfd_send_signal(leader, signal)
+            .map_err(|error| format!("the {name} cannot be signalled: {error}"))
+    }
+
+    /// Asks the policy, carries out its decision, and returns what follows for the sandbox.
+    pub(crate) fn decide(&mut self, ask: impl FnOnce(&mut Policy) -> Decision) -> Option<Event> {
+        let decision = ask(&mut self.policy);
+        self.carry_out(decision).0
+    }
+
+    fn carry_out(&mut self, decision: Decision) -> (Option<Event>, Option<Answer>) {
+        let Decision { event, answer, effect } = decision;
+        match effect {
+            None => {}
+            Some(Effect::Begin { cause, ending }) => {
+                // The client of an adoption expects nothing but that the tree is looked after, or why it is not.
+                if !self.policy.is_adopted() {
+                    let _ = wire::send(&self.held.setup.channel, &Answer::Ending(ending));
+                }
+                if let Some(desk) = &mut self.held.desk {
+                    desk.ends();
+                    let grace_ms = match ending {
+                        Ending::Stopping(grace) => Some(grace),
+                        Ending::Killing => None,
+                    };
+                    desk.happened([What::Stop { cause, grace_ms }]);
+                }
+                self.say(Word::Stopping);
+            }
+            Some(Effect::Renew { ms, end }) => {
+                if let Some(desk) = &mut self.held.desk {
+                    desk.renew(ms, end);
+                }
+                self.say(Word::Running);
+            }
+        }
+        (event, answer)
+    }
+
+    /// Writes down how things stand.
+    pub(crate) fn say(&self, word: Word) {
+        if let Some(desk) = &self.held.desk {
+            desk.say(word, self.held.level, &self.held.missing);
+        }
+    }
+
+    /// Sends the outcome to the front and to all clients.
+    pub(crate) fn tell(&mut self, report: &Report) {
+        let outcome = Outcome { of_exec: self.policy.is_exec(), ..self.held.conclude(report) };
+        self.policy.reported(&outcome);
+        let answer = Answer::Outcome(Box::new(outcome));
+        if let Some(desk) = &self.held.desk {
+            desk.tell(&answer);
+        }
+        // A front that is gone does not get it, and one that had its answer does not listen any more.
+        let _ = wire::send(&self.held.setup.channel, &answer);
+    }
+}
+
+/// The policy of a sandbox, with the lease as it is now. An adopted tree has no time limit, and never outlives one of its
+/// supervisors.
+fn policy(held: &Held, kind: Kind) -> Policy {
+    let spec = &held.setup.spec;
+    let detach = spec.detach.as_ref();
+    let started = kind != Kind::Adopted;
+    let limit = spec.timeout.filter(|_| started);
+    let keep = started && detach.is_some_and(|detach| detach.keep);
+    let deadlines = Deadlines {
+        limit: limit.and_then(|limit| held.setup.began.checked_add(limit)),
+        lease: held.desk.as_ref().and_then(|desk| desk.lease()),
+        idle: detach.and_then(|detach| detach.idle),
+    };
+    Policy::new(Terms { kind, ladder: held.ladder(), on_owner_exit: spec.on_owner_exit, keep }, deadlines)
+}
