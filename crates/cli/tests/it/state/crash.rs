@@ -1,6 +1,7 @@
 //! What the tests of crash points share: the names of the points, trees, and the look at what a crash has left.
 
 use std::fs::{self, File};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use penfold_harness::Trial;
@@ -57,10 +58,15 @@ pub fn each(
     points.into_iter().map(trial).collect()
 }
 
+/// Whether the binary under test was built with the tests, which have debug assertions.
+pub fn has_crash_points() -> bool {
+    cfg!(debug_assertions) && penfold() == Path::new(env!("CARGO_BIN_EXE_penfold"))
+}
+
 /// Whether the binary under test has crash points, and the host has what these tests need; says so if not.
 pub fn can_crash() -> bool {
-    if !cfg!(debug_assertions) {
-        skip("a release has no crash points");
+    if !has_crash_points() {
+        skip("only a debug build that was built with the tests has crash points for sure");
         return false;
     }
     TestEnv::of(Who::Root).is_some()
