@@ -94,6 +94,9 @@ impl Scene {
     #[track_caller]
     pub fn empty_leaf(&self) {
         let leaf = self.sandbox.leaf.as_ref().expect("a leaf");
+        if !leaf.try_exists().unwrap() {
+            return;
+        }
         let outside = leaf.parent().unwrap().join("cgroup.procs");
         wait_until("the leaf is empty", || {
             let members = fs::read_to_string(leaf.join("cgroup.procs")).unwrap_or_default();
