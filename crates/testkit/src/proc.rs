@@ -205,7 +205,10 @@ impl Handle {
         let Some(pid) = Pid::from_raw(id.pid) else { return Ok(None) };
         let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
             Ok(pidfd) => pidfd,
-            Err(rustix::io::Errno::SRCH) => return Ok(None),
+            // The pid of a thread that is not the main one gives EINVAL, on newer kernels ENOENT.
+            Err(rustix::io::Errno::SRCH | rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {
+                return Ok(None);
+            }
             Err(error) => return Err(error.into()),
         };
         // The descriptor came first: if the start time still fits, it is of the process that was meant.

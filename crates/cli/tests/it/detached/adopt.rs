@@ -1,118 +1,107 @@
-//! `penfold adopt`: strays under a handle, and who is never taken in.
+//! `penfold adopt`: strays get a handle, and some processes are never adopted.
 
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
 
-use crate::support_d::{Started, USER, Yard, code, handle, has_ended, json, output, said, skip, until};
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 use serde_json::Value;
 
-/// A tree of three whose parent is gone; gives its root.
-fn leave(yard: &Yard, seconds: u32) -> Pid {
-    leave_by(yard.command("bash"), yard, seconds)
+use super::sandboxes::await_running;
+use crate::support::{Finished, Process, Running, Sandbox, TestEnv, USER, Who, is_root, skip, wait_until};
+
+/// A tree of three whose parent is gone; gives its root and the other two.
+#[track_caller]
+fn leave(env: &TestEnv, seconds: u32) -> (Process, Vec<Process>) {
+    leave_by(env.command("bash"), env, seconds)
 }
 
-fn leave_by(mut shell: Command, yard: &Yard, seconds: u32) -> Pid {
-    // HUP makes it leave a daemon behind, and says so.
+#[track_caller]
+fn leave_by(mut shell: Command, env: &TestEnv, seconds: u32) -> (Process, Vec<Process>) {
+    // HUP makes the root leave a daemon.
     let script = format!(
-        "trap '(setsid sleep {seconds}9 &); echo hup >> {}' HUP; sleep {seconds} & setsid sleep {seconds} & wait; wait",
-        yard.path("said").display()
+        "trap '(setsid sleep {seconds}9 &); echo hup >> $UP' HUP; sleep {seconds} & setsid sleep {seconds} & wait; wait"
     );
     shell.arg("-c").arg(format!("(setsid bash -c \"$SCRIPT\" root{seconds} &)")).env("SCRIPT", script);
-    assert!(
-        shell
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::null())
-            .status()
-            .unwrap()
-            .success()
-    );
-    until("the tree stands", || yard.find(&format!("sleep {seconds}")).len() == 2);
-    root_of(yard, seconds)
+    shell.stdout(Stdio::null()).stderr(Stdio::null());
+    Running::spawn(&mut shell).finish().with_code(0);
+    let sleep = format!("sleep {seconds}");
+    wait_until("the tree stands", || env.running(&sleep).len() == 2);
+    let mut roots = env.find("bash -c trap");
+    roots.retain(|process| process.command_line().trim_end().ends_with(&format!("root{seconds}")));
+    let [root] = roots.try_into().expect("one root");
+    (root, env.running(&sleep))
 }
 
-fn root_of(yard: &Yard, seconds: u32) -> Pid {
-    let roots: Vec<Pid> = yard
-        .marked()
-        .into_iter()
-        .filter(|(_, _, line)| {
-            line.trim_end().ends_with(&format!("root{seconds}")) && line.starts_with("bash -c trap")
-        })
-        .map(|(pid, _, _)| pid)
-        .collect();
-    assert_eq!(roots.len(), 1, "{:?}", yard.marked());
-    roots[0]
+#[track_caller]
+fn adopt(env: &TestEnv, process: &Process, flags: &[&str]) -> Sandbox {
+    let pid = process.pid().to_string();
+    let printed = env.call([&["adopt"], flags, &[pid.as_str()]].concat()).with_code(0).out();
+    Sandbox::printed(env, &printed)
 }
 
-fn number(pid: Pid) -> String {
-    pid.as_raw_pid().to_string()
-}
-
-fn adopt(yard: &Yard, pid: Pid, words: &[&str]) -> String {
-    let done = output(yard.penfold(["adopt"]).args(words).arg(number(pid)));
-    assert_eq!(code(&done), 0, "{}", said(&done));
-    String::from_utf8(done.stdout).unwrap().trim().to_owned()
-}
-
-fn record(yard: &Yard, id: &str) -> PathBuf {
-    yard.path("root").join("sandboxes").join(id)
-}
-
-fn read(path: &Path) -> Value {
-    serde_json::from_slice(&std::fs::read(path).unwrap_or_default()).unwrap_or_default()
-}
-
-/// Waits for the end; gives the report.
-fn ended(record: &Path) -> Value {
-    until("it has ended", || record.join("report.json").try_exists().unwrap());
-    let report = read(&record.join("report.json"));
+/// Waits for the end; gives the cause. No code is invented, and all processes have ended.
+#[track_caller]
+fn cause(sandbox: &Sandbox, members: &[&Process]) -> String {
+    let report = sandbox.await_end();
     assert_eq!((&report["exit"], &report["verified"]), (&Value::Null, &Value::Bool(true)), "{report}");
-    assert_eq!(read(&record.join("exit.json"))["exit"], Value::Null, "no code is invented");
-    report
+    assert_eq!(sandbox.file("exit.json").unwrap()["exit"], Value::Null);
+    assert!(members.iter().all(|process| process.has_ended()), "members are alive: {report}");
+    sandbox.assert_gone(&[]);
+    report["cause"].as_str().unwrap().to_owned()
 }
 
-fn supervisors(record: &Path) -> Vec<Pid> {
-    let state = read(&record.join("state.json"));
-    let pids = state["supervisors"].as_array().unwrap().iter();
-    pids.filter_map(|one| Pid::from_raw(i32::try_from(one["pid"].as_i64()?).ok()?)).collect()
+fn is_in_a_leaf(sandbox: &Sandbox) -> bool {
+    sandbox.file("state.json").unwrap()["level"] == "cgroup"
 }
 
-fn leftovers(yard: &Yard, id: &str) -> Vec<Value> {
-    let found = json(&output(&mut yard.penfold(["doctor", "--json"])));
-    found["leaks"].as_array().unwrap().iter().filter(|leak| leak["id"] == id).cloned().collect()
+/// The pids that `doctor --foreign` lists as strays.
+fn foreign_strays(env: &TestEnv) -> Vec<i64> {
+    let found = env.call(["doctor", "--foreign", "--json"]).json();
+    let strays = found["foreign"]["strays"].as_array().unwrap();
+    strays.iter().filter_map(|stray| stray["pid"].as_i64()).collect()
+}
+
+/// Whether `doctor` lists anything of a sandbox as a leak.
+fn is_leak(env: &TestEnv, sandbox: &Sandbox) -> bool {
+    let found = env.call(["doctor", "--json"]).json();
+    found["leaks"].as_array().unwrap().iter().any(|leak| leak["id"] == sandbox.id.as_str())
 }
 
 #[test]
 fn a_stray_gets_a_handle_and_is_killed_by_it() {
-    let yard = Yard::new();
-    let mut bystander = Started::of(yard.command("sleep").arg("3609"));
-    let root = leave(&yard, 3601);
-    let id = adopt(&yard, root, &["--name", "web", "-l", "team=a", "--ttl", "1h"]);
-    let state = read(&record(&yard, &id).join("state.json"));
-    assert_eq!(state["leader"]["pid"], root.as_raw_pid(), "{state}");
+    let env = TestEnv::new();
+    // `doctor` takes the children of a process of this name, which the kernel gives to this test, for orphans.
+    std::fs::write("/proc/self/comm", "tini").unwrap();
+    let bystander = Running::start(env.command("sleep").arg("3609"));
+    let (root, others) = leave(&env, 3601);
+    // To an ordinary user, `doctor` lists no process with an ancestor that this user may not look at.
+    let is_root = rustix::process::geteuid().is_root();
+    assert!(foreign_strays(&env).contains(&root.pid().into()) || !is_root);
+    let sandbox = adopt(&env, &root, &["--name", "web", "-l", "team=a", "--ttl", "1h"]);
+    let state = sandbox.file("state.json").unwrap();
+    assert_eq!(state["leader"]["pid"], root.pid(), "{state}");
     assert!(state["expires_at_ms"].is_u64(), "{state}");
-    let intent = read(&record(&yard, &id).join("intent.json"));
+    let intent = sandbox.file("intent.json").unwrap();
     assert_eq!(intent["name"], "web", "{intent}");
-    if state["level"] == "cgroup" {
-        for pid in [root].into_iter().chain(yard.find("sleep 3601")) {
-            let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", number(pid))).unwrap();
-            assert!(groups.contains(&format!("penfold-{id}")), "{groups}");
+    let members: Vec<&Process> = others.iter().chain([&root]).collect();
+    let in_leaf = is_in_a_leaf(&sandbox);
+    if in_leaf {
+        for process in &members {
+            let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", process.pid())).unwrap();
+            assert!(groups.contains(&format!("penfold-{}", sandbox.id)), "{groups}");
         }
     }
-    assert!(leftovers(&yard, &id).is_empty(), "what is looked after is no leak");
-    let strays = json(&output(&mut yard.penfold(["doctor", "--foreign", "--json"])));
-    let strays = strays["foreign"]["strays"].as_array().unwrap().clone();
-    assert!(strays.iter().all(|stray| stray["pid"] != root.as_raw_pid()), "nor a stray: {strays:?}");
-    assert_eq!(code(&output(&mut yard.penfold(["kill", "-s", "HUP", "web"]))), 0);
-    until("the signal has arrived", || yard.path("said").try_exists().unwrap());
+    assert!(!is_leak(&env, &sandbox), "it has supervisors");
+    assert!(!foreign_strays(&env).contains(&root.pid().into()), "it has a handle");
+    env.call(["kill", "-s", "HUP", "web"]).with_code(0);
+    env.await_up(&["hup"]);
 
-    let done = output(&mut yard.penfold(["kill", "web"]));
-    assert_eq!(code(&done), 0, "{}", said(&done));
-    assert!(yard.find("sleep 3601").is_empty() && yard.find("bash -c trap").is_empty());
-    assert_eq!(ended(&record(&yard, &id))["cause"], "kill");
-    assert!(leftovers(&yard, &id).is_empty() && bystander.is_alive());
-    let events = std::fs::read_to_string(yard.path("root").join("events.jsonl")).unwrap();
+    env.call(["kill", "web"]).with_code(0);
+    // Without a leaf, an orphan that is forked later is not found.
+    assert!(!in_leaf || env.find("sleep 3601").is_empty(), "the daemon is alive");
+    assert_eq!(cause(&sandbox, &members), "kill");
+    assert!(!is_leak(&env, &sandbox) && bystander.is_alive());
+    let events = std::fs::read_to_string(env.path("root/events.jsonl")).unwrap();
     for kind in ["adopted", "stop", "exit"] {
         assert!(events.contains(&format!("\"kind\":\"{kind}\"")), "{kind}: {events}");
     }
@@ -120,128 +109,118 @@ fn a_stray_gets_a_handle_and_is_killed_by_it() {
 
 #[test]
 fn it_ends_with_its_root_and_takes_along_what_was_forked_since() {
-    let yard = Yard::new();
-    let root = leave(&yard, 3611);
-    let id = adopt(&yard, root, &[]);
-    if read(&record(&yard, &id).join("state.json"))["level"] == "cgroup" {
-        crate::support_d::signal(root, Signal::HUP);
-        until("it has left a daemon", || yard.find("sleep 36119").len() == 1);
+    let env = TestEnv::new();
+    let (root, mut members) = leave(&env, 3611);
+    let sandbox = adopt(&env, &root, &[]);
+    if is_in_a_leaf(&sandbox) {
+        root.signal(Signal::HUP);
+        members.extend(await_running(&env, &["sleep 36119"]));
     } else {
-        skip("no cgroup2 to write to: what is forked later and loses its parent is out of reach");
+        skip("no cgroup2 to write to: an orphan that is forked later is not found");
     }
-    crate::support_d::signal(root, Signal::KILL);
-    assert_eq!(ended(&record(&yard, &id))["cause"], "exit");
-    assert!(yard.find("sleep 3611").is_empty(), "what it left goes with it");
+    root.signal(Signal::KILL);
+    assert_eq!(cause(&sandbox, &members.iter().collect::<Vec<_>>()), "exit");
 }
 
 #[test]
 fn lease_and_stop_end_it() {
-    let yard = Yard::new();
-    let root = leave(&yard, 3621);
-    let id = adopt(&yard, root, &["--ttl", "200ms"]);
-    assert_eq!(ended(&record(&yard, &id))["cause"], "ttl");
-    let other = leave(&yard, 3622);
-    let id = adopt(&yard, other, &[]);
-    let done = output(&mut yard.penfold(["stop", &id]));
-    assert_eq!(code(&done), 0, "{}", said(&done));
-    assert_eq!(ended(&record(&yard, &id))["cause"], "stop");
-    assert!(yard.find("sleep 362").is_empty());
+    let env = TestEnv::new();
+    let (root, members) = leave(&env, 3621);
+    let sandbox = adopt(&env, &root, &["--ttl", "200ms"]);
+    let members: Vec<&Process> = members.iter().chain([&root]).collect();
+    assert_eq!(cause(&sandbox, &members), "ttl");
+    let (root, members) = leave(&env, 3622);
+    let sandbox = adopt(&env, &root, &[]);
+    let members: Vec<&Process> = members.iter().chain([&root]).collect();
+    sandbox.call(&env, &["stop", "ID"]).with_code(0);
+    assert_eq!(cause(&sandbox, &members), "stop");
 }
 
 #[test]
 fn death_of_a_supervisor_ends_it_and_of_both_leaves_it_to_gc() {
-    let yard = Yard::new();
-    for which in [0, 1] {
-        let root = leave(&yard, 3631 + which);
-        let id = adopt(&yard, root, &[]);
-        let ours = supervisors(&record(&yard, &id));
-        assert_eq!(ours.len(), 2);
-        crate::support_d::signal(ours[usize::try_from(which).unwrap()], Signal::KILL);
-        assert_eq!(ended(&record(&yard, &id))["cause"], "supervisor", "{which}");
-        assert!(yard.find(&format!("sleep {}", 3631 + which)).is_empty(), "{which}");
+    let env = TestEnv::new();
+    for (killed, seconds) in [(0, 3631), (1, 3632)] {
+        let (root, members) = leave(&env, seconds);
+        let sandbox = adopt(&env, &root, &[]);
+        let members: Vec<&Process> = members.iter().chain([&root]).collect();
+        assert_eq!(sandbox.supervisors.len(), 2);
+        sandbox.supervisors[killed].signal(Signal::KILL);
+        assert_eq!(cause(&sandbox, &members), "supervisor", "{killed}");
     }
-    let root = leave(&yard, 3633);
-    let id = adopt(&yard, root, &[]);
-    if read(&record(&yard, &id).join("state.json"))["level"] != "cgroup" {
-        return skip("no cgroup2 to write to: without its supervisors nothing of it is known");
+    let (root, members) = leave(&env, 3633);
+    let sandbox = adopt(&env, &root, &[]);
+    if !is_in_a_leaf(&sandbox) {
+        return skip("no cgroup2 to write to: nothing but its supervisors knows it");
     }
-    let handles: Vec<_> = supervisors(&record(&yard, &id)).into_iter().map(handle).collect();
-    for pidfd in &handles {
-        rustix::process::pidfd_send_signal(pidfd, Signal::STOP).unwrap();
-    }
-    for pidfd in handles.iter().rev() {
-        rustix::process::pidfd_send_signal(pidfd, Signal::KILL).unwrap();
-    }
-    until("both are dead", || handles.iter().all(has_ended));
-    let done = output(&mut yard.penfold(["gc", &id]));
-    assert_eq!(code(&done), 0, "{}", said(&done));
-    assert!(yard.find("sleep 3633").is_empty());
+    sandbox.kill_supervisors();
+    assert!(!members.iter().any(Process::has_ended));
+    sandbox.call(&env, &["gc", "ID"]).with_code(0);
+    assert!(members.iter().chain([&root]).all(Process::has_ended));
 }
 
 #[test]
 fn a_tree_that_cannot_be_moved_is_held_by_descent() {
-    let yard = Yard::new();
-    let root_dir = yard.path("users");
-    std::fs::create_dir(&root_dir).unwrap();
-    let mut penfold = match yard.penfold_as_user(&["--root"]) {
-        Ok(command) => command,
-        Err(reason) => return skip(reason),
-    };
-    std::os::unix::fs::chown(&root_dir, Some(USER), Some(USER)).unwrap();
-    let mut shell = yard.command("bash");
+    let Some(env) = TestEnv::of(Who::Plain) else { return };
+    let mut shell = env.command("bash");
     shell.uid(USER).gid(USER);
-    let root = leave_by(shell, &yard, 3641);
-    let done = output(penfold.arg(&root_dir).arg("adopt").arg(number(root)));
-    assert_eq!(code(&done), 0, "{}", said(&done));
-    let id = String::from_utf8(done.stdout).unwrap().trim().to_owned();
-    let record = root_dir.join("sandboxes").join(&id);
-    assert_eq!(read(&record.join("state.json"))["level"], "tree");
-    let mut again = yard.command(yard.path("penfold"));
-    again.uid(USER).gid(USER).arg("--root").arg(&root_dir).arg("adopt").arg(number(root));
-    let again = output(&mut again);
-    assert_eq!(code(&again), 2, "it has a handle: {}", said(&again));
-    crate::support_d::signal(root, Signal::KILL);
-    assert_eq!(ended(&record)["level"], "tree");
-    assert!(yard.find("sleep 3641").is_empty());
+    let (root, members) = leave_by(shell, &env, 3641);
+    let sandbox = adopt(&env, &root, &[]);
+    assert_eq!(sandbox.file("state.json").unwrap()["level"], "tree");
+    // It has a handle already.
+    env.call(["adopt", &root.pid().to_string()]).with_code(2);
+    root.signal(Signal::KILL);
+    assert_eq!(cause(&sandbox, &members.iter().collect::<Vec<_>>()), "exit");
+    assert_eq!(sandbox.file("report.json").unwrap()["level"], "tree");
 }
 
 #[test]
-fn who_is_never_taken_in_is_refused_and_left_alone() {
-    let yard = Yard::new();
-    let refused = |pid: &str, expected: i32| {
-        let done = output(&mut yard.penfold(["adopt", pid]));
-        assert_eq!(code(&done), expected, "{pid}: {}", said(&done));
-        assert!(done.stdout.is_empty());
-    };
-    refused("1", 2);
-    refused(&std::process::id().to_string(), 2);
-    refused("0", 2);
-    refused("x", 2);
-    let mut gone = Started::of(&mut yard.command("true"));
-    let number_of_gone = number(gone.pid());
-    gone.child.wait().unwrap();
-    refused(&number_of_gone, 3);
+fn process_that_may_not_be_adopted_is_refused_and_left_alone() {
+    let env = TestEnv::new();
+    let ask = |pid: &str| env.call(["adopt", pid]);
+    let refused = |pid: i32| refusal(ask(&pid.to_string()), 2);
+    for number in ["1", "0", "x"] {
+        refusal(ask(number), 2);
+    }
+    refused(std::process::id().try_into().unwrap());
+    let gone = Running::start(&mut env.command("true"));
+    let number = gone.pid().to_string();
+    gone.finish();
+    refusal(ask(&number), 3);
     if std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
-        refused("2", 2);
+        refused(2);
     }
-    let done = output(&mut yard.penfold(["run", "-d", "--", "sleep", "3651"]));
-    let id = String::from_utf8(done.stdout).unwrap().trim().to_owned();
-    until("it runs", || yard.find("sleep 3651").len() == 1);
-    refused(&number(yard.find("sleep 3651")[0]), 2);
-    for supervisor in supervisors(&record(&yard, &id)) {
-        refused(&number(supervisor), 2);
+    let sandbox = env.detach(["--", "sleep", "3651"]);
+    let members = await_running(&env, &["sleep 3651"]);
+    for process in members.iter().chain(&sandbox.supervisors) {
+        refused(process.pid());
     }
-    let root = leave(&yard, 3652);
-    adopt(&yard, root, &["--name", "one"]);
-    refused(&number(root), 2);
-    refused(&number(yard.find("sleep 3652")[0]), 2);
-    let other = leave(&yard, 3653);
-    let taken = output(&mut yard.penfold(["adopt", "--name", "one", &number(other)]));
-    assert!(code(&taken) == 1 && said(&taken).contains("is taken"), "{}", said(&taken));
-    assert!(!has_ended(&handle(other)), "it is left as it was");
-    assert_eq!((yard.find("sleep 3651").len(), yard.find("sleep 3653").len()), (1, 2));
-    if let Ok(mut command) = yard.penfold_as_user(&["adopt", &number(other)]) {
-        let done = output(&mut command);
-        assert_eq!(code(&done), 7, "{}", said(&done));
+    let (root, others) = leave(&env, 3652);
+    let adopted = adopt(&env, &root, &["--name", "one"]);
+    refused(root.pid());
+    if is_in_a_leaf(&adopted) {
+        for process in &others {
+            refused(process.pid());
+        }
+    } else {
+        skip("no cgroup2 to write to: nothing but its root shows that a tree was adopted");
     }
+    let (other, others) = leave(&env, 3653);
+    let number = other.pid().to_string();
+    let error = refusal(env.call(["adopt", "--name", "one", &number]), 1);
+    assert!(error.contains("is taken"), "{error}");
+    if is_root()
+        && let Some(foreign) = TestEnv::of(Who::Plain)
+    {
+        refusal(foreign.call(["adopt", &number]), 7);
+    }
+    let mut untouched = members.iter().chain(&others).chain([&other]);
+    assert!(untouched.all(|process| !process.has_ended()));
+}
+
+/// Checks the code, and that no id is printed; gives the error.
+#[track_caller]
+fn refusal(finished: Finished, code: i32) -> String {
+    let finished = finished.with_code(code);
+    assert_eq!(finished.out(), "");
+    finished.err()
 }

@@ -1,23 +1,24 @@
-//! A wall clock that jumps: no lease, limit or patience of ours is measured by it, and no log is confused by it.
+//! A wall clock that jumps: no lease, limit, grace or patience is measured by it, and the log keeps its order.
 //!
-//! The clock of the host is left alone. A process of ours sees another one from the moment in which the test has written
-//! over its own copy of the kernel's `clock_gettime` (vdso(7)).
-
-#![allow(clippy::disallowed_methods, reason = "what these tests remove is their own")]
+//! The clock of the host is left alone. A test writes over the copy that one process has of the kernel's `clock_gettime`
+//! (vdso(7)): from then on that process reads another time.
+//!
+//! After a jump back by a day, a deadline of seconds by the wall clock would be a day away: the sandbox must end. After a
+//! jump on by a day, a deadline of an hour by the wall clock would be over: the sandbox must go on.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::support_detach::{detach, forget, kill, over};
-use crate::support_e2::{DEADLINE, Pen, Talk, eventually, pause, skip};
-use crate::support_f::Sandbox;
-use crate::support_f::socket::Control;
+use rustix::process::Signal;
 use serde_json::json;
 
-/// A day back, and a day on.
-const JUMPS: [i32; 2] = [-86_400, 86_400];
-const SLACK: Duration = Duration::from_secs(5);
+use super::sandboxes::{await_log, await_running, end, exec, kill, remove};
+use crate::support::{ControlClient, Sandbox, TestEnv, entries, skip, wait_until};
+
+/// A day back, and a day on, in seconds.
+const BACK: i32 = -86_400;
+const ON: i32 = 86_400;
 
 fn number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
     let mut whole = [0_u8; 8];
@@ -67,166 +68,181 @@ fn shift(pid: i32, seconds: i32) -> Option<()> {
 
 /// Lets the clock of both supervisors jump; says so and gives false where that cannot be done.
 fn jump(sandbox: &Sandbox, seconds: i32) -> bool {
-    let both = sandbox.supervisors();
-    assert_eq!(both.len(), 2);
-    let done = both.iter().all(|process| shift(process.id.pid, seconds).is_some());
+    assert_eq!(sandbox.supervisors.len(), 2);
+    let done = sandbox.supervisors.iter().all(|process| shift(process.pid(), seconds).is_some());
     if !done {
         skip("the clock of another process cannot be changed here");
     }
     done
 }
 
-/// Checks that its supervisor has dated the end by the clock that jumped: else nothing was tried.
+/// Checks that the supervisor has dated the end by the clock that jumped: else nothing was tried.
 #[track_caller]
-fn has_jumped(sandbox: &Sandbox, seconds: i32) {
+fn assert_jumped(sandbox: &Sandbox, seconds: i32) {
     let at = sandbox.file("exit.json").unwrap()["at_ms"].as_i64().unwrap();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     let off = (at - i64::try_from(now).unwrap()) / 1000 - i64::from(seconds);
-    assert!(off.abs() < 60, "the clock of the supervisor did not jump: {off} s off");
+    assert!(off.abs() < 600, "the clock of the supervisor did not jump: {off} s off");
+}
+
+/// Checks that a sandbox runs after its supervisor has looked at its deadlines, and kills it.
+#[track_caller]
+fn assert_goes_on(env: &TestEnv, sandbox: &Sandbox, case: &str) {
+    // A supervisor that answers twice has looked at its deadlines between the answers.
+    for _ in 0..2 {
+        exec(env, sandbox, &["true"]).with_code(0);
+    }
+    assert_eq!(sandbox.status(env).as_deref(), Some("running"), "{case}");
+    kill(sandbox);
+    assert_eq!(sandbox.cause().as_deref(), Some("kill"), "{case}");
 }
 
 #[test]
 fn no_limit_is_measured_by_the_wall_clock() {
-    let pen = Pen::new();
-    for seconds in JUMPS {
-        for (flag, cause) in [("--ttl", "ttl"), ("--timeout", "timeout"), ("--idle-timeout", "idle")] {
-            let begun = Instant::now();
-            let sandbox = detach(&pen, &[flag, "3s", "--", "sleep", "1041"]);
-            if !jump(&sandbox, seconds) {
-                return kill(&sandbox);
-            }
-            pause(Duration::from_millis(700).saturating_sub(begun.elapsed()));
-            assert!(!sandbox.has_ended() && pen.is_running("sleep 1041"), "{flag} {seconds}: ended at once");
-            let (status, told, _) = over(&pen, &sandbox);
-            let took = begun.elapsed();
-            assert_eq!((status.as_str(), told.as_str()), ("killed", cause), "{seconds}");
-            let right = Duration::from_millis(2900)..Duration::from_secs(3) + SLACK;
-            assert!(right.contains(&took), "{flag} {seconds}: took {took:?}");
-            has_jumped(&sandbox, seconds);
-            forget(&sandbox);
+    const LIMITS: [(&str, &str); 3] =
+        [("--ttl", "ttl"), ("--timeout", "timeout"), ("--idle-timeout", "idle")];
+    let env = TestEnv::new();
+    let mut sandboxes = Vec::new();
+    for (flag, cause) in LIMITS {
+        let sandbox = env.detach([flag, "1500ms", "--", "sleep", "1041"]);
+        if !jump(&sandbox, BACK) {
+            return;
         }
+        sandboxes.push((sandbox, cause));
     }
-    pen.assert_nothing_left();
+    for (flag, _) in LIMITS {
+        let sandbox = env.detach([flag, "1h", "--", "sleep", "1041"]);
+        assert!(jump(&sandbox, ON));
+        assert_goes_on(&env, &sandbox, flag);
+        assert_jumped(&sandbox, ON);
+        remove(&env, &sandbox);
+    }
+    for (sandbox, expected) in sandboxes {
+        let (status, cause, _) = end(&env, &sandbox);
+        assert_eq!((status.as_str(), cause.as_str()), ("killed", expected));
+        assert_jumped(&sandbox, BACK);
+        remove(&env, &sandbox);
+    }
+    env.assert_nothing_left();
 }
 
 #[test]
 fn lease_that_is_renewed_after_a_jump_has_the_length_that_was_asked_for() {
-    let pen = Pen::new();
-    for seconds in JUMPS {
-        let sandbox = detach(&pen, &["--ttl", "3s", "--", "sleep", "1042"]);
+    let env = TestEnv::new();
+    for seconds in [BACK, ON] {
+        let sandbox = env.detach(["--ttl", "1h", "--", "sleep", "1042"]);
         if !jump(&sandbox, seconds) {
-            return kill(&sandbox);
+            return;
         }
-        let extend = |time: &str| {
-            let done = crate::support_detach::output(&pen, &["extend", &sandbox.id, time]);
-            assert!(done.status.success(), "{}", crate::support_f::said(&done));
-        };
-        extend("1m");
-        pause(Duration::from_millis(3300));
-        assert!(pen.is_running("sleep 1042") && !sandbox.has_ended(), "{seconds}");
-        extend("100ms");
-        assert!(eventually(SLACK, || sandbox.has_ended()), "{seconds}: not over");
-        assert_eq!(over(&pen, &sandbox).1, "ttl");
-        has_jumped(&sandbox, seconds);
-        forget(&sandbox);
+        let extend = |time: &str| sandbox.call(&env, &["extend", "ID", time]).with_code(0);
+        if seconds == ON {
+            extend("1m");
+            assert_goes_on(&env, &sandbox, "a minute");
+        } else {
+            extend("100ms");
+            assert_eq!(end(&env, &sandbox).1, "ttl");
+        }
+        assert_jumped(&sandbox, seconds);
+        remove(&env, &sandbox);
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn renewed_lease_outlives_the_supervisor_that_renewed_it() {
-    let pen = Pen::new();
-    for (first, renewed, lives) in [("3s", "1m", true), ("1m", "3s", false), ("3s", "0", true)] {
-        let words = ["--ttl", first, "--on-supervisor-exit", "keep", "--", "sleep", "1046"];
-        let sandbox = detach(&pen, &words);
-        let done = crate::support_detach::output(&pen, &["extend", &sandbox.id, renewed]);
-        assert!(done.status.success(), "{}", crate::support_f::said(&done));
-        let inner = sandbox.supervisors().remove(1);
-        inner.signal(rustix::process::Signal::KILL).unwrap();
-        assert!(inner.wait(Some(DEADLINE)));
-        if lives {
-            pause(Duration::from_millis(3300));
-            assert!(!sandbox.has_ended() && pen.is_running("sleep 1046"), "{first} {renewed}");
-            kill(&sandbox);
-        }
-        assert!(eventually(SLACK, || sandbox.has_ended()), "{first} {renewed}: not over");
-        assert_eq!(over(&pen, &sandbox).1, if lives { "kill" } else { "ttl" });
-        forget(&sandbox);
+    let env = TestEnv::new();
+    // The last one ends last: its lease begins when those of the others are renewed.
+    let sandboxes = [("1500ms", "1m"), ("1500ms", "0"), ("1h", "1500ms")].map(|(first, renewed)| {
+        let sandbox = env.detach(["--ttl", first, "--on-supervisor-exit", "keep", "--", "sleep", "1046"]);
+        sandbox.call(&env, &["extend", "ID", renewed]).with_code(0);
+        sandbox.supervisors[1].signal(Signal::KILL);
+        sandbox.supervisors[1].await_end();
+        sandbox
+    });
+    let [longer, without, shorter] = &sandboxes;
+    assert_eq!(end(&env, shorter).1, "ttl");
+    assert_goes_on(&env, longer, "a minute");
+    assert_goes_on(&env, without, "no lease");
+    for sandbox in &sandboxes {
+        remove(&env, sandbox);
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn grace_of_a_stop_has_its_length_whatever_the_clock_says() {
-    let pen = Pen::new();
-    for seconds in JUMPS {
-        let sandbox = detach(&pen, &["--", "sh", "-c", "trap '' TERM; sleep 1043; sleep 1043"]);
-        assert!(eventually(DEADLINE, || pen.is_running("sleep 1043")));
-        let (control, _) = Control::to(&sandbox.record).unwrap();
-        let begun = Instant::now();
-        control.say("{\"stop\":{\"signal\":15,\"grace_ms\":3000}}");
-        assert!(control.hear().is_some_and(|answer| answer.get("ending").is_some()));
+    let env = TestEnv::new();
+    for (seconds, grace_ms) in [(BACK, 1000), (ON, 3_600_000)] {
+        let sandbox = env.detach(["--", "sh", "-c", "trap '' TERM; exec sleep 1043"]);
+        let members = await_running(&env, &["sleep 1043"]);
+        let client = ControlClient::connect(&sandbox.record).unwrap();
+        client.say(&json!({"stop": {"signal": 15, "grace_ms": grace_ms}}).to_string());
+        assert!(client.hear().is_some_and(|answer| answer.get("ending").is_some()));
         if !jump(&sandbox, seconds) {
-            return kill(&sandbox);
+            return;
         }
-        assert!(eventually(SLACK, || sandbox.has_ended()), "{seconds}: not over");
-        assert!(begun.elapsed() > Duration::from_millis(2800), "{seconds}: {:?}", begun.elapsed());
-        assert_eq!(over(&pen, &sandbox), ("killed".into(), "stop".into(), json!({"signal": 9})));
-        has_jumped(&sandbox, seconds);
-        forget(&sandbox);
+        if seconds == ON {
+            // A supervisor that greets twice has looked at its deadlines between the greetings.
+            for _ in 0..2 {
+                ControlClient::connect(&sandbox.record).unwrap();
+            }
+            assert_eq!(sandbox.status(&env).as_deref(), Some("stopping"));
+            assert!(!members[0].has_ended(), "the grace was cut short");
+            kill(&sandbox);
+        }
+        assert_eq!(end(&env, &sandbox), ("killed".into(), "stop".into(), json!({"signal": 9})));
+        sandbox.assert_gone(&members);
+        assert_jumped(&sandbox, seconds);
+        remove(&env, &sandbox);
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn time_limit_of_a_wait_has_its_length_whatever_the_clock_says() {
-    let pen = Pen::new();
-    let sandbox = detach(&pen, &["--", "sleep", "1044"]);
-    for seconds in JUMPS {
-        let words = ["wait", "--timeout", "3s", sandbox.id.as_str()];
-        let waiter = Talk::start(&mut crate::support_detach::command(&pen, words));
-        let waits = || {
-            let fds = std::fs::read_dir(format!("/proc/{}/fd", waiter.pid())).into_iter().flatten().flatten();
-            let mut links = fds.filter_map(|fd| std::fs::read_link(fd.path()).ok());
+    let env = TestEnv::new();
+    let sandbox = env.detach(["--", "sleep", "1044"]);
+    for (seconds, limit) in [(BACK, "1s"), (ON, "1h")] {
+        let waiter = env.begin(["wait", "--timeout", limit, &sandbox.id]);
+        wait_until("the waiter is connected", || {
+            let fds = entries(format!("/proc/{}/fd", waiter.pid()).as_ref()).into_iter();
+            let mut links = fds.filter_map(|fd| std::fs::read_link(fd).ok());
             links.any(|link| link.to_string_lossy().starts_with("socket:"))
-        };
-        assert!(eventually(DEADLINE, waits));
+        });
         if shift(waiter.pid(), seconds).is_none() {
-            skip("the clock of another process cannot be changed here");
-            break;
+            return skip("the clock of another process cannot be changed here");
         }
-        let ended = waiter.end().with_code(124);
-        let right = Duration::from_millis(2900)..Duration::from_secs(3) + SLACK;
-        assert!(right.contains(&ended.took), "{seconds}: took {:?}", ended.took);
+        if seconds == ON {
+            // Its clock says that the limit is over; the end of the sandbox wakes it.
+            kill(&sandbox);
+            waiter.finish().with_code(137);
+        } else {
+            waiter.finish().with_code(124);
+        }
     }
-    kill(&sandbox);
-    forget(&sandbox);
-    pen.assert_nothing_left();
+    remove(&env, &sandbox);
+    env.assert_nothing_left();
 }
 
 #[test]
 fn log_keeps_its_order_over_a_jump() {
-    let pen = Pen::new();
-    for seconds in JUMPS {
+    let env = TestEnv::new();
+    for seconds in [BACK, ON] {
         let script = "echo one; until [ -e go ]; do sleep 0.02; done; rm go; echo two; sleep 1045";
-        let sandbox = detach(&pen, &["--", "sh", "-c", script]);
-        let logged = |words: &[&str]| {
-            let done =
-                crate::support_detach::output(&pen, &[&["logs"], words, &[sandbox.id.as_str()]].concat());
-            String::from_utf8_lossy(&done.stdout).into_owned()
-        };
-        assert!(eventually(DEADLINE, || logged(&[]) == "one\n"));
+        let sandbox = env.detach(["--", "sh", "-c", script]);
+        await_log(&env, &sandbox, "one\n");
         if !jump(&sandbox, seconds) {
-            return kill(&sandbox);
+            return;
         }
-        std::fs::write(pen.path("work/go"), "").unwrap();
-        assert!(eventually(DEADLINE, || logged(&[]).contains("two")), "{:?}", logged(&[]));
-        assert!(eventually(DEADLINE, || pen.is_running("sleep 1045")));
-        assert_eq!(logged(&["-n", "1"]), "two\n");
-        let times = logged(&["-t"]);
+        std::fs::write(env.path("work/go"), "").unwrap();
+        await_log(&env, &sandbox, "two\n");
+        let log = |flags: &[&str]| sandbox.call(&env, &[&["logs"], flags, &["ID"]].concat()).out();
+        assert_eq!(log(&["-n", "1"]), "two\n");
+        let times = log(&["-t"]);
         assert!(times.find("one") < times.find("two"), "{times}");
         kill(&sandbox);
-        forget(&sandbox);
+        assert_jumped(&sandbox, seconds);
+        remove(&env, &sandbox);
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }

@@ -1,399 +1,356 @@
-//! Clients that say and hand over what they should not, or hold what they are given: the supervisor goes on and answers.
+//! Clients that send what they should not, or keep what they are given: the supervisor goes on, answers others and rests.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::support_control::{Fold, Impostor, all_gone, hello};
-use crate::support_d::{Started, code, said};
-use crate::support_e2::left::Handle;
-use crate::support_e2::{Pen, Talk, eventually, pause};
-use crate::support_g::wire::{Peer, description, null, request};
-use crate::support_g::{Actor, Sandbox};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, shutdown, socket_with,
+    socketpair,
+};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
-use serde_json::json;
+use serde_json::{Value, json};
 
-/// How soon a supervisor greets whoever else there is. It takes a millisecond; tests share the machine.
-const SOON: Duration = Duration::from_secs(1);
-const ANSWER: Duration = Duration::from_secs(10);
+use super::sandboxes::{
+    await_log, await_rest, await_running, begin, end, exec, exec_description, exec_request, null, put_in,
+    remove, signals,
+};
+use crate::support::{ControlClient, Impostor, Process, Running, Sandbox, TestEnv, wait_until};
 
+/// Connects, and takes the greeting.
 #[track_caller]
-fn greets(sandbox: &Sandbox<'_>, what: &str) {
-    if let Err(late) = Peer::greeted(&sandbox.record(), SOON) {
-        panic!("after {what}: {late}");
-    }
+fn greeted(sandbox: &Sandbox) -> ControlClient {
+    ControlClient::connect(&sandbox.record).expect("no greeting")
 }
 
-/// The processor time that a process has used, in clock ticks.
-fn ticks(pid: i32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
-    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+fn is_refused(answer: Option<&Value>) -> bool {
+    answer.is_some_and(|answer| answer.get("refused").is_some())
 }
 
-/// Whether it uses nearly no time while nothing is asked of it.
+/// A detached sandbox whose supervisors may open so many files.
 #[track_caller]
-fn rests(sandbox: &Sandbox<'_>, what: &str) {
-    let supervisors = sandbox.supervisors();
-    let before: Vec<u64> = supervisors.iter().map(|&pid| ticks(pid)).collect();
-    pause(Duration::from_millis(500));
-    for (&pid, before) in supervisors.iter().zip(before) {
-        let used = ticks(pid) - before;
-        assert!(used < 10, "{what}: {used} ticks of 50 by {pid} of {supervisors:?}");
-    }
+fn with_open_files(env: &TestEnv, limit: u32, command: &str) -> Sandbox {
+    let printed = env.script(&format!("ulimit -n {limit}; $PF -d -- {command}")).with_code(0).out();
+    Sandbox::printed(env, &printed)
 }
 
 #[test]
 fn descriptors_that_are_not_those_of_an_exec_are_refused() {
-    let pen = Pen::new();
-    let actor = Actor::own(&pen);
-    let sandbox = actor.detach(&["--", "sleep", "4201"]);
-    let file = pen.path("work/ran");
+    let env = TestEnv::new();
+    let sandbox = env.detach(["--", "sleep", "4201"]);
+    let file = env.path("work/ran");
     let null = null();
     let (pipe, _writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-    let (sealed, unsealed) = (description(&file, true), description(&file, false));
+    let (sealed, unsealed) = (exec_description(&file, true), exec_description(&file, false));
     let disk: OwnedFd = std::fs::File::open("/proc/self/exe").unwrap().into();
     let n = null.as_fd();
     let offers: [(&str, Vec<BorrowedFd<'_>>); 7] = [
         ("none", vec![]),
         ("three", vec![sealed.as_fd(), n, n]),
+        // The kernel hands over as many as there is room for.
         ("fourteen", [vec![sealed.as_fd()], vec![n; 13]].concat()),
-        ("a pipe that says nothing", vec![pipe.as_fd(), n, n, n]),
+        ("an empty pipe", vec![pipe.as_fd(), n, n, n]),
         ("memory that can be changed", vec![unsealed.as_fd(), n, n, n]),
         ("a file on disk", vec![disk.as_fd(), n, n, n]),
         ("a device", vec![n, n, n, n]),
     ];
-    for (what, fds) in offers {
-        let peer = Peer::greeted(&sandbox.record(), ANSWER).unwrap();
-        peer.say(&request(), &fds);
-        let answer = peer.hear(ANSWER);
-        let refused = answer.as_ref().is_some_and(|answer| answer.get("refused").is_some());
-        // Of fourteen the kernel hands over what there is room for.
-        assert!(refused, "{what}: {answer:?}");
-        greets(&sandbox, what);
+    for (offer, fds) in offers {
+        let client = greeted(&sandbox);
+        client.hand_over(&exec_request(), &fds);
+        let answer = client.hear();
+        assert!(is_refused(answer.as_ref()), "{offer}: {answer:?}");
+        greeted(&sandbox);
     }
     assert!(!file.try_exists().unwrap());
-    // The same, as it should be.
-    let peer = Peer::greeted(&sandbox.record(), ANSWER).unwrap();
-    peer.say(&request(), &[sealed.as_fd(), n, n, n]);
-    assert!(eventually(ANSWER, || file.try_exists().unwrap()));
-    rests(&sandbox, "offers");
-    sandbox.end();
-    pen.assert_nothing_left();
+    let client = greeted(&sandbox);
+    client.hand_over(&exec_request(), &[sealed.as_fd(), n, n, n]);
+    wait_until("the right descriptors start the command", || file.try_exists().unwrap());
+    await_rest("offers", &sandbox.supervisors);
+    remove(&env, &sandbox);
+    env.assert_nothing_left();
 }
 
 #[test]
 fn garbage_is_refused() {
-    let pen = Pen::new();
-    let actor = Actor::own(&pen);
-    let sandbox = actor.detach(&["--", "sleep", "4202"]);
+    let env = TestEnv::new();
+    let sandbox = env.detach(["--", "sleep", "4202"]);
     let long = vec![b'x'; 150_000];
     let nested = vec![b'['; 100_000];
     let all: [&[u8]; 7] =
         [b"\0", b"{}", b"\"nothing\"", b"{\"killexec\":4294967295}", b"{\"forward\":-1}", &long, &nested];
-    for said in all {
-        let peer = Peer::greeted(&sandbox.record(), ANSWER).unwrap();
-        peer.say(said, &[]);
-        let answer = peer.hear(ANSWER);
-        assert!(
-            answer.as_ref().is_some_and(|answer| answer.get("refused").is_some()),
-            "{said:?}: {answer:?}"
-        );
+    for text in all {
+        let client = greeted(&sandbox);
+        client.hand_over(text, &[]);
+        let answer = client.hear();
+        assert!(is_refused(answer.as_ref()), "{:?}: {answer:?}", text.get(..30));
     }
-    greets(&sandbox, "garbage");
-    assert_eq!(sandbox.status(), "running");
-    sandbox.end();
-    pen.assert_nothing_left();
+    greeted(&sandbox);
+    assert_eq!(sandbox.status(&env).as_deref(), Some("running"));
+    remove(&env, &sandbox);
+    env.assert_nothing_left();
 }
 
+/// [`super::promptness`] has how soon the supervisor greets.
 #[test]
 fn crowd_of_silent_clients_keeps_nobody_out() {
-    let pen = Pen::new();
-    let actor = Actor::own(&pen);
+    let env = TestEnv::new();
     for limit in [1024, 64] {
-        let script = format!("ulimit -n {limit}; $PF -d -- sleep 4203");
-        let id = pen.script(&script).with_code(0).out().trim().to_owned();
-        let sandbox = Sandbox { actor: &actor, id };
-        let crowd: Vec<Peer> = (0..300).map(|_| Peer::silent(&sandbox.record()).unwrap()).collect();
-        greets(&sandbox, "300 connections");
-        sandbox.exec(&["sh", "-c", "exit 6"]).with_code(6);
-        rests(&sandbox, "300 connections");
-        sandbox.ask(&["kill", "ID"]).with_code(0);
+        let sandbox = with_open_files(&env, limit, "sleep 4203");
+        let silent = |_| ControlClient::silent(&sandbox.record).unwrap();
+        let crowd: Vec<ControlClient> = (0..300).map(silent).collect();
+        greeted(&sandbox);
+        exec(&env, &sandbox, &["sh", "-c", "exit 6"]).with_code(6);
+        await_rest("300 connections", &sandbox.supervisors);
+        sandbox.call(&env, &["kill", "ID"]).with_code(0);
         drop(crowd);
-        sandbox.end();
+        remove(&env, &sandbox);
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
-fn crowd_that_has_spoken_once_keeps_nobody_out_and_nobody_who_waits_is_turned_out_for_it() {
-    let pen = Pen::new();
-    let actor = Actor::own(&pen);
-    let script = "ulimit -n 64; $PF -d -- sh -c \"trap '' TERM; echo up; while :; do sleep 0.05; done\"";
-    let id = pen.script(script).with_code(0).out().trim().to_owned();
-    let sandbox = Sandbox { actor: &actor, id };
-    assert!(eventually(ANSWER, || sandbox.ask(&["logs", "ID"]).out().contains("up")));
-    let stopper = Peer::greeted(&sandbox.record(), ANSWER).unwrap();
-    stopper.say(br#"{"stop":{"signal":15,"grace_ms":60000}}"#, &[]);
-    assert!(stopper.hear(ANSWER).unwrap().get("ending").is_some());
-    let crowd: Vec<Peer> = (0..100)
-        .map(|number| {
-            let peer =
-                Peer::greeted(&sandbox.record(), ANSWER).unwrap_or_else(|why| panic!("{number}: {why}"));
-            peer.say(br#"{"forward":18}"#, &[]);
-            assert_eq!(peer.hear(ANSWER).unwrap(), "done");
-            peer
-        })
-        .collect();
-    greets(&sandbox, "100 clients that have spoken");
-    rests(&sandbox, "100 clients that have spoken");
-    sandbox.ask(&["kill", "ID"]).with_code(0);
-    assert!(stopper.hear(ANSWER).unwrap().get("outcome").is_some());
+fn crowd_that_has_spoken_once_keeps_nobody_out_and_evicts_no_waiting_client() {
+    let env = TestEnv::new();
+    let script = "sh -c \"trap '' TERM; echo up; while :; do sleep 0.05; done\"";
+    let sandbox = with_open_files(&env, 64, script);
+    await_log(&env, &sandbox, "up");
+    let waiting = greeted(&sandbox);
+    waiting.say(r#"{"stop":{"signal":15,"grace_ms":60000}}"#);
+    assert!(waiting.hear().unwrap().get("ending").is_some());
+    let speak = |_| {
+        let client = greeted(&sandbox);
+        client.say(r#"{"forward":18}"#);
+        assert_eq!(client.hear().unwrap(), "done");
+        client
+    };
+    let crowd: Vec<ControlClient> = (0..100).map(speak).collect();
+    greeted(&sandbox);
+    await_rest("100 clients that have spoken", &sandbox.supervisors);
+    sandbox.call(&env, &["kill", "ID"]).with_code(0);
+    assert!(waiting.hear().unwrap().get("outcome").is_some());
     drop(crowd);
-    sandbox.end();
-    pen.assert_nothing_left();
+    remove(&env, &sandbox);
+    env.assert_nothing_left();
+}
+
+/// Sets the limit of open files of another process; gives the limit before.
+fn limit_files(process: &Process, current: Option<u64>) -> Rlimit {
+    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let limit = Rlimit { current, maximum };
+    rustix::process::prlimit(Pid::from_raw(process.pid()), Resource::Nofile, limit).unwrap()
 }
 
 #[test]
-fn client_that_there_is_no_descriptor_for_waits_and_costs_no_time() {
-    let pen = Pen::new();
-    let actor = Actor::own(&pen);
-    let sandbox = actor.detach(&["--", "sleep", "4212"]);
-    let supervisor = Pid::from_raw(*sandbox.supervisors().last().unwrap());
-    // All numbers below the first free one.
-    let number = supervisor.unwrap().as_raw_pid();
-    let is_free = |fd: &u64| !std::path::Path::new(&format!("/proc/{number}/fd/{fd}")).is_symlink();
-    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
-    let full = Rlimit { current: (0..1024).find(is_free), maximum };
-    let before = rustix::process::prlimit(supervisor, Resource::Nofile, full).unwrap();
-    let peer = Peer::silent(&sandbox.record()).unwrap();
-    rests(&sandbox, "no descriptors");
-    rustix::process::prlimit(supervisor, Resource::Nofile, before).unwrap();
-    assert!(peer.hear(ANSWER).unwrap().get("hello").is_some());
-    sandbox.end();
-    pen.assert_nothing_left();
+fn client_without_a_free_descriptor_waits_and_costs_no_time() {
+    let env = TestEnv::new();
+    let sandbox = env.detach(["--", "sleep", "4212"]);
+    let [_, inner] = sandbox.supervisors.as_slice() else { panic!("two supervisors") };
+    // The lowest free descriptor is the first that the limit forbids.
+    let is_free = |fd: &u64| !std::path::Path::new(&format!("/proc/{}/fd/{fd}", inner.pid())).is_symlink();
+    let before = limit_files(inner, (0..1024).find(is_free));
+    let client = ControlClient::silent(&sandbox.record).unwrap();
+    await_rest("no free descriptor", &sandbox.supervisors);
+    limit_files(inner, before.current);
+    assert!(client.hear().unwrap().get("hello").is_some());
+    remove(&env, &sandbox);
+    env.assert_nothing_left();
 }
 
-/// poll(2) fails where the limit is less than what it is to watch.
+/// poll(2) fails where the limit is less than the number of descriptors to watch.
 #[test]
-fn supervisors_whose_descriptors_were_taken_away_cost_no_time() {
-    let pen = Pen::new();
-    let actor = Actor::own(&pen);
-    let sandbox = actor.detach(&["--", "sleep", "4213"]);
-    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+fn supervisors_without_descriptors_cost_no_time() {
+    let env = TestEnv::new();
+    let sandbox = env.detach(["--", "sleep", "4213"]);
     let limit = |current| {
-        for pid in sandbox.supervisors() {
-            rustix::process::prlimit(Pid::from_raw(pid), Resource::Nofile, Rlimit { current, maximum })
-                .unwrap();
+        for process in &sandbox.supervisors {
+            limit_files(process, current);
         }
     };
     limit(Some(0));
-    // For each something happens that it would hear of.
-    let peer = Peer::silent(&sandbox.record()).unwrap();
-    for pid in sandbox.supervisors() {
-        Handle::of(pid).signal(Signal::CHILD);
+    // An event for each of the two that poll(2) would report.
+    let client = ControlClient::silent(&sandbox.record).unwrap();
+    for process in &sandbox.supervisors {
+        process.signal(Signal::CHILD);
     }
-    rests(&sandbox, "no descriptors");
-    limit(maximum);
-    assert!(peer.hear(ANSWER).unwrap().get("hello").is_some());
-    sandbox.end();
-    pen.assert_nothing_left();
+    await_rest("no descriptors", &sandbox.supervisors);
+    limit(rustix::process::getrlimit(Resource::Nofile).maximum);
+    assert!(client.hear().unwrap().get("hello").is_some());
+    remove(&env, &sandbox);
+    env.assert_nothing_left();
 }
 
 #[test]
 fn more_watchers_than_there_is_room_for_leave_the_supervisor_at_rest() {
-    let pen = Pen::new();
-    let actor = Actor::own(&pen);
-    let id = pen.script("ulimit -n 64; $PF -d -- sleep 4208").with_code(0).out().trim().to_owned();
-    let sandbox = Sandbox { actor: &actor, id };
-    let watchers: Vec<Talk> = (0..45).map(|_| Talk::start(&mut actor.verb(["wait", &sandbox.id]))).collect();
-    let connected = || std::fs::read_dir(format!("/proc/{}/fd", sandbox.supervisors()[1])).unwrap().count();
-    assert!(eventually(ANSWER, || connected() > 30), "{} descriptors", connected());
-    rests(&sandbox, "45 watchers");
+    let env = TestEnv::new();
+    let sandbox = with_open_files(&env, 64, "sleep 4208");
+    let watchers: Vec<Running> = (0..45).map(|_| env.begin(["wait", &sandbox.id])).collect();
+    let fds = format!("/proc/{}/fd", sandbox.supervisors[1].pid());
+    wait_until("most watchers are connected", || std::fs::read_dir(&fds).unwrap().count() > 30);
+    await_rest("45 watchers", &sandbox.supervisors);
     for _ in 0..5 {
-        sandbox.exec(&["sh", "-c", "exit 6"]).with_code(6);
+        exec(&env, &sandbox, &["sh", "-c", "exit 6"]).with_code(6);
     }
-    sandbox.ask(&["kill", "ID"]).with_code(0);
+    sandbox.call(&env, &["kill", "ID"]).with_code(0);
     for watcher in watchers {
-        watcher.end().with_code(137);
+        watcher.finish().with_code(137);
     }
-    sandbox.end();
-    pen.assert_nothing_left();
+    remove(&env, &sandbox);
+    env.assert_nothing_left();
 }
 
 #[test]
-fn command_that_there_is_no_descriptor_for_is_refused_and_does_not_run() {
-    let pen = Pen::new();
-    let actor = Actor::own(&pen);
-    let id = pen.script("ulimit -n 40; $PF -d -- sleep 4206").with_code(0).out().trim().to_owned();
-    let sandbox = Sandbox { actor: &actor, id };
-    let put_in = || Talk::start(&mut sandbox.exec_command(&["-d"], &["sleep", "4207"])).end();
-    let refused = (0..40).map(|_| put_in()).find(|ended| ended.code() != Some(0));
+fn command_without_a_free_descriptor_is_refused_and_does_not_run() {
+    let env = TestEnv::new();
+    let sandbox = with_open_files(&env, 40, "sleep 4206");
+    let put_in_one = || begin(&env, &sandbox, &["-d"], &["sleep", "4207"]).finish();
+    let refused = (0..40).map(|_| put_in_one()).find(|finished| finished.code() != Some(0));
     refused.expect("descriptors for forty").refused(125, "");
-    put_in().refused(125, "");
-    let known = sandbox.keepers().len();
+    put_in_one().refused(125, "");
+    let supervisors = sandbox.exec_supervisors();
+    let known = supervisors.len();
     assert!(known > 0);
-    assert!(eventually(ANSWER, || pen.running("sleep 4207").len() == known), "{known} are known");
-    rests(&sandbox, "as many commands as there can be");
-    assert_eq!(sandbox.status(), "running");
-    // One that ends makes room for another.
-    Handle::of(sandbox.keepers()[0]).signal(Signal::TERM);
-    assert!(eventually(ANSWER, || sandbox.keepers().len() < known));
-    put_in().with_code(0);
-    assert!(eventually(ANSWER, || pen.running("sleep 4207").len() == known), "{known} were known");
-    sandbox.end();
-    assert!(eventually(ANSWER, || !pen.is_running("sleep 4207")));
-    pen.assert_nothing_left();
+    wait_until("all known commands run, and no other", || env.running("sleep 4207").len() == known);
+    await_rest("as many commands as there can be", &sandbox.supervisors);
+    assert_eq!(sandbox.status(&env).as_deref(), Some("running"));
+    // A command that ends makes room for another.
+    supervisors[0].signal(Signal::TERM);
+    wait_until("its end is recorded", || sandbox.exec_supervisors().len() < known);
+    put_in(&env, &sandbox, &["sleep", "4207"]);
+    wait_until("another has its place", || env.running("sleep 4207").len() == known);
+    let members = env.running("sleep 4207");
+    remove(&env, &sandbox);
+    assert!(members.iter().all(Process::has_ended));
+    env.assert_nothing_left();
 }
 
-/// As when its supervisor had no processor while they came.
+/// A supervisor that is not scheduled finds all of them at once.
 #[test]
 fn of_stops_that_come_at_once_the_shortest_grace_counts() {
-    let pen = Pen::new();
-    let actor = Actor::own(&pen);
+    let env = TestEnv::new();
     let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
-    // Who says nothing of a grace wants that of the sandbox.
+    // A stop without a grace has that of the sandbox.
     let stop = |grace_ms: Option<u64>| json!({"stop": {"signal": 15, "grace_ms": grace_ms}}).to_string();
-    let (short, long) = (stop(Some(300)), stop(Some(60_000)));
-    for (own, asked) in [
-        ("60", [&long, &short, &long]),
-        ("0.3", [&long, &stop(None), &long]),
-        ("0.3", [&stop(None), &long, &long]),
+    let (short, long) = (stop(Some(200)), stop(Some(3_600_000)));
+    for (own, requests) in [
+        ("1h", [&long, &short, &long]),
+        ("0.2", [&long, &stop(None), &long]),
+        ("0.2", [&stop(None), &long, &long]),
     ] {
-        let sandbox = actor.detach(&["--grace", own, "--", "sh", "-c", script]);
-        assert!(eventually(ANSWER, || sandbox.ask(&["logs", "ID"]).out().contains("up")));
-        let peers: Vec<Peer> = (0..3).map(|_| Peer::greeted(&sandbox.record(), ANSWER).unwrap()).collect();
-        let [outer, inner] = sandbox.supervisors().try_into().unwrap();
-        let (outer, inner) = (Handle::of(outer), Handle::of(inner));
-        outer.signal(Signal::STOP);
-        inner.signal(Signal::STOP);
-        for (peer, asked) in peers.iter().zip(asked) {
-            peer.say(asked.as_bytes(), &[]);
+        let sandbox = env.detach(["--grace", own, "--", "sh", "-c", script]);
+        await_log(&env, &sandbox, "up");
+        let clients = requests.map(|request| (greeted(&sandbox), request));
+        sandbox.stop_supervisors();
+        for (client, request) in &clients {
+            client.say(request);
         }
-        inner.signal(Signal::CONT);
-        outer.signal(Signal::CONT);
-        for peer in &peers {
-            assert!(peer.hear(ANSWER).unwrap().get("ending").is_some());
-            let outcome = peer.hear(ANSWER).expect("it is over in time");
+        sandbox.continue_supervisors();
+        for (client, _) in &clients {
+            assert!(client.hear().unwrap().get("ending").is_some());
+            let outcome = client.hear().expect("it ends long before an hour");
             assert_eq!(outcome.pointer("/outcome/report/cause").unwrap(), "stop", "{outcome}");
         }
-        sandbox.end();
+        assert_eq!(end(&env, &sandbox).2, json!({"signal": 9}));
+        remove(&env, &sandbox);
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
-/// Both are seen late, and at once.
+/// The supervisor sees the end of the lease and the renewal late, and at once.
 #[test]
 fn lease_of_an_adopted_tree_that_was_renewed_in_time_holds() {
-    let pen = Pen::new();
-    let actor = Actor::own(&pen);
-    let mut stray = Started::of(pen.command("sleep").arg("4231"));
-    let pid = stray.pid().as_raw_pid().to_string();
-    let id = Talk::start(&mut actor.verb(["adopt", "--ttl", "3s", &pid])).end().with_code(0).out();
-    let sandbox = Sandbox { actor: &actor, id: id.trim().to_owned() };
-    let peer = Peer::greeted(&sandbox.record(), ANSWER).unwrap();
-    let [outer, inner] = sandbox.supervisors().try_into().unwrap();
-    let (outer, inner) = (Handle::of(outer), Handle::of(inner));
-    outer.signal(Signal::STOP);
-    inner.signal(Signal::STOP);
-    peer.say(br#"{"extend":3600000}"#, &[]);
-    pause(Duration::from_millis(3300));
-    inner.signal(Signal::CONT);
-    outer.signal(Signal::CONT);
-    assert_eq!(peer.hear(ANSWER).unwrap(), "done");
-    sandbox.exec(&["true"]).refused(125, "puts no command into it");
-    assert_eq!(sandbox.status(), "running");
+    let env = TestEnv::new();
+    let stray = Running::start(env.command("sleep").arg("4231"));
+    let pid = stray.pid().to_string();
+    let printed = env.call(["adopt", "--ttl", "1s", &pid]).with_code(0).out();
+    let sandbox = Sandbox::printed(&env, &printed);
+    let client = greeted(&sandbox);
+    sandbox.stop_supervisors();
+    client.say(r#"{"extend":3600000}"#);
+    let expires = sandbox.file("state.json").unwrap()["expires_at_ms"].as_u64().unwrap();
+    wait_until("the first lease is over", || {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+        now > u128::from(expires)
+    });
+    sandbox.continue_supervisors();
+    assert_eq!(client.hear().unwrap(), "done");
+    exec(&env, &sandbox, &["true"]).refused(125, "puts no command into it");
+    assert_eq!(sandbox.status(&env).as_deref(), Some("running"));
     assert!(stray.is_alive());
-    sandbox.ask(&["kill", "ID"]).with_code(0);
-    assert!(eventually(ANSWER, || !stray.is_alive()));
-    sandbox.end();
-    pen.assert_nothing_left();
+    sandbox.call(&env, &["kill", "ID"]).with_code(0);
+    stray.process().await_end();
+    remove(&env, &sandbox);
+    drop(stray);
+    env.assert_nothing_left();
 }
 
 #[test]
-fn lease_of_what_is_being_ended_is_not_renewed() {
-    let pen = Pen::new();
-    let actor = Actor::own(&pen);
+fn lease_of_an_ending_sandbox_is_not_renewed() {
+    let env = TestEnv::new();
     let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
-    let sandbox = actor.detach(&["--ttl", "1m", "--", "sh", "-c", script]);
-    assert!(eventually(ANSWER, || sandbox.ask(&["logs", "ID"]).out().contains("up")));
-    let stop = Talk::start(&mut actor.verb(["stop", "-t", "60", &sandbox.id]));
-    assert!(eventually(ANSWER, || sandbox.status() == "stopping"));
-    sandbox.ask(&["extend", "ID", "0.1"]).refused(1, "is being ended");
-    pause(Duration::from_millis(200));
-    assert_eq!(sandbox.status(), "stopping");
-    rests(&sandbox, "a lease that nobody needs");
-    sandbox.ask(&["kill", "ID"]).with_code(0);
-    stop.end();
-    sandbox.end();
-    pen.assert_nothing_left();
+    let sandbox = env.detach(["--ttl", "1m", "--", "sh", "-c", script]);
+    await_log(&env, &sandbox, "up");
+    let stop = env.begin(["stop", "-t", "60", &sandbox.id]);
+    wait_until("it is stopping", || sandbox.status(&env).as_deref() == Some("stopping"));
+    sandbox.call(&env, &["extend", "ID", "0.1"]).refused(1, "is being ended");
+    // Longer than the lease that was refused.
+    await_rest("a lease that is not renewed", &sandbox.supervisors);
+    assert_eq!(sandbox.status(&env).as_deref(), Some("stopping"));
+    sandbox.call(&env, &["kill", "ID"]).with_code(0);
+    stop.finish();
+    remove(&env, &sandbox);
+    env.assert_nothing_left();
 }
 
-/// The other direction: a supervisor that has no processor does not read, until there is no room for more.
+/// The other direction: a supervisor that is not scheduled does not read, until its socket is full.
 #[test]
-fn wish_to_end_is_not_lost_behind_other_signals() {
+fn request_to_end_is_not_lost_behind_other_signals() {
     const SIGNALS: usize = 2000;
-    let pen = Pen::new();
-    let actor = Actor::own(&pen);
-    let sandbox = actor.detach(&["--", "sleep", "4210"]);
-    for (ignored, asked, code) in [("", 1, 143), ("TERM", 2, 137)] {
+    let env = TestEnv::new();
+    let sandbox = env.detach(["--", "sleep", "4210"]);
+    for (ignored, times, code) in [("", 1, 143), ("TERM", 2, 137)] {
         let script = format!("trap '' RTMIN {ignored}; echo up; exec sleep 4211");
-        let client = Talk::start(&mut sandbox.exec_command(&[], &["bash", "-c", &script]));
+        let client = begin(&env, &sandbox, &[], &["bash", "-c", &script]);
         client.hear("up", 1);
-        assert!(eventually(ANSWER, || signals(client.pid(), "SigBlk") & (1 << 33) != 0));
-        let keeper = Handle::of(*sandbox.keepers().last().unwrap());
-        keeper.signal(Signal::STOP);
+        wait_until("the client blocks its signals", || signals(client.pid(), "SigBlk") & (1 << 33) != 0);
+        await_running(&env, &["sleep 4211"]);
+        let supervisors = sandbox.exec_supervisors();
+        supervisors.last().unwrap().stop();
         for _ in 0..SIGNALS {
             client.signal(penfold_sys::signal::signal(34).unwrap());
         }
-        for _ in 0..asked {
+        for _ in 0..times {
             client.signal(Signal::TERM);
-            assert!(eventually(ANSWER, || signals(client.pid(), "ShdPnd") == 0));
+            wait_until("the client takes its signals", || signals(client.pid(), "ShdPnd") == 0);
         }
-        let before = ticks(client.pid());
-        pause(Duration::from_millis(500));
-        let used = ticks(client.pid()) - before;
-        assert!(used < 10, "{used} ticks of 50");
-        keeper.signal(Signal::CONT);
-        client.end().with_code(code);
+        await_rest("a supervisor that does not read", std::slice::from_ref(client.process()));
+        supervisors.last().unwrap().signal(Signal::CONT);
+        client.finish().with_code(code);
     }
-    sandbox.end();
-    pen.assert_nothing_left();
-}
-
-/// A set of signals in the status of a process, proc(5).
-fn signals(pid: i32, set: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let set = status.lines().find_map(|line| line.strip_prefix(set)?.strip_prefix(':')).unwrap();
-    u64::from_str_radix(set.trim(), 16).unwrap()
+    remove(&env, &sandbox);
+    env.assert_nothing_left();
 }
 
 #[test]
 fn client_that_never_reads_holds_nobody_up() {
-    let pen = Pen::new();
-    let actor = Actor::own(&pen);
-    let sandbox = actor.detach(&["--", "sleep", "4204"]);
-    let deaf = Peer::silent(&sandbox.record()).unwrap();
-    rustix::io::ioctl_fionbio(&deaf.0, true).unwrap();
-    let asked = (0..20_000)
-        .take_while(|_| {
-            rustix::net::send(&deaf.0, b"{\"extend\":0}", rustix::net::SendFlags::NOSIGNAL).is_ok()
-        })
-        .count();
-    assert!(asked > 0);
-    greets(&sandbox, "a deaf client");
-    sandbox.exec(&["true"]).with_code(0);
-    sandbox.ask(&["kill", "ID"]).with_code(0);
-    sandbox.end();
-    pen.assert_nothing_left();
+    let env = TestEnv::new();
+    let sandbox = env.detach(["--", "sleep", "4204"]);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let deaf = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    connect(&deaf, &SocketAddrUnix::new(sandbox.record.join("control.sock")).unwrap()).unwrap();
+    let is_sent = |_: &u32| send(&deaf, b"{\"extend\":0}", SendFlags::NOSIGNAL).is_ok();
+    let sent = (0..20_000).take_while(is_sent).count();
+    assert!(sent > 0);
+    greeted(&sandbox);
+    exec(&env, &sandbox, &["true"]).with_code(0);
+    sandbox.call(&env, &["kill", "ID"]).with_code(0);
+    remove(&env, &sandbox);
+    env.assert_nothing_left();
 }
 
 #[test]
 fn seat_at_the_terminal_is_for_stream_sockets() {
-    let pen = Pen::new();
-    let actor = Actor::own(&pen);
-    let sandbox = actor.detach(&["-t", "--", "sleep", "4205"]);
+    let env = TestEnv::new();
+    let sandbox = env.detach(["-t", "--", "sleep", "4205"]);
     let seat = b"{\"attach\":{\"rows\":20,\"columns\":70}}";
     let (packets, _other) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -401,75 +358,74 @@ fn seat_at_the_terminal_is_for_stream_sockets() {
     let zero: OwnedFd = std::fs::File::open("/dev/zero").unwrap().into();
     let directory: OwnedFd = std::fs::File::open("/").unwrap().into();
     for fds in [vec![], vec![&packets], vec![&pipe], vec![&zero], vec![&directory]] {
-        let peer = Peer::greeted(&sandbox.record(), ANSWER).unwrap();
+        let client = greeted(&sandbox);
         let fds: Vec<BorrowedFd<'_>> = fds.into_iter().map(AsFd::as_fd).collect();
-        peer.say(seat, &fds);
-        // Without a seat it is only the size that changes.
-        let answer = peer.hear(ANSWER).unwrap_or_default();
-        assert!(fds.is_empty() || answer.get("refused").is_some(), "{answer}");
+        client.hand_over(seat, &fds);
+        // Without a descriptor, the request changes the size only.
+        let answer = client.hear();
+        assert!(fds.is_empty() || is_refused(answer.as_ref()), "{answer:?}");
     }
-    rests(&sandbox, "seats that are none");
-    // Who types no more, and still looks.
+    await_rest("no stream socket", &sandbox.supervisors);
+    // A viewer that types no more still reads.
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-    let peer = Peer::greeted(&sandbox.record(), ANSWER).unwrap();
-    peer.say(seat, &[theirs.as_fd()]);
-    assert_eq!(peer.hear(ANSWER).unwrap(), "done");
-    rustix::net::shutdown(&ours, rustix::net::Shutdown::Write).unwrap();
-    rests(&sandbox, "a viewer that types no more");
-    // As many as there are, and no more.
+    let client = greeted(&sandbox);
+    client.hand_over(seat, &[theirs.as_fd()]);
+    assert_eq!(client.hear().unwrap(), "done");
+    shutdown(&ours, rustix::net::Shutdown::Write).unwrap();
+    await_rest("a viewer that types no more", &sandbox.supervisors);
+    // The number of seats has a limit.
     let mut seated = 0;
     for _ in 0..100 {
-        peer.say(seat, &[theirs.as_fd()]);
-        seated += i32::from(peer.hear(ANSWER).unwrap() == "done");
+        client.hand_over(seat, &[theirs.as_fd()]);
+        seated += i32::from(client.hear().unwrap() == "done");
     }
     assert!((1..100).contains(&seated), "{seated} seats");
-    greets(&sandbox, "a hundred viewers");
-    sandbox.end();
-    pen.assert_nothing_left();
+    greeted(&sandbox);
+    remove(&env, &sandbox);
+    env.assert_nothing_left();
 }
 
 #[test]
 fn only_a_foreground_sandbox_is_said_to_be_one() {
-    let fold = Fold::new();
-    let hint = "only detached sandboxes can be";
-    let mut command =
-        fold.yard.penfold(["run", "--name", "fore", "--", "sh", "-c", "echo lead >> $UP; sleep 1000"]);
-    let mut front = Started::of(command.env("UP", fold.yard.path("up")));
-    fold.yard.await_up(&["lead"]);
+    const HINT: &str = "only detached sandboxes can be";
+    let env = TestEnv::new();
+    let script = "echo lead >> $UP; sleep 4214";
+    let front = Running::start(&mut env.run_command(["--name", "fore", "--", "sh", "-c", script]));
+    env.await_up(&["lead"]);
     assert!(front.is_alive());
-    let done = fold.call(&["exec", "fore", "true"]);
-    assert!(code(&done) == 125 && said(&done).contains(hint), "{}", said(&done));
-    let id = foreground(&fold);
-    fold.expect(&["kill", "fore"], 0, &[&id]);
-    let orphan = fold.start(&["--on-supervisor-exit", "keep", "--name", "orphan"], "sleep 1000");
+    let told = env.call(["exec", "fore", "true"]).with_code(125).err();
+    assert!(told.contains(HINT), "{told}");
+    let id = env.call(["inspect", "fore"]).json()[0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(env.call(["kill", "fore"]).with_code(0).out(), format!("{id}\n"));
+    front.finish();
+    let orphan = env.detach(["--on-supervisor-exit", "keep", "--name", "orphan", "--", "sleep", "4215"]);
     orphan.kill_supervisors();
-    let done = fold.call(&["exec", "orphan", "true"]);
-    assert!(code(&done) == 125 && said(&done).contains("nobody listens"), "{}", said(&done));
-    assert!(!said(&done).contains(hint), "{}", said(&done));
+    let told = env.call(["exec", "orphan", "true"]).with_code(125).err();
+    assert!(told.contains("nobody listens") && !told.contains(HINT), "{told}");
+    remove(&env, &orphan);
 }
 
-/// The id of the only sandbox.
-fn foreground(fold: &Fold) -> String {
-    let listed = crate::support_d::json(&fold.call(&["inspect", "fore"]));
-    listed[0]["id"].as_str().unwrap().to_owned()
-}
-
-/// Who looks after a sandbox tells everybody of its end, also who has just asked for something else: the code is not that
-/// of a command in it, and nobody waits for another answer.
+/// A supervisor sends the outcome to every client, also to one that waits for another answer: its code is not that of a
+/// command, and the client waits no longer.
 #[test]
 fn end_of_the_sandbox_is_not_taken_for_another_answer() {
-    let fold = Fold::new();
-    let sandbox = fold.start(&[], "sleep 4001");
+    let env = TestEnv::new();
+    let sandbox = env.detach(["--", "sleep", "4001"]);
+    let members = await_running(&env, &["sleep 4001"]);
     sandbox.kill_supervisors();
     let lock = std::fs::File::open(&sandbox.record).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
-    let supervisor = Impostor::new(&sandbox, vec![hello(&sandbox.id), all_gone(&sandbox.id)], false);
-    let told = fold.expect(&["exec", "-d", &sandbox.id, "true"], 125, &[]);
-    assert!(said(&told).contains("the sandbox has ended"), "{}", said(&told));
-    let told = fold.expect(&["extend", &sandbox.id, "1h"], 1, &[]);
-    assert!(said(&told).contains("it has ended"), "{}", said(&told));
-    fold.expect(&["attach", "--no-stdin", &sandbox.id], 137, &[]);
+    let id = &sandbox.id;
+    let supervisor = Impostor::new(&sandbox.record, vec![Impostor::hello(id), Impostor::all_gone(id)], false);
+    let told = env.call(["exec", "-d", id, "true"]).with_code(125);
+    assert_eq!(told.out(), "");
+    assert!(told.err().contains("the sandbox has ended"), "{}", told.err());
+    let told = env.call(["extend", id, "1h"]).with_code(1);
+    assert_eq!(told.out(), "");
+    assert!(told.err().contains("it has ended"), "{}", told.err());
+    assert_eq!(env.call(["attach", "--no-stdin", id]).with_code(137).out(), "");
     drop((supervisor, lock));
-    fold.expect(&["kill", &sandbox.id], 0, &[&sandbox.id]);
+    assert_eq!(env.call(["kill", id]).with_code(0).out(), format!("{id}\n"));
+    sandbox.assert_gone(&members);
 }

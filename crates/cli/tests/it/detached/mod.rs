@@ -7,3 +7,5 @@ mod exec;
 mod exec_clients;
 mod life;
 mod namespaces;
+mod promptness;
+mod sandboxes;
