@@ -29,15 +29,15 @@ pub use fork::{Forked, fork};
 
 /// Ends this process by SIGKILL when a test asked for it at this place.
 ///
-/// Compiled to nothing without the feature `crash-points`. A test names the place in the variable
-/// `PENFOLD_CRASH_AT`; reading it here keeps the libraries free of test plumbing.
+/// Compiled to nothing without debug assertions: every test build has crash points, no release has. A test names the place
+/// in the variable `PENFOLD_CRASH_AT`; reading it here keeps the libraries free of test plumbing.
 #[macro_export]
 macro_rules! crash_point {
     ($name:literal) => {
-        #[cfg(feature = "crash-points")]
+        #[cfg(debug_assertions)]
         $crate::crash::here($name);
     };
 }
 
-#[cfg(feature = "crash-points")]
+#[cfg(debug_assertions)]
 pub mod crash;

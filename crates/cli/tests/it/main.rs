@@ -18,12 +18,9 @@ mod state;
 #[expect(dead_code, unused_imports, reason = "the rooms move to it one by one")]
 mod support;
 
-mod inspect_support;
 mod support_control;
 mod support_d;
-mod support_damage;
 mod support_detach;
-mod support_e1;
 mod support_e2;
 mod support_f;
 mod support_g;
@@ -35,5 +32,8 @@ const PROGRAMS: &[penfold_harness::Program] = &[
 ];
 
 fn main() -> std::process::ExitCode {
-    penfold_harness::main(PROGRAMS, &[hostile::matrix::TESTS])
+    penfold_harness::main(
+        PROGRAMS,
+        &[hostile::matrix::TESTS, state::CRASH_POINTS, state::CRASHES_OF_DETACHED, state::DAMAGE],
+    )
 }

@@ -2,46 +2,74 @@
 
 use std::net::TcpListener;
 
-use crate::support_d::{Started, Yard, code, handle, has_ended, json, output, said, until};
-use rustix::process::Pid;
+use rustix::process::Signal;
 use serde_json::Value;
 
-/// Leaves a process behind as a careless tool does: in a session of its own, its parent gone.
-fn leave(yard: &Yard, seconds: &str, environment: &[(&str, &str)]) -> Pid {
-    let mut command = yard.command("bash");
-    command.args(["-c", &format!("(setsid sleep {seconds} &)")]).envs(environment.iter().copied());
-    command.current_dir(yard.path("tmp")).stdout(std::process::Stdio::null());
-    assert!(command.status().unwrap().success());
-    until("it runs", || yard.find(&format!("sleep {seconds}")).len() == 1);
-    yard.find(&format!("sleep {seconds}"))[0]
+use crate::support::{Process, Running, TestEnv, wait_until};
+
+/// A process that a careless tool left behind; killed when dropped.
+struct Stray(Process);
+
+impl Stray {
+    /// Leaves `sleep SECONDS` behind: in a session of its own, given to init by the kernel.
+    fn leave(env: &TestEnv, seconds: &str, environment: &[(&str, &str)]) -> Stray {
+        // Orphans of a subreaper would come to this process, which is no init.
+        rustix::process::set_child_subreaper(None).unwrap();
+        let mut command = env.command("bash");
+        command.args(["-c", &format!("(setsid sleep {seconds} >&- 2>&- & echo $!)")]);
+        command.envs(environment.iter().copied()).current_dir(env.path("tmp"));
+        let pid = Running::start(&mut command).finish().with_code(0).out().trim().parse().unwrap();
+        let stray = Stray(Process::find(pid).unwrap());
+        wait_until("it runs", || stray.0.command_line().starts_with("sleep "));
+        stray
+    }
+
+    fn pid(&self) -> i32 {
+        self.0.pid()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.has_ended()
+    }
 }
 
-fn strays(yard: &Yard) -> Vec<Value> {
-    let done = output(&mut yard.penfold(["doctor", "--foreign", "--json"]));
-    json(&done)["foreign"]["strays"].as_array().unwrap().clone()
+impl Drop for Stray {
+    fn drop(&mut self) {
+        self.0.signal(Signal::KILL);
+    }
 }
 
-fn stray(yard: &Yard, pid: Pid) -> Option<Value> {
-    strays(yard).into_iter().find(|stray| stray["pid"] == pid.as_raw_pid())
+/// The pid of a process that has ended, in the environment of those that it started.
+fn dead_owner(env: &TestEnv) -> String {
+    let owner = Running::start(&mut env.command("true"));
+    let pid = owner.pid().to_string();
+    owner.finish().with_code(0);
+    pid
+}
+
+fn strays(env: &TestEnv) -> Vec<Value> {
+    env.call(["doctor", "--foreign", "--json"]).json()["foreign"]["strays"].as_array().unwrap().clone()
+}
+
+fn stray(env: &TestEnv, pid: i32) -> Option<Value> {
+    strays(env).into_iter().find(|stray| stray["pid"] == pid)
 }
 
 #[test]
 fn strays_are_shown_with_what_a_person_needs_and_others_are_not() {
-    let yard = Yard::new();
-    let mut gone = Started::of(&mut yard.command("true"));
-    let dead = gone.pid().as_raw_pid().to_string();
-    gone.child.wait().unwrap();
+    let env = TestEnv::new();
+    let dead = dead_owner(&env);
     let alive = std::process::id().to_string();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // Inherited by all that is started from here on.
     rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty()).unwrap();
     let environment = [("VSCODE_PID", dead.as_str()), ("CLAUDECODE", "1"), ("CLAUDE_TOKEN", "hidden")];
-    let pid = leave(&yard, "3501", &environment);
-    let innocent = Started::of(yard.command("sleep").arg("3502").env("VSCODE_PID", &alive));
-    let held = Started::of(yard.command("setsid").args(["sleep", "3503"]).env("CURSOR_PID", &alive));
+    let left = Stray::leave(&env, "3501", &environment);
+    let innocent = Running::start(env.command("sleep").arg("3502").env("VSCODE_PID", &alive));
+    let held = Running::start(env.command("setsid").args(["sleep", "3503"]).env("CURSOR_PID", &alive));
 
-    let found = stray(&yard, pid).unwrap_or_else(|| panic!("{:?}", strays(&yard)));
-    assert_eq!(found["directory"], yard.path("tmp").display().to_string(), "{found}");
+    let found = stray(&env, left.pid()).unwrap_or_else(|| panic!("{:?}", strays(&env)));
+    assert_eq!(found["directory"], env.path("tmp").display().to_string(), "{found}");
     assert_eq!(found["ports"][0]["port"], listener.local_addr().unwrap().port(), "{found}");
     assert_eq!(
         (&found["marks"][0]["key"], &found["marks"][0]["owner"]),
@@ -49,56 +77,48 @@ fn strays_are_shown_with_what_a_person_needs_and_others_are_not() {
     );
     assert!(found["evidence"].to_string().contains(&format!("process {dead}, which is dead")), "{found}");
     assert!(!found.to_string().contains("hidden"), "no secrets: {found}");
-    assert!(stray(&yard, innocent.pid()).is_none() && stray(&yard, held.pid()).is_none());
+    assert!(stray(&env, innocent.pid()).is_none() && stray(&env, held.pid()).is_none());
 
-    let text = output(&mut yard.penfold(["doctor", "--foreign"]));
-    assert_eq!(code(&text), 1);
-    let text = String::from_utf8_lossy(&text.stdout).into_owned();
-    assert!(text.contains(&format!("penfold gc --foreign {}", pid.as_raw_pid())), "{text}");
-    assert!(!has_ended(&handle(pid)), "looking touches nothing");
-    assert!(json(&output(&mut yard.penfold(["doctor", "--json"])))["foreign"].is_null());
+    let text = env.call(["doctor", "--foreign"]).with_code(1).out();
+    assert!(text.contains(&format!("penfold gc --foreign {}", left.pid())), "{text}");
+    assert!(!left.has_ended(), "`doctor` ends nothing");
+    assert!(env.call(["doctor", "--json"]).json()["foreign"].is_null());
 }
 
 #[test]
 fn a_dead_owner_is_enough_and_members_of_sandboxes_are_no_strays() {
-    let yard = Yard::new();
-    let mut gone = Started::of(&mut yard.command("true"));
-    let dead = gone.pid().as_raw_pid().to_string();
-    gone.child.wait().unwrap();
-    let tmux = format!("/tmp/tmux-0/default,{dead},0");
-    let child = Started::of(yard.command("setsid").args(["sleep", "3511"]).env("TMUX", &tmux));
-    until("it has a session", || stray(&yard, child.pid()).is_some());
-    let run = output(yard.penfold(["run", "-d", "--", "sleep", "3512"]).env("TMUX", &tmux));
-    assert_eq!(code(&run), 0, "{}", said(&run));
-    until("it runs", || yard.find("sleep 3512").len() == 1);
-    let member = yard.find("sleep 3512")[0];
-    assert!(
-        !strays(&yard)
-            .iter()
-            .any(|stray| { stray["pid"] == member.as_raw_pid() || stray["name"] == "penfold" })
-    );
-    let refused = output(&mut yard.penfold(["gc", "--foreign", &member.as_raw_pid().to_string()]));
-    assert_eq!(code(&refused), 2, "{}", said(&refused));
-    assert_eq!(yard.find("sleep 3512").len(), 1);
+    let env = TestEnv::new();
+    let tmux = format!("/tmp/tmux-0/default,{},0", dead_owner(&env));
+    let child = Running::start(env.command("setsid").args(["sleep", "3511"]).env("TMUX", &tmux));
+    wait_until("it has a session", || stray(&env, child.pid()).is_some());
+    Running::start(env.penfold(["run", "-d", "--", "sleep", "3512"]).env("TMUX", &tmux))
+        .finish()
+        .with_code(0);
+    wait_until("it runs", || env.is_running("sleep 3512"));
+    let member = &env.running("sleep 3512")[0];
+    let found = strays(&env);
+    assert!(!found.iter().any(|stray| stray["pid"] == member.pid() || stray["name"] == "penfold"));
+    env.call(["gc", "--foreign", &member.pid().to_string()]).with_code(2);
+    assert!(!member.has_ended());
 }
 
 #[test]
 fn only_what_is_named_is_ended() {
-    let yard = Yard::new();
-    let (one, other) = (leave(&yard, "3521", &[]), leave(&yard, "3522", &[]));
-    let (gone, stays) = (handle(one), handle(other));
-    let number = one.as_raw_pid().to_string();
-    let dry = output(&mut yard.penfold(["gc", "--foreign", "-n", &number]));
-    assert!(code(&dry) == 0 && String::from_utf8_lossy(&dry.stdout).contains("sleep 3521"), "{dry:?}");
-    assert!(!has_ended(&gone));
-    let done = output(&mut yard.penfold(["gc", "--foreign", &number, "1"]));
-    assert_eq!(code(&done), 2, "pid 1 is refused: {}", said(&done));
-    assert!(has_ended(&gone) && !has_ended(&stays));
-    assert_eq!(code(&output(&mut yard.penfold(["gc", "--foreign", &number]))), 0, "already gone counts");
+    let env = TestEnv::new();
+    let (named, other) = (Stray::leave(&env, "3521", &[]), Stray::leave(&env, "3522", &[]));
+    let number = named.pid().to_string();
+    let dry = env.call(["gc", "--foreign", "-n", &number]).with_code(0);
+    assert!(dry.out().contains("sleep 3521"), "{dry:?}");
+    assert!(!named.has_ended());
+    // Pid 1 is refused.
+    env.call(["gc", "--foreign", &number, "1"]).with_code(2);
+    assert!(named.has_ended() && !other.has_ended());
+    // Already gone counts.
+    env.call(["gc", "--foreign", &number]).with_code(0);
     for words in
         [&["gc", "--foreign"][..], &["gc", "--foreign", "x"], &["gc", "--foreign", "--kind", "name", "7"]]
     {
-        assert_eq!(code(&output(&mut yard.penfold(words))), 2, "{words:?}");
+        assert_eq!(env.call(words).code(), Some(2), "{words:?}");
     }
-    assert!(!has_ended(&stays));
+    assert!(!other.has_ended());
 }

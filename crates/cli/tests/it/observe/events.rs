@@ -1,128 +1,74 @@
 //! `penfold events`: what detached sandboxes have gone through, and what they go through now.
 
-use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::io::Read as _;
+use std::process::Stdio;
 
-use crate::support_d::Yard;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::Signal;
 use serde_json::Value;
 
-const DEADLINE: Duration = Duration::from_secs(20);
+use super::output::has_open;
+use crate::support::{Finished, Process, Running, Sandbox, TestEnv, wait_until};
 
-impl Yard {
-    fn root(&self) -> PathBuf {
-        self.path("root")
-    }
-
-    pub fn output(&self, words: &[&str]) -> Output {
-        self.penfold(words).output().unwrap()
-    }
-
-    /// Starts a sandbox that goes on; gives the id.
-    fn start(&self, words: &[&str]) -> String {
-        let words = [&["run", "-d", "--timeout", "60s"], words].concat();
-        let output = self.penfold(words).current_dir(self.path("")).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
-    }
-
-    fn done(&self, words: &[&str]) {
-        let output = self.output(words);
-        assert!(output.status.success(), "{output:?}");
-    }
-
-    /// What is kept, as objects.
-    fn events(&self, words: &[&str]) -> Vec<Value> {
-        let output = self.output(&[&["events", "--no-follow", "--json"], words].concat());
-        assert!(output.status.success(), "{output:?}");
-        let text = String::from_utf8(output.stdout).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-
-    fn kinds(&self, words: &[&str]) -> Vec<String> {
-        self.events(words).iter().map(|event| text(event, "kind")).collect()
-    }
-
-    fn follow(&self, words: &[&str]) -> Follower {
-        let mut command = self.penfold([&["events", "--json"], words].concat());
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap());
-        Follower { child, lines }
-    }
+/// Starts a sandbox; gives its id.
+fn start(env: &TestEnv, words: &[&str]) -> String {
+    env.detach(words).id
 }
 
-/// Ended by handle, whatever happens.
-struct Follower {
-    child: Child,
-    lines: BufReader<ChildStdout>,
+/// `events --no-follow` with these words.
+fn kept(env: &TestEnv, words: &[&str]) -> Finished {
+    env.call([&["events", "--no-follow"], words].concat())
 }
 
-impl Follower {
-    fn next(&mut self) -> Value {
-        let mut line = String::new();
-        self.lines.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap()
-    }
+/// The events that are kept, as objects.
+fn events(env: &TestEnv, words: &[&str]) -> Vec<Value> {
+    let lines = kept(env, &[&["--json"], words].concat()).with_code(0).out();
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-impl Drop for Follower {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn kinds(env: &TestEnv, words: &[&str]) -> Vec<String> {
+    events(env, words).iter().map(|event| text(event, "kind")).collect()
 }
 
 fn text(event: &Value, field: &str) -> String {
     event[field].as_str().unwrap_or_default().to_owned()
 }
 
-fn eventually(mut holds: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + DEADLINE;
-    while !holds() {
-        if Instant::now() > end {
-            return false;
-        }
-        let _ = rustix::event::poll(&mut [], Some(&Duration::from_millis(5).try_into().unwrap()));
-    }
-    true
+/// `penfold events` that goes on, read event by event.
+pub struct Follower {
+    command: Running,
+    read: usize,
 }
 
-/// Kills both supervisors of a sandbox at once, by handle.
-fn lose_supervisors(yard: &Yard, id: &str) {
-    let state = yard.root().join("sandboxes").join(id).join("state.json");
-    let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
-    let supervisors = state["supervisors"].as_array().unwrap();
-    let handles: Vec<_> = supervisors
-        .iter()
-        .map(|process| {
-            let pid = Pid::from_raw(i32::try_from(process["pid"].as_i64().unwrap()).unwrap()).unwrap();
-            pidfd_open(pid, PidfdFlags::empty()).unwrap()
-        })
-        .collect();
-    assert_eq!(handles.len(), 2);
-    for handle in &handles {
-        pidfd_send_signal(handle, Signal::STOP).unwrap();
+impl Follower {
+    pub fn start(env: &TestEnv, words: &[&str]) -> Follower {
+        Follower { command: env.begin([&["events", "--json"], words].concat()), read: 0 }
     }
-    // The outer one last: its death continues the other.
-    for handle in handles.iter().rev() {
-        pidfd_send_signal(handle, Signal::KILL).unwrap();
+
+    /// The kind and the id of the next event.
+    #[track_caller]
+    pub fn next(&mut self) -> (String, String) {
+        self.command.hear("\n", self.read + 1);
+        let lines = self.command.heard();
+        let event: Value = serde_json::from_str(lines.lines().nth(self.read).unwrap()).unwrap();
+        self.read += 1;
+        (text(&event, "kind"), text(&event, "id"))
     }
-    for handle in &handles {
-        let mut fds = [rustix::event::PollFd::new(handle, rustix::event::PollFlags::IN)];
-        assert_eq!(rustix::event::poll(&mut fds, Some(&DEADLINE.try_into().unwrap())), Ok(1));
+
+    /// Waits until it is told of changes of the file of events.
+    #[track_caller]
+    pub fn await_watch(&self) {
+        wait_until("it watches the file", || has_open(&self.command, "inotify"));
     }
 }
 
 #[test]
 fn a_life_is_told_from_start_to_last_step() {
-    let yard = Yard::new();
-    let id = yard.start(&["--name", "web", "-l", "job=17", "--", "sleep", "50"]);
-    yard.done(&["exec", "web", "true"]);
-    yard.done(&["stop", "web"]);
-    // Whoever was told that it is over finds all of it.
-    let events = yard.events(&[]);
+    let env = TestEnv::new();
+    let id = start(&env, &["--name", "web", "-l", "job=17", "--", "sleep", "50"]);
+    env.call(["exec", "web", "true"]).with_code(0);
+    env.call(["stop", "web"]).with_code(0);
+    // All events are written before `stop` returns.
+    let events = events(&env, &[]);
     let kinds: Vec<String> = events.iter().map(|event| text(event, "kind")).collect();
     assert_eq!(kinds[..4], ["start", "exec", "stop", "exit"]);
     assert!(kinds.len() > 5 && kinds[4..].iter().all(|kind| kind == "teardown-step"), "{kinds:?}");
@@ -138,7 +84,7 @@ fn a_life_is_told_from_start_to_last_step() {
     assert_eq!(events[3]["exit"], serde_json::json!({ "signal": 15 }));
     assert_eq!((&events[3]["cause"], &events[3]["word"]), (&"stop".into(), &"killed".into()));
     // Step by step what the report has.
-    let report: Value = serde_json::from_slice(&yard.output(&["report", "--json", &id]).stdout).unwrap();
+    let report = env.call(["report", "--json", &id]).json();
     let steps = report[0]["steps"].as_array().unwrap();
     assert_eq!(steps.len(), events.len() - 4);
     for (step, event) in steps.iter().zip(&events[4..]) {
@@ -148,15 +94,15 @@ fn a_life_is_told_from_start_to_last_step() {
 
 #[test]
 fn each_thing_is_told_once_whoever_asks_again() {
-    let yard = Yard::new();
-    let script = "trap '' TERM; touch up; while :; do sleep 50; done";
-    let id = yard.start(&["--", "sh", "-c", script]);
-    assert!(eventually(|| yard.path("up").is_file()));
-    let mut stop = yard.penfold(["stop", "-t", "50s", &id]).stdout(Stdio::null()).spawn().unwrap();
-    assert!(eventually(|| yard.kinds(&[]).contains(&"stop".to_owned())));
-    yard.done(&["kill", &id]);
-    assert!(stop.wait().unwrap().success());
-    let events = yard.events(&[]);
+    let env = TestEnv::new();
+    let script = "trap '' TERM; echo up >> $UP; while :; do sleep 50; done";
+    let id = start(&env, &["--", "sh", "-c", script]);
+    env.await_up(&["up"]);
+    let stop = env.begin(["stop", "-t", "50s", &id]);
+    wait_until("the stop is told", || kinds(&env, &[]).contains(&"stop".to_owned()));
+    env.call(["kill", &id]).with_code(0);
+    stop.finish().with_code(0);
+    let events = events(&env, &[]);
     for (kind, times) in [("start", 1), ("stop", 1), ("exit", 1), ("lost", 0)] {
         let told = events.iter().filter(|event| text(event, "kind") == kind).count();
         assert_eq!(told, times, "{kind}: {events:?}");
@@ -167,44 +113,42 @@ fn each_thing_is_told_once_whoever_asks_again() {
 
 #[test]
 fn of_a_command_that_never_ran_nothing_is_told() {
-    let yard = Yard::new();
-    let output = yard.output(&["run", "-d", "--", "no-such-program"]);
-    assert_eq!(output.status.code(), Some(127));
-    yard.start(&["--", "sleep", "50"]);
-    assert_eq!(yard.kinds(&[]), ["start"]);
-    yard.done(&["kill", "--all", "-f"]);
+    let env = TestEnv::new();
+    env.run(["-d", "--", "no-such-program"]).with_code(127);
+    start(&env, &["--", "sleep", "50"]);
+    assert_eq!(kinds(&env, &[]), ["start"]);
 }
 
 #[test]
 fn an_exit_code_is_told_and_a_removed_record_does_not_silence_it() {
-    let yard = Yard::new();
-    let kept = yard.start(&["--", "sh", "-c", "exit 3"]);
-    let removed = yard.start(&["--rm", "--", "sh", "-c", "exit 4"]);
-    let killed = yard.start(&["--rm", "--", "sleep", "50"]);
-    yard.done(&["kill", &killed]);
+    let env = TestEnv::new();
+    let kept = start(&env, &["--", "sh", "-c", "exit 3"]);
+    let removed = start(&env, &["--rm", "--", "sh", "-c", "exit 4"]);
+    let killed = start(&env, &["--rm", "--", "sleep", "50"]);
+    env.call(["kill", &killed]).with_code(0);
     for (id, word, exit) in [
         (kept, "exited", serde_json::json!({ "code": 3 })),
         (removed, "exited", serde_json::json!({ "code": 4 })),
         (killed, "killed", serde_json::json!({ "signal": 9 })),
     ] {
         let mut found = Vec::new();
-        let told = eventually(|| {
-            found = yard.events(&["-f", "kind=exit", "--filter", &format!("id={id}")]);
+        wait_until("the exit is told", || {
+            found = events(&env, &["-f", "kind=exit", "--filter", &format!("id={id}")]);
             !found.is_empty()
         });
-        assert!(told && found.len() == 1, "{found:?}");
+        assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!((&found[0]["exit"], text(&found[0], "word")), (&exit, word.to_owned()));
     }
 }
 
 #[test]
 fn filters_and_times_choose() {
-    let yard = Yard::new();
-    let first = yard.start(&["--name", "one", "-l", "job=1", "--", "sleep", "50"]);
-    let second = yard.start(&["--name", "two", "-l", "job=2", "-l", "x=y", "--", "sleep", "50"]);
-    yard.done(&["kill", "one", "two"]);
+    let env = TestEnv::new();
+    let first = start(&env, &["--name", "one", "-l", "job=1", "--", "sleep", "50"]);
+    let second = start(&env, &["--name", "two", "-l", "job=2", "-l", "x=y", "--", "sleep", "50"]);
+    env.call(["kill", "one", "two"]).with_code(0);
     let starts = |words: &[&str]| {
-        let found = yard.events(&[&["-f", "kind=start"], words].concat());
+        let found = events(&env, &[&["-f", "kind=start"], words].concat());
         found.iter().map(|event| text(event, "id")).collect::<Vec<_>>()
     };
     let both = [first.clone(), second.clone()];
@@ -217,113 +161,96 @@ fn filters_and_times_choose() {
     assert_eq!(starts(&["-f", &format!("id={second}")]), [second.as_str()]);
     assert_eq!(starts(&["--since", "1h"]), both);
     assert_eq!(starts(&["--since", "2100-01-01T00:00:00Z"]), [""; 0]);
-    let time = text(&yard.events(&["-f", "name=two"])[0], "time");
+    let time = text(&events(&env, &["-f", "name=two"])[0], "time");
     assert_eq!(starts(&["--since", &time]), [second.as_str()]);
-    assert_eq!(yard.kinds(&["-f", "event=stop", "-f", "kind=start"]), ["start", "start", "stop", "stop"]);
-    assert_eq!(yard.output(&["events", "-f", "kind=unheard-of"]).status.code(), Some(2));
-    let lines =
-        String::from_utf8(yard.output(&["events", "--no-follow", "-f", "kind=start"]).stdout).unwrap();
+    assert_eq!(kinds(&env, &["-f", "event=stop", "-f", "kind=start"]), ["start", "start", "stop", "stop"]);
+    env.call(["events", "-f", "kind=unheard-of"]).with_code(2);
+    let lines = kept(&env, &["-f", "kind=start"]).out();
     let line = lines.lines().next().unwrap();
     assert!(line.ends_with(&format!("Z start {first} (one) sleep 50")), "{line}");
 }
 
 #[test]
 fn followers_hear_of_each_event_as_it_happens() {
-    let yard = Yard::new();
+    let env = TestEnv::new();
     // Before there is a root, let alone an event.
-    let mut all = yard.follow(&["--since", "1h"]);
-    let id = yard.start(&["--", "sleep", "50"]);
-    assert_eq!((text(&all.next(), "kind"), &*id), ("start".to_owned(), &*id));
-    let mut ends = yard.follow(&["--since", "1h", "-f", "kind=exit", "-f", "kind=start"]);
-    assert_eq!(text(&ends.next(), "kind"), "start");
-    let asked = Instant::now();
-    yard.done(&["kill", &id]);
-    assert_eq!(text(&all.next(), "kind"), "stop");
-    assert_eq!(text(&ends.next(), "kind"), "exit");
-    assert!(asked.elapsed() < Duration::from_secs(5));
+    std::fs::remove_dir(env.root()).unwrap();
+    let mut all = Follower::start(&env, &["--since", "1h"]);
+    let id = start(&env, &["--", "sleep", "50"]);
+    assert_eq!(all.next(), ("start".to_owned(), id.clone()));
+    let mut ends = Follower::start(&env, &["--since", "1h", "-f", "kind=exit", "-f", "kind=start"]);
+    assert_eq!(ends.next().0, "start");
+    env.call(["kill", &id]).with_code(0);
+    assert_eq!(all.next().0, "stop");
+    assert_eq!(ends.next().0, "exit");
 }
 
 #[test]
 fn without_since_nothing_old_is_shown() {
-    let yard = Yard::new();
-    let old = yard.start(&["--", "sleep", "50"]);
-    let mut follower = yard.follow(&[]);
-    // It follows once it has hung up its bell: there is nothing else to see of it.
-    let maps = format!("/proc/{}/fd", follower.child.id());
-    let rung = |entry: std::io::Result<std::fs::DirEntry>| {
-        std::fs::read_link(entry.unwrap().path()).is_ok_and(|to| to.to_string_lossy().contains("inotify"))
-    };
-    assert!(eventually(|| std::fs::read_dir(&maps).unwrap().any(rung)));
-    let new = yard.start(&["--", "sleep", "50"]);
-    let first = follower.next();
-    assert_eq!((text(&first, "kind"), text(&first, "id")), ("start".to_owned(), new.clone()));
-    yard.done(&["kill", &old, &new]);
+    let env = TestEnv::new();
+    start(&env, &["--", "sleep", "50"]);
+    let mut follower = Follower::start(&env, &[]);
+    follower.await_watch();
+    let new = start(&env, &["--", "sleep", "50"]);
+    assert_eq!(follower.next(), ("start".to_owned(), new));
 }
 
 #[test]
 fn a_follower_ends_quietly_when_nobody_reads_it() {
-    let yard = Yard::new();
-    let id = yard.start(&["--", "sleep", "50"]);
-    let mut command = yard.penfold(["events", "--since", "1h"]);
+    let env = TestEnv::new();
+    start(&env, &["--", "sleep", "50"]);
+    let mut command = env.penfold(["events", "--since", "1h"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut reader = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    reader.read_line(&mut line).unwrap();
-    assert!(line.contains(" start "));
+    let mut reader = child.stdout.take().unwrap();
+    let follower = Running::of(child);
+    let mut begin = [0; 20];
+    reader.read_exact(&mut begin).unwrap();
     drop(reader);
-    let handle = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
-    let mut fds = [rustix::event::PollFd::new(&handle, rustix::event::PollFlags::IN)];
-    let ended = rustix::event::poll(&mut fds, Some(&DEADLINE.try_into().unwrap())).unwrap() == 1;
-    let _ = child.kill();
-    let output = child.wait_with_output().unwrap();
-    assert!(ended && output.status.success() && output.stderr.is_empty(), "{output:?}");
-    yard.done(&["kill", &id]);
+    assert_eq!(follower.finish().with_code(0).err(), "");
 }
 
 #[test]
 fn a_foreground_run_tells_nothing() {
-    let yard = Yard::new();
-    yard.done(&["run", "--", "true"]);
-    assert_eq!(yard.output(&["events", "--no-follow"]).stdout, b"");
-    assert!(!yard.root().join("events.jsonl").try_exists().unwrap());
+    let env = TestEnv::new();
+    env.run(["--", "true"]).with_code(0);
+    assert_eq!(kept(&env, &[]).out(), "");
+    assert!(!env.root().join("events.jsonl").try_exists().unwrap());
 }
 
 #[test]
 fn events_that_cannot_be_written_change_nothing_else() {
-    let yard = Yard::new();
-    std::fs::create_dir(yard.root()).unwrap();
-    let target = yard.path("precious");
+    let env = TestEnv::new();
+    let target = env.path("precious");
     std::fs::write(&target, "x").unwrap();
-    std::os::unix::fs::symlink(&target, yard.root().join("events.jsonl")).unwrap();
-    let id = yard.start(&["--", "sh", "-c", "exit 3"]);
-    assert_eq!(yard.output(&["wait", &id]).stdout, b"3\n");
+    std::os::unix::fs::symlink(&target, env.root().join("events.jsonl")).unwrap();
+    let id = start(&env, &["--", "sh", "-c", "exit 3"]);
+    assert_eq!(env.call(["wait", &id]).out(), "3\n");
     assert_eq!(std::fs::read_to_string(&target).unwrap(), "x");
-    let output = yard.output(&["events", "--no-follow"]);
-    assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{output:?}");
+    assert_eq!(kept(&env, &[]).with_code(1).out(), "");
 }
 
 #[test]
 fn garbage_is_noted_and_the_rest_is_shown() {
-    let yard = Yard::new();
-    let id = yard.start(&["--", "sleep", "50"]);
-    let path = yard.root().join("events.jsonl");
-    let mut kept = std::fs::read(&path).unwrap();
-    kept.extend_from_slice(b"garbage\n{\"schema\":7}\n");
-    std::fs::write(&path, &kept).unwrap();
-    yard.done(&["kill", &id]);
-    let output = yard.output(&["events", "--no-follow", "-f", "kind=start", "-f", "kind=exit"]);
-    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 2);
-    assert!(String::from_utf8(output.stderr).unwrap().contains("2 lines"));
-    assert!(yard.output(&["-q", "events", "--no-follow"]).stderr.is_empty());
+    let env = TestEnv::new();
+    let id = start(&env, &["--", "sleep", "50"]);
+    let path = env.root().join("events.jsonl");
+    let mut text = std::fs::read(&path).unwrap();
+    text.extend_from_slice(b"garbage\n{\"schema\":7}\n");
+    std::fs::write(&path, &text).unwrap();
+    env.call(["kill", &id]).with_code(0);
+    let shown = kept(&env, &["-f", "kind=start", "-f", "kind=exit"]);
+    assert_eq!(shown.out().lines().count(), 2);
+    assert!(shown.err().contains("2 lines"), "{}", shown.err());
+    assert_eq!(env.call(["-q", "events", "--no-follow"]).err(), "");
 }
 
 #[test]
 fn a_sandbox_that_lost_its_supervisors_is_told_as_lost() {
-    let yard = Yard::new();
-    let id = yard.start(&["--on-supervisor-exit", "kill", "--", "sleep", "50"]);
-    lose_supervisors(&yard, &id);
-    yard.done(&["kill", &id]);
-    let events = yard.events(&[]);
+    let env = TestEnv::new();
+    let sandbox = env.detach(["--on-supervisor-exit", "kill", "--", "sleep", "50"]);
+    sandbox.kill_supervisors();
+    sandbox.call(&env, &["kill", "ID"]).with_code(0);
+    let events = events(&env, &[]);
     let lost: Vec<&Value> = events.iter().filter(|event| event["kind"] == "lost").collect();
     assert_eq!(lost.len(), 1, "{events:?}");
     assert_eq!((&lost[0]["exit"], &lost[0]["verified"]), (&Value::Null, &true.into()));
@@ -333,31 +260,30 @@ fn a_sandbox_that_lost_its_supervisors_is_told_as_lost() {
 
 #[test]
 fn a_supervisor_that_was_killed_is_told_as_the_cause() {
-    let yard = Yard::new();
-    let id = yard.start(&["--", "sleep", "50"]);
-    let state = yard.root().join("sandboxes").join(&id).join("state.json");
-    let state: Value = serde_json::from_slice(&std::fs::read(state).unwrap()).unwrap();
-    let pid = state["supervisors"][1]["pid"].as_i64().unwrap();
-    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    pidfd_send_signal(pidfd_open(pid, PidfdFlags::empty()).unwrap(), Signal::KILL).unwrap();
-    assert!(eventually(|| yard.kinds(&[]).iter().any(|kind| kind == "teardown-step")));
-    let events = yard.events(&["-f", "kind=stop", "-f", "kind=exit"]);
+    let env = TestEnv::new();
+    let sandbox: Sandbox = env.detach(["--", "sleep", "50"]);
+    let [_, inner] = &sandbox.supervisors[..] else { panic!("{sandbox:?}") };
+    inner.signal(Signal::KILL);
+    sandbox.supervisors.iter().for_each(Process::await_end);
+    assert!(kinds(&env, &[]).contains(&"teardown-step".to_owned()));
+    let events = events(&env, &["-f", "kind=stop", "-f", "kind=exit"]);
     let causes: Vec<String> = events.iter().map(|event| text(event, "cause")).collect();
     assert_eq!(causes, ["supervisor", "supervisor"], "{events:?}");
 }
 
 #[test]
 fn what_gc_finds_is_told_as_a_leak() {
-    let yard = Yard::new();
-    let id = yard.start(&["--name", "web", "--", "sleep", "50"]);
-    lose_supervisors(&yard, &id);
+    let env = TestEnv::new();
+    let sandbox = env.detach(["--name", "web", "--", "sleep", "50"]);
+    sandbox.kill_supervisors();
+    let id = sandbox.id.as_str();
     // Named: this host may have leaks of others.
-    yard.done(&["gc", "-f", &id]);
-    let leaks = yard.events(&["-f", "kind=leak"]);
+    env.call(["gc", "-f", id]).with_code(0);
+    let leaks = events(&env, &["-f", "kind=leak"]);
     assert!(!leaks.is_empty() && leaks.iter().all(|leak| text(leak, "id") == id), "{leaks:?}");
     assert!(leaks.iter().all(|leak| text(leak, "outcome") == "removed" && !text(leak, "what").is_empty()));
-    assert_eq!(yard.kinds(&["-f", "kind=lost"]), ["lost"]);
+    assert_eq!(kinds(&env, &["-f", "kind=lost"]), ["lost"]);
     // What has ended and is kept was no leak.
-    yard.done(&["gc", "-f", "--older-than", "0", &id]);
-    assert_eq!(yard.events(&["-f", "kind=leak"]), leaks);
+    env.call(["gc", "-f", "--older-than", "0", id]).with_code(0);
+    assert_eq!(events(&env, &["-f", "kind=leak"]), leaks);
 }

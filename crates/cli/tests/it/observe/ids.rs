@@ -1,105 +1,94 @@
-//! Ids, names and `-` on the command line, and the codes for words that mean no sandbox or several.
+//! Ids, names and `-` on the command line, and the exit codes of an unknown or ambiguous id.
 
-use std::io::Write as _;
 use std::process::Stdio;
 
-use crate::inspect_support::{Sandbox, array, ids};
-use crate::support_d::{Yard, code, json, output, said};
+use super::output::{array, ids, kill};
+use crate::support::{Running, Sandbox, TestEnv, penfold};
 
 #[test]
 fn words_that_mean_none_have_their_code_and_hinder_nobody() {
-    let yard = Yard::new();
-    let web = Sandbox::start(&yard, &["--name", "web", "--", "sleep", "4411"]);
+    let env = TestEnv::new();
+    let web = env.detach(["--name", "web", "--", "sleep", "4411"]);
     for word in ["", "nope", "../root", "ffffffffffff", "-x"] {
-        let done = output(&mut yard.penfold(["inspect", "--", word]));
-        assert_eq!(code(&done), 3, "{word:?}: {}", said(&done));
+        let finished = env.call(["inspect", "--", word]);
+        assert_eq!(finished.code(), Some(3), "{word:?}: {}", finished.err());
     }
-    let done = output(&mut yard.penfold(["inspect", "nope", "web"]));
-    assert_eq!(code(&done), 3);
-    assert_eq!(json(&done)[0]["id"], web.id.as_str());
-    assert!(said(&done).contains("`nope`"), "{}", said(&done));
-    assert_eq!(code(&output(&mut yard.penfold(["inspect"]))), 2);
+    let finished = env.call(["inspect", "nope", "web"]).with_code(3);
+    assert_eq!(finished.json()[0]["id"], web.id.as_str());
+    assert!(finished.err().contains("`nope`"), "{}", finished.err());
+    env.call(["inspect"]).with_code(2);
 }
 
 #[test]
 fn low_codes_of_verbs_that_pass_on_a_code_are_the_commands() {
-    let yard = Yard::new();
+    let env = TestEnv::new();
     let words = |word: &'static str| [vec!["exec", word, "true"], vec!["attach", word], vec!["wait", word]];
     let refused = |line: &[&str], why: &str| {
-        let done = output(&mut yard.penfold(line));
-        assert_eq!(code(&done), 125, "{line:?}: {}", said(&done));
-        assert!(done.stdout.is_empty() && said(&done).contains(why), "{line:?}: {}", said(&done));
+        let finished = env.call(line);
+        assert_eq!(finished.code(), Some(125), "{line:?}: {}", finished.err());
+        assert!(finished.out.is_empty() && finished.err().contains(why), "{line:?}: {}", finished.err());
     };
     for line in words("nope") {
         refused(&line, "`nope`");
     }
     refused(&["wait"], "missing `ID`");
     refused(&["wait", "--bogus"], "`--bogus`");
-    let twins = [(); 2].map(|()| Sandbox::start(&yard, &["--name", "twin", "--", "true"]).wait());
-    assert_eq!(twins.len(), 2);
+    for _ in 0..2 {
+        env.detach(["--name", "twin", "--", "true"]).await_end();
+    }
     for line in words("twin") {
         refused(&line, "matches 2 sandboxes");
     }
     // Records that cannot be read.
-    let line = |root: &str, words: &[&str]| {
-        let mut command = yard.command(env!("CARGO_BIN_EXE_penfold"));
-        output(command.arg("--root").arg(yard.path(root)).args(words))
+    std::os::unix::fs::symlink(env.root(), env.path("link")).unwrap();
+    let line = |words: &[&str]| {
+        let mut command = env.command(penfold());
+        Running::start(command.arg("--root").arg(env.path("link")).args(words)).finish()
     };
-    std::os::unix::fs::symlink(yard.path("root"), yard.path("link")).unwrap();
-    // What lives is found by what it left all the same.
-    let alive = Sandbox::start(&yard, &["--name", "alive", "--", "sleep", "4415"]);
+    // A living sandbox is found by its processes and its cgroup all the same.
+    let alive = env.detach(["--name", "alive", "--", "sleep", "4415"]);
     for words in [["attach", "twin"], ["wait", "twin"], ["attach", "alive"], ["attach", &alive.id]] {
-        let done = line("link", &words);
-        assert_eq!(code(&done), 125, "{words:?}: {}", said(&done));
+        let finished = line(&words);
+        assert_eq!(finished.code(), Some(125), "{words:?}: {}", finished.err());
         let why = "it is a symbolic link, which is not followed";
-        assert!(said(&done).contains(why), "{words:?}: {}", said(&done));
+        assert!(finished.err().contains(why), "{words:?}: {}", finished.err());
     }
 }
 
 #[test]
 fn an_ambiguous_word_lists_what_it_may_mean() {
-    let yard = Yard::new();
+    let env = TestEnv::new();
     // Of seventeen ids two begin with the same digit.
-    let all: Vec<Sandbox> = (0..17).map(|_| Sandbox::start(&yard, &["--", "sleep", "4412"])).collect();
+    let all: Vec<Sandbox> = (0..17).map(|_| env.detach(["--", "sleep", "4412"])).collect();
     let first = |one: &Sandbox| one.id[..1].to_owned();
     let twin =
         all.iter().find(|one| all.iter().filter(|other| first(one) == first(other)).count() > 1).unwrap();
-    let done = output(&mut yard.penfold(["status", &first(twin)]));
-    assert_eq!(code(&done), 4);
+    let finished = env.call(["status", &first(twin)]).with_code(4);
     for one in all.iter().filter(|one| first(one) == first(twin)) {
-        assert!(said(&done).contains(&format!("{} (-)", one.id)), "{}", said(&done));
+        assert!(finished.err().contains(&format!("{} (-)", one.id)), "{}", finished.err());
     }
 }
 
 #[test]
 fn ids_are_read_from_standard_input_and_each_is_taken_once() {
-    let yard = Yard::new();
-    let (one, two) = (
-        Sandbox::start(&yard, &["--name", "one", "--", "sleep", "4413"]),
-        Sandbox::start(&yard, &["--name", "two", "--", "sleep", "4413"]),
-    );
-    let mut child = yard
-        .penfold(["inspect", "one", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    write!(child.stdin.take().unwrap(), "{}\n\n  two one\n", two.id).unwrap();
-    let done = child.wait_with_output().unwrap();
-    assert_eq!(code(&done), 0, "{}", said(&done));
-    assert_eq!(ids(json(&done).as_array().unwrap()), [one.id.as_str(), two.id.as_str()]);
-    assert_eq!(array(&yard, ["inspect", "-"]).len(), 0, "nothing named, nothing shown");
+    let env = TestEnv::new();
+    let one = env.detach(["--name", "one", "--", "sleep", "4413"]);
+    let two = env.detach(["--name", "two", "--", "sleep", "4413"]);
+    let mut inspect = Running::start(env.penfold(["inspect", "one", "-"]).stdin(Stdio::piped()));
+    inspect.say(&format!("{}\n\n  two one\n", two.id));
+    let finished = inspect.finish().with_code(0);
+    assert_eq!(ids(finished.json().as_array().unwrap()), [one.id.as_str(), two.id.as_str()]);
+    assert_eq!(array(&env, ["inspect", "-"]).len(), 0, "nothing named, nothing shown");
 }
 
 #[test]
 fn a_name_is_free_again_and_means_the_one_that_lives() {
-    let yard = Yard::new();
-    let old = Sandbox::start(&yard, &["--name", "web", "--", "true"]);
-    old.wait();
-    assert_eq!(ids(&array(&yard, ["inspect", "web"])), [old.id.as_str()]);
-    let new = Sandbox::start(&yard, &["--name", "web", "--", "sleep", "4414"]);
-    assert_eq!(ids(&array(&yard, ["inspect", "web"])), [new.id.as_str()]);
-    new.kill();
-    assert_eq!(code(&output(&mut yard.penfold(["inspect", "web"]))), 4, "which of the two?");
+    let env = TestEnv::new();
+    let old = env.detach(["--name", "web", "--", "true"]);
+    old.await_end();
+    assert_eq!(ids(&array(&env, ["inspect", "web"])), [old.id.as_str()]);
+    let new = env.detach(["--name", "web", "--", "sleep", "4414"]);
+    assert_eq!(ids(&array(&env, ["inspect", "web"])), [new.id.as_str()]);
+    kill(&env, &new);
+    assert_eq!(env.call(["inspect", "web"]).code(), Some(4), "which of the two?");
 }

@@ -2,10 +2,11 @@
 
 mod doctor;
 mod doctor_foreign;
-mod events;
+pub mod events;
 mod ids;
 mod inspect;
-mod logs;
+pub mod logs;
+pub mod output;
 mod ps;
 mod report;
 mod wait;

@@ -1,26 +1,35 @@
 //! `penfold run --report`: what is in the file, for each way a run can end.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 
-use crate::support_e2::{Ended, Pen, Talk, left, levels};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// Ends politely at the second polite signal.
-/// Says "got" outside of its trap: bash forgets a signal that comes while it runs the trap for the one before.
-const TWICE: &str = "n=0; trap 'n=$((n+1))' TERM; mkfifo g; echo ready; while :; do read -r -t 0.1 <> g; \
+use crate::support::{Finished, Level, Process, Running, TestEnv, descendants, penfold};
+
+/// Ends at the second polite signal. Says "got" outside of its trap: bash forgets a signal that comes while it runs the trap for the one before.
+const TWICE: &str = "n=0; trap 'n=$((n+1))' TERM; mkfifo g; echo ready; while :; do read -r -t 0.02 <> g; \
     [ $n = 1 ] && [ -z $said ] && echo got && said=1; [ $n -ge 2 ] && exit 4; done";
 
-fn read(pen: &Pen) -> Value {
-    let text = std::fs::read(pen.path("work/report.json")).unwrap();
+fn read(env: &TestEnv) -> Value {
+    let text = std::fs::read(env.path("work/report.json")).unwrap();
     serde_json::from_slice(&text)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&text)))
 }
 
 #[track_caller]
-fn run(pen: &Pen, words: &[&str]) -> (Ended, Value) {
-    let ended = pen.end(["--report", "report.json"].iter().chain(words));
-    (ended, read(pen))
+fn run(env: &TestEnv, words: &[&str]) -> (Finished, Value) {
+    let ended = env.run(["--report", "report.json"].iter().chain(words));
+    (ended, read(env))
+}
+
+/// The first process below a front that is not penfold.
+#[track_caller]
+fn leader_below(front: &Running) -> Process {
+    let is_ours = |pid: i32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == penfold());
+    let leader = descendants(front.pid()).into_iter().find(|&pid| !is_ours(pid));
+    leader.and_then(Process::find).expect("no leader")
 }
 
 /// What every report has, whatever happened.
@@ -52,25 +61,25 @@ fn check_shape(report: &Value) {
 
 #[test]
 fn exit_stop_kill_timeout_and_signal_are_told_apart() {
-    let pen = Pen::new();
-    for level in levels(&pen) {
-        let leader = |script: &'static str| ["--contain", level, "bash", "-c", script];
-        let (ended, report) = run(&pen, &leader("exit 3"));
+    let env = TestEnv::new();
+    for level in env.levels() {
+        let leader = |script: &'static str| ["--contain", level.word(), "bash", "-c", script];
+        let (ended, report) = run(&env, &leader("exit 3"));
         ended.with_code(3);
         check_shape(&report);
         assert_eq!((&report["cause"], &report["exit"]["code"]), (&"exit".into(), &3.into()), "{report}");
-        assert_eq!((&report["level"], &report["verified"]), (&level.into(), &true.into()), "{report}");
+        assert_eq!((&report["level"], &report["verified"]), (&level.word().into(), &true.into()), "{report}");
         assert_eq!(report["command"], serde_json::json!(["bash", "-c", "exit 3"]));
 
-        let (ended, report) = run(&pen, &leader("kill -9 $$"));
+        let (ended, report) = run(&env, &leader("kill -9 $$"));
         ended.with_code(137);
         check_shape(&report);
         assert_eq!((&report["cause"], &report["exit"]["signal"]), (&"signal".into(), &9.into()), "{report}");
 
-        // Longer than bash takes to set its trap on a busy machine.
-        let mut limited = vec!["--timeout", "5", "--grace", "0.2"];
-        limited.extend(leader("trap '' TERM; sleep 600; sleep 600; :"));
-        let (ended, report) = run(&pen, &limited);
+        // By default a process ignores WINCH: it goes on until the grace is over.
+        let words = ["--timeout", "200ms", "--grace", "100ms", "--signal", "WINCH"];
+        let limited = [&words[..], &leader("sleep 600; :")].concat();
+        let (ended, report) = run(&env, &limited);
         ended.with_code(124);
         check_shape(&report);
         assert_eq!((&report["cause"], &report["exit"]["signal"]), (&"timeout".into(), &9.into()), "{report}");
@@ -78,147 +87,150 @@ fn exit_stop_kill_timeout_and_signal_are_told_apart() {
 
         for (signals, cause) in [(1, "stop"), (2, "kill")] {
             let words = ["--report", "report.json", "--grace", "60"];
-            let talk = Talk::start(&mut pen.run(words.iter().chain(&leader(TWICE))));
-            talk.hear("ready", 1);
-            talk.signal(Signal::TERM);
+            let front = Running::start(&mut env.run_command(words.iter().chain(&leader(TWICE))));
+            front.hear("ready", 1);
+            front.signal(Signal::TERM);
+            front.hear("got", 1);
             if signals == 1 {
-                // The second polite signal comes from elsewhere: the leader ends by itself.
-                talk.hear("got", 1);
-                let leader = left::leader(talk.pid());
-                left::Handle::of(leader).signal(Signal::TERM);
-                talk.end().with_code(4);
+                // The second polite signal is another's: the leader ends by itself.
+                leader_below(&front).signal(Signal::TERM);
+                front.finish().with_code(4);
             } else {
-                talk.hear("got", 1);
-                talk.signal(Signal::TERM);
-                talk.end().with_code(137);
+                front.signal(Signal::TERM);
+                front.finish().with_code(137);
             }
-            std::fs::remove_file(pen.path("work/g")).unwrap();
-            let report = read(&pen);
+            std::fs::remove_file(env.path("work/g")).unwrap();
+            let report = read(&env);
             check_shape(&report);
             // The first reason stands: a stop that became a kill was asked for as a stop.
             assert!(report["cause"] == cause || report["cause"] == "stop", "{report}");
         }
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn failed_start_is_reported_too() {
-    let pen = Pen::new();
-    for level in levels(&pen) {
+    let env = TestEnv::new();
+    for level in env.levels() {
         for (command, code, failure) in
             [("no-such-command", 127, "not-found"), ("/etc/passwd", 126, "not-executable")]
         {
-            let (ended, report) = run(&pen, &["--contain", level, command]);
+            let (ended, report) = run(&env, &["--contain", level.word(), command]);
             ended.with_code(code);
             check_shape(&report);
             assert_eq!(report["cause"], "start-failed", "{report}");
             assert!(report["exit"].is_null() && report["failure"].to_string().contains(failure), "{report}");
         }
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn name_and_labels_are_in_it() {
-    let pen = Pen::new();
-    let (_, report) = run(&pen, &["--name", "web", "-l", "a=b", "--label", "c=", "-l", "a=d", "true"]);
+    let env = TestEnv::new();
+    let (_, report) = run(&env, &["--name", "web", "-l", "a=b", "--label", "c=", "-l", "a=d", "true"]);
     assert_eq!(report["name"], "web");
     assert_eq!(report["labels"], json!({"a": "d", "c": ""}));
 }
 
 #[test]
 fn every_one_of_two_hundred_is_listed() {
-    let pen = Pen::new();
-    for level in levels(&pen) {
+    let env = TestEnv::new();
+    for level in env.levels() {
         let script =
             "for i in $(seq 200); do sleep 600 & done; for p in $(jobs -p); do echo $p; done; exit 3";
-        let (ended, report) = run(&pen, &["--contain", level, "bash", "-c", script]);
+        let (ended, report) = run(&env, &["--contain", level.word(), "bash", "-c", script]);
         let ended = ended.with_code(3);
         assert!(ended.err().contains("200 processes"), "{}", ended.err());
         assert!(ended.err().lines().all(|line| line.len() < 2000), "too long for people: {}", ended.err());
         check_shape(&report);
         let listed: BTreeSet<i64> =
             report["ended"].as_array().unwrap().iter().filter_map(|ended| ended["pid"].as_i64()).collect();
-        assert_eq!(listed.len(), 200, "{level}");
+        assert_eq!(listed.len(), 200, "{level:?}");
         assert!(report["ended"].as_array().unwrap().iter().all(|ended| ended["stray"] == true));
         // A pid namespace has its own numbers inside.
-        if level != "pidns" {
+        if level != Level::Pidns {
             let started: BTreeSet<i64> = ended.out().lines().map(|line| line.parse().unwrap()).collect();
             assert_eq!(listed, started);
         }
     }
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn shorter_report_replaces_a_longer_one() {
-    let pen = Pen::new();
-    std::fs::write(pen.path("work/report.json"), "x".repeat(100_000)).unwrap();
-    let (_, report) = run(&pen, &["true"]);
+    let env = TestEnv::new();
+    std::fs::write(env.path("work/report.json"), "x".repeat(100_000)).unwrap();
+    let (_, report) = run(&env, &["true"]);
     check_shape(&report);
-    std::os::unix::fs::symlink("report.json", pen.path("work/link")).unwrap();
-    pen.end(["--report", "link", "false"]).with_code(1);
-    assert_eq!(read(&pen)["exit"]["code"], 1);
+    std::os::unix::fs::symlink("report.json", env.path("work/link")).unwrap();
+    env.run(["--report", "link", "false"]).with_code(1);
+    assert_eq!(read(&env)["exit"]["code"], 1);
 }
 
 #[test]
 fn working_directory_does_not_move_the_report() {
-    let pen = Pen::new();
-    let (ended, _) = run(&pen, &["-w", "/", "pwd"]);
+    let env = TestEnv::new();
+    let (ended, _) = run(&env, &["-w", "/", "pwd"]);
     assert_eq!(ended.out(), "/\n");
 }
 
 #[test]
 fn report_goes_to_pipes_and_descriptors() {
-    let pen = Pen::new();
-    let ended = pen.end(["--report", "/dev/stderr", "true"]).with_code(0);
+    let env = TestEnv::new();
+    let ended = env.run(["--report", "/dev/stderr", "true"]).with_code(0);
     check_shape(&serde_json::from_slice(&ended.err).unwrap());
-    let ended = pen.script("$PF --report /dev/fd/7 echo out 7>&1 >/dev/null | cat").with_code(0);
+    let ended = env.script("$PF --report /dev/fd/7 echo out 7>&1 >/dev/null | cat").with_code(0);
     check_shape(&serde_json::from_slice(&ended.out).unwrap());
-    let ended = pen.script("mkfifo pipe; cat pipe & $PF --report pipe true; wait").with_code(0);
+    let ended = env.script("mkfifo pipe; cat pipe & $PF --report pipe true; wait").with_code(0);
     check_shape(&serde_json::from_slice(&ended.out).unwrap());
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn report_pipe_without_reader_hangs_nobody() {
-    let pen = Pen::new();
-    // A pipe holds 64 KiB; so many processes make a longer report.
-    let script = "mkfifo pipe; exec 8<>pipe; $PF --report /dev/fd/8 bash -c \
-        'for i in $(seq 900); do sleep 600 & done 2>/dev/null; exit 3'";
-    let ended = pen.script(script).with_code(3);
+    let env = TestEnv::new();
+    let path = env.path("work/pipe");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    // One page: a report of a hundred processes is longer.
+    let pipe = File::options().read(true).write(true).open(path).unwrap();
+    rustix::pipe::fcntl_setpipe_size(&pipe, 4096).unwrap();
+    let script = "exec 8<>pipe; $PF --report /dev/fd/8 bash -c \
+        'for i in $(seq 100); do sleep 600 & done 2>/dev/null; exit 3'";
+    let ended = env.script(script).with_code(3);
     assert!(ended.err().contains("report"), "nobody says that it is not written: {}", ended.err());
-    pen.assert_nothing_left();
+    env.assert_nothing_left();
 }
 
 #[test]
 fn reader_of_the_report_that_goes_away_does_no_harm() {
-    let pen = Pen::new();
-    pen.script("$PF --report /dev/fd/7 sh -c 'sleep 600 & exit 3' 7> >(true); exit $?").with_code(3);
-    pen.assert_nothing_left();
+    let env = TestEnv::new();
+    env.script("$PF --report /dev/fd/7 sh -c 'sleep 600 & exit 3' 7> >(true); exit $?").with_code(3);
+    env.assert_nothing_left();
 }
 
 #[test]
 fn processor_time_and_memory_are_plausible() {
-    let pen = Pen::new();
-    for level in levels(&pen) {
-        // About 60 MiB in one variable, and then work until a fifth of a second is used.
-        let script = "x=$(head -c 60000000 /dev/zero | tr '\\0' x); \
-            until read -r _ _ _ _ _ _ _ _ _ _ _ _ _ u s _ < /proc/self/stat; [ $((u + s)) -ge 20 ]; do :; done";
-        let (ended, report) = run(&pen, &["--contain", level, "bash", "-c", script]);
+    let env = TestEnv::new();
+    for level in env.levels() {
+        // About 30 MiB in one variable, and then work until a tenth of a second is used.
+        let script = "x=$(head -c 30000000 /dev/zero | tr '\\0' x); \
+            until read -r _ _ _ _ _ _ _ _ _ _ _ _ _ u s _ < /proc/self/stat; [ $((u + s)) -ge 10 ]; do :; done";
+        let (ended, report) = run(&env, &["--contain", level.word(), "bash", "-c", script]);
         ended.with_code(0);
         let cpu = report["cpu_us"].as_u64().unwrap();
         let memory = report["peak_memory_bytes"].as_u64().unwrap();
-        assert!((190_000..20_000_000).contains(&cpu), "{level}: {cpu} us");
-        assert!((55_000_000..2_000_000_000).contains(&memory), "{level}: {memory} bytes");
+        assert!((90_000..20_000_000).contains(&cpu), "{level:?}: {cpu} us");
+        assert!((27_000_000..2_000_000_000).contains(&memory), "{level:?}: {memory} bytes");
     }
 }
 
 #[test]
 fn report_names_what_was_done() {
-    let pen = Pen::new();
-    let (_, report) = run(&pen, &["--scratch", "sh", "-c", "sleep 600 & exit 0"]);
+    let env = TestEnv::new();
+    let (_, report) = run(&env, &["--scratch", "sh", "-c", "sleep 600 & exit 0"]);
     let steps: Vec<&str> =
         report["steps"].as_array().unwrap().iter().filter_map(|step| step["what"].as_str()).collect();
     for wanted in ["kill", "release directory ", "release record "] {

@@ -1,198 +1,214 @@
 //! `penfold wait`: the code of the command, the same for all who wait, never invented.
 
-use crate::support_control::Fold;
-use crate::support_d::{code, said, until};
-use rustix::event::Timespec;
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
+
+use super::output::{has_open, is_waiting};
+use crate::support::{Finished, Process, Running, Sandbox, TREE, TestEnv, entries, wait_until};
+
+/// The leader runs until [`go`], then exits with the code that follows.
+const UNTIL_GO: &str = "until [ -e go ]; do sleep 0.02; done; exit";
+
+fn go(env: &TestEnv) {
+    std::fs::write(env.path("work/go"), "").unwrap();
+}
+
+/// Starts a script in a detached sandbox.
+#[track_caller]
+fn start(env: &TestEnv, flags: &[&str], script: &str) -> Sandbox {
+    env.detach([flags, &["--", "sh", "-c", script]].concat())
+}
+
+/// Starts [`TREE`] in a detached sandbox; gives its members, once all run.
+#[track_caller]
+fn start_tree(env: &TestEnv, flags: &[&str]) -> (Sandbox, Vec<Process>) {
+    let sandbox = start(env, flags, TREE);
+    env.await_up(&["deaf", "lead"]);
+    wait_until("the tree stands", || env.running("sleep 1000").len() == 3);
+    let members = sandbox.members(env);
+    assert!(members.len() >= 5, "{members:?}");
+    (sandbox, members)
+}
+
+#[track_caller]
+fn assert_alive(members: &[Process]) {
+    assert!(!members.iter().any(Process::has_ended), "members have ended");
+}
+
+/// Calls, and expects this code and these lines on standard output.
+#[track_caller]
+fn expect(env: &TestEnv, words: &[&str], code: i32, lines: &[&str]) -> Finished {
+    told(env.call(words), code, lines)
+}
+
+#[track_caller]
+fn told(finished: Finished, code: i32, lines: &[&str]) -> Finished {
+    let out = finished.out();
+    let printed: Vec<&str> = out.lines().collect();
+    assert_eq!((finished.code(), printed.as_slice()), (Some(code), lines), "{}", finished.err());
+    finished
+}
+
+/// Starts `wait`, and waits until it is connected to the supervisor.
+#[track_caller]
+fn begin_wait(env: &TestEnv, sandbox: &Sandbox) -> Running {
+    let waiter = env.begin(["wait", &sandbox.id]);
+    wait_until("it waits", || has_open(&waiter, "socket:") && is_waiting(&waiter));
+    waiter
+}
 
 #[test]
 fn ten_who_wait_get_the_same_answer() {
-    let fold = Fold::new();
-    let sandbox = fold.start(&[], "until [ -e \"$UP.go\" ]; do sleep 0.02; done; exit 42");
-    let waiters: Vec<_> = (0..10).map(|_| fold.begin(&["wait", &sandbox.id])).collect();
-    std::fs::write(fold.yard.path("up.go"), "").unwrap();
+    let env = TestEnv::new();
+    let sandbox = start(&env, &[], &format!("{UNTIL_GO} 42"));
+    let waiters: Vec<_> = (0..10).map(|_| begin_wait(&env, &sandbox)).collect();
+    go(&env);
     for waiter in waiters {
-        let done = waiter.wait_with_output().unwrap();
-        assert_eq!((code(&done), done.stdout.as_slice()), (42, &b"42\n"[..]), "{}", said(&done));
+        told(waiter.finish(), 42, &["42"]);
     }
-    fold.expect(&["wait", &sandbox.id], 42, &["42"]);
+    expect(&env, &["wait", &sandbox.id], 42, &["42"]);
 }
 
 #[test]
 fn codes_follow_the_table_of_run() {
-    let fold = Fold::new();
-    let signalled = fold.start(&[], "kill -KILL $$");
-    fold.expect(&["wait", &signalled.id], 137, &["137"]);
-    let late = fold.start(&["--timeout", "3s"], "sleep 1000");
-    fold.expect(&["wait", &late.id], 124, &["124"]);
-    let (zero, five) = (fold.start(&[], "exit 0"), fold.start(&[], "exit 5"));
-    fold.expect(&["wait", &zero.id, &five.id], 5, &["0", "5"]);
+    let env = TestEnv::new();
+    let signalled = start(&env, &[], "kill -KILL $$");
+    expect(&env, &["wait", &signalled.id], 137, &["137"]);
+    let late = start(&env, &["--timeout", "300ms"], "sleep 1000");
+    expect(&env, &["wait", &late.id], 124, &["124"]);
+    let (zero, five) = (start(&env, &[], "exit 0"), start(&env, &[], "exit 5"));
+    expect(&env, &["wait", &zero.id, &five.id], 5, &["0", "5"]);
 }
 
 #[test]
 fn first_code_that_is_not_0_counts() {
-    let fold = Fold::new();
-    let (zero, three, five) =
-        (fold.start(&[], "exit 0"), fold.start(&[], "exit 3"), fold.start(&[], "exit 5"));
-    fold.expect(&["wait", &zero.id, &three.id, &five.id], 3, &["0", "3", "5"]);
-    fold.expect(&["wait", &five.id, &three.id], 5, &["5", "3"]);
-    // What means no sandbox is told before there is anything to wait for.
-    fold.expect(&["wait", &five.id, "nope"], 125, &["5"]);
+    let env = TestEnv::new();
+    let [zero, three, five] = ["exit 0", "exit 3", "exit 5"].map(|script| start(&env, &[], script));
+    expect(&env, &["wait", &zero.id, &three.id, &five.id], 3, &["0", "3", "5"]);
+    expect(&env, &["wait", &five.id, &three.id], 5, &["5", "3"]);
+    // An unknown id is reported before the wait begins.
+    expect(&env, &["wait", &five.id, "nope"], 125, &["5"]);
 }
 
 #[test]
 fn code_of_a_foreground_run_went_to_its_caller() {
-    let fold = Fold::new();
-    let script = "echo lead >> $UP; until [ -e \"$UP.go\" ]; do sleep 0.02; done; exit 3";
-    let mut command = fold.yard.penfold(["run", "--name", "fore", "--", "sh", "-c", script]);
-    let front = command.env("UP", fold.yard.path("up")).spawn().unwrap();
-    fold.yard.await_up(&["lead"]);
-    fold.expect(&["wait", "--timeout", "100ms", "fore"], 124, &[]);
-    let mut waiter = fold.begin(&["wait", "fore"]);
-    let record =
-        std::fs::read_dir(fold.yard.path("root/sandboxes")).unwrap().flatten().next().unwrap().path();
-    until("it waits", || {
-        let fds = std::fs::read_dir(format!("/proc/{}/fd", waiter.id())).unwrap();
-        fds.flatten().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == record))
-            && rests(waiter.id())
-    });
-    assert!(waiter.try_wait().unwrap().is_none());
-    std::fs::write(fold.yard.path("up.go"), "").unwrap();
-    assert_eq!(front.wait_with_output().unwrap().status.code(), Some(3));
-    let done = waiter.wait_with_output().unwrap();
-    assert_eq!((code(&done), done.stdout.as_slice()), (120, &b"unknown\n"[..]), "{}", said(&done));
+    let env = TestEnv::new();
+    let script = format!("echo lead >> $UP; {UNTIL_GO} 3");
+    let front = env.begin(["run", "--name", "fore", "--", "sh", "-c", &script]);
+    env.await_up(&["lead"]);
+    expect(&env, &["wait", "--timeout", "100ms", "fore"], 124, &[]);
+    let waiter = env.begin(["wait", "fore"]);
+    let record = entries(&env.path("root/sandboxes")).pop().unwrap();
+    let record = record.to_str().unwrap();
+    wait_until("it waits", || has_open(&waiter, record) && is_waiting(&waiter));
+    go(&env);
+    front.finish().with_code(3);
+    let finished = told(waiter.finish(), 120, &["unknown"]);
     let why = "it ran in the foreground: its code went to who called `penfold run`";
-    assert!(said(&done).contains(why), "{}", said(&done));
+    assert!(finished.err().contains(why), "{}", finished.err());
 }
 
 #[test]
 fn time_limit_ends_the_wait_and_nothing_else() {
-    let fold = Fold::new();
-    let sandbox = fold.start(&[], "sleep 1000");
-    fold.expect(&["wait", "--timeout", "200ms", &sandbox.id], 124, &[]);
-    assert_eq!(fold.status(&sandbox.id), "running");
+    let env = TestEnv::new();
+    let sandbox = start(&env, &[], "sleep 1000");
+    expect(&env, &["wait", "--timeout", "100ms", &sandbox.id], 124, &[]);
+    assert_eq!(sandbox.status(&env).as_deref(), Some("running"));
 }
 
 #[test]
 fn first_of_several_is_named() {
-    let fold = Fold::new();
-    let (slow, quick) = (fold.start(&[], "sleep 1000"), fold.start(&[], "exit 6"));
-    fold.expect(&["wait", "--any", &slow.id, &quick.id], 6, &[&format!("{} 6", quick.id)]);
+    let env = TestEnv::new();
+    let (slow, quick) = (start(&env, &[], "sleep 1000"), start(&env, &[], "exit 6"));
+    expect(&env, &["wait", "--any", &slow.id, &quick.id], 6, &[&format!("{} 6", quick.id)]);
 }
 
 #[test]
 fn code_of_a_sandbox_that_is_removed_at_its_end_is_told() {
-    let fold = Fold::new();
-    let sandbox = fold.start(&["--rm"], "until [ -e \"$UP.go\" ]; do sleep 0.02; done; exit 8");
-    let waiter = fold.begin(&["wait", &sandbox.id]);
-    until("it waits", || is_connected(waiter.id()) && rests(waiter.id()));
-    std::fs::write(fold.yard.path("up.go"), "").unwrap();
-    let done = waiter.wait_with_output().unwrap();
-    assert_eq!((code(&done), done.stdout.as_slice()), (8, &b"8\n"[..]), "{}", said(&done));
+    let env = TestEnv::new();
+    let sandbox = start(&env, &["--rm"], &format!("{UNTIL_GO} 8"));
+    let waiter = begin_wait(&env, &sandbox);
+    go(&env);
+    told(waiter.finish(), 8, &["8"]);
     assert!(!sandbox.record.try_exists().unwrap());
-}
-
-/// Whether it waits for an event, and does nothing.
-fn rests(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/wchan")).is_ok_and(|place| place.contains("poll"))
-}
-
-fn is_connected(pid: u32) -> bool {
-    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
-    let mut links = fds.flatten().filter_map(|fd| std::fs::read_link(fd.path()).ok());
-    links.any(|to| to.to_string_lossy().starts_with("socket:"))
 }
 
 #[test]
 fn end_that_nobody_saw_is_unknown() {
     for flags in [&[][..], &["--on-supervisor-exit", "keep"], &["--contain", "subreaper"]] {
-        let fold = Fold::new();
-        let sandbox = fold.start_tree(flags);
-        let mut waiter = fold.begin(&["wait", &sandbox.id]);
+        let env = TestEnv::new();
+        let (sandbox, members) = start_tree(&env, flags);
+        let waiter = begin_wait(&env, &sandbox);
         sandbox.kill_supervisors();
-        // Who begins to wait now sees the same as who has seen the supervisors die.
-        fold.expect(&["wait", "--timeout", "300ms", &sandbox.id], 124, &[]);
-        assert!(waiter.try_wait().unwrap().is_none(), "{flags:?}: something of it lives");
-        sandbox.assert_alive();
-        for member in &sandbox.members {
-            let _ = rustix::process::pidfd_send_signal(member, Signal::KILL);
+        // A `wait` that begins now sees the same as one that saw the supervisors die.
+        expect(&env, &["wait", "--timeout", "100ms", &sandbox.id], 124, &[]);
+        assert!(waiter.is_alive(), "{flags:?}: members live");
+        assert_alive(&members);
+        for member in &members {
+            member.signal(Signal::KILL);
         }
-        let done = waiter.wait_with_output().unwrap();
-        assert_eq!((code(&done), done.stdout.as_slice()), (120, &b"unknown\n"[..]), "{}", said(&done));
-        assert!(said(&done).contains(&sandbox.id) && said(&done).contains("nobody"), "{}", said(&done));
-        assert!(sandbox.members.iter().all(crate::support_d::has_ended), "{flags:?}: said before its end");
+        let finished = told(waiter.finish(), 120, &["unknown"]);
+        let said = finished.err();
+        assert!(said.contains(&sandbox.id) && said.contains("nobody"), "{said}");
+        assert!(members.iter().all(Process::has_ended), "{flags:?}: answered before the end");
     }
 }
 
 #[test]
 fn sandbox_that_nobody_looks_after_is_waited_for_by_no_busy_loop() {
-    let fold = Fold::new();
-    let sandbox = fold.start_tree(&["--on-supervisor-exit", "keep"]);
+    let env = TestEnv::new();
+    let (sandbox, _) = start_tree(&env, &["--on-supervisor-exit", "keep"]);
     sandbox.kill_supervisors();
-    let waiter = fold.begin(&["wait", "--timeout", "2s", &sandbox.id]);
-    let pid = Pid::from_raw(i32::try_from(waiter.id()).unwrap()).unwrap();
-    let (handle, mut ticks) = (crate::support_d::handle(pid), 0);
-    while !crate::support_d::has_ended(&handle) {
-        ticks = processor_ticks(pid).unwrap_or(ticks);
-        let _ = rustix::event::poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 20_000_000 }));
-    }
-    assert_eq!(code(&waiter.wait_with_output().unwrap()), 124);
-    assert!(ticks < 50, "{ticks} ticks of a hundredth of a second in two seconds");
+    let waiter = env.begin(["wait", "--timeout", "500ms", &sandbox.id]);
+    waiter.process().await_end();
+    // Nobody has reaped it: /proc still shows what it used.
+    let ticks = processor_ticks(waiter.pid());
+    waiter.finish().with_code(124);
+    assert!(ticks < 15, "{ticks} ticks of a hundredth of a second in half a second");
 }
 
-fn processor_ticks(pid: Pid) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
-    let numbers = stat.rsplit(") ").next()?.split(' ').skip(11).take(2);
-    Some(numbers.filter_map(|number| number.parse::<u64>().ok()).sum())
+fn processor_ticks(pid: i32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let numbers = stat.rsplit(") ").next().unwrap().split(' ').skip(11).take(2);
+    numbers.map(|number| number.parse::<u64>().unwrap()).sum()
 }
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the record is to be lost")]
 fn record_that_is_gone_does_not_end_the_wait() {
-    let fold = Fold::new();
-    let sandbox = fold.start_tree(&[]);
-    let waiter = fold.begin(&["wait", &sandbox.id]);
-    until("it waits", || is_connected(waiter.id()));
+    let env = TestEnv::new();
+    let (sandbox, members) = start_tree(&env, &[]);
+    let waiter = begin_wait(&env, &sandbox);
     std::fs::remove_dir_all(&sandbox.record).unwrap();
-    fold.expect(&["wait", "--timeout", "300ms", &sandbox.id], 124, &[]);
-    sandbox.assert_alive();
-    fold.expect(&["kill", &sandbox.id], 0, &[&sandbox.id]);
-    let done = waiter.wait_with_output().unwrap();
-    assert!([125, 137].contains(&code(&done)), "{}", said(&done));
+    expect(&env, &["wait", "--timeout", "100ms", &sandbox.id], 124, &[]);
+    assert_alive(&members);
+    assert!(waiter.is_alive());
+    expect(&env, &["kill", &sandbox.id], 0, &[&sandbox.id]);
+    let finished = waiter.finish();
+    assert!(matches!(finished.code(), Some(125 | 137)), "{}", finished.err());
 }
 
 #[test]
 fn who_waits_for_what_another_forgets_is_told_so() {
-    let fold = Fold::new();
-    let sandbox = fold.start(&[], "sleep 1000");
-    let waiter = fold.begin(&["wait", &sandbox.id]);
-    let pid = Pid::from_raw(i32::try_from(waiter.id()).unwrap()).unwrap();
-    until("it waits", || is_connected(waiter.id()));
-    let handle = crate::support_d::handle(pid);
-    rustix::process::pidfd_send_signal(&handle, Signal::STOP).unwrap();
-    until("it is stopped", || crate::support_d::state(pid) == Some('T'));
+    let env = TestEnv::new();
+    let sandbox = start(&env, &[], "sleep 1000");
+    let waiter = begin_wait(&env, &sandbox);
+    waiter.process().stop();
     sandbox.kill_supervisors();
-    fold.expect(&["rm", "-f", &sandbox.id], 0, &[&sandbox.id]);
-    rustix::process::pidfd_send_signal(&handle, Signal::CONT).unwrap();
-    let done = waiter.wait_with_output().unwrap();
-    assert_eq!((code(&done), done.stdout.as_slice()), (125, &b""[..]), "{}", said(&done));
-    assert!(
-        said(&done).contains(&format!("no sandbox is called `{}` any more", sandbox.id)),
-        "{}",
-        said(&done)
-    );
+    expect(&env, &["rm", "-f", &sandbox.id], 0, &[&sandbox.id]);
+    waiter.signal(Signal::CONT);
+    let finished = told(waiter.finish(), 125, &[]);
+    let said = finished.err();
+    assert!(said.contains(&format!("no sandbox is called `{}` any more", sandbox.id)), "{said}");
 }
 
 #[test]
 fn supervisor_that_takes_the_place_of_another_is_waited_for() {
-    let fold = Fold::new();
-    let script = "until [ -e \"$UP.go\" ]; do sleep 0.02; done; exit 4";
-    let sandbox = fold.start(&["--on-supervisor-exit", "keep"], script);
-    let waiter = fold.begin(&["wait", &sandbox.id]);
-    let inner = &sandbox.supervisors[1].1;
-    rustix::process::pidfd_send_signal(inner, Signal::KILL).unwrap();
-    until("it is dead", || crate::support_d::has_ended(inner));
-    std::fs::write(fold.yard.path("up.go"), "").unwrap();
-    let done = waiter.wait_with_output().unwrap();
-    assert_eq!((code(&done), done.stdout.as_slice()), (4, &b"4\n"[..]), "{}", said(&done));
+    let env = TestEnv::new();
+    let sandbox = start(&env, &["--on-supervisor-exit", "keep"], &format!("{UNTIL_GO} 4"));
+    let waiter = begin_wait(&env, &sandbox);
+    let inner = &sandbox.supervisors[1];
+    inner.signal(Signal::KILL);
+    inner.await_end();
+    go(&env);
+    told(waiter.finish(), 4, &["4"]);
 }

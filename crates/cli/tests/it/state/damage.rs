@@ -1,15 +1,18 @@
 //! Everything that can be lost, damaged or forged of a sandbox's state, alone and in pairs, with a tree of daemons alive
-//! inside: it is never said to have ended, its end is the end of all of it, and of nobody else.
+//! inside: penfold never says that the sandbox has ended, and ends all of it and no other process.
 //!
-//! Needs root for what only root can do to another's files and cgroups.
+//! Needs root for what only root can do to files and cgroups of others.
 
-#![allow(clippy::disallowed_methods, reason = "what these tests remove is their own, or is to be lost")]
+mod harm;
+mod scene;
 
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use crate::support_damage::{Damage, Scene};
-use crate::support_f::Dice;
+use penfold_harness::Trial;
+
+use self::harm::Damage;
+use self::scene::Scene;
+use crate::support::{Level, Prng, is_root};
 
 /// Whether outer and inner live when the damage is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,159 +21,188 @@ enum Supervisors {
     Killed,
 }
 
-/// Does the damage, looks, and ends what is there with these words, where `ID` and `NAME` stand for the sandbox.
-fn one(damages: &[Damage], supervisors: Supervisors, words: &[&str]) -> Result<(), String> {
-    let mut scene = Scene::new(crate::support_f::Level::Cgroup)?;
-    if supervisors == Supervisors::Killed {
-        scene.sandbox.kill_both()?;
-    }
-    for damage in damages {
-        damage.act(&mut scene)?;
-    }
-    scene.daemons_run()?;
-    scene.is_not_said_to_be_over(Damage::are_seen_in_a_file(damages))?;
-    scene.daemons_run()?;
-    scene.end(words)?;
-    scene.must_be_over()
+impl Supervisors {
+    const BOTH: [Supervisors; 2] = [Supervisors::Alive, Supervisors::Killed];
 }
 
-fn run<Cases>(cases: Cases)
-where
-    Cases: IntoIterator<Item = (Vec<Damage>, Supervisors, Vec<&'static str>), IntoIter: Send>,
-{
-    if !crate::support_e2::root() {
-        return;
-    }
-    let told = |(damages, supervisors, words): (Vec<Damage>, Supervisors, Vec<&'static str>)| {
-        let why = one(&damages, supervisors, &words).err()?;
-        Some(format!("{damages:?}, supervisors {supervisors:?}, {words:?}: {why}"))
-    };
-    // Most of each is waiting.
-    let cases = Mutex::new(cases.into_iter());
-    let next = || cases.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let work = || std::iter::from_fn(next).filter_map(told).collect::<Vec<String>>();
-    let failures = thread::scope(|scope| {
-        let workers: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect::<Vec<String>>()
-    });
-    assert!(failures.is_empty(), "\n  {}", failures.join("\n  "));
-}
+/// What ends a damaged sandbox: the name of the test, the words of the commands.
+const ENDINGS: [(&str, Supervisors, &[&[&str]]); 2] = [
+    (
+        "damaged_sandbox_ends",
+        Supervisors::Alive,
+        &[&["kill", "ID"], &["kill", "NAME"], &["stop", "-t", "300ms", "ID"], &["rm", "-f", "ID"]],
+    ),
+    (
+        "damaged_orphan_ends",
+        Supervisors::Killed,
+        &[&["kill", "ID"], &["kill", "NAME"], &["rm", "-f", "PREFIX"]],
+    ),
+];
 
-fn each(supervisors: Supervisors, words: &[&'static str]) {
-    run(Damage::ALL.iter().map(|&damage| (vec![damage], supervisors, words.to_vec())));
-}
-
-#[test]
-fn damaged_sandbox_is_killed_by_its_id() {
-    each(Supervisors::Alive, &["kill", "ID"]);
-}
-
-#[test]
-fn damaged_sandbox_is_killed_by_its_name() {
-    each(Supervisors::Alive, &["kill", "NAME"]);
-}
-
-#[test]
-fn damaged_sandbox_is_stopped() {
-    each(Supervisors::Alive, &["stop", "-t", "300ms", "ID"]);
-}
-
-#[test]
-fn damaged_sandbox_is_removed_by_force() {
-    each(Supervisors::Alive, &["rm", "-f", "ID"]);
-}
-
-#[test]
-fn damaged_orphan_is_killed_by_its_id() {
-    each(Supervisors::Killed, &["kill", "ID"]);
-}
-
-#[test]
-fn damaged_orphan_is_killed_by_its_name() {
-    each(Supervisors::Killed, &["kill", "NAME"]);
-}
-
-#[test]
-fn damaged_orphan_is_removed_by_force() {
-    each(Supervisors::Killed, &["rm", "-f", "PREFIX"]);
-}
-
-/// Two at a time, forty of all pairs, others each time.
-#[test]
-fn two_damages_are_no_worse_than_one() {
-    let mut dice = Dice::new();
-    let seed = dice.seed();
-    let mut any = |of: usize| usize::try_from(dice.below(of.try_into().unwrap())).unwrap();
-    let all = Damage::ALL;
-    let cases: Vec<_> = (0..40)
-        .filter_map(|_| {
-            let pair = [all[any(all.len())], all[any(all.len())]];
-            if Damage::hide_the_truth(pair) {
-                return None;
-            }
-            let supervisors = [Supervisors::Alive, Supervisors::Killed][any(2)];
-            let words = [vec!["kill", "ID"], vec!["rm", "-f", "ID"]][any(2)].clone();
-            Some((pair.to_vec(), supervisors, words))
+/// A test for each damage, with living and with dead supervisors, and for each pair of damages.
+///
+/// Of the pairs, ordinary runs take a sample, in which every damage occurs; `PENFOLD_MATRIX_SEED` chooses another.
+pub fn generated() -> Vec<Trial> {
+    let singles = ENDINGS.into_iter().flat_map(|(test, supervisors, endings)| {
+        Damage::ALL.iter().map(move |&damage| {
+            let name = format!("state::damage::{test}::{}", damage.name());
+            trial(name, move || every_ending(damage, supervisors, endings))
         })
-        .collect();
-    assert!(std::panic::catch_unwind(|| run(cases)).is_ok(), "seed {seed}");
+    });
+    let full_disks = [&["kill", "ID"][..], &["stop", "-t", "300ms", "ID"], &["rm", "-f", "ID"]];
+    let full_disks = full_disks.into_iter().map(|words| {
+        let name = format!("state::damage::full_disk_keeps_nobody_alive::{}", words[0]);
+        trial(name, move || sandbox_on_a_full_disk_ends(words))
+    });
+    let seed = seed();
+    let sample = sample(seed);
+    let pairs = all_pairs().into_iter().zip(seed..).map(move |(pair, seed)| {
+        let [one, other] = pair;
+        let name = format!("state::damage::pairs::{}::{}", one.name(), other.name());
+        let is_in_sample = sample.contains(&pair);
+        trial(name, move || two_damages(pair, seed)).with_ignored_flag(!is_in_sample)
+    });
+    singles.chain(full_disks).chain(pairs).collect()
 }
 
-/// Neither a record that can be believed nor a leaf is left of it, and nobody looks after it.
-#[test]
-fn orphan_is_listed_while_a_process_carries_its_marker() {
-    let damages = [Damage::RecordGone, Damage::RootRemade, Damage::ReportForged];
-    run(damages.map(|damage| (vec![damage, Damage::LeafGone], Supervisors::Killed, vec!["kill", "ID"])));
+fn trial(name: String, test: impl FnOnce() + Send + 'static) -> Trial {
+    Trial::test(name, move || {
+        if is_root() {
+            test();
+        }
+        Ok(())
+    })
+}
+
+#[expect(clippy::disallowed_methods, reason = "the person who runs the tests chooses")]
+fn seed() -> u64 {
+    std::env::var("PENFOLD_MATRIX_SEED")
+        .map_or(1, |seed| seed.parse().expect("PENFOLD_MATRIX_SEED: a number"))
 }
 
 /// All pairs, in both orders.
-#[test]
-#[ignore = "more than a thousand sandboxes; forty others are tried each time"]
-fn no_two_damages_are_worse_than_one() {
-    let all = Damage::ALL;
-    let pairs = all.iter().flat_map(|&one| all.iter().map(move |&other| [one, other]));
-    let cases = pairs.filter(|&pair| !Damage::hide_the_truth(pair)).flat_map(|pair| {
-        let case = move |supervisors| (pair.to_vec(), supervisors, vec!["kill", "ID"]);
-        [Supervisors::Alive, Supervisors::Killed].map(case)
-    });
-    run(cases);
+fn all_pairs() -> Vec<[Damage; 2]> {
+    let pairs = Damage::ALL.iter().flat_map(|&one| Damage::ALL.iter().map(move |&other| [one, other]));
+    pairs.filter(|&pair| !Damage::hide_the_truth(pair)).collect()
 }
 
-/// Nothing can be written any more: the end is the same, and what is said of it no guess.
+/// Pairs in which every damage occurs.
+fn sample(seed: u64) -> Vec<[Damage; 2]> {
+    let mut prng = Prng::of(seed);
+    let mut pairs = all_pairs();
+    pairs.retain(|[one, other]| one != other);
+    let mut missing = Damage::ALL.to_vec();
+    let mut sample = Vec::new();
+    while let Some(&wanted) = missing.first() {
+        let mut fresh = pairs.clone();
+        fresh.retain(|pair| pair.contains(&wanted) && pair.iter().all(|damage| missing.contains(damage)));
+        // The last one may be left without a partner.
+        if fresh.is_empty() {
+            fresh.clone_from(&pairs);
+            fresh.retain(|pair| pair.contains(&wanted));
+        }
+        let pair = *prng.one_of(&fresh);
+        missing.retain(|damage| !pair.contains(damage));
+        sample.push(pair);
+    }
+    sample
+}
+
+/// Ends a sandbox with this damage by each of these commands, and each time another sandbox.
+fn every_ending(damage: Damage, supervisors: Supervisors, endings: &[&[&str]]) {
+    let end = |words: &[&str]| end_damaged(&[damage], supervisors, words);
+    if damage.is_impostor() {
+        // penfold waits for an impostor for up to two seconds: all commands at a time.
+        thread::scope(|scope| {
+            for words in endings {
+                scope.spawn(move || end(words));
+            }
+        });
+    } else {
+        for words in endings {
+            end(words);
+        }
+    }
+}
+
+/// Does the damage, looks, and ends the sandbox with these words.
+fn end_damaged(damages: &[Damage], supervisors: Supervisors, words: &[&str]) {
+    println!("case {damages:?}, supervisors {supervisors:?}, {words:?}");
+    let mut scene = Scene::new(Level::Cgroup);
+    if supervisors == Supervisors::Killed {
+        scene.sandbox.kill_supervisors();
+    }
+    for damage in damages {
+        damage.act(&mut scene);
+    }
+    scene.assert_daemons_run();
+    scene.assert_not_said_to_be_over(Damage::are_seen_in_a_file(damages));
+    scene.assert_daemons_run();
+    scene.end(words);
+    scene.assert_over();
+}
+
+/// Two damages, one after the other, are no worse than one.
+fn two_damages(pair: [Damage; 2], seed: u64) {
+    let mut prng = Prng::of(seed);
+    for supervisors in Supervisors::BOTH {
+        let words = prng.one_of(&[vec!["kill", "ID"], vec!["rm", "-f", "ID"]]).clone();
+        end_damaged(&pair, supervisors, &words);
+    }
+}
+
+/// Nothing can be written any more: the sandbox ends all the same, and no answer is a guess.
+fn sandbox_on_a_full_disk_ends(words: &[&str]) {
+    for supervisors in Supervisors::BOTH {
+        println!("case {words:?}, supervisors {supervisors:?}");
+        let scene = Scene::on_a_small_disk();
+        scene.fill();
+        if supervisors == Supervisors::Killed {
+            scene.sandbox.kill_supervisors();
+        }
+        scene.assert_not_said_to_be_over(false);
+        scene.end(words);
+        scene.assert_over();
+    }
+}
+
+/// No record that can be believed is left of it, no leaf and no supervisor.
 #[test]
-fn full_disk_keeps_nobody_alive() {
-    if !crate::support_e2::root() {
+fn orphan_is_listed_while_a_process_carries_its_marker() {
+    if !is_root() {
         return;
     }
-    for words in [["kill", "ID"].as_slice(), &["stop", "-t", "300ms", "ID"], &["rm", "-f", "ID"]] {
-        for supervisors in [Supervisors::Alive, Supervisors::Killed] {
-            let mut scene = Scene::on_a_small_disk().unwrap();
-            scene.fill();
-            if supervisors == Supervisors::Killed {
-                scene.sandbox.kill_both().unwrap();
-            }
-            scene.is_not_said_to_be_over(false).unwrap();
-            let why = scene.end(words).and_then(|()| scene.must_be_over());
-            assert_eq!(why, Ok(()), "{words:?}, supervisors {supervisors:?}");
-        }
+    for damage in [Damage::RecordGone, Damage::RootRemade, Damage::ReportForged] {
+        end_damaged(&[damage, Damage::LeafGone], Supervisors::Killed, &["kill", "ID"]);
     }
 }
 
-/// Without a leaf only the marker is left to know members by once both supervisors are dead.
+/// Without a leaf, members of an orphan are known only by the marker in their environment.
 #[test]
 fn orphan_without_a_leaf_is_known_by_its_marker() {
+    if !is_root() {
+        return;
+    }
     for damage in [None, Some(Damage::StateMissing), Some(Damage::IntentMissing), Some(Damage::RecordGone)] {
-        let mut scene = Scene::new(crate::support_f::Level::Subreaper).unwrap();
-        scene.sandbox.kill_both().unwrap();
+        println!("case {damage:?}");
+        let mut scene = Scene::new(Level::Subreaper);
+        scene.sandbox.kill_supervisors();
         if let Some(damage) = damage {
-            damage.act(&mut scene).unwrap();
+            damage.act(&mut scene);
         }
         if damage != Some(Damage::RecordGone) {
-            scene.is_not_said_to_be_over(false).unwrap();
+            scene.assert_not_said_to_be_over(false);
         }
-        scene
-            .end(&["kill", "ID"])
-            .and_then(|()| scene.must_be_over())
-            .unwrap_or_else(|why| panic!("{damage:?}: {why}"));
+        scene.end(&["kill", "ID"]);
+        scene.assert_over();
+    }
+}
+
+#[test]
+fn every_damage_is_in_the_sample_of_every_seed() {
+    for seed in 0..100 {
+        let sample = sample(seed);
+        assert!(sample.len() <= Damage::ALL.len());
+        assert!(Damage::ALL.iter().all(|damage| sample.iter().any(|pair| pair.contains(damage))), "{seed}");
     }
 }

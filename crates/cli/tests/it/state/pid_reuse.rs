@@ -1,31 +1,26 @@
-//! The successor of a dead member's pid is never signalled. Forced for real: in a pid namespace with a hundred pids.
+//! A process that was given the pid of a dead member is never signalled. Forced for real: in a pid namespace with a hundred
+//! pids.
 //!
 //! Each test starts itself again inside of that namespace.
 
-#![allow(
-    clippy::print_stdout,
-    clippy::disallowed_methods,
-    reason = "a skipped test says why, and what is watched here is watched from outside"
-)]
-
 use std::collections::BTreeSet;
-use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-use crate::support_e1::{Level, until};
+use rustix::process::Signal;
+
+use crate::support::{Level, Process, Running, TestEnv, children, is_root, json, skip, wait_until};
 
 /// The first hundred pids after those that the kernel keeps for itself.
 const PID_MAX: &str = "400";
-/// Where it is per namespace, since Linux 6.14; before that it is the host's.
+/// One file per pid namespace since Linux 6.14; before that it is the host's.
 const FILE: &str = "/proc/sys/kernel/pid_max";
-/// What says that this process is inside.
+/// More processes than it takes to get a certain pid: no wait between them gives other processes time to take it.
+const MANY: u32 = 10_000;
+/// In the environment of a test that runs inside.
 const INSIDE: &str = "PENFOLD_TEST_IN_TINY_NAMESPACE";
-/// Longer than anything here may take.
-const LONG: Duration = Duration::from_secs(20);
 
 /// Whether `pid_max` belongs to the namespace on this kernel.
 fn is_per_namespace() -> bool {
@@ -36,130 +31,97 @@ fn is_per_namespace() -> bool {
     version >= (6, 14)
 }
 
-/// Runs a test in a namespace of its own, which ends with it, and in an empty directory.
-fn inside(test: impl FnOnce(&Path)) {
+/// Runs a test in a pid namespace of its own, which ends with it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test cannot be told in another way that it was started by itself"
+)]
+fn inside(test: impl FnOnce(&TestEnv)) {
     if std::env::var_os(INSIDE).is_some() {
-        return test(directory_inside().path());
+        spend_reserved_pids();
+        return test(&TestEnv::new());
     }
-    if !rustix::process::geteuid().is_root() {
-        return println!("skipped: not root");
+    if !is_root() {
+        return;
     }
     if !is_per_namespace() {
-        return println!("skipped: this kernel has one pid_max for all namespaces");
+        return skip("this kernel has one pid_max for all namespaces");
     }
     let before = std::fs::read_to_string(FILE).unwrap();
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "--", "sh", "-c"]);
-    // A shell as pid 1, because it reaps whoever is left to it.
+    // A shell as pid 1, because it reaps orphans.
     command.arg(format!("echo {PID_MAX} > {FILE} && \"$0\" \"$@\"; exit $?"));
     command.arg(std::env::current_exe().unwrap()).args(["--exact", penfold_harness::name(), "--nocapture"]);
-    let output = command.env(INSIDE, "1").stdin(Stdio::null()).output().unwrap();
-    let said =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let finished = Running::start(command.env(INSIDE, "1").stdin(Stdio::null())).finish();
+    let said = format!("{}{}", finished.out(), finished.err());
     assert_eq!(std::fs::read_to_string(FILE).unwrap(), before, "the host's pid_max has changed");
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    assert!(finished.status.success() && said.contains("1 passed"), "{said}");
 }
 
 /// Panics unless this is the namespace: outside it would prove nothing.
-fn directory_inside() -> tempfile::TempDir {
+fn spend_reserved_pids() {
     assert_eq!(std::fs::read_to_string(FILE).unwrap().trim(), PID_MAX);
-    // The first 300 are given out once only (RESERVED_PIDS of kernel/pid.c).
-    let spent = || {
-        let mut process = Command::new("true").spawn().unwrap();
-        let pid = process.id();
-        process.wait().unwrap();
-        pid >= 300
+    // The first 300 are given out only once (RESERVED_PIDS of kernel/pid.c).
+    let pid = || {
+        let process = start(&mut Command::new("true"));
+        let pid = process.pid();
+        process.finish();
+        pid
     };
-    assert!(until(LONG, spent));
-    tempfile::Builder::new().prefix("penfold-e1-").tempdir().unwrap()
+    assert!((0..MANY).any(|_| pid() >= 300), "the reserved pids are not spent");
 }
 
-fn penfold(directory: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_penfold"));
-    command.arg("--root").arg(directory.join("root")).stdin(Stdio::null());
-    command
+/// Starts a command without threads that hear its output: these would take pids, too.
+fn start(command: &mut Command) -> Running {
+    Running::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))
 }
 
-/// Writes its child's pid down; the child ends politely and is reaped, the leader ignores TERM.
-fn script(directory: &Path) -> (String, PathBuf) {
-    let file = directory.join("pid");
-    let script = "trap '' TERM; (trap - TERM; exec sleep 60) & echo $! > \"$0.new\"; mv \"$0.new\" \"$0\"; wait; \
-        while :; do sleep 1; done";
-    (script.to_owned(), file)
-}
+/// Writes the pid of its child to the file `$0`. The child ends at TERM and is reaped; the leader ignores TERM.
+const SCRIPT: &str =
+    "trap '' TERM; (trap - TERM; exec sleep 60) & echo $! > \"$0.new\"; mv \"$0.new\" \"$0\"; wait
+    while :; do sleep 1; done";
 
-fn await_pid(file: &Path) -> u32 {
-    let mut pid = None;
-    until(LONG, || {
-        pid = std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok());
-        pid.is_some()
-    });
-    pid.unwrap()
+/// Waits for the pid that [`SCRIPT`] writes.
+fn await_pid(file: &PathBuf) -> i32 {
+    let read = || std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok());
+    wait_until("the script has a child", || read().is_some());
+    read().unwrap()
 }
 
 /// Starts innocents until one has this pid; the others end.
-fn successor(pid: u32) -> Child {
-    let deadline = Instant::now() + LONG;
-    while Instant::now() < deadline {
-        let mut innocent = Command::new("sleep").arg("30").stdin(Stdio::null()).spawn().unwrap();
-        if innocent.id() == pid {
-            return innocent;
-        }
-        innocent.kill().unwrap();
-        innocent.wait().unwrap();
-    }
-    panic!("no process got pid {pid}");
-}
-
-/// TERM to a process of this test's, which it has not reaped.
-fn term(child: &Child) {
-    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-}
-
-fn finish(mut child: Child) -> Option<i32> {
-    let mut status = None;
-    let ended = until(LONG, || {
-        status = child.try_wait().unwrap();
-        status.is_some()
-    });
-    if !ended {
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-    status.and_then(|status| status.code())
+fn successor(pid: i32) -> Running {
+    let mut innocents = (0..MANY).map(|_| start(Command::new("sleep").arg("30")));
+    innocents.find(|innocent| innocent.pid() == pid).expect("no process has got this pid")
 }
 
 #[test]
 fn successor_of_a_member_is_not_killed_with_the_sandbox() {
-    inside(|directory| {
+    inside(|env| {
         for level in Level::ALL {
-            let (script, file) = script(directory);
-            let mut command = penfold(directory);
-            command
-                .args(["run", "--contain", level.word(), "--grace", "2s", "--", "sh", "-c", &script])
-                .arg(&file);
-            let front = command.spawn().unwrap();
+            let file = env.path("pid");
+            let words = ["--contain", level.word(), "--grace", "60s", "--", "sh", "-c", SCRIPT];
+            let front = start(env.run_command(words).arg(&file));
             await_pid(&file);
             // In a namespace of its own the child knows itself by another number.
-            let member = member_of(front.id());
-            term(&front);
-            let mut innocent = successor(member);
-            let code = finish(front);
-            assert_eq!(code, Some(137), "{level:?}: the kill after the grace has not been");
-            assert!(innocent.try_wait().unwrap().is_none(), "{level:?}: the successor of {member} was hit");
-            innocent.kill().unwrap();
-            innocent.wait().unwrap();
+            let member = member_of(front.pid());
+            front.signal(Signal::TERM);
+            let innocent = successor(member);
+            // The second one ends the grace.
+            assert!(front.is_alive(), "{level:?}");
+            front.signal(Signal::TERM);
+            assert_eq!(front.finish().code(), Some(137), "{level:?}: the leader was not killed");
+            assert!(innocent.is_alive(), "{level:?}: the successor of {member} was hit");
             std::fs::remove_file(file).unwrap();
         }
     });
 }
 
 /// The youngest generation below a process: where each has one child, the last of the line.
-fn member_of(front: u32) -> u32 {
+fn member_of(front: i32) -> i32 {
     let mut pid = front;
-    while let Some(child) = crate::support_e1::nest::child_of(pid) {
-        pid = u32::try_from(child.pid).unwrap();
+    while let Some(child) = children(pid).first() {
+        pid = *child;
     }
     assert_ne!(pid, front);
     pid
@@ -167,79 +129,71 @@ fn member_of(front: u32) -> u32 {
 
 #[test]
 fn successor_of_a_reaped_process_is_not_killed() {
-    inside(|directory| {
-        let (script, file) = script(directory);
-        let mut leader = Command::new("sh").args(["-c", &script]).arg(&file).spawn().unwrap();
-        let member = await_pid(&file);
-        let mut command = penfold(directory);
-        let reap = command.args(["reap", "--pid", &leader.id().to_string(), "-t", "2s"]).spawn().unwrap();
-        let mut innocent = successor(member);
-        // Reaped here, or the leader would be looked at for ever.
-        let ended = until(LONG, || leader.try_wait().unwrap().is_some());
-        let code = finish(reap);
-        assert!(ended, "the leader was not ended");
-        assert_eq!(code, Some(0));
-        assert!(innocent.try_wait().unwrap().is_none(), "the successor of {member} was hit");
-        innocent.kill().unwrap();
-        innocent.wait().unwrap();
+    inside(|env| {
+        let file = env.path("pid");
+        let leader = start(Command::new("sh").args(["-c", SCRIPT]).arg(&file));
+        let member = Process::find(await_pid(&file)).unwrap();
+        let reap = start(&mut env.penfold(["reap", "--pid", &leader.pid().to_string(), "-t", "1s"]));
+        // `reap` stops the leader while it signals, and continues it: a stopped leader reaps nothing.
+        wait_until("the leader has reaped the member", || member.state().is_none());
+        // The grace is over for `reap` when it goes on.
+        reap.process().stop();
+        let innocent = successor(member.pid());
+        assert!(leader.is_alive(), "the grace was over too early");
+        reap.signal(Signal::CONT);
+        // Reaped here, or `reap` would wait for it.
+        assert_eq!(leader.finish().signal(), Some(9));
+        assert_eq!(reap.finish().code(), Some(0));
+        assert!(innocent.is_alive(), "the successor of {} was hit", member.pid());
     });
 }
 
-/// Innocents come and go until told to stop; returns their pids, and how many somebody has hit.
-fn innocents(over: &AtomicBool) -> (BTreeSet<i64>, u32) {
-    let (mut pids, mut hit) = (BTreeSet::new(), 0);
-    let mut alive: Vec<Child> = Vec::new();
-    while !over.load(Ordering::Relaxed) || !alive.is_empty() {
-        alive.retain_mut(|innocent| match innocent.try_wait().unwrap() {
-            None => true,
-            Some(status) => {
-                hit += u32::from(status.signal().is_some());
-                false
-            }
-        });
-        if alive.len() < 20 && !over.load(Ordering::Relaxed) {
-            let innocent = Command::new("sleep").arg("0.03").stdin(Stdio::null()).spawn();
-            // The namespace is full for a moment.
-            let Ok(innocent) = innocent else { continue };
-            pids.insert(i64::from(innocent.id()));
-            alive.push(innocent);
-        } else {
-            sleep(Duration::from_millis(2));
+/// Starts processes that end by themselves, until told to stop. Notes their pids; gives how many were killed.
+fn innocents(over: &AtomicBool, pids: &Mutex<BTreeSet<i64>>) -> usize {
+    let mut hit = 0;
+    let mut alive: Vec<Running> = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        let (gone, left): (Vec<_>, Vec<_>) = alive.into_iter().partition(|innocent| !innocent.is_alive());
+        alive = left;
+        hit += gone.into_iter().filter_map(|innocent| innocent.finish().signal()).count();
+        // The namespace is full at times.
+        let innocent = Command::new("sleep").arg("0.03").stdin(Stdio::null()).spawn();
+        if let Ok(innocent) = innocent {
+            pids.lock().unwrap().insert(innocent.id().into());
+            alive.push(Running::of(innocent));
+        }
+        if let Some(oldest) = alive.first().filter(|_| alive.len() >= 20) {
+            oldest.process().await_end();
         }
     }
-    (pids, hit)
+    hit + alive.into_iter().filter_map(|innocent| innocent.finish().signal()).count()
 }
 
 #[test]
 fn innocents_that_take_over_pids_all_the_time_live_on() {
-    inside(|directory| {
-        let report = directory.join("report.json");
-        let over = AtomicBool::new(false);
+    const DAEMONS: &str = "for i in 1 2 3 4 5 6 7 8; do setsid sleep 30 & sleep 30 & done; exit 0";
+    inside(|env| {
+        let report = env.path("report.json");
+        let (over, pids) = (AtomicBool::new(false), Mutex::new(BTreeSet::new()));
         let mut ended = BTreeSet::new();
-        let (pids, hit) = std::thread::scope(|scope| {
-            let innocents = scope.spawn(|| innocents(&over));
-            for round in 0..30 {
-                let level = Level::ALL[round % 3];
-                let mut command = penfold(directory);
-                command.args(["-q", "run", "--contain", level.word(), "--report"]).arg(&report);
-                command.args([
-                    "--",
-                    "sh",
-                    "-c",
-                    "for i in 1 2 3 4 5 6 7 8; do setsid sleep 30 & sleep 30 & done; exit 0",
-                ]);
-                // The code is that of a shell that could not fork, now and then.
-                drop(command.output().unwrap());
-                let text = std::fs::read(&report).unwrap_or_default();
-                let told: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
-                let members = told["ended"].as_array().into_iter().flatten();
-                ended.extend(members.filter_map(|member| member["pid"].as_i64()));
-            }
+        let hit = std::thread::scope(|scope| {
+            let innocents = scope.spawn(|| innocents(&over, &pids));
+            let mut rounds = 0;
+            wait_until("ten pids were a member's and an innocent's", || {
+                for level in Level::ALL {
+                    let mut command = env.penfold(["-q", "run", "--contain", level.word(), "--report"]);
+                    // The code is that of a shell that could not fork, now and then.
+                    start(command.arg(&report).args(["--", "sh", "-c", DAEMONS])).finish();
+                    let told = json(&report).unwrap_or_default();
+                    let members = told["ended"].as_array().into_iter().flatten();
+                    ended.extend(members.filter_map(|member| member["pid"].as_i64()));
+                }
+                rounds += 1;
+                rounds >= 3 && pids.lock().unwrap().intersection(&ended).count() > 10
+            });
             over.store(true, Ordering::Relaxed);
             innocents.join().unwrap()
         });
-        let shared = pids.intersection(&ended).count();
-        assert!(shared > 10, "only {shared} pids were members' and innocents'");
         assert_eq!(hit, 0, "innocents were hit");
     });
 }

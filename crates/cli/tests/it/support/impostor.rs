@@ -19,6 +19,26 @@ pub struct Impostor {
 impl Impostor {
     /// Takes over the control socket of a record. Says `words`, one after the other; hangs up then if told to.
     pub fn new(record: &Path, words: Vec<Value>, hangs_up: bool) -> Impostor {
+        Impostor::listen(record, hangs_up, move |client| {
+            for word in &words {
+                client.say(&word.to_string());
+            }
+        })
+    }
+
+    /// Takes over the control socket of a record. Greets, answers the first request with `words`, and hangs up.
+    pub fn answering(record: &Path, hello: Value, words: Vec<Value>) -> Impostor {
+        Impostor::listen(record, true, move |client| {
+            client.say(&hello.to_string());
+            if client.hear().is_some() {
+                for word in &words {
+                    client.say(&word.to_string());
+                }
+            }
+        })
+    }
+
+    fn listen(record: &Path, hangs_up: bool, talk: impl Fn(&ControlClient) + Send + 'static) -> Impostor {
         let path = record.join("control.sock");
         let _ = std::fs::remove_file(&path);
         let socket = endpoint();
@@ -29,9 +49,7 @@ impl Impostor {
             let mut kept = Vec::new();
             while let Ok(client) = accept(&ours) {
                 let client = ControlClient::of(client);
-                for word in &words {
-                    client.say(&word.to_string());
-                }
+                talk(&client);
                 if !hangs_up {
                     kept.push(client);
                 }
