@@ -15,15 +15,7 @@ mod hostile;
 mod observe;
 mod run;
 mod state;
-#[expect(dead_code, unused_imports, reason = "the rooms move to it one by one")]
 mod support;
-
-mod support_control;
-mod support_d;
-mod support_detach;
-mod support_e2;
-mod support_f;
-mod support_g;
 
 /// What tests start beside `penfold`.
 const PROGRAMS: &[penfold_harness::Program] = &[

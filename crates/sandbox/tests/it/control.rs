@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use penfold_process::{ProcFs, ProcessId, State as ProcessState};
 use penfold_sandbox::control::{Client, ClientError, Fate, ForgetError, How, Limits, end, put_away};
@@ -15,6 +15,7 @@ use penfold_sandbox::state::{State, Word};
 use penfold_sandbox::wire::{self, Answer, PROTOCOL, Received, Request};
 use penfold_sandbox::{Finder, Id, Registry};
 use penfold_teardown::{Level, Resource as _};
+use penfold_testkit::wait_until;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -303,15 +304,9 @@ ctypes.CDLL(None).syscall(60 if platform.machine()=='x86_64' else 93,0)";
     let mut last = command.args(["-c", exits]).stdin(std::process::Stdio::piped()).spawn().unwrap();
     let pid = rustix::process::Pid::from_child(&last);
     let mut proc = ProcFs::open().unwrap();
-    let begun = Instant::now();
-    let id = loop {
-        let stat = proc.stat(pid).unwrap().unwrap();
-        if stat.state == ProcessState::Zombie {
-            break stat.id();
-        }
-        assert!(begun.elapsed() < LONG, "its main thread does not exit");
-        std::thread::yield_now();
-    };
+    let mut stat = || proc.stat(pid).unwrap().unwrap();
+    wait_until("its main thread has exited", || stat().state == ProcessState::Zombie);
+    let id = stat().id();
     let (over, waits) = channel();
     let (mut turns, mut record) = (0, Some(record));
     let ending = std::thread::spawn(move || {

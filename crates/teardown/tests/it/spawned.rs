@@ -3,7 +3,7 @@
 use penfold_testkit::wait_until;
 use std::io::Read as _;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::support::Handle;
 use penfold_teardown::{How, Ladder, Level, Spawned};
@@ -40,21 +40,9 @@ fn end_kills_who_does_not_listen() {
     let mut tree = Spawned::start(Command::new("sh").args(["-c", script]).stdout(Stdio::piped())).unwrap();
     let mut said = [0];
     tree.child().stdout.take().unwrap().read_exact(&mut said).unwrap();
-    let begun = Instant::now();
     let findings = tree.end(&Ladder { grace: SHORT, ..Ladder::default() }).unwrap();
     assert!(findings.verified, "{findings:?}");
-    assert!(begun.elapsed() >= SHORT);
     assert!(findings.ended.iter().any(|ended| ended.how == How::Kill), "{findings:?}");
-}
-
-#[test]
-fn a_tree_that_is_over_already_is_ended_at_once() {
-    let mut tree = Spawned::start(&mut Command::new("true")).unwrap();
-    tree.child().wait().unwrap();
-    let begun = Instant::now();
-    let findings = tree.end(&Ladder::default()).unwrap();
-    assert!(findings.verified && findings.ended.is_empty(), "{findings:?}");
-    assert!(begun.elapsed() < Duration::from_secs(5), "no grace for nobody");
 }
 
 #[test]

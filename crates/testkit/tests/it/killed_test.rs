@@ -2,18 +2,8 @@
 
 use std::fs;
 use std::process::{Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-use penfold_testkit::{LeakGuard, binary, mounts};
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(15);
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what}");
-        sleep(Duration::from_millis(5));
-    }
-}
+use penfold_testkit::{LeakGuard, binary, mounts, wait_until};
 
 #[test]
 fn killed_test_leaves_nothing() {
@@ -32,17 +22,17 @@ fn killed_test_leaves_nothing() {
         .unwrap();
     let trees = || fs::read_dir(&directory).unwrap().flatten().map(|entry| entry.path());
     // Either tree will do: where the first is skipped the second stands.
-    until("no tree stands", || trees().any(|tree| tree.join("ready").exists()));
+    wait_until("a tree stands", || trees().any(|tree| tree.join("ready").exists()));
     let ready = trees().find_map(|tree| fs::read_to_string(tree.join("ready")).ok()).unwrap();
     let leader = ready.split(' ').next().unwrap().parse().unwrap();
     let cgroup = mounts::cgroup_of(leader);
     judge.kill().unwrap();
     judge.wait().unwrap();
-    until("the tree's directory stays", || trees().next().is_none());
+    wait_until("the tree's directory is gone", || trees().next().is_none());
     fs::remove_dir(&directory).unwrap();
     if let Some(cgroup) = cgroup.filter(|path| path.to_string_lossy().contains("testkit-delegated")) {
         assert!(!cgroup.try_exists().unwrap(), "{} is left", cgroup.display());
     }
-    until("the bystander stays", || guard.differences().is_empty());
+    wait_until("the bystander is gone", || guard.differences().is_empty());
     guard.check();
 }

@@ -128,8 +128,12 @@ impl TestEnv {
         command.env(MARK, self.dir.path()).env("TMPDIR", self.path("tmp")).env("UP", self.path("work/up"));
         let run = format!("{} --root {} run", penfold().display(), self.root().display());
         command.env("PF", run).env("PENFOLD", penfold()).env("ROOT", self.root());
-        let stripped = "NO_COLOR CLICOLOR_FORCE COLUMNS MAKEFLAGS MFLAGS PENFOLD_SANDBOX XDG_RUNTIME_DIR";
-        for name in stripped.split(' ') {
+        let stripped =
+            "NO_COLOR CLICOLOR_FORCE COLUMNS MAKEFLAGS MFLAGS XDG_RUNTIME_DIR".split(' ').map(Into::into);
+        // What the tests are told, and the sandbox that they may run in.
+        let told = std::env::vars_os().map(|(name, _)| name);
+        let told = told.filter(|name| name.as_encoded_bytes().starts_with(b"PENFOLD_"));
+        for name in told.chain(stripped).filter(|name| name != MARK && name != "PENFOLD") {
             command.env_remove(name);
         }
         command

@@ -103,11 +103,6 @@ impl Running {
         self.input.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
     }
 
-    /// Closes the command's standard input.
-    pub fn close_input(&mut self) {
-        self.input = None;
-    }
-
     /// Waits until it has printed this, as often as that.
     #[track_caller]
     pub fn hear(&self, text: &str, times: usize) {
@@ -120,12 +115,6 @@ impl Running {
     /// What it has printed so far.
     pub fn heard(&self) -> String {
         let bytes = self.out.as_ref().unwrap().bytes.lock().unwrap();
-        String::from_utf8_lossy(&bytes.0).into_owned()
-    }
-
-    /// What it has said on standard error so far.
-    pub fn heard_errors(&self) -> String {
-        let bytes = self.err.as_ref().unwrap().bytes.lock().unwrap();
         String::from_utf8_lossy(&bytes.0).into_owned()
     }
 

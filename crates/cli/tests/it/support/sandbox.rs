@@ -1,12 +1,12 @@
 //! A detached sandbox: what its record says, and its processes by handle.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use penfold_testkit::proc::{self, Identity};
+use penfold_testkit::proc::Identity;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::{DEADLINE, Finished, Process, TestEnv, json, kill_at_once, wait_until};
+use super::{Finished, Process, TestEnv, json, kill_at_once, wait_until};
 
 /// A tree that ends by itself only after long: a daemon, one that ignores TERM, and the leader.
 pub const TREE: &str =
