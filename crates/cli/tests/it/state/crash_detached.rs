@@ -76,6 +76,7 @@ fn crash_of_run(point: &str, level: Level) -> bool {
         if let (true, [_, inner]) = (takeover, &sandbox.supervisors[..]) {
             inner.signal(Signal::KILL);
         }
+        sandbox.supervisors.iter().for_each(Process::await_end);
         await_inaction(&env);
         // A supervisor that crashes writes no report, or the other one writes why.
         crashed |= !sandbox.has_ended() || sandbox.cause().as_deref() == Some("supervisor");

@@ -4,14 +4,13 @@
 //! Each test starts itself again inside of that namespace.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Signal;
 
-use crate::support::{Level, Process, Running, TestEnv, children, is_root, json, skip, wait_until};
+use crate::support::{Level, Process, Running, TestEnv, is_root, json, skip, wait_until};
 
 /// The first hundred pids after those that the kernel keeps for itself.
 const PID_MAX: &str = "400";
@@ -77,16 +76,14 @@ fn start(command: &mut Command) -> Running {
     Running::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))
 }
 
-/// Writes the pid of its child to the file `$0`. The child ends at TERM and is reaped; the leader ignores TERM.
-const SCRIPT: &str =
-    "trap '' TERM; (trap - TERM; exec sleep 60) & echo $! > \"$0.new\"; mv \"$0.new\" \"$0\"; wait
-    while :; do sleep 1; done";
+/// The child of the leader ends at TERM and is reaped; the leader ignores TERM.
+const SCRIPT: &str = "trap '' TERM; (trap - TERM; exec sleep 60) & wait; while :; do sleep 1; done";
 
-/// Waits for the pid that [`SCRIPT`] writes.
-fn await_pid(file: &PathBuf) -> i32 {
-    let read = || std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok());
-    wait_until("the script has a child", || read().is_some());
-    read().unwrap()
+/// The child of [`SCRIPT`], once TERM ends it.
+#[track_caller]
+fn member(env: &TestEnv) -> Process {
+    wait_until("the member runs", || env.is_running("sleep 60"));
+    env.running("sleep 60").pop().unwrap()
 }
 
 /// Starts innocents until one has this pid; the others end.
@@ -99,40 +96,25 @@ fn successor(pid: i32) -> Running {
 fn successor_of_a_member_is_not_killed_with_the_sandbox() {
     inside(|env| {
         for level in Level::ALL {
-            let file = env.path("pid");
             let words = ["--contain", level.word(), "--grace", "60s", "--", "sh", "-c", SCRIPT];
-            let front = start(env.run_command(words).arg(&file));
-            await_pid(&file);
-            // In a namespace of its own the child knows itself by another number.
-            let member = member_of(front.pid());
+            let front = start(&mut env.run_command(words));
+            let member = member(env);
             front.signal(Signal::TERM);
-            let innocent = successor(member);
+            let innocent = successor(member.pid());
             // The second one ends the grace.
             assert!(front.is_alive(), "{level:?}");
             front.signal(Signal::TERM);
             assert_eq!(front.finish().code(), Some(137), "{level:?}: the leader was not killed");
-            assert!(innocent.is_alive(), "{level:?}: the successor of {member} was hit");
-            std::fs::remove_file(file).unwrap();
+            assert!(innocent.is_alive(), "{level:?}: the successor of {} was hit", member.pid());
         }
     });
-}
-
-/// The youngest generation below a process: where each has one child, the last of the line.
-fn member_of(front: i32) -> i32 {
-    let mut pid = front;
-    while let Some(child) = children(pid).first() {
-        pid = *child;
-    }
-    assert_ne!(pid, front);
-    pid
 }
 
 #[test]
 fn successor_of_a_reaped_process_is_not_killed() {
     inside(|env| {
-        let file = env.path("pid");
-        let leader = start(Command::new("sh").args(["-c", SCRIPT]).arg(&file));
-        let member = Process::find(await_pid(&file)).unwrap();
+        let leader = start(env.command("sh").args(["-c", SCRIPT]));
+        let member = member(env);
         let reap = start(&mut env.penfold(["reap", "--pid", &leader.pid().to_string(), "-t", "1s"]));
         // `reap` stops the leader while it signals, and continues it: a stopped leader reaps nothing.
         wait_until("the leader has reaped the member", || member.state().is_none());

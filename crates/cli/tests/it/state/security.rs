@@ -310,7 +310,9 @@ fn every_attempt(level: Level) {
         let words = ["--contain", level.word(), "--name", "web", "--", "bash", "-c", &command];
         let sandbox = env.detach(words);
         env.await_up(&["up"]);
-        wait_until("both run", || env.is_running("sleep 4408") && env.is_running("sleep 4409"));
+        wait_until(&format!("both run after `{attempt}`"), || {
+            env.is_running("sleep 4408") && env.is_running("sleep 4409")
+        });
         let ended = sandbox.call(&env, &["kill", "ID"]);
         assert_eq!(ended.code(), Some(0), "`{attempt}`: {}", ended.err());
         assert!(!env.is_running("sleep 4408") && !env.is_running("sleep 4409"), "`{attempt}`");
