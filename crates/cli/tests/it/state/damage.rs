@@ -12,7 +12,7 @@ use penfold_harness::Trial;
 
 use self::harm::Damage;
 use self::scene::Scene;
-use crate::support::{Level, Prng, is_root};
+use crate::support::{Level, Prng, TestEnv, is_root};
 
 /// Whether outer and inner live when the damage is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,19 +114,21 @@ fn every_ending(damage: Damage, supervisors: Supervisors, endings: &[&[&str]]) {
     if damage.is_impostor() {
         // penfold waits for an impostor for up to two seconds: all commands at a time.
         thread::scope(|scope| {
-            for words in endings {
-                scope.spawn(move || end(words));
-            }
+            let threads: Vec<_> = endings.iter().map(|words| scope.spawn(move || end(words))).collect();
+            // They end together: the end of one kills what has no environment, as a process of another that calls
+            // execve(2).
+            let envs: Vec<TestEnv> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+            drop(envs);
         });
     } else {
         for words in endings {
-            end(words);
+            drop(end(words));
         }
     }
 }
 
-/// Does the damage, looks, and ends the sandbox with these words.
-fn end_damaged(damages: &[Damage], supervisors: Supervisors, words: &[&str]) {
+/// Does the damage, looks, and ends the sandbox with these words. Gives the environment, in which nothing is left.
+fn end_damaged(damages: &[Damage], supervisors: Supervisors, words: &[&str]) -> TestEnv {
     println!("case {damages:?}, supervisors {supervisors:?}, {words:?}");
     let mut scene = Scene::new(Level::Cgroup);
     if supervisors == Supervisors::Killed {
@@ -139,7 +141,7 @@ fn end_damaged(damages: &[Damage], supervisors: Supervisors, words: &[&str]) {
     scene.assert_not_said_to_be_over(Damage::are_seen_in_a_file(damages));
     scene.assert_daemons_run();
     scene.end(words);
-    scene.assert_over();
+    scene.assert_over()
 }
 
 /// Two damages, one after the other, are no worse than one.
@@ -147,7 +149,7 @@ fn two_damages(pair: [Damage; 2], seed: u64) {
     let mut prng = Prng::of(seed);
     for supervisors in Supervisors::BOTH {
         let words = prng.one_of(&[vec!["kill", "ID"], vec!["rm", "-f", "ID"]]).clone();
-        end_damaged(&pair, supervisors, &words);
+        drop(end_damaged(&pair, supervisors, &words));
     }
 }
 
@@ -173,7 +175,7 @@ fn orphan_is_listed_while_a_process_carries_its_marker() {
         return;
     }
     for damage in [Damage::RecordGone, Damage::RootRemade, Damage::ReportForged] {
-        end_damaged(&[damage, Damage::LeafGone], Supervisors::Killed, &["kill", "ID"]);
+        drop(end_damaged(&[damage, Damage::LeafGone], Supervisors::Killed, &["kill", "ID"]));
     }
 }
 

@@ -294,17 +294,18 @@ const ATTEMPTS: [&str; 8] = [
 ];
 
 /// Runs this at every level, all at a time: penfold waits for up to a second each time.
-fn at_every_level(test: fn(Level)) {
-    let levels = TestEnv::new().levels();
+fn at_every_level(test: fn(&TestEnv, Level)) {
+    let levels = TestEnv::new().levels().into_iter();
+    // They end together: the end of one kills what has no environment, as a process of another that calls execve(2).
+    let envs: Vec<(TestEnv, Level)> = levels.map(|level| (TestEnv::new(), level)).collect();
     std::thread::scope(|scope| {
-        for level in levels {
-            scope.spawn(move || test(level));
+        for (env, level) in &envs {
+            scope.spawn(|| test(env, *level));
         }
     });
 }
 
-fn every_attempt(level: Level) {
-    let env = TestEnv::new();
+fn every_attempt(env: &TestEnv, level: Level) {
     for attempt in ATTEMPTS {
         let command = with_record(&format!("setsid sleep 4408 & {attempt}; echo up >> $UP; exec sleep 4409"));
         let words = ["--contain", level.word(), "--name", "web", "--", "bash", "-c", &command];
@@ -313,10 +314,10 @@ fn every_attempt(level: Level) {
         wait_until(&format!("both run after `{attempt}`"), || {
             env.is_running("sleep 4408") && env.is_running("sleep 4409")
         });
-        let ended = sandbox.call(&env, &["kill", "ID"]);
+        let ended = sandbox.call(env, &["kill", "ID"]);
         assert_eq!(ended.code(), Some(0), "`{attempt}`: {}", ended.err());
         assert!(!env.is_running("sleep 4408") && !env.is_running("sleep 4409"), "`{attempt}`");
-        sandbox.call(&env, &["rm", "-f", "ID"]);
+        sandbox.call(env, &["rm", "-f", "ID"]);
         remove_dir(format!("{}.away", sandbox.record.display()));
         remove_dir(&sandbox.record);
         fs::remove_file(env.path("work/up")).unwrap();
@@ -330,20 +331,19 @@ fn whatever_a_command_does_to_our_files_its_tree_still_ends() {
 }
 
 /// The command listens in the place of its supervisor.
-fn impostor(level: Level) {
-    let env = TestEnv::new();
+fn impostor(env: &TestEnv, level: Level) {
     fs::write(env.path("work/impostor.py"), IMPOSTOR).unwrap();
     let command = with_record("PATH=/usr/bin:$PATH; exec python3 impostor.py $R");
     let sandbox = env.detach(["--contain", level.word(), "--", "sh", "-c", &command]);
     wait_until("the impostor listens", || env.path("work/lies").try_exists().unwrap());
     let impostor = sandbox.leader().unwrap();
-    let ended = sandbox.call(&env, &["exec", "ID", "true"]);
+    let ended = sandbox.call(env, &["exec", "ID", "true"]);
     assert!(ended.err().contains("not to be trusted"), "{}", ended.err());
     ended.refused(125, "cannot be asked");
     assert!(!impostor.has_ended());
-    sandbox.call(&env, &["kill", "ID"]).with_code(0);
+    sandbox.call(env, &["kill", "ID"]).with_code(0);
     assert!(impostor.has_ended());
-    remove(&env, &sandbox);
+    remove(env, &sandbox);
     env.assert_nothing_left();
 }
 

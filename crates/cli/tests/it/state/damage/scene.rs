@@ -138,7 +138,7 @@ impl Scene {
 
     /// Panics unless nothing of the sandbox is left once it is removed, and strangers are as they were.
     #[track_caller]
-    pub fn assert_over(mut self) {
+    pub fn assert_over(mut self) -> TestEnv {
         self.impostors.clear();
         self.sandbox.supervisors.iter().for_each(Process::await_end);
         assert!(!self.stranger.has_ended(), "a stranger was hit");
@@ -150,6 +150,7 @@ impl Scene {
         let removed = self.sandbox.call(&self.env, &["rm", "-f", "ID"]);
         assert!(matches!(removed.code(), Some(0 | 3)), "not removed: {}", removed.err());
         assert_eq!(entries(&self.env.path("root/sandboxes")), Vec::<PathBuf>::new());
+        self.env
     }
 }
 
