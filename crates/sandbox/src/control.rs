@@ -58,14 +58,19 @@ pub struct Limits {
 
 /// How long a kill may take where nobody says.
 const USUAL_PATIENCE: Duration = Duration::from_secs(10);
-/// No longer than this, whatever a record says: it may be forged.
+/// No longer than this, whoever says so.
 const LONGEST_PATIENCE: Duration = Duration::from_hours(1);
+/// No longer than this, if only a record says so: the command may have forged it.
+const LONGEST_RECORDED_PATIENCE: Duration = Duration::from_mins(1);
 
 impl Limits {
     /// How long the kill of this sandbox may take.
     fn patience(&self, known: &Known) -> Duration {
-        let made_with = || known.intent.as_ref()?.patience_ms.map(Duration::from_millis);
-        self.patience.or_else(made_with).unwrap_or(USUAL_PATIENCE).min(LONGEST_PATIENCE)
+        let recorded = || {
+            let recorded = known.intent.as_ref()?.patience_ms.map(Duration::from_millis)?;
+            Some(recorded.min(LONGEST_RECORDED_PATIENCE))
+        };
+        self.patience.or_else(recorded).unwrap_or(USUAL_PATIENCE).min(LONGEST_PATIENCE)
     }
 }
 

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::Verb;
 use super::ids::Ids;
-use super::patience::OtherPatience;
+use super::patience::PatienceOverride;
 use crate::exit_codes;
 use crate::value::{self, Signal};
 
@@ -44,7 +44,7 @@ pub(crate) struct KillArgs {
     )]
     pub(crate) signal: Signal,
     #[command(flatten)]
-    pub(crate) patience: OtherPatience,
+    pub(crate) patience: PatienceOverride,
     /// Do not ask.
     #[arg(short, long)]
     pub(crate) force: bool,

@@ -22,7 +22,7 @@ pub(crate) struct Patience {
 
 /// For verbs that end sandboxes, which were made with one.
 #[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct OtherPatience {
+pub(crate) struct PatienceOverride {
     /// How long a kill may take until what is left is reported [default: what the sandbox was made with].
     #[arg(long, value_name = "DURATION", value_parser = value::duration, allow_hyphen_values = true)]
     pub(crate) patience: Option<Duration>,

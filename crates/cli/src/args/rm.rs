@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::Verb;
 use super::ids::Ids;
-use super::patience::OtherPatience;
+use super::patience::PatienceOverride;
 use crate::exit_codes;
 
 /// The verb `rm`.
@@ -30,7 +30,7 @@ pub(crate) struct RmArgs {
     #[command(flatten)]
     pub(crate) ids: Ids,
     #[command(flatten)]
-    pub(crate) patience: OtherPatience,
+    pub(crate) patience: PatienceOverride,
     /// Kill what is not over, and do not ask.
     #[arg(short, long)]
     pub(crate) force: bool,

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::Verb;
 use super::ids::Ids;
-use super::patience::OtherPatience;
+use super::patience::PatienceOverride;
 use crate::exit_codes;
 use crate::value::{self, Signal};
 
@@ -47,7 +47,7 @@ pub(crate) struct StopArgs {
     #[arg(short = 's', long, value_name = "SIGNAL", value_parser = value::signal, allow_hyphen_values = true)]
     pub(crate) signal: Option<Signal>,
     #[command(flatten)]
-    pub(crate) patience: OtherPatience,
+    pub(crate) patience: PatienceOverride,
     /// Do not ask.
     #[arg(short, long)]
     pub(crate) force: bool,
