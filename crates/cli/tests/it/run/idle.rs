@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rustix::process::Signal;
 
 use super::front::own_processes;
-use crate::support::{Level, Process, Running, TestEnv, skip, wait_until};
+use crate::support::{Level, Process, Running, TestEnv, has_debug_assertions, skip, wait_until};
 
 /// How often each process of a sandbox was scheduled.
 pub type Switches = BTreeMap<i32, Vec<String>>;
@@ -67,7 +67,7 @@ fn members_that_come_and_go_wake_nobody_up() {
 
 #[test]
 fn memory_of_all_our_processes_is_less_than_a_mebibyte() {
-    if cfg!(debug_assertions) {
+    if has_debug_assertions() {
         return skip("only the release build is as small as promised");
     }
     let env = TestEnv::new();

@@ -7,7 +7,9 @@ use std::process::{Command, Stdio};
 use penfold_harness::Trial;
 use penfold_testkit::LeakGuard;
 
-use crate::support::{Finished, Process, Running, TestEnv, Who, entries, penfold, skip, wait_until};
+use crate::support::{
+    Finished, Process, Running, TestEnv, Who, entries, has_debug_assertions, penfold, skip, wait_until,
+};
 
 /// A leader that leaves two processes behind, one of them in a session of its own.
 pub const LEAVES: &str = r#"mkfifo "$UP.fifo"; setsid sh -c 'echo > "$UP.fifo"; exec sleep 60' &
@@ -58,14 +60,9 @@ pub fn each(
     points.into_iter().map(trial).collect()
 }
 
-/// Whether the binary under test was built with the tests, which have debug assertions.
-pub fn has_crash_points() -> bool {
-    cfg!(debug_assertions) && penfold() == Path::new(env!("CARGO_BIN_EXE_penfold"))
-}
-
 /// Whether the binary under test has crash points, and the host has what these tests need; says so if not.
 pub fn can_crash() -> bool {
-    if !has_crash_points() {
+    if !has_debug_assertions() {
         skip("only a debug build that was built with the tests has crash points for sure");
         return false;
     }

@@ -10,11 +10,11 @@ use penfold_harness::Trial;
 use rustix::process::Signal;
 
 use super::crash::{
-    self, LEAVES, POINTS, STAYS, await_inaction, begin_case, clean_up, crashing, has_crash_points, left,
-    start_silent,
+    self, LEAVES, POINTS, STAYS, await_inaction, begin_case, clean_up, crashing, left, start_silent,
 };
 use crate::support::{
-    Level, Process, Running, TestEnv, Who, descendants, entries, kill_at_once, penfold, skip,
+    Level, Process, Running, TestEnv, Who, descendants, entries, has_debug_assertions, kill_at_once, penfold,
+    skip,
 };
 
 /// Only detached sandboxes come by there: `crash_detached.rs`.
@@ -169,7 +169,7 @@ fn release() -> PathBuf {
 fn release_has_no_crash_points() {
     const VARIABLE: &[u8] = b"PENFOLD_CRASH_AT";
     let names = |path: &Path| fs::read(path).unwrap().windows(VARIABLE.len()).any(|bytes| bytes == VARIABLE);
-    assert!(!has_crash_points() || names(penfold()), "the search finds nothing");
+    assert!(!has_debug_assertions() || names(penfold()), "the search finds nothing");
     if !release().is_file() {
         return skip("there is no release binary beside the binary under test");
     }

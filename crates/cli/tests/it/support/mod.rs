@@ -43,6 +43,11 @@ pub fn penfold() -> &'static Path {
     BINARY.get_or_init(|| std::env::var_os("PENFOLD_TEST_BIN").map_or_else(built, Into::into))
 }
 
+/// Whether the binary under test was built with the tests, which have debug assertions and crash points.
+pub fn has_debug_assertions() -> bool {
+    cfg!(debug_assertions) && penfold() == Path::new(env!("CARGO_BIN_EXE_penfold"))
+}
+
 /// Whether the test runs as root; says so if not.
 pub fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
