@@ -1,7 +1,6 @@
 //! What the tests of crash points share: the names of the points, trees, and the look at what a crash has left.
 
 use std::fs::{self, File};
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use penfold_harness::Trial;
