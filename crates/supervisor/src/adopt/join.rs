@@ -164,3 +164,44 @@ fn directory(leaf: &Leaf, groups: &[u8]) -> Option<PathBuf> {
     let mount = leaf.path().to_str()?.strip_suffix(leaf.cgroup())?;
     Some(Path::new(mount).join(name))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use penfold_cgroup::Place;
+    use penfold_process::StartTime;
+    use penfold_testkit::{skip, wait_until};
+
+    use super::*;
+
+    /// Forces a race: the pid of a member belongs to another process when it is written to `cgroup.procs`.
+    #[test]
+    fn process_that_took_the_pid_of_a_member_goes_back_and_a_member_stays() {
+        let Ok(place) = Place::find_here() else { return skip("no cgroup2 to write to") };
+        let Ok(leaf) = Leaf::create(&place, &format!("penfold-test-join-{}", std::process::id())) else {
+            return skip("no cgroup can be made here");
+        };
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        put(pid, leaf.path()).unwrap();
+        let mut proc = ProcFs::open().unwrap();
+        let member = proc.stat(pid).unwrap().unwrap().id();
+        let is_inside = || {
+            let mut pids = Vec::new();
+            leaf.processes(&mut pids).unwrap();
+            pids.contains(&pid)
+        };
+
+        spare_successor(&leaf, &mut proc, member).unwrap();
+        assert!(is_inside(), "a member was moved out");
+        let predecessor = ProcessId { start: StartTime(member.start.0 - 1), ..member };
+        spare_successor(&leaf, &mut proc, predecessor).unwrap();
+        let moved = !is_inside();
+
+        child.kill().unwrap();
+        child.wait().unwrap();
+        wait_until("the leaf can be removed", || std::fs::remove_dir(leaf.path()).is_ok());
+        assert!(moved, "the successor of a member stays in the leaf");
+    }
+}
