@@ -236,4 +236,9 @@ fn report_names_what_was_done() {
     for wanted in ["kill", "release directory ", "release record "] {
         assert!(steps.iter().any(|step| step.starts_with(wanted)), "no `{wanted}` in {steps:?}");
     }
+    let begins = |step: &Value| (step["at_us"].as_u64().unwrap(), step["took_us"].as_u64().unwrap());
+    let steps: Vec<_> = report["steps"].as_array().unwrap().iter().map(begins).collect();
+    // A microsecond may be lost where times are rounded.
+    let follows = |pair: &[(u64, u64)]| pair[0].0 + pair[0].1 <= pair[1].0 + 1;
+    assert!(steps.windows(2).all(follows), "a step begins before the one above it has ended: {steps:?}");
 }
