@@ -9,11 +9,11 @@ use rustix::net::{
 };
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::sandboxes::{
-    await_log, await_rest, await_running, begin, end, exec, exec_description, exec_request, null, put_in,
-    remove, signals,
+    await_log, await_rest, await_running, begin, exec, exec_description, exec_request, null, put_in, remove,
+    signals,
 };
 use crate::support::{ControlClient, Impostor, Process, Running, Sandbox, TestEnv, wait_until};
 
@@ -223,38 +223,6 @@ fn command_without_a_free_descriptor_is_refused_and_does_not_run() {
     env.assert_nothing_left();
 }
 
-/// A supervisor that is not scheduled finds all of them at once.
-#[test]
-fn of_stops_that_come_at_once_the_shortest_grace_counts() {
-    let env = TestEnv::new();
-    let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
-    // A stop without a grace has that of the sandbox.
-    let stop = |grace_ms: Option<u64>| json!({"stop": {"signal": 15, "grace_ms": grace_ms}}).to_string();
-    let (short, long) = (stop(Some(200)), stop(Some(3_600_000)));
-    for (own, requests) in [
-        ("1h", [&long, &short, &long]),
-        ("0.2", [&long, &stop(None), &long]),
-        ("0.2", [&stop(None), &long, &long]),
-    ] {
-        let sandbox = env.detach(["--grace", own, "--", "sh", "-c", script]);
-        await_log(&env, &sandbox, "up");
-        let clients = requests.map(|request| (greeted(&sandbox), request));
-        sandbox.stop_supervisors();
-        for (client, request) in &clients {
-            client.say(request);
-        }
-        sandbox.continue_supervisors();
-        for (client, _) in &clients {
-            assert!(client.hear().unwrap().get("ending").is_some());
-            let outcome = client.hear().expect("it ends long before an hour");
-            assert_eq!(outcome.pointer("/outcome/report/cause").unwrap(), "stop", "{outcome}");
-        }
-        assert_eq!(end(&env, &sandbox).2, json!({"signal": 9}));
-        remove(&env, &sandbox);
-    }
-    env.assert_nothing_left();
-}
-
 /// The supervisor sees the end of the lease and the renewal late, and at once.
 #[test]
 fn lease_of_an_adopted_tree_that_was_renewed_in_time_holds() {
@@ -280,24 +248,6 @@ fn lease_of_an_adopted_tree_that_was_renewed_in_time_holds() {
     stray.process().await_end();
     remove(&env, &sandbox);
     drop(stray);
-    env.assert_nothing_left();
-}
-
-#[test]
-fn lease_of_an_ending_sandbox_is_not_renewed() {
-    let env = TestEnv::new();
-    let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
-    let sandbox = env.detach(["--ttl", "1m", "--", "sh", "-c", script]);
-    await_log(&env, &sandbox, "up");
-    let stop = env.begin(["stop", "-t", "60", &sandbox.id]);
-    wait_until("it is stopping", || sandbox.status(&env).as_deref() == Some("stopping"));
-    sandbox.call(&env, &["extend", "ID", "0.1"]).refused(1, "is being ended");
-    // Longer than the lease that was refused.
-    await_rest("a lease that is not renewed", &sandbox.supervisors);
-    assert_eq!(sandbox.status(&env).as_deref(), Some("stopping"));
-    sandbox.call(&env, &["kill", "ID"]).with_code(0);
-    stop.finish();
-    remove(&env, &sandbox);
     env.assert_nothing_left();
 }
 
