@@ -405,3 +405,52 @@ impl Drive<'_> {
         findings
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use penfold_cgroup::{Leaf, Place};
+    use penfold_process::ProcFs;
+    use penfold_testkit::skip;
+
+    use super::*;
+    use crate::members::Scope;
+
+    struct Idle;
+
+    impl Host for Idle {
+        fn wait(&mut self, _watch: Vec<PollFd<'_>>, _timeout: Option<Duration>) -> Option<Event> {
+            None
+        }
+
+        fn ladder(&self) -> Ladder {
+            Ladder::default()
+        }
+
+        fn stuck(&mut self, _findings: &Findings, _leader: Option<Exit>) -> ControlFlow<()> {
+            ControlFlow::Continue(())
+        }
+    }
+
+    #[test]
+    fn leaf_is_named_where_no_member_in_it_can_be_seen() {
+        let Ok(place) = Place::find_here() else { return skip("no cgroup2 to write to") };
+        let Ok(leaf) = Leaf::create(&place, &format!("penfold-test-drive-{}", std::process::id())) else {
+            return skip("no cgroup can be made here");
+        };
+        let path = leaf.path().to_owned();
+        let mut teardown = Teardown::new(ProcFs::open().unwrap(), Some(leaf), Scope::Children);
+        let drive = Drive {
+            teardown: &mut teardown,
+            host: &mut Idle,
+            phase: Phase::Killing,
+            findings: Findings::default(),
+            begun: None,
+            due: Due::default(),
+            leader_ended: true,
+        };
+        let findings = { drive }.stuck();
+        std::fs::remove_dir(&path).unwrap();
+        let [Survivor::Resource { what, .. }] = findings.survivors.as_slice() else { panic!("{findings:?}") };
+        assert_eq!(*what, format!("cgroup {}", path.display()));
+    }
+}

@@ -283,3 +283,20 @@ fn summary_of_a_run_in_the_background_waits_for_the_terminal() {
     drop(terminal);
     env.assert_nothing_left();
 }
+
+/// Penfold has the terminal open for itself.
+#[test]
+fn command_gets_no_descriptor_of_penfold() {
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
+    for level in env.levels() {
+        terminal.line(&format!("$PF --contain {} sh -c 'ls -l /proc/self/fd > fds; exit 4'", level.word()));
+        terminal.ends_with(4);
+        let fds = std::fs::read_to_string(env.path("work/fds")).unwrap();
+        assert!(fds.contains("/dev/pts/") && !fds.contains("/dev/tty"), "{level:?}: {fds}");
+        // The three standard streams, and the directory that `ls` reads.
+        assert_eq!(fds.matches(" -> ").count(), 4, "{level:?}: {fds}");
+    }
+    drop(terminal);
+    env.assert_nothing_left();
+}
