@@ -87,6 +87,23 @@ fn orphans_are_ended_where_no_thread_can_be_made() {
     assert_eq!(listed(&env, &[]), Vec::<Value>::new());
 }
 
+/// Nothing is left to end, and no report says so yet.
+#[test]
+fn orphan_whose_members_have_ended_gets_its_report_when_it_is_killed() {
+    let env = TestEnv::new();
+    for level in LEVELS {
+        let sandbox = env.detach(["--contain", level, "--", "sleep", "1000"]);
+        let leader = sandbox.leader().unwrap();
+        sandbox.kill_supervisors();
+        leader.signal(Signal::KILL);
+        leader.await_end();
+        assert!(!sandbox.has_ended(), "{level}");
+        answers(&env, &["kill", &sandbox.id], 0, &[&sandbox.id]);
+        assert!(sandbox.has_ended(), "{level}: no report");
+        sandbox.assert_gone(&[leader]);
+    }
+}
+
 #[test]
 fn mute_supervisor_holds_nobody_up() {
     let env = TestEnv::new();
