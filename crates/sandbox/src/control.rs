@@ -23,7 +23,7 @@ use penfold_teardown::Survivor;
 use rustix::event::Timespec;
 use rustix::process::Signal;
 
-use crate::resolve::Known;
+use crate::record::Intent;
 
 pub use client::{ANSWER, Client, ClientError, at_once};
 pub use forget::{ForgetError, forget, put_away};
@@ -58,19 +58,15 @@ pub struct Limits {
 
 /// How long a kill may take where nobody says.
 const USUAL_PATIENCE: Duration = Duration::from_secs(10);
-/// No longer than this, whoever says so.
-const LONGEST_PATIENCE: Duration = Duration::from_hours(1);
-/// No longer than this, if only a record says so: the command may have forged it.
-const LONGEST_RECORDED_PATIENCE: Duration = Duration::from_mins(1);
+/// No longer than this where only a record says so: the command may have forged it.
+const LONGEST_PATIENCE: Duration = Duration::from_mins(1);
 
 impl Limits {
-    /// How long the kill of this sandbox may take.
-    fn patience(&self, known: &Known) -> Duration {
-        let recorded = || {
-            let recorded = known.intent.as_ref()?.patience_ms.map(Duration::from_millis)?;
-            Some(recorded.min(LONGEST_RECORDED_PATIENCE))
-        };
-        self.patience.or_else(recorded).unwrap_or(USUAL_PATIENCE).min(LONGEST_PATIENCE)
+    /// How long the kill of a sandbox may take that was made with this.
+    fn patience(&self, intent: Option<&Intent>) -> Duration {
+        let recorded = intent.and_then(|intent| intent.patience_ms).map(Duration::from_millis);
+        let recorded = recorded.map(|patience| patience.min(LONGEST_PATIENCE));
+        self.patience.or(recorded).unwrap_or(USUAL_PATIENCE)
     }
 }
 

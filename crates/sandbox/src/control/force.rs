@@ -190,7 +190,7 @@ impl<'a> Forced<'a> {
     fn new(root: &Path, job: &'a Job<'a>, how: How, limits: Limits) -> Forced<'a> {
         let asked = matches!(job.why, Why::Overdue | Why::Unverified);
         // Where the supervisor has been patient already, a short look is enough to name what is left.
-        let patience = limits.patience(job.known);
+        let patience = limits.patience(job.known.intent.as_ref());
         let short = if job.why == Why::Unverified { limits.farewell.min(patience) } else { patience };
         let usual = Ladder { patience: short, ..Ladder::default() };
         let made_with = made_with(job.known);

@@ -105,7 +105,7 @@ pub fn put_away(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), F
                 return record.release(true).map_err(|source| ForgetError::Stuck { id: id(), source });
             }
             Ok(None) if !registry.holds(&known.id) => return Ok(()),
-            Ok(None) if begun.elapsed() >= limits.patience(known) => {
+            Ok(None) if begun.elapsed() >= limits.patience(known.intent.as_ref()) => {
                 return Err(ForgetError::Busy { id: id() });
             }
             Ok(None) if Instant::now() >= wonder => {

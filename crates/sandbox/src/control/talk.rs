@@ -286,6 +286,10 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             // An older supervisor does not know of patience, and keeps its own time.
             Ok(Received::Message(Answer::Refused(_))) if std::mem::take(&mut talk.may_refuse) => Step::Stay,
             Ok(Received::Message(Answer::Refused(_))) => Step::Force(Why::Deaf),
+            Ok(Received::Message(Answer::Done)) => {
+                talk.may_refuse = false;
+                Step::Stay
+            }
             Ok(Received::Message(_) | Received::Nothing) => Step::Stay,
             Ok(Received::End) | Err(_) => {
                 // It is gone, or another takes its place.
@@ -318,8 +322,8 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             (talk.interval, talk.look) = (LOOK_FIRST, Instant::now() + LOOK_LAST);
             return Step::Stay;
         }
-        let most =
-            grace.saturating_add(self.limits.patience(talk.known)).saturating_add(self.limits.farewell);
+        let patience = self.limits.patience(talk.known.intent.as_ref());
+        let most = grace.saturating_add(patience).saturating_add(self.limits.farewell);
         let now = Instant::now();
         talk.stage = Stage::Ending(now.checked_add(most).unwrap_or(now));
         (talk.interval, talk.look) = (LOOK_MEANWHILE, now + LOOK_MEANWHILE);

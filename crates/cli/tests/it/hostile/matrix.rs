@@ -12,9 +12,10 @@ mod pairs;
 mod supervisors;
 
 use penfold_harness::{Generated, Trial};
+use penfold_testkit::TreeError;
 use penfold_testkit::catalog::{self, Entry, Pace, TREES};
 
-use crate::support::{Level, Prng, Who};
+use crate::support::{Level, Prng, TestEnv, Who};
 use expect::Expected;
 
 /// How penfold runs around the leader.
@@ -40,8 +41,8 @@ const fn config(who: Who, level: Level, shape: Shape) -> Config {
     Config { who, level, shape }
 }
 
-/// All that a host can offer. An ordinary user without a cgroup of its own has no cgroup level, and for the supervisor that is
-/// left over by a detached sandbox a pid namespace is the same for every user.
+/// All that a host can offer. An ordinary user without a cgroup of its own has no cgroup level. Detached sandboxes of ordinary
+/// users try a pid namespace without such a cgroup only: the namespace makes no use of it.
 const CONFIGS: [Config; 18] = [
     config(Who::Root, Level::Cgroup, Shape::Pair),
     config(Who::Root, Level::Pidns, Shape::Pair),
@@ -211,12 +212,24 @@ impl Case {
         expect::of(self) != Expected::CannotBuild
     }
 
-    /// Runs it.
+    /// Builds the tree, and ends it.
     fn run(self) -> Result<(), String> {
+        let Some(env) = TestEnv::of(self.config.who) else { return Ok(()) };
+        let stands = match self.config.shape {
+            Shape::Detached => detached::stand(&env, self),
+            Shape::Pair | Shape::Trio => foreground::stand(&env, self),
+        };
+        let tree = match (stands, self.is_buildable()) {
+            (Ok(tree), true) => tree,
+            (Ok(_), false) => return Err("stands, and was expected not to".to_owned()),
+            (Err(TreeError::Skipped(_)), false) => return Ok(()),
+            (Err(error), _) => return Err(error.to_string()),
+        };
         match self.config.shape {
-            Shape::Detached => detached::run(self),
-            Shape::Pair | Shape::Trio => foreground::run(self),
+            Shape::Detached => detached::end(&env, &tree, self)?,
+            Shape::Pair | Shape::Trio => foreground::end(&env, &tree, self)?,
         }
+        tree.end().map_err(|error| error.to_string())
     }
 
     fn trial(self, is_ignored: bool) -> Trial {

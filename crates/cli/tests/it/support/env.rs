@@ -144,9 +144,9 @@ impl TestEnv {
         let mut command = match self.cgroup() {
             None => self.command(penfold()),
             Some(cgroup) => {
-                // The shell joins; an ordinary user may not write to the cgroup that it comes from.
+                // The shell joins, or starts nothing; an ordinary user may not write to the cgroup that it comes from.
                 let mut command = self.command("sh");
-                command.args(["-c", r#"echo 0 > "$0/cgroup.procs"; exec "$@""#]).arg(cgroup);
+                command.args(["-c", r#"echo 0 > "$0/cgroup.procs" && exec "$@""#]).arg(cgroup);
                 if self.is_ordinary() {
                     let user = USER.to_string();
                     command.args(["setpriv", "--reuid", &user, "--regid", &user, "--clear-groups"]);

@@ -11,34 +11,24 @@ use crate::support::{DEADLINE, Finished, Sandbox, TestEnv};
 /// A lease that is not over before the tree stands, and what becomes of it then.
 const LEASE: [&str; 2] = ["10m", "50ms"];
 
-/// Runs it.
-pub fn run(case: Case) -> Result<(), String> {
-    let expected = expect::of(case);
-    let Some(env) = TestEnv::of(case.config.who) else { return Ok(()) };
-    let tree = match stand(&env, case) {
-        Ok(tree) => tree,
-        Err(TreeError::Skipped(_)) if expected == Expected::CannotBuild => return Ok(()),
-        Err(error) => return Err(error.to_string()),
-    };
-    if expected == Expected::CannotBuild {
-        return Err("stands, and was expected not to".to_owned());
-    }
+/// Ends the sandbox, and looks.
+pub fn end(env: &TestEnv, tree: &Tree, case: Case) -> Result<(), String> {
     // A fast tree stands before the id is printed.
     until(DEADLINE, || tree.stdout().ends_with('\n'));
-    let sandbox = Sandbox::printed(&env, &tree.stdout());
-    let mut bystanders = bystanders(&env)?;
+    let sandbox = Sandbox::printed(env, &tree.stdout());
+    let mut bystanders = bystanders(env)?;
     tree.check_alive()?;
     let told = |why: String| {
         let wrote = std::fs::read_to_string(sandbox.record.join("report.json"));
         let report = wrote.unwrap_or_else(|error| error.to_string());
         format!("{why}; penfold said: {}; its report: {}", tree.stderr(), report.trim())
     };
-    let finished = act(&env, &tree, case, &sandbox).map_err(told)?;
-    judge(&env, &tree, case, &sandbox, finished.as_ref()).map_err(told)?;
+    let finished = act(env, tree, case, &sandbox).map_err(told)?;
+    judge(env, tree, case, &sandbox, finished.as_ref()).map_err(told)?;
     if bystanders.iter_mut().any(|bystander| !bystander.is_alive()) {
         return Err("a bystander was hit".to_owned());
     }
-    tree.end().map_err(|error| error.to_string())
+    Ok(())
 }
 
 /// One where the test runs, and one where penfold makes its leaves.
@@ -53,7 +43,8 @@ fn bystanders(env: &TestEnv) -> Result<[Bystander; 2], String> {
     Ok(both)
 }
 
-fn stand(env: &TestEnv, case: Case) -> Result<Tree, TreeError> {
+/// Builds the tree.
+pub fn stand(env: &TestEnv, case: Case) -> Result<Tree, TreeError> {
     let lease: &[&str] = if case.ending == Ending::Ttl { &["--ttl", LEASE[0]] } else { &[] };
     let options = [&["-d"], lease].concat();
     Tree::spawn(&tool(env, case, &options).detaches(), case.tree.name)

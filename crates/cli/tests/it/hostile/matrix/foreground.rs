@@ -18,23 +18,13 @@ const LIMITS: [&str; 3] = ["1s", "3s", "9s"];
 /// How long it is looked for a member that no command can find.
 const LOST: Duration = Duration::from_millis(300);
 
-/// Runs it.
-pub fn run(case: Case) -> Result<(), String> {
+/// Ends the sandbox, and looks.
+pub fn end(env: &TestEnv, tree: &Tree, case: Case) -> Result<(), String> {
     let Case { tree: entry, config, ending, .. } = case;
-    let expected = expect::of(case);
-    let Some(env) = TestEnv::of(config.who) else { return Ok(()) };
-    let tree = match stand(&env, case) {
-        Ok(tree) => tree,
-        Err(TreeError::Skipped(_)) if expected == Expected::CannotBuild => return Ok(()),
-        Err(error) => return Err(error.to_string()),
-    };
-    if expected == Expected::CannotBuild {
-        return Err("stands, and was expected not to".to_owned());
-    }
     // A leader that kills its own group would hit a bystander in it, which is not our doing.
     let in_group = entry.name != "kill-group" && entry.pace != Pace::Hasty;
     let user = (config.who != Who::Root).then_some(USER);
-    let beside = if in_group { Bystander::beside(&tree, user) } else { Bystander::spawn() };
+    let beside = if in_group { Bystander::beside(tree, user) } else { Bystander::spawn() };
     // A time limit may be over by now, and the group gone with it.
     let beside =
         beside.or_else(|error| if ending == Ending::Timeout { Bystander::spawn() } else { Err(error) });
@@ -43,12 +33,12 @@ pub fn run(case: Case) -> Result<(), String> {
     if ending != Ending::Timeout {
         tree.check_alive()?;
     }
-    act(&tree, config, ending)?;
-    judge(&env, &tree, case).map_err(|why| format!("{why}; penfold said: {}", tree.stderr()))?;
+    act(tree, config, ending)?;
+    judge(env, tree, case).map_err(|why| format!("{why}; penfold said: {}", tree.stderr()))?;
     if bystanders.iter_mut().any(|bystander| !bystander.is_alive()) {
         return Err("a bystander was hit".to_owned());
     }
-    tree.end().map_err(|error| error.to_string())
+    Ok(())
 }
 
 /// `penfold run` around the tree of a case.
@@ -77,7 +67,8 @@ pub fn tool(env: &TestEnv, case: Case, options: &[&str]) -> Tool {
     }
 }
 
-fn stand(env: &TestEnv, case: Case) -> Result<Tree, TreeError> {
+/// Builds the tree; with a time limit, before that is over.
+pub fn stand(env: &TestEnv, case: Case) -> Result<Tree, TreeError> {
     let spawn = |options: &[&str]| Tree::spawn(&tool(env, case, options), case.tree.name);
     if case.ending != Ending::Timeout {
         return spawn(&[]);
