@@ -48,6 +48,10 @@ assets DIR:
     cargo run --quiet --release -- man {{DIR}}
     for shell in bash zsh fish; do cargo run --quiet --release -- completions $shell > {{DIR}}/penfold.$shell; done
 
+# Lets system calls of penfold fail, one at a time, and judges what comes of it.
+fault-sweep *ARGS:
+    scripts/fault-sweep {{ARGS}}
+
 # Runs the hostile trees under penfold and its peers: the table of the README.
 compare:
     scripts/compare

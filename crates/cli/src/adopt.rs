@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use penfold_process::{Pid, ProcessId, Stat};
 use penfold_sandbox::{Contain, Detach, Finder, Id, OwnerExit, Spec, StartFailure};
+use penfold_supervisor::Detached;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -36,14 +37,17 @@ pub(crate) fn adopt(global: &Global, args: AdoptArgs) -> Result<u8, Failure> {
     let front = penfold_supervisor::adopt(spec(global, args, root)?, root)
         .map_err(|error| failed(exit_codes::FAILURE).because(error))?;
     let id = front.id();
-    let outcome = front.wait_running().map_err(|error| failed(exit_codes::FAILURE).because(error))?;
-    match outcome.map(|outcome| outcome.report.failure) {
-        None => {
+    let outcome = match front.wait_running().map_err(|error| failed(exit_codes::FAILURE).because(error))? {
+        Detached::Over(outcome) => outcome,
+        Detached::Running(front) => {
+            front.let_go().map_err(|error| failed(exit_codes::FAILURE).because(error))?;
             output::data(format!("{id}\n").as_bytes(), exit_codes::SUCCESS)?;
-            Ok(exit_codes::SUCCESS)
+            return Ok(exit_codes::SUCCESS);
         }
-        Some(Some(StartFailure::Other(reason))) => Err(failed(exit_codes::FAILURE).because(reason)),
-        Some(_) => Err(failed(exit_codes::FAILURE).because("its supervisor did not come to look after it")),
+    };
+    match outcome.report.failure {
+        Some(StartFailure::Other(reason)) => Err(failed(exit_codes::FAILURE).because(reason)),
+        _ => Err(failed(exit_codes::FAILURE).because("its supervisor did not come to look after it")),
     }
 }
 
@@ -59,7 +63,7 @@ fn refuse_members(global: &Global, members: &[Stat]) -> Result<(), Failure> {
     let pids: HashSet<ProcessId> = members.iter().map(Stat::id).collect();
     for files in known.iter().filter_map(|known| known.record.as_ref()) {
         let leader = files.state().ok().flatten().and_then(|state| state.leader);
-        if leader.is_some_and(|leader| pids.contains(&leader)) && files.is_looked_after().unwrap_or(true) {
+        if leader.is_some_and(|leader| pids.contains(&leader)) && files.lock().may_be_held() {
             let id = files.name();
             return Err(Failure::new(exit_codes::USAGE, format!("it belongs to sandbox {id} already"))
                 .hint(format!("`penfold kill {id}` ends it")));
@@ -73,6 +77,7 @@ fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<Spec, Failu
     Ok(Spec {
         id: Id::new().map_err(failure)?,
         name: args.name,
+        claim: None,
         labels: args.label.into_iter().map(|label| (label.key, label.value)).collect(),
         command: command(root.pid),
         environment: Vec::new(),
@@ -86,6 +91,8 @@ fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<Spec, Failu
         on_owner_exit: OwnerExit::Keep,
         state_root: state::root(global),
         report: None,
+        stop_on_interrupt: false,
+        report_is_shared: false,
         detach: Some(Detach {
             ttl: args.ttl.filter(|ttl| !ttl.is_zero()),
             idle: None,

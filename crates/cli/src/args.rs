@@ -33,12 +33,13 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use clap::builder::TypedValueParser as _;
 use clap::error::{Error, ErrorKind};
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use crate::failure::Failure;
 use crate::output::Colour;
-use crate::{completions, help, man, version};
+use crate::{completions, help, man, value, version};
 
 /// Every verb, in the order of the help.
 pub(crate) const VERBS: &[&Verb] = &[
@@ -91,7 +92,13 @@ pub(crate) struct Verb {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Global {
     /// Directory that holds the state of sandboxes.
-    #[arg(long, global = true, value_name = "DIR", help_heading = "Global options")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        value_parser = clap::builder::OsStringValueParser::new().try_map(|given| value::root(&given)),
+        help_heading = "Global options"
+    )]
     pub(crate) root: Option<PathBuf>,
     /// When to use colour.
     #[arg(

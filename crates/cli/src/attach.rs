@@ -12,16 +12,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Signal;
 
-use crate::args::Global;
 use crate::args::attach::AttachArgs;
+use crate::args::{Global, ids};
 use crate::exec::connect;
 use crate::failure::Failure;
 use crate::pump::{self, End, Pump, Raw};
-use crate::{exit_codes, output, run};
+use crate::{exit_codes, inside, output, run, summary};
 
 /// Sits down at the terminal of a sandbox, and again where another supervisor goes on in the place of one that was killed.
 pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> {
-    let mut seat = Seat::take(connect(global, &args.id)?)?;
+    let client = connect(global, &args.id)?;
+    refuse_inside(global, client.id())?;
+    let mut seat = Seat::take(client)?;
     let id = seat.client.id().to_owned();
     let failed = |error: io::Error| failed(&id, error);
     let _ = signal::block(&SignalSet::of([Signal::WINCH.as_raw()]));
@@ -29,23 +31,35 @@ pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> 
     let raw = (typed && io::stdin().is_terminal()).then(Raw::enter).and_then(Result::ok);
     loop {
         if let Some(outcome) = seat.told.take() {
-            return run::conclude(&outcome, &id, None, false, false);
+            return conclude(global, &outcome, &id);
         }
         let mut told = None;
-        let pump = Pump { inside: seat.stream.as_fd(), typed, leave: &args.detach_keys.0, over: None };
+        let pump = Pump {
+            inside: seat.stream.as_fd(),
+            typed,
+            ends_with_input: true,
+            leave: &args.detach_keys.0,
+            over: None,
+        };
         let end = pump.run(|size| {
             let _ = seat.client.send(&Request::Resize(size), &[]);
             hear(&seat.client, &mut told);
         });
-        if end.map_err(failed)? == End::Left {
+        let why = match end.map_err(failed)? {
+            End::Closed => None,
+            End::Left => Some(""),
+            End::InputEnded => Some(" at the end of the input"),
+        };
+        if let Some(why) = why {
             drop(raw);
-            output::talk(&format!("penfold: left {id}, which goes on\n"));
+            output::talk(&format!("penfold: left {id}{why}, which goes on\n"));
             return Ok(exit_codes::SUCCESS);
         }
         let told = told.take().map(|outcome| *outcome);
         let told = told.map_or_else(|| outcome(&seat.client), |outcome| Ok(Some(outcome)));
         if let Some(outcome) = told.map_err(failed)? {
-            return run::conclude(&outcome, &id, None, false, false);
+            drop(raw);
+            return conclude(global, &outcome, &id);
         }
         let Some(next) = successor(global, &id) else {
             return Err(Failure::new(exit_codes::UNVERIFIED, format!("the supervisor of {id} is gone"))
@@ -53,6 +67,32 @@ pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> 
         };
         seat = next;
     }
+}
+
+/// Refuses who sits at that very terminal: all that is shown would be shown again, for ever.
+fn refuse_inside(global: &Global, id: &str) -> Result<(), Failure> {
+    let leads = || {
+        let known = ids::finder(global).resolve(id).ok()?;
+        let leader = known.record?.state().ok()??.leader?;
+        // The leader of a sandbox with a terminal leads the session that has it.
+        Some(leader.pid.as_raw_pid() == penfold_sys::fork::session())
+    };
+    if !inside::ids().iter().any(|outer| outer == id) && !leads().unwrap_or(false) {
+        return Ok(());
+    }
+    Err(Failure::new(exit_codes::NOT_STARTED, format!("cannot attach to {id}: this command runs in it"))
+        .hint(format!("`penfold exec -it {id} sh` gives another terminal in it")))
+}
+
+/// Says how a sandbox ended that did not end by itself; the exit code is its command's.
+fn conclude(global: &Global, outcome: &Outcome, id: &str) -> Result<u8, Failure> {
+    if !global.quiet
+        && let Some(how) = summary::for_viewer(&outcome.report)
+    {
+        let name = outcome.report.name.as_deref().unwrap_or(id);
+        output::talk(&format!("penfold: `{name}` {how}\n"));
+    }
+    run::conclude(outcome, id, None, false, false)
 }
 
 /// A place at the terminal of a sandbox.

@@ -55,7 +55,7 @@ fn show(global: &Global, args: &EventsArgs, since: u64, reader: &mut Reader) -> 
     let mut skipped = 0;
     while let Some(entry) = reader.next_entry().map_err(|error| unreadable(&error))? {
         match entry {
-            Entry::Event(event) if event.time_ns >= since && is_wanted(&event, &args.filters) => {
+            Entry::Event(event) if event.time_ns >= since && is_wanted(&event, args) => {
                 add(&event, args.json, &mut text)?;
             }
             Entry::Event(_) => {}
@@ -89,7 +89,12 @@ fn not_before(since: Option<Since>) -> u64 {
     }
 }
 
-fn is_wanted(event: &Event, filters: &[Filter]) -> bool {
+fn is_wanted(event: &Event, args: &EventsArgs) -> bool {
+    let filters = &args.filters;
+    let asked = args.steps || filters.iter().any(|filter| matches!(filter, Filter::Kind(_)));
+    if matches!(event.what, What::TeardownStep { .. }) && !asked {
+        return false;
+    }
     let About { id, name, labels } = &event.about;
     let matches = |filter: &Filter| match filter {
         Filter::Id(prefix) => id.starts_with(prefix),

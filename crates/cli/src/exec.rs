@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, OsString};
 use std::io::{self, IsTerminal, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use penfold_sandbox::control::{ANSWER, Client, ClientError};
@@ -44,7 +44,10 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     let request = Request::Exec(wire::Exec { command: shortened(command), detached: args.detach });
     let [input, out, error] = &stdio;
     let fds = [spec.as_fd(), input.as_fd(), out.as_fd(), error.as_fd()];
-    let answer = ask(&client, &request, &fds).map_err(|error| refused(&error))?;
+    // Once it was asked for it may run: without an answer nobody knows.
+    let unseen = |error: &dyn std::fmt::Display| refused(error).with_exit(exit_codes::UNVERIFIED);
+    client.send(&request, &fds).map_err(|error| refused(&error))?;
+    let answer = await_answer(&client).map_err(|error| unseen(&error))?;
     drop(stdio);
     let outcome = match answer {
         Answer::Refused(reason) => return Err(refused(&reason)),
@@ -56,7 +59,7 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
         _ if args.detach => None,
         _ => {
             let left: &[Signal] = if terminal.is_some() { &[Signal::WINCH] } else { &[] };
-            let front = Front::of_exec(client.into(), id.clone(), left).map_err(|error| refused(&error))?;
+            let front = Front::of_exec(client.into(), id.clone(), left).map_err(|error| unseen(&error))?;
             let outcome = wait(front, &id, terminal, args.interactive).map_err(|error| {
                 Failure::new(exit_codes::UNVERIFIED, "the end was not seen").because(error)
             })?;
@@ -72,14 +75,14 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     run::conclude(&outcome, &name, args.bounds.workdir.clone(), args.bounds.preserve_status, false)
 }
 
-/// Asks for the command and waits until it runs.
+/// Waits until the command that was asked for runs.
 ///
 /// It may run before we hear of it, and is to be asked politely from then on: a signal that would end this process waits
 /// until it can be passed on, but not for a supervisor that takes its time.
-fn ask(client: &Client, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<Answer, ClientError> {
+fn await_answer(client: &Client) -> Result<Answer, ClientError> {
     let until = Instant::now() + ANSWER;
     let mask = signal::block(&SignalSet::of([Signal::INT.as_raw(), Signal::TERM.as_raw()]));
-    match (client.request_with(request, fds, SOON), mask) {
+    match (client.answer(Instant::now() + SOON), mask) {
         (Err(ClientError::Silent { .. }), Ok(mask)) => {
             let _ = signal::set_mask(&mask);
             client.answer(until)
@@ -100,7 +103,7 @@ pub(crate) fn connect(global: &Global, word: &str) -> Result<Client, Failure> {
         return Err(finder.blocked().map_or_else(gone, |error| not_started(ids::blocked(error))));
     };
     // A report beside a lock that is held was written by somebody else.
-    if files.has_ended() && !files.is_looked_after().unwrap_or(true) {
+    if files.has_ended() && files.lock().is_free() {
         return Err(refused("has ended").hint(format!("`penfold report {id}` says how")));
     }
     Client::connect(files, ANSWER).map_err(|error| {
@@ -124,7 +127,7 @@ fn wait(front: Front, id: &str, terminal: Option<OwnedFd>, interactive: bool) ->
     let copy = move || {
         let _ = signal::block(&SignalSet::of(1..=64));
         let over = over.as_ref().map(AsFd::as_fd);
-        let pump = Pump { inside: master.as_fd(), typed, leave: &[], over };
+        let pump = Pump { inside: master.as_fd(), typed, ends_with_input: false, leave: &[], over };
         pump.run(|size| {
             let _ = tcsetwinsize(&master, pump::window(size));
         })

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt::Write as _;
 
-use crate::output;
+use crate::{lines, output};
 
 /// Why a verb did not do what it was asked, ready to be shown.
 ///
@@ -81,11 +81,11 @@ impl Failure {
     }
 }
 
-/// Appends text with control characters escaped: arguments of strangers must not move a terminal's cursor, and
+/// Appends text with control and format characters escaped: arguments of strangers must not move a terminal's cursor, and
 /// a sentence stays on its line.
 fn push_printable(into: &mut String, text: &str) {
     for character in text.chars() {
-        if character.is_control() {
+        if character.is_control() || lines::is_format(character) {
             // Writing to a String cannot fail.
             let _ = write!(into, "{}", character.escape_default());
         } else {
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn control_characters_are_escaped() {
-        let failure = Failure::new(exit_codes::FAILURE, "a\n\u{1b}[2Jb");
-        assert_eq!(failure.render(false), "penfold: a\\n\\u{1b}[2Jb\n");
+        let failure = Failure::new(exit_codes::FAILURE, "a\n\u{1b}[2Jb\u{202e}c");
+        assert_eq!(failure.render(false), "penfold: a\\n\\u{1b}[2Jb\\u{202e}c\n");
     }
 }

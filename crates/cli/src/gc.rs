@@ -82,7 +82,7 @@ pub(crate) fn gc(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
             Some(reason) => Collected { reason: Some(reason), ..Collected::of(leak, "kept") },
             None if args.dry_run => Collected::of(leak, "would remove"),
             None => {
-                let one = collect(leak, &root, args.patience.patience);
+                let one = collect(leak, &root, !args.words.is_empty(), args.patience.patience);
                 one.write_down(&root);
                 one
             }
@@ -160,8 +160,8 @@ impl Collected {
     }
 }
 
-fn collect(leak: Leak, root: &Path, patience: Duration) -> Collected {
-    match leaks::collect(&leak, root, patience) {
+fn collect(leak: Leak, root: &Path, named: bool, patience: Duration) -> Collected {
+    match leaks::collect(&leak, root, named, patience) {
         Ok(findings) if findings.verified => {
             Collected { findings: Some(findings), ..Collected::of(leak, "removed") }
         }
@@ -232,17 +232,42 @@ fn tell(global: &Global, args: &GcArgs, survey: &Survey, collected: &[Collected]
                 say(&mut talk, &format!("not gone: {what}{}", one.why()));
             }
             "failed" => line(&mut data, &format!("[FAIL] {what}{}", one.why())),
-            "kept" if !global.quiet => say(&mut talk, &format!("kept {what}{}", one.why())),
             "kept" => {}
             "removed" => line(&mut data, &format!("[ok]   removed {what}")),
             outcome => line(&mut data, &format!("{outcome} {what}")),
         }
+    }
+    if !global.quiet {
+        kept(args, collected, &mut talk);
     }
     output::talk(&talk);
     if args.json || (global.quiet && !args.dry_run) {
         Ok(())
     } else {
         output::data(data.as_bytes(), exit_codes::FAILURE)
+    }
+}
+
+/// Names what was kept and why. Where nobody asked for it by name, one line for each reason is enough.
+fn kept(args: &GcArgs, collected: &[Collected], talk: &mut String) {
+    let mut reasons: Vec<(String, Vec<&Collected>)> = Vec::new();
+    for one in collected.iter().filter(|one| one.outcome == "kept") {
+        let why = one.why();
+        let why = if one.leak.id.is_empty() { why } else { why.replace(&one.leak.id, "ID") };
+        match reasons.iter_mut().find(|(reason, _)| *reason == why) {
+            Some((_, same)) => same.push(one),
+            None => reasons.push((why, vec![one])),
+        }
+    }
+    let summed_up = args.force && args.words.is_empty();
+    for (why, same) in reasons {
+        if summed_up && same.len() > 1 {
+            say(talk, &format!("kept {} leaks{why}; `penfold gc -n` names them", same.len()));
+        } else {
+            for one in same {
+                say(talk, &format!("kept {}{}", describe(&one.leak), one.why()));
+            }
+        }
     }
 }
 
@@ -253,7 +278,8 @@ fn line(text: &mut String, words: &str) {
 
 fn exit_code(survey: &Survey, collected: &[Collected]) -> u8 {
     let failed: Vec<&Collected> = collected.iter().filter(|one| one.outcome == "failed").collect();
-    let unjudged = !survey.complete && collected.iter().any(|one| one.outcome == "kept");
+    let kept = || collected.iter().any(|one| one.outcome == "kept");
+    let unjudged = !survey.unjudged.is_empty() || !survey.complete && kept();
     if !failed.is_empty() && failed.iter().all(|one| one.forbidden) {
         exit_codes::NOT_PERMITTED
     } else if !failed.is_empty() || unjudged {

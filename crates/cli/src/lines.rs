@@ -13,9 +13,26 @@ pub(crate) fn say(text: &mut String, words: &str) {
     text.push('\n');
 }
 
-/// Adds text with control characters replaced: names of processes are chosen by strangers.
+/// Adds text with control characters replaced and format characters escaped: names of processes are chosen by strangers.
 pub(crate) fn push(text: &mut String, words: &str) {
-    text.extend(words.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }));
+    for character in words.chars() {
+        if character.is_control() {
+            text.push(char::REPLACEMENT_CHARACTER);
+        } else if is_format(character) {
+            text.extend(character.escape_unicode());
+        } else {
+            text.push(character);
+        }
+    }
+}
+
+/// Whether a character is not seen itself, but turns, hides, joins or breaks the text beside it: general categories Cf
+/// (without the number signs, which are seen), Zl and Zp of [UAX #44](https://www.unicode.org/reports/tr44/).
+pub(crate) fn is_format(character: char) -> bool {
+    matches!(character,
+        '\u{ad}' | '\u{61c}' | '\u{70f}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{13430}'..='\u{1343f}'
+        | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0001}'..='\u{e007f}')
 }
 
 /// `one thing`, `2 things`.

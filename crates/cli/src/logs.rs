@@ -110,7 +110,7 @@ fn show(reader: &mut Reader, record: &Files, args: &LogsArgs, output: &mut Outpu
 
 /// A lock that cannot be tested is taken for held: unknown means alive.
 fn wait(reader: &mut Reader, record: &Files, stdout: BorrowedFd<'_>) -> Result<Waited, LogError> {
-    reader.wait(|| record.has_ended() || record.is_looked_after().is_ok_and(|held| !held), Some(stdout))
+    reader.wait(|| record.has_ended() || record.lock().is_free(), Some(stdout))
 }
 
 fn show_entry(entry: &Entry<'_>, args: &LogsArgs, output: &mut Output) -> io::Result<()> {

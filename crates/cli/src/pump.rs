@@ -1,11 +1,12 @@
 //! Copies between the caller's terminal and one inside of a sandbox.
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use penfold_sandbox::control::ANSWER;
 use penfold_sandbox::wire::Size;
+use penfold_supervisor::Modes;
 use penfold_sys::signal::{SignalFd, SignalSet};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
@@ -61,6 +62,8 @@ pub(crate) enum End {
     Closed,
     /// The keys that leave were typed.
     Left,
+    /// There is nothing more to type.
+    InputEnded,
 }
 
 /// What is copied from and to.
@@ -69,6 +72,8 @@ pub(crate) struct Pump<'a> {
     pub(crate) inside: BorrowedFd<'a>,
     /// Whether what is typed goes there.
     pub(crate) typed: bool,
+    /// Whether it ends when there is nothing more to type.
+    pub(crate) ends_with_input: bool,
     /// What is typed to leave without ending anything; nothing if that cannot be.
     pub(crate) leave: &'a [u8],
     /// Readable when no more output will come but what is there.
@@ -76,11 +81,22 @@ pub(crate) struct Pump<'a> {
 }
 
 impl Pump<'_> {
-    /// Copies until one side ends. `resize` is told of every new size.
+    /// Copies until one side ends. `resize` is told of every new size. The caller's terminal is put back into its usual
+    /// modes: an editor inside that goes on does not do it.
     ///
     /// # Errors
     /// Those of poll(2). SIGWINCH is blocked by the caller.
-    pub(crate) fn run(&self, mut resize: impl FnMut(Size)) -> io::Result<End> {
+    pub(crate) fn run(&self, resize: impl FnMut(Size)) -> io::Result<End> {
+        let mut modes = Modes::default();
+        let end = self.copy(resize, &mut modes);
+        let stdout = io::stdout();
+        if stdout.is_terminal() {
+            let _ = write_all(stdout.as_fd(), &modes.reset());
+        }
+        end
+    }
+
+    fn copy(&self, mut resize: impl FnMut(Size), modes: &mut Modes) -> io::Result<End> {
         let window = SignalFd::open(&SignalSet::of([Signal::WINCH.as_raw()]))?;
         let (stdin, stdout) = (io::stdin(), io::stdout());
         // A program that does not read what is typed must not keep us from showing what it writes.
@@ -104,7 +120,11 @@ impl Pump<'_> {
             let is_ready = |index: usize| ready.get(index).is_some_and(|flags| !flags.is_empty());
             if ready.first().is_some_and(|flags| flags.intersects(!PollFlags::OUT)) {
                 match rustix::io::read(self.inside, &mut buffer) {
-                    Ok(length @ 1..) => write_all(stdout.as_fd(), buffer.get(..length).unwrap_or_default())?,
+                    Ok(length @ 1..) => {
+                        let shown = buffer.get(..length).unwrap_or_default();
+                        modes.read(shown);
+                        write_all(stdout.as_fd(), shown)?;
+                    }
                     Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
                     // EIO of a terminal: nobody has its other side open any more.
                     Ok(_) | Err(_) => return Ok(End::Closed),
@@ -127,6 +147,10 @@ impl Pump<'_> {
                         }
                     }
                     Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                    Ok(_) | Err(_) if self.ends_with_input => {
+                        self.type_all(waiting);
+                        return Ok(End::InputEnded);
+                    }
                     Ok(_) | Err(_) => typed = false,
                 }
             }

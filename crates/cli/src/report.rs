@@ -131,7 +131,7 @@ fn page(seen: &View, report: &Report) -> String {
     line("ran", &human(Duration::from_millis(report.duration_ms)));
     line("ended", &time::utc(ended_at(report)));
     line("level", &report.level.to_string());
-    line("teardown", &summary::what_was_done(Totals::of(findings), findings.took_us));
+    line("teardown", &summary::what_was_done(&Totals::of(findings), findings.took_us));
     for stray in findings.strays() {
         let name = stray.command.as_deref().unwrap_or(&stray.name);
         let why = stray.why.as_deref().map_or_else(String::new, |why| format!(", {why}"));

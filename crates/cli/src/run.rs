@@ -1,12 +1,14 @@
 //! `penfold run`: what it does.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
 
 use penfold_sandbox::{Contain, Detach, Id, OwnerExit, Spec};
 use penfold_sandbox::{Outcome, StartFailure, Status};
-use penfold_supervisor::Front;
+use penfold_supervisor::{Detached, Front};
 use penfold_teardown::Cause;
 
 use crate::args::Global;
@@ -14,7 +16,7 @@ use crate::args::run::{self, RunArgs};
 use crate::exit_codes;
 use crate::failure::Failure;
 use crate::value::EnvSetting;
-use crate::{output, state, summary};
+use crate::{output, replace, state, summary};
 
 /// Runs a command to its end and that of all it started.
 pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
@@ -24,6 +26,7 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
     if detached {
         refuse_code_flags(preserve, fail_on_leak)?;
     }
+    refuse_detached_flags(&args)?;
     let spec = spec(global, args)?;
     let front = penfold_supervisor::start(spec).map_err(|error| {
         Failure::new(exit_codes::NOT_STARTED, format!("cannot run `{name}`")).because(error)
@@ -32,16 +35,36 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
         return run_detached(front, &name, directory);
     }
     let watched = !global.quiet && std::io::stderr().is_terminal();
-    let slow = |ending| {
+    let slow = |progress| {
         if watched {
-            output::talk(&summary::progress(ending));
+            output::talk(&summary::progress(progress));
         }
     };
     let outcome = front
         .wait(slow)
         .map_err(|error| Failure::new(exit_codes::UNVERIFIED, "the end was not seen").because(error))?;
     output::talk(&summary::of(&outcome, global));
-    conclude(&outcome, &name, directory, preserve, fail_on_leak)
+    let code = conclude(&outcome, &name, directory, preserve, fail_on_leak)?;
+    if let Some(signal) = died_of(&outcome) {
+        penfold_sys::signal::die_of(signal);
+    }
+    Ok(code)
+}
+
+/// The signal that ended the command, where penfold is to die of it, too: shells, make and systemd treat that otherwise
+/// than an exit with 128+N. A code that penfold has chosen stays a code.
+fn died_of(outcome: &Outcome) -> Option<i32> {
+    let report = &outcome.report;
+    match report.exit {
+        Some(Status::Signal(signal))
+            if report.findings.verified
+                && report.cause != Cause::Timeout
+                && !rustix::process::getpid().is_init() =>
+        {
+            Some(signal)
+        }
+        _ => None,
+    }
 }
 
 /// Flags about the exit code mean nothing where nobody waits for it, and a caller who counts on them is to know that.
@@ -51,6 +74,43 @@ pub(crate) fn refuse_code_flags(preserve: bool, fail_on_leak: bool) -> Result<()
     let sentence = format!("`{flag}` is about the end, which `--detach` does not wait for");
     Err(Failure::new(exit_codes::NOT_STARTED, sentence)
         .hint("leave out one of the two; `penfold report ID` tells how a detached sandbox ended"))
+}
+
+/// Flags that mean nothing for a sandbox in the foreground.
+fn refuse_detached_flags(args: &RunArgs) -> Result<(), Failure> {
+    let flags = [
+        (args.tty, "--tty"),
+        (args.ttl.is_some(), "--ttl"),
+        (args.idle_timeout.is_some(), "--idle-timeout"),
+        (args.rm, "--rm"),
+    ];
+    match flags.into_iter().find(|(given, _)| *given && !args.detach) {
+        None => Ok(()),
+        Some((_, flag)) => {
+            let sentence = format!("`{flag}` is for detached sandboxes");
+            Err(Failure::new(exit_codes::NOT_STARTED, sentence).hint("add `--detach`"))
+        }
+    }
+}
+
+/// Where the report is written.
+fn report_file(args: &RunArgs) -> Result<Option<File>, Failure> {
+    let Some(path) = &args.report else { return Ok(None) };
+    let cannot = |sentence: &str| Failure::new(exit_codes::NOT_STARTED, sentence);
+    let opened = if path.as_os_str() != "-" {
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false).open(path)
+    } else if args.detach {
+        return Err(cannot("`--report -` writes to a standard output that `--detach` does not keep")
+            .hint("`--report FILE`, or `penfold report ID` after the end"));
+    } else {
+        std::io::stdout().as_fd().try_clone_to_owned().map(File::from)
+    };
+    let file = opened.map_err(|error| {
+        let name = if path.as_os_str() == "-" { Path::new("standard output") } else { path };
+        cannot(&format!("cannot write the report to `{}`", name.display())).because(error)
+    })?;
+    Ok(Some(file))
 }
 
 /// The exit code of a command that has ended, or why it did not run.
@@ -70,57 +130,62 @@ pub(crate) fn conclude(
 /// Starts a detached sandbox: its id once its command runs.
 fn run_detached(front: Front, name: &str, directory: Option<PathBuf>) -> Result<u8, Failure> {
     let id = front.id();
-    let not_started = |sentence: String| Failure::new(exit_codes::NOT_STARTED, sentence);
-    let outcome =
-        front.wait_running().map_err(|error| not_started(format!("cannot run `{name}`")).because(error))?;
-    match outcome {
-        None => {
-            output::data(format!("{id}\n").as_bytes(), exit_codes::SUCCESS)?;
-            Ok(exit_codes::SUCCESS)
+    let lost = |error| {
+        Failure::new(exit_codes::UNVERIFIED, format!("cannot run `{name}`: something of {id} may be left"))
+            .because(error)
+            .hint("`penfold doctor` shows what is left, `penfold gc` ends it")
+    };
+    let outcome = match front.wait_running().map_err(lost)? {
+        Detached::Over(outcome) => *outcome,
+        Detached::Running(front) => {
+            let let_go = front.let_go().map_err(|error| {
+                Failure::new(exit_codes::NOT_STARTED, format!("cannot let {id} go on by itself"))
+                    .because(error)
+            });
+            let told =
+                let_go.and_then(|()| output::data(format!("{id}\n").as_bytes(), exit_codes::NOT_STARTED));
+            match told {
+                Ok(()) => return Ok(exit_codes::SUCCESS),
+                Err(failure) => {
+                    let outcome = front.abandon("its id cannot be told").map_err(lost)?;
+                    output::talk(&summary::survivors(&outcome));
+                    let verified = outcome.report.findings.verified;
+                    return Err(if verified { failure } else { failure.with_exit(exit_codes::UNVERIFIED) });
+                }
+            }
         }
-        Some(outcome) => match &outcome.report.failure {
-            Some(failure) => Err(explain(failure, name, directory)),
-            None => Err(not_started(format!("cannot run `{name}`: {id} was ended before it ran"))),
+    };
+    let failure = outcome.report.failure.as_ref().map_or_else(
+        || {
+            let sentence = format!("cannot run `{name}`: {id} was ended before its id was printed");
+            Failure::new(exit_codes::NOT_STARTED, sentence)
         },
+        |failure| explain(failure, name, directory),
+    );
+    if outcome.report.findings.verified {
+        return Err(failure);
     }
+    output::talk(&summary::survivors(&outcome));
+    Err(failure.with_exit(exit_codes::UNVERIFIED))
 }
 
 fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
     let not_started = |sentence: String| Failure::new(exit_codes::NOT_STARTED, sentence);
-    let report = match &args.report {
-        None => None,
-        Some(path) => {
-            let mut options = std::fs::OpenOptions::new();
-            let file = options.write(true).create(true).truncate(false).open(path);
-            Some(file.map_err(|error| {
-                not_started(format!("cannot write the report to `{}`", path.display())).because(error)
-            })?)
-        }
-    };
-    let keep = args.on_supervisor_exit == run::OnSupervisorExit::Keep;
-    if keep && !args.detach {
-        return Err(not_started("`--on-supervisor-exit keep` is for detached sandboxes".to_owned())
-            .hint("add `--detach`"));
-    }
-    if keep && args.contain == run::Contain::Pidns {
-        return Err(not_started(
-            "a pid namespace ends with its supervisor: `--contain pidns` and `--on-supervisor-exit keep` \
-             exclude each other"
-                .to_owned(),
-        ));
-    }
-    let detach = args.detach.then(|| Detach {
-        ttl: args.ttl.filter(|ttl| !ttl.is_zero()),
-        idle: args.idle_timeout.filter(|idle| !idle.is_zero()),
-        keep,
-        remove: args.rm,
-        terminal: args.tty,
-        log_limit: args.log_size,
-    });
+    let report = report_file(&args)?;
+    let report_is_shared = args.report.as_ref().is_some_and(|path| path.as_os_str() == "-");
+    let detach = detach(&args)?;
+    let id = Id::new().map_err(|error| not_started("cannot make an id".to_owned()).because(error))?;
+    let signal = penfold_sys::signal::signal(args.bounds.signal())
+        .ok_or_else(|| not_started("signals 32 and 33 belong to the C library".to_owned()))?;
+    let state_root = state::root(global);
+    let environment = environment(&args.bounds.env);
+    // Last: another sandbox is ended for it.
+    let name = args.name.as_deref().filter(|_| args.replace);
+    let claim = name.map(|name| replace::take(global, &state_root, name, &id)).transpose()?;
     Ok(Spec {
-        id: Id::new().map_err(|error| not_started("cannot make an id".to_owned()).because(error))?,
+        id,
         timeout: args.bounds.timeout(),
-        environment: environment(&args.bounds.env),
+        environment,
         scratch_in: args.scratch.then(temporary),
         contain: match args.contain {
             run::Contain::Auto => Contain::Auto,
@@ -134,18 +199,45 @@ fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
             Some(run::OnOwnerExit::Stop) => OwnerExit::Stop,
             Some(run::OnOwnerExit::Keep) => OwnerExit::Keep,
         },
-        signal: penfold_sys::signal::signal(args.bounds.signal())
-            .ok_or_else(|| not_started("signals 32 and 33 belong to the C library".to_owned()))?,
+        signal,
         grace: args.bounds.grace,
         patience: args.patience.patience,
-        state_root: state::root(global),
+        state_root,
         labels: args.label.into_iter().map(|label| (label.key, label.value)).collect(),
         name: args.name,
+        claim,
         directory: args.bounds.workdir,
         command: args.command,
         report,
+        stop_on_interrupt: args.stop_on_interrupt,
+        report_is_shared,
         detach,
     })
+}
+
+/// How a sandbox is to live that goes on without its caller; none of one in the foreground.
+fn detach(args: &RunArgs) -> Result<Option<Detach>, Failure> {
+    let not_started = |sentence: &str| Failure::new(exit_codes::NOT_STARTED, sentence);
+    let keep = args.on_supervisor_exit == run::OnSupervisorExit::Keep;
+    if keep && !args.detach {
+        return Err(
+            not_started("`--on-supervisor-exit keep` is for detached sandboxes").hint("add `--detach`")
+        );
+    }
+    if keep && args.contain == run::Contain::Pidns {
+        return Err(not_started(
+            "a pid namespace ends with its supervisor: `--contain pidns` and `--on-supervisor-exit keep` \
+             exclude each other",
+        ));
+    }
+    Ok(args.detach.then(|| Detach {
+        ttl: args.ttl.filter(|ttl| !ttl.is_zero()),
+        idle: args.idle_timeout.filter(|idle| !idle.is_zero()),
+        keep,
+        remove: args.rm,
+        terminal: args.tty,
+        log_limit: args.log_size,
+    }))
 }
 
 /// The caller's environment with the settings of the command line, the last of a name winning.
@@ -182,6 +274,9 @@ fn explain(failure: &StartFailure, name: &str, directory: Option<PathBuf>) -> Fa
         }
         StartFailure::NotFound => {
             Failure::new(exit_codes::NOT_FOUND, format!("cannot run `{name}`: not found in PATH"))
+        }
+        StartFailure::NotExecutable(_) if directory.clone().unwrap_or_default().join(name).is_dir() => {
+            Failure::new(exit_codes::NOT_EXECUTABLE, format!("cannot run `{name}`: it is a directory"))
         }
         StartFailure::NotExecutable(errno) => {
             Failure::new(exit_codes::NOT_EXECUTABLE, format!("cannot run `{name}`")).because(system(*errno))

@@ -1,6 +1,8 @@
 //! Where this user's records are.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
 
 use crate::args::Global;
 
@@ -14,8 +16,24 @@ pub(crate) fn root(global: &Global) -> PathBuf {
     if user.is_root() {
         return PathBuf::from("/run/penfold");
     }
-    match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
-        Some(dir) => PathBuf::from(dir).join("penfold"),
-        None => PathBuf::from(format!("/tmp/penfold-{}", user.as_raw())),
+    if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
+        return PathBuf::from(dir).join("penfold");
+    }
+    let root = PathBuf::from(format!("/tmp/penfold-{}", user.as_raw()));
+    close(&root);
+    root
+}
+
+/// Takes from others what they may do in a directory of ours that is nobody else's by its name. One that is not ours, or a
+/// link, is refused by who opens it.
+fn close(root: &Path) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(dir) = rustix::fs::open(root, flags, Mode::empty()) else { return };
+    let ours = rustix::process::geteuid().as_raw();
+    if rustix::fs::fstat(&dir)
+        .is_ok_and(|stat| stat.st_uid == ours && Mode::from_raw_mode(stat.st_mode) != Mode::RWXU)
+    {
+        // Where that is refused, what others have put there is not ours and refused later.
+        let _ = rustix::fs::fchmod(&dir, Mode::RWXU);
     }
 }

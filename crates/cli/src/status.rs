@@ -32,7 +32,7 @@ pub(crate) fn status(global: &Global, args: &StatusArgs) -> Result<u8, Failure> 
     Ok(chosen.exit)
 }
 
-fn page(finder: &Finder, known: &Known, seen: &View, log_lines: u32) -> Result<String, Failure> {
+fn page(finder: &Finder, known: &Known, seen: &View, log_lines: u64) -> Result<String, Failure> {
     let now = now_ms();
     let mut text = String::new();
     let mut line = |what: &str, words: &str| {
@@ -91,9 +91,9 @@ fn meaning(word: Word) -> &'static str {
 }
 
 /// The last lines of the log; nothing when there is none.
-fn log(known: &Known, wanted: u32) -> String {
+fn log(known: &Known, wanted: u64) -> String {
     let Some(files) = known.record.as_ref().filter(|_| wanted > 0) else { return String::new() };
-    let from = From::Last { lines: u64::from(wanted), of: None };
+    let from = From::Last { lines: wanted, of: None };
     let Ok(mut reader) = Reader::open(files.dir(), from) else { return String::new() };
     let mut bytes = Vec::new();
     while let Ok(Some(entry)) = reader.next_entry() {

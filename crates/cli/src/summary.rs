@@ -4,23 +4,30 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use penfold_sandbox::wire::Ending;
-use penfold_sandbox::{Outcome, Status, Totals};
+use penfold_sandbox::{Outcome, Report, Status, Totals};
+use penfold_supervisor::Progress;
 use penfold_teardown::{Cause, Ended};
 
 use crate::args::Global;
-use crate::lines::count;
+use crate::lines::{self, count};
+use crate::template;
+use crate::value;
 
 /// How many strays are named: a line is read as long as it is short, and `--report` has all.
 const NAMED: usize = 4;
 
 /// The line for a person who waits for an end that takes its time.
-pub(crate) fn progress(ending: Ending) -> String {
-    match ending {
-        Ending::Stopping(grace) => {
+pub(crate) fn progress(progress: Progress) -> String {
+    match progress {
+        Progress::PassedOn => {
+            "penfold: the command handles Ctrl-C itself; Ctrl-\\, or Ctrl-C three times within a second, kills\n"
+                .to_owned()
+        }
+        Progress::Ending(Ending::Stopping(grace)) => {
             let grace = human(Duration::from_millis(grace));
             format!("penfold: stopping; what is left after {grace} is killed, Ctrl-C kills now\n")
         }
-        Ending::Killing => "penfold: killing, and waiting for it to be over\n".to_owned(),
+        Progress::Ending(Ending::Killing) => "penfold: killing, and waiting for it to be over\n".to_owned(),
     }
 }
 
@@ -43,7 +50,7 @@ pub(crate) fn of(outcome: &Outcome, global: &Global) -> String {
         if !by_itself || outcome.totals.strays > 0 {
             let mut words = format!("{} {}", report.id, what_happened(outcome));
             if outcome.totals.ended > 0 {
-                let _ = write!(words, "; {}", what_was_done(outcome.totals, report.findings.took_us));
+                let _ = write!(words, "; {}", what_was_done(&outcome.totals, report.findings.took_us));
             }
             line(&mut text, &words);
             strays(&mut text, outcome);
@@ -52,17 +59,21 @@ pub(crate) fn of(outcome: &Outcome, global: &Global) -> String {
     if let Some(error) = &outcome.unwritten {
         line(&mut text, &format!("{}: cannot write the report: {error}", report.id));
     }
-    for survivor in &report.findings.survivors {
-        line(&mut text, &format!("{} not gone: {survivor}", report.id));
+    text.push_str(&survivors(outcome));
+    text
+}
+
+/// A line for each thing that is left.
+pub(crate) fn survivors(outcome: &Outcome) -> String {
+    let mut text = String::new();
+    for survivor in &outcome.report.findings.survivors {
+        line(&mut text, &format!("{} not gone: {survivor}", outcome.report.id));
     }
     text
 }
 
 fn line(text: &mut String, words: &str) {
-    text.push_str("penfold: ");
-    // Names of processes are chosen by strangers.
-    text.extend(words.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }));
-    text.push('\n');
+    lines::say(text, words);
 }
 
 fn what_happened(outcome: &Outcome) -> String {
@@ -87,15 +98,33 @@ fn what_happened(outcome: &Outcome) -> String {
     }
 }
 
+/// What somebody reads who looked on when a sandbox ended; nothing when it ended by itself.
+pub(crate) fn for_viewer(report: &Report) -> Option<String> {
+    let code = report.exit.map(template::code);
+    let how = match (report.cause, report.exit) {
+        (Cause::Signal, Some(Status::Signal(signal))) if signal == rustix::process::Signal::KILL.as_raw() => {
+            "was killed"
+        }
+        (Cause::Exit | Cause::Signal | Cause::StartFailed, _) => return None,
+        (Cause::Stop, exit) if template::is_polite(exit) => "was stopped",
+        (Cause::Stop | Cause::Kill, _) => "was killed",
+        (Cause::Timeout, _) => "timed out",
+        (Cause::Ttl, _) => "was ended because its lease ran out",
+        (Cause::Idle, _) => "was ended because nothing happened in it",
+        (Cause::Oom, _) => "was ended because it had no memory left",
+        (Cause::Owner, _) => "was ended because its owner is gone",
+        (Cause::Supervisor | Cause::Lost, _) => "was ended because a process of penfold was killed",
+    };
+    Some(code.map_or_else(|| how.to_owned(), |code| format!("{how} ({code})")))
+}
+
 /// Who was ended, how, and in which time.
-pub(crate) fn what_was_done(totals: Totals, took_us: u64) -> String {
-    let mut how = Vec::new();
-    if totals.term > 0 {
-        how.push(format!("{} TERM", totals.term));
-    }
-    if totals.kill > 0 {
-        how.push(format!("{} KILL", totals.kill));
-    }
+pub(crate) fn what_was_done(totals: &Totals, took_us: u64) -> String {
+    const KILL: i32 = rustix::process::Signal::KILL.as_raw();
+    let mut signals: Vec<(i32, usize)> = totals.signals.iter().map(|(&signal, &sum)| (signal, sum)).collect();
+    signals.sort_by_key(|&(signal, _)| (signal == KILL, signal));
+    let how: Vec<String> =
+        signals.into_iter().map(|(signal, sum)| format!("{sum} {}", value::signal_name(signal))).collect();
     let took = human(Duration::from_micros(took_us));
     let how = if how.is_empty() { String::new() } else { format!(" ({})", how.join(", ")) };
     format!("ended {}{how} in {took}", count(totals.ended, "process", "processes"))

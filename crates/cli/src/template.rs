@@ -4,10 +4,14 @@ use std::fmt::Write as _;
 
 use penfold_sandbox::view::View;
 use penfold_sandbox::{Status, state::Word};
+use penfold_teardown::Cause;
 
-use crate::lines;
 use crate::time::utc;
 use crate::value::Invalid;
+use crate::{exit_codes, lines};
+
+/// The word for the state of a sandbox that was stopped, beside [`Word::Killed`].
+pub(crate) const STOPPED: &str = "stopped";
 
 /// The fields of a template: name, heading, value.
 type Field = (&'static str, &'static str, fn(&View, u64) -> String);
@@ -177,15 +181,38 @@ pub(crate) fn exit(status: Status) -> String {
     }
 }
 
-/// The state with what belongs to it: `exited (3) 2m ago`, `killed (timeout) 1h ago`.
+/// The code that a shell sees: `3`, or 128 and the signal.
+pub(crate) fn code(status: Status) -> i32 {
+    match status {
+        Status::Code(code) => code,
+        Status::Signal(signal) => i32::from(exit_codes::SIGNALLED) + signal,
+    }
+}
+
+/// Whether a command that ended like this, after it was asked to, did not have to be killed.
+pub(crate) fn is_polite(exit: Option<Status>) -> bool {
+    exit.is_some_and(|exit| exit != Status::Signal(rustix::process::Signal::KILL.as_raw()))
+}
+
+/// Whether a sandbox was ended by a stop and its command did not have to be killed.
+pub(crate) fn is_stopped(view: &View) -> bool {
+    view.word == Word::Killed && view.cause == Some(Cause::Stop) && is_polite(view.exit)
+}
+
+/// The state with what belongs to it: `exited (3) 2m ago`, `stopped (0) 3m ago`, `killed (timeout, 143) 1h ago`.
 pub(crate) fn status(view: &View, now: u64) -> String {
     let word = view.word;
-    let detail = match word {
-        Word::Exited => view.exit.map(exit),
-        Word::Killed | Word::Failed | Word::Stopping => cause(view),
+    let code = || view.exit.map(|exit| code(exit).to_string());
+    let detail = match (word, view.cause) {
+        (Word::Exited, _) | (Word::Killed, Some(Cause::Stop | Cause::Kill)) => code(),
+        (Word::Killed, _) => {
+            let both: Vec<String> = cause(view).into_iter().chain(code()).collect();
+            Some(both.join(", ")).filter(|both| !both.is_empty())
+        }
+        (Word::Failed | Word::Stopping, _) => cause(view),
         _ => None,
     };
-    let mut text = word.to_string();
+    let mut text = if is_stopped(view) { STOPPED.to_owned() } else { word.to_string() };
     if let Some(detail) = detail {
         let _ = write!(text, " ({detail})");
     }

@@ -13,7 +13,7 @@ use crate::args::ids::{self, Among, Chosen};
 use crate::args::tree::TreeArgs;
 use crate::failure::Failure;
 use crate::ps::Row;
-use crate::{exit_codes, output, template};
+use crate::{exit_codes, lines, output, template};
 
 /// How processes are shown.
 #[derive(Clone, Copy)]
@@ -126,7 +126,7 @@ impl Page<'_> {
         if self.style.pids {
             let _ = write!(words, "{} ", member.id.pid.as_raw_pid());
         }
-        words.push_str(if self.style.full { &member.command } else { &member.name });
+        lines::push(&mut words, if self.style.full { &member.command } else { &member.name });
         if matches!(member.state, 'D' | 'T' | 't') {
             let _ = write!(words, "  (state {})", member.state);
         }

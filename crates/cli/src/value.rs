@@ -12,6 +12,7 @@ mod tests;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 
 use rustix::process::Pid;
 
@@ -19,7 +20,7 @@ use rustix::process::Pid;
 pub(crate) use duration::Exact;
 pub(crate) use duration::duration;
 pub(crate) use keys::{Keys, keys};
-pub(crate) use signal::{Signal, signal};
+pub(crate) use signal::{Signal, name as signal_name, signal};
 #[cfg(test)]
 pub(crate) use size::Bytes;
 pub(crate) use size::size;
@@ -111,6 +112,22 @@ pub(crate) fn env_pair(given: &OsStr) -> Result<(OsString, OsString), Invalid> {
         Ok(EnvSetting { key, value: Some(value) }) => Ok((key, value)),
         _ => Err(Invalid::new(given.to_string_lossy(), "is not a variable with its value", "`KEY=VALUE`")),
     }
+}
+
+/// Reads the directory of the state. Records and events tell of it as text, so that it has to be text.
+pub(crate) fn root(given: &OsStr) -> Result<PathBuf, Invalid> {
+    match given.to_str() {
+        Some("") => Err(Invalid::new("", "names no directory", "a path")),
+        Some(text) => Ok(PathBuf::from(text)),
+        None => Err(Invalid::new(given.to_string_lossy(), "is not UTF-8", "a path that is text")),
+    }
+}
+
+/// Reads how many of something are wanted.
+pub(crate) fn number(given: &str) -> Result<u64, Invalid> {
+    let digits = !given.is_empty() && given.bytes().all(|byte| byte.is_ascii_digit());
+    let number = digits.then(|| given.parse().ok()).flatten();
+    number.ok_or_else(|| Invalid::new(given, "is not a number", "a whole number such as `20`"))
 }
 
 /// Reads the number of a process, a process group or a session.

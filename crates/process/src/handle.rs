@@ -31,7 +31,11 @@ impl Process {
     /// Opens the process that has this pid now; none when there is none, or only a dead one.
     ///
     /// The order makes the identity certain: the pidfd first, then `stat`, then a check that the pidfd's process had
-    /// not exited: until then its pid could not be given to another.
+    /// not exited: until then its pid could not be given to another. And the pidfd itself must say that its process has this
+    /// number in the `/proc` that was read: another namespace's `/proc` calls somebody else so.
+    ///
+    /// # Errors
+    /// Also when there is one and this `/proc` hides it.
     pub fn open(proc: &mut ProcFs, pid: Pid) -> io::Result<Option<Self>> {
         Ok(Self::open_with_stat(proc, pid)?.map(|(process, _)| process))
     }
@@ -58,11 +62,24 @@ impl Process {
     }
 
     fn verify(proc: &mut ProcFs, pidfd: OwnedFd, pid: Pid) -> io::Result<Option<(Self, Stat)>> {
-        let Some(stat) = proc.stat(pid)? else {
-            return Ok(None);
+        let stat = proc.stat(pid)?;
+        let named = proc.pid_of(pidfd.as_fd())?;
+        let Some(stat) = stat else {
+            // Its number was free, or `/proc` does not show it.
+            return if has_exited(&pidfd)? { Ok(None) } else { Err(hidden()) };
         };
         let process = Self { id: stat.id(), pidfd };
-        Ok((!process.has_exited()?).then_some((process, stat)))
+        if process.has_exited()? {
+            return Ok(None);
+        }
+        match named {
+            Some(named) if named == pid => Ok(Some((process, stat))),
+            Some(_) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "`/proc` and the kernel do not mean the same process by this pid",
+            )),
+            None => Ok(None),
+        }
     }
 
     /// Gives the identity.
@@ -82,9 +99,7 @@ impl Process {
 
     /// Tells whether every thread of it has exited; it may still wait to be reaped.
     pub fn has_exited(&self) -> io::Result<bool> {
-        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        Ok(rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now)))? > 0)
+        has_exited(&self.pidfd)
     }
 
     /// Sends a signal to this process and to no other, `pidfd_send_signal(2)`.
@@ -98,4 +113,14 @@ impl Process {
             Err(errno) => Err(errno.into()),
         }
     }
+}
+
+fn has_exited(pidfd: &OwnedFd) -> io::Result<bool> {
+    let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    Ok(rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now)))? > 0)
+}
+
+fn hidden() -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, "`/proc` does not show this process (hidepid)")
 }

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** Answer "which processes are there, whose are they, and is this still the same one" quickly enough
 //! for the hot path of a teardown, and honestly: an answer that could not be read in full says so
-//! ([`Completeness::Incomplete`], [`Evidence::Hidden`]) and is never mistaken for "nothing there".
+//! ([`Completeness`], [`Presence::Unknown`], [`Evidence::Hidden`]) and is never mistaken for "nothing there".
 //!
 //! **Non-goals.** No policy (who must end, in what order), no waiting, no caching. Nothing here changes a process,
 //! except [`Process::signal`], which is the only safe way to aim at one.
@@ -17,6 +17,7 @@
 mod environ;
 mod handle;
 mod id;
+pub mod names;
 mod numbers;
 mod path;
 mod procfs;
@@ -28,7 +29,7 @@ pub use environ::Evidence;
 pub use handle::{Delivery, Process};
 pub use id::{ProcessId, StartTime, boot_id, pid_from_raw};
 pub use numbers::ParseError;
-pub use procfs::{Completeness, FileId, ProcFs};
+pub use procfs::{Completeness, FileId, Presence, ProcFs};
 pub use rustix::process::{Pid, Signal};
 pub use stat::{Stat, State};
 pub use status::Status;

@@ -1,6 +1,7 @@
 //! Paths below `/proc`, written on the stack.
 
 use std::ffi::CStr;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::process::Pid;
 
@@ -32,14 +33,26 @@ impl Path {
         path
     }
 
+    /// Writes `self/fdinfo/<fd>`.
+    pub(crate) fn of_descriptor(fd: BorrowedFd<'_>) -> Self {
+        let mut path = Self { bytes: [0; CAPACITY], length: 0 };
+        path.text("self/fdinfo/");
+        path.digits(fd.as_raw_fd().unsigned_abs());
+        path
+    }
+
     /// Gives the text for a system call.
     pub(crate) fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.bytes).expect("the last byte is never written")
     }
 
     fn number(&mut self, pid: Pid) {
+        self.digits(pid.as_raw_pid().unsigned_abs());
+    }
+
+    fn digits(&mut self, number: u32) {
         let mut digits = [0_u8; 10];
-        let mut rest = pid.as_raw_pid().unsigned_abs();
+        let mut rest = number;
         let mut first = digits.len();
         while first > 0 {
             first -= 1;

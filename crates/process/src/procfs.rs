@@ -6,11 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Mode, OFlags, PROC_SUPER_MAGIC, RawDir};
 use rustix::io::Errno;
-use rustix::process::Pid;
+use rustix::process::{Pid, PidfdFlags};
 
+use crate::id::ProcessId;
 use crate::numbers;
 use crate::path::Path;
-use crate::stat::Stat;
+use crate::stat::{Stat, State};
 use crate::status::Status;
 
 /// How much of what there is could be read.
@@ -19,19 +20,55 @@ use crate::status::Status;
 pub enum Completeness {
     /// All of it.
     Complete,
-    /// Something was there and could not be read, or is hidden by how `/proc` is mounted.
+    /// All that this user may look at. Other processes are hidden by how `/proc` is mounted (`hidepid`, proc(5)): those of
+    /// other users, and those that became another user by a set-user-id program.
+    OwnOnly,
+    /// Something was there and could not be read.
     Incomplete,
 }
 
 impl Completeness {
-    /// Gives `Complete` only when both are.
+    /// Gives what holds for both together: the lesser of the two.
     pub fn and(self, other: Self) -> Self {
-        if self == Self::Complete { other } else { Self::Incomplete }
+        match (self, other) {
+            (Self::Incomplete, _) | (_, Self::Incomplete) => Self::Incomplete,
+            (Self::OwnOnly, _) | (_, Self::OwnOnly) => Self::OwnOnly,
+            (Self::Complete, Self::Complete) => Self::Complete,
+        }
+    }
+
+    /// Tells whether nothing was left out that this user may look at.
+    pub fn covers_own(self) -> bool {
+        self != Self::Incomplete
+    }
+
+    /// What follows from this error of a look at one process.
+    pub(crate) fn after(error: Errno) -> Self {
+        if matches!(error, Errno::PERM | Errno::ACCESS) { Self::OwnOnly } else { Self::Incomplete }
     }
 
     /// Tells whether nothing was left out.
     pub fn is_complete(self) -> bool {
         self == Self::Complete
+    }
+}
+
+/// Whether one process is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub enum Presence {
+    /// It lives: a thread of it does.
+    Alive(Stat),
+    /// It has ended, whether it was reaped or not.
+    Gone,
+    /// That cannot be told: it counts as alive.
+    Unknown,
+}
+
+impl Presence {
+    /// Tells whether it is certain that the process has ended.
+    pub fn is_gone(&self) -> bool {
+        *self == Self::Gone
     }
 }
 
@@ -55,7 +92,8 @@ const COMMAND_LINE_BYTES: usize = 256;
 /// change whose processes are seen.
 #[derive(Debug)]
 pub struct ProcFs {
-    dir: OwnedFd,
+    /// None where there is no `/proc` that could be believed: every look fails then.
+    dir: Option<OwnedFd>,
     file: Vec<u8>,
     directory: Vec<u8>,
     pub(crate) environ: Vec<u8>,
@@ -67,16 +105,27 @@ impl ProcFs {
     /// Opens `/proc`.
     ///
     /// # Errors
-    /// Also when something else is mounted there: an empty directory would look like a host without processes.
+    /// Also when something else is mounted there: an empty directory would look like a host without processes. And when it
+    /// is the `/proc` of another pid namespace: its numbers are those of other processes.
     pub fn open() -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Self::at(rustix::fs::open(c"/proc", flags, Mode::empty())?)
     }
 
+    /// Stands for a `/proc` that is not to be believed, or is not there: every look fails, none finds nothing.
+    pub fn blind() -> Self {
+        Self::of(None)
+    }
+
+    /// Tells whether there is no `/proc` behind this.
+    pub fn is_blind(&self) -> bool {
+        self.dir.is_none()
+    }
+
     /// Reads the `/proc` whose root directory is `dir`; `O_PATH` is enough.
     ///
     /// # Errors
-    /// When `dir` is not on a proc file system.
+    /// When `dir` is not on a proc file system, or on that of another pid namespace.
     pub fn at(dir: OwnedFd) -> io::Result<Self> {
         if rustix::fs::fstatfs(&dir)?.f_type != PROC_SUPER_MAGIC {
             return Err(io::Error::new(
@@ -84,14 +133,32 @@ impl ProcFs {
                 "no proc file system is mounted on `/proc`",
             ));
         }
-        Ok(Self {
+        let own = rustix::process::getpid();
+        let mut name = [0_u8; 16];
+        // ENOENT where this process has no number in that namespace.
+        let named = match rustix::fs::readlinkat_raw(&dir, c"self", &mut name[..]) {
+            Ok(length) => name.get(..length).and_then(numbers::pid),
+            Err(Errno::NOENT) => None,
+            Err(errno) => return Err(errno.into()),
+        };
+        if named != Some(own) {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "`/proc` is that of another pid namespace: its numbers mean other processes",
+            ));
+        }
+        Ok(Self::of(Some(dir)))
+    }
+
+    fn of(dir: Option<OwnedFd>) -> Self {
+        Self {
             dir,
             file: Vec::new(),
             directory: Vec::new(),
             environ: Vec::new(),
             pids: Vec::new(),
             tids: Vec::new(),
-        })
+        }
     }
 
     /// Reads `/proc/<pid>/stat`; none when there is no such process.
@@ -99,6 +166,16 @@ impl ProcFs {
         match self.read(Path::of(pid, "stat").as_c_str()) {
             Ok(text) => Ok(Some(Stat::parse(text)?)),
             Err(errno) => gone_is_none(errno),
+        }
+    }
+
+    /// Tells whether this very process lives. One that this `/proc` hides is not gone.
+    pub fn presence(&mut self, id: ProcessId) -> Presence {
+        match self.stat(id.pid) {
+            Ok(Some(stat)) if stat.id() == id && !stat.is_dead() => Presence::Alive(stat),
+            Ok(Some(_)) => Presence::Gone,
+            Ok(None) if is_free(id.pid) || !self.hides_processes() => Presence::Gone,
+            Ok(None) | Err(_) => Presence::Unknown,
         }
     }
 
@@ -126,22 +203,22 @@ impl ProcFs {
 
     /// Calls `each` with every process there is.
     ///
-    /// `Incomplete` when one could not be read, and when pid 1 is not among them: with `hidepid` the processes of
+    /// `OwnOnly` when one may not be read, and when pid 1 is not among them: with `hidepid` the processes of
     /// others are not in `/proc` at all, and pid 1 is the one that always exists.
     pub fn scan(&mut self, mut each: impl FnMut(Stat)) -> io::Result<Completeness> {
         let mut pids = std::mem::take(&mut self.pids);
         let listed = self.processes(&mut pids);
-        let mut completeness = if pids.iter().any(|pid| pid.is_init()) {
-            Completeness::Complete
-        } else {
-            Completeness::Incomplete
-        };
+        let mut completeness =
+            if pids.iter().any(|pid| pid.is_init()) { Completeness::Complete } else { Completeness::OwnOnly };
         if listed.is_ok() {
             for &pid in &pids {
                 match self.stat(pid) {
                     Ok(Some(stat)) => each(stat),
                     Ok(None) => {}
-                    Err(_) => completeness = Completeness::Incomplete,
+                    Err(error) => {
+                        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                        completeness = completeness.and(Completeness::after(errno));
+                    }
                 }
             }
         }
@@ -170,25 +247,66 @@ impl ProcFs {
 
     /// Gives the kernel function in which the main thread waits; nothing when it runs, or when it is not ours to see.
     pub fn wait_channel(&mut self, pid: Pid) -> Option<String> {
-        let text = self.read(Path::of(pid, "wchan").as_c_str()).ok()?;
+        self.channel_in(&Path::of(pid, "wchan"))
+    }
+
+    /// Gives the state of a process, and the kernel function in which it waits: those of its main thread, or, where that has
+    /// exited, of a thread that lives, one that is stuck in the kernel before all others.
+    pub fn waits(&mut self, stat: &Stat) -> (State, Option<String>) {
+        let mut found = (stat.state, None);
+        if stat.state != State::Zombie {
+            return (stat.state, self.wait_channel(stat.pid));
+        }
+        let mut tids = Vec::new();
+        let _ = self.numbers_in(Path::of(stat.pid, "task").as_c_str(), &mut tids);
+        for tid in tids {
+            let text = self.read(Path::of_task(stat.pid, tid, "stat").as_c_str());
+            let Some(thread) = text.ok().and_then(|text| Stat::parse(text).ok()) else { continue };
+            let stuck = thread.state == State::DiskSleep;
+            if !matches!(thread.state, State::Zombie | State::Dead) && (stuck || found.0 == State::Zombie) {
+                found = (thread.state, self.channel_in(&Path::of_task(stat.pid, tid, "wchan")));
+            }
+            if stuck {
+                break;
+            }
+        }
+        found
+    }
+
+    fn channel_in(&mut self, path: &Path) -> Option<String> {
+        let text = self.read(path.as_c_str()).ok()?;
         let name = text.trim_ascii();
         (!name.is_empty() && name != b"0").then(|| printable(&String::from_utf8_lossy(name)))
     }
 
     /// Gives the program that a process runs, as a file; nothing when it is gone, or when it is not ours to see.
     pub fn program(&mut self, pid: Pid) -> Option<FileId> {
-        let stat = rustix::fs::statat(&self.dir, Path::of(pid, "exe").as_c_str(), AtFlags::empty()).ok()?;
+        let dir = self.dir().ok()?;
+        let stat = rustix::fs::statat(dir, Path::of(pid, "exe").as_c_str(), AtFlags::empty()).ok()?;
         Some(FileId { device: stat.st_dev, inode: stat.st_ino })
     }
 
+    /// Gives the number that the process behind a pidfd has in this `/proc`, by the pidfd itself; none once it was reaped.
+    pub(crate) fn pid_of(&mut self, pidfd: BorrowedFd<'_>) -> Result<Option<Pid>, Errno> {
+        let path = Path::of_descriptor(pidfd);
+        let text = self.read(path.as_c_str())?;
+        // `-1` once it was reaped, `0` where it has no number in the namespace of this `/proc`.
+        let line = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Pid:"));
+        match line.map(<[u8]>::trim_ascii) {
+            Some(b"-1") => Ok(None),
+            Some(number) => numbers::pid(number).map(Some).ok_or(Errno::XDEV),
+            None => Err(Errno::OPNOTSUPP),
+        }
+    }
+
     /// Gives the directory everything is read from.
-    pub fn dir(&self) -> BorrowedFd<'_> {
-        self.dir.as_fd()
+    fn dir(&self) -> Result<BorrowedFd<'_>, Errno> {
+        self.dir.as_ref().map(AsFd::as_fd).ok_or(Errno::OPNOTSUPP)
     }
 
     /// Opens a file below `/proc` for reading.
     pub(crate) fn open_file(&self, path: &CStr) -> Result<OwnedFd, Errno> {
-        rustix::fs::openat(&self.dir, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        rustix::fs::openat(self.dir()?, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
     }
 
     /// Reads a whole file that the kernel writes in one piece: a read that leaves room has seen all of it.
@@ -244,7 +362,7 @@ impl ProcFs {
     /// Lists the entries of a directory that are numbers; adds to `out`.
     pub(crate) fn numbers_in(&mut self, path: &CStr, out: &mut Vec<Pid>) -> Result<(), Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = rustix::fs::openat(&self.dir, path, flags, Mode::empty())?;
+        let dir = rustix::fs::openat(self.dir()?, path, flags, Mode::empty())?;
         self.directory.clear();
         self.directory.reserve_exact(DIRECTORY_BYTES);
         let mut entries = RawDir::new(&dir, self.directory.spare_capacity_mut());
@@ -263,6 +381,11 @@ pub(crate) fn read(fd: &OwnedFd, buffer: &mut [u8]) -> Result<usize, Errno> {
 /// Tells whether an error of `/proc` means that the process does not exist any more.
 pub(crate) fn is_gone(errno: Errno) -> bool {
     matches!(errno, Errno::NOENT | Errno::SRCH)
+}
+
+/// Tells whether nobody has this pid. The kernel opens a pidfd of a process that `/proc` hides.
+pub(crate) fn is_free(pid: Pid) -> bool {
+    matches!(rustix::process::pidfd_open(pid, PidfdFlags::empty()), Err(Errno::SRCH))
 }
 
 fn gone_is_none<T>(errno: Errno) -> io::Result<Option<T>> {

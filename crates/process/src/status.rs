@@ -1,6 +1,6 @@
 //! `/proc/<pid>/status`: who a process is and what it does with signals.
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
 
 use crate::numbers::{self, ParseError};
 
@@ -26,6 +26,19 @@ pub struct Status {
 }
 
 impl Status {
+    /// Whether this signal does nothing to it. What it blocks it takes in its own time, with sigwait(3) or a signalfd, even
+    /// if it is ignored.
+    pub fn is_deaf_to(&self, signal: Signal) -> bool {
+        let bit = 1 << (signal.as_raw() - 1);
+        self.ignored & bit != 0 && self.blocked & bit == 0
+    }
+
+    /// Whether this signal ends it: it has neither a handler for it nor ignores it, nor blocks it.
+    pub fn dies_of(&self, signal: Signal) -> bool {
+        let bit = 1 << (signal.as_raw() - 1);
+        (self.ignored | self.caught | self.blocked) & bit == 0
+    }
+
     /// Parses the text of the file. Lines it does not know are skipped, and so is the name, which the kernel escapes.
     pub fn parse(text: &[u8]) -> Result<Self, ParseError> {
         let missing = |field| ParseError { file: "status", field };
@@ -99,6 +112,25 @@ mod tests {
         assert_eq!(status.namespace_pids.len(), 2);
         assert_eq!(status.ignored, 1 << 14, "SIGTERM");
         assert_eq!(status.blocked, 1 << 16, "SIGCHLD");
+    }
+
+    #[test]
+    fn what_a_signal_does_follows_from_the_three_masks() {
+        let of = |blocked: u64, ignored: u64, caught: u64| Status {
+            ignored,
+            caught,
+            blocked,
+            ..Status::parse(TEXT).expect("a recorded text")
+        };
+        let int = 1 << 1;
+        let judged = |status: Status| (status.is_deaf_to(Signal::INT), status.dies_of(Signal::INT));
+        assert_eq!(judged(of(0, 0, 0)), (false, true));
+        assert_eq!(judged(of(!int, !int, !int)), (false, true));
+        assert_eq!(judged(of(0, int, 0)), (true, false));
+        assert_eq!(judged(of(0, 0, int)), (false, false));
+        // As penfold does, and who uses a signalfd or sigwait(3).
+        assert_eq!(judged(of(int, 0, 0)), (false, false));
+        assert_eq!(judged(of(int, int, 0)), (false, false));
     }
 
     #[test]

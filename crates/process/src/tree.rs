@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 use crate::path::Path;
-use crate::procfs::{Completeness, ProcFs, is_gone};
+use crate::procfs::{Completeness, ProcFs, is_free, is_gone};
 use crate::stat::Stat;
 
 impl ProcFs {
@@ -27,7 +27,7 @@ impl ProcFs {
     /// What was listed as a child counts only if its own `stat` names a parent in the tree: a pid that was handed out
     /// again meanwhile is not taken for the child. Zombies are listed too.
     ///
-    /// `Incomplete` when something was there and could not be read. A complete walk of a tree that moves is still only
+    /// `OwnOnly` when a child may not be looked at, `Incomplete` when something was there and could not be read. A complete walk of a tree that moves is still only
     /// a look: repeat it until nothing new appears.
     pub fn descendants(&mut self, root: Pid, out: &mut Vec<Stat>) -> io::Result<Completeness> {
         out.clear();
@@ -39,8 +39,8 @@ impl ProcFs {
         let mut walked = 0;
         loop {
             children.clear();
-            if self.add_children(parent, threads, &mut children).is_err() {
-                completeness = Completeness::Incomplete;
+            if let Err(errno) = self.add_children(parent, threads, &mut children) {
+                completeness = completeness.and(Completeness::after(errno));
             }
             for &pid in &children {
                 if inside.contains(&pid) {
@@ -51,9 +51,14 @@ impl ProcFs {
                         inside.insert(pid);
                         out.push(stat);
                     }
-                    Ok(None) if self.hides_processes() => completeness = Completeness::Incomplete,
+                    Ok(None) if self.hides_processes() && !is_free(pid) => {
+                        completeness = completeness.and(Completeness::OwnOnly);
+                    }
                     Ok(_) => {}
-                    Err(_) => completeness = Completeness::Incomplete,
+                    Err(error) => {
+                        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                        completeness = completeness.and(Completeness::after(errno));
+                    }
                 }
             }
             let Some(next) = out.get(walked) else {
@@ -106,7 +111,8 @@ impl ProcFs {
         });
         match scanned {
             Ok(Completeness::Complete) => Ok(()),
-            Ok(Completeness::Incomplete) => Err(Errno::ACCESS),
+            Ok(Completeness::OwnOnly) => Err(Errno::ACCESS),
+            Ok(Completeness::Incomplete) => Err(Errno::IO),
             Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
         }
     }

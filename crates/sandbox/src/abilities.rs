@@ -12,7 +12,7 @@ use penfold_cgroup::{NoPlace, Place, mountinfo};
 use penfold_process::{Pid, ProcFs, Process, Signal};
 use penfold_teardown::Level;
 use rustix::fs::Access;
-use rustix::process::Resource;
+use rustix::process::{PidfdFlags, Resource, pidfd_open};
 use serde::Serialize;
 
 use crate::record::Registry;
@@ -85,35 +85,55 @@ impl Ability {
 /// # Errors
 /// When /proc cannot be read at all: nothing could be said then.
 pub fn look(state_root: &Path, makeshift: bool) -> io::Result<Abilities> {
-    let mut proc = ProcFs::open()?;
+    let (mut proc, unseen) = match ProcFs::open() {
+        Ok(proc) => (proc, None),
+        Err(error) => (ProcFs::blind(), Some(error)),
+    };
     let mountinfo = std::fs::read("/proc/self/mountinfo")?;
     let place = Place::find_here();
     let leaf = match &place {
-        Ok(place) => Some(probe::leaf(place, &mut proc)),
-        Err(_) => None,
+        Ok(place) if unseen.is_none() => Some(probe::leaf(place, &mut proc)),
+        Ok(_) | Err(_) => None,
     };
     let namespaces = probe::namespaces();
-    let mut abilities = vec![kernel(&mut proc, leaf.as_ref())];
+    let handles = handles(&mut proc);
+    let mut abilities = vec![kernel(handles.as_ref(), leaf.as_ref())];
     abilities.extend(cgroups(&mountinfo, &place, leaf.as_ref()));
     abilities.push(freezer());
     abilities.push(pid_namespaces(&namespaces));
     abilities.push(pids());
     abilities.extend(limits());
-    abilities.push(visible(&mut proc));
+    abilities.push(visible(&mut proc, unseen.as_ref()));
     abilities.push(state(state_root, makeshift));
-    let levels = levels(&place, leaf.as_ref(), &namespaces);
+    let mut levels = levels(&place, leaf.as_ref(), &namespaces);
+    if let Some(error) = &unseen {
+        for level in levels.iter_mut().filter(|level| level.level != Level::Subreaper) {
+            (level.available, level.reason) = (false, error.to_string());
+        }
+    }
+    if let Err(error) = &handles {
+        for level in &mut levels {
+            (level.available, level.reason) = (false, format!("no pidfd: {error}"));
+        }
+    }
     Ok(Abilities { abilities, levels })
 }
 
-fn kernel(proc: &mut ProcFs, leaf: Option<&LeafProbe>) -> Ability {
-    const NAME: &str = "kernel";
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let signalled = match Process::open(proc, rustix::process::getpid()) {
+/// Tries whether a process can be held and signalled by a handle.
+fn handles(proc: &mut ProcFs) -> io::Result<()> {
+    let own = rustix::process::getpid();
+    match Process::open(proc, own) {
+        _ if proc.is_blind() => pidfd_open(own, PidfdFlags::empty()).map(drop).map_err(io::Error::from),
         Ok(Some(own)) => own.signal(Signal::CONT).map(drop),
         Ok(None) => Err(io::Error::from(io::ErrorKind::NotFound)),
         Err(error) => Err(error),
-    };
-    if let Err(error) = signalled {
+    }
+}
+
+fn kernel(handles: Result<&(), &io::Error>, leaf: Option<&LeafProbe>) -> Ability {
+    const NAME: &str = "kernel";
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    if let Err(error) = handles {
         let meaning = "without handles no process can be signalled safely: penfold does not work here";
         return ability(NAME, State::Fail, format!("kernel {release}: no pidfd: {error}"), meaning)
             .mend("penfold needs Linux 5.3 or newer, and a seccomp filter that knows pidfd_open(2)");
@@ -183,6 +203,15 @@ fn leaf_abilities(leaf: &LeafProbe) -> Vec<Ability> {
         list.push(ability("cgroup-kill", State::Warn, "no cgroup.kill (Linux 5.14)", meaning));
     }
     match (leaf.born, leaf.joined) {
+        (Some(false), Some(true)) if leaf.refused.is_some() => {
+            let meaning =
+                "commands join their cgroup by a write before they run; where that fails they do not start";
+            let reason = leaf.refused.as_deref().unwrap_or_default();
+            let found = format!("no process can be cloned into a cgroup (clone3): {reason}");
+            list.push(ability("clone-into-cgroup", State::Warn, found, meaning).mend(
+                "Linux 5.7 or newer, and a seccomp filter that allows clone3(2); systemd: without RestrictNamespaces=",
+            ));
+        }
         (Some(false), Some(true)) => {
             let meaning =
                 "commands join their cgroup by a write before they run; where that fails they do not start";
@@ -309,8 +338,13 @@ fn limits() -> Option<Ability> {
     Some(ability("limit-nproc", State::Warn, found, meaning).mend("ulimit -u unlimited"))
 }
 
-fn visible(proc: &mut ProcFs) -> Ability {
+fn visible(proc: &mut ProcFs, unseen: Option<&io::Error>) -> Ability {
     const NAME: &str = "proc";
+    if let Some(error) = unseen {
+        let meaning = "members are known by descent alone, and no process can be named: only `run` at subreaper level works";
+        return ability(NAME, State::Fail, error.to_string(), meaning)
+            .mend("mount -t proc proc /proc, or `unshare --mount-proc`");
+    }
     if proc.hides_processes() {
         let found = "/proc hides the processes of others (hidepid)";
         let meaning =

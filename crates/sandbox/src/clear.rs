@@ -10,23 +10,26 @@ use rustix::io::Errno;
 /// How deep the removal goes before it lifts what is deeper to the top: a descriptor is open for each level.
 const DEEP: u32 = 64;
 
-/// Removes all that is in a directory, without following a link or crossing into another mount, and what is called `last`
-/// only after all else is gone.
+/// Removes all that is in a directory, without following a link or crossing into another mount; those called `last` only
+/// after all else is gone, one after the other.
 ///
 /// No member is left that could move things meanwhile; other processes of the user can at worst make it fail.
-pub(crate) fn clear(top: BorrowedFd<'_>, last: Option<&str>) -> io::Result<()> {
-    let mut lifted = 0_u32;
-    loop {
-        let before = lifted;
-        let all = entries(top)?;
-        let rest =
-            all.into_iter().filter(|(name, _)| last.is_none_or(|last| name.to_bytes() != last.as_bytes()));
-        clear_all(top, top, rest, 0, &mut lifted)?;
-        if lifted == before {
-            break;
+pub(crate) fn clear(top: BorrowedFd<'_>, last: &[&str]) -> io::Result<()> {
+    for kept in (0..=last.len()).map(|done| last.get(done..).unwrap_or_default()) {
+        let mut lifted = 0_u32;
+        loop {
+            let before = lifted;
+            let all = entries(top)?;
+            let rest = all
+                .into_iter()
+                .filter(|(name, _)| !kept.iter().any(|kept| kept.as_bytes() == name.to_bytes()));
+            clear_all(top, top, rest, 0, &mut lifted)?;
+            if lifted == before {
+                break;
+            }
         }
     }
-    if last.is_some() { clear_all(top, top, entries(top)?, 0, &mut lifted) } else { Ok(()) }
+    Ok(())
 }
 
 fn clear_all(
@@ -64,13 +67,11 @@ fn clear_directory(
         return Ok(());
     }
     if depth == DEEP {
-        *lifted += 1;
-        // A number of our own, so that nothing there is overwritten: a taken name is passed over.
-        let fresh = CString::new(format!(".lifted-{}-{lifted}", rustix::process::getpid()))?;
-        let flags = rustix::fs::RenameFlags::NOREPLACE;
-        return Ok(rustix::fs::renameat_with(dir, name, top, &fresh, flags)?);
+        return lift(top, dir, name, lifted);
     }
     let child = match open_below(dir, name) {
+        // Fewer descriptors than levels.
+        Err(Errno::MFILE) if depth > 0 => return lift(top, dir, name, lifted),
         Err(Errno::ACCESS) => {
             rustix::fs::chmodat(dir, name, Mode::RWXU, AtFlags::empty())?;
             open_below(dir, name)?
@@ -79,12 +80,27 @@ fn clear_directory(
     };
     // A command may have locked the directory against itself.
     rustix::fs::fchmod(&child, Mode::RWXU)?;
-    clear_all(top, child.as_fd(), entries(child.as_fd())?, depth + 1, lifted)?;
+    let inside = match entries(child.as_fd()) {
+        Err(error) if depth > 0 && error.raw_os_error() == Some(Errno::MFILE.raw_os_error()) => {
+            return lift(top, dir, name, lifted);
+        }
+        other => other?,
+    };
+    clear_all(top, child.as_fd(), inside, depth + 1, lifted)?;
     match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
         // What was lifted out of it is cleared in the next round.
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
+}
+
+/// Moves a directory to the top, where it is cleared in the next round.
+fn lift(top: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &CString, lifted: &mut u32) -> io::Result<()> {
+    *lifted += 1;
+    // A number of our own, so that nothing there is overwritten: a taken name is passed over.
+    let fresh = CString::new(format!(".lifted-{}-{lifted}", rustix::process::getpid()))?;
+    let flags = rustix::fs::RenameFlags::NOREPLACE;
+    Ok(rustix::fs::renameat_with(dir, name, top, &fresh, flags)?)
 }
 
 pub(crate) fn open_below(dir: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd, Errno> {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::evidence::LockState;
 use crate::json::{self, REPORT, STATE};
 use crate::outcome::Report;
 use crate::record::{INTENT, Intent};
@@ -41,18 +42,18 @@ impl Files {
         self.dir.as_fd()
     }
 
-    /// Whether a process holds the lock: somebody looks after the sandbox.
-    ///
-    /// # Errors
-    /// When that cannot be told; that is not "nobody".
-    pub fn is_looked_after(&self) -> io::Result<bool> {
+    /// Whether a process holds the lock: the sandbox has a supervisor.
+    pub fn lock(&self) -> LockState {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let probe = rustix::fs::openat(&self.dir, c".", flags, Mode::empty())?;
+        let probe = match rustix::fs::openat(&self.dir, c".", flags, Mode::empty()) {
+            Ok(probe) => probe,
+            Err(errno) => return LockState::Unknown(errno),
+        };
         // Shared: two that look at once do not take each other for a supervisor.
         match rustix::fs::flock(&probe, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => Ok(false),
-            Err(Errno::WOULDBLOCK) => Ok(true),
-            Err(errno) => Err(errno.into()),
+            Ok(()) => LockState::Free,
+            Err(Errno::WOULDBLOCK) => LockState::Held,
+            Err(errno) => LockState::Unknown(errno),
         }
     }
 

@@ -33,6 +33,12 @@ impl Id {
         text.get(20..).unwrap_or_default().to_owned()
     }
 
+    /// Reads the full uuid with its hyphens, as records and `penfold inspect` have it.
+    pub fn from_whole(text: &str) -> Option<Id> {
+        let hyphenated = text.len() == 36;
+        Uuid::try_parse(text).ok().filter(|_| hyphenated).map(Id)
+    }
+
     /// Whether a text is formed like what [`Id::short`] gives: the only names that ever touch a path.
     pub fn is_short(text: &str) -> bool {
         text.len() == 12 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
@@ -57,6 +63,21 @@ mod tests {
         prefixes.sort_unstable();
         prefixes.dedup();
         assert_eq!(prefixes.len(), 64);
+    }
+
+    #[test]
+    fn full_uuid_is_read_as_it_is_written_in_records_and_nothing_else() {
+        let id = Id::new().unwrap();
+        let written = serde_json::to_string(&id).unwrap();
+        let text = written.trim_matches('"');
+        assert_eq!(Id::from_whole(text), Some(id));
+        assert_eq!(Id::from_whole(&text.to_uppercase()), Some(id));
+        let simple = text.replace('-', "");
+        for text in
+            ["", &text[1..], &simple, &format!("{{{simple}}}"), &format!("urn:uuid:{text}"), &id.short()]
+        {
+            assert_eq!(Id::from_whole(text), None, "{text:?}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod collect;
 pub mod foreign;
 mod holders;
 mod homes;
-mod remains;
+pub(crate) mod remains;
 mod search;
 
 use std::io;
@@ -176,6 +176,9 @@ pub struct Survey {
     pub complete: bool,
     /// What could not be read.
     pub unread: Vec<String>,
+    /// The sandboxes whose records could not be read: each may be alive.
+    #[serde(skip)]
+    pub unjudged: Vec<String>,
 }
 
 /// Looks for what outlived its sandbox. Records are kept below `state_root`, scratch directories in `temporary`.

@@ -80,10 +80,14 @@ pub fn take(root: &Path, name: &str, id: &Id) -> Result<Name, NameError> {
             return Err(NameError::Taken { name: name.to_owned(), holder });
         }
         // The last holder may have removed it between the two steps.
-        if is_same(&dir, name, &file) {
-            let mut file = File::from(file);
-            file.set_len(0).and_then(|()| file.write_all(id.short().as_bytes())).map_err(io)?;
-            return Ok(Name { dir, file, text: name.to_owned() });
+        if is_same(&dir, name, &file).map_err(io)? {
+            let mut taken = Name { dir, file: File::from(file), text: name.to_owned() };
+            let written = taken.file.set_len(0).and_then(|()| taken.file.write_all(id.short().as_bytes()));
+            if let Err(source) = written {
+                let _ = taken.release(false);
+                return Err(io(source));
+            }
+            return Ok(taken);
         }
     }
     Err(io(io::ErrorKind::TimedOut.into()))
@@ -94,6 +98,24 @@ pub fn take(root: &Path, name: &str, id: &Id) -> Result<Name, NameError> {
 /// # Errors
 /// When that cannot be told.
 pub fn holder(root: &Path, name: &str) -> io::Result<Option<String>> {
+    let Some(file) = open(root, name)? else { return Ok(None) };
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(None),
+        Err(Errno::WOULDBLOCK) => Ok(read_id(&mut File::from(file))),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// The sandbox that has a name or had it last, if its file is still there.
+///
+/// # Errors
+/// When that cannot be told.
+pub(crate) fn last_holder(root: &Path, name: &str) -> io::Result<Option<String>> {
+    Ok(open(root, name)?.and_then(|file| read_id(&mut File::from(file))))
+}
+
+/// Opens the file of a name to read it.
+fn open(root: &Path, name: &str) -> io::Result<Option<OwnedFd>> {
     if !is_name(name) {
         return Ok(None);
     }
@@ -104,14 +126,9 @@ pub fn holder(root: &Path, name: &str) -> io::Result<Option<String>> {
         Err(error) => return Err(io::Error::other(error)),
     };
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = match rustix::fs::openat(&dir, name, flags, Mode::empty()) {
-        Ok(file) => file,
-        Err(Errno::NOENT) => return Ok(None),
-        Err(errno) => return Err(errno.into()),
-    };
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => Ok(None),
-        Err(Errno::WOULDBLOCK) => Ok(read_id(&mut File::from(file))),
+    match rustix::fs::openat(&dir, name, flags, Mode::empty()) {
+        Ok(file) => Ok(Some(file)),
+        Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -122,10 +139,13 @@ fn read_id(file: &mut File) -> Option<String> {
     Some(text).filter(|text| Id::is_short(text))
 }
 
-fn is_same(dir: &OwnedFd, name: &str, file: &impl AsFd) -> bool {
-    let named = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
-    let held = rustix::fs::fstat(file);
-    matches!((named, held), (Ok(named), Ok(held)) if (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino))
+fn is_same(dir: &OwnedFd, name: &str, file: &impl AsFd) -> io::Result<bool> {
+    let named = match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(false),
+        named => named?,
+    };
+    let held = rustix::fs::fstat(file)?;
+    Ok((named.st_dev, named.st_ino) == (held.st_dev, held.st_ino))
 }
 
 impl Resource for Name {
@@ -135,7 +155,7 @@ impl Resource for Name {
 
     /// Removes the file. The name is free once the last holder has exited.
     fn release(&mut self, _forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        if is_same(&self.dir, &self.text, &self.file) {
+        if is_same(&self.dir, &self.text, &self.file)? {
             match rustix::fs::unlinkat(&self.dir, &self.text, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(errno.into()),

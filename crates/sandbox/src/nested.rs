@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use penfold_process::ProcessId;
 use penfold_teardown::Resource;
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
@@ -94,12 +95,41 @@ impl Resource for Nested {
                     .intent()
                     .is_ok_and(|intent| intent.within.iter().any(|outer| outer == self.own.name()))
             {
-                recover(record, PATIENCE)?;
+                recover(record, false, PATIENCE)?;
             }
             let _ = rustix::fs::unlinkat(self.own.dir(), &name, AtFlags::REMOVEDIR);
         }
         Ok(())
     }
+}
+
+/// A detached sandbox that was started inside of another, as its record tells.
+#[derive(Debug, Clone)]
+pub struct Inside {
+    /// Its id, as shown.
+    pub id: String,
+    /// Its name.
+    pub name: Option<String>,
+    /// Those that looked after it.
+    pub supervisors: Vec<ProcessId>,
+}
+
+/// The detached sandboxes that have records and were started inside of `own`, ended or not. They belong to the same user,
+/// whose commands may have written anything there.
+pub fn inside(registry: &Registry, own: &str) -> Vec<Inside> {
+    /// One has an outer process and an inner one.
+    const SUPERVISORS: usize = 2;
+    /// Among so many records they are looked for.
+    const MOST: usize = 1000;
+    let names = registry.names().unwrap_or_default();
+    let records = names.into_iter().take(MOST).filter_map(|id| registry.look(&id).ok().flatten());
+    let nested = records.filter_map(|files| {
+        let intent = files.intent().ok().filter(|intent| intent.within.iter().any(|outer| outer == own))?;
+        let mut supervisors = files.state().ok().flatten()?.supervisors;
+        supervisors.truncate(SUPERVISORS);
+        Some(Inside { id: files.name().to_owned(), name: intent.name, supervisors })
+    });
+    nested.collect()
 }
 
 fn entry(id: &str) -> String {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use penfold_sys::child::Exit;
 use penfold_teardown::{Cause, Ended, Findings, How, Level, Survivor};
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 /// How the leader ended.
@@ -79,7 +80,7 @@ pub struct Report {
 }
 
 /// Counts over all members that were ended.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// All.
     pub ended: usize,
@@ -89,17 +90,29 @@ pub struct Totals {
     pub kill: usize,
     /// Strays among them.
     pub strays: usize,
+    /// By the number of the signal that was sent.
+    #[serde(default)]
+    pub signals: BTreeMap<i32, usize>,
 }
 
 impl Totals {
     /// Counts who was ended.
     pub fn of(findings: &Findings) -> Totals {
         let how = |how| findings.ended.iter().filter(|ended| ended.how == how).count();
+        let mut signals = BTreeMap::new();
+        for ended in &findings.ended {
+            let usual = match ended.how {
+                How::Term => Signal::TERM,
+                How::Kill => Signal::KILL,
+            };
+            *signals.entry(ended.signal.unwrap_or(usual.as_raw())).or_default() += 1;
+        }
         Totals {
             ended: findings.ended.len(),
             term: how(How::Term),
             kill: how(How::Kill),
             strays: findings.strays().count(),
+            signals,
         }
     }
 }

@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use penfold_process::ProcessId;
+use penfold_process::{ProcessId, StartTime};
 use penfold_teardown::Resource;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -66,6 +66,15 @@ pub struct Intent {
     /// How long they may take then, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
+    /// The cgroup that `penfold run` was started in: the text that follows `0::` in `/proc/<pid>/cgroup`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub home: Option<String>,
+    /// The session that its first process shares with its caller; none where it has one of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<i32>,
+    /// When `penfold run` started: no member is older.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<StartTime>,
     /// How long a kill may take until what is left is reported, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patience_ms: Option<u64>,
@@ -168,13 +177,15 @@ impl Registry {
             tries += 1;
             match self.try_reserve(intent) {
                 // Somebody has just looked whether the maker of the bare directory is dead, and may have removed it.
-                Err(StateError::Io { source, .. })
-                    if tries < lock::TRIES
-                        && matches!(source.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotFound) =>
-                {
+                Err(error) if tries < lock::TRIES && (is_looked_at(&error) || is_missing(&error)) => {
                     lock::pause(tries);
                 }
-                other => return other,
+                Err(error) => {
+                    // Only a directory without anything in it: with an intent it is another's.
+                    let _ = rustix::fs::unlinkat(&self.dir, intent.id.short(), AtFlags::REMOVEDIR);
+                    return Err(error);
+                }
+                Ok(record) => return Ok(record),
             }
         }
     }
@@ -190,9 +201,7 @@ impl Registry {
         }
         penfold_sys::crash_point!("reserving");
         let written = self.write_intent(&name, &path, intent);
-        if !matches!(&written, Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::WouldBlock)
-            && written.is_err()
-        {
+        if written.as_ref().is_err_and(|error| !is_looked_at(error)) {
             let _ = remove_entry(&self.dir, &name);
         }
         Ok(Record { registry: Arc::clone(&self.dir), files: Files { dir: Arc::new(written?), name, path } })
@@ -201,7 +210,7 @@ impl Registry {
     fn write_intent(&self, name: &str, path: &Path, intent: &Intent) -> Result<OwnedFd, StateError> {
         let dir = open_private(self.dir.as_fd(), Path::new(name))?;
         rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)
-            .map_err(StateError::io("lock", path))?;
+            .map_err(StateError::io(LOCK, path))?;
         // Only under the lock: who sees an intent and a free lock sees a sandbox without a supervisor.
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&dir, INTENT, flags, Mode::RUSR | Mode::WUSR)
@@ -302,9 +311,26 @@ impl Registry {
         }
     }
 
+    /// Gives this user its own rights back to a record that was closed to it.
+    ///
+    /// # Errors
+    /// When there is none of this name, or it is not ours.
+    pub(crate) fn open_to_owner(&self, name: &str) -> io::Result<()> {
+        if !Id::is_short(name) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(&self.dir, name, flags, Mode::empty())?;
+        if rustix::fs::fstat(&dir)?.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        // fchmod(2) does not take a descriptor that is a path only.
+        Ok(rustix::fs::chmod(format!("/proc/self/fd/{}", dir.as_raw_fd()), PRIVATE)?)
+    }
+
     /// Whether there is a record of this name, whoever looks after it.
     pub fn holds(&self, name: &str) -> bool {
-        rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+        !matches!(rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT))
     }
 }
 
@@ -346,19 +372,38 @@ impl Resource for Record {
         format!("record {}", self.files.path.display())
     }
 
+    fn is_record(&self) -> bool {
+        true
+    }
+
     fn release(&mut self, _forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        // The common end is one file; a command of the same user may have put anything there.
-        if rustix::fs::unlinkat(&self.files.dir, INTENT, AtFlags::empty()).is_ok()
+        // The common end is one file; a command of the same user may have put anything there. One with a report has more,
+        // and keeps what tells its name until that is gone.
+        let has_report = rustix::fs::statat(&self.files.dir, REPORT, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        if !has_report
+            && rustix::fs::unlinkat(&self.files.dir, INTENT, AtFlags::empty()).is_ok()
             && rustix::fs::unlinkat(&self.registry, &self.files.name, AtFlags::REMOVEDIR).is_ok()
             || rustix::fs::fstat(&self.files.dir)?.st_nlink == 0
         {
             return Ok(());
         }
         // Who dies at this leaves the record of one that has ended.
-        clear(self.files.dir.as_fd(), Some(REPORT))?;
+        clear(self.files.dir.as_fd(), &[INTENT, REPORT])?;
         gone(rustix::fs::unlinkat(&self.registry, &self.files.name, AtFlags::REMOVEDIR))?;
         Ok(())
     }
+}
+
+/// The act of taking the lock, as errors name it.
+const LOCK: &str = "lock";
+
+/// Whether a record that was just made could not be locked, as somebody looks at it.
+fn is_looked_at(error: &StateError) -> bool {
+    matches!(error, StateError::Io { act: LOCK, source, .. } if source.kind() == io::ErrorKind::WouldBlock)
+}
+
+fn is_missing(error: &StateError) -> bool {
+    matches!(error, StateError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
 fn gone(result: rustix::io::Result<()>) -> rustix::io::Result<()> {

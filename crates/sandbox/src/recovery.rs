@@ -3,20 +3,20 @@
 use std::collections::HashSet;
 use std::io;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use penfold_cgroup::{Leaf, Place};
 use penfold_process::ProcFs;
 use penfold_sys::child::Exit;
 use penfold_teardown::lifecycle::{Event, Phase};
-use penfold_teardown::{
-    Cause, Findings, Host, Ladder, Level, Resource, Scope, Search, Selector, Teardown, drive,
-};
+use penfold_teardown::{Cause, Findings, Host, Ladder, Level, Marker, Resource, Scope, Teardown, drive};
 use rustix::event::{PollFd, Timespec};
 
 use crate::events::{Journal, What};
 use crate::files::Files;
+use crate::leaks::remains::forget_name;
+use crate::marked;
 use crate::outcome::Report;
 use crate::record::{Intent, Record, Registry, SCHEMA};
 use crate::resolve::traces;
@@ -29,11 +29,12 @@ const SWEPT: usize = 64;
 /// Ends what a record without a supervisor says was there. The record is forgotten, but for that of a detached sandbox:
 /// it then says that the sandbox was lost, and keeps its log. One of a newer format stays as it is.
 ///
-/// Without a supervisor members are found by the leaf and by a search over the host for the marker.
+/// Without a supervisor members are found by the leaf and by a search over the host for the marker. Who has nothing of the
+/// sandbox but its marker is ended only where somebody has `named` the sandbox, else it is among the survivors.
 ///
 /// # Errors
 /// When /proc cannot be read; the record stays.
-pub fn recover(record: Record, patience: Duration) -> io::Result<Findings> {
+pub fn recover(record: Record, named: bool, patience: Duration) -> io::Result<Findings> {
     penfold_sys::crash_point!("recovering");
     let id = record.name().to_owned();
     let (intent, newer) = match record.intent() {
@@ -52,6 +53,8 @@ pub fn recover(record: Record, patience: Duration) -> io::Result<Findings> {
     // Who wrote a newer one knows what else is to go.
     let kept = newer || detached.is_some_and(|detached| !detached.remove);
     let files = record.files().clone();
+    let marker = marked::marker(&id, intent.as_ref(), Some(&files), named);
+    let root = files.path().ancestors().nth(2).map(Path::to_owned);
     let mut resources: Vec<Box<dyn Resource>> = Vec::new();
     if !kept {
         resources.push(Box::new(record));
@@ -61,11 +64,16 @@ pub fn recover(record: Record, patience: Duration) -> io::Result<Findings> {
         None if newer => None,
         None => unrecorded_scratch(&id)?,
     };
-    if let Some(scratch) = scratch.and_then(Scratch::existing) {
+    if let Some(scratch) = existing(scratch)? {
         resources.push(Box::new(scratch));
     }
     let level = if leaf.is_some() { Level::Cgroup } else { Level::Subreaper };
-    let findings = end(id, patience, leaf, resources)?;
+    let findings = end(&marker, patience, leaf, resources)?;
+    let name = intent.as_ref().and_then(|intent| intent.name.as_ref());
+    if let (Some(root), Some(name), true) = (&root, name, findings.verified) {
+        // What stays is a file that nobody holds, which `gc` removes.
+        let _ = forget_name(root, name, files.name());
+    }
     if let Some(intent) = intent.as_ref().filter(|intent| intent.detached.is_some()) {
         tell(&files, intent, &findings);
     }
@@ -111,16 +119,20 @@ fn write_end(files: &Files, intent: &Intent, level: Level, findings: Findings) {
 ///
 /// # Errors
 /// When /proc cannot be read.
-pub fn recover_unrecorded(id: &str, patience: Duration) -> io::Result<Findings> {
+pub fn recover_unrecorded(id: &str, named: bool, patience: Duration) -> io::Result<Findings> {
     let leaf = unrecorded_leaf(id)?;
     let intent = leaf.as_ref().and_then(|leaf| labelled(leaf, id));
+    let marker = marked::marker(id, intent.as_ref(), None, named);
     let scratch = match intent {
         Some(intent) => intent.scratch,
         None => unrecorded_scratch(id)?,
     };
-    let resources =
-        scratch.and_then(Scratch::existing).map(|scratch| -> Box<dyn Resource> { Box::new(scratch) });
-    end(id.to_owned(), patience, leaf, resources.into_iter().collect())
+    let resources = existing(scratch)?.map(|scratch| -> Box<dyn Resource> { Box::new(scratch) });
+    end(&marker, patience, leaf, resources.into_iter().collect())
+}
+
+fn existing(scratch: Option<PathBuf>) -> io::Result<Option<Scratch>> {
+    scratch.map_or(Ok(None), Scratch::existing)
 }
 
 /// What was meant to be, as the leaf of a detached sandbox tells when its record does not.
@@ -137,7 +149,7 @@ fn is_about(intent: &Intent, id: &str) -> bool {
 
 /// The scratch directory of a sandbox that no record tells of, as those know who live in it.
 fn unrecorded_scratch(id: &str) -> io::Result<Option<PathBuf>> {
-    let marked = traces::marked(&HashSet::new())?;
+    let marked = traces::marked(&HashSet::new()).complete()?;
     Ok(marked.get(id).and_then(|pids| traces::scratch(pids, id)))
 }
 
@@ -149,23 +161,25 @@ fn unrecorded_leaf(id: &str) -> io::Result<Option<Leaf>> {
             return Ok(Some(leaf));
         }
     }
-    match traces::leaves()?.get(id) {
+    match traces::leaves().complete()?.get(id) {
         Some(path) => Leaf::open(path).map_err(io::Error::other),
         None => Ok(None),
     }
 }
 
 fn end(
-    sandbox: String,
+    marker: &Marker,
     patience: Duration,
     leaf: Option<Leaf>,
     mut resources: Vec<Box<dyn Resource>>,
 ) -> io::Result<Findings> {
     let mut proc = ProcFs::open()?;
-    let search = Search::new(Selector::Marker { sandbox }, &mut proc)?;
+    let search = marked::search(marker, &mut proc)?;
     let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
     let mut host = Recovering { patience, begun: false };
-    Ok(drive(&mut teardown, Phase::Running, &mut host, &mut resources))
+    let mut findings = drive(&mut teardown, Phase::Running, &mut host, &mut resources);
+    marked::name_copies(marker, &mut findings)?;
+    Ok(findings)
 }
 
 /// Whether a record that nobody looks after is among those that [`sweep`] would look at; `own` is passed over.
@@ -196,7 +210,7 @@ pub fn sweep(registry: &Registry, patience: Duration) -> io::Result<()> {
         if let Ok(Some(record)) = registry.take_orphan(&name)
             && is_swept(&record)
         {
-            let _ = recover(record, patience);
+            let _ = recover(record, false, patience);
         }
     }
     Ok(())

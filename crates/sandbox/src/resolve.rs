@@ -8,7 +8,7 @@
 pub(crate) mod traces;
 
 use std::cell::OnceCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +18,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::abilities::sentence;
+use crate::evidence::Listing;
 use crate::files::Files;
 use crate::id::Id;
 use crate::names;
@@ -25,7 +26,7 @@ use crate::record::{INTENT, Intent, Registry, StateError};
 use traces::{Home, Label};
 
 /// A sandbox that was found, by its record or by what it left.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Known {
     /// Its id, as shown.
     pub id: String,
@@ -56,6 +57,11 @@ impl Known {
         self.is_being_made() || self.is_being_put_away()
     }
 
+    /// Whether it has a record that cannot be opened.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.record.is_none() && !self.damage.is_empty()
+    }
+
     /// Whether it may have been so for a moment only, while its first or its last files were made or went.
     pub(crate) fn is_fleeting(&self) -> bool {
         (self.record.is_none() && self.damage.is_empty())
@@ -74,11 +80,8 @@ impl Known {
 
     /// Whether it is a detached one that has not come so far yet that its supervisor says anything.
     pub(crate) fn is_being_made(&self) -> bool {
-        let silent = |files: &Files| {
-            matches!(files.state(), Ok(None))
-                && !files.has_ended()
-                && files.is_looked_after().is_ok_and(|held| held)
-        };
+        let silent =
+            |files: &Files| matches!(files.state(), Ok(None)) && !files.has_ended() && files.lock().is_held();
         self.intent.as_ref().is_some_and(|intent| intent.detached.is_some())
             && self.record.as_ref().is_some_and(silent)
     }
@@ -141,15 +144,24 @@ fn listed(candidates: &[Candidate]) -> String {
 pub struct Finder {
     root: PathBuf,
     registry: Result<Option<Registry>, StateError>,
-    leaves: OnceCell<HashMap<String, PathBuf>>,
-    sockets: OnceCell<HashMap<String, PathBuf>>,
-    marked: OnceCell<HashMap<String, Vec<Pid>>>,
+    leaves: OnceCell<Listing<PathBuf>>,
+    sockets: OnceCell<Listing<PathBuf>>,
+    marked: OnceCell<Listing<Vec<Pid>>>,
 }
 
 /// A sandbox as far as it is needed to compare it with a word.
 struct Entry {
     candidate: Candidate,
     living: bool,
+    /// When it was made, in milliseconds since 1970; 0 if that is not known.
+    made: u64,
+}
+
+impl Entry {
+    fn of(known: Known, living: bool) -> Entry {
+        let made = known.intent.map_or(0, |intent| intent.made_at_ms);
+        Entry { candidate: Candidate { id: known.id, name: known.name }, living, made }
+    }
 }
 
 impl Finder {
@@ -185,8 +197,8 @@ impl Finder {
         self.registry.as_ref().ok().and_then(Option::as_ref)
     }
 
-    /// Finds what a word means: a whole id, the name of a sandbox that lives, the name of one that has ended, or the
-    /// beginning of an id.
+    /// Finds what a word means: a whole id, as shown or the full uuid; a name, which means the newest sandbox that has it,
+    /// one that lives before all that have ended; or the beginning of an id.
     ///
     /// # Errors
     /// When that is no sandbox or more than one.
@@ -204,9 +216,7 @@ impl Finder {
     /// One look for what a word means.
     fn find(&self, word: &str) -> Result<Known, ResolveError> {
         let not_found = || ResolveError::NotFound { word: word.to_owned() };
-        if Id::is_short(word)
-            && let Some(known) = self.by_id(word).or_else(|| self.by_marker(word))
-        {
+        if let Some(known) = self.by_whole_id(word) {
             return Ok(known);
         }
         if !names::is_name(word) {
@@ -216,22 +226,20 @@ impl Finder {
             return Ok(known);
         }
         let entries = self.entries(word).map_err(|error| self.unreadable(word, &sentence(&error)))?;
-        let named = |entry: &&Entry| entry.candidate.name.as_deref() == Some(word);
-        let mut found: Vec<Candidate> = entries
+        let newest = entries
             .iter()
-            .filter(named)
-            .filter(|entry| entry.living)
-            .map(|entry| entry.candidate.clone())
-            .collect();
-        if found.is_empty() {
-            found = entries
-                .iter()
-                .filter(|entry| named(entry) || is_prefix(word, &entry.candidate.id))
-                .map(|entry| entry.candidate.clone())
-                .collect();
-        }
+            .filter(|entry| entry.candidate.name.as_deref() == Some(word))
+            .max_by_key(|entry| (entry.living, entry.made, &entry.candidate.id));
+        let begins = |entry: &&Entry| is_prefix(word, &entry.candidate.id);
+        let mut found: Vec<Candidate> = match newest {
+            Some(entry) => vec![entry.candidate.clone()],
+            None => entries.iter().filter(begins).map(|entry| entry.candidate.clone()).collect(),
+        };
         if found.is_empty() {
             found = self.marked_with(word);
+        }
+        if found.is_empty() {
+            found.extend(self.closed_with_name(word));
         }
         found.sort_unstable_by(|one, other| one.id.cmp(&other.id));
         match found.as_slice() {
@@ -239,6 +247,24 @@ impl Finder {
             [one] => self.by_id(&one.id).or_else(|| self.by_marker(&one.id)).ok_or_else(not_found),
             _ => Err(ResolveError::Ambiguous { word: word.to_owned(), candidates: found }),
         }
+    }
+
+    /// Finds all sandboxes with this name that have ended, the newest first.
+    ///
+    /// # Errors
+    /// When the records cannot be read.
+    pub fn ended_with_name(&self, name: &str) -> io::Result<Vec<Known>> {
+        let mut found: Vec<Known> = self
+            .record_names()?
+            .iter()
+            .filter_map(|id| self.by_id(id))
+            .filter(|known| known.name.as_deref() == Some(name))
+            .filter(|known| known.record.as_ref().is_some_and(|files| !may_live(files)))
+            .collect();
+        found.sort_by_key(|known| {
+            std::cmp::Reverse(known.intent.as_ref().map_or(0, |intent| intent.made_at_ms))
+        });
+        Ok(found)
     }
 
     /// Finds all that have a record or left something but a marker, in no order.
@@ -273,7 +299,20 @@ impl Finder {
         !self.registry().is_some_and(|registry| registry.holds(id))
     }
 
-    /// The sandbox with this whole id, by its record, its leaf or its supervisor's socket.
+    /// The sandbox with this whole id, as shown or the full uuid, by all that it may have left.
+    fn by_whole_id(&self, word: &str) -> Option<Known> {
+        let whole = Id::from_whole(word);
+        let short = whole.map_or_else(|| word.to_owned(), |id| id.short());
+        let found =
+            if Id::is_short(&short) { self.by_id(&short).or_else(|| self.by_marker(&short)) } else { None };
+        // What lost its intent is known by the part that is shown only.
+        let is_it = |known: &Known| {
+            known.intent.as_ref().is_none_or(|intent| whole.is_none_or(|whole| whole == intent.id))
+        };
+        found.filter(is_it)
+    }
+
+    /// The sandbox with this id, by its record, its leaf or its supervisor's socket.
     pub(crate) fn by_id(&self, id: &str) -> Option<Known> {
         let mut damage = Vec::new();
         let mut record = match self.registry().map(|registry| registry.look(id)) {
@@ -328,7 +367,7 @@ impl Finder {
     /// The sandbox of which only these processes with its marker are left.
     pub(crate) fn left_in(&self, id: &str, pids: &[Pid]) -> Option<Known> {
         // Who has a leaf or a socket and was not found by it belongs to another state root.
-        if self.leaves().contains_key(id) || self.sockets().contains_key(id) {
+        if self.leaves().get(id).is_some() || self.sockets().get(id).is_some() {
             return None;
         }
         let home = self.home(id, None, &Label::default(), pids);
@@ -347,7 +386,7 @@ impl Finder {
         if !is_prefix_like(word) {
             return Vec::new();
         }
-        let ids = self.marked().keys().filter(|id| is_prefix(word, id));
+        let ids = self.marked().found().keys().filter(|id| is_prefix(word, id));
         ids.filter_map(|id| self.by_marker(id)).map(|known| Candidate { id: known.id, name: None }).collect()
     }
 
@@ -361,21 +400,41 @@ impl Finder {
         Some(Known { name: Some(word.to_owned()), ..known })
     }
 
+    /// The sandbox that had a name last and whose record, which would tell, cannot be opened.
+    fn closed_with_name(&self, word: &str) -> Option<Candidate> {
+        let id = names::last_holder(&self.root, word).ok()??;
+        let known = self.by_id(&id).filter(Known::is_closed)?;
+        Some(Candidate { id: known.id, name: Some(word.to_owned()) })
+    }
+
+    /// Opens to its owner, who asks for the end of these sandboxes, what has been closed of their records; the rest stays as
+    /// it is.
+    pub(crate) fn opened(&self, targets: &[Known]) -> Vec<Known> {
+        let fresh = self.again();
+        let open = |known: &Known| {
+            let registry = fresh.registry().filter(|_| known.is_closed())?;
+            registry.open_to_owner(&known.id).ok()?;
+            fresh.by_id(&known.id)
+        };
+        targets.iter().map(|known| open(known).unwrap_or_else(|| known.clone())).collect()
+    }
+
     /// All sandboxes, those without a record too; `living` is filled in for those that are called `word`.
     fn entries(&self, word: &str) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         let traces = self.traces();
         let names = self.record_names()?;
         for id in &names {
-            if let Some(Known { id, name, record, .. }) = self.by_id(id) {
-                let living = name.as_deref() == Some(word) && record.as_ref().is_none_or(may_live);
-                entries.push(Entry { candidate: Candidate { id, name }, living });
+            if let Some(known) = self.by_id(id) {
+                let living =
+                    known.name.as_deref() == Some(word) && known.record.as_ref().is_none_or(may_live);
+                entries.push(Entry::of(known, living));
             }
         }
         // A record that was there a moment ago has been counted.
         for id in traces.into_iter().filter(|id| !names.contains(id) && self.is_unrecorded(id)) {
             if let Some(known) = self.by_id(&id) {
-                entries.push(Entry { candidate: Candidate { id, name: known.name }, living: true });
+                entries.push(Entry::of(known, true));
             }
         }
         Ok(entries)
@@ -383,8 +442,8 @@ impl Finder {
 
     /// The ids of all leaves and of the sockets below this state root.
     fn traces(&self) -> Vec<String> {
-        let sockets = self.sockets().keys().filter(|id| self.has_socket(id));
-        let mut ids: Vec<String> = self.leaves().keys().chain(sockets).cloned().collect();
+        let sockets = self.sockets().found().keys().filter(|id| self.has_socket(id));
+        let mut ids: Vec<String> = self.leaves().found().keys().chain(sockets).cloned().collect();
         ids.sort_unstable();
         ids.dedup();
         ids
@@ -407,18 +466,19 @@ impl Finder {
         self.sockets().get(id).is_some_and(|root| traces::is_same_root(root, &self.root))
     }
 
-    /// The leaves of this user; none when they cannot be seen.
-    pub(crate) fn leaves(&self) -> &HashMap<String, PathBuf> {
-        self.leaves.get_or_init(|| traces::leaves().unwrap_or_default())
+    /// The leaves of this user.
+    pub(crate) fn leaves(&self) -> &Listing<PathBuf> {
+        self.leaves.get_or_init(traces::leaves)
     }
 
-    fn sockets(&self) -> &HashMap<String, PathBuf> {
-        self.sockets.get_or_init(|| traces::sockets().unwrap_or_default())
+    /// The control sockets that are listened on, each with its state root.
+    pub(crate) fn sockets(&self) -> &Listing<PathBuf> {
+        self.sockets.get_or_init(traces::sockets)
     }
 
     /// Who carries a marker: a look at all processes of the host.
-    pub(crate) fn marked(&self) -> &HashMap<String, Vec<Pid>> {
-        self.marked.get_or_init(|| traces::marked(&HashSet::new()).unwrap_or_default())
+    pub(crate) fn marked(&self) -> &Listing<Vec<Pid>> {
+        self.marked.get_or_init(|| traces::marked(&HashSet::new()))
     }
 }
 
@@ -448,7 +508,7 @@ fn is_bare(files: &Files) -> bool {
 
 /// Whether a sandbox is not known to have ended.
 fn may_live(files: &Files) -> bool {
-    files.is_looked_after().unwrap_or(true) || !files.has_ended()
+    files.lock().may_be_held() || !files.has_ended()
 }
 
 fn is_prefix_like(word: &str) -> bool {
@@ -461,6 +521,8 @@ fn is_prefix(word: &str, id: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
 
     /// A state root, and one who looked at it when a sandbox had a leaf and its record was not seen.
@@ -470,9 +532,9 @@ mod tests {
         let early = Finder {
             root: base.path().join("root"),
             registry: Ok(None),
-            leaves: OnceCell::from(HashMap::from([(id.to_owned(), leaf)])),
-            sockets: OnceCell::from(HashMap::new()),
-            marked: OnceCell::from(HashMap::new()),
+            leaves: OnceCell::from(Listing::from(HashMap::from([(id.to_owned(), leaf)]))),
+            sockets: OnceCell::from(Listing::default()),
+            marked: OnceCell::from(Listing::default()),
         };
         (base, early)
     }

@@ -44,10 +44,18 @@ impl Scratch {
     }
 
     /// The directory that an intent names, if it is still there, is a directory and is ours.
-    pub fn existing(path: PathBuf) -> Option<Scratch> {
-        let dir = open(&path).ok()?;
-        let owner = rustix::fs::fstat(&dir).ok()?.st_uid;
-        (owner == rustix::process::geteuid().as_raw()).then_some(Scratch { path, dir })
+    ///
+    /// # Errors
+    /// When it cannot be said whether it is.
+    pub fn existing(path: PathBuf) -> io::Result<Option<Scratch>> {
+        let dir = match open(&path) {
+            Ok(dir) => dir,
+            // Nothing, a link or a file; or another user's.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        };
+        let owner = rustix::fs::fstat(&dir)?.st_uid;
+        Ok((owner == rustix::process::geteuid().as_raw()).then_some(Scratch { path, dir }))
     }
 
     /// The directory.
@@ -97,7 +105,7 @@ impl Resource for Scratch {
         // Before anything is removed: what is mounted below belongs to somebody else.
         unmount_below(&path)?;
         rustix::fs::fchmod(&self.dir, Mode::RWXU)?;
-        clear(self.dir.as_fd(), None)?;
+        clear(self.dir.as_fd(), &[])?;
         match rustix::fs::unlinkat(CWD, &path, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno.into()),

@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::id::Id;
+use crate::names::Name;
 
 /// The containment that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,6 +44,8 @@ pub struct Spec {
     pub id: Id,
     /// Its name, if it has one.
     pub name: Option<String>,
+    /// The name, if it was taken already.
+    pub claim: Option<Name>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// The program and its arguments.
@@ -69,6 +72,10 @@ pub struct Spec {
     pub state_root: PathBuf,
     /// The file that gets the report, opened already.
     pub report: Option<std::fs::File>,
+    /// Whether the first INT of its terminal stops it and the second kills it, whatever the command does with INT.
+    pub stop_on_interrupt: bool,
+    /// Whether the report is added to what stands in that file already, as it is the standard output of the command as well.
+    pub report_is_shared: bool,
     /// What it needs to go on without who starts it.
     pub detach: Option<Detach>,
 }

@@ -15,6 +15,7 @@ use penfold_process::ProcessId;
 use penfold_teardown::{Cause, Level};
 use serde::Serialize;
 
+use crate::evidence::LockState;
 use crate::outcome::Status;
 use crate::record::Intent;
 use crate::resolve::{Finder, Known};
@@ -96,11 +97,13 @@ pub fn view(finder: &Finder, known: &Known) -> Option<View> {
 fn look(finder: &Finder, known: &Known) -> Option<View> {
     let mut damage = known.damage.clone();
     let looked_after = match &known.record {
-        Some(files) => files.is_looked_after().unwrap_or_else(|error| {
-            damage.push(format!("lock: {error}"));
-            // Unknown means alive.
-            true
-        }),
+        Some(files) => {
+            let lock = files.lock();
+            if let LockState::Unknown(errno) = lock {
+                damage.push(format!("lock: {errno}"));
+            }
+            lock.may_be_held()
+        }
         None => false,
     };
     let state = match &known.record {
@@ -177,7 +180,7 @@ pub fn list(root: &Path, all: bool) -> io::Result<Vec<View>> {
 /// As [`list`], each with what it was found by.
 ///
 /// # Errors
-/// When the records cannot be read.
+/// When the records cannot be read, or not all processes can be looked at: one may be all that is left of a sandbox.
 pub fn select(finder: &Finder, all: bool) -> io::Result<Vec<(Known, View)>> {
     let (over, others): (Vec<Known>, Vec<Known>) =
         finder.all()?.into_iter().partition(|known| !all && judge::is_over(finder, known));
@@ -190,7 +193,7 @@ pub fn select(finder: &Finder, all: bool) -> io::Result<Vec<(Known, View)>> {
             if trace && !view.word.is_living() { all && view.claimed } else { all || view.word.is_living() }
         })
         .collect();
-    found.extend(unnoticed::search(finder, &found, &over));
+    found.extend(unnoticed::search(finder, &found, &over)?);
     judge::look_again(finder, &mut found);
     found.sort_by(|(_, one), (_, other)| (one.started_at_ms, &one.id).cmp(&(other.started_at_ms, &other.id)));
     Ok(found)

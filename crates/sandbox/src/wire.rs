@@ -43,6 +43,15 @@ pub enum Request {
     Patience(u64),
     /// To send a signal to the leader.
     Forward(i32),
+    /// To act on a signal that the terminal has sent to its foreground group, the front's own. Over the channel of a front only.
+    Key {
+        /// Its number: INT or QUIT.
+        signal: i32,
+        /// The group, the front's.
+        group: i32,
+    },
+    /// Nothing: the front has said all that it was sent before [`Answer::LeaderEnded`] came.
+    Heard,
     /// To do what the policy says for an owner that is gone.
     OwnerGone,
     /// To end the lease so many milliseconds from now; 0 means never.
@@ -57,6 +66,8 @@ pub enum Request {
     Attach(Size),
     /// The terminal of who is attached has another size now.
     Resize(Size),
+    /// To go on without the front, which knows that the command runs and has told the id. Of the front only.
+    LetGo,
 }
 
 /// What the supervisor has to know of a command that is put into a sandbox.
@@ -97,6 +108,14 @@ pub enum Answer {
     Refused(String),
     /// The end has begun.
     Ending(Ending),
+    /// What the terminal has sent is left to the leader.
+    PassedOn,
+    /// The leader, with this pid, was stopped, and the front, which its terminal has not stopped with it, is to do as it did.
+    /// Over the channel of a front only.
+    Suspended(i32),
+    /// The leader has ended, and how the rest is ended depends on what the front was sent by then: it says so, and
+    /// [`Request::Heard`].
+    LeaderEnded,
     /// It is over, or what is left will take longer than anybody should wait.
     Outcome(Box<Outcome>),
 }
@@ -115,10 +134,43 @@ pub enum Ending {
 const LARGEST: usize = 160 * 1024;
 
 /// Sends one message, waiting for room.
+///
+/// # Errors
+/// Those of send(2); where the kernel has no memory for it, after a while only.
 pub fn send<M: Serialize>(socket: &OwnedFd, message: &M) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
-    rustix::io::retry_on_intr(|| rustix::net::send(socket, &text, SendFlags::NOSIGNAL))?;
-    Ok(())
+    let mut tries = 0;
+    loop {
+        match rustix::io::retry_on_intr(|| rustix::net::send(socket, &text, SendFlags::NOSIGNAL)) {
+            Err(errno) if tries < TRIES && !is_final(&errno.into()) => {
+                tries += 1;
+                let _ = rustix::thread::nanosleep(&AGAIN);
+            }
+            other => return Ok(other.map(drop)?),
+        }
+    }
+}
+
+/// How often a message is sent again for which the kernel has no memory, and after how long.
+const TRIES: u32 = 100;
+const AGAIN: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
+/// Whether an error of send(2) says that nobody will ever hear it.
+pub fn is_final(error: &io::Error) -> bool {
+    let gone = [Errno::PIPE, Errno::CONNRESET, Errno::NOTCONN, Errno::MSGSIZE];
+    error.raw_os_error().is_none_or(|number| gone.iter().any(|errno| errno.raw_os_error() == number))
+}
+
+/// As [`offer`], again and again for a while where an error passes: of what is said once, and waited for.
+pub fn offer_once<M: Serialize>(socket: &OwnedFd, message: &M) {
+    for _ in 0..TRIES {
+        match offer(socket, message) {
+            Err(error) if !is_final(&error) && error.kind() != io::ErrorKind::WouldBlock => {
+                let _ = rustix::thread::nanosleep(&AGAIN);
+            }
+            _ => return,
+        }
+    }
 }
 
 /// Sends one message if there is room for it.
@@ -181,7 +233,16 @@ pub enum Received<M> {
 
 /// Takes the next message without waiting. What is no message is passed over.
 pub fn receive<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<Received<M>> {
-    understood(take(&socket, |buffer| Ok(rustix::net::recv(&socket, buffer, RecvFlags::DONTWAIT)?.0)))
+    let once =
+        || understood(take(&socket, |buffer| Ok(rustix::net::recv(&socket, buffer, RecvFlags::DONTWAIT)?.0)));
+    for _ in 0..TRIES {
+        match once() {
+            // What was sent is still there: it is not given up for an error that passes.
+            Err(_) => drop(rustix::thread::nanosleep(&AGAIN)),
+            received => return received,
+        }
+    }
+    once()
 }
 
 /// The next message, taken into memory of its size: most are short, and memory for the largest comes from the kernel each

@@ -19,18 +19,18 @@ use std::time::Instant;
 use penfold_process::ProcessId;
 use penfold_sandbox::Spec;
 use penfold_sys::signal::{self, SignalSet};
-use penfold_sys::{Forked, fork};
+use penfold_sys::{Forked, fork, schedule};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open, setsid};
 
 use crate::environment::{self, Inherited};
-use crate::front::{Front, Keeper};
+use crate::front::{Front, Hearing, Keeper};
 use crate::held::Held;
 use crate::inner::{NAME, Outer};
 use crate::outcome::Outcome;
 use crate::outer;
-use crate::start::{Seen, Setup, StartError};
+use crate::start::{Keys, Seen, Setup, StartError};
 use crate::wire::{self, Answer};
 
 /// Adopts the tree of `root` into a detached sandbox; its command is for people only. [`Front::wait_running`] tells when
@@ -49,7 +49,15 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Front, StartError> {
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(system("make a socket pair"))?;
-    let seen = Seen { id: spec.id.short(), state_root: spec.state_root.clone(), patience: spec.patience };
+    let hearing = Hearing::prepare(&[]).map_err(system("make a signalfd"))?;
+    let seen = Seen {
+        id: spec.id.short(),
+        state_root: spec.state_root.clone(),
+        patience: spec.patience,
+        terminal: None,
+        modes: None,
+        keys: Keys::Stop,
+    };
     let setup = Setup {
         spec,
         program,
@@ -59,17 +67,20 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Front, StartError> {
         owner_id: None,
         apart: true,
         session: penfold_sys::fork::session(),
+        group: penfold_sys::fork::group(),
+        keys: false,
         scratch: None,
+        idle: schedule::is_idle(),
         began,
     };
     match fork().map_err(system("fork"))? {
         Forked::Child => {
-            drop(ours);
+            drop((ours, hearing, seen));
             run(setup, root)
         }
         Forked::Parent(pid) => {
             let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(system("open a pidfd"))?;
-            Front::new(Keeper::Outer { pid, pidfd }, ours, seen).map_err(system("watch the supervisor"))
+            Ok(Front::new(Keeper::Outer { pid, pidfd: Some(pidfd) }, ours, seen, hearing))
         }
     }
 }
@@ -82,6 +93,9 @@ fn system<E: Into<io::Error>>(act: &'static str) -> impl FnOnce(E) -> StartError
 fn run(setup: Setup, root: ProcessId) -> ! {
     let channel = setup.channel.try_clone();
     let _ = rustix::thread::set_name(NAME);
+    if setup.idle {
+        schedule::leave_idle();
+    }
     let _ = setsid();
     let _ = penfold_sys::descriptors::drop_inherited();
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));

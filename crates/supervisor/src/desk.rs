@@ -114,6 +114,10 @@ impl Resource for KeptRecord {
         self.record.describe()
     }
 
+    fn is_record(&self) -> bool {
+        true
+    }
+
     fn release(&mut self, forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         if self.kept.get() { Ok(()) } else { self.record.release(forced) }
     }
@@ -216,6 +220,9 @@ impl Desk {
     pub(crate) fn inherit(&mut self) {
         self.log = Writer::reopen(self.files.dir(), self.log_limit).ok();
         self.active = Instant::now();
+        if let Some(terminal) = &mut self.terminal {
+            terminal.inherit();
+        }
         self.inherit_lease();
         self.believes = true;
         self.has_run();
@@ -352,11 +359,16 @@ impl Desk {
     ///
     /// # Errors
     /// Why not, in a sentence.
-    pub(crate) fn at_terminal(&mut self, size: Size, seat: Option<OwnedFd>) -> Result<(), String> {
+    pub(crate) fn at_terminal(
+        &mut self,
+        client: u64,
+        size: Size,
+        seat: Option<OwnedFd>,
+    ) -> Result<(), String> {
         let terminal = self.terminal.as_mut().ok_or("the sandbox has no terminal")?;
         let done = match seat {
-            Some(stream) => terminal.seat(stream, size),
-            None => terminal.resize(size),
+            Some(stream) => terminal.seat(client, stream, size),
+            None => terminal.client_resized(client, size),
         };
         done.map_err(|error| format!("the terminal does not take it: {error}"))
     }

@@ -30,7 +30,7 @@ use rustix::thread::ThreadNameSpaceType;
 
 use crate::environment::{self, CHILD, Inherited};
 use crate::held::Held;
-use crate::inner::{self, NAME};
+use crate::inner;
 use crate::outer::pass_on_wishes;
 use crate::poll::poll;
 use crate::start::Setup;
@@ -301,7 +301,6 @@ struct Wanted {
 
 /// The life of the process that looks after one command.
 fn look_after(held: &mut Held, wanted: Wanted) -> ! {
-    let _ = rustix::thread::set_name(NAME);
     let answers = wanted.socket.try_clone();
     let kept: Vec<BorrowedFd<'_>> =
         wanted.stdio.iter().chain([&wanted.spec, &wanted.socket]).chain(&answers).map(AsFd::as_fd).collect();
@@ -338,7 +337,10 @@ fn prepare(sandbox: &Held, wanted: Wanted) -> Result<Held, String> {
         owner_id: None,
         apart: true,
         session: 0,
+        group: 0,
+        keys: false,
         scratch: None,
+        idle: sandbox.setup.idle,
         began: Instant::now(),
     };
     // Before the process changes the namespace that it sees.
@@ -433,6 +435,7 @@ fn of_sandbox(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Stri
     Ok(Spec {
         id: sandbox.id,
         name: None,
+        claim: None,
         labels: BTreeMap::new(),
         command: exec.command,
         environment,
@@ -446,6 +449,8 @@ fn of_sandbox(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Stri
         on_owner_exit: if exec.detached { OwnerExit::Keep } else { OwnerExit::Kill },
         state_root: sandbox.state_root.clone(),
         report: None,
+        stop_on_interrupt: false,
+        report_is_shared: false,
         detach: None,
     })
 }

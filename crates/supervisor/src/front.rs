@@ -1,5 +1,8 @@
 //! The caller's side of a running sandbox: passes its signals on and waits for the outcome.
 
+mod job_control;
+mod saved_modes;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,11 +17,12 @@ use penfold_teardown::{Cause, Findings, Level, Resource};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
+pub(crate) use self::saved_modes::SavedModes;
 use crate::environment::CHILD;
 use crate::held::Held;
-use crate::outcome::{Outcome, Report, Totals};
+use crate::outcome::{Outcome, Report, StartFailure, Status, Totals};
 use crate::poll::poll;
-use crate::start::Seen;
+use crate::start::{Keys, Seen, terminal};
 use crate::takeover::take_over;
 use crate::wire::{self, Answer, Ending, Received, Request};
 
@@ -64,12 +68,45 @@ pub struct Front {
     channel: OwnedFd,
     seen: Seen,
     signals: SignalFd,
-    terminal: bool,
     asked: bool,
+    /// A person was told that the command has what its terminal sent.
+    explained: bool,
     /// What there was no room for in the channel, each once.
     pending: VecDeque<Request>,
+    /// The kernel has no memory for what is to be said: it is said again after a while.
+    short: bool,
     /// Our child that ends what others have left, where children of ours may become members.
     sweeper: Option<Pid>,
+    /// Why the sandbox cannot be waited for, and is ended.
+    broken: Option<String>,
+}
+
+/// How a front hears signals: made before anything is started, so that no failure of it leaves a sandbox alone.
+pub(crate) struct Hearing {
+    signals: SignalFd,
+    mask: SignalSet,
+}
+
+impl Hearing {
+    /// For all signals but those in `left`, which are not ours. All of them are blocked.
+    pub(crate) fn prepare(left: &[Signal]) -> io::Result<Hearing> {
+        // What the caller ignores (nohup) stays ignored, here and in the command.
+        let handled = SignalSet::of((1..=64).filter(|&number| {
+            let kept = KEPT.iter().chain(left).any(|kept| kept.as_raw() == number);
+            !kept && (number == CHILD || !signal::is_ignored(number))
+        }));
+        let blocked = (1..=64).filter(|&n| handled.contains(n) || left.iter().any(|left| left.as_raw() == n));
+        Ok(Hearing { signals: SignalFd::open(&handled)?, mask: SignalSet::of(blocked) })
+    }
+}
+
+/// A detached sandbox whose command runs, or that is over.
+#[derive(Debug)]
+pub enum Detached {
+    /// It runs, and ends with this process until it is let go.
+    Running(Front),
+    /// It is over; nobody was told its id.
+    Over(Box<Outcome>),
 }
 
 /// The child of this process that stands for the sandbox.
@@ -87,8 +124,8 @@ pub(crate) enum Keeper {
     Outer {
         /// Its pid.
         pid: Pid,
-        /// Its pidfd.
-        pidfd: OwnedFd,
+        /// Its pidfd; none if the kernel would not give one.
+        pidfd: Option<OwnedFd>,
     },
     /// A supervisor that was not started here: that of a command in a sandbox which runs already.
     Remote,
@@ -110,9 +147,15 @@ impl std::fmt::Debug for Keeper {
 /// What came of a sandbox.
 enum Followed {
     /// It runs, detached.
-    Running(String),
+    Running,
     /// It is over.
     Over(Box<Outcome>),
+}
+
+/// Whether the command has ended as it wanted to: what it has made of the terminal is what it is for, as of stty(1).
+fn succeeded(outcome: &Outcome) -> bool {
+    let Report { cause, exit, .. } = &outcome.report;
+    *cause == Cause::Exit && *exit == Some(Status::Code(0))
 }
 
 /// Removes the record of a sandbox whose id nobody was told. One that something is left of keeps it.
@@ -129,14 +172,24 @@ fn forget(root: &Path, id: &str) {
 #[derive(Debug, Clone, Copy)]
 enum Due {
     Settle,
-    Tell(Ending),
+    Tell(Progress),
+}
+
+/// What a person who waits may wonder about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// How the sandbox is being ended.
+    Ending(Ending),
+    /// The command handles what its terminal sent, and goes on.
+    PassedOn,
 }
 
 impl Due {
     fn after(self) -> Duration {
         match self {
             Due::Settle => SETTLE,
-            Due::Tell(_) => WONDER,
+            Due::Tell(Progress::Ending(_)) => WONDER,
+            Due::Tell(Progress::PassedOn) => CLEANS_UP,
         }
     }
 }
@@ -167,8 +220,14 @@ const TERMINAL: [Signal; 3] = [Signal::QUIT, Signal::WINCH, Signal::HUP];
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How long a person waits without wondering.
 const WONDER: Duration = Duration::from_millis(300);
+/// How long a command may take to clean up after Ctrl-C before a person wonders.
+const CLEANS_UP: Duration = Duration::from_secs(2);
 /// How long a command must run until this process makes itself small. Most are over by then, and spared the work.
 const SETTLE: Duration = Duration::from_millis(5);
+/// How long it takes until something is tried again for which the kernel had no memory.
+const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// How often it may fail to hear the supervisor, each of which was tried for a second.
+const TRIES: u32 = 2;
 /// How long the leftovers of others may take to die.
 const ORPHANS_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -179,31 +238,38 @@ impl Front {
     /// When signals cannot be waited for.
     pub fn of_exec(channel: OwnedFd, id: String, left: &[Signal]) -> io::Result<Front> {
         signal::block(&SignalSet::of(1..=64))?;
-        let seen = Seen { id, state_root: PathBuf::new(), patience: Duration::ZERO };
-        Front::with(Keeper::Remote, channel, seen, left)
+        let seen = Seen {
+            id,
+            state_root: PathBuf::new(),
+            patience: Duration::ZERO,
+            terminal: terminal(),
+            modes: None,
+            keys: Keys::Client,
+        };
+        Ok(Front::new(Keeper::Remote, channel, seen, Hearing::prepare(left)?))
     }
 
-    pub(crate) fn new(keeper: Keeper, channel: OwnedFd, seen: Seen) -> io::Result<Front> {
-        Front::with(keeper, channel, seen, &[])
-    }
-
-    fn with(keeper: Keeper, channel: OwnedFd, seen: Seen, left: &[Signal]) -> io::Result<Front> {
-        // What the caller ignores (nohup) stays ignored, here and in the command.
-        let handled = SignalSet::of((1..=64).filter(|&number| {
-            let kept = KEPT.iter().chain(left).any(|kept| kept.as_raw() == number);
-            !kept && (number == CHILD || !signal::is_ignored(number))
-        }));
-        let signals = SignalFd::open(&handled)?;
-        let blocked = (1..=64).filter(|&n| handled.contains(n) || left.iter().any(|left| left.as_raw() == n));
-        signal::set_mask(&SignalSet::of(blocked))?;
-        let terminal = rustix::fs::open(
-            "/dev/tty",
-            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC,
-            rustix::fs::Mode::empty(),
-        )
-        .is_ok();
+    pub(crate) fn new(keeper: Keeper, channel: OwnedFd, seen: Seen, hearing: Hearing) -> Front {
+        let Hearing { signals, mask } = hearing;
+        // Where it fails, what is kept stays blocked: no job control, and nothing that a sandbox would be ended for.
+        let _ = signal::set_mask(&mask);
+        let broken = match &keeper {
+            Keeper::Outer { pidfd: None, .. } => Some("the supervisor cannot be watched".to_owned()),
+            _ => None,
+        };
         let pending = VecDeque::new();
-        Ok(Front { keeper, channel, seen, signals, terminal, asked: false, pending, sweeper: None })
+        Front {
+            keeper,
+            channel,
+            seen,
+            signals,
+            asked: false,
+            explained: false,
+            pending,
+            short: false,
+            sweeper: None,
+            broken,
+        }
     }
 
     /// The sandbox's id, as shown.
@@ -213,17 +279,24 @@ impl Front {
 
     /// Waits for the end of the sandbox, whatever it takes, and passes on the signals that arrive meanwhile.
     ///
-    /// INT and TERM stop the sandbox the first time and kill it the second; HUP is the owner's end where there is a
-    /// terminal; all others go to the leader. `slow` is told how the sandbox is being ended when that takes long enough
-    /// for a person to wonder.
+    /// INT and TERM stop the sandbox the first time and kill it the second, but for the INT of a terminal, which is the
+    /// leader's first; HUP is the owner's end where there is a terminal; all others go to the leader. `slow` is told what
+    /// goes on when a person has waited long enough to wonder.
     ///
     /// # Errors
     /// When the outcome cannot be known; what could be ended has been.
-    pub fn wait(self, slow: impl FnMut(Ending)) -> Result<Outcome, FrontError> {
-        match self.follow(slow, false)? {
+    pub fn wait(mut self, slow: impl FnMut(Progress)) -> Result<Outcome, FrontError> {
+        let modes = self.seen.modes.take();
+        let followed = self.follow(slow, false);
+        if let Some(modes) = modes
+            && !matches!(&followed, Ok(Followed::Over(outcome)) if succeeded(outcome))
+        {
+            modes.restore();
+        }
+        match followed? {
             Followed::Over(outcome) => Ok(*outcome),
             // Said of detached sandboxes only.
-            Followed::Running(id) => Err(FrontError::Detached { id }),
+            Followed::Running => Err(FrontError::Detached { id: self.id() }),
         }
     }
 
@@ -232,47 +305,106 @@ impl Front {
     ///
     /// # Errors
     /// When the outcome cannot be known; what could be ended has been.
-    pub fn wait_running(self) -> Result<Option<Outcome>, FrontError> {
-        let (root, id) = (self.seen.state_root.clone(), self.id());
-        match self.follow(|_| (), true)? {
-            Followed::Running(_) => Ok(None),
-            Followed::Over(outcome) => {
-                forget(&root, &id);
-                Ok(Some(*outcome))
+    pub fn wait_running(mut self) -> Result<Detached, FrontError> {
+        match self.follow(|_| (), true) {
+            Ok(Followed::Running) => Ok(Detached::Running(self)),
+            Ok(Followed::Over(outcome)) => {
+                forget(&self.seen.state_root, &self.id());
+                Ok(Detached::Over(outcome))
             }
+            Err(FrontError::Wait { source, .. }) => {
+                let outcome = self.abandon(&source.to_string())?;
+                Ok(Detached::Over(Box::new(outcome)))
+            }
+            Err(error) => Err(error),
         }
     }
 
-    fn follow(mut self, mut slow: impl FnMut(Ending), until_running: bool) -> Result<Followed, FrontError> {
+    /// Lets a detached sandbox go on without this process.
+    ///
+    /// Before its id is told: of a front that is killed in between nobody has heard an id that means nothing.
+    ///
+    /// # Errors
+    /// Those of send(2): the sandbox would end with this process.
+    pub fn let_go(&self) -> io::Result<()> {
+        match wire::send(&self.channel, &Request::LetGo) {
+            // One that has ended meanwhile does not hear it.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
+            {
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Ends a sandbox whose id nobody can be told.
+    ///
+    /// # Errors
+    /// When its end was not seen.
+    pub fn abandon(mut self, reason: &str) -> Result<Outcome, FrontError> {
+        let mut outcome = self.end(reason)?;
+        outcome.report.failure.get_or_insert_with(|| StartFailure::Other(reason.to_owned()));
+        forget(&self.seen.state_root, &self.id());
+        Ok(outcome)
+    }
+
+    /// Kills the sandbox and waits for its end without poll(2), which may be what fails.
+    fn end(&mut self, reason: &str) -> Result<Outcome, FrontError> {
+        let unseen = || io::Error::other(reason.to_owned());
+        if matches!(self.keeper, Keeper::Remote) {
+            return Err(self.unwaited(unseen()));
+        }
+        let until = Instant::now() + self.seen.patience + FAREWELL;
+        let mut asked = false;
+        loop {
+            asked = asked || wire::offer(&self.channel, &Request::Kill).is_ok();
+            match wire::receive::<Answer>(&self.channel) {
+                Ok(Received::Message(Answer::Outcome(outcome))) => return Ok(self.part(*outcome)),
+                Ok(Received::Message(_)) => continue,
+                Ok(Received::End) => return self.keeper_died(),
+                Ok(Received::Nothing) | Err(_) => {}
+            }
+            if Instant::now() > until {
+                return Err(self.unwaited(unseen()));
+            }
+            let _ = rustix::thread::nanosleep(&AGAIN);
+        }
+    }
+
+    fn follow(
+        &mut self,
+        mut slow: impl FnMut(Progress),
+        until_running: bool,
+    ) -> Result<Followed, FrontError> {
+        if let Some(reason) = self.broken.take() {
+            return self.end_broken(reason);
+        }
         self.sweeper = self.look_for_orphans();
         // What is due when nothing happens meanwhile.
         let mut due = Some(Due::Settle);
         let mut outer_dead = false;
+        let mut failures = 0;
         loop {
             let timeout = due.and_then(|due| Timespec::try_from(due.after()).ok());
-            let pidfd = match &self.keeper {
-                Keeper::Refused(outcome) => return Ok(Followed::Over(outcome.clone())),
-                Keeper::Inner { pidfd, .. } | Keeper::Outer { pidfd, .. } => pidfd,
-                Keeper::Remote => &self.channel,
-            };
-            let mut flags = PollFlags::IN;
-            flags.set(PollFlags::OUT, !self.pending.is_empty());
-            let mut fds = [
-                PollFd::new(&self.channel, flags),
-                PollFd::new(&self.signals, PollFlags::IN),
-                PollFd::new(pidfd, PollFlags::IN),
-            ];
-            let watched = if outer_dead || matches!(self.keeper, Keeper::Remote) { 2 } else { 3 };
-            match poll(fds.get_mut(..watched).unwrap_or_default(), timeout.as_ref()) {
+            let timeout = if self.short { Some(AGAIN) } else { timeout };
+            if let Keeper::Refused(outcome) = &self.keeper {
+                return Ok(Followed::Over(outcome.clone()));
+            }
+            let (happened, [channel, signals, keeper]) = self.look(outer_dead, timeout.as_ref());
+            let mut blind = false;
+            match happened {
+                Ok(0) if self.short => {}
                 Ok(0) => match due.take() {
                     Some(Due::Settle) => penfold_sys::memory::forget_code(),
-                    Some(Due::Tell(ending)) => slow(ending),
+                    Some(Due::Tell(progress)) => slow(progress),
                     None => {}
                 },
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(errno) => return Err(self.unwaited(errno.into())),
+                // It is looked now and then instead: to give up would be to end the sandbox.
+                Err(_) => blind = true,
             }
-            let [channel, signals, keeper] = fds.map(|fd| !fd.revents().is_empty());
+            let (channel, signals) = (channel || blind, signals || blind);
             if signals {
                 self.pass_on();
             }
@@ -280,32 +412,76 @@ impl Front {
                 self.say_pending();
             }
             if channel || keeper {
-                match wire::receive::<Answer>(&self.channel) {
+                let received = wire::receive::<Answer>(&self.channel);
+                failures = if received.is_err() { failures + 1 } else { 0 };
+                match received {
                     Ok(Received::Message(Answer::Outcome(outcome))) => {
                         return Ok(Followed::Over(Box::new(self.part(*outcome))));
                     }
-                    Ok(Received::Message(Answer::Ending(ending))) => due = Some(Due::Tell(ending)),
                     Ok(Received::Message(Answer::Running)) if until_running => {
-                        return Ok(Followed::Running(self.id()));
+                        return Ok(Followed::Running);
                     }
                     Ok(Received::Message(Answer::Refused(reason))) => {
                         return Err(FrontError::Refused { id: self.id(), reason });
                     }
-                    Ok(Received::Message(_)) => {}
+                    Ok(Received::Message(Answer::LeaderEnded)) => self.say_all(),
+                    Ok(Received::Message(Answer::Suspended(leader))) => self.stop_as(leader),
+                    Ok(Received::Message(answer)) => due = self.wonder(&answer).or(due),
                     Ok(Received::Nothing) if !keeper => {}
                     // The supervisor lives and ends the sandbox; the channel is at its end only when it is dead, too.
                     Ok(Received::Nothing) if matches!(self.keeper, Keeper::Outer { .. }) => outer_dead = true,
                     Ok(Received::Nothing | Received::End) => {
                         return self.keeper_died().map(|outcome| Followed::Over(Box::new(outcome)));
                     }
-                    Err(error) => return Err(self.unwaited(error)),
+                    Err(error) if failures > TRIES => return Err(self.unwaited(error)),
+                    Err(_) => {
+                        let _ = rustix::thread::nanosleep(&AGAIN);
+                    }
                 }
             }
         }
     }
 
+    /// What a person will wonder about after this answer.
+    fn wonder(&mut self, answer: &Answer) -> Option<Due> {
+        match answer {
+            Answer::Ending(ending) => Some(Due::Tell(Progress::Ending(*ending))),
+            // Once: a prompt is not written over at each key.
+            Answer::PassedOn if !std::mem::replace(&mut self.explained, true) => {
+                Some(Due::Tell(Progress::PassedOn))
+            }
+            _ => None,
+        }
+    }
+
+    /// Waits until something happens: to the channel, to this process, to its child.
+    fn look(&self, outer_dead: bool, timeout: Option<&Timespec>) -> (rustix::io::Result<usize>, [bool; 3]) {
+        let pidfd = match &self.keeper {
+            Keeper::Inner { pidfd, .. } | Keeper::Outer { pidfd: Some(pidfd), .. } => Some(pidfd),
+            Keeper::Outer { pidfd: None, .. } | Keeper::Remote | Keeper::Refused(_) => None,
+        };
+        let pidfd = pidfd.filter(|_| !outer_dead);
+        let mut flags = PollFlags::IN;
+        flags.set(PollFlags::OUT, !self.pending.is_empty() && !self.short);
+        let mut fds = [
+            PollFd::new(&self.channel, flags),
+            PollFd::new(&self.signals, PollFlags::IN),
+            PollFd::new(pidfd.unwrap_or(&self.channel), PollFlags::IN),
+        ];
+        let watched = if pidfd.is_some() { 3 } else { 2 };
+        let happened = poll(fds.get_mut(..watched).unwrap_or_default(), timeout);
+        (happened, fds.map(|fd| !fd.revents().is_empty()))
+    }
+
+    /// Ends a sandbox that cannot be waited for.
+    fn end_broken(&mut self, reason: String) -> Result<Followed, FrontError> {
+        let mut outcome = self.end(&reason)?;
+        outcome.report.failure.get_or_insert(StartFailure::Other(reason));
+        Ok(Followed::Over(Box::new(outcome)))
+    }
+
     /// The supervisor is dead and has not said how it ended.
-    fn keeper_died(mut self) -> Result<Outcome, FrontError> {
+    fn keeper_died(&mut self) -> Result<Outcome, FrontError> {
         if matches!(self.keeper, Keeper::Remote) {
             return Err(self.unwaited(io::ErrorKind::UnexpectedEof.into()));
         }
@@ -387,11 +563,24 @@ impl Front {
         }
     }
 
+    /// Says all that it was sent so far.
+    fn say_all(&mut self) {
+        self.pass_on();
+        self.pending.push_back(Request::Heard);
+        self.say_pending();
+    }
+
     /// Says what there is room for. The kernel tells of room once most of the channel is free again.
     fn say_pending(&mut self) {
+        self.short = false;
         while let Some(request) = self.pending.front() {
             match wire::offer(&self.channel, request) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // unix(7): the kernel has no memory for it, and does not tell when there is some. A stop is never given up.
+                Err(error) if !wire::is_final(&error) => {
+                    self.short = true;
+                    return;
+                }
                 // A supervisor that is gone shows as the end of the channel.
                 Ok(()) | Err(_) => drop(self.pending.pop_front()),
             }
@@ -407,7 +596,7 @@ impl Front {
 
     /// A command can stop its supervisor as it can stop any process of its user; that is told like a death.
     fn wake_keeper(&self) {
-        if let Keeper::Inner { pidfd, .. } | Keeper::Outer { pidfd, .. } = &self.keeper {
+        if let Keeper::Inner { pidfd, .. } | Keeper::Outer { pidfd: Some(pidfd), .. } = &self.keeper {
             let _ = rustix::process::pidfd_send_signal(pidfd, Signal::CONT);
         }
     }
@@ -418,18 +607,28 @@ impl Front {
         if u32::try_from(rustix::process::getpid().as_raw_nonzero().get()) == Ok(sender) {
             return None;
         }
-        let stops = signal == Signal::INT.as_raw() || signal == Signal::TERM.as_raw();
+        let is = |signals: [Signal; 2]| signals.iter().any(|one| one.as_raw() == signal);
+        let group = penfold_sys::fork::group();
+        if from_kernel && self.seen.keys == Keys::Command && is([Signal::INT, Signal::QUIT]) {
+            return Some(Request::Key { signal, group });
+        }
+        let stops = is([Signal::INT, Signal::TERM]);
         if stops && self.asked {
             return Some(Request::Kill);
         }
         if stops {
             self.asked = true;
             // Where the group's leader is out of sight its number is 0, which is nobody's to spare.
-            let group = Some(penfold_sys::fork::group()).filter(|&group| from_kernel && group != 0);
-            let signal = carried.map_or(signal, Signal::as_raw);
-            return Some(Request::Stop { signal, spared_group: group, grace_ms: None });
+            let spared_group = Some(group).filter(|&group| from_kernel && group != 0);
+            let signal = match carried {
+                Some(carried) => carried.as_raw(),
+                None if from_kernel || self.seen.keys == Keys::Client => signal,
+                // The sandbox's own.
+                None => 0,
+            };
+            return Some(Request::Stop { signal, spared_group, grace_ms: None });
         }
-        if signal == Signal::HUP.as_raw() && self.terminal {
+        if signal == Signal::HUP.as_raw() && self.seen.terminal.is_some() {
             return Some(Request::OwnerGone);
         }
         // What a terminal sends goes to the command as well; an alarm or a limit of the kernel's is for us alone.
@@ -439,7 +638,7 @@ impl Front {
 
     /// Waits for the supervisors to be gone, too: nothing is left, not even they.
     fn part(&self, outcome: Outcome) -> Outcome {
-        if let Keeper::Inner { pid, pidfd, .. } | Keeper::Outer { pid, pidfd } = &self.keeper
+        if let Keeper::Inner { pid, pidfd, .. } | Keeper::Outer { pid, pidfd: Some(pidfd) } = &self.keeper
             && outcome.report.findings.verified
         {
             let timeout = Timespec::try_from(FAREWELL).ok();
@@ -461,7 +660,7 @@ impl Front {
     }
 
     /// Outer and supervisor are dead: what they looked after is ended from its record.
-    fn recover(self) -> Result<Outcome, FrontError> {
+    fn recover(&self) -> Result<Outcome, FrontError> {
         Self::reap();
         let id = self.id();
         let lost = |source| FrontError::Lost { id: id.clone(), source };
@@ -470,11 +669,11 @@ impl Front {
             Some(registry) => {
                 let record = self.take_record(&registry).map_err(|error| lost(io::Error::other(error)))?;
                 match record {
-                    Some(record) => recovery::recover(record, self.seen.patience),
-                    None => recovery::recover_unrecorded(&id, self.seen.patience),
+                    Some(record) => recovery::recover(record, false, self.seen.patience),
+                    None => recovery::recover_unrecorded(&id, false, self.seen.patience),
                 }
             }
-            None => recovery::recover_unrecorded(&id, self.seen.patience),
+            None => recovery::recover_unrecorded(&id, false, self.seen.patience),
         };
         let findings = findings.map_err(lost)?;
         Self::reap();

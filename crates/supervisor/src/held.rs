@@ -1,11 +1,12 @@
 //! What a sandbox owns, made ready before anything is started.
 
 use std::io::{Seek, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use penfold_cgroup::{Leaf, NoPlace, Place};
+use penfold_process::names::{FRONT, SUPERVISOR};
 use penfold_process::{Pid, ProcFs};
 use penfold_sandbox::events::What;
 use penfold_sandbox::names::{self, NameError};
@@ -14,8 +15,10 @@ use penfold_sandbox::state::Word;
 use penfold_sandbox::{
     Contain, Detach, Detached, Intent, Nested, Notes, Record, Registry, Scratch, Spec, lock,
 };
+use penfold_sys::alarm::Alarm;
+use penfold_sys::descriptors;
 use penfold_teardown::lifecycle::Phase;
-use penfold_teardown::{Cause, Findings, Ladder, Level, Resource, Scope, Survivor, Teardown, drive};
+use penfold_teardown::{Cause, Ended, Findings, Ladder, Level, Resource, Scope, Survivor, Teardown, drive};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
 use crate::desk::Desk;
@@ -44,6 +47,8 @@ pub(crate) struct Held {
     pub(crate) started_at: SystemTime,
     /// What only a detached sandbox has.
     pub(crate) desk: Option<Box<Desk>>,
+    /// Lets this process go on at a deadline, and when that is: a member may stop both that watch each other.
+    pub(crate) alarm: Option<(Alarm, Instant)>,
     /// The supervisor writes the leader's pid here, and whether it runs.
     leader: OwnedFd,
 }
@@ -53,8 +58,15 @@ impl Held {
     ///
     /// # Errors
     /// The outcome of a sandbox that was never started; what had been made is gone again, or named.
-    pub(crate) fn prepare(setup: Setup) -> Result<Held, Box<Outcome>> {
-        let mut resources = Vec::new();
+    pub(crate) fn prepare(mut setup: Setup) -> Result<Held, Box<Outcome>> {
+        let started_at = SystemTime::now().checked_sub(setup.began.elapsed()).unwrap_or(UNIX_EPOCH);
+        let mut resources: Vec<Box<dyn Resource>> = Vec::new();
+        if let Some(name) = setup.spec.claim.take() {
+            resources.push(Box::new(name));
+        }
+        if let Err(error) = has_room(&setup) {
+            return Err(Box::new(refuse(&setup, error, resources)));
+        }
         match Made::make(&setup, &mut resources) {
             Ok(made) => {
                 let level = match (setup.spec.contain, &made.leaf) {
@@ -72,8 +84,9 @@ impl Held {
                     registry: made.registry,
                     missing: made.missing,
                     weaker: made.weaker,
-                    started_at: SystemTime::now(),
+                    started_at,
                     desk: made.desk,
+                    alarm: None,
                     leader: made.leader,
                 })
             }
@@ -98,6 +111,7 @@ impl Held {
             weaker: None,
             started_at: SystemTime::now(),
             desk: None,
+            alarm: None,
             leader: leader_note().map_err(|error| format!("cannot make an eventfd: {error}"))?,
         })
     }
@@ -168,6 +182,27 @@ impl Held {
         if self.setup.apart { leader.as_raw_nonzero().get() } else { self.setup.session }
     }
 
+    /// When its time is over, be it the limit or the lease.
+    pub(crate) fn first_deadline(&self) -> Option<Instant> {
+        let limit = self.setup.spec.timeout.and_then(|limit| self.setup.began.checked_add(limit));
+        let lease = self.desk.as_ref().and_then(|desk| desk.lease());
+        [limit, lease].into_iter().flatten().min()
+    }
+
+    /// Sets the alarm. Without one it is as before: a limit of the specification.
+    pub(crate) fn set_alarm(&mut self, at: Instant) {
+        let now = Instant::now();
+        if self.alarm.is_none() {
+            self.alarm = Alarm::create().ok().map(|alarm| (alarm, now));
+        }
+        if let Some((alarm, set)) = &mut self.alarm
+            && *set != at
+        {
+            alarm.set(at.saturating_duration_since(now));
+            *set = at;
+        }
+    }
+
     /// How the sandbox is ended unless somebody asks for it otherwise.
     pub(crate) fn ladder(&self) -> Ladder {
         let spec = &self.setup.spec;
@@ -185,6 +220,7 @@ impl Held {
         if let Some(desk) = &self.desk {
             desk.execs.vouch(&mut findings.ended);
         }
+        self.name_sandboxes_inside(&mut findings.ended);
         Report {
             level: self.level,
             cause,
@@ -194,6 +230,39 @@ impl Held {
             weaker: self.weaker.clone(),
             started_at_ms: millis_since_1970(self.started_at),
             ..blank(&self.setup, findings)
+        }
+    }
+
+    /// Two processes of ours that looked after a sandbox inside are one stray for people: that sandbox.
+    fn name_sandboxes_inside(&self, ended: &mut Vec<Ended>) {
+        let is_ours = |ended: &Ended| {
+            let command = ended.command.as_deref().unwrap_or_default();
+            [FRONT, SUPERVISOR].contains(&ended.name.as_str()) || command == SUPERVISOR
+        };
+        if !ended.iter().any(|ended| ended.stray && is_ours(ended)) {
+            return;
+        }
+        let Ok(Some(registry)) = Registry::open_existing(&self.setup.spec.state_root) else { return };
+        for inside in penfold_sandbox::inside(&registry, &self.setup.spec.id.short()) {
+            let mut named = false;
+            ended.retain_mut(|ended| {
+                let looked_after = inside.supervisors.iter().any(|id| {
+                    id.pid.as_raw_pid() == ended.pid
+                        && (ended.start_time == 0 || id.start.0 == ended.start_time)
+                });
+                if !looked_after {
+                    return true;
+                }
+                if named {
+                    return false;
+                }
+                named = true;
+                ended.command = Some(match &inside.name {
+                    Some(name) => format!("sandbox {name} ({})", inside.id),
+                    None => format!("sandbox {}", inside.id),
+                });
+                true
+            });
         }
     }
 
@@ -239,19 +308,24 @@ struct Made {
 
 impl Made {
     fn make(setup: &Setup, resources: &mut Vec<Box<dyn Resource>>) -> Result<Made, String> {
+        // The leaf is the last that is made, for it is no resource: whatever fails, fails before.
+        let leader = leader_note().map_err(|error| format!("cannot make an eventfd: {error}"))?;
         let mut missing = Vec::new();
-        let proc = ProcFs::open().map_err(|error| format!("cannot read /proc: {error}"))?;
-        if let Some(name) = &setup.spec.name {
+        let (mut proc, unseen) = proc(setup)?;
+        if let Some(name) = setup.spec.name.as_ref().filter(|_| resources.is_empty()) {
             match names::take(&setup.spec.state_root, name, &setup.spec.id) {
                 Ok(name) => resources.push(Box::new(name)),
                 Err(error @ NameError::Taken { .. }) => return Err(error.to_string()),
                 Err(error) => missing.push(format!("no name: {}", chain(&error))),
             }
         }
-        let (place, mut weaker) = place(setup.spec.contain)?;
+        let (place, mut weaker) = match unseen {
+            Some(why) => (None, Some(why).filter(|_| setup.spec.contain == Contain::Auto)),
+            None => place(setup.spec.contain)?,
+        };
         let leaf_name = format!("penfold-{}", setup.spec.id);
         let path = place.as_ref().map(|place| place.path().join(&leaf_name));
-        let intent = intent(setup, path);
+        let intent = intent(setup, path, &mut proc);
         let (registry, desk) = match &setup.spec.detach {
             None => (record(setup, &intent, resources, &mut missing), None),
             Some(detach) => {
@@ -283,13 +357,39 @@ impl Made {
             }
         };
         penfold_sys::crash_point!("leaf-made");
-        let leader = leader_note().map_err(|error| format!("cannot make an eventfd: {error}"))?;
         Ok(Made { desk, proc, leaf, registry, missing, weaker, leader })
     }
 }
 
+/// What a sandbox opens from here on, in each of its processes: a teardown that ran out of descriptors would leave what it
+/// cannot look at. The tests walk all limits.
+const IN_FRONT: usize = 12;
+/// The same of a detached one: socket, log, pipes, lease.
+const DETACHED: usize = 18;
+
+/// Whether there is room for all that the sandbox will open, before anything is made.
+fn has_room(setup: &Setup) -> Result<(), String> {
+    let spec = &setup.spec;
+    let count = if spec.detach.is_some() { DETACHED } else { IN_FRONT };
+    let count = count + 2 * usize::from(spec.name.is_some()) + usize::from(setup.scratch.is_some());
+    descriptors::has_room(setup.channel.as_fd(), count).map_err(|error| {
+        format!("cannot open the {count} descriptors that it takes to look after it: {error}")
+    })
+}
+
 fn leader_note() -> rustix::io::Result<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+}
+
+/// Opens `/proc`. Where there is none to be believed, and why, descent alone tells who belongs to a sandbox: the kernel gives
+/// a process its own children. What needs more is refused.
+fn proc(setup: &Setup) -> Result<(ProcFs, Option<String>), String> {
+    let error = match ProcFs::open() {
+        Ok(proc) => return Ok((proc, None)),
+        Err(error) => format!("cannot read /proc: {error}"),
+    };
+    let in_reach = matches!(setup.spec.contain, Contain::Auto | Contain::Subreaper);
+    if in_reach && setup.spec.detach.is_none() { Ok((ProcFs::blind(), Some(error))) } else { Err(error) }
 }
 
 /// Finds where a leaf may be made, if one is wanted, or why not.
@@ -308,8 +408,11 @@ fn place(contain: Contain) -> Result<(Option<Place>, Option<String>), String> {
 }
 
 /// What a record says was meant to be.
-fn intent(setup: &Setup, leaf: Option<PathBuf>) -> Intent {
+fn intent(setup: &Setup, leaf: Option<PathBuf>, proc: &mut ProcFs) -> Intent {
     let spec = &setup.spec;
+    let own = rustix::process::getpid();
+    let home = proc.cgroups(own).ok().flatten();
+    let home = home.as_deref().and_then(penfold_teardown::unified).map(str::to_owned);
     Intent {
         schema: SCHEMA,
         id: spec.id,
@@ -323,6 +426,9 @@ fn intent(setup: &Setup, leaf: Option<PathBuf>) -> Intent {
         made_at_ms: millis_since_1970(SystemTime::now()),
         signal: Some(spec.signal.as_raw()),
         grace_ms: u64::try_from(spec.grace.as_millis()).ok(),
+        home,
+        session: Some(setup.session).filter(|session| *session > 0 && !setup.apart),
+        since: proc.stat(own).ok().flatten().map(|stat| stat.start),
         patience_ms: u64::try_from(spec.patience.as_millis()).ok(),
         detached: spec.detach.as_ref().map(|detach| Detached {
             root: std::path::absolute(&spec.state_root).ok(),
@@ -405,12 +511,11 @@ fn mark(leaf: &Leaf, intent: &Intent) {
 /// Takes back what was made for a sandbox that will not be.
 fn refuse(setup: &Setup, reason: String, mut resources: Vec<Box<dyn Resource>>) -> Outcome {
     let mut findings = Findings::default();
-    for resource in resources.iter_mut().rev() {
-        if let Err(error) = resource.release(false) {
-            let survivor = Survivor::Resource { what: resource.describe(), reason: error.to_string() };
-            findings.survivors.push(survivor);
+    penfold_teardown::release(&mut resources, false, |resource, _, reason| {
+        if let Some(reason) = reason {
+            findings.survivors.push(Survivor::Resource { what: resource.describe(), reason });
         }
-    }
+    });
     findings.verified = findings.survivors.is_empty();
     let report = Report { failure: Some(StartFailure::Other(reason)), ..blank(setup, findings) };
     conclude(setup, &report)
@@ -440,7 +545,7 @@ fn words(setup: &Setup) -> Vec<String> {
 }
 
 fn millis_since_1970(time: SystemTime) -> u64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(0)
 }
 
@@ -458,20 +563,27 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 
 /// Writes the report where it is wanted and cuts it short for the front.
 fn conclude(setup: &Setup, report: &Report) -> Outcome {
-    let unwritten = setup.spec.report.as_ref().and_then(|file| write_report(file, report).err());
+    let unwritten = setup
+        .spec
+        .report
+        .as_ref()
+        .and_then(|file| write_report(file, setup.spec.report_is_shared, report).err());
     Outcome::of(report, unwritten.map(|error| error.to_string()))
 }
 
 /// How long a reader of the report may keep us waiting.
 const READER: Duration = Duration::from_secs(2);
 
-/// Replaces the content of the report file. A pipe or terminal is written to as it is, as far as somebody reads it.
-fn write_report(mut file: &std::fs::File, report: &Report) -> std::io::Result<()> {
+/// Replaces the content of the report file, or adds to that of one that is shared. A pipe or terminal is written to as it is,
+/// as far as somebody reads it.
+fn write_report(mut file: &std::fs::File, shared: bool, report: &Report) -> std::io::Result<()> {
     let mut text = serde_json::to_vec_pretty(report)?;
     text.push(b'\n');
     if file.metadata()?.is_file() {
-        file.set_len(0)?;
-        file.rewind()?;
+        if !shared {
+            file.set_len(0)?;
+            file.rewind()?;
+        }
         return file.write_all(&text);
     }
     let begun = Instant::now();

@@ -3,24 +3,23 @@
 mod host;
 
 use std::num::NonZeroU64;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use penfold_process::{Pid, ProcFs, Process};
 use penfold_sandbox::Contain;
 use penfold_sandbox::state::Word;
+use penfold_sys::schedule;
 use penfold_sys::signal::{SignalFd, SignalSet};
 use penfold_teardown::lifecycle::{Event, Phase};
 use penfold_teardown::{Cause, Leader, Level, Scope, Teardown, drive};
-use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Signal, getpid, setsid};
 
 use self::host::Inner;
 use crate::environment::CHILD;
 use crate::exec;
 use crate::held::Held;
-use crate::launch::{self, Join, Starting};
+use crate::launch::{self, Interruption, Join, NotStarted, Starting, Watch};
 use crate::outcome::{StartFailure, Status};
-use crate::poll::poll;
 use crate::wire::{self, Answer};
 
 /// The process between the front and this one, if there is one.
@@ -31,12 +30,14 @@ pub(crate) struct Outer {
     pub(crate) apart: OwnedFd,
 }
 
-/// What the processes of ours are called, whatever the program's file is called: `doctor` knows them by it.
+/// What the front and the outer process are called, whatever the program's file is called: `doctor` knows them by it.
 pub(crate) const NAME: &std::ffi::CStr = c"penfold";
+/// What the supervisor is called: who kills by name, or by a word of the command line, leaves one of the two alive.
+pub(crate) const SUPERVISOR: &std::ffi::CStr = c"pf-supervisor";
 
 /// Runs the supervisor; ends when the sandbox is gone.
 pub(crate) fn run(mut held: Held, outer: Option<Outer>) -> ! {
-    let _ = rustix::thread::set_name(NAME);
+    penfold_sys::title::set(SUPERVISOR);
     // Before anything is started that would have to be looked after.
     let signals = match SignalFd::open(&SignalSet::of([CHILD, Signal::TERM.as_raw()])) {
         Ok(signals) => signals,
@@ -47,7 +48,11 @@ pub(crate) fn run(mut held: Held, outer: Option<Outer>) -> ! {
             penfold_sys::fork::exit_now(i32::from(told.is_err()))
         }
     };
-    let lead = start(&mut held, outer.as_ref()).map_or_else(Lead::Failed, Lead::Starting);
+    let lead = match start(&mut held, outer.as_ref(), &signals) {
+        Ok(starting) => Lead::Starting(starting),
+        Err(NotStarted::Failed(failure)) => Lead::Failed(failure),
+        Err(NotStarted::Interrupted(interruption)) => Lead::Interrupted(interruption),
+    };
     penfold_sys::crash_point!("inner-started");
     look_after(held, Some(signals), outer.map(|outer| outer.pidfd), lead);
     // Only when not even the means to look were there; who forked this process takes over.
@@ -55,7 +60,8 @@ pub(crate) fn run(mut held: Held, outer: Option<Outer>) -> ! {
 }
 
 /// Clones the leader, checks that it is where it belongs, and lets it go.
-fn start(held: &mut Held, outer: Option<&Outer>) -> Result<Starting, StartFailure> {
+fn start(held: &mut Held, outer: Option<&Outer>, signals: &SignalFd) -> Result<Starting, NotStarted> {
+    let mut watch = Watch::new(held, outer.map(|outer| outer.pidfd.as_fd()), signals);
     // A command may stop its supervisor: then the death of who forked it lets it go on.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     rustix::process::set_child_subreaper(Some(getpid()))
@@ -63,24 +69,34 @@ fn start(held: &mut Held, outer: Option<&Outer>) -> Result<Starting, StartFailur
     if let Some(desk) = &mut held.desk {
         desk.equip(&mut held.setup.program);
     }
+    if held.setup.idle {
+        // For a command that is put into the sandbox: its supervisor is a copy of one that has left the policy.
+        schedule::enter_idle();
+    }
     let mut starting = launch::clone(&mut held.setup, held.leaf.as_ref(), held.level, Join::Born)?;
     held.note_leader(starting.pid());
     penfold_sys::crash_point!("inner-cloned");
-    if !launch::joined(&starting, held)? {
+    if !launch::joined(&starting, held, &mut watch)? {
         // Killed at birth: this kernel has the trap, and the cgroup that we are in was killed once. Or an old kernel.
         starting.bury();
         starting = launch::clone(&mut held.setup, held.leaf.as_ref(), held.level, Join::Written)?;
         held.note_leader(starting.pid());
-        if !launch::joined(&starting, held)? {
+        if !launch::joined(&starting, held, &mut watch)? {
             starting.bury();
-            starting = start_without_leaf(held)?;
+            starting = start_without_leaf(held, &mut watch)?;
         }
+    }
+    if held.setup.idle {
+        schedule::leave_idle();
     }
     // After the clone, for the leader stays in its caller's session; before its exec, so that no `kill 0` reaches us.
     let _ = setsid();
-    if let Some(Outer { pidfd, apart }) = outer {
-        let mut fds = [PollFd::new(apart, PollFlags::IN), PollFd::new(pidfd, PollFlags::IN)];
-        let _ = rustix::io::retry_on_intr(|| poll(&mut fds, None));
+    if let Some(Outer { apart, .. }) = outer {
+        watch.until_apart(&held.setup, apart.as_fd())?;
+    }
+    // From now on the command may stop this process.
+    if let Some(at) = held.first_deadline() {
+        held.set_alarm(at);
     }
     starting.release().map_err(|error| StartFailure::Other(format!("cannot start the command: {error}")))?;
     held.setup.program.let_go();
@@ -88,21 +104,26 @@ fn start(held: &mut Held, outer: Option<&Outer>) -> Result<Starting, StartFailur
 }
 
 /// Clones the leader where the leaf would not take it. The leaf stays, empty, and goes with the sandbox.
-fn start_without_leaf(held: &mut Held) -> Result<Starting, StartFailure> {
+fn start_without_leaf(held: &mut Held, watch: &mut Watch<'_>) -> Result<Starting, NotStarted> {
     let reason = "the command cannot join the cgroup made for it".to_owned();
     if held.level != Level::Cgroup || held.setup.spec.contain != Contain::Auto {
-        return Err(StartFailure::Other(reason));
+        return Err(StartFailure::Other(reason).into());
     }
     held.weaker = Some(reason);
     held.level = Level::Subreaper;
     let starting = launch::clone(&mut held.setup, None, held.level, Join::Written)?;
     held.note_leader(starting.pid());
-    Ok(starting)
+    if launch::stands(&starting, held, watch)? {
+        return Ok(starting);
+    }
+    starting.bury();
+    Err(StartFailure::Other("the cloned process died".to_owned()).into())
 }
 
 /// Takes the place of a supervisor that was killed: goes on where that is wanted and its command still runs, and ends the
 /// sandbox where not. All children of this process are members now.
 pub(crate) fn carry_on(mut held: Held) -> ! {
+    penfold_sys::title::set(SUPERVISOR);
     penfold_sys::crash_point!("taking-over");
     // Without it the timeouts of the drive still bring an end forward.
     let signals = SignalFd::open(&SignalSet::of([CHILD, Signal::TERM.as_raw()])).ok();
@@ -139,6 +160,8 @@ enum Lead {
     Starting(Starting),
     /// It could not be made.
     Failed(StartFailure),
+    /// Something ends the sandbox before it could be let go.
+    Interrupted(Interruption),
     /// It has run for a while.
     Running(Pid, OwnedFd),
     /// It is to end: its supervisor was killed, and may have been so before it was cloned.
@@ -154,10 +177,15 @@ fn look_after(mut held: Held, signals: Option<SignalFd>, outer: Option<OwnedFd>,
     if held.setup.spec.report.is_some() || held.desk.is_some() {
         teardown.want_details();
     }
-    let (mut starting, mut failure, mut leader) = (None, None, None);
+    let (mut starting, mut failure, mut leader, mut interruption) = (None, None, None, None);
     let mut word = Word::Created;
     match lead {
         Lead::Failed(why) => failure = Some(why),
+        Lead::Interrupted(why) => {
+            let noted = held.noted_leader().map(|(pid, _)| pid);
+            leader = noted.map(|pid| of_child(&mut teardown, pid, held.level == Level::Pidns, None));
+            interruption = Some(why);
+        }
         Lead::Running(pid, pidfd) => {
             leader = Some((pid, Some(pidfd)));
             word = Word::Running;
@@ -182,7 +210,11 @@ fn look_after(mut held: Held, signals: Option<SignalFd>, outer: Option<OwnedFd>,
     let mut host = Inner::new(held, signals, outer, phase);
     host.due = failure.is_some().then_some(Event::StartFailed);
     (host.starting, host.failure) = (starting, failure);
+    host.sandbox.leader_pid = leader.as_ref().map(|(pid, _)| *pid);
     host.sandbox.leader = leader.and_then(|(_, pidfd)| pidfd);
+    if let Some(interruption) = interruption {
+        host.due = Some(host.interrupted(interruption));
+    }
     if word == Word::Stopping {
         host.due = host.sandbox.decide(|policy| policy.kill(Cause::Supervisor));
     }

@@ -1,19 +1,31 @@
 //! The start of the leader: cloned into its place, checked, and only then let go.
 
+mod watch;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use penfold_cgroup::Leaf;
 use penfold_process::Pid;
 use penfold_sys::Forked;
 use penfold_sys::launch::{Failure, Launch, Released, Step, launch};
 use penfold_teardown::Level;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::retry_on_intr;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::held::Held;
 use crate::outcome::{StartFailure, Status};
 use crate::pidns;
+use crate::poll::poll;
 use crate::start::Setup;
+
+pub(crate) use self::watch::{Interruption, NotStarted, Watch};
+
+/// How long a child that was killed before it became anything may take to die.
+const BURIAL: Duration = Duration::from_secs(1);
 
 /// A leader that waits to be let go, or is on its way to become its program.
 #[derive(Debug)]
@@ -72,26 +84,45 @@ pub(crate) fn clone(
 }
 
 /// Whether the leader waits for its word and really is in the leaf, by what the kernel says of it.
-pub(crate) fn joined(starting: &Starting, held: &mut Held) -> Result<bool, StartFailure> {
+///
+/// # Errors
+/// Why nothing can be started, or what happened before the leader came to its wait.
+pub(crate) fn joined(
+    starting: &Starting,
+    held: &mut Held,
+    watch: &mut Watch<'_>,
+) -> Result<bool, NotStarted> {
+    let mut inside = true;
     if let (Some(leaf), Some(proc)) = (&held.leaf, &mut held.proc) {
         let text = proc
             .cgroups(starting.pid())
             .map_err(|error| other("see which cgroup the command is in", &error))?;
         // First the look, which gives the leader time to come to its wait.
-        if !text.is_some_and(|text| leaf.holds(&text)) {
-            return match starting {
-                Starting::Direct(launched) if launched.ready().unwrap_or(false) => {
-                    // It has just written itself there.
-                    let text = proc.cgroups(starting.pid()).ok().flatten();
-                    Ok(text.is_some_and(|text| leaf.holds(&text)))
-                }
-                _ => Ok(false),
-            };
-        }
+        inside = text.is_some_and(|text| leaf.holds(&text));
     }
+    if !stands(starting, held, watch)? {
+        return Ok(false);
+    }
+    if let (false, Some(leaf), Some(proc)) = (inside, &held.leaf, &mut held.proc) {
+        // It has just written itself there, if it was to.
+        inside = proc.cgroups(starting.pid()).ok().flatten().is_some_and(|text| leaf.holds(&text));
+    }
+    Ok(inside)
+}
+
+/// Whether the leader waits for its word; false if it died before, or could not write itself into its leaf.
+///
+/// # Errors
+/// Why nothing can be started, or what happened before the leader came to its wait.
+pub(crate) fn stands(starting: &Starting, held: &Held, watch: &mut Watch<'_>) -> Result<bool, NotStarted> {
+    watch.until_readable(&held.setup, starting.link())?;
     match starting {
         Starting::Direct(launched) => Ok(launched.ready().unwrap_or(false)),
-        Starting::Namespaced { .. } => Ok(true),
+        Starting::Namespaced { .. } => match starting.hear(RecvFlags::DONTWAIT) {
+            Ok(Heard::Ready) => Ok(true),
+            Ok(Heard::Refused(reason)) => Err(StartFailure::Other(reason).into()),
+            _ => Ok(false),
+        },
     }
 }
 
@@ -109,12 +140,7 @@ fn clone_namespaced(setup: &mut Setup, leaf: Option<&Leaf>) -> Result<Starting, 
         }
         Forked::Parent(init) => {
             drop(theirs);
-            let starting = Starting::Namespaced { init, link };
-            match starting.hear(RecvFlags::empty()) {
-                Ok(Heard::Ready) => Ok(starting),
-                Ok(Heard::Refused(reason)) => Err(StartFailure::Other(reason)),
-                _ => Err(StartFailure::Other("our init in the pid namespace died".to_owned())),
-            }
+            Ok(Starting::Namespaced { init, link })
         }
     }
 }
@@ -148,11 +174,17 @@ impl Starting {
         }
     }
 
-    /// Reaps a child that never became anything. Its link is closed first, which ends it.
+    /// Ends and reaps a child that never became anything. One that does not die in time is left to the teardown.
     pub(crate) fn bury(self) {
         let pid = self.pid();
+        let pidfd = self.pidfd().or_else(|| pidfd_open(pid, PidfdFlags::empty()).ok());
+        // Closing its link ends it, but not while it is stopped or frozen.
         drop(self);
-        let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+        let Some(pidfd) = pidfd else { return };
+        let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+        let timeout = Timespec::try_from(BURIAL).ok();
+        let _ = retry_on_intr(|| poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], timeout.as_ref()));
+        let _ = penfold_sys::child::reap(pid);
     }
 
     /// Lets it become its program.
@@ -196,7 +228,13 @@ impl Starting {
     fn hear(&self, flags: RecvFlags) -> io::Result<Heard> {
         let Starting::Namespaced { link, .. } = self else { return Ok(Heard::Nothing) };
         let mut word = [0_u8; 512];
-        let (_, length) = match rustix::net::recv(link, &mut word, flags) {
+        let mut receive = || rustix::net::recv(link, &mut word, flags);
+        // Who dies without having read all makes an error here, which comes before what it has said, and once.
+        let received = match receive() {
+            Err(rustix::io::Errno::CONNRESET) => receive(),
+            other => other,
+        };
+        let (_, length) = match received {
             Err(rustix::io::Errno::AGAIN) => return Ok(Heard::Nothing),
             Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             other => other?,

@@ -38,6 +38,7 @@ mod takeover;
 mod terminal;
 
 pub use adopt::adopt;
-pub use front::{Front, FrontError};
+pub use front::{Detached, Front, FrontError, Progress};
 pub use start::{StartError, start};
+pub use terminal::modes::Modes;
 pub use terminal::open as open_terminal;

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use penfold_sys::child::{self, Exit};
 use penfold_sys::signal::{SignalFd, SignalSet, pass_on};
-use penfold_sys::{Forked, fork};
+use penfold_sys::{Forked, fork, schedule};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, setsid};
 
@@ -18,7 +18,7 @@ use crate::wire::{self, Answer};
 
 /// Runs the outer process; ends when the sandbox is gone.
 pub(crate) fn run(setup: Setup) -> ! {
-    let channel = setup.channel.try_clone();
+    let mut channel = setup.channel.try_clone().ok();
     let _ = rustix::thread::set_name(NAME);
     if setup.spec.detach.is_some() {
         // Nothing of who started it is to be held open, or to reach it.
@@ -28,10 +28,13 @@ pub(crate) fn run(setup: Setup) -> ! {
     // As the supervisor does.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     let outcome = match rustix::process::set_child_subreaper(Some(getpid())) {
-        Ok(()) => Held::prepare(setup).map_or_else(|outcome| Some(*outcome), supervise),
+        Ok(()) => match Held::prepare(setup) {
+            Ok(held) => supervise(held, &mut channel),
+            Err(outcome) => Some(*outcome),
+        },
         Err(_) => None,
     };
-    if let (Some(outcome), Ok(channel)) = (outcome, channel) {
+    if let (Some(outcome), Some(channel)) = (outcome, channel) {
         // A front that is gone is told nothing.
         let _ = wire::send(&channel, &Answer::Outcome(Box::new(outcome)));
     }
@@ -39,7 +42,7 @@ pub(crate) fn run(setup: Setup) -> ! {
 }
 
 /// Forks the supervisor and watches it. Gives the outcome where there is none.
-fn supervise(mut held: Held) -> Option<crate::outcome::Outcome> {
+fn supervise(mut held: Held, channel: &mut Option<OwnedFd>) -> Option<crate::outcome::Outcome> {
     let pair = pidfd_open(getpid(), PidfdFlags::empty())
         .and_then(|outer| Ok((outer, eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)));
     let (outer, apart) = match pair {
@@ -47,8 +50,14 @@ fn supervise(mut held: Held) -> Option<crate::outcome::Outcome> {
         Err(error) => return Some(held.give_up(format!("cannot be watched: {error}"))),
     };
     match fork() {
-        Ok(Forked::Child) => inner::run(held, Some(Outer { pidfd: outer, apart })),
+        Ok(Forked::Child) => {
+            drop(channel.take());
+            inner::run(held, Some(Outer { pidfd: outer, apart }))
+        }
         Ok(Forked::Parent(inner)) => {
+            if held.setup.idle {
+                schedule::leave_idle();
+            }
             drop(outer);
             let Ok(pidfd) = pidfd_open(inner, PidfdFlags::empty()) else {
                 return Some(held.give_up("the supervisor cannot be watched".to_owned()));
@@ -80,7 +89,10 @@ pub(crate) fn watch(inner: Pid, pidfd: &OwnedFd, apart: &OwnedFd) -> bool {
     penfold_sys::crash_point!("outer-forked");
     // Fails only if this were a group leader, which a fresh fork is not.
     let _ = setsid();
-    let _ = rustix::io::write(apart, &1_u64.to_ne_bytes());
+    if rustix::io::write(apart, &1_u64.to_ne_bytes()).is_err() {
+        // The supervisor would wait for that word; the death of this process it hears of, and ends the sandbox.
+        penfold_sys::fork::exit_now(1);
+    }
     let _ = penfold_sys::descriptors::drop_inherited();
     penfold_sys::memory::forget_code();
     let signals = SignalFd::open(&SignalSet::of([CHILD, Signal::TERM.as_raw()]));

@@ -1,12 +1,13 @@
 //! Our init in a pid namespace: its pid 1, so that the kernel ends all when it ends, and nothing inside can reach it.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use penfold_sys::child::{self, Exit, Peek};
 use penfold_sys::launch::{Namespaces, Program, Released, Step, launch};
 use penfold_sys::signal::{SignalFd, SignalSet};
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::Signal;
@@ -32,6 +33,8 @@ fn live(program: &mut Program, link: &OwnedFd, ids: Option<(u32, u32)>) -> Resul
     // First of all, and before the word that lets anything happen: the supervisor's death is ours.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| format!("cannot set the parent death signal: {error}"))?;
+    let kept: Vec<_> = program.given().into_iter().chain([link.as_fd()]).collect();
+    penfold_sys::descriptors::make_room(&kept).map_err(told("close descriptors"))?;
     if let Some(ids) = ids {
         map_user(ids).map_err(told("map the user"))?;
     }
@@ -40,7 +43,7 @@ fn live(program: &mut Program, link: &OwnedFd, ids: Option<(u32, u32)>) -> Resul
     if !launched.ready().map_err(told("hear from the cloned process"))? {
         return Err("the cloned process died".to_owned());
     }
-    say(link, b'r', 0);
+    say(link, b'r', 0)?;
     let mut go = [0_u8; 1];
     if !matches!(rustix::net::recv(link, &mut go, RecvFlags::empty()), Ok((_, 1))) {
         return Ok(());
@@ -49,13 +52,16 @@ fn live(program: &mut Program, link: &OwnedFd, ids: Option<(u32, u32)>) -> Resul
     let _ = poll(&mut [PollFd::from_borrowed_fd(launched.link(), PollFlags::IN)], None);
     match launched.outcome() {
         Ok(Some(Released::Failed(failure))) if failure.step == Step::Directory => {
-            say(link, b'd', failure.errno);
+            say(link, b'd', failure.errno)?;
         }
-        Ok(Some(Released::Failed(failure))) => say(link, b'x', failure.errno),
-        _ => say(link, b's', 0),
+        Ok(Some(Released::Failed(failure))) => say(link, b'x', failure.errno)?,
+        _ => say(link, b's', 0)?,
     }
     let leader = launched.pid();
     drop(launched);
+    if penfold_sys::schedule::is_idle() {
+        penfold_sys::schedule::leave_idle();
+    }
     program.let_go();
     let _ = penfold_sys::descriptors::drop_inherited();
     penfold_sys::memory::forget_code();
@@ -67,12 +73,12 @@ fn live(program: &mut Program, link: &OwnedFd, ids: Option<(u32, u32)>) -> Resul
 fn reap_for_ever(link: &OwnedFd, leader: rustix::process::Pid) -> Result<(), String> {
     let signals = SignalFd::open(&SignalSet::of([CHILD])).map_err(|error| error.to_string())?;
     loop {
-        while let Ok(Peek::Ended(pid, exit)) = child::peek() {
+        while let Peek::Ended(pid, exit) = child::peek().map_err(|error| error.to_string())? {
             let _ = child::reap(pid);
             if pid == leader {
                 match exit {
-                    Exit::Code(code) => say(link, b'c', code),
-                    Exit::Signal(signal) => say(link, b'k', signal),
+                    Exit::Code(code) => say(link, b'c', code)?,
+                    Exit::Signal(signal) => say(link, b'k', signal)?,
                 }
             }
         }
@@ -81,10 +87,27 @@ fn reap_for_ever(link: &OwnedFd, leader: rustix::process::Pid) -> Result<(), Str
     }
 }
 
-fn say(link: &OwnedFd, word: u8, number: i32) {
+/// How often a word is sent again for which the kernel has no memory, and after how long.
+const TRIES: u32 = 100;
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
+/// Tells the supervisor something that it waits for.
+///
+/// # Errors
+/// When it cannot be told: then only our own end tells it something.
+fn say(link: &OwnedFd, word: u8, number: i32) -> Result<(), String> {
     let mut text = vec![word];
     text.extend(number.to_ne_bytes());
-    let _ = rustix::net::send(link, &text, SendFlags::NOSIGNAL);
+    for _ in 0..TRIES {
+        match rustix::net::send(link, &text, SendFlags::NOSIGNAL) {
+            Ok(_) => return Ok(()),
+            Err(Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN | Errno::INTR) => {
+                let _ = rustix::thread::nanosleep(&PAUSE);
+            }
+            Err(errno) => return Err(format!("cannot reach the supervisor: {errno}")),
+        }
+    }
+    Err("cannot reach the supervisor: no memory".to_owned())
 }
 
 /// Keeps the user and group ids what they were: `user_namespaces(7)`, "Defining user and group ID mappings".

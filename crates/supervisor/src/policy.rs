@@ -14,6 +14,12 @@ use rustix::process::Signal;
 use crate::outcome::{Outcome, Status};
 use crate::wire::{Answer, Ending, Request};
 
+/// How long after an INT of its terminal the end of a leader counts as what came of it.
+const AFTERMATH: Duration = Duration::from_mins(1);
+/// Within this time so many INT of the terminal mean that a person insists.
+const AT_ONCE: Duration = Duration::from_secs(1);
+const INSISTS: usize = 3;
+
 /// Which leader the supervisor has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -78,6 +84,8 @@ pub(crate) enum Effect {
         /// How.
         ending: Ending,
     },
+    /// The leader is left to deal with what its terminal sent.
+    PassOn,
     /// The lease is so many milliseconds long; 0 means that it never ends.
     Renew {
         /// The length.
@@ -108,13 +116,15 @@ pub(crate) struct Policy {
     deadlines: Deadlines,
     ladder: Ladder,
     cause: Option<Cause>,
+    /// When a terminal sent INT that the leader is left to deal with, the last ones.
+    interrupts: Vec<Instant>,
     /// The outcome of a teardown whose patience is over while something is left.
     stuck: Option<Box<Outcome>>,
 }
 
 impl Policy {
     pub(crate) fn new(terms: Terms, deadlines: Deadlines) -> Policy {
-        Policy { terms, deadlines, ladder: terms.ladder, cause: None, stuck: None }
+        Policy { terms, deadlines, ladder: terms.ladder, cause: None, interrupts: Vec::new(), stuck: None }
     }
 
     pub(crate) fn is_exec(&self) -> bool {
@@ -159,10 +169,13 @@ impl Policy {
             Request::Extend(_) if self.is_ending() => Decision::refuse("the sandbox is being ended"),
             Request::Extend(ms) => self.extend(ms, now).answer(Answer::Done),
             Request::Forward(_)
+            | Request::Key { .. }
+            | Request::Heard
             | Request::Exec(_)
             | Request::KillExec(_)
             | Request::Attach(_)
-            | Request::Resize(_) => Decision::default(),
+            | Request::Resize(_)
+            | Request::LetGo => Decision::default(),
         }
     }
 
@@ -186,6 +199,47 @@ impl Policy {
         self.ladder.give(grace, self.is_ending());
         let stopping = self.stopping();
         self.end(Cause::Stop, Event::StopRequested).answer(Answer::Ending(stopping))
+    }
+
+    /// A terminal has sent INT or QUIT to its foreground group, that of the front. `deaf`: INT does nothing to the leader.
+    ///
+    /// The leader comes first: it may die of INT, clean up and exit, or go on. Only where nothing comes of INT is it the
+    /// wish to stop, and what is being ended already, or was not ended by INT, is killed.
+    pub(crate) fn key(&mut self, number: i32, group: i32, deaf: bool, now: Instant) -> Decision {
+        if self.terms.kind != Kind::Foreground {
+            return Decision::refuse("the sandbox does not run in the foreground");
+        }
+        if number == Signal::QUIT.as_raw() {
+            // Without an INT before, it is the leader's alone.
+            return if self.is_interrupted(now) { self.kill(Cause::Kill) } else { Decision::default() };
+        }
+        if self.is_ending() {
+            return self.kill(Cause::Kill);
+        }
+        self.ladder.spared_group = Some(group).filter(|&group| group != 0);
+        if deaf {
+            return self.end_politely(Cause::Stop);
+        }
+        self.interrupts.retain(|at| now.saturating_duration_since(*at) < AT_ONCE);
+        self.interrupts.push(now);
+        if self.interrupts.len() >= INSISTS {
+            return self.kill(Cause::Kill);
+        }
+        Decision { effect: Some(Effect::PassOn), ..Decision::default() }
+    }
+
+    /// Whether what happens to the leader now follows from an INT of its terminal.
+    fn is_interrupted(&self, now: Instant) -> bool {
+        self.interrupts.last().is_some_and(|at| now.saturating_duration_since(*at) < AFTERMATH)
+    }
+
+    /// The leader has ended; decides on the members that it has left. After an INT of the terminal they get the grace: it was
+    /// a person who wanted an end, and not the leader who forgot them.
+    pub(crate) fn rest(&mut self, status: Option<Status>, now: Instant) -> Decision {
+        if self.is_ending() || !self.is_interrupted(now) {
+            return Decision::default();
+        }
+        self.end_politely(Self::cause_of(status))
     }
 
     fn extend(&mut self, ms: u64, now: Instant) -> Decision {
@@ -257,8 +311,11 @@ impl Policy {
     /// The leader has ended, and how if that is known. Returns why the sandbox ends.
     pub(crate) fn leader_ended(&mut self, status: Option<Status>) -> Cause {
         self.cancel_lease();
-        let signalled = matches!(status, Some(Status::Signal(_)));
-        *self.cause.get_or_insert(if signalled { Cause::Signal } else { Cause::Exit })
+        *self.cause.get_or_insert(Self::cause_of(status))
+    }
+
+    fn cause_of(status: Option<Status>) -> Cause {
+        if matches!(status, Some(Status::Signal(_))) { Cause::Signal } else { Cause::Exit }
     }
 
     /// The clients were sent this outcome. Where something is left, each later stop or kill gets it at once.

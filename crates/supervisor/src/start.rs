@@ -6,17 +6,19 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use penfold_process::{ProcFs, ProcessId};
-use penfold_sandbox::{Scratch, Spec};
+use penfold_sandbox::{OwnerExit, Scratch, Spec};
 use penfold_sys::child::{self, Peek};
 use penfold_sys::launch::Program;
 use penfold_sys::signal::{self, SignalSet};
-use penfold_sys::{Forked, fork};
+use penfold_sys::{Forked, fork, schedule};
+use rustix::io::retry_on_intr;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::{Pid, PidfdFlags, getpid, getppid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, waitpid};
 
 use crate::environment::{self, Inherited};
-use crate::front::{Front, Keeper};
+use crate::front::{Front, Hearing, Keeper, SavedModes};
 use crate::held::Held;
+use crate::takeover::give_up_started;
 use crate::{inner, outer};
 
 /// Why a sandbox could not even be tried.
@@ -59,8 +61,15 @@ pub(crate) struct Setup {
     pub(crate) apart: bool,
     /// The session of the front, which the leader shares unless it is apart.
     pub(crate) session: i32,
+    /// The process group of the front.
+    pub(crate) group: i32,
+    /// A terminal sends its keys' signals to the front and the command, and the front tells of its own.
+    pub(crate) keys: bool,
     /// Where the scratch directory is to be.
     pub(crate) scratch: Option<PathBuf>,
+    /// The caller is given time only when nobody else wants it (`SCHED_IDLE`), and so is the command; our own processes
+    /// leave that policy where they may.
+    pub(crate) idle: bool,
     /// When it all began.
     pub(crate) began: Instant,
 }
@@ -71,6 +80,23 @@ pub(crate) struct Seen {
     pub(crate) id: String,
     pub(crate) state_root: PathBuf,
     pub(crate) patience: Duration,
+    /// The terminal of the caller, if it has one.
+    pub(crate) terminal: Option<OwnedFd>,
+    /// The modes of that terminal before the command, where they are to be put back.
+    pub(crate) modes: Option<Box<SavedModes>>,
+    /// What a signal that asks for an end, or that a terminal sent, means.
+    pub(crate) keys: Keys,
+}
+
+/// What the front makes of INT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keys {
+    /// That of a terminal is the command's first, and the policy decides; other INT stops.
+    Command,
+    /// The first stops, with INT as the polite signal, and the second kills.
+    Stop,
+    /// As `Stop`, and a signal that asks for an end is passed on as the polite signal: that of an `exec`.
+    Client,
 }
 
 /// Starts a sandbox. From here on this process is a subreaper and blocks the signals that [`Front::wait`] handles.
@@ -94,9 +120,23 @@ pub fn start(spec: Spec) -> Result<Front, StartError> {
     let front = pidfd_open(getpid(), PidfdFlags::empty()).map_err(system("open a pidfd"))?;
     let session = penfold_sys::fork::session();
     let detached = spec.detach.is_some();
-    let seen = Seen { id: spec.id.short(), state_root: spec.state_root.clone(), patience: spec.patience };
+    let terminal = terminal();
+    let keys = if detached || spec.stop_on_interrupt { Keys::Stop } else { Keys::Command };
+    let has_keys = terminal.is_some() && !detached;
+    let seen = Seen {
+        id: spec.id.short(),
+        state_root: spec.state_root.clone(),
+        patience: spec.patience,
+        modes: terminal.as_ref().filter(|_| !detached).and_then(SavedModes::of).map(Box::new),
+        terminal,
+        keys,
+    };
+    let spec_keeps = spec.on_owner_exit == OwnerExit::Keep;
+    let idle = schedule::is_idle();
+    let hearing = Hearing::prepare(&[]).map_err(system("make a signalfd"))?;
     let owner_id = if detached { parent_id() } else { None };
-    let owner = owner();
+    // Whose death changes nothing is not watched.
+    let owner = if spec_keeps { None } else { owner() };
     let setup = Setup {
         spec,
         program,
@@ -106,51 +146,77 @@ pub fn start(spec: Spec) -> Result<Front, StartError> {
         owner_id,
         apart: detached,
         session,
+        group: penfold_sys::fork::group(),
+        keys: has_keys,
         scratch,
+        idle,
         began,
     };
     // Before the fork: members that lose their supervisors come to us.
     let alone = !detached && !getpid().is_init() && matches!(child::peek(), Ok(Peek::NoChild));
     rustix::process::set_child_subreaper(Some(getpid())).map_err(system("become a subreaper"))?;
-    let (keeper, ours) = if alone { start_inner(setup, ours)? } else { start_outer(setup, ours)? };
-    Front::new(keeper, ours, seen).map_err(system("watch the supervisor"))
+    // From the fork on nothing may fail that would leave the sandbox alone.
+    let front = if alone {
+        start_inner(setup, ours, seen, hearing)
+    } else {
+        start_outer(setup, ours, seen, hearing)?
+    };
+    if idle {
+        schedule::leave_idle();
+    }
+    Ok(front)
 }
 
 /// Every child of this process will be the sandbox's: it can be the outer subreaper itself.
-fn start_inner(setup: Setup, ours: OwnedFd) -> Result<(Keeper, OwnedFd), StartError> {
-    let held = match Held::prepare(setup) {
-        Ok(held) => held,
-        Err(outcome) => return Ok((Keeper::Refused(outcome), ours)),
+fn start_inner(setup: Setup, ours: OwnedFd, seen: Seen, hearing: Hearing) -> Front {
+    let keeper = match Held::prepare(setup) {
+        Ok(held) => match fork() {
+            Ok(Forked::Child) => {
+                drop((ours, hearing, seen));
+                inner::run(held, None)
+            }
+            Ok(Forked::Parent(inner)) => {
+                penfold_sys::crash_point!("front-forked");
+                match pidfd_open(inner, PidfdFlags::empty()) {
+                    Ok(pidfd) => Keeper::Inner { pid: inner, pidfd, held: Some(Box::new(held)) },
+                    Err(errno) => {
+                        end_child(inner);
+                        let reason = format!("the supervisor cannot be watched: {errno}");
+                        Keeper::Refused(Box::new(give_up_started(held, reason)))
+                    }
+                }
+            }
+            Err(error) => Keeper::Refused(Box::new(held.give_up(format!("cannot fork: {error}")))),
+        },
+        Err(outcome) => Keeper::Refused(outcome),
     };
-    match fork() {
-        Ok(Forked::Child) => {
-            drop(ours);
-            inner::run(held, None)
-        }
-        Ok(Forked::Parent(inner)) => {
-            penfold_sys::crash_point!("front-forked");
-            let keeper = Keeper::Inner { pid: inner, pidfd: watch(inner)?, held: Some(Box::new(held)) };
-            Ok((keeper, ours))
-        }
-        Err(error) => {
-            let outcome = held.give_up(format!("cannot fork: {error}"));
-            Ok((Keeper::Refused(Box::new(outcome)), ours))
-        }
-    }
+    Front::new(keeper, ours, seen, hearing)
 }
 
-fn start_outer(setup: Setup, ours: OwnedFd) -> Result<(Keeper, OwnedFd), StartError> {
+/// Kills and reaps a child of this process.
+#[expect(clippy::disallowed_methods, reason = "an unreaped child keeps its pid")]
+fn end_child(pid: Pid) {
+    let _ = rustix::process::kill_process(pid, Signal::KILL);
+    let _ = retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()));
+}
+
+fn start_outer(setup: Setup, ours: OwnedFd, seen: Seen, hearing: Hearing) -> Result<Front, StartError> {
     match fork().map_err(system("fork"))? {
         Forked::Child => {
-            drop(ours);
+            drop((ours, hearing, seen));
             outer::run(setup)
         }
-        Forked::Parent(outer) => Ok((Keeper::Outer { pid: outer, pidfd: watch(outer)? }, ours)),
+        Forked::Parent(outer) => {
+            let pidfd = pidfd_open(outer, PidfdFlags::empty()).ok();
+            Ok(Front::new(Keeper::Outer { pid: outer, pidfd }, ours, seen, hearing))
+        }
     }
 }
 
-fn watch(pid: Pid) -> Result<OwnedFd, StartError> {
-    pidfd_open(pid, PidfdFlags::empty()).map_err(system("open a pidfd"))
+/// The terminal that this process has, if any.
+pub(crate) fn terminal() -> Option<OwnedFd> {
+    use rustix::fs::{Mode, OFlags};
+    rustix::fs::open("/dev/tty", OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
 /// Who started this process, to be written down.

@@ -1,13 +1,14 @@
 //! What the supervisors of a child and of an adopted tree have in common: they ask the [`Policy`] and carry out its decisions.
 
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use penfold_process::Pid;
+use penfold_process::{Pid, ProcFs};
 use penfold_sandbox::events::What;
 use penfold_sandbox::state::Word;
 use penfold_sys::signal::{SignalFd, signal};
 use penfold_teardown::lifecycle::Event;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
 use crate::desk::Said;
@@ -15,6 +16,7 @@ use crate::exec;
 use crate::held::Held;
 use crate::outcome::{Outcome, Report};
 use crate::policy::{Activity, Deadlines, Decision, Effect, Kind, Policy, Terms, outdo};
+use crate::poll::poll;
 use crate::wire::{self, Answer, Ending, Exec, Request, Size};
 
 /// A sandbox, its policy, and the descriptors that both supervisors need.
@@ -24,7 +26,12 @@ pub(crate) struct Supervised {
     pub(crate) signals: Option<SignalFd>,
     /// A handle to the leader, for signals that are passed on.
     pub(crate) leader: Option<OwnedFd>,
+    /// Its pid, where it is a child of ours or of our init.
+    pub(crate) leader_pid: Option<Pid>,
 }
+
+/// How long a member that stops us may hold up the steps of an end that has begun.
+const CARE: Duration = Duration::from_secs(1);
 
 impl Supervised {
     pub(crate) fn new(
@@ -34,7 +41,22 @@ impl Supervised {
         leader: Option<OwnedFd>,
     ) -> Supervised {
         let policy = policy(&held, kind);
-        Supervised { held, policy, signals, leader }
+        Supervised { held, policy, signals, leader, leader_pid: None }
+    }
+
+    /// Sets an alarm to when this wait is over, so that a member that stops this process holds up no deadline, and no end
+    /// that has begun.
+    pub(crate) fn set_alarm(&mut self, deadline: Option<Instant>, timeout: Option<Duration>) {
+        let now = Instant::now();
+        let ending = self.policy.is_ending();
+        // Not anew for each of many short waits.
+        let at =
+            if ending { timeout.and_then(|timeout| now.checked_add(timeout.max(CARE))) } else { deadline };
+        let Some(at) = at else { return };
+        let is_soon = self.held.alarm.as_ref().is_some_and(|(_, set)| *set > now && *set <= at);
+        if !(ending && is_soon) {
+            self.held.set_alarm(at);
+        }
     }
 
     /// What the idle time is measured by.
@@ -68,7 +90,8 @@ impl Supervised {
         for Said { client, request, fds } in said {
             let (event, answer) = match request {
                 Request::Exec(exec) => (None, self.exec(client, exec, fds, init)),
-                Request::Attach(size) => (None, Some(self.at_terminal(size, fds.into_iter().next()))),
+                Request::Attach(size) => (None, Some(self.at_terminal(client, size, fds.into_iter().next()))),
+                Request::Resize(size) => (None, Some(self.at_terminal(client, size, None))),
                 request => self.act(&request),
             };
             if let (Some(desk), Some(answer)) = (&self.held.desk, answer) {
@@ -79,8 +102,8 @@ impl Supervised {
         wanted
     }
 
-    fn at_terminal(&mut self, size: Size, seat: Option<OwnedFd>) -> Answer {
-        match self.held.desk.as_mut().map(|desk| desk.at_terminal(size, seat)) {
+    fn at_terminal(&mut self, client: u64, size: Size, seat: Option<OwnedFd>) -> Answer {
+        match self.held.desk.as_mut().map(|desk| desk.at_terminal(client, size, seat)) {
             Some(Ok(())) => Answer::Done,
             Some(Err(reason)) => Answer::Refused(reason),
             None => Answer::Refused("the sandbox has no terminal".to_owned()),
@@ -107,19 +130,35 @@ impl Supervised {
                 let decision = self.policy.request(request, Instant::now());
                 return self.carry_out(decision);
             }
+            Request::Key { signal, group } => {
+                let deaf = self.is_deaf(group);
+                let decision = self.policy.key(signal, group, deaf, Instant::now());
+                return self.carry_out(decision);
+            }
+            Request::Heard => Answer::Done,
             Request::Forward(number) => self.forward(number).map_or_else(Answer::Refused, |()| Answer::Done),
             Request::KillExec(number) => {
                 let ended = self.held.desk.as_ref().is_some_and(|desk| desk.execs.stop(number));
                 let refused = || Answer::Refused(format!("no exec {number} runs in this sandbox"));
                 if ended { Answer::Done } else { refused() }
             }
-            Request::Resize(size) => self.at_terminal(size, None),
+            Request::LetGo => Answer::Refused("only who started it lets it go".to_owned()),
             // Without descriptors, over the channel of a front.
-            Request::Exec(_) | Request::Attach(_) => {
+            Request::Exec(_) | Request::Attach(_) | Request::Resize(_) => {
                 Answer::Refused("what it needs did not come with it".to_owned())
             }
         };
         (None, Some(answer))
+    }
+
+    /// Whether INT of a terminal, sent to this group, does nothing to the leader: it ignores it or is in another group.
+    fn is_deaf(&self, group: i32) -> bool {
+        // One that has ended has no dispositions, and its pid may be another's.
+        let alive = self.leader.as_ref().is_some_and(|leader| !has_ended(leader));
+        let (Some(pid), true) = (self.leader_pid, alive) else { return false };
+        let Ok(mut proc) = ProcFs::open() else { return false };
+        let elsewhere = matches!(proc.stat(pid), Ok(Some(stat)) if !stat.is_dead() && stat.group != group);
+        elsewhere || matches!(proc.status(pid), Ok(Some(status)) if status.is_deaf_to(Signal::INT))
     }
 
     /// A leader that is gone, or another user's, is as deaf as one that ignores the signal.
@@ -156,6 +195,9 @@ impl Supervised {
                 }
                 self.say(Word::Stopping);
             }
+            Some(Effect::PassOn) => {
+                let _ = wire::offer(&self.held.setup.channel, &Answer::PassedOn);
+            }
             Some(Effect::Renew { ms, end }) => {
                 if let Some(desk) = &mut self.held.desk {
                     desk.renew(ms, end);
@@ -184,6 +226,12 @@ impl Supervised {
         // A front that is gone does not get it, and one that had its answer does not listen any more.
         let _ = wire::send(&self.held.setup.channel, &answer);
     }
+}
+
+/// Whether the process of a pidfd has ended.
+pub(crate) fn has_ended(process: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 /// The policy of a sandbox, with the lease as it is now. An adopted tree has no time limit, and never outlives one of its

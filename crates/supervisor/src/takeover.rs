@@ -12,12 +12,21 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::environment::CHILD;
 use crate::held::Held;
-use crate::outcome::{Outcome, Status};
+use crate::outcome::{Outcome, StartFailure, Status};
 use crate::poll::poll;
 
 /// Ends the sandbox: all children of this process are its members now. What is left when the patience is over is named.
-pub(crate) fn take_over(mut held: Held) -> Outcome {
+pub(crate) fn take_over(held: Held) -> Outcome {
     penfold_sys::crash_point!("taking-over");
+    end(held, Cause::Supervisor, None)
+}
+
+/// Ends a sandbox whose supervisor was killed before its end could be waited for.
+pub(crate) fn give_up_started(held: Held, reason: String) -> Outcome {
+    end(held, Cause::StartFailed, Some(StartFailure::Other(reason)))
+}
+
+fn end(mut held: Held, cause: Cause, failure: Option<StartFailure>) -> Outcome {
     let proc = match held.proc.take().map_or_else(ProcFs::open, Ok) {
         Ok(proc) => proc,
         Err(error) => return held.give_up(format!("cannot read /proc: {error}")),
@@ -35,8 +44,8 @@ pub(crate) fn take_over(mut held: Held) -> Outcome {
     let mut resources = std::mem::take(&mut held.resources);
     let mut host = Takeover::new(held.ladder());
     let findings = drive(&mut teardown, Phase::Running, &mut host, &mut resources);
-    let exit = teardown.leader_exit().map(Status::from);
-    let report = held.report(Cause::Supervisor, exit, None, findings);
+    let exit = teardown.leader_exit().map(Status::from).filter(|_| failure.is_none());
+    let report = held.report(cause, exit, failure, findings);
     held.conclude(&report)
 }
 

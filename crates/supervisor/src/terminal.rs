@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
 use rustix::pty::OpenptFlags;
@@ -14,7 +14,10 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
+use self::modes::Modes;
 use crate::wire::Size;
+
+pub(crate) mod modes;
 
 /// How much is read at once, and how much typed text waits for a program that does not read.
 const AT_ONCE: usize = 4096;
@@ -35,6 +38,10 @@ pub(crate) struct Terminal {
     /// Keeps it in being while no program has it open: one that has it as its terminal may open it again.
     _slave: OwnedFd,
     viewers: Vec<Viewer>,
+    /// How the programs have set it up.
+    modes: Modes,
+    /// The same, for who takes the supervisor's place.
+    noted_modes: OwnedFd,
     /// Readable when the patience with a viewer, or with programs that are to draw, is over.
     patience: OwnedFd,
     /// The size that it is to get back once they have drawn, and since when.
@@ -45,6 +52,11 @@ pub(crate) struct Terminal {
 
 /// Who sits at it: shown is written to the stream, typed is read from it.
 struct Viewer {
+    /// The number of the client that it belongs to.
+    client: u64,
+    size: Size,
+    /// The modes that it was shown.
+    modes: Modes,
     stream: OwnedFd,
     typed: Vec<u8>,
     /// It types nothing more.
@@ -65,15 +77,43 @@ impl Terminal {
         rustix::io::ioctl_fionbio(&master, true)?;
         let patience =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-        let viewers = Vec::new();
-        let mut terminal =
-            Terminal { master, _slave: slave.try_clone()?, viewers, patience, back_to: None, hurried: false };
+        let mut terminal = Terminal {
+            master,
+            _slave: slave.try_clone()?,
+            viewers: Vec::new(),
+            modes: Modes::default(),
+            noted_modes: memfd_create(c"penfold-modes", MemfdFlags::CLOEXEC)?,
+            patience,
+            back_to: None,
+            hurried: false,
+        };
         terminal.resize(Size { rows: 24, columns: 80 })?;
         Ok((terminal, slave))
     }
 
+    /// Takes on the modes that a supervisor that was killed has noted.
+    pub(crate) fn inherit(&mut self) {
+        let mut noted = [0_u8; 256];
+        let length = rustix::io::pread(&self.noted_modes, &mut noted, 0).unwrap_or(0);
+        self.modes.read(noted.get(..length).unwrap_or_default());
+    }
+
+    /// A client has room of another size. The smallest viewer decides how much there is.
+    pub(crate) fn client_resized(&mut self, client: u64, size: Size) -> io::Result<()> {
+        for viewer in self.viewers.iter_mut().filter(|viewer| viewer.client == client) {
+            viewer.size = size;
+        }
+        self.resize(self.smallest().unwrap_or(size))
+    }
+
+    /// The room that all viewers have.
+    fn smallest(&self) -> Option<Size> {
+        let sizes = self.viewers.iter().filter(|viewer| !viewer.left).map(|viewer| viewer.size);
+        sizes.reduce(|a, b| Size { rows: a.rows.min(b.rows), columns: a.columns.min(b.columns) })
+    }
+
     /// Tells the programs at it how much room there is.
-    pub(crate) fn resize(&mut self, size: Size) -> io::Result<()> {
+    fn resize(&mut self, size: Size) -> io::Result<()> {
         self.back_to = None;
         Ok(tcsetwinsize(&self.master, window(size))?)
     }
@@ -97,8 +137,8 @@ impl Terminal {
         let _ = timerfd_settime(&self.patience, TimerfdTimerFlags::empty(), &timer);
     }
 
-    /// Seats somebody.
-    pub(crate) fn seat(&mut self, stream: OwnedFd, size: Size) -> io::Result<()> {
+    /// Seats a client, in the modes that the programs have set.
+    pub(crate) fn seat(&mut self, client: u64, stream: OwnedFd, size: Size) -> io::Result<()> {
         // A file of another kind could make this process wait, or be always ready.
         let local = rustix::net::sockopt::socket_domain(&stream)? == AddressFamily::UNIX;
         if !local || rustix::net::sockopt::socket_type(&stream)? != SocketType::STREAM {
@@ -111,10 +151,15 @@ impl Terminal {
             return Err(io::Error::other("too many sit at it"));
         }
         rustix::io::ioctl_fionbio(&stream, true)?;
-        self.redraw(size)?;
+        let others = self.smallest().unwrap_or(size);
+        self.redraw(Size { rows: size.rows.min(others.rows), columns: size.columns.min(others.columns) })?;
         let (typed, rest) = (Vec::new(), Vec::new());
         let (silent, left) = (false, false);
-        self.viewers.push(Viewer { stream, typed, silent, left, rest, since: Instant::now(), missed: 0 });
+        let since = Instant::now();
+        let modes = Modes::default();
+        let mut viewer = Viewer { client, size, modes, stream, typed, silent, left, rest, since, missed: 0 };
+        viewer.show(&self.modes.replay(), self.hurried);
+        self.viewers.push(viewer);
         Ok(())
     }
 
@@ -156,6 +201,8 @@ impl Terminal {
     pub(crate) fn serve(&mut self, mut keep: impl FnMut(&[u8])) -> bool {
         let mut buffer = [0_u8; AT_ONCE];
         let mut any = false;
+        // That a viewer has left may be seen where it is shown something.
+        let before = self.smallest();
         for _ in 0..TURNS {
             if self.is_held() {
                 break;
@@ -164,13 +211,16 @@ impl Terminal {
             let Ok(length @ 1..) = rustix::io::read(&self.master, &mut buffer) else { break };
             let shown = buffer.get(..length).unwrap_or_default();
             keep(shown);
+            if self.modes.read(shown) {
+                self.note_modes();
+            }
             self.viewers.iter_mut().for_each(|viewer| viewer.show(shown, self.hurried));
             any = true;
         }
         // What those typed who have left comes before what others type now.
         let left = self.viewers.iter().any(|viewer| viewer.left);
         for viewer in &mut self.viewers {
-            viewer.look_again(self.hurried);
+            viewer.look_again(&self.modes, self.hurried);
             viewer.listen(&mut buffer);
             if viewer.left == left
                 && let Ok(length) = rustix::io::write(&self.master, &viewer.typed)
@@ -182,8 +232,18 @@ impl Terminal {
             }
         }
         self.viewers.retain(|viewer| !(viewer.left && viewer.silent && viewer.typed.is_empty()));
+        if let Some(size) = self.smallest().filter(|&size| before != Some(size)) {
+            let _ = self.resize(size);
+        }
         self.wait_on(any);
         any
+    }
+
+    fn note_modes(&self) {
+        let noted = self.modes.replay();
+        let length = u64::try_from(noted.len()).unwrap_or(0);
+        let _ = rustix::fs::ftruncate(&self.noted_modes, length);
+        let _ = rustix::io::pwrite(&self.noted_modes, &noted, 0);
     }
 
     /// Decides what is waited for after this turn.
@@ -215,7 +275,7 @@ impl Viewer {
             return;
         }
         let length = match rustix::io::write(&self.stream, shown) {
-            Ok(length) => length,
+            Ok(length) => self.told(shown, length),
             Err(Errno::AGAIN | Errno::INTR) => 0,
             Err(_) => return self.leave(),
         };
@@ -224,18 +284,29 @@ impl Viewer {
         self.miss(hurried);
     }
 
-    /// Shows it more, once there is room, or tells it how much it has missed.
-    fn look_again(&mut self, hurried: bool) {
+    /// Notes that it was shown so many of these bytes.
+    fn told(&mut self, shown: &[u8], length: usize) -> usize {
+        self.modes.read(shown.get(..length).unwrap_or_default());
+        length
+    }
+
+    /// Shows it more, once there is room, or tells it how much it has missed. What it missed may have set modes.
+    fn look_again(&mut self, modes: &Modes, hurried: bool) {
         if !self.rest.is_empty() {
             if let Ok(length @ 1..) = rustix::io::write(&self.stream, &self.rest) {
-                self.rest.drain(..length);
+                let shown: Vec<u8> = self.rest.drain(..length).collect();
+                self.told(&shown, length);
                 self.since = Instant::now();
             }
             self.miss(hurried || Duration::try_from(PATIENCE).is_ok_and(|most| self.since.elapsed() >= most));
         } else if self.missed > 0 {
             let note = format!("\r\n[penfold: {} bytes not shown]\r\n", self.missed);
-            if rustix::io::write(&self.stream, note.as_bytes()) == Ok(note.len()) {
+            let note = [&self.modes.reset(), note.as_bytes(), &modes.replay()].concat();
+            if let Ok(length @ 1..) = rustix::io::write(&self.stream, &note) {
                 self.missed = 0;
+                self.told(&note, length);
+                self.rest.extend_from_slice(note.get(length..).unwrap_or_default());
+                self.since = Instant::now();
             }
         }
     }

@@ -1,12 +1,18 @@
 //! Crash points, for tests only: see [`crash_point!`](crate::crash_point).
 
-/// Ends this process by SIGKILL if `PENFOLD_CRASH_AT` names this place.
+/// Ends this process by SIGKILL if `PENFOLD_CRASH_AT` names this place, and stops it if `PENFOLD_STOP_AT` does: then the test
+/// changes the host around it and continues it.
 #[expect(
     clippy::disallowed_methods,
     reason = "of tests only, which tell the place by the environment; and this process is who it is"
 )]
 pub fn here(name: &str) {
-    if std::env::var_os("PENFOLD_CRASH_AT").is_some_and(|wanted| wanted == name) {
-        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    for (told, signal) in [
+        ("PENFOLD_CRASH_AT", rustix::process::Signal::KILL),
+        ("PENFOLD_STOP_AT", rustix::process::Signal::STOP),
+    ] {
+        if std::env::var_os(told).is_some_and(|wanted| wanted == name) {
+            let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
+        }
     }
 }

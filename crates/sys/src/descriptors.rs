@@ -36,6 +36,34 @@ pub fn drop_inherited() -> io::Result<()> {
     Ok(())
 }
 
+/// Whether `count` more descriptors can be opened, without leaving one open.
+///
+/// # Errors
+/// `EMFILE` when the limit of this process (`RLIMIT_NOFILE`) leaves fewer.
+pub fn has_room(of: BorrowedFd<'_>, count: usize) -> io::Result<()> {
+    let mut room = Vec::with_capacity(count);
+    for _ in 0..count {
+        room.push(rustix::io::fcntl_dupfd_cloexec(of, 0)?);
+    }
+    Ok(())
+}
+
+/// Closes what a copy of this process does not need of its own, where there is little room for more: every descriptor that
+/// would not outlive an exec but these. Values that own a closed one are never to be used or dropped here, see [`keep_only`].
+///
+/// # Errors
+/// When `/proc/self/fd` cannot be read; what was closed stays closed.
+pub fn make_room(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    if limit.is_none_or(|limit| limit >= FEW) {
+        return Ok(());
+    }
+    close_all(kept, closes_on_exec)
+}
+
+/// Below this limit room is made.
+const FEW: u64 = 128;
+
 /// Closes every descriptor of this process but these and the standard three.
 ///
 /// For a forked process that goes its own way and must not hold what its parent holds: locks, sockets, pipes. Values of
@@ -45,6 +73,11 @@ pub fn drop_inherited() -> io::Result<()> {
 /// # Errors
 /// When `/proc/self/fd` cannot be read; what was closed stays closed.
 pub fn keep_only(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
+    close_all(kept, |_| true)
+}
+
+/// Closes those that are chosen, but for these and the standard three.
+fn close_all(kept: &[BorrowedFd<'_>], chosen: impl Fn(RawFd) -> bool) -> io::Result<()> {
     let kept: Vec<RawFd> = kept.iter().map(AsRawFd::as_raw_fd).collect();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;
@@ -54,7 +87,8 @@ pub fn keep_only(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     while let Some(entry) = entries.next() {
         let entry = entry?;
         let number = entry.file_name().to_str().ok().and_then(|name| name.parse::<RawFd>().ok());
-        others.extend(number.filter(|fd| *fd > 2 && *fd != dir.as_raw_fd() && !kept.contains(fd)));
+        let other = |fd: &RawFd| *fd > 2 && *fd != dir.as_raw_fd() && !kept.contains(fd) && chosen(*fd);
+        others.extend(number.filter(other));
     }
     for fd in others {
         // SAFETY: no value that is used from here on owns it: the caller's promise.

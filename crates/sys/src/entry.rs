@@ -16,14 +16,20 @@ macro_rules! entry {
     ($main:path) => {
         // SAFETY: the name is the C library's for the one start of a program; the type is what it calls.
         #[unsafe(no_mangle)]
-        extern "C" fn main(_count: i32, _words: *const *const u8) -> i32 {
-            $crate::entry::start($main)
+        extern "C" fn main(count: i32, words: *const *const u8) -> i32 {
+            // SAFETY: this is called by the C library only.
+            unsafe { $crate::entry::start($main, count, words) }
         }
     };
 }
 
 /// Does what the runtime would do, and calls `main`.
-pub fn start(main: fn() -> u8) -> i32 {
+///
+/// # Safety
+/// `count` and `words` are what the C library gave to the start of the program.
+pub unsafe fn start(main: fn() -> u8, count: i32, words: *const *const u8) -> i32 {
+    // SAFETY: the caller says so.
+    unsafe { crate::title::note_arguments(count, words) };
     open_standard();
     crate::signal::set_ignored(libc::SIGPIPE);
     main().into()

@@ -69,6 +69,14 @@ pub fn group() -> i32 {
     unsafe { libc::getpgrp() }
 }
 
+/// `getpgid(2)`: the process group of another process, 0 where its leader is outside of this pid namespace; nothing once that
+/// process is gone.
+pub fn group_of(pid: i32) -> Option<i32> {
+    // SAFETY: takes no pointers.
+    let group = unsafe { libc::getpgid(pid) };
+    (group >= 0).then_some(group)
+}
+
 /// `_exit(2)`: ends this process at once, without running what the program that it is a copy of has registered.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: takes no pointers and does not return.

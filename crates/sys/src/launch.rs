@@ -80,6 +80,12 @@ impl Program {
         self
     }
 
+    /// The descriptors that were meant for the program.
+    pub fn given(&self) -> Vec<BorrowedFd<'_>> {
+        let given = self.apart.iter().flat_map(|apart| [&apart.input, &apart.output, &apart.error]);
+        given.map(AsFd::as_fd).collect()
+    }
+
     /// Whether it has a session of its own.
     pub fn is_apart(&self) -> bool {
         self.apart.is_some()
@@ -336,8 +342,13 @@ unsafe fn clone3(leaf: Option<BorrowedFd<'_>>, namespaces: Namespaces) -> io::Re
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
             Ok(Pid::from_raw(pid).map(|pid| (pid, pidfd)))
         }
-        // Seccomp filters of containers answer clone3 with ENOSYS; a plain copy needs no clone3.
-        _ if errno() == libc::ENOSYS && arguments.flags == CLONE_PIDFD => {
+        // Seccomp filters of containers answer clone3 with ENOSYS, others with EPERM; a plain copy needs no clone3.
+        _ if matches!(errno(), libc::ENOSYS | libc::EPERM) && arguments.flags == CLONE_PIDFD => {
+            // Without handles there is no use for a child, and nobody to end it.
+            drop(rustix::process::pidfd_open(
+                rustix::process::getpid(),
+                rustix::process::PidfdFlags::empty(),
+            )?);
             // SAFETY: as above.
             let pid = match unsafe { libc::fork() } {
                 -1 => return Err(io::Error::last_os_error()),
@@ -370,9 +381,9 @@ fn child(program: &mut Program, own: RawFd, theirs: RawFd, joined: Option<RawFd>
     // SAFETY: the buffer is two readable bytes.
     let said = unsafe { libc::send(theirs, word.as_ptr().cast(), 2, libc::MSG_NOSIGNAL) };
     let mut go = [0_u8; 1];
+    // Without its own word the parent would wait for it, and this process for the parent's.
     // SAFETY: the buffer is one writable byte. Signals are blocked, so the call is not interrupted.
-    let heard = unsafe { libc::recv(theirs, go.as_mut_ptr().cast(), 1, 0) };
-    if said == 2 && heard == 1 {
+    if said == 2 && unsafe { libc::recv(theirs, go.as_mut_ptr().cast(), 1, 0) } == 1 {
         let failure = program.exec();
         let step = match failure.step {
             Step::Directory => 0,

@@ -4,7 +4,10 @@
 //! - [`launch`]: a child that waits for a word of its parent, then becomes another program. Between the
 //!   clone and the exec it makes only async-signal-safe calls and touches no heap.
 //! - [`signal`]: masks, dispositions and the signal descriptor.
+//! - [`schedule`]: whether this process runs at all beside busy ones.
 //! - [`entry!`]: the start of a program without the preparations of Rust's runtime.
+//! - [`title`]: the name and the command line of this process.
+//! - [`alarm`]: a timer for a process that somebody may stop.
 //! - [`child`]: what has become of the children of this process, with and without reaping.
 //!
 //! Non-goals: policy, parsing, anything that a safe crate already does.
@@ -12,6 +15,7 @@
 //! Invariant: no function here leaves a signal blocked, a child unreaped or a descriptor inheritable unless
 //! its documentation says so.
 
+pub mod alarm;
 pub mod child;
 pub mod descriptors;
 pub mod entry;
@@ -22,8 +26,11 @@ pub mod launch;
 #[cfg(target_pointer_width = "64")]
 pub mod memory;
 pub mod peer;
-
+pub mod schedule;
 pub mod signal;
+pub mod title;
+#[cfg(feature = "hostile")]
+pub mod trace;
 
 pub use fork::{Forked, fork};
 

@@ -95,6 +95,26 @@ pub fn set_ignored(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
+/// Ends this process by a signal, as a command was ended by it: without a core file, whatever was ignored or blocked.
+///
+/// Returns where that does not end it: the signal's default action is another, or the process is the init of its pid
+/// namespace, which no signal of its own ends.
+pub fn die_of(signal: i32) {
+    use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal, set_dumpable_behavior, setrlimit};
+    // Not every core_pattern(5) respects the limit: a pipe does not.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    if signal != Signal::KILL.as_raw() {
+        set_default(signal);
+    }
+    if let Some(signal) = self::signal(signal) {
+        #[expect(clippy::disallowed_methods, reason = "this process cannot be another")]
+        let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
+    }
+    // Now, and no other that is pending.
+    let _ = set_mask(&SignalSet::of((1..=64).filter(|&other| other != signal)));
+}
+
 static PIPE_INHERITED_IGNORED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn record_inherited() {

@@ -11,14 +11,14 @@ use rustix::thread::nanosleep;
 use crate::lifecycle::{Action, Event, Phase, step};
 use crate::members::Teardown;
 use crate::report::{Findings, Step, Survivor, micros};
-use crate::resource::Resource;
+use crate::resource::{Resource, release};
 
 /// How a sandbox is ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ladder {
     /// The polite signal.
     pub signal: Signal,
-    /// A process group that gets the polite signal from its terminal.
+    /// A process group that was sent INT by its terminal: of it only those that are deaf to INT get the polite signal.
     pub spared_group: Option<i32>,
     /// How long members may take to end after the polite signal.
     pub grace: Duration,
@@ -62,8 +62,11 @@ pub trait Host {
     /// Is told that the kernel ended the leader because the sandbox had no memory left.
     fn out_of_memory(&mut self) {}
 
-    /// Is told that the leader has ended, and how if it was reaped here: whatever happens later was not the cause.
-    fn leader_ended(&mut self, _exit: Option<Exit>) {}
+    /// Is told that the leader has ended, and how if it was reaped here: whatever happens later was not the cause. Gives
+    /// what follows for the members that it has left: they are killed unless a stop is requested.
+    fn leader_ended(&mut self, _exit: Option<Exit>) -> Event {
+        Event::LeaderExited
+    }
 
     /// Is told what is left when the patience is over, and how the leader ended if it did; breaks to give up instead of
     /// looking after it.
@@ -157,14 +160,14 @@ struct Drive<'a> {
 
 impl Drive<'_> {
     fn run(mut self, resources: &mut [Box<dyn Resource>]) -> Findings {
-        self.leader_ended = self.teardown.leader_exit().is_some();
+        self.leader_ended = self.teardown.has_leader_ended();
         let mut look_now = true;
         loop {
             let batch = self.teardown.reap().unwrap_or(0);
             let reaped = batch > 0;
             let ended = self.teardown.drop_ended().unwrap_or(false);
             let mut event = None;
-            if !self.leader_ended && self.teardown.leader_exit().is_some() {
+            if !self.leader_ended && self.teardown.has_leader_ended() {
                 // While starting, what the host heard of it says more than its exit: why it could not start.
                 if self.phase == Phase::Starting {
                     event = self.host.wait(Vec::new(), Some(Duration::ZERO));
@@ -187,9 +190,9 @@ impl Drive<'_> {
                 look_now = event.is_none();
                 event
             });
-            let Some(event) = event else { continue };
+            let Some(mut event) = event else { continue };
             if event == Event::LeaderExited {
-                self.lead_no_more();
+                event = self.lead_no_more();
                 look_now = true;
             }
             if matches!(event, Event::StopRequested | Event::KillRequested) {
@@ -219,8 +222,8 @@ impl Drive<'_> {
         }
     }
 
-    /// The leader has ended.
-    fn lead_no_more(&mut self) {
+    /// The leader has ended; gives what follows.
+    fn lead_no_more(&mut self) -> Event {
         self.leader_ended = true;
         if self.phase == Phase::Running {
             self.teardown.outlived();
@@ -229,7 +232,7 @@ impl Drive<'_> {
         if exit == Some(KILLED) && self.teardown.has_oom_killed() {
             self.host.out_of_memory();
         }
-        self.host.leader_ended(exit);
+        self.host.leader_ended(exit)
     }
 
     fn wait(&mut self) -> Option<Event> {
@@ -378,10 +381,8 @@ impl Drive<'_> {
     fn release(mut self, resources: &mut [Box<dyn Resource>]) -> Findings {
         penfold_sys::crash_point!("releasing");
         let begun = *self.begun.get_or_insert_with(Instant::now);
-        for resource in resources.iter_mut().rev() {
-            let now = Instant::now();
-            let released = resource.release(self.teardown.was_forced());
-            let error = released.err().map(|error| error.to_string());
+        let forced = self.teardown.was_forced();
+        release(resources, forced, |resource, at, error| {
             if let Some(reason) = &error {
                 self.findings
                     .survivors
@@ -389,11 +390,11 @@ impl Drive<'_> {
             }
             self.findings.steps.push(Step {
                 what: format!("release {}", resource.describe()),
-                at_us: micros(now - begun),
-                took_us: micros(now.elapsed()),
+                at_us: micros(at - begun),
+                took_us: micros(at.elapsed()),
                 error,
             });
-        }
+        });
         self.findings.verified = self.findings.survivors.is_empty();
         let findings = std::mem::take(&mut self.findings);
         self.finish(findings)

@@ -40,10 +40,12 @@ pub mod report;
 mod resource;
 mod selector;
 mod spawned;
+mod survey;
 
 pub use drive::{Host, Ladder, drive};
 pub use members::{Leader, Scope, Teardown};
 pub use report::{Cause, Ended, Findings, How, Level, Step, Survivor};
-pub use resource::Resource;
-pub use selector::{Found, MARKER, Search, Selector};
+pub use resource::{Resource, release};
+pub use selector::{Found, MARKER, Marker, Search, Selector, unified};
 pub use spawned::{Spawned, end};
+pub use survey::{Population, Survey};

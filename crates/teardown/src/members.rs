@@ -1,6 +1,7 @@
 //! Who belongs to a sandbox, and the acts upon them: ask, kill, reap, look.
 
 mod ask;
+mod children;
 mod kill;
 mod ledger;
 
@@ -16,6 +17,7 @@ use rustix::process::Signal;
 
 use crate::report::Ended;
 use crate::selector::Search;
+use crate::survey::{Population, Survey};
 
 /// Where to look for members outside the leaf.
 #[derive(Debug)]
@@ -75,6 +77,7 @@ pub struct Teardown {
     scope: Scope,
     leader: Option<Leader>,
     leader_exit: Option<Exit>,
+    leader_ended: bool,
     /// Our init in a pid namespace: it reaps there in our place and is not a member.
     keeper: Option<Pid>,
     /// Keyed by identity: a successor of a pid is another member.
@@ -93,6 +96,8 @@ pub struct Teardown {
     shown: HashMap<Pid, Ended>,
     /// Children that were sent SIGKILL and are not reaped yet.
     killed: HashSet<Pid>,
+    /// Children that were asked to end and could not be looked at.
+    asked_unseen: HashSet<Pid>,
     /// Something has ended since the last kill.
     moved: bool,
     leader_outlived: bool,
@@ -112,6 +117,7 @@ impl Teardown {
             scope,
             leader: None,
             leader_exit: None,
+            leader_ended: false,
             keeper: None,
             ledger: BTreeMap::new(),
             living: HashMap::new(),
@@ -123,6 +129,7 @@ impl Teardown {
             dying: None,
             shown: HashMap::new(),
             killed: HashSet::new(),
+            asked_unseen: HashSet::new(),
             moved: false,
             leader_outlived: false,
             details: false,
@@ -153,9 +160,14 @@ impl Teardown {
         self.leader_outlived = self.kills == 0 && self.ledger.is_empty();
     }
 
-    /// How the leader ended, once it has been reaped here.
+    /// How the leader ended, once it has been reaped here, if that is known.
     pub fn leader_exit(&self) -> Option<Exit> {
         self.leader_exit
+    }
+
+    /// Whether the leader, or our init in its place, has been reaped here.
+    pub(crate) fn has_leader_ended(&self) -> bool {
+        self.leader_ended
     }
 
     /// Whether the kernel has killed a member of the leaf for want of memory.
@@ -199,14 +211,20 @@ impl Teardown {
             let Peek::Ended(pid, exit) = (if nameless { child::reap_any() } else { child::peek() })? else {
                 return Ok(reaped);
             };
-            if self.keeper == Some(pid) || self.leader.is_some_and(|leader| leader.pid == pid) {
-                self.leader_exit = Some(exit);
+            if self.keeper == Some(pid) {
+                self.leader_ended = true;
+                // Who kills our init kills the leader. A code of its own says nothing of the leader, which ended before or
+                // is killed by that.
+                self.leader_exit = Some(exit).filter(|exit| matches!(exit, Exit::Signal(_)));
+            } else if self.leader.is_some_and(|leader| leader.pid == pid) {
+                (self.leader_ended, self.leader_exit) = (true, Some(exit));
             }
-            self.note_end(pid, exit)?;
+            self.note_end(pid, exit);
             if !nameless {
                 child::reap(pid)?;
             }
             self.killed.remove(&pid);
+            self.asked_unseen.remove(&pid);
             self.moved = true;
             reaped += 1;
         }
@@ -221,7 +239,7 @@ impl Teardown {
             return Ok(());
         }
         if let Some(keeper) = self.keeper
-            && self.survey()?.0.is_empty()
+            && self.survey()?.population() == Population::Nobody
             && let Some(process) = Process::open(&mut self.proc, keeper)?
         {
             process.signal(Signal::KILL)?;
@@ -236,7 +254,7 @@ impl Teardown {
     pub fn is_empty(&mut self) -> io::Result<bool> {
         let children = matches!(self.scope, Scope::Children) && child::peek()? != Peek::NoChild;
         // A child that is traced from outside stays a zombie that is not ours to reap; whoever else is left shows as alive.
-        if children && (self.kills < TRACED_FROM || !self.survey()?.0.is_empty()) {
+        if children && (self.kills < TRACED_FROM || self.survey()?.population() != Population::Nobody) {
             return Ok(false);
         }
         // One that has died since the first look is to be reaped: it may be the leader.
@@ -256,8 +274,7 @@ impl Teardown {
             // One look can miss who moves on from pid to pid while it is taken; several in a row hardly can.
             Scope::Host(_) => {
                 for _ in 0..LOOKS {
-                    let (members, complete) = self.survey()?;
-                    if !complete || !members.is_empty() {
+                    if self.survey()?.population() != Population::Nobody {
                         return Ok(false);
                     }
                 }
@@ -266,12 +283,12 @@ impl Teardown {
         }
     }
 
-    /// The members that are alive, parents before children, and whether everything could be read.
-    fn survey(&mut self) -> io::Result<(Vec<Stat>, bool)> {
+    /// Looks for the members that are alive.
+    fn survey(&mut self) -> io::Result<Survey> {
         let mut members = Vec::new();
-        let complete = match &mut self.scope {
-            Scope::Children => self.proc.descendants(rustix::process::getpid(), &mut members)?.is_complete(),
-            Scope::Host(search) => search.find(&mut self.proc, &mut members)?.completeness.is_complete(),
+        let completeness = match &mut self.scope {
+            Scope::Children => self.proc.descendants(rustix::process::getpid(), &mut members)?,
+            Scope::Host(search) => search.find(&mut self.proc, &mut members)?.completeness,
         };
         let known: HashSet<Pid> = members.iter().map(|stat| stat.pid).collect();
         let mut pids = Vec::new();
@@ -288,18 +305,18 @@ impl Teardown {
             }
         }
         members.retain(|stat| !stat.is_dead() && (self.kills > 0 || self.keeper != Some(stat.pid)));
-        Ok((members, complete))
+        Ok(Survey::new(members, completeness))
     }
 
     /// Watches members whose end no SIGCHLD will tell.
-    fn watch_some(&mut self, members: &[Stat]) -> io::Result<()> {
+    fn watch_some(&mut self, members: &[Stat]) {
         self.watched.clear();
         let own = rustix::process::getpid();
         let children = matches!(self.scope, Scope::Children);
         for stat in members.iter().filter(|stat| !(children && stat.parent == Some(own))).take(WATCHED) {
-            self.watched.extend(Process::open_exact(&mut self.proc, stat.id())?);
+            // One that hides since the look cannot be watched; it is looked at again.
+            self.watched.extend(Process::open_exact(&mut self.proc, stat.id()).ok().flatten());
         }
-        Ok(())
     }
 
     /// Drops the handles of those that have ended; true if there was one.

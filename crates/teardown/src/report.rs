@@ -87,6 +87,9 @@ pub struct Ended {
     pub command: Option<String>,
     /// By what it ended.
     pub how: How,
+    /// The number of the signal by which it ended; nothing in a report of an older penfold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
     /// Whether it had left the tree, or outlived the leader.
     pub stray: bool,
     /// What made it a stray: `setsid`, `daemon`, `left behind`.
@@ -187,7 +190,16 @@ impl Findings {
 
 /// A member, as the ledger of a teardown keeps it.
 pub(crate) fn ended(id: ProcessId, name: String, how: How) -> Ended {
-    Ended { pid: raw(id.pid), start_time: id.start.0, name, command: None, how, stray: false, why: None }
+    Ended {
+        pid: raw(id.pid),
+        start_time: id.start.0,
+        name,
+        command: None,
+        how,
+        signal: None,
+        stray: false,
+        why: None,
+    }
 }
 
 /// A member that was left behind, and of which nobody wants to know more.
@@ -198,6 +210,7 @@ pub(crate) fn left_behind(pid: Pid) -> Ended {
         name: String::new(),
         command: None,
         how: How::Kill,
+        signal: None,
         stray: true,
         why: Some("left behind".to_owned()),
     }

@@ -1,12 +1,19 @@
 //! Which processes of the host belong, when they are not the children of this process.
 
+mod marker;
+
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use penfold_cgroup::Leaf;
 use penfold_process::{Completeness, Evidence, Pid, ProcFs, ProcessId, Stat};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, pidfd_open};
 
+use self::marker::Carriers;
+pub use self::marker::{MARKER, Marker, unified};
 use crate::report::raw;
 
 /// What makes a process a member, its descendants included.
@@ -28,15 +35,8 @@ pub enum Selector {
         value: Vec<u8>,
     },
     /// What was left by a sandbox whose supervisor is lost.
-    Marker {
-        /// The sandbox, as one of the parts of its marker variable.
-        sandbox: String,
-    },
+    Marker(Marker),
 }
-
-/// The variable that marks the members of a sandbox. Its value is the ids of the sandboxes that it is in, from
-/// the outermost to the innermost, with `:` between them.
-pub const MARKER: &str = "PENFOLD_SANDBOX";
 
 /// What a [`Search`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +61,9 @@ pub struct Search {
     shared: HashSet<i32>,
     spared: HashSet<Pid>,
     left_out: Vec<Stat>,
+    /// Children of members that `/proc` hides (`hidepid`), by their pidfds.
+    hidden: Vec<(Pid, OwnedFd)>,
+    unproven: HashSet<Pid>,
 }
 
 impl Search {
@@ -73,7 +76,12 @@ impl Search {
         let mut next = Some(rustix::process::getpid());
         while let Some(pid) = next {
             spared.insert(pid);
-            next = proc.stat(pid)?.and_then(|stat| stat.parent).filter(|parent| !spared.contains(parent));
+            let stat = match proc.stat(pid) {
+                // With `hidepid` one of another user is not to be looked at, nor could it be signalled.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
+                stat => stat?,
+            };
+            next = stat.and_then(|stat| stat.parent).filter(|parent| !spared.contains(parent));
         }
         Ok(Search {
             selector,
@@ -82,6 +90,8 @@ impl Search {
             shared: HashSet::new(),
             spared,
             left_out: Vec::new(),
+            hidden: Vec::new(),
+            unproven: HashSet::new(),
         })
     }
 
@@ -93,6 +103,16 @@ impl Search {
     /// Who matched at the last look and is never touched.
     pub fn left_out(&self) -> &[Stat] {
         &self.left_out
+    }
+
+    /// Children of members that live and that `/proc` hides.
+    pub fn hidden(&self) -> impl Iterator<Item = Pid> {
+        self.hidden.iter().map(|(pid, _)| *pid)
+    }
+
+    /// Who carried the marker at the last look, and was no member: nothing else tells that it is one.
+    pub fn unproven(&self) -> &HashSet<Pid> {
+        &self.unproven
     }
 
     /// Keeps the members that were found and forgets the sessions and groups that they led: when it is long until the next
@@ -127,13 +147,54 @@ impl Search {
         })?;
         let (matched, matching) = self.matching(proc, &all)?;
         self.close(&all, &matched, out);
+        for stat in out.iter() {
+            self.unproven.remove(&stat.pid);
+        }
         self.seen.extend(out.iter().map(Stat::id));
         self.learn(&all, out);
-        Ok(Found { completeness: scanned.and(matching), spared: !self.left_out.is_empty() })
+        let completeness = match scanned.and(matching) {
+            Completeness::OwnOnly => self.look_below(proc, out)?,
+            completeness => completeness,
+        };
+        Ok(Found { completeness, spared: !self.left_out.is_empty() })
+    }
+
+    /// Looks for children of members that `/proc` hides, and tells what the look was worth.
+    ///
+    /// A variable can be read of own processes only, wherever others are shown: one that hides its environment is a member by
+    /// descent or not at all. So all that can tell of a member has been looked at where none of these children lives.
+    fn look_below(&mut self, proc: &mut ProcFs, members: &[Stat]) -> io::Result<Completeness> {
+        let mut children = Vec::new();
+        for member in members {
+            proc.children(member.pid, &mut children)?;
+            for &pid in &children {
+                let known = self.hidden.iter().any(|(hidden, _)| *hidden == pid);
+                if !known && matches!(proc.stat(pid), Ok(None) | Err(_)) {
+                    self.hidden.extend(pidfd_open(pid, PidfdFlags::empty()).ok().map(|pidfd| (pid, pidfd)));
+                }
+            }
+        }
+        let mut failed = None;
+        self.hidden.retain(|(_, pidfd)| {
+            let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+            match poll(&mut fds, Some(&Timespec::default())) {
+                Ok(ready) => ready == 0,
+                Err(errno) => {
+                    failed = Some(errno);
+                    true
+                }
+            }
+        });
+        let by_variable = matches!(self.selector, Selector::Environment { .. } | Selector::Marker(_));
+        match failed {
+            Some(errno) => Err(errno.into()),
+            None if by_variable && self.hidden.is_empty() => Ok(Completeness::Complete),
+            None => Ok(Completeness::OwnOnly),
+        }
     }
 
     /// The processes that the selector itself names.
-    fn matching(&self, proc: &mut ProcFs, all: &[Stat]) -> io::Result<(HashSet<Pid>, Completeness)> {
+    fn matching(&mut self, proc: &mut ProcFs, all: &[Stat]) -> io::Result<(HashSet<Pid>, Completeness)> {
         let mut inside = Vec::new();
         let mut completeness = Completeness::Complete;
         if let Selector::Cgroup(path) = &self.selector
@@ -144,6 +205,11 @@ impl Search {
             if inside.is_empty() && leaf.populated().map_err(io::Error::other)? {
                 completeness = Completeness::Incomplete;
             }
+        }
+        if let Selector::Marker(marker) = &self.selector {
+            let Carriers { proven, unproven } = marker.carriers(proc, all, &self.seen);
+            self.unproven = unproven;
+            return Ok((proven, completeness));
         }
         let inside: HashSet<Pid> = inside.into_iter().collect();
         let matched = all
@@ -157,11 +223,7 @@ impl Search {
                 Selector::Environment { key, value } => {
                     proc.environ_has(stat.pid, key, |found| found == value) == Evidence::Yes
                 }
-                Selector::Marker { sandbox } => {
-                    proc.environ_has(stat.pid, MARKER.as_bytes(), |found| {
-                        found.split(|&byte| byte == b':').any(|part| part == sandbox.as_bytes())
-                    }) == Evidence::Yes
-                }
+                Selector::Marker(_) => false,
             })
             .map(|stat| stat.pid)
             .collect();

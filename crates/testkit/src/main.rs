@@ -5,6 +5,7 @@
     reason = "a judge looks from outside, at files of its own, and the misbehaving sleep and exit at will"
 )]
 
+mod fault_sweep;
 mod frozen;
 mod hostile;
 mod judgement;
@@ -53,6 +54,14 @@ enum Verb {
     },
     /// Run a tool around each tree, end it, and count what is left
     Judge(judgement::Options),
+    /// Let system calls of penfold fail, one at a time, and judge what comes of it; for root
+    FaultSweep(fault_sweep::Options),
+    /// One fault
+    #[command(hide = true)]
+    FaultCase(fault_sweep::case::Options),
+    /// The command of a sandbox that is swept
+    #[command(hide = true)]
+    FaultTree(fault_sweep::tree::Options),
     /// Mount a file system, freeze it, and take it away when standard input closes; for root
     FrozenFs {
         /// Empty directory to work in
@@ -112,6 +121,12 @@ fn main() -> ExitCode {
             }
         }
         Verb::Judge(options) => judgement::judge(options),
+        Verb::FaultSweep(options) => fault_sweep::run(&options),
+        Verb::FaultCase(options) => match fault_sweep::case::run(options) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => tell(&error.to_string()),
+        },
+        Verb::FaultTree(options) => fault_sweep::tree::run(&options),
         Verb::FrozenFs { directory } => match frozen::keep(&directory) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => tell(&error.to_string()),

@@ -12,9 +12,10 @@ pub(crate) const VERB: Verb = Verb {
     aliases: &[],
     about: "Sit down at the terminal of a detached sandbox",
     description: "Connects the terminal that penfold is called from with that of a sandbox started with `penfold run -d -t`. \
-        Ctrl-P Ctrl-Q, or what --detach-keys says, leaves it, and the sandbox goes on; every other key, Ctrl-C included, goes to the program in it. When \
-        the sandbox ends, penfold exits with its command's code; with 125 when ID means no sandbox or several, or it has no \
-        terminal.",
+        Ctrl-P Ctrl-Q, or what --detach-keys says, leaves it, and the sandbox goes on; every other key, Ctrl-C included, goes to the program in it. The end \
+        of standard input leaves it, too, once all of that was typed. The terminal inside is as large as the smallest that \
+        is attached. When the sandbox ends, penfold exits with its command's code; with 125 when ID means no sandbox or \
+        several, when it has no terminal, or when penfold runs in that very sandbox.",
     examples: &[
         ("penfold attach shell", "sit down; Ctrl-P Ctrl-Q leaves"),
         ("penfold attach --no-stdin shell", "only look on"),

@@ -14,7 +14,7 @@ pub(crate) const VERB: Verb = Verb {
     aliases: &[],
     about: "Show what happens to detached sandboxes",
     description: "Shows what happens to detached sandboxes from now on, until it is interrupted: start, exec, stop, \
-        exit, teardown-step, lost, leak, adopted. With --since also what has happened; with --no-follow only that, and \
+        exit, lost, leak, adopted, and with --steps each teardown-step. With --since also what has happened; with --no-follow only that, and \
         all that is kept if no --since is given. At least the last 8 MiB of events are kept. They are news, not \
         evidence: what is there for certain is told by `penfold ps`.",
     examples: &[
@@ -32,6 +32,7 @@ pub(crate) const VERB: Verb = Verb {
 
 /// What `penfold events` was asked to do.
 #[derive(Args, Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "flags")]
 pub(crate) struct EventsArgs {
     /// Begin with what is not older: a duration, or a time as in `2026-11-21T10:35:00Z`.
     #[arg(long, value_name = "TIME", value_parser = since, allow_hyphen_values = true)]
@@ -39,6 +40,9 @@ pub(crate) struct EventsArgs {
     /// Only events like this: `id=PREFIX`, `name=NAME`, `label=KEY[=VALUE]`, `kind=KIND`; may be given again.
     #[arg(short, long = "filter", value_name = "KEY=VALUE", value_parser = filter)]
     pub(crate) filters: Vec<Filter>,
+    /// Also show each step of a teardown, as `kind=teardown-step` does.
+    #[arg(long)]
+    pub(crate) steps: bool,
     /// End after what has happened already.
     #[arg(long, overrides_with = "follow")]
     pub(crate) no_follow: bool,
@@ -73,7 +77,7 @@ fn filter(given: &str) -> Result<Filter, Invalid> {
         return Err(invalid("names nothing"));
     }
     Ok(match key {
-        "id" => Filter::Id(value.to_owned()),
+        "id" => Filter::Id(super::ids::as_shown(value)),
         "name" => Filter::Name(value.to_owned()),
         "label" => match value.split_once('=') {
             Some((key, value)) => Filter::Label(key.to_owned(), Some(value.to_owned())),

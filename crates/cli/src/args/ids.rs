@@ -5,10 +5,11 @@ use std::path::Path;
 
 use clap::Args;
 use penfold_sandbox::state::Word;
-use penfold_sandbox::{Finder, Known, ResolveError, StateError, View, view};
+use penfold_sandbox::{Finder, Id, Known, ResolveError, StateError, View, view};
 
 use crate::exit_codes;
 use crate::failure::Failure;
+use crate::template::{STOPPED, is_stopped};
 use crate::value::Invalid;
 
 /// Which sandboxes are meant; a verb flattens it into its own flags.
@@ -50,7 +51,7 @@ pub(crate) enum Filter {
 pub(crate) enum Among {
     /// Those that may have something alive in them.
     Living,
-    /// Those that have ended too.
+    /// Those that have ended too; a name then means all that have ended and bear it.
     Every,
 }
 
@@ -95,8 +96,15 @@ impl Ids {
         }
         for word in words {
             match resolve(finder, &word) {
-                Ok(known) if selection.found.iter().any(|other| other.id == known.id) => {}
-                Ok(known) => selection.found.push(known),
+                Ok(known) => {
+                    let others =
+                        if among == Among::Every { older(finder, &word, &known)? } else { Vec::new() };
+                    for known in std::iter::once(known).chain(others) {
+                        if !selection.found.iter().any(|other| other.id == known.id) {
+                            selection.found.push(known);
+                        }
+                    }
+                }
                 Err(failure) => selection.missed.push(failure),
             }
         }
@@ -107,7 +115,7 @@ impl Ids {
 impl Filters {
     /// Whether a status is asked for that only a sandbox can have in which nothing is alive.
     pub(crate) fn wants_ended(&self) -> bool {
-        let is_over = |filter: &Filter| matches!(filter, Filter::Status(text) if word(text).is_some_and(|word| !word.is_living()));
+        let is_over = |filter: &Filter| matches!(filter, Filter::Status(text) if text == STOPPED || word(text).is_some_and(|word| !word.is_living()));
         self.filters.iter().any(is_over)
     }
 
@@ -132,7 +140,8 @@ impl Filter {
             Filter::Label(key, value) => {
                 view.labels.get(key).is_some_and(|is| value.as_ref().is_none_or(|value| is == value))
             }
-            Filter::Status(word) => view.word.as_str() == word,
+            // Who was stopped is found by that word, too.
+            Filter::Status(word) => view.word.as_str() == word || (word == STOPPED && is_stopped(view)),
         }
     }
 }
@@ -146,22 +155,27 @@ fn filter(given: &str) -> Result<Filter, Invalid> {
         return Err(invalid("has no value"));
     }
     Ok(match key {
-        "id" => Filter::Id(value.to_owned()),
+        "id" => Filter::Id(as_shown(value)),
         "name" => Filter::Name(value.to_owned()),
         "label" => match value.split_once('=') {
             Some((key, value)) => Filter::Label(key.to_owned(), Some(value.to_owned())),
             None => Filter::Label(value.to_owned(), None),
         },
-        "status" if word(value).is_some() => Filter::Status(value.to_owned()),
+        "status" if value == STOPPED || word(value).is_some() => Filter::Status(value.to_owned()),
         "status" => {
             return Err(Invalid::new(
                 given,
                 "names no status",
-                "created, running, stopping, unkillable, exited, failed, killed, orphaned, lost",
+                "created, running, stopping, unkillable, exited, failed, stopped, killed, orphaned, lost",
             ));
         }
         _ => return Err(invalid("has an unknown key")),
     })
+}
+
+/// The part of a full uuid that is shown as the id; anything else as it is.
+pub(crate) fn as_shown(id: &str) -> String {
+    Id::from_whole(id).map_or_else(|| id.to_owned(), |id| id.short())
 }
 
 fn word(text: &str) -> Option<Word> {
@@ -178,6 +192,16 @@ pub(crate) fn list(finder: &Finder, among: Among) -> Result<Vec<(Known, View)>, 
     }
     view::select(finder, among == Among::Every)
         .map_err(|error| Failure::new(exit_codes::FAILURE, "cannot list the sandboxes").because(error))
+}
+
+/// The other sandboxes that have ended and bear the same name, if the word is the name of this one.
+fn older(finder: &Finder, word: &str, newest: &Known) -> Result<Vec<Known>, Failure> {
+    if newest.name.as_deref() != Some(word) {
+        return Ok(Vec::new());
+    }
+    finder.ended_with_name(word).map_err(|error| {
+        Failure::new(exit_codes::FAILURE, format!("cannot list the sandboxes called `{word}`")).because(error)
+    })
 }
 
 /// The sandbox that one word means.
@@ -280,6 +304,9 @@ mod tests {
     fn filters_are_read_and_what_is_none_is_refused() {
         assert_eq!(filter("label=a=b=c").unwrap(), Filter::Label("a".to_owned(), Some("b=c".to_owned())));
         assert_eq!(filter("label=a").unwrap(), Filter::Label("a".to_owned(), None));
+        let id = Id::new().unwrap();
+        let whole = serde_json::to_value(id).unwrap();
+        assert_eq!(filter(&format!("id={}", whole.as_str().unwrap())).unwrap(), Filter::Id(id.short()));
         assert_eq!(filter("status=lost").unwrap(), Filter::Status("lost".to_owned()));
         for text in ["", "id", "id=", "name=", "status=dead", "status=", "what=x", "=x"] {
             assert!(filter(text).is_err(), "{text}");

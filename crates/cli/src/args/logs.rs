@@ -36,7 +36,7 @@ pub(crate) struct LogsArgs {
     #[arg(short, long)]
     pub(crate) follow: bool,
     /// Show only the last lines.
-    #[arg(short = 'n', long = "lines", value_name = "N", conflicts_with = "since")]
+    #[arg(short = 'n', long = "lines", value_name = "N", value_parser = crate::value::number, conflicts_with = "since")]
     pub(crate) lines: Option<u64>,
     /// Show only what is not older: a duration, or a time as in `2026-11-21T10:35:00Z`.
     #[arg(long, value_name = "TIME", value_parser = since, allow_hyphen_values = true)]

@@ -14,7 +14,8 @@ pub(crate) const VERB: Verb = Verb {
     about: "List sandboxes",
     description: "Lists the sandboxes in which something may be alive; with -a those that have ended, too. A sandbox \
         that nobody looks after is `orphaned` while anything of it is alive, and `lost` when nothing of it was found \
-        and nobody saw it end. -q prints ids only.",
+        and nobody saw it end. One that was stopped is `stopped` where its command did not have to be killed, and found by \
+        `status=killed`, too. -q prints ids only.",
     examples: &[
         ("penfold ps", "what runs here?"),
         ("penfold ps -a --filter label=job=17", "all of one job, those that have ended too"),

@@ -13,9 +13,10 @@ pub(crate) const VERB: Verb = Verb {
     aliases: &[],
     about: "Forget sandboxes that are over",
     description: "Removes what is kept of a sandbox that is over: its record, its log, its report. One that is not over \
-        is refused, unless it is to be killed first. Nothing is removed before the end was seen.",
+        is refused, unless it is to be killed first. Nothing is removed before the end was seen. A name means all \
+        sandboxes that have ended and bear it.",
     examples: &[
-        ("penfold rm web", "forget the sandbox named web"),
+        ("penfold rm web", "forget the sandboxes named web that have ended"),
         ("penfold rm -f 3f9", "kill it first if it still runs"),
         ("penfold rm --filter status=exited -f", "forget all whose commands ended by themselves"),
     ],

@@ -21,7 +21,10 @@ pub(crate) const VERB: Verb = Verb {
         inherited descriptors pass through. The sandbox ends when CMD exits, its time runs out, it is \
         interrupted, or penfold or its caller dies. Then every process that CMD started is ended and looked \
         for, and only when none is left does penfold exit, with CMD's exit code. With --detach it goes on \
-        without its caller, and is looked after, stopped and asked by its id or name. Options end at the first \
+        without its caller, and is looked after, stopped and asked by its id or name. Ctrl-C belongs to CMD: if it \
+        dies of INT or exits, what it left is stopped; if it handles INT and goes on, so does the sandbox, and \
+        Ctrl-\\ or three times Ctrl-C within a second kill it; if it ignores INT, the sandbox is stopped, and a \
+        second Ctrl-C kills it. Options end at the first \
         word that is not one: all that follows CMD belongs to CMD, even `--help`.",
     examples: &[
         ("penfold run -- npm test", "run the tests and end the servers that they forget"),
@@ -31,6 +34,7 @@ pub(crate) const VERB: Verb = Verb {
             "penfold run -d --name web --ttl 8h npm start",
             "go on in the background; `penfold stop web` ends it",
         ),
+        ("penfold run -d --replace --name web npm start", "the same in the place of the one that runs"),
     ],
     usage_exit: exit_codes::NOT_STARTED,
     define: RunArgs::augment_args,
@@ -50,14 +54,13 @@ pub(crate) struct RunArgs {
     #[arg(short, long)]
     pub(crate) detach: bool,
     /// Give a detached sandbox a terminal, for `penfold attach`.
-    #[arg(short, long, requires = "detach")]
+    #[arg(short, long)]
     pub(crate) tty: bool,
     #[arg(
         long,
         value_name = "DURATION",
         value_parser = value::duration,
         allow_hyphen_values = true,
-        requires = "detach",
         help = "End a detached sandbox after this time, unless `penfold extend` renews it"
     )]
     pub(crate) ttl: Option<Duration>,
@@ -66,12 +69,11 @@ pub(crate) struct RunArgs {
         value_name = "DURATION",
         value_parser = value::duration,
         allow_hyphen_values = true,
-        requires = "detach",
         help = "End a detached sandbox that had no output and no exec for this time"
     )]
     pub(crate) idle_timeout: Option<Duration>,
     /// Forget a detached sandbox when it ends, with its log and exit code.
-    #[arg(long, requires = "detach")]
+    #[arg(long)]
     pub(crate) rm: bool,
     #[arg(
         long,
@@ -96,15 +98,21 @@ pub(crate) struct RunArgs {
     /// Make a new, empty directory that is removed at the end; TMPDIR, and the directory to run in unless -w.
     #[arg(long)]
     pub(crate) scratch: bool,
+    /// The first Ctrl-C stops the sandbox and the second kills it, whatever CMD does with INT; not with --detach.
+    #[arg(long, conflicts_with = "detach")]
+    pub(crate) stop_on_interrupt: bool,
     /// Exit with 123 if the command succeeded but left processes behind; not with --detach.
     #[arg(long)]
     pub(crate) fail_on_leak: bool,
-    /// Write what was found and done at the end to this file, as JSON.
+    /// Write what was found and done at the end to this file, as JSON; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
     /// Name of the sandbox, for its record and report.
     #[arg(long, value_name = "NAME", value_parser = value::name)]
     pub(crate) name: Option<String>,
+    /// Stop the sandbox that has the name first, and take it over.
+    #[arg(long, requires = "name")]
+    pub(crate) replace: bool,
     /// Attach a label; may be repeated, the last of a key counts.
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = value::label)]
     pub(crate) label: Vec<Label>,

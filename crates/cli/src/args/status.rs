@@ -28,8 +28,8 @@ pub(crate) struct StatusArgs {
     #[arg(value_name = "ID", required = true)]
     pub(crate) ids: Vec<String>,
     /// How many lines of the log to show.
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
-    pub(crate) lines: u32,
+    #[arg(short = 'n', long, value_name = "N", value_parser = crate::value::number, default_value_t = 10)]
+    pub(crate) lines: u64,
     /// Print the state as JSON, as `penfold ps --json` does.
     #[arg(long)]
     pub(crate) json: bool,

@@ -12,6 +12,35 @@ use crate::exit_codes;
 use crate::failure::Failure;
 use crate::output::{self, Colour};
 
+/// The verbs that end or remove something. A word that is more than a slip of the finger away never leads to one.
+const ENDING: &[&str] = &["kill", "stop", "rm", "reap", "gc", "prune"];
+
+/// Words of docker, podman and systemd, and what does that here.
+const FOREIGN: &[(&str, &str)] = &[
+    ("start", "`penfold run -d CMD` starts a sandbox; one that has ended is not started again"),
+    ("restart", "`penfold run -d CMD` starts a sandbox; one that has ended is not started again"),
+    ("create", "`penfold run -d CMD` makes and starts a sandbox"),
+    ("up", "`penfold run -d CMD` starts a sandbox"),
+    ("down", "`penfold stop ID` ends a sandbox"),
+    ("pause", "a sandbox cannot be paused; `penfold --help` lists the commands"),
+    ("unpause", "a sandbox cannot be paused; `penfold --help` lists the commands"),
+    ("freeze", "a sandbox cannot be paused; `penfold --help` lists the commands"),
+    ("thaw", "a sandbox cannot be paused; `penfold --help` lists the commands"),
+    ("reload", "a sandbox reads nothing again; `penfold --help` lists the commands"),
+    ("remove", "`penfold rm ID` forgets a sandbox that has ended"),
+    ("delete", "`penfold rm ID` forgets a sandbox that has ended"),
+    ("clean", "`penfold gc -n` shows what outlived its sandbox"),
+    ("list", "`penfold ps` lists sandboxes"),
+    ("list-units", "`penfold ps` lists sandboxes"),
+    ("show", "`penfold inspect ID` shows all that is known of a sandbox"),
+    ("top", "`penfold tree ID` shows the processes of a sandbox"),
+    ("stats", "`penfold status ID` tells how a sandbox is"),
+    ("rename", "a sandbox gets its name at the start: `penfold run --name NAME CMD`"),
+    ("is-active", "`penfold ps -q --filter name=NAME` prints nothing if it does not run"),
+    ("journal", "`penfold logs ID` shows the output of a sandbox"),
+    ("info", "`penfold doctor` tells what this host can do"),
+];
+
 /// Prints the answer and returns the exit code.
 ///
 /// Takes the words again: what clap refused it does not hand back, and which verb was meant decides the code.
@@ -66,7 +95,7 @@ fn sentence(error: &clap::Error) -> String {
         }
         ErrorKind::ValueValidation => format!("invalid value for `{}`", argument()),
         ErrorKind::MissingRequiredArgument => {
-            format!("missing {}", missing(&text(error, ContextKind::InvalidArg)))
+            format!("missing {}", missing(error))
         }
         ErrorKind::ArgumentConflict => {
             format!(
@@ -82,6 +111,17 @@ fn sentence(error: &clap::Error) -> String {
 }
 
 fn suggestion(error: &clap::Error) -> Option<String> {
+    if error.kind() == ErrorKind::InvalidSubcommand {
+        let given = text(error, ContextKind::InvalidSubcommand);
+        if let Some((_, hint)) = FOREIGN.iter().find(|(word, _)| *word == given) {
+            return Some((*hint).to_owned());
+        }
+        if let Some(ContextValue::Strings(words)) = error.get(ContextKind::SuggestedSubcommand) {
+            let word =
+                words.iter().rfind(|word| !ENDING.contains(&word.as_str()) || is_slip(&given, word))?;
+            return Some(format!("did you mean `{word}`?"));
+        }
+    }
     let kinds = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
     let word = kinds.into_iter().find_map(|kind| match error.get(kind)? {
         // From the least to the most alike.
@@ -92,14 +132,38 @@ fn suggestion(error: &clap::Error) -> Option<String> {
     Some(format!("did you mean `{word}`?"))
 }
 
-/// What is missing out of clap's notation: `<CMD>...` or `<--pid <PID>|--pgid <PGID>>`.
-fn missing(notation: &str) -> String {
-    let inner = notation.strip_prefix('<').and_then(|rest| rest.strip_suffix('>')).unwrap_or(notation);
-    let choices: Vec<String> = inner.split('|').map(|choice| format!("`{}`", plain(choice))).collect();
-    match choices.as_slice() {
-        [one] => one.clone(),
-        several => format!("one of {}", several.join(", ")),
+/// Whether a word becomes another by one slip: a letter too many, one too few, a wrong one, or two that changed places.
+fn is_slip(given: &str, word: &str) -> bool {
+    let (given, word): (Vec<char>, Vec<char>) = (given.chars().collect(), word.chars().collect());
+    let same = given.iter().zip(&word).take_while(|(one, other)| one == other).count();
+    let (given, word) = (given.get(same..).unwrap_or_default(), word.get(same..).unwrap_or_default());
+    match (given, word) {
+        ([_, given @ ..], _) if given == word => true,
+        (_, [_, word @ ..]) if given == word => true,
+        ([_, given @ ..], [_, word @ ..]) if given == word => true,
+        ([a, b, given @ ..], [c, d, word @ ..]) => a == d && b == c && given == word,
+        _ => false,
     }
+}
+
+/// What is missing, each out of clap's notation: `<CMD>...` or `<--pid <PID>|--pgid <PGID>>`.
+fn missing(error: &clap::Error) -> String {
+    let notations: &[String] = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::Strings(notations)) => notations,
+        Some(ContextValue::String(notation)) => std::slice::from_ref(notation),
+        _ => &[],
+    };
+    let named = notations.iter().map(|notation| {
+        // A group is in brackets as a whole, a value may be followed by dots.
+        let group = notation.strip_prefix('<').and_then(|rest| rest.strip_suffix('>'));
+        let choices: Vec<String> =
+            group.unwrap_or(notation).split('|').map(|choice| format!("`{}`", plain(choice))).collect();
+        match choices.as_slice() {
+            [one] => one.clone(),
+            several => format!("one of {}", several.join(", ")),
+        }
+    });
+    named.collect::<Vec<_>>().join(" and ")
 }
 
 /// An option as it is typed, or the name of an argument; clap writes `--grace <DURATION>`, `<SHELL>`, `<CMD>...`.
@@ -152,4 +216,33 @@ fn glance(words: impl Iterator<Item = OsString>) -> (Option<&'static Verb>, Colo
         }
     }
     (None, colour)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_is_one_letter() {
+        for (given, word) in
+            [("kil", "kill"), ("klil", "kill"), ("sop", "stop"), ("stopp", "stop"), ("r", "rm")]
+        {
+            assert!(is_slip(given, word), "{given} {word}");
+        }
+        for (given, word) in
+            [("pause", "prune"), ("restart", "reap"), ("start", "stop"), ("top", "stops"), ("", "rm")]
+        {
+            assert!(!is_slip(given, word), "{given} {word}");
+        }
+    }
+
+    #[test]
+    fn words_of_others_are_no_verbs_of_ours() {
+        for (word, _) in FOREIGN {
+            assert!(super::super::find(word).is_none(), "{word}");
+        }
+        for word in ENDING {
+            assert!(super::super::find(word).is_some(), "{word}");
+        }
+    }
 }

@@ -40,11 +40,14 @@ pub(super) fn choose(global: &Global, args: &GcArgs, survey: &mut Survey) -> Cho
     Choice { leaks, missed }
 }
 
-/// The id that a word means: a whole id, a name, the only one that begins like this.
+/// The id that a word means: a whole id, the newest with this name, the only one that begins like this.
 fn meant(global: &Global, leaks: &[Leak], word: &str) -> Result<String, Failure> {
-    let mut found: Vec<&Leak> = leaks.iter().filter(|leak| !leak.id.is_empty() && leak.id == word).collect();
+    let shown = ids::as_shown(word);
+    let mut found: Vec<&Leak> = leaks.iter().filter(|leak| !leak.id.is_empty() && leak.id == shown).collect();
     if found.is_empty() {
-        found = leaks.iter().filter(|leak| leak.name.as_deref() == Some(word)).collect();
+        // What was left behind comes before the kept record of one that has ended.
+        let named = leaks.iter().filter(|leak| leak.name.as_deref() == Some(word));
+        found.extend(named.min_by_key(|leak| (matches!(leak.thing, Thing::Ended { .. }), leak.age())));
     }
     if found.is_empty() && !word.is_empty() {
         found = leaks.iter().filter(|leak| leak.id.starts_with(word)).collect();

@@ -86,6 +86,11 @@ pub(crate) fn signal(given: &str) -> Result<Signal, Invalid> {
         .ok_or_else(|| refuse("is not a signal"))
 }
 
+/// The name of the signal of this number.
+pub(crate) fn name(number: i32) -> String {
+    Signal(number).to_string()
+}
+
 /// The steps in `+3`; nothing at all is no step.
 fn steps(offset: &str, sign: char) -> Option<i32> {
     if offset.is_empty() {

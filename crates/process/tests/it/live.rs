@@ -77,6 +77,29 @@ fn a_handle_is_of_one_incarnation() {
 }
 
 #[test]
+fn a_pidfd_that_is_of_another_process_is_refused() {
+    let mut proc = ProcFs::open().expect("/proc");
+    let (one, other) = (Guard::sleeper(), Guard::sleeper());
+    let pidfd = |guard: &Guard| {
+        rustix::process::pidfd_open(guard.pid(), rustix::process::PidfdFlags::empty()).expect("a child")
+    };
+    assert!(Process::from_pidfd(&mut proc, pidfd(&one), one.pid()).expect("its own").is_some());
+    Process::from_pidfd(&mut proc, pidfd(&one), other.pid()).expect_err("the pidfd is of another process");
+}
+
+#[test]
+fn without_proc_nothing_is_said_to_be_gone() {
+    let mut proc = ProcFs::blind();
+    let own = ProcFs::open().expect("/proc").stat(rustix::process::getpid()).expect("/proc").expect("this");
+    assert_eq!(proc.presence(own.id()), penfold_process::Presence::Unknown);
+    proc.stat(own.pid).expect_err("there is no /proc");
+    proc.scan(|_| ()).expect_err("there is no /proc");
+    let mut tree = Vec::new();
+    assert_eq!(proc.descendants(own.pid, &mut tree).expect("a look"), Completeness::Incomplete);
+    Process::open(&mut proc, own.pid).expect_err("there is no /proc");
+}
+
+#[test]
 fn a_thread_is_no_process() {
     let mut proc = ProcFs::open().expect("/proc");
     let (send, receive) = std::sync::mpsc::channel();

@@ -28,6 +28,8 @@ pub(super) struct LeafProbe {
     pub(super) joined: Option<bool>,
     /// What is cloned into it after a kill dies at birth.
     pub(super) trap: Option<bool>,
+    /// Why the kernel, or a seccomp filter, refuses to clone into it.
+    pub(super) refused: Option<String>,
     /// Why nothing could be tried.
     pub(super) failed: Option<String>,
     /// The cgroup, if it could not be removed.
@@ -52,6 +54,7 @@ pub(super) fn leaf(place: &Place, proc: &mut ProcFs) -> LeafProbe {
     probe.kill_file =
         rustix::fs::accessat(leaf.dir(), c"cgroup.kill", Access::EXISTS, AtFlags::empty()).is_ok();
     let born = launch::launch(&mut nothing(), Some(leaf.dir()), None);
+    probe.refused = born.as_ref().err().map(ToString::to_string);
     probe.born = Some(lives(&born, &leaf, proc));
     let joined = if probe.born == Some(true) {
         None
@@ -103,7 +106,13 @@ fn reap(pid: Pid) {
     if let Ok(pidfd) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
         wait(&mut [PollFd::new(&pidfd, PollFlags::IN)], PATIENCE);
     }
-    let _ = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG);
+    let begun = Instant::now();
+    // Without a handle there is nothing else to wait on.
+    while matches!(rustix::process::waitpid(Some(pid), WaitOptions::NOHANG), Ok(None))
+        && begun.elapsed() < PATIENCE
+    {
+        wait(&mut [], Duration::from_millis(2));
+    }
 }
 
 fn wait(fds: &mut [PollFd<'_>], timeout: Duration) {

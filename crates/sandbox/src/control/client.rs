@@ -30,7 +30,7 @@ const AGAIN: Duration = Duration::from_millis(5);
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// There is no control socket: a foreground sandbox has none, and it can be lost.
-    #[error("sandbox {id} has no control socket")]
+    #[error("sandbox {id} cannot be asked: it runs in the foreground, or its control socket is gone")]
     NoSocket {
         /// The sandbox.
         id: String,

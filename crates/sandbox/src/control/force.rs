@@ -17,6 +17,8 @@ use penfold_teardown::{Findings, Ladder, Resource as _, Scope, Search, Selector,
 use super::holders::{self, Holders, Locks};
 use super::talk::is_empty;
 use super::{Fate, How, Limits, pause};
+use crate::evidence::Evidence;
+use crate::marked;
 use crate::record::{Record, Registry};
 use crate::recovery::recover;
 use crate::resolve::{Finder, Known, traces};
@@ -36,8 +38,6 @@ const TURNS: u32 = 3;
 const USUAL_GRACE: Duration = Duration::from_secs(10);
 /// The longest grace that a record is believed: the command could have written it.
 const LONGEST_GRACE: Duration = Duration::from_hours(1);
-/// What the supervisors of a sandbox are called; their descendants are its members.
-const NAME: &str = "penfold";
 
 /// Why a sandbox is ended over the head of its supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,7 +212,7 @@ impl<'a> Forced<'a> {
         let scratch = self.scratch();
         let supervisors = self.known.record.as_ref().map(holders::named).unwrap_or_default();
         let fate = self.see_off(self.end()?, &supervisors)?;
-        match scratch.and_then(Scratch::existing) {
+        match scratch.map_or(Ok(None), Scratch::existing)? {
             Some(mut scratch) if matches!(fate, Fate::Gone) => Ok(match scratch.release(true) {
                 Ok(()) => Fate::Gone,
                 Err(error) => {
@@ -297,8 +297,9 @@ impl<'a> Forced<'a> {
                 None => None,
             };
             let mut proc = ProcFs::open()?;
-            let selector = Selector::Marker { sandbox: self.known.id.clone() };
-            let search = Search::new(selector, &mut proc)?;
+            let marker =
+                marked::marker(&self.known.id, self.known.intent.as_ref(), self.known.record.as_ref(), true);
+            let search = marked::search(&marker, &mut proc)?;
             let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
             let findings = penfold_teardown::end(&mut teardown, &self.ladder, &mut []);
             all.verified &= findings.verified;
@@ -320,7 +321,7 @@ impl<'a> Forced<'a> {
     fn end_holders(&self, proc: &mut ProcFs, holders: &Holders<'_>) -> io::Result<Vec<Survivor>> {
         let mut left = Vec::new();
         for holder in holders.left(proc)? {
-            let ours = proc.stat(holder.id().pid)?.is_some_and(|stat| stat.comm == NAME);
+            let ours = proc.stat(holder.id().pid)?.is_some_and(|stat| stat.has_our_name());
             if !ours {
                 holder.signal(Signal::KILL)?;
                 continue;
@@ -355,7 +356,7 @@ impl<'a> Forced<'a> {
         if !self.ladder.grace.is_zero() || !whole || self.leaves().len() > 1 {
             left = self.end_members()?.survivors;
         }
-        let findings = recover(record, self.patience)?;
+        let findings = recover(record, true, self.patience)?;
         let is_process = |survivor: &Survivor| matches!(survivor, Survivor::Process { .. });
         let (alive, unreleased): (Vec<_>, Vec<_>) = findings.survivors.into_iter().partition(is_process);
         left.extend(alive);
@@ -404,20 +405,19 @@ impl<'a> Forced<'a> {
         if !holders.left(proc)?.is_empty() {
             return Ok(true);
         }
-        Ok(self.is_recorded()
-            && self.known.record.as_ref().is_some_and(|files| files.is_looked_after().unwrap_or(true)))
+        Ok(self.is_recorded() && self.known.record.as_ref().is_some_and(|files| files.lock().may_be_held()))
     }
 
     /// Whether nothing is left, from a look at everything that would tell.
     fn is_over(&self) -> bool {
-        let held = self.known.record.as_ref().is_some_and(|files| files.is_looked_after().unwrap_or(true));
+        let held = self.known.record.as_ref().is_some_and(|files| files.lock().may_be_held());
         if held || self.why == Why::NoRecord {
             return false;
         }
         let ended = self.known.record.as_ref().is_some_and(crate::Files::has_ended);
         (ended || !self.is_recorded())
             && self.leaves().into_iter().all(is_empty)
-            && self.evidence(true).is_empty()
+            && self.evidence(true).is_nothing()
     }
 
     /// What became of it, from a fresh look; at who looks after it, too, if its end was not seen under the lock.
@@ -426,11 +426,11 @@ impl<'a> Forced<'a> {
         let mut evidence = self.evidence(attended);
         // Where there is no lock to wait for, the socket tells that the supervisors are not out yet; and another command
         // at the same work may hold a lock for a moment.
-        while !evidence.is_empty() && Instant::now() < until {
+        while !evidence.is_nothing() && Instant::now() < until {
             pause(LOOK);
             evidence = self.evidence(attended);
         }
-        if evidence.is_empty() {
+        if evidence.is_nothing() {
             return Fate::Gone;
         }
         // A member that its supervisor alone can see is as little gone.
@@ -438,33 +438,22 @@ impl<'a> Forced<'a> {
         // What was in the way of one step may have been out of the way for the next.
         left.retain(is_alive);
         if left.is_empty() {
-            left.extend(evidence.into_iter().map(|reason| Survivor::Unknown { reason }));
+            left.extend(evidence.sentences().into_iter().map(|reason| Survivor::Unknown { reason }));
         }
         Fate::Left(left)
     }
 
     /// What speaks for something of it being alive: its lock, its leaf, its marker; and a supervisor's socket where there
     /// is no lock to tell. Where there is one, whoever listens is none of its supervisors.
-    fn evidence(&self, attended: bool) -> Vec<String> {
+    fn evidence(&self, attended: bool) -> Evidence {
         let fresh = self.finder.again();
-        let mut evidence = Vec::new();
+        let mut evidence = Evidence::of_members(&fresh, self.known);
         if attended && self.is_recorded() {
-            if self.known.record.as_ref().is_some_and(|files| files.is_looked_after().unwrap_or(true)) {
-                evidence.push("a process of penfold holds its lock and does not let go".to_owned());
+            if self.known.record.as_ref().is_some_and(|files| files.lock().may_be_held()) {
+                evidence.add("a process of penfold holds its lock and does not let go".to_owned());
             }
-        } else if attended && fresh.has_socket(&self.known.id) {
-            evidence.push("its supervisor listens on its control socket".to_owned());
-        }
-        let seen = fresh.leaves().get(&self.known.id);
-        for leaf in self.known.leaf.iter().chain(seen.filter(|&leaf| self.known.leaf.as_ref() != Some(leaf)))
-        {
-            if !is_empty(leaf) {
-                evidence.push(format!("the cgroup `{}` is populated", leaf.display()));
-            }
-        }
-        if let Some(pids) = fresh.marked().get(&self.known.id) {
-            let pids: Vec<String> = pids.iter().map(|pid| pid.as_raw_pid().to_string()).collect();
-            evidence.push(format!("its marker is in the environment of {}", pids.join(", ")));
+        } else if attended {
+            evidence.socket(&fresh, &self.known.id);
         }
         evidence
     }

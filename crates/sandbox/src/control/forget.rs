@@ -8,7 +8,8 @@ use penfold_teardown::{Resource as _, Survivor};
 
 use super::holders::Locks;
 use super::{Fate, How, Limits, end, pause};
-use crate::record::StateError;
+use crate::leaks::remains::forget_name;
+use crate::record::{Registry, StateError};
 use crate::resolve::{Finder, Known};
 use crate::state::Word;
 use crate::view::view;
@@ -95,14 +96,31 @@ pub fn forget(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), For
 /// When the record cannot be removed; it stays then.
 pub fn put_away(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), ForgetError> {
     let id = || known.id.clone();
-    let Some(registry) = finder.registry() else { return Ok(()) };
+    let opened;
+    let registry = match finder.registry() {
+        Some(registry) => registry,
+        // None, or none that could be opened when it was looked for.
+        None => match Registry::open_existing(finder.root()) {
+            Ok(None) => return Ok(()),
+            Ok(Some(registry)) => {
+                opened = registry;
+                &opened
+            }
+            Err(source) => return Err(ForgetError::Closed { id: id(), source }),
+        },
+    };
     let begun = Instant::now();
     let mut wonder = begun + WONDER;
     loop {
         match registry.take(&known.id) {
             // It may have been taken in the very moment in which it was let go.
             Ok(Some(mut record)) => {
-                return record.release(true).map_err(|source| ForgetError::Stuck { id: id(), source });
+                record.release(true).map_err(|source| ForgetError::Stuck { id: id(), source })?;
+                if let Some(name) = &known.name {
+                    // Of one that was killed with its supervisors it may have stayed; who lives holds another's.
+                    let _ = forget_name(finder.root(), name, &known.id);
+                }
+                return Ok(());
             }
             Ok(None) if !registry.holds(&known.id) => return Ok(()),
             Ok(None) if begun.elapsed() >= limits.patience(known.intent.as_ref()) => {

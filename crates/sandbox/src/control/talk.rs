@@ -1,7 +1,6 @@
 //! Ends many sandboxes at once by asking their supervisors, in one loop. What asking does not end goes to
 //! [`force`](super::force).
 
-use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -45,6 +44,8 @@ pub fn end(
     slow: &mut dyn FnMut(Progress),
 ) -> Vec<Fate> {
     let begun = Instant::now();
+    let opened = if targets.iter().any(Known::is_closed) { finder.opened(targets) } else { Vec::new() };
+    let targets = if opened.is_empty() { targets } else { opened.as_slice() };
     std::thread::scope(|scope| {
         let crew = Crew::new(scope, finder, targets, how, *limits);
         let mut talks = Talks {
@@ -233,7 +234,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             }
             match &talk.known.record {
                 None => crew.take_on(talk.index, Why::NoRecord, Vec::new()),
-                Some(files) if !files.is_looked_after().unwrap_or(true) => {
+                Some(files) if files.lock().is_free() => {
                     let leaf = talk.known.leaf.as_deref();
                     let has_leaf = leaf.is_some_and(|leaf| leaf.try_exists().unwrap_or(true));
                     if files.has_ended() && !has_leaf {
@@ -333,7 +334,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
     /// Looks for itself whether a sandbox is still looked after, and what is due.
     fn look(&mut self, talk: &mut Talk<'a>) -> Step {
         let Some(files) = &talk.known.record else { return Step::Force(Why::NoRecord) };
-        if !files.is_looked_after().unwrap_or(true) {
+        if files.lock().is_free() {
             return self.let_go(talk);
         }
         let now = Instant::now();
@@ -401,9 +402,8 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             return;
         }
         let fresh = finder.again();
-        let marked: HashSet<&String> = fresh.marked().keys().collect();
         for index in std::mem::take(&mut self.suspects) {
-            let lives = |id: &String| marked.contains(id) || fresh.leaves().contains_key(id);
+            let lives = |id: &String| !(fresh.marked().excludes(id) && fresh.leaves().excludes(id));
             if targets.get(index).is_some_and(|known| lives(&known.id)) {
                 self.crew.take_on(index, Why::Unattended, Vec::new());
             } else {

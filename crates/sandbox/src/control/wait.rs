@@ -12,8 +12,9 @@ use super::client::Client;
 use super::{Progress, timespec};
 use crate::Files;
 use crate::clear::entries;
+use crate::evidence::Evidence;
 use crate::outcome::{Report, StartFailure, Status};
-use crate::resolve::{Finder, Known, traces};
+use crate::resolve::{Finder, Known};
 use crate::state::Word;
 use crate::wire::{Answer, Received};
 
@@ -133,8 +134,7 @@ impl<'a> Watch<'a> {
         if self.look > now {
             return;
         }
-        let Some(files) = self.known.record.as_ref().filter(|files| files.is_looked_after().unwrap_or(true))
-        else {
+        let Some(files) = self.known.record.as_ref().filter(|files| files.lock().may_be_held()) else {
             self.unattended = true;
             return;
         };
@@ -210,22 +210,10 @@ fn has_ended(files: &Files) -> bool {
     files.intent().is_ok_and(|intent| intent.leaf.is_some()) && files.has_ended()
 }
 
-/// What lives of a sandbox that nobody looks after, as far as it has numbers here; none when nothing does.
+/// What lives of a sandbox that has no supervisor, as far as it has numbers here; none when it is certain that nothing does.
 fn living(fresh: &Finder, known: &Known) -> Option<Vec<Pid>> {
-    let seen = fresh.leaves().get(&known.id).filter(|&leaf| known.leaf.as_ref() != Some(leaf));
-    let populated = known.leaf.iter().chain(seen).find_map(|leaf| match traces::members(leaf) {
-        Some((true, pids)) => Some(pids),
-        _ => None,
-    });
-    if populated.is_some() {
-        return populated;
-    }
-    let marked = fresh.marked().get(&known.id).map(|pids| traces::still_marked(pids, &known.id));
-    if let Some(pids) = marked.filter(|pids| !pids.is_empty()) {
-        return Some(pids);
-    }
-    // Where there is a record its lock tells, and anybody can listen at the path of the socket.
-    (known.record.is_none() && fresh.has_socket(&known.id)).then(Vec::new)
+    let evidence = Evidence::of(fresh, known);
+    (!evidence.is_nothing()).then(|| evidence.pids().to_vec())
 }
 
 /// Waits until a supervisor says something, a member ends or something is due.

@@ -7,14 +7,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
+use penfold_process::names::FRONT;
 use penfold_process::{Completeness, Evidence, Pid, ProcFs, ProcessId, Stat};
 use penfold_teardown::MARKER;
 
 use super::Member;
 use crate::id::Id;
-
-/// The name that a penfold process has unless somebody renamed the program.
-const PROGRAM: &str = "penfold";
 
 /// Whether somebody looks after a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,7 +128,7 @@ impl Host {
         if let Some(known) = self.penfolds.get(&stat.id()) {
             return *known;
         }
-        let answer = if stat.comm == PROGRAM { Some(true) } else { self.runs_penfold(stat) };
+        let answer = if stat.has_our_name() { Some(true) } else { self.runs_penfold(stat) };
         self.penfolds.insert(stat.id(), answer);
         answer
     }
@@ -145,7 +143,7 @@ impl Host {
             Err(_) => return None,
         };
         let name = target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        if name == PROGRAM || name.strip_suffix(" (deleted)") == Some(PROGRAM) {
+        if name == FRONT || name.strip_suffix(" (deleted)") == Some(FRONT) {
             return Some(true);
         }
         let file = std::fs::metadata(&link).ok().map(|meta| (meta.dev(), meta.ino()));

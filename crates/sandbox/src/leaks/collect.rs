@@ -7,31 +7,30 @@ use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
 use penfold_process::ProcFs;
-use penfold_teardown::{Findings, Ladder, Resource, Scope, Search, Selector, Teardown};
+use penfold_teardown::{Findings, Ladder, Resource, Scope, Teardown};
 use rustix::event::Timespec;
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Leak, Thing, remains};
+use crate::marked;
 use crate::record::{Record, Registry};
 use crate::recovery;
 use crate::scratch::Scratch;
 
 /// Ends and removes what a survey found, and looks that it is gone. What went by itself meanwhile counts as gone.
 ///
+/// Where somebody has `named` the sandbox, a marker alone makes a process one of its members.
+///
 /// # Errors
 /// When it could not even be tried; it is left as it was.
-pub fn collect(leak: &Leak, state_root: &Path, patience: Duration) -> io::Result<Findings> {
+pub fn collect(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io::Result<Findings> {
     let gone = || Ok(Findings { verified: true, ..Findings::default() });
     match &leak.thing {
         Thing::Record { begun: true, .. } => {
             let Some(record) = take(state_root, &leak.id, patience)? else { return gone() };
             remove_unfinished(&record)?;
-            let findings = recovery::recover(record, patience)?;
-            if let Some(name) = leak.name.as_ref().filter(|_| findings.verified) {
-                remains::forget_name(state_root, name, &leak.id)?;
-            }
-            Ok(findings)
+            recovery::recover(record, named, patience)
         }
         Thing::Ended { .. } => {
             if let Some(mut record) = take_ended(state_root, &leak.id, patience)? {
@@ -64,16 +63,16 @@ pub fn collect(leak: &Leak, state_root: &Path, patience: Duration) -> io::Result
             }
             gone()
         }
-        Thing::Processes => recovery::recover_unrecorded(&leak.id, patience),
+        Thing::Processes => recovery::recover_unrecorded(&leak.id, named, patience),
         Thing::Cgroup { path } => {
             let Some(_lock) = lock(path, patience)? else { return gone() };
             let Some(cgroup) = Leaf::open(path).map_err(io::Error::other)? else { return gone() };
-            end(&leak.id, Some(cgroup), Vec::new(), patience)
+            end(leak, named, Some(cgroup), Vec::new(), patience)
         }
         Thing::Directory { path } => {
             let Some(_lock) = lock(path, patience)? else { return gone() };
-            let Some(scratch) = Scratch::existing(path.clone()) else { return gone() };
-            end(&leak.id, None, vec![Box::new(scratch)], patience)
+            let Some(scratch) = Scratch::existing(path.clone())? else { return gone() };
+            end(leak, named, None, vec![Box::new(scratch)], patience)
         }
     }
 }
@@ -161,16 +160,20 @@ fn remove_unfinished(record: &Record) -> io::Result<()> {
 }
 
 fn end(
-    id: &str,
+    found: &Leak,
+    named: bool,
     leaf: Option<Leaf>,
     mut resources: Vec<Box<dyn Resource>>,
     patience: Duration,
 ) -> io::Result<Findings> {
     let mut proc = ProcFs::open()?;
-    let search = Search::new(Selector::Marker { sandbox: id.to_owned() }, &mut proc)?;
+    let marker = marked::marker(&found.id, None, None, named);
+    let search = marked::search(&marker, &mut proc)?;
     let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
     let ladder = Ladder { grace: Duration::ZERO, patience, ..Ladder::default() };
-    Ok(penfold_teardown::end(&mut teardown, &ladder, &mut resources))
+    let mut findings = penfold_teardown::end(&mut teardown, &ladder, &mut resources);
+    marked::name_copies(&marker, &mut findings)?;
+    Ok(findings)
 }
 
 fn directory(path: &Path) -> Result<OwnedFd, Errno> {
@@ -215,7 +218,7 @@ mod tests {
                 std::fs::remove_dir(path).unwrap();
                 drop(lock);
             });
-            assert!(collect(&leak, base.path(), Duration::from_secs(20)).unwrap().verified);
+            assert!(collect(&leak, base.path(), false, Duration::from_secs(20)).unwrap().verified);
         });
     }
 
@@ -226,7 +229,7 @@ mod tests {
         std::fs::create_dir_all(&path).unwrap();
         std::fs::write(path.join("intent.json"), "{}").unwrap();
         let leak = Leak { thing: Thing::Ended { path: path.clone(), command: String::new() }, ..leak };
-        let error = collect(&leak, base.path(), Duration::from_millis(30)).unwrap_err();
+        let error = collect(&leak, base.path(), false, Duration::from_millis(30)).unwrap_err();
         assert!(error.to_string().contains("it has not ended"), "{error}");
         assert!(path.join("intent.json").try_exists().unwrap());
         std::thread::scope(|scope| {
@@ -234,7 +237,7 @@ mod tests {
                 let _ = rustix::event::poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 30_000_000 }));
                 std::fs::remove_file(path.join("intent.json")).unwrap();
             });
-            assert!(collect(&leak, base.path(), Duration::from_secs(20)).unwrap().verified);
+            assert!(collect(&leak, base.path(), false, Duration::from_secs(20)).unwrap().verified);
         });
         assert!(!path.try_exists().unwrap());
     }
@@ -244,7 +247,7 @@ mod tests {
         let (base, leak) = made();
         let path = leak.thing.path().unwrap();
         let _lock = lock(path, Duration::ZERO).unwrap().unwrap();
-        let error = collect(&leak, base.path(), Duration::from_millis(30)).unwrap_err();
+        let error = collect(&leak, base.path(), false, Duration::from_millis(30)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         assert!(path.try_exists().unwrap());
     }

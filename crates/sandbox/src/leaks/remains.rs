@@ -49,7 +49,7 @@ impl Searching {
         }
         // One that runs in the foreground has no socket, and one that is just leaving none any more.
         let detached = files.intent().is_ok_and(|intent| intent.detached.is_some());
-        if detached && !files.has_ended() && files.is_looked_after().unwrap_or(false) {
+        if detached && !files.has_ended() && files.lock().is_held() {
             let name = files.intent().ok().and_then(|intent| intent.name);
             self.survey.leaks.push(leak(id, name, Thing::Unreachable { path }));
         }
@@ -57,9 +57,9 @@ impl Searching {
 
     /// The sockets of supervisors that live and whose records are gone, and records whose sockets nobody listens on.
     pub(super) fn sockets(&mut self, root: &Path) {
-        let sockets = match traces::sockets() {
+        let sockets = match traces::sockets().complete() {
             Ok(sockets) => sockets,
-            Err(error) => return self.survey.unread.push(format!("the list of sockets: {error}")),
+            Err(unread) => return self.survey.unread.push(unread.to_string()),
         };
         for (id, below) in &sockets {
             let record = root.join("sandboxes").join(id);
@@ -84,6 +84,16 @@ impl Searching {
         }
     }
 
+    /// Whether something was found of a sandbox that is not over, with a record or without, or not everything was seen.
+    fn may_live(&self, id: &str) -> bool {
+        let found = || self.survey.leaks.iter().any(|leak| leak.id == id);
+        !self.survey.complete
+            || self.survey.unjudged.iter().any(|other| other == id)
+            || self.living.contains(id)
+            || self.orphaned.contains(id)
+            || found()
+    }
+
     /// Names that nobody holds. Those of orphans go with them.
     pub(super) fn names(&mut self, root: &Path) {
         let path = root.join(NAMES);
@@ -102,7 +112,7 @@ impl Searching {
             let Some(name) = name.to_str().ok().filter(|name| names::is_name(name)) else { continue };
             let file = path.join(name);
             let Some(id) = free_name(&dir, name) else { continue };
-            if !self.orphaned.contains(&id) && age(&file) >= YOUNG {
+            if !self.may_live(&id) && age(&file) >= YOUNG {
                 self.survey.leaks.push(leak(&id, Some(name.to_owned()), Thing::Name { path: file }));
             }
         }
@@ -153,7 +163,7 @@ fn read_id(file: &OwnedFd) -> String {
 
 /// Removes the file of a name, under its lock, unless somebody has taken it meanwhile. Whose name it was must not have
 /// changed.
-pub(super) fn forget_name(root: &Path, name: &str, id: &str) -> io::Result<()> {
+pub(crate) fn forget_name(root: &Path, name: &str, id: &str) -> io::Result<()> {
     let dir = match open_private(CWD, &root.join(NAMES)) {
         Ok(dir) => dir,
         Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(()),

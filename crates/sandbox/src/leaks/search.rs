@@ -41,9 +41,9 @@ pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Sur
     }
     search.records(state_root);
     search.sockets(state_root);
-    search.names(state_root);
     search.processes();
     search.cgroups();
+    search.names(state_root);
     for base in temporary {
         search.directories(base);
     }
@@ -114,7 +114,9 @@ impl Searching {
                 self.living.insert(name);
             }
             Err(error) => {
-                self.survey.unread.push(sentence(&error));
+                let why = format!("sandbox {name} may be alive: {}", sentence(&error));
+                self.survey.unread.push(why);
+                self.survey.unjudged.push(name.clone());
                 self.living.insert(name);
             }
         }

@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use penfold_cgroup::{Leaf, mountinfo};
 use penfold_process::{Evidence, Pid, ProcFs};
 use penfold_teardown::MARKER;
+use rustix::io::Errno;
 
+use crate::evidence::Listing;
 use crate::id::Id;
 use crate::record::Intent;
 
@@ -34,9 +36,13 @@ pub(crate) enum Home {
 }
 
 /// The leaves of this user by the ids in their names.
-pub(crate) fn leaves() -> io::Result<HashMap<String, PathBuf>> {
-    let text = std::fs::read("/proc/self/mountinfo")?;
-    let mounts = mountinfo::parse(&text).map_err(io::Error::other)?;
+pub(crate) fn leaves() -> Listing<PathBuf> {
+    let mounts = std::fs::read("/proc/self/mountinfo")
+        .and_then(|text| mountinfo::parse(&text).map_err(io::Error::other));
+    let mounts = match mounts {
+        Ok(mounts) => mounts,
+        Err(error) => return Listing::blind("the list of mounts", &error),
+    };
     let user = rustix::process::geteuid().as_raw();
     let mut queue: Vec<PathBuf> = mounts
         .into_iter()
@@ -52,30 +58,45 @@ pub(crate) fn leaves() -> io::Result<HashMap<String, PathBuf>> {
         mounted.push(key);
         fresh
     });
-    let mut found = HashMap::new();
+    let mut listing = Listing::default();
     let mut seen = 0;
     while let Some(path) = queue.pop() {
         seen += 1;
-        let Ok(meta) = std::fs::symlink_metadata(&path) else { continue };
         if seen > MOST_CGROUPS {
-            return Err(io::Error::other(format!("more than {MOST_CGROUPS} cgroups")));
+            listing.note_unread(|| format!("there are more than {MOST_CGROUPS} cgroups"));
+            return listing;
         }
+        let meta = match std::fs::symlink_metadata(&path) {
+            Ok(meta) => meta,
+            Err(error) => {
+                note(&mut listing, &path, &error);
+                continue;
+            }
+        };
         // The kernel counts the cgroups below in the links of the directory.
-        if meta.nlink() > 2
-            && let Ok(entries) = std::fs::read_dir(&path)
-        {
-            let below = entries.filter_map(Result::ok);
-            queue.extend(
-                below
-                    .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-                    .map(|entry| entry.path()),
-            );
+        if meta.nlink() > 2 {
+            match std::fs::read_dir(&path) {
+                Ok(entries) => queue.extend(
+                    entries
+                        .filter_map(Result::ok)
+                        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+                        .map(|entry| entry.path()),
+                ),
+                Err(error) => note(&mut listing, &path, &error),
+            }
         }
         if let Some(id) = id_in_name(&path).filter(|_| meta.uid() == user) {
-            found.insert(id, path);
+            listing.found_mut().insert(id, path);
         }
     }
-    Ok(found)
+    listing
+}
+
+/// Notes a cgroup that could not be looked at. One that went meanwhile, or is closed to this user, has no leaf of ours.
+fn note(listing: &mut Listing<PathBuf>, path: &Path, error: &io::Error) {
+    if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) {
+        listing.note_unread(|| format!("`{}` cannot be read: {error}", path.display()));
+    }
 }
 
 /// The id in a name of the form `penfold-<id>`.
@@ -103,9 +124,14 @@ pub(crate) fn label(leaf: &Path, id: &str) -> Label {
 }
 
 /// The control sockets that are listened on: the ids, and the state roots that their paths are below.
-pub(crate) fn sockets() -> io::Result<HashMap<String, PathBuf>> {
-    let text = std::fs::read("/proc/net/unix")?;
-    Ok(text.split(|&byte| byte == b'\n').filter_map(socket).collect())
+pub(crate) fn sockets() -> Listing<PathBuf> {
+    match std::fs::read("/proc/net/unix") {
+        Ok(text) => {
+            let found = text.split(|&byte| byte == b'\n').filter_map(socket);
+            Listing::from(found.collect::<HashMap<_, _>>())
+        }
+        Err(error) => Listing::blind("the list of sockets", &error),
+    }
 }
 
 /// Reads a line of `/proc/net/unix`: the path is all after the seventh word.
@@ -123,44 +149,61 @@ fn socket(line: &[u8]) -> Option<(String, PathBuf)> {
 }
 
 /// The processes of this user that carry a marker, by each id that it names; but for those in `known`.
-pub(crate) fn marked(known: &HashSet<Pid>) -> io::Result<HashMap<String, Vec<Pid>>> {
+pub(crate) fn marked(known: &HashSet<Pid>) -> Listing<Vec<Pid>> {
     let user = rustix::process::geteuid().as_raw();
     let own = rustix::process::getpid();
-    let mut proc = ProcFs::open()?;
     let mut pids = Vec::new();
-    proc.processes(&mut pids)?;
-    let mut found: HashMap<String, Vec<Pid>> = HashMap::new();
+    let opened = ProcFs::open().and_then(|mut proc| proc.processes(&mut pids).map(|()| proc));
+    let mut proc = match opened {
+        Ok(proc) => proc,
+        Err(error) => return Listing::blind("the list of processes", &error),
+    };
+    let mut listing: Listing<Vec<Pid>> = Listing::default();
     for pid in pids.into_iter().filter(|pid| *pid != own && !known.contains(pid)) {
-        for id in marks(&mut proc, pid) {
+        let ids = marks(&mut proc, pid).unwrap_or_else(|errno| {
+            // Who hides its environment, and whoever belongs to another user, is no member that a marker can tell of.
+            if !matches!(errno, Errno::PERM | Errno::ACCESS) {
+                let pid = pid.as_raw_pid();
+                listing.note_unread(|| format!("the environment of process {pid} cannot be read: {errno}"));
+            }
+            Vec::new()
+        });
+        for id in ids {
             let owner = std::fs::metadata(format!("/proc/{}", pid.as_raw_pid())).map(|meta| meta.uid());
             if owner.is_ok_and(|owner| owner == user) {
-                found.entry(id).or_default().push(pid);
+                listing.found_mut().entry(id).or_default().push(pid);
             }
         }
     }
-    Ok(found)
+    listing
 }
 
 /// Those of these processes that carry the marker of a sandbox still: what was seen a while ago may be gone.
 pub(crate) fn still_marked(pids: &[Pid], id: &str) -> Vec<Pid> {
     let Ok(mut proc) = ProcFs::open() else { return pids.to_vec() };
-    pids.iter().copied().filter(|&pid| marks(&mut proc, pid).iter().any(|mark| mark == id)).collect()
+    // What could be read a moment ago and cannot be read now may carry it still.
+    let mut carries = |pid| marks(&mut proc, pid).map_or(true, |ids| ids.iter().any(|mark| mark == id));
+    pids.iter().copied().filter(|&pid| carries(pid)).collect()
 }
 
-fn marks(proc: &mut ProcFs, pid: Pid) -> Vec<String> {
-    let Some(value) = variable(proc, pid, MARKER.as_bytes()) else { return Vec::new() };
+fn marks(proc: &mut ProcFs, pid: Pid) -> Result<Vec<String>, Errno> {
+    let Some(value) = variable(proc, pid, MARKER.as_bytes())? else { return Ok(Vec::new()) };
     let ids = value.split(|&byte| byte == b':').filter_map(|id| std::str::from_utf8(id).ok());
-    ids.filter(|id| Id::is_short(id)).map(str::to_owned).collect()
+    Ok(ids.filter(|id| Id::is_short(id)).map(str::to_owned).collect())
 }
 
-/// What a variable of a process's environment says.
-fn variable(proc: &mut ProcFs, pid: Pid, key: &[u8]) -> Option<Vec<u8>> {
+/// What a variable of a process's environment says; the error when it cannot be read.
+fn variable(proc: &mut ProcFs, pid: Pid, key: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
     let value = RefCell::new(Vec::new());
     let found = proc.environ_has(pid, key, |text| {
         value.borrow_mut().extend_from_slice(text);
         true
     });
-    (found == Evidence::Yes).then(|| value.into_inner())
+    match found {
+        Evidence::Yes => Ok(Some(value.into_inner())),
+        Evidence::No => Ok(None),
+        Evidence::Hidden(errno) => Err(errno),
+    }
 }
 
 /// The scratch directory of a sandbox by the environment of these processes, which carry its marker; for where nothing else
@@ -168,7 +211,7 @@ fn variable(proc: &mut ProcFs, pid: Pid, key: &[u8]) -> Option<Vec<u8>> {
 pub(crate) fn scratch(pids: &[Pid], id: &str) -> Option<PathBuf> {
     let mut proc = ProcFs::open().ok()?;
     pids.iter().find_map(|&pid| {
-        let path = PathBuf::from(OsString::from_vec(variable(&mut proc, pid, b"TMPDIR")?));
+        let path = PathBuf::from(OsString::from_vec(variable(&mut proc, pid, b"TMPDIR").ok()??));
         (path.is_absolute() && id_in_name(&path).as_deref() == Some(id)).then_some(path)
     })
 }

@@ -1,10 +1,11 @@
 //! In which state a sandbox is: from what holds for certain, then from what is written.
 
-use penfold_process::{Pid, ProcFs, ProcessId};
+use penfold_process::{ProcFs, ProcessId};
 use penfold_teardown::{Cause, Level};
 
 use super::{View, look};
 use crate::control;
+use crate::evidence::{Evidence, named};
 use crate::files::Files;
 use crate::outcome::Status;
 use crate::record::SCHEMA;
@@ -13,8 +14,6 @@ use crate::state::{Exited, State, Word, now_ms};
 
 /// For how long a sandbox may be without a word of its supervisor, in milliseconds.
 const YOUNG_MS: u64 = 2000;
-/// How many members are named as evidence.
-const NAMED: usize = 3;
 
 /// What was found out.
 #[derive(Debug)]
@@ -72,16 +71,13 @@ fn put_away(finder: &Finder, known: &Known, state: &State) -> Option<Vec<String>
         return None;
     }
     let mut proc = ProcFs::open().ok()?;
-    let mut lives = |id: &ProcessId| match proc.stat(id.pid) {
-        Ok(stat) => stat.is_some_and(|stat| stat.id() == *id && !stat.is_dead()),
-        Err(_) => true,
-    };
+    let mut lives = |id: &ProcessId| !proc.presence(*id).is_gone();
     if state.supervisors.is_empty() || state.supervisors.iter().any(&mut lives) {
         return None;
     }
     let passing = control::passing(known.record.as_ref()?).ok().filter(|pids| !pids.is_empty())?;
     let mut evidence = vec![format!("its supervisors are dead, and {} is putting it away", named(&passing))];
-    evidence.extend(fingerprints(finder, known));
+    evidence.extend(Evidence::of(finder, known).sentences());
     Some(evidence)
 }
 
@@ -107,13 +103,14 @@ fn unsaid(known: &Known, damage: &mut Vec<String>) -> Word {
 
 /// The state of a sandbox that nobody looks after; none when there is nothing of it.
 pub(super) fn abandoned(finder: &Finder, known: &Known, damage: &mut Vec<String>) -> Option<Judged> {
-    let mut evidence = fingerprints(finder, known);
+    let evidence = Evidence::of(finder, known);
     let ended = known.record.as_ref().is_some_and(Files::has_ended);
-    if !evidence.is_empty() {
+    if !evidence.is_nothing() {
         if ended {
             damage.push("report.json: it says that nothing is left".to_owned());
         }
         let exited = known.record.as_ref().and_then(|files| files.exited().ok().flatten());
+        let mut evidence = evidence.sentences();
         evidence.insert(0, why_orphaned(known));
         return Some(Judged { evidence, ..Judged::of(Word::Orphaned).ended(exited) });
     }
@@ -142,48 +139,6 @@ fn why_orphaned(known: &Known) -> String {
         None => "its record cannot be opened",
     };
     why.to_owned()
-}
-
-/// What speaks for something of it being alive.
-fn fingerprints(finder: &Finder, known: &Known) -> Vec<String> {
-    let mut evidence = Vec::new();
-    let elsewhere = finder.leaves().get(&known.id).filter(|&leaf| known.leaf.as_ref() != Some(leaf));
-    for leaf in known.leaf.iter().chain(elsewhere) {
-        if let Some((true, pids)) = traces::members(leaf) {
-            evidence.push(format!("the cgroup `{}` is populated: {}", leaf.display(), named(&pids)));
-        }
-    }
-    // Where there is a record, its lock tells of a supervisor; anybody can listen at the path of its socket.
-    if known.record.is_none() && finder.has_socket(&known.id) {
-        evidence.push("its supervisor listens on its control socket".to_owned());
-    }
-    if evidence.is_empty()
-        && let Some(pids) = finder.marked().get(&known.id)
-    {
-        let pids = traces::still_marked(pids, &known.id);
-        if !pids.is_empty() {
-            evidence.push(format!("its marker is in the environment of {}", named(&pids)));
-        }
-    }
-    evidence
-}
-
-fn named(pids: &[Pid]) -> String {
-    let mut proc = ProcFs::open().ok();
-    let mut words: Vec<String> = pids
-        .iter()
-        .take(NAMED)
-        .map(|&pid| {
-            let stat = proc.as_mut().and_then(|proc| proc.stat(pid).ok().flatten());
-            format!("{} ({})", pid.as_raw_pid(), stat.map(|stat| stat.comm).unwrap_or_default())
-        })
-        .collect();
-    match pids.len() {
-        0 => return "processes that have no number here".to_owned(),
-        all if all > NAMED => words.push(format!("{} more", all - NAMED)),
-        _ => {}
-    }
-    words.join(", ")
 }
 
 /// It was seen that nothing is left.
@@ -224,9 +179,7 @@ fn lost(files: &Files, damage: &mut Vec<String>) -> Judged {
 /// Whether a sandbox ended and left no cgroup: a quick answer for lists of what lives.
 pub(super) fn is_over(finder: &Finder, known: &Known) -> bool {
     known.record.as_ref().is_some_and(|files| {
-        !finder.leaves().contains_key(&known.id)
-            && !files.is_looked_after().unwrap_or(true)
-            && files.has_ended()
+        finder.leaves().excludes(&known.id) && files.lock().is_free() && files.has_ended()
     })
 }
 

@@ -61,7 +61,8 @@ pub fn members(finder: &Finder, known: &Known, view: &View, full: bool) -> io::R
 fn between(view: &View, proc: &mut ProcFs, stats: &mut Vec<Stat>) -> io::Result<HashMap<Pid, Pid>> {
     let keepers = view.execs.iter().map(|exec| exec.keeper.pid);
     let ours: HashSet<Pid> = view.supervisors.iter().map(|id| id.pid).chain(keepers).collect();
-    let is_ours = |stat: &Stat| stat.comm == OURS && stat.parent.is_some_and(|parent| ours.contains(&parent));
+    let is_ours =
+        |stat: &Stat| stat.has_our_name() && stat.parent.is_some_and(|parent| ours.contains(&parent));
     let known: HashSet<Pid> = stats.iter().map(|stat| stat.pid).collect();
     let mut found = HashMap::new();
     let outside: HashSet<Pid> =
@@ -76,9 +77,6 @@ fn between(view: &View, proc: &mut ProcFs, stats: &mut Vec<Stat>) -> io::Result<
     });
     Ok(found)
 }
-
-/// What processes of ours are called.
-const OURS: &str = "penfold";
 
 struct Crowd<'a> {
     view: &'a View,

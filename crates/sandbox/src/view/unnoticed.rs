@@ -1,6 +1,7 @@
 //! Sandboxes that live though nothing but the marker of a member tells of it.
 
 use std::collections::HashSet;
+use std::io;
 
 use penfold_process::Pid;
 
@@ -11,13 +12,19 @@ use crate::state::Word;
 
 /// The sandboxes beside those that were `found` with a process that carries their marker and nobody looks after: some of
 /// those that are said to be `over`, and some of which nothing else is left.
-pub(super) fn search(finder: &Finder, found: &[(Known, View)], over: &[Known]) -> Vec<(Known, View)> {
+///
+/// # Errors
+/// When not all processes can be looked at.
+pub(super) fn search(
+    finder: &Finder,
+    found: &[(Known, View)],
+    over: &[Known],
+) -> io::Result<Vec<(Known, View)>> {
     let known: HashSet<&str> = found.iter().map(|(known, _)| known.id.as_str()).collect();
     // An environment costs a look each: those of processes that are accounted for are left out.
     let looked_after: HashSet<Pid> = found.iter().flat_map(|(_, view)| accounted(view)).collect();
-    let (Ok(marked), Ok(mut descent)) = (traces::marked(&looked_after), Descent::new()) else {
-        return Vec::new();
-    };
+    let marked = traces::marked(&looked_after).complete()?;
+    let mut descent = Descent::new()?;
     let mut unnoticed = Vec::new();
     for (id, pids) in marked {
         if known.contains(id.as_str()) || !pids.iter().any(|&pid| descent.is_unguarded(pid, &id)) {
@@ -33,7 +40,7 @@ pub(super) fn search(finder: &Finder, found: &[(Known, View)], over: &[Known]) -
         let seen = sandbox.and_then(|known| look(finder, &known).map(|view| (known, view)));
         unnoticed.extend(seen.filter(|(_, view)| view.word.is_living()));
     }
-    unnoticed
+    Ok(unnoticed)
 }
 
 fn accounted(view: &View) -> Vec<Pid> {

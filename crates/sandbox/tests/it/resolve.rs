@@ -57,7 +57,7 @@ fn an_id_its_unique_beginning_and_a_name_mean_the_sandbox() {
 }
 
 #[test]
-fn the_name_of_one_that_lives_wins_over_a_beginning() {
+fn a_name_wins_over_a_beginning() {
     let yard = Yard::new();
     let mut named = yard.intent(Some("cafe"));
     let mut other = yard.intent(None);
@@ -68,25 +68,46 @@ fn the_name_of_one_that_lives_wins_over_a_beginning() {
     // The same without the file of the name.
     remove(&yard.root().join("names"));
     assert_eq!(id_of(&yard, "cafe").unwrap(), named.id.short());
-    // Once it has ended, either may be meant.
+    // The same once it has ended.
     drop(name);
     yard.let_go(record);
     remove(&yard.record(&named.id.short()));
     yard.end(&named, r#"{"code":0}"#, "exit");
-    assert_eq!(candidates(&yard, "cafe"), [named.id.short(), other.id.short()]);
+    assert_eq!(id_of(&yard, "cafe").unwrap(), named.id.short());
 }
 
 #[test]
-fn of_those_that_have_ended_a_name_means_the_only_one() {
+fn a_name_means_the_newest_and_one_that_lives_before_those_that_have_ended() {
     let yard = Yard::new();
-    let (one, two) = (yard.intent(Some("job-1")), yard.intent(Some("job-1")));
-    yard.end(&one, r#"{"code":0}"#, "exit");
-    assert_eq!(id_of(&yard, "job-1").unwrap(), one.id.short());
-    yard.end(&two, r#"{"code":0}"#, "exit");
-    assert_eq!(candidates(&yard, "job-1").len(), 2);
-    let living = yard.intent(Some("job-1"));
-    let _record = yard.reserve(&living);
-    assert_eq!(id_of(&yard, "job-1").unwrap(), living.id.short());
+    let [mut old, mut new, mut orphan] = [(); 3].map(|()| yard.intent(Some("job-1")));
+    (old.made_at_ms, new.made_at_ms, orphan.made_at_ms) = (1000, 3000, 2000);
+    yard.end(&new, r#"{"code":0}"#, "exit");
+    assert_eq!(id_of(&yard, "job-1").unwrap(), new.id.short());
+    yard.end(&old, r#"{"code":0}"#, "exit");
+    assert_eq!(id_of(&yard, "job-1").unwrap(), new.id.short());
+    let _record = yard.reserve(&orphan);
+    assert_eq!(id_of(&yard, "job-1").unwrap(), orphan.id.short());
+    let ended = yard.finder().ended_with_name("job-1").unwrap();
+    assert_eq!(ended.iter().map(|known| &known.id).collect::<Vec<_>>(), [&new.id.short(), &old.id.short()]);
+    assert!(yard.finder().ended_with_name("job").unwrap().is_empty());
+}
+
+#[test]
+fn the_full_uuid_of_a_record_means_its_sandbox_and_no_other_with_the_same_digits_at_the_end() {
+    let yard = Yard::new();
+    let mut intent = yard.intent(Some("web"));
+    intent.id = id_with("aaaa1");
+    let _record = yard.reserve(&intent);
+    let whole = serde_json::to_value(intent.id).unwrap();
+    let whole = whole.as_str().unwrap();
+    assert_eq!(id_of(&yard, whole).unwrap(), intent.id.short());
+    assert_eq!(id_of(&yard, &whole.to_uppercase()).unwrap(), intent.id.short());
+    assert!(is_unknown(&yard, &whole.replacen('0', "1", 1)));
+    assert!(is_unknown(&yard, &whole.replace('-', "")));
+    // A name may look like one.
+    let named = yard.intent(Some("01900000-0000-7000-8000-bbbbbbbbbbbb"));
+    let _named = yard.reserve(&named);
+    assert_eq!(id_of(&yard, "01900000-0000-7000-8000-bbbbbbbbbbbb").unwrap(), named.id.short());
 }
 
 #[test]

@@ -19,7 +19,7 @@ use rustix::process::{Signal, getppid, setsid};
 use super::join::Joined;
 use crate::environment::CHILD;
 use crate::held::Held;
-use crate::inner::{NAME, Outer};
+use crate::inner::{Outer, SUPERVISOR};
 use crate::policy::{Kind, Policy};
 use crate::poll::poll;
 use crate::supervised::Supervised;
@@ -27,7 +27,7 @@ use crate::wire::{self, Answer};
 
 /// Runs the supervisor; ends when the sandbox is gone.
 pub(super) fn run(mut held: Held, joined: Joined, outer: Outer) -> ! {
-    let _ = rustix::thread::set_name(NAME);
+    penfold_sys::title::set(SUPERVISOR);
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     let _ = setsid();
     let Ok(signals) = signals() else {
@@ -49,7 +49,7 @@ pub(super) fn run(mut held: Held, joined: Joined, outer: Outer) -> ! {
         desk.happened([What::Adopted { pid: root.pid.as_raw_nonzero().get(), command: command.collect() }]);
     }
     penfold_sys::crash_point!("adopted-kept");
-    let _ = wire::offer(&held.setup.channel, &Answer::Running);
+    wire::offer_once(&held.setup.channel, &Answer::Running);
     penfold_sys::memory::forget_code();
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     Adopted::new(held, Some(signals), Some(outer.pidfd), pidfd).look_after(teardown)
@@ -103,6 +103,7 @@ impl Host for Adopted {
         }
         let looked = Instant::now();
         let until = self.sandbox.policy.next_deadline(self.sandbox.activity());
+        self.sandbox.set_alarm(until.map(|(at, _)| at), timeout);
         let until = until.map(|(at, _)| at.saturating_duration_since(looked));
         let opens = self.sandbox.held.desk.as_ref().and_then(|desk| desk.opens_in());
         let timeout = [timeout, until, opens].into_iter().flatten().min();
@@ -141,6 +142,9 @@ impl Host for Adopted {
             return Some(Event::LeaderExited);
         }
         let cause = self.sandbox.policy.overdue(looked, self.sandbox.activity())?;
+        if let Some(outer) = &self.outer {
+            let _ = rustix::process::pidfd_send_signal(outer, Signal::CONT);
+        }
         self.sandbox.decide(|policy| policy.time_out(cause))
     }
 
@@ -153,12 +157,13 @@ impl Host for Adopted {
     }
 
     /// How it ended is told to its parent, and to nobody else.
-    fn leader_ended(&mut self, _: Option<Exit>) {
+    fn leader_ended(&mut self, _: Option<Exit>) -> Event {
         let cause = self.sandbox.policy.leader_ended(None);
         if let Some(desk) = &mut self.sandbox.held.desk {
             desk.ends();
             desk.write_exited(None, cause);
         }
+        Event::LeaderExited
     }
 
     fn stuck(&mut self, findings: &Findings, _: Option<Exit>) -> ControlFlow<()> {

@@ -122,8 +122,8 @@ impl Teardown {
     fn enter_all(&mut self) -> io::Result<()> {
         for _ in 0..ROUNDS {
             let known = self.ledger.len();
-            for stat in self.survey()?.0 {
-                self.enter(&stat);
+            for stat in self.survey()?.seen() {
+                self.enter(stat);
             }
             if self.ledger.len() == known {
                 break;
@@ -172,10 +172,8 @@ impl Teardown {
     /// there was one.
     #[expect(clippy::disallowed_methods, reason = "an unreaped child keeps its pid")]
     fn kill_children(&mut self) -> io::Result<bool> {
-        let mut children = Vec::new();
-        self.proc.children(rustix::process::getpid(), &mut children)?;
         let mut fresh = false;
-        for pid in children {
+        for pid in self.children()? {
             if self.killed.insert(pid) {
                 fresh = true;
                 // What refuses (a member that became root) is named by the look at the deadline.
@@ -194,7 +192,8 @@ impl Teardown {
         for stat in members.iter().rev() {
             self.kill_one(stat)?;
         }
-        self.watch_some(&members)
+        self.watch_some(&members);
+        Ok(())
     }
 
     /// Stops all members, until a look brings nobody new, and lists them. The last look sees them all stopped, or dying.
@@ -202,12 +201,12 @@ impl Teardown {
         let mut seen = HashSet::new();
         let mut members = Vec::new();
         for _ in 0..ROUNDS {
-            (members, _) = self.survey()?;
+            members = self.survey()?.into_seen();
             let mut fresh = false;
             for stat in &members {
                 if seen.insert(stat.id()) {
                     fresh = true;
-                    if let Some(process) = Process::open_exact(&mut self.proc, stat.id())? {
+                    if let Ok(Some(process)) = Process::open_exact(&mut self.proc, stat.id()) {
                         let _ = process.signal(Signal::STOP);
                     }
                 }
@@ -220,7 +219,15 @@ impl Teardown {
     }
 
     fn kill_one(&mut self, stat: &Stat) -> io::Result<()> {
-        let Some(process) = Process::open_exact(&mut self.proc, stat.id())? else { return Ok(()) };
+        let process = match Process::open_exact(&mut self.proc, stat.id()) {
+            Ok(Some(process)) => process,
+            Ok(None) => return Ok(()),
+            // It keeps nobody else alive: it is named if it stays.
+            Err(error) => {
+                self.enter(stat).refused = Some(error);
+                return Ok(());
+            }
+        };
         let sent = process.signal(Signal::KILL).map(drop);
         if sent.is_ok()
             && self.kills >= FREEZER_FROM

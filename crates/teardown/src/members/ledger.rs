@@ -4,39 +4,41 @@ use std::collections::HashSet;
 use std::io;
 
 use penfold_cgroup::Cgroup;
-use penfold_process::{Pid, Stat};
+use penfold_process::{Completeness, Pid, Stat};
 use penfold_sys::child::{self, Exit};
 use rustix::process::Signal;
 
-use super::{Entry, SHOWN, Teardown};
-use crate::report::{Findings, How, Survivor, ended, left_behind, micros, raw};
+use super::{Entry, SHOWN, Scope, Teardown};
+use crate::report::{Ended, Findings, How, Survivor, ended, left_behind, micros, raw};
 
 impl Teardown {
     /// Writes down how a child ended, while its name can still be read.
-    pub(super) fn note_end(&mut self, pid: Pid, exit: Exit) -> io::Result<()> {
+    pub(super) fn note_end(&mut self, pid: Pid, exit: Exit) {
         let killed = self.kills > 0 && exit == Exit::Signal(Signal::KILL.as_raw());
         if self.keeper == Some(pid) {
-            return Ok(());
+            return;
         }
         let known = self.living.remove(&pid);
         if known.is_none() && killed {
             if self.shown.contains_key(&pid) || self.has_names_enough() {
                 self.left_behind.push(pid);
-                return Ok(());
+                return;
             }
-            if let Some(stat) = self.proc.stat(pid)? {
-                self.enter(&stat);
-                self.living.remove(&pid);
-                if let Some(entry) = self.ledger.get_mut(&stat.id()) {
-                    entry.gone = true;
-                }
+            // One that `/proc` does not show is reaped all the same.
+            let Some(stat) = self.proc.stat(pid).ok().flatten() else {
+                self.left_behind.push(pid);
+                return;
+            };
+            self.enter(&stat);
+            self.living.remove(&pid);
+            if let Some(entry) = self.ledger.get_mut(&stat.id()) {
+                entry.gone = true;
             }
         }
         if let Some(entry) = known.and_then(|id| self.ledger.get_mut(&id)) {
             entry.gone = true;
             entry.ended.how = if entry.asked && !killed { How::Term } else { How::Kill };
         }
-        Ok(())
     }
 
     /// Adds a member to the ledger.
@@ -94,7 +96,10 @@ impl Teardown {
         if self.leader_outlived && self.keeper.is_none() && !inside.is_empty() {
             strays.extend(inside);
         } else {
-            self.proc.children(self.keeper.unwrap_or(rustix::process::getpid()), &mut strays)?;
+            match self.keeper {
+                Some(keeper) => self.proc.children(keeper, &mut strays)?,
+                None => strays = self.children()?,
+            }
             strays.retain(|&pid| self.leader.is_none_or(|leader| leader.pid != pid));
             self.reparented.extend(&strays);
         }
@@ -122,7 +127,9 @@ impl Teardown {
 
     /// Reads the command line of a member, before it is ended.
     pub(super) fn note_command(&mut self, pid: Pid) {
-        if let Some(command) = self.proc.command_line(pid) {
+        if self.proc.is_blind() {
+            self.commands.insert(pid, "?".to_owned());
+        } else if let Some(command) = self.proc.command_line(pid) {
             self.commands.insert(pid, command);
         }
     }
@@ -132,31 +139,57 @@ impl Teardown {
     /// # Errors
     /// When it could not be looked.
     pub fn survivors(&mut self) -> io::Result<Vec<Survivor>> {
-        let (members, complete) = self.survey()?;
+        let survey = self.survey()?;
         let mut survivors = Vec::new();
-        for stat in &members {
-            let wait_channel = self.proc.wait_channel(stat.pid);
+        for stat in survey.seen() {
+            let (state, wait_channel) = self.proc.waits(stat);
+            let state = state.letter();
             let refused = self.ledger.get(&stat.id()).and_then(|entry| entry.refused.as_ref());
             let reason = match refused {
                 Some(error) => format!("cannot be signalled: {error}"),
-                None if stat.state.letter() == 'D' => {
-                    "was sent SIGKILL and is stuck in the kernel".to_owned()
-                }
+                None if state == 'D' => "was sent SIGKILL and is stuck in the kernel".to_owned(),
                 None => "was sent SIGKILL and has not ended".to_owned(),
             };
             survivors.push(Survivor::Process {
                 pid: raw(stat.pid),
                 start_time: stat.start.0,
                 name: stat.comm.clone(),
-                state: stat.state.letter(),
+                state,
                 wait_channel,
                 reason,
             });
         }
-        if !complete {
-            survivors.push(Survivor::Unknown { reason: "some processes could not be looked at".to_owned() });
+        let unseen = self.unseen()?;
+        if !unseen.is_empty() {
+            survivors.extend(unseen);
+            return Ok(survivors);
         }
+        let unseen = match survey.completeness() {
+            Completeness::Complete => None,
+            Completeness::OwnOnly => Some("`/proc` does not show the processes of other users (hidepid)"),
+            Completeness::Incomplete => Some("some processes could not be looked at"),
+        };
+        survivors.extend(unseen.map(|reason| Survivor::Unknown { reason: reason.to_owned() }));
         Ok(survivors)
+    }
+
+    /// Names those who live and are hidden from this process: its own children, and what a search has found by descent.
+    fn unseen(&mut self) -> io::Result<Vec<Survivor>> {
+        let pids = match &self.scope {
+            Scope::Host(search) => search.hidden().collect(),
+            Scope::Children => self.children()?,
+        };
+        let reason = if self.proc.is_blind() {
+            "has not ended, and there is no `/proc` that tells more of it"
+        } else {
+            "has not ended, and `/proc` does not show it (hidepid)"
+        };
+        let hidden = pids.into_iter().filter(|&pid| !matches!(self.proc.stat(pid), Ok(Some(_))));
+        let name = |pid: Pid| Survivor::Resource {
+            what: format!("process {}", pid.as_raw_pid()),
+            reason: reason.to_owned(),
+        };
+        Ok(hidden.map(name).collect())
     }
 
     /// Fills in what the ledger and the kernel's accounts say.
@@ -181,6 +214,10 @@ impl Teardown {
             .cloned()
             .chain(shown.iter().filter_map(|pid| self.shown.get(pid).cloned()))
             .chain(others.into_iter().map(left_behind))
+            .map(|ended| match ended.how {
+                How::Kill => Ended { signal: Some(Signal::KILL.as_raw()), ..ended },
+                How::Term => ended,
+            })
             .collect();
         let reaped = child::usage().unwrap_or_default();
         let counted = &self.leaf_usage;

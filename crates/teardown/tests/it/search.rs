@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::support::{Handle, Started};
 use penfold_process::{Pid, ProcFs};
-use penfold_teardown::{Search, Selector};
+use penfold_teardown::{Marker, Search, Selector};
 
 /// A shell with children, whose script says `NAME PID` lines and then closes its output.
 fn shell(script: &str, setup: impl FnOnce(&mut Command) -> &mut Command) -> (Started, Vec<(String, Handle)>) {
@@ -112,8 +112,37 @@ fn a_marker_counts_in_any_of_its_parts_and_only_as_a_whole_part() {
     wait_until("all have their environment", || {
         [&outer, &inner].into_iter().chain(&others).all(|child| is_marked(child.pid()))
     });
-    let (mut proc, mut search) = search(Selector::Marker { sandbox: id });
+    let (mut proc, mut search) = search(Selector::Marker(Marker::named(id)));
     assert_eq!(find(&mut search, &mut proc), HashSet::from([outer.pid(), inner.pid()]));
+}
+
+#[test]
+fn a_marker_counts_with_proof_only() {
+    let id = format!("{:012x}", u64::from(std::process::id()) + (1 << 40));
+    // Its parent, this process, takes in no orphans.
+    let copy = Started(Command::new("sleep").arg("3542").env("PENFOLD_SANDBOX", &id).spawn().unwrap());
+    wait_until("it has its environment", || is_marked(copy.pid()));
+    let start = ProcFs::open().unwrap().stat(copy.pid()).unwrap().unwrap();
+    let (session, since) = (start.session, start.start);
+    let user = rustix::process::geteuid().as_raw();
+    let named = Marker::named(&id);
+    let recorded = Marker { suffices: false, session: Some(session), since: Some(since), ..named.clone() };
+    let later = penfold_process::StartTime(since.0 + 1);
+    let cases = [
+        ("named", named.clone(), true),
+        ("recorded session", recorded.clone(), true),
+        ("nothing", Marker { suffices: false, ..named.clone() }, false),
+        ("another session", Marker { session: Some(session + 1), ..recorded.clone() }, false),
+        ("older", Marker { since: Some(later), ..recorded }, false),
+        ("older, named", Marker { since: Some(later), ..named.clone() }, false),
+        ("another user, named", Marker { user: Some(user + 1), ..named }, false),
+    ];
+    for (what, marker, is_member) in cases {
+        let is_believed = marker.user.is_none() && marker.since.is_none_or(|since| since <= start.start);
+        let (mut proc, mut search) = search(Selector::Marker(marker));
+        assert_eq!(find(&mut search, &mut proc).contains(&copy.pid()), is_member, "{what}");
+        assert_eq!(search.unproven().contains(&copy.pid()), is_believed && !is_member, "{what}");
+    }
 }
 
 /// In the middle of an exec the name is new and the environment not there yet.

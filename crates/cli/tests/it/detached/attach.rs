@@ -32,10 +32,17 @@ fn lines(count: u32) -> String {
 /// Takes a seat as a client of the control socket: the connection, and the stream of the terminal.
 #[track_caller]
 pub fn seat(sandbox: &Sandbox) -> (ControlClient, OwnedFd) {
+    seat_of_size(sandbox, 24, 80)
+}
+
+/// The same for a terminal of this size.
+#[track_caller]
+pub fn seat_of_size(sandbox: &Sandbox, rows: u16, columns: u16) -> (ControlClient, OwnedFd) {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     let client = ControlClient::connect(&sandbox.record).unwrap();
-    client.hand_over(b"{\"attach\":{\"rows\":24,\"columns\":80}}", &[theirs.as_fd()]);
+    let request = json!({"attach": {"rows": rows, "columns": columns}}).to_string();
+    client.hand_over(request.as_bytes(), &[theirs.as_fd()]);
     assert_eq!(client.hear().unwrap(), "done");
     (client, ours)
 }
@@ -66,7 +73,7 @@ pub fn type_in(stream: &OwnedFd, text: &[u8]) {
 }
 
 /// The two sides of a terminal.
-fn terminal_pair() -> (OwnedFd, OwnedFd) {
+pub fn terminal_pair() -> (OwnedFd, OwnedFd) {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&ours).and_then(|()| unlockpt(&ours)).unwrap();
@@ -76,7 +83,7 @@ fn terminal_pair() -> (OwnedFd, OwnedFd) {
 }
 
 /// Starts a command with a terminal as its three streams.
-fn spawn_at(terminal: &OwnedFd, mut command: Command) -> Running {
+pub fn spawn_at(terminal: &OwnedFd, mut command: Command) -> Running {
     let side = || Stdio::from(terminal.try_clone().unwrap());
     Running::spawn(command.stdin(side()).stdout(side()).stderr(side()))
 }
@@ -271,6 +278,8 @@ fn viewer_stays_when_another_supervisor_goes_on() {
             viewer.heard().contains("got two")
         });
         viewer.say("bye\n");
+        // At the end of its input it leaves.
+        viewer.process().await_end();
         assert!(viewer.finish().with_code(9).out().contains("got bye"), "{level:?}");
         remove(&env, &sandbox);
     }
@@ -473,6 +482,7 @@ fn without_a_terminal_there_is_nothing_to_attach_to() {
     let mut attach = env.penfold(["attach", &sandbox.id]);
     let mut viewer = Running::start(attach.stdin(Stdio::piped()));
     viewer.say("word\n");
+    viewer.process().await_end();
     assert!(viewer.finish().with_code(4).out().contains("got word"));
     remove(&env, &sandbox);
     env.assert_nothing_left();

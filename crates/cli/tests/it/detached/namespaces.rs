@@ -7,8 +7,8 @@ use penfold_testkit::proc;
 
 use super::sandboxes::{all_live, await_end_of, await_running, end, none_lives};
 use crate::support::{
-    Finished, Process, Running, Sandbox, TestEnv, children, has_program, is_root, kill_at_once, penfold,
-    skip, wait_until,
+    Finished, Process, Running, Sandbox, TestEnv, children, has_program, is_our_name, is_root, kill_at_once,
+    penfold, skip, wait_until,
 };
 
 /// Ways to another view of the same processes.
@@ -143,7 +143,7 @@ impl Scene {
 /// The processes that hold the record open, the outer supervisor first: from another namespace the record does not name
 /// them.
 fn holders(sandbox: &Sandbox) -> Vec<Process> {
-    let penfolds = proc::all().into_iter().filter(|one| one.name == "penfold" && !one.is_dead());
+    let penfolds = proc::all().into_iter().filter(|one| is_our_name(&one.name) && !one.is_dead());
     let holds = |pid: i32| {
         let fds = crate::support::entries(format!("/proc/{pid}/fd").as_ref()).into_iter();
         fds.filter_map(|fd| std::fs::read_link(fd).ok()).any(|link| link == sandbox.record)

@@ -8,7 +8,8 @@ use rustix::process::Signal;
 
 use super::standing::await_sleeps;
 use crate::support::{
-    Level, Process, Running, TestEnv, children, descendants, entries, kill_at_once, penfold, wait_until,
+    Level, Process, Running, TestEnv, children, descendants, entries, is_our_name, kill_at_once, penfold,
+    wait_until,
 };
 
 /// A leader with a daemon. The leader says when it gets SIGUSR1.
@@ -40,11 +41,13 @@ pub fn run_command(env: &TestEnv, shape: Shape, level: Level, flags: &[&str], sc
         Shape::Pair => command,
         // The child of the shell becomes one of penfold's; nobody reaps the child before.
         Shape::Trio => {
-            let words: Vec<_> = command.get_args().collect();
+            let mut words: Vec<_> =
+                std::iter::once(command.get_program()).chain(command.get_args()).collect();
             let place = words.iter().position(|word| *word == penfold().as_os_str()).expect("penfold");
-            let mut shell = env.command(command.get_program());
-            shell.args(&words[..place]);
-            shell.args(["sh", "-c", r#"true & exec "$@""#, "sh"]).args(&words[place..]);
+            let between = ["sh", "-c", r#"true & exec "$@""#, "sh"].map(std::ffi::OsStr::new);
+            words.splice(place..place, between);
+            let mut shell = env.command(words[0]);
+            shell.args(&words[1..]);
             shell
         }
     }
@@ -86,7 +89,7 @@ impl Foreground {
         await_sleeps(env, 2);
         std::fs::remove_file(env.path("work/up")).unwrap();
         let is_ours = |process: &Process| {
-            !process.has_ended() && proc::stat(process.pid()).is_some_and(|stat| stat.name == "penfold")
+            !process.has_ended() && proc::stat(process.pid()).is_some_and(|stat| is_our_name(&stat.name))
         };
         let mut line: Vec<Process> = Process::find(front).into_iter().filter(is_ours).collect();
         let length = if shape == Shape::Trio { 3 } else { 2 };

@@ -1,12 +1,14 @@
 //! `penfold gc` and `penfold doctor` on what detached sandboxes leave: ended records, names, unfinished files, supervisors
 //! that nobody can ask.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use serde_json::Value;
 
-use super::leaks::{doctor, leaks_with};
+use super::leaks::{doctor, leaks_with, new_directory};
 use super::standing::{answers, await_count, ended};
 use crate::support::jail::jailed;
-use crate::support::{TestEnv, fresh_id, wait_until};
+use crate::support::{TestEnv, Who, fresh_id, wait_until};
 
 #[test]
 fn ended_sandboxes_are_kept_until_they_are_old_or_named() {
@@ -68,6 +70,27 @@ fn an_orphan_goes_with_its_name_and_its_unfinished_files_whatever_their_age() {
 }
 
 #[test]
+fn an_orphan_whose_record_cannot_be_read_is_named_and_no_success() {
+    let Some(env) = TestEnv::of(Who::Plain) else { return };
+    let sandbox = env.detach(["--contain", "subreaper", "--name", "closed", "sleep", "3403"]);
+    sandbox.kill_supervisors();
+    std::fs::set_permissions(&sandbox.record, std::fs::Permissions::from_mode(0o000)).unwrap();
+    assert!(env.is_running("sleep 3403"));
+    let name = env.root().join("names/closed");
+    // What is younger may just be made.
+    wait_until("the name is old enough to go", || {
+        std::fs::metadata(&name).unwrap().modified().unwrap().elapsed().unwrap().as_secs() >= 3
+    });
+    let finished = env.call(["gc", "-f"]).with_code(5);
+    assert!(finished.err().contains(&sandbox.id), "{}", finished.err());
+    assert!(env.is_running("sleep 3403"));
+    assert!(name.try_exists().unwrap());
+    env.call(["rm", "-f", "closed"]).with_code(0);
+    env.call(["gc", "-f"]).with_code(0);
+    env.assert_nothing_left();
+}
+
+#[test]
 fn a_report_beside_a_living_member_is_not_believed() {
     jailed(|| {
         let env = TestEnv::new();
@@ -121,4 +144,46 @@ fn a_supervisor_that_nobody_can_ask_is_named_and_left_alone() {
     assert!(leaks_with(&done, "sleep").is_empty(), "{done}");
     assert!(done["leaks"].as_array().unwrap().iter().all(|leak| leak["outcome"] == "kept"), "{done}");
     assert!(env.is_running("sleep 3441") && env.is_running("sleep 3442"));
+}
+
+#[test]
+fn a_name_stays_as_long_as_anything_of_its_sandbox_lives() {
+    jailed(|| {
+        let env = TestEnv::new();
+        let sandbox = env.detach(["--name", "web", "--", "sleep", "3451"]);
+        await_count(&env, "3451", 1);
+        sandbox.kill_supervisors();
+        std::fs::rename(&sandbox.record, env.path("elsewhere")).unwrap();
+        let names = env.root().join("names");
+        std::fs::write(names.join("free"), fresh_id()).unwrap();
+        // The other file is older: once this one is seen, that one would be.
+        wait_until("the free name is seen", || leaks_with(&doctor(&env), "\"name\":\"free\"").len() == 1);
+        env.call(["gc", "-f", "--kind", "name", "--json"]).with_code(0);
+        assert!(!names.join("free").try_exists().unwrap());
+        assert!(env.is_running("sleep 3451"));
+        assert!(names.join("web").try_exists().unwrap());
+        env.call(["gc", "-f", "--older-than", "0", &sandbox.id]).with_code(0);
+        assert!(!env.is_running("sleep 3451"));
+        env.call(["gc", "-f", "--kind", "name"]).with_code(0);
+        assert!(!names.join("web").try_exists().unwrap());
+    });
+}
+
+#[test]
+fn what_is_kept_is_summed_up_where_nobody_asked_by_name() {
+    jailed(|| {
+        let env = TestEnv::new();
+        let ids = [fresh_id(), fresh_id(), fresh_id()];
+        let _directories = [0, 1, 2].map(|index| new_directory(&env, &ids[index]));
+        let forced = env.call(["gc", "-f"]).with_code(0).err();
+        let kept: Vec<&str> = forced.lines().filter(|line| line.contains("kept")).collect();
+        assert_eq!(kept.len(), 1, "{forced}");
+        assert!(kept[0].contains("kept 3 leaks: younger than"), "{forced}");
+        let dry = env.call(["gc", "-n"]).with_code(0).err();
+        let named = env.call(["gc", "-f", &ids[0], &ids[1]]).with_code(0).err();
+        for (said, ids) in [(dry, &ids[..]), (named, &ids[..2])] {
+            assert_eq!(said.lines().count(), ids.len(), "{said}");
+            assert!(ids.iter().all(|id| said.contains(id.as_str())), "{said}");
+        }
+    });
 }

@@ -1,5 +1,6 @@
 //! `penfold kill` and `stop` where the supervisor cannot be asked, lies, or its record is damaged or gone.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use super::standing::{
     Standing, answers, await_sleeps, await_state, detach_script, ended, hold_lock, listed,
 };
-use crate::support::{Impostor, Process, Running, Sandbox, TestEnv, has_program, wait_until};
+use crate::support::{Impostor, Process, Running, Sandbox, TestEnv, Who, has_program, wait_until};
 
 /// Two levels: with a leaf, and without.
 const LEVELS: [&str; 2] = ["auto", "subreaper"];
@@ -240,6 +241,47 @@ fn sandbox_whose_record_is_gone_is_ended_by_its_id() {
 }
 
 /// Removes the files of a record and its directory.
+fn close_record(sandbox: &Sandbox) {
+    std::fs::set_permissions(&sandbox.record, std::fs::Permissions::from_mode(0o000)).unwrap();
+}
+
+#[test]
+fn an_orphan_whose_record_is_closed_is_ended_by_its_name_and_by_its_id() {
+    for (who, level) in [(Who::Delegated, "cgroup"), (Who::Plain, "subreaper")] {
+        let Some(env) = TestEnv::of(who) else { return };
+        for (verb, named) in
+            [(&["kill"][..], true), (&["kill"], false), (&["rm", "-f"], true), (&["rm", "-f"], false)]
+        {
+            let sandbox = Standing::start(&env, &["--contain", level, "--name", "closed"]);
+            sandbox.kill_supervisors();
+            close_record(&sandbox);
+            sandbox.assert_alive();
+            let word = if named { "closed" } else { sandbox.id.as_str() };
+            env.call([verb, &[word]].concat()).with_code(0);
+            sandbox.assert_gone();
+            if verb == ["kill"] {
+                env.call(["rm", sandbox.id.as_str()]).with_code(0);
+            }
+            assert!(!sandbox.record.try_exists().unwrap(), "{verb:?} {named}");
+        }
+        env.assert_nothing_left();
+    }
+}
+
+#[test]
+fn a_sandbox_whose_record_is_closed_and_that_has_its_supervisors_is_ended_too() {
+    for (who, level) in [(Who::Delegated, "cgroup"), (Who::Plain, "subreaper")] {
+        let Some(env) = TestEnv::of(who) else { return };
+        let sandbox = Standing::start(&env, &["--contain", level, "--name", "closed"]);
+        close_record(&sandbox);
+        sandbox.assert_alive();
+        env.call(["rm", "-f", "closed"]).with_code(0);
+        sandbox.assert_gone();
+        assert!(!sandbox.record.try_exists().unwrap());
+        env.assert_nothing_left();
+    }
+}
+
 #[expect(clippy::disallowed_methods, reason = "the record is the test's own")]
 fn remove_record(sandbox: &Sandbox) {
     std::fs::remove_file(sandbox.record.join("intent.json")).unwrap();

@@ -1,5 +1,6 @@
 //! What ends sandboxes: `stop`, `kill`, `rm`, `reap`, `gc`, and the death of penfold itself.
 
+mod copied_marker;
 mod foreground;
 mod gc;
 mod gc_remains;
@@ -8,6 +9,7 @@ mod kill;
 mod kill_damage;
 mod kill_moments;
 mod kill_stuck;
+mod killed_by_name;
 pub mod leaks;
 mod own_death;
 mod patience;

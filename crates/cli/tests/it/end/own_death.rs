@@ -132,7 +132,11 @@ fn gc_ends_what_all_of_ours_left() {
         env.call(["gc", "-f"]).with_code(0);
         // What `gc` reports is observed. An init of ours has let go of its lock and its leaf a moment before its end.
         let mut alive = sandbox.members.iter().filter(|member| !member.has_ended());
-        assert!(alive.all(|member| member.command_line().contains("penfold")), "{:?}", sandbox.members);
+        assert!(
+            alive.all(|member| member.command_line().starts_with("pf-supervisor")),
+            "{:?}",
+            sandbox.members
+        );
         sandbox.await_end();
         await_nothing_left(&env);
     }

@@ -70,10 +70,10 @@ fn supervisor_that_does_not_know_patience_is_still_asked_and_obeyed() {
         let old =
             Running::start(old.args(["-c", OLD_SUPERVISOR]).arg(&socket).arg(&moved).stdin(Stdio::null()));
         old.hear("listens", 1);
-        answers(&env, &[verb, "--patience", PATIENCE, &sandbox.id], 0, &[&sandbox.id]);
+        answers(&env, &[verb, "--patience", "30s", &sandbox.id], 0, &[&sandbox.id]);
         sandbox.assert_gone();
         let heard = old.finish().with_code(0).out();
-        assert_eq!(heard.lines().collect::<Vec<_>>(), ["listens", r#"{"patience":300}"#, request]);
+        assert_eq!(heard.lines().collect::<Vec<_>>(), ["listens", r#"{"patience":30000}"#, request]);
         // A kill without the supervisor would have another cause.
         assert_eq!(sandbox.cause().as_deref(), Some(verb));
     }

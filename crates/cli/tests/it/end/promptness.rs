@@ -12,10 +12,12 @@ use rustix::process::Signal;
 
 use super::foreground::{Foreground, Ours, Shape, await_nothing_left};
 use super::kill::LISTENER;
+use super::killed_by_name::{BROAD, assert_other_names, pkill};
 use super::standing::{
     Standing, answers, await_connected, await_said, await_state_d, detach_script, frozen, said, write_to,
 };
-use crate::support::{Level, PATIENCE, Process, TestEnv, Who, wait_until};
+use crate::support::jail::jailed;
+use crate::support::{Level, PATIENCE, Process, TestEnv, Who, has_program, wait_until};
 
 /// What the guarantee allows after a process of penfold was killed.
 const PROMPT: Duration = Duration::from_secs(1);
@@ -40,6 +42,32 @@ fn nothing_is_left_a_second_after_the_front_or_a_supervisor_was_killed() {
             assert!(took < PROMPT, "{level:?} {victim:?}: {took:?}");
         }
     }
+}
+
+#[test]
+fn nothing_is_left_a_second_after_a_broad_kill_by_name() {
+    if !has_program(&["pkill", "--version"]) {
+        return;
+    }
+    jailed(|| {
+        for (words, level) in BROAD.into_iter().flat_map(|words| Level::ALL.map(|level| (words, level))) {
+            let env = TestEnv::new();
+            let foreground = Foreground::start(&env, Shape::Pair, level, &[]);
+            let detached = Standing::start(&env, &["--contain", level.word()]);
+            foreground.assert_alive();
+            detached.assert_alive();
+            assert_other_names(&foreground.members);
+            assert_other_names(&detached.members);
+            let killed = Instant::now();
+            pkill(&env, words);
+            foreground.await_end();
+            detached.await_end();
+            detached.members.iter().for_each(Process::await_end);
+            let took = killed.elapsed();
+            detached.assert_gone();
+            assert!(took < PROMPT, "{words:?} {level:?}: {took:?}");
+        }
+    });
 }
 
 #[test]

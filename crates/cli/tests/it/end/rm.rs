@@ -1,7 +1,8 @@
 //! `penfold rm`: forgets what has ended, and nothing else.
 
 use super::standing::{Standing, answers, ended, hold_lock, listed};
-use crate::support::{Sandbox, TestEnv};
+use crate::support::jail::jailed;
+use crate::support::{Running, Sandbox, TestEnv};
 
 #[track_caller]
 fn assert_forgotten(sandbox: &Sandbox) {
@@ -16,6 +17,31 @@ fn record_of_what_is_over_goes_with_its_log() {
     assert_forgotten(&sandbox);
     assert!(listed(&env, &["-a"]).is_empty());
     answers(&env, &["rm", "web"], 3, &[]);
+}
+
+#[test]
+fn name_removes_all_ended_ones_that_bear_it() {
+    let env = TestEnv::new();
+    let old = [(); 3].map(|()| ended(&env, &["--name", "web"], "true"));
+    let other = ended(&env, &["--name", "web2"], "true");
+    let [one, two, three] = old.each_ref().map(|sandbox| sandbox.id.as_str());
+    answers(&env, &["rm", "web"], 0, &[three, two, one]);
+    old.iter().for_each(assert_forgotten);
+    // One that lives is refused, or ended by force; the others go.
+    let before = ended(&env, &["--name", "web"], "true");
+    let living = Standing::start(&env, &["--name", "web"]);
+    answers(&env, &["rm", "web"], 2, &[&before.id]);
+    assert_forgotten(&before);
+    living.assert_alive();
+    let before = living;
+    answers(&env, &["rm", "-f", "web"], 0, &[&before.id]);
+    before.assert_gone();
+    assert_forgotten(&before);
+    // An id means one.
+    let [one, two] = [(); 2].map(|()| ended(&env, &["--name", "web"], "true"));
+    answers(&env, &["rm", &two.id], 0, &[&two.id]);
+    assert_forgotten(&two);
+    assert!(one.record.try_exists().unwrap() && other.record.try_exists().unwrap());
 }
 
 #[test]
@@ -86,4 +112,41 @@ fn who_puts_the_record_away_is_waited_for_and_woken() {
     for other in others {
         other.finish().with_code(0);
     }
+}
+
+#[test]
+fn name_of_an_orphan_goes_with_it() {
+    let env = TestEnv::new();
+    for words in [&["kill"][..], &["stop"], &["rm", "-f"]] {
+        let sandbox = Standing::start(&env, &["--name", "o2"]);
+        let name = env.root().join("names/o2");
+        assert!(name.try_exists().unwrap());
+        sandbox.kill_supervisors();
+        sandbox.assert_alive();
+        answers(&env, &[words, &[&sandbox.id]].concat(), 0, &[&sandbox.id]);
+        sandbox.assert_gone();
+        assert!(!name.try_exists().unwrap(), "{words:?}");
+    }
+}
+
+#[test]
+fn one_that_fails_half_way_keeps_its_name() {
+    jailed(|| {
+        let env = TestEnv::new();
+        let sandbox = ended(&env, &["--name", "web"], "true");
+        let inside = sandbox.record.join("inside");
+        std::fs::create_dir(&inside).unwrap();
+        let mount = |words: &[&str]| {
+            Running::start(env.command(words[0]).args(&words[1..]).arg(&inside)).finish().with_code(0);
+        };
+        mount(&["mount", "-t", "tmpfs", "none"]);
+        for words in [["rm", "web"].as_slice(), &["rm", "-f", "web"]] {
+            answers(&env, words, 1, &[]);
+            let listed = listed(&env, &["-a"]);
+            assert!(listed.len() == 1 && listed[0]["name"] == "web", "{words:?}: {listed:?}");
+        }
+        mount(&["umount"]);
+        answers(&env, &["rm", "web"], 0, &[&sandbox.id]);
+        assert_forgotten(&sandbox);
+    });
 }

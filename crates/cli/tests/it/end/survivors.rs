@@ -14,7 +14,10 @@ use serde_json::Value;
 
 use super::foreground::{Shape, await_nothing_left, left, run_command};
 use super::standing::{frozen, write_to};
-use crate::support::{DEADLINE, Level, PATIENCE, Running, TestEnv, USER, Who, json, penfold, wait_until};
+use crate::support::{
+    DEADLINE, Level, PATIENCE, Process, Running, TestEnv, USER, Who, entries, has_program, json, penfold,
+    wait_until,
+};
 
 /// What the report says of this survivor.
 #[track_caller]
@@ -106,4 +109,54 @@ fn member_that_became_root_is_reported_and_its_end_noticed() {
     assert!(survivors.is_empty(), "{survivors:?}");
     await_end(&env, &report);
     tree.end().unwrap();
+}
+
+/// A process whose main thread has ended while another hangs on the file: its main thread waits nowhere.
+const ZOMBIE: &str = "import ctypes, os, sys, threading
+threading.Thread(target=lambda: os.write(os.open(sys.argv[1], os.O_WRONLY), b'text')).start()
+ctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)";
+
+/// The state of a thread that is not the first.
+fn other_thread(process: &Process) -> Option<char> {
+    let tasks = entries(Path::new(&format!("/proc/{}/task", process.pid())));
+    let other = tasks.into_iter().find(|task| !task.ends_with(process.pid().to_string()))?;
+    let stat = std::fs::read_to_string(other.join("stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+#[test]
+fn thread_in_state_d_behind_a_main_thread_that_ended_is_named_with_its_wait_channel() {
+    if !has_program(&["python3", "-c", "import ctypes"]) {
+        return;
+    }
+    let Some(frozen) = frozen() else { return };
+    let env = TestEnv::new();
+    let file = frozen.path().join("file");
+    let (report, program) = (env.path("work/report.json"), env.path("work/zombie.py"));
+    std::fs::write(&program, ZOMBIE).unwrap();
+    let script = format!("python3 {} {} & read -r word", program.display(), file.display());
+    let said = env.path("said");
+    let mut command =
+        env.run_command(["--patience", PATIENCE, "--report", "report.json", "sh", "-c", &script]);
+    // Not a pipe: the writer holds it open.
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(File::create(&said).unwrap());
+    let mut run = Running::spawn(&mut command);
+    let mut writer = None;
+    wait_until("a thread hangs", || {
+        let is_stuck = |process: &Process| process.state() == Some('Z') && other_thread(process) == Some('D');
+        writer = env.processes().into_iter().find(is_stuck);
+        writer.is_some()
+    });
+    let writer = writer.unwrap();
+    run.say("go\n");
+    run.finish().with_code(120);
+    let entry = survivor(&report, writer.id());
+    let channel = entry["wait_channel"].as_str().unwrap_or_default();
+    assert!(entry["state"] == "D" && !channel.is_empty(), "{entry}");
+    let said = std::fs::read_to_string(said).unwrap();
+    let named = format!("pid {} (python3) state D in {channel}", writer.pid());
+    assert!(said.contains(&named), "{named}: {said}");
+    frozen.thaw().unwrap();
+    writer.await_end();
+    await_end(&env, &report);
 }

@@ -5,6 +5,7 @@ mod locked_leaf;
 pub mod matrix;
 mod soak;
 mod soak_detached;
+mod stopped;
 
 use std::time::Duration;
 

@@ -144,6 +144,11 @@ fn await_end(mut front: Child, handle: &OwnedFd) -> Option<ExitStatus> {
     ended.then_some(status)
 }
 
+/// The code as a shell has it in `$?`.
+fn shell_code(status: ExitStatus) -> Option<i32> {
+    status.code().or(status.signal().map(|signal| 128 + signal))
+}
+
 /// One sandbox; what went wrong with it, if something did.
 fn once(env: &TestEnv, ground: &Ground, levels: &[Level], seed: u64) -> Option<String> {
     let mut prng = Prng::of(seed);
@@ -171,17 +176,16 @@ fn once(env: &TestEnv, ground: &Ground, levels: &[Level], seed: u64) -> Option<S
     let fine = match (harm, status) {
         (_, None) => false,
         // To stop a supervisor, or to kill one that is no more, changes nothing.
-        (Harm::None | Harm::StopSupervisor, Some(status)) => status.code() == Some(code),
+        (Harm::None | Harm::StopSupervisor, Some(status)) => shell_code(status) == Some(code),
         (Harm::KillFront | Harm::KillBoth, Some(status)) => {
-            status.signal() == Some(9) || status.code() == Some(code)
+            status.signal() == Some(9) || shell_code(status) == Some(code)
         }
         // 137: the leader died with its supervisor.
         (Harm::KillSupervisor, Some(status)) => {
-            [Some(code), Some(120), Some(125), Some(137)].contains(&status.code())
+            [Some(code), Some(120), Some(125), Some(137)].contains(&shell_code(status))
         }
-        (Harm::Terminate, Some(status)) => {
-            status.signal() == Some(15) || status.code().is_some_and(|it| it != 120)
-        }
+        // Of TERM itself where it came before penfold was ready for it, and else as the command.
+        (Harm::Terminate, Some(status)) => shell_code(status).is_some_and(|it| it != 120),
     };
     let text = std::fs::read_to_string(&said).unwrap_or_default();
     let _ = std::fs::remove_file(said);

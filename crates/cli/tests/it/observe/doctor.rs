@@ -1,11 +1,13 @@
 //! `penfold doctor`: what it says of this host, and that it takes nothing living for a leak.
 
 use penfold_cgroup::Place;
+use rustix::io::Errno;
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::end::leaks::{carried_id, doctor, leaks_with, new_directory};
 use crate::end::standing::{Directory, as_user, await_count};
+use crate::support::filter::denied;
 use crate::support::jail::jailed;
 use crate::support::{Running, TestEnv, fresh_id, is_root, penfold, skip};
 
@@ -53,6 +55,50 @@ fn an_ordinary_user_gets_the_same_with_other_answers() {
     let abilities = found["abilities"].as_array().unwrap();
     let state = abilities.iter().find(|ability| ability["name"] == "state").unwrap();
     assert_eq!(state["state"], "warn", "a root that cannot be made: {found}");
+}
+
+/// What `doctor` says of one ability and of the levels where these calls fail.
+fn under_filter(env: &TestEnv, calls: &[(&str, Errno)]) -> Option<Value> {
+    let calls: Vec<(&str, i32)> = calls.iter().map(|(call, errno)| (*call, errno.raw_os_error())).collect();
+    let mut command = denied(env, &calls, &["doctor", "--json"])?;
+    Some(Running::start(&mut command).finish().with_code(1).json())
+}
+
+fn left_of_the_tries(found: &Value) -> bool {
+    found["abilities"].as_array().unwrap().iter().any(|ability| ability["name"] == "leaf-left")
+}
+
+#[test]
+fn clone3_that_is_refused_is_no_cgroup_that_was_killed() {
+    if Place::find_here().is_err() {
+        return skip("no cgroup2 to write to");
+    }
+    for errno in [Errno::PERM, Errno::NOSYS] {
+        let env = TestEnv::new();
+        let Some(found) = under_filter(&env, &[("clone3", errno)]) else { return };
+        let abilities = found["abilities"].as_array().unwrap();
+        let clone = abilities.iter().find(|ability| ability["name"] == "clone-into-cgroup").unwrap();
+        assert!(clone["found"].as_str().unwrap().contains("(clone3)"), "{clone}");
+        assert!(!clone.to_string().contains("killed once"), "{clone}");
+        assert!(clone["mend"].as_str().unwrap().contains("seccomp"), "{clone}");
+        assert_eq!(found["levels"][0]["available"], true, "{found}");
+        assert!(!left_of_the_tries(&found), "{found}");
+    }
+}
+
+#[test]
+fn without_handles_no_level_is_to_be_had() {
+    for calls in
+        [&[("pidfd_open", Errno::PERM)][..], &[("pidfd_open", Errno::NOSYS), ("clone3", Errno::NOSYS)]]
+    {
+        let env = TestEnv::new();
+        let Some(found) = under_filter(&env, calls) else { return };
+        assert_eq!(found["abilities"][0]["state"], "fail", "{found}");
+        let levels = found["levels"].as_array().unwrap();
+        assert!(levels.len() == 3 && levels.iter().all(|level| level["available"] == false), "{found}");
+        assert!(!left_of_the_tries(&found), "{found}");
+        assert!(env.processes().is_empty(), "the tries have ended");
+    }
 }
 
 #[test]

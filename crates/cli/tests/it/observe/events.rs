@@ -68,7 +68,7 @@ fn a_life_is_told_from_start_to_last_step() {
     env.call(["exec", "web", "true"]).with_code(0);
     env.call(["stop", "web"]).with_code(0);
     // All events are written before `stop` returns.
-    let events = events(&env, &[]);
+    let events = events(&env, &["--steps"]);
     let kinds: Vec<String> = events.iter().map(|event| text(event, "kind")).collect();
     assert_eq!(kinds[..4], ["start", "exec", "stop", "exit"]);
     assert!(kinds.len() > 5 && kinds[4..].iter().all(|kind| kind == "teardown-step"), "{kinds:?}");
@@ -259,13 +259,26 @@ fn a_sandbox_that_lost_its_supervisors_is_told_as_lost() {
 }
 
 #[test]
+fn steps_of_a_teardown_are_shown_on_request() {
+    let env = TestEnv::new();
+    env.detach(["--name", "web", "--", "true"]).await_end();
+    let without = kinds(&env, &[]);
+    assert!(without.iter().any(|kind| kind == "exit"), "{without:?}");
+    assert!(!without.iter().any(|kind| kind == "teardown-step"), "{without:?}");
+    let with = kinds(&env, &["--steps"]);
+    assert!(with.iter().any(|kind| kind == "teardown-step"), "{with:?}");
+    let only = kinds(&env, &["-f", "kind=teardown-step"]);
+    assert_eq!(only.len(), with.len() - without.len(), "{only:?}");
+}
+
+#[test]
 fn a_supervisor_that_was_killed_is_told_as_the_cause() {
     let env = TestEnv::new();
     let sandbox: Sandbox = env.detach(["--", "sleep", "50"]);
     let [_, inner] = &sandbox.supervisors[..] else { panic!("{sandbox:?}") };
     inner.signal(Signal::KILL);
     sandbox.supervisors.iter().for_each(Process::await_end);
-    assert!(kinds(&env, &[]).contains(&"teardown-step".to_owned()));
+    assert!(kinds(&env, &["--steps"]).contains(&"teardown-step".to_owned()));
     let events = events(&env, &["-f", "kind=stop", "-f", "kind=exit"]);
     let causes: Vec<String> = events.iter().map(|event| text(event, "cause")).collect();
     assert_eq!(causes, ["supervisor", "supervisor"], "{events:?}");

@@ -33,11 +33,16 @@ fn low_codes_of_verbs_that_pass_on_a_code_are_the_commands() {
     }
     refused(&["wait"], "missing `ID`");
     refused(&["wait", "--bogus"], "`--bogus`");
-    for _ in 0..2 {
-        env.detach(["--name", "twin", "--", "true"]).await_end();
+    let all: Vec<Sandbox> = (0..17).map(|_| env.detach(["--", "true"])).collect();
+    let first = |one: &Sandbox| one.id[..1].to_owned();
+    for one in &all {
+        one.await_end();
     }
-    for line in words("twin") {
-        refused(&line, "matches 2 sandboxes");
+    // Of seventeen ids two begin with the same digit.
+    let twin = |one: &&Sandbox| all.iter().filter(|other| first(one) == first(other)).count() > 1;
+    let digit: &'static str = first(all.iter().find(twin).unwrap()).leak();
+    for line in words(digit) {
+        refused(&line, " sandboxes: ");
     }
     // Records that cannot be read.
     std::os::unix::fs::symlink(env.root(), env.path("link")).unwrap();
@@ -82,13 +87,43 @@ fn ids_are_read_from_standard_input_and_each_is_taken_once() {
 }
 
 #[test]
-fn a_name_is_free_again_and_means_the_one_that_lives() {
+fn a_name_is_free_again_and_means_the_newest_that_has_it() {
     let env = TestEnv::new();
+    let means = |sandbox: &Sandbox| assert_eq!(ids(&array(&env, ["inspect", "web"])), [sandbox.id.as_str()]);
     let old = env.detach(["--name", "web", "--", "true"]);
     old.await_end();
-    assert_eq!(ids(&array(&env, ["inspect", "web"])), [old.id.as_str()]);
+    means(&old);
     let new = env.detach(["--name", "web", "--", "sleep", "4414"]);
-    assert_eq!(ids(&array(&env, ["inspect", "web"])), [new.id.as_str()]);
+    means(&new);
     kill(&env, &new);
-    assert_eq!(env.call(["inspect", "web"]).code(), Some(4), "which of the two?");
+    means(&new);
+    // What a name means is what each verb acts on.
+    assert_eq!(env.call(["wait", "web"]).with_code(137).out(), "137\n");
+    env.detach(["--name", "web", "--", "sh", "-c", "exit 6"]).await_end();
+    assert_eq!(env.call(["wait", "web"]).with_code(6).out(), "6\n");
+}
+
+#[test]
+fn the_full_uuid_is_accepted_wherever_an_id_is() {
+    let env = TestEnv::new();
+    let sandbox = env.detach(["--name", "web", "--", "sleep", "4416"]);
+    let whole = sandbox.file("intent.json").unwrap()["id"].as_str().unwrap().to_owned();
+    assert!(env.call(["inspect", "web"]).with_code(0).out().contains(&whole), "`inspect` prints it");
+    let filter = format!("id={whole}");
+    assert_eq!(array(&env, ["inspect", &whole])[0]["id"], sandbox.id.as_str());
+    assert_eq!(env.call(["ps", "-q", "--filter", &filter]).with_code(0).out(), format!("{}\n", sandbox.id));
+    env.call(["exec", &whole, "true"]).with_code(0);
+    env.call(["extend", &whole, "1h"]).with_code(0);
+    env.call(["logs", &whole]).with_code(0);
+    env.call(["tree", &whole]).with_code(0);
+    env.call(["status", &whole]).with_code(0);
+    let events = env.call(["events", "--no-follow", "--filter", &filter]).with_code(0).out();
+    assert!(events.contains(&sandbox.id), "{events}");
+    env.call(["stop", &whole]).with_code(0);
+    env.call(["wait", &whole]).with_code(143);
+    env.call(["report", &whole]).with_code(0);
+    env.call(["kill", &whole]).with_code(0);
+    env.call(["gc", "-f", "--older-than", "0s", &whole]).with_code(0);
+    assert!(!sandbox.record.try_exists().unwrap(), "the record is left");
+    env.call(["rm", &whole]).with_code(3);
 }

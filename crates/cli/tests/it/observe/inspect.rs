@@ -113,7 +113,7 @@ fn a_status_tells_word_reason_processes_and_last_lines() {
     assert!(!shown(&env, ["status", "web", "-n", "0"]).contains("line 5"));
     kill(&env, &web);
     let text = shown(&env, ["status", "web"]);
-    assert!(text.contains("killed (kill)") && text.contains("line 5"), "{text}");
+    assert!(text.contains("killed (137)") && text.contains("line 5"), "{text}");
 }
 
 #[test]

@@ -8,5 +8,6 @@ mod inspect;
 pub mod logs;
 pub mod output;
 mod ps;
+mod readme;
 mod report;
 mod wait;

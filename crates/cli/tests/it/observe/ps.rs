@@ -45,6 +45,37 @@ fn nothing_is_listed_where_nothing_was() {
     assert!(!env.root().try_exists().unwrap(), "`ps` does not create the state root");
 }
 
+/// They would turn what stands beside them, or hide in it: "Trojan source", <https://www.unicode.org/reports/tr36/>.
+#[test]
+fn format_characters_of_strangers_are_escaped_wherever_they_are_shown() {
+    let env = TestEnv::new();
+    let odd = "sleep\u{202e}\u{2066}\u{200b}\u{feff}\u{2028}4403";
+    let script = format!("exec -a '{odd}' sleep 4403");
+    let sandbox = env.detach(["bash", "-c", &script]);
+    wait_until("it sleeps", || env.find("sleep").len() == 1);
+    let id = sandbox.id.as_str();
+    for words in [
+        &["ps", "--no-trunc"][..],
+        &["ps", "--format", "{{.Command}}"],
+        &["tree", "--full", id],
+        &["status", id],
+        &["events", "--no-follow"],
+        &["reap", "-n", "--env", &format!("PENFOLD_SANDBOX={id}")],
+    ] {
+        let text = shown(&env, words.iter().copied());
+        assert!(text.contains("sleep\\u{202e}\\u{2066}\\u{200b}\\u{feff}\\u{2028}4403"), "{words:?}: {text}");
+        assert!(
+            !text.contains(['\u{202e}', '\u{2066}', '\u{200b}', '\u{feff}', '\u{2028}']),
+            "{words:?}: {text}"
+        );
+    }
+    let told = env.run(["bash", "-c", &format!("(exec -a '{odd}' sleep 4404) & :")]).err();
+    assert!(!told.contains('\u{202e}'), "{told}");
+    kill(&env, &sandbox);
+    let report = shown(&env, ["report", id]);
+    assert!(!report.contains('\u{202e}'), "{report}");
+}
+
 #[test]
 fn a_foreground_sandbox_is_listed_while_it_runs() {
     let env = TestEnv::new();

@@ -189,6 +189,23 @@ fn report_goes_to_pipes_and_descriptors() {
 }
 
 #[test]
+fn a_dash_is_standard_output_after_what_the_command_wrote() {
+    let env = TestEnv::new();
+    for script in [
+        "$PF --report - echo said | cat",
+        "echo before > file; $PF --report - echo said >> file; cat file",
+        "{ echo before; $PF --report - echo said; } > file; cat file",
+    ] {
+        let out = env.script(script).with_code(0).out();
+        let (said, report) = out.split_once("said\n").unwrap_or_else(|| panic!("{script}: {out}"));
+        assert_eq!(said, if script.contains("before") { "before\n" } else { "" }, "{script}: {out}");
+        check_shape(&serde_json::from_str(report).unwrap_or_else(|error| panic!("{script}: {error}: {out}")));
+    }
+    assert!(!env.path("work/-").try_exists().unwrap());
+    env.assert_nothing_left();
+}
+
+#[test]
 fn report_pipe_without_reader_hangs_nobody() {
     let env = TestEnv::new();
     let path = env.path("work/pipe");

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use crate::support::{Finished, Running, TestEnv, has_program, is_root, penfold, skip};
+use crate::support::{Finished, Running, TestEnv, USER, has_program, is_root, penfold, skip};
 
 /// A command that leaves two processes behind and exits with 3.
 const LEAVE: [&str; 3] = ["bash", "-c", "setsid -f sleep 600; (sleep 600 &); exit 3"];
@@ -253,4 +253,21 @@ fn ordinary_user_without_anything() {
 /// Whether this user reaches the binary, wherever it was built.
 fn user_can_run(user: &str) -> bool {
     has_program(&["setpriv", "--reuid", user, "--clear-groups", "test", "-x", penfold().to_str().unwrap()])
+}
+
+#[test]
+fn makeshift_state_directory_that_others_may_write_to_is_closed() {
+    if !is_root() {
+        return;
+    }
+    let env = TestEnv::new();
+    let script = format!(
+        "mount -t tmpfs none /tmp && mkdir -m 0777 /tmp/penfold-{USER} && chown {USER} /tmp/penfold-{USER} &&
+        setpriv --reuid {USER} --regid {USER} --clear-groups $PENFOLD run sh -c 'echo said' &&
+        stat -c %a /tmp/penfold-{USER} && ls /tmp/penfold-{USER}"
+    );
+    let mut command = env.command("unshare");
+    let done =
+        Running::start(command.args(["--mount", "sh", "-c", &script]).current_dir("/")).finish().with_code(0);
+    assert_eq!((done.out().as_str(), done.err().as_str()), ("said\n700\nsandboxes\n", ""));
 }

@@ -2,13 +2,14 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::Stdio;
 
 use penfold_testkit::proc;
 use rustix::process::Signal;
 
 use super::front::{SERVE, await_ready};
-use crate::support::{Process, Running, TestEnv, has_program};
+use crate::support::{Process, Running, TestEnv, has_program, json};
 
 #[test]
 fn exit_codes_are_the_commands() {
@@ -31,6 +32,58 @@ fn signals_that_end_the_command_are_128_and_more() {
             env.run(["--contain", level.word(), "bash", "-c", &script]).with_code(code);
         }
     }
+    env.assert_nothing_left();
+}
+
+/// Shells, make and systemd treat a death by a signal otherwise than an exit with 128+N.
+#[test]
+fn penfold_dies_of_the_signal_that_ended_the_command() {
+    let env = TestEnv::new();
+    for level in env.levels() {
+        for (name, signal) in [("TERM", 15), ("INT", 2), ("KILL", 9), ("SEGV", 11), ("RTMIN+1", 35)] {
+            let script = format!("setsid -f sleep 600; kill -{name} $$; sleep 60");
+            // The core of penfold would be written here: it may not dump one, whatever the limit.
+            let mut command = env.run_command(["--contain", level.word(), "--report", "report.json"]);
+            command.args(["bash", "-c", &format!("ulimit -c 0; {script}")]);
+            let finished = Running::start(&mut command).finish();
+            assert_eq!(
+                finished.signal(),
+                Some(signal),
+                "{level:?}: {:?} {}",
+                finished.status,
+                finished.err()
+            );
+            assert!(!finished.status.core_dumped(), "{level:?}");
+            assert!(finished.err().contains(&format!("ended by signal {signal}; ended 1 process")));
+            let report = json(&env.path("work/report.json")).unwrap();
+            assert_eq!(report["exit"]["signal"], signal, "{report}");
+        }
+        // What penfold has chosen is a code.
+        let limited = ["--contain", level.word(), "--timeout", "0.1", "sleep", "600"];
+        assert_eq!(env.run(limited).status.code(), Some(124), "{level:?}");
+        let preserved = ["--preserve-status"].iter().chain(&limited);
+        // KILL where the limit passed before the command ran.
+        assert!(matches!(env.run(preserved).status.code(), Some(143 | 137)), "{level:?}");
+    }
+    env.assert_nothing_left();
+}
+
+#[test]
+fn penfold_dies_of_a_signal_that_its_caller_ignored_or_blocked() {
+    if !has_program(&["python3", "--version"]) {
+        return;
+    }
+    let env = TestEnv::new();
+    let script = "import os, signal, sys\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n\
+        signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))\nos.execvp(sys.argv[1], sys.argv[1:])";
+    let run = env.run_command(Vec::<&str>::new());
+    let mut command = env.command("python3");
+    command.args(["-c", script]).arg(run.get_program()).args(run.get_args());
+    let leader = "import os, signal\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\n\
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, range(1, 32))\nos.kill(os.getpid(), signal.SIGINT)";
+    command.args(["python3", "-c", leader]);
+    let finished = Running::start(&mut command).finish();
+    assert_eq!(finished.signal(), Some(2), "{:?} {}", finished.status, finished.err());
     env.assert_nothing_left();
 }
 

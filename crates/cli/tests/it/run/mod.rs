@@ -2,11 +2,16 @@
 
 mod asked;
 mod degrade;
+mod descriptors;
 mod dropin;
-mod front;
+mod faults;
+pub mod front;
 mod idle;
 mod init;
+mod interrupt;
+mod launch_faults;
 mod nested;
+mod proc;
 mod promptness;
 mod records;
 mod scratch;

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 
 use super::front::{DEAF, SERVE, at_once, await_ready, run_until_limit};
-use crate::support::{Level, Running, TestEnv, penfold};
+use crate::support::{Level, Running, TestEnv, entries, penfold};
 
 /// The words for `run` that nest `depth` sandboxes, each with these options.
 fn words(env: &TestEnv, depth: usize, options: &[&str], command: &[&str]) -> Vec<String> {
@@ -163,4 +163,23 @@ fn a_forged_note_in_the_outer_record_is_nobodys_leftover() {
         assert_eq!(finished.out(), "inner 3\n", "{}", finished.err());
         env.assert_nothing_left();
     }
+}
+
+/// Its two supervisors are no news to people: the sandbox is, and it leaves nothing once it is forgotten.
+#[test]
+fn detached_one_that_was_left_behind_is_one_stray_with_its_name_and_leaves_no_name() {
+    let env = TestEnv::new();
+    for level in env.levels().into_iter().filter(|level| *level != Level::Pidns).map(Level::word) {
+        let script = "$PF -d --name inner --contain subreaper -- sleep 1000; exit 4";
+        for flags in [&[][..], &["--report", "report.json"]] {
+            let words = [&["--contain", level], flags, &["bash", "-c", script]].concat();
+            let finished = env.run(words).with_code(4);
+            let (id, said) = (finished.out().trim().to_owned(), finished.err());
+            assert_eq!(said.matches(&format!("sandbox inner ({id}) (pid ")).count(), 1, "{said}");
+            assert!(!said.contains("pf-supervisor") && !said.contains("run -d"), "{said}");
+            env.call(["rm", "inner"]).with_code(0);
+            assert_eq!(entries(&env.root().join("names")), Vec::<std::path::PathBuf>::new());
+        }
+    }
+    env.assert_nothing_left();
 }

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::front::{DEAF, SERVE, await_ready, own_processes};
+use super::front::{DEAF, SERVE, await_ready, await_started, own_processes};
 use super::idle::{asleep, at_rest, switches};
-use crate::support::{Level, Running, TestEnv};
+use crate::support::{Level, Running, Terminal, TestEnv, wait_until};
 
 /// What an end may take; it takes some milliseconds.
 const SOON: Duration = Duration::from_millis(500);
@@ -76,6 +76,31 @@ fn nobody_wakes_up_while_nothing_happens() {
     for running in all {
         running.signal(Signal::TERM);
         running.finish();
+    }
+    env.assert_nothing_left();
+}
+
+#[test]
+fn three_interrupt_keys_within_a_second_kill() {
+    let env = TestEnv::new();
+    let script = format!("trap 'echo got' INT; trap '' TERM; {SERVE}");
+    std::fs::write(env.path("work/script"), script).unwrap();
+    for level in env.levels().into_iter().map(Level::word) {
+        // A new one each time: the last key may reach the shell, which throws away what is typed then.
+        let Some(terminal) = Terminal::open(&env) else { return };
+        terminal.line(&format!("$PF --contain {level} bash script; echo code=$?"));
+        terminal.shows("ready");
+        await_started(std::process::id().try_into().unwrap());
+        // On a busy machine three of them may take more than a second: then more of them come.
+        let got = || terminal.screen().matches("got").count();
+        let over = || terminal.screen().contains("code=137");
+        let mut before = 0;
+        while !over() {
+            assert!(before < 25, "{level}: {}", terminal.screen());
+            terminal.press("C-c");
+            wait_until("the key is handled", || over() || got() > before);
+            before = got();
+        }
     }
     env.assert_nothing_left();
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::front::{DEAF, SERVE, at_once, await_ready, front, leader, own_processes, run_until_limit};
-use crate::support::{Finished, Level, Process, Running, TestEnv, wait_until};
+use crate::support::{Finished, Level, Process, Running, TestEnv, json, wait_until};
 
 /// A leader and a child that print every signal they get, and `ready` once each.
 const LISTEN: &str = r#"
@@ -133,14 +133,11 @@ fn strays_that_are_stopped_are_named_with_their_command_lines() {
 fn second_term_or_interrupt_kills_at_once() {
     let env = TestEnv::new();
     for level in env.levels() {
-        for (signal, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT")] {
+        for signal in [Signal::TERM, Signal::INT] {
             let running = listening(&env, &["--contain", level.word(), "--grace", "10m"]);
             running.signal(signal);
-            running.hear(&format!("leader got {name}."), 1);
-            // bash ignores INT in background children, and then their traps do not count.
-            if signal == Signal::TERM {
-                running.hear("child got TERM.", 1);
-            }
+            running.hear("leader got TERM.", 1);
+            running.hear("child got TERM.", 1);
             running.signal(signal);
             let finished = running.finish().with_code(137);
             let said = finished.err();
@@ -150,14 +147,69 @@ fn second_term_or_interrupt_kills_at_once() {
     env.assert_nothing_left();
 }
 
+/// kill(1) and CI runners send it to penfold alone: background jobs of a shell ignore INT.
+#[test]
+fn interrupt_without_a_terminal_is_the_polite_signal_for_all_members() {
+    let env = TestEnv::new();
+    for level in env.levels() {
+        for (words, name) in
+            [(&["--grace", "10m"][..], "TERM"), (&["--grace", "10m", "--signal", "USR1"], "USR1")]
+        {
+            let words = [&["--contain", level.word()][..], words].concat();
+            let running = listening(&env, &words);
+            running.signal(Signal::INT);
+            running.hear(&format!("leader got {name}."), 1);
+            running.hear(&format!("child got {name}."), 1);
+            assert!(!running.heard().contains("got INT."), "{level:?}: {}", running.heard());
+            running.signal(Signal::INT);
+            running.finish().with_code(137);
+        }
+    }
+    env.assert_nothing_left();
+}
+
+#[test]
+fn summary_and_report_name_the_signals_that_were_sent() {
+    let env = TestEnv::new();
+    for level in env.levels() {
+        for (signal, number) in [("INT", 2), ("USR1", 10), ("KILL", 9), ("TERM", 15), ("RTMIN+1", 35)] {
+            let words =
+                ["--contain", level.word(), "--signal", signal, "--report", "report.json", "--grace", "10m"];
+            let command = ["sh", "-c", "setsid -f sleep 600; echo ready; exec sleep 601"];
+            let running = Running::start(&mut env.run_command(words.iter().chain(&command)));
+            await_ready(&running, 1);
+            wait_until("both run", || env.is_running("sleep 600") && env.is_running("sleep 601"));
+            running.signal(Signal::TERM);
+            let finished = running.finish().with_code(128 + number);
+            let said = finished.err();
+            assert!(
+                said.contains(&format!("stopped; ended 2 processes (2 {signal}) in ")),
+                "{level:?}: {said}"
+            );
+            let report = json(&env.path("work/report.json")).unwrap();
+            let ended = report["ended"].as_array().unwrap();
+            assert!(ended.iter().all(|ended| ended["signal"] == number), "{level:?} {signal}: {report}");
+        }
+        let words =
+            ["--contain", level.word(), "--signal", "INT", "--report", "report.json", "--grace", "0.1"];
+        let running = Running::start(&mut env.run_command(words.iter().chain(&["bash", "-c", DEAF])));
+        await_ready(&running, 1);
+        running.signal(Signal::TERM);
+        assert!(running.finish().with_code(137).err().contains("ended 3 processes (3 KILL)"));
+        let report = json(&env.path("work/report.json")).unwrap();
+        assert!(report["ended"].as_array().unwrap().iter().all(|ended| ended["signal"] == 9), "{report}");
+    }
+    env.assert_nothing_left();
+}
+
 #[test]
 fn code_after_a_stop_is_the_commands() {
     let env = TestEnv::new();
     for (trap, signal, code) in [
         ("trap 'exit 3' TERM", Signal::TERM, 3),
-        ("trap 'exit 0' INT", Signal::INT, 0),
+        ("trap 'exit 0' TERM", Signal::INT, 0),
         ("", Signal::TERM, 143),
-        ("", Signal::INT, 130),
+        ("", Signal::INT, 143),
         ("", Signal::USR1, 138),
         ("", Signal::QUIT, 131),
     ] {

@@ -3,7 +3,9 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use crate::support::{Running, TestEnv};
+use rustix::process::Signal;
+
+use crate::support::{Running, Sandbox, TestEnv, descendants, has_program, is_root, penfold, wait_until};
 
 /// How often each is tried: the answer once depended on which of two descriptors was read first.
 const TIMES: usize = 10;
@@ -154,5 +156,51 @@ fn usage_errors_are_125() {
     env.run(["--bogus", "true"]).refused(125, "unknown option or argument `--bogus`");
     env.run(["--timeout", "soon", "true"]).refused(125, "`soon` is not a duration");
     env.run(["--signal", "NOPE", "true"]).refused(125, "`NOPE`");
+    env.assert_nothing_left();
+}
+
+/// The scheduling policy of a process as in `/proc/PID/stat`: 0 is the usual one, 5 is `SCHED_IDLE`.
+fn policy(pid: i32) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // Field 41; the third is the first after the name.
+    stat.rsplit(") ").next().unwrap().split(' ').nth(41 - 3).unwrap().to_owned()
+}
+
+#[test]
+fn our_processes_leave_the_idle_policy_and_commands_keep_it() {
+    if !is_root() || !has_program(&["chrt", "--version"]) {
+        return;
+    }
+    let env = TestEnv::new();
+    for level in env.levels() {
+        let mut command = env.command("chrt");
+        command.args(["--idle", "0"]).arg(penfold()).arg("--root").arg(env.root());
+        let front = Running::start(command.args(["run", "--contain", level.word(), "sleep", "4411"]));
+        wait_until("the command runs", || env.is_running("sleep 4411"));
+        let leader = env.running("sleep 4411")[0].pid();
+        let ours: Vec<i32> = descendants(front.pid()).into_iter().filter(|&pid| pid != leader).collect();
+        assert!(!ours.is_empty());
+        wait_until("ours have the usual policy", || {
+            policy(front.pid()) == "0" && ours.iter().all(|&pid| policy(pid) == "0")
+        });
+        assert_eq!(policy(leader), "5", "{level:?}");
+        front.signal(Signal::TERM);
+        front.finish();
+
+        let mut command = env.command("chrt");
+        command.args(["--idle", "0"]).arg(penfold()).arg("--root").arg(env.root());
+        let detached = command.args(["run", "-d", "--contain", level.word(), "sleep", "4412"]);
+        let sandbox = Sandbox::printed(&env, &Running::start(detached).finish().with_code(0).out());
+        for supervisor in &sandbox.supervisors {
+            wait_until("a supervisor has the usual policy", || policy(supervisor.pid()) == "0");
+        }
+        let exec = Running::start(&mut env.penfold(["exec", &sandbox.id, "sleep", "4413"]));
+        wait_until("both run", || env.is_running("sleep 4412") && env.is_running("sleep 4413"));
+        for command in ["sleep 4412", "sleep 4413"] {
+            assert_eq!(policy(env.running(command)[0].pid()), "5", "{level:?}: {command}");
+        }
+        sandbox.call(&env, &["rm", "-f", "ID"]).with_code(0);
+        exec.finish();
+    }
     env.assert_nothing_left();
 }

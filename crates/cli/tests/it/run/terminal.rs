@@ -38,6 +38,24 @@ fn interrupt_key_stops_with_the_commands_code() {
     env.assert_nothing_left();
 }
 
+#[test]
+fn interrupt_key_breaks_a_loop_of_the_shell() {
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
+    for level in env.levels().into_iter().map(Level::word) {
+        terminal
+            .line(&format!("for i in 1 2 3; do $PF --contain {level} sh -c 'echo up; exec sleep 600'; done"));
+        terminal.shows("up");
+        terminal.is_in_front("sleep 600");
+        await_started(std::process::id().try_into().unwrap());
+        terminal.press("C-c");
+        terminal.ends_with(130);
+        assert!(!env.is_running("sleep 600"));
+    }
+    drop(terminal);
+    env.assert_nothing_left();
+}
+
 /// Waits until penfold has handled the signal of the key: two that are pending at once count as one.
 #[track_caller]
 fn await_stopping(terminal: &Terminal<'_>) {
@@ -74,7 +92,7 @@ fn interrupt_key_reaches_each_process_once() {
     let Some(terminal) = Terminal::open(&env) else { return };
     std::fs::write(env.path("work/serve"), format!("trap 'echo got' INT; trap 'echo marked' USR1; {SERVE}"))
         .unwrap();
-    terminal.line("$PF --grace 1m bash serve");
+    terminal.line("$PF --stop-on-interrupt --grace 1m bash serve");
     terminal.shows("ready");
     terminal.press("C-c");
     terminal.shows("^Cgot");
@@ -90,12 +108,12 @@ fn interrupt_key_reaches_each_process_once() {
 }
 
 #[test]
-fn second_interrupt_key_kills() {
+fn second_interrupt_key_kills_where_the_first_stops() {
     let env = TestEnv::new();
     let Some(terminal) = Terminal::open(&env) else { return };
     for level in env.levels().into_iter().map(Level::word) {
         let script = "trap \"touch interrupted\" INT TERM; echo up; while :; do sleep 0.1; done";
-        terminal.line(&format!("$PF --contain {level} --grace 10m bash -c '{script}'"));
+        terminal.line(&format!("$PF --contain {level} --stop-on-interrupt --grace 10m bash -c '{script}'"));
         terminal.shows("up");
         await_started(std::process::id().try_into().unwrap());
         terminal.press("C-c");
@@ -104,6 +122,32 @@ fn second_interrupt_key_kills() {
         terminal.press("C-c");
         terminal.ends_with(137);
         std::fs::remove_file(env.path("work/interrupted")).unwrap();
+    }
+    drop(terminal);
+    env.assert_nothing_left();
+}
+
+#[test]
+fn modes_of_the_terminal_are_put_back_unless_the_command_succeeds() {
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
+    let modes = |file: &str| std::fs::read_to_string(env.path("work").join(file)).unwrap();
+    for level in env.levels().into_iter().map(Level::word) {
+        let run = format!("stty -a > before; $PF --contain {level}");
+        // The shell keeps what a job that has exited has made of its terminal.
+        for (words, script, code) in [
+            ("", "stty raw -echo; exit 3", 3),
+            ("--timeout 1", "stty raw -echo; : > raw; exec sleep 600", 124),
+        ] {
+            terminal.line(&format!("{run} {words} sh -c '{script}'; code=$?; stty -a > after; (exit $code)"));
+            terminal.ends_with(code);
+            assert_eq!(modes("after"), modes("before"), "{level} {script}");
+        }
+        std::fs::remove_file(env.path("work/raw")).unwrap();
+        terminal.line(&format!("{run} stty -echo; stty -a > after; stty echo; (exit 7)"));
+        // Before the line is typed the prompt has another code.
+        terminal.ends_with(7);
+        assert!(modes("before").contains(" echo ") && modes("after").contains(" -echo "), "{level}");
     }
     drop(terminal);
     env.assert_nothing_left();
@@ -204,6 +248,99 @@ fn shell_inside_has_its_own_job_control() {
         terminal.line("exit 8; exit 8");
         terminal.ends_with(8);
         assert!(!env.is_running("sleep 600"));
+    }
+    drop(terminal);
+    env.assert_nothing_left();
+}
+
+/// A shell inside that suspends itself, in a group of its own: who waits for penfold gets the terminal.
+#[test]
+fn shell_inside_suspends_itself_and_goes_on() {
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
+    let shell = "bash --norc --noprofile -i";
+    for level in [Level::Cgroup, Level::Subreaper].into_iter().filter(|level| env.levels().contains(level)) {
+        terminal.line(&format!("$PF --contain {} env PS1='inner> ' {shell}", level.word()));
+        for _ in 0..2 {
+            terminal.shows("inner>");
+            terminal.is_in_front(shell);
+            terminal.line("suspend -f");
+            terminal.shows("[1]+  Stopped*");
+            terminal.shows("<147>");
+            // The shell inside would show its own prompt before.
+            terminal.line("clear; (exit 9)");
+            terminal.shows("<9>");
+            terminal.line("clear; fg");
+            terminal.is_in_front(shell);
+            terminal.line("clear");
+        }
+        terminal.shows("inner>");
+        terminal.line("exit 5");
+        terminal.ends_with(5);
+    }
+    drop(terminal);
+    env.assert_nothing_left();
+}
+
+/// Waits until this command and the front of its sandbox are stopped, and gives both.
+#[track_caller]
+fn await_suspended(env: &TestEnv, terminal: &Terminal<'_>, command: &str) -> [Process; 2] {
+    terminal.shows("[1]+  Stopped*");
+    terminal.shows("<147>");
+    let front = only_front();
+    let leader = env.running(command).pop().unwrap();
+    assert_eq!((front.state(), leader.state()), (Some('T'), Some('T')));
+    [front, leader]
+}
+
+#[test]
+fn front_that_has_stopped_with_its_command_goes_on_with_it() {
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
+    let command = "sh -c kill -STOP $$; exit 6";
+    for level in [Level::Cgroup, Level::Subreaper].into_iter().filter(|level| env.levels().contains(level)) {
+        let run = |words: &str| {
+            terminal.line(&format!("$PF --contain {} {words} sh -c 'kill -STOP $$; exit 6'", level.word()));
+            await_suspended(&env, &terminal, command)
+        };
+        run("");
+        terminal.line("fg");
+        terminal.ends_with(6);
+        // Time enough for the shell to say that the job is stopped.
+        let limited = if level == Level::Subreaper { Some(("--timeout 6", None, "Exit 124")) } else { None };
+        let told = [("", Some(Signal::CONT), "Exit 6"), ("", Some(Signal::KILL), "Killed")];
+        for (words, signal, end) in told.into_iter().chain(limited) {
+            let [front, leader] = run(words);
+            if let Some(signal) = signal {
+                leader.signal(signal);
+            }
+            front.await_end();
+            terminal.line("clear; jobs");
+            terminal.shows(&format!("[1]+  {end}*"));
+            terminal.line("true");
+            terminal.ends_with(0);
+        }
+    }
+    drop(terminal);
+    env.assert_nothing_left();
+}
+
+/// What stops both stops them once.
+#[test]
+fn job_that_is_stopped_as_a_whole_goes_on_at_once() {
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
+    let script = ": > up; until [ -e go ]; do sleep 0.05; done; exit 6";
+    for level in env.levels().into_iter().map(Level::word) {
+        terminal.line(&format!("$PF --contain {level} sh -c '{script}' &"));
+        wait_until("the command runs", || env.path("work/up").try_exists().unwrap());
+        terminal.line("clear; kill -STOP %1");
+        await_stopped_job(&terminal);
+        terminal.line("clear; touch go; fg");
+        terminal.ends_with(6);
+        for file in ["work/up", "work/go"] {
+            std::fs::remove_file(env.path(file)).unwrap();
+        }
     }
     drop(terminal);
     env.assert_nothing_left();

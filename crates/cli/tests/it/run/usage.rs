@@ -40,6 +40,21 @@ fn wrong_run_lines_exit_with_125() {
     refused(&["run", "--scratch=1", "true"], 125, "`--scratch` takes no value, but `1` was given");
     refused(&["run", "--timeout"], 125, "`--timeout` needs a value");
     refused(&["run", "-w", "", "true"], 125, "`--workdir` needs a value");
+    for line in [&["--rm"][..], &["-t"], &["--ttl", "5"], &["--idle-timeout", "5"]] {
+        let finished = call(&[&["run"], line, &["true"]].concat());
+        assert_eq!(finished.code(), Some(125), "{line:?}");
+        let said = finished.err();
+        assert!(said.contains("` is for detached sandboxes\nhint: add `--detach`"), "{said}");
+    }
+    refused(
+        &["run", "-d", "--report", "-", "true"],
+        125,
+        "`--report -` writes to a standard output that `--detach` does not keep",
+    );
+    refused(&["exec"], 125, "missing `ID` and `CMD`");
+    refused(&["exec", "web"], 125, "missing `CMD`");
+    refused(&["run", "/"], 126, "cannot run `/`: it is a directory");
+    refused(&["run", "-w", "/", "./tmp"], 126, "cannot run `./tmp`: it is a directory");
 }
 
 #[test]
@@ -88,6 +103,12 @@ fn wrong_lines_of_other_verbs_exit_with_2() {
         2,
         "invalid value for `--env`: `K` is not a variable with its value; accepted: `KEY=VALUE`",
     );
+    for verb in ["logs", "status"] {
+        let sentence =
+            "invalid value for `--lines`: `x` is not a number; accepted: a whole number such as `20`";
+        let code = if verb == "logs" { call(&[verb, "--bogus"]).code().unwrap() } else { 2 };
+        refused(&[verb, "--lines", "x", "web"], code, sentence);
+    }
     refused(&["gc", "--extra"], 2, "unknown option or argument `--extra`");
     refused(&["doctor", "--foreign-flag"], 2, "unknown option or argument `--foreign-flag`");
     refused(&["frobnicate"], 2, "unknown command `frobnicate`");
@@ -112,6 +133,53 @@ fn text_that_is_not_utf_8_is_refused_where_text_is_needed() {
 fn slips_of_the_finger_get_a_suggestion() {
     assert!(call(&["runn", "x"]).err().ends_with("hint: did you mean `run`?\n"));
     assert!(call(&["run", "--tmeout", "5", "x"]).err().ends_with("hint: did you mean `--timeout`?\n"));
+}
+
+/// None of these words ends anything elsewhere.
+#[test]
+fn harmless_words_do_not_lead_to_a_verb_that_ends_something() {
+    const ENDING: [&str; 6] = ["kill", "stop", "rm", "reap", "gc", "prune"];
+    let words = "pause unpause restart start create list show top stats info up freeze thaw reload rename status-all \
+        journal is-active list-units spot prunes-not reach room form";
+    for word in words.split_whitespace() {
+        let said = call(&[word]).err();
+        let hint =
+            said.lines().find(|line| line.starts_with("hint: ")).unwrap_or_else(|| panic!("{word}: {said}"));
+        let typed: Vec<&str> = hint.split('`').skip(1).step_by(2).collect();
+        let ending = typed.iter().flat_map(|typed| typed.split(' ')).find(|word| ENDING.contains(word));
+        assert_eq!(ending, None, "{word}: {hint}");
+    }
+    assert!(call(&["kil", "x"]).err().ends_with("hint: did you mean `kill`?\n"));
+    assert!(call(&["start"]).err().contains("`penfold run -d CMD`"));
+}
+
+#[test]
+fn every_verb_refuses_a_state_root_that_is_empty_or_no_text() {
+    let help = call(&["--help"]).out();
+    let commands =
+        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let verbs: Vec<&str> =
+        commands.filter_map(|line| line.strip_prefix("  ")?.split([' ', ',']).next()).collect();
+    assert!(verbs.len() > 20, "{verbs:?}");
+    for verb in verbs {
+        for (root, problem) in
+            [(OsStr::new(""), "names no directory"), (OsStr::from_bytes(b"/tmp/\xff"), "is not UTF-8")]
+        {
+            // What a verb needs, for want of which it would be refused as well.
+            let needed: &[&str] = match verb {
+                "ps" | "tree" | "doctor" | "gc" | "events" | "report" | "version" | "help" => &[],
+                "reap" => &["--pid", "5"],
+                "completions" => &["bash"],
+                "exec" | "extend" => &["x", "5"],
+                "adopt" => &["5"],
+                _ => &["x"],
+            };
+            let given = [OsStr::new("--root"), root, OsStr::new(verb)];
+            let refused = call(&given.into_iter().chain(needed.iter().map(OsStr::new)).collect::<Vec<_>>());
+            assert!(matches!(refused.code(), Some(2 | 125)), "{verb}: {}", refused.err());
+            assert!(refused.err().contains(problem), "{verb}: {}", refused.err());
+        }
+    }
 }
 
 #[test]

@@ -110,18 +110,25 @@ fn crash_at(point: &str, shape: Shape, level: Level) -> bool {
     let env = TestEnv::of(Who::Root).unwrap();
     let way = Way::to(point);
     let script = if matches!(way, Way::Run) { LEAVES } else { STAYS };
-    let front = start_silent(&mut crashing(run(&env, shape, level, script), point));
+    let mut command = crashing(run(&env, shape, level, script), point);
+    // Killed is what the command was, or penfold: the summary, its last word, tells the two apart.
+    let said = env.path("said");
+    command.stdout(Stdio::null()).stderr(fs::File::create(&said).unwrap());
+    let front = Running::spawn(&mut command);
     match way {
         Way::Run => {}
         Way::Takeover => ours(&env, &front, shape).last().unwrap().signal(Signal::KILL),
         Way::Recovery => kill_at_once(&ours(&env, &front, shape).iter().collect::<Vec<_>>()),
     }
-    let status = front.finish().status;
+    let finished = front.finish();
+    let status = finished.status;
+    let said = fs::read_to_string(said).unwrap();
+    let is_summed_up = said.contains("ended because a process of penfold was killed");
     await_inaction(&env);
     let crashed = match way {
         Way::Run => status.code() != Some(0),
-        // The front or the outer process, which took over, or else the code of a killed command.
-        Way::Takeover => status.code() != Some(128 + 9),
+        // The front or the outer process, which took over.
+        Way::Takeover => finished.code() != Some(128 + 9) || !is_summed_up,
         Way::Recovery => {
             let next = env.run_command(["--contain", "subreaper", "--", "true"]);
             let next = start_silent(&mut crashing(next, point)).finish();
@@ -131,7 +138,7 @@ fn crash_at(point: &str, shape: Shape, level: Level) -> bool {
         }
     };
     // A front that answers, answers for all of it.
-    let is_told = status.code().is_some_and(|code| code != 120);
+    let is_told = is_summed_up || status.code().is_some_and(|code| code != 120);
     let left = left(&env);
     assert!(!is_told || left.is_empty(), "{left:?} after {status}");
     clean_up(&env);

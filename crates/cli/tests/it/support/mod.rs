@@ -10,6 +10,7 @@
 
 mod control_client;
 mod env;
+pub mod filter;
 mod impostor;
 pub mod jail;
 mod prng;
@@ -46,6 +47,11 @@ pub fn penfold() -> &'static Path {
 /// Whether the binary under test was built with the tests, which have debug assertions and crash points.
 pub fn has_debug_assertions() -> bool {
     cfg!(debug_assertions) && penfold() == Path::new(env!("CARGO_BIN_EXE_penfold"))
+}
+
+/// Whether a process with this name is one of penfold, as far as the name tells.
+pub fn is_our_name(name: &str) -> bool {
+    ["penfold", "pf-supervisor"].contains(&name)
 }
 
 /// Whether the test runs as root; says so if not.

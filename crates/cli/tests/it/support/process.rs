@@ -57,11 +57,11 @@ impl Process {
         command_line(self.pid())
     }
 
-    /// Stops it, and waits until it has stopped.
+    /// Stops it, and waits until it has stopped, or has ended before.
     #[track_caller]
     pub fn stop(&self) {
         self.signal(Signal::STOP);
-        wait_until("it has stopped", || matches!(self.state(), Some('T') | None));
+        wait_until("it has stopped", || matches!(self.state(), Some('T' | 'Z' | 'X') | None));
     }
 }
 

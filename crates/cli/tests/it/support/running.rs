@@ -154,8 +154,9 @@ pub struct Finished {
 }
 
 impl Finished {
+    /// The code as a shell has it in `$?`: 128+N for one that signal N has ended.
     pub fn code(&self) -> Option<i32> {
-        self.status.code()
+        self.status.code().or(self.signal().map(|signal| 128 + signal))
     }
 
     pub fn signal(&self) -> Option<i32> {

@@ -51,6 +51,9 @@ impl Yard {
             within: Vec::new(),
             leaf: None,
             scratch: None,
+            home: None,
+            session: None,
+            since: None,
             made_at_ms: now_ms() - 60_000,
             signal: None,
             grace_ms: None,
@@ -73,9 +76,7 @@ impl Yard {
     pub fn let_go(&self, record: Record) {
         let id = record.name().to_owned();
         drop(record);
-        wait_until("the lock is free", || {
-            !self.registry().look(&id).unwrap().unwrap().is_looked_after().unwrap()
-        });
+        wait_until("the lock is free", || self.registry().look(&id).unwrap().unwrap().lock().is_free());
     }
 
     /// A record of a sandbox that has ended.

@@ -269,3 +269,84 @@ fn cause_of_a_leader_that_ends_by_itself_tells_how() {
     assert_eq!(ended(Input::LeaderEnded(None)), Some(Cause::Exit));
     assert_eq!(ended(Input::OutOfMemory), Some(Cause::Oom));
 }
+
+fn at(base: Instant, ticks: u64) -> Instant {
+    base + ms(ticks)
+}
+
+const INT: i32 = 2;
+const QUIT: i32 = 3;
+
+#[test]
+fn interrupt_that_the_leader_handles_ends_nothing() {
+    let mut policy = World::new(script_of(Kind::Foreground)).policy;
+    let base = Instant::now();
+    for key in 0..5 {
+        let decision = policy.key(INT, 7, false, at(base, key * 600));
+        assert_eq!(decision, Decision { effect: Some(Effect::PassOn), ..Decision::default() });
+    }
+    assert_eq!((policy.cause(), policy.ladder().spared_group), (None, Some(7)));
+}
+
+#[test]
+fn three_interrupts_within_a_second_kill() {
+    for (times, killed) in [([0, 499, 999], true), ([0, 500, 1000], false), ([0, 0, 0], true)] {
+        let mut policy = World::new(script_of(Kind::Foreground)).policy;
+        let base = Instant::now();
+        let last = times.map(|time| policy.key(INT, 7, false, at(base, time))).into_iter().last().unwrap();
+        assert_eq!((last.event == Some(Event::KillRequested)), killed, "{times:?}");
+        assert_eq!(policy.cause(), killed.then_some(Cause::Kill));
+    }
+}
+
+#[test]
+fn quit_kills_within_a_minute_after_an_interrupt_only() {
+    let mut policy = World::new(script_of(Kind::Foreground)).policy;
+    let base = Instant::now();
+    assert_eq!(policy.key(QUIT, 7, false, base), Decision::default());
+    let _ = policy.key(INT, 7, false, base);
+    assert_eq!(policy.key(QUIT, 7, false, at(base, 60_000)), Decision::default());
+    assert_eq!(policy.key(QUIT, 7, false, at(base, 59_999)).event, Some(Event::KillRequested));
+}
+
+#[test]
+fn members_of_a_leader_that_ends_after_an_interrupt_get_the_grace() {
+    for (ends, asked) in [(0, true), (59_999, true), (60_000, false)] {
+        for status in [Status::Signal(2), Status::Code(0)] {
+            let mut policy = World::new(script_of(Kind::Foreground)).policy;
+            let base = Instant::now();
+            let _ = policy.key(INT, 7, false, base);
+            let decision = policy.rest(Some(status), at(base, ends));
+            assert_eq!(decision.event, asked.then_some(Event::StopRequested), "{ends}");
+            assert_eq!(decision.effect.is_some(), asked);
+            let cause = if status == Status::Code(0) { Cause::Exit } else { Cause::Signal };
+            assert_eq!(policy.leader_ended(Some(status)), cause, "the leader ended by itself");
+            // A person who does not want to wait.
+            let second = policy.key(INT, 7, false, at(base, ends + 5000));
+            assert_eq!(second.event, Some(Event::KillRequested));
+        }
+    }
+    let mut policy = World::new(script_of(Kind::Foreground)).policy;
+    assert_eq!(policy.rest(Some(Status::Code(0)), Instant::now()), Decision::default());
+}
+
+#[test]
+fn interrupt_that_the_leader_ignores_stops_and_the_second_kills() {
+    let mut policy = World::new(script_of(Kind::Foreground)).policy;
+    let now = Instant::now();
+    let first = policy.key(INT, 7, true, now);
+    assert_eq!((first.event, policy.cause()), (Some(Event::StopRequested), Some(Cause::Stop)));
+    assert_eq!((policy.ladder().signal, policy.ladder().spared_group), (Signal::TERM, Some(7)));
+    // The leader has ended, and those that it left have the grace that they were given.
+    assert_eq!(policy.rest(Some(Status::Code(0)), now), Decision::default());
+    assert_eq!(policy.key(INT, 7, true, now).event, Some(Event::KillRequested));
+}
+
+#[test]
+fn keys_are_those_of_a_foreground_sandbox() {
+    for kind in [Kind::Detached, Kind::Exec, Kind::Adopted] {
+        let mut policy = World::new(script_of(kind)).policy;
+        let decision = policy.key(INT, 7, true, Instant::now());
+        assert!(matches!(decision, Decision { event: None, answer: Some(Answer::Refused(_)), effect: None }));
+    }
+}

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use super::expect::{self, Expected};
 use super::foreground::{await_clean, end_as_root, next_command, nothing, second_member, tool};
 use super::{Case, Ending};
-use crate::support::{DEADLINE, Finished, Sandbox, TestEnv};
+use crate::support::{DEADLINE, Finished, Sandbox, TestEnv, is_our_name};
 
 /// A lease that is not over before the tree stands, and what becomes of it then.
 const LEASE: [&str; 2] = ["10m", "50ms"];
@@ -93,7 +93,7 @@ fn judge(
             }
             // The supervisors are over when their lock is free, and may be seen for a moment longer.
             let mut members = tree.survivors();
-            members.retain(|survivor| survivor.name != "penfold");
+            members.retain(|survivor| !is_our_name(&survivor.name));
             nothing(&members, &leaves(env)).map_err(|why| format!("said to be gone: {why}"))?;
         }
         (Expected::CannotBuild | Expected::Gone, _) => {}

@@ -1,0 +1,40 @@
+//! A leader that stops without its front: a shell in a process group of its own that suspends itself.
+
+use std::os::fd::AsFd;
+
+use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
+
+use super::Inner;
+use crate::wire::{self, Answer};
+
+impl Inner {
+    /// Has the front stop where the leader was stopped and the terminal has not stopped both: who waits for the front gets
+    /// the terminal, as without penfold. Has it go on with a leader that somebody else continues.
+    ///
+    /// Below our init in a pid namespace the leader is not a child of this process, and nothing of this is seen.
+    pub(super) fn follow_leader(&mut self) {
+        if !self.sandbox.held.setup.keys || self.front.is_none() || self.sandbox.policy.is_ending() {
+            return;
+        }
+        let (Some(leader), Some(pid)) = (&self.sandbox.leader, self.sandbox.leader_pid) else { return };
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
+        // Its end is left to the drive.
+        let Ok(Some(change)) = waitid(WaitId::PidFd(leader.as_fd()), options) else { return };
+        let Some(signal) = change.stopping_signal() else { return self.wake_front() };
+        let pid = pid.as_raw_nonzero().get();
+        let apart = penfold_sys::fork::group_of(pid) != Some(self.sandbox.held.setup.group);
+        // Else the terminal has sent it to the group of both.
+        if signal == Signal::STOP.as_raw() || apart {
+            self.suspended |= wire::offer(&self.sandbox.held.setup.channel, &Answer::Suspended(pid)).is_ok();
+        }
+    }
+
+    /// Continues a front that has stopped as the leader did.
+    pub(super) fn wake_front(&mut self) {
+        if std::mem::take(&mut self.suspended)
+            && let Some(front) = &self.front
+        {
+            let _ = rustix::process::pidfd_send_signal(front, Signal::CONT);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! What tools like ps(1) and pkill(1) see of this process: its name and its command line.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+/// The first byte of the arguments of this program, and their length with all NULs.
+static ARGUMENTS: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+static LENGTH: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes where the kernel has put the arguments.
+///
+/// # Safety
+/// `count` and `words` are what the C library gave to `main`.
+pub(crate) unsafe fn note_arguments(count: i32, words: *const *const u8) {
+    let Ok(count) = usize::try_from(count) else { return };
+    if words.is_null() {
+        return;
+    }
+    // SAFETY: the caller says that `words` holds `count` pointers.
+    let words = unsafe { std::slice::from_raw_parts(words, count) };
+    let (Some(&first), Some(&last)) = (words.first(), words.last()) else { return };
+    // SAFETY: each of them is a string that ends with a NUL.
+    let length = unsafe { CStr::from_ptr(last.cast()) }.count_bytes() + 1;
+    // One behind the other: `create_elf_tables` in fs/binfmt_elf.c.
+    LENGTH.store(last.addr().wrapping_sub(first.addr()).wrapping_add(length), Ordering::Relaxed);
+    ARGUMENTS.store(first.cast_mut(), Ordering::Relaxed);
+}
+
+/// Gives this process another name and another command line: proc(5), `/proc/<pid>/comm` and `/proc/<pid>/cmdline`.
+///
+/// The arguments are overwritten and not readable any more. Without room for it the command line is cut. A program that
+/// does not begin with [`entry!`](crate::entry!) keeps its command line.
+pub fn set(name: &CStr) {
+    let _ = rustix::thread::set_name(name);
+    let (start, length) = (ARGUMENTS.load(Ordering::Relaxed), LENGTH.load(Ordering::Relaxed));
+    if start.is_null() {
+        return;
+    }
+    // SAFETY: `start` is the beginning of `length` writable bytes of the stack, which nothing in this program refers to:
+    // the standard library copies arguments when it is asked for them.
+    let arguments = unsafe { std::slice::from_raw_parts_mut(start, length) };
+    // The kernel shows the bytes up to the first NUL only if the last byte is none: `get_mm_cmdline` in fs/proc/base.c.
+    let Some((last, room)) = arguments.split_last_mut() else { return };
+    let Some((end, room)) = room.split_last_mut() else { return };
+    *end = 0;
+    for (place, byte) in room.iter_mut().zip(name.to_bytes_with_nul()) {
+        *place = *byte;
+    }
+    *last = b' ';
+}

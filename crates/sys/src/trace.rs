@@ -1,0 +1,191 @@
+//! Tracing of system calls, for test programs that let chosen ones fail; behind the feature `hostile`.
+//!
+//! What is traced is not disturbed: stops of job control stay stops, signals are delivered as they come, and a child of a
+//! traced process is traced from its first instruction. Linux on x86-64 only: elsewhere calls cannot be replaced here.
+//! [ptrace(2)](https://man7.org/linux/man-pages/man2/ptrace.2.html) describes all of this.
+
+use std::io;
+
+use rustix::process::Pid;
+
+use crate::child::Exit;
+
+/// What a traced process, or a child of this one, has to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// It is about to make a system call; [`go_on`] lets it.
+    Enter(Call),
+    /// A system call has returned this.
+    Leave(i64),
+    /// It has become another program.
+    Execed,
+    /// A signal is about to be delivered; passed to [`go_on`] it is.
+    Signal(i32),
+    /// Job control has stopped it; [`stay_stopped`] keeps it so.
+    Stopped,
+    /// Anything else, a first stop included: it goes on.
+    Other,
+    /// It has ended, and is reaped if it is a child of this process.
+    Ended(Exit),
+}
+
+/// A system call and its arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call {
+    /// Its number.
+    pub number: u64,
+    /// Its arguments, as the kernel gets them.
+    pub arguments: [u64; 6],
+}
+
+const ENTRY: u64 = 1;
+const EXIT: u64 = 2;
+/// `PTRACE_EVENT_STOP` of linux/ptrace.h.
+const EVENT_STOP: i32 = 128;
+
+fn request(request: libc::c_uint, pid: Pid, address: usize, data: usize) -> io::Result<libc::c_long> {
+    // SAFETY: the requests made here take numbers, or the address of a buffer of this process that is valid for the size
+    // given; the caller owns it.
+    let result = unsafe {
+        libc::ptrace(
+            request,
+            pid.as_raw_nonzero().get(),
+            std::ptr::without_provenance_mut::<libc::c_void>(address),
+            std::ptr::with_exposed_provenance_mut::<libc::c_void>(data),
+        )
+    };
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn wide(number: i32) -> usize {
+    usize::try_from(number).unwrap_or(0)
+}
+
+/// `PTRACE_SEIZE`: traces a process and all that it will fork; it is not stopped. All of them die with this process.
+///
+/// # Errors
+/// `EPERM`, `ESRCH`.
+pub fn seize(pid: Pid) -> io::Result<()> {
+    let options = libc::PTRACE_O_TRACEFORK
+        | libc::PTRACE_O_TRACEVFORK
+        | libc::PTRACE_O_TRACECLONE
+        | libc::PTRACE_O_TRACEEXEC
+        | libc::PTRACE_O_TRACESYSGOOD
+        | libc::PTRACE_O_EXITKILL;
+    request(libc::PTRACE_SEIZE, pid, 0, wide(options)).map(drop)
+}
+
+/// `waitpid(-1, __WALL | WNOHANG)`: what has happened to a traced process or a child, if anything has.
+///
+/// # Errors
+/// `ECHILD` when there is neither.
+pub fn next() -> io::Result<Option<(Pid, Event)>> {
+    let mut status = 0;
+    // SAFETY: the status is a live i32.
+    let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::WNOHANG) };
+    if pid == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    let Some(pid) = Pid::from_raw(pid) else { return Ok(None) };
+    if libc::WIFEXITED(status) {
+        return Ok(Some((pid, Event::Ended(Exit::Code(libc::WEXITSTATUS(status))))));
+    }
+    if libc::WIFSIGNALED(status) {
+        return Ok(Some((pid, Event::Ended(Exit::Signal(libc::WTERMSIG(status))))));
+    }
+    let signal = libc::WSTOPSIG(status);
+    let event = match status >> 16 {
+        0 if signal == libc::SIGTRAP | 0x80 => call(pid).unwrap_or(Event::Other),
+        0 => Event::Signal(signal),
+        libc::PTRACE_EVENT_EXEC => Event::Execed,
+        EVENT_STOP if signal != libc::SIGTRAP => Event::Stopped,
+        _ => Event::Other,
+    };
+    Ok(Some((pid, event)))
+}
+
+/// `PTRACE_GET_SYSCALL_INFO`: which side of a system call a stop is.
+fn call(pid: Pid) -> Option<Event> {
+    // `struct ptrace_syscall_info` of linux/ptrace.h: kind, architecture, two pointers, then the call or its result.
+    let mut info = [0_u64; 11];
+    let place = (&raw mut info).expose_provenance();
+    request(libc::PTRACE_GET_SYSCALL_INFO, pid, size_of_val(&info), place).ok()?;
+    match info[0] & 0xff {
+        ENTRY => {
+            let [_, _, _, number, arguments @ .., _] = info;
+            Some(Event::Enter(Call { number, arguments }))
+        }
+        EXIT => Some(Event::Leave(info[3].cast_signed())),
+        _ => None,
+    }
+}
+
+/// `PTRACE_SYSCALL`: lets a stopped process go on until its next system call, with this signal, or none where it is 0.
+///
+/// # Errors
+/// `ESRCH` for one that was killed meanwhile.
+pub fn go_on(pid: Pid, signal: i32) -> io::Result<()> {
+    request(libc::PTRACE_SYSCALL, pid, 0, wide(signal)).map(drop)
+}
+
+/// `PTRACE_CONT`: as [`go_on`], but system calls do not stop it any more.
+///
+/// # Errors
+/// `ESRCH` for one that was killed meanwhile.
+pub fn run_on(pid: Pid, signal: i32) -> io::Result<()> {
+    request(libc::PTRACE_CONT, pid, 0, wide(signal)).map(drop)
+}
+
+/// `PTRACE_LISTEN`: leaves what job control has stopped as it is.
+///
+/// # Errors
+/// `ESRCH` for one that was killed meanwhile.
+pub fn stay_stopped(pid: Pid) -> io::Result<()> {
+    request(libc::PTRACE_LISTEN, pid, 0, 0).map(drop)
+}
+
+/// `PTRACE_DETACH`: traces it no more.
+///
+/// # Errors
+/// `ESRCH` for one that was killed meanwhile.
+pub fn detach(pid: Pid) -> io::Result<()> {
+    request(libc::PTRACE_DETACH, pid, 0, 0).map(drop)
+}
+
+/// Replaces the call that a process is about to make by one that does not exist: nothing is done.
+///
+/// # Errors
+/// Those of `PTRACE_SETREGS`; `ENOSYS` on other machines than x86-64.
+pub fn skip(pid: Pid) -> io::Result<()> {
+    registers(pid, |registers| registers.orig_rax = u64::MAX)
+}
+
+/// Lets the call that has just returned have failed with this error number.
+///
+/// # Errors
+/// As [`skip`].
+pub fn fail(pid: Pid, errno: i32) -> io::Result<()> {
+    registers(pid, |registers| registers.rax = i64::from(-errno).cast_unsigned())
+}
+
+#[cfg(target_arch = "x86_64")]
+fn registers(pid: Pid, change: impl FnOnce(&mut libc::user_regs_struct)) -> io::Result<()> {
+    let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::zeroed();
+    request(libc::PTRACE_GETREGS, pid, 0, registers.as_mut_ptr().expose_provenance())?;
+    // SAFETY: zeroed above and filled in by the kernel; any bits are valid.
+    let mut registers = unsafe { registers.assume_init() };
+    change(&mut registers);
+    request(libc::PTRACE_SETREGS, pid, 0, (&raw mut registers).expose_provenance()).map(drop)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn registers(_: Pid, _: impl FnOnce(&mut Registers)) -> io::Result<()> {
+    Err(io::Error::from_raw_os_error(libc::ENOSYS))
+}
+
+/// The registers that are changed, where they cannot be.
+#[cfg(not(target_arch = "x86_64"))]
+struct Registers {
+    orig_rax: u64,
+    rax: u64,
+}

@@ -1,0 +1,324 @@
+//! Follows penfold's processes from call to call, counts, and lets the chosen call fail.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use penfold_sys::child::Exit;
+use penfold_sys::signal::{SignalFd, SignalSet, block, set_mask};
+use penfold_sys::trace::{self, Call, Event};
+use penfold_sys::{Forked, fork};
+use penfold_testkit::proc;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, Signal};
+
+use super::calls::{Names, Seen, object};
+use super::word::{Fault, Level, Place, Verb, Word};
+
+const CHLD: i32 = 17;
+
+#[derive(Debug)]
+struct Traced {
+    role: String,
+    children: u32,
+    /// It has come to `main`.
+    begun: bool,
+    /// What its call fails with once it returns.
+    failing: Option<i32>,
+}
+
+/// The tracer of one case, and the parent of all that it starts.
+#[derive(Debug)]
+pub(crate) struct Tracer {
+    signals: SignalFd,
+    before: SignalSet,
+    place: Place,
+    names: Names,
+    traced: HashMap<Pid, Traced>,
+    ended: HashMap<Pid, Exit>,
+    aim: Option<Word>,
+    count: u32,
+    armed: bool,
+    /// Whether all calls are written down.
+    pub(crate) listing: bool,
+    /// All calls while armed.
+    pub(crate) calls: Vec<Seen>,
+    /// What was hit.
+    pub(crate) hits: Vec<Seen>,
+}
+
+/// How a process is started.
+#[derive(Debug)]
+pub(crate) struct Start<'a> {
+    pub(crate) program: &'a Path,
+    pub(crate) arguments: Vec<String>,
+    /// Its role; untraced without.
+    pub(crate) role: Option<&'static str>,
+    /// Beginning of the names of the files with its output.
+    pub(crate) output: PathBuf,
+    pub(crate) temporary: PathBuf,
+}
+
+impl Tracer {
+    pub(crate) fn new(place: Place, aim: Option<Word>) -> io::Result<Tracer> {
+        let before = block(&SignalSet::of([CHLD]))?;
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        Ok(Tracer {
+            signals: SignalFd::open(&SignalSet::of([CHLD]))?,
+            before,
+            place,
+            names: Names::new(),
+            traced: HashMap::new(),
+            ended: HashMap::new(),
+            aim,
+            count: 0,
+            armed: false,
+            listing: false,
+            calls: Vec::new(),
+            hits: Vec::new(),
+        })
+    }
+
+    /// From here on calls are counted, and hit.
+    pub(crate) fn arm(&mut self) {
+        self.armed = true;
+    }
+
+    /// From here on nothing is hit any more.
+    pub(crate) fn disarm(&mut self) {
+        self.armed = false;
+    }
+
+    /// Starts a program; with a role it is traced from its exec on.
+    pub(crate) fn start(&mut self, start: &Start<'_>) -> io::Result<Pid> {
+        let (go, going) = pipe_with(PipeFlags::CLOEXEC)?;
+        let out = File::create(start.output.with_extension("out"))?;
+        let err = File::create(start.output.with_extension("err"))?;
+        let pid = match fork()? {
+            Forked::Child => {
+                drop(going);
+                self.become_program(start, &go, (out, err))
+            }
+            Forked::Parent(pid) => pid,
+        };
+        drop(go);
+        if let Some(role) = start.role {
+            trace::seize(pid)?;
+            self.adopt(pid, role.to_owned(), false);
+        }
+        rustix::io::write(&going, b"g")?;
+        Ok(pid)
+    }
+
+    fn become_program(&self, start: &Start<'_>, go: &OwnedFd, (out, err): (File, File)) -> ! {
+        drop(set_mask(&self.before));
+        if rustix::io::read(go, &mut [0_u8; 1]) == Ok(1) {
+            let error = Command::new(start.program)
+                .args(&start.arguments)
+                .env("TMPDIR", &start.temporary)
+                .stdin(Stdio::null())
+                .stdout(out)
+                .stderr(err)
+                .exec();
+            drop(writeln!(io::stderr(), "testkit: {}: {error}", start.program.display()));
+        }
+        penfold_sys::fork::exit_now(127)
+    }
+
+    fn adopt(&mut self, pid: Pid, role: String, begun: bool) {
+        self.traced.insert(pid, Traced { role, children: 0, begun, failing: None });
+    }
+
+    /// Handles all that happens until something holds or the time is over; says whether it holds.
+    pub(crate) fn pump(
+        &mut self,
+        limit: Duration,
+        mut holds: impl FnMut(&Tracer) -> bool,
+    ) -> io::Result<bool> {
+        let deadline = Instant::now() + limit;
+        let mut pause = Duration::from_millis(1);
+        loop {
+            self.handle_all()?;
+            if holds(self) {
+                return Ok(true);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            let timeout = Timespec::try_from(pause.min(left)).ok();
+            let mut set = [PollFd::new(&self.signals, PollFlags::IN)];
+            match rustix::event::poll(&mut set, timeout.as_ref()) {
+                // What is waited for may be a file, which nobody tells of.
+                Ok(0) => pause = (pause * 2).min(Duration::from_millis(20)),
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn handle_all(&mut self) -> io::Result<()> {
+        while self.signals.take()?.is_some() {}
+        loop {
+            match trace::next() {
+                Ok(Some((pid, event))) => self.handle(pid, event),
+                Ok(None) => return Ok(()),
+                Err(error) if error.raw_os_error() == Some(10) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// How a child, or a process that is traced, has ended.
+    pub(crate) fn exit_of(&self, pid: Pid) -> Option<Exit> {
+        self.ended.get(&pid).copied()
+    }
+
+    /// Every error means that the process was killed meanwhile: its end is the next that is heard of it.
+    fn handle(&mut self, pid: Pid, event: Event) {
+        match event {
+            Event::Ended(exit) => {
+                self.traced.remove(&pid);
+                self.ended.insert(pid, exit);
+            }
+            Event::Stopped => drop(trace::stay_stopped(pid)),
+            Event::Signal(signal) => self.resume(pid, signal),
+            Event::Other => {
+                if !self.traced.contains_key(&pid) {
+                    self.born(pid);
+                }
+                self.resume(pid, 0);
+            }
+            Event::Execed => {
+                if self.traced.get(&pid).is_some_and(|traced| !traced.begun) {
+                    self.resume(pid, 0);
+                } else {
+                    // The command: it is no business of ours.
+                    self.traced.remove(&pid);
+                    drop(trace::detach(pid));
+                }
+            }
+            Event::Enter(call) => {
+                self.enter(pid, &call);
+                self.resume(pid, 0);
+            }
+            Event::Leave(_) => {
+                let failing = self.traced.get_mut(&pid).and_then(|traced| traced.failing.take());
+                if let Some(errno) = failing {
+                    drop(trace::fail(pid, errno));
+                }
+                self.resume(pid, 0);
+            }
+        }
+    }
+
+    /// Sends a signal to a child of this process.
+    pub(crate) fn signal(&self, pid: Pid, signal: Signal) {
+        if !self.ended.contains_key(&pid) {
+            // It is reaped here only, and was not: the number is its own.
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+
+    /// Kills all that is traced, before any of it can see another's end.
+    pub(crate) fn kill_all(&self) {
+        // In the order of their numbers: outer before the supervisor, which comes to this process then.
+        for pid in self.traced.keys() {
+            // Nobody but this process reaps what it traces: the numbers are theirs.
+            let _ = rustix::process::kill_process(*pid, Signal::KILL);
+        }
+    }
+
+    /// Whether nothing is traced.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.traced.is_empty()
+    }
+
+    /// Once the fault has been there nothing is slowed down any more.
+    fn resume(&self, pid: Pid, signal: i32) {
+        let once = self.aim.as_ref().is_some_and(|word| word.aim.number.is_some());
+        let failing = self.traced.get(&pid).is_some_and(|traced| traced.failing.is_some());
+        drop(if once && !self.hits.is_empty() && !failing {
+            trace::run_on(pid, signal)
+        } else {
+            trace::go_on(pid, signal)
+        });
+    }
+
+    /// Names a new process by its parent.
+    fn born(&mut self, pid: Pid) {
+        let parent = proc::stat(pid.as_raw_nonzero().get()).and_then(|stat| Pid::from_raw(stat.parent));
+        let place = self.place;
+        let armed = self.armed;
+        let role = match parent.and_then(|parent| self.traced.get_mut(&parent)) {
+            Some(parent) => {
+                parent.children += 1;
+                role(&parent.role, parent.children, place, armed)
+            }
+            None => "orphan".to_owned(),
+        };
+        self.adopt(pid, role, true);
+    }
+
+    fn enter(&mut self, pid: Pid, call: &Call) {
+        let Some(traced) = self.traced.get_mut(&pid) else { return };
+        let name = self.names.of(call);
+        // The first that penfold's own `main` does: see `entry!`.
+        traced.begun |= name == "fcntl";
+        if !self.armed || !traced.begun {
+            return;
+        }
+        let number = pid.as_raw_nonzero().get();
+        if self.listing {
+            let seen =
+                Seen { role: traced.role.clone(), call: name.to_owned(), object: object(number, name, call) };
+            self.calls.push(seen);
+        }
+        let Some(word) = &self.aim else { return };
+        if word.aim.call != name || word.aim.role != traced.role {
+            return;
+        }
+        if !word.aim.part.is_empty() && !object(number, name, call).contains(&word.aim.part) {
+            return;
+        }
+        self.count += 1;
+        if word.aim.number.is_some_and(|number| number != self.count) {
+            return;
+        }
+        let seen =
+            Seen { role: traced.role.clone(), call: name.to_owned(), object: object(number, name, call) };
+        self.hits.push(seen);
+        match word.fault {
+            // It is stopped, and its end is heard here first: the number is its own.
+            Fault::Kill => {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+            Fault::Error(_, errno) => {
+                if trace::skip(pid).is_ok() {
+                    traced.failing = Some(errno);
+                }
+            }
+        }
+    }
+}
+
+/// What the `nth` child of a process of penfold is.
+fn role(parent: &str, nth: u32, place: Place, armed: bool) -> String {
+    let detached = !matches!(place.verb, Verb::Run | Verb::RunStopped);
+    match (parent, nth) {
+        ("front", 1) if detached => "outer",
+        ("front" | "outer", 1) => "supervisor",
+        ("front", _) => "sweeper",
+        ("supervisor", _) if place.verb == Verb::Exec && armed => "exec",
+        ("supervisor", _) if place.level == Level::Pidns => "init",
+        ("supervisor" | "init" | "exec", _) => "leader",
+        _ => "child",
+    }
+    .to_owned()
+}

@@ -1,0 +1,74 @@
+//! The command of a swept sandbox: a leader, a child, and a grandchild that has left group, session and parent.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::Duration;
+
+use penfold_sys::Forked;
+
+/// The code of a command that exits by itself.
+pub(crate) const CODE: u8 = 7;
+/// After this the processes end by themselves, should everything else fail.
+const LIFE: Duration = Duration::from_secs(50);
+/// How many processes it has at most, a leader that stays included.
+pub(crate) const SIZE: usize = 3;
+
+/// Where it says what it does, and whether it stays.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Options {
+    /// Directory for the files NAME.ran, when it has begun, and NAME.done, when all of it stands
+    directory: PathBuf,
+    /// What it is called
+    name: String,
+    /// The leader stays, too
+    #[arg(long)]
+    stay: bool,
+}
+
+/// Whether the command of this name has made its first step.
+pub(crate) fn has_run(directory: &Path, name: &str) -> bool {
+    directory.join(format!("{name}.ran")).exists()
+}
+
+/// Whether all of its processes stood.
+pub(crate) fn has_stood(directory: &Path, name: &str) -> bool {
+    directory.join(format!("{name}.done")).exists()
+}
+
+/// Is the command.
+pub(crate) fn run(options: &Options) -> ExitCode {
+    match grow(options) {
+        Ok(()) if options.stay => stay(),
+        Ok(()) => ExitCode::from(CODE),
+        Err(_) => ExitCode::from(70),
+    }
+}
+
+fn grow(options: &Options) -> io::Result<()> {
+    let file = |end: &str| options.directory.join(format!("{}.{end}", options.name));
+    fs::write(file("ran"), "")?;
+    let (reader, writer) = io::pipe()?;
+    if penfold_sys::fork()? == Forked::Child {
+        drop(io::Write::write(&mut &writer, b"c"));
+        stay();
+    }
+    if penfold_sys::fork()? == Forked::Child {
+        let _ = rustix::process::setsid();
+        if let Ok(Forked::Child) = penfold_sys::fork() {
+            drop(io::Write::write(&mut &writer, b"g"));
+            stay();
+        }
+        penfold_sys::fork::exit_now(0);
+    }
+    drop(writer);
+    io::Read::read_exact(&mut &reader, &mut [0; 2])?;
+    fs::write(file("done"), "")
+}
+
+fn stay() -> ! {
+    sleep(LIFE);
+    penfold_sys::fork::exit_now(0);
+}

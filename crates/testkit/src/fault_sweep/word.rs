@@ -1,0 +1,248 @@
+//! A fault as one line: `VERB/LEVEL ROLE CALL[:PART]#N FAULT`.
+//!
+//! `PART` is a part of the path that the call is about; `N` counts such calls of that process from 1, `*` means all of them.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// What is swept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Verb {
+    /// In the foreground; the command leaves processes and exits.
+    Run,
+    /// In the foreground, from a TERM on.
+    RunStopped,
+    /// Detached, until its id was printed.
+    RunDetached,
+    /// A command in a detached sandbox; it leaves processes and exits.
+    Exec,
+    /// Of a detached sandbox.
+    Kill,
+    /// Of a detached sandbox.
+    Stop,
+    /// `rm -f` of a detached sandbox that runs.
+    Rm,
+    /// With an orphan: a sandbox whose supervisors were both killed.
+    Gc,
+}
+
+impl Verb {
+    pub(crate) const ALL: [Verb; 8] = [
+        Verb::Run,
+        Verb::RunStopped,
+        Verb::RunDetached,
+        Verb::Exec,
+        Verb::Kill,
+        Verb::Stop,
+        Verb::Rm,
+        Verb::Gc,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Verb::Run => "run",
+            Verb::RunStopped => "run-stop",
+            Verb::RunDetached => "run-d",
+            Verb::Exec => "exec",
+            Verb::Kill => "kill",
+            Verb::Stop => "stop",
+            Verb::Rm => "rm",
+            Verb::Gc => "gc",
+        }
+    }
+}
+
+impl FromStr for Verb {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Verb, String> {
+        Verb::ALL
+            .into_iter()
+            .find(|verb| verb.name() == text)
+            .ok_or_else(|| format!("`{text}` is none of run, run-stop, run-d, exec, kill, stop, rm, gc"))
+    }
+}
+
+/// How the members of the sandbox are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Level {
+    Cgroup,
+    Subreaper,
+    Pidns,
+    /// Cgroup, falling back to subreaper.
+    Auto,
+}
+
+impl Level {
+    pub(crate) const ALL: [Level; 4] = [Level::Cgroup, Level::Subreaper, Level::Pidns, Level::Auto];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Level::Cgroup => "cgroup",
+            Level::Subreaper => "subreaper",
+            Level::Pidns => "pidns",
+            Level::Auto => "auto",
+        }
+    }
+}
+
+/// A verb at a level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) verb: Verb,
+    pub(crate) level: Level,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.verb.name(), self.level.name())
+    }
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Place, String> {
+        let (verb, level) = text.split_once('/').ok_or_else(|| format!("`{text}` is not VERB/LEVEL"))?;
+        let level = Level::ALL
+            .into_iter()
+            .find(|known| known.name() == level)
+            .ok_or_else(|| format!("`{level}` is none of cgroup, subreaper, pidns, auto"))?;
+        Ok(Place { verb: verb.parse()?, level })
+    }
+}
+
+/// What happens at the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fault {
+    /// It does nothing and fails with this error.
+    Error(&'static str, i32),
+    /// The process is killed before it.
+    Kill,
+}
+
+/// Errors by their names.
+const ERRORS: &[(&str, i32)] = &[
+    ("EPERM", 1),
+    ("ENOENT", 2),
+    ("ESRCH", 3),
+    ("EINTR", 4),
+    ("EIO", 5),
+    ("EAGAIN", 11),
+    ("ENOMEM", 12),
+    ("EACCES", 13),
+    ("EBUSY", 16),
+    ("ENFILE", 23),
+    ("EMFILE", 24),
+    ("ENOSPC", 28),
+    ("EROFS", 30),
+    ("EPIPE", 32),
+    ("ENOSYS", 38),
+    ("ECONNRESET", 104),
+    ("ENOBUFS", 105),
+];
+
+impl Fault {
+    /// Whether a host may give it again and again.
+    pub(crate) fn may_last(self) -> bool {
+        ["ENOSPC", "EIO", "EMFILE", "ENOMEM", "EPERM"].contains(&self.to_string().as_str())
+    }
+
+    /// Those that are drawn for every call that can fail.
+    pub(crate) fn common() -> Vec<Fault> {
+        let names = ["ENOSPC", "EIO", "EMFILE", "ENOMEM", "EAGAIN", "EINTR", "EPERM"];
+        names.iter().filter_map(|name| name.parse().ok()).chain([Fault::Kill]).collect()
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Fault::Error(name, _) => name,
+            Fault::Kill => "SIGKILL",
+        })
+    }
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Fault, String> {
+        if text == "SIGKILL" {
+            return Ok(Fault::Kill);
+        }
+        ERRORS
+            .iter()
+            .find(|(name, _)| *name == text)
+            .map(|&(name, number)| Fault::Error(name, number))
+            .ok_or_else(|| format!("`{text}` is no fault known here"))
+    }
+}
+
+/// Which calls are hit.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Aim {
+    /// Of which process.
+    pub(crate) role: String,
+    /// Name of the call.
+    pub(crate) call: String,
+    /// What its path holds.
+    pub(crate) part: String,
+    /// The how manieth, from 1; none means all.
+    pub(crate) number: Option<u32>,
+}
+
+/// One fault.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Word {
+    pub(crate) place: Place,
+    pub(crate) aim: Aim,
+    pub(crate) fault: Fault,
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.place, self.aim.role, self.aim.call)?;
+        if !self.aim.part.is_empty() {
+            write!(f, ":{}", self.aim.part)?;
+        }
+        match self.aim.number {
+            Some(number) => write!(f, "#{number}")?,
+            None => f.write_str("#*")?,
+        }
+        write!(f, " {}", self.fault)
+    }
+}
+
+impl FromStr for Word {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Word, String> {
+        let wrong = || format!("`{text}` is not VERB/LEVEL ROLE CALL[:PART]#N FAULT");
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let [place, role, call, fault] = words[..] else { return Err(wrong()) };
+        let (call, number) = call.rsplit_once('#').ok_or_else(wrong)?;
+        let (call, part) = call.split_once(':').unwrap_or((call, ""));
+        let number = if number == "*" { None } else { Some(number.parse().map_err(|_| wrong())?) };
+        let aim = Aim { role: role.to_owned(), call: call.to_owned(), part: part.to_owned(), number };
+        Ok(Word { place: place.parse()?, aim, fault: fault.parse()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_read_as_it_is_written() {
+        for text in [
+            "run/cgroup supervisor openat#12 EMFILE",
+            "run-d/pidns front clone#1 SIGKILL",
+            "exec/subreaper client openat:cgroup.procs#* EIO",
+        ] {
+            assert_eq!(text.parse::<Word>().unwrap().to_string(), text);
+        }
+        assert!("run front openat#1 EIO".parse::<Word>().is_err());
+        assert!("run/cgroup front openat#1 EFUNNY".parse::<Word>().is_err());
+    }
+}
