@@ -6,9 +6,13 @@ use std::io;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+use crate::id::ProcessId;
 use crate::path::Path;
 use crate::procfs::{Completeness, ProcFs, is_free, is_gone};
 use crate::stat::Stat;
+
+/// How far up a look goes: a bound for a tree that changes under it.
+const MOST_ANCESTORS: usize = 256;
 
 impl ProcFs {
     /// Reads the children of a process, those of all its threads, into `out`, which is emptied first; none when the
@@ -68,6 +72,28 @@ impl ProcFs {
             threads = Some(next.threads);
             walked += 1;
         }
+    }
+
+    /// Reads who is above a process, the nearest first: its parent, the parent of that one, as far up as this user may look.
+    ///
+    /// One that ends meanwhile has left its children to one of those above it: they are read anew.
+    pub fn ancestors(&mut self, pid: Pid) -> io::Result<Vec<ProcessId>> {
+        let mut found: Vec<ProcessId> = Vec::new();
+        let mut below = pid;
+        for _ in 0..MOST_ANCESTORS {
+            let Some(parent) = self.stat(below)?.and_then(|stat| stat.parent) else { break };
+            match self.stat(parent) {
+                Ok(Some(stat)) => {
+                    found.push(stat.id());
+                    below = parent;
+                }
+                Ok(None) if self.hides_processes() => break,
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
     }
 
     /// Adds the children of `pid` to `out`. `threads` is how many it had a moment ago, when that is known.

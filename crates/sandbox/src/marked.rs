@@ -23,6 +23,7 @@ pub(crate) fn marker(id: &str, intent: Option<&Intent>, files: Option<&Files>, n
         since: intent.and_then(|intent| intent.since),
         session: intent.and_then(|intent| intent.session).or_else(leads),
         home: intent.and_then(|intent| intent.home.clone()),
+        ancestors: intent.map(|intent| intent.ancestors.clone()).unwrap_or_default(),
         suffices: named || older,
     }
 }

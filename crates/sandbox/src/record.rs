@@ -72,6 +72,9 @@ pub struct Intent {
     /// The session that its first process shares with its caller; none where it has one of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<i32>,
+    /// Who was above `penfold run`, the nearest first: one of them takes in its orphans. Only where there is no leaf.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ancestors: Vec<ProcessId>,
     /// When `penfold run` started: no member is older.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<StartTime>,

@@ -77,6 +77,21 @@ fn a_handle_is_of_one_incarnation() {
 }
 
 #[test]
+fn ancestors_are_read_from_the_parent_up_to_the_first_process() {
+    let mut proc = ProcFs::open().expect("/proc");
+    let child = Guard::sleeper();
+    let found = proc.ancestors(child.pid()).expect("above a child");
+    assert_eq!(found[0], proc.stat(me()).expect("stat").expect("alive").id());
+    for pair in found.windows(2) {
+        let stat = proc.stat(pair[0].pid).expect("stat").expect("above us");
+        assert_eq!(stat.parent, Some(pair[1].pid));
+    }
+    let last = proc.stat(found.last().expect("a parent").pid).expect("stat").expect("above all");
+    assert_eq!(last.parent, None);
+    assert!(proc.ancestors(last.pid).expect("above none").is_empty());
+}
+
+#[test]
 fn a_pidfd_that_is_of_another_process_is_refused() {
     let mut proc = ProcFs::open().expect("/proc");
     let (one, other) = (Guard::sleeper(), Guard::sleeper());

@@ -48,6 +48,7 @@ impl Place {
             leaf: None,
             scratch: None,
             home: None,
+            ancestors: Vec::new(),
             session: None,
             since: None,
             made_at_ms: 0,

@@ -59,6 +59,7 @@ fn intent() -> Intent {
         leaf: None,
         scratch: None,
         home: None,
+        ancestors: Vec::new(),
         session: None,
         since: None,
         made_at_ms: 0,

@@ -23,6 +23,8 @@ pub struct Marker {
     pub session: Option<i32>,
     /// The cgroup that it was started in, by the text that follows `0::`, if that is known.
     pub home: Option<String>,
+    /// Who was above the sandbox when it started, as far as that is known: one of them takes in its orphans.
+    pub ancestors: Vec<ProcessId>,
     /// The marker is proof enough: somebody has named the sandbox.
     pub suffices: bool,
 }
@@ -45,12 +47,14 @@ impl Marker {
     /// Finds the carriers among all processes. Those in `seen` were members before.
     ///
     /// Proof is, besides the marker: the leaf's name in the path of the cgroup, the recorded session, or, for a process in the
-    /// recorded cgroup or below, a parent that takes in orphans: init, or who took in a proven member.
+    /// recorded cgroup or below, a parent that takes in orphans: init, who was above the sandbox, or who took in a proven member.
     pub(super) fn carriers(&self, proc: &mut ProcFs, all: &[Stat], seen: &HashSet<ProcessId>) -> Carriers {
         let user = self.user.unwrap_or_else(|| rustix::process::geteuid().as_raw());
         let mut carriers = Carriers::default();
         let mut orphans = Vec::new();
         let mut adopters = HashSet::from([Pid::INIT]);
+        let above = self.ancestors.iter().filter(|id| all.iter().any(|stat| stat.id() == **id));
+        adopters.extend(above.map(|id| id.pid));
         let mut marked: Vec<&Stat> = Vec::new();
         for stat in all.iter().filter(|stat| self.since.is_none_or(|since| stat.start >= since)) {
             if self.is_carried(proc, stat.pid) && is_of(proc, stat.pid, user) {

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
 use crate::support::{Handle, Started};
-use penfold_process::{Pid, ProcFs};
+use penfold_process::{Pid, ProcFs, ProcessId};
 use penfold_teardown::{Marker, Search, Selector};
 
 /// A shell with children, whose script says `NAME PID` lines and then closes its output.
@@ -128,11 +128,17 @@ fn a_marker_counts_with_proof_only() {
     let named = Marker::named(&id);
     let recorded = Marker { suffices: false, session: Some(session), since: Some(since), ..named.clone() };
     let later = penfold_process::StartTime(since.0 + 1);
+    let above = ProcFs::open().unwrap().ancestors(copy.pid()).unwrap();
+    let gone = above.iter().map(|id| ProcessId { start: later, ..*id }).collect();
+    let away = Marker { session: Some(session + 1), home: Some("/elsewhere".to_owned()), ..recorded.clone() };
     let cases = [
         ("named", named.clone(), true),
         ("recorded session", recorded.clone(), true),
         ("nothing", Marker { suffices: false, ..named.clone() }, false),
         ("another session", Marker { session: Some(session + 1), ..recorded.clone() }, false),
+        ("above it", Marker { ancestors: above.clone(), session: None, ..recorded.clone() }, true),
+        ("above it, ended", Marker { ancestors: gone, session: None, ..recorded.clone() }, false),
+        ("above it, another cgroup", Marker { ancestors: above, ..away }, false),
         ("older", Marker { since: Some(later), ..recorded }, false),
         ("older, named", Marker { since: Some(later), ..named.clone() }, false),
         ("another user, named", Marker { user: Some(user + 1), ..named }, false),

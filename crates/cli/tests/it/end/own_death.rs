@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use penfold_testkit::Bystander;
-use penfold_testkit::proc::Handle;
+use penfold_testkit::proc::{self, Handle};
 use rustix::process::Signal;
 
 use super::foreground::{Foreground, Ours, Shape, await_nothing_left, await_unlocked, left, run_command};
@@ -140,6 +140,26 @@ fn gc_ends_what_all_of_ours_left() {
         sandbox.await_end();
         await_nothing_left(&env);
     }
+}
+
+/// A daemon that has a session of its own, and nobody is left who was its parent: this test, which was above the sandbox
+/// when it started and takes in orphans, is what tells it from a process with a copy of the marker.
+#[test]
+fn next_command_ends_a_daemon_that_who_started_the_sandbox_took_in() {
+    let Some(env) = TestEnv::of(Who::Root) else { return };
+    let sandbox = Foreground::start(&env, Shape::Pair, Level::Subreaper, &[]);
+    sandbox.assert_alive();
+    sandbox.kill_all();
+    let all = proc::all();
+    let leads =
+        |member: &&Process| all.iter().any(|stat| stat.id == member.id() && stat.group == stat.id.pid);
+    let (daemons, others): (Vec<_>, Vec<_>) = sandbox.members.iter().partition(leads);
+    others.iter().for_each(|member| member.signal(Signal::KILL));
+    others.iter().for_each(|member| member.await_end());
+    assert!(!daemons.is_empty() && daemons.iter().all(|daemon| !daemon.has_ended()));
+    next_command(&env);
+    sandbox.await_end();
+    await_nothing_left(&env);
 }
 
 /// A front that is stopped is no help; with an outer process none is needed, without one it acts once it goes on.

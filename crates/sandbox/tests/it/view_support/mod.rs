@@ -52,6 +52,7 @@ impl Yard {
             leaf: None,
             scratch: None,
             home: None,
+            ancestors: Vec::new(),
             session: None,
             since: None,
             made_at_ms: now_ms() - 60_000,
