@@ -165,7 +165,7 @@ pub fn is_final(error: &io::Error) -> bool {
 pub fn offer_once<M: Serialize>(socket: &OwnedFd, message: &M) {
     for _ in 0..TRIES {
         match offer(socket, message) {
-            Err(error) if !is_final(&error) && error.kind() != io::ErrorKind::WouldBlock => {
+            Err(error) if !is_final(&error) => {
                 let _ = rustix::thread::nanosleep(&AGAIN);
             }
             _ => return,

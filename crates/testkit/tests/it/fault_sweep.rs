@@ -19,6 +19,8 @@ const FOUND: &[&str] = &[
     // The leader waited for its parent, and that for the leader.
     "run/auto leader sendto#1 EMFILE",
     "run-d/pidns leader sendto#1 ENOMEM",
+    // The word that the command runs was lost, and the front waited for it.
+    "run-d/pidns supervisor sendto#2 EAGAIN",
     // Our init could not say how the command ended: the code was 0.
     "run/pidns init sendto#* EIO",
     "run/pidns supervisor recvfrom#* ECONNRESET",
