@@ -37,7 +37,7 @@ pub mod wire;
 pub use evidence::LockState;
 pub use files::Files;
 pub use id::Id;
-pub use nested::{Inside, Nested, Notes, inside};
+pub use nested::{Inside, Nested, Notes};
 pub use outcome::{Outcome, Report, StartFailure, Status, Totals};
 pub use record::{Detached, Intent, Record, Registry, StateError};
 pub use resolve::{Candidate, Finder, Known, ResolveError};

@@ -2,17 +2,19 @@
 //! directories.
 //!
 //! Each leaves its id in the records of those that it is in, so that who ends one of these need not look at all records:
-//! from before it has a record of its own until that is gone.
+//! from before it has a record of its own until that, and its name, are gone.
 
+use std::io;
 use std::time::Duration;
 
-use penfold_process::ProcessId;
+use penfold_process::{ProcessId, StartTime};
 use penfold_teardown::Resource;
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 
 use crate::clear::entries;
 use crate::files::Files;
+use crate::leaks::remains::forget_names_of;
 use crate::record::{Intent, Registry};
 use crate::recovery::recover;
 
@@ -64,8 +66,8 @@ impl Resource for Notes {
     }
 }
 
-/// What is left of the sandboxes that are in one.
-#[derive(Debug)]
+/// The sandboxes that are in one.
+#[derive(Debug, Clone)]
 pub struct Nested {
     registry: Registry,
     own: Files,
@@ -76,6 +78,46 @@ impl Nested {
     pub fn of(registry: &Registry, own: &Files) -> Nested {
         Nested { registry: registry.clone(), own: own.clone() }
     }
+
+    /// Where their records are.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Those that have records now. They belong to the same user, whose commands may have written anything there.
+    pub fn recorded(&self) -> Vec<Inside> {
+        /// One has an outer process and an inner one.
+        const SUPERVISORS: usize = 2;
+        /// Among so many they are looked for.
+        const MOST: usize = 1000;
+        if !self.may_exist() {
+            return Vec::new();
+        }
+        let ids = self.ids().unwrap_or_default();
+        let records = ids.into_iter().take(MOST).filter_map(|id| self.registry.look(&id).ok().flatten());
+        let inside = records.filter_map(|files| {
+            let intent = files.intent().ok().filter(|intent| self.is_around(intent))?;
+            let mut supervisors =
+                files.state().ok().flatten().map_or_else(Vec::new, |state| state.supervisors);
+            supervisors.truncate(SUPERVISORS);
+            Some(Inside { id: files.name().to_owned(), name: intent.name, supervisors, since: intent.since })
+        });
+        inside.collect()
+    }
+
+    /// Most file systems count directories in the links of the one above: two links are its own.
+    fn may_exist(&self) -> bool {
+        rustix::fs::fstat(self.own.dir()).is_ok_and(|stat| stat.st_nlink != 2)
+    }
+
+    fn ids(&self) -> io::Result<Vec<String>> {
+        let id = |name: &std::ffi::CStr| Some(name.to_str().ok()?.strip_prefix(NESTED)?.to_owned());
+        Ok(entries(self.own.dir())?.iter().filter_map(|(name, _)| id(name)).collect())
+    }
+
+    fn is_around(&self, intent: &Intent) -> bool {
+        intent.within.iter().any(|outer| outer == self.own.name())
+    }
 }
 
 impl Resource for Nested {
@@ -84,52 +126,36 @@ impl Resource for Nested {
     }
 
     fn release(&mut self, forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        // Most file systems count directories in the links of the one above: two links are its own.
-        if !forced || rustix::fs::fstat(self.own.dir())?.st_nlink == 2 {
+        if !forced || !self.may_exist() {
             return Ok(());
         }
-        for (name, _) in entries(self.own.dir())? {
-            let Some(id) = name.to_str().ok().and_then(|name| name.strip_prefix(NESTED)) else { continue };
-            if let Ok(Some(record)) = self.registry.take_orphan(id)
-                && record
-                    .intent()
-                    .is_ok_and(|intent| intent.within.iter().any(|outer| outer == self.own.name()))
+        for id in self.ids()? {
+            if let Ok(Some(record)) = self.registry.take_orphan(&id)
+                && record.intent().is_ok_and(|intent| self.is_around(&intent))
             {
                 recover(record, false, PATIENCE)?;
             }
-            let _ = rustix::fs::unlinkat(self.own.dir(), &name, AtFlags::REMOVEDIR);
+            // One that was killed as it forgot itself may have come no further than its record.
+            if let Some(root) = self.own.path().ancestors().nth(2).filter(|_| !self.registry.holds(&id)) {
+                forget_names_of(root, &id)?;
+            }
+            let _ = rustix::fs::unlinkat(self.own.dir(), entry(&id), AtFlags::REMOVEDIR);
         }
         Ok(())
     }
 }
 
-/// A detached sandbox that was started inside of another, as its record tells.
+/// A sandbox that was started inside of another, as its record tells.
 #[derive(Debug, Clone)]
 pub struct Inside {
     /// Its id, as shown.
     pub id: String,
     /// Its name.
     pub name: Option<String>,
-    /// Those that looked after it.
+    /// Those that look after it, by the pids of their own namespace; only a detached one has them in its record.
     pub supervisors: Vec<ProcessId>,
-}
-
-/// The detached sandboxes that have records and were started inside of `own`, ended or not. They belong to the same user,
-/// whose commands may have written anything there.
-pub fn inside(registry: &Registry, own: &str) -> Vec<Inside> {
-    /// One has an outer process and an inner one.
-    const SUPERVISORS: usize = 2;
-    /// Among so many records they are looked for.
-    const MOST: usize = 1000;
-    let names = registry.names().unwrap_or_default();
-    let records = names.into_iter().take(MOST).filter_map(|id| registry.look(&id).ok().flatten());
-    let nested = records.filter_map(|files| {
-        let intent = files.intent().ok().filter(|intent| intent.within.iter().any(|outer| outer == own))?;
-        let mut supervisors = files.state().ok().flatten()?.supervisors;
-        supervisors.truncate(SUPERVISORS);
-        Some(Inside { id: files.name().to_owned(), name: intent.name, supervisors })
-    });
-    nested.collect()
+    /// When its `penfold run` started.
+    pub since: Option<StartTime>,
 }
 
 fn entry(id: &str) -> String {

@@ -176,7 +176,8 @@ pub fn offer_once<M: Serialize>(socket: &OwnedFd, message: &M) {
 /// Sends one message if there is room for it.
 pub fn offer<M: Serialize>(socket: &OwnedFd, message: &M) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
-    rustix::net::send(socket, &text, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::io::retry_on_intr(|| rustix::net::send(socket, &text, flags))?;
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use penfold_sandbox::{Record, Registry, StateError, recovery};
+use penfold_sandbox::{Nested, Record, Registry, StateError, recovery};
 use penfold_sys::child::{self, Peek};
 use penfold_sys::signal::{self, SignalFd, SignalSet, Signalled};
 use penfold_sys::{Forked, fork};
@@ -501,7 +501,7 @@ impl Front {
     fn look_for_orphans(&self) -> Option<Pid> {
         let opened;
         let registry = match &self.keeper {
-            Keeper::Inner { held: Some(held), .. } => held.registry.as_ref(),
+            Keeper::Inner { held: Some(held), .. } => held.nested.as_ref().map(Nested::registry),
             Keeper::Outer { .. } => {
                 opened = Registry::open_existing(&self.seen.state_root).ok().flatten();
                 opened.as_ref()

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use penfold_cgroup::{Leaf, NoPlace, Place};
-use penfold_process::names::{FRONT, SUPERVISOR};
 use penfold_process::{Pid, ProcFs};
 use penfold_sandbox::events::What;
 use penfold_sandbox::names::{self, NameError};
@@ -18,11 +17,12 @@ use penfold_sandbox::{
 use penfold_sys::alarm::Alarm;
 use penfold_sys::descriptors;
 use penfold_teardown::lifecycle::Phase;
-use penfold_teardown::{Cause, Ended, Findings, Ladder, Level, Resource, Scope, Survivor, Teardown, drive};
+use penfold_teardown::{Cause, Findings, Ladder, Level, Resource, Scope, Survivor, Teardown, drive};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
 use crate::desk::Desk;
 use crate::environment;
+use crate::nested;
 use crate::outcome::{Outcome, Report, StartFailure, Status};
 use crate::poll::poll;
 use crate::start::Setup;
@@ -38,8 +38,10 @@ pub(crate) struct Held {
     pub(crate) level: Level,
     /// In the order of acquisition.
     pub(crate) resources: Vec<Box<dyn Resource>>,
-    /// Where other records are.
-    pub(crate) registry: Option<Registry>,
+    /// Sandboxes that are started inside of this one; none without a record of its own.
+    pub(crate) nested: Option<Nested>,
+    /// Those that were there when its end began.
+    inside: Option<Vec<nested::Line>>,
     /// What the host did not give and the guarantee would like to have.
     pub(crate) missing: Vec<String>,
     /// Why the level is not a stronger one.
@@ -81,7 +83,8 @@ impl Held {
                     leaf: made.leaf,
                     level,
                     resources,
-                    registry: made.registry,
+                    nested: made.nested,
+                    inside: None,
                     missing: made.missing,
                     weaker: made.weaker,
                     started_at,
@@ -106,7 +109,8 @@ impl Held {
             leaf,
             level,
             resources: Vec::new(),
-            registry: None,
+            nested: None,
+            inside: None,
             missing: Vec::new(),
             weaker: None,
             started_at: SystemTime::now(),
@@ -220,7 +224,7 @@ impl Held {
         if let Some(desk) = &self.desk {
             desk.execs.vouch(&mut findings.ended);
         }
-        self.name_sandboxes_inside(&mut findings.ended);
+        nested::name(self.inside.as_deref().unwrap_or_default(), &mut findings.ended);
         Report {
             level: self.level,
             cause,
@@ -233,36 +237,10 @@ impl Held {
         }
     }
 
-    /// Two processes of ours that looked after a sandbox inside are one stray for people: that sandbox.
-    fn name_sandboxes_inside(&self, ended: &mut Vec<Ended>) {
-        let is_ours = |ended: &Ended| {
-            let command = ended.command.as_deref().unwrap_or_default();
-            [FRONT, SUPERVISOR].contains(&ended.name.as_str()) || command == SUPERVISOR
-        };
-        if !ended.iter().any(|ended| ended.stray && is_ours(ended)) {
-            return;
-        }
-        let Ok(Some(registry)) = Registry::open_existing(&self.setup.spec.state_root) else { return };
-        for inside in penfold_sandbox::inside(&registry, &self.setup.spec.id.short()) {
-            let mut named = false;
-            ended.retain_mut(|ended| {
-                let looked_after = inside.supervisors.iter().any(|id| {
-                    id.pid.as_raw_pid() == ended.pid
-                        && (ended.start_time == 0 || id.start.0 == ended.start_time)
-                });
-                if !looked_after {
-                    return true;
-                }
-                if named {
-                    return false;
-                }
-                named = true;
-                ended.command = Some(match &inside.name {
-                    Some(name) => format!("sandbox {name} ({})", inside.id),
-                    None => format!("sandbox {}", inside.id),
-                });
-                true
-            });
+    /// Finds the sandboxes inside of this one, as its end begins.
+    pub(crate) fn find_nested(&mut self) {
+        if self.inside.is_none() {
+            self.inside = self.nested.as_ref().map(nested::find);
         }
     }
 
@@ -300,7 +278,7 @@ struct Made {
     desk: Option<Box<Desk>>,
     proc: ProcFs,
     leaf: Option<Leaf>,
-    registry: Option<Registry>,
+    nested: Option<Nested>,
     missing: Vec<String>,
     weaker: Option<String>,
     leader: OwnedFd,
@@ -326,11 +304,11 @@ impl Made {
         let leaf_name = format!("penfold-{}", setup.spec.id);
         let path = place.as_ref().map(|place| place.path().join(&leaf_name));
         let intent = intent(setup, path, &mut proc);
-        let (registry, desk) = match &setup.spec.detach {
+        let (nested, desk) = match &setup.spec.detach {
             None => (record(setup, &intent, resources, &mut missing), None),
             Some(detach) => {
-                let (registry, desk) = detached_record(setup, &intent, detach, resources)?;
-                (Some(registry), Some(Box::new(desk)))
+                let (nested, desk) = detached_record(setup, &intent, detach, resources)?;
+                (Some(nested), Some(Box::new(desk)))
             }
         };
         penfold_sys::crash_point!("recorded");
@@ -357,7 +335,7 @@ impl Made {
             }
         };
         penfold_sys::crash_point!("leaf-made");
-        Ok(Made { desk, proc, leaf, registry, missing, weaker, leader })
+        Ok(Made { desk, proc, leaf, nested, missing, weaker, leader })
     }
 }
 
@@ -449,15 +427,15 @@ fn record(
     intent: &Intent,
     resources: &mut Vec<Box<dyn Resource>>,
     missing: &mut Vec<String>,
-) -> Option<Registry> {
+) -> Option<Nested> {
     let spec = &setup.spec;
     match reserve(spec, intent, resources) {
         Ok((registry, record)) => {
             let nested = Nested::of(&registry, record.files());
             resources.push(Box::new(record));
             // Released before the record: sandboxes in this one go before it.
-            resources.push(Box::new(nested));
-            Some(registry)
+            resources.push(Box::new(nested.clone()));
+            Some(nested)
         }
         Err(error) => {
             missing.push(format!("no record: {}", chain(&error)));
@@ -474,7 +452,8 @@ fn reserve(
 ) -> Result<(Registry, Record), StateError> {
     let registry = Registry::open(&spec.state_root)?;
     if let Some(notes) = Notes::leave(&registry, intent) {
-        resources.push(Box::new(notes));
+        // Released last of all: whatever is left before, they tell of.
+        resources.insert(0, Box::new(notes));
     }
     let record = registry.reserve(intent)?;
     Ok((registry, record))
@@ -486,7 +465,7 @@ fn detached_record(
     intent: &Intent,
     detach: &Detach,
     resources: &mut Vec<Box<dyn Resource>>,
-) -> Result<(Registry, Desk), String> {
+) -> Result<(Nested, Desk), String> {
     let spec = &setup.spec;
     let (registry, record) = reserve(spec, intent, resources)
         .map_err(|error| format!("no record can be kept: {}", chain(&error)))?;
@@ -494,8 +473,8 @@ fn detached_record(
         Ok(desk) => {
             let nested = Nested::of(&registry, record.files());
             resources.push(Box::new(desk.keep(record)));
-            resources.push(Box::new(nested));
-            Ok((registry, desk))
+            resources.push(Box::new(nested.clone()));
+            Ok((nested, desk))
         }
         Err(error) => {
             resources.push(Box::new(record));

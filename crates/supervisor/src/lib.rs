@@ -28,6 +28,7 @@ mod front;
 mod held;
 mod inner;
 mod launch;
+mod nested;
 mod outer;
 mod pidns;
 mod policy;

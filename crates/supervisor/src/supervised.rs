@@ -181,6 +181,7 @@ impl Supervised {
         match effect {
             None => {}
             Some(Effect::Begin { cause, ending }) => {
+                self.held.find_nested();
                 // The client of an adoption expects nothing but that the tree is looked after, or why it is not.
                 if !self.policy.is_adopted() {
                     let _ = wire::send(&self.held.setup.channel, &Answer::Ending(ending));

@@ -161,6 +161,22 @@ fn read_id(file: &OwnedFd) -> String {
     if crate::id::Id::is_short(text) { text.to_owned() } else { String::new() }
 }
 
+/// Removes the names that were those of a sandbox without a record.
+pub(crate) fn forget_names_of(root: &Path, id: &str) -> io::Result<()> {
+    let dir = match open_private(CWD, &root.join(NAMES)) {
+        Ok(dir) => dir,
+        Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(io::Error::other(error)),
+    };
+    for (name, _) in entries(dir.as_fd())? {
+        let Ok(name) = name.to_str() else { continue };
+        if open_name(&dir, name).is_some_and(|file| read_id(&file) == id) {
+            forget_name(root, name, id)?;
+        }
+    }
+    Ok(())
+}
+
 /// Removes the file of a name, under its lock, unless somebody has taken it meanwhile. Whose name it was must not have
 /// changed.
 pub(crate) fn forget_name(root: &Path, name: &str, id: &str) -> io::Result<()> {

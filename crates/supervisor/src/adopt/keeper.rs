@@ -159,6 +159,7 @@ impl Host for Adopted {
     /// How it ended is told to its parent, and to nobody else.
     fn leader_ended(&mut self, _: Option<Exit>) -> Event {
         let cause = self.sandbox.policy.leader_ended(None);
+        self.sandbox.held.find_nested();
         if let Some(desk) = &mut self.sandbox.held.desk {
             desk.ends();
             desk.write_exited(None, cause);

@@ -120,6 +120,7 @@ impl Host for Inner {
         let status = self.status_of(exit.map(Status::from));
         let rest = self.sandbox.decide(|policy| policy.rest(status, Instant::now()));
         let cause = self.sandbox.policy.leader_ended(status);
+        self.sandbox.held.find_nested();
         if let Some(desk) = &mut self.sandbox.held.desk {
             desk.ends();
         }

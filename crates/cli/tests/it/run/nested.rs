@@ -165,21 +165,35 @@ fn a_forged_note_in_the_outer_record_is_nobodys_leftover() {
     }
 }
 
-/// Its two supervisors are no news to people: the sandbox is, and it leaves nothing once it is forgotten.
+/// Its supervisors are no news to people: the sandbox is, and it leaves nothing once it is forgotten.
 #[test]
-fn detached_one_that_was_left_behind_is_one_stray_with_its_name_and_leaves_no_name() {
+fn inner_one_that_was_left_behind_is_one_stray_with_its_name_and_leaves_no_name() {
     let env = TestEnv::new();
-    for level in env.levels().into_iter().filter(|level| *level != Level::Pidns).map(Level::word) {
-        let script = "$PF -d --name inner --contain subreaper -- sleep 1000; exit 4";
+    let started = ["-d", "-d --rm", "--on-owner-exit keep"];
+    for (level, how) in env.levels().into_iter().flat_map(|level| started.map(|how| (level.word(), how))) {
+        let end = if how.starts_with("-d") { ";" } else { "&" };
+        let script = format!(
+            "mkfifo up; $PF {how} --name inner --contain subreaper -- sh -c 'echo up > up; exec sleep 1000' > id {end} \
+             read -r _ < up; rm up; exit 4"
+        );
         for flags in [&[][..], &["--report", "report.json"]] {
-            let words = [&["--contain", level], flags, &["bash", "-c", script]].concat();
-            let finished = env.run(words).with_code(4);
-            let (id, said) = (finished.out().trim().to_owned(), finished.err());
-            assert_eq!(said.matches(&format!("sandbox inner ({id}) (pid ")).count(), 1, "{said}");
-            assert!(!said.contains("pf-supervisor") && !said.contains("run -d"), "{said}");
-            env.call(["rm", "inner"]).with_code(0);
-            assert_eq!(entries(&env.root().join("names")), Vec::<std::path::PathBuf>::new());
+            let words = [&["--contain", level], flags, &["bash", "-c", &script]].concat();
+            let said = env.run(words).with_code(4).err();
+            let id = std::fs::read_to_string(env.path("work/id")).unwrap();
+            let line = if id.is_empty() {
+                "sandbox inner (".to_owned()
+            } else {
+                format!("sandbox inner ({}) (pid ", id.trim())
+            };
+            assert_eq!(said.matches(&line).count(), 1, "{level} {how}: {said}");
+            assert!(!said.contains("pf-supervisor") && !said.contains("run -"), "{level} {how}: {said}");
+            if how == "-d" {
+                env.call(["rm", "inner"]).with_code(0);
+            }
+            let names = entries(&env.root().join("names"));
+            assert_eq!(names, Vec::<std::path::PathBuf>::new(), "{level} {how} {flags:?}: {said}");
         }
     }
+    std::fs::remove_file(env.path("work/id")).unwrap();
     env.assert_nothing_left();
 }
