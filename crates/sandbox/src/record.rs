@@ -382,8 +382,8 @@ impl Resource for Record {
     fn release(&mut self, _forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         // The common end is one file; a command of the same user may have put anything there. A detached one has more, and
         // keeps what tells its name, and whose it is, until that is gone.
-        let has_more = rustix::fs::statat(&self.files.dir, LEAF, AtFlags::SYMLINK_NOFOLLOW).is_ok();
-        if !has_more
+        let has = |name| rustix::fs::statat(&self.files.dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        if !(has(LEAF) || has(REPORT))
             && rustix::fs::unlinkat(&self.files.dir, INTENT, AtFlags::empty()).is_ok()
             && rustix::fs::unlinkat(&self.registry, &self.files.name, AtFlags::REMOVEDIR).is_ok()
             || rustix::fs::fstat(&self.files.dir)?.st_nlink == 0

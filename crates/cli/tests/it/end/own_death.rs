@@ -154,8 +154,10 @@ fn next_command_ends_a_daemon_that_who_started_the_sandbox_took_in() {
     let leads =
         |member: &&Process| all.iter().any(|stat| stat.id == member.id() && stat.group == stat.id.pid);
     let (daemons, others): (Vec<_>, Vec<_>) = sandbox.members.iter().partition(leads);
-    others.iter().for_each(|member| member.signal(Signal::KILL));
-    others.iter().for_each(|member| member.await_end());
+    for member in others {
+        member.signal(Signal::KILL);
+        member.await_end();
+    }
     assert!(!daemons.is_empty() && daemons.iter().all(|daemon| !daemon.has_ended()));
     next_command(&env);
     sandbox.await_end();
