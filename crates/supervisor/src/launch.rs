@@ -50,6 +50,10 @@ pub(crate) enum News {
     Failed(StartFailure),
     /// It has ended; only our init tells it this way.
     Ended(Status),
+    /// It was stopped, by this signal; of our init, too.
+    Stopped(i32),
+    /// It goes on; of our init, too.
+    Continued,
 }
 
 /// How a leader gets into its leaf.
@@ -254,6 +258,8 @@ impl Starting {
             }
             Some(b'x') => Heard::News(News::Failed(explain(Failure { step: Step::Exec, errno: number(1) }))),
             Some(b'c') => Heard::News(News::Ended(Status::Code(number(1)))),
+            Some(b't') => Heard::News(News::Stopped(number(1))),
+            Some(b'n') => Heard::News(News::Continued),
             Some(b'k') => Heard::News(News::Ended(Status::Signal(number(1)))),
             _ => Heard::Nothing,
         })

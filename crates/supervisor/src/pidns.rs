@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::net::{RecvFlags, SendFlags};
-use rustix::process::Signal;
+use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 
 use crate::environment::CHILD;
 use crate::poll::poll;
@@ -82,9 +82,29 @@ fn reap_for_ever(link: &OwnedFd, leader: rustix::process::Pid) -> Result<(), Str
                 }
             }
         }
+        tell_stops(link, leader);
         let _ = poll(&mut [PollFd::new(&signals, PollFlags::IN)], None);
         while let Ok(Some(_)) = signals.take() {}
     }
+}
+
+/// Tells that the leader was stopped, or goes on: only its parent hears of it. Without waiting, for a leader may do so without end.
+fn tell_stops(link: &OwnedFd, leader: rustix::process::Pid) {
+    let options = WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
+    while let Ok(Some(change)) = waitid(WaitId::Pid(leader), options) {
+        let word = match change.stopping_signal() {
+            Some(signal) => word(b't', signal),
+            None => word(b'n', 0),
+        };
+        let _ = rustix::net::send(link, &word, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    }
+}
+
+/// A word and its number.
+fn word(word: u8, number: i32) -> Vec<u8> {
+    let mut text = vec![word];
+    text.extend(number.to_ne_bytes());
+    text
 }
 
 /// How often a word is sent again for which the kernel has no memory, and after how long.
@@ -95,9 +115,8 @@ const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 ///
 /// # Errors
 /// When it cannot be told: then only our own end tells it something.
-fn say(link: &OwnedFd, word: u8, number: i32) -> Result<(), String> {
-    let mut text = vec![word];
-    text.extend(number.to_ne_bytes());
+fn say(link: &OwnedFd, letter: u8, number: i32) -> Result<(), String> {
+    let text = word(letter, number);
     for _ in 0..TRIES {
         match rustix::net::send(link, &text, SendFlags::NOSIGNAL) {
             Ok(_) => return Ok(()),

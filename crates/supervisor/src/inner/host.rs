@@ -272,6 +272,14 @@ impl Inner {
                 self.status = Some(status);
                 Some(Event::LeaderExited)
             }
+            Ok(Some(News::Stopped(signal))) => {
+                self.leader_stopped(signal);
+                None
+            }
+            Ok(Some(News::Continued)) => {
+                self.wake_front();
+                None
+            }
             Ok(None) => None,
             // Our init was killed, or cannot be heard; what it held in its namespace may still take a while to go.
             Err(error) => {

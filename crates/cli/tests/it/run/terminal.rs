@@ -259,7 +259,7 @@ fn shell_inside_suspends_itself_and_goes_on() {
     let env = TestEnv::new();
     let Some(terminal) = Terminal::open(&env) else { return };
     let shell = "bash --norc --noprofile -i";
-    for level in [Level::Cgroup, Level::Subreaper].into_iter().filter(|level| env.levels().contains(level)) {
+    for level in env.levels() {
         terminal.line(&format!("$PF --contain {} env PS1='inner> ' {shell}", level.word()));
         for _ in 0..2 {
             terminal.shows("inner>");
@@ -298,7 +298,7 @@ fn front_that_has_stopped_with_its_command_goes_on_with_it() {
     let env = TestEnv::new();
     let Some(terminal) = Terminal::open(&env) else { return };
     let command = "sh -c kill -STOP $$; exit 6";
-    for level in [Level::Cgroup, Level::Subreaper].into_iter().filter(|level| env.levels().contains(level)) {
+    for level in env.levels() {
         let run = |words: &str| {
             terminal.line(&format!("$PF --contain {} {words} sh -c 'kill -STOP $$; exit 6'", level.word()));
             await_suspended(&env, &terminal, command)

@@ -8,19 +8,30 @@ use super::Inner;
 use crate::wire::{self, Answer};
 
 impl Inner {
-    /// Has the front stop where the leader was stopped and the terminal has not stopped both: who waits for the front gets
-    /// the terminal, as without penfold. Has it go on with a leader that somebody else continues.
-    ///
-    /// Below our init in a pid namespace the leader is not a child of this process, and nothing of this is seen.
+    /// Hears of a leader that was stopped or continued. Below our init in a pid namespace it is not a child of this process:
+    /// init tells of it.
     pub(super) fn follow_leader(&mut self) {
-        if !self.sandbox.held.setup.keys || self.front.is_none() || self.sandbox.policy.is_ending() {
+        if !self.can_follow() {
             return;
         }
-        let (Some(leader), Some(pid)) = (&self.sandbox.leader, self.sandbox.leader_pid) else { return };
+        let Some(leader) = &self.sandbox.leader else { return };
         let options = WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
         // Its end is left to the drive.
         let Ok(Some(change)) = waitid(WaitId::PidFd(leader.as_fd()), options) else { return };
-        let Some(signal) = change.stopping_signal() else { return self.wake_front() };
+        match change.stopping_signal() {
+            Some(signal) => self.leader_stopped(signal),
+            None => self.wake_front(),
+        }
+    }
+
+    fn can_follow(&self) -> bool {
+        self.sandbox.held.setup.keys && self.front.is_some() && !self.sandbox.policy.is_ending()
+    }
+
+    /// Has the front stop where the leader was stopped and the terminal has not stopped both: who waits for the front gets
+    /// the terminal, as without penfold. Has it go on with a leader that somebody else continues.
+    pub(super) fn leader_stopped(&mut self, signal: i32) {
+        let Some(pid) = self.sandbox.leader_pid.filter(|_| self.can_follow()) else { return };
         let pid = pid.as_raw_nonzero().get();
         let apart = penfold_sys::fork::group_of(pid) != Some(self.sandbox.held.setup.group);
         // Else the terminal has sent it to the group of both.
