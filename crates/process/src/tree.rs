@@ -75,23 +75,24 @@ impl ProcFs {
     }
 
     /// Reads who is above a process, the nearest first: its parent, the parent of that one, as far up as this user may look.
-    ///
-    /// One that ends meanwhile has left its children to one of those above it: they are read anew.
-    pub fn ancestors(&mut self, pid: Pid) -> io::Result<Vec<ProcessId>> {
+    pub fn ancestors(&mut self, below: &Stat) -> io::Result<Vec<ProcessId>> {
         let mut found: Vec<ProcessId> = Vec::new();
-        let mut below = pid;
-        for _ in 0..MOST_ANCESTORS {
-            let Some(parent) = self.stat(below)?.and_then(|stat| stat.parent) else { break };
-            match self.stat(parent) {
-                Ok(Some(stat)) => {
-                    found.push(stat.id());
-                    below = parent;
+        let mut next = below.parent;
+        while let Some(pid) = next.filter(|_| found.len() < MOST_ANCESTORS) {
+            let stat = match self.stat(pid) {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
+                // One that has ended since has left its child to one of those above it.
+                Ok(None) if !self.hides_processes() => {
+                    let child = found.last().map_or(below.pid, |id| id.pid);
+                    let parent =
+                        self.stat(child)?.and_then(|stat| stat.parent).filter(|parent| *parent != pid);
+                    next = parent;
+                    continue;
                 }
-                Ok(None) if self.hides_processes() => break,
-                Ok(None) => {}
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
-                Err(error) => return Err(error),
-            }
+                stat => stat?,
+            };
+            found.extend(stat.as_ref().map(Stat::id));
+            next = stat.and_then(|stat| stat.parent);
         }
         Ok(found)
     }

@@ -391,8 +391,9 @@ fn intent(setup: &Setup, leaf: Option<PathBuf>, proc: &mut ProcFs) -> Intent {
     let own = rustix::process::getpid();
     let home = proc.cgroups(own).ok().flatten();
     let home = home.as_deref().and_then(penfold_teardown::unified).map(str::to_owned);
+    let stat = proc.stat(own).ok().flatten();
     let has_kernel_bound = leaf.is_some() || spec.contain == Contain::Pidns;
-    let ancestors = if has_kernel_bound { Vec::new() } else { proc.ancestors(own).unwrap_or_default() };
+    let above = stat.as_ref().filter(|_| !has_kernel_bound).and_then(|stat| proc.ancestors(stat).ok());
     Intent {
         schema: SCHEMA,
         id: spec.id,
@@ -408,8 +409,8 @@ fn intent(setup: &Setup, leaf: Option<PathBuf>, proc: &mut ProcFs) -> Intent {
         grace_ms: u64::try_from(spec.grace.as_millis()).ok(),
         home,
         session: Some(setup.session).filter(|session| *session > 0 && !setup.apart),
-        ancestors,
-        since: proc.stat(own).ok().flatten().map(|stat| stat.start),
+        ancestors: above.unwrap_or_default(),
+        since: stat.map(|stat| stat.start),
         patience_ms: u64::try_from(spec.patience.as_millis()).ok(),
         detached: spec.detach.as_ref().map(|detach| Detached {
             root: std::path::absolute(&spec.state_root).ok(),

@@ -80,7 +80,8 @@ fn a_handle_is_of_one_incarnation() {
 fn ancestors_are_read_from_the_parent_up_to_the_first_process() {
     let mut proc = ProcFs::open().expect("/proc");
     let child = Guard::sleeper();
-    let found = proc.ancestors(child.pid()).expect("above a child");
+    let stat = proc.stat(child.pid()).expect("stat").expect("alive");
+    let found = proc.ancestors(&stat).expect("above a child");
     assert_eq!(found[0], proc.stat(me()).expect("stat").expect("alive").id());
     for pair in found.windows(2) {
         let stat = proc.stat(pair[0].pid).expect("stat").expect("above us");
@@ -88,7 +89,7 @@ fn ancestors_are_read_from_the_parent_up_to_the_first_process() {
     }
     let last = proc.stat(found.last().expect("a parent").pid).expect("stat").expect("above all");
     assert_eq!(last.parent, None);
-    assert!(proc.ancestors(last.pid).expect("above none").is_empty());
+    assert!(proc.ancestors(&last).expect("above none").is_empty());
 }
 
 #[test]

@@ -128,7 +128,7 @@ fn a_marker_counts_with_proof_only() {
     let named = Marker::named(&id);
     let recorded = Marker { suffices: false, session: Some(session), since: Some(since), ..named.clone() };
     let later = penfold_process::StartTime(since.0 + 1);
-    let above = ProcFs::open().unwrap().ancestors(copy.pid()).unwrap();
+    let above = ProcFs::open().unwrap().ancestors(&start).unwrap();
     let gone = above.iter().map(|id| ProcessId { start: later, ..*id }).collect();
     let away = Marker { session: Some(session + 1), home: Some("/elsewhere".to_owned()), ..recorded.clone() };
     let cases = [
