@@ -5,8 +5,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
+use penfold_control::Finder;
 use penfold_process::{Pid, ProcessId, Stat};
-use penfold_sandbox::{Contain, Detach, Finder, Id, OwnerExit, Spec, StartFailure};
+use penfold_state::{Contain, Detach, Id, OwnerExit, Spec, StartFailure};
 use penfold_supervisor::Detached;
 use rustix::io::Errno;
 use rustix::process::Signal;

@@ -4,9 +4,9 @@ use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use penfold_sandbox::Outcome;
-use penfold_sandbox::control::{ANSWER, Client};
-use penfold_sandbox::wire::{Answer, Received, Request};
+use penfold_control::{ANSWER, Client};
+use penfold_state::Outcome;
+use penfold_state::wire::{Answer, Received, Request};
 use penfold_sys::signal::{self, SignalSet};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use penfold_sandbox::abilities::{self, Abilities, Ability, LevelAbility, State};
-use penfold_sandbox::leaks::foreign::{self, Strays};
-use penfold_sandbox::leaks::{self, Leak, Survey, Thing};
+use penfold_control::host_checks::{self, Abilities, Ability, LevelAbility, State};
+use penfold_control::leaks::foreign::{self, Strays};
+use penfold_control::leaks::{self, Leak, Survey, Thing};
 use serde::Serialize;
 
 use crate::args::Global;
@@ -40,7 +40,7 @@ pub(crate) fn doctor(global: &Global, args: &DoctorArgs) -> Result<u8, Failure> 
     let survey = leaks::look(&root, &temporary())
         .unwrap_or_else(|error| Survey { unread: vec![error.to_string()], ..Survey::default() });
     let makeshift = global.root.is_none() && root.starts_with("/tmp");
-    let abilities = abilities::look(&root, makeshift).map_err(blind)?;
+    let abilities = host_checks::look(&root, makeshift).map_err(blind)?;
     let fine = abilities.abilities.iter().all(|ability| ability.state == State::Ok);
     let strays = if args.foreign { Some(foreign::look().map_err(blind)?) } else { None };
     let lonely = strays.as_ref().is_none_or(|found| found.strays.is_empty() && found.complete);

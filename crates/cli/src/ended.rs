@@ -3,8 +3,8 @@
 use std::io::{BufRead as _, IsTerminal as _};
 use std::time::Duration;
 
-use penfold_sandbox::control::{Fate, Progress};
-use penfold_sandbox::{Finder, Known};
+use penfold_control::{Fate, Progress};
+use penfold_control::{Finder, Known};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::args::Global;
@@ -47,7 +47,7 @@ pub(crate) fn select(
         match fresh.resolve(&known.id) {
             Ok(now) if same(&now) => selection.found.push(now),
             // It is gone, which is what was wanted.
-            Err(penfold_sandbox::ResolveError::NotFound { .. }) => selection.found.push(known),
+            Err(penfold_control::ResolveError::NotFound { .. }) => selection.found.push(known),
             Ok(_) | Err(_) => {
                 let sentence = format!("sandbox {} is not the one any more that was shown", known.id);
                 selection.missed.push(Failure::new(exit_codes::FAILURE, sentence));

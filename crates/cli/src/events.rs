@@ -6,8 +6,8 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use penfold_sandbox::StateError;
-use penfold_sandbox::events::{About, Entry, Event, From, Reader, Waited, What};
+use penfold_state::StateError;
+use penfold_state::events::{About, Entry, Event, From, Reader, Waited, What};
 use penfold_teardown::Cause;
 use serde::Serialize;
 

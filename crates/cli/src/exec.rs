@@ -5,10 +5,10 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use penfold_sandbox::control::{ANSWER, Client, ClientError};
-use penfold_sandbox::record::shortened;
-use penfold_sandbox::wire::{self, Answer, Request};
-use penfold_sandbox::{ExecSpec, Outcome, record};
+use penfold_control::{ANSWER, Client, ClientError};
+use penfold_state::record::shortened;
+use penfold_state::wire::{self, Answer, Request};
+use penfold_state::{ExecSpec, Outcome, record};
 use penfold_supervisor::{Front, FrontError};
 use penfold_sys::signal::{self, SignalSet};
 use penfold_teardown::Cause;

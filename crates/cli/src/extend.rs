@@ -1,9 +1,9 @@
 //! `penfold extend`: what it does.
 
-use penfold_sandbox::control::{ANSWER, Client};
-use penfold_sandbox::state::Word;
-use penfold_sandbox::view;
-use penfold_sandbox::wire::{Answer, Request};
+use penfold_control::view;
+use penfold_control::{ANSWER, Client};
+use penfold_state::state::Word;
+use penfold_state::wire::{Answer, Request};
 
 use crate::args::Global;
 use crate::args::extend::ExtendArgs;

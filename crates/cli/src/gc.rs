@@ -9,8 +9,8 @@ use std::io::{BufRead, IsTerminal};
 use std::path::Path;
 use std::time::Duration;
 
-use penfold_sandbox::events::{About, Journal, What};
-use penfold_sandbox::leaks::{self, Leak, Member, Survey, Thing};
+use penfold_control::leaks::{self, Leak, Member, Survey, Thing};
+use penfold_state::events::{About, Journal, What};
 use penfold_teardown::Findings;
 use serde::Serialize;
 

@@ -1,6 +1,6 @@
 //! Whether this process runs in a sandbox itself.
 
-use penfold_sandbox::Id;
+use penfold_state::Id;
 use penfold_teardown::MARKER;
 
 /// The sandboxes that this process runs in, from the outermost, by its marker.

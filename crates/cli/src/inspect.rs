@@ -2,8 +2,9 @@
 
 use std::io;
 
-use penfold_sandbox::state::now_ms;
-use penfold_sandbox::{Files, Intent, View};
+use penfold_control::View;
+use penfold_state::state::now_ms;
+use penfold_state::{Files, Intent};
 use serde::Serialize;
 use serde_json::Value;
 

@@ -1,8 +1,9 @@
 //! `penfold kill`: what it does.
 
-use penfold_sandbox::control::{self, ANSWER, Client, ClientError, How, Limits};
-use penfold_sandbox::wire::{Answer, Request};
-use penfold_sandbox::{Files, Finder, Known, view};
+use penfold_control::{ANSWER, Client, ClientError, How, Limits};
+use penfold_control::{Finder, Known, view};
+use penfold_state::Files;
+use penfold_state::wire::{Answer, Request};
 use rustix::process::Signal;
 
 use crate::args::Global;
@@ -22,7 +23,7 @@ pub(crate) fn kill(global: &Global, args: &KillArgs) -> Result<u8, Failure> {
     if signal == Signal::KILL {
         let mut slow = ended::progress(global, "killing");
         let limits = Limits { patience: args.patience.patience, ..Limits::default() };
-        let fates = control::end(&finder, &selection.found, How::Kill, &limits, &mut slow);
+        let fates = penfold_control::end(&finder, &selection.found, How::Kill, &limits, &mut slow);
         for (known, fate) in selection.found.iter().zip(fates) {
             tally.fate(&known.id, fate);
         }
@@ -33,7 +34,7 @@ pub(crate) fn kill(global: &Global, args: &KillArgs) -> Result<u8, Failure> {
             .map(|known| known.record.as_ref().filter(|_| is_living(&finder, known)))
             .collect();
         let request = Request::Forward(signal.as_raw());
-        let answers = control::at_once(&records, |files| {
+        let answers = penfold_control::at_once(&records, |files| {
             files.map(|files| Client::connect(files, ANSWER)?.request(&request, ANSWER))
         });
         for (known, answer) in selection.found.iter().zip(answers) {

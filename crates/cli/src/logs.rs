@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use penfold_sandbox::Files;
-use penfold_sandbox::log::{Entry, From, LogError, Reader, Stream, Waited};
+use penfold_state::Files;
+use penfold_state::log::{Entry, From, LogError, Reader, Stream, Waited};
 use rustix::event::Timespec;
 
 use crate::args::logs::LogsArgs;

@@ -2,8 +2,8 @@
 
 use std::io::IsTerminal;
 
-use penfold_sandbox::View;
-use penfold_sandbox::state::now_ms;
+use penfold_control::View;
+use penfold_state::state::now_ms;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
 
@@ -27,7 +27,7 @@ pub(crate) struct Row<'a> {
 
 impl Row<'_> {
     pub(crate) fn of(view: &View) -> Row<'_> {
-        Row { schema: penfold_sandbox::record::SCHEMA, view }
+        Row { schema: penfold_state::record::SCHEMA, view }
     }
 }
 

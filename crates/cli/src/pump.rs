@@ -4,8 +4,8 @@ use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use penfold_sandbox::control::ANSWER;
-use penfold_sandbox::wire::Size;
+use penfold_control::ANSWER;
+use penfold_state::wire::Size;
 use penfold_supervisor::Modes;
 use penfold_sys::signal::{SignalFd, SignalSet};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

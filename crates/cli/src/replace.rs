@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use penfold_sandbox::control::{self, Fate, How, Limits};
-use penfold_sandbox::names::{self, Name, NameError};
-use penfold_sandbox::{Finder, Id};
+use penfold_control::Finder;
+use penfold_control::{Fate, How, Limits};
+use penfold_state::Id;
+use penfold_state::names::{self, Name, NameError};
 use rustix::event::Timespec;
 
 use crate::args::Global;
@@ -40,7 +41,8 @@ pub(crate) fn take(global: &Global, root: &Path, name: &str, id: &Id) -> Result<
         if let Ok(known) = Finder::new(root).resolve(&holder) {
             let mut slow = ended::progress(global, "stopping");
             let how = How::Stop { signal: None, grace: None };
-            let fate = control::end(&Finder::new(root), &[known], how, &Limits::default(), &mut slow).pop();
+            let fate =
+                penfold_control::end(&Finder::new(root), &[known], how, &Limits::default(), &mut slow).pop();
             match fate {
                 Some(Fate::Left(survivors)) => {
                     let named: Vec<String> = survivors.iter().map(ToString::to_string).collect();

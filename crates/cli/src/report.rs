@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use penfold_sandbox::state::now_ms;
-use penfold_sandbox::{Known, Report, Status, Totals, View};
+use penfold_control::{Known, View};
+use penfold_state::state::now_ms;
+use penfold_state::{Report, Status, Totals};
 
 use crate::args::Global;
 use crate::args::ids::{self, Among, Chosen};
@@ -65,7 +66,7 @@ fn read(known: &Known, seen: &View) -> Result<Report, Failure> {
         Failure::new(exit_codes::FAILURE, format!("{} has no report: {why}", known.id))
             .hint(format!("`penfold status {}` tells how it is", known.id))
     };
-    match known.record.as_ref().map(penfold_sandbox::Files::report) {
+    match known.record.as_ref().map(penfold_state::Files::report) {
         Some(Ok(Some(report))) => Ok(report),
         Some(Err(error)) => Err(none(&error.to_string())),
         _ if seen.word.is_living() => Err(none("it has not ended")),

@@ -1,7 +1,7 @@
 //! `penfold rm`: what it does.
 
-use penfold_sandbox::control::{self, Fate, ForgetError, How, Limits};
-use penfold_sandbox::{Finder, Known};
+use penfold_control::{Fate, ForgetError, How, Limits};
+use penfold_control::{Finder, Known};
 
 use crate::args::Global;
 use crate::args::ids::Among;
@@ -27,13 +27,13 @@ pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
         return tally.finish();
     }
     let mut slow = ended::progress(global, "killing");
-    let fates = control::end(&finder, &selection.found, How::Kill, &limits, &mut slow);
+    let fates = penfold_control::end(&finder, &selection.found, How::Kill, &limits, &mut slow);
     for (known, fate) in selection.found.iter().zip(fates) {
         if !matches!(fate, Fate::Gone) {
             tally.fate(&known.id, fate);
             continue;
         }
-        match control::put_away(&finder, known, &limits) {
+        match penfold_control::put_away(&finder, known, &limits) {
             Ok(()) => tally.done(&known.id),
             Err(error) => tally.failed(&failure(known, &error), coloured),
         }
@@ -42,7 +42,7 @@ pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
 }
 
 fn forget(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), Failure> {
-    control::forget(finder, known, limits).map_err(|error| failure(known, &error))
+    penfold_control::forget(finder, known, limits).map_err(|error| failure(known, &error))
 }
 
 fn failure(known: &Known, error: &ForgetError) -> Failure {

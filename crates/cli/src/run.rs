@@ -6,8 +6,8 @@ use std::io::IsTerminal;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-use penfold_sandbox::{Contain, Detach, Id, OwnerExit, Spec};
-use penfold_sandbox::{Outcome, StartFailure, Status};
+use penfold_state::{Contain, Detach, Id, OwnerExit, Spec};
+use penfold_state::{Outcome, StartFailure, Status};
 use penfold_supervisor::{Detached, Front};
 use penfold_teardown::Cause;
 

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use penfold_sandbox::log::{Entry, From, Reader};
-use penfold_sandbox::state::{Word, now_ms};
-use penfold_sandbox::{Finder, Known, View};
+use penfold_control::{Finder, Known, View};
+use penfold_state::log::{Entry, From, Reader};
+use penfold_state::state::{Word, now_ms};
 
 use crate::args::Global;
 use crate::args::ids;

@@ -1,6 +1,6 @@
 //! `penfold stop`: what it does.
 
-use penfold_sandbox::control::{self, How, Limits};
+use penfold_control::{How, Limits};
 
 use crate::args::Global;
 use crate::args::ids::Among;
@@ -19,7 +19,7 @@ pub(crate) fn stop(global: &Global, args: &StopArgs) -> Result<u8, Failure> {
     tally.missed(global, &selection.missed);
     let limits = Limits { patience: args.patience.patience, ..Limits::default() };
     let mut slow = ended::progress(global, "stopping");
-    let fates = control::end(&finder, &selection.found, how, &limits, &mut slow);
+    let fates = penfold_control::end(&finder, &selection.found, how, &limits, &mut slow);
     for (known, fate) in selection.found.iter().zip(fates) {
         tally.fate(&known.id, fate);
     }

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use penfold_sandbox::wire::Ending;
-use penfold_sandbox::{Outcome, Report, Status, Totals};
+use penfold_state::wire::Ending;
+use penfold_state::{Outcome, Report, Status, Totals};
 use penfold_supervisor::Progress;
 use penfold_teardown::{Cause, Ended};
 

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use penfold_sandbox::view::View;
-use penfold_sandbox::{Status, state::Word};
+use penfold_control::view::View;
+use penfold_state::{Status, state::Word};
 use penfold_teardown::Cause;
 
 use crate::time::utc;

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use penfold_sandbox::state::now_ms;
-use penfold_sandbox::view::{self, Member};
-use penfold_sandbox::{Finder, Known, View};
+use penfold_control::view::{self, Member};
+use penfold_control::{Finder, Known, View};
+use penfold_state::state::now_ms;
 use serde::Serialize;
 
 use crate::args::Global;

@@ -2,8 +2,9 @@
 
 use std::io::ErrorKind;
 
-use penfold_sandbox::control::{self, End};
-use penfold_sandbox::{Files, Known, StartFailure, Status};
+use penfold_control::End;
+use penfold_control::Known;
+use penfold_state::{Files, StartFailure, Status};
 use penfold_teardown::Cause;
 
 use crate::args::Global;
@@ -23,7 +24,7 @@ pub(crate) fn wait(global: &Global, args: &WaitArgs) -> Result<u8, Failure> {
     tally.missed(global, &missed);
     let missed = missed.first().map(Failure::exit);
     let mut slow = |_| ();
-    let ends = control::wait(&finder, &selection.found, args.any, args.timeout, &mut slow);
+    let ends = penfold_control::wait(&finder, &selection.found, args.any, args.timeout, &mut slow);
     let (mut left, mut codes) = (Vec::new(), Vec::from_iter(missed));
     for (known, end) in selection.found.iter().zip(&ends) {
         let Some(end) = end else {

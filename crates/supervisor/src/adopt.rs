@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use penfold_process::ProcessId;
-use penfold_sandbox::Spec;
+use penfold_state::Spec;
 use penfold_sys::signal::{self, SignalSet};
 use penfold_sys::{Forked, fork, schedule};
 use rustix::event::{EventfdFlags, eventfd};

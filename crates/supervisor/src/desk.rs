@@ -8,11 +8,11 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use penfold_process::ProcessId;
-use penfold_sandbox::events::{Journal, What};
-use penfold_sandbox::log::{Drained, PipeState, Stream, Writer};
-use penfold_sandbox::record::{Record, SCHEMA};
-use penfold_sandbox::state::{Exited, State, Word, now_ms};
-use penfold_sandbox::{Detach, Files, Intent, Report, Status};
+use penfold_state::events::{Journal, What};
+use penfold_state::log::{Drained, PipeState, Stream, Writer};
+use penfold_state::record::{Record, SCHEMA};
+use penfold_state::state::{Exited, State, Word, now_ms};
+use penfold_state::{Detach, Files, Intent, Report, Status};
 use penfold_sys::launch::{Apart, Program};
 use penfold_teardown::{Cause, Level, Resource};
 use rustix::event::{PollFd, PollFlags};
@@ -245,7 +245,7 @@ impl Desk {
     }
 
     /// The commands that were put into the sandbox, as the other process has written it down.
-    pub(crate) fn written_execs(&self) -> Vec<penfold_sandbox::state::Exec> {
+    pub(crate) fn written_execs(&self) -> Vec<penfold_state::state::Exec> {
         self.files.state().ok().flatten().map(|state| state.execs).unwrap_or_default()
     }
 

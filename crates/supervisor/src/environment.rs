@@ -4,7 +4,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use penfold_sandbox::{Id, Spec};
+use penfold_state::{Id, Spec};
 use penfold_sys::launch::Program;
 use penfold_sys::signal::{self, SignalSet};
 use penfold_teardown::MARKER;

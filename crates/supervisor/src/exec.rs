@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use penfold_cgroup::{Leaf, Place};
 use penfold_process::{Pid, ProcFs, ProcessId};
-use penfold_sandbox::events::What;
-use penfold_sandbox::record::shortened;
-use penfold_sandbox::state::{self, Word, now_ms};
-use penfold_sandbox::{Contain, ExecSpec, OwnerExit, Spec};
+use penfold_state::events::What;
+use penfold_state::record::shortened;
+use penfold_state::state::{self, Word, now_ms};
+use penfold_state::{Contain, ExecSpec, OwnerExit, Spec};
 use penfold_sys::child;
 use penfold_sys::launch::Apart;
 use penfold_sys::signal::{self, SignalFd, SignalSet};

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use penfold_sandbox::{Nested, Record, Registry, StateError, recovery};
+use penfold_state::{Nested, Record, Registry, StateError, recovery};
 use penfold_sys::child::{self, Peek};
 use penfold_sys::signal::{self, SignalFd, SignalSet, Signalled};
 use penfold_sys::{Forked, fork};

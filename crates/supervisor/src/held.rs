@@ -7,11 +7,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use penfold_cgroup::{Leaf, NoPlace, Place};
 use penfold_process::{Pid, ProcFs};
-use penfold_sandbox::events::What;
-use penfold_sandbox::names::{self, NameError};
-use penfold_sandbox::record::{SCHEMA, StateError, shortened};
-use penfold_sandbox::state::Word;
-use penfold_sandbox::{
+use penfold_state::events::What;
+use penfold_state::names::{self, NameError};
+use penfold_state::record::{SCHEMA, StateError, shortened};
+use penfold_state::state::Word;
+use penfold_state::{
     Contain, Detach, Detached, Intent, Nested, Notes, Record, Registry, Scratch, Spec, lock,
 };
 use penfold_sys::alarm::Alarm;

@@ -6,8 +6,8 @@ use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 
 use penfold_process::{Pid, ProcFs, Process};
-use penfold_sandbox::Contain;
-use penfold_sandbox::state::Word;
+use penfold_state::Contain;
+use penfold_state::state::Word;
 use penfold_sys::schedule;
 use penfold_sys::signal::{SignalFd, SignalSet};
 use penfold_teardown::lifecycle::{Event, Phase};

@@ -11,14 +11,14 @@
 //! A front that has children of its own, or is the init of a container, cannot tell orphans of the sandbox from
 //! others; then an *outer* process stands between the two and plays the front's part as the second subreaper.
 //!
-//! - [`start()`] — from a [`Spec`](penfold_sandbox::Spec) to a running sandbox and a [`Front`] for it.
+//! - [`start()`] — from a [`Spec`](penfold_state::Spec) to a running sandbox and a [`Front`] for it.
 //! - [`adopt()`] — the same around a tree that runs already.
 //! - [`Front`] — the caller's side.
 //!
 //! Invariant: every resource is made *before* the supervisor is forked, so that each of the two can end the sandbox
 //! alone.
 
-use penfold_sandbox::{outcome, wire};
+use penfold_state::{outcome, wire};
 
 mod adopt;
 mod desk;

@@ -1,7 +1,7 @@
 //! Sandboxes inside of this one. To people each is one stray with its name, not a list of processes of ours.
 
 use penfold_process::{Pid, ProcFs, Stat};
-use penfold_sandbox::{Inside, Nested};
+use penfold_state::{Inside, Nested};
 use penfold_teardown::Ended;
 
 /// One of them, and the processes that look after it.

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use penfold_sandbox::OwnerExit;
+use penfold_state::OwnerExit;
 use penfold_sys::signal::signal;
 use penfold_teardown::lifecycle::Event;
 use penfold_teardown::{Cause, Ladder};

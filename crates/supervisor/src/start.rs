@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use penfold_process::{ProcFs, ProcessId};
-use penfold_sandbox::{OwnerExit, Scratch, Spec};
+use penfold_state::{OwnerExit, Scratch, Spec};
 use penfold_sys::child::{self, Peek};
 use penfold_sys::launch::Program;
 use penfold_sys::signal::{self, SignalSet};

@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use penfold_process::{Pid, ProcFs};
-use penfold_sandbox::events::What;
-use penfold_sandbox::state::Word;
+use penfold_state::events::What;
+use penfold_state::state::Word;
 use penfold_sys::signal::{SignalFd, signal};
 use penfold_teardown::lifecycle::Event;
 use rustix::event::{PollFd, PollFlags, Timespec};

@@ -1,7 +1,7 @@
 //! `penfold events`: its flags.
 
 use clap::{ArgAction, Args};
-use penfold_sandbox::events::KINDS;
+use penfold_state::events::KINDS;
 
 use super::Verb;
 use crate::exit_codes;

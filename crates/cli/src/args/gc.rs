@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use penfold_sandbox::leaks::Thing;
+use penfold_control::leaks::Thing;
 
 use super::Verb;
 use super::patience::Patience;

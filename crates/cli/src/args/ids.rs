@@ -4,8 +4,9 @@ use std::io::BufRead as _;
 use std::path::Path;
 
 use clap::Args;
-use penfold_sandbox::state::Word;
-use penfold_sandbox::{Finder, Id, Known, ResolveError, StateError, View, view};
+use penfold_control::{Finder, Known, ResolveError, View, view};
+use penfold_state::state::Word;
+use penfold_state::{Id, StateError};
 
 use crate::exit_codes;
 use crate::failure::Failure;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use penfold_sandbox::abilities::State;
-use penfold_sandbox::leaks::foreign::{OwnerState, Stray, Strays};
+use penfold_control::host_checks::State;
+use penfold_control::leaks::foreign::{OwnerState, Stray, Strays};
 
 use super::{Page, old};
 use crate::lines::count;

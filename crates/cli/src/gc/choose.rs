@@ -1,7 +1,7 @@
 //! Which of the things that were found `penfold gc` is to act on.
 
-use penfold_sandbox::Finder;
-use penfold_sandbox::leaks::{Leak, Survey, Thing};
+use penfold_control::Finder;
+use penfold_control::leaks::{Leak, Survey, Thing};
 
 use crate::args::Global;
 use crate::args::gc::GcArgs;

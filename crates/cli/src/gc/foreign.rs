@@ -1,6 +1,6 @@
 //! `penfold gc --foreign`: the trees of named processes that penfold did not start.
 
-use penfold_sandbox::leaks::{self, Belongs};
+use penfold_control::leaks::{self, Belongs};
 use rustix::process::Pid;
 
 use crate::args::Global;

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use penfold_sandbox::log::Stream;
+use penfold_state::log::Stream;
 use rustix::io::Errno;
 use serde::Serialize;
 

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use penfold_process::ProcFs;
-use penfold_sandbox::events::What;
-use penfold_sandbox::state::Word;
+use penfold_state::events::What;
+use penfold_state::state::Word;
 use penfold_sys::child::Exit;
 use penfold_sys::signal::{SignalFd, SignalSet};
 use penfold_teardown::lifecycle::{Event, Phase};

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use penfold_sandbox::state::Word;
+use penfold_state::state::Word;
 use penfold_sys::child::Exit;
 use penfold_sys::signal::SignalFd;
 use penfold_teardown::lifecycle::{Event, Phase};

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use penfold_sandbox::OwnerExit;
+use penfold_state::OwnerExit;
 use penfold_sys::signal::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;

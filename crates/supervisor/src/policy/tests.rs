@@ -7,7 +7,7 @@ mod world;
 
 use std::collections::BTreeMap;
 
-use penfold_sandbox::Report;
+use penfold_state::Report;
 use penfold_teardown::lifecycle::Phase;
 use penfold_teardown::{Findings, Level};
 use proptest::prelude::*;

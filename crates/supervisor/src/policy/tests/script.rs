@@ -1,6 +1,6 @@
 //! Random sandboxes and what happens to them.
 
-use penfold_sandbox::wire::{Exec, Size};
+use penfold_state::wire::{Exec, Size};
 use proptest::prelude::*;
 
 use super::*;

@@ -1,0 +1,288 @@
+//! A connection to the supervisor of one sandbox.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::panic::resume_unwind;
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use penfold_process::ProcFs;
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::Pid;
+
+use crate::end::holders::Locks;
+use crate::end::timespec;
+use penfold_state::Files;
+use penfold_state::wire::{self, Answer, Received, Request};
+
+/// The file name of the control socket.
+const SOCKET: &str = "control.sock";
+/// How long a supervisor may take to answer who asks for something, and wants it and not the end: beside a storm of
+/// processes a healthy one may take more than a second to be run at all.
+pub const ANSWER: Duration = Duration::from_secs(10);
+/// How long to wait until a supervisor that lets nobody in is tried again.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// Why a supervisor cannot be talked to.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// There is no control socket: a foreground sandbox has none, and it can be lost.
+    #[error("sandbox {id} cannot be asked: it runs in the foreground, or its control socket is gone")]
+    NoSocket {
+        /// The sandbox.
+        id: String,
+    },
+    /// What is in the place of the control socket is none of ours.
+    #[error("the control socket of sandbox {id} is not to be trusted: {why}")]
+    Untrusted {
+        /// The sandbox.
+        id: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Nobody listens.
+    #[error("nobody listens on the control socket of sandbox {id}")]
+    Deserted {
+        /// The sandbox.
+        id: String,
+    },
+    /// The supervisor has not answered in time.
+    #[error("the supervisor of sandbox {id} does not answer")]
+    Silent {
+        /// The sandbox.
+        id: String,
+    },
+    /// The connection came to its end before there was an answer.
+    #[error("the supervisor of sandbox {id} is gone")]
+    Gone {
+        /// The sandbox.
+        id: String,
+    },
+    /// The connection cannot be made or used.
+    #[error("cannot talk to the supervisor of sandbox {id}")]
+    Io {
+        /// The sandbox.
+        id: String,
+        /// What stood in the way.
+        source: io::Error,
+    },
+}
+
+/// How many are worked on at a time: one that does not answer holds up no other, up to this many.
+const AT_ONCE: usize = 128;
+
+/// Does the same with many, all at the same time, each in a thread of its own where one can be made. What came of it is in
+/// the order of `all`.
+pub fn at_once<T: Sync, R: Send>(all: &[T], act: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let act_on = |some: &[T]| some.iter().map(&act).collect::<Vec<R>>();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = all
+            .chunks(all.len().div_ceil(AT_ONCE).max(1))
+            .map(|some| (some, Builder::new().spawn_scoped(scope, || act_on(some))))
+            .collect();
+        let joined = threads.into_iter().flat_map(|(some, thread)| match thread {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Err(_) => act_on(some),
+        });
+        joined.collect()
+    })
+}
+
+/// A connection to a supervisor. Nothing it says is proof of anything but that it was said.
+#[derive(Debug)]
+pub struct Client {
+    id: String,
+    socket: OwnedFd,
+    peer: Option<Pid>,
+}
+
+impl Client {
+    /// Connects to the supervisor of a sandbox and hears who it is, within `limit`.
+    ///
+    /// # Errors
+    /// When there is none, it is not to be trusted, or it does not answer.
+    pub fn connect(files: &Files, limit: Duration) -> Result<Client, ClientError> {
+        let until = Instant::now() + limit;
+        let client = loop {
+            if let Some(client) = Client::dial(files)? {
+                break client;
+            }
+            if Instant::now() >= until {
+                return Err(ClientError::Silent { id: files.name().to_owned() });
+            }
+            let _ = rustix::event::poll(&mut [], timespec(AGAIN).as_ref());
+        };
+        match client.answer(until)? {
+            Answer::Hello { id, .. } if id == client.id => {
+                let stranger = client.stranger(files);
+                stranger.map_or(Ok(()), |why| Err(client.untrusted(why))).map(|()| client)
+            }
+            Answer::Hello { id, .. } => Err(client.untrusted(format!("it speaks for {id}"))),
+            _ => Err(client.untrusted("it does not say who it is".to_owned())),
+        }
+    }
+
+    /// Why who listens is no supervisor. One whose outer process was killed listens in the name of a dead process, which may
+    /// not have been reaped, until it has seen that.
+    fn stranger(&self, files: &Files) -> Option<String> {
+        let Some(pid) = self.peer else {
+            return Some("who listens on it is in a pid namespace that cannot be seen from here".to_owned());
+        };
+        let stat = ProcFs::open().and_then(|mut proc| proc.stat(pid));
+        let alive = stat.map_or(true, |stat| stat.is_some_and(|stat| !stat.is_dead()));
+        if !alive || Locks::of(&self.id, Some(files), None).are_held_by(pid) {
+            return None;
+        }
+        let pid = pid.as_raw_pid();
+        // The kernel shows what a process has open to who has the same user and group and no less privileges, ptrace(2).
+        let unseen = std::fs::read_link(format!("/proc/{pid}/exe")).err();
+        Some(match unseen.filter(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+            Some(_) => format!("process {pid} listens on it, and runs with another group or more privileges"),
+            None => format!("process {pid} listens on it and holds no lock"),
+        })
+    }
+
+    /// Connects without waiting; none when too many wait to be let in. The first word is the supervisor's.
+    ///
+    /// The socket is reached by a handle to the very file that was looked at, so that it cannot be exchanged in
+    /// between and its path may be of any length.
+    pub(crate) fn dial(files: &Files) -> Result<Option<Client>, ClientError> {
+        let id = files.name().to_owned();
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(files.dir(), SOCKET, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Err(ClientError::NoSocket { id }),
+            Err(errno) => return Err(ClientError::Io { id, source: errno.into() }),
+        };
+        let io = |errno: Errno| ClientError::Io { id: id.clone(), source: errno.into() };
+        let untrusted = |why: String| ClientError::Untrusted { id: id.clone(), why };
+        let stat = rustix::fs::fstat(&file).map_err(io)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+            return Err(untrusted("it is no socket".to_owned()));
+        }
+        let user = rustix::process::geteuid();
+        if stat.st_uid != user.as_raw() {
+            return Err(untrusted(format!("it belongs to user {}", stat.st_uid)));
+        }
+        let address =
+            SocketAddrUnix::new(format!("/proc/self/fd/{}", file.as_raw_fd()).as_str()).map_err(io)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(io)?;
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(Errno::CONNREFUSED | Errno::NOENT) => return Err(ClientError::Deserted { id }),
+            Err(Errno::PROTOTYPE) => return Err(untrusted("it is of another type".to_owned())),
+            Err(errno) => return Err(io(errno)),
+        }
+        let peer = penfold_sys::peer::peer(socket.as_fd())
+            .map_err(|source| ClientError::Io { id: id.clone(), source })?;
+        if peer.uid != user && !peer.uid.is_root() {
+            return Err(untrusted(format!("user {} listens on it", peer.uid.as_raw())));
+        }
+        Ok(Some(Client { id, socket, peer: peer.pid }))
+    }
+
+    /// The sandbox, as shown.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The process that made the socket, as the kernel says; it may be dead, and its number another's. None when it has no
+    /// number here.
+    pub(crate) fn peer(&self) -> Option<Pid> {
+        self.peer
+    }
+
+    /// Asks for something and waits for the answer.
+    ///
+    /// # Errors
+    /// When there is none within `limit`.
+    pub fn request(&self, request: &Request, limit: Duration) -> Result<Answer, ClientError> {
+        self.request_with(request, &[], limit)
+    }
+
+    /// Asks for something, hands over copies of descriptors, and waits for the answer.
+    ///
+    /// # Errors
+    /// When there is none within `limit`.
+    pub fn request_with(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        limit: Duration,
+    ) -> Result<Answer, ClientError> {
+        let until = Instant::now() + limit;
+        self.send(request, fds)?;
+        self.answer(until)
+    }
+
+    /// Asks for something and does not wait. A supervisor that lets requests pile up is as deaf as one that is silent.
+    ///
+    /// # Errors
+    /// When it cannot be sent.
+    pub fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), ClientError> {
+        wire::send_with(&self.socket, request, fds).map_err(|source| match source.kind() {
+            io::ErrorKind::WouldBlock => ClientError::Silent { id: self.id.clone() },
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                ClientError::Gone { id: self.id.clone() }
+            }
+            _ => self.failed(source),
+        })
+    }
+
+    /// Takes what the supervisor has said, without waiting.
+    ///
+    /// # Errors
+    /// Those of recv(2).
+    pub fn take(&self) -> Result<Received<Answer>, ClientError> {
+        wire::receive(&self.socket).map_err(|source| self.failed(source))
+    }
+
+    /// Waits for the next answer.
+    ///
+    /// # Errors
+    /// When there is none by then.
+    pub fn answer(&self, until: Instant) -> Result<Answer, ClientError> {
+        loop {
+            match self.take()? {
+                Received::Message(answer) => return Ok(answer),
+                Received::End => return Err(ClientError::Gone { id: self.id.clone() }),
+                Received::Nothing => {}
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ClientError::Silent { id: self.id.clone() });
+            }
+            let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+            match rustix::event::poll(&mut fds, timespec(left).as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(self.failed(errno.into())),
+            }
+        }
+    }
+
+    fn failed(&self, source: io::Error) -> ClientError {
+        ClientError::Io { id: self.id.clone(), source }
+    }
+
+    fn untrusted(&self, why: String) -> ClientError {
+        ClientError::Untrusted { id: self.id.clone(), why }
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl From<Client> for OwnedFd {
+    fn from(client: Client) -> OwnedFd {
+        client.socket
+    }
+}

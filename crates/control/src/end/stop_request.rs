@@ -1,0 +1,461 @@
+//! Ends many sandboxes at once by asking their supervisors, in one loop. What asking does not end goes to
+//! [`force`](super::forced_kill).
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use penfold_cgroup::Leaf;
+use penfold_process::{ProcFs, State};
+use penfold_teardown::Survivor;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{PidfdFlags, pidfd_open};
+
+use super::forced_kill::{Crew, Why};
+use super::holders::{self, Locks};
+use super::{Fate, How, Limits, Progress, timespec};
+use crate::client::{ANSWER, Client, ClientError};
+use crate::resolve::{Finder, Known};
+use penfold_state::record::Registry;
+use penfold_state::wire::{Answer, Ending, Received, Request};
+
+/// How many supervisors are asked at a time. More of them would stand in each other's way so long that some seem deaf.
+const ASKED: usize = 128;
+/// Descriptors that are left for everything else.
+const SPARE: u64 = 128;
+/// How often it is looked whether a lock is free: soon at first, and while there is still somebody who would tell.
+const LOOK_FIRST: Duration = Duration::from_micros(500);
+const LOOK_LAST: Duration = Duration::from_millis(20);
+const LOOK_MEANWHILE: Duration = Duration::from_millis(100);
+/// How often one may begin to end its sandbox and hang up, for another to take its place.
+const PLACES: u32 = 3;
+/// A supervisor that wants more time than this for a stop must be seen to be one.
+const BELIEVED: Duration = Duration::from_mins(1);
+
+/// Ends sandboxes, all at the same time, and tells what became of each, in the order of `targets`.
+///
+/// Their supervisors are asked first. Where there is none, or it does not answer within a second, or is not done in
+/// time, its sandbox is ended over its head. `slow` is told now and then how many are left.
+pub fn end(
+    finder: &Finder,
+    targets: &[Known],
+    how: How,
+    limits: &Limits,
+    slow: &mut dyn FnMut(Progress),
+) -> Vec<Fate> {
+    let begun = Instant::now();
+    let opened = if targets.iter().any(Known::is_closed) { finder.opened(targets) } else { Vec::new() };
+    let targets = if opened.is_empty() { targets } else { opened.as_slice() };
+    std::thread::scope(|scope| {
+        let crew = Crew::new(scope, finder, targets, how, *limits);
+        let mut talks = Talks {
+            registry: finder.registry(),
+            limits: *limits,
+            request: request(how),
+            crew,
+            fates: targets.iter().map(|_| None).collect(),
+            suspects: Vec::new(),
+            window: window(targets.len()),
+        };
+        let mut all: Vec<Talk<'_>> = targets.iter().enumerate().map(Talk::new).collect();
+        while talks.turn(&mut all) {
+            slow(Progress { left: all.len(), since: begun.elapsed() });
+        }
+        talks.look_for_members(finder, targets);
+        let Talks { crew, mut fates, .. } = talks;
+        crew.finish(&mut fates, &mut |left| slow(Progress { left, since: begun.elapsed() }));
+        let unseen = || Fate::Failed(std::io::Error::other("its end was not looked for"));
+        fates.into_iter().map(|fate| fate.unwrap_or_else(unseen)).collect()
+    })
+}
+
+fn request(how: How) -> Request {
+    match how {
+        How::Kill => Request::Kill,
+        How::Stop { signal, grace } => Request::Stop {
+            signal: signal.map_or(0, rustix::process::Signal::as_raw),
+            spared_group: None,
+            grace_ms: grace.map(millis),
+        },
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How many connections there may be, each with a handle to who listens: the records of all targets are open as well.
+fn window(targets: usize) -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let records = u64::try_from(targets).unwrap_or(u64::MAX);
+    let room = limit.unwrap_or(u64::MAX).saturating_sub(records).saturating_sub(SPARE) / 2;
+    usize::try_from(room).unwrap_or(usize::MAX).max(1)
+}
+
+/// What is being said to one supervisor.
+struct Talk<'a> {
+    index: usize,
+    known: &'a Known,
+    client: Option<Client>,
+    /// Who listens, or exits, as long as that is not known to be gone.
+    listener: Option<OwnedFd>,
+    stage: Stage,
+    /// When it is looked at again whatever happens.
+    look: Instant,
+    interval: Duration,
+    /// Whether something was to be heard.
+    ready: bool,
+    /// Until when it is waited for one that wants to answer and has no processor.
+    patience: Instant,
+    /// Its first refusal is of the time that this client wants.
+    may_refuse: bool,
+    /// How often somebody has hung up that had begun.
+    lost: u32,
+    /// Who is left, by its word.
+    told: Vec<Survivor>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Nothing was said yet.
+    Waiting,
+    /// It is to let us in, say who it is, and answer, by then.
+    Asking(Instant),
+    /// It is ending its sandbox, and is to be done by then.
+    Ending(Instant),
+    /// It has said that nothing is left, and is to be gone by then.
+    Parting(Instant),
+}
+
+impl<'a> Talk<'a> {
+    fn new((index, known): (usize, &'a Known)) -> Talk<'a> {
+        let now = Instant::now();
+        let (stage, interval) = (Stage::Waiting, LOOK_FIRST);
+        Talk {
+            index,
+            known,
+            client: None,
+            listener: None,
+            stage,
+            look: now,
+            interval,
+            ready: false,
+            patience: now,
+            may_refuse: false,
+            lost: 0,
+            told: Vec::new(),
+        }
+    }
+
+    /// Whether who listened is there still. The kernel frees the locks of a process a moment before that has ended.
+    fn is_heard_of(&mut self) -> bool {
+        if let Some(listener) = &self.listener {
+            let mut fds = [PollFd::new(listener, PollFlags::IN)];
+            let moment = Timespec::default();
+            if rustix::event::poll(&mut fds, Some(&moment)) != Ok(0) {
+                self.listener = None;
+            }
+        }
+        self.listener.is_some()
+    }
+
+    fn part(&mut self, farewell: Duration) -> Step {
+        self.client = None;
+        self.stage = Stage::Parting(Instant::now() + farewell);
+        (self.interval, self.look) = (LOOK_FIRST, Instant::now());
+        Step::Stay
+    }
+}
+
+/// What follows for a talk.
+enum Step {
+    /// It goes on.
+    Stay,
+    /// It is over: nothing is left.
+    Gone,
+    /// Talking does not help.
+    Force(Why),
+}
+
+struct Talks<'s, 'e, 'a> {
+    registry: Option<&'a Registry>,
+    limits: Limits,
+    request: Request,
+    crew: Crew<'s, 'e, 'a>,
+    fates: Vec<Option<Fate>>,
+    /// Sandboxes that are over by what is written, and of which a leaf elsewhere or a marker may tell otherwise.
+    suspects: Vec<usize>,
+    window: usize,
+}
+
+impl<'s, 'a: 's> Talks<'s, '_, 'a> {
+    /// Lets all talks go on once, after waiting until one can. False when there is none any more.
+    fn turn(&mut self, all: &mut Vec<Talk<'a>>) -> bool {
+        self.begin_some(all);
+        if all.is_empty() {
+            return false;
+        }
+        listen(all);
+        let mut kept = Vec::with_capacity(all.len());
+        for mut talk in all.drain(..) {
+            let step = if talk.ready { self.hear(&mut talk) } else { Step::Stay };
+            let step = match step {
+                Step::Stay if talk.stage != Stage::Waiting && talk.look <= Instant::now() => {
+                    self.look(&mut talk)
+                }
+                step => step,
+            };
+            match step {
+                Step::Stay => kept.push(talk),
+                Step::Force(why) => self.crew.take_on(talk.index, why, std::mem::take(&mut talk.told)),
+                Step::Gone if talk.known.leaf.is_none() => self.suspects.push(talk.index),
+                Step::Gone => self.note(talk.index, Fate::Gone),
+            }
+        }
+        *all = kept;
+        !all.is_empty()
+    }
+
+    fn note(&mut self, index: usize, fate: Fate) {
+        if let Some(place) = self.fates.get_mut(index) {
+            *place = Some(fate);
+        }
+    }
+
+    fn begin_some(&mut self, all: &mut Vec<Talk<'a>>) {
+        let asked = all.iter().filter(|talk| matches!(talk.stage, Stage::Asking(_))).count();
+        let open = all.iter().filter(|talk| talk.client.is_some()).count();
+        let room = ASKED.saturating_sub(asked).min(self.window.saturating_sub(open));
+        let (mut begun, until) = (0, Instant::now() + self.limits.answer);
+        let (crew, suspects) = (&mut self.crew, &mut self.suspects);
+        all.retain_mut(|talk| {
+            if talk.stage != Stage::Waiting || begun >= room {
+                return true;
+            }
+            match &talk.known.record {
+                None => crew.take_on(talk.index, Why::NoRecord, Vec::new()),
+                Some(files) if files.lock().is_free() => {
+                    let leaf = talk.known.leaf.as_deref();
+                    let has_leaf = leaf.is_some_and(|leaf| leaf.try_exists().unwrap_or(true));
+                    if files.has_ended() && !has_leaf {
+                        talk.listener = holders::leaving(files);
+                        if talk.listener.is_some() {
+                            talk.stage = Stage::Parting(Instant::now() + self.limits.farewell);
+                            return true;
+                        }
+                        suspects.push(talk.index);
+                    } else {
+                        crew.take_on(talk.index, Why::Unattended, Vec::new());
+                    }
+                }
+                Some(_) => {
+                    begun += 1;
+                    talk.stage = Stage::Asking(until);
+                    talk.patience = Instant::now() + ANSWER;
+                    return true;
+                }
+            }
+            false
+        });
+    }
+
+    /// Takes what a supervisor says.
+    fn hear(&mut self, talk: &mut Talk<'a>) -> Step {
+        let Some(client) = &talk.client else { return Step::Stay };
+        match client.take() {
+            Ok(Received::Message(Answer::Hello { id, .. })) => {
+                if id != talk.known.id {
+                    return Step::Force(Why::Liar);
+                }
+                let patience = self.limits.patience.map(|time| Request::Patience(millis(time)));
+                talk.may_refuse = patience.is_some();
+                let asked =
+                    patience.iter().chain([&self.request]).try_for_each(|word| client.send(word, &[]));
+                match asked {
+                    Ok(()) => Step::Stay,
+                    Err(_) => Step::Force(Why::Deaf),
+                }
+            }
+            Ok(Received::Message(Answer::Ending(ending))) => self.begins_to_end(talk, ending),
+            Ok(Received::Message(Answer::Outcome(outcome))) if outcome.report.findings.verified => {
+                talk.part(self.limits.farewell)
+            }
+            Ok(Received::Message(Answer::Outcome(outcome))) => {
+                talk.told = outcome.report.findings.survivors;
+                Step::Force(Why::Unverified)
+            }
+            // An older supervisor does not know of patience, and keeps its own time.
+            Ok(Received::Message(Answer::Refused(_))) if std::mem::take(&mut talk.may_refuse) => Step::Stay,
+            Ok(Received::Message(Answer::Refused(_))) => Step::Force(Why::Deaf),
+            Ok(Received::Message(Answer::Done)) => {
+                talk.may_refuse = false;
+                Step::Stay
+            }
+            Ok(Received::Message(_) | Received::Nothing) => Step::Stay,
+            Ok(Received::End) | Err(_) => {
+                // It is gone, or another takes its place.
+                talk.client = None;
+                (talk.interval, talk.look) = (LOOK_FIRST, Instant::now());
+                if matches!(talk.stage, Stage::Ending(_)) {
+                    talk.lost += 1;
+                    if talk.lost > PLACES {
+                        return Step::Force(Why::Liar);
+                    }
+                    talk.stage = Stage::Asking(Instant::now() + self.limits.answer);
+                }
+                Step::Stay
+            }
+        }
+    }
+
+    fn begins_to_end(&self, talk: &mut Talk<'a>, ending: Ending) -> Step {
+        let grace = match (ending, &self.request) {
+            (Ending::Killing, _) => Duration::ZERO,
+            (Ending::Stopping(_), Request::Stop { grace_ms: Some(ms), .. }) => Duration::from_millis(*ms),
+            (Ending::Stopping(ms), _) => Duration::from_millis(ms),
+        };
+        if grace > BELIEVED && !is_supervisor(talk) {
+            if talk.is_heard_of() || !matches!(talk.stage, Stage::Asking(_)) {
+                return Step::Force(Why::Liar);
+            }
+            // Its outer process was killed: a supervisor listens in its own name as soon as it has seen that.
+            talk.client = None;
+            (talk.interval, talk.look) = (LOOK_FIRST, Instant::now() + LOOK_LAST);
+            return Step::Stay;
+        }
+        let patience = self.limits.patience(talk.known.intent.as_ref());
+        let most = grace.saturating_add(patience).saturating_add(self.limits.farewell);
+        let now = Instant::now();
+        talk.stage = Stage::Ending(now.checked_add(most).unwrap_or(now));
+        (talk.interval, talk.look) = (LOOK_MEANWHILE, now + LOOK_MEANWHILE);
+        Step::Stay
+    }
+
+    /// Looks for itself whether a sandbox is still looked after, and what is due.
+    fn look(&mut self, talk: &mut Talk<'a>) -> Step {
+        let Some(files) = &talk.known.record else { return Step::Force(Why::NoRecord) };
+        if files.lock().is_free() {
+            return self.let_go(talk);
+        }
+        let now = Instant::now();
+        match talk.stage {
+            Stage::Asking(until) if until <= now => {
+                if talk.patience <= now || !has_no_processor(talk) {
+                    return Step::Force(Why::Deaf);
+                }
+                talk.stage = Stage::Asking(now + self.limits.answer);
+            }
+            Stage::Ending(until) if until <= now => return Step::Force(Why::Overdue),
+            Stage::Parting(until) if until <= now => return Step::Force(Why::Liar),
+            Stage::Asking(_) if talk.client.is_none() => match Client::dial(files) {
+                Ok(client) => {
+                    let listener = client.as_ref().and_then(Client::peer);
+                    talk.listener = listener.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+                    talk.client = client;
+                }
+                // It has its name and its lock before it listens.
+                Err(ClientError::NoSocket { .. } | ClientError::Deserted { .. })
+                    if talk.known.is_being_made() => {}
+                Err(ClientError::NoSocket { .. } | ClientError::Deserted { .. }) => {
+                    return Step::Force(Why::Unheard);
+                }
+                Err(_) => return Step::Force(Why::Liar),
+            },
+            _ => {}
+        }
+        let most = if talk.client.is_some() { LOOK_MEANWHILE } else { LOOK_LAST };
+        talk.interval = (talk.interval * 2).min(most);
+        talk.look = now + talk.interval;
+        Step::Stay
+    }
+
+    /// Nobody holds the lock any more: looks what that means.
+    fn let_go(&self, talk: &mut Talk<'a>) -> Step {
+        let known = talk.known;
+        let held = self.registry.is_some_and(|registry| registry.holds(&known.id));
+        let ended = known.record.as_ref().is_some_and(penfold_state::Files::has_ended);
+        let empty = known.leaf.as_deref().is_none_or(is_empty);
+        if held && !ended || !empty {
+            return Step::Force(Why::Unattended);
+        }
+        if matches!(talk.stage, Stage::Asking(_)) && talk.listener.is_none() {
+            talk.listener = known.record.as_ref().and_then(holders::leaving);
+        }
+        let now = Instant::now();
+        // Whoever it was: it had no lock, and has its time.
+        let until = match talk.stage {
+            Stage::Parting(until) => until,
+            _ => now + self.limits.farewell,
+        };
+        if until <= now || !talk.is_heard_of() {
+            return Step::Gone;
+        }
+        talk.stage = Stage::Parting(until);
+        talk.look = now + LOOK_FIRST;
+        Step::Stay
+    }
+
+    /// Members that had no leaf are looked for by their marker, and by a leaf elsewhere, once for all sandboxes: a report
+    /// beside them was forged.
+    fn look_for_members(&mut self, finder: &Finder, targets: &[Known]) {
+        if self.suspects.is_empty() {
+            return;
+        }
+        let fresh = finder.again();
+        for index in std::mem::take(&mut self.suspects) {
+            let lives = |id: &String| {
+                !(fresh.fingerprints().marked().excludes(id) && fresh.fingerprints().leaves().excludes(id))
+            };
+            if targets.get(index).is_some_and(|known| lives(&known.id)) {
+                self.crew.take_on(index, Why::Unattended, Vec::new());
+            } else {
+                self.note(index, Fate::Gone);
+            }
+        }
+    }
+}
+
+/// Waits until a supervisor says something or something is due.
+fn listen(all: &mut [Talk<'_>]) {
+    let now = Instant::now();
+    let due = all.iter().filter(|talk| talk.stage != Stage::Waiting).map(|talk| talk.look).min();
+    let timeout = due.map_or(LOOK_LAST, |due| due.saturating_duration_since(now));
+    let mut fds: Vec<PollFd<'_>> = all
+        .iter()
+        .filter_map(|talk| talk.client.as_ref())
+        .map(|client| PollFd::from_borrowed_fd(client.as_fd(), PollFlags::IN))
+        .collect();
+    let happened = rustix::event::poll(&mut fds, timespec(timeout).as_ref()).is_ok();
+    let mut ready = fds.iter().map(|fd| happened && !fd.revents().is_empty()).collect::<Vec<_>>().into_iter();
+    for talk in all {
+        talk.ready = talk.client.is_some() && ready.next().unwrap_or(false);
+    }
+}
+
+/// Whether it is a supervisor that would run if it were let: beside a storm of processes that may take seconds. Who listens
+/// has begun the other of the two.
+fn has_no_processor(talk: &Talk<'_>) -> bool {
+    let Some(listener) = talk.client.as_ref().and_then(Client::peer).filter(|_| is_supervisor(talk)) else {
+        return false;
+    };
+    let Ok(mut proc) = ProcFs::open() else { return false };
+    let mut both = vec![listener];
+    let _ = proc.children(listener, &mut both);
+    both.into_iter()
+        .any(|pid| proc.stat(pid).is_ok_and(|stat| stat.is_some_and(|stat| stat.state == State::Running)))
+}
+
+/// Whether who made the socket holds the lock of the record.
+fn is_supervisor(talk: &Talk<'_>) -> bool {
+    let locks = Locks::of(&talk.known.id, talk.known.record.as_ref(), None);
+    talk.client.as_ref().and_then(Client::peer).is_some_and(|peer| locks.are_held_by(peer))
+}
+
+/// Whether nobody is in a leaf, or it is gone. Unknown means alive.
+pub(super) fn is_empty(leaf: &Path) -> bool {
+    match Leaf::open(leaf) {
+        Ok(None) => true,
+        Ok(Some(leaf)) => leaf.populated().is_ok_and(|populated| !populated),
+        Err(_) => false,
+    }
+}

@@ -1,0 +1,145 @@
+//! Tries on a throwaway cgroup and on a throwaway namespace.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use penfold_cgroup::{KilledLeaf, Leaf, Place};
+use penfold_process::{Pid, ProcFs};
+use penfold_sys::Forked;
+use penfold_sys::launch::{self, Launch, Namespaces, Program};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Access, AtFlags};
+use rustix::process::{PidfdFlags, WaitOptions};
+
+use penfold_state::Id;
+
+/// How long a child of ours may take to end, and a cgroup to go.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What was tried in a throwaway cgroup; `None` is "not tried".
+#[derive(Debug, Default)]
+pub(super) struct LeafProbe {
+    /// There is a `cgroup.kill`.
+    pub(super) kill_file: bool,
+    /// A process cloned into it lives and is in it.
+    pub(super) born: Option<bool>,
+    /// A process that writes itself into it lives and is in it.
+    pub(super) joined: Option<bool>,
+    /// What is cloned into it after a kill dies at birth.
+    pub(super) trap: Option<bool>,
+    /// Why the kernel, or a seccomp filter, refuses to clone into it.
+    pub(super) refused: Option<String>,
+    /// Why nothing could be tried.
+    pub(super) failed: Option<String>,
+    /// The cgroup, if it could not be removed.
+    pub(super) left: Option<PathBuf>,
+}
+
+/// Makes a cgroup, lets processes of ours be born into it, kills it, tries again, removes it.
+pub(super) fn leaf(place: &Place, proc: &mut ProcFs) -> LeafProbe {
+    let mut probe = LeafProbe::default();
+    let created = Id::new().and_then(|id| {
+        Leaf::create(place, &format!("penfold-{}", id.short()))
+            .map_err(|error| io::Error::other(super::sentence(&error)))
+    });
+    let leaf = match created {
+        Ok(leaf) => leaf,
+        Err(error) => {
+            probe.failed = Some(error.to_string());
+            return probe;
+        }
+    };
+    let path = leaf.path().to_owned();
+    probe.kill_file =
+        rustix::fs::accessat(leaf.dir(), c"cgroup.kill", Access::EXISTS, AtFlags::empty()).is_ok();
+    let born = launch::launch(&mut nothing(), Some(leaf.dir()), None);
+    probe.refused = born.as_ref().err().map(ToString::to_string);
+    probe.born = Some(lives(&born, &leaf, proc));
+    let joined = if probe.born == Some(true) {
+        None
+    } else {
+        let file = leaf.processes_file();
+        let joined =
+            file.and_then(|file| launch::launch(&mut nothing(), None, Some(std::os::fd::AsFd::as_fd(&file))));
+        probe.joined = Some(lives(&joined, &leaf, proc));
+        joined.ok()
+    };
+    let removed = match leaf.kill() {
+        Ok(killed) => {
+            born.into_iter().chain(joined).for_each(end);
+            if let Ok(again) = launch::launch(&mut nothing(), Some(killed.dir()), None) {
+                probe.trap = again.ready().ok().map(|ready| !ready).filter(|_| probe.born == Some(true));
+                end(again);
+            }
+            remove(killed)
+        }
+        Err(failed) => {
+            born.into_iter().chain(joined).for_each(end);
+            failed.leaf.remove().is_ok()
+        }
+    };
+    probe.left = (!removed).then_some(path);
+    probe
+}
+
+/// A program that is never run.
+fn nothing() -> Program {
+    Program::new(Vec::new(), Vec::new(), Vec::new())
+}
+
+fn lives(launched: &io::Result<Launch>, leaf: &Leaf, proc: &mut ProcFs) -> bool {
+    let Ok(launched) = launched else { return false };
+    launched.ready().unwrap_or(false)
+        && proc.cgroups(launched.pid()).is_ok_and(|text| text.is_some_and(|text| leaf.holds(&text)))
+}
+
+/// Lets a child go and reaps it.
+fn end(launched: Launch) {
+    let pid = launched.pid();
+    drop(launched);
+    reap(pid);
+}
+
+fn reap(pid: Pid) {
+    // A child of ours that nobody else reaps keeps its number until the wait below.
+    if let Ok(pidfd) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+        wait(&mut [PollFd::new(&pidfd, PollFlags::IN)], PATIENCE);
+    }
+    let begun = Instant::now();
+    // Without a handle there is nothing else to wait on.
+    while matches!(rustix::process::waitpid(Some(pid), WaitOptions::NOHANG), Ok(None))
+        && begun.elapsed() < PATIENCE
+    {
+        wait(&mut [], Duration::from_millis(2));
+    }
+}
+
+fn wait(fds: &mut [PollFd<'_>], timeout: Duration) {
+    let timeout = Timespec::try_from(timeout).ok();
+    let _ = rustix::io::retry_on_intr(|| poll(fds, timeout.as_ref()));
+}
+
+fn remove(mut leaf: KilledLeaf) -> bool {
+    let begun = Instant::now();
+    loop {
+        match leaf.remove() {
+            Ok(()) => return true,
+            Err(failed) if begun.elapsed() < PATIENCE => leaf = failed.leaf,
+            Err(_) => return false,
+        }
+        wait(&mut [], Duration::from_millis(2));
+    }
+}
+
+/// Makes the namespaces of `--contain pidns` and lets them go.
+pub(super) fn namespaces() -> io::Result<()> {
+    let user = !rustix::process::geteuid().is_root();
+    match launch::clone_process(Namespaces { pid: true, user }, None)? {
+        Forked::Child => penfold_sys::fork::exit_now(0),
+        Forked::Parent(pid) => {
+            reap(pid);
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Who is looked after, judged by descent: members descend from their supervisor for as long as it lives.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use penfold_process::names::FRONT;
+use penfold_process::{Completeness, Evidence, Pid, ProcFs, ProcessId, Stat};
+use penfold_teardown::MARKER;
+
+use super::Member;
+use penfold_state::Id;
+
+/// Whether somebody looks after a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Guard {
+    /// It descends from a penfold that is not itself in the sandbox.
+    Guarded,
+    /// It does not.
+    Unguarded,
+    /// An ancestor is gone, hidden or not to be told: alive, for all that is known.
+    Unknown,
+}
+
+/// The processes of this host.
+#[derive(Debug)]
+pub(super) struct Host {
+    proc: ProcFs,
+    completeness: Completeness,
+    marked: HashMap<Pid, Vec<String>>,
+    penfolds: HashMap<ProcessId, Option<bool>>,
+    own: Option<(u64, u64)>,
+}
+
+impl Host {
+    /// Has looked at no process yet.
+    fn empty() -> io::Result<Host> {
+        let own = std::fs::metadata("/proc/self/exe").ok().map(|meta| (meta.dev(), meta.ino()));
+        Ok(Host {
+            proc: ProcFs::open()?,
+            completeness: Completeness::Complete,
+            marked: HashMap::new(),
+            penfolds: HashMap::new(),
+            own,
+        })
+    }
+
+    /// Looks at all processes.
+    pub(super) fn look() -> io::Result<Host> {
+        let mut host = Host::empty()?;
+        let mut pids = Vec::new();
+        host.completeness = host.proc.scan(|stat| {
+            if !stat.is_kernel_thread() {
+                pids.push(stat.pid);
+            }
+        })?;
+        for pid in pids {
+            let ids = host.marks(pid);
+            if !ids.is_empty() && pid != rustix::process::getpid() {
+                host.marked.insert(pid, ids);
+            }
+        }
+        Ok(host)
+    }
+
+    /// Whether all processes could be seen.
+    pub(super) fn complete(&self) -> bool {
+        self.completeness.is_complete()
+    }
+
+    /// The processes with a marker, and the sandboxes it names, from the outermost.
+    pub(super) fn marked(&self) -> HashMap<Pid, Vec<String>> {
+        self.marked.clone()
+    }
+
+    fn marks(&mut self, pid: Pid) -> Vec<String> {
+        let value = RefCell::new(Vec::new());
+        let found = self.proc.environ_has(pid, MARKER.as_bytes(), |marker| {
+            value.borrow_mut().extend_from_slice(marker);
+            true
+        });
+        if found != Evidence::Yes {
+            return Vec::new();
+        }
+        let ids = value.into_inner();
+        ids.split(|&byte| byte == b':')
+            .filter_map(|id| std::str::from_utf8(id).ok())
+            .filter(|id| Id::is_short(id))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// Whether somebody looks after this process as a member of sandbox `id`.
+    ///
+    /// Ancestors are read anew: those of a look that is already old may have started after it.
+    pub(super) fn guard(&mut self, pid: Pid, id: &str) -> Guard {
+        /// Deeper than any tree that a host holds.
+        const MOST: usize = 100_000;
+        let Ok(Some(mut stat)) = self.proc.stat(pid) else { return Guard::Unknown };
+        for _ in 0..MOST {
+            if stat.pid.is_init() {
+                // An adopted one does not descend from who looks after it.
+                if leaf_of(&mut self.proc, pid).is_some_and(|(_, held)| held) {
+                    return Guard::Guarded;
+                }
+                // A pid namespace that was made inside of the sandbox: who looks after it is outside.
+                let inside = self.marks(stat.pid).iter().any(|mark| mark == id);
+                return if inside { Guard::Unknown } else { Guard::Unguarded };
+            }
+            // Without one, who started it is outside of this pid namespace.
+            let Some(parent) = stat.parent else { return Guard::Unknown };
+            let Ok(Some(above)) = self.proc.stat(parent) else { return Guard::Unknown };
+            match self.is_penfold(&above) {
+                None => return Guard::Unknown,
+                Some(true) if !self.marks(parent).iter().any(|mark| mark == id) => return Guard::Guarded,
+                Some(_) => {}
+            }
+            stat = above;
+        }
+        Guard::Unknown
+    }
+
+    /// Whether a process runs penfold; none when that cannot be told.
+    fn is_penfold(&mut self, stat: &Stat) -> Option<bool> {
+        if let Some(known) = self.penfolds.get(&stat.id()) {
+            return *known;
+        }
+        let answer = if stat.has_our_name() { Some(true) } else { self.runs_penfold(stat) };
+        self.penfolds.insert(stat.id(), answer);
+        answer
+    }
+
+    fn runs_penfold(&self, stat: &Stat) -> Option<bool> {
+        let link = format!("/proc/{}/exe", stat.pid.as_raw_pid());
+        let target = match std::fs::read_link(&link) {
+            Ok(target) => target,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(false),
+            // The first process of a host hides its program from ordinary users; what it is called is known.
+            Err(_) if stat.pid.is_init() => return Some(false),
+            Err(_) => return None,
+        };
+        let name = target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if name == FRONT || name.strip_suffix(" (deleted)") == Some(FRONT) {
+            return Some(true);
+        }
+        let file = std::fs::metadata(&link).ok().map(|meta| (meta.dev(), meta.ino()));
+        Some(file.is_some() && file == self.own)
+    }
+
+    /// Whether a process stands in this directory or below; those that cannot be read are those of others.
+    pub(super) fn stands_in(&mut self, directory: &Path) -> bool {
+        let mut pids = Vec::new();
+        if self.proc.processes(&mut pids).is_err() {
+            return true;
+        }
+        pids.into_iter().any(|pid| {
+            ["cwd", "root"].into_iter().any(|link| {
+                std::fs::read_link(format!("/proc/{}/{link}", pid.as_raw_pid()))
+                    .is_ok_and(|place| place.starts_with(directory))
+            })
+        })
+    }
+
+    /// Whether a process runs as this user; one that cannot be read does not.
+    pub(super) fn is_own(&mut self, pid: Pid) -> bool {
+        let user = rustix::process::geteuid().as_raw();
+        self.proc.status(pid).is_ok_and(|status| status.is_some_and(|status| status.uids[1] == user))
+    }
+
+    /// Who these are, oldest first.
+    pub(super) fn members(&mut self, pids: impl IntoIterator<Item = Pid>) -> Vec<Member> {
+        let mut members: Vec<Member> = pids
+            .into_iter()
+            .filter_map(|pid| {
+                let stat = self.proc.stat(pid).ok()??;
+                let command = self.proc.command_line(pid);
+                (!stat.is_dead()).then(|| Member { id: stat.id(), name: stat.comm, command })
+            })
+            .collect();
+        members.sort_unstable_by_key(|member| member.id);
+        members
+    }
+}
+
+/// Tells by descent whether somebody looks after a member.
+#[derive(Debug)]
+pub(crate) struct Descent(Host);
+
+impl Descent {
+    pub(crate) fn new() -> io::Result<Descent> {
+        Host::empty().map(Descent)
+    }
+
+    /// Whether it is certain that nobody looks after a process as a member of sandbox `id`.
+    pub(crate) fn is_unguarded(&mut self, pid: Pid, id: &str) -> bool {
+        self.0.guard(pid, id) == Guard::Unguarded
+    }
+}
+
+/// Whose a process is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Belongs {
+    /// No penfold's, as far as is known.
+    Nobody,
+    /// A sandbox's that somebody looks after; its id if that is known.
+    Sandbox(Option<String>),
+    /// It is a penfold.
+    Penfold,
+    /// That could not be told.
+    Unknown,
+}
+
+/// Whose a process is: a member of a living sandbox descends from a penfold or is in a leaf that is looked after.
+///
+/// # Errors
+/// When /proc cannot be read at all.
+pub fn belongs(pid: Pid) -> io::Result<Belongs> {
+    let mut host = Host::empty()?;
+    let Some(stat) = host.proc.stat(pid)? else { return Ok(Belongs::Unknown) };
+    if host.is_penfold(&stat) == Some(true) {
+        return Ok(Belongs::Penfold);
+    }
+    if let Some((id, true)) = leaf_of(&mut host.proc, pid) {
+        return Ok(Belongs::Sandbox(Some(id)));
+    }
+    let id = host.marks(pid).pop();
+    Ok(match host.guard(pid, "") {
+        Guard::Guarded => Belongs::Sandbox(id),
+        Guard::Unguarded => Belongs::Nobody,
+        Guard::Unknown => Belongs::Unknown,
+    })
+}
+
+/// The sandbox in whose leaf a process is, and whether somebody holds the lock of that leaf.
+fn leaf_of(proc: &mut ProcFs, pid: Pid) -> Option<(String, bool)> {
+    let text = proc.cgroups(pid).ok()??;
+    let path = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"0::"))?;
+    let path = std::str::from_utf8(path).ok()?;
+    let (at, id) = path.split('/').enumerate().find_map(|(at, part)| {
+        let id = part.strip_prefix("penfold-")?;
+        Id::is_short(id).then(|| (at, id.to_owned()))
+    })?;
+    let below: Vec<&str> = path.split('/').skip(1).take(at).collect();
+    let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
+    let held = penfold_cgroup::mountinfo::parse(&mounts).ok()?.into_iter().any(|mount| {
+        let Ok(rest) = Path::new("/").join(below.join("/")).strip_prefix(&mount.root).map(Path::to_owned)
+        else {
+            return false;
+        };
+        let leaf = mount.mount_point.join(rest);
+        mount.fs_type == "cgroup2" && leaf.is_dir() && !super::collect::is_free(&leaf)
+    });
+    Some((id, held))
+}
+
+/// For how long a process has lived, in seconds.
+pub(super) fn age(id: ProcessId) -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let now = Duration::from_secs(now.tv_sec.unsigned_abs());
+    now.saturating_sub(id.start.since_boot()).as_secs()
+}

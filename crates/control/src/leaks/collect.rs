@@ -1,0 +1,254 @@
+//! Ends a leak.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use penfold_cgroup::Leaf;
+use penfold_process::ProcFs;
+use penfold_teardown::{Findings, Ladder, Resource, Scope, Teardown};
+use rustix::event::Timespec;
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Leak, Thing, remains};
+use penfold_state::Scratch;
+use penfold_state::marked;
+use penfold_state::record::{Record, Registry};
+use penfold_state::recovery;
+
+/// Ends and removes what a survey found, and looks that it is gone. What went by itself meanwhile counts as gone.
+///
+/// Where somebody has `named` the sandbox, a marker alone makes a process one of its members.
+///
+/// # Errors
+/// When it could not even be tried; it is left as it was.
+pub fn collect(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io::Result<Findings> {
+    let gone = || Ok(Findings { verified: true, ..Findings::default() });
+    match &leak.thing {
+        Thing::Record { begun: true, .. } => {
+            let Some(record) = take(state_root, &leak.id, patience)? else { return gone() };
+            remove_unfinished(&record)?;
+            recovery::recover(record, named, patience)
+        }
+        Thing::Ended { .. } => {
+            if let Some(mut record) = take_ended(state_root, &leak.id, patience)? {
+                record.release(false).map_err(io::Error::other)?;
+            }
+            gone()
+        }
+        Thing::File { .. } => {
+            if let Some(record) = take(state_root, &leak.id, patience)? {
+                remove_unfinished(&record)?;
+            }
+            gone()
+        }
+        Thing::Name { .. } => {
+            if let Some(name) = &leak.name {
+                penfold_state::names::forget_name(state_root, name, &leak.id)?;
+            }
+            gone()
+        }
+        Thing::Socket { .. } | Thing::Unreachable { .. } => {
+            Err(io::Error::other("a supervisor looks after it"))
+        }
+        Thing::Record { path, .. } => {
+            if is_unfinished(path) {
+                match rustix::fs::rmdir(path) {
+                    // Its maker lives, and has gone on.
+                    Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+            gone()
+        }
+        Thing::Processes => recovery::recover_unrecorded(&leak.id, named, patience),
+        Thing::Cgroup { path } => {
+            let Some(_lock) = lock(path, patience)? else { return gone() };
+            let Some(cgroup) = Leaf::open(path).map_err(io::Error::other)? else { return gone() };
+            end(leak, named, Some(cgroup), Vec::new(), patience)
+        }
+        Thing::Directory { path } => {
+            let Some(_lock) = lock(path, patience)? else { return gone() };
+            let Some(scratch) = Scratch::existing(path.clone())? else { return gone() };
+            end(leak, named, None, vec![Box::new(scratch)], patience)
+        }
+    }
+}
+
+/// Takes over the record of a sandbox that nobody looks after; none once it is gone.
+fn take(state_root: &Path, id: &str, patience: Duration) -> io::Result<Option<Record>> {
+    in_turn(patience, || look(state_root, id))
+}
+
+/// Takes over the record of a sandbox that has ended; none once it is gone. Of one without a report somebody may just be
+/// removing all, report and intent in any order.
+fn take_ended(state_root: &Path, id: &str, patience: Duration) -> io::Result<Option<Record>> {
+    let ended = |turn| match turn {
+        Turn::Ours(record) if !Record::files(&record).has_ended() => Turn::Another,
+        turn => turn,
+    };
+    in_turn(patience, || look(state_root, id).map(ended)).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => io::Error::other("it has not ended, or somebody holds its lock"),
+        _ => error,
+    })
+}
+
+fn look(state_root: &Path, id: &str) -> io::Result<Turn<Record>> {
+    let Some(registry) = Registry::open_existing(state_root).map_err(io::Error::other)? else {
+        return Ok(Turn::Gone);
+    };
+    Ok(match registry.take(id).map_err(io::Error::other)? {
+        Some(record) => Turn::Ours(record),
+        None if registry.holds(id) => Turn::Another,
+        None => Turn::Gone,
+    })
+}
+
+/// Takes the lock of a directory, where there is no record to lock: two of us would report each other's deeds. None once
+/// it is gone.
+fn lock(path: &Path, patience: Duration) -> io::Result<Option<OwnedFd>> {
+    in_turn(patience, || {
+        let dir = match directory(path) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT) => return Ok(Turn::Gone),
+            Err(errno) => return Err(errno.into()),
+        };
+        match rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Turn::Ours(dir)),
+            Err(Errno::WOULDBLOCK) => Ok(Turn::Another),
+            Err(errno) => Err(errno.into()),
+        }
+    })
+}
+
+/// Whose turn it is to put something away.
+enum Turn<T> {
+    Ours(T),
+    Another,
+    Gone,
+}
+
+/// Waits until it is ours to put something away, or it is gone: another command may just be doing or looking at it.
+fn in_turn<T>(patience: Duration, mut look: impl FnMut() -> io::Result<Turn<T>>) -> io::Result<Option<T>> {
+    const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+    let begun = Instant::now();
+    loop {
+        match look()? {
+            Turn::Ours(thing) => return Ok(Some(thing)),
+            Turn::Gone => return Ok(None),
+            Turn::Another if begun.elapsed() > patience => {
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, "somebody holds its lock"));
+            }
+            Turn::Another => {
+                let _ = rustix::event::poll(&mut [], Some(&PAUSE));
+            }
+        }
+    }
+}
+
+/// Removes the files whose writers died before they gave them their names.
+fn remove_unfinished(record: &Record) -> io::Result<()> {
+    for name in remains::unfinished_files(record.files())? {
+        match rustix::fs::unlinkat(record.files().dir(), &name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+fn end(
+    found: &Leak,
+    named: bool,
+    leaf: Option<Leaf>,
+    mut resources: Vec<Box<dyn Resource>>,
+    patience: Duration,
+) -> io::Result<Findings> {
+    let mut proc = ProcFs::open()?;
+    let marker = marked::marker(&found.id, None, None, named);
+    let search = marked::search(&marker, &mut proc)?;
+    let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
+    let ladder = Ladder { grace: Duration::ZERO, patience, ..Ladder::default() };
+    let mut findings = penfold_teardown::end(&mut teardown, &ladder, &mut resources);
+    marked::name_copies(&marker, &mut findings)?;
+    Ok(findings)
+}
+
+fn directory(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, path, flags, Mode::empty())
+}
+
+/// Whether nobody holds the lock of a directory. One that cannot be opened counts as held.
+pub(super) fn is_free(path: &Path) -> bool {
+    directory(path).is_ok_and(|dir| rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok())
+}
+
+/// Whether a record is an empty directory that nobody holds: its maker died between the first two steps.
+pub(super) fn is_unfinished(path: &Path) -> bool {
+    let Ok(dir) = directory(path) else { return false };
+    let intent = || rustix::fs::statat(dir.as_fd(), c"intent.json", AtFlags::SYMLINK_NOFOLLOW);
+    rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok()
+        && matches!(intent(), Err(Errno::NOENT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made() -> (tempfile::TempDir, Leak) {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("penfold-0123456789ab");
+        std::fs::create_dir(&path).unwrap();
+        let thing = Thing::Directory { path };
+        let id = "0123456789ab".to_owned();
+        (base, Leak { id, name: None, thing, processes: Vec::new(), age_s: 0, claimed: true })
+    }
+
+    #[test]
+    fn what_another_command_is_just_removing_is_gone() {
+        let (base, leak) = made();
+        let path = leak.thing.path().unwrap().to_owned();
+        let lock = lock(&path, Duration::ZERO).unwrap().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let _ = rustix::event::poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 30_000_000 }));
+                std::fs::remove_dir(path).unwrap();
+                drop(lock);
+            });
+            assert!(collect(&leak, base.path(), false, Duration::from_secs(20)).unwrap().verified);
+        });
+    }
+
+    #[test]
+    fn one_that_had_ended_and_has_no_report_any_more_is_kept_unless_somebody_is_removing_it() {
+        let (base, leak) = made();
+        let path = base.path().join("sandboxes").join(&leak.id);
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::write(path.join("intent.json"), "{}").unwrap();
+        let leak = Leak { thing: Thing::Ended { path: path.clone(), command: String::new() }, ..leak };
+        let error = collect(&leak, base.path(), false, Duration::from_millis(30)).unwrap_err();
+        assert!(error.to_string().contains("it has not ended"), "{error}");
+        assert!(path.join("intent.json").try_exists().unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _ = rustix::event::poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 30_000_000 }));
+                std::fs::remove_file(path.join("intent.json")).unwrap();
+            });
+            assert!(collect(&leak, base.path(), false, Duration::from_secs(20)).unwrap().verified);
+        });
+        assert!(!path.try_exists().unwrap());
+    }
+
+    #[test]
+    fn what_another_command_does_not_let_go_of_is_left_to_it() {
+        let (base, leak) = made();
+        let path = leak.thing.path().unwrap();
+        let _lock = lock(path, Duration::ZERO).unwrap().unwrap();
+        let error = collect(&leak, base.path(), false, Duration::from_millis(30)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(path.try_exists().unwrap());
+    }
+}

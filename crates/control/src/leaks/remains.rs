@@ -1,0 +1,137 @@
+//! What is left of sandboxes that have ended, and supervisors that nobody can ask.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType};
+use rustix::io::Errno;
+
+use super::search::{Searching, YOUNG};
+use super::{Leak, Thing, age};
+use penfold_state::Files;
+use penfold_state::clear::entries;
+use penfold_state::evidence::fingerprints;
+use penfold_state::names::{self, NAMES, free_name};
+use penfold_state::record::{Intent, Record, Registry, StateError, open_private};
+
+/// The file name of a control socket.
+const SOCKET: &str = "control.sock";
+/// The longest path that fits a `sockaddr_un`, unix(7): a longer one is bound under another.
+const LONGEST: usize = 107;
+
+impl Searching {
+    /// A record that is kept for its log and exit code.
+    pub(super) fn ended(&mut self, record: &Record, intent: Option<Intent>, path: PathBuf) {
+        let id = record.name().to_owned();
+        let command = intent.as_ref().map(|intent| intent.command.join(" ")).unwrap_or_default();
+        let name = intent.and_then(|intent| intent.name);
+        for file in unfinished_files(record.files()).unwrap_or_default() {
+            let thing = Thing::File { path: path.join(file) };
+            self.survey.leaks.push(leak(&id, name.clone(), thing));
+        }
+        self.survey.kept.push(leak(&id, name, Thing::Ended { path, command }));
+    }
+
+    /// A record that is looked after, by a supervisor that may be deaf.
+    pub(super) fn unreachable(&mut self, registry: &Registry, id: &str, path: PathBuf) {
+        let Ok(Some(files)) = registry.look(id) else { return };
+        let socket = rustix::fs::statat(files.dir(), SOCKET, AtFlags::SYMLINK_NOFOLLOW);
+        let missing = match socket {
+            Ok(socket) => FileType::from_raw_mode(socket.st_mode) != FileType::Socket,
+            Err(errno) => errno == Errno::NOENT,
+        };
+        if !missing || age(&path) < YOUNG {
+            return;
+        }
+        // One that runs in the foreground has no socket, and one that is just leaving none any more.
+        let detached = files.intent().is_ok_and(|intent| intent.detached.is_some());
+        if detached && !files.has_ended() && files.lock().is_held() {
+            let name = files.intent().ok().and_then(|intent| intent.name);
+            self.survey.leaks.push(leak(id, name, Thing::Unreachable { path }));
+        }
+    }
+
+    /// The sockets of supervisors that live and whose records are gone, and records whose sockets nobody listens on.
+    pub(super) fn sockets(&mut self, root: &Path) {
+        let sockets = match fingerprints::sockets().complete() {
+            Ok(sockets) => sockets,
+            Err(unread) => return self.survey.unread.push(unread.to_string()),
+        };
+        for (id, below) in &sockets {
+            let record = root.join("sandboxes").join(id);
+            let here = fingerprints::is_same_root(below, root);
+            if here && rustix::fs::statat(CWD, &record, AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT)
+            {
+                self.living.insert(id.clone());
+                let thing = Thing::Socket { path: record.join(SOCKET) };
+                self.survey.leaks.push(leak(id, None, thing));
+            }
+        }
+        let silent: Vec<String> =
+            self.living.iter().filter(|id| !sockets.contains_key(*id)).cloned().collect();
+        for id in silent {
+            let record = root.join("sandboxes").join(&id);
+            if record.join(SOCKET).as_os_str().len() <= LONGEST
+                && age(&record) >= YOUNG
+                && is_deaf(&record.join(SOCKET))
+            {
+                self.survey.leaks.push(leak(&id, None, Thing::Unreachable { path: record }));
+            }
+        }
+    }
+
+    /// Whether something was found of a sandbox that is not over, with a record or without, or not everything was seen.
+    fn may_live(&self, id: &str) -> bool {
+        let found = || self.survey.leaks.iter().any(|leak| leak.id == id);
+        !self.survey.complete
+            || self.survey.unjudged.iter().any(|other| other == id)
+            || self.living.contains(id)
+            || self.orphaned.contains(id)
+            || found()
+    }
+
+    /// Names that nobody holds. Those of orphans go with them.
+    pub(super) fn names(&mut self, root: &Path) {
+        let path = root.join(NAMES);
+        let dir = match open_private(CWD, &path) {
+            Ok(dir) => dir,
+            Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return,
+            Err(error) => return self.survey.unread.push(crate::host_checks::sentence(&error)),
+        };
+        let listed = match entries(dir.as_fd()) {
+            Ok(listed) => listed,
+            Err(error) => {
+                return self.survey.unread.push(format!("cannot read `{}`: {error}", path.display()));
+            }
+        };
+        for (name, _) in listed {
+            let Some(name) = name.to_str().ok().filter(|name| names::is_name(name)) else { continue };
+            let file = path.join(name);
+            let Some(id) = free_name(&dir, name) else { continue };
+            if !self.may_live(&id) && age(&file) >= YOUNG {
+                self.survey.leaks.push(leak(&id, Some(name.to_owned()), Thing::Name { path: file }));
+            }
+        }
+    }
+}
+
+fn leak(id: &str, name: Option<String>, thing: Thing) -> Leak {
+    let age_s = thing.path().map_or(0, age);
+    Leak { id: id.to_owned(), name, thing, processes: Vec::new(), age_s, claimed: true }
+}
+
+/// Whether nobody listens on a socket that is there. One that cannot be tried counts as heard.
+fn is_deaf(path: &Path) -> bool {
+    let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
+    let (family, kind) = (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET);
+    let Ok(socket) = rustix::net::socket_with(family, kind, flags, None) else { return false };
+    let Ok(address) = rustix::net::SocketAddrUnix::new(path) else { return false };
+    rustix::net::connect(&socket, &address) == Err(Errno::CONNREFUSED)
+}
+
+/// The files of a record whose writers died before they gave them their names; its lock is held by the caller.
+pub(super) fn unfinished_files(files: &Files) -> io::Result<Vec<String>> {
+    let all = entries(files.dir())?.into_iter().filter_map(|(name, _)| name.into_string().ok());
+    Ok(all.filter(|name| Path::new(name).extension().is_some_and(|end| end == "new")).collect())
+}

@@ -1,0 +1,304 @@
+//! The look over the host.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use penfold_cgroup::{Leaf, mountinfo};
+use penfold_process::Pid;
+
+use super::alive::{self, Guard, Host};
+use super::homes::{Claim, Homes};
+use super::{Leak, Member, Survey, Thing, age, collect};
+use crate::host_checks::sentence;
+use crate::resolve::wait_a_moment;
+use penfold_state::Id;
+use penfold_state::record::Registry;
+
+/// How many cgroups are looked at.
+const MOST_CGROUPS: usize = 50_000;
+/// A record or an empty cgroup younger than this may be one that is just being made or removed, in seconds.
+pub(super) const YOUNG: u64 = 2;
+
+/// See [`super::look`].
+pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Survey> {
+    let host = Host::look()?;
+    let survey = Survey { complete: true, ..Survey::default() };
+    let marked = host.marked();
+    let homes = Homes::new(state_root);
+    let mut search = Searching {
+        survey,
+        host,
+        marked,
+        homes,
+        living: HashSet::new(),
+        orphaned: HashSet::new(),
+        untold: HashSet::new(),
+    };
+    if !search.host.complete() {
+        search.blind("some processes could not be looked at".to_owned());
+    }
+    search.records(state_root);
+    search.sockets(state_root);
+    search.processes();
+    search.cgroups();
+    search.names(state_root);
+    for base in temporary {
+        search.directories(base);
+    }
+    search.look_again();
+    Ok(search.survey)
+}
+
+pub(super) struct Searching {
+    pub(super) survey: Survey,
+    host: Host,
+    /// Who carries a marker, and which sandboxes it names.
+    marked: HashMap<Pid, Vec<String>>,
+    homes: Homes,
+    /// Sandboxes that somebody looks after.
+    pub(super) living: HashSet<String>,
+    /// Sandboxes with a record that nobody looks after: whatever they left goes with it.
+    pub(super) orphaned: HashSet<String>,
+    /// Those of them that have lost their intent: nothing tells of a directory but its name.
+    untold: HashSet<String>,
+}
+
+impl Searching {
+    /// Something that matters for all could not be read.
+    pub(super) fn blind(&mut self, what: String) {
+        self.survey.complete = false;
+        self.survey.unread.push(what);
+    }
+
+    fn records(&mut self, root: &Path) {
+        let registry = match Registry::open_existing(root) {
+            Ok(Some(registry)) => registry,
+            Ok(None) => return,
+            Err(error) => return self.blind(sentence(&error)),
+        };
+        let names = match registry.names() {
+            Ok(names) => names,
+            Err(error) => return self.blind(format!("the records below `{}`: {error}", root.display())),
+        };
+        for name in names {
+            self.record(&registry, name, root);
+        }
+    }
+
+    fn record(&mut self, registry: &Registry, name: String, root: &Path) {
+        let path = root.join("sandboxes").join(&name);
+        match registry.take(&name) {
+            Ok(Some(record)) => {
+                let intent = record.intent().ok();
+                let processes = self.carriers(&name, record.files().has_ended());
+                // A report beside a member that lives is none of ours.
+                if record.files().has_ended() && processes.is_empty() {
+                    self.ended(&record, intent, path);
+                } else {
+                    if intent.is_none() {
+                        self.untold.insert(name.clone());
+                    }
+                    let command = intent.as_ref().map(|intent| intent.command.join(" ")).unwrap_or_default();
+                    let thing = Thing::Record { path, command, begun: true };
+                    self.orphan(name, intent.and_then(|intent| intent.name), thing, processes);
+                }
+            }
+            Ok(None) if age(&path) >= YOUNG && collect::is_unfinished(&path) => {
+                let thing = Thing::Record { path, command: String::new(), begun: false };
+                self.orphan(name, None, thing, Vec::new());
+            }
+            Ok(None) => {
+                self.unreachable(registry, &name, path);
+                self.living.insert(name);
+            }
+            Err(error) => {
+                let why = format!("sandbox {name} may be alive: {}", sentence(&error));
+                self.survey.unread.push(why);
+                self.survey.unjudged.push(name.clone());
+                self.living.insert(name);
+            }
+        }
+    }
+
+    /// Who carries the marker of a sandbox; of one that is said to have ended, only who is nobody else's.
+    fn carriers(&mut self, id: &str, ended: bool) -> Vec<Member> {
+        let carriers = self.marked.iter().filter(|(_, ids)| ids.iter().any(|other| other == id));
+        let mut pids: Vec<Pid> = carriers.map(|(pid, _)| *pid).collect();
+        if ended {
+            pids.retain(|&pid| self.host.guard(pid, id) == Guard::Unguarded);
+        }
+        self.host.members(pids)
+    }
+
+    fn orphan(&mut self, id: String, name: Option<String>, thing: Thing, processes: Vec<Member>) {
+        let age_s = thing.path().map_or(0, age);
+        self.survey.leaks.push(Leak { id: id.clone(), name, thing, processes, age_s, claimed: true });
+        self.orphaned.insert(id);
+    }
+
+    /// A sandbox is nobody's only when nobody looks after any process that carries its name.
+    fn processes(&mut self) {
+        let marked: Vec<(Pid, Vec<String>)> = self.marked.clone().into_iter().collect();
+        let mut left: Vec<(Pid, Vec<String>)> = Vec::new();
+        for (pid, ids) in marked {
+            let recorded = ids.iter().any(|id| self.living.contains(id));
+            if recorded || ids.iter().any(|id| self.host.guard(pid, id) != Guard::Unguarded) {
+                self.living.extend(ids);
+            } else if self.host.is_own(pid) {
+                left.push((pid, ids));
+            }
+        }
+        let mut lost: HashMap<String, Vec<Pid>> = HashMap::new();
+        for (pid, ids) in left {
+            let known = |id: &String| self.living.contains(id) || self.orphaned.contains(id);
+            if !ids.iter().any(known)
+                && let Some(outermost) = ids.into_iter().next()
+            {
+                lost.entry(outermost).or_default().push(pid);
+            }
+        }
+        for (id, pids) in lost {
+            let claim = self.homes.claim(&id, self.homes.leaf(&id).as_deref(), &pids);
+            if claim == Claim::Elsewhere {
+                continue;
+            }
+            let processes = self.host.members(pids);
+            if let Some(oldest) = processes.first() {
+                let age_s = alive::age(oldest.id);
+                let claimed = claim == Claim::Ours;
+                let thing = Thing::Processes;
+                self.survey.leaks.push(Leak { id, name: None, thing, processes, age_s, claimed });
+            }
+        }
+    }
+
+    fn cgroups(&mut self) {
+        let mounts = std::fs::read("/proc/self/mountinfo")
+            .and_then(|text| mountinfo::parse(&text).map_err(io::Error::other));
+        let mounts = match mounts {
+            Ok(mounts) => mounts,
+            Err(error) => return self.blind(format!("the list of mounts: {error}")),
+        };
+        let mut queue: Vec<PathBuf> = mounts
+            .into_iter()
+            .filter(|mount| mount.fs_type == "cgroup2")
+            .map(|mount| mount.mount_point)
+            .collect();
+        let mut seen = HashSet::new();
+        while let Some(path) = queue.pop() {
+            let Ok(meta) = std::fs::symlink_metadata(&path) else { continue };
+            if !seen.insert((meta.dev(), meta.ino())) {
+                continue;
+            }
+            if seen.len() > MOST_CGROUPS {
+                return self.blind(format!("more than {MOST_CGROUPS} cgroups"));
+            }
+            if let Some(id) = id_in_name(&path) {
+                self.cgroup(&path, id, meta.uid());
+            }
+            // The kernel counts the cgroups below in the links of the directory.
+            if meta.nlink() > 2 {
+                match std::fs::read_dir(&path) {
+                    Ok(entries) => queue.extend(
+                        entries
+                            .filter_map(Result::ok)
+                            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+                            .map(|entry| entry.path()),
+                    ),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => {
+                        self.survey.unread.push(format!("cannot read `{}`: {error}", path.display()));
+                    }
+                }
+            }
+        }
+    }
+
+    fn cgroup(&mut self, path: &Path, id: String, owner: u32) {
+        let user = rustix::process::geteuid();
+        let mine = user.is_root() || user.as_raw() == owner;
+        if !mine || self.living.contains(&id) || self.orphaned.contains(&id) || !collect::is_free(path) {
+            return;
+        }
+        let mut pids = Vec::new();
+        let looked = Leaf::open(path).and_then(|leaf| {
+            let Some(leaf) = leaf else { return Ok(None) };
+            leaf.processes(&mut pids)?;
+            leaf.populated().map(Some)
+        });
+        match looked {
+            Ok(None) => return,
+            // Members that have no number here cannot be judged.
+            Ok(Some(populated)) if populated && pids.is_empty() => return,
+            Ok(Some(_)) => {}
+            Err(error) => return self.survey.unread.push(sentence(&error)),
+        }
+        for &pid in &pids {
+            let living =
+                self.marked.get(&pid).is_some_and(|ids| ids.iter().any(|id| self.living.contains(id)));
+            if living || self.host.guard(pid, &id) != Guard::Unguarded {
+                self.living.insert(id);
+                return;
+            }
+        }
+        // Whoever runs in a leaf that another user made is that user's to end.
+        let others = owner != user.as_raw() && pids.iter().any(|&pid| !self.host.is_own(pid));
+        let claim = self.homes.claim(&id, Some(path), &[]);
+        if others || claim == Claim::Elsewhere {
+            return;
+        }
+        let processes = self.host.members(pids);
+        let age_s = age(path);
+        let thing = Thing::Cgroup { path: path.to_owned() };
+        let claimed = claim == Claim::Ours;
+        self.survey.leaks.push(Leak { id, name: None, thing, processes, age_s, claimed });
+    }
+
+    fn directories(&mut self, base: &Path) {
+        let Ok(entries) = std::fs::read_dir(base) else { return };
+        let user = rustix::process::geteuid().as_raw();
+        for entry in entries.filter_map(Result::ok) {
+            let path = entry.path();
+            let Some(id) = id_in_name(&path) else { continue };
+            let ours = std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_dir() && meta.uid() == user);
+            let told = self.orphaned.contains(&id) && !self.untold.contains(&id);
+            let known = self.living.contains(&id) || told;
+            if !ours || known || !collect::is_free(&path) || self.host.stands_in(&path) {
+                continue;
+            }
+            let carriers: Vec<Pid> =
+                self.marked.iter().filter(|(_, ids)| ids.contains(&id)).map(|(pid, _)| *pid).collect();
+            let claim = self.homes.claim(&id, self.homes.leaf(&id).as_deref(), &carriers);
+            if claim == Claim::Elsewhere {
+                continue;
+            }
+            let (age_s, claimed) = (age(&path), claim == Claim::Ours);
+            let thing = Thing::Directory { path };
+            self.survey.leaks.push(Leak { id, name: None, thing, processes: Vec::new(), age_s, claimed });
+        }
+    }
+
+    /// Looks again at what may have been there for a moment only: an empty cgroup between its making and its first
+    /// process, or between its last process and its removal.
+    fn look_again(&mut self) {
+        let fleeting = |leak: &Leak| {
+            leak.age_s < YOUNG && leak.processes.is_empty() && matches!(leak.thing, Thing::Cgroup { .. })
+        };
+        if self.survey.leaks.iter().any(fleeting) {
+            wait_a_moment();
+        }
+        self.survey.leaks.retain(|leak| match &leak.thing {
+            Thing::Cgroup { path } if leak.processes.is_empty() => Leaf::open(path)
+                .is_ok_and(|leaf| leaf.is_some_and(|leaf| leaf.populated().is_ok_and(|any| !any))),
+            _ => true,
+        });
+    }
+}
+
+/// The id in a name of the form `penfold-<id>`.
+fn id_in_name(path: &Path) -> Option<String> {
+    let id = path.file_name()?.to_str()?.strip_prefix("penfold-")?;
+    Id::is_short(id).then(|| id.to_owned())
+}

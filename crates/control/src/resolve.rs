@@ -1,0 +1,556 @@
+//! From a word to a sandbox: by its id, by a unique prefix of it, or by its name.
+//!
+//! A sandbox whose record is gone is found too, by what it leaves on the host: its leaf, its supervisor's socket, and,
+//! for a word that nothing else answers to, its marker. What belongs to another state root is never found.
+//!
+//! Nothing that a user types touches a path before it was seen to be an id or a name.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use penfold_process::Pid;
+use rustix::event::Timespec;
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+
+use crate::host_checks::sentence;
+use penfold_state::Files;
+use penfold_state::Id;
+use penfold_state::evidence::Subject;
+use penfold_state::evidence::fingerprints::{self, Fingerprints, Home, Label};
+use penfold_state::names;
+use penfold_state::record::{INTENT, Intent, Registry, StateError};
+
+/// A sandbox that was found, by its record or by what it left.
+#[derive(Debug, Clone)]
+pub struct Known {
+    /// Its id, as shown.
+    pub id: String,
+    /// Its name, if it is known to have one.
+    pub name: Option<String>,
+    /// Its record; none when that is gone or cannot be opened.
+    pub record: Option<Files>,
+    /// Its leaf as far as it is known; it may be gone.
+    pub leaf: Option<PathBuf>,
+    /// Whether it is known to belong to this state root. What is not is listed, and ended only when it is named.
+    pub claimed: bool,
+    /// What was meant to be, from its record, else from its leaf.
+    pub intent: Option<Intent>,
+    /// What is wrong with its record, a sentence each.
+    pub damage: Vec<String>,
+}
+
+impl Known {
+    /// Which life of the leaf this is: two that differ are not the same sandbox, whatever their names.
+    pub fn generation(&self) -> Option<u64> {
+        let leaf = self.leaf.as_ref()?;
+        rustix::fs::lstat(leaf).ok().map(|stat| stat.st_ino)
+    }
+
+    /// Whether its supervisor has not yet made all that belongs to its record, or somebody has begun to put that away since:
+    /// what it lacks tells nothing, and is to be looked for again a moment later.
+    pub fn is_passing(&self) -> bool {
+        self.is_being_made() || self.is_being_put_away()
+    }
+
+    /// What is looked for when it is asked whether anything of it lives.
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        Subject { id: &self.id, leaf: self.leaf.as_deref(), has_record: self.record.is_some() }
+    }
+
+    /// Whether it has a record that cannot be opened.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.record.is_none() && !self.damage.is_empty()
+    }
+
+    /// Whether it may have been so for a moment only, while its first or its last files were made or went.
+    pub(crate) fn is_fleeting(&self) -> bool {
+        (self.record.is_none() && self.damage.is_empty())
+            || self.damage.contains(&missing_or(INTENT, &io::ErrorKind::NotFound.into()))
+            || self.is_being_put_away()
+    }
+
+    /// Whether somebody has begun to put the record away since its intent was read, which goes first: what was read of it
+    /// since then may be the half of it.
+    pub(crate) fn is_being_put_away(&self) -> bool {
+        let gone = |files: &Files| {
+            rustix::fs::statat(files.dir(), INTENT, AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT)
+        };
+        self.damage.is_empty() && self.record.as_ref().is_some_and(gone)
+    }
+
+    /// Whether it is a detached one that has not come so far yet that its supervisor says anything.
+    pub(crate) fn is_being_made(&self) -> bool {
+        let silent =
+            |files: &Files| matches!(files.state(), Ok(None)) && !files.has_ended() && files.lock().is_held();
+        self.intent.as_ref().is_some_and(|intent| intent.detached.is_some())
+            && self.record.as_ref().is_some_and(silent)
+    }
+}
+
+/// Lets those who are just making or removing something go on. There is no event to wait for.
+pub(crate) fn wait_a_moment() {
+    const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
+    let _ = rustix::event::poll(&mut [], Some(&MOMENT));
+}
+
+/// One of the sandboxes that a word may mean.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its id, as shown.
+    pub id: String,
+    /// Its name, if it is known to have one.
+    pub name: Option<String>,
+}
+
+impl std::fmt::Display for Candidate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({})", self.id, self.name.as_deref().unwrap_or("-"))
+    }
+}
+
+/// Why a word does not mean one sandbox.
+#[derive(Debug, thiserror::Error)]
+pub enum ResolveError {
+    /// None has this id or name.
+    #[error("no sandbox is called `{word}`")]
+    NotFound {
+        /// The word.
+        word: String,
+    },
+    /// More than one has.
+    #[error("`{word}` matches {} sandboxes: {}", candidates.len(), listed(candidates))]
+    Ambiguous {
+        /// The word.
+        word: String,
+        /// Which.
+        candidates: Vec<Candidate>,
+    },
+    /// None was found, and not all of them could be looked at.
+    #[error("cannot tell which sandbox `{word}` is: {why}")]
+    Unreadable {
+        /// The word.
+        word: String,
+        /// What stood in the way.
+        why: String,
+    },
+}
+
+fn listed(candidates: &[Candidate]) -> String {
+    candidates.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Finds the sandboxes of one state root. What it has once looked at it remembers: make a new one to look again.
+#[derive(Debug)]
+pub struct Finder {
+    root: PathBuf,
+    registry: Result<Option<Registry>, StateError>,
+    fingerprints: Fingerprints,
+}
+
+/// A sandbox as far as it is needed to compare it with a word.
+struct Entry {
+    candidate: Candidate,
+    living: bool,
+    /// When it was made, in milliseconds since 1970; 0 if that is not known.
+    made: u64,
+}
+
+impl Entry {
+    fn of(known: Known, living: bool) -> Entry {
+        let made = known.intent.map_or(0, |intent| intent.made_at_ms);
+        Entry { candidate: Candidate { id: known.id, name: known.name }, living, made }
+    }
+}
+
+impl Finder {
+    /// Finds sandboxes with records below `root`, which need not be there.
+    pub fn new(root: &Path) -> Finder {
+        Finder {
+            root: root.to_owned(),
+            registry: Registry::open_existing(root),
+            fingerprints: Fingerprints::below(root),
+        }
+    }
+
+    /// Finds sandboxes of the same root, with a fresh look.
+    #[must_use]
+    pub fn again(&self) -> Finder {
+        Finder::new(&self.root)
+    }
+
+    /// The state root.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Why no records can be read, if none can.
+    pub fn blocked(&self) -> Option<&StateError> {
+        self.registry.as_ref().err()
+    }
+
+    /// The records, if there are any.
+    pub(crate) fn registry(&self) -> Option<&Registry> {
+        self.registry.as_ref().ok().and_then(Option::as_ref)
+    }
+
+    /// Finds what a word means: a whole id, as shown or the full uuid; a name, which means the newest sandbox that has it,
+    /// one that lives before all that have ended; or the beginning of an id.
+    ///
+    /// # Errors
+    /// When that is no sandbox or more than one.
+    pub fn resolve(&self, word: &str) -> Result<Known, ResolveError> {
+        let known = self.find(word)?;
+        // A record is made before all that tells of it, and goes before the last of that.
+        let is_told =
+            known.record.is_some() || known.leaf.is_some() || self.fingerprints.has_socket(&known.id);
+        if !is_told || !known.is_fleeting() {
+            return Ok(known);
+        }
+        wait_a_moment();
+        self.again().find(word)
+    }
+
+    /// One look for what a word means.
+    fn find(&self, word: &str) -> Result<Known, ResolveError> {
+        let not_found = || ResolveError::NotFound { word: word.to_owned() };
+        if let Some(known) = self.by_whole_id(word) {
+            return Ok(known);
+        }
+        if !names::is_name(word) {
+            return Err(not_found());
+        }
+        if let Some(known) = self.by_held_name(word) {
+            return Ok(known);
+        }
+        let entries = self.entries(word).map_err(|error| self.unreadable(word, &sentence(&error)))?;
+        let newest = entries
+            .iter()
+            .filter(|entry| entry.candidate.name.as_deref() == Some(word))
+            .max_by_key(|entry| (entry.living, entry.made, &entry.candidate.id));
+        let begins = |entry: &&Entry| is_prefix(word, &entry.candidate.id);
+        let mut found: Vec<Candidate> = match newest {
+            Some(entry) => vec![entry.candidate.clone()],
+            None => entries.iter().filter(begins).map(|entry| entry.candidate.clone()).collect(),
+        };
+        if found.is_empty() {
+            found = self.marked_with(word);
+        }
+        if found.is_empty() {
+            found.extend(self.closed_with_name(word));
+        }
+        found.sort_unstable_by(|one, other| one.id.cmp(&other.id));
+        match found.as_slice() {
+            [] => Err(self.blocked().map_or_else(not_found, |error| self.unreadable(word, &sentence(error)))),
+            [one] => self.by_id(&one.id).or_else(|| self.by_marker(&one.id)).ok_or_else(not_found),
+            _ => Err(ResolveError::Ambiguous { word: word.to_owned(), candidates: found }),
+        }
+    }
+
+    /// Finds all sandboxes with this name that have ended, the newest first.
+    ///
+    /// # Errors
+    /// When the records cannot be read.
+    pub fn ended_with_name(&self, name: &str) -> io::Result<Vec<Known>> {
+        let mut found: Vec<Known> = self
+            .record_names()?
+            .iter()
+            .filter_map(|id| self.by_id(id))
+            .filter(|known| known.name.as_deref() == Some(name))
+            .filter(|known| known.record.as_ref().is_some_and(|files| !may_live(files)))
+            .collect();
+        found.sort_by_key(|known| {
+            std::cmp::Reverse(known.intent.as_ref().map_or(0, |intent| intent.made_at_ms))
+        });
+        Ok(found)
+    }
+
+    /// Finds all that have a record or left something but a marker, in no order.
+    ///
+    /// # Errors
+    /// When the records cannot be read.
+    pub fn all(&self) -> io::Result<Vec<Known>> {
+        if let Some(error) = self.blocked() {
+            return Err(io::Error::other(sentence(error)));
+        }
+        // What has a record has it before it has a leaf, so that who comes later is seen in one of the two.
+        let traces = self.traces();
+        let names = self.record_names()?;
+        let mut found: Vec<Known> = names.iter().filter_map(|id| self.by_id(id)).collect();
+        // A record that was there a moment ago has been counted.
+        let unrecorded = traces.iter().filter(|id| !names.contains(id) && self.is_unrecorded(id));
+        found.extend(unrecorded.filter_map(|id| self.by_id(id)));
+        Ok(found)
+    }
+
+    fn unreadable(&self, word: &str, why: &str) -> ResolveError {
+        let why = format!("{why} (below `{}`)", self.root.display());
+        ResolveError::Unreadable { word: word.to_owned(), why }
+    }
+
+    fn record_names(&self) -> io::Result<Vec<String>> {
+        self.registry().map_or_else(|| Ok(Vec::new()), Registry::names)
+    }
+
+    /// Whether there is no record of this id, not even an unreadable one.
+    pub(crate) fn is_unrecorded(&self, id: &str) -> bool {
+        !self.registry().is_some_and(|registry| registry.holds(id))
+    }
+
+    /// The sandbox with this whole id, as shown or the full uuid, by all that it may have left.
+    fn by_whole_id(&self, word: &str) -> Option<Known> {
+        let whole = Id::from_whole(word);
+        let short = whole.map_or_else(|| word.to_owned(), |id| id.short());
+        let found =
+            if Id::is_short(&short) { self.by_id(&short).or_else(|| self.by_marker(&short)) } else { None };
+        // What lost its intent is known by the part that is shown only.
+        let is_it = |known: &Known| {
+            known.intent.as_ref().is_none_or(|intent| whole.is_none_or(|whole| whole == intent.id))
+        };
+        found.filter(is_it)
+    }
+
+    /// The sandbox with this id, by its record, its leaf or its supervisor's socket.
+    pub(crate) fn by_id(&self, id: &str) -> Option<Known> {
+        let mut damage = Vec::new();
+        let mut record = match self.registry().map(|registry| registry.look(id)) {
+            Some(Ok(files)) => files,
+            Some(Err(error)) => {
+                damage.push(sentence(&error));
+                None
+            }
+            None => None,
+        };
+        let mut intent = record.as_ref().map(own_intent).transpose().unwrap_or_else(|error| {
+            damage.push(missing_or(penfold_state::record::INTENT, &error));
+            None
+        });
+        if intent.is_none() && record.as_ref().is_some_and(is_bare) {
+            record = None;
+            damage.clear();
+        }
+        let known = record.is_some() || !damage.is_empty();
+        let leaf = match &intent {
+            Some(intent) => self.leaf_of(id, intent),
+            None => self.fingerprints.leaves().get(id).cloned(),
+        };
+        let mut claimed = true;
+        if intent.is_none() {
+            let label = leaf.as_ref().map(|leaf| fingerprints::label(leaf, id)).unwrap_or_default();
+            let home = if known { Home::Here } else { self.home(id, leaf.as_deref(), &label, &[]) };
+            if home == Home::Elsewhere || !(known || leaf.is_some() || self.fingerprints.has_socket(id)) {
+                return None;
+            }
+            claimed = home == Home::Here;
+            intent = label.intent;
+        }
+        let name = intent.as_ref().and_then(|intent| intent.name.clone());
+        Some(Known { id: id.to_owned(), name, record, leaf, claimed, intent, damage })
+    }
+
+    /// Where its leaf is: as the record says, if that can be believed.
+    fn leaf_of(&self, id: &str, intent: &Intent) -> Option<PathBuf> {
+        let usual = |path: &PathBuf| fingerprints::id_in_name(path).as_deref() == Some(id);
+        match &intent.leaf {
+            Some(leaf) if usual(leaf) => Some(leaf.clone()),
+            Some(_) => self.fingerprints.leaves().get(id).cloned(),
+            None => None,
+        }
+    }
+
+    pub(crate) fn by_marker(&self, id: &str) -> Option<Known> {
+        self.left_in(id, self.fingerprints.marked().get(id)?)
+    }
+
+    /// The sandbox of which only these processes with its marker are left.
+    pub(crate) fn left_in(&self, id: &str, pids: &[Pid]) -> Option<Known> {
+        // Who has a leaf or a socket and was not found by it belongs to another state root.
+        if self.fingerprints.leaves().get(id).is_some() || self.fingerprints.sockets().get(id).is_some() {
+            return None;
+        }
+        let home = self.home(id, None, &Label::default(), pids);
+        (home != Home::Elsewhere).then(|| Known {
+            id: id.to_owned(),
+            name: None,
+            record: None,
+            leaf: None,
+            claimed: home == Home::Here,
+            intent: None,
+            damage: Vec::new(),
+        })
+    }
+
+    fn marked_with(&self, word: &str) -> Vec<Candidate> {
+        if !is_prefix_like(word) {
+            return Vec::new();
+        }
+        let ids = self.fingerprints.marked().found().keys().filter(|id| is_prefix(word, id));
+        ids.filter_map(|id| self.by_marker(id)).map(|known| Candidate { id: known.id, name: None }).collect()
+    }
+
+    /// The quick way to the sandbox that has a name and lives. Whoever holds the name must not contradict its record.
+    fn by_held_name(&self, word: &str) -> Option<Known> {
+        let id = names::holder(&self.root, word).ok()??;
+        let known = self.by_id(&id)?;
+        if known.intent.as_ref().is_some_and(|intent| intent.name.as_deref() != Some(word)) {
+            return None;
+        }
+        Some(Known { name: Some(word.to_owned()), ..known })
+    }
+
+    /// The sandbox that had a name last and whose record, which would tell, cannot be opened.
+    fn closed_with_name(&self, word: &str) -> Option<Candidate> {
+        let id = names::last_holder(&self.root, word).ok()??;
+        let known = self.by_id(&id).filter(Known::is_closed)?;
+        Some(Candidate { id: known.id, name: Some(word.to_owned()) })
+    }
+
+    /// Opens to its owner, who asks for the end of these sandboxes, what has been closed of their records; the rest stays as
+    /// it is.
+    pub(crate) fn opened(&self, targets: &[Known]) -> Vec<Known> {
+        let fresh = self.again();
+        let open = |known: &Known| {
+            let registry = fresh.registry().filter(|_| known.is_closed())?;
+            registry.open_to_owner(&known.id).ok()?;
+            fresh.by_id(&known.id)
+        };
+        targets.iter().map(|known| open(known).unwrap_or_else(|| known.clone())).collect()
+    }
+
+    /// All sandboxes, those without a record too; `living` is filled in for those that are called `word`.
+    fn entries(&self, word: &str) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        let traces = self.traces();
+        let names = self.record_names()?;
+        for id in &names {
+            if let Some(known) = self.by_id(id) {
+                let living =
+                    known.name.as_deref() == Some(word) && known.record.as_ref().is_none_or(may_live);
+                entries.push(Entry::of(known, living));
+            }
+        }
+        // A record that was there a moment ago has been counted.
+        for id in traces.into_iter().filter(|id| !names.contains(id) && self.is_unrecorded(id)) {
+            if let Some(known) = self.by_id(&id) {
+                entries.push(Entry::of(known, true));
+            }
+        }
+        Ok(entries)
+    }
+
+    /// The ids of all leaves and of the sockets below this state root.
+    fn traces(&self) -> Vec<String> {
+        let sockets =
+            self.fingerprints.sockets().found().keys().filter(|id| self.fingerprints.has_socket(id));
+        let mut ids: Vec<String> =
+            self.fingerprints.leaves().found().keys().chain(sockets).cloned().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+
+    /// Below which state root a sandbox without a record here has its own.
+    pub(crate) fn home(&self, id: &str, leaf: Option<&Path>, label: &Label, marked: &[Pid]) -> Home {
+        let members = || leaf.and_then(fingerprints::members).map(|(_, pids)| pids).unwrap_or_default();
+        let held = || members().iter().chain(marked).find_map(|&pid| fingerprints::held_below(pid, id));
+        let root = self.fingerprints.sockets().get(id).cloned().or_else(|| label.root.clone()).or_else(held);
+        match root {
+            Some(root) if fingerprints::is_same_root(&root, &self.root) => Home::Here,
+            Some(_) => Home::Elsewhere,
+            None => Home::Unknown,
+        }
+    }
+
+    /// What sandboxes have left on the host besides their records.
+    pub(crate) fn fingerprints(&self) -> &Fingerprints {
+        &self.fingerprints
+    }
+}
+
+/// What was meant to be, if the record speaks of its own sandbox.
+pub(crate) fn own_intent(files: &Files) -> io::Result<Intent> {
+    let intent = files.intent()?;
+    if intent.id.short() == files.name() {
+        Ok(intent)
+    } else {
+        Err(io::Error::other(format!("it speaks of another sandbox, {}", intent.id)))
+    }
+}
+
+/// What is wrong with a file that a record must have.
+pub(crate) fn missing_or(file: &str, error: &io::Error) -> String {
+    if error.kind() == io::ErrorKind::NotFound {
+        format!("{file}: it is missing")
+    } else {
+        format!("{file}: {error}")
+    }
+}
+
+/// Whether there is nothing in a record: it is just being made or removed.
+fn is_bare(files: &Files) -> bool {
+    penfold_state::clear::entries(files.dir()).is_ok_and(|entries| entries.is_empty())
+}
+
+/// Whether a sandbox is not known to have ended.
+fn may_live(files: &Files) -> bool {
+    files.lock().may_be_held() || !files.has_ended()
+}
+
+fn is_prefix_like(word: &str) -> bool {
+    (1..=12).contains(&word.len()) && word.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+fn is_prefix(word: &str, id: &str) -> bool {
+    is_prefix_like(word) && id.starts_with(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use penfold_state::evidence::Listing;
+
+    use super::*;
+
+    /// A state root, and one who looked at it when a sandbox had a leaf and its record was not seen.
+    fn looked(id: &str) -> (tempfile::TempDir, Finder) {
+        let base = tempfile::tempdir().unwrap();
+        let leaf = base.path().join(format!("penfold-{id}"));
+        let early = Finder {
+            root: base.path().join("root"),
+            registry: Ok(None),
+            fingerprints: Fingerprints::looked_at(
+                &base.path().join("root"),
+                Listing::from(HashMap::from([(id.to_owned(), leaf)])),
+                Listing::default(),
+                Listing::default(),
+            ),
+        };
+        (base, early)
+    }
+
+    #[test]
+    fn one_that_gets_its_record_while_it_is_looked_for_is_found_with_it() {
+        let id = Id::new().unwrap();
+        let (_base, early) = looked(&id.short());
+        let registry = Registry::open(early.root()).unwrap();
+        let intent = serde_json::json!({
+            "schema": penfold_state::record::SCHEMA, "id": id, "name": "web", "labels": {}, "command": ["true"], "boot": "",
+            "leaf": null, "scratch": null, "made_at_ms": 1
+        });
+        let _record = registry.reserve(&serde_json::from_value(intent).unwrap()).unwrap();
+        let _name = names::take(early.root(), "web", &id).unwrap();
+        assert!(early.find(&id.short()).unwrap().record.is_none());
+        for word in [id.short().as_str(), "web"] {
+            assert!(early.resolve(word).unwrap().record.is_some(), "{word}");
+        }
+    }
+
+    #[test]
+    fn one_that_goes_while_it_is_looked_for_is_none() {
+        let id = Id::new().unwrap().short();
+        let (_base, early) = looked(&id);
+        assert!(early.find(&id).is_ok());
+        assert!(matches!(early.resolve(&id), Err(ResolveError::NotFound { .. })));
+    }
+}

@@ -1,0 +1,206 @@
+//! In which state a sandbox is: from what holds for certain, then from what is written.
+
+use penfold_process::{ProcFs, ProcessId};
+use penfold_teardown::{Cause, Level};
+
+use super::{View, look};
+use crate::end::holders::passing;
+use crate::resolve::{Finder, Known, wait_a_moment};
+use penfold_state::Files;
+use penfold_state::evidence::fingerprints;
+use penfold_state::evidence::{Evidence, named};
+use penfold_state::outcome::Status;
+use penfold_state::record::SCHEMA;
+use penfold_state::state::{Exited, State, Word, now_ms};
+
+/// For how long a sandbox may be without a word of its supervisor, in milliseconds.
+const YOUNG_MS: u64 = 2000;
+
+/// What was found out.
+#[derive(Debug)]
+pub(super) struct Judged {
+    pub(super) word: Word,
+    pub(super) exit: Option<Status>,
+    pub(super) cause: Option<Cause>,
+    pub(super) level: Option<Level>,
+    pub(super) ended_at_ms: Option<u64>,
+    pub(super) evidence: Vec<String>,
+}
+
+impl Judged {
+    fn of(word: Word) -> Judged {
+        Judged { word, exit: None, cause: None, level: None, ended_at_ms: None, evidence: Vec::new() }
+    }
+
+    fn ended(mut self, exited: Option<Exited>) -> Judged {
+        if let Some(Exited { exit, cause, at_ms, .. }) = exited {
+            (self.exit, self.cause, self.ended_at_ms) = (exit, Some(cause), Some(at_ms));
+        }
+        self
+    }
+}
+
+/// The state of a sandbox whose lock is held.
+pub(super) fn looked_after(
+    finder: &Finder,
+    known: &Known,
+    state: Option<&State>,
+    damage: &mut Vec<String>,
+) -> Judged {
+    if let Some(evidence) = state.and_then(|state| put_away(finder, known, state)) {
+        let exited = known.record.as_ref().and_then(|files| files.exited().ok().flatten());
+        return Judged { evidence, ..Judged::of(Word::Orphaned).ended(exited) };
+    }
+    let word = match state.map(|state| state.word) {
+        Some(word @ (Word::Created | Word::Running)) => return Judged::of(word),
+        Some(word @ (Word::Stopping | Word::Unkillable)) => word,
+        Some(word) => {
+            damage.push(format!("state.json: it says `{word}` of a sandbox that is looked after"));
+            Word::Running
+        }
+        None => return Judged::of(unsaid(known, damage)),
+    };
+    let exited = known.record.as_ref().and_then(|files| files.exited().ok().flatten());
+    Judged::of(word).ended(exited)
+}
+
+/// What tells that the lock is held by who ends what dead supervisors have left, and that what they wrote is not true any
+/// more. Where a supervisor has another number, or none, as seen from here, its word stands.
+fn put_away(finder: &Finder, known: &Known, state: &State) -> Option<Vec<String>> {
+    // Somebody listens in its place: that much is known of all sandboxes after one look.
+    if finder.fingerprints().has_socket(&known.id) {
+        return None;
+    }
+    let mut proc = ProcFs::open().ok()?;
+    let mut lives = |id: &ProcessId| !proc.presence(*id).is_gone();
+    if state.supervisors.is_empty() || state.supervisors.iter().any(&mut lives) {
+        return None;
+    }
+    let passing = passing(known.record.as_ref()?).ok().filter(|pids| !pids.is_empty())?;
+    let mut evidence = vec![format!("its supervisors are dead, and {} is putting it away", named(&passing))];
+    evidence.extend(Evidence::of(finder.fingerprints(), &known.subject()).sentences());
+    Some(evidence)
+}
+
+/// The state of a sandbox that is looked after by somebody who has not said anything.
+fn unsaid(known: &Known, damage: &mut Vec<String>) -> Word {
+    let detached = known.intent.as_ref().is_some_and(|intent| intent.detached.is_some());
+    if !detached || damage.iter().any(|damage| damage.starts_with("state.json")) {
+        return Word::Running;
+    }
+    let begun = match &known.leaf {
+        Some(leaf) => fingerprints::members(leaf).is_some_and(|(populated, _)| populated),
+        None => false,
+    };
+    // A clock that was set back makes it old.
+    let made = known.intent.as_ref().map_or(0, |intent| intent.made_at_ms);
+    let young = now_ms().checked_sub(made).is_some_and(|age| age < YOUNG_MS);
+    if young && !begun {
+        return Word::Created;
+    }
+    damage.push("state.json: it is missing".to_owned());
+    Word::Running
+}
+
+/// The state of a sandbox that nobody looks after; none when there is nothing of it.
+pub(super) fn abandoned(finder: &Finder, known: &Known, damage: &mut Vec<String>) -> Option<Judged> {
+    let evidence = Evidence::of(finder.fingerprints(), &known.subject());
+    let ended = known.record.as_ref().is_some_and(Files::has_ended);
+    if !evidence.is_nothing() {
+        if ended {
+            damage.push("report.json: it says that nothing is left".to_owned());
+        }
+        let exited = known.record.as_ref().and_then(|files| files.exited().ok().flatten());
+        let mut evidence = evidence.sentences();
+        evidence.insert(0, why_orphaned(known));
+        return Some(Judged { evidence, ..Judged::of(Word::Orphaned).ended(exited) });
+    }
+    let Some(files) = &known.record else {
+        let empty = known.leaf.as_ref().filter(|leaf| fingerprints::members(leaf).is_some());
+        let mut judged = Judged::of(Word::Lost);
+        judged.evidence = match empty {
+            Some(leaf) => {
+                vec![why_orphaned(known), format!("the cgroup `{}` is left, empty", leaf.display())]
+            }
+            None if known.damage.is_empty() => return None,
+            None => vec![why_orphaned(known)],
+        };
+        return Some(judged);
+    };
+    if rustix::fs::fstat(files.dir()).is_ok_and(|stat| stat.st_nlink == 0) {
+        return None;
+    }
+    Some(if ended { over(files, damage) } else { lost(files, damage) })
+}
+
+fn why_orphaned(known: &Known) -> String {
+    let why = match &known.record {
+        Some(_) => "nobody holds the lock of its record",
+        None if known.damage.is_empty() => "it has no record",
+        None => "its record cannot be opened",
+    };
+    why.to_owned()
+}
+
+/// It was seen that nothing is left.
+fn over(files: &Files, damage: &mut Vec<String>) -> Judged {
+    let report = files.report().unwrap_or_else(|error| {
+        damage.push(format!("report.json: {error}"));
+        None
+    });
+    let exited = files.exited().unwrap_or_else(|error| {
+        damage.push(format!("exit.json: {error}"));
+        None
+    });
+    let told = exited.or_else(|| {
+        report.as_ref().map(|report| Exited {
+            schema: SCHEMA,
+            exit: report.exit,
+            cause: report.cause,
+            at_ms: report.started_at_ms.saturating_add(report.duration_ms),
+        })
+    });
+    let word = told.map_or(Word::Lost, |exited| exited.word());
+    Judged { level: report.map(|report| report.level), ..Judged::of(word).ended(told) }
+}
+
+/// Nobody has seen it end, and nothing of it was found.
+fn lost(files: &Files, damage: &mut Vec<String>) -> Judged {
+    let exited = files.exited().unwrap_or_else(|error| {
+        damage.push(format!("exit.json: {error}"));
+        None
+    });
+    let evidence = vec![
+        "nobody holds the lock of its record".to_owned(),
+        "no process was found in its cgroup or with its marker".to_owned(),
+    ];
+    Judged { evidence, ..Judged::of(Word::Lost).ended(exited) }
+}
+
+/// Whether a sandbox ended and left no cgroup: a quick answer for lists of what lives.
+pub(super) fn is_over(finder: &Finder, known: &Known) -> bool {
+    known.record.as_ref().is_some_and(|files| {
+        finder.fingerprints().leaves().excludes(&known.id) && files.lock().is_free() && files.has_ended()
+    })
+}
+
+/// Looks again, with fresh eyes, once whoever is about to make or to remove these sandboxes has had time for it.
+pub(super) fn look_a_moment_later(finder: &Finder, ids: &[&str]) -> Vec<(Known, View)> {
+    wait_a_moment();
+    let fresh = finder.again();
+    let again = |id: &&str| {
+        let known = fresh.by_id(id).or_else(|| fresh.by_marker(id))?;
+        look(&fresh, &known).map(|seen| (known, seen))
+    };
+    ids.iter().filter_map(again).collect()
+}
+
+/// Looks again at what may have been so for a moment only, while its last files or processes went.
+pub(super) fn look_again(finder: &Finder, found: &mut Vec<(Known, View)>) {
+    let (fleeting, lasting): (Vec<_>, Vec<_>) = found.drain(..).partition(|(known, _)| known.is_fleeting());
+    *found = lasting;
+    if !fleeting.is_empty() {
+        let ids: Vec<&str> = fleeting.iter().map(|(known, _)| known.id.as_str()).collect();
+        found.extend(look_a_moment_later(finder, &ids));
+    }
+}

@@ -1,0 +1,182 @@
+//! Who is in a sandbox now, for people.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Read as _};
+
+use penfold_process::{Pid, ProcFs, ProcessId, Stat};
+use serde::Serialize;
+
+use super::View;
+use crate::resolve::{Finder, Known};
+use penfold_state::evidence::fingerprints;
+
+/// How long a command line may be that is shown in full.
+const LONGEST: u64 = 128 * 1024;
+
+/// A process in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Member {
+    /// Who.
+    #[serde(flatten)]
+    pub id: ProcessId,
+    /// The number of the member that it descends from; none when its parent is not in the sandbox.
+    pub parent: Option<i32>,
+    /// The name of its main thread.
+    pub name: String,
+    /// Its command line.
+    pub command: String,
+    /// The state of its main thread, the letter of `proc_pid_stat(5)`.
+    pub state: char,
+    /// What makes it a stray, if it is one.
+    pub stray: Option<String>,
+    /// The number of the command it belongs to, if that was put into the sandbox later.
+    pub exec: Option<u32>,
+}
+
+/// The members of a sandbox, parents before their children, older ones first. `full` command lines are not cut short.
+///
+/// # Errors
+/// When /proc cannot be read.
+pub fn members(finder: &Finder, known: &Known, view: &View, full: bool) -> io::Result<Vec<Member>> {
+    let mut proc = ProcFs::open()?;
+    let in_leaf: Vec<Pid> =
+        known.leaf.as_deref().and_then(fingerprints::members).map(|(_, pids)| pids).unwrap_or_default();
+    let marked = finder.fingerprints().marked().get(&known.id).cloned().unwrap_or_default();
+    let mut stats = Vec::new();
+    let pids: HashSet<Pid> = in_leaf.iter().chain(&marked).copied().collect();
+    for pid in pids {
+        stats.extend(proc.stat(pid)?.filter(|stat| !stat.is_dead()));
+    }
+    stats.sort_unstable_by_key(Stat::id);
+    let between = between(view, &mut proc, &mut stats)?;
+    let mut members = Crowd::new(view, in_leaf, stats, between).members();
+    for member in &mut members {
+        let text = if full { whole_command(member.id.pid) } else { proc.command_line(member.id.pid) };
+        member.command = text.unwrap_or_else(|| format!("[{}]", member.name));
+    }
+    Ok(members)
+}
+
+/// Takes out the processes of ours that stand between those that look after something and members: our init in a pid
+/// namespace, and what brings a command into it. Gives their parents.
+fn between(view: &View, proc: &mut ProcFs, stats: &mut Vec<Stat>) -> io::Result<HashMap<Pid, Pid>> {
+    let keepers = view.execs.iter().map(|exec| exec.keeper.pid);
+    let ours: HashSet<Pid> = view.supervisors.iter().map(|id| id.pid).chain(keepers).collect();
+    let is_ours =
+        |stat: &Stat| stat.has_our_name() && stat.parent.is_some_and(|parent| ours.contains(&parent));
+    let known: HashSet<Pid> = stats.iter().map(|stat| stat.pid).collect();
+    let mut found = HashMap::new();
+    let outside: HashSet<Pid> =
+        stats.iter().filter_map(|stat| stat.parent).filter(|parent| !known.contains(parent)).collect();
+    for pid in outside.difference(&ours) {
+        found.extend(proc.stat(*pid)?.filter(&is_ours).and_then(|stat| Some((stat.pid, stat.parent?))));
+    }
+    stats.retain(|stat| {
+        let inside = is_ours(stat);
+        found.extend(stat.parent.filter(|_| inside).map(|parent| (stat.pid, parent)));
+        !inside
+    });
+    Ok(found)
+}
+
+struct Crowd<'a> {
+    view: &'a View,
+    /// The parents of those of ours that stand between.
+    between: HashMap<Pid, Pid>,
+    leaf: HashSet<Pid>,
+    /// Older ones first.
+    stats: Vec<Stat>,
+    places: HashMap<Pid, usize>,
+    /// By the number of the parent, be it a member or not.
+    children: HashMap<Pid, Vec<usize>>,
+    leader: Option<usize>,
+}
+
+impl Crowd<'_> {
+    fn new(view: &View, leaf: Vec<Pid>, stats: Vec<Stat>, between: HashMap<Pid, Pid>) -> Crowd<'_> {
+        let mut children: HashMap<Pid, Vec<usize>> = HashMap::new();
+        for (place, stat) in stats.iter().enumerate() {
+            if let Some(parent) = stat.parent {
+                children.entry(parent).or_default().push(place);
+            }
+        }
+        let leader = match view.leader {
+            Some(leader) => stats.iter().position(|stat| stat.id() == leader),
+            // Nobody has said: the oldest.
+            None => (!stats.is_empty()).then_some(0),
+        };
+        let places = stats.iter().enumerate().map(|(place, stat)| (stat.pid, place)).collect();
+        Crowd { view, between, leaf: leaf.into_iter().collect(), stats, places, children, leader }
+    }
+
+    fn members(&self) -> Vec<Member> {
+        let mut members = Vec::new();
+        let mut placed = HashSet::new();
+        for (place, stat) in self.stats.iter().enumerate() {
+            if self.parent(stat).is_none() {
+                self.add(place, &mut placed, &mut members);
+            }
+        }
+        members
+    }
+
+    fn parent(&self, stat: &Stat) -> Option<&Stat> {
+        self.stats.get(*self.places.get(&stat.parent?)?)
+    }
+
+    /// Adds a member and those below it. No recursion: a tree may be as deep as the host allows.
+    fn add(&self, top: usize, placed: &mut HashSet<usize>, out: &mut Vec<Member>) {
+        let exec = self.stats.get(top).and_then(|stat| self.exec(stat));
+        let first = exec.map_or(self.leader, |(_, first)| Some(first));
+        let mut pending = vec![top];
+        while let Some(place) = pending.pop() {
+            let Some(stat) = self.stats.get(place).filter(|_| placed.insert(place)) else { continue };
+            out.push(Member {
+                id: stat.id(),
+                parent: self.parent(stat).map(|parent| parent.pid.as_raw_pid()),
+                name: printable(&stat.comm),
+                command: String::new(),
+                state: stat.state.letter(),
+                stray: if first == Some(place) { None } else { self.stray(stat, first) },
+                exec: exec.map(|(number, _)| number),
+            });
+            pending.extend(self.children.get(&stat.pid).into_iter().flatten().rev());
+        }
+    }
+
+    /// The command that was put in later and of which a member is the top, with its first process.
+    fn exec(&self, top: &Stat) -> Option<(u32, usize)> {
+        let parent = top.parent?;
+        let above = self.between.get(&parent).copied().unwrap_or(parent);
+        let exec = self.view.execs.iter().find(|exec| exec.keeper.pid == above)?;
+        Some((exec.number, *self.children.get(&parent)?.first()?))
+    }
+
+    fn stray(&self, stat: &Stat, first: Option<usize>) -> Option<String> {
+        let session = first.and_then(|place| self.stats.get(place)).map(|stat| stat.session);
+        let mut why = Vec::new();
+        if session.is_some_and(|session| stat.session != session) {
+            why.push("own session");
+        }
+        if self.parent(stat).is_none() {
+            why.push("reparented");
+        }
+        if !self.leaf.is_empty() && !self.leaf.contains(&stat.pid) {
+            why.push("left the cgroup");
+        }
+        (!why.is_empty()).then(|| why.join(", "))
+    }
+}
+
+fn printable(comm: &str) -> String {
+    comm.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+fn whole_command(pid: Pid) -> Option<String> {
+    let file = std::fs::File::open(format!("/proc/{}/cmdline", pid.as_raw_pid())).ok()?;
+    let mut text = Vec::new();
+    file.take(LONGEST).read_to_end(&mut text).ok()?;
+    let end = text.iter().rposition(|&byte| byte != 0)? + 1;
+    let words = text.get(..end)?.split(|&byte| byte == 0).map(String::from_utf8_lossy);
+    Some(printable(&words.collect::<Vec<_>>().join(" ")))
+}

@@ -1,0 +1,53 @@
+//! Sandboxes that live though nothing but the marker of a member tells of it.
+
+use std::collections::HashSet;
+use std::io;
+
+use penfold_process::Pid;
+
+use super::{View, look};
+use crate::leaks::Descent;
+use crate::resolve::{Finder, Known};
+use penfold_state::evidence::fingerprints;
+use penfold_state::state::Word;
+
+/// The sandboxes beside those that were `found` with a process that carries their marker and nobody looks after: some of
+/// those that are said to be `over`, and some of which nothing else is left.
+///
+/// # Errors
+/// When not all processes can be looked at.
+pub(super) fn search(
+    finder: &Finder,
+    found: &[(Known, View)],
+    over: &[Known],
+) -> io::Result<Vec<(Known, View)>> {
+    let known: HashSet<&str> = found.iter().map(|(known, _)| known.id.as_str()).collect();
+    // An environment costs a look each: those of processes that are accounted for are left out.
+    let looked_after: HashSet<Pid> = found.iter().flat_map(|(_, view)| accounted(view)).collect();
+    let marked = fingerprints::marked(|pid| looked_after.contains(&pid)).complete()?;
+    let mut descent = Descent::new()?;
+    let mut unnoticed = Vec::new();
+    for (id, pids) in marked {
+        if known.contains(id.as_str()) || !pids.iter().any(|&pid| descent.is_unguarded(pid, &id)) {
+            continue;
+        }
+        let said_over = over.iter().any(|known| known.id == id);
+        // One that was made meanwhile is for the next look.
+        let fresh = !said_over && !finder.is_unrecorded(&id);
+        if fresh {
+            continue;
+        }
+        let sandbox = finder.by_id(&id).or_else(|| finder.left_in(&id, &pids));
+        let seen = sandbox.and_then(|known| look(finder, &known).map(|view| (known, view)));
+        unnoticed.extend(seen.filter(|(_, view)| view.word.is_living()));
+    }
+    Ok(unnoticed)
+}
+
+fn accounted(view: &View) -> Vec<Pid> {
+    if !view.word.is_living() || view.word == Word::Orphaned {
+        return Vec::new();
+    }
+    let execs = view.execs.iter().map(|exec| exec.keeper.pid);
+    view.leader.iter().chain(&view.supervisors).map(|id| id.pid).chain(execs).collect()
+}

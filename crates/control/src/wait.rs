@@ -1,0 +1,232 @@
+//! Waits until sandboxes are over, and tells how their commands ended.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use penfold_process::Pid;
+use penfold_teardown::Cause;
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{PidfdFlags, pidfd_open};
+
+use crate::client::Client;
+use crate::end::{Progress, timespec};
+use crate::resolve::{Finder, Known};
+use penfold_state::Files;
+use penfold_state::clear::entries;
+use penfold_state::evidence::Evidence;
+use penfold_state::outcome::{Report, StartFailure, Status};
+use penfold_state::state::Word;
+use penfold_state::wire::{Answer, Received};
+
+/// How often it is looked whether a lock is free, where nobody tells and where somebody would.
+const LOOK: Duration = Duration::from_millis(20);
+const LOOK_CONNECTED: Duration = Duration::from_millis(500);
+/// After a supervisor has gone the lock is free within this, or another has taken its place.
+const LOOK_SOON: Duration = Duration::from_millis(1);
+/// How often it is looked for members that nobody looks after and of which none can be watched.
+const LOOK_BLIND: Duration = Duration::from_millis(100);
+
+/// How the command of a sandbox ended that is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// As it was written down.
+    Known {
+        /// How the command ended; nothing when nobody saw it.
+        exit: Option<Status>,
+        /// Why.
+        cause: Cause,
+        /// Why the command was not run, if it was not.
+        failure: Option<StartFailure>,
+    },
+    /// Something in the sandbox, perhaps the command itself, would not die in the time given.
+    Unverified,
+    /// Nothing of it is left that was seen, nobody looks after it, and it is not written down how its command ended.
+    Unknown,
+    /// Its record was removed, by another command or with the sandbox, before it could be read how its command ended.
+    Removed,
+}
+
+/// Waits until sandboxes are over, or one of them if `any`, at most for `limit`; tells how, in the order of `targets`,
+/// with nothing for those that are not over.
+///
+/// The answer is what is written in the record, so that all who wait get the same one. A supervisor that takes the place
+/// of another is waited for as well, and so is the last member of a sandbox that nobody looks after.
+pub fn wait(
+    finder: &Finder,
+    targets: &[Known],
+    any: bool,
+    limit: Option<Duration>,
+    slow: &mut dyn FnMut(Progress),
+) -> Vec<Option<End>> {
+    let begun = Instant::now();
+    let until = limit.and_then(|limit| begun.checked_add(limit));
+    let mut watches: Vec<Watch<'_>> = targets.iter().map(Watch::new).collect();
+    loop {
+        for watch in watches.iter_mut().filter(|watch| watch.end.is_none()) {
+            watch.attend();
+        }
+        // One look at the host for all of them, and none that is older than the free lock.
+        let fresh = finder.again();
+        for watch in watches.iter_mut().filter(|watch| watch.unattended) {
+            watch.conclude(&fresh);
+        }
+        let left = watches.iter().filter(|watch| watch.end.is_none()).count();
+        let over = left == 0 || (any && left < watches.len());
+        let now = Instant::now();
+        if over || until.is_some_and(|until| until <= now) {
+            return watches.into_iter().map(|watch| watch.end).collect();
+        }
+        slow(Progress { left, since: begun.elapsed() });
+        listen(&mut watches, until, now);
+    }
+}
+
+/// One sandbox that is waited for.
+struct Watch<'a> {
+    known: &'a Known,
+    client: Option<Client>,
+    /// A member, where nobody looks after the sandbox and it lives all the same.
+    member: Option<OwnedFd>,
+    /// What its supervisor has told of the end, which counts only where the record goes with the sandbox.
+    told: Option<Box<Report>>,
+    look: Instant,
+    /// Before that it is not connected again: a supervisor turns watchers out when it has no room for all of them.
+    dial: Instant,
+    ready: bool,
+    /// Somebody was seen to look after it.
+    attended: bool,
+    /// Nobody is.
+    unattended: bool,
+    end: Option<End>,
+}
+
+impl<'a> Watch<'a> {
+    fn new(known: &'a Known) -> Watch<'a> {
+        Watch {
+            known,
+            client: None,
+            member: None,
+            told: None,
+            look: Instant::now(),
+            dial: Instant::now(),
+            ready: false,
+            attended: false,
+            unattended: false,
+            end: None,
+        }
+    }
+
+    /// What tells that something happens.
+    fn source(&self) -> Option<BorrowedFd<'_>> {
+        let client = self.client.as_ref().map(AsFd::as_fd);
+        client.or_else(|| self.member.as_ref().map(AsFd::as_fd))
+    }
+
+    fn attend(&mut self) {
+        let now = Instant::now();
+        if self.ready && self.client.is_some() {
+            self.hear();
+        } else if self.ready {
+            self.member = None;
+            // Not at once: members may come and go faster than the host can be looked at.
+            self.look = now + LOOK;
+        }
+        if self.look > now {
+            return;
+        }
+        let Some(files) = self.known.record.as_ref().filter(|files| files.lock().may_be_held()) else {
+            self.unattended = true;
+            return;
+        };
+        self.attended = true;
+        if files.state().is_ok_and(|state| state.is_some_and(|state| state.word == Word::Unkillable)) {
+            self.end = Some(End::Unverified);
+            return;
+        }
+        if self.client.is_none() && self.dial <= now {
+            self.client = Client::dial(files).ok().flatten();
+        }
+        let pause = if self.client.is_some() { LOOK_CONNECTED } else { LOOK };
+        self.look = now + pause;
+    }
+
+    /// Tells the end of a sandbox that nobody looks after, unless something of it lives.
+    fn conclude(&mut self, fresh: &Finder) {
+        self.unattended = false;
+        // Where its supervisor was there a moment ago its word is enough, and saves the look.
+        let told = self.attended && self.known.record.as_ref().is_some_and(has_ended);
+        let Some(members) = (if told { None } else { living(fresh, self.known) }) else {
+            self.end = Some(self.read(fresh));
+            return;
+        };
+        self.client = None;
+        self.member = members.iter().find_map(|&pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let pause = if self.member.is_some() { LOOK_CONNECTED } else { LOOK_BLIND };
+        self.look = Instant::now() + pause;
+    }
+
+    fn hear(&mut self) {
+        match self.client.as_ref().map(Client::take) {
+            Some(Ok(Received::Message(Answer::Outcome(outcome)))) => {
+                self.told = Some(Box::new(outcome.report));
+                self.look = Instant::now();
+            }
+            Some(Ok(Received::Message(_) | Received::Nothing)) | None => {}
+            Some(Ok(Received::End) | Err(_)) => {
+                self.client = None;
+                let now = Instant::now();
+                (self.look, self.dial) = (now + LOOK_SOON, now + LOOK_CONNECTED);
+            }
+        }
+    }
+
+    /// What is known of the end of a sandbox that nobody looks after.
+    fn read(&self, finder: &Finder) -> End {
+        let Some(files) = &self.known.record else { return End::Unknown };
+        let report = files.report().ok().flatten();
+        let failure = report.as_ref().and_then(|report| report.failure.clone());
+        if let Ok(Some(exited)) = files.exited() {
+            return End::Known { exit: exited.exit, cause: exited.cause, failure };
+        }
+        let removed = !finder.registry().is_some_and(|registry| registry.holds(files.name()));
+        let told = self.told.as_deref().filter(|_| removed);
+        match report.as_ref().or(told) {
+            Some(report) => {
+                End::Known { exit: report.exit, cause: report.cause, failure: report.failure.clone() }
+            }
+            None if removed || is_being_removed(files) => End::Removed,
+            None => End::Unknown,
+        }
+    }
+}
+
+/// Whether all files of a record are gone, as for a moment before the record itself is.
+fn is_being_removed(files: &Files) -> bool {
+    entries(files.dir()).is_ok_and(|entries| entries.is_empty())
+}
+
+/// Whether there is a report, and the leaf that would contradict it is gone.
+fn has_ended(files: &Files) -> bool {
+    files.intent().is_ok_and(|intent| intent.leaf.is_some()) && files.has_ended()
+}
+
+/// What lives of a sandbox that has no supervisor, as far as it has numbers here; none when it is certain that nothing does.
+fn living(fresh: &Finder, known: &Known) -> Option<Vec<Pid>> {
+    let evidence = Evidence::of(fresh.fingerprints(), &known.subject());
+    (!evidence.is_nothing()).then(|| evidence.pids().to_vec())
+}
+
+/// Waits until a supervisor says something, a member ends or something is due.
+fn listen(watches: &mut [Watch<'_>], until: Option<Instant>, now: Instant) {
+    let running = || watches.iter().filter(|watch| watch.end.is_none());
+    let due = running().map(|watch| watch.look).chain(until).min();
+    let timeout = due.map_or(LOOK, |due| due.saturating_duration_since(now));
+    let sources = running().filter_map(Watch::source);
+    let mut fds: Vec<PollFd<'_>> =
+        sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN)).collect();
+    let happened = rustix::event::poll(&mut fds, timespec(timeout).as_ref()).is_ok();
+    let mut ready = fds.iter().map(|fd| happened && !fd.revents().is_empty()).collect::<Vec<_>>().into_iter();
+    for watch in watches.iter_mut().filter(|watch| watch.end.is_none()) {
+        watch.ready = watch.source().is_some() && ready.next().unwrap_or(false);
+    }
+}

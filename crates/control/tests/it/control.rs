@@ -1,0 +1,335 @@
+//! The client of a supervisor: whom it trusts, how long it waits, what it hands over.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use penfold_control::Finder;
+use penfold_control::{Client, ClientError, Fate, ForgetError, How, Limits, end, put_away};
+use penfold_process::{ProcFs, ProcessId, State as ProcessState};
+use penfold_state::record::{Detached, Intent, Record, SCHEMA};
+use penfold_state::state::{State, Word};
+use penfold_state::wire::{self, Answer, PROTOCOL, Received, Request};
+use penfold_state::{Id, Registry};
+use penfold_teardown::{Level, Resource as _};
+use penfold_testkit::wait_until;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+pub const LIMIT: Duration = Duration::from_millis(500);
+/// For an answer that comes, on a busy machine.
+const LONG: Duration = Duration::from_secs(20);
+
+pub struct Place {
+    dir: tempfile::TempDir,
+    pub record: Record,
+}
+
+impl Place {
+    fn below(name: &str) -> Place {
+        Place::with(name, None)
+    }
+
+    fn with(name: &str, detached: Option<Detached>) -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join(name);
+        let registry = Registry::open(&root).unwrap();
+        let intent = Intent {
+            schema: SCHEMA,
+            id: Id::new().unwrap(),
+            name: None,
+            labels: BTreeMap::new(),
+            command: vec!["true".to_owned()],
+            boot: penfold_process::boot_id().unwrap(),
+            within: Vec::new(),
+            leaf: None,
+            scratch: None,
+            home: None,
+            ancestors: Vec::new(),
+            session: None,
+            since: None,
+            made_at_ms: 0,
+            signal: None,
+            grace_ms: None,
+            patience_ms: None,
+            detached,
+        };
+        let record = registry.reserve(&intent).unwrap();
+        Place { dir, record }
+    }
+
+    pub fn new() -> Place {
+        Place::below("root")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.record.files().path().join("control.sock")
+    }
+
+    pub fn listen(&self, kind: SocketType) -> OwnedFd {
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        // By a short way: the path may be longer than an address can hold.
+        let number = std::os::fd::AsRawFd::as_raw_fd(&self.record.files().dir());
+        let address = SocketAddrUnix::new(format!("/proc/self/fd/{number}/control.sock").as_str()).unwrap();
+        rustix::net::bind(&socket, &address).unwrap();
+        rustix::net::listen(&socket, 8).unwrap();
+        socket
+    }
+
+    fn connect(&self) -> Result<Client, ClientError> {
+        Client::connect(self.record.files(), LONG)
+    }
+}
+
+fn ready(fd: &OwnedFd) {
+    let long = Timespec { tv_sec: 20, tv_nsec: 0 };
+    assert_eq!(poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&long)).unwrap(), 1, "nobody came");
+}
+
+/// Lets one client in, says who it is, and answers one request with what came with it.
+fn supervise(listener: OwnedFd, id: String) -> JoinHandle<Vec<OwnedFd>> {
+    std::thread::spawn(move || {
+        ready(&listener);
+        let client = rustix::net::accept(&listener).unwrap();
+        wire::send(&client, &Answer::Hello { protocol: PROTOCOL, id }).unwrap();
+        ready(&client);
+        let (request, fds) = wire::receive_with::<Request>(&client).unwrap();
+        assert!(matches!(request, Received::Message(Request::Extend(7))));
+        wire::send(&client, &Answer::Done).unwrap();
+        fds
+    })
+}
+
+#[test]
+fn request_is_answered_and_descriptors_arrive() {
+    for name in ["root", &"long".repeat(50)] {
+        let place = Place::below(name);
+        let supervisor = supervise(place.listen(SocketType::SEQPACKET), place.record.name().to_owned());
+        let client = place.connect().unwrap();
+        assert_eq!(client.id(), place.record.name());
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let answer = client.request_with(&Request::Extend(7), &[writer.as_fd()], LONG).unwrap();
+        assert_eq!(answer, Answer::Done);
+        drop(writer);
+        let fds = supervisor.join().unwrap();
+        assert_eq!(fds.len(), 1);
+        rustix::io::write(&fds[0], b"through").unwrap();
+        drop(fds);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "through");
+    }
+}
+
+#[test]
+fn link_to_the_socket_of_another_is_not_followed() {
+    let (place, other) = (Place::new(), Place::new());
+    let _listener = other.listen(SocketType::SEQPACKET);
+    std::os::unix::fs::symlink(other.socket(), place.socket()).unwrap();
+    assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
+}
+
+/// The file is ours, and who listens is not.
+#[test]
+#[expect(clippy::print_stderr, reason = "a skipped test says why")]
+fn listener_of_another_user_is_not_trusted() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: needs root");
+    }
+    let place = Place::new();
+    let listen = "import os,socket,sys
+s=socket.socket(socket.AF_UNIX,socket.SOCK_SEQPACKET)
+s.bind(sys.argv[1])
+os.setresuid(65534,65534,65534)
+s.listen(9)
+print(flush=True)
+while 1: c,_=s.accept(); c.send(b'{\"hello\":{\"protocol\":1,\"id\":\"'+sys.argv[2].encode()+b'\"}}')";
+    let mut command = std::process::Command::new("python3");
+    command.args(["-c", listen]).arg(place.socket()).arg(place.record.name());
+    let mut other = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = [0];
+    other.stdout.take().unwrap().read_exact(&mut line).unwrap();
+    let connected = place.connect();
+    other.kill().unwrap();
+    other.wait().unwrap();
+    match connected {
+        Err(ClientError::Untrusted { why, .. }) => assert!(why.contains("65534"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The other supervisor goes on with the socket of one that was killed, and that nobody has reaped.
+#[test]
+fn listener_that_is_a_zombie_is_dead() {
+    let place = Place::new();
+    let listen = "import os,socket,sys
+s=socket.socket(socket.AF_UNIX,socket.SOCK_SEQPACKET)
+s.bind(sys.argv[1])
+s.listen(9)
+s.settimeout(20)
+if os.fork(): os._exit(0)
+c,_=s.accept()
+c.send(b'{\"hello\":{\"protocol\":1,\"id\":\"'+sys.argv[2].encode()+b'\"}}')
+sys.stdin.read()";
+    let mut command = std::process::Command::new("python3");
+    command.args(["-c", listen]).arg(place.socket()).arg(place.record.name());
+    let pipe = std::process::Stdio::piped;
+    let mut first = command.stdin(pipe()).stdout(pipe()).spawn().unwrap();
+    let pid = rustix::process::Pid::from_child(&first);
+    let ended = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+    rustix::process::waitid(rustix::process::WaitId::Pid(pid), ended).unwrap();
+    let connected = Client::connect(place.record.files(), Duration::from_secs(10));
+    first.wait().unwrap();
+    // The other one has ended when nobody can write any more.
+    first.stdout.take().unwrap().read_to_end(&mut Vec::new()).unwrap();
+    assert!(connected.is_ok(), "{connected:?}");
+}
+
+#[test]
+fn what_is_no_socket_of_ours_is_not_trusted() {
+    let place = Place::new();
+    assert!(matches!(place.connect(), Err(ClientError::NoSocket { .. })));
+    std::fs::write(place.socket(), "").unwrap();
+    assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
+    std::fs::remove_file(place.socket()).unwrap();
+    std::fs::create_dir(place.socket()).unwrap();
+    assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
+    std::fs::remove_dir(place.socket()).unwrap();
+    let stream = place.listen(SocketType::STREAM);
+    assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
+    drop(stream);
+    std::fs::remove_file(place.socket()).unwrap();
+    drop(place.listen(SocketType::SEQPACKET));
+    assert!(matches!(place.connect(), Err(ClientError::Deserted { .. })));
+}
+
+#[test]
+#[expect(clippy::print_stderr, reason = "a skipped test says why")]
+fn socket_of_another_user_is_not_trusted() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root to give a socket away");
+        return;
+    }
+    let place = Place::new();
+    let _listener = place.listen(SocketType::SEQPACKET);
+    std::os::unix::fs::chown(place.socket(), Some(65534), None).unwrap();
+    assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
+}
+
+#[test]
+fn who_speaks_for_another_sandbox_is_not_trusted() {
+    let place = Place::new();
+    let listener = place.listen(SocketType::SEQPACKET);
+    let liar = std::thread::spawn(move || {
+        ready(&listener);
+        let client = rustix::net::accept(&listener).unwrap();
+        let _ = wire::send(&client, &Answer::Hello { protocol: PROTOCOL, id: "0123456789ab".to_owned() });
+    });
+    assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
+    liar.join().unwrap();
+    assert!(place.dir.path().try_exists().unwrap());
+}
+
+#[test]
+fn record_that_somebody_else_puts_away_is_waited_for() {
+    let Place { dir, record } = Place::new();
+    let finder = Finder::new(&dir.path().join("root"));
+    let known = finder.resolve(record.name()).unwrap();
+    let limits = Limits { patience: Some(Duration::from_millis(10)), ..Limits::default() };
+    let busy = put_away(&finder, &known, &limits);
+    assert!(matches!(busy, Err(ForgetError::Busy { .. })), "{busy:?}");
+    drop(record);
+    put_away(&finder, &known, &limits).unwrap();
+    assert!(finder.again().resolve(&known.id).is_err());
+    // It is gone, whoever did it.
+    put_away(&finder, &known, &limits).unwrap();
+}
+
+#[test]
+fn supervisor_that_does_not_listen_yet_is_asked_once_it_does() {
+    let place = Place::with("root", Some(Detached::default()));
+    let finder = Finder::new(&place.dir.path().join("root"));
+    let known = [finder.resolve(place.record.name()).unwrap()];
+    let (turned, turns) = channel();
+    let ending = std::thread::spawn(move || {
+        let limits = Limits { answer: LONG, ..Limits::default() };
+        end(&finder, &known, How::Kill, &limits, &mut |_| {
+            let _ = turned.send(());
+        })
+    });
+    (0..3).for_each(|_| turns.recv().unwrap());
+    let listener = place.listen(SocketType::SEQPACKET);
+    ready(&listener);
+    let client = rustix::net::accept(&listener).unwrap();
+    let hello = Answer::Hello { protocol: PROTOCOL, id: place.record.name().to_owned() };
+    wire::send(&client, &hello).unwrap();
+    ready(&client);
+    assert!(matches!(wire::receive::<Request>(&client).unwrap(), Received::Message(Request::Kill)));
+    let Place { dir, mut record } = place;
+    record.release(false).unwrap();
+    drop((record, listener, client));
+    assert!(matches!(ending.join().unwrap().as_slice(), [Fate::Gone]));
+    dir.close().unwrap();
+}
+
+/// Leaves what a supervisor leaves that exits.
+fn ends(record: Record, supervisor: ProcessId) {
+    let state = State {
+        schema: SCHEMA,
+        word: Word::Running,
+        supervisors: vec![supervisor],
+        leader: None,
+        level: Level::Subreaper,
+        started_at_ms: 0,
+        expires_at_ms: None,
+        execs: Vec::new(),
+        missing: Vec::new(),
+    };
+    record.files().write_state(&state).unwrap();
+    std::fs::write(record.files().path().join("report.json"), "{}").unwrap();
+    // The lock goes with it.
+    drop(record);
+}
+
+/// The lock is let go of before anybody was talked to: who has exited with it is known by name alone.
+#[test]
+fn supervisor_that_exits_before_it_listens_is_waited_for() {
+    let Place { dir, record } = Place::with("root", Some(Detached::default()));
+    let finder = Finder::new(&dir.path().join("root"));
+    let known = [finder.resolve(record.name()).unwrap()];
+    // Its main thread has exited; another lives until the input ends.
+    let exits = "import ctypes,os,platform,threading
+threading.Thread(target=lambda: (os.read(0,1),os._exit(0))).start()
+ctypes.CDLL(None).syscall(60 if platform.machine()=='x86_64' else 93,0)";
+    let mut command = std::process::Command::new("python3");
+    let mut last = command.args(["-c", exits]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let pid = rustix::process::Pid::from_child(&last);
+    let mut proc = ProcFs::open().unwrap();
+    let mut stat = || proc.stat(pid).unwrap().unwrap();
+    wait_until("its main thread has exited", || stat().state == ProcessState::Zombie);
+    let id = stat().id();
+    let (over, waits) = channel();
+    let (mut turns, mut record) = (0, Some(record));
+    let ending = std::thread::spawn(move || {
+        let limits = Limits { farewell: LONG, ..Limits::default() };
+        end(&finder, &known, How::Kill, &limits, &mut |_| {
+            turns += 1;
+            if turns == 3 {
+                ends(record.take().unwrap(), id);
+                over.send(()).unwrap();
+            }
+        })
+    });
+    waits.recv().unwrap();
+    let (clock, _held) = rustix::pipe::pipe().unwrap();
+    let moment = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
+    poll(&mut [PollFd::new(&clock, PollFlags::IN)], Some(&moment)).unwrap();
+    assert!(!ending.is_finished(), "said to be gone, and {id:?} exits");
+    drop(last.stdin.take());
+    assert!(matches!(ending.join().unwrap().as_slice(), [Fate::Gone]));
+    last.wait().unwrap();
+}

@@ -1,0 +1,26 @@
+//! How soon: these run alone.
+
+use std::time::{Duration, Instant};
+
+use crate::control::{LIMIT, Place as Sandbox};
+use penfold_control::{Client, ClientError};
+use rustix::net::SocketType;
+
+#[test]
+fn silence_is_waited_for_no_longer_than_asked() {
+    let place = Sandbox::new();
+    let _listener = place.listen(SocketType::SEQPACKET);
+    let begun = Instant::now();
+    let silent = Client::connect(place.record.files(), LIMIT);
+    assert!(matches!(silent, Err(ClientError::Silent { .. })));
+    assert!(begun.elapsed() >= LIMIT && begun.elapsed() < LIMIT * 10);
+    // A client that nobody lets in, for the queue of the socket is full, waits as long and no longer.
+    let short = Duration::from_millis(20);
+    for _ in 0..13 {
+        let begun = Instant::now();
+        let silent = Client::connect(place.record.files(), short);
+        let took = begun.elapsed();
+        assert!(matches!(silent, Err(ClientError::Silent { .. })), "{silent:?}");
+        assert!(took >= short && took < LIMIT, "{took:?}");
+    }
+}

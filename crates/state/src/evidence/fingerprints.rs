@@ -1,0 +1,347 @@
+//! What a sandbox leaves on the host whatever becomes of its record: its leaf, its supervisor's socket, its marker.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use penfold_cgroup::{Leaf, mountinfo};
+use penfold_process::{Evidence, Pid, ProcFs};
+use penfold_teardown::MARKER;
+use rustix::io::Errno;
+
+use super::Listing;
+use crate::id::Id;
+use crate::record::Intent;
+
+/// How many cgroups are looked at.
+const MOST_CGROUPS: usize = 100_000;
+/// The attribute of a leaf in which a detached sandbox says who it is.
+pub const LABEL: &str = "user.penfold";
+/// Deeper than any tree that a host holds.
+const MOST_ANCESTORS: usize = 10_000;
+
+/// Below which state root a sandbox has its record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Home {
+    /// The one that is asked about.
+    Here,
+    /// Another one: it is none of ours to show or to end.
+    Elsewhere,
+    /// That cannot be told.
+    Unknown,
+}
+
+/// What sandboxes have left besides their records. Each kind is looked at once, when somebody first asks for it.
+#[derive(Debug)]
+pub struct Fingerprints {
+    root: PathBuf,
+    leaves: OnceCell<Listing<PathBuf>>,
+    sockets: OnceCell<Listing<PathBuf>>,
+    marked: OnceCell<Listing<Vec<Pid>>>,
+}
+
+impl Fingerprints {
+    /// Those of the host, for a reader with this state root.
+    pub fn below(root: &Path) -> Fingerprints {
+        Fingerprints {
+            root: root.to_owned(),
+            leaves: OnceCell::new(),
+            sockets: OnceCell::new(),
+            marked: OnceCell::new(),
+        }
+    }
+
+    /// Those that were looked at already.
+    pub fn looked_at(
+        root: &Path,
+        leaves: Listing<PathBuf>,
+        sockets: Listing<PathBuf>,
+        marked: Listing<Vec<Pid>>,
+    ) -> Fingerprints {
+        Fingerprints {
+            root: root.to_owned(),
+            leaves: OnceCell::from(leaves),
+            sockets: OnceCell::from(sockets),
+            marked: OnceCell::from(marked),
+        }
+    }
+
+    /// Whether a supervisor of this sandbox listens below this state root.
+    pub fn has_socket(&self, id: &str) -> bool {
+        self.sockets().get(id).is_some_and(|root| is_same_root(root, &self.root))
+    }
+
+    /// The leaves of this user.
+    pub fn leaves(&self) -> &Listing<PathBuf> {
+        self.leaves.get_or_init(leaves)
+    }
+
+    /// The control sockets that are listened on, each with its state root.
+    pub fn sockets(&self) -> &Listing<PathBuf> {
+        self.sockets.get_or_init(sockets)
+    }
+
+    /// The processes that carry a marker: a look at all processes of the host.
+    pub fn marked(&self) -> &Listing<Vec<Pid>> {
+        self.marked.get_or_init(|| marked(|_| false))
+    }
+}
+
+/// The leaves of this user by the ids in their names.
+pub fn leaves() -> Listing<PathBuf> {
+    let mounts = std::fs::read("/proc/self/mountinfo")
+        .and_then(|text| mountinfo::parse(&text).map_err(io::Error::other));
+    let mounts = match mounts {
+        Ok(mounts) => mounts,
+        Err(error) => return Listing::blind("the list of mounts", &error),
+    };
+    let user = rustix::process::geteuid().as_raw();
+    let mut queue: Vec<PathBuf> = mounts
+        .into_iter()
+        .filter(|mount| mount.fs_type == "cgroup2")
+        .map(|mount| mount.mount_point)
+        .collect();
+    let mut mounted: Vec<(u64, u64)> = Vec::new();
+    queue.retain(|mount| {
+        // One hierarchy may be mounted in several places.
+        let Ok(meta) = std::fs::symlink_metadata(mount) else { return false };
+        let key = (meta.dev(), meta.ino());
+        let fresh = !mounted.contains(&key);
+        mounted.push(key);
+        fresh
+    });
+    let mut listing = Listing::default();
+    let mut seen = 0;
+    while let Some(path) = queue.pop() {
+        seen += 1;
+        if seen > MOST_CGROUPS {
+            listing.note_unread(|| format!("there are more than {MOST_CGROUPS} cgroups"));
+            return listing;
+        }
+        let meta = match std::fs::symlink_metadata(&path) {
+            Ok(meta) => meta,
+            Err(error) => {
+                note(&mut listing, &path, &error);
+                continue;
+            }
+        };
+        // The kernel counts the cgroups below in the links of the directory.
+        if meta.nlink() > 2 {
+            match std::fs::read_dir(&path) {
+                Ok(entries) => queue.extend(
+                    entries
+                        .filter_map(Result::ok)
+                        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+                        .map(|entry| entry.path()),
+                ),
+                Err(error) => note(&mut listing, &path, &error),
+            }
+        }
+        if let Some(id) = id_in_name(&path).filter(|_| meta.uid() == user) {
+            listing.found_mut().insert(id, path);
+        }
+    }
+    listing
+}
+
+/// Notes a cgroup that could not be looked at. One that went meanwhile, or is closed to this user, has no leaf of ours.
+fn note(listing: &mut Listing<PathBuf>, path: &Path, error: &io::Error) {
+    if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) {
+        listing.note_unread(|| format!("`{}` cannot be read: {error}", path.display()));
+    }
+}
+
+/// The id in a name of the form `penfold-<id>`.
+pub fn id_in_name(path: &Path) -> Option<String> {
+    let id = path.file_name()?.to_str()?.strip_prefix("penfold-")?;
+    Id::is_short(id).then(|| id.to_owned())
+}
+
+/// What a leaf says of its sandbox; `Intent` and the state root, where it has them.
+#[derive(Debug, Default)]
+pub struct Label {
+    /// What was meant to be.
+    pub intent: Option<Intent>,
+    /// The state root below which its record is.
+    pub root: Option<PathBuf>,
+}
+
+/// Reads the attribute of a leaf; nothing when there is none, or it speaks of another sandbox.
+pub fn label(leaf: &Path, id: &str) -> Label {
+    let mut text = vec![0_u8; 64 * 1024];
+    let Ok(length) = rustix::fs::lgetxattr(leaf, LABEL, &mut text) else { return Label::default() };
+    let value: serde_json::Value =
+        serde_json::from_slice(text.get(..length).unwrap_or_default()).unwrap_or_default();
+    let root = value.pointer("/detached/root").and_then(|root| root.as_str()).map(PathBuf::from);
+    let intent = serde_json::from_value::<Intent>(value).ok().filter(|intent| intent.id.short() == id);
+    Label { root: root.filter(|_| intent.is_some()), intent }
+}
+
+/// The control sockets that are listened on: the ids, and the state roots that their paths are below.
+pub fn sockets() -> Listing<PathBuf> {
+    match std::fs::read("/proc/net/unix") {
+        Ok(text) => {
+            let found = text.split(|&byte| byte == b'\n').filter_map(socket);
+            Listing::from(found.collect::<HashMap<_, _>>())
+        }
+        Err(error) => Listing::blind("the list of sockets", &error),
+    }
+}
+
+/// Reads a line of `/proc/net/unix`: the path is all after the seventh word.
+fn socket(line: &[u8]) -> Option<(String, PathBuf)> {
+    let start = line.windows(2).position(|pair| pair == b" /")? + 1;
+    let path = Path::new(std::ffi::OsStr::from_bytes(line.get(start..)?));
+    if path.file_name()? != "control.sock" {
+        return None;
+    }
+    let record = path.parent()?;
+    let id = record.file_name()?.to_str().filter(|id| Id::is_short(id))?;
+    let sandboxes =
+        record.parent().filter(|path| path.file_name().is_some_and(|name| name == "sandboxes"))?;
+    Some((id.to_owned(), sandboxes.parent()?.to_owned()))
+}
+
+/// The processes of this user that carry a marker, by each id that it names.
+pub fn marked(is_passed_over: impl Fn(Pid) -> bool) -> Listing<Vec<Pid>> {
+    let user = rustix::process::geteuid().as_raw();
+    let own = rustix::process::getpid();
+    let mut pids = Vec::new();
+    let opened = ProcFs::open().and_then(|mut proc| proc.processes(&mut pids).map(|()| proc));
+    let mut proc = match opened {
+        Ok(proc) => proc,
+        Err(error) => return Listing::blind("the list of processes", &error),
+    };
+    let mut listing: Listing<Vec<Pid>> = Listing::default();
+    for pid in pids.into_iter().filter(|pid| *pid != own && !is_passed_over(*pid)) {
+        let ids = marks(&mut proc, pid).unwrap_or_else(|errno| {
+            // Who hides its environment, and whoever belongs to another user, is no member that a marker can tell of.
+            if !matches!(errno, Errno::PERM | Errno::ACCESS) {
+                let pid = pid.as_raw_pid();
+                listing.note_unread(|| format!("the environment of process {pid} cannot be read: {errno}"));
+            }
+            Vec::new()
+        });
+        for id in ids {
+            let owner = std::fs::metadata(format!("/proc/{}", pid.as_raw_pid())).map(|meta| meta.uid());
+            if owner.is_ok_and(|owner| owner == user) {
+                listing.found_mut().entry(id).or_default().push(pid);
+            }
+        }
+    }
+    listing
+}
+
+/// Those of these processes that carry the marker of a sandbox still: what was seen a while ago may be gone.
+pub fn still_marked(pids: &[Pid], id: &str) -> Vec<Pid> {
+    let Ok(mut proc) = ProcFs::open() else { return pids.to_vec() };
+    // What could be read a moment ago and cannot be read now may carry it still.
+    let mut carries = |pid| marks(&mut proc, pid).map_or(true, |ids| ids.iter().any(|mark| mark == id));
+    pids.iter().copied().filter(|&pid| carries(pid)).collect()
+}
+
+fn marks(proc: &mut ProcFs, pid: Pid) -> Result<Vec<String>, Errno> {
+    let Some(value) = variable(proc, pid, MARKER.as_bytes())? else { return Ok(Vec::new()) };
+    let ids = value.split(|&byte| byte == b':').filter_map(|id| std::str::from_utf8(id).ok());
+    Ok(ids.filter(|id| Id::is_short(id)).map(str::to_owned).collect())
+}
+
+/// What a variable of a process's environment says; the error when it cannot be read.
+fn variable(proc: &mut ProcFs, pid: Pid, key: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
+    let value = RefCell::new(Vec::new());
+    let found = proc.environ_has(pid, key, |text| {
+        value.borrow_mut().extend_from_slice(text);
+        true
+    });
+    match found {
+        Evidence::Yes => Ok(Some(value.into_inner())),
+        Evidence::No => Ok(None),
+        Evidence::Hidden(errno) => Err(errno),
+    }
+}
+
+/// The scratch directory of a sandbox by the environment of these processes, which carry its marker; for where nothing else
+/// tells. What is not named after the sandbox is not its own.
+pub fn scratch(pids: &[Pid], id: &str) -> Option<PathBuf> {
+    let mut proc = ProcFs::open().ok()?;
+    pids.iter().find_map(|&pid| {
+        let path = PathBuf::from(OsString::from_vec(variable(&mut proc, pid, b"TMPDIR").ok()??));
+        (path.is_absolute() && id_in_name(&path).as_deref() == Some(id)).then_some(path)
+    })
+}
+
+/// The processes in a leaf and whether there are any; none when it is gone.
+pub fn members(path: &Path) -> Option<(bool, Vec<Pid>)> {
+    // Unknown means alive.
+    let Ok(leaf) = Leaf::open(path) else { return Some((true, Vec::new())) };
+    let leaf = leaf?;
+    let mut pids = Vec::new();
+    let _ = leaf.processes(&mut pids);
+    Some((leaf.populated().unwrap_or(true), pids))
+}
+
+/// The state root below which one of the ancestors of a member holds the record of sandbox `id`, even when the record
+/// was deleted: supervisors are ancestors of all members while they live.
+pub fn held_below(member: Pid, id: &str) -> Option<PathBuf> {
+    let mut proc = ProcFs::open().ok()?;
+    let mut next = proc.stat(member).ok()??.parent;
+    for _ in 0..MOST_ANCESTORS {
+        let pid = next?;
+        if let Some(root) = holds(pid, id) {
+            return Some(root);
+        }
+        next = proc.stat(pid).ok()??.parent;
+    }
+    None
+}
+
+fn holds(pid: Pid, id: &str) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_pid())).ok()?;
+    entries.filter_map(Result::ok).find_map(|entry| {
+        let target = std::fs::read_link(entry.path()).ok()?;
+        let bytes = target.as_os_str().as_bytes();
+        let bytes = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);
+        let record = Path::new(std::ffi::OsStr::from_bytes(bytes));
+        let sandboxes = record.parent().filter(|_| record.file_name().is_some_and(|name| name == id))?;
+        let root =
+            sandboxes.parent().filter(|_| sandboxes.file_name().is_some_and(|name| name == "sandboxes"))?;
+        Some(root.to_owned())
+    })
+}
+
+/// Whether two paths mean one state root, which may be gone.
+pub fn is_same_root(one: &Path, other: &Path) -> bool {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let file = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    absolute(one) == absolute(other) || file(one).is_some_and(|one| Some(one) == file(other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_of_supervisors_are_told_from_others() {
+        let head = "0000000000000000: 00000002 00000000 00010000 0005 01 4711 ";
+        let of = |path: &str| socket(format!("{head}{path}").as_bytes());
+        assert_eq!(
+            of("/run/pen fold/sandboxes/3f9a1c2b7d04/control.sock"),
+            Some(("3f9a1c2b7d04".to_owned(), PathBuf::from("/run/pen fold")))
+        );
+        for path in [
+            "",
+            "@/run/sandboxes/3f9a1c2b7d04/control.sock",
+            "/run/sandboxes/../control.sock",
+            "/run/sandboxes/3f9a1c2b7d0/control.sock",
+            "/run/records/3f9a1c2b7d04/control.sock",
+            "/control.sock",
+            "/",
+        ] {
+            assert_eq!(of(path), None, "{path}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What is known of the members of a sandbox whose supervisors are lost, besides their marker.
+
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+
+use penfold_process::ProcFs;
+use penfold_teardown::{Findings, Marker, Search, Selector, Survivor};
+
+use crate::files::Files;
+use crate::record::Intent;
+
+/// What a marker of this sandbox has to go with. `named` says that somebody has named the sandbox: then, and where the
+/// record is of a penfold that wrote nothing of it down, the marker is proof enough.
+pub fn marker(id: &str, intent: Option<&Intent>, files: Option<&Files>, named: bool) -> Marker {
+    let user = files.and_then(|files| std::fs::metadata(files.path()).ok()).map(|meta| meta.uid());
+    let is_bare =
+        |intent: &Intent| intent.since.is_none() && intent.session.is_none() && intent.home.is_none();
+    let older = intent.is_some_and(is_bare);
+    let leads = || files?.state().ok()??.leader.map(|leader| leader.pid.as_raw_pid());
+    Marker {
+        sandbox: id.to_owned(),
+        user,
+        since: intent.and_then(|intent| intent.since),
+        session: intent.and_then(|intent| intent.session).or_else(leads),
+        home: intent.and_then(|intent| intent.home.clone()),
+        ancestors: intent.map(|intent| intent.ancestors.clone()).unwrap_or_default(),
+        suffices: named || older,
+    }
+}
+
+/// A search for the members. It has looked once: who is a member by another one is known when that one dies.
+///
+/// # Errors
+/// When /proc cannot be read.
+pub fn search(marker: &Marker, proc: &mut ProcFs) -> io::Result<Search> {
+    let mut search = Search::new(Selector::Marker(marker.clone()), proc)?;
+    let _ = search.find(proc, &mut Vec::new())?;
+    Ok(search)
+}
+
+/// Adds to the findings who carries the marker and is no member for all that is known.
+///
+/// # Errors
+/// When /proc cannot be read.
+pub fn name_copies(marker: &Marker, findings: &mut Findings) -> io::Result<()> {
+    let mut proc = ProcFs::open()?;
+    let mut search = Search::new(Selector::Marker(marker.clone()), &mut proc)?;
+    let _ = search.find(&mut proc, &mut Vec::new())?;
+    for &pid in search.unproven() {
+        let Some(stat) = proc.stat(pid)?.filter(|stat| !stat.is_dead()) else { continue };
+        findings.verified = false;
+        findings.survivors.push(Survivor::Process {
+            pid: pid.as_raw_pid(),
+            start_time: stat.start.0,
+            name: stat.comm,
+            state: stat.state.letter(),
+            wait_channel: None,
+            reason: format!(
+                "has the marker of the sandbox and nothing else of it, perhaps a copy; `penfold kill {}` ends it",
+                marker.sandbox
+            ),
+        });
+    }
+    Ok(())
+}

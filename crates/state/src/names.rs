@@ -1,0 +1,264 @@
+//! Names of sandboxes: each belongs to at most one that lives.
+//!
+//! `<root>/names/<name>` is a file that holds an id and is locked (flock(2)) by the processes that look after that
+//! sandbox: a free lock is a free name, whatever died and however.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use penfold_teardown::Resource;
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::clear::entries;
+use crate::id::Id;
+use crate::lock;
+use crate::record::{StateError, open_or_make, open_private};
+
+/// The directory of names below a state root.
+pub const NAMES: &str = "names";
+/// How often a file that its last holder has just removed is made anew.
+const TRIES: u32 = 100;
+
+/// A name that is taken for as long as this value, or the copy of it in a forked process, lives.
+#[derive(Debug)]
+pub struct Name {
+    dir: OwnedFd,
+    file: File,
+    text: String,
+}
+
+/// Why a name cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum NameError {
+    /// Another sandbox that lives has it.
+    #[error("the name `{name}` is taken by sandbox {holder}")]
+    Taken {
+        /// The name.
+        name: String,
+        /// Who has it; `?` when that cannot be read.
+        holder: String,
+    },
+    /// The directory of names cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The file of the name cannot be made or locked.
+    #[error("cannot take the name `{name}`")]
+    Io {
+        /// The name.
+        name: String,
+        /// What stood in the way.
+        source: io::Error,
+    },
+}
+
+/// Whether a text can be a name: it is used as that of a file.
+pub fn is_name(text: &str) -> bool {
+    let first = text.bytes().next();
+    text.len() <= 128
+        && first.is_some_and(|byte| byte.is_ascii_alphanumeric())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+}
+
+/// Takes a name for a sandbox.
+///
+/// # Errors
+/// When a sandbox that lives has it, or the file cannot be made.
+pub fn take(root: &Path, name: &str, id: &Id) -> Result<Name, NameError> {
+    let io = |source: io::Error| NameError::Io { name: name.to_owned(), source };
+    if !is_name(name) {
+        return Err(io(io::ErrorKind::InvalidInput.into()));
+    }
+    let top = open_or_make(rustix::fs::CWD, root)?;
+    let dir = open_or_make(top.as_fd(), Path::new(NAMES))?;
+    for _ in 0..TRIES {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::openat(&dir, name, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|errno| io(errno.into()))?;
+        if !lock::hold(&file).map_err(io)? {
+            let holder = read_id(&mut File::from(file)).unwrap_or_else(|| "?".to_owned());
+            return Err(NameError::Taken { name: name.to_owned(), holder });
+        }
+        // The last holder may have removed it between the two steps.
+        if is_same(&dir, name, &file).map_err(io)? {
+            let mut taken = Name { dir, file: File::from(file), text: name.to_owned() };
+            let written = taken.file.set_len(0).and_then(|()| taken.file.write_all(id.short().as_bytes()));
+            if let Err(source) = written {
+                let _ = taken.release(false);
+                return Err(io(source));
+            }
+            return Ok(taken);
+        }
+    }
+    Err(io(io::ErrorKind::TimedOut.into()))
+}
+
+/// The sandbox that has a name and lives; none when nobody has it.
+///
+/// # Errors
+/// When that cannot be told.
+pub fn holder(root: &Path, name: &str) -> io::Result<Option<String>> {
+    let Some(file) = open(root, name)? else { return Ok(None) };
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(None),
+        Err(Errno::WOULDBLOCK) => Ok(read_id(&mut File::from(file))),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// The sandbox that has a name or had it last, if its file is still there.
+///
+/// # Errors
+/// When that cannot be told.
+pub fn last_holder(root: &Path, name: &str) -> io::Result<Option<String>> {
+    Ok(open(root, name)?.and_then(|file| read_id(&mut File::from(file))))
+}
+
+/// Opens the file of a name to read it.
+fn open(root: &Path, name: &str) -> io::Result<Option<OwnedFd>> {
+    if !is_name(name) {
+        return Ok(None);
+    }
+    let path: PathBuf = root.join(NAMES);
+    let dir = match open_private(rustix::fs::CWD, &path) {
+        Ok(dir) => dir,
+        Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io::Error::other(error)),
+    };
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    match rustix::fs::openat(&dir, name, flags, Mode::empty()) {
+        Ok(file) => Ok(Some(file)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn read_id(file: &mut File) -> Option<String> {
+    let mut text = String::new();
+    file.take(64).read_to_string(&mut text).ok()?;
+    Some(text).filter(|text| Id::is_short(text))
+}
+
+fn is_same(dir: &OwnedFd, name: &str, file: &impl AsFd) -> io::Result<bool> {
+    let named = match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(false),
+        named => named?,
+    };
+    let held = rustix::fs::fstat(file)?;
+    Ok((named.st_dev, named.st_ino) == (held.st_dev, held.st_ino))
+}
+
+/// The id in the file of a name that nobody holds, empty if it has none; nothing when somebody holds it, or it is not ours.
+pub fn free_name(dir: &OwnedFd, name: &str) -> Option<String> {
+    let file = open_name(dir, name)?;
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).ok()?;
+    Some(id_in(&file))
+}
+
+fn open_name(dir: &OwnedFd, name: &str) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = rustix::fs::openat(dir, name, flags, Mode::empty()).ok()?;
+    let stat = rustix::fs::fstat(&file).ok()?;
+    let ours = stat.st_uid == rustix::process::geteuid().as_raw();
+    (ours && FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some(file)
+}
+
+fn id_in(file: &OwnedFd) -> String {
+    let mut text = [0_u8; 64];
+    let length = rustix::io::pread(file, &mut text, 0).unwrap_or(0);
+    let text = std::str::from_utf8(text.get(..length).unwrap_or_default()).unwrap_or_default();
+    if Id::is_short(text) { text.to_owned() } else { String::new() }
+}
+
+/// Removes the names that were those of a sandbox without a record.
+pub fn forget_names_of(root: &Path, id: &str) -> io::Result<()> {
+    let dir = match open_private(rustix::fs::CWD, &root.join(NAMES)) {
+        Ok(dir) => dir,
+        Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(io::Error::other(error)),
+    };
+    for (name, _) in entries(dir.as_fd())? {
+        let Ok(name) = name.to_str() else { continue };
+        if open_name(&dir, name).is_some_and(|file| id_in(&file) == id) {
+            forget_name(root, name, id)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the file of a name, under its lock, unless somebody has taken it meanwhile. Whose name it was must not have
+/// changed.
+pub fn forget_name(root: &Path, name: &str, id: &str) -> io::Result<()> {
+    let dir = match open_private(rustix::fs::CWD, &root.join(NAMES)) {
+        Ok(dir) => dir,
+        Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(io::Error::other(error)),
+    };
+    let Some(file) = open_name(&dir, name) else { return Ok(()) };
+    // Its next holder has it.
+    if !lock::hold(&file)? {
+        return Ok(());
+    }
+    if id_in(&file) != id {
+        return Ok(());
+    }
+    if !is_same(&dir, name, &file)? {
+        return Ok(());
+    }
+    match rustix::fs::unlinkat(&dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+impl Resource for Name {
+    fn describe(&self) -> String {
+        format!("name {}", self.text)
+    }
+
+    /// Removes the file. The name is free once the last holder has exited.
+    fn release(&mut self, _forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        if is_same(&self.dir, &self.text, &self.file)? {
+            match rustix::fs::unlinkat(&self.dir, &self.text, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_belongs_to_one_at_a_time_and_is_free_again_after() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        let (one, two) = (Id::new().unwrap(), Id::new().unwrap());
+        let mut taken = take(&root, "web", &one).unwrap();
+        assert_eq!(holder(&root, "web").unwrap(), Some(one.short()));
+        match take(&root, "web", &two) {
+            Err(NameError::Taken { holder, .. }) => assert_eq!(holder, one.short()),
+            other => panic!("{other:?}"),
+        }
+        taken.release(false).unwrap();
+        drop(taken);
+        assert_eq!(holder(&root, "web").unwrap(), None);
+        let died = take(&root, "web", &two).unwrap();
+        drop(died);
+        assert_eq!(holder(&root, "web").unwrap(), None, "a file that nobody locks is nobody's");
+        take(&root, "web", &one).unwrap();
+    }
+
+    #[test]
+    fn what_could_leave_the_directory_is_no_name() {
+        for text in ["", ".", "..", "a/b", "-x", ".hidden", "a b", "é"] {
+            assert!(!is_name(text), "{text:?}");
+        }
+        assert!(is_name("web-1.2_b"));
+    }
+}

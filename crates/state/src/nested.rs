@@ -1,0 +1,163 @@
+//! Sandboxes that were started inside of one: killed together with it, they could not put away their records and scratch
+//! directories.
+//!
+//! Each leaves its id in the records of those that it is in, so that who ends one of these need not look at all records:
+//! from before it has a record of its own until that, and its name, are gone.
+
+use std::io;
+use std::time::Duration;
+
+use penfold_process::{ProcessId, StartTime};
+use penfold_teardown::Resource;
+use rustix::fs::{AtFlags, Mode};
+use rustix::io::Errno;
+
+use crate::clear::entries;
+use crate::files::Files;
+use crate::names::forget_names_of;
+use crate::record::{Intent, Registry};
+use crate::recovery::recover;
+
+/// The beginning of the name of the directory that tells of a nested sandbox.
+const NESTED: &str = "nested-";
+/// How long what is left of a nested sandbox may take to go; its processes are gone already.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The notes of a sandbox in the records of those that it is in.
+#[derive(Debug)]
+pub struct Notes {
+    registry: Registry,
+    own: String,
+    within: Vec<String>,
+}
+
+impl Notes {
+    /// Notes a new sandbox in the records of those that it is in, as far as they are below the same root; `None` when it
+    /// is in none.
+    pub fn leave(registry: &Registry, intent: &Intent) -> Option<Notes> {
+        let own = intent.id.short();
+        for outer in &intent.within {
+            if let Ok(Some(files)) = registry.look(outer) {
+                // Without it the next command finds what is left.
+                let _ = rustix::fs::mkdirat(files.dir(), entry(&own), Mode::RWXU);
+            }
+        }
+        let within = intent.within.clone();
+        (!within.is_empty()).then(|| Notes { registry: registry.clone(), own, within })
+    }
+}
+
+impl Resource for Notes {
+    fn describe(&self) -> String {
+        "notes in outer sandboxes".to_owned()
+    }
+
+    fn release(&mut self, _forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        for outer in &self.within {
+            if let Ok(Some(files)) = self.registry.look(outer) {
+                match rustix::fs::unlinkat(files.dir(), entry(&self.own), AtFlags::REMOVEDIR) {
+                    // A command may have put something else there, which goes with the outer record.
+                    Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The sandboxes that are in one.
+#[derive(Debug, Clone)]
+pub struct Nested {
+    registry: Registry,
+    own: Files,
+}
+
+impl Nested {
+    /// Those that will leave a note in the record `own`.
+    pub fn of(registry: &Registry, own: &Files) -> Nested {
+        Nested { registry: registry.clone(), own: own.clone() }
+    }
+
+    /// Where their records are.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Those that have records now. They belong to the same user, whose commands may have written anything there.
+    pub fn recorded(&self) -> Vec<Inside> {
+        /// One has an outer process and an inner one.
+        const SUPERVISORS: usize = 2;
+        /// Among so many they are looked for.
+        const MOST: usize = 1000;
+        if !self.may_exist() {
+            return Vec::new();
+        }
+        let ids = self.ids().unwrap_or_default();
+        let records = ids.into_iter().take(MOST).filter_map(|id| self.registry.look(&id).ok().flatten());
+        let inside = records.filter_map(|files| {
+            let intent = files.intent().ok().filter(|intent| self.is_around(intent))?;
+            let mut supervisors =
+                files.state().ok().flatten().map_or_else(Vec::new, |state| state.supervisors);
+            supervisors.truncate(SUPERVISORS);
+            Some(Inside { id: files.name().to_owned(), name: intent.name, supervisors, since: intent.since })
+        });
+        inside.collect()
+    }
+
+    /// Most file systems count directories in the links of the one above: two links are its own.
+    fn may_exist(&self) -> bool {
+        rustix::fs::fstat(self.own.dir()).is_ok_and(|stat| stat.st_nlink != 2)
+    }
+
+    fn ids(&self) -> io::Result<Vec<String>> {
+        let id = |name: &std::ffi::CStr| Some(name.to_str().ok()?.strip_prefix(NESTED)?.to_owned());
+        Ok(entries(self.own.dir())?.iter().filter_map(|(name, _)| id(name)).collect())
+    }
+
+    fn is_around(&self, intent: &Intent) -> bool {
+        intent.within.iter().any(|outer| outer == self.own.name())
+    }
+}
+
+impl Resource for Nested {
+    fn describe(&self) -> String {
+        "nested sandboxes".to_owned()
+    }
+
+    fn release(&mut self, forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        if !forced || !self.may_exist() {
+            return Ok(());
+        }
+        for id in self.ids()? {
+            if let Ok(Some(record)) = self.registry.take_orphan(&id)
+                && record.intent().is_ok_and(|intent| self.is_around(&intent))
+            {
+                recover(record, false, PATIENCE)?;
+            }
+            // One that was killed as it forgot itself may have come no further than its record.
+            if let Some(root) = self.own.path().ancestors().nth(2).filter(|_| !self.registry.holds(&id)) {
+                forget_names_of(root, &id)?;
+            }
+            let _ = rustix::fs::unlinkat(self.own.dir(), entry(&id), AtFlags::REMOVEDIR);
+        }
+        Ok(())
+    }
+}
+
+/// A sandbox that was started inside of another, as its record tells.
+#[derive(Debug, Clone)]
+pub struct Inside {
+    /// Its id, as shown.
+    pub id: String,
+    /// Its name.
+    pub name: Option<String>,
+    /// Those that look after it, by the pids of their own namespace; only a detached one has them in its record.
+    pub supervisors: Vec<ProcessId>,
+    /// When its `penfold run` started.
+    pub since: Option<StartTime>,
+}
+
+fn entry(id: &str) -> String {
+    format!("{NESTED}{id}")
+}

@@ -1,0 +1,476 @@
+//! The record of one sandbox on disk: made before anything else, gone last.
+//!
+//! `<root>/sandboxes/<id>/` is private to its user. The directory itself is locked (flock(2)) by the processes that look
+//! after the sandbox, for as long as one of them lives: a free lock on a record that has its `intent.json` means that
+//! nobody does. A lock file could be lost; the directory cannot, while the record exists.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use penfold_process::{ProcessId, StartTime};
+use penfold_teardown::Resource;
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::clear::{clear, entries};
+use crate::files::Files;
+use crate::id::Id;
+use crate::json::REPORT;
+use crate::lock;
+
+pub use crate::json::SCHEMA;
+
+/// The file of a record that says what was meant to be: the first that is made.
+pub const INTENT: &str = "intent.json";
+/// A link to the leaf, or to nothing where there is none, in a record that is kept after the end.
+const LEAF: &str = "leaf";
+const SANDBOXES: &str = "sandboxes";
+const PRIVATE: Mode = Mode::RWXU;
+
+/// What the record says was meant to be, before it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Intent {
+    /// The version of this format.
+    pub schema: u32,
+    /// The whole id.
+    pub id: Id,
+    /// The name, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The labels.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// The command, for people: what is not UTF-8 is replaced.
+    pub command: Vec<String>,
+    /// The boot that it belongs to.
+    pub boot: String,
+    /// The sandboxes that it is nested in, from the outermost, as its marker has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub within: Vec<String>,
+    /// The leaf, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaf: Option<PathBuf>,
+    /// The scratch directory, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scratch: Option<PathBuf>,
+    /// When it was made, in milliseconds since 1970.
+    #[serde(default)]
+    pub made_at_ms: u64,
+    /// The number of the signal by which its members are asked to end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// How long they may take then, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_ms: Option<u64>,
+    /// The cgroup that `penfold run` was started in: the text that follows `0::` in `/proc/<pid>/cgroup`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub home: Option<String>,
+    /// The session that its first process shares with its caller; none where it has one of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<i32>,
+    /// Who was above `penfold run`, the nearest first: one of them takes in its orphans. Only where there is no leaf.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ancestors: Vec<ProcessId>,
+    /// When `penfold run` started: no member is older.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<StartTime>,
+    /// How long a kill may take until what is left is reported, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patience_ms: Option<u64>,
+    /// What only a sandbox has that goes on without who started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detached: Option<Detached>,
+}
+
+/// What is to be known of a sandbox that goes on without who started it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Detached {
+    /// The root below which its record is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<PathBuf>,
+    /// Who started it: the parent of `penfold run -d`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<ProcessId>,
+    /// It is not ended when its supervisors are killed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep: bool,
+    /// Its record goes when it ends.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub remove: bool,
+    /// It has a terminal of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub terminal: bool,
+}
+
+/// Why there is no record.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// A directory cannot be made, opened or locked, or a file not written.
+    #[error("cannot {act} `{path}`")]
+    Io {
+        /// What was tried.
+        act: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What stood in the way.
+        source: io::Error,
+    },
+    /// A directory of the state is not private to this user.
+    #[error("`{path}` belongs to user {owner}, not to {user}", path = path.display())]
+    Stranger {
+        /// Which.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who asks.
+        user: u32,
+    },
+}
+
+impl StateError {
+    fn io<'a>(act: &'static str, path: &'a Path) -> impl FnOnce(rustix::io::Errno) -> StateError + use<'a> {
+        move |errno| StateError::Io { act, path: path.to_owned(), source: errno.into() }
+    }
+}
+
+/// All records of one user.
+#[derive(Debug, Clone)]
+pub struct Registry {
+    path: PathBuf,
+    dir: Arc<OwnedFd>,
+}
+
+impl Registry {
+    /// Opens the records below `root`, making the directories that are missing.
+    ///
+    /// # Errors
+    /// When they cannot be made, or are not ours alone.
+    pub fn open(root: &Path) -> Result<Registry, StateError> {
+        // A root that another user made first could be swapped under us: it is looked at before anything is made in it.
+        let top = open_or_make(rustix::fs::CWD, root)?;
+        let dir = open_or_make(top.as_fd(), Path::new(SANDBOXES))?;
+        Ok(Registry { path: root.join(SANDBOXES), dir: Arc::new(dir) })
+    }
+
+    /// Opens the records below `root` if there are any.
+    ///
+    /// # Errors
+    /// When they cannot be opened, or are not ours alone.
+    pub fn open_existing(root: &Path) -> Result<Option<Registry>, StateError> {
+        let opened = open_private(rustix::fs::CWD, root)
+            .and_then(|top| open_private(top.as_fd(), Path::new(SANDBOXES)));
+        match opened {
+            Ok(dir) => Ok(Some(Registry { path: root.join(SANDBOXES), dir: Arc::new(dir) })),
+            Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes the record of a new sandbox and locks it.
+    ///
+    /// # Errors
+    /// When it cannot be written; nothing of it is left then.
+    pub fn reserve(&self, intent: &Intent) -> Result<Record, StateError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.try_reserve(intent) {
+                // Somebody has just looked whether the maker of the bare directory is dead, and may have removed it.
+                Err(error) if tries < lock::TRIES && (is_looked_at(&error) || is_missing(&error)) => {
+                    lock::pause(tries);
+                }
+                Err(error) => {
+                    // Only a directory without anything in it: with an intent it is another's.
+                    let _ = rustix::fs::unlinkat(&self.dir, intent.id.short(), AtFlags::REMOVEDIR);
+                    return Err(error);
+                }
+                Ok(record) => return Ok(record),
+            }
+        }
+    }
+
+    fn try_reserve(&self, intent: &Intent) -> Result<Record, StateError> {
+        let name = intent.id.short();
+        let path = self.path.join(&name);
+        match rustix::fs::mkdirat(&self.dir, &name, PRIVATE) {
+            Ok(()) => {}
+            // From the try before.
+            Err(Errno::EXIST) if self.is_bare(&name) => {}
+            Err(errno) => return Err(StateError::io("make", &path)(errno)),
+        }
+        penfold_sys::crash_point!("reserving");
+        let written = self.write_intent(&name, &path, intent);
+        if written.as_ref().is_err_and(|error| !is_looked_at(error)) {
+            let _ = remove_entry(&self.dir, &name);
+        }
+        Ok(Record { registry: Arc::clone(&self.dir), files: Files { dir: Arc::new(written?), name, path } })
+    }
+
+    fn write_intent(&self, name: &str, path: &Path, intent: &Intent) -> Result<OwnedFd, StateError> {
+        let dir = open_private(self.dir.as_fd(), Path::new(name))?;
+        rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)
+            .map_err(StateError::io(LOCK, path))?;
+        // Only under the lock: who sees an intent and a free lock sees a sandbox without a supervisor.
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&dir, INTENT, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(StateError::io("write", path))?;
+        let text = serde_json::to_vec(intent).map_err(io::Error::other);
+        text.and_then(|text| File::from(file).write_all(&text)).map_err(|source| StateError::Io {
+            act: "write",
+            path: path.join(INTENT),
+            source,
+        })?;
+        if intent.detached.is_some() {
+            let leaf = intent.leaf.as_deref().unwrap_or(Path::new("none"));
+            rustix::fs::symlinkat(leaf, &dir, LEAF).map_err(StateError::io("write", &path.join(LEAF)))?;
+        }
+        Ok(dir)
+    }
+
+    fn is_bare(&self, name: &str) -> bool {
+        open_private(self.dir.as_fd(), Path::new(name))
+            .is_ok_and(|dir| entries(dir.as_fd()).is_ok_and(|entries| entries.is_empty()))
+    }
+
+    /// The names of all records.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn names(&self) -> io::Result<Vec<String>> {
+        Ok(entries(self.dir.as_fd())?
+            .into_iter()
+            .filter_map(|(name, _)| name.into_string().ok())
+            .filter(|name| Id::is_short(name))
+            .collect())
+    }
+
+    /// Takes over a record that nobody looks after and whose sandbox has not been seen to end; `None` when somebody does,
+    /// or it is gone, or is still being made, or is kept for its log and exit code only.
+    ///
+    /// # Errors
+    /// When it cannot be opened or is not ours.
+    pub fn take_orphan(&self, name: &str) -> Result<Option<Record>, StateError> {
+        if self.seems_ended(name) {
+            return Ok(None);
+        }
+        // Without the lock it could have ended since.
+        Ok(self.take(name)?.filter(|record| !record.files.has_ended()))
+    }
+
+    /// Whether a record has a report, and a link to a leaf that does not exist. Nothing is opened for it: each command looks so
+    /// at what many others have left.
+    fn seems_ended(&self, name: &str) -> bool {
+        let look = |file, flags| rustix::fs::statat(&self.dir, Path::new(name).join(file), flags).err();
+        look(REPORT, AtFlags::SYMLINK_NOFOLLOW).is_none()
+            && look(LEAF, AtFlags::SYMLINK_NOFOLLOW).is_none()
+            && look(LEAF, AtFlags::empty()) == Some(Errno::NOENT)
+    }
+
+    /// Takes over a record that nobody looks after, ended or not; `None` when somebody does, or it is gone, or is still
+    /// being made.
+    ///
+    /// # Errors
+    /// When it cannot be opened or is not ours.
+    pub fn take(&self, name: &str) -> Result<Option<Record>, StateError> {
+        let Some(files) = self.look(name)? else { return Ok(None) };
+        match rustix::fs::flock(&files.dir, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(errno) => return Err(StateError::io("lock", &files.path)(errno)),
+        }
+        match rustix::fs::statat(&files.dir, INTENT, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => {}
+            Err(Errno::NOENT) => {
+                // Its maker died, or has not come to lock it yet and will make it anew. Nothing was started for it,
+                // unless there is more in it: then the intent was lost.
+                match rustix::fs::unlinkat(&self.dir, name, AtFlags::REMOVEDIR) {
+                    Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+                    _ => return Ok(None),
+                }
+            }
+            Err(errno) => return Err(StateError::io("look at", &files.path)(errno)),
+        }
+        Ok(Some(Record { registry: Arc::clone(&self.dir), files }))
+    }
+
+    /// Opens the files of a record to read them, whoever looks after it; `None` when there is none of this name.
+    ///
+    /// # Errors
+    /// When it cannot be opened or is not ours.
+    pub fn look(&self, name: &str) -> Result<Option<Files>, StateError> {
+        if !Id::is_short(name) {
+            return Ok(None);
+        }
+        match open_private(self.dir.as_fd(), Path::new(name)) {
+            Ok(dir) => {
+                Ok(Some(Files { dir: Arc::new(dir), name: name.to_owned(), path: self.path.join(name) }))
+            }
+            Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives this user its own rights back to a record that was closed to it.
+    ///
+    /// # Errors
+    /// When there is none of this name, or it is not ours.
+    pub fn open_to_owner(&self, name: &str) -> io::Result<()> {
+        if !Id::is_short(name) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(&self.dir, name, flags, Mode::empty())?;
+        if rustix::fs::fstat(&dir)?.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        // fchmod(2) does not take a descriptor that is a path only.
+        Ok(rustix::fs::chmod(format!("/proc/self/fd/{}", dir.as_raw_fd()), PRIVATE)?)
+    }
+
+    /// Whether there is a record of this name, whoever looks after it.
+    pub fn holds(&self, name: &str) -> bool {
+        !matches!(rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT))
+    }
+}
+
+impl AsFd for Registry {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+}
+
+/// The record of one sandbox, locked for as long as this value, or the copy of it in a forked process, lives.
+#[derive(Debug)]
+pub struct Record {
+    registry: Arc<OwnedFd>,
+    files: Files,
+}
+
+impl Record {
+    /// Its files.
+    pub fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// The id, as shown.
+    pub fn name(&self) -> &str {
+        &self.files.name
+    }
+
+    /// Reads what was meant to be.
+    ///
+    /// # Errors
+    /// When it is missing, cut short, or of a newer version.
+    pub fn intent(&self) -> io::Result<Intent> {
+        self.files.intent()
+    }
+}
+
+impl Resource for Record {
+    fn describe(&self) -> String {
+        format!("record {}", self.files.path.display())
+    }
+
+    fn is_record(&self) -> bool {
+        true
+    }
+
+    fn release(&mut self, _forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        // The common end is one file; a command of the same user may have put anything there. A detached one has more, and
+        // keeps what tells its name, and whose it is, until that is gone.
+        let has = |name| rustix::fs::statat(&self.files.dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        if !(has(LEAF) || has(REPORT))
+            && rustix::fs::unlinkat(&self.files.dir, INTENT, AtFlags::empty()).is_ok()
+            && rustix::fs::unlinkat(&self.registry, &self.files.name, AtFlags::REMOVEDIR).is_ok()
+            || rustix::fs::fstat(&self.files.dir)?.st_nlink == 0
+        {
+            return Ok(());
+        }
+        // Who dies at this leaves the record of one that has ended.
+        clear(self.files.dir.as_fd(), &[INTENT, REPORT])?;
+        gone(rustix::fs::unlinkat(&self.registry, &self.files.name, AtFlags::REMOVEDIR))?;
+        Ok(())
+    }
+}
+
+/// The act of taking the lock, as errors name it.
+const LOCK: &str = "lock";
+
+/// Whether a record that was just made could not be locked, as somebody looks at it.
+fn is_looked_at(error: &StateError) -> bool {
+    matches!(error, StateError::Io { act: LOCK, source, .. } if source.kind() == io::ErrorKind::WouldBlock)
+}
+
+fn is_missing(error: &StateError) -> bool {
+    matches!(error, StateError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+}
+
+fn gone(result: rustix::io::Result<()>) -> rustix::io::Result<()> {
+    match result {
+        Err(Errno::NOENT) => Ok(()),
+        other => other,
+    }
+}
+
+fn remove_entry(dir: &OwnedFd, name: &str) -> rustix::io::Result<()> {
+    if let Ok(record) = open_private(dir.as_fd(), Path::new(name)) {
+        gone(rustix::fs::unlinkat(&record, INTENT, AtFlags::empty()))?;
+    }
+    gone(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR))
+}
+
+pub(crate) fn open_or_make(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StateError> {
+    match open_private(at, path) {
+        Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            match rustix::fs::mkdirat(at, path, PRIVATE) {
+                Ok(()) | Err(Errno::EXIST) => open_private(at, path),
+                Err(errno) => Err(StateError::io("make", path)(errno)),
+            }
+        }
+        other => other,
+    }
+}
+
+/// Opens a directory without following a link in its last part, and only if it is ours.
+pub fn open_private(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StateError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = rustix::fs::openat(at, path, flags, Mode::empty()).map_err(|errno| {
+        // open(2) says of a link what it says of a file: that it is no directory.
+        let link = errno == Errno::NOTDIR
+            && rustix::fs::statat(at, path, AtFlags::SYMLINK_NOFOLLOW)
+                .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink);
+        let why =
+            || io::Error::new(io::ErrorKind::NotADirectory, "it is a symbolic link, which is not followed");
+        let source = if link { why() } else { errno.into() };
+        StateError::Io { act: "open", path: path.to_owned(), source }
+    })?;
+    let owner = rustix::fs::fstat(&dir).map_err(StateError::io("look at", path))?.st_uid;
+    let user = rustix::process::geteuid().as_raw();
+    if owner == user { Ok(dir) } else { Err(StateError::Stranger { path: path.to_owned(), owner, user }) }
+}
+
+/// What a record keeps of a command line: enough to know it by, and no more than is read again.
+pub fn shortened(words: Vec<String>) -> Vec<String> {
+    shortened_to(words, RECORDED)
+}
+
+/// At most so many bytes of a command line, each word counted as one more.
+pub fn shortened_to(mut words: Vec<String>, most: usize) -> Vec<String> {
+    let mut left = most;
+    words.retain_mut(|word| {
+        let end = (0..=left.min(word.len())).rev().find(|&index| word.is_char_boundary(index)).unwrap_or(0);
+        let kept = left > 0;
+        word.truncate(end);
+        left = left.saturating_sub(end + 1);
+        kept
+    });
+    words
+}
+
+/// How many bytes of a command line a record keeps.
+const RECORDED: usize = 4096;

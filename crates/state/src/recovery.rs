@@ -1,0 +1,253 @@
+//! Ends what is left of a sandbox that nobody looks after any more.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use penfold_cgroup::{Leaf, Place};
+use penfold_process::ProcFs;
+use penfold_sys::child::Exit;
+use penfold_teardown::lifecycle::{Event, Phase};
+use penfold_teardown::{Cause, Findings, Host, Ladder, Level, Marker, Resource, Scope, Teardown, drive};
+use rustix::event::{PollFd, Timespec};
+
+use crate::events::{Journal, What};
+use crate::evidence::fingerprints;
+use crate::files::Files;
+use crate::marked;
+use crate::names::forget_name;
+use crate::outcome::Report;
+use crate::record::{Intent, Record, Registry, SCHEMA};
+use crate::scratch::Scratch;
+use crate::state::{self, Exited};
+
+/// How many records a [`sweep`] looks at, so that a host full of sandboxes does not slow down each new one.
+const SWEPT: usize = 64;
+
+/// Ends what a record without a supervisor says was there. The record is forgotten, but for that of a detached sandbox:
+/// it then says that the sandbox was lost, and keeps its log. One of a newer format stays as it is.
+///
+/// Without a supervisor members are found by the leaf and by a search over the host for the marker. Who has nothing of the
+/// sandbox but its marker is ended only where somebody has `named` the sandbox, else it is among the survivors.
+///
+/// # Errors
+/// When /proc cannot be read; the record stays.
+pub fn recover(record: Record, named: bool, patience: Duration) -> io::Result<Findings> {
+    penfold_sys::crash_point!("recovering");
+    let id = record.name().to_owned();
+    let (intent, newer) = match record.intent() {
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => (None, true),
+        intent => (intent.ok().filter(|intent| is_about(intent, &id)), false),
+    };
+    let leaf = match &intent {
+        // Unknown means alive.
+        None => unrecorded_leaf(&id)?,
+        // Whatever boot the record is of: a leaf of that name is this sandbox's.
+        Some(Intent { leaf: Some(path), .. }) => Leaf::open(path).map_err(io::Error::other)?,
+        Some(Intent { leaf: None, .. }) => None,
+    };
+    let intent = intent.or_else(|| leaf.as_ref().and_then(|leaf| labelled(leaf, &id)).filter(|_| !newer));
+    let detached = intent.as_ref().and_then(|intent| intent.detached.as_ref());
+    // Who wrote a newer one knows what else is to go.
+    let kept = newer || detached.is_some_and(|detached| !detached.remove);
+    let files = record.files().clone();
+    let marker = marked::marker(&id, intent.as_ref(), Some(&files), named);
+    let root = files.path().ancestors().nth(2).map(Path::to_owned);
+    let mut resources: Vec<Box<dyn Resource>> = Vec::new();
+    if !kept {
+        resources.push(Box::new(record));
+    }
+    let scratch = match &intent {
+        Some(intent) => intent.scratch.clone(),
+        None if newer => None,
+        None => unrecorded_scratch(&id)?,
+    };
+    if let Some(scratch) = existing(scratch)? {
+        resources.push(Box::new(scratch));
+    }
+    let level = if leaf.is_some() { Level::Cgroup } else { Level::Subreaper };
+    let findings = end(&marker, patience, leaf, resources)?;
+    let name = intent.as_ref().and_then(|intent| intent.name.as_ref());
+    if let (Some(root), Some(name), true) = (&root, name, findings.verified) {
+        // What stays is a file that nobody holds, which `gc` removes.
+        let _ = forget_name(root, name, files.name());
+    }
+    if let Some(intent) = intent.as_ref().filter(|intent| intent.detached.is_some()) {
+        tell(&files, intent, &findings);
+    }
+    if let Some(intent) = intent.filter(|_| kept && findings.verified) {
+        write_end(&files, &intent, level, findings.clone());
+    }
+    Ok(findings)
+}
+
+/// Tells those who follow the events that a sandbox was lost.
+fn tell(files: &Files, intent: &Intent, findings: &Findings) {
+    let exit = files.exited().ok().flatten().and_then(|exited| exited.exit);
+    let lost = What::Lost { exit, verified: findings.verified, survivors: findings.survivors.len() };
+    Journal::of(files, intent).tell([lost]);
+}
+
+/// Writes down how a sandbox ended that nobody looked after. How its command ended is not invented. Where there is no room
+/// for it the sandbox counts as lost: nothing is left of it all the same.
+fn write_end(files: &Files, intent: &Intent, level: Level, findings: Findings) {
+    let now = state::now_ms();
+    let unknown = Exited { schema: SCHEMA, exit: None, cause: Cause::Lost, at_ms: now };
+    let report = Report {
+        schema: SCHEMA,
+        id: intent.id.short(),
+        name: intent.name.clone(),
+        labels: intent.labels.clone(),
+        command: intent.command.clone(),
+        level,
+        cause: Cause::Lost,
+        exit: None,
+        failure: None,
+        started_at_ms: intent.made_at_ms,
+        duration_ms: now.saturating_sub(intent.made_at_ms),
+        missing: Vec::new(),
+        weaker: None,
+        findings,
+    };
+    let _ = files.write_end(&unknown, &report);
+}
+
+/// Ends what is left of a sandbox that could not have a record: what carries its marker, and its leaf if it has the
+/// usual place.
+///
+/// # Errors
+/// When /proc cannot be read.
+pub fn recover_unrecorded(id: &str, named: bool, patience: Duration) -> io::Result<Findings> {
+    let leaf = unrecorded_leaf(id)?;
+    let intent = leaf.as_ref().and_then(|leaf| labelled(leaf, id));
+    let marker = marked::marker(id, intent.as_ref(), None, named);
+    let scratch = match intent {
+        Some(intent) => intent.scratch,
+        None => unrecorded_scratch(id)?,
+    };
+    let resources = existing(scratch)?.map(|scratch| -> Box<dyn Resource> { Box::new(scratch) });
+    end(&marker, patience, leaf, resources.into_iter().collect())
+}
+
+fn existing(scratch: Option<PathBuf>) -> io::Result<Option<Scratch>> {
+    scratch.map_or(Ok(None), Scratch::existing)
+}
+
+/// What was meant to be, as the leaf of a detached sandbox tells when its record does not.
+fn labelled(leaf: &Leaf, id: &str) -> Option<Intent> {
+    fingerprints::label(leaf.path(), id).intent.filter(|intent| is_about(intent, id))
+}
+
+/// Whether an intent speaks of this sandbox only: what is not named after it is not its own, whatever a record says.
+fn is_about(intent: &Intent, id: &str) -> bool {
+    let own = format!("penfold-{id}");
+    let mut paths = intent.leaf.iter().chain(&intent.scratch);
+    intent.id.short() == id && paths.all(|path| path.file_name().is_some_and(|name| name == own.as_str()))
+}
+
+/// The scratch directory of a sandbox that no record tells of, as those know who live in it.
+fn unrecorded_scratch(id: &str) -> io::Result<Option<PathBuf>> {
+    let marked = fingerprints::marked(|_| false).complete()?;
+    Ok(marked.get(id).and_then(|pids| fingerprints::scratch(pids, id)))
+}
+
+/// The leaf of a sandbox that no record tells of: where leaves are made from here, or anywhere else.
+fn unrecorded_leaf(id: &str) -> io::Result<Option<Leaf>> {
+    if let Ok(place) = Place::find_here() {
+        let usual = place.path().join(format!("penfold-{id}"));
+        if let Some(leaf) = Leaf::open(&usual).map_err(io::Error::other)? {
+            return Ok(Some(leaf));
+        }
+    }
+    match fingerprints::leaves().complete()?.get(id) {
+        Some(path) => Leaf::open(path).map_err(io::Error::other),
+        None => Ok(None),
+    }
+}
+
+fn end(
+    marker: &Marker,
+    patience: Duration,
+    leaf: Option<Leaf>,
+    mut resources: Vec<Box<dyn Resource>>,
+) -> io::Result<Findings> {
+    let mut proc = ProcFs::open()?;
+    let search = marked::search(marker, &mut proc)?;
+    let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
+    let mut host = Recovering { patience, begun: false };
+    let mut findings = drive(&mut teardown, Phase::Running, &mut host, &mut resources);
+    marked::name_copies(marker, &mut findings)?;
+    Ok(findings)
+}
+
+/// Whether a record that nobody looks after is among those that [`sweep`] would look at; `own` is passed over.
+///
+/// # Errors
+/// When the records cannot be listed.
+pub fn has_orphans(registry: &Registry, own: &str) -> io::Result<bool> {
+    let names = some(registry, own)?;
+    Ok(names.iter().any(|name| matches!(registry.take_orphan(name), Ok(Some(record)) if is_swept(&record))))
+}
+
+/// Whether a record without a supervisor may be acted upon unasked: not where it is meant to go on, or where who wrote it
+/// knows more of it than this penfold.
+fn is_swept(record: &Record) -> bool {
+    match record.intent() {
+        Ok(intent) => !intent.detached.is_some_and(|detached| detached.keep),
+        Err(error) => error.kind() != io::ErrorKind::Unsupported,
+    }
+}
+
+/// Ends what is left of the sandboxes of this registry that nobody looks after, of at most a few of them, beginning at a
+/// random one when there are many.
+///
+/// # Errors
+/// When the records cannot be listed. One that cannot be recovered stays and is tried by the next.
+pub fn sweep(registry: &Registry, patience: Duration) -> io::Result<()> {
+    for name in some(registry, "")? {
+        if let Ok(Some(record)) = registry.take_orphan(&name)
+            && is_swept(&record)
+        {
+            let _ = recover(record, false, patience);
+        }
+    }
+    Ok(())
+}
+
+fn some(registry: &Registry, own: &str) -> io::Result<Vec<String>> {
+    let mut names = registry.names()?;
+    names.retain(|name| name != own);
+    if names.len() > SWEPT {
+        let mut random = [0_u8; 2];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let start = usize::from(u16::from_ne_bytes(random)) % names.len();
+        names.rotate_left(start);
+        names.truncate(SWEPT);
+    }
+    Ok(names)
+}
+
+struct Recovering {
+    patience: Duration,
+    begun: bool,
+}
+
+impl Host for Recovering {
+    fn wait(&mut self, mut watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Option<Event> {
+        if !std::mem::replace(&mut self.begun, true) {
+            return Some(Event::KillRequested);
+        }
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let _ = rustix::event::poll(&mut watch, timeout.as_ref());
+        None
+    }
+
+    fn ladder(&self) -> Ladder {
+        Ladder { patience: self.patience, ..Ladder::default() }
+    }
+
+    fn stuck(&mut self, _: &Findings, _: Option<Exit>) -> ControlFlow<()> {
+        ControlFlow::Break(())
+    }
+}

@@ -1,0 +1,95 @@
+//! What the tests of events share.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use penfold_state::events::{About, Entry, Event, From, Reader, What, append};
+
+/// A state root of its own.
+pub struct Place {
+    _dir: tempfile::TempDir,
+    root: PathBuf,
+}
+
+impl Place {
+    pub fn new() -> Place {
+        let dir = tempfile::Builder::new().prefix("penfold-events-").tempdir().unwrap();
+        let root = dir.path().join("root");
+        std::fs::create_dir(&root).unwrap();
+        Place { _dir: dir, root }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub fn current(&self) -> PathBuf {
+        self.root.join("events.jsonl")
+    }
+
+    pub fn before(&self) -> PathBuf {
+        self.root.join("events.jsonl.1")
+    }
+}
+
+/// An event that says who wrote it, and which of theirs it is.
+pub fn leak(writer: usize, number: usize, text: &str) -> Event {
+    let what = What::Leak {
+        what: format!("{writer} {number}"),
+        outcome: text.to_owned(),
+        reason: Some(text.to_owned()),
+    };
+    let about = About { id: "0123456789ab".to_owned(), name: Some(text.to_owned()), labels: BTreeMap::new() };
+    Event { schema: 1, time_ns: 1, about, what }
+}
+
+/// Who wrote them, and which they are.
+pub fn whats(entries: Vec<Entry>) -> Vec<(usize, usize)> {
+    let what = |entry| match entry {
+        Entry::Event(event) => match event.what {
+            What::Leak { what, .. } => {
+                let (writer, number) = what.split_once(' ')?;
+                Some((writer.parse().ok()?, number.parse().ok()?))
+            }
+            _ => None,
+        },
+        Entry::Skipped => None,
+    };
+    entries.into_iter().filter_map(what).collect()
+}
+
+/// How far behind a follower is for each of some events, in microseconds, sorted.
+pub fn latencies(count: usize, prepare: impl FnOnce()) -> Vec<u128> {
+    let place = Place::new();
+    append(place.root(), &[leak(0, 0, "x")]).unwrap();
+    let mut reader = Reader::open(place.root(), From::End).unwrap();
+    prepare();
+    let (ask, asked) = std::sync::mpsc::channel::<usize>();
+    let (say, said) = std::sync::mpsc::channel::<Instant>();
+    let root = place.root().to_owned();
+    let mut behind = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for number in asked {
+                // Not before the follower waits: what is there already when it looks tells nothing of its wait.
+                let _ = rustix::event::poll(&mut [], Some(&Duration::from_millis(3).try_into().unwrap()));
+                let begun = Instant::now();
+                append(&root, &[leak(0, number, "x")]).unwrap();
+                say.send(begun).unwrap();
+            }
+        });
+        for number in 0..count {
+            ask.send(number).unwrap();
+            let end = Instant::now() + Duration::from_secs(10);
+            while reader.next_entry().unwrap().is_none() {
+                assert!(Instant::now() < end);
+                reader.wait(None).unwrap();
+            }
+            behind.push(said.recv().unwrap().elapsed().as_micros());
+        }
+        drop(ask);
+    });
+    behind.sort_unstable();
+    behind
+}

@@ -1,0 +1,109 @@
+//! How soon: these run alone.
+
+use std::os::fd::AsFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::log_support::{Place, Read, latencies, wait};
+use penfold_state::log::{From, Stream, USUAL_LIMIT, Waited, Writer};
+use rustix::event::PollFlags;
+use rustix::fs::inotify::{CreateFlags, init};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+#[test]
+fn a_line_reaches_a_follower_within_milliseconds() {
+    let behind = latencies(&Place::new(), 300, || ());
+    // The best of them are the log's, the worst are those of a busy machine.
+    assert!(behind[behind.len() / 2] < 5000, "{behind:?}");
+}
+
+#[test]
+fn a_follower_hears_of_the_end_at_once() {
+    let place = Place::new();
+    let mut writer = Writer::create(place.as_fd(), USUAL_LIMIT).unwrap();
+    let over = AtomicBool::new(false);
+    let mut reader = place.read(From::Start);
+    std::thread::scope(|scope| {
+        let follower = scope.spawn(|| {
+            let mut read = Read::default();
+            loop {
+                while read.take(&mut reader) {}
+                if reader.wait(|| over.load(Ordering::SeqCst), None).unwrap() == Waited::Ended {
+                    return (read.all, Instant::now());
+                }
+            }
+        });
+        let (clock, _held) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        // Long enough for the follower to look but rarely.
+        wait(&clock, PollFlags::IN, Some(Duration::from_millis(1300)));
+        writer.append(Stream::Stdout, b"the last words");
+        over.store(true, Ordering::SeqCst);
+        let end = Instant::now();
+        drop(writer);
+        let (all, at) = follower.join().unwrap();
+        assert_eq!(all, b"the last words");
+        assert!(at.saturating_duration_since(end) < Duration::from_millis(300));
+    });
+}
+
+#[test]
+fn an_event_reaches_a_follower_within_milliseconds() {
+    let behind = crate::events_support::latencies(200, || {});
+    assert!(behind[behind.len() / 2] < 5000, "{behind:?}");
+}
+
+#[test]
+fn a_log_follower_without_inotify_keeps_up_by_looking() {
+    let usual = getrlimit(Resource::Nofile);
+    let behind = latencies(&Place::new(), 60, || {
+        // The lowest free number is the limit: what is open stays open, and nothing more can be.
+        let free = std::fs::File::open("/dev/null").unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&free);
+        let limit = Rlimit { current: u64::try_from(number).ok(), ..usual };
+        setrlimit(Resource::Nofile, limit).unwrap();
+        drop(free);
+        assert!(rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC).is_err());
+    });
+    setrlimit(Resource::Nofile, usual).unwrap();
+    assert!(behind[behind.len() / 2] < 60_000, "{behind:?}");
+}
+
+/// To it no inotify instance is left: the kernel counts them for each user.
+const USER: u32 = 64_213;
+
+#[test]
+fn an_events_follower_without_inotify_keeps_up_by_looking() {
+    let user = rustix::process::geteuid();
+    if user.as_raw() == USER {
+        return by_looking();
+    }
+    let program = std::env::current_exe().unwrap();
+    let mut command = Command::new(program);
+    command.args([
+        "--exact",
+        "promptness::an_events_follower_without_inotify_keeps_up_by_looking",
+        "--nocapture",
+    ]);
+    match command.uid(USER).gid(USER).env_remove("TMPDIR").current_dir("/").output() {
+        Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            penfold_testkit::skip("needs root and a program that every user may read");
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn by_looking() {
+    let mut held = Vec::new();
+    while let Ok(inotify) = init(CreateFlags::CLOEXEC) {
+        held.push(inotify);
+        assert!(held.len() < 10_000, "no end of them");
+    }
+    let behind = crate::events_support::latencies(40, || {});
+    let middle = behind[behind.len() / 2];
+    // Another process of this user may give one back at any moment: then it is faster.
+    assert!(middle < 60_000, "{behind:?}");
+}

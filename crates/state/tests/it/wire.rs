@@ -1,0 +1,79 @@
+//! Messages between clients and supervisors: whenever one comes, it is taken whole.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+use penfold_state::wire::{self, Answer, Received};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+/// How many messages go one after the other.
+const MANY: usize = 20_000;
+/// A lost one is waited for no longer.
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn pair() -> (OwnedFd, OwnedFd) {
+    let flags = SocketFlags::CLOEXEC;
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+}
+
+/// Looks again and again, each time for the next, while another thread sends it.
+fn none_is_lost(receive: impl Fn(&OwnedFd) -> Received<Answer>) {
+    let (here, there) = pair();
+    let sender = std::thread::spawn(move || {
+        for number in 0..MANY {
+            wire::send(&there, &Answer::Refused(format!("number {number}"))).unwrap();
+        }
+        there
+    });
+    for number in 0..MANY {
+        let until = Instant::now() + LIMIT;
+        let answer = loop {
+            match receive(&here) {
+                Received::Message(answer) => break answer,
+                Received::Nothing => assert!(Instant::now() < until, "number {number} was lost"),
+                Received::End => panic!("the sender has gone before number {number}"),
+            }
+        };
+        assert!(
+            matches!(&answer, Answer::Refused(text) if *text == format!("number {number}")),
+            "number {number} was lost: {answer:?}"
+        );
+    }
+    drop(sender.join().unwrap());
+    assert!(matches!(receive(&here), Received::End));
+}
+
+#[test]
+fn a_message_that_comes_while_somebody_looks_is_not_lost() {
+    none_is_lost(|socket| wire::receive(socket).unwrap());
+}
+
+#[test]
+fn nor_is_one_with_descriptors() {
+    let (here, there) = pair();
+    wire::send_with(&there, &Answer::Done, &[there.as_fd()]).unwrap();
+    let (received, fds) = wire::receive_with::<Answer>(&here).unwrap();
+    assert!(matches!(received, Received::Message(Answer::Done)) && fds.len() == 1);
+    none_is_lost(|socket| wire::receive_with(socket).unwrap().0);
+}
+
+#[test]
+fn last_word_of_one_that_left_without_hearing_us_is_not_lost() {
+    for with_descriptors in [false, true] {
+        let (here, there) = pair();
+        wire::send(&here, &Answer::Running).unwrap();
+        wire::send(&there, &Answer::Done).unwrap();
+        wire::send(&there, &Answer::Refused("last".to_owned())).unwrap();
+        drop(there);
+        let next = || -> Received<Answer> {
+            if with_descriptors {
+                wire::receive_with(&here).unwrap().0
+            } else {
+                wire::receive(&here).unwrap()
+            }
+        };
+        assert!(matches!(next(), Received::Message(Answer::Done)));
+        assert!(matches!(next(), Received::Message(Answer::Refused(_))));
+        assert!(matches!(next(), Received::End));
+    }
+}
