@@ -529,6 +529,7 @@ mod tests {
         (base, early)
     }
 
+    /// spec: 5.6
     #[test]
     fn one_that_gets_its_record_while_it_is_looked_for_is_found_with_it() {
         let id = Id::new().unwrap();
@@ -546,6 +547,7 @@ mod tests {
         }
     }
 
+    /// spec: 5.6
     #[test]
     fn one_that_goes_while_it_is_looked_for_is_none() {
         let id = Id::new().unwrap().short();

@@ -96,6 +96,7 @@ mod tests {
         ProcessId { pid: pid_from_raw(pid).expect("a pid"), start: StartTime(start) }
     }
 
+    /// spec: 3.1
     #[test]
     fn identity_needs_both_halves() {
         assert_ne!(id(7, 1), id(7, 2));

@@ -236,6 +236,7 @@ mod tests {
         assert_eq!(stat.start, StartTime(8_812_345));
     }
 
+    /// spec: 2.2
     #[test]
     fn a_zombie_leader_with_live_threads_is_not_dead() {
         let zombie = |threads: &str| {

@@ -114,6 +114,7 @@ mod tests {
         assert_eq!(status.blocked, 1 << 16, "SIGCHLD");
     }
 
+    /// spec: 1.2.1
     #[test]
     fn what_a_signal_does_follows_from_the_three_masks() {
         let of = |blocked: u64, ignored: u64, caught: u64| Status {

@@ -231,6 +231,7 @@ pub fn named(pids: &[Pid]) -> String {
 mod tests {
     use super::*;
 
+    /// spec: 2.1
     #[test]
     fn only_what_is_certain_is_free_or_excluded() {
         let unknown = LockState::Unknown(Errno::IO);

@@ -65,6 +65,7 @@ mod tests {
         assert_eq!(prefixes.len(), 64);
     }
 
+    /// spec: 5.6
     #[test]
     fn full_uuid_is_read_as_it_is_written_in_records_and_nothing_else() {
         let id = Id::new().unwrap();

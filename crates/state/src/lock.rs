@@ -64,6 +64,7 @@ pub(crate) fn pause(tries: u32) {
 mod tests {
     use super::*;
 
+    /// spec: 5.3
     #[test]
     fn who_looks_whether_it_is_held_keeps_nobody_from_holding_it() {
         let base = tempfile::tempdir().unwrap();
@@ -82,6 +83,7 @@ mod tests {
         }
     }
 
+    /// spec: 5.3
     #[test]
     fn many_lookers_are_no_holder_and_a_holder_is_one() {
         let base = tempfile::tempdir().unwrap();

@@ -136,6 +136,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(base.path()).unwrap().count(), 0);
     }
 
+    /// spec: 1.6
     #[test]
     fn links_are_removed_and_what_they_point_at_stays() {
         let (base, mut scratch) = made();
@@ -148,6 +149,7 @@ mod tests {
         assert_eq!(std::fs::read(precious.join("file")).unwrap(), b"x");
     }
 
+    /// spec: 1.6
     #[test]
     fn a_renamed_directory_goes_as_well() {
         let (base, mut scratch) = made();

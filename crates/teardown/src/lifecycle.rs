@@ -116,6 +116,7 @@ mod tests {
         Event::Look,
     ];
 
+    /// spec: 2.5
     #[test]
     fn a_kill_request_never_leads_back_to_politeness() {
         for phase in PHASES {
@@ -125,6 +126,7 @@ mod tests {
         }
     }
 
+    /// spec: 2.1
     #[test]
     fn only_an_observed_end_leads_to_gone() {
         for phase in PHASES {
@@ -138,6 +140,7 @@ mod tests {
         }
     }
 
+    /// spec: 2.1
     #[test]
     fn gone_is_the_end() {
         for event in EVENTS {

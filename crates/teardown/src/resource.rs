@@ -84,6 +84,7 @@ mod tests {
         (released.take(), stayed)
     }
 
+    /// spec: 1.6
     #[test]
     fn a_record_stays_where_something_else_does() {
         assert_eq!(released(false), (vec!["directory", "record", "name"], Vec::new()));

@@ -57,6 +57,7 @@ impl Survey {
 mod tests {
     use super::*;
 
+    /// spec: 2.1
     #[test]
     fn only_a_complete_look_says_that_nobody_is_there() {
         let of = |completeness| Survey::new(Vec::new(), completeness).population();

@@ -268,6 +268,7 @@ mod tests {
         assert!(!Handle::open(id).unwrap().unwrap().has_ended());
     }
 
+    /// spec: 3.1
     #[test]
     fn wrong_start_time_opens_nothing() {
         let id = this().unwrap().id;

@@ -9,6 +9,7 @@ use penfold_cgroup::{Error, Leaf, Place};
 use penfold_process::ProcFs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+/// spec: 1.5
 #[test]
 fn kill_ends_setsid_grandchild_and_spares_the_neighbour() {
     let Some(place) = place() else { return };
@@ -56,6 +57,7 @@ fn events_notify_when_the_last_one_leaves() {
     killed.remove().expect("an empty leaf can be removed");
 }
 
+/// spec: 2.1
 #[test]
 fn a_removed_leaf_is_empty_and_not_found() {
     let Some(place) = place() else { return };
@@ -73,6 +75,7 @@ fn a_removed_leaf_is_empty_and_not_found() {
     killed.remove().expect("removed already");
 }
 
+/// spec: 3.4
 #[test]
 fn create_refuses_what_exists_and_what_is_no_name() {
     let Some(place) = place() else { return };
@@ -88,6 +91,7 @@ fn create_refuses_what_exists_and_what_is_no_name() {
     }
 }
 
+/// spec: 3.4
 #[test]
 fn open_refuses_links_and_other_file_systems() {
     let Some(place) = place() else { return };
@@ -103,6 +107,7 @@ fn open_refuses_links_and_other_file_systems() {
     assert!(matches!(Leaf::open(&std::env::temp_dir()), Err(Error::NotCgroup2 { .. })));
 }
 
+/// spec: 1.6
 #[test]
 fn remove_takes_deep_and_wide_subtrees() {
     let Some(place) = place() else { return };
@@ -119,6 +124,7 @@ fn remove_takes_deep_and_wide_subtrees() {
     leaf.remove().expect("nobody is in it");
 }
 
+/// spec: 2.1
 #[test]
 fn remove_says_what_is_in_the_way() {
     let Some(place) = place() else { return };
@@ -134,6 +140,7 @@ fn remove_says_what_is_in_the_way() {
     gone(failed.leaf.kill().expect("a kill"));
 }
 
+/// spec: 1.5
 #[test]
 fn members_of_threaded_cgroups_are_found_and_killed() {
     let Some(place) = place() else { return };
@@ -154,6 +161,7 @@ fn members_of_threaded_cgroups_are_found_and_killed() {
     gone(leaf.kill().expect("a kill"));
 }
 
+/// spec: 1.5
 #[test]
 fn a_frozen_member_is_killed() {
     let Some(place) = place() else { return };
@@ -222,6 +230,7 @@ fn a_leaf_can_be_a_place() {
 }
 
 /// As on a host whose table of open files is full.
+/// spec: 1.5
 #[test]
 fn a_leaf_that_was_made_ready_is_listed_and_killed_without_a_free_descriptor() {
     let Some(place) = place() else { return };
@@ -274,6 +283,7 @@ fn a_leaf_that_was_made_ready_just_now_promises_nothing() {
     assert!(!prompt || before.elapsed() > Duration::from_millis(20));
 }
 
+/// spec: 1.5
 #[test]
 fn a_leaf_that_was_made_ready_and_removed_has_nobody_and_is_killed() {
     let Some(place) = place() else { return };

@@ -51,6 +51,7 @@ impl Drop for Ice {
     }
 }
 
+/// spec: 1.5
 #[test]
 fn release_thaws_one_and_not_its_neighbour() {
     let text = std::fs::read("/proc/self/mountinfo").expect("mounts");

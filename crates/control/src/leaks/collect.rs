@@ -207,6 +207,7 @@ mod tests {
         (base, Leak { id, name: None, thing, processes: Vec::new(), age_s: 0, claimed: true })
     }
 
+    /// spec: 5.3
     #[test]
     fn what_another_command_is_just_removing_is_gone() {
         let (base, leak) = made();
@@ -242,6 +243,7 @@ mod tests {
         assert!(!path.try_exists().unwrap());
     }
 
+    /// spec: 5.3
     #[test]
     fn what_another_command_does_not_let_go_of_is_left_to_it() {
         let (base, leak) = made();

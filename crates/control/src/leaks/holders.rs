@@ -35,6 +35,7 @@ fn holds(pid: Pid, path: &Path) -> bool {
 mod tests {
     use super::*;
 
+    /// spec: 5.9
     #[test]
     fn who_stands_in_a_directory_holds_it() {
         let dir = tempfile::tempdir().unwrap();

@@ -104,6 +104,7 @@ fn supervise(listener: OwnedFd, id: String) -> JoinHandle<Vec<OwnedFd>> {
     })
 }
 
+/// spec: 11.8
 #[test]
 fn request_is_answered_and_descriptors_arrive() {
     for name in ["root", &"long".repeat(50)] {
@@ -125,6 +126,7 @@ fn request_is_answered_and_descriptors_arrive() {
     }
 }
 
+/// spec: 11.8
 #[test]
 fn link_to_the_socket_of_another_is_not_followed() {
     let (place, other) = (Place::new(), Place::new());
@@ -134,6 +136,7 @@ fn link_to_the_socket_of_another_is_not_followed() {
 }
 
 /// The file is ours, and who listens is not.
+/// spec: 11.8
 #[test]
 #[expect(clippy::print_stderr, reason = "a skipped test says why")]
 fn listener_of_another_user_is_not_trusted() {
@@ -163,6 +166,7 @@ while 1: c,_=s.accept(); c.send(b'{\"hello\":{\"protocol\":1,\"id\":\"'+sys.argv
 }
 
 /// The other supervisor goes on with the socket of one that was killed, and that nobody has reaped.
+/// spec: 11.2
 #[test]
 fn listener_that_is_a_zombie_is_dead() {
     let place = Place::new();
@@ -189,6 +193,7 @@ sys.stdin.read()";
     assert!(connected.is_ok(), "{connected:?}");
 }
 
+/// spec: 11.8
 #[test]
 fn what_is_no_socket_of_ours_is_not_trusted() {
     let place = Place::new();
@@ -207,6 +212,7 @@ fn what_is_no_socket_of_ours_is_not_trusted() {
     assert!(matches!(place.connect(), Err(ClientError::Deserted { .. })));
 }
 
+/// spec: 11.8
 #[test]
 #[expect(clippy::print_stderr, reason = "a skipped test says why")]
 fn socket_of_another_user_is_not_trusted() {
@@ -220,6 +226,7 @@ fn socket_of_another_user_is_not_trusted() {
     assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
 }
 
+/// spec: 11.8
 #[test]
 fn who_speaks_for_another_sandbox_is_not_trusted() {
     let place = Place::new();
@@ -234,6 +241,7 @@ fn who_speaks_for_another_sandbox_is_not_trusted() {
     assert!(place.dir.path().try_exists().unwrap());
 }
 
+/// spec: 11.4
 #[test]
 fn record_that_somebody_else_puts_away_is_waited_for() {
     let Place { dir, record } = Place::new();
@@ -249,6 +257,7 @@ fn record_that_somebody_else_puts_away_is_waited_for() {
     put_away(&finder, &known, &limits).unwrap();
 }
 
+/// spec: 11.4
 #[test]
 fn supervisor_that_does_not_listen_yet_is_asked_once_it_does() {
     let place = Place::with("root", Some(Detached::default()));
@@ -296,6 +305,7 @@ fn ends(record: Record, supervisor: ProcessId) {
 }
 
 /// The lock is let go of before anybody was talked to: who has exited with it is known by name alone.
+/// spec: 11.1
 #[test]
 fn supervisor_that_exits_before_it_listens_is_waited_for() {
     let Place { dir, record } = Place::with("root", Some(Detached::default()));

@@ -6,6 +6,7 @@ use crate::control::{LIMIT, Place as Sandbox};
 use penfold_control::{Client, ClientError};
 use rustix::net::SocketType;
 
+/// spec: 11.8
 #[test]
 fn silence_is_waited_for_no_longer_than_asked() {
     let place = Sandbox::new();

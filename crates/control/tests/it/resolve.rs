@@ -27,6 +27,7 @@ fn id_with(prefix: &str) -> Id {
     serde_json::from_str(&format!("\"{text}\"")).unwrap()
 }
 
+/// spec: 5.6
 #[test]
 fn the_empty_word_and_what_is_no_word_match_nothing() {
     let yard = Yard::new();
@@ -39,6 +40,7 @@ fn the_empty_word_and_what_is_no_word_match_nothing() {
     assert!(is_unknown(&yard, &path));
 }
 
+/// spec: 5.6
 #[test]
 fn an_id_its_unique_beginning_and_a_name_mean_the_sandbox() {
     let yard = Yard::new();
@@ -57,6 +59,7 @@ fn an_id_its_unique_beginning_and_a_name_mean_the_sandbox() {
     assert!(said.contains(&format!("{} (web), {} (-)", one.id, two.id)), "{said}");
 }
 
+/// spec: 5.6
 #[test]
 fn a_name_wins_over_a_beginning() {
     let yard = Yard::new();
@@ -77,6 +80,7 @@ fn a_name_wins_over_a_beginning() {
     assert_eq!(id_of(&yard, "cafe").unwrap(), named.id.short());
 }
 
+/// spec: 5.6
 #[test]
 fn a_name_means_the_newest_and_one_that_lives_before_those_that_have_ended() {
     let yard = Yard::new();
@@ -93,6 +97,7 @@ fn a_name_means_the_newest_and_one_that_lives_before_those_that_have_ended() {
     assert!(yard.finder().ended_with_name("job").unwrap().is_empty());
 }
 
+/// spec: 5.6
 #[test]
 fn the_full_uuid_of_a_record_means_its_sandbox_and_no_other_with_the_same_digits_at_the_end() {
     let yard = Yard::new();
@@ -111,6 +116,7 @@ fn the_full_uuid_of_a_record_means_its_sandbox_and_no_other_with_the_same_digits
     assert_eq!(id_of(&yard, "01900000-0000-7000-8000-bbbbbbbbbbbb").unwrap(), named.id.short());
 }
 
+/// spec: 5.6
 #[test]
 fn a_name_that_another_sandbox_claims_is_not_believed() {
     let yard = Yard::new();
@@ -139,6 +145,7 @@ fn damaged_neighbours_hide_nobody() {
     assert!(known.record.is_none() && !known.damage.is_empty());
 }
 
+/// spec: 5.6
 #[test]
 fn a_sandbox_without_a_record_is_found_by_its_leaf() {
     let yard = Yard::new();
@@ -169,6 +176,7 @@ fn a_damaged_record_keeps_its_name_by_its_leaf() {
     assert!(known.record.is_some() && known.leaf == intent.leaf && !known.damage.is_empty());
 }
 
+/// spec: 5.6
 #[test]
 fn a_sandbox_without_a_record_is_found_by_the_socket_of_its_supervisor() {
     let yard = Yard::new();
@@ -182,6 +190,7 @@ fn a_sandbox_without_a_record_is_found_by_the_socket_of_its_supervisor() {
     assert!(is_unknown(&Yard::new(), &id));
 }
 
+/// spec: 5.6
 #[test]
 fn a_sandbox_of_which_only_the_marker_is_left_is_found_by_its_id() {
     let yard = Yard::new();

@@ -46,6 +46,7 @@ fn is_said(view: &View, file: &str) -> bool {
     view.damage.iter().any(|damage| damage.starts_with(file))
 }
 
+/// spec: 5.4
 #[test]
 fn a_sandbox_that_is_looked_after_runs_whatever_became_of_its_state() {
     for (what, damage) in DAMAGE {
@@ -63,6 +64,7 @@ fn a_sandbox_that_is_looked_after_runs_whatever_became_of_its_state() {
     }
 }
 
+/// spec: 5.4
 #[test]
 fn a_sandbox_that_is_looked_after_runs_whatever_became_of_its_intent() {
     for (what, damage) in DAMAGE {
@@ -84,6 +86,7 @@ fn forge_end(yard: &Yard, id: &str) {
     yard.put(id, "report.json", &report(id, r#"{"code":0}"#, "exit"));
 }
 
+/// spec: 5.4
 #[test]
 fn what_has_a_populated_leaf_never_counts_as_ended() {
     let files = ["intent.json", "state.json", "exit.json", "report.json"];
@@ -117,6 +120,7 @@ fn what_has_a_populated_leaf_never_counts_as_ended() {
     }
 }
 
+/// spec: 5.4
 #[test]
 fn a_record_that_is_gone_or_a_link_leaves_an_orphan() {
     let yard = Yard::new();
@@ -165,6 +169,7 @@ fn a_leaf_that_may_be_of_another_root_is_listed_only_while_something_lives_in_it
     assert_eq!(yard.see(&id).unwrap().word, Word::Lost, "for who names it");
 }
 
+/// spec: 5.4
 #[test]
 fn a_marker_is_a_fingerprint_and_a_socket_only_where_no_lock_tells() {
     let yard = Yard::new();
@@ -194,6 +199,7 @@ fn what_has_ended_is_not_running_while_somebody_puts_it_away() {
     assert_eq!(yard.see(&id).unwrap().word, Word::Exited);
 }
 
+/// spec: 5.5
 #[test]
 fn nothing_of_a_sandbox_that_nobody_saw_end_makes_it_lost() {
     let yard = Yard::new();
@@ -209,6 +215,7 @@ fn nothing_of_a_sandbox_that_nobody_saw_end_makes_it_lost() {
     assert!(!seen.evidence.is_empty());
 }
 
+/// spec: 5.5
 #[test]
 fn the_end_is_told_as_it_was_written_once() {
     for (exit, cause, word, code) in [
@@ -229,6 +236,7 @@ fn the_end_is_told_as_it_was_written_once() {
     }
 }
 
+/// spec: 5.5
 #[test]
 fn a_damaged_end_is_read_from_the_report_and_never_invented() {
     for (what, damage) in DAMAGE {
@@ -245,6 +253,7 @@ fn a_damaged_end_is_read_from_the_report_and_never_invented() {
     }
 }
 
+/// spec: 5.4
 #[test]
 fn a_state_cannot_say_that_what_is_looked_after_has_ended() {
     let yard = Yard::new();
@@ -264,6 +273,7 @@ fn a_state_cannot_say_that_what_is_looked_after_has_ended() {
     assert!(!record.files().write_exited(&exited).unwrap(), "it was written before");
 }
 
+/// spec: 5.4
 #[test]
 fn an_intent_cannot_speak_for_another_sandbox() {
     let yard = Yard::new();
@@ -277,6 +287,7 @@ fn an_intent_cannot_speak_for_another_sandbox() {
     assert_eq!(yard.listed(&other.id.short(), true), None);
 }
 
+/// spec: 5.4
 #[test]
 fn a_clock_that_was_set_back_changes_no_word() {
     let yard = Yard::new();
@@ -321,6 +332,7 @@ fn a_foreground_sandbox_runs_without_a_state() {
 }
 
 /// What was found whole and is put away while it is looked at, by somebody who holds its lock or has died with it.
+/// spec: 5.5
 #[test]
 fn a_record_that_is_put_away_meanwhile_is_no_sandbox() {
     for held in [false, true] {
@@ -343,6 +355,7 @@ fn a_record_that_is_put_away_meanwhile_is_no_sandbox() {
 }
 
 /// Nobody is overlooked who lives on without the record and the leaf of a sandbox.
+/// spec: 5.4
 #[test]
 fn a_record_that_vanishes_meanwhile_hides_nobody_with_its_marker() {
     let yard = Yard::new();

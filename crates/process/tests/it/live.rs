@@ -58,6 +58,7 @@ fn stat_tells_child_zombie_and_gone_apart() {
     assert_eq!(proc.command_line(pid), None);
 }
 
+/// spec: 3.1
 #[test]
 fn a_handle_is_of_one_incarnation() {
     let mut proc = ProcFs::open().expect("/proc");
@@ -92,6 +93,7 @@ fn ancestors_are_read_from_the_parent_up_to_the_first_process() {
     assert!(proc.ancestors(&last).expect("above none").is_empty());
 }
 
+/// spec: 3.1
 #[test]
 fn a_pidfd_that_is_of_another_process_is_refused() {
     let mut proc = ProcFs::open().expect("/proc");
@@ -103,6 +105,7 @@ fn a_pidfd_that_is_of_another_process_is_refused() {
     Process::from_pidfd(&mut proc, pidfd(&one), other.pid()).expect_err("the pidfd is of another process");
 }
 
+/// spec: 2.1
 #[test]
 fn without_proc_nothing_is_said_to_be_gone() {
     let mut proc = ProcFs::blind();

@@ -41,6 +41,7 @@ fn what_is_written_is_read_in_order_and_private() {
     assert_eq!((&first["schema"], &first["kind"]), (&1.into(), &"leak".into()));
 }
 
+/// spec: 10.2
 #[test]
 fn nothing_is_lost_when_many_write_and_files_are_renamed() {
     const WRITERS: usize = 4;
@@ -80,6 +81,7 @@ fn nothing_is_lost_when_many_write_and_files_are_renamed() {
     }
 }
 
+/// spec: 10.2
 #[test]
 fn a_reader_that_sleeps_over_two_renames_misses_nothing() {
     let place = Place::new();
@@ -98,6 +100,7 @@ fn a_reader_that_sleeps_over_two_renames_misses_nothing() {
     assert!(places.len() == 2 && places[0].contains("second") && places[1].contains("third"), "{places:?}");
 }
 
+/// spec: 10.2
 #[test]
 fn whoever_stands_still_over_the_file_holds_nobody_up_and_its_size_stays_bounded() {
     let place = Place::new();
@@ -116,6 +119,7 @@ fn whoever_stands_still_over_the_file_holds_nobody_up_and_its_size_stays_bounded
     assert_eq!(whats(all(&place)).len(), 5);
 }
 
+/// spec: 10.4
 #[test]
 fn garbage_is_skipped_and_what_is_around_it_is_read() {
     let place = Place::new();
@@ -152,6 +156,7 @@ fn a_line_that_is_half_written_is_awaited() {
     assert_eq!(whats(rest(&mut late)), [(0, 1)]);
 }
 
+/// spec: 10.2
 #[test]
 fn long_and_odd_texts_are_cut_to_a_line() {
     let place = Place::new();
@@ -173,6 +178,7 @@ fn long_and_odd_texts_are_cut_to_a_line() {
     assert!(entries.iter().all(is_cut), "{entries:?}");
 }
 
+/// spec: 10.4
 #[test]
 fn links_fifos_and_directories_are_neither_written_nor_read() {
     let place = Place::new();
@@ -202,6 +208,7 @@ fn links_fifos_and_directories_are_neither_written_nor_read() {
     assert!(!place.current().try_exists().unwrap());
 }
 
+/// spec: 10.4
 #[test]
 fn events_of_another_user_are_left_alone() {
     if !rustix::process::geteuid().is_root() {
@@ -215,6 +222,7 @@ fn events_of_another_user_are_left_alone() {
     assert_eq!(std::fs::metadata(place.current()).unwrap().uid(), 65_534);
 }
 
+/// spec: 10.3
 #[test]
 fn a_follower_goes_on_when_the_root_is_made_anew_or_the_file_is_emptied() {
     let place = Place::new();

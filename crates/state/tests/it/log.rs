@@ -16,6 +16,7 @@ fn bytes(from: usize, length: usize) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
+    /// spec: 9.1, 9.2
     #[test]
     fn bytes_are_exact_whatever_the_sizes_and_the_limit(
         limit in 0_u64..400_000,
@@ -55,6 +56,7 @@ proptest! {
         prop_assert_eq!((seen.lost, seen.damaged), (0, 0));
     }
 
+    /// spec: 9.1
     #[test]
     fn reading_goes_on_at_any_byte(length in 1_usize..20_000, at in 0_usize..20_000) {
         let place = Place::new();
@@ -78,6 +80,7 @@ proptest! {
         }
     }
 
+    /// spec: 9.1
     #[test]
     fn the_last_lines_are_those_that_tail_shows(
         text in "([a-c]{0,3}\n?){0,50}",
@@ -119,6 +122,7 @@ fn the_last_lines_are_found_over_many_blocks() {
     assert_eq!(place.text(From::Last { lines: 1_000_000, of: None }), all);
 }
 
+/// spec: 9.1
 #[test]
 fn a_time_is_found_over_many_blocks() {
     let place = Place::new();
@@ -141,6 +145,7 @@ fn a_time_is_found_over_many_blocks() {
     assert_eq!(place.text(From::Since(u64::MAX)), "");
 }
 
+/// spec: 9.2
 #[test]
 fn an_offset_that_is_gone_says_how_much_was_missed() {
     let place = Place::new();
@@ -160,6 +165,7 @@ fn an_offset_that_is_gone_says_how_much_was_missed() {
     assert_eq!(place.text(From::Offset(u64::MAX)), "");
 }
 
+/// spec: 9.5
 #[test]
 fn what_was_not_marked_when_the_writer_died_is_cut() {
     let place = Place::new();
@@ -186,6 +192,7 @@ fn a_second_log_is_not_made_and_a_missing_one_is_named() {
     assert_eq!(std::fs::metadata(place.log()).unwrap().mode() & 0o777, 0o600);
 }
 
+/// spec: 9.3
 #[test]
 fn a_pipe_is_drained_in_bounded_steps_up_to_its_end() {
     let place = Place::new();

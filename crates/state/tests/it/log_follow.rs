@@ -20,6 +20,7 @@ fn a_follower_notices_that_nobody_reads_it() {
     assert_eq!(waited, Waited::HungUp);
 }
 
+/// spec: 9.2
 #[test]
 fn readers_that_are_overtaken_see_nothing_wrong() {
     const LINE: usize = 50;

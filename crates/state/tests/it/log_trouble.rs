@@ -25,6 +25,7 @@ fn fill(dir: &OwnedFd) -> OwnedFd {
     file
 }
 
+/// spec: 9.3
 #[test]
 fn a_full_disk_blocks_nobody_and_what_is_lost_is_counted() {
     if !rustix::process::geteuid().is_root() {
@@ -62,6 +63,7 @@ fn a_disk_that_is_full_from_the_first_byte_has_no_log() {
     assert!(matches!(Reader::open(dir.as_fd(), From::Start), Err(LogError::Missing)));
 }
 
+/// spec: 9.2
 #[test]
 fn a_ring_that_is_full_grown_needs_no_more_room() {
     if !rustix::process::geteuid().is_root() {
@@ -81,6 +83,7 @@ fn a_ring_that_is_full_grown_needs_no_more_room() {
     assert!(read.all.len() > 40_000 && read.all.iter().all(|&byte| byte == b'y') && read.lost == 0);
 }
 
+/// spec: 9.5
 #[test]
 fn links_directories_fifos_and_strangers_are_refused() {
     let place = Place::new();
@@ -105,6 +108,7 @@ fn links_directories_fifos_and_strangers_are_refused() {
     assert!(matches!(Writer::reopen(place.as_fd(), 0), Err(LogError::Stranger { .. })));
 }
 
+/// spec: 9.5
 #[test]
 fn a_newer_format_is_left_alone_and_garbage_is_replaced() {
     let place = Place::new();
@@ -122,6 +126,7 @@ fn a_newer_format_is_left_alone_and_garbage_is_replaced() {
     }
 }
 
+/// spec: 9.5
 #[test]
 fn a_damaged_block_is_named_and_the_next_one_read() {
     let place = Place::new();
@@ -147,6 +152,7 @@ fn a_damaged_block_is_named_and_the_next_one_read() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
+    /// spec: 9.5
     #[test]
     fn garbage_ends_every_reader_and_writer(
         damage in prop::collection::vec(
@@ -185,6 +191,7 @@ proptest! {
         }
     }
 
+    /// spec: 9.5
     #[test]
     fn a_mark_of_anywhere_ends_every_reader(end in any::<u64>(), lost in any::<u64>(), shift in 0_u32..64) {
         let end = end >> shift;

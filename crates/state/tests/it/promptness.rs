@@ -13,6 +13,7 @@ use rustix::fs::inotify::{CreateFlags, init};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+/// spec: 9.4
 #[test]
 fn a_line_reaches_a_follower_within_milliseconds() {
     let behind = latencies(&Place::new(), 300, || ());
@@ -20,6 +21,7 @@ fn a_line_reaches_a_follower_within_milliseconds() {
     assert!(behind[behind.len() / 2] < 5000, "{behind:?}");
 }
 
+/// spec: 9.4
 #[test]
 fn a_follower_hears_of_the_end_at_once() {
     let place = Place::new();
@@ -49,12 +51,14 @@ fn a_follower_hears_of_the_end_at_once() {
     });
 }
 
+/// spec: 10.3
 #[test]
 fn an_event_reaches_a_follower_within_milliseconds() {
     let behind = crate::events_support::latencies(200, || {});
     assert!(behind[behind.len() / 2] < 5000, "{behind:?}");
 }
 
+/// spec: 9.4
 #[test]
 fn a_log_follower_without_inotify_keeps_up_by_looking() {
     let usual = getrlimit(Resource::Nofile);
@@ -74,6 +78,7 @@ fn a_log_follower_without_inotify_keeps_up_by_looking() {
 /// To it no inotify instance is left: the kernel counts them for each user.
 const USER: u32 = 64_213;
 
+/// spec: 10.3
 #[test]
 fn an_events_follower_without_inotify_keeps_up_by_looking() {
     let user = rustix::process::geteuid();

@@ -205,6 +205,7 @@ fn what_has_ended_is_seen_to_have_without_being_opened() {
     assert!(record.join("report.json").try_exists().unwrap());
 }
 
+/// spec: 5.9
 #[test]
 fn a_report_beside_a_leaf_does_not_keep_an_orphan_from_being_found() {
     // That of a foreground run has no report but a forged one.
@@ -274,6 +275,7 @@ fn a_root_of_another_user_is_refused_however_often_it_is_tried() {
 }
 
 /// A command that is killed while it puts a record away leaves one that any other puts away, and no orphan.
+/// spec: 5.3
 #[test]
 fn the_report_is_the_last_file_of_a_record_to_go() {
     use penfold_teardown::Resource as _;

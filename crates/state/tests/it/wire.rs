@@ -43,11 +43,13 @@ fn none_is_lost(receive: impl Fn(&OwnedFd) -> Received<Answer>) {
     assert!(matches!(receive(&here), Received::End));
 }
 
+/// spec: 11.8
 #[test]
 fn a_message_that_comes_while_somebody_looks_is_not_lost() {
     none_is_lost(|socket| wire::receive(socket).unwrap());
 }
 
+/// spec: 11.8
 #[test]
 fn nor_is_one_with_descriptors() {
     let (here, there) = pair();
@@ -57,6 +59,7 @@ fn nor_is_one_with_descriptors() {
     none_is_lost(|socket| wire::receive_with(socket).unwrap().0);
 }
 
+/// spec: 11.8
 #[test]
 fn last_word_of_one_that_left_without_hearing_us_is_not_lost() {
     for with_descriptors in [false, true] {

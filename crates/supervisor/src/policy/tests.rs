@@ -93,6 +93,7 @@ proptest! {
         prop_assert!(world.begun <= 1, "the end began {} times", world.begun);
     }
 
+    /// spec: 11.1
     #[test]
     fn no_client_waits_longer_than_its_own_grace(script in script()) {
         let world = World::run(script);
@@ -107,6 +108,7 @@ proptest! {
         }
     }
 
+    /// spec: 12.3
     #[test]
     fn sandbox_that_nobody_ends_lives_until_its_first_deadline(script in script()) {
         let quiet = |input: &Input| matches!(input, Input::Active(_) | Input::Asked(Request::Extend(_)));

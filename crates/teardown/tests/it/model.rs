@@ -296,6 +296,7 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
+    /// spec: 2.1
     #[test]
     fn every_fair_world_ends_or_is_reported(world in world()) {
         let (trace, phase, world) = Driver::run(world);
@@ -309,6 +310,7 @@ proptest! {
         prop_assert!(trace.steps < 3 * CLOCK_MOST, "too busy: {trace:?}");
     }
 
+    /// spec: 7.2
     #[test]
     fn a_kill_is_over_or_reported_when_the_patience_is(world in world()) {
         let (trace, _, _) = Driver::run(world);
@@ -318,6 +320,7 @@ proptest! {
         prop_assert!(answered.is_some_and(|&at| at <= killed + PATIENCE), "{trace:?}");
     }
 
+    /// spec: 2.5
     #[test]
     fn nobody_is_asked_after_a_kill_and_a_stop_ends_with_the_grace(world in world()) {
         let (trace, _, _) = Driver::run(world);
@@ -330,6 +333,7 @@ proptest! {
         }
     }
 
+    /// spec: 2.5
     #[test]
     fn an_event_that_comes_twice_changes_nothing(events in proptest::collection::vec(event(), 0..24)) {
         let mut phase = Phase::Starting;
@@ -342,6 +346,7 @@ proptest! {
         }
     }
 
+    /// spec: 2.5
     #[test]
     fn a_life_never_runs_backwards(events in proptest::collection::vec(event(), 0..24)) {
         let rank = |phase| match phase {

@@ -116,6 +116,7 @@ fn a_marker_counts_in_any_of_its_parts_and_only_as_a_whole_part() {
     assert_eq!(find(&mut search, &mut proc), HashSet::from([outer.pid(), inner.pid()]));
 }
 
+/// spec: 4.2
 #[test]
 fn a_marker_counts_with_proof_only() {
     let id = format!("{:012x}", u64::from(std::process::id()) + (1 << 40));

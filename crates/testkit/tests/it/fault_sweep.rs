@@ -48,6 +48,7 @@ const FOUND: &[&str] = &[
     "stop/subreaper client openat#* EIO",
 ];
 
+/// spec: 4.5
 #[test]
 fn what_was_found_once_is_not_found_again() {
     let testkit = Path::new(env!("CARGO_BIN_EXE_testkit"));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use penfold_testkit::{FrozenFs, LeakGuard, Scope, Tool, Tree};
 use rustix::process::Signal;
 
+/// spec: 2.3
 #[test]
 fn frozen_writer_ends_after_the_thaw_only() {
     let mut guard = LeakGuard::over(Scope::Own);

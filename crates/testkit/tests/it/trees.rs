@@ -32,6 +32,7 @@ macro_rules! trees {
             stands_and_ends(&stringify!($name).replace('_', "-"), &Tool::new(["{cmd}"]));
         })*
 
+        /// spec: 1.5
         #[test]
         fn every_tree_of_the_catalog_has_a_test() {
             let tested = [$(stringify!($name).replace('_', "-")),*];

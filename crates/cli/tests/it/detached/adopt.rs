@@ -67,6 +67,7 @@ fn is_leak(env: &TestEnv, sandbox: &Sandbox) -> bool {
     found["leaks"].as_array().unwrap().iter().any(|leak| leak["id"] == sandbox.id.as_str())
 }
 
+/// spec: 5.12
 #[test]
 fn a_stray_gets_a_handle_and_is_killed_by_it() {
     let env = TestEnv::new();
@@ -107,6 +108,7 @@ fn a_stray_gets_a_handle_and_is_killed_by_it() {
     }
 }
 
+/// spec: 5.12
 #[test]
 fn it_ends_with_its_root_and_takes_along_what_was_forked_since() {
     let env = TestEnv::new();
@@ -122,6 +124,7 @@ fn it_ends_with_its_root_and_takes_along_what_was_forked_since() {
     assert_eq!(cause(&sandbox, &members.iter().collect::<Vec<_>>()), "exit");
 }
 
+/// spec: 5.12
 #[test]
 fn lease_and_stop_end_it() {
     let env = TestEnv::new();
@@ -136,6 +139,7 @@ fn lease_and_stop_end_it() {
     assert_eq!(cause(&sandbox, &members), "stop");
 }
 
+/// spec: 5.12
 #[test]
 fn death_of_a_supervisor_ends_it_and_of_both_leaves_it_to_gc() {
     let env = TestEnv::new();
@@ -158,6 +162,7 @@ fn death_of_a_supervisor_ends_it_and_of_both_leaves_it_to_gc() {
     assert!(members.iter().chain([&root]).all(Process::has_ended));
 }
 
+/// spec: 5.12
 #[test]
 fn a_tree_that_cannot_be_moved_is_held_by_descent() {
     let Some(env) = TestEnv::of(Who::Plain) else { return };
@@ -173,6 +178,7 @@ fn a_tree_that_cannot_be_moved_is_held_by_descent() {
     assert_eq!(sandbox.file("report.json").unwrap()["level"], "tree");
 }
 
+/// spec: 5.12
 #[test]
 fn process_that_may_not_be_adopted_is_refused_and_left_alone() {
     let env = TestEnv::new();

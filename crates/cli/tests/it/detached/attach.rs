@@ -88,6 +88,7 @@ pub fn spawn_at(terminal: &OwnedFd, mut command: Command) -> Running {
     Running::spawn(command.stdin(side()).stdout(side()).stderr(side()))
 }
 
+/// spec: 13.6
 #[test]
 fn exec_has_a_terminal_of_the_caller_s_size_and_kind() {
     let env = TestEnv::new();
@@ -115,6 +116,7 @@ fn exec_has_a_terminal_of_the_caller_s_size_and_kind() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.6
 #[test]
 fn keys_reach_the_shell_inside() {
     let env = TestEnv::new();
@@ -162,6 +164,7 @@ fn work_with(terminal: &Terminal<'_>, program: &str) {
     }
 }
 
+/// spec: 13.6
 #[test]
 fn editor_and_pager_work_in_an_exec_and_in_an_attached_terminal() {
     // Typed with the command: keys that are pressed when a program has just ended are still the program's.
@@ -206,6 +209,7 @@ fn editor_and_pager_work_in_an_exec_and_in_an_attached_terminal() {
 /// Answers each line, and ends with 9 at `bye`.
 const ANSWERS: &str = "while read x; do echo got $x; [ $x = bye ] && exit 9; done";
 
+/// spec: 13.6
 #[test]
 fn viewer_leaves_comes_back_and_gets_the_code() {
     let env = TestEnv::new();
@@ -236,6 +240,7 @@ fn viewer_leaves_comes_back_and_gets_the_code() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.6
 #[test]
 fn viewer_that_comes_back_to_a_terminal_of_the_same_size_sees_it_drawn() {
     let env = TestEnv::new();
@@ -261,6 +266,7 @@ fn viewer_that_comes_back_to_a_terminal_of_the_same_size_sees_it_drawn() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.6
 #[test]
 fn viewer_stays_when_another_supervisor_goes_on() {
     let env = TestEnv::new();
@@ -286,6 +292,7 @@ fn viewer_stays_when_another_supervisor_goes_on() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.6
 #[test]
 fn keys_that_leave_are_those_that_were_asked_for() {
     let env = TestEnv::new();
@@ -308,6 +315,7 @@ fn keys_that_leave_are_those_that_were_asked_for() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.2
 #[test]
 fn hangup_of_a_viewer_s_terminal_ends_an_exec_but_no_sandbox() {
     let env = TestEnv::new();
@@ -340,6 +348,7 @@ fn hangup_of_a_viewer_s_terminal_ends_an_exec_but_no_sandbox() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.7
 #[test]
 fn viewer_that_does_not_read_holds_up_nobody() {
     let env = TestEnv::new();
@@ -363,6 +372,7 @@ fn viewer_that_does_not_read_holds_up_nobody() {
 }
 
 /// [`super::promptness`] has how soon.
+/// spec: 13.7
 #[test]
 fn program_that_writes_without_end_leaves_time_for_others() {
     let env = TestEnv::new();
@@ -375,6 +385,7 @@ fn program_that_writes_without_end_leaves_time_for_others() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.6
 #[test]
 fn terminal_that_was_closed_can_be_opened_again() {
     let env = TestEnv::new();
@@ -394,6 +405,7 @@ fn reads_later(count: usize) -> String {
     )
 }
 
+/// spec: 13.7
 #[test]
 fn typed_text_that_nobody_reads_waits() {
     const TYPED: usize = 300_000;
@@ -415,6 +427,7 @@ fn typed_text_that_nobody_reads_waits() {
 }
 
 /// The buffers hold a part of a large paste when the keys that leave are pressed: the supervisor has still to read that.
+/// spec: 13.7
 #[test]
 fn keys_typed_before_leaving_reach_the_program() {
     for (size, stopped) in [(150_000, false), (400_000, true)] {
@@ -443,6 +456,7 @@ fn keys_typed_before_leaving_reach_the_program() {
 }
 
 /// The program writes a line for each that it reads. The paste is larger than all buffers between.
+/// spec: 13.7
 #[test]
 fn large_paste_goes_through_whole() {
     const LINES: u32 = 20_000;
@@ -467,6 +481,7 @@ fn large_paste_goes_through_whole() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.6
 #[test]
 fn without_a_terminal_there_is_nothing_to_attach_to() {
     let env = TestEnv::new();
@@ -488,6 +503,7 @@ fn without_a_terminal_there_is_nothing_to_attach_to() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.6
 #[test]
 fn end_that_is_told_while_the_window_changes_is_not_lost() {
     let env = TestEnv::new();

@@ -97,6 +97,7 @@ fn assert_goes_on(env: &TestEnv, sandbox: &Sandbox, case: &str) {
     assert_eq!(sandbox.cause().as_deref(), Some("kill"), "{case}");
 }
 
+/// spec: 12.11
 #[test]
 fn no_limit_is_measured_by_the_wall_clock() {
     const LIMITS: [(&str, &str); 3] =
@@ -126,6 +127,7 @@ fn no_limit_is_measured_by_the_wall_clock() {
     env.assert_nothing_left();
 }
 
+/// spec: 12.11
 #[test]
 fn lease_that_is_renewed_after_a_jump_has_the_length_that_was_asked_for() {
     let env = TestEnv::new();
@@ -148,6 +150,7 @@ fn lease_that_is_renewed_after_a_jump_has_the_length_that_was_asked_for() {
     env.assert_nothing_left();
 }
 
+/// spec: 12.3
 #[test]
 fn renewed_lease_outlives_the_supervisor_that_renewed_it() {
     let env = TestEnv::new();
@@ -169,6 +172,7 @@ fn renewed_lease_outlives_the_supervisor_that_renewed_it() {
     env.assert_nothing_left();
 }
 
+/// spec: 12.11
 #[test]
 fn grace_of_a_stop_has_its_length_whatever_the_clock_says() {
     let env = TestEnv::new();
@@ -198,6 +202,7 @@ fn grace_of_a_stop_has_its_length_whatever_the_clock_says() {
     env.assert_nothing_left();
 }
 
+/// spec: 12.11
 #[test]
 fn time_limit_of_a_wait_has_its_length_whatever_the_clock_says() {
     let env = TestEnv::new();
@@ -224,6 +229,7 @@ fn time_limit_of_a_wait_has_its_length_whatever_the_clock_says() {
     env.assert_nothing_left();
 }
 
+/// spec: 12.11
 #[test]
 fn log_keeps_its_order_over_a_jump() {
     let env = TestEnv::new();

@@ -42,6 +42,7 @@ fn tree(env: &TestEnv, sandbox: &Sandbox, flags: &[&str]) -> (Running, Vec<Proce
     (client, await_running(env, &SLEEPS))
 }
 
+/// spec: 13.1
 #[test]
 fn code_is_the_command_s_or_tells_why_there_is_none() {
     everywhere(|env, level| {
@@ -70,6 +71,7 @@ fn code_is_the_command_s_or_tells_why_there_is_none() {
     });
 }
 
+/// spec: 13.1
 #[test]
 fn environment_and_directory_are_the_sandbox_s() {
     let env = TestEnv::new();
@@ -88,6 +90,7 @@ fn environment_and_directory_are_the_sandbox_s() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.1
 #[test]
 fn directory_is_that_of_the_sandbox_s_caller_where_none_is_said() {
     let env = TestEnv::new();
@@ -105,6 +108,7 @@ fn directory_is_that_of_the_sandbox_s_caller_where_none_is_said() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.1
 #[test]
 fn streams_are_exact_and_apart() {
     let env = TestEnv::new();
@@ -124,6 +128,7 @@ fn streams_are_exact_and_apart() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.2
 #[test]
 fn tree_of_an_exec_ends_with_its_command_and_nothing_else_does() {
     everywhere(|env, level| {
@@ -142,6 +147,7 @@ fn tree_of_an_exec_ends_with_its_command_and_nothing_else_does() {
     });
 }
 
+/// spec: 13.2
 #[test]
 fn death_of_the_client_ends_the_tree_and_nothing_else() {
     everywhere(|env, level| {
@@ -168,6 +174,7 @@ fn death_of_the_client_ends_the_tree_and_nothing_else() {
 const LISTENS: &str = "trap 'echo got INT; exit 5' INT; trap 'echo got TERM; exit 6' TERM; \
     trap 'echo got USR1; exit 7' USR1; echo up; while :; do sleep 0.05; done";
 
+/// spec: 13.2
 #[test]
 fn polite_signal_is_the_exec_s_or_the_sandbox_s() {
     // Longer than a shell takes to set its traps on a busy machine.
@@ -215,6 +222,7 @@ fn polite_signal_is_the_exec_s_or_the_sandbox_s() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.2
 #[test]
 fn exec_that_goes_on_outlives_its_client_and_ends_with_the_sandbox() {
     everywhere(|env, level| {
@@ -232,6 +240,7 @@ fn exec_that_goes_on_outlives_its_client_and_ends_with_the_sandbox() {
     });
 }
 
+/// spec: 13.3
 #[test]
 fn death_of_an_exec_s_supervisor_leaves_nothing_that_outlives_the_sandbox() {
     everywhere(|env, level| {
@@ -308,6 +317,7 @@ fn every_end(level: Level) {
     }
 }
 
+// spec: 13.2
 mod every_end_of_the_sandbox_ends_its_execs_and_calls_none_a_stray {
     use super::{Level, every_end};
 
@@ -327,6 +337,7 @@ mod every_end_of_the_sandbox_ends_its_execs_and_calls_none_a_stray {
     }
 }
 
+/// spec: 13.4
 #[test]
 fn only_a_running_detached_sandbox_takes_commands() {
     let env = TestEnv::new();
@@ -354,6 +365,7 @@ fn only_a_running_detached_sandbox_takes_commands() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.4
 #[test]
 fn another_user_s_sandbox_takes_no_command() {
     if !is_root() {
@@ -371,6 +383,7 @@ fn another_user_s_sandbox_takes_no_command() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.1
 #[test]
 fn twenty_at_once_keep_their_streams_and_codes() {
     let env = TestEnv::new();
@@ -392,6 +405,7 @@ fn twenty_at_once_keep_their_streams_and_codes() {
     }
 }
 
+/// spec: 13.3
 #[test]
 fn a_new_supervisor_knows_old_execs_and_takes_new_ones() {
     let env = TestEnv::new();
@@ -417,6 +431,7 @@ fn a_new_supervisor_knows_old_execs_and_takes_new_ones() {
     }
 }
 
+/// spec: 13.2
 #[test]
 fn supervisor_of_an_exec_is_no_member_and_its_command_no_stray() {
     everywhere(|env, level| {
@@ -438,6 +453,7 @@ fn supervisor_of_an_exec_is_no_member_and_its_command_no_stray() {
     });
 }
 
+/// spec: 13.1
 #[test]
 fn pid_namespace_of_the_sandbox_is_the_exec_s() {
     everywhere(|env, level| {
@@ -454,6 +470,7 @@ fn pid_namespace_of_the_sandbox_is_the_exec_s() {
     });
 }
 
+/// spec: 13.1
 #[test]
 fn megabyte_of_arguments_and_environment_arrives() {
     let env = TestEnv::new();
@@ -471,6 +488,7 @@ fn megabyte_of_arguments_and_environment_arrives() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.4
 #[test]
 fn exec_of_a_client_that_left_before_it_began_does_not_run() {
     let env = TestEnv::new();
@@ -515,6 +533,7 @@ fn terminal_without_a_thread_to_copy_it_is_refused() {
 
 /// The kernel hides the lock of the supervisor from a process of another group (`newgrp`): any process could listen on the
 /// socket. `stop` and `kill` end the sandbox without it.
+/// spec: limits 16
 #[test]
 fn sandbox_of_another_group_is_not_talked_to_and_ends() {
     for verb in ["stop", "kill"] {

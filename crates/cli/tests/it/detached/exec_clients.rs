@@ -34,6 +34,7 @@ fn with_open_files(env: &TestEnv, limit: u32, command: &str) -> Sandbox {
     Sandbox::printed(env, &printed)
 }
 
+/// spec: 13.5
 #[test]
 fn descriptors_that_are_not_those_of_an_exec_are_refused() {
     let env = TestEnv::new();
@@ -70,6 +71,7 @@ fn descriptors_that_are_not_those_of_an_exec_are_refused() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.5
 #[test]
 fn garbage_is_refused() {
     let env = TestEnv::new();
@@ -91,6 +93,7 @@ fn garbage_is_refused() {
 }
 
 /// [`super::promptness`] has how soon the supervisor greets.
+/// spec: 13.5
 #[test]
 fn crowd_of_silent_clients_keeps_nobody_out() {
     let env = TestEnv::new();
@@ -108,6 +111,7 @@ fn crowd_of_silent_clients_keeps_nobody_out() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.5
 #[test]
 fn crowd_that_has_spoken_once_keeps_nobody_out_and_evicts_no_waiting_client() {
     let env = TestEnv::new();
@@ -140,6 +144,7 @@ fn limit_files(process: &Process, current: Option<u64>) -> Rlimit {
     rustix::process::prlimit(Pid::from_raw(process.pid()), Resource::Nofile, limit).unwrap()
 }
 
+/// spec: 13.5
 #[test]
 fn client_without_a_free_descriptor_waits_and_costs_no_time() {
     let env = TestEnv::new();
@@ -157,6 +162,7 @@ fn client_without_a_free_descriptor_waits_and_costs_no_time() {
 }
 
 /// poll(2) fails where the limit is less than the number of descriptors to watch.
+/// spec: 13.5
 #[test]
 fn supervisors_without_descriptors_cost_no_time() {
     let env = TestEnv::new();
@@ -179,6 +185,7 @@ fn supervisors_without_descriptors_cost_no_time() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.5
 #[test]
 fn more_watchers_than_there_is_room_for_leave_the_supervisor_at_rest() {
     let env = TestEnv::new();
@@ -198,6 +205,7 @@ fn more_watchers_than_there_is_room_for_leave_the_supervisor_at_rest() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.4
 #[test]
 fn command_without_a_free_descriptor_is_refused_and_does_not_run() {
     let env = TestEnv::new();
@@ -224,6 +232,7 @@ fn command_without_a_free_descriptor_is_refused_and_does_not_run() {
 }
 
 /// The supervisor sees the end of the lease and the renewal late, and at once.
+/// spec: 11.7
 #[test]
 fn lease_of_an_adopted_tree_that_was_renewed_in_time_holds() {
     let env = TestEnv::new();
@@ -252,6 +261,7 @@ fn lease_of_an_adopted_tree_that_was_renewed_in_time_holds() {
 }
 
 /// The other direction: a supervisor that is not scheduled does not read, until its socket is full.
+/// spec: 1.2
 #[test]
 fn request_to_end_is_not_lost_behind_other_signals() {
     const SIGNALS: usize = 2000;
@@ -280,6 +290,7 @@ fn request_to_end_is_not_lost_behind_other_signals() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.5
 #[test]
 fn client_that_never_reads_holds_nobody_up() {
     let env = TestEnv::new();
@@ -297,6 +308,7 @@ fn client_that_never_reads_holds_nobody_up() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.5
 #[test]
 fn seat_at_the_terminal_is_for_stream_sockets() {
     let env = TestEnv::new();
@@ -336,6 +348,7 @@ fn seat_at_the_terminal_is_for_stream_sockets() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.4
 #[test]
 fn only_a_foreground_sandbox_is_said_to_be_one() {
     const HINT: &str = "only detached sandboxes can be";
@@ -358,6 +371,7 @@ fn only_a_foreground_sandbox_is_said_to_be_one() {
 
 /// A supervisor sends the outcome to every client, also to one that waits for another answer: its code is not that of a
 /// command, and the client waits no longer.
+/// spec: 13.1
 #[test]
 fn end_of_the_sandbox_is_not_taken_for_another_answer() {
     let env = TestEnv::new();

@@ -34,6 +34,7 @@ fn await_no_record(env: &TestEnv) {
     wait_until("no record is left", || records(env).is_empty());
 }
 
+/// spec: 12.1
 #[test]
 fn id_is_printed_once_the_command_runs() {
     let env = TestEnv::new();
@@ -48,6 +49,7 @@ fn id_is_printed_once_the_command_runs() {
     env.assert_nothing_left();
 }
 
+/// spec: 12.1
 #[test]
 fn command_that_cannot_start_leaves_nothing() {
     // The leaves of this test alone are in a cgroup of its own.
@@ -88,6 +90,7 @@ impl Drop for SmallDisk {
     }
 }
 
+/// spec: 12.1
 #[test]
 fn full_disk_leaves_nothing_or_a_sandbox_that_can_be_ended() {
     if !is_root() {
@@ -121,6 +124,7 @@ fn full_disk_leaves_nothing_or_a_sandbox_that_can_be_ended() {
 }
 
 /// The death of the caller closes its link, as the exec of the command does: the supervisor must tell one from the other.
+/// spec: 12.1
 #[test]
 fn caller_killed_while_the_command_is_looked_for_leaves_nothing() {
     let env = TestEnv::new();
@@ -152,6 +156,7 @@ fn listed(env: &TestEnv) -> usize {
     all.as_array().map_or(0, |all| all.iter().filter(|one| one["claimed"] == true).count())
 }
 
+/// spec: 12.1
 #[test]
 fn caller_killed_at_any_moment_leaves_a_listed_sandbox_or_nothing() {
     const CALLERS: usize = 60;
@@ -207,6 +212,7 @@ fn place(pid: i32) -> [i32; 3] {
     [session, group, terminal]
 }
 
+/// spec: 12.1
 #[test]
 fn sandbox_outlives_the_terminal_it_was_started_from() {
     let env = TestEnv::new();
@@ -265,6 +271,7 @@ fn sandbox_with_dead_owner(env: &TestEnv, options: &str) -> (Sandbox, Vec<crate:
     (sandbox, members)
 }
 
+/// spec: 12.3
 #[test]
 fn owner_s_death_does_what_was_asked_for() {
     for (option, exit) in [("kill", json!({"signal": 9})), ("stop", json!({"code": 9}))] {
@@ -290,6 +297,7 @@ fn owner_s_death_does_what_was_asked_for() {
 }
 
 /// [`super::promptness`] has the lengths of leases.
+/// spec: 12.3
 #[test]
 fn lease_ends_the_sandbox_unless_it_is_renewed() {
     let env = TestEnv::new();
@@ -315,6 +323,7 @@ fn lease_ends_the_sandbox_unless_it_is_renewed() {
     env.assert_nothing_left();
 }
 
+/// spec: 12.3
 #[test]
 fn idle_sandbox_ends_and_a_busy_one_does_not() {
     let env = TestEnv::new();
@@ -329,6 +338,7 @@ fn idle_sandbox_ends_and_a_busy_one_does_not() {
     env.assert_nothing_left();
 }
 
+/// spec: 12.3
 #[test]
 fn sandbox_to_be_forgotten_leaves_no_record() {
     let env = TestEnv::new();
@@ -341,6 +351,7 @@ fn sandbox_to_be_forgotten_leaves_no_record() {
     env.assert_nothing_left();
 }
 
+/// spec: 12.2
 #[test]
 fn name_belongs_to_one_living_sandbox() {
     let env = TestEnv::new();
@@ -371,6 +382,7 @@ fn name_belongs_to_one_living_sandbox() {
     env.assert_nothing_left();
 }
 
+/// spec: 12.4
 #[test]
 fn exit_code_is_the_command_s_own_and_the_cause_is_told() {
     let env = TestEnv::new();
@@ -398,6 +410,7 @@ fn exit_code_is_the_command_s_own_and_the_cause_is_told() {
     env.assert_nothing_left();
 }
 
+/// spec: 12.4
 #[test]
 fn kill_at_the_moment_of_the_exit_invents_no_code() {
     let env = TestEnv::new();
@@ -431,6 +444,7 @@ const TREE: &str = "setsid sleep 1018 & (setsid sleep 1019 &); exec sleep 1017";
 const MEMBERS: [&str; 3] = ["sleep 1017", "sleep 1018", "sleep 1019"];
 
 /// [`super::promptness`] has how soon.
+/// spec: 12.5
 #[test]
 fn death_of_either_supervisor_ends_the_sandbox() {
     let env = TestEnv::new();
@@ -448,6 +462,7 @@ fn death_of_either_supervisor_ends_the_sandbox() {
     env.assert_nothing_left();
 }
 
+/// spec: 12.5
 #[test]
 fn kept_sandbox_goes_on_under_the_other_supervisor() {
     let env = TestEnv::new();
@@ -483,6 +498,7 @@ fn kept_sandbox_goes_on_under_the_other_supervisor() {
     env.assert_nothing_left();
 }
 
+/// spec: 2.4, 12.5
 #[test]
 fn death_of_both_supervisors_is_cleaned_up_by_the_next_command() {
     let env = TestEnv::new();
@@ -508,6 +524,7 @@ fn death_of_both_supervisors_is_cleaned_up_by_the_next_command() {
     env.assert_nothing_left();
 }
 
+/// spec: 12.5
 #[test]
 fn kept_sandbox_without_supervisors_is_left_alone_by_the_next_command() {
     let env = TestEnv::new();

@@ -16,6 +16,7 @@ const SET_UP: &str =
 const REPLAY: &str = "\x1b[?1049h\x1b[?1h\x1b[?2004h\x1b[?1006h\x1b[?1002h\x1b=";
 const RESET: &str = "\x1b>\x1b[?1l\x1b[?2004l\x1b[?1006l\x1b[?1002l\x1b[?1049l";
 
+/// spec: 13.6
 #[test]
 fn viewer_is_put_into_the_modes_that_programs_have_set_also_after_a_takeover() {
     let env = TestEnv::new();
@@ -34,6 +35,7 @@ fn viewer_is_put_into_the_modes_that_programs_have_set_also_after_a_takeover() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.6
 #[test]
 fn modes_of_a_viewer_s_terminal_are_reset_when_it_leaves_and_at_the_end() {
     let env = TestEnv::new();
@@ -67,6 +69,7 @@ fn size(sandbox: &Sandbox) -> (u16, u16) {
     (size.ws_row, size.ws_col)
 }
 
+/// spec: 13.6
 #[test]
 fn smallest_viewer_that_is_still_there_decides_the_size() {
     let env = TestEnv::new();

@@ -175,27 +175,32 @@ fn every_end(way: &[&str], lives: Side, looks: Side) {
     }
 }
 
+/// spec: 12.12
 #[test]
 fn sandbox_in_a_pid_namespace_is_seen_and_ended_from_outside() {
     every_end(&PIDS, Side::There, Side::Here);
 }
 
+/// spec: 12.12
 #[test]
 fn sandbox_outside_is_seen_and_ended_from_a_pid_namespace() {
     every_end(&PIDS, Side::Here, Side::There);
 }
 
+/// spec: 12.12
 #[test]
 fn sandbox_of_another_time_since_boot_is_seen_and_ended() {
     every_end(&TIMES, Side::There, Side::Here);
 }
 
+/// spec: 12.12
 #[test]
 fn sandbox_is_seen_and_ended_from_another_time_since_boot() {
     every_end(&TIMES, Side::Here, Side::There);
 }
 
 /// The next pids in the namespace are those of strangers here.
+/// spec: 12.12
 #[test]
 fn strangers_with_the_numbers_of_a_record_are_not_signalled() {
     let env = TestEnv::new();

@@ -25,6 +25,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
+/// spec: 13.5
 #[test]
 fn supervisor_greets_within_a_second_beside_hundreds_of_silent_clients() {
     let env = TestEnv::new();
@@ -43,6 +44,7 @@ fn supervisor_greets_within_a_second_beside_hundreds_of_silent_clients() {
 }
 
 /// It takes about a millisecond.
+/// spec: 13.5
 #[test]
 fn keys_are_shown_and_clients_greeted_within_a_tenth_of_a_second() {
     const TENTH: Duration = Duration::from_millis(100);
@@ -66,6 +68,7 @@ fn keys_are_shown_and_clients_greeted_within_a_tenth_of_a_second() {
     env.assert_nothing_left();
 }
 
+/// spec: 12.5
 #[test]
 fn tree_ends_within_a_second_of_the_death_of_either_supervisor() {
     let env = TestEnv::new();
@@ -85,6 +88,7 @@ fn tree_ends_within_a_second_of_the_death_of_either_supervisor() {
     env.assert_nothing_left();
 }
 
+/// spec: 12.3
 #[test]
 fn sandbox_ends_on_time_with_its_first_lease_and_with_a_renewed_one() {
     const LEASE: Duration = Duration::from_millis(500);

@@ -10,6 +10,7 @@ fn listed(env: &TestEnv) -> Vec<String> {
     own.map(|one| one["id"].as_str().unwrap().to_owned()).collect()
 }
 
+/// spec: 12.2
 #[test]
 fn sandbox_that_has_the_name_is_stopped_and_seen_to_be_gone_first() {
     let env = TestEnv::new();
@@ -28,6 +29,7 @@ fn sandbox_that_has_the_name_is_stopped_and_seen_to_be_gone_first() {
     env.assert_nothing_left();
 }
 
+/// spec: 12.2
 #[test]
 fn name_that_nobody_has_is_taken_and_a_sandbox_in_the_foreground_replaced() {
     let env = TestEnv::new();
@@ -41,6 +43,7 @@ fn name_that_nobody_has_is_taken_and_a_sandbox_in_the_foreground_replaced() {
     env.assert_nothing_left();
 }
 
+/// spec: 12.2
 #[test]
 fn sandbox_that_the_caller_is_in_is_not_replaced() {
     let env = TestEnv::new();
@@ -56,6 +59,7 @@ fn sandbox_that_the_caller_is_in_is_not_replaced() {
     env.assert_nothing_left();
 }
 
+/// spec: 12.2
 #[test]
 fn of_fifty_that_replace_each_other_at_once_one_survives_and_nothing_of_the_others() {
     let env = TestEnv::new();

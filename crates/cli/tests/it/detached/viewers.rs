@@ -16,6 +16,7 @@ fn await_raw(terminal: &OwnedFd) {
     wait_until("the viewer is attached", is_raw);
 }
 
+/// spec: 13.8
 #[test]
 fn viewer_of_a_sandbox_that_is_ended_is_told() {
     let env = TestEnv::new();
@@ -40,6 +41,7 @@ fn viewer_of_a_sandbox_that_is_ended_is_told() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.6
 #[test]
 fn small_viewer_that_leaves_while_a_program_writes_decides_no_more() {
     let env = TestEnv::new();
@@ -59,6 +61,7 @@ fn small_viewer_that_leaves_while_a_program_writes_decides_no_more() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.6
 #[test]
 fn viewer_that_missed_output_gets_the_modes_that_were_set_meanwhile() {
     let env = TestEnv::new();
@@ -78,6 +81,7 @@ fn viewer_that_missed_output_gets_the_modes_that_were_set_meanwhile() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.8
 #[test]
 fn who_is_inside_of_a_sandbox_cannot_attach_to_it() {
     let env = TestEnv::new();
@@ -97,6 +101,7 @@ fn who_is_inside_of_a_sandbox_cannot_attach_to_it() {
     env.assert_nothing_left();
 }
 
+/// spec: 13.8
 #[test]
 fn viewer_without_a_terminal_leaves_at_the_end_of_its_input() {
     let env = TestEnv::new();

@@ -33,6 +33,7 @@ fn copy(env: &TestEnv, id: &str, user: Option<u32>) -> (Running, Process) {
     (shell, found.remove(0))
 }
 
+/// spec: 4.2
 #[test]
 fn process_with_nothing_but_the_marker_is_named_and_ended_with_the_id_only() {
     jailed(|| [Level::Cgroup, Level::Subreaper].into_iter().for_each(named_and_ended_with_the_id_only));
@@ -58,6 +59,7 @@ fn named_and_ended_with_the_id_only(level: Level) {
     stranger.await_end();
 }
 
+/// spec: 4.2
 #[test]
 fn process_of_another_user_is_never_ended_for_its_marker() {
     if !is_root() {

@@ -31,6 +31,7 @@ fn count(env: &TestEnv, seconds: &str) -> usize {
     env.running(&format!("sleep {seconds}")).len()
 }
 
+/// spec: 4.2
 #[test]
 fn a_record_without_supervisors_is_found_and_ended() {
     jailed(|| {
@@ -60,6 +61,7 @@ fn a_record_without_supervisors_is_found_and_ended() {
     });
 }
 
+/// spec: 5.3, 5.13
 #[test]
 fn what_has_no_record_must_be_old_enough() {
     jailed(|| {
@@ -87,6 +89,7 @@ fn what_has_no_record_must_be_old_enough() {
     });
 }
 
+/// spec: 5.3
 #[test]
 fn cgroups_and_directories_without_a_record_go() {
     jailed(|| {
@@ -114,6 +117,7 @@ fn cgroups_and_directories_without_a_record_go() {
     });
 }
 
+/// spec: 5.2
 #[test]
 fn a_directory_that_somebody_stands_in_stays() {
     jailed(|| {
@@ -136,6 +140,7 @@ fn with_nothing_to_do_nobody_is_asked() {
     });
 }
 
+/// spec: 5.2
 #[test]
 fn an_unreadable_state_root_keeps_all_that_has_no_record() {
     jailed(|| {

@@ -10,6 +10,7 @@ use super::standing::{answers, await_count, ended};
 use crate::support::jail::jailed;
 use crate::support::{TestEnv, Who, fresh_id, wait_until};
 
+/// spec: 5.9
 #[test]
 fn ended_sandboxes_are_kept_until_they_are_old_or_named() {
     jailed(|| {
@@ -43,6 +44,7 @@ fn ended_sandboxes_are_kept_until_they_are_old_or_named() {
     });
 }
 
+/// spec: 5.9
 #[test]
 fn an_orphan_goes_with_its_name_and_its_unfinished_files_whatever_their_age() {
     jailed(|| {
@@ -69,6 +71,7 @@ fn an_orphan_goes_with_its_name_and_its_unfinished_files_whatever_their_age() {
     });
 }
 
+/// spec: 5.2
 #[test]
 fn an_orphan_whose_record_cannot_be_read_is_named_and_no_success() {
     let Some(env) = TestEnv::of(Who::Plain) else { return };
@@ -90,6 +93,7 @@ fn an_orphan_whose_record_cannot_be_read_is_named_and_no_success() {
     env.assert_nothing_left();
 }
 
+/// spec: 5.9
 #[test]
 fn a_report_beside_a_living_member_is_not_believed() {
     jailed(|| {
@@ -104,6 +108,7 @@ fn a_report_beside_a_living_member_is_not_believed() {
     });
 }
 
+/// spec: 5.9
 #[test]
 fn names_that_nobody_holds_go_and_others_stay() {
     jailed(|| {
@@ -122,6 +127,7 @@ fn names_that_nobody_holds_go_and_others_stay() {
     });
 }
 
+/// spec: 5.10
 #[test]
 fn a_supervisor_that_nobody_can_ask_is_named_and_left_alone() {
     let env = TestEnv::new();
@@ -146,6 +152,7 @@ fn a_supervisor_that_nobody_can_ask_is_named_and_left_alone() {
     assert!(env.is_running("sleep 3441") && env.is_running("sleep 3442"));
 }
 
+/// spec: 5.9
 #[test]
 fn a_name_stays_as_long_as_anything_of_its_sandbox_lives() {
     jailed(|| {
@@ -169,6 +176,7 @@ fn a_name_stays_as_long_as_anything_of_its_sandbox_lives() {
     });
 }
 
+/// spec: 5.9
 #[test]
 fn what_is_kept_is_summed_up_where_nobody_asked_by_name() {
     jailed(|| {

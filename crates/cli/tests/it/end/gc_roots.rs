@@ -48,6 +48,7 @@ fn scratch(env: &TestEnv, id: &str) -> PathBuf {
     env.path("tmp").join(format!("penfold-{id}"))
 }
 
+/// spec: 5.13
 #[test]
 fn what_another_state_root_keeps_is_neither_shown_nor_ended() {
     jailed(|| {
@@ -70,6 +71,7 @@ fn what_another_state_root_keeps_is_neither_shown_nor_ended() {
     });
 }
 
+/// spec: 5.13
 #[test]
 fn what_may_belong_to_another_state_root_is_ended_only_by_its_id() {
     jailed(|| {
@@ -115,6 +117,7 @@ fn stray(env: &TestEnv, id: &str, seconds: &str) -> Process {
     env.running(&format!("sleep {seconds}")).remove(0)
 }
 
+/// spec: 5.13
 #[test]
 fn orphans_of_another_user_are_left_to_that_user() {
     jailed(|| {

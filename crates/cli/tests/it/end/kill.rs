@@ -14,6 +14,7 @@ use crate::support::{Level, Process, Running, Sandbox, TestEnv, skip, wait_until
 pub const LISTENER: &str =
     "trap 'echo hup >> $UP' HUP; echo lead >> $UP; while :; do sleep 1000 & wait; done";
 
+/// spec: 11.1
 #[test]
 fn whole_tree_is_gone_when_kill_answers() {
     for level in Level::ALL {
@@ -26,6 +27,7 @@ fn whole_tree_is_gone_when_kill_answers() {
     }
 }
 
+/// spec: 11.1
 #[test]
 fn what_is_gone_already_counts_as_killed_and_keeps_its_code() {
     let env = TestEnv::new();
@@ -36,6 +38,7 @@ fn what_is_gone_already_counts_as_killed_and_keeps_its_code() {
     answers(&env, &["wait", &sandbox.id], 3, &["3"]);
 }
 
+/// spec: 11.5
 #[test]
 fn each_word_is_answered_and_the_others_are_hit_all_the_same() {
     let env = TestEnv::new();
@@ -49,6 +52,7 @@ fn each_word_is_answered_and_the_others_are_hit_all_the_same() {
     answers(&env, &["kill"], 2, &[]);
 }
 
+/// spec: 11.5
 #[test]
 fn ambiguous_word_kills_nobody() {
     let env = TestEnv::new();
@@ -68,6 +72,7 @@ fn ambiguous_word_kills_nobody() {
     assert!(all_run(&env, &sandboxes));
 }
 
+/// spec: 11.5
 #[test]
 fn all_is_refused_without_a_person_and_done_with_force() {
     let env = TestEnv::new();
@@ -84,6 +89,7 @@ fn all_is_refused_without_a_person_and_done_with_force() {
     answers(&env, &["kill", "--all", "-f"], 0, &[]);
 }
 
+/// spec: 11.5
 #[test]
 fn only_what_a_filter_lets_through_is_hit() {
     let env = TestEnv::new();
@@ -94,6 +100,7 @@ fn only_what_a_filter_lets_through_is_hit() {
     assert_eq!(spared.status(&env).as_deref(), Some("running"));
 }
 
+/// spec: 11.5
 #[test]
 fn another_signal_goes_to_the_command_and_ends_nothing_else() {
     let env = TestEnv::new();
@@ -107,6 +114,7 @@ fn another_signal_goes_to_the_command_and_ends_nothing_else() {
     answers(&env, &["kill", "-s", "HUP", &sandbox.id], 0, &[&sandbox.id]);
 }
 
+/// spec: 11.5
 #[test]
 fn stopped_supervisors_do_not_keep_a_signal_from_other_commands() {
     let env = TestEnv::new();
@@ -189,6 +197,7 @@ impl Drop for Starved {
 }
 
 /// The supervisor alone can report the cause `kill`.
+/// spec: 11.7
 #[test]
 fn supervisor_that_has_no_processor_is_not_taken_for_a_deaf_one() {
     let env = TestEnv::new();
@@ -214,6 +223,7 @@ fn supervisor_that_has_no_processor_is_not_taken_for_a_deaf_one() {
     assert_eq!(report[0]["cause"], "kill", "{report}");
 }
 
+/// spec: 11.5
 #[test]
 fn sandbox_of_another_user_is_not_ours_to_kill() {
     let env = TestEnv::new();
@@ -223,6 +233,7 @@ fn sandbox_of_another_user_is_not_ours_to_kill() {
     assert_eq!(sandbox.status(&env).as_deref(), Some("running"));
 }
 
+/// spec: 11.7
 #[test]
 fn extended_lease_ends_later_and_a_renewed_one_sooner() {
     let env = TestEnv::new();

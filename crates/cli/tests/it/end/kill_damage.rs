@@ -39,6 +39,7 @@ fn at_two_levels(env: &TestEnv) -> [Standing; 2] {
 }
 
 /// One liar hangs up, the other has forged a report.
+/// spec: 11.2
 #[test]
 fn liar_that_says_gone_is_not_believed() {
     let env = TestEnv::new();
@@ -55,6 +56,7 @@ fn liar_that_says_gone_is_not_believed() {
 }
 
 /// The longest wait of a test is far below a year.
+/// spec: 11.2
 #[test]
 fn liar_that_wants_a_year_does_not_get_it() {
     let env = TestEnv::new();
@@ -65,6 +67,7 @@ fn liar_that_wants_a_year_does_not_get_it() {
     sandbox.assert_gone();
 }
 
+/// spec: 11.2
 #[test]
 fn who_speaks_for_another_sandbox_is_not_asked() {
     let env = TestEnv::new();
@@ -74,6 +77,7 @@ fn who_speaks_for_another_sandbox_is_not_asked() {
 }
 
 /// A stack that is larger than any address space stands for a user who may have no more threads.
+/// spec: 11.2
 #[test]
 fn orphans_are_ended_where_no_thread_can_be_made() {
     let env = TestEnv::new();
@@ -105,6 +109,7 @@ fn orphan_whose_members_have_ended_gets_its_report_when_it_is_killed() {
     }
 }
 
+/// spec: 11.2
 #[test]
 fn mute_supervisor_holds_nobody_up() {
     let env = TestEnv::new();
@@ -113,6 +118,7 @@ fn mute_supervisor_holds_nobody_up() {
     kill(&env, &[sandbox]);
 }
 
+/// spec: 11.2
 #[test]
 fn stopped_supervisors_hold_nobody_up_and_members_without_the_marker_end() {
     let env = TestEnv::new();
@@ -139,6 +145,7 @@ fn stopped_supervisors_hold_nobody_up_and_members_without_the_marker_end() {
     assert_eq!(listed(&env, &[]), Vec::<Value>::new());
 }
 
+/// spec: 11.2
 #[test]
 fn stopped_supervisors_do_not_make_a_stop_a_kill() {
     let env = TestEnv::new();
@@ -153,6 +160,7 @@ fn stopped_supervisors_do_not_make_a_stop_a_kill() {
     assert_eq!(std::fs::read_to_string(env.path("work/up")).unwrap(), "lead\npolite\n");
 }
 
+/// spec: 11.2
 #[test]
 fn killed_supervisors_leave_nothing_that_kill_does_not_end() {
     let env = TestEnv::new();
@@ -181,6 +189,7 @@ fn forge_state(sandbox: &Sandbox, change: impl FnOnce(&mut Value)) {
 }
 
 /// One stranger is named by a record, the other has opened one and has not locked it.
+/// spec: 11.3
 #[test]
 fn stranger_in_a_forged_state_or_with_an_open_record_is_never_signalled() {
     let env = TestEnv::new();
@@ -202,6 +211,7 @@ fn stranger_in_a_forged_state_or_with_an_open_record_is_never_signalled() {
     assert!(strangers.iter().all(Running::is_alive));
 }
 
+/// spec: 11.2
 #[test]
 fn lost_socket_or_intent_or_state_hides_nothing() {
     for lost in ["control.sock", "intent.json", "state.json"] {
@@ -212,6 +222,7 @@ fn lost_socket_or_intent_or_state_hides_nothing() {
     }
 }
 
+/// spec: 11.2
 #[test]
 fn garbage_in_the_place_of_any_file_hides_nothing() {
     let env = TestEnv::new();
@@ -225,6 +236,7 @@ fn garbage_in_the_place_of_any_file_hides_nothing() {
     kill_for_good(&env, &sandboxes);
 }
 
+/// spec: 11.2
 #[test]
 fn sandbox_whose_record_is_gone_is_ended_by_its_id() {
     for stopped in [false, true] {
@@ -245,6 +257,7 @@ fn close_record(sandbox: &Sandbox) {
     std::fs::set_permissions(&sandbox.record, std::fs::Permissions::from_mode(0o000)).unwrap();
 }
 
+/// spec: 5.2
 #[test]
 fn an_orphan_whose_record_is_closed_is_ended_by_its_name_and_by_its_id() {
     for (who, level) in [(Who::Delegated, "cgroup"), (Who::Plain, "subreaper")] {
@@ -268,6 +281,7 @@ fn an_orphan_whose_record_is_closed_is_ended_by_its_name_and_by_its_id() {
     }
 }
 
+/// spec: 5.2
 #[test]
 fn a_sandbox_whose_record_is_closed_and_that_has_its_supervisors_is_ended_too() {
     for (who, level) in [(Who::Delegated, "cgroup"), (Who::Plain, "subreaper")] {
@@ -289,6 +303,7 @@ fn remove_record(sandbox: &Sandbox) {
 }
 
 /// A supervisor that lies is given two seconds to exit. A command that cleans up gets the time that it needs.
+/// spec: 11.4
 #[test]
 fn another_command_at_the_same_work_gets_its_time() {
     let env = TestEnv::new();
@@ -320,6 +335,7 @@ libc.syscall(60 if platform.machine()=="x86_64" else 93,0)"#;
 
 /// The kernel frees the locks of a process a moment before that has ended: here the main thread exits with the lock while
 /// another goes on for half a second.
+/// spec: 11.1
 #[test]
 fn who_looked_after_it_has_ended_when_it_is_said_to_be_gone() {
     if !has_program(&["python3", "--version"]) {
@@ -365,6 +381,7 @@ impl Change {
     }
 }
 
+/// spec: 11.1
 #[test]
 fn supervisor_of_what_is_over_has_ended_when_it_is_said_to_be_gone() {
     if !has_program(&["python3", "--version"]) {
@@ -397,6 +414,7 @@ fn supervisor_of_what_is_over_has_ended_when_it_is_said_to_be_gone() {
     }
 }
 
+/// spec: 11.4
 #[test]
 fn stopped_command_at_the_same_work_is_let_go_on() {
     let env = TestEnv::new();
@@ -408,6 +426,7 @@ fn stopped_command_at_the_same_work_is_let_go_on() {
     other.finish().with_code(0);
 }
 
+/// spec: 11.4
 #[test]
 fn command_that_has_let_go_of_a_record_is_nobody_any_more() {
     let env = TestEnv::new();
@@ -442,6 +461,7 @@ fn bereft(env: &TestEnv, contain: &str, lost: &str) -> (Standing, PathBuf) {
     (sandbox, scratch)
 }
 
+/// spec: 11.2
 #[test]
 fn scratch_directory_of_a_lost_record_goes_with_the_sandbox() {
     for lost in ["record", "intent.json"] {
@@ -454,6 +474,7 @@ fn scratch_directory_of_a_lost_record_goes_with_the_sandbox() {
     }
 }
 
+/// spec: 11.2
 #[test]
 fn scratch_directory_of_a_lost_intent_is_collected_with_the_record() {
     let env = TestEnv::new();
@@ -472,6 +493,7 @@ fn scratch_directory_of_a_lost_intent_is_collected_with_the_record() {
     }
 }
 
+/// spec: 11.4
 #[test]
 fn two_killers_at_once_both_succeed() {
     let env = TestEnv::new();
@@ -484,6 +506,7 @@ fn two_killers_at_once_both_succeed() {
     sandboxes.iter().for_each(Standing::assert_gone);
 }
 
+/// spec: 11.4
 #[test]
 fn stopped_killer_holds_nobody_up() {
     let env = TestEnv::new();
@@ -496,6 +519,7 @@ fn stopped_killer_holds_nobody_up() {
     sandbox.assert_gone();
 }
 
+/// spec: 11.2
 #[test]
 fn foreground_sandbox_is_stopped_politely_and_its_caller_told() {
     let env = TestEnv::new();

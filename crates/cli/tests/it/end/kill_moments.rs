@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::standing::{Standing, answers, await_connected};
 use crate::support::{ControlClient, Impostor, Running, TestEnv, has_program};
 
+/// spec: 11.2
 #[test]
 fn lock_that_comes_free_while_the_supervisor_is_asked_is_no_end() {
     for flags in [&[][..], &["--on-supervisor-exit", "keep"]] {
@@ -26,6 +27,7 @@ fn lock_that_comes_free_while_the_supervisor_is_asked_is_no_end() {
 }
 
 /// A client reconnects after a hang-up, because supervisors take each other's place; but not for ever.
+/// spec: 11.2
 #[test]
 fn liar_that_begins_and_hangs_up_again_and_again_holds_nobody_up() {
     if !has_program(&["python3", "--version"]) {
@@ -53,6 +55,7 @@ while 1:
     sandbox.assert_gone();
 }
 
+/// spec: 11.2
 #[test]
 fn who_speaks_for_another_sandbox_is_told_nothing() {
     let env = TestEnv::new();

@@ -6,6 +6,7 @@ use rustix::process::Signal;
 use super::standing::{answers, await_state_d, await_verified, detach_script, frozen, write_to};
 use crate::support::{PATIENCE, Process, Running, Sandbox, TestEnv};
 
+/// spec: 2.3, 11.6
 #[test]
 fn member_in_state_d_is_named_and_gone_once_it_is_let_go() {
     let Some(frozen) = frozen() else { return };
@@ -29,6 +30,7 @@ fn member_in_state_d_is_named_and_gone_once_it_is_let_go() {
 }
 
 /// The one test that waits for the default patience, of ten seconds.
+/// spec: 7.2
 #[test]
 fn member_in_state_d_is_named_when_nobody_says_how_soon() {
     let Some(frozen) = frozen() else { return };
@@ -117,6 +119,7 @@ impl Hanging {
 }
 
 /// Every client is told which member is left, by the one supervisor that is left, too. A supervisor stays until the end.
+/// spec: 2.3
 #[test]
 fn member_in_state_d_is_told_to_all_who_ask_also_after_a_takeover_and_if_it_was_adopted() {
     let Some(frozen) = frozen() else { return };

@@ -30,6 +30,7 @@ pub fn assert_other_names(members: &[Process]) {
     }
 }
 
+/// spec: 4.4
 #[test]
 fn broad_kill_by_name_ends_foreground_sandboxes() {
     if !has_program(&["pkill", "--version"]) {
@@ -54,6 +55,7 @@ fn broad_kill_by_name_ends_foreground_sandboxes() {
     });
 }
 
+/// spec: 4.4
 #[test]
 fn broad_kill_by_name_ends_detached_sandboxes() {
     if !has_program(&["pkill", "--version"]) {

@@ -71,15 +71,22 @@ macro_rules! early {
 }
 
 early! {
+    // spec: 4.1
     hundred_early_kills_of_the_front_leave_nothing_at_cgroup_level Cgroup kill_front
+    // spec: 4.1
     hundred_early_kills_of_the_front_leave_nothing_at_pidns_level Pidns kill_front
+    // spec: 4.1
     hundred_early_kills_of_the_front_leave_nothing_at_subreaper_level Subreaper kill_front
+    // spec: 4.1
     hundred_early_kills_of_the_supervisor_leave_nothing_at_cgroup_level Cgroup kill_supervisor
+    // spec: 4.1
     hundred_early_kills_of_the_supervisor_leave_nothing_at_pidns_level Pidns kill_supervisor
+    // spec: 4.1
     hundred_early_kills_of_the_supervisor_leave_nothing_at_subreaper_level Subreaper kill_supervisor
 }
 
 /// Every set of processes of penfold but all of them: one that is left ends the sandbox.
+/// spec: 4.1
 #[test]
 fn any_of_ours_that_is_left_ends_the_sandbox() {
     use Ours::{Front, Inner, Outer};
@@ -102,6 +109,7 @@ fn any_of_ours_that_is_left_ends_the_sandbox() {
 }
 
 /// All processes of penfold in the same instant: the next command cleans up.
+/// spec: 4.2
 #[test]
 fn next_command_ends_what_all_of_ours_left() {
     let Some(env) = TestEnv::of(Who::Root) else { return };
@@ -120,6 +128,7 @@ fn next_command_ends_what_all_of_ours_left() {
 }
 
 /// The same with `gc`, which says so.
+/// spec: 4.2
 #[test]
 fn gc_ends_what_all_of_ours_left() {
     let Some(env) = TestEnv::of(Who::Root) else { return };
@@ -144,6 +153,7 @@ fn gc_ends_what_all_of_ours_left() {
 
 /// A daemon that has a session of its own, and nobody is left who was its parent: this test, which was above the sandbox
 /// when it started and takes in orphans, is what tells it from a process with a copy of the marker.
+/// spec: 4.2
 #[test]
 fn next_command_ends_a_daemon_that_who_started_the_sandbox_took_in() {
     let Some(env) = TestEnv::of(Who::Root) else { return };
@@ -165,6 +175,7 @@ fn next_command_ends_a_daemon_that_who_started_the_sandbox_took_in() {
 }
 
 /// A front that is stopped is no help; with an outer process none is needed, without one it acts once it goes on.
+/// spec: 4.3
 #[test]
 fn stopped_front_and_killed_supervisor_leave_nothing() {
     let Some(env) = TestEnv::of(Who::Root) else { return };
@@ -185,6 +196,7 @@ fn stopped_front_and_killed_supervisor_leave_nothing() {
     }
 }
 
+/// spec: 1.4
 #[test]
 fn death_of_the_owner_ends_the_sandbox() {
     let Some(env) = TestEnv::of(Who::Root) else { return };
@@ -202,6 +214,7 @@ fn death_of_the_owner_ends_the_sandbox() {
     }
 }
 
+/// spec: 1.4
 #[test]
 fn sandbox_that_is_kept_outlives_its_owner_and_ends_with_its_leader() {
     let Some(env) = TestEnv::of(Who::Root) else { return };

@@ -6,6 +6,7 @@ use super::standing::{Standing, answers, await_state_d, detach_script, frozen, w
 use crate::support::{PATIENCE, Running, TestEnv, has_program};
 
 /// The kill that was begun first has not answered when those with a short patience have: each waits as long as is wanted.
+/// spec: 2.3, 7.2
 #[test]
 fn kill_reports_after_its_own_patience_or_that_of_the_sandbox() {
     let Some(frozen) = frozen() else { return };
@@ -55,6 +56,7 @@ while 1:
   if not answer: break
   client.send(answer)"#;
 
+/// spec: 11.2
 #[test]
 fn supervisor_that_does_not_know_patience_is_still_asked_and_obeyed() {
     if !has_program(&["python3", "--version"]) {

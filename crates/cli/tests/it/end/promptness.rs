@@ -27,6 +27,7 @@ fn ends_within(process: &Process, limit: Duration) -> bool {
     Handle::open(process.id()).unwrap().is_none_or(|handle| handle.wait(Some(limit)))
 }
 
+/// spec: 4.1
 #[test]
 fn nothing_is_left_a_second_after_the_front_or_a_supervisor_was_killed() {
     let Some(env) = TestEnv::of(Who::Root) else { return };
@@ -44,6 +45,7 @@ fn nothing_is_left_a_second_after_the_front_or_a_supervisor_was_killed() {
     }
 }
 
+/// spec: 4.4
 #[test]
 fn nothing_is_left_a_second_after_a_broad_kill_by_name() {
     if !has_program(&["pkill", "--version"]) {
@@ -70,6 +72,7 @@ fn nothing_is_left_a_second_after_a_broad_kill_by_name() {
     });
 }
 
+/// spec: 2.3
 #[test]
 fn stuck_member_is_reported_at_once_to_the_next_client() {
     let Some(frozen) = frozen() else { return };
@@ -84,6 +87,7 @@ fn stuck_member_is_reported_at_once_to_the_next_client() {
     drop(frozen);
 }
 
+/// spec: 11.1
 #[test]
 fn stop_gives_the_grace_and_no_more() {
     let env = TestEnv::new();
@@ -97,6 +101,7 @@ fn stop_gives_the_grace_and_no_more() {
 }
 
 /// As on a host whose processors are all taken for more than a second.
+/// spec: 11.7
 #[test]
 fn supervisor_that_takes_its_time_is_waited_for() {
     let env = TestEnv::new();
@@ -130,6 +135,7 @@ fn listener(record: &Path) -> Option<i32> {
 
 /// The supervisor that is left says that it may take longer than anybody but a supervisor is believed. A client that did not
 /// believe it would ask the members a second time.
+/// spec: 11.2
 #[test]
 fn supervisor_that_lost_the_other_is_given_the_time_that_it_wants() {
     let env = TestEnv::new();

@@ -32,6 +32,7 @@ fn assert_none_run(env: &TestEnv, seconds: &[u32]) {
 /// `sh` that starts children in every way that leaves its group and keeps its place in the tree.
 const TREE: &str = "sleep 3001 & setsid sleep 3002 & (setsid sh -c 'sleep 3003; true' & wait) & wait";
 
+/// spec: 3.2
 #[test]
 fn pid_ends_the_whole_tree_and_nobody_else() {
     let env = TestEnv::new();
@@ -49,6 +50,7 @@ fn pid_ends_the_whole_tree_and_nobody_else() {
     assert!(bystander.is_alive(), "in the same group, and not of the tree");
 }
 
+/// spec: 2.2
 #[test]
 fn the_child_of_a_thread_belongs_to_the_tree() {
     let env = TestEnv::new();
@@ -65,6 +67,7 @@ pub fn child_of_a_thread() {
     let _ = child.join();
 }
 
+/// spec: 3.3
 #[test]
 fn a_dry_run_lists_and_signals_nothing() {
     let env = TestEnv::new();
@@ -80,6 +83,7 @@ fn a_dry_run_lists_and_signals_nothing() {
     assert!(env.is_running("sleep 3021"));
 }
 
+/// spec: 3.2
 #[test]
 fn env_ends_carriers_and_what_they_started_and_not_the_rest_of_their_pipeline() {
     let env = TestEnv::new();
@@ -97,6 +101,7 @@ fn env_ends_carriers_and_what_they_started_and_not_the_rest_of_their_pipeline() 
     reap(&env, &["--env", &format!("BUILD={cookie}x")]);
 }
 
+/// spec: 3.2
 #[test]
 fn group_and_session_spare_what_penfold_runs_under() {
     for flag in ["--pgid", "--session"] {
@@ -113,6 +118,7 @@ fn group_and_session_spare_what_penfold_runs_under() {
     }
 }
 
+/// spec: 3.3
 #[test]
 fn a_session_is_followed_beyond_a_dead_parent() {
     let env = TestEnv::new();
@@ -124,6 +130,7 @@ fn a_session_is_followed_beyond_a_dead_parent() {
     leader.process().await_end();
 }
 
+/// spec: 3.2
 #[test]
 fn cgroup_members_are_ended_one_by_one_and_the_cgroup_stays_usable() {
     let Ok(place) = Place::find_here() else { return skip("no cgroup2 to write to") };
@@ -150,6 +157,7 @@ fn cgroup_members_are_ended_one_by_one_and_the_cgroup_stays_usable() {
     reap(&env, &["--cgroup", &gone]);
 }
 
+/// spec: 3.2
 #[test]
 fn what_is_never_ended_is_refused() {
     let env = TestEnv::new();
@@ -182,6 +190,7 @@ fn what_is_never_ended_is_refused() {
     }
 }
 
+/// spec: 3.3
 #[test]
 fn a_thread_is_not_taken_for_a_process() {
     let env = TestEnv::new();
@@ -197,6 +206,7 @@ fn a_thread_is_not_taken_for_a_process() {
     thread.join().unwrap();
 }
 
+/// spec: 3.1
 #[test]
 fn what_is_gone_already_is_done() {
     let env = TestEnv::new();
@@ -209,6 +219,7 @@ fn what_is_gone_already_is_done() {
     assert_eq!(reap(&env, &["--json", "--pid", &pid]).json()["verified"], true);
 }
 
+/// spec: 3.3
 #[test]
 fn who_ignores_the_signal_is_killed_after_the_grace() {
     let env = TestEnv::new();
@@ -225,6 +236,7 @@ fn who_ignores_the_signal_is_killed_after_the_grace() {
     assert_none_run(&env, &[3071, 3072]);
 }
 
+/// spec: 3.3
 #[test]
 fn a_tree_that_forks_when_asked_to_end_ends() {
     let env = TestEnv::new();
@@ -238,6 +250,7 @@ fn a_tree_that_forks_when_asked_to_end_ends() {
     assert_none_run(&env, &[3081, 3082, 3083]);
 }
 
+/// spec: 3.3
 #[test]
 fn a_stopped_process_ends() {
     let env = TestEnv::new();
@@ -249,6 +262,7 @@ fn a_stopped_process_ends() {
 }
 
 /// The grace of an hour is not waited for: the process did not get the signal.
+/// spec: 2.3
 #[test]
 fn what_is_not_ours_to_signal_is_told_at_once() {
     let env = TestEnv::new();

@@ -9,6 +9,7 @@ fn assert_forgotten(sandbox: &Sandbox) {
     assert!(!sandbox.record.try_exists().unwrap(), "the record is left");
 }
 
+/// spec: 11.7
 #[test]
 fn record_of_what_is_over_goes_with_its_log() {
     let env = TestEnv::new();
@@ -19,6 +20,7 @@ fn record_of_what_is_over_goes_with_its_log() {
     answers(&env, &["rm", "web"], 3, &[]);
 }
 
+/// spec: 11.7
 #[test]
 fn name_removes_all_ended_ones_that_bear_it() {
     let env = TestEnv::new();
@@ -44,6 +46,7 @@ fn name_removes_all_ended_ones_that_bear_it() {
     assert!(one.record.try_exists().unwrap() && other.record.try_exists().unwrap());
 }
 
+/// spec: 11.1
 #[test]
 fn what_runs_is_refused_and_ended_first_by_force() {
     let env = TestEnv::new();
@@ -56,6 +59,7 @@ fn what_runs_is_refused_and_ended_first_by_force() {
     assert_forgotten(&sandbox);
 }
 
+/// spec: 11.1
 #[test]
 fn orphan_is_refused_and_ended_first_by_force() {
     let env = TestEnv::new();
@@ -69,6 +73,7 @@ fn orphan_is_refused_and_ended_first_by_force() {
     assert_forgotten(&sandbox);
 }
 
+/// spec: 11.7
 #[test]
 fn contents_that_a_command_put_there_go_and_what_they_point_at_stays() {
     let env = TestEnv::new();
@@ -82,6 +87,7 @@ fn contents_that_a_command_put_there_go_and_what_they_point_at_stays() {
     assert_eq!(std::fs::read_to_string(precious).unwrap(), "precious");
 }
 
+/// spec: 11.4
 #[test]
 fn two_that_forget_at_once_both_succeed() {
     let env = TestEnv::new();
@@ -97,6 +103,7 @@ fn two_that_forget_at_once_both_succeed() {
 }
 
 /// A lock holder without children is another command that is cleaning up.
+/// spec: 11.4
 #[test]
 fn who_puts_the_record_away_is_waited_for_and_woken() {
     let env = TestEnv::new();
@@ -114,6 +121,7 @@ fn who_puts_the_record_away_is_waited_for_and_woken() {
     }
 }
 
+/// spec: 11.1
 #[test]
 fn name_of_an_orphan_goes_with_it() {
     let env = TestEnv::new();
@@ -129,6 +137,7 @@ fn name_of_an_orphan_goes_with_it() {
     }
 }
 
+/// spec: 11.7
 #[test]
 fn one_that_fails_half_way_keeps_its_name() {
     jailed(|| {

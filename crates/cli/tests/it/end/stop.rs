@@ -10,6 +10,7 @@ const POLITE: &str = "trap 'exit 9' TERM; echo lead >> $UP; while :; do sleep 10
 /// Says when it is asked to end, and goes on.
 const DEAF: &str = "trap 'echo asked >> $UP' TERM; echo lead >> $UP; while :; do sleep 1000 & wait; done";
 
+/// spec: 11.1
 #[test]
 fn members_get_the_polite_signal_and_the_grace() {
     let env = TestEnv::new();
@@ -22,6 +23,7 @@ fn members_get_the_polite_signal_and_the_grace() {
     assert_eq!((exited["exit"]["code"].as_i64(), exited["cause"].as_str()), (Some(9), Some("stop")));
 }
 
+/// spec: 11.1
 #[test]
 fn words_for_the_end_tell_a_stop_from_a_kill_and_the_code() {
     let env = TestEnv::new();
@@ -62,6 +64,7 @@ fn words_for_the_end_tell_a_stop_from_a_kill_and_the_code() {
     assert_eq!(status(&signalled), "exited (137)");
 }
 
+/// spec: 11.1
 #[test]
 fn signal_is_the_one_asked_for() {
     let env = TestEnv::new();
@@ -80,6 +83,7 @@ fn hows(report: &Value) -> Vec<&str> {
     ended.iter().map(|ended| ended["how"].as_str().unwrap()).collect()
 }
 
+/// spec: 11.1
 #[test]
 fn tree_that_does_not_listen_is_killed_after_the_grace() {
     let env = TestEnv::new();
@@ -119,6 +123,7 @@ fn assert_grace_holds(env: &TestEnv, short: &str, usual: &str) {
 }
 
 /// A foreground sandbox has no socket to ask through.
+/// spec: 11.2
 #[test]
 fn signal_and_grace_that_it_was_made_with_hold_in_the_foreground() {
     let env = TestEnv::new();
@@ -140,6 +145,7 @@ fn signal_and_grace_that_it_was_made_with_hold_in_the_foreground() {
 }
 
 /// An orphan has no supervisor to ask.
+/// spec: 11.2
 #[test]
 fn signal_and_grace_that_it_was_made_with_hold_without_a_supervisor_to_ask() {
     let env = TestEnv::new();
@@ -155,6 +161,7 @@ fn signal_and_grace_that_it_was_made_with_hold_without_a_supervisor_to_ask() {
 }
 
 /// The command could have written it.
+/// spec: 11.2
 #[test]
 fn grace_of_a_forged_record_holds_up_no_stop_that_brings_its_own() {
     let env = TestEnv::new();
@@ -167,6 +174,7 @@ fn grace_of_a_forged_record_holds_up_no_stop_that_brings_its_own() {
     sandbox.assert_gone();
 }
 
+/// spec: 11.1
 #[test]
 fn who_wants_to_wait_less_is_heard_and_who_wants_more_is_not() {
     let env = TestEnv::new();
@@ -185,6 +193,7 @@ fn who_wants_to_wait_less_is_heard_and_who_wants_more_is_not() {
 }
 
 /// All are asked to end before the first has ended.
+/// spec: 11.4
 #[test]
 fn many_are_stopped_in_the_time_of_one() {
     let env = TestEnv::new();

@@ -72,21 +72,25 @@ fn writer_in_state_d(level: Level) {
     await_end(&env, &report);
 }
 
+/// spec: 2.3, 7.2
 #[test]
 fn writer_on_a_frozen_file_system_is_named_and_ends_after_the_thaw_at_cgroup_level() {
     writer_in_state_d(Level::Cgroup);
 }
 
+/// spec: 2.3
 #[test]
 fn writer_on_a_frozen_file_system_is_named_and_ends_after_the_thaw_at_pidns_level() {
     writer_in_state_d(Level::Pidns);
 }
 
+/// spec: 2.3
 #[test]
 fn writer_on_a_frozen_file_system_is_named_and_ends_after_the_thaw_at_subreaper_level() {
     writer_in_state_d(Level::Subreaper);
 }
 
+/// spec: 2.3
 #[test]
 fn member_that_became_root_is_reported_and_its_end_noticed() {
     let Some(env) = TestEnv::of(Who::Plain) else { return };
@@ -124,6 +128,7 @@ fn other_thread(process: &Process) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
+/// spec: 2.3
 #[test]
 fn thread_in_state_d_behind_a_main_thread_that_ended_is_named_with_its_wait_channel() {
     if !has_program(&["python3", "-c", "import ctypes"]) {

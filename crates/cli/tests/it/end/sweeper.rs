@@ -5,6 +5,7 @@ use rustix::process::Signal;
 use super::standing::{answers, await_state_d, await_verified, detach_script, frozen, write_to};
 use crate::support::{PATIENCE, Process, TestEnv, children, json, wait_until};
 
+/// spec: 4.2
 #[test]
 fn orphan_that_will_not_die_is_shown_as_one_and_who_ends_it_is_no_member() {
     let Some(frozen) = frozen() else { return };
@@ -45,6 +46,7 @@ fn ticks(process: &Process) -> u64 {
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
+/// spec: 12.3
 #[test]
 fn lease_that_passes_while_a_stray_will_not_die_leaves_the_supervisor_at_rest() {
     let Some(frozen) = frozen() else { return };

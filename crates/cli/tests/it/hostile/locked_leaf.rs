@@ -13,6 +13,7 @@ fn cgroup_level_without_a_cgroup_is_refused() {
     assert_eq!(env.left(), Vec::<String>::new());
 }
 
+/// spec: 1.5
 #[test]
 fn a_leaf_that_a_command_has_locked_is_emptied_and_removed() {
     let Some(env) = TestEnv::of(Who::Delegated) else { return };

@@ -83,13 +83,18 @@ const USERS_TREES: [&str; 12] = [
 impl Config {
     fn word(self) -> String {
         let who = match self.who {
+            // spec: 1.5
             Who::Tester | Who::Root => "root",
+            // spec: 1.5
             Who::Delegated => "delegated",
+            // spec: 1.5
             Who::Plain => "plain",
         };
         let shape = match self.shape {
             Shape::Pair => "pair",
+            // spec: 1.5
             Shape::Trio => "trio",
+            // spec: 12.6
             Shape::Detached => "detached",
         };
         format!("{who}_{}_{shape}", self.level.word())
@@ -125,20 +130,35 @@ pub enum Ending {
 }
 
 const ENDINGS: [(Ending, &str); 15] = [
+    // spec: 1.1, 12.6
     (Ending::LeaderExit, "leader_exits"),
+    // spec: 1.2
     (Ending::Term, "stopped"),
+    // spec: 1.2
     (Ending::TermTwice, "killed"),
+    // spec: 1.2
     (Ending::InterruptTwice, "interrupted_twice"),
+    // spec: 1.3
     (Ending::Timeout, "timed_out"),
+    // spec: 1.4
     (Ending::OwnerKilled, "owner_killed"),
+    // spec: 4.1, 12.6
     (Ending::InnerKilled, "inner_killed"),
+    // spec: 4.1
     (Ending::OuterKilled, "outer_killed"),
+    // spec: 4.1
     (Ending::FrontKilled, "front_killed"),
+    // spec: 4.2
     (Ending::AllKilled, "all_killed"),
+    // spec: 12.6
     (Ending::Stop, "stop_verb"),
+    // spec: 12.6
     (Ending::Kill, "kill_verb"),
+    // spec: 12.6
     (Ending::KillAll, "kill_all_verb"),
+    // spec: 12.6
     (Ending::Remove, "rm_verb"),
+    // spec: 12.6
     (Ending::Ttl, "lease_over"),
 ];
 

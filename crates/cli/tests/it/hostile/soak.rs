@@ -193,6 +193,7 @@ fn once(env: &TestEnv, ground: &Ground, levels: &[Level], seed: u64) -> Option<S
         .then(|| format!("seed {seed:#x}, {level}, `{script}`, {harm:?} at {micros} µs: {status:?} {text}"))
 }
 
+/// spec: 4.1
 #[test]
 fn nothing_is_left_of_hundreds_of_sandboxes_whose_supervisors_are_killed_at_random() {
     let length =

@@ -27,6 +27,7 @@ const USUAL: Duration = Duration::from_secs(5);
 /// More than this is no news.
 const ENOUGH: usize = 12;
 
+/// spec: 12.9
 #[test]
 #[expect(clippy::print_stderr, reason = "the seed must be known whatever happens")]
 fn random_verbs_harm_and_damage_leave_nothing_and_every_answer_is_true() {

@@ -13,6 +13,7 @@ fn levels(env: &TestEnv) -> impl Iterator<Item = Level> {
     env.levels().into_iter().filter(|&level| level != Level::Pidns)
 }
 
+/// spec: 1.3
 #[test]
 fn time_limit_ends_a_sandbox_whose_processes_are_stopped() {
     let env = TestEnv::new();
@@ -36,6 +37,7 @@ fn time_limit_ends_a_sandbox_whose_processes_are_stopped() {
     }
 }
 
+/// spec: 1.3
 #[test]
 fn lease_ends_a_detached_sandbox_whose_supervisors_are_stopped() {
     let env = TestEnv::new();
@@ -57,6 +59,7 @@ fn lease_ends_a_detached_sandbox_whose_supervisors_are_stopped() {
     }
 }
 
+/// spec: 1.3
 #[test]
 fn supervisor_does_not_stay_stopped_when_the_front_is_killed() {
     let env = TestEnv::new();

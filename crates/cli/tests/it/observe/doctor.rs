@@ -68,6 +68,7 @@ fn left_of_the_tries(found: &Value) -> bool {
     found["abilities"].as_array().unwrap().iter().any(|ability| ability["name"] == "leaf-left")
 }
 
+/// spec: 8.2
 #[test]
 fn clone3_that_is_refused_is_no_cgroup_that_was_killed() {
     if Place::find_here().is_err() {
@@ -86,6 +87,7 @@ fn clone3_that_is_refused_is_no_cgroup_that_was_killed() {
     }
 }
 
+/// spec: 8.2
 #[test]
 fn without_handles_no_level_is_to_be_had() {
     for calls in
@@ -101,6 +103,7 @@ fn without_handles_no_level_is_to_be_had() {
     }
 }
 
+/// spec: 5.2
 #[test]
 fn a_living_sandbox_is_no_leak_even_to_who_cannot_see_its_record() {
     jailed(|| {
@@ -125,6 +128,7 @@ fn a_living_sandbox_is_no_leak_even_to_who_cannot_see_its_record() {
     });
 }
 
+/// spec: 5.3
 #[test]
 fn a_cgroup_and_a_directory_without_a_record_are_leaks() {
     let env = TestEnv::new();

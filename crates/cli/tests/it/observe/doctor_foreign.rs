@@ -55,6 +55,7 @@ fn stray(env: &TestEnv, pid: i32) -> Option<Value> {
     strays(env).into_iter().find(|stray| stray["pid"] == pid)
 }
 
+/// spec: 5.11
 #[test]
 fn strays_are_shown_with_what_a_person_needs_and_others_are_not() {
     let env = TestEnv::new();
@@ -85,6 +86,7 @@ fn strays_are_shown_with_what_a_person_needs_and_others_are_not() {
     assert!(env.call(["doctor", "--json"]).json()["foreign"].is_null());
 }
 
+/// spec: 5.11
 #[test]
 fn a_dead_owner_is_enough_and_members_of_sandboxes_are_no_strays() {
     let env = TestEnv::new();
@@ -106,6 +108,7 @@ fn a_dead_owner_is_enough_and_members_of_sandboxes_are_no_strays() {
     assert!(!member.has_ended());
 }
 
+/// spec: 5.11
 #[test]
 fn only_what_is_named_is_ended() {
     let env = TestEnv::new();

@@ -61,6 +61,7 @@ impl Follower {
     }
 }
 
+/// spec: 10.1
 #[test]
 fn a_life_is_told_from_start_to_last_step() {
     let env = TestEnv::new();
@@ -92,6 +93,7 @@ fn a_life_is_told_from_start_to_last_step() {
     }
 }
 
+/// spec: 10.1
 #[test]
 fn each_thing_is_told_once_whoever_asks_again() {
     let env = TestEnv::new();
@@ -111,6 +113,7 @@ fn each_thing_is_told_once_whoever_asks_again() {
     assert!(causes.into_iter().all(|cause| cause == "stop"), "the first reason stands: {events:?}");
 }
 
+/// spec: 10.1
 #[test]
 fn of_a_command_that_never_ran_nothing_is_told() {
     let env = TestEnv::new();
@@ -119,6 +122,7 @@ fn of_a_command_that_never_ran_nothing_is_told() {
     assert_eq!(kinds(&env, &[]), ["start"]);
 }
 
+/// spec: 10.1
 #[test]
 fn an_exit_code_is_told_and_a_removed_record_does_not_silence_it() {
     let env = TestEnv::new();
@@ -141,6 +145,7 @@ fn an_exit_code_is_told_and_a_removed_record_does_not_silence_it() {
     }
 }
 
+/// spec: 10.1
 #[test]
 fn filters_and_times_choose() {
     let env = TestEnv::new();
@@ -170,6 +175,7 @@ fn filters_and_times_choose() {
     assert!(line.ends_with(&format!("Z start {first} (one) sleep 50")), "{line}");
 }
 
+/// spec: 10.3
 #[test]
 fn followers_hear_of_each_event_as_it_happens() {
     let env = TestEnv::new();
@@ -195,6 +201,7 @@ fn without_since_nothing_old_is_shown() {
     assert_eq!(follower.next(), ("start".to_owned(), new));
 }
 
+/// spec: 10.3
 #[test]
 fn a_follower_ends_quietly_when_nobody_reads_it() {
     let env = TestEnv::new();
@@ -209,6 +216,7 @@ fn a_follower_ends_quietly_when_nobody_reads_it() {
     assert_eq!(follower.finish().with_code(0).err(), "");
 }
 
+/// spec: 10.4
 #[test]
 fn a_foreground_run_tells_nothing() {
     let env = TestEnv::new();
@@ -217,6 +225,7 @@ fn a_foreground_run_tells_nothing() {
     assert!(!env.root().join("events.jsonl").try_exists().unwrap());
 }
 
+/// spec: 10.4
 #[test]
 fn events_that_cannot_be_written_change_nothing_else() {
     let env = TestEnv::new();
@@ -229,6 +238,7 @@ fn events_that_cannot_be_written_change_nothing_else() {
     assert_eq!(kept(&env, &[]).with_code(1).out(), "");
 }
 
+/// spec: 10.4
 #[test]
 fn garbage_is_noted_and_the_rest_is_shown() {
     let env = TestEnv::new();
@@ -244,6 +254,7 @@ fn garbage_is_noted_and_the_rest_is_shown() {
     assert_eq!(env.call(["-q", "events", "--no-follow"]).err(), "");
 }
 
+/// spec: 10.1
 #[test]
 fn a_sandbox_that_lost_its_supervisors_is_told_as_lost() {
     let env = TestEnv::new();
@@ -258,6 +269,7 @@ fn a_sandbox_that_lost_its_supervisors_is_told_as_lost() {
     assert!(!events.iter().any(|event| event["kind"] == "exit"));
 }
 
+/// spec: 10.1
 #[test]
 fn steps_of_a_teardown_are_shown_on_request() {
     let env = TestEnv::new();
@@ -271,6 +283,7 @@ fn steps_of_a_teardown_are_shown_on_request() {
     assert_eq!(only.len(), with.len() - without.len(), "{only:?}");
 }
 
+/// spec: 10.1
 #[test]
 fn a_supervisor_that_was_killed_is_told_as_the_cause() {
     let env = TestEnv::new();
@@ -284,6 +297,7 @@ fn a_supervisor_that_was_killed_is_told_as_the_cause() {
     assert_eq!(causes, ["supervisor", "supervisor"], "{events:?}");
 }
 
+/// spec: 10.1
 #[test]
 fn what_gc_finds_is_told_as_a_leak() {
     let env = TestEnv::new();

@@ -5,6 +5,7 @@ use std::process::Stdio;
 use super::output::{array, ids, kill};
 use crate::support::{Running, Sandbox, TestEnv, penfold};
 
+/// spec: 5.6
 #[test]
 fn words_that_mean_none_have_their_code_and_hinder_nobody() {
     let env = TestEnv::new();
@@ -19,6 +20,7 @@ fn words_that_mean_none_have_their_code_and_hinder_nobody() {
     env.call(["inspect"]).with_code(2);
 }
 
+/// spec: 8.2
 #[test]
 fn low_codes_of_verbs_that_pass_on_a_code_are_the_commands() {
     let env = TestEnv::new();
@@ -60,6 +62,7 @@ fn low_codes_of_verbs_that_pass_on_a_code_are_the_commands() {
     }
 }
 
+/// spec: 5.6
 #[test]
 fn an_ambiguous_word_lists_what_it_may_mean() {
     let env = TestEnv::new();
@@ -86,6 +89,7 @@ fn ids_are_read_from_standard_input_and_each_is_taken_once() {
     assert_eq!(array(&env, ["inspect", "-"]).len(), 0, "nothing named, nothing shown");
 }
 
+/// spec: 5.6
 #[test]
 fn a_name_is_free_again_and_means_the_newest_that_has_it() {
     let env = TestEnv::new();
@@ -103,6 +107,7 @@ fn a_name_is_free_again_and_means_the_newest_that_has_it() {
     assert_eq!(env.call(["wait", "web"]).with_code(6).out(), "6\n");
 }
 
+/// spec: 5.6
 #[test]
 fn the_full_uuid_is_accepted_wherever_an_id_is() {
     let env = TestEnv::new();

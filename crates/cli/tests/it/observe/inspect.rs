@@ -22,6 +22,7 @@ fn inspect_shows_what_the_record_holds() {
     assert_eq!(shown(&env, ["inspect", &web.id, "--format", "{{.State}} {{.Cause}}"]), "killed kill\n");
 }
 
+/// spec: 5.4
 #[test]
 fn a_damaged_file_is_named_and_no_error() {
     let env = TestEnv::new();
@@ -39,6 +40,7 @@ fn a_damaged_file_is_named_and_no_error() {
     assert!(shown(&env, ["ps"]).contains("(damaged)"));
 }
 
+/// spec: 5.6
 #[test]
 fn a_living_sandbox_whose_record_is_gone_is_an_orphan_with_its_name() {
     let env = TestEnv::new();
@@ -61,6 +63,7 @@ fn a_living_sandbox_whose_record_is_gone_is_an_orphan_with_its_name() {
     assert_eq!(array(&env, ["inspect", "web"])[0]["status"], "running");
 }
 
+/// spec: 5.4
 #[test]
 fn a_sandbox_that_lost_both_supervisors_is_an_orphan_until_it_is_dead() {
     let env = TestEnv::new();

@@ -29,6 +29,7 @@ pub fn gate(env: &TestEnv) -> File {
     File::options().read(true).write(true).open(path).unwrap()
 }
 
+/// spec: 9.1
 #[test]
 fn bytes_of_both_streams_are_exact_and_apart() {
     let env = TestEnv::new();
@@ -42,6 +43,7 @@ fn bytes_of_both_streams_are_exact_and_apart() {
     assert_eq!((logs.out(), logs.err()), ("error\n".to_owned(), String::new()));
 }
 
+/// spec: 9.1
 #[test]
 fn parts_and_forms_can_be_asked_for() {
     let env = TestEnv::new();
@@ -60,6 +62,7 @@ fn parts_and_forms_can_be_asked_for() {
     assert_eq!((&objects[0]["stream"], &objects[0]["schema"]), (&"stdout".into(), &1.into()));
 }
 
+/// spec: 9.4
 #[test]
 fn followers_get_lines_as_they_come_and_end_with_the_sandbox() {
     let env = TestEnv::new();
@@ -78,6 +81,7 @@ fn followers_get_lines_as_they_come_and_end_with_the_sandbox() {
     assert_eq!(follower.finish().with_code(0).out(), "first\nsecond\nthird\nlast\n");
 }
 
+/// spec: 9.4
 #[test]
 fn a_follower_ends_quietly_when_nobody_reads_it() {
     let env = TestEnv::new();
@@ -96,6 +100,7 @@ fn a_follower_ends_quietly_when_nobody_reads_it() {
     env.call(["logs", "-f", &sandbox.id]).with_code(0);
 }
 
+/// spec: 9.3
 #[test]
 fn who_follows_and_does_not_read_holds_nobody_up() {
     let env = TestEnv::new();
@@ -116,6 +121,7 @@ fn who_follows_and_does_not_read_holds_nobody_up() {
     stalled.finish().with_code(0);
 }
 
+/// spec: 9.4
 #[test]
 fn the_log_of_one_that_is_just_being_started_is_waited_for() {
     let env = TestEnv::new();
@@ -157,6 +163,7 @@ fn what_is_wrong_is_said_with_its_code() {
 }
 
 /// The command goes on writing while the supervisor writes the log.
+/// spec: 9.3
 #[test]
 fn command_that_writes_much_gets_a_wider_pipe() {
     let env = TestEnv::new();

@@ -46,6 +46,7 @@ fn nothing_is_listed_where_nothing_was() {
 }
 
 /// They would turn what stands beside them, or hide in it: "Trojan source", <https://www.unicode.org/reports/tr36/>.
+/// spec: 8.2
 #[test]
 fn format_characters_of_strangers_are_escaped_wherever_they_are_shown() {
     let env = TestEnv::new();

@@ -30,6 +30,7 @@ fn example() -> (String, Vec<String>) {
     (commands, shown)
 }
 
+/// spec: 8.2
 #[test]
 fn first_example_prints_what_it_shows() {
     let (commands, shown) = example();

@@ -59,6 +59,7 @@ fn check_shape(report: &Value) {
     }
 }
 
+/// spec: 2.4
 #[test]
 fn exit_stop_kill_timeout_and_signal_are_told_apart() {
     let env = TestEnv::new();
@@ -109,6 +110,7 @@ fn exit_stop_kill_timeout_and_signal_are_told_apart() {
     env.assert_nothing_left();
 }
 
+/// spec: 2.4
 #[test]
 fn failed_start_is_reported_too() {
     let env = TestEnv::new();
@@ -134,6 +136,7 @@ fn name_and_labels_are_in_it() {
     assert_eq!(report["labels"], json!({"a": "d", "c": ""}));
 }
 
+/// spec: 1.1
 #[test]
 fn every_one_of_two_hundred_is_listed() {
     let env = TestEnv::new();
@@ -176,6 +179,7 @@ fn working_directory_does_not_move_the_report() {
     assert_eq!(ended.out(), "/\n");
 }
 
+/// spec: 2.4
 #[test]
 fn report_goes_to_pipes_and_descriptors() {
     let env = TestEnv::new();
@@ -188,6 +192,7 @@ fn report_goes_to_pipes_and_descriptors() {
     env.assert_nothing_left();
 }
 
+/// spec: 2.4
 #[test]
 fn a_dash_is_standard_output_after_what_the_command_wrote() {
     let env = TestEnv::new();
@@ -205,6 +210,7 @@ fn a_dash_is_standard_output_after_what_the_command_wrote() {
     env.assert_nothing_left();
 }
 
+/// spec: 7.1
 #[test]
 fn report_pipe_without_reader_hangs_nobody() {
     let env = TestEnv::new();
@@ -221,6 +227,7 @@ fn report_pipe_without_reader_hangs_nobody() {
     env.assert_nothing_left();
 }
 
+/// spec: 7.1
 #[test]
 fn reader_of_the_report_that_goes_away_does_no_harm() {
     let env = TestEnv::new();
@@ -228,6 +235,7 @@ fn reader_of_the_report_that_goes_away_does_no_harm() {
     env.assert_nothing_left();
 }
 
+/// spec: 2.4
 #[test]
 fn processor_time_and_memory_are_plausible() {
     let env = TestEnv::new();
@@ -244,6 +252,7 @@ fn processor_time_and_memory_are_plausible() {
     }
 }
 
+/// spec: 2.4
 #[test]
 fn report_names_what_was_done() {
     let env = TestEnv::new();

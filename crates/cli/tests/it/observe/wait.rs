@@ -56,6 +56,7 @@ fn begin_wait(env: &TestEnv, sandbox: &Sandbox) -> Running {
     waiter
 }
 
+/// spec: 11.6
 #[test]
 fn ten_who_wait_get_the_same_answer() {
     let env = TestEnv::new();
@@ -68,6 +69,7 @@ fn ten_who_wait_get_the_same_answer() {
     expect(&env, &["wait", &sandbox.id], 42, &["42"]);
 }
 
+/// spec: 11.6
 #[test]
 fn codes_follow_the_table_of_run() {
     let env = TestEnv::new();
@@ -79,6 +81,7 @@ fn codes_follow_the_table_of_run() {
     expect(&env, &["wait", &zero.id, &five.id], 5, &["0", "5"]);
 }
 
+/// spec: 11.6
 #[test]
 fn first_code_that_is_not_0_counts() {
     let env = TestEnv::new();
@@ -89,6 +92,7 @@ fn first_code_that_is_not_0_counts() {
     expect(&env, &["wait", &five.id, "nope"], 125, &["5"]);
 }
 
+/// spec: 11.6
 #[test]
 fn code_of_a_foreground_run_went_to_its_caller() {
     let env = TestEnv::new();
@@ -107,6 +111,7 @@ fn code_of_a_foreground_run_went_to_its_caller() {
     assert!(finished.err().contains(why), "{}", finished.err());
 }
 
+/// spec: 11.6
 #[test]
 fn time_limit_ends_the_wait_and_nothing_else() {
     let env = TestEnv::new();
@@ -115,6 +120,7 @@ fn time_limit_ends_the_wait_and_nothing_else() {
     assert_eq!(sandbox.status(&env).as_deref(), Some("running"));
 }
 
+/// spec: 11.6
 #[test]
 fn first_of_several_is_named() {
     let env = TestEnv::new();
@@ -122,6 +128,7 @@ fn first_of_several_is_named() {
     expect(&env, &["wait", "--any", &slow.id, &quick.id], 6, &[&format!("{} 6", quick.id)]);
 }
 
+/// spec: 11.6
 #[test]
 fn code_of_a_sandbox_that_is_removed_at_its_end_is_told() {
     let env = TestEnv::new();
@@ -132,6 +139,7 @@ fn code_of_a_sandbox_that_is_removed_at_its_end_is_told() {
     assert!(!sandbox.record.try_exists().unwrap());
 }
 
+/// spec: 11.6
 #[test]
 fn end_that_nobody_saw_is_unknown() {
     for flags in [&[][..], &["--on-supervisor-exit", "keep"], &["--contain", "subreaper"]] {
@@ -153,6 +161,7 @@ fn end_that_nobody_saw_is_unknown() {
     }
 }
 
+/// spec: 11.6
 #[test]
 fn sandbox_that_nobody_looks_after_is_waited_for_by_no_busy_loop() {
     let env = TestEnv::new();
@@ -172,6 +181,7 @@ fn processor_ticks(pid: i32) -> u64 {
     numbers.map(|number| number.parse::<u64>().unwrap()).sum()
 }
 
+/// spec: 11.6
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the record is to be lost")]
 fn record_that_is_gone_does_not_end_the_wait() {
@@ -187,6 +197,7 @@ fn record_that_is_gone_does_not_end_the_wait() {
     assert!(matches!(finished.code(), Some(125 | 137)), "{}", finished.err());
 }
 
+/// spec: 11.6
 #[test]
 fn who_waits_for_what_another_forgets_is_told_so() {
     let env = TestEnv::new();
@@ -201,6 +212,7 @@ fn who_waits_for_what_another_forgets_is_told_so() {
     assert!(said.contains(&format!("no sandbox is called `{}` any more", sandbox.id)), "{said}");
 }
 
+/// spec: 11.6
 #[test]
 fn supervisor_that_takes_the_place_of_another_is_waited_for() {
     let env = TestEnv::new();

@@ -50,6 +50,7 @@ fn every_member_hears(level: Level, signal: &str) {
     env.assert_nothing_left();
 }
 
+/// spec: 1.2
 #[test]
 fn every_member_hears_a_stop_once_below_an_exec_and_in_a_nested_sandbox_too() {
     for level in TestEnv::new().levels() {

@@ -37,6 +37,7 @@ fn mounts() -> bool {
     is_root() && has_program(&["unshare", "--mount", "true"])
 }
 
+/// spec: 5.1
 #[test]
 fn state_directory_that_cannot_be_used() {
     let env = TestEnv::new();
@@ -50,6 +51,7 @@ fn state_directory_that_cannot_be_used() {
     assert!(said.contains("no record"), "{said}");
 }
 
+/// spec: 5.1
 #[test]
 fn full_or_read_only_state_directory() {
     if !mounts() {
@@ -69,6 +71,7 @@ fn full_or_read_only_state_directory() {
     }
 }
 
+/// spec: 2.4
 #[test]
 fn report_on_a_full_disk_is_said_to_be_missing() {
     if !mounts() {
@@ -239,6 +242,7 @@ fn few_processes_either_suffice_or_are_refused() {
     env.assert_nothing_left();
 }
 
+/// spec: 5.1
 #[test]
 fn ordinary_user_without_anything() {
     if !is_root() || !user_can_run("61185") {
@@ -255,6 +259,7 @@ fn user_can_run(user: &str) -> bool {
     has_program(&["setpriv", "--reuid", user, "--clear-groups", "test", "-x", penfold().to_str().unwrap()])
 }
 
+/// spec: 5.1
 #[test]
 fn makeshift_state_directory_that_others_may_write_to_is_closed() {
     if !is_root() {

@@ -38,6 +38,7 @@ fn is_refusal(most: u32, level: Level, finished: &Finished) {
     assert!(said.contains("os error 24"), "{most} {level:?}: {said}");
 }
 
+/// spec: 1.6
 #[test]
 fn run_works_with_24_descriptors_and_works_or_starts_nothing_with_fewer() {
     let env = environment();
@@ -58,6 +59,7 @@ fn run_works_with_24_descriptors_and_works_or_starts_nothing_with_fewer() {
     }
 }
 
+/// spec: 1.6
 #[test]
 fn run_detached_works_with_24_descriptors_and_works_or_starts_nothing_with_fewer() {
     let env = environment();
@@ -97,6 +99,7 @@ fn run_detached_works_with_24_descriptors_and_works_or_starts_nothing_with_fewer
     }
 }
 
+/// spec: 1.6
 #[test]
 fn deep_scratch_directory_goes_with_few_descriptors() {
     let env = environment();

@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use super::front::{SERVE, await_ready};
 use crate::support::{Process, Running, TestEnv, has_program, json};
 
+/// spec: 8.2
 #[test]
 fn exit_codes_are_the_commands() {
     let env = TestEnv::new();
@@ -21,6 +22,7 @@ fn exit_codes_are_the_commands() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.2
 #[test]
 fn signals_that_end_the_command_are_128_and_more() {
     let env = TestEnv::new();
@@ -36,6 +38,7 @@ fn signals_that_end_the_command_are_128_and_more() {
 }
 
 /// Shells, make and systemd treat a death by a signal otherwise than an exit with 128+N.
+/// spec: 8.6
 #[test]
 fn penfold_dies_of_the_signal_that_ended_the_command() {
     let env = TestEnv::new();
@@ -68,6 +71,7 @@ fn penfold_dies_of_the_signal_that_ended_the_command() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.6
 #[test]
 fn penfold_dies_of_a_signal_that_its_caller_ignored_or_blocked() {
     if !has_program(&["python3", "--version"]) {
@@ -87,6 +91,7 @@ fn penfold_dies_of_a_signal_that_its_caller_ignored_or_blocked() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.1
 #[test]
 fn streams_pass_through_unbuffered() {
     let env = TestEnv::new();
@@ -120,6 +125,7 @@ fn reader_that_goes_away_ends_the_command_by_sigpipe() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.1
 #[test]
 fn left_behind_holder_of_the_output_does_not_hang_the_reader() {
     let env = TestEnv::new();
@@ -137,6 +143,7 @@ fn left_behind_holder_of_the_output_does_not_hang_the_reader() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.1
 #[test]
 fn three_strays_are_named_and_the_code_is_kept() {
     let env = TestEnv::new();
@@ -156,6 +163,7 @@ fn silence_when_there_is_nothing_to_say() {
     assert_eq!((finished.out(), finished.err()), (String::new(), String::new()));
 }
 
+/// spec: 8.2
 #[test]
 fn leaks_are_123_only_where_the_command_succeeded() {
     let env = TestEnv::new();
@@ -165,6 +173,7 @@ fn leaks_are_123_only_where_the_command_succeeded() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.1
 #[test]
 fn descriptors_are_inherited() {
     let env = TestEnv::new();
@@ -176,6 +185,7 @@ fn descriptors_are_inherited() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.1
 #[test]
 fn no_descriptor_of_ours_reaches_the_command() {
     let env = TestEnv::new();
@@ -188,6 +198,7 @@ fn no_descriptor_of_ours_reaches_the_command() {
     }
 }
 
+/// spec: 8.1
 #[test]
 fn jobserver_of_make_is_passed_on() {
     if !has_program(&["make", "--version"]) {
@@ -204,6 +215,7 @@ fn jobserver_of_make_is_passed_on() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.1
 #[test]
 fn closed_standard_streams_do_no_harm() {
     let env = TestEnv::new();
@@ -216,6 +228,7 @@ fn closed_standard_streams_do_no_harm() {
     env.assert_nothing_left();
 }
 
+/// spec: 6.1
 #[test]
 fn xargs_and_background_jobs_run_side_by_side() {
     let env = TestEnv::new();
@@ -226,6 +239,7 @@ fn xargs_and_background_jobs_run_side_by_side() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.1
 #[test]
 fn words_and_variables_that_are_not_utf8_pass_through() {
     let env = TestEnv::new();
@@ -272,6 +286,7 @@ fn options_end_at_the_command() {
     assert_eq!(env.run(["echo", "--timeout", "1", "--", "-e"]).with_code(0).out(), "--timeout 1 -- -e\n");
 }
 
+/// spec: 3.2
 #[test]
 fn children_that_penfold_had_before_it_was_penfold_stay_alive() {
     let env = TestEnv::new();

@@ -5,6 +5,7 @@ use rustix::io::Errno;
 use crate::support::filter::denied;
 use crate::support::{Running, TestEnv, entries};
 
+/// spec: 5.1
 #[test]
 fn first_write_of_a_record_that_fails_leaves_no_directory() {
     for (call, errno) in [("symlinkat", Errno::AGAIN), ("symlinkat", Errno::NOSPC), ("flock", Errno::AGAIN)] {
@@ -22,6 +23,7 @@ fn first_write_of_a_record_that_fails_leaves_no_directory() {
     }
 }
 
+/// spec: 8.2
 #[test]
 fn clone3_that_a_filter_refuses_is_done_without() {
     for errno in [Errno::PERM, Errno::NOSYS] {

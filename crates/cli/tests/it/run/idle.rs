@@ -65,6 +65,7 @@ fn members_that_come_and_go_wake_nobody_up() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.5
 #[test]
 fn memory_of_all_our_processes_is_less_than_a_mebibyte() {
     if has_debug_assertions() {

@@ -18,6 +18,7 @@ fn init(env: &TestEnv, words: &[&str]) -> Running {
     Running::start(&mut command)
 }
 
+/// spec: 8.4, 8.6
 #[test]
 fn codes_pass_through() {
     if !usable() {
@@ -36,6 +37,7 @@ fn codes_pass_through() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.4
 #[test]
 fn orphans_are_reaped_while_the_command_runs() {
     if !usable() {
@@ -58,6 +60,7 @@ fn orphans_are_reaped_while_the_command_runs() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.4
 #[test]
 fn term_is_forwarded_and_strays_end() {
     if !usable() {
@@ -74,6 +77,7 @@ fn term_is_forwarded_and_strays_end() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.1
 #[test]
 fn left_behind_processes_end_and_are_named() {
     if !usable() {
@@ -88,6 +92,7 @@ fn left_behind_processes_end_and_are_named() {
     env.assert_nothing_left();
 }
 
+/// spec: 4.2
 #[test]
 fn killed_init_leaves_nothing_after_the_next_command() {
     if !usable() {

@@ -16,6 +16,7 @@ fn shows_part(terminal: &Terminal<'_>, part: &str) {
 }
 
 /// A shell gives its background jobs no chance to hear INT.
+/// spec: 1.2.1
 #[test]
 fn rest_of_a_command_that_died_of_it_is_asked_politely() {
     let env = TestEnv::new();
@@ -46,6 +47,7 @@ fn rest_of_a_command_that_died_of_it_is_asked_politely() {
 }
 
 /// Who dies of INT as well is neither asked nor counted, whether it is dead by then or not.
+/// spec: 1.2.1
 #[test]
 fn summary_is_always_the_same() {
     let env = TestEnv::new();
@@ -71,6 +73,7 @@ fn summary_is_always_the_same() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.2.1
 #[test]
 fn interpreter_that_handles_it_lives_on() {
     let env = TestEnv::new();
@@ -93,6 +96,7 @@ fn interpreter_that_handles_it_lives_on() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.2.1
 #[test]
 fn handler_that_takes_its_time_is_not_cut_short() {
     let env = TestEnv::new();
@@ -116,6 +120,7 @@ fn handler_that_takes_its_time_is_not_cut_short() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.2.1
 #[test]
 fn quit_after_it_kills() {
     let env = TestEnv::new();
@@ -136,6 +141,7 @@ fn quit_after_it_kills() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.2.1
 #[test]
 fn command_that_ignores_it_is_stopped_and_a_second_one_kills() {
     let env = TestEnv::new();
@@ -160,6 +166,7 @@ fn command_that_ignores_it_is_stopped_and_a_second_one_kills() {
 }
 
 /// The inner one blocks INT and reads it from a descriptor.
+/// spec: 1.2.1
 #[test]
 fn sandbox_inside_decides_for_itself() {
     let env = TestEnv::new();

@@ -87,6 +87,7 @@ fn leader_that_cannot_join_its_leaf_runs_without_one_unless_a_level_was_asked_fo
     }
 }
 
+/// spec: 1.3
 #[test]
 fn time_limit_ends_a_launch_that_stands_still() {
     let Some(env) = stoppable() else { return };
@@ -98,6 +99,7 @@ fn time_limit_ends_a_launch_that_stands_still() {
     }
 }
 
+/// spec: 1.3
 #[test]
 fn signals_end_a_launch_that_stands_still() {
     let Some(env) = stoppable() else { return };
@@ -146,6 +148,7 @@ const FAULTS: [&str; 12] = [
     "recvfrom:error=ENOMEM:when=1+",
 ];
 
+/// spec: 12.1
 #[test]
 fn front_of_a_detached_sandbox_that_fails_ends_it_or_prints_its_id() {
     if !has_strace() {
@@ -177,6 +180,7 @@ fn front_of_a_detached_sandbox_that_fails_ends_it_or_prints_its_id() {
     env.assert_nothing_left();
 }
 
+/// spec: 12.1
 #[test]
 fn detached_sandbox_whose_id_cannot_be_written_is_ended() {
     let env = TestEnv::new();
@@ -188,6 +192,7 @@ fn detached_sandbox_whose_id_cannot_be_written_is_ended() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.2
 #[test]
 fn lost_word_of_our_init_makes_no_exit_code() {
     if !has_strace() {
@@ -207,6 +212,7 @@ fn lost_word_of_our_init_makes_no_exit_code() {
     }
 }
 
+/// spec: 1.3
 #[test]
 fn request_to_stop_is_sent_again_where_the_kernel_has_no_memory_for_it() {
     if !has_strace() {
@@ -228,6 +234,7 @@ fn request_to_stop_is_sent_again_where_the_kernel_has_no_memory_for_it() {
     }
 }
 
+/// spec: 12.1
 #[test]
 fn exec_without_an_answer_is_120() {
     if !has_strace() {

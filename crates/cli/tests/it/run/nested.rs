@@ -17,6 +17,7 @@ fn words(env: &TestEnv, depth: usize, options: &[&str], command: &[&str]) -> Vec
     words.into_iter().map(str::to_owned).collect()
 }
 
+/// spec: 1.7
 #[test]
 fn codes_pass_through_five_levels() {
     let env = TestEnv::new();
@@ -36,6 +37,7 @@ fn codes_pass_through_five_levels() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.7
 #[test]
 fn signals_pass_through_five_levels() {
     let env = TestEnv::new();
@@ -47,6 +49,7 @@ fn signals_pass_through_five_levels() {
     env.assert_nothing_left();
 }
 
+/// spec: 5.2
 #[test]
 fn marker_of_a_stranger_is_not_believed() {
     let env = TestEnv::new();
@@ -59,6 +62,7 @@ fn marker_of_a_stranger_is_not_believed() {
     assert_eq!(finished.out().trim().len(), 12, "{}", finished.out());
 }
 
+/// spec: 1.3
 #[test]
 fn five_deep_end_with_the_outer_time_limit() {
     let env = TestEnv::new();
@@ -74,6 +78,7 @@ fn five_deep_end_with_the_outer_time_limit() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.5
 #[test]
 fn every_mix_of_levels_ends() {
     let env = TestEnv::new();
@@ -95,6 +100,7 @@ fn every_mix_of_levels_ends() {
     }
 }
 
+/// spec: 1.3
 #[test]
 fn inner_time_limit_leaves_the_outer_one_alone() {
     let env = TestEnv::new();
@@ -108,6 +114,7 @@ fn inner_time_limit_leaves_the_outer_one_alone() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.7, 4.1
 #[test]
 fn killed_inner_one_ends_and_the_outer_one_goes_on() {
     let env = TestEnv::new();
@@ -130,6 +137,7 @@ fn killed_inner_one_ends_and_the_outer_one_goes_on() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.7
 #[test]
 fn inner_leader_has_the_outer_grace() {
     let env = TestEnv::new();
@@ -149,6 +157,7 @@ fn inner_leader_has_the_outer_grace() {
 }
 
 /// The user owns the record of the outer sandbox and runs the command in the inner one.
+/// spec: 5.2
 #[test]
 fn a_forged_note_in_the_outer_record_is_nobodys_leftover() {
     let env = TestEnv::new();
@@ -166,6 +175,7 @@ fn a_forged_note_in_the_outer_record_is_nobodys_leftover() {
 }
 
 /// Its supervisors are no news to people: the sandbox is, and it leaves nothing once it is forgotten.
+/// spec: 1.7
 #[test]
 fn inner_one_that_was_left_behind_is_one_stray_with_its_name_and_leaves_no_name() {
     let env = TestEnv::new();

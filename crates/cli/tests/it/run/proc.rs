@@ -30,6 +30,7 @@ fn strays(env: &TestEnv) -> Vec<Process> {
     ["sleep 1061", "sleep 1062", "sleep 1063"].iter().flat_map(|line| env.find(line)).collect()
 }
 
+/// spec: 3.1
 #[test]
 fn members_end_where_proc_is_that_of_another_pid_namespace() {
     for level in ["", "--contain subreaper"] {
@@ -47,6 +48,7 @@ fn members_end_where_proc_is_that_of_another_pid_namespace() {
     }
 }
 
+/// spec: 3.1
 #[test]
 fn a_stop_ends_all_where_proc_is_that_of_another_pid_namespace() {
     let env = TestEnv::new();
@@ -64,6 +66,7 @@ fn a_stop_ends_all_where_proc_is_that_of_another_pid_namespace() {
     env.assert_nothing_left();
 }
 
+/// spec: 3.1
 #[test]
 fn what_needs_proc_is_refused_before_anything_starts_where_it_is_another_namespace_s() {
     let env = TestEnv::new();
@@ -141,6 +144,7 @@ impl Hidden {
 const BECOME: &str =
     "$BECOME --reuid 0 --regid 0 --clear-groups sleep 1071 >/dev/null 2>&1 & echo up >> $UP;";
 
+/// spec: 2.3
 #[test]
 fn member_that_became_root_is_no_lie_where_proc_hides_it() {
     for mode in MODES {
@@ -166,6 +170,7 @@ fn member_that_became_root_is_no_lie_where_proc_hides_it() {
     }
 }
 
+/// spec: 2.3
 #[test]
 fn kill_tells_of_a_member_that_became_root_where_proc_hides_it() {
     for mode in MODES {
@@ -182,6 +187,7 @@ fn kill_tells_of_a_member_that_became_root_where_proc_hides_it() {
     }
 }
 
+/// spec: 2.3
 #[test]
 fn orphan_is_put_away_where_proc_hides_the_processes_of_others() {
     for (mode, verb) in [("1", "kill"), ("2", "gc"), ("ptraceable", "kill")] {
@@ -202,6 +208,7 @@ fn orphan_is_put_away_where_proc_hides_the_processes_of_others() {
     }
 }
 
+/// spec: 2.3
 #[test]
 fn orphan_with_a_member_that_became_root_is_told_within_the_patience_where_proc_hides_it() {
     for mode in MODES {

@@ -19,6 +19,7 @@ fn start(env: &TestEnv, level: Level, grace: &str, script: &str) -> Running {
     running
 }
 
+/// spec: 1.2
 #[test]
 fn second_term_kills_at_once() {
     let env = TestEnv::new();
@@ -36,6 +37,7 @@ fn second_term_kills_at_once() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.2
 #[test]
 fn grace_is_given_and_not_exceeded() {
     let grace = Duration::from_millis(300);
@@ -51,6 +53,7 @@ fn grace_is_given_and_not_exceeded() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.3
 #[test]
 fn time_limit_ends_on_time() {
     let limit = Duration::from_millis(300);
@@ -64,6 +67,7 @@ fn time_limit_ends_on_time() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.5
 #[test]
 fn nobody_wakes_up_while_nothing_happens() {
     let env = TestEnv::new();
@@ -80,6 +84,7 @@ fn nobody_wakes_up_while_nothing_happens() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.2.1
 #[test]
 fn three_interrupt_keys_within_a_second_kill() {
     let env = TestEnv::new();

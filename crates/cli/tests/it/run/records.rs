@@ -58,6 +58,7 @@ fn inside(level: Level, line: &str) -> bool {
     level == Level::Pidns && (line.starts_with("session ") || line.starts_with("group is"))
 }
 
+/// spec: 8.1
 #[test]
 fn plain() {
     compare("");
@@ -68,16 +69,19 @@ fn mask_directory_and_niceness() {
     compare("umask 027; cd /usr; renice -n 5 -p $$ >/dev/null;");
 }
 
+/// spec: 8.1
 #[test]
 fn limits() {
     compare("ulimit -Sn 100; ulimit -Hn 200; ulimit -c 5; ulimit -Ss 1024; ulimit -t 1000;");
 }
 
+/// spec: 8.1
 #[test]
 fn ignored_signals() {
     compare("trap '' HUP INT QUIT PIPE CHLD TERM USR1 USR2 TSTP TTIN TTOU WINCH RTMIN RTMIN+6 RTMAX;");
 }
 
+/// spec: 8.1
 #[test]
 fn ignored_hangup_as_of_nohup() {
     compare("trap '' HUP;");
@@ -90,6 +94,7 @@ fn ignored_pipe_and_child() {
 }
 
 /// bash cannot block signals, env(1) of coreutils can.
+/// spec: 8.1
 #[test]
 fn blocked_signals() {
     if !has_program(&["env", "--block-signal=USR1", "true"]) {

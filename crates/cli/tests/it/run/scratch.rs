@@ -25,6 +25,7 @@ fn directory_is_private_empty_and_current() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.6
 #[test]
 fn odd_contents_go() {
     let env = TestEnv::new();
@@ -47,6 +48,7 @@ fn odd_contents_go() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.6
 #[test]
 fn deep_directories_go() {
     let env = TestEnv::new();
@@ -62,6 +64,7 @@ fn deep_directories_go() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.6
 #[test]
 fn contents_in_use_by_a_stray_go() {
     let env = TestEnv::new();
@@ -73,6 +76,7 @@ fn contents_in_use_by_a_stray_go() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.6
 #[test]
 fn mounts_inside_go_and_what_is_mounted_stays() {
     if !is_root() {
@@ -105,6 +109,7 @@ fn mounts_inside_go_and_what_is_mounted_stays() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.6
 #[test]
 fn limits_and_stops_take_it_away_too() {
     let env = TestEnv::new();

@@ -36,6 +36,7 @@ fn listening(env: &TestEnv, words: &[&str]) -> Running {
     running
 }
 
+/// spec: 8.3
 #[test]
 fn signals_are_forwarded_to_the_leader_only() {
     let env = TestEnv::new();
@@ -62,6 +63,7 @@ fn signals_are_forwarded_to_the_leader_only() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.3
 #[test]
 fn hangup_without_a_terminal_is_forwarded() {
     let env = TestEnv::new();
@@ -78,6 +80,7 @@ fn hangup_without_a_terminal_is_forwarded() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.2
 #[test]
 fn first_term_or_interrupt_stops_all_members_after_the_grace() {
     let env = TestEnv::new();
@@ -113,6 +116,7 @@ fn first_term_or_interrupt_stops_all_members_after_the_grace() {
 }
 
 /// The name alone does not say which of many `sleep`s a stray is.
+/// spec: 2.4
 #[test]
 fn strays_that_are_stopped_are_named_with_their_command_lines() {
     let env = TestEnv::new();
@@ -129,6 +133,7 @@ fn strays_that_are_stopped_are_named_with_their_command_lines() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.2
 #[test]
 fn second_term_or_interrupt_kills_at_once() {
     let env = TestEnv::new();
@@ -148,6 +153,7 @@ fn second_term_or_interrupt_kills_at_once() {
 }
 
 /// kill(1) and CI runners send it to penfold alone: background jobs of a shell ignore INT.
+/// spec: 1.2
 #[test]
 fn interrupt_without_a_terminal_is_the_polite_signal_for_all_members() {
     let env = TestEnv::new();
@@ -168,6 +174,7 @@ fn interrupt_without_a_terminal_is_the_polite_signal_for_all_members() {
     env.assert_nothing_left();
 }
 
+/// spec: 2.4
 #[test]
 fn summary_and_report_name_the_signals_that_were_sent() {
     let env = TestEnv::new();
@@ -228,6 +235,7 @@ fn code_after_a_stop_is_the_commands() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.2
 #[test]
 fn signal_before_the_command_runs_ends_it_too() {
     let env = TestEnv::new();
@@ -259,6 +267,7 @@ fn signals_that_penfold_does_not_forward_do_no_harm() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.3
 #[test]
 fn time_limit_is_124_or_the_commands_code() {
     let env = TestEnv::new();
@@ -281,6 +290,7 @@ fn time_limit_is_124_or_the_commands_code() {
 }
 
 /// As on a host where penfold was not scheduled for a while.
+/// spec: 1.3
 #[test]
 fn exit_before_the_time_limit_counts_whenever_it_is_seen() {
     let env = TestEnv::new();
@@ -316,6 +326,7 @@ fn exit_before(env: &TestEnv, level: Level, limit: &str) -> Finished {
     running.finish()
 }
 
+/// spec: 1.2
 #[test]
 fn polite_signal_is_the_one_asked_for() {
     let env = TestEnv::new();
@@ -331,6 +342,7 @@ fn polite_signal_is_the_one_asked_for() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.2
 #[test]
 fn tree_that_ignores_the_polite_signal_is_killed_after_the_grace() {
     let env = TestEnv::new();

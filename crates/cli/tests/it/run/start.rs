@@ -27,6 +27,7 @@ fn refused(words: &[&str], code: i32, sentence: &str) {
     env.assert_nothing_left();
 }
 
+/// spec: 8.2
 #[test]
 fn missing_command_is_127() {
     refused(&["no-such-command"], 127, "cannot run `no-such-command`: not found in PATH");
@@ -44,6 +45,7 @@ fn file_without_permission_is_126() {
     refused(&["/etc/passwd"], 126, "cannot run `/etc/passwd`: Permission denied");
 }
 
+/// spec: 8.2
 #[test]
 fn directory_as_command_is_126() {
     refused(&["/etc"], 126, "cannot run `/etc`");
@@ -138,6 +140,7 @@ fn scratch_that_cannot_be_made_is_125() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.2
 #[test]
 fn flags_about_the_exit_code_are_refused_with_detach() {
     let env = TestEnv::new();
@@ -150,6 +153,7 @@ fn flags_about_the_exit_code_are_refused_with_detach() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.2
 #[test]
 fn usage_errors_are_125() {
     let env = TestEnv::new();
@@ -166,6 +170,7 @@ fn policy(pid: i32) -> String {
     stat.rsplit(") ").next().unwrap().split(' ').nth(41 - 3).unwrap().to_owned()
 }
 
+/// spec: limits 19
 #[test]
 fn our_processes_leave_the_idle_policy_and_commands_keep_it() {
     if !is_root() || !has_program(&["chrt", "--version"]) {

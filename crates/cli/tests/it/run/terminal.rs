@@ -38,6 +38,7 @@ fn interrupt_key_stops_with_the_commands_code() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.6
 #[test]
 fn interrupt_key_breaks_a_loop_of_the_shell() {
     let env = TestEnv::new();
@@ -86,6 +87,7 @@ fn suspend(terminal: &Terminal<'_>, prompt: &str) {
     terminal.shows(prompt);
 }
 
+/// spec: 8.3
 #[test]
 fn interrupt_key_reaches_each_process_once() {
     let env = TestEnv::new();
@@ -107,6 +109,7 @@ fn interrupt_key_reaches_each_process_once() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.2, 1.2.1
 #[test]
 fn second_interrupt_key_kills_where_the_first_stops() {
     let env = TestEnv::new();
@@ -127,6 +130,7 @@ fn second_interrupt_key_kills_where_the_first_stops() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.7
 #[test]
 fn modes_of_the_terminal_are_put_back_unless_the_command_succeeds() {
     let env = TestEnv::new();
@@ -153,6 +157,7 @@ fn modes_of_the_terminal_are_put_back_unless_the_command_succeeds() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.3
 #[test]
 fn suspended_command_goes_on_in_front_and_behind() {
     let env = TestEnv::new();
@@ -210,6 +215,7 @@ fn command_in_the_background_stops_when_it_reads() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.3
 #[test]
 fn window_size_reaches_the_command() {
     let env = TestEnv::new();
@@ -227,6 +233,7 @@ fn window_size_reaches_the_command() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.3
 #[test]
 fn shell_inside_has_its_own_job_control() {
     let env = TestEnv::new();
@@ -254,6 +261,7 @@ fn shell_inside_has_its_own_job_control() {
 }
 
 /// A shell inside that suspends itself, in a group of its own: who waits for penfold gets the terminal.
+/// spec: 8.8
 #[test]
 fn shell_inside_suspends_itself_and_goes_on() {
     let env = TestEnv::new();
@@ -293,6 +301,7 @@ fn await_suspended(env: &TestEnv, terminal: &Terminal<'_>, command: &str) -> [Pr
     [front, leader]
 }
 
+/// spec: 8.8
 #[test]
 fn front_that_has_stopped_with_its_command_goes_on_with_it() {
     let env = TestEnv::new();
@@ -326,6 +335,7 @@ fn front_that_has_stopped_with_its_command_goes_on_with_it() {
 }
 
 /// What stops both stops them once.
+/// spec: 8.8
 #[test]
 fn job_that_is_stopped_as_a_whole_goes_on_at_once() {
     let env = TestEnv::new();
@@ -376,6 +386,7 @@ fn editor_and_pager_are_usable() {
     env.assert_nothing_left();
 }
 
+/// spec: 1.4
 #[test]
 fn hangup_of_the_terminal_ends_all() {
     let env = TestEnv::new();
@@ -391,6 +402,7 @@ fn hangup_of_the_terminal_ends_all() {
     }
 }
 
+/// spec: 1.4
 #[test]
 fn killed_shell_ends_all() {
     let env = TestEnv::new();

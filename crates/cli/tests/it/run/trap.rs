@@ -3,6 +3,7 @@
 
 use crate::support::{Running, TestEnv, Who, json, wait_until};
 
+/// spec: 3.4
 #[test]
 fn a_caller_in_a_killed_cgroup_gets_a_leaf_all_the_same() {
     let Some(env) = TestEnv::of(Who::Root) else { return };

@@ -30,6 +30,7 @@ fn refused<S: AsRef<OsStr> + std::fmt::Debug>(words: &[S], code: i32, sentence: 
 
 const DURATION: &str = "accepted: `500ms`, `10s`, `5m`, `1h30m`, `1d`, or a number of seconds such as `0.3`";
 
+/// spec: 8.2
 #[test]
 fn wrong_run_lines_exit_with_125() {
     refused(&["run"], 125, "missing `CMD`");
@@ -136,6 +137,7 @@ fn slips_of_the_finger_get_a_suggestion() {
 }
 
 /// None of these words ends anything elsewhere.
+/// spec: 8.2
 #[test]
 fn harmless_words_do_not_lead_to_a_verb_that_ends_something() {
     const ENDING: [&str; 6] = ["kill", "stop", "rm", "reap", "gc", "prune"];
@@ -153,6 +155,7 @@ fn harmless_words_do_not_lead_to_a_verb_that_ends_something() {
     assert!(call(&["start"]).err().contains("`penfold run -d CMD`"));
 }
 
+/// spec: 5.1
 #[test]
 fn every_verb_refuses_a_state_root_that_is_empty_or_no_text() {
     let help = call(&["--help"]).out();

@@ -31,10 +31,13 @@ pub fn generated() -> Vec<Trial> {
     let of_adopt =
         |point: &str| [&["reserving", "recorded", "leaf-made"][..], &AFTER_A_MOVE].concat().contains(&point);
     let of_verb = |point: &str| ["recovering", "killed", "releasing"].contains(&point);
+    // spec: 12.8
     let runs = "crash_detached::crash_of_a_detached_run_leaves_the_host_as_it_was";
     let runs = crash::each(runs, POINTS, of_run, crash_of_runs);
+    // spec: 12.8
     let verbs = "crash_detached::crash_of_a_verb_leaves_the_host_as_it_was";
     let verbs = crash::each(verbs, of_verbs, of_verb, crash_of_verbs);
+    // spec: 12.8
     let adoptions = "crash_detached::crash_of_an_adoption_leaves_the_host_as_it_was";
     let adoptions = crash::each(adoptions, POINTS, of_adopt, crash_of_adoptions);
     runs.into_iter().chain(verbs).chain(adoptions).collect()
@@ -226,6 +229,7 @@ fn crash_of_adopt(point: &str, who: Who) -> bool {
 }
 
 /// The supervisor dies as soon as a command that was put into its sandbox may begin: the next one knows of it.
+/// spec: 13.3
 #[test]
 fn crash_beside_a_command_that_begins_loses_sight_of_none() {
     if !can_crash() {

@@ -26,6 +26,7 @@ fn points() -> impl Iterator<Item = &'static str> {
 
 /// A test for each crash point.
 pub fn generated() -> Vec<Trial> {
+    // spec: 4.1
     let test = "crash_points::crash_at_any_point_leaves_the_host_as_it_was";
     crash::each(
         test,

@@ -28,11 +28,13 @@ impl Supervisors {
 /// What ends a damaged sandbox: the name of the test, the words of the commands.
 const ENDINGS: [(&str, Supervisors, &[&[&str]]); 2] = [
     (
+        // spec: 12.7
         "damaged_sandbox_ends",
         Supervisors::Alive,
         &[&["kill", "ID"], &["kill", "NAME"], &["stop", "-t", "300ms", "ID"], &["rm", "-f", "ID"]],
     ),
     (
+        // spec: 12.7
         "damaged_orphan_ends",
         Supervisors::Killed,
         &[&["kill", "ID"], &["kill", "NAME"], &["rm", "-f", "PREFIX"]],
@@ -51,6 +53,7 @@ pub fn generated() -> Vec<Trial> {
     });
     let full_disks = [&["kill", "ID"][..], &["stop", "-t", "300ms", "ID"], &["rm", "-f", "ID"]];
     let full_disks = full_disks.into_iter().map(|words| {
+        // spec: 12.7
         let name = format!("state::damage::full_disk_keeps_nobody_alive::{}", words[0]);
         trial(name, move || sandbox_on_a_full_disk_ends(words))
     });
@@ -58,6 +61,7 @@ pub fn generated() -> Vec<Trial> {
     let sample = sample(seed);
     let pairs = all_pairs().into_iter().zip(seed..).map(move |(pair, seed)| {
         let [one, other] = pair;
+        // spec: 12.7
         let name = format!("state::damage::pairs::{}::{}", one.name(), other.name());
         let is_in_sample = sample.contains(&pair);
         trial(name, move || two_damages(pair, seed)).with_ignored_flag(!is_in_sample)
@@ -169,6 +173,7 @@ fn sandbox_on_a_full_disk_ends(words: &[&str]) {
 }
 
 /// No record that can be believed is left of it, no leaf and no supervisor.
+/// spec: 12.7
 #[test]
 fn orphan_is_listed_while_a_process_carries_its_marker() {
     if !is_root() {
@@ -180,6 +185,7 @@ fn orphan_is_listed_while_a_process_carries_its_marker() {
 }
 
 /// Without a leaf, members of an orphan are known only by the marker in their environment.
+/// spec: 12.7
 #[test]
 fn orphan_without_a_leaf_is_known_by_its_marker() {
     if !is_root() {

@@ -75,6 +75,7 @@ fn status(old: &Old) -> String {
     old.call(&["inspect", &old.id]).with_code(0).json()[0]["status"].as_str().unwrap().to_owned()
 }
 
+/// spec: 12.10
 #[test]
 fn supervisor_of_protocol_1_obeys_every_verb_and_the_words_are_those_of_then() {
     let old = Old::new(1);
@@ -96,6 +97,7 @@ fn supervisor_of_protocol_1_obeys_every_verb_and_the_words_are_those_of_then() {
     old.call(&["rm", &old.id]).with_code(0);
 }
 
+/// spec: 12.10
 #[test]
 fn supervisor_of_protocol_1_kills_and_is_forgotten() {
     let old = Old::new(1);
@@ -110,6 +112,7 @@ fn supervisor_of_protocol_1_kills_and_is_forgotten() {
     old.call(&["inspect", &old.id]).with_code(3);
 }
 
+/// spec: 12.10
 #[test]
 fn what_an_old_supervisor_does_not_know_it_refuses_kindly() {
     for protocol in [0, 1] {
@@ -125,6 +128,7 @@ fn what_an_old_supervisor_does_not_know_it_refuses_kindly() {
     }
 }
 
+/// spec: 12.10
 #[test]
 fn supervisor_that_knows_nothing_but_kill_is_stopped_over_its_head() {
     let old = Old::new(0);

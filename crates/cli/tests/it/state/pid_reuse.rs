@@ -92,6 +92,7 @@ fn successor(pid: i32) -> Running {
     innocents.find(|innocent| innocent.pid() == pid).expect("no process has got this pid")
 }
 
+/// spec: 3.1
 #[test]
 fn successor_of_a_member_is_not_killed_with_the_sandbox() {
     inside(|env| {
@@ -110,6 +111,7 @@ fn successor_of_a_member_is_not_killed_with_the_sandbox() {
     });
 }
 
+/// spec: 3.1
 #[test]
 fn successor_of_a_reaped_process_is_not_killed() {
     inside(|env| {
@@ -151,6 +153,7 @@ fn innocents(over: &AtomicBool, pids: &Mutex<BTreeSet<i64>>) -> usize {
     hit + alive.into_iter().filter_map(|innocent| innocent.finish().signal()).count()
 }
 
+/// spec: 3.1
 #[test]
 fn innocents_that_take_over_pids_all_the_time_live_on() {
     const DAEMONS: &str = "for i in 1 2 3 4 5 6 7 8; do setsid sleep 30 & sleep 30 & done; exit 0";

@@ -56,6 +56,7 @@ while True:
         pass
 ";
 
+/// spec: 14.1
 #[test]
 fn record_is_for_its_owner_alone() {
     let env = TestEnv::new();
@@ -78,6 +79,7 @@ fn record_is_for_its_owner_alone() {
     env.assert_nothing_left();
 }
 
+/// spec: 14.1
 #[test]
 fn ids_are_names_before_they_are_paths() {
     let env = TestEnv::new();
@@ -98,6 +100,7 @@ fn ids_are_names_before_they_are_paths() {
     assert!(env.path("root/intent.json").try_exists().unwrap() && env.path("work").try_exists().unwrap());
 }
 
+/// spec: 14.1
 #[test]
 fn linked_or_foreign_records_are_not_followed() {
     if !is_root() {
@@ -124,6 +127,7 @@ fn linked_or_foreign_records_are_not_followed() {
     env.assert_nothing_left();
 }
 
+/// spec: 14.1
 #[test]
 fn linked_files_of_a_record_are_not_read() {
     let env = TestEnv::new();
@@ -152,6 +156,7 @@ fn linked_files_of_a_record_are_not_read() {
     env.assert_nothing_left();
 }
 
+/// spec: 14.1
 #[test]
 fn ordinary_user_neither_sees_nor_ends_a_sandbox_of_root() {
     // `gc` without an id looks at the whole host.
@@ -194,6 +199,7 @@ fn ordinary_user_neither_sees_nor_ends_a_sandbox_of_root() {
     });
 }
 
+/// spec: 14.2
 #[test]
 fn command_gets_no_descriptor_of_ours() {
     let env = TestEnv::new();
@@ -224,6 +230,7 @@ fn command_gets_no_descriptor_of_ours() {
     env.assert_nothing_left();
 }
 
+/// spec: 14.2
 #[test]
 fn command_gets_the_marker_and_no_other_variable_of_ours() {
     let env = TestEnv::new();
@@ -242,6 +249,7 @@ fn command_gets_the_marker_and_no_other_variable_of_ours() {
     env.assert_nothing_left();
 }
 
+/// spec: 14.3
 #[test]
 fn forged_exit_code_is_replaced_and_the_report_says_so() {
     let env = TestEnv::new();
@@ -258,6 +266,7 @@ fn forged_exit_code_is_replaced_and_the_report_says_so() {
     env.assert_nothing_left();
 }
 
+/// spec: 14.3
 #[test]
 fn command_that_kills_its_supervisor_invents_no_code() {
     let env = TestEnv::new();
@@ -325,6 +334,7 @@ fn every_attempt(env: &TestEnv, level: Level) {
     env.assert_nothing_left();
 }
 
+/// spec: 14.3
 #[test]
 fn whatever_a_command_does_to_our_files_its_tree_still_ends() {
     at_every_level(every_attempt);
@@ -347,6 +357,7 @@ fn impostor(env: &TestEnv, level: Level) {
     env.assert_nothing_left();
 }
 
+/// spec: 14.3
 #[test]
 fn who_answers_in_the_supervisor_s_place_is_not_talked_to() {
     at_every_level(impostor);

@@ -62,6 +62,7 @@ fn kill_outdoes_a_stop_of_the_same_poll_round() {
     }
 }
 
+/// spec: 11.1
 #[test]
 fn shortest_grace_counts_of_stops_that_come_at_once() {
     let world = run(script_of(Kind::Detached), [(100, vec![stop(500), stop(50), stop(900)])]);
@@ -106,6 +107,7 @@ fn shortest_patience_counts_during_a_teardown_and_the_last_one_before() {
     assert_eq!(run(script_of(Kind::Detached), script).reported, Some(600));
 }
 
+/// spec: 12.3
 #[test]
 fn renewed_lease_has_the_length_asked_for_from_the_renewal_on() {
     for (first, renewed) in [(300, 5000), (5000, 300)] {
@@ -130,6 +132,7 @@ fn lease_beyond_the_range_of_the_clock_never_ends() {
     assert!(far.is_none_or(|far| far > ms(u64::MAX / 2)), "{far:?}");
 }
 
+/// spec: 12.3
 #[test]
 fn renewal_that_is_queued_when_the_lease_ends_is_in_time() {
     let mut world = World::new(Script { lease: Some(300), ..script_of(Kind::Detached) });
@@ -145,6 +148,7 @@ fn renewal_that_is_queued_when_the_lease_ends_is_in_time() {
     assert_eq!((world.policy.cause(), world.asked), (Some(Cause::Ttl), Some(1560)));
 }
 
+/// spec: 12.3
 #[test]
 fn idle_time_counts_from_the_last_activity_and_only_without_execs() {
     let script = Script { idle: Some(300), ..script_of(Kind::Detached) };
@@ -164,6 +168,7 @@ fn earliest_deadline_is_the_cause() {
     }
 }
 
+/// spec: 12.3
 #[test]
 fn sandbox_that_is_being_ended_takes_no_renewal_and_no_command() {
     for end in [stop(500), kill(), Input::LeaderEnded(None), Input::OutOfMemory] {
@@ -179,6 +184,7 @@ fn sandbox_that_is_being_ended_takes_no_renewal_and_no_command() {
     }
 }
 
+/// spec: 11.1
 #[test]
 fn stop_or_kill_of_a_stuck_sandbox_is_answered_at_once_and_looks_again() {
     let left = Some(Answer::Outcome(Box::new(outcome(false))));
@@ -196,6 +202,7 @@ fn stop_or_kill_of_a_stuck_sandbox_is_answered_at_once_and_looks_again() {
     assert_eq!(answer, Some(Answer::Ending(Ending::Killing)));
 }
 
+/// spec: 12.3
 #[test]
 fn death_of_the_owner_kills_stops_or_changes_nothing() {
     let gone = |kind, on_owner_exit, input: Input| {
@@ -277,6 +284,7 @@ fn at(base: Instant, ticks: u64) -> Instant {
 const INT: i32 = 2;
 const QUIT: i32 = 3;
 
+/// spec: 1.2.1
 #[test]
 fn interrupt_that_the_leader_handles_ends_nothing() {
     let mut policy = World::new(script_of(Kind::Foreground)).policy;
@@ -288,6 +296,7 @@ fn interrupt_that_the_leader_handles_ends_nothing() {
     assert_eq!((policy.cause(), policy.ladder().spared_group), (None, Some(7)));
 }
 
+/// spec: 1.2.1
 #[test]
 fn three_interrupts_within_a_second_kill() {
     for (times, killed) in [([0, 499, 999], true), ([0, 500, 1000], false), ([0, 0, 0], true)] {
@@ -299,6 +308,7 @@ fn three_interrupts_within_a_second_kill() {
     }
 }
 
+/// spec: 1.2.1
 #[test]
 fn quit_kills_within_a_minute_after_an_interrupt_only() {
     let mut policy = World::new(script_of(Kind::Foreground)).policy;
@@ -309,6 +319,7 @@ fn quit_kills_within_a_minute_after_an_interrupt_only() {
     assert_eq!(policy.key(QUIT, 7, false, at(base, 59_999)).event, Some(Event::KillRequested));
 }
 
+/// spec: 1.2.1
 #[test]
 fn members_of_a_leader_that_ends_after_an_interrupt_get_the_grace() {
     for (ends, asked) in [(0, true), (59_999, true), (60_000, false)] {
@@ -330,6 +341,7 @@ fn members_of_a_leader_that_ends_after_an_interrupt_get_the_grace() {
     assert_eq!(policy.rest(Some(Status::Code(0)), Instant::now()), Decision::default());
 }
 
+/// spec: 1.2.1
 #[test]
 fn interrupt_that_the_leader_ignores_stops_and_the_second_kills() {
     let mut policy = World::new(script_of(Kind::Foreground)).policy;
@@ -342,6 +354,7 @@ fn interrupt_that_the_leader_ignores_stops_and_the_second_kills() {
     assert_eq!(policy.key(INT, 7, true, now).event, Some(Event::KillRequested));
 }
 
+/// spec: 1.2.1
 #[test]
 fn keys_are_those_of_a_foreground_sandbox() {
     for kind in [Kind::Detached, Kind::Exec, Kind::Adopted] {
