@@ -20,6 +20,10 @@ test-full *ARGS:
 stress NAME *COUNT:
     scripts/stress {{NAME}} {{COUNT}}
 
+# Lists the tests of each promise of SPECIFICATION.md in docs/traceability.md, and checks both.
+spec:
+    .ci/spec --write
+
 # Checks format, lints and documentation.
 lint:
     cargo fmt --all --check
