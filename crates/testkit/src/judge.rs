@@ -15,7 +15,7 @@ use crate::snapshot::{Difference, Filter, HostSnapshot, Kind};
 use crate::tool::Tool;
 use crate::tree::{Survivor, ToolExit, Tree, TreeError};
 
-/// What "at the moment the tool ended" allows for: the owner notices and ends, the pen reaps.
+/// What "at the moment the tool ended" allows for: the owner notices and ends, the subreaper reaps.
 const AT_ONCE: Duration = Duration::from_millis(30);
 
 /// What ends the tool's run.

@@ -9,7 +9,7 @@ mod fault_sweep;
 mod frozen;
 mod hostile;
 mod judgement;
-mod pen;
+mod subreaper;
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use clap::{Parser, Subcommand};
 use penfold_testkit::catalog;
 use penfold_testkit::proc::Identity;
 
-use hostile::yard::Yard;
+use hostile::env::TestEnv;
 
 #[derive(Debug, Parser)]
 #[command(name = "testkit", about = "Hostile process trees, and a judge for tools that should end them")]
@@ -38,7 +38,7 @@ enum Verb {
         /// Its name, see `testkit list`
         name: String,
         #[command(flatten)]
-        ground: Ground,
+        env: EnvArgs,
         /// Size of the tree, where it has one
         #[arg(short, long)]
         n: Option<u32>,
@@ -71,7 +71,7 @@ enum Verb {
     #[command(hide = true)]
     Member {
         #[command(flatten)]
-        ground: Ground,
+        env: EnvArgs,
         /// What the process calls itself
         #[arg(long)]
         name: Option<String>,
@@ -81,15 +81,15 @@ enum Verb {
     },
     /// Keep a tree, and end it when standard input closes
     #[command(hide = true)]
-    Pen(pen::Place),
-    /// Start a tool inside a pen
+    Subreaper(subreaper::Place),
+    /// Start a tool inside a subreaper
     #[command(hide = true)]
-    Owner(pen::Place),
+    Owner(subreaper::Place),
 }
 
 /// Where a tree says that it stands.
 #[derive(Debug, clap::Args)]
-struct Ground {
+struct EnvArgs {
     /// File that appears when the whole tree stands, with a line `PID START` for each process in it
     #[arg(long)]
     ready: PathBuf,
@@ -107,16 +107,16 @@ fn main() -> ExitCode {
             drop(io::stdin().read(&mut [0]));
             ExitCode::SUCCESS
         }
-        Verb::Hostile { name, ground, n, path, cookie, spare } => {
-            match Yard::new(ground.ready, cookie, spare, Duration::from_secs(ground.life)) {
-                Ok(yard) => hostile::run(&name, &yard.sized(n, path)),
+        Verb::Hostile { name, env, n, path, cookie, spare } => {
+            match TestEnv::new(env.ready, cookie, spare, Duration::from_secs(env.life)) {
+                Ok(env) => hostile::run(&name, &env.sized(n, path)),
                 Err(error) => tell(&error.to_string()),
             }
         }
-        Verb::Member { ground, name, become_root } => {
-            let life = Duration::from_secs(ground.life);
-            match Yard::new(ground.ready, None, Vec::new(), life) {
-                Ok(yard) => hostile::member(&yard, name, become_root),
+        Verb::Member { env, name, become_root } => {
+            let life = Duration::from_secs(env.life);
+            match TestEnv::new(env.ready, None, Vec::new(), life) {
+                Ok(env) => hostile::member(&env, name, become_root),
                 Err(error) => tell(&error.to_string()),
             }
         }
@@ -131,12 +131,12 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => tell(&error.to_string()),
         },
-        Verb::Pen(place) => match pen::pen(&place) {
+        Verb::Subreaper(place) => match subreaper::subreaper(&place) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,
             Err(error) => tell(&error.to_string()),
         },
-        Verb::Owner(place) => match pen::owner(&place) {
+        Verb::Owner(place) => match subreaper::owner(&place) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => tell(&error.to_string()),
         },

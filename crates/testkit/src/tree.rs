@@ -90,10 +90,10 @@ pub struct Tree {
     directory: PathBuf,
     /// The tool may be over, with 0, before the tree stands.
     detached: bool,
-    pen: Child,
+    subreaper: Child,
     // Closing it is the word to clean up.
     stdin: Option<ChildStdin>,
-    pen_id: Identity,
+    subreaper_id: Identity,
     owner: Option<Handle>,
     tool: Option<Handle>,
     members: Vec<Handle>,
@@ -124,7 +124,7 @@ impl Tree {
         // Other users write here: the directory's random name is what keeps strangers out.
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o777))?;
         let mut command = Command::new(&testkit);
-        command.arg("pen").arg("--directory").arg(&directory).arg("--cookie").arg(&cookie);
+        command.arg("subreaper").arg("--directory").arg(&directory).arg("--cookie").arg(&cookie);
         if let Some(user) = tool.user {
             command.arg("--user").arg(user.to_string());
             if entry.name == "setuid-root" {
@@ -146,14 +146,14 @@ impl Tree {
         let words = tool.words(&hostile);
         command.arg("--").args(words).envs(tool.environment.iter().map(|(key, value)| (key, value)));
         command.stdin(Stdio::piped()).stdout(Stdio::null());
-        command.stderr(fs::File::create(directory.join("pen.err"))?);
-        let mut pen = command.spawn().inspect_err(|_| drop(fs::remove_dir_all(&directory)))?;
-        let stdin = pen.stdin.take();
-        let pid = i32::try_from(pen.id()).unwrap_or(0);
-        // The pen is a child that nobody has reaped, so its stat is there.
-        let pen_id = proc::stat(pid).map_or(Identity { pid, start: 0 }, |stat| stat.id);
+        command.stderr(fs::File::create(directory.join("subreaper.err"))?);
+        let mut subreaper = command.spawn().inspect_err(|_| drop(fs::remove_dir_all(&directory)))?;
+        let stdin = subreaper.stdin.take();
+        let pid = i32::try_from(subreaper.id()).unwrap_or(0);
+        // The subreaper is a child that nobody has reaped, so its stat is there.
+        let subreaper_id = proc::stat(pid).map_or(Identity { pid, start: 0 }, |stat| stat.id);
         let (owner, detached, tool, members) = (None, tool.detaches, None, Vec::new());
-        Ok(Tree { entry, cookie, directory, detached, pen, stdin, pen_id, owner, tool, members })
+        Ok(Tree { entry, cookie, directory, detached, subreaper, stdin, subreaper_id, owner, tool, members })
     }
 
     fn await_ready(&mut self) -> Result<(), TreeError> {
@@ -190,11 +190,11 @@ impl Tree {
         let told: Vec<Identity> =
             list.lines().filter_map(|line| line.replace(' ', ":").parse().ok()).collect();
         // A look misses those below one that exits meanwhile: its children have moved, and were read with it as their parent.
-        let mut found = proc::resolve(&told, self.pen_id.pid);
+        let mut found = proc::resolve(&told, self.subreaper_id.pid);
         let deadline = Instant::now() + Duration::from_secs(1);
         while self.entry.pace != Pace::Hasty && found.contains(&None) && Instant::now() < deadline {
             sleep(Duration::from_millis(2));
-            found = proc::resolve(&told, self.pen_id.pid);
+            found = proc::resolve(&told, self.subreaper_id.pid);
         }
         for id in found.into_iter().flatten() {
             self.members.extend(Handle::open(id)?);
@@ -214,7 +214,7 @@ impl Tree {
     /// What the tool wrote to its standard error so far, the end of it.
     pub fn stderr(&self) -> String {
         let mut text = Vec::new();
-        for file in ["tool.err", "pen.err"] {
+        for file in ["tool.err", "subreaper.err"] {
             if let Ok(file) = fs::File::open(self.directory.join(file)) {
                 drop(file.take(1 << 20).read_to_end(&mut text));
             }
@@ -291,7 +291,7 @@ impl Tree {
     }
 
     fn living(&self) -> Vec<Survivor> {
-        sweep::living(self.pen_id.pid, &self.cookie)
+        sweep::living(self.subreaper_id.pid, &self.cookie)
             .into_iter()
             .map(|process| Survivor {
                 id: process.id,
@@ -327,7 +327,7 @@ impl Tree {
 
     /// Waits until nobody survives, at most this long, and returns who does.
     ///
-    /// That nobody does is taken from the kernel, which tells the pen that it has no child left; a look at
+    /// That nobody does is taken from the kernel, which tells the subreaper that it has no child left; a look at
     /// /proc alone misses what moves faster. Such a one is returned with pid 0.
     pub fn await_gone(&self, patience: Duration) -> Vec<Survivor> {
         let deadline = Instant::now() + patience;
@@ -380,7 +380,7 @@ impl Tree {
     /// The processes of the tool from the leader's parent up to the tool's first, by handle.
     fn chain(&self) -> Result<Vec<Handle>, TreeError> {
         let leader = self.members.first().map_or(0, |leader| leader.id.pid);
-        let outside = [Some(self.pen_id), self.owner()];
+        let outside = [Some(self.subreaper_id), self.owner()];
         let line = proc::ancestors(&proc::all(), leader);
         let inside = line.into_iter().skip(1).take_while(|&id| !outside.contains(&Some(id)));
         let chain: Vec<Option<Handle>> = inside.map(Handle::open).collect::<io::Result<_>>()?;
@@ -443,25 +443,25 @@ impl Tree {
 
     fn finish(&mut self) -> Result<(), TreeError> {
         let Some(mut stdin) = self.stdin.take() else { return Ok(()) };
-        // The pen tells a test that is done from one that was killed. It may be gone itself.
+        // The subreaper tells a test that is done from one that was killed. It may be gone itself.
         let _ = stdin.write(b".");
         drop(stdin);
         let deadline = Instant::now() + END;
         let status = loop {
-            if let Some(status) = self.pen.try_wait()? {
+            if let Some(status) = self.subreaper.try_wait()? {
                 break status;
             }
             if Instant::now() >= deadline {
-                self.pen.kill()?;
-                break self.pen.wait()?;
+                self.subreaper.kill()?;
+                break self.subreaper.wait()?;
             }
             sleep(Duration::from_millis(1));
         };
         let mut left = self.read("left");
         if status.code().is_none_or(|code| code > 1) {
             // Its children are somebody else's now; their cookie is all there is to know them by.
-            let found = sweep::sweep(self.pen_id.pid, &self.cookie, END, || true);
-            left = Some(format!("the pen ended with {status}: {} {}", self.stderr(), found.join(", ")));
+            let found = sweep::sweep(self.subreaper_id.pid, &self.cookie, END, || true);
+            left = Some(format!("the subreaper ended with {status}: {} {}", self.stderr(), found.join(", ")));
         }
         fs::remove_dir_all(&self.directory)?;
         left.map_or(Ok(()), |left| Err(TreeError::NotEnded(left)))

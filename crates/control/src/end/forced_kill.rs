@@ -40,21 +40,21 @@ const USUAL_GRACE: Duration = Duration::from_secs(10);
 /// The longest grace that a record is believed: the command could have written it.
 const LONGEST_GRACE: Duration = Duration::from_hours(1);
 
-/// Why a sandbox is ended over the head of its supervisor.
+/// Reason a sandbox is ended over the head of its supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum Reason {
     /// Nobody holds its lock.
     Unattended,
     /// Its record is gone.
     NoRecord,
     /// Its supervisor has no socket that one could talk to.
-    Unheard,
+    NoSocket,
     /// Its supervisor does not answer, or refuses.
-    Deaf,
+    Unresponsive,
     /// Its supervisor has begun and does not come to an end.
     Overdue,
     /// Its supervisor, or who poses as one, says what is not so.
-    Liar,
+    Untrusted,
     /// Its supervisor has looked in vain for the end.
     Unverified,
 }
@@ -63,7 +63,7 @@ pub(super) enum Why {
 struct Job<'a> {
     index: usize,
     known: &'a Known,
-    why: Why,
+    reason: Reason,
     /// Who is left, by the word of its supervisor.
     told: Vec<Survivor>,
 }
@@ -72,7 +72,7 @@ struct Job<'a> {
 type Result = (usize, Fate);
 
 /// Who ends them, each in a thread of its own where one can be made.
-pub(super) struct Crew<'s, 'e, 'a> {
+pub(super) struct WorkerPool<'s, 'e, 'a> {
     scope: &'s ThreadScope<'s, 'e>,
     targets: &'a [Known],
     root: PathBuf,
@@ -86,26 +86,26 @@ pub(super) struct Crew<'s, 'e, 'a> {
     threads: usize,
 }
 
-impl<'s, 'e, 'a: 's> Crew<'s, 'e, 'a> {
+impl<'s, 'e, 'a: 's> WorkerPool<'s, 'e, 'a> {
     pub(super) fn new(
         scope: &'s ThreadScope<'s, 'e>,
         finder: &Finder,
         targets: &'a [Known],
         how: How,
         limits: Limits,
-    ) -> Crew<'s, 'e, 'a> {
+    ) -> WorkerPool<'s, 'e, 'a> {
         let (jobs, waiting) = channel();
         let waiting = Arc::new(Mutex::new(waiting));
         let (told, results) = channel();
         let root = finder.root().to_owned();
-        Crew { scope, targets, root, how, limits, jobs, waiting, told, results, taken: 0, threads: 0 }
+        WorkerPool { scope, targets, root, how, limits, jobs, waiting, told, results, taken: 0, threads: 0 }
     }
 
-    pub(super) fn take_on(&mut self, index: usize, why: Why, told: Vec<Survivor>) {
+    pub(super) fn take_on(&mut self, index: usize, reason: Reason, told: Vec<Survivor>) {
         let Some(known) = self.targets.get(index) else { return };
         self.taken += 1;
         // The receiver is kept here as well: it cannot be gone.
-        let _ = self.jobs.send(Job { index, known, why, told });
+        let _ = self.jobs.send(Job { index, known, reason, told });
         if self.threads < WORKERS {
             let worker = self.worker();
             // Where the user may have no more threads, those that there are do the work; without any, `finish`.
@@ -127,7 +127,7 @@ impl<'s, 'e, 'a: 's> Crew<'s, 'e, 'a> {
     /// Waits for all that were taken on.
     pub(super) fn finish(self, fates: &mut [Option<Fate>], slow: &mut dyn FnMut(usize)) {
         let alone = (self.threads == 0).then(|| self.worker());
-        let Crew { jobs, told, results, taken, .. } = self;
+        let WorkerPool { jobs, told, results, taken, .. } = self;
         // Without it the threads see that there is nothing more to come.
         drop((jobs, told));
         let mut left = taken;
@@ -178,7 +178,7 @@ struct Forced<'a> {
     finder: Finder,
     registry: Option<Registry>,
     known: &'a Known,
-    why: Why,
+    reason: Reason,
     told: &'a [Survivor],
     limits: Limits,
     /// How long a kill may take until what is left is reported.
@@ -189,10 +189,10 @@ struct Forced<'a> {
 
 impl<'a> Forced<'a> {
     fn new(root: &Path, job: &'a Job<'a>, how: How, limits: Limits) -> Forced<'a> {
-        let asked = matches!(job.why, Why::Overdue | Why::Unverified);
+        let asked = matches!(job.reason, Reason::Overdue | Reason::Unverified);
         // Where the supervisor has been patient already, a short look is enough to name what is left.
         let patience = limits.patience(job.known.intent.as_ref());
-        let short = if job.why == Why::Unverified { limits.farewell.min(patience) } else { patience };
+        let short = if job.reason == Reason::Unverified { limits.farewell.min(patience) } else { patience };
         let usual = Ladder { patience: short, ..Ladder::default() };
         let made_with = made_with(job.known);
         let ladder = match how {
@@ -204,8 +204,8 @@ impl<'a> Forced<'a> {
             _ => Ladder { grace: Duration::ZERO, ..usual },
         };
         let registry = Registry::open_existing(root).ok().flatten();
-        let (known, why, told) = (job.known, job.why, job.told.as_slice());
-        Forced { finder: Finder::new(root), registry, known, why, told, limits, patience, ladder }
+        let (known, reason, told) = (job.known, job.reason, job.told.as_slice());
+        Forced { finder: Finder::new(root), registry, known, reason, told, limits, patience, ladder }
     }
 
     fn run(&self) -> io::Result<Fate> {
@@ -255,14 +255,17 @@ impl<'a> Forced<'a> {
         loop {
             let limit = self.limit(&mut proc, &holders)?;
             let mut record = self.wait_for_lock(&mut proc, &holders, limit)?;
-            if record.is_none() && self.why != Why::Unverified {
+            if record.is_none() && self.reason != Reason::Unverified {
                 left.extend(self.end_holders(&mut proc, &holders)?);
                 record = self.wait_for_lock(&mut proc, &holders, self.limits.farewell)?;
             }
             if let Some(record) = record {
                 return self.see_off(self.recover(record)?, holders.processes());
             }
-            if !self.is_held(&mut proc, &holders)? || self.why == Why::Unverified || Instant::now() >= until {
+            if !self.is_held(&mut proc, &holders)?
+                || self.reason == Reason::Unverified
+                || Instant::now() >= until
+            {
                 return Ok(self.look(left, true));
             }
             // Another command has taken the lock meanwhile for the same purpose.
@@ -273,17 +276,17 @@ impl<'a> Forced<'a> {
     /// How long those who hold the lock may take to see that the sandbox is over, and to go.
     fn limit(&self, proc: &mut ProcFs, holders: &Holders<'_>) -> io::Result<Duration> {
         // Who has just told what is left looks after it, also where none of its members is a child of it.
-        if holders.are_passing() && self.why != Why::Unverified {
+        if holders.are_passing() && self.reason != Reason::Unverified {
             return Ok(self.patience * 2 + self.limits.farewell);
         }
         if holders.are_stopped(proc)? {
             return Ok(BLINK);
         }
-        Ok(match self.why {
+        Ok(match self.reason {
             // Its supervisor stays for as long as something is left: the lock comes free only if that ends meanwhile.
-            Why::Unverified => self.limits.farewell.min(self.patience),
-            Why::Deaf | Why::Overdue | Why::Liar => self.limits.farewell,
-            Why::Unattended | Why::NoRecord | Why::Unheard => self.patience,
+            Reason::Unverified => self.limits.farewell.min(self.patience),
+            Reason::Unresponsive | Reason::Overdue | Reason::Untrusted => self.limits.farewell,
+            Reason::Unattended | Reason::NoRecord | Reason::NoSocket => self.patience,
         })
     }
 
@@ -414,7 +417,7 @@ impl<'a> Forced<'a> {
     /// Whether nothing is left, from a look at everything that would tell.
     fn is_over(&self) -> bool {
         let held = self.known.record.as_ref().is_some_and(|files| files.lock().may_be_held());
-        if held || self.why == Why::NoRecord {
+        if held || self.reason == Reason::NoRecord {
             return false;
         }
         let ended = self.known.record.as_ref().is_some_and(penfold_state::Files::has_ended);

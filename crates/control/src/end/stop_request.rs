@@ -11,7 +11,7 @@ use penfold_teardown::Survivor;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{PidfdFlags, pidfd_open};
 
-use super::forced_kill::{Crew, Why};
+use super::forced_kill::{Reason, WorkerPool};
 use super::holders::{self, Locks};
 use super::{Fate, How, Limits, Progress, timespec};
 use crate::client::{ANSWER, Client, ClientError};
@@ -47,12 +47,12 @@ pub fn end(
     let opened = if targets.iter().any(Known::is_closed) { finder.opened(targets) } else { Vec::new() };
     let targets = if opened.is_empty() { targets } else { opened.as_slice() };
     std::thread::scope(|scope| {
-        let crew = Crew::new(scope, finder, targets, how, *limits);
+        let workers = WorkerPool::new(scope, finder, targets, how, *limits);
         let mut talks = Talks {
             registry: finder.registry(),
             limits: *limits,
             request: request(how),
-            crew,
+            workers,
             fates: targets.iter().map(|_| None).collect(),
             suspects: Vec::new(),
             window: window(targets.len()),
@@ -62,8 +62,8 @@ pub fn end(
             slow(Progress { left: all.len(), since: begun.elapsed() });
         }
         talks.look_for_members(finder, targets);
-        let Talks { crew, mut fates, .. } = talks;
-        crew.finish(&mut fates, &mut |left| slow(Progress { left, since: begun.elapsed() }));
+        let Talks { workers, mut fates, .. } = talks;
+        workers.finish(&mut fates, &mut |left| slow(Progress { left, since: begun.elapsed() }));
         let unseen = || Fate::Failed(std::io::Error::other("its end was not looked for"));
         fates.into_iter().map(|fate| fate.unwrap_or_else(unseen)).collect()
     })
@@ -174,14 +174,14 @@ enum Step {
     /// It is over: nothing is left.
     Gone,
     /// Talking does not help.
-    Force(Why),
+    Force(Reason),
 }
 
 struct Talks<'s, 'e, 'a> {
     registry: Option<&'a Registry>,
     limits: Limits,
     request: Request,
-    crew: Crew<'s, 'e, 'a>,
+    workers: WorkerPool<'s, 'e, 'a>,
     fates: Vec<Option<Fate>>,
     /// Sandboxes that are over by what is written, and of which a leaf elsewhere or a marker may tell otherwise.
     suspects: Vec<usize>,
@@ -207,7 +207,9 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             };
             match step {
                 Step::Stay => kept.push(talk),
-                Step::Force(why) => self.crew.take_on(talk.index, why, std::mem::take(&mut talk.told)),
+                Step::Force(reason) => {
+                    self.workers.take_on(talk.index, reason, std::mem::take(&mut talk.told))
+                }
                 Step::Gone if talk.known.leaf.is_none() => self.suspects.push(talk.index),
                 Step::Gone => self.note(talk.index, Fate::Gone),
             }
@@ -227,13 +229,13 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         let open = all.iter().filter(|talk| talk.client.is_some()).count();
         let room = ASKED.saturating_sub(asked).min(self.window.saturating_sub(open));
         let (mut begun, until) = (0, Instant::now() + self.limits.answer);
-        let (crew, suspects) = (&mut self.crew, &mut self.suspects);
+        let (workers, suspects) = (&mut self.workers, &mut self.suspects);
         all.retain_mut(|talk| {
             if talk.stage != Stage::Waiting || begun >= room {
                 return true;
             }
             match &talk.known.record {
-                None => crew.take_on(talk.index, Why::NoRecord, Vec::new()),
+                None => workers.take_on(talk.index, Reason::NoRecord, Vec::new()),
                 Some(files) if files.lock().is_free() => {
                     let leaf = talk.known.leaf.as_deref();
                     let has_leaf = leaf.is_some_and(|leaf| leaf.try_exists().unwrap_or(true));
@@ -245,7 +247,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
                         }
                         suspects.push(talk.index);
                     } else {
-                        crew.take_on(talk.index, Why::Unattended, Vec::new());
+                        workers.take_on(talk.index, Reason::Unattended, Vec::new());
                     }
                 }
                 Some(_) => {
@@ -265,7 +267,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         match client.take() {
             Ok(Received::Message(Answer::Hello { id, .. })) => {
                 if id != talk.known.id {
-                    return Step::Force(Why::Liar);
+                    return Step::Force(Reason::Untrusted);
                 }
                 let patience = self.limits.patience.map(|time| Request::Patience(millis(time)));
                 talk.may_refuse = patience.is_some();
@@ -273,7 +275,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
                     patience.iter().chain([&self.request]).try_for_each(|word| client.send(word, &[]));
                 match asked {
                     Ok(()) => Step::Stay,
-                    Err(_) => Step::Force(Why::Deaf),
+                    Err(_) => Step::Force(Reason::Unresponsive),
                 }
             }
             Ok(Received::Message(Answer::Ending(ending))) => self.begins_to_end(talk, ending),
@@ -282,11 +284,11 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             }
             Ok(Received::Message(Answer::Outcome(outcome))) => {
                 talk.told = outcome.report.findings.survivors;
-                Step::Force(Why::Unverified)
+                Step::Force(Reason::Unverified)
             }
             // An older supervisor does not know of patience, and keeps its own time.
             Ok(Received::Message(Answer::Refused(_))) if std::mem::take(&mut talk.may_refuse) => Step::Stay,
-            Ok(Received::Message(Answer::Refused(_))) => Step::Force(Why::Deaf),
+            Ok(Received::Message(Answer::Refused(_))) => Step::Force(Reason::Unresponsive),
             Ok(Received::Message(Answer::Done)) => {
                 talk.may_refuse = false;
                 Step::Stay
@@ -299,7 +301,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
                 if matches!(talk.stage, Stage::Ending(_)) {
                     talk.lost += 1;
                     if talk.lost > PLACES {
-                        return Step::Force(Why::Liar);
+                        return Step::Force(Reason::Untrusted);
                     }
                     talk.stage = Stage::Asking(Instant::now() + self.limits.answer);
                 }
@@ -316,7 +318,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         };
         if grace > BELIEVED && !is_supervisor(talk) {
             if talk.is_heard_of() || !matches!(talk.stage, Stage::Asking(_)) {
-                return Step::Force(Why::Liar);
+                return Step::Force(Reason::Untrusted);
             }
             // Its outer process was killed: a supervisor listens in its own name as soon as it has seen that.
             talk.client = None;
@@ -333,7 +335,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
 
     /// Looks for itself whether a sandbox is still looked after, and what is due.
     fn look(&mut self, talk: &mut Talk<'a>) -> Step {
-        let Some(files) = &talk.known.record else { return Step::Force(Why::NoRecord) };
+        let Some(files) = &talk.known.record else { return Step::Force(Reason::NoRecord) };
         if files.lock().is_free() {
             return self.let_go(talk);
         }
@@ -341,12 +343,12 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         match talk.stage {
             Stage::Asking(until) if until <= now => {
                 if talk.patience <= now || !has_no_processor(talk) {
-                    return Step::Force(Why::Deaf);
+                    return Step::Force(Reason::Unresponsive);
                 }
                 talk.stage = Stage::Asking(now + self.limits.answer);
             }
-            Stage::Ending(until) if until <= now => return Step::Force(Why::Overdue),
-            Stage::Parting(until) if until <= now => return Step::Force(Why::Liar),
+            Stage::Ending(until) if until <= now => return Step::Force(Reason::Overdue),
+            Stage::Parting(until) if until <= now => return Step::Force(Reason::Untrusted),
             Stage::Asking(_) if talk.client.is_none() => match Client::dial(files) {
                 Ok(client) => {
                     let listener = client.as_ref().and_then(Client::peer);
@@ -357,9 +359,9 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
                 Err(ClientError::NoSocket { .. } | ClientError::Deserted { .. })
                     if talk.known.is_being_made() => {}
                 Err(ClientError::NoSocket { .. } | ClientError::Deserted { .. }) => {
-                    return Step::Force(Why::Unheard);
+                    return Step::Force(Reason::NoSocket);
                 }
-                Err(_) => return Step::Force(Why::Liar),
+                Err(_) => return Step::Force(Reason::Untrusted),
             },
             _ => {}
         }
@@ -376,7 +378,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         let ended = known.record.as_ref().is_some_and(penfold_state::Files::has_ended);
         let empty = known.leaf.as_deref().is_none_or(is_empty);
         if held && !ended || !empty {
-            return Step::Force(Why::Unattended);
+            return Step::Force(Reason::Unattended);
         }
         if matches!(talk.stage, Stage::Asking(_)) && talk.listener.is_none() {
             talk.listener = known.record.as_ref().and_then(holders::leaving);
@@ -407,7 +409,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
                 !(fresh.fingerprints().marked().excludes(id) && fresh.fingerprints().leaves().excludes(id))
             };
             if targets.get(index).is_some_and(|known| lives(&known.id)) {
-                self.crew.take_on(index, Why::Unattended, Vec::new());
+                self.workers.take_on(index, Reason::Unattended, Vec::new());
             } else {
                 self.note(index, Fate::Gone);
             }

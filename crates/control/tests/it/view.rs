@@ -3,7 +3,7 @@
 use penfold_testkit::skip;
 use std::os::unix::fs::{chown, symlink};
 
-use crate::view_support::{Alive, Yard, listen, remove, report, scribble, state};
+use crate::view_support::{Alive, TestEnv, listen, remove, report, scribble, state};
 use penfold_control::view::{self, View};
 use penfold_state::state::{Exited, Word, now_ms};
 use penfold_state::{Status, record::SCHEMA};
@@ -50,14 +50,14 @@ fn is_said(view: &View, file: &str) -> bool {
 #[test]
 fn a_sandbox_that_is_looked_after_runs_whatever_became_of_its_state() {
     for (what, damage) in DAMAGE {
-        let yard = Yard::new();
-        let intent = yard.intent(Some("web"));
+        let env = TestEnv::new();
+        let intent = env.intent(Some("web"));
         let id = intent.id.short();
-        let record = yard.reserve(&intent);
+        let record = env.reserve(&intent);
         record.files().write_state(&state(Word::Running)).unwrap();
-        assert_eq!(yard.see(&id).unwrap().damage, Vec::<String>::new());
-        damage(&yard.record(&id).join("state.json"));
-        let seen = yard.listed(&id, false).unwrap_or_else(|| panic!("{what}: not listed"));
+        assert_eq!(env.see(&id).unwrap().damage, Vec::<String>::new());
+        damage(&env.record(&id).join("state.json"));
+        let seen = env.listed(&id, false).unwrap_or_else(|| panic!("{what}: not listed"));
         assert_eq!(seen.word, Word::Running, "{what}");
         assert!(is_said(&seen, "state.json"), "{what}: {:?}", seen.damage);
         assert_eq!(seen.name.as_deref(), Some("web"), "{what}");
@@ -68,22 +68,22 @@ fn a_sandbox_that_is_looked_after_runs_whatever_became_of_its_state() {
 #[test]
 fn a_sandbox_that_is_looked_after_runs_whatever_became_of_its_intent() {
     for (what, damage) in DAMAGE {
-        let yard = Yard::new();
-        let intent = yard.intent(None);
+        let env = TestEnv::new();
+        let intent = env.intent(None);
         let id = intent.id.short();
-        let record = yard.reserve(&intent);
+        let record = env.reserve(&intent);
         record.files().write_state(&state(Word::Stopping)).unwrap();
-        damage(&yard.record(&id).join("intent.json"));
-        let seen = yard.listed(&id, false).unwrap_or_else(|| panic!("{what}: not listed"));
+        damage(&env.record(&id).join("intent.json"));
+        let seen = env.listed(&id, false).unwrap_or_else(|| panic!("{what}: not listed"));
         assert_eq!(seen.word, Word::Stopping, "{what}");
         assert!(is_said(&seen, "intent.json"), "{what}: {:?}", seen.damage);
     }
 }
 
 /// The worst that files can say of a sandbox that lives: that it ended, and that nothing is left.
-fn forge_end(yard: &Yard, id: &str) {
-    yard.put(id, "exit.json", r#"{"schema":1,"exit":{"code":0},"cause":"exit","at_ms":1}"#);
-    yard.put(id, "report.json", &report(id, r#"{"code":0}"#, "exit"));
+fn forge_end(env: &TestEnv, id: &str) {
+    env.put(id, "exit.json", r#"{"schema":1,"exit":{"code":0},"cause":"exit","at_ms":1}"#);
+    env.put(id, "report.json", &report(id, r#"{"code":0}"#, "exit"));
 }
 
 /// spec: 5.4
@@ -92,19 +92,19 @@ fn what_has_a_populated_leaf_never_counts_as_ended() {
     let files = ["intent.json", "state.json", "exit.json", "report.json"];
     for (what, damage) in DAMAGE {
         for (number, file) in files.iter().enumerate() {
-            let yard = Yard::new();
-            let mut intent = yard.intent(Some("web"));
+            let env = TestEnv::new();
+            let mut intent = env.intent(Some("web"));
             let Some(mut alive) = Alive::in_leaf(&mut intent) else { return skip("no cgroup2 to write to") };
             let id = intent.id.short();
-            let record = yard.reserve(&intent);
+            let record = env.reserve(&intent);
             record.files().write_state(&state(Word::Running)).unwrap();
-            yard.let_go(record);
-            forge_end(&yard, &id);
-            damage(&yard.record(&id).join(file));
+            env.let_go(record);
+            forge_end(&env, &id);
+            damage(&env.record(&id).join(file));
             // And another of them, for they come in pairs.
-            damage(&yard.record(&id).join(files[(number + 1) % files.len()]));
+            damage(&env.record(&id).join(files[(number + 1) % files.len()]));
             assert!(alive.is_alive());
-            for seen in [yard.see(&id), yard.listed(&id, false), yard.listed(&id, true)] {
+            for seen in [env.see(&id), env.listed(&id, false), env.listed(&id, true)] {
                 let seen = seen.unwrap_or_else(|| panic!("{file} {what}: not seen"));
                 assert_eq!(seen.word, Word::Orphaned, "{file} {what}");
                 let pid = alive.pid().to_string();
@@ -123,94 +123,94 @@ fn what_has_a_populated_leaf_never_counts_as_ended() {
 /// spec: 5.4
 #[test]
 fn a_record_that_is_gone_or_a_link_leaves_an_orphan() {
-    let yard = Yard::new();
-    let mut intent = yard.intent(Some("web"));
+    let env = TestEnv::new();
+    let mut intent = env.intent(Some("web"));
     let Some(_alive) = Alive::in_leaf(&mut intent) else { return skip("no cgroup2 to write to") };
     let id = intent.id.short();
-    yard.abandon(&intent);
-    let word = |all| yard.listed(&id, all).map(|seen| (seen.word, seen.name, seen.command));
+    env.abandon(&intent);
+    let word = |all| env.listed(&id, all).map(|seen| (seen.word, seen.name, seen.command));
     let orphan = Some((Word::Orphaned, Some("web".to_owned()), intent.command.clone()));
     assert_eq!(word(false), orphan);
-    remove(&yard.record(&id));
+    remove(&env.record(&id));
     assert_eq!(word(false), orphan, "without a record");
-    symlink("/etc", yard.record(&id)).unwrap();
+    symlink("/etc", env.record(&id)).unwrap();
     assert_eq!(word(false), orphan, "a link in the place of the record");
-    std::fs::remove_file(yard.record(&id)).unwrap();
-    std::fs::remove_dir(yard.root().join("sandboxes")).unwrap();
-    std::fs::remove_dir(yard.root()).unwrap();
+    std::fs::remove_file(env.record(&id)).unwrap();
+    std::fs::remove_dir(env.root().join("sandboxes")).unwrap();
+    std::fs::remove_dir(env.root()).unwrap();
     assert_eq!(word(false), orphan, "without a root");
-    drop(yard.registry());
+    drop(env.registry());
     assert_eq!(word(true), orphan, "with a new root");
 }
 
 #[test]
 fn a_leaf_without_a_record_that_has_become_empty_is_no_orphan() {
-    let yard = Yard::new();
-    let mut intent = yard.intent(None);
+    let env = TestEnv::new();
+    let mut intent = env.intent(None);
     let Some(mut alive) = Alive::in_leaf(&mut intent) else { return skip("no cgroup2 to write to") };
     let id = intent.id.short();
-    assert_eq!(yard.listed(&id, false).unwrap().word, Word::Orphaned);
+    assert_eq!(env.listed(&id, false).unwrap().word, Word::Orphaned);
     alive.end();
-    assert_eq!(yard.listed(&id, false), None);
-    assert_eq!(yard.listed(&id, true).unwrap().word, Word::Lost);
+    assert_eq!(env.listed(&id, false), None);
+    assert_eq!(env.listed(&id, true).unwrap().word, Word::Lost);
 }
 
 #[test]
 fn a_leaf_that_may_be_of_another_root_is_listed_only_while_something_lives_in_it() {
-    let yard = Yard::new();
-    let mut intent = yard.intent(None);
+    let env = TestEnv::new();
+    let mut intent = env.intent(None);
     let Some(mut alive) = Alive::in_leaf(&mut intent) else { return skip("no cgroup2 to write to") };
     let id = intent.id.short();
     rustix::fs::removexattr(intent.leaf.as_ref().unwrap(), "user.penfold").unwrap();
-    let seen = yard.listed(&id, false).unwrap();
+    let seen = env.listed(&id, false).unwrap();
     assert_eq!((seen.word, seen.claimed), (Word::Orphaned, false));
     alive.end();
-    assert_eq!(yard.listed(&id, true), None);
-    assert_eq!(yard.see(&id).unwrap().word, Word::Lost, "for who names it");
+    assert_eq!(env.listed(&id, true), None);
+    assert_eq!(env.see(&id).unwrap().word, Word::Lost, "for who names it");
 }
 
 /// spec: 5.4
 #[test]
 fn a_marker_is_a_fingerprint_and_a_socket_only_where_no_lock_tells() {
-    let yard = Yard::new();
-    let intent = yard.intent(None);
+    let env = TestEnv::new();
+    let intent = env.intent(None);
     let id = intent.id.short();
-    yard.end(&intent, r#"{"code":0}"#, "exit");
-    assert_eq!(yard.see(&id).unwrap().word, Word::Exited);
+    env.end(&intent, r#"{"code":0}"#, "exit");
+    assert_eq!(env.see(&id).unwrap().word, Word::Exited);
     let mut alive = Alive::marked(&id);
-    let seen = yard.see(&id).unwrap();
+    let seen = env.see(&id).unwrap();
     assert_eq!(seen.word, Word::Orphaned);
     assert!(is_said(&seen, "report.json"), "{:?}", seen.damage);
     alive.end();
-    assert_eq!(yard.see(&id).unwrap().word, Word::Exited);
-    let _socket = listen(&yard.record(&id));
-    assert_eq!(yard.see(&id).unwrap().word, Word::Exited, "anybody can listen there");
+    assert_eq!(env.see(&id).unwrap().word, Word::Exited);
+    let _socket = listen(&env.record(&id));
+    assert_eq!(env.see(&id).unwrap().word, Word::Exited, "anybody can listen there");
 }
 
 #[test]
 fn what_has_ended_is_not_running_while_somebody_puts_it_away() {
-    let yard = Yard::new();
-    let mut intent = yard.intent(None);
+    let env = TestEnv::new();
+    let mut intent = env.intent(None);
     let id = intent.id.short();
-    intent.leaf = Some(yard.record(&id).join(format!("penfold-{id}")));
-    yard.end(&intent, r#"{"code":0}"#, "exit");
-    let record = std::fs::File::open(yard.record(&id)).unwrap();
+    intent.leaf = Some(env.record(&id).join(format!("penfold-{id}")));
+    env.end(&intent, r#"{"code":0}"#, "exit");
+    let record = std::fs::File::open(env.record(&id)).unwrap();
     record.lock().unwrap();
-    assert_eq!(yard.see(&id).unwrap().word, Word::Exited);
+    assert_eq!(env.see(&id).unwrap().word, Word::Exited);
 }
 
 /// spec: 5.5
 #[test]
 fn nothing_of_a_sandbox_that_nobody_saw_end_makes_it_lost() {
-    let yard = Yard::new();
-    let mut intent = yard.intent(None);
+    let env = TestEnv::new();
+    let mut intent = env.intent(None);
     intent.boot = "of another boot".to_owned();
     let id = intent.id.short();
-    let record = yard.reserve(&intent);
+    let record = env.reserve(&intent);
     record.files().write_state(&state(Word::Running)).unwrap();
-    yard.let_go(record);
-    assert_eq!(yard.listed(&id, false), None);
-    let seen = yard.listed(&id, true).unwrap();
+    env.let_go(record);
+    assert_eq!(env.listed(&id, false), None);
+    let seen = env.listed(&id, true).unwrap();
     assert_eq!((seen.word, seen.exit, seen.cause), (Word::Lost, None, None));
     assert!(!seen.evidence.is_empty());
 }
@@ -225,12 +225,12 @@ fn the_end_is_told_as_it_was_written_once() {
         ("null", "start-failed", Word::Failed, None),
         ("null", "lost", Word::Lost, None),
     ] {
-        let yard = Yard::new();
-        let intent = yard.intent(None);
+        let env = TestEnv::new();
+        let intent = env.intent(None);
         let id = intent.id.short();
-        yard.end(&intent, exit, cause);
-        assert_eq!(yard.listed(&id, false), None, "{cause}");
-        let seen = yard.listed(&id, true).unwrap();
+        env.end(&intent, exit, cause);
+        assert_eq!(env.listed(&id, false), None, "{cause}");
+        let seen = env.listed(&id, true).unwrap();
         assert_eq!((seen.word, seen.exit), (word, code), "{cause}");
         assert!(seen.ended_at_ms.is_some() && seen.damage.is_empty(), "{cause}");
     }
@@ -240,15 +240,15 @@ fn the_end_is_told_as_it_was_written_once() {
 #[test]
 fn a_damaged_end_is_read_from_the_report_and_never_invented() {
     for (what, damage) in DAMAGE {
-        let yard = Yard::new();
-        let intent = yard.intent(None);
+        let env = TestEnv::new();
+        let intent = env.intent(None);
         let id = intent.id.short();
-        yard.end(&intent, r#"{"signal":9}"#, "kill");
-        damage(&yard.record(&id).join("exit.json"));
-        let seen = yard.see(&id).unwrap();
+        env.end(&intent, r#"{"signal":9}"#, "kill");
+        damage(&env.record(&id).join("exit.json"));
+        let seen = env.see(&id).unwrap();
         assert_eq!((seen.word, seen.exit), (Word::Killed, Some(Status::Signal(9))), "{what}");
-        damage(&yard.record(&id).join("report.json"));
-        let seen = yard.see(&id).unwrap();
+        damage(&env.record(&id).join("report.json"));
+        let seen = env.see(&id).unwrap();
         assert_eq!((seen.word, seen.exit, seen.cause), (Word::Lost, None, None), "{what}");
     }
 }
@@ -256,19 +256,19 @@ fn a_damaged_end_is_read_from_the_report_and_never_invented() {
 /// spec: 5.4
 #[test]
 fn a_state_cannot_say_that_what_is_looked_after_has_ended() {
-    let yard = Yard::new();
-    let intent = yard.intent(None);
+    let env = TestEnv::new();
+    let intent = env.intent(None);
     let id = intent.id.short();
-    let record = yard.reserve(&intent);
+    let record = env.reserve(&intent);
     for word in [Word::Exited, Word::Failed, Word::Killed, Word::Lost, Word::Orphaned] {
         record.files().write_state(&state(word)).unwrap();
-        forge_end(&yard, &id);
-        let seen = yard.listed(&id, false).unwrap();
+        forge_end(&env, &id);
+        let seen = env.listed(&id, false).unwrap();
         assert_eq!(seen.word, Word::Running, "{word}");
         assert!(is_said(&seen, "state.json"), "{word}");
     }
     record.files().write_state(&state(Word::Unkillable)).unwrap();
-    assert_eq!(yard.see(&id).unwrap().word, Word::Unkillable);
+    assert_eq!(env.see(&id).unwrap().word, Word::Unkillable);
     let exited = Exited { schema: SCHEMA, exit: Some(Status::Code(7)), cause: Cause::Kill, at_ms: 1 };
     assert!(!record.files().write_exited(&exited).unwrap(), "it was written before");
 }
@@ -276,59 +276,59 @@ fn a_state_cannot_say_that_what_is_looked_after_has_ended() {
 /// spec: 5.4
 #[test]
 fn an_intent_cannot_speak_for_another_sandbox() {
-    let yard = Yard::new();
-    let (mine, other) = (yard.intent(Some("mine")), yard.intent(Some("other")));
+    let env = TestEnv::new();
+    let (mine, other) = (env.intent(Some("mine")), env.intent(Some("other")));
     let id = mine.id.short();
-    let _record = yard.reserve(&mine);
-    yard.put(&id, "intent.json", &serde_json::to_string(&other).unwrap());
-    let seen = yard.listed(&id, false).unwrap();
+    let _record = env.reserve(&mine);
+    env.put(&id, "intent.json", &serde_json::to_string(&other).unwrap());
+    let seen = env.listed(&id, false).unwrap();
     assert_eq!((seen.id.as_str(), seen.name.as_deref()), (id.as_str(), None));
     assert!(is_said(&seen, "intent.json"), "{:?}", seen.damage);
-    assert_eq!(yard.listed(&other.id.short(), true), None);
+    assert_eq!(env.listed(&other.id.short(), true), None);
 }
 
 /// spec: 5.4
 #[test]
 fn a_clock_that_was_set_back_changes_no_word() {
-    let yard = Yard::new();
+    let env = TestEnv::new();
     let future = now_ms() + 1_000_000_000;
-    let mut intent = yard.intent(None);
+    let mut intent = env.intent(None);
     intent.made_at_ms = future;
     let id = intent.id.short();
-    let record = yard.reserve(&intent);
+    let record = env.reserve(&intent);
     let mut said = state(Word::Running);
     said.started_at_ms = future;
     record.files().write_state(&said).unwrap();
-    let seen = yard.listed(&id, false).unwrap();
+    let seen = env.listed(&id, false).unwrap();
     assert_eq!((seen.word, seen.started_at_ms), (Word::Running, Some(future)));
-    std::fs::remove_file(yard.record(&id).join("state.json")).unwrap();
-    assert_eq!(yard.listed(&id, false).unwrap().word, Word::Running);
+    std::fs::remove_file(env.record(&id).join("state.json")).unwrap();
+    assert_eq!(env.listed(&id, false).unwrap().word, Word::Running);
 }
 
 #[test]
 fn one_that_is_just_being_made_is_created() {
-    let yard = Yard::new();
-    let mut intent = yard.intent(None);
+    let env = TestEnv::new();
+    let mut intent = env.intent(None);
     intent.made_at_ms = now_ms();
     let id = intent.id.short();
-    let _record = yard.reserve(&intent);
-    let seen = yard.listed(&id, false).unwrap();
+    let _record = env.reserve(&intent);
+    let seen = env.listed(&id, false).unwrap();
     assert_eq!((seen.word, seen.damage), (Word::Created, Vec::new()));
-    std::fs::create_dir(yard.record("0123456789ab")).unwrap();
-    assert_eq!(yard.listed("0123456789ab", true), None, "a bare directory is no sandbox yet");
+    std::fs::create_dir(env.record("0123456789ab")).unwrap();
+    assert_eq!(env.listed("0123456789ab", true), None, "a bare directory is no sandbox yet");
 }
 
 #[test]
 fn a_foreground_sandbox_runs_without_a_state() {
-    let yard = Yard::new();
-    let mut intent = yard.intent(None);
+    let env = TestEnv::new();
+    let mut intent = env.intent(None);
     intent.detached = None;
     let id = intent.id.short();
-    let record = yard.reserve(&intent);
-    let seen = yard.listed(&id, false).unwrap();
+    let record = env.reserve(&intent);
+    let seen = env.listed(&id, false).unwrap();
     assert_eq!((seen.word, seen.detached, seen.damage), (Word::Running, false, Vec::new()));
-    yard.let_go(record);
-    assert_eq!(yard.see(&id).unwrap().word, Word::Lost);
+    env.let_go(record);
+    assert_eq!(env.see(&id).unwrap().word, Word::Lost);
 }
 
 /// What was found whole and is put away while it is looked at, by somebody who holds its lock or has died with it.
@@ -336,18 +336,18 @@ fn a_foreground_sandbox_runs_without_a_state() {
 #[test]
 fn a_record_that_is_put_away_meanwhile_is_no_sandbox() {
     for held in [false, true] {
-        let yard = Yard::new();
-        let mut intent = yard.intent(Some("web"));
-        intent.leaf = Some(yard.root().join("leaf"));
+        let env = TestEnv::new();
+        let mut intent = env.intent(Some("web"));
+        intent.leaf = Some(env.root().join("leaf"));
         let id = intent.id.short();
-        yard.end(&intent, r#"{"code":0}"#, "exit");
-        yard.put(&id, "state.json", &serde_json::to_string(&state(Word::Running)).unwrap());
-        let finder = yard.finder();
+        env.end(&intent, r#"{"code":0}"#, "exit");
+        env.put(&id, "state.json", &serde_json::to_string(&state(Word::Running)).unwrap());
+        let finder = env.finder();
         let known = finder.resolve(&id).unwrap();
         assert_eq!(view::view(&finder, &known).unwrap().word, Word::Exited);
-        let record = held.then(|| yard.registry().take(&id).unwrap().unwrap());
+        let record = held.then(|| env.registry().take(&id).unwrap().unwrap());
         for file in ["intent.json", "state.json", "exit.json", "leaf", "report.json"] {
-            std::fs::remove_file(yard.record(&id).join(file)).unwrap();
+            std::fs::remove_file(env.record(&id).join(file)).unwrap();
         }
         assert_eq!(view::view(&finder, &known), None, "held: {held}");
         drop(record);
@@ -358,16 +358,16 @@ fn a_record_that_is_put_away_meanwhile_is_no_sandbox() {
 /// spec: 5.4
 #[test]
 fn a_record_that_vanishes_meanwhile_hides_nobody_with_its_marker() {
-    let yard = Yard::new();
-    let intent = yard.intent(Some("web"));
+    let env = TestEnv::new();
+    let intent = env.intent(Some("web"));
     let id = intent.id.short();
-    yard.abandon(&intent);
+    env.abandon(&intent);
     let mut alive = Alive::marked(&id);
-    let finder = yard.finder();
+    let finder = env.finder();
     let known = finder.resolve(&id).unwrap();
-    remove(&yard.record(&id));
+    remove(&env.record(&id));
     assert!(alive.is_alive());
     assert_eq!(view::view(&finder, &known).map(|seen| seen.word), Some(Word::Orphaned));
     alive.end();
-    assert_eq!(view::view(&yard.finder(), &known), None);
+    assert_eq!(view::view(&env.finder(), &known), None);
 }

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
 use super::calls::Seen;
-use super::ground::{cgroups, pids};
+use super::env::{cgroups, pids};
 use super::tracer::{Start, Tracer};
 use super::tree;
 use super::word::{Fault, Level, Place, Verb, Word};

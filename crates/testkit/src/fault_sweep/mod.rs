@@ -6,7 +6,7 @@
 mod calls;
 pub(crate) mod case;
 mod draw;
-mod ground;
+mod env;
 mod limits;
 mod tracer;
 pub(crate) mod tree;
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use calls::Seen;
 use case::{Verdict, Wrong};
-use ground::Ground;
+use env::TestEnv;
 use penfold_testkit::proc::{self, Handle};
 use rustix::process::Signal;
 use word::{Level, Place, Verb, Word};
@@ -101,7 +101,7 @@ fn sweep(options: &Options) -> io::Result<bool> {
     let penfold = fs::canonicalize(options.penfold.as_ref().unwrap_or(&beside))?;
     let tally = Mutex::new(Tally::default());
     let sweep = Sweep { penfold, next: AtomicUsize::new(0), print: tally, verbose: options.verbose };
-    ground::remove_abandoned();
+    env::remove_abandoned();
     let begun = Instant::now();
     let words = if options.word.is_empty() { words(options, &sweep)? } else { options.word.clone() };
     let next = AtomicUsize::new(0);
@@ -178,14 +178,14 @@ impl Sweep {
 
     /// Runs one case in a process of its own.
     fn case(&self, place: Place, word: Option<&Word>) -> io::Result<Verdict> {
-        let ground = Ground::new(self.next.fetch_add(1, Ordering::Relaxed))?;
+        let env = TestEnv::new(self.next.fetch_add(1, Ordering::Relaxed))?;
         let mut command = Command::new(std::env::current_exe()?);
         command
             .arg("fault-case")
             .arg("--directory")
-            .arg(&ground.directory)
+            .arg(&env.directory)
             .arg("--cgroup")
-            .arg(&ground.cgroup)
+            .arg(&env.cgroup)
             .arg("--penfold")
             .arg(&self.penfold)
             .args(["--place", &place.to_string()])
@@ -194,11 +194,11 @@ impl Sweep {
         if let Some(word) = word {
             command.args(["--word", &word.to_string()]);
         }
-        let join = fs::OpenOptions::new().write(true).open(ground.cgroup.join("cgroup.procs"))?;
+        let join = fs::OpenOptions::new().write(true).open(env.cgroup.join("cgroup.procs"))?;
         let mut child = penfold_sys::launch::spawn_joined(&mut command, join.into())?;
-        let judged = read_verdict(&mut child, &ground.directory);
+        let judged = read_verdict(&mut child, &env.directory);
         // Whatever it was: nothing of it goes on.
-        drop(ground);
+        drop(env);
         drop(child.wait());
         judged
     }

@@ -4,48 +4,48 @@ use std::os::unix::process::CommandExt;
 
 use rustix::process::DumpableBehavior;
 
-use super::yard::{Never, Step, Trouble, Yard};
+use super::env::{Never, Step, TestEnv, Trouble};
 
-pub(super) fn no_environ(yard: &Yard) -> Never {
-    yard.daemon(|yard| Err(yard.member(&[])?.env_clear().exec().into()))?;
-    yard.child(|yard| Err(yard.member(&[])?.env_clear().exec().into()))?;
-    yard.stands(3)?;
-    yard.lead()
+pub(super) fn no_environ(env: &TestEnv) -> Never {
+    env.daemon(|env| Err(env.member(&[])?.env_clear().exec().into()))?;
+    env.child(|env| Err(env.member(&[])?.env_clear().exec().into()))?;
+    env.stands(3)?;
+    env.lead()
 }
 
-pub(super) fn undumpable(yard: &Yard) -> Never {
-    yard.daemon(|yard| {
-        yard.register()?;
+pub(super) fn undumpable(env: &TestEnv) -> Never {
+    env.daemon(|env| {
+        env.register()?;
         rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
             .step("cannot become undumpable")?;
-        yard.mark("hidden")?;
-        yard.linger()
+        env.mark("hidden")?;
+        env.linger()
     })?;
-    yard.until(|| yard.is_marked("hidden")).step("the daemon does not hide")?;
-    yard.stands(2)?;
-    yard.lead()
+    env.until(|| env.is_marked("hidden")).step("the daemon does not hide")?;
+    env.stands(2)?;
+    env.lead()
 }
 
-pub(super) fn renamed(yard: &Yard) -> Never {
-    yard.daemon(|yard| {
+pub(super) fn renamed(env: &TestEnv) -> Never {
+    env.daemon(|env| {
         let arguments = ["--name", "kworker/0:1 )(\n"];
-        Err(yard.member(&arguments)?.arg0("[kworker/0:1]").env_clear().exec().into())
+        Err(env.member(&arguments)?.arg0("[kworker/0:1]").env_clear().exec().into())
     })?;
-    yard.stands(2)?;
-    yard.lead()
+    env.stands(2)?;
+    env.lead()
 }
 
-pub(super) fn setuid_root(yard: &Yard) -> Never {
+pub(super) fn setuid_root(env: &TestEnv) -> Never {
     if rustix::process::geteuid().is_root() {
         return Err(Trouble::Skip("already root: there is nothing to become".to_owned()));
     }
-    let program = yard.directory().join("suid");
+    let program = env.directory().join("suid");
     if !program.exists() {
         return Err(Trouble::Skip("there is no set-user-ID copy of testkit here".to_owned()));
     }
-    yard.child(|yard| Err(yard.member_of(&program, &["--become-root"]).exec().into()))?;
-    yard.stands(2)?;
-    yard.lead()
+    env.child(|env| Err(env.member_of(&program, &["--become-root"]).exec().into()))?;
+    env.stands(2)?;
+    env.lead()
 }
 
 /// Calls the main thread by another name.

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use penfold_testkit::proc::{self, Handle};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use super::yard::{Never, Step, Trouble, Yard};
+use super::env::{Never, Step, TestEnv, Trouble};
 
-fn beside_a_daemon(yard: &Yard) -> Result<(), Trouble> {
-    yard.daemon(Yard::sleeper)?;
-    yard.child(Yard::sleeper)?;
-    yard.stands(3)?;
-    yard.wait_for_word();
+fn beside_a_daemon(env: &TestEnv) -> Result<(), Trouble> {
+    env.daemon(TestEnv::sleeper)?;
+    env.child(TestEnv::sleeper)?;
+    env.stands(3)?;
+    env.wait_for_word();
     Ok(())
 }
 
@@ -33,16 +33,16 @@ fn kill_parent() -> Result<(), Trouble> {
     Ok(())
 }
 
-fn parent_is_spared(yard: &Yard) -> Result<bool, Trouble> {
+fn parent_is_spared(env: &TestEnv) -> Result<bool, Trouble> {
     let (_, seen) = parent_pids()?;
-    Ok(proc::stat(seen).is_none_or(|stat| yard.is_spared(stat.id)))
+    Ok(proc::stat(seen).is_none_or(|stat| env.is_spared(stat.id)))
 }
 
 /// Kills the parent unless it is spared. Lingers as a stray where that worked; else exits, so that the tool
 /// comes to its end in the usual way.
-fn attack(yard: &Yard) -> Never {
+fn attack(env: &TestEnv) -> Never {
     let before = rustix::process::getppid();
-    if !parent_is_spared(yard)? {
+    if !parent_is_spared(env)? {
         kill_parent()?;
     }
     let end = Instant::now() + Duration::from_millis(500);
@@ -52,33 +52,33 @@ fn attack(yard: &Yard) -> Never {
         }
         sleep(Duration::from_millis(2));
     }
-    yard.linger()
+    env.linger()
 }
 
-pub(super) fn parent(yard: &Yard) -> Never {
-    beside_a_daemon(yard)?;
-    attack(yard)
+pub(super) fn parent(env: &TestEnv) -> Never {
+    beside_a_daemon(env)?;
+    attack(env)
 }
 
-pub(super) fn grandparents(yard: &Yard) -> Never {
-    beside_a_daemon(yard)?;
+pub(super) fn grandparents(env: &TestEnv) -> Never {
+    beside_a_daemon(env)?;
     let (parent, seen) = parent_pids()?;
     // Where the two differ this is a pid namespace, and whom /proc names is out of reach.
     if parent.as_raw_nonzero().get() == seen
         && let Some(grandparent) = proc::stat(seen).and_then(|stat| proc::stat(stat.parent))
-        && !yard.is_spared(grandparent.id)
+        && !env.is_spared(grandparent.id)
         && let Some(handle) = Handle::open(grandparent.id).step("cannot open the grandparent")?
     {
         drop(handle.signal(Signal::KILL));
     }
-    attack(yard)
+    attack(env)
 }
 
-pub(super) fn group(yard: &Yard) -> Never {
-    beside_a_daemon(yard)?;
-    if yard.group_is_spared() {
+pub(super) fn group(env: &TestEnv) -> Never {
+    beside_a_daemon(env)?;
+    if env.group_is_spared() {
         rustix::process::setpgid(None, None).step("cannot make a process group")?;
     }
     rustix::process::kill_current_process_group(Signal::KILL).step("cannot kill the group")?;
-    yard.linger()
+    env.linger()
 }

@@ -1,57 +1,57 @@
 //! Trees of great width, depth, or weight.
 
-use super::yard::{Never, Yard};
+use super::env::{Never, TestEnv};
 
-fn flat(yard: &Yard, count: u32) -> Never {
+fn flat(env: &TestEnv, count: u32) -> Never {
     for _ in 0..count {
-        yard.child(Yard::sleeper)?;
+        env.child(TestEnv::sleeper)?;
     }
-    yard.stands(usize::try_from(count).unwrap_or(0) + 1)?;
-    yard.lead()
+    env.stands(usize::try_from(count).unwrap_or(0) + 1)?;
+    env.lead()
 }
 
-pub(super) fn wide(yard: &Yard) -> Never {
-    flat(yard, yard.number_or(64, 4000))
+pub(super) fn wide(env: &TestEnv) -> Never {
+    flat(env, env.number_or(64, 4000))
 }
 
-pub(super) fn close_pids(yard: &Yard) -> Never {
-    flat(yard, yard.number_or(20, 100))
+pub(super) fn close_pids(env: &TestEnv) -> Never {
+    flat(env, env.number_or(20, 100))
 }
 
-pub(super) fn deep(yard: &Yard) -> Never {
-    fn below(yard: &Yard, left: u32) -> Never {
+pub(super) fn deep(env: &TestEnv) -> Never {
+    fn below(env: &TestEnv, left: u32) -> Never {
         if left > 1 {
-            yard.child(|yard| below(yard, left - 1))?;
+            env.child(|env| below(env, left - 1))?;
         }
-        yard.sleeper()
+        env.sleeper()
     }
-    let depth = yard.number_or(32, 1000);
-    yard.child(|yard| below(yard, depth))?;
-    yard.stands(usize::try_from(depth).unwrap_or(0) + 1)?;
-    yard.lead()
+    let depth = env.number_or(32, 1000);
+    env.child(|env| below(env, depth))?;
+    env.stands(usize::try_from(depth).unwrap_or(0) + 1)?;
+    env.lead()
 }
 
-pub(super) fn threads(yard: &Yard) -> Never {
-    let count = yard.number_or(40, 1000);
-    yard.child(|yard| {
+pub(super) fn threads(env: &TestEnv) -> Never {
+    let count = env.number_or(40, 1000);
+    env.child(|env| {
         for _ in 0..count {
-            let thread = yard.clone();
+            let thread = env.clone();
             std::thread::Builder::new().stack_size(64 * 1024).spawn(move || thread.linger())?;
         }
-        yard.sleeper()
+        env.sleeper()
     })?;
-    yard.stands(2)?;
-    yard.lead()
+    env.stands(2)?;
+    env.lead()
 }
 
-pub(super) fn memory(yard: &Yard) -> Never {
-    let mebibytes = usize::try_from(yard.number_or(20, 1000)).unwrap_or(0);
-    yard.child(|yard| {
+pub(super) fn memory(env: &TestEnv) -> Never {
+    let mebibytes = usize::try_from(env.number_or(20, 1000)).unwrap_or(0);
+    env.child(|env| {
         let touched = vec![1_u8; mebibytes << 20];
-        yard.register()?;
+        env.register()?;
         std::hint::black_box(&touched);
-        yard.linger()
+        env.linger()
     })?;
-    yard.stands(2)?;
-    yard.lead()
+    env.stands(2)?;
+    env.lead()
 }

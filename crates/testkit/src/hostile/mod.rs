@@ -2,6 +2,7 @@
 
 mod basic;
 mod cgroup;
+pub(crate) mod env;
 mod hidden;
 mod killer;
 mod many;
@@ -10,33 +11,32 @@ mod namespace;
 mod reaper;
 mod slots;
 mod state;
-pub(crate) mod yard;
 
-use yard::{Never, Trouble, Yard};
+use env::{Never, TestEnv, Trouble};
 
-type Life = fn(&Yard) -> Never;
+type Life = fn(&TestEnv) -> Never;
 
 /// Becomes the leader of a tree.
-pub(crate) fn run(name: &str, yard: &Yard) -> ! {
+pub(crate) fn run(name: &str, env: &TestEnv) -> ! {
     let Some(life) = life(name) else {
-        yard.report(&Trouble::Broken(format!("there is no tree `{name}`")));
+        env.report(&Trouble::Broken(format!("there is no tree `{name}`")));
     };
-    yard.live(|yard| {
-        yard.open()?;
-        life(yard)
+    env.live(|env| {
+        env.open()?;
+        life(env)
     })
 }
 
 /// Becomes a single sleeping member of a tree.
-pub(crate) fn member(yard: &Yard, name: Option<String>, become_root: bool) -> ! {
-    yard.live(|yard| {
+pub(crate) fn member(env: &TestEnv, name: Option<String>, become_root: bool) -> ! {
+    env.live(|env| {
         if become_root {
             hidden::become_root()?;
         }
         if let Some(name) = name {
             hidden::rename(name)?;
         }
-        yard.sleeper()
+        env.sleeper()
     })
 }
 

@@ -9,28 +9,28 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::pipe::PipeFlags;
 use rustix::process::WaitOptions;
 
+use super::env::{Never, Step, TestEnv, Trouble};
 use super::slots::{Slot, Slots, seed};
-use super::yard::{Never, Step, Trouble, Yard};
 
 const TERM: i32 = 15;
 
 /// Waits for the mark that the moving part is at work, then publishes the leader alone.
-fn lead_moving(yard: &Yard) -> Result<(), Trouble> {
-    yard.until(|| yard.is_marked("moving")).step("nothing moves")?;
-    yard.stands(1)
+fn lead_moving(env: &TestEnv) -> Result<(), Trouble> {
+    env.until(|| env.is_marked("moving")).step("nothing moves")?;
+    env.stands(1)
 }
 
-pub(super) fn comet(yard: &Yard) -> Never {
-    yard.child(|yard| {
+pub(super) fn comet(env: &TestEnv) -> Never {
+    env.child(|env| {
         for generation in 0_u32.. {
             if generation == 20 {
-                yard.mark("moving")?;
+                env.mark("moving")?;
             }
             // In bursts, lest an unreaped trail fill the host's pid space.
             if generation.is_multiple_of(50) {
                 sleep(Duration::from_millis(5));
             }
-            if yard.is_over() || generation > 200_000 {
+            if env.is_over() || generation > 200_000 {
                 break;
             }
             match penfold_sys::fork().step("cannot fork")? {
@@ -38,37 +38,37 @@ pub(super) fn comet(yard: &Yard) -> Never {
                 penfold_sys::Forked::Child => {}
             }
         }
-        yard.linger()
+        env.linger()
     })?;
-    lead_moving(yard)?;
-    yard.lead()
+    lead_moving(env)?;
+    env.lead()
 }
 
-pub(super) fn storm(yard: &Yard) -> Never {
-    start_storm(yard)?;
-    yard.lead()
+pub(super) fn storm(env: &TestEnv) -> Never {
+    start_storm(env)?;
+    env.lead()
 }
 
-pub(super) fn storm_exit(yard: &Yard) -> Never {
-    start_storm(yard)?;
-    yard.lead_to(5)
+pub(super) fn storm_exit(env: &TestEnv) -> Never {
+    start_storm(env)?;
+    env.lead_to(5)
 }
 
-fn start_storm(yard: &Yard) -> Result<(), Trouble> {
-    let slots = Slots::new(yard, yard.number_or(40, 200));
-    yard.child(|yard| {
+fn start_storm(env: &TestEnv) -> Result<(), Trouble> {
+    let slots = Slots::new(env, env.number_or(40, 200));
+    env.child(|env| {
         rustix::process::setsid().step("cannot start a session")?;
-        storming(yard, &slots, None)
+        storming(env, &slots, None)
     })?;
-    lead_moving(yard)
+    lead_moving(env)
 }
 
-fn storming(yard: &Yard, slots: &Slots, mut own: Option<Slot>) -> Never {
+fn storming(env: &TestEnv, slots: &Slots, mut own: Option<Slot>) -> Never {
     let mut seed = seed();
     let mut forks = 0_u32;
-    while !yard.is_over() {
+    while !env.is_over() {
         let Some(slot) = slots.take(&mut seed) else {
-            yard.mark("moving")?;
+            env.mark("moving")?;
             sleep(Duration::from_millis(5));
             continue;
         };
@@ -100,22 +100,22 @@ fn is_cut(line: &OwnedFd) -> bool {
     rustix::event::poll(&mut set, Some(&wait)).is_ok_and(|count| count > 0)
 }
 
-pub(super) fn hydra(yard: &Yard) -> Never {
-    let slots = Slots::new(yard, yard.number_or(40, 200));
-    yard.child(|yard| {
+pub(super) fn hydra(env: &TestEnv) -> Never {
+    let slots = Slots::new(env, env.number_or(40, 200));
+    env.child(|env| {
         rustix::process::setsid().step("cannot start a session")?;
-        head(yard, &slots)
+        head(env, &slots)
     })?;
-    lead_moving(yard)?;
-    yard.lead()
+    lead_moving(env)?;
+    env.lead()
 }
 
 /// Keeps three children, each of which takes its place when it dies.
-fn head(yard: &Yard, slots: &Slots) -> Never {
+fn head(env: &TestEnv, slots: &Slots) -> Never {
     let mut seed = seed();
     let (mut read, mut write) = lifeline()?;
     let mut necks = 0;
-    while !yard.is_over() {
+    while !env.is_over() {
         while rustix::process::wait(WaitOptions::NOHANG).is_ok_and(|ended| ended.is_some()) {
             necks -= 1;
         }
@@ -125,7 +125,7 @@ fn head(yard: &Yard, slots: &Slots) -> Never {
             if penfold_sys::fork().step("cannot fork")? == penfold_sys::Forked::Child {
                 drop(write);
                 while !is_cut(&read) {
-                    if yard.is_over() {
+                    if env.is_over() {
                         std::process::exit(0);
                     }
                 }
@@ -140,30 +140,30 @@ fn head(yard: &Yard, slots: &Slots) -> Never {
             }
             continue;
         }
-        yard.mark("moving")?;
+        env.mark("moving")?;
         sleep(Duration::from_millis(2));
     }
     std::process::exit(0)
 }
 
-pub(super) fn watchers(yard: &Yard) -> Never {
-    yard.child(|yard| {
+pub(super) fn watchers(env: &TestEnv) -> Never {
+    env.child(|env| {
         rustix::process::setsid().step("cannot start a session")?;
-        watcher(yard)
+        watcher(env)
     })?;
-    lead_moving(yard)?;
-    yard.lead()
+    lead_moving(env)?;
+    env.lead()
 }
 
 /// Has one partner; whichever of the two dies is replaced by the other.
-fn watcher(yard: &Yard) -> Never {
+fn watcher(env: &TestEnv) -> Never {
     for _ in 0..20_000 {
         let (read, write) = lifeline()?;
         match penfold_sys::fork().step("cannot fork")? {
             penfold_sys::Forked::Child => {
                 drop(write);
                 while !is_cut(&read) {
-                    if yard.is_over() {
+                    if env.is_over() {
                         std::process::exit(0);
                     }
                 }
@@ -172,28 +172,28 @@ fn watcher(yard: &Yard) -> Never {
             }
             penfold_sys::Forked::Parent(partner) => {
                 drop(read);
-                yard.mark("moving")?;
+                env.mark("moving")?;
                 let _ = rustix::process::waitpid(Some(partner), WaitOptions::empty());
                 drop(write);
                 sleep(Duration::from_millis(1));
             }
         }
-        if yard.is_over() {
+        if env.is_over() {
             break;
         }
     }
     std::process::exit(0)
 }
 
-pub(super) fn fork_on_term(yard: &Yard) -> Never {
-    let slots = Slots::new(yard, yard.number_or(40, 200));
-    yard.child(|yard| {
+pub(super) fn fork_on_term(env: &TestEnv) -> Never {
+    let slots = Slots::new(env, env.number_or(40, 200));
+    env.child(|env| {
         let term = SignalSet::of([TERM]);
         block(&term).step("cannot block TERM")?;
         let mut seed = seed();
         let mut signals = SignalFd::open(&term).step("cannot open a signal descriptor")?;
-        yard.mark("moving")?;
-        while !yard.is_over() {
+        env.mark("moving")?;
+        while !env.is_over() {
             let mut set = [PollFd::new(&signals, PollFlags::IN)];
             let wait = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
             let _ = rustix::event::poll(&mut set, Some(&wait));
@@ -209,6 +209,6 @@ pub(super) fn fork_on_term(yard: &Yard) -> Never {
         }
         std::process::exit(0)
     })?;
-    lead_moving(yard)?;
-    yard.lead()
+    lead_moving(env)?;
+    env.lead()
 }

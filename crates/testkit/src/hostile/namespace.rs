@@ -8,39 +8,39 @@ use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::process::Pid;
 use rustix::thread::UnshareFlags;
 
-use super::yard::{Never, Step, Trouble, Yard};
+use super::env::{Never, Step, TestEnv, Trouble};
 
 /// Starts a pid namespace with an init and a child; both are registered once it stands.
-pub(super) fn namespace(yard: &Yard, user: bool) -> Result<Pid, Trouble> {
+pub(super) fn namespace(env: &TestEnv, user: bool) -> Result<Pid, Trouble> {
     let namespaces = Namespaces { pid: true, user };
     match clone_process(namespaces, None).or_skip("cannot make a pid namespace")? {
         Forked::Parent(pid) => Ok(pid),
-        Forked::Child => yard.live(|yard| {
-            yard.child(|yard| {
+        Forked::Child => env.live(|env| {
+            env.child(|env| {
                 rustix::process::setsid().step("cannot start a session")?;
-                yard.sleeper()
+                env.sleeper()
             })?;
-            yard.sleeper()
+            env.sleeper()
         }),
     }
 }
 
-pub(super) fn pidns(yard: &Yard) -> Never {
-    namespace(yard, false)?;
-    yard.stands(3)?;
-    yard.lead()
+pub(super) fn pidns(env: &TestEnv) -> Never {
+    namespace(env, false)?;
+    env.stands(3)?;
+    env.lead()
 }
 
-pub(super) fn user_pidns(yard: &Yard) -> Never {
-    namespace(yard, true)?;
-    yard.stands(3)?;
-    yard.lead()
+pub(super) fn user_pidns(env: &TestEnv) -> Never {
+    namespace(env, true)?;
+    env.stands(3)?;
+    env.lead()
 }
 
-pub(super) fn mountns_tmpfs(yard: &Yard) -> Never {
-    let point = yard.path("mnt");
+pub(super) fn mountns_tmpfs(env: &TestEnv) -> Never {
+    let point = env.path("mnt");
     fs::create_dir_all(&point).step("cannot create the mount point")?;
-    yard.daemon(|yard| {
+    env.daemon(|env| {
         let mut flags = UnshareFlags::NEWNS;
         if !rustix::process::geteuid().is_root() {
             flags |= UnshareFlags::NEWUSER;
@@ -53,8 +53,8 @@ pub(super) fn mountns_tmpfs(yard: &Yard) -> Never {
             .or_skip("cannot mount a tmpfs")?;
         // Its root: a user without a mapping cannot create files there.
         let _held = File::open(&point).step("cannot open the tmpfs")?;
-        yard.sleeper()
+        env.sleeper()
     })?;
-    yard.stands(2)?;
-    yard.lead()
+    env.stands(2)?;
+    env.lead()
 }

@@ -2,73 +2,73 @@
 
 use penfold_sys::signal::set_ignored;
 
-use super::yard::{Never, Step, Yard};
+use super::env::{Never, Step, TestEnv};
 
-fn reaping(yard: &Yard) -> Never {
+fn reaping(env: &TestEnv) -> Never {
     let own = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(own)).step("cannot become a subreaper")?;
-    yard.orphan(|yard| {
+    env.orphan(|env| {
         rustix::process::setsid().step("cannot start a session")?;
-        yard.sleeper()
+        env.sleeper()
     })?;
-    yard.sleeper()
+    env.sleeper()
 }
 
-pub(super) fn subreaper(yard: &Yard) -> Never {
-    yard.child(reaping)?;
-    yard.stands(3)?;
-    yard.lead()
+pub(super) fn subreaper(env: &TestEnv) -> Never {
+    env.child(reaping)?;
+    env.stands(3)?;
+    env.lead()
 }
 
-pub(super) fn subreaper_ignores_term(yard: &Yard) -> Never {
-    yard.child(|yard| {
+pub(super) fn subreaper_ignores_term(env: &TestEnv) -> Never {
+    env.child(|env| {
         set_ignored(15);
-        reaping(yard)
+        reaping(env)
     })?;
-    yard.stands(3)?;
-    yard.lead()
+    env.stands(3)?;
+    env.lead()
 }
 
-pub(super) fn zombies(yard: &Yard) -> Never {
-    let count = yard.number_or(50, 500);
-    yard.child(|yard| {
+pub(super) fn zombies(env: &TestEnv) -> Never {
+    let count = env.number_or(50, 500);
+    env.child(|env| {
         for _ in 0..count {
-            yard.child(|_| std::process::exit(0))?;
+            env.child(|_| std::process::exit(0))?;
         }
-        yard.sleeper()
+        env.sleeper()
     })?;
-    yard.stands(2)?;
-    yard.lead()
+    env.stands(2)?;
+    env.lead()
 }
 
 /// Starts a thread that goes on without the main thread.
-fn thread(yard: &Yard, life: fn(&Yard) -> !) {
-    let yard = yard.clone();
-    std::thread::spawn(move || life(&yard));
+fn thread(env: &TestEnv, life: fn(&TestEnv) -> !) {
+    let env = env.clone();
+    std::thread::spawn(move || life(&env));
 }
 
-pub(super) fn zombie_leader(yard: &Yard) -> Never {
-    yard.child(|yard| {
-        yard.register()?;
-        thread(yard, Yard::linger);
-        thread(yard, Yard::linger);
+pub(super) fn zombie_leader(env: &TestEnv) -> Never {
+    env.child(|env| {
+        env.register()?;
+        thread(env, TestEnv::linger);
+        thread(env, TestEnv::linger);
         penfold_sys::hostile::exit_thread()
     })?;
-    yard.stands(2)?;
-    yard.lead()
+    env.stands(2)?;
+    env.lead()
 }
 
-pub(super) fn zombie_main(yard: &Yard) -> Never {
-    yard.child(Yard::sleeper)?;
-    thread(yard, |yard| {
-        yard.live(|yard| {
+pub(super) fn zombie_main(env: &TestEnv) -> Never {
+    env.child(TestEnv::sleeper)?;
+    thread(env, |env| {
+        env.live(|env| {
             let own = penfold_testkit::proc::this().step("cannot read /proc/self/stat")?.id.pid;
-            yard.until(|| penfold_testkit::proc::stat(own).is_some_and(|stat| stat.state == 'Z'))
+            env.until(|| penfold_testkit::proc::stat(own).is_some_and(|stat| stat.state == 'Z'))
                 .step("the main thread lives")?;
-            yard.stands(2)?;
-            yard.lead()
+            env.stands(2)?;
+            env.lead()
         })
     });
-    thread(yard, Yard::linger);
+    thread(env, TestEnv::linger);
     penfold_sys::hostile::exit_thread()
 }

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
-use super::yard::Yard;
+use super::env::TestEnv;
 
 /// As many names as processes may live; each holds a socket with one of them ([unix(7)], abstract).
 ///
@@ -25,11 +25,11 @@ pub(crate) struct Slot {
 }
 
 impl Slots {
-    pub(crate) fn new(yard: &Yard, count: u32) -> Slots {
-        Slots { name: yard.tag(), count }
+    pub(crate) fn new(env: &TestEnv, count: u32) -> Slots {
+        Slots { name: env.tag(), count }
     }
 
-    /// Takes a free slot, looking at four only: a full yard must not cost a scan each time.
+    /// Takes a free slot, looking at four only: a full env must not cost a scan each time.
     pub(crate) fn take(&self, seed: &mut u32) -> Option<Slot> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
         let taken = (0..4).any(|_| {

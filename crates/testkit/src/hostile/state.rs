@@ -7,7 +7,7 @@ use penfold_sys::Forked;
 use penfold_testkit::proc;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-use super::yard::{Never, Step, Trouble, Yard};
+use super::env::{Never, Step, TestEnv, Trouble};
 
 /// Waits until this child has stopped, for a signal or a tracer. By wait, because in a pid namespace the pid of a
 /// fork is not the one that /proc shows.
@@ -18,77 +18,77 @@ fn await_stop(pid: Pid) -> Result<(), Trouble> {
     if status.stopped() { Ok(()) } else { Err(Trouble::Broken("the child has ended".to_owned())) }
 }
 
-fn stopped_child(yard: &Yard) -> Result<Pid, Trouble> {
+fn stopped_child(env: &TestEnv) -> Result<Pid, Trouble> {
     // A session of its own: the kernel continues what stops in a group whose parents are gone.
-    let pid = yard.child(|yard| {
+    let pid = env.child(|env| {
         rustix::process::setsid().step("cannot start a session")?;
-        yard.sleeper()
+        env.sleeper()
     })?;
-    yard.await_members(2)?;
+    env.await_members(2)?;
     // A child of this process that is not reaped: its pid can belong to no other.
     kill_process(pid, Signal::STOP).step("cannot stop the child")?;
     await_stop(pid)?;
-    yard.watch(pid, None)?;
+    env.watch(pid, None)?;
     Ok(pid)
 }
 
-pub(super) fn stopped(yard: &Yard) -> Never {
-    stopped_child(yard)?;
-    yard.stands(3)?;
-    yard.lead()
+pub(super) fn stopped(env: &TestEnv) -> Never {
+    stopped_child(env)?;
+    env.stands(3)?;
+    env.lead()
 }
 
-pub(super) fn stopped_term_pending(yard: &Yard) -> Never {
-    let pid = stopped_child(yard)?;
+pub(super) fn stopped_term_pending(env: &TestEnv) -> Never {
+    let pid = stopped_child(env)?;
     kill_process(pid, Signal::TERM).step("cannot signal the child")?;
-    yard.stands(3)?;
-    yard.lead()
+    env.stands(3)?;
+    env.lead()
 }
 
-pub(super) fn traced(yard: &Yard) -> Never {
-    yard.child(|yard| {
-        let tracee = yard.child(Yard::sleeper)?;
-        yard.await_members(2)?;
+pub(super) fn traced(env: &TestEnv) -> Never {
+    env.child(|env| {
+        let tracee = env.child(TestEnv::sleeper)?;
+        env.await_members(2)?;
         penfold_sys::hostile::trace_and_stop(tracee).or_skip("cannot trace the child")?;
         await_stop(tracee)?;
-        yard.sleeper()
+        env.sleeper()
     })?;
-    yard.stands(3)?;
-    yard.lead()
+    env.stands(3)?;
+    env.lead()
 }
 
-pub(super) fn vfork(yard: &Yard) -> Never {
-    yard.child(|yard| {
-        yard.register()?;
+pub(super) fn vfork(env: &TestEnv) -> Never {
+    env.child(|env| {
+        env.register()?;
         match penfold_sys::hostile::fork_and_wait().step("cannot vfork")? {
-            Forked::Child => yard.live(Yard::sleeper),
-            Forked::Parent(_) => yard.linger(),
+            Forked::Child => env.live(TestEnv::sleeper),
+            Forked::Parent(_) => env.linger(),
         }
     })?;
-    yard.stands(3)?;
-    yard.lead()
+    env.stands(3)?;
+    env.lead()
 }
 
 /// A daemon that hangs in the kernel, in state D, because it writes to a file on a frozen file system.
-pub(super) fn frozen_writer(yard: &Yard) -> Never {
-    let directory = yard
+pub(super) fn frozen_writer(env: &TestEnv) -> Never {
+    let directory = env
         .target()
         .ok_or_else(|| Trouble::Skip("no frozen file system was given with --path".to_owned()))?
         .to_path_buf();
-    yard.daemon(|yard| {
-        yard.register()?;
+    env.daemon(|env| {
+        env.register()?;
         let path = directory.join("file");
         let mut file = OpenOptions::new().write(true).open(path).step("cannot open the file")?;
         file.write_all(b"y").step("cannot write the file")?;
-        yard.linger()
+        env.linger()
     })?;
-    let writer = yard
+    let writer = env
         .await_members(2)?
         .into_iter()
         .nth(1)
         .ok_or_else(|| Trouble::Broken("the writer has not registered".to_owned()))?;
-    yard.until(|| proc::stat(writer.pid).is_some_and(|stat| stat.state == 'D'))
+    env.until(|| proc::stat(writer.pid).is_some_and(|stat| stat.state == 'D'))
         .step("the writer does not hang")?;
-    yard.stands(2)?;
-    yard.lead()
+    env.stands(2)?;
+    env.lead()
 }

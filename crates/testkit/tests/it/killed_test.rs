@@ -1,4 +1,4 @@
-//! A test runner's timeout is SIGKILL, and no destructor runs: the pen cleans up all the same.
+//! A test runner's timeout is SIGKILL, and no destructor runs: the subreaper cleans up all the same.
 
 use std::fs;
 use std::process::{Command, Stdio};

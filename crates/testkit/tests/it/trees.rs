@@ -51,7 +51,7 @@ trees! {
     kill_parent kill_grandparents kill_group strays_exit_3 hasty storm_exit setuid_root
 }
 
-/// Forty at a time, with its leader and its pen: a storm of one, or without end, would stand and end as well.
+/// Forty at a time, with its leader and its subreaper: a storm of one, or without end, would stand and end as well.
 #[test]
 fn a_storm_fills_its_bound_and_keeps_it() {
     let mut guard = LeakGuard::new();

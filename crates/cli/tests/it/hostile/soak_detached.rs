@@ -3,7 +3,7 @@
 //! `PENFOLD_SOAK_SECONDS` says for how long, `PENFOLD_SOAK_SEED` (hexadecimal) does the same again: what each client
 //! does follows from the seed; when it happens does not.
 
-mod field;
+mod fixture;
 mod harm;
 mod judge;
 mod model;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::{pause, wish};
 use crate::support::entries;
-use field::Field;
+use fixture::Fixture;
 use judge::{Client, OWN_KINDS};
 use penfold_testkit::proc;
 use penfold_testkit::{Bystander, LeakGuard, mounts};
@@ -39,28 +39,28 @@ fn random_verbs_harm_and_damage_leave_nothing_and_every_answer_is_true() {
     eprintln!("PENFOLD_SOAK_SEED={seed:x} PENFOLD_SOAK_SECONDS={}", length.as_secs());
     let mut guard = LeakGuard::new();
     let mut bystander = Bystander::spawn().unwrap();
-    let field = Field::new(seed);
-    let marks = [Some(field.env.dir().to_owned()), field.leaves()].into_iter().flatten();
+    let fixture = Fixture::new(seed);
+    let marks = [Some(fixture.env.dir().to_owned()), fixture.leaves()].into_iter().flatten();
     marks.for_each(|mark| guard.mark(mark.display().to_string().trim_end_matches('/')));
     guard.mark(format!("soak-{seed:x}"));
     let stranger = proc::stat(i32::try_from(bystander.pid()).unwrap()).unwrap().id;
 
-    soak(&field, length, stranger);
-    let mut left = clean(&field);
-    left.extend(inhabitants(&field));
-    eprintln!("{}", field.counts());
-    let wrong = field.wrongs();
+    soak(&fixture, length, stranger);
+    let mut left = clean(&fixture);
+    left.extend(inhabitants(&fixture));
+    eprintln!("{}", fixture.counts());
+    let wrong = fixture.wrongs();
     let told: Vec<String> =
         wrong.into_iter().chain(left.into_iter().map(|it| format!("left: {it}"))).collect();
     assert!(told.is_empty(), "seed {seed:x}:\n  {}", told.join("\n  "));
     assert!(bystander.is_alive(), "seed {seed:x}: a bystander was hit");
-    field.env.assert_nothing_left();
-    drop((field, bystander));
+    fixture.env.assert_nothing_left();
+    drop((fixture, bystander));
     guard.check();
 }
 
 /// Lets the clients loose, and waits for them.
-fn soak(field: &Field, length: Duration, stranger: proc::Identity) {
+fn soak(fixture: &Fixture, length: Duration, stranger: proc::Identity) {
     let begun = Instant::now();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -68,12 +68,12 @@ fn soak(field: &Field, length: Duration, stranger: proc::Identity) {
             let over = &over;
             move || {
                 let mut client =
-                    Client { field, number, step: 0, stranger, stopped: Vec::new(), mishap: None };
+                    Client { fixture, number, step: 0, stranger, stopped: Vec::new(), mishap: None };
                 while !over.load(Ordering::Relaxed)
                     && begun.elapsed() < length
-                    && field.wrongs().len() < ENOUGH
+                    && fixture.wrongs().len() < ENOUGH
                 {
-                    let (act, mishap) = plan(field.seed, number, client.step);
+                    let (act, mishap) = plan(fixture.seed, number, client.step);
                     client.act(act, mishap);
                     client.step += 1;
                 }
@@ -84,7 +84,7 @@ fn soak(field: &Field, length: Duration, stranger: proc::Identity) {
         };
         let clients: Vec<_> = (0..CLIENTS).map(|number| scope.spawn(loose(number))).collect();
         while !clients.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-            field.reap();
+            fixture.reap();
             pause(Duration::from_millis(200));
         }
         over.store(true, Ordering::Relaxed);
@@ -92,7 +92,7 @@ fn soak(field: &Field, length: Duration, stranger: proc::Identity) {
 }
 
 /// Ends and forgets all that there is; what cannot be.
-fn clean(field: &Field) -> Vec<String> {
+fn clean(fixture: &Fixture) -> Vec<String> {
     let deadline = Instant::now() + Duration::from_secs(40);
     loop {
         let mut left = Vec::new();
@@ -101,18 +101,18 @@ fn clean(field: &Field) -> Vec<String> {
             &["gc", "-f", "--older-than", "0", "--kind", OWN_KINDS],
             &["rm", "--all", "-f"],
         ] {
-            let answer = field.call(words, None);
+            let answer = fixture.call(words, None);
             if let Some(answer) = answer.filter(|answer| answer.code != 0) {
                 left.push(format!("{words:?}: {} {}", answer.code, answer.err.trim()));
             }
         }
-        end_unclaimed(field);
-        collect_throwaways(field);
-        take_away_cgroups_of_trees(field.seed);
-        field.reap();
-        left.extend(field.living().into_iter().map(|id| format!("{id} is alive")));
-        let leaves = field.leaves().map(|leaves| entries(&leaves)).unwrap_or_default();
-        let records = ["root/sandboxes", "root/names"].map(|place| entries(&field.env.path(place)));
+        end_unclaimed(fixture);
+        collect_throwaways(fixture);
+        take_away_cgroups_of_trees(fixture.seed);
+        fixture.reap();
+        left.extend(fixture.living().into_iter().map(|id| format!("{id} is alive")));
+        let leaves = fixture.leaves().map(|leaves| entries(&leaves)).unwrap_or_default();
+        let records = ["root/sandboxes", "root/names"].map(|place| entries(&fixture.env.path(place)));
         let found = leaves.into_iter().filter(|path| path.is_dir()).chain(records.into_iter().flatten());
         left.extend(found.map(|path| path.display().to_string()));
         if left.is_empty() || Instant::now() >= deadline {
@@ -123,18 +123,18 @@ fn clean(field: &Field) -> Vec<String> {
 
 /// What lost its record, both supervisors, and has no leaf, is known by its marker alone. Nothing tells below which state
 /// root it was: it is listed, and ends when it is named. What has a record is ended without that.
-fn end_unclaimed(field: &Field) {
-    for id in field.living() {
-        if !field.env.path("root/sandboxes").join(&id).try_exists().unwrap_or(true) {
-            field.call(&["kill", &id], None);
+fn end_unclaimed(fixture: &Fixture) {
+    for id in fixture.living() {
+        if !fixture.env.path("root/sandboxes").join(&id).try_exists().unwrap_or(true) {
+            fixture.call(&["kill", &id], None);
         }
     }
 }
 
 /// The processes that stand beside the leaves when all is ended, as clients and supervisors do; whoever is on its way out
 /// gets its time.
-fn inhabitants(field: &Field) -> Vec<String> {
-    let Some(ground) = field.leaves() else { return Vec::new() };
+fn inhabitants(fixture: &Fixture) -> Vec<String> {
+    let Some(ground) = fixture.leaves() else { return Vec::new() };
     let text = |path: String| std::fs::read_to_string(path).unwrap_or_default();
     let mut pids = String::new();
     penfold_testkit::until(Duration::from_secs(3), || {
@@ -150,13 +150,13 @@ fn inhabitants(field: &Field) -> Vec<String> {
 
 /// A `doctor` that was killed leaves the cgroup that it tried things in, for `gc` to take when it is old enough. It bears no
 /// label: one that was made for a sandbox and is left is none of those.
-fn collect_throwaways(field: &Field) {
-    let leaves = field.leaves().map(|leaves| entries(&leaves)).unwrap_or_default();
+fn collect_throwaways(fixture: &Fixture) {
+    let leaves = fixture.leaves().map(|leaves| entries(&leaves)).unwrap_or_default();
     for leaf in leaves.iter().filter(|path| path.is_dir()) {
         let label = rustix::fs::getxattr(leaf, c"user.penfold", &mut [0_u8; 0]);
         let name = leaf.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if let Some(id) = name.strip_prefix("penfold-").filter(|_| label == Err(Errno::NODATA)) {
-            field.call(&["gc", "-f", "--older-than", "0", "--kind", "cgroup", id], None);
+            fixture.call(&["gc", "-f", "--older-than", "0", "--kind", "cgroup", id], None);
         }
     }
 }

@@ -15,13 +15,13 @@ use penfold_state::{Id, Registry};
 use penfold_teardown::Level;
 
 /// A state root of its own.
-pub struct Yard {
+pub struct TestEnv {
     dir: tempfile::TempDir,
 }
 
-impl Yard {
-    pub fn new() -> Yard {
-        Yard { dir: tempfile::Builder::new().prefix("penfold-test-").tempdir().unwrap() }
+impl TestEnv {
+    pub fn new() -> TestEnv {
+        TestEnv { dir: tempfile::Builder::new().prefix("penfold-test-").tempdir().unwrap() }
     }
 
     pub fn root(&self) -> PathBuf {

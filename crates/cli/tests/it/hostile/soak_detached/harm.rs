@@ -7,7 +7,7 @@ use penfold_testkit::proc::{Handle, Identity};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::field::Field;
+use super::fixture::Fixture;
 use super::plan::{Damage, Part};
 
 /// Outer and inner of a sandbox by its state file.
@@ -23,8 +23,8 @@ pub fn supervisors(record: &Path) -> Vec<Handle> {
 }
 
 /// Kills or stops those who look after the sandbox of a slot. Gives the identities of those that were stopped.
-pub fn hit(field: &Field, slot: usize, part: Part, kills: bool) -> Vec<Identity> {
-    let mut model = field.model();
+pub fn hit(fixture: &Fixture, slot: usize, part: Part, kills: bool) -> Vec<Identity> {
+    let mut model = fixture.model();
     let Some(id) = model.slots[slot].clone() else { return Vec::new() };
     let Some(known) = model.known.get_mut(&id) else { return Vec::new() };
     (known.touched, known.hurt) = (true, true);
@@ -53,9 +53,9 @@ pub fn go_on(stopped: &[Identity]) {
 }
 
 /// Damages a record. `stranger` is a process that has nothing to do with it.
-pub fn damage(field: &Field, slot: usize, damage: Damage, stranger: Identity) {
-    let Some(id) = field.model().slots[slot].clone() else { return };
-    if let Some(known) = field.model().known.get_mut(&id) {
+pub fn damage(fixture: &Fixture, slot: usize, damage: Damage, stranger: Identity) {
+    let Some(id) = fixture.model().slots[slot].clone() else { return };
+    if let Some(known) = fixture.model().known.get_mut(&id) {
         known.hurt = true;
         // A record that cannot be read, or that nobody finds, may be swept.
         known.touched |= matches!(damage, Damage::IntentMissing | Damage::IntentGarbage | Damage::RecordGone);
@@ -69,16 +69,16 @@ pub fn damage(field: &Field, slot: usize, damage: Damage, stranger: Identity) {
         );
         known.unlogged |= matches!(damage, Damage::LogGone | Damage::RecordGone);
     }
-    let record = field.env.path("root/sandboxes").join(&id);
-    let name = field.env.path(&format!("root/names/s{slot}"));
+    let record = fixture.env.path("root/sandboxes").join(&id);
+    let name = fixture.env.path(&format!("root/names/s{slot}"));
     // A sandbox that is just being started may have the name by now.
     let by_name = matches!(damage, Damage::NameMissing | Damage::NameForged);
     if by_name {
-        field.model().damage_begins(slot);
+        fixture.model().damage_begins(slot);
     }
     act(&record, &name, damage, stranger);
     if by_name {
-        field.model().damage_is_over(slot);
+        fixture.model().damage_is_over(slot);
     }
 }
 

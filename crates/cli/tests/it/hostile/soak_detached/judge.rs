@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use penfold_testkit::proc::Identity;
 
-use super::field::{Answer, Field};
+use super::fixture::{Answer, Fixture};
 use super::harm;
 use super::model::{Before, Known};
 use super::plan::{Act, By, HOSTILE, Look, MARKED, Mishap, SCRIPTS, Start, Tree, Whom};
@@ -17,7 +17,7 @@ pub const OWN_KINDS: &str = "record,ended,name,file,socket,directory";
 
 /// Who does the step.
 pub struct Client<'f> {
-    pub field: &'f Field,
+    pub fixture: &'f Fixture,
     pub number: usize,
     pub step: usize,
     pub stranger: Identity,
@@ -50,30 +50,30 @@ impl Client<'_> {
             Act::Gc(all) => self.gc(all),
             Act::Doctor => self.plain(&["doctor"], &[0, 1]),
             Act::Hit(slot, part, kills) => {
-                let stopped = harm::hit(self.field, slot, part, kills);
+                let stopped = harm::hit(self.fixture, slot, part, kills);
                 self.stopped.push((self.step + 4, stopped));
             }
-            Act::Damage(slot, damage) => harm::damage(self.field, slot, damage, self.stranger),
+            Act::Damage(slot, damage) => harm::damage(self.fixture, slot, damage, self.stranger),
         }
     }
 
     fn call(&self, words: &[&str]) -> Option<Answer> {
-        self.field.call(words, self.mishap)
+        self.fixture.call(words, self.mishap)
     }
 
     fn wrong(&self, words: &[&str], why: &str, answer: &Answer) {
         let (code, out, err) = (answer.code, answer.out.trim(), answer.err.trim());
         let out: String = out.chars().take(600).collect();
         let (number, step, took) = (self.number, self.step, answer.took);
-        self.field.complain(&format!(
+        self.fixture.complain(&format!(
             "client {number} step {step} {words:?}: {why}: {code} in {took:?}: {out} {err}"
         ));
     }
 
     fn start(&self, start: Start) {
-        let (field, name) = (self.field, format!("s{}", start.slot));
+        let (fixture, name) = (self.fixture, format!("s{}", start.slot));
         let wanted = ["auto", "auto", "auto", "auto", "subreaper", "pidns"][start.level];
-        let level = if field.levels.contains(&wanted) { wanted } else { "auto" };
+        let level = if fixture.levels.contains(&wanted) { wanted } else { "auto" };
         let mut words = vec!["run", "-d", "--name", &name, "-l", "of=soak", "--grace", "0.3s"];
         words.extend(["--contain", level, "--log-size", "256K"]);
         words.extend(start.ttl.map(|ttl| ["--ttl", ttl]).into_iter().flatten());
@@ -89,7 +89,7 @@ impl Client<'_> {
         words.push("--");
         let command = self.command(start.tree, level);
         words.extend(command.iter().map(String::as_str));
-        let before = field.model().begin(start.slot);
+        let before = fixture.model().begin(start.slot);
         let Some(answer) = self.call(&words) else { return };
         let natural = match start.tree {
             Tree::Script(index) => SCRIPTS[index].1,
@@ -99,23 +99,23 @@ impl Client<'_> {
             0 => self.started(start, natural, &answer, before),
             125 if answer.err.contains("is taken by sandbox") => {}
             // By its name, which it has before its id is printed.
-            125 if answer.err.contains("was ended before it ran") && field.model().was_ended(&before) => {}
+            125 if answer.err.contains("was ended before it ran") && fixture.model().was_ended(&before) => {}
             _ => self.wrong(&words, "not started", &answer),
         }
     }
 
     fn command(&self, tree: Tree, level: &str) -> Vec<String> {
-        let field = self.field;
+        let fixture = self.fixture;
         match tree {
             Tree::Script(index) => ["sh", "-c", SCRIPTS[index].0].map(str::to_owned).to_vec(),
             Tree::Hostile(index) => {
-                let whole = level == "auto" && field.ground.is_some();
+                let whole = level == "auto" && fixture.ground.is_some();
                 let (name, size) = HOSTILE[if whole { index } else { index % MARKED }];
-                let cookie = format!("soak-{:x}-{}-{}", field.seed, self.number, self.step);
-                let place = field.env.path(&format!("work/{cookie}"));
+                let cookie = format!("soak-{:x}-{}-{}", fixture.seed, self.number, self.step);
+                let place = fixture.env.path(&format!("work/{cookie}"));
                 let _ = std::fs::create_dir(&place);
                 let words = [
-                    field.testkit.display().to_string(),
+                    fixture.testkit.display().to_string(),
                     "hostile".to_owned(),
                     name.to_owned(),
                     "--ready".to_owned(),
@@ -133,12 +133,12 @@ impl Client<'_> {
     }
 
     fn started(&self, start: Start, natural: Option<i32>, answer: &Answer, before: Before) {
-        let field = self.field;
+        let fixture = self.fixture;
         let id = answer.out.trim().to_owned();
         if id.len() != 12 || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
             return self.wrong(&["run", "-d"], "no id", answer);
         }
-        let record = field.env.path("root/sandboxes").join(&id);
+        let record = fixture.env.path("root/sandboxes").join(&id);
         let known = Known {
             slot: start.slot,
             natural,
@@ -148,7 +148,7 @@ impl Client<'_> {
             ..Known::default()
         };
         let unique = {
-            let mut model = field.model();
+            let mut model = fixture.model();
             let touched = known.touched || model.was_ended(&before);
             let misnamed = model.was_misnamed(&before);
             model.slots[start.slot] = Some(id.clone());
@@ -157,21 +157,21 @@ impl Client<'_> {
         };
         // A name belongs to one that lives; what is hurt may be alive and have lost its name.
         let Some(other) = unique else { return };
-        let hurt = || field.model().known.get(&other).is_some_and(|known| known.hurt);
-        if field.living().contains(&other) && !hurt() {
+        let hurt = || fixture.model().known.get(&other).is_some_and(|known| known.hurt);
+        if fixture.living().contains(&other) && !hurt() {
             self.wrong(&["run", "-d"], &format!("{other} has the same name and is alive"), answer);
         }
     }
 
     fn ps(&self) {
-        let before: Vec<String> = self.field.model().known.keys().cloned().collect();
+        let before: Vec<String> = self.fixture.model().known.keys().cloned().collect();
         let words = ["ps", "-a", "--json"];
         let Some(answer) = self.call(&words) else { return };
         let rows: Option<Vec<Value>> = serde_json::from_str(&answer.out).ok();
         let Some(rows) = rows.filter(|_| answer.code == 0) else {
             return self.wrong(&words, "no list", &answer);
         };
-        let living = self.field.living();
+        let living = self.fixture.living();
         for id in before.iter().filter(|id| living.contains(*id)) {
             match rows.iter().find(|row| row["id"].as_str() == Some(id)) {
                 // Without record and leaf there is its marker, which is looked for by those who ask for this id.
@@ -191,10 +191,10 @@ impl Client<'_> {
 
     /// Whether a sandbox whose record was damaged has neither that nor a leaf.
     fn is_markers_alone(&self, id: &str) -> bool {
-        let recorded = self.field.env.path("root/sandboxes").join(id).try_exists().unwrap_or(true);
-        let leaf = self.field.leaves().map(|leaves| leaves.join(format!("penfold-{id}")));
+        let recorded = self.fixture.env.path("root/sandboxes").join(id).try_exists().unwrap_or(true);
+        let leaf = self.fixture.leaves().map(|leaves| leaves.join(format!("penfold-{id}")));
         let has_leaf = leaf.is_some_and(|leaf| leaf.is_dir());
-        !recorded && !has_leaf && self.field.model().known.get(id).is_some_and(|known| known.misnamed)
+        !recorded && !has_leaf && self.fixture.model().known.get(id).is_some_and(|known| known.misnamed)
     }
 
     /// What a row says of the exit of a sandbox.
@@ -206,7 +206,7 @@ impl Client<'_> {
         let number = |value: &Value| value.as_i64().and_then(|value| i32::try_from(value).ok());
         let signal = number(&row["exit"]["signal"]).map(|signal| 128 + signal);
         let code = number(&row["exit"]["code"]).or(signal);
-        let told = self.field.model().told(row["id"].as_str().unwrap_or_default(), code);
+        let told = self.fixture.model().told(row["id"].as_str().unwrap_or_default(), code);
         if let Err(why) = told {
             let quiet = Answer { out: row.to_string(), err: String::new(), ..*answer };
             self.wrong(words, &why, &quiet);
@@ -215,7 +215,7 @@ impl Client<'_> {
 
     /// The id that a slot means now, and the word for it.
     fn aim(&self, whom: Whom) -> (Option<String>, String) {
-        let id = self.field.model().slots[whom.slot].clone();
+        let id = self.fixture.model().slots[whom.slot].clone();
         let word = match (&id, whom.by) {
             (Some(id), By::Id) => id.clone(),
             (Some(id), By::Prefix) => id[..11].to_owned(),
@@ -226,7 +226,7 @@ impl Client<'_> {
 
     /// Whether the word surely meant this sandbox while the command ran.
     fn is_meant(&self, whom: Whom, id: &str) -> bool {
-        let model = self.field.model();
+        let model = self.fixture.model();
         whom.by != By::Name
             || (model.slots[whom.slot].as_deref() == Some(id)
                 && model.known.get(id).is_some_and(|known| !known.hurt))
@@ -241,8 +241,8 @@ impl Client<'_> {
         if latest.as_ref() != aimed {
             return true;
         }
-        let living = self.field.living();
-        let model = self.field.model();
+        let living = self.fixture.living();
+        let model = self.fixture.model();
         let others =
             model.known.iter().filter(|(id, known)| known.slot == whom.slot && Some(*id) != latest.as_ref());
         let hurt = others.filter(|(_, known)| known.hurt).count() > 0;
@@ -264,7 +264,7 @@ impl Client<'_> {
         }
         if is_unknown(&words, &answer) {
             if let Some(id) = id
-                && self.field.living().contains(&id)
+                && self.fixture.living().contains(&id)
                 && self.is_meant(whom, &id)
             {
                 self.wrong(&words, &format!("{id} is alive"), &answer);
@@ -303,7 +303,7 @@ impl Client<'_> {
                     return self.wrong(&["inspect"], "not one", &answer);
                 };
                 let ended = !ALIVE.contains(&row["status"].as_str().unwrap_or_default());
-                if let Some(id) = id.filter(|id| ended && self.field.living().contains(id)) {
+                if let Some(id) = id.filter(|id| ended && self.fixture.living().contains(id)) {
                     self.wrong(&["inspect"], &format!("{id} is alive"), &answer);
                 }
                 self.row(&["inspect"], row, &answer);
@@ -316,7 +316,7 @@ impl Client<'_> {
         if !self.is_meant(whom, &id) {
             return;
         }
-        let model = self.field.model();
+        let model = self.fixture.model();
         let Some(known) = model.known.get(&id).filter(|known| !known.unlogged && !known.any) else { return };
         let may_fail = known.touched || known.hurt;
         let fine = answer.out.is_empty() || answer.out.starts_with("hello");
@@ -342,13 +342,13 @@ impl Client<'_> {
             return self.wrong(&all, "no answer", &answer);
         }
         // `unknown` is no word for ended: an orphan has nobody any more who could see its command end.
-        if (unknown || code.is_some()) && self.field.living().contains(&id) {
+        if (unknown || code.is_some()) && self.fixture.living().contains(&id) {
             self.wrong(&all, &format!("{id} is alive"), &answer);
         }
         // A name may have got to one that was not known yet.
         if over
             && whom.by != By::Name
-            && let Err(why) = self.field.model().told(&id, code)
+            && let Err(why) = self.fixture.model().told(&id, code)
         {
             self.wrong(&all, &why, &answer);
         }
@@ -363,12 +363,12 @@ impl Client<'_> {
     }
 
     fn end(&self, verb: &str, whom: Whom) {
-        self.field.model().ending_begins(Some(whom.slot));
+        self.fixture.model().ending_begins(Some(whom.slot));
         let words: &[&str] = if verb == "rm" { &["rm", "-f"] } else { &[verb] };
         let asked = self.ask((words, &[]), whom, &[0]);
-        self.field.model().ending_is_over(Some(whom.slot));
+        self.fixture.model().ending_is_over(Some(whom.slot));
         let Some((id, answer)) = asked else { return };
-        let living = self.field.living();
+        let living = self.fixture.living();
         for id in answer.out.lines().chain(id.as_deref()) {
             if living.contains(id) {
                 self.wrong(words, &format!("{id} is alive"), &answer);
@@ -378,15 +378,15 @@ impl Client<'_> {
 
     fn kill_all(&self) {
         let before: Vec<String> = {
-            let mut model = self.field.model();
+            let mut model = self.fixture.model();
             model.ending_begins(None);
             model.known.keys().cloned().collect()
         };
         let words = ["kill", "--all", "-f"];
         let answer = self.call(&words);
-        self.field.model().ending_is_over(None);
+        self.fixture.model().ending_is_over(None);
         let Some(answer) = answer else { return };
-        let living = self.field.living();
+        let living = self.fixture.living();
         // What nothing but a marker is left of is not known to be of this state root, and ends when it is named.
         let is_meant = |id: &&String| living.contains(*id) && !self.is_markers_alone(id);
         let alive: Vec<&String> = before.iter().filter(is_meant).collect();

@@ -13,23 +13,23 @@ use rustix::process::Signal;
 /// How the cgroups and directories begin.
 const PREFIX: &str = "testkit-fault-";
 
-/// The ground of one case.
+/// The env of one case.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct TestEnv {
     pub(crate) cgroup: PathBuf,
     pub(crate) directory: PathBuf,
 }
 
-impl Ground {
+impl TestEnv {
     /// Makes it.
-    pub(crate) fn new(number: usize) -> io::Result<Ground> {
+    pub(crate) fn new(number: usize) -> io::Result<TestEnv> {
         let name = format!("{PREFIX}{}-{number}", std::process::id());
         let parent =
             mounts::own_cgroup().ok_or_else(|| io::Error::other("no cgroup2 file system is mounted"))?;
-        let ground = Ground { cgroup: parent.join(&name), directory: std::env::temp_dir().join(&name) };
-        fs::create_dir(&ground.cgroup)?;
-        fs::create_dir_all(ground.directory.join("tmp"))?;
-        Ok(ground)
+        let env = TestEnv { cgroup: parent.join(&name), directory: std::env::temp_dir().join(&name) };
+        fs::create_dir(&env.cgroup)?;
+        fs::create_dir_all(env.directory.join("tmp"))?;
+        Ok(env)
     }
 }
 
@@ -41,12 +41,12 @@ pub(crate) fn remove_abandoned() {
         let Some(rest) = name.strip_prefix(PREFIX) else { continue };
         let maker = rest.split_once('-').and_then(|(pid, _)| pid.parse().ok());
         if maker.is_some_and(|pid| proc::stat(pid).is_none()) {
-            drop(Ground { cgroup: entry.path(), directory: std::env::temp_dir().join(&name) });
+            drop(TestEnv { cgroup: entry.path(), directory: std::env::temp_dir().join(&name) });
         }
     }
 }
 
-impl Drop for Ground {
+impl Drop for TestEnv {
     fn drop(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {

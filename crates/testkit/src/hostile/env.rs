@@ -62,9 +62,9 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// No tree lives longer, whoever forgets it.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// The ground a tree stands on.
+/// The env a tree stands on.
 #[derive(Debug, Clone)]
-pub(crate) struct Yard {
+pub(crate) struct TestEnv {
     ready: PathBuf,
     cookie: String,
     spare: Vec<Identity>,
@@ -73,24 +73,24 @@ pub(crate) struct Yard {
     target: Option<PathBuf>,
 }
 
-impl Yard {
+impl TestEnv {
     pub(crate) fn new(
         ready: PathBuf,
         cookie: Option<String>,
         spare: Vec<Identity>,
         life: Duration,
-    ) -> io::Result<Yard> {
+    ) -> io::Result<TestEnv> {
         let own = proc::this()?.id;
         let cookie = cookie.unwrap_or_else(|| format!("{}-{}", own.pid, own.start));
         let mut spare = spare;
-        let pen = fs::read_to_string(ready.with_file_name("pen")).ok();
-        spare.extend(pen.and_then(|text| text.trim().parse::<Identity>().ok()));
+        let subreaper = fs::read_to_string(ready.with_file_name("subreaper")).ok();
+        spare.extend(subreaper.and_then(|text| text.trim().parse::<Identity>().ok()));
         let end = Instant::now() + life.min(LONGEST);
-        Ok(Yard { ready, cookie, spare, end, number: None, target: None })
+        Ok(TestEnv { ready, cookie, spare, end, number: None, target: None })
     }
 
     /// Sets the size of the tree and the directory that it works on.
-    pub(crate) fn sized(mut self, number: Option<u32>, target: Option<PathBuf>) -> Yard {
+    pub(crate) fn sized(mut self, number: Option<u32>, target: Option<PathBuf>) -> TestEnv {
         self.number = number;
         self.target = target;
         self
@@ -182,7 +182,7 @@ impl Yard {
     }
 
     /// Forks a child that never comes back from `life`.
-    pub(crate) fn child(&self, life: impl FnOnce(&Yard) -> Never) -> Result<Pid, Trouble> {
+    pub(crate) fn child(&self, life: impl FnOnce(&TestEnv) -> Never) -> Result<Pid, Trouble> {
         match penfold_sys::fork().step("cannot fork")? {
             Forked::Parent(pid) => Ok(pid),
             Forked::Child => self.live(life),
@@ -190,7 +190,7 @@ impl Yard {
     }
 
     /// Lives a forked process's life to its end.
-    pub(crate) fn live(&self, life: impl FnOnce(&Yard) -> Never) -> ! {
+    pub(crate) fn live(&self, life: impl FnOnce(&TestEnv) -> Never) -> ! {
         let Err(trouble) = life(self);
         self.report(&trouble)
     }
@@ -210,9 +210,9 @@ impl Yard {
     }
 
     /// Forks a grandchild whose parent is gone by the time this returns.
-    pub(crate) fn orphan(&self, life: impl FnOnce(&Yard) -> Never) -> Result<(), Trouble> {
-        let middle = self.child(|yard| {
-            yard.child(life)?;
+    pub(crate) fn orphan(&self, life: impl FnOnce(&TestEnv) -> Never) -> Result<(), Trouble> {
+        let middle = self.child(|env| {
+            env.child(life)?;
             std::process::exit(0)
         })?;
         rustix::process::waitpid(Some(middle), WaitOptions::empty())
@@ -221,10 +221,10 @@ impl Yard {
     }
 
     /// Forks a double-forked daemon in a session of its own.
-    pub(crate) fn daemon(&self, life: impl FnOnce(&Yard) -> Never) -> Result<(), Trouble> {
-        self.orphan(|yard| {
+    pub(crate) fn daemon(&self, life: impl FnOnce(&TestEnv) -> Never) -> Result<(), Trouble> {
+        self.orphan(|env| {
             rustix::process::setsid().step("cannot start a session")?;
-            life(yard)
+            life(env)
         })
     }
 
@@ -288,9 +288,9 @@ impl Yard {
     pub(crate) fn watch(&self, pid: Pid, freezer: Option<PathBuf>) -> Result<(), Trouble> {
         // A child of this process that is not reaped: its pid can belong to no other.
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).step("cannot open the child")?;
-        self.daemon(|yard| {
-            yard.register()?;
-            while !yard.is_over() {
+        self.daemon(|env| {
+            env.register()?;
+            while !env.is_over() {
                 sleep(Duration::from_millis(200));
             }
             if let Some(cgroup) = freezer {

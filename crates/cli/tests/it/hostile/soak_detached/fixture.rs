@@ -21,7 +21,7 @@ use crate::support::{Level, MARK, TestEnv, penfold, skip};
 /// The most that one command may take: a stop with its grace, a kill with its patience, on a machine that is busy.
 const EACH: Duration = Duration::from_secs(45);
 
-pub struct Field {
+pub struct Fixture {
     pub env: TestEnv,
     pub ground: Option<DelegatedCgroup>,
     pub levels: Vec<&'static str>,
@@ -48,15 +48,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Field {
-    pub fn new(seed: u64) -> Field {
+impl Fixture {
+    pub fn new(seed: u64) -> Fixture {
         let env = TestEnv::new();
         let ground = DelegatedCgroup::new(rustix::process::geteuid().as_raw()).ok();
         if ground.is_none() {
             skip("no cgroup can be made here: left cgroups are not looked for");
         }
         let levels = env.levels().into_iter().map(Level::word).collect();
-        Field {
+        Fixture {
             ground,
             levels,
             testkit: binary().unwrap(),

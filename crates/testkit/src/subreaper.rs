@@ -1,6 +1,6 @@
 //! The process below which a tree lives, and the owner between it and the tool.
 //!
-//! The pen is a subreaper: whatever leaves the tree ends up as its child and is found there, whether it hides
+//! The subreaper is a subreaper: whatever leaves the tree ends up as its child and is found there, whether it hides
 //! its environment or not. It ends all of it when its standard input ends, which happens also when the test
 //! is killed: then without a byte before. The owner is there to be killed.
 
@@ -47,12 +47,12 @@ fn write(directory: &Path, name: &str, text: &str) -> io::Result<()> {
 }
 
 /// Starts the owner, reaps, and ends everything when the test is done or gone.
-pub(crate) fn pen(place: &Place) -> io::Result<bool> {
+pub(crate) fn subreaper(place: &Place) -> io::Result<bool> {
     let before = block(&SignalSet::of([CHLD]))?;
     rustix::process::setpgid(None, None)?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     // For the trees that attack upwards: this one is out of bounds.
-    write(&place.directory, "pen", &proc::this()?.id.to_string())?;
+    write(&place.directory, "subreaper", &proc::this()?.id.to_string())?;
     let signals = SignalFd::open(&SignalSet::of([CHLD]))?;
     let mut owner = Command::new(std::env::current_exe()?);
     owner.arg("owner").args(std::env::args_os().skip(2)).stdin(Stdio::null());
@@ -100,7 +100,7 @@ fn reap_all(place: &Place, owner: &Child) -> bool {
             Ok(Peek::NoneEnded) | Err(_) => return false,
         };
         let pid_number = pid.as_raw_nonzero().get();
-        // The tool becomes a child of the pen when its owner dies first.
+        // The tool becomes a child of the subreaper when its owner dies first.
         if u32::try_from(pid_number) != Ok(owner.id()) && tool(place).is_some_and(|id| id.pid == pid_number) {
             drop(write(&place.directory, "tool-exit", &told(exit)));
         }
