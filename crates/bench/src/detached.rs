@@ -8,9 +8,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use penfold_process::ProcFs;
+use penfold_state::error_chain;
 
 use crate::document::Section;
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::footprint;
 use crate::samples::{Samples, millis};
 use crate::table::{Table, unmeasured, verdict};
@@ -248,5 +249,5 @@ fn verdicts(figures: &Figures) -> String {
 
 /// A paragraph for what could not be measured.
 fn not_measured(text: &mut String, what: &str, error: &Error) {
-    unmeasured(text, what, chain(error));
+    unmeasured(text, what, error_chain(error));
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use penfold_cgroup::Place;
 use penfold_process::Pid;
+use penfold_state::error_chain;
 use penfold_sys::child::{self, Peek};
 use rustix::io::Errno;
 use rustix::thread::set_current_timer_slack;
@@ -26,7 +27,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 pub(crate) fn place() -> Result<PathBuf, String> {
     match Place::find_here() {
         Ok(place) => Ok(place.path().to_owned()),
-        Err(error) => Err(crate::error::chain(&error)),
+        Err(error) => Err(error_chain(&error)),
     }
 }
 

@@ -5,10 +5,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use penfold_process::{Pid, ProcFs};
+use penfold_state::error_chain;
 
 use crate::crowd::{self, Crowd, Then};
 use crate::document::Section;
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::table::{Table, unmeasured, verdict};
 use crate::tools::{Tools, last_words, running};
 use crate::{Args, talk, wait};
@@ -61,7 +62,7 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
                 row(&name, count, print);
                 one = one.or(Some(print));
             }
-            Err(error) => unmeasured(&mut missing, &name, chain(&error)),
+            Err(error) => unmeasured(&mut missing, &name, error_chain(&error)),
         }
     }
     for words in [&["timeout", "60"][..], &["tini", "-s", "--"], &["dumb-init", "--"], &BWRAP] {
@@ -78,7 +79,7 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
         };
         match look(tools, &path, command, 1, idle) {
             Ok(print) => row(&name, 1, print),
-            Err(error) => unmeasured(&mut missing, &name, chain(&error)),
+            Err(error) => unmeasured(&mut missing, &name, error_chain(&error)),
         }
     }
     let mut body = format!(

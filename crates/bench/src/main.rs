@@ -32,6 +32,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use penfold_state::error_chain;
 
 use crate::document::Section;
 use crate::error::Error;
@@ -156,7 +157,7 @@ fn print(text: &str) -> Result<(), Error> {
 
 /// Says what went wrong.
 pub(crate) fn complain(error: &Error) {
-    talk(&format!("error: {}", error::chain(error)));
+    talk(&format!("error: {}", error_chain(error)));
 }
 
 /// Writes a line for people to standard error.

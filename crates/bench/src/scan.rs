@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use penfold_state::error_chain;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::contender::{Contender, named, race};
 use crate::crowd::{self, Crowd, Then};
 use crate::document::Section;
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::table::{Table, ratio, unmeasured, verdict};
 use crate::tools::{Tools, find, last_words};
 use crate::{Args, talk};
@@ -35,7 +36,7 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
             command.arg(MARK);
             contenders.insert(0, Contender::new(PLAIN_C, command));
         }
-        Err(error) => unmeasured(&mut missing, PLAIN_C, chain(&error)),
+        Err(error) => unmeasured(&mut missing, PLAIN_C, error_chain(&error)),
     }
     let outcomes = on_one_cpu(|| race(contenders, rounds))?;
     crowd.dismiss()?;

@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use penfold_state::error_chain;
 use rustix::fs::{Gid, Uid};
 
 use crate::contender::{Contender, Outcome, named, race};
 use crate::document::Section;
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::floor::{self, Leaf};
 use crate::table::{Table, ratio, unmeasured, verdict};
 use crate::tools::{Tools, find, last_words};
@@ -56,7 +57,7 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
                 body.push('\n');
             }
             Err(error) => {
-                unmeasured(&mut body, title, chain(&error));
+                unmeasured(&mut body, title, error_chain(&error));
                 body.push('\n');
             }
         }
@@ -118,7 +119,7 @@ fn containers(tools: &Tools) -> Vec<Contender> {
             if find(name).is_some()
                 && let Err(error) = write_bundle(tools, &program, &bundle)
             {
-                talk(&format!("run: no bundle for {name}: {}", chain(&error)));
+                talk(&format!("run: no bundle for {name}: {}", error_chain(&error)));
                 return None;
             }
             let mut command = Command::new(&program);

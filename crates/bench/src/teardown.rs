@@ -5,10 +5,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use penfold_process::ProcFs;
+use penfold_state::error_chain;
 
 use crate::crowd::{self, Crowd, Then};
 use crate::document::Section;
-use crate::error::{Error, chain};
+use crate::error::Error;
 use crate::floor::{self, Leaf, Prompt};
 use crate::samples::Samples;
 use crate::table::{Table, ratio, unmeasured, verdict};
@@ -114,7 +115,7 @@ fn kind_round(
     let crowd = match Crowd::gather_by(&mut command, Command::spawn) {
         Ok(crowd) => crowd,
         Err(error) => {
-            kind.skipped = Some(chain(&error));
+            kind.skipped = Some(error_chain(&error));
             return Ok(());
         }
     };

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use penfold_control::{ANSWER, Client, ClientError};
 use penfold_state::record::shortened;
+use penfold_state::time::millis;
 use penfold_state::wire::{self, Answer, Request};
 use penfold_state::{ExecSpec, Outcome, record};
 use penfold_supervisor::{Front, FrontError};
@@ -189,10 +190,6 @@ fn own(key: &OsString) -> Option<OsString> {
 fn own_terminal() -> Option<(OsString, Option<OsString>)> {
     let key = OsString::from("TERM");
     own(&key).map(|value| (key, Some(value)))
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The standard descriptors of the command, and our side of its terminal if it has one.

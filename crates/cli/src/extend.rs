@@ -3,6 +3,7 @@
 use penfold_control::view;
 use penfold_control::{ANSWER, Client};
 use penfold_state::state::Word;
+use penfold_state::time::millis;
 use penfold_state::wire::{Answer, Request};
 
 use crate::args::Global;
@@ -24,7 +25,7 @@ pub(crate) fn extend(global: &Global, args: &ExtendArgs) -> Result<u8, Failure> 
     let Some(files) = known.record.as_ref().filter(|_| word.is_some_and(Word::is_living)) else {
         return Err(failed(word.map_or_else(|| "it is gone".to_owned(), |word| format!("it is {word}"))));
     };
-    let ms = u64::try_from(args.lease.as_millis()).unwrap_or(u64::MAX);
+    let ms = millis(args.lease);
     // Less than a millisecond is not for ever.
     let ms = if args.lease.is_zero() { 0 } else { ms.max(1) };
     let answer = Client::connect(files, ANSWER)

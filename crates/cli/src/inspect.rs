@@ -3,7 +3,7 @@
 use std::io;
 
 use penfold_control::View;
-use penfold_state::state::now_ms;
+use penfold_state::time::now_ms;
 use penfold_state::{Files, Intent};
 use serde::Serialize;
 use serde_json::Value;

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 
 use penfold_control::View;
-use penfold_state::state::now_ms;
+use penfold_state::time::now_ms;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
 

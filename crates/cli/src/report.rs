@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use penfold_control::{Known, View};
-use penfold_state::state::now_ms;
+use penfold_state::time::now_ms;
 use penfold_state::{Report, Status, Totals};
 
 use crate::args::Global;

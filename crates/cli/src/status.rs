@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use penfold_control::{Finder, Known, View};
 use penfold_state::log::{Entry, From, Reader};
-use penfold_state::state::{Word, now_ms};
+use penfold_state::state::Word;
+use penfold_state::time::now_ms;
 
 use crate::args::Global;
 use crate::args::ids;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use penfold_control::view::{self, Member};
 use penfold_control::{Finder, Known, View};
-use penfold_state::state::now_ms;
+use penfold_state::time::now_ms;
 use serde::Serialize;
 
 use crate::args::Global;

@@ -15,6 +15,7 @@ use rustix::fs::Access;
 use rustix::process::{PidfdFlags, Resource, pidfd_open};
 use serde::Serialize;
 
+use penfold_state::error_chain;
 use penfold_state::record::Registry;
 use probe::LeafProbe;
 
@@ -166,7 +167,7 @@ fn cgroups(mountinfo: &[u8], place: &Result<Place, NoPlace>, leaf: Option<&LeafP
                 }
                 _ => "run it in a cgroup that this user may write to",
             };
-            return vec![ability("cgroup", State::Warn, sentence(why), meaning).mend(mend)];
+            return vec![ability("cgroup", State::Warn, error_chain(why), meaning).mend(mend)];
         }
     };
     let v1 =
@@ -363,7 +364,7 @@ fn state(root: &Path, makeshift: bool) -> Ability {
         ability(NAME, State::Warn, found, meaning).mend("penfold --root DIR, a directory of this user")
     };
     match Registry::open_existing(root) {
-        Err(error) => return warn(format!("records cannot be kept: {}", sentence(&error))),
+        Err(error) => return warn(format!("records cannot be kept: {}", error_chain(&error))),
         Ok(Some(_)) => {}
         Ok(None) => {
             if !could_make(root) {
@@ -405,7 +406,7 @@ fn levels(
     namespaces: &io::Result<()>,
 ) -> Vec<LevelAbility> {
     let (available, reason) = match (place, leaf) {
-        (Err(why), _) => (false, sentence(why)),
+        (Err(why), _) => (false, error_chain(why)),
         (Ok(_), Some(LeafProbe { failed: Some(reason), .. })) => (false, reason.clone()),
         (Ok(_), Some(leaf)) if leaf.born != Some(true) && leaf.joined != Some(true) => {
             (false, "no process gets into a new cgroup alive".to_owned())
@@ -430,15 +431,4 @@ fn levels(
             .map_or_else(|errno| io::Error::from(errno).to_string(), |_: Option<Pid>| "always on".to_owned()),
     };
     vec![cgroup, pidns, subreaper]
-}
-
-/// An error with its causes, in one line.
-pub(crate) fn sentence(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text = format!("{text}: {cause}");
-        next = cause.source();
-    }
-    text
 }

@@ -13,9 +13,9 @@ use rustix::event::Timespec;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-use crate::host_checks::sentence;
 use penfold_state::Files;
 use penfold_state::Id;
+use penfold_state::error_chain;
 use penfold_state::evidence::Subject;
 use penfold_state::evidence::fingerprints::{self, Fingerprints, Home, Label};
 use penfold_state::names;
@@ -223,7 +223,7 @@ impl Finder {
         if let Some(known) = self.by_held_name(word) {
             return Ok(known);
         }
-        let entries = self.entries(word).map_err(|error| self.unreadable(word, &sentence(&error)))?;
+        let entries = self.entries(word).map_err(|error| self.unreadable(word, &error_chain(&error)))?;
         let newest = entries
             .iter()
             .filter(|entry| entry.candidate.name.as_deref() == Some(word))
@@ -241,7 +241,9 @@ impl Finder {
         }
         found.sort_unstable_by(|one, other| one.id.cmp(&other.id));
         match found.as_slice() {
-            [] => Err(self.blocked().map_or_else(not_found, |error| self.unreadable(word, &sentence(error)))),
+            [] => {
+                Err(self.blocked().map_or_else(not_found, |error| self.unreadable(word, &error_chain(error))))
+            }
             [one] => self.by_id(&one.id).or_else(|| self.by_marker(&one.id)).ok_or_else(not_found),
             _ => Err(ResolveError::Ambiguous { word: word.to_owned(), candidates: found }),
         }
@@ -271,7 +273,7 @@ impl Finder {
     /// When the records cannot be read.
     pub fn all(&self) -> io::Result<Vec<Known>> {
         if let Some(error) = self.blocked() {
-            return Err(io::Error::other(sentence(error)));
+            return Err(io::Error::other(error_chain(error)));
         }
         // What has a record has it before it has a leaf, so that who comes later is seen in one of the two.
         let traces = self.traces();
@@ -316,7 +318,7 @@ impl Finder {
         let mut record = match self.registry().map(|registry| registry.look(id)) {
             Some(Ok(files)) => files,
             Some(Err(error)) => {
-                damage.push(sentence(&error));
+                damage.push(error_chain(&error));
                 None
             }
             None => None,

@@ -10,6 +10,7 @@
 //! Invariant: a record whose lock is held belongs to a living supervisor; nobody else acts on it.
 
 pub mod clear;
+mod error_chain;
 pub mod events;
 pub mod evidence;
 mod files;
@@ -26,8 +27,10 @@ pub mod recovery;
 mod scratch;
 mod spec;
 pub mod state;
+pub mod time;
 pub mod wire;
 
+pub use error_chain::error_chain;
 pub use evidence::LockState;
 pub use files::Files;
 pub use id::Id;

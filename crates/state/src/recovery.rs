@@ -20,7 +20,8 @@ use crate::names::forget_name;
 use crate::outcome::Report;
 use crate::record::{Intent, Record, Registry, SCHEMA};
 use crate::scratch::Scratch;
-use crate::state::{self, Exited};
+use crate::state::Exited;
+use crate::time;
 
 /// How many records a [`sweep`] looks at, so that a host full of sandboxes does not slow down each new one.
 const SWEPT: usize = 64;
@@ -92,7 +93,7 @@ fn tell(files: &Files, intent: &Intent, findings: &Findings) {
 /// Writes down how a sandbox ended that nobody looked after. How its command ended is not invented. Where there is no room
 /// for it the sandbox counts as lost: nothing is left of it all the same.
 fn write_end(files: &Files, intent: &Intent, level: Level, findings: Findings) {
-    let now = state::now_ms();
+    let now = time::now_ms();
     let unknown = Exited { schema: SCHEMA, exit: None, cause: Cause::Lost, at_ms: now };
     let report = Report {
         schema: SCHEMA,

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::outcome::Status;
 use crate::record::shortened_to;
 
+/// For the supervisor, until it names `time` itself.
+pub use crate::time::now_ms;
+
 /// `state.json`: written by the supervisor only, for people and programs that look. What is there for certain is told
 /// by the lock, the leaf and the marker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,10 +134,4 @@ impl Exited {
             _ => Word::Killed,
         }
     }
-}
-
-/// Milliseconds since 1970.
-pub fn now_ms() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

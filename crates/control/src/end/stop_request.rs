@@ -17,6 +17,7 @@ use super::{Fate, How, Limits, Progress, timespec};
 use crate::client::{ANSWER, Client, ClientError};
 use crate::resolve::{Finder, Known};
 use penfold_state::record::Registry;
+use penfold_state::time::millis;
 use penfold_state::wire::{Answer, Ending, Received, Request};
 
 /// How many supervisors are asked at a time. More of them would stand in each other's way so long that some seem deaf.
@@ -78,10 +79,6 @@ fn request(how: How) -> Request {
             grace_ms: grace.map(millis),
         },
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// How many connections there may be, each with a handle to who listens: the records of all targets are open as well.

@@ -13,6 +13,7 @@ use rustix::fs::{Access, AtFlags};
 use rustix::process::{PidfdFlags, WaitOptions};
 
 use penfold_state::Id;
+use penfold_state::error_chain;
 
 /// How long a child of ours may take to end, and a cgroup to go.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -41,7 +42,7 @@ pub(super) fn leaf(place: &Place, proc: &mut ProcFs) -> LeafProbe {
     let mut probe = LeafProbe::default();
     let created = Id::new().and_then(|id| {
         Leaf::create(place, &format!("penfold-{}", id.short()))
-            .map_err(|error| io::Error::other(super::sentence(&error)))
+            .map_err(|error| io::Error::other(error_chain(&error)))
     });
     let leaf = match created {
         Ok(leaf) => leaf,

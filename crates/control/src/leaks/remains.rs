@@ -11,6 +11,7 @@ use super::search::{Searching, YOUNG};
 use super::{Leak, Thing, age};
 use penfold_state::Files;
 use penfold_state::clear::entries;
+use penfold_state::error_chain;
 use penfold_state::evidence::fingerprints;
 use penfold_state::names::{self, NAMES, free_name};
 use penfold_state::record::{Intent, Record, Registry, StateError, open_private};
@@ -97,7 +98,7 @@ impl Searching {
         let dir = match open_private(CWD, &path) {
             Ok(dir) => dir,
             Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return,
-            Err(error) => return self.survey.unread.push(crate::host_checks::sentence(&error)),
+            Err(error) => return self.survey.unread.push(error_chain(&error)),
         };
         let listed = match entries(dir.as_fd()) {
             Ok(listed) => listed,

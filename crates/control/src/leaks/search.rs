@@ -11,9 +11,9 @@ use penfold_process::Pid;
 use super::alive::{self, Guard, Host};
 use super::homes::{Claim, Homes};
 use super::{Leak, Member, Survey, Thing, age, collect};
-use crate::host_checks::sentence;
 use crate::resolve::wait_a_moment;
 use penfold_state::Id;
+use penfold_state::error_chain;
 use penfold_state::record::Registry;
 
 /// How many cgroups are looked at.
@@ -76,7 +76,7 @@ impl Searching {
         let registry = match Registry::open_existing(root) {
             Ok(Some(registry)) => registry,
             Ok(None) => return,
-            Err(error) => return self.blind(sentence(&error)),
+            Err(error) => return self.blind(error_chain(&error)),
         };
         let names = match registry.names() {
             Ok(names) => names,
@@ -114,7 +114,7 @@ impl Searching {
                 self.living.insert(name);
             }
             Err(error) => {
-                let why = format!("sandbox {name} may be alive: {}", sentence(&error));
+                let why = format!("sandbox {name} may be alive: {}", error_chain(&error));
                 self.survey.unread.push(why);
                 self.survey.unjudged.push(name.clone());
                 self.living.insert(name);
@@ -233,7 +233,7 @@ impl Searching {
             // Members that have no number here cannot be judged.
             Ok(Some(populated)) if populated && pids.is_empty() => return,
             Ok(Some(_)) => {}
-            Err(error) => return self.survey.unread.push(sentence(&error)),
+            Err(error) => return self.survey.unread.push(error_chain(&error)),
         }
         for &pid in &pids {
             let living =

@@ -11,7 +11,8 @@ use penfold_state::evidence::fingerprints;
 use penfold_state::evidence::{Evidence, named};
 use penfold_state::outcome::Status;
 use penfold_state::record::SCHEMA;
-use penfold_state::state::{Exited, State, Word, now_ms};
+use penfold_state::state::{Exited, State, Word};
+use penfold_state::time::now_ms;
 
 /// For how long a sandbox may be without a word of its supervisor, in milliseconds.
 const YOUNG_MS: u64 = 2000;

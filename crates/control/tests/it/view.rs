@@ -5,7 +5,8 @@ use std::os::unix::fs::{chown, symlink};
 
 use crate::view_support::{Alive, TestEnv, listen, remove, report, scribble, state};
 use penfold_control::view::{self, View};
-use penfold_state::state::{Exited, Word, now_ms};
+use penfold_state::state::{Exited, Word};
+use penfold_state::time::now_ms;
 use penfold_state::{Status, record::SCHEMA};
 use penfold_teardown::Cause;
 

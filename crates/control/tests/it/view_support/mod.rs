@@ -10,7 +10,8 @@ use std::process::{Child, Command, Stdio};
 use penfold_control::Finder;
 use penfold_control::view::{self, View};
 use penfold_state::record::{Detached, Intent, Record, SCHEMA};
-use penfold_state::state::{State, Word, now_ms};
+use penfold_state::state::{State, Word};
+use penfold_state::time::now_ms;
 use penfold_state::{Id, Registry};
 use penfold_teardown::Level;
 
