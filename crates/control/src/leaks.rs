@@ -5,6 +5,7 @@
 
 mod alive;
 mod collect;
+mod directory_lock;
 pub mod foreign;
 mod holders;
 mod homes;

@@ -6,6 +6,7 @@
 
 mod follow;
 mod reader;
+mod root_watch;
 mod store;
 
 use std::collections::BTreeMap;
@@ -17,9 +18,9 @@ use penfold_teardown::{Cause, Level};
 use serde::{Deserialize, Serialize};
 
 use crate::files::Files;
+use crate::intent::Intent;
 use crate::json::SCHEMA;
 use crate::outcome::Status;
-use crate::record::Intent;
 use crate::state::{Exited, Word};
 
 pub use follow::Waited;

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use penfold_cgroup::Leaf;
 use penfold_process::{Pid, ProcFs};
 use rustix::io::Errno;
 
@@ -205,6 +206,15 @@ impl Evidence {
     /// What was seen, then what could not be looked at; a sentence each.
     pub fn sentences(self) -> Vec<String> {
         self.signs.into_iter().chain(self.unread).collect()
+    }
+}
+
+/// Whether nobody is in a leaf, or it is gone. Unknown means alive.
+pub fn is_leaf_empty(leaf: &Path) -> bool {
+    match Leaf::open(leaf) {
+        Ok(None) => true,
+        Ok(Some(leaf)) => leaf.populated().is_ok_and(|populated| !populated),
+        Err(_) => false,
     }
 }
 

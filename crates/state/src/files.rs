@@ -9,9 +9,9 @@ use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::evidence::LockState;
+use crate::intent::{INTENT, Intent};
 use crate::json::{self, REPORT, STATE};
 use crate::outcome::Report;
-use crate::record::{INTENT, Intent};
 use crate::state::{Exited, State};
 
 const EXIT: &str = "exit.json";

@@ -9,12 +9,14 @@
 //!
 //! Invariant: a record whose lock is held belongs to a living supervisor; nobody else acts on it.
 
+mod change_watch;
 pub mod clear;
 mod error_chain;
 pub mod events;
 pub mod evidence;
 mod files;
 mod id;
+mod intent;
 mod json;
 pub mod lock;
 pub mod log;
@@ -34,8 +36,9 @@ pub use error_chain::error_chain;
 pub use evidence::LockState;
 pub use files::Files;
 pub use id::Id;
+pub use intent::{Detached, Intent};
 pub use nested::{Inside, Nested, Notes};
 pub use outcome::{Outcome, Report, StartFailure, Status, Totals};
-pub use record::{Detached, Intent, Record, Registry, StateError};
+pub use record::{Record, Registry, StateError};
 pub use scratch::Scratch;
 pub use spec::{Contain, Detach, ExecSpec, OwnerExit, Spec};

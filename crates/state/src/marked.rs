@@ -7,7 +7,7 @@ use penfold_process::ProcFs;
 use penfold_teardown::{Findings, Marker, Search, Selector, Survivor};
 
 use crate::files::Files;
-use crate::record::Intent;
+use crate::intent::Intent;
 
 /// What a marker of this sandbox has to go with. `named` says that somebody has named the sandbox: then, and where the
 /// record is of a penfold that wrote nothing of it down, the marker is proof enough.

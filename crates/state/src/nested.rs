@@ -14,8 +14,9 @@ use rustix::io::Errno;
 
 use crate::clear::entries;
 use crate::files::Files;
+use crate::intent::Intent;
 use crate::names::forget_names_of;
-use crate::record::{Intent, Registry};
+use crate::record::Registry;
 use crate::recovery::recover;
 
 /// The beginning of the name of the directory that tells of a nested sandbox.

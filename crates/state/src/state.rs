@@ -4,8 +4,8 @@ use penfold_process::ProcessId;
 use penfold_teardown::{Cause, Level};
 use serde::{Deserialize, Serialize};
 
+use crate::intent::shortened_to;
 use crate::outcome::Status;
-use crate::record::shortened_to;
 
 /// For the supervisor, until it names `time` itself.
 pub use crate::time::now_ms;

@@ -15,12 +15,11 @@ use penfold_process::{Pid, ProcFs, Process, Signal};
 use penfold_teardown::{Findings, Ladder, Resource as _, Scope, Search, Selector, Survivor, Teardown};
 
 use super::holders::{self, Holders, Locks};
-use super::stop_request::is_empty;
 use super::{Fate, How, Limits, pause};
 use crate::resolve::{Finder, Known};
 use penfold_state::Scratch;
-use penfold_state::evidence::Evidence;
 use penfold_state::evidence::fingerprints;
+use penfold_state::evidence::{self, Evidence};
 use penfold_state::marked;
 use penfold_state::record::{Record, Registry};
 use penfold_state::recovery::recover;
@@ -422,7 +421,7 @@ impl<'a> Forced<'a> {
         }
         let ended = self.known.record.as_ref().is_some_and(penfold_state::Files::has_ended);
         (ended || !self.is_recorded())
-            && self.leaves().into_iter().all(is_empty)
+            && self.leaves().into_iter().all(evidence::is_leaf_empty)
             && self.evidence(true).is_nothing()
     }
 

@@ -2,10 +2,8 @@
 //! [`force`](super::forced_kill).
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use penfold_cgroup::Leaf;
 use penfold_process::{ProcFs, State};
 use penfold_teardown::Survivor;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -16,6 +14,7 @@ use super::holders::{self, Locks};
 use super::{Fate, How, Limits, Progress, timespec};
 use crate::client::{ANSWER, Client, ClientError};
 use crate::resolve::{Finder, Known};
+use penfold_state::evidence;
 use penfold_state::record::Registry;
 use penfold_state::time::millis;
 use penfold_state::wire::{Answer, Ending, Received, Request};
@@ -373,7 +372,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         let known = talk.known;
         let held = self.registry.is_some_and(|registry| registry.holds(&known.id));
         let ended = known.record.as_ref().is_some_and(penfold_state::Files::has_ended);
-        let empty = known.leaf.as_deref().is_none_or(is_empty);
+        let empty = known.leaf.as_deref().is_none_or(evidence::is_leaf_empty);
         if held && !ended || !empty {
             return Step::Force(Reason::Unattended);
         }
@@ -448,13 +447,4 @@ fn has_no_processor(talk: &Talk<'_>) -> bool {
 fn is_supervisor(talk: &Talk<'_>) -> bool {
     let locks = Locks::of(&talk.known.id, talk.known.record.as_ref(), None);
     talk.client.as_ref().and_then(Client::peer).is_some_and(|peer| locks.are_held_by(peer))
-}
-
-/// Whether nobody is in a leaf, or it is gone. Unknown means alive.
-pub(super) fn is_empty(leaf: &Path) -> bool {
-    match Leaf::open(leaf) {
-        Ok(None) => true,
-        Ok(Some(leaf)) => leaf.populated().is_ok_and(|populated| !populated),
-        Err(_) => false,
-    }
 }

@@ -11,7 +11,7 @@ use penfold_process::names::FRONT;
 use penfold_process::{Completeness, Evidence, Pid, ProcFs, ProcessId, Stat};
 use penfold_teardown::MARKER;
 
-use super::Member;
+use super::{Member, directory_lock};
 use penfold_state::Id;
 
 /// Whether somebody looks after a process.
@@ -251,7 +251,7 @@ fn leaf_of(proc: &mut ProcFs, pid: Pid) -> Option<(String, bool)> {
             return false;
         };
         let leaf = mount.mount_point.join(rest);
-        mount.fs_type == "cgroup2" && leaf.is_dir() && !super::collect::is_free(&leaf)
+        mount.fs_type == "cgroup2" && leaf.is_dir() && !directory_lock::is_free(&leaf)
     });
     Some((id, held))
 }

@@ -1,7 +1,7 @@
 //! Ends a leak.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,10 @@ use penfold_cgroup::Leaf;
 use penfold_process::ProcFs;
 use penfold_teardown::{Findings, Ladder, Resource, Scope, Teardown};
 use rustix::event::Timespec;
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation};
 use rustix::io::Errno;
 
+use super::directory_lock::{directory, is_unfinished};
 use super::{Leak, Thing, remains};
 use penfold_state::Scratch;
 use penfold_state::marked;
@@ -174,24 +175,6 @@ fn end(
     let mut findings = penfold_teardown::end(&mut teardown, &ladder, &mut resources);
     marked::name_copies(&marker, &mut findings)?;
     Ok(findings)
-}
-
-fn directory(path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(CWD, path, flags, Mode::empty())
-}
-
-/// Whether nobody holds the lock of a directory. One that cannot be opened counts as held.
-pub(super) fn is_free(path: &Path) -> bool {
-    directory(path).is_ok_and(|dir| rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok())
-}
-
-/// Whether a record is an empty directory that nobody holds: its maker died between the first two steps.
-pub(super) fn is_unfinished(path: &Path) -> bool {
-    let Ok(dir) = directory(path) else { return false };
-    let intent = || rustix::fs::statat(dir.as_fd(), c"intent.json", AtFlags::SYMLINK_NOFOLLOW);
-    rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok()
-        && matches!(intent(), Err(Errno::NOENT))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use penfold_process::Pid;
 
 use super::alive::{self, Guard, Host};
 use super::homes::{Claim, Homes};
-use super::{Leak, Member, Survey, Thing, age, collect};
+use super::{Leak, Member, Survey, Thing, age, directory_lock};
 use crate::resolve::wait_a_moment;
 use penfold_state::Id;
 use penfold_state::error_chain;
@@ -105,7 +105,7 @@ impl Searching {
                     self.orphan(name, intent.and_then(|intent| intent.name), thing, processes);
                 }
             }
-            Ok(None) if age(&path) >= YOUNG && collect::is_unfinished(&path) => {
+            Ok(None) if age(&path) >= YOUNG && directory_lock::is_unfinished(&path) => {
                 let thing = Thing::Record { path, command: String::new(), begun: false };
                 self.orphan(name, None, thing, Vec::new());
             }
@@ -219,7 +219,8 @@ impl Searching {
     fn cgroup(&mut self, path: &Path, id: String, owner: u32) {
         let user = rustix::process::geteuid();
         let mine = user.is_root() || user.as_raw() == owner;
-        if !mine || self.living.contains(&id) || self.orphaned.contains(&id) || !collect::is_free(path) {
+        if !mine || self.living.contains(&id) || self.orphaned.contains(&id) || !directory_lock::is_free(path)
+        {
             return;
         }
         let mut pids = Vec::new();
@@ -265,7 +266,7 @@ impl Searching {
             let ours = std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_dir() && meta.uid() == user);
             let told = self.orphaned.contains(&id) && !self.untold.contains(&id);
             let known = self.living.contains(&id) || told;
-            if !ours || known || !collect::is_free(&path) || self.host.stands_in(&path) {
+            if !ours || known || !directory_lock::is_free(&path) || self.host.stands_in(&path) {
                 continue;
             }
             let carriers: Vec<Pid> =

@@ -7,7 +7,7 @@ use rustix::fs::{CWD, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::Event;
-use super::follow::Bell;
+use super::root_watch::RootWatch;
 use super::store::{BEFORE, CURRENT, is_called, open_plain};
 use crate::json::SCHEMA;
 use crate::record::{StateError, open_private};
@@ -39,7 +39,7 @@ pub enum Entry {
 #[derive(Debug)]
 pub struct Reader {
     pub(super) root: PathBuf,
-    pub(super) bell: Option<Bell>,
+    pub(super) watch: Option<RootWatch>,
     file: Option<Reading>,
     buffer: Vec<u8>,
     /// What is in the buffer and was not taken.
@@ -64,7 +64,7 @@ impl Reader {
     pub fn open(root: &Path, from: From) -> Result<Reader, StateError> {
         let mut reader = Reader {
             root: root.to_owned(),
-            bell: None,
+            watch: None,
             file: None,
             buffer: vec![0; BUFFER],
             begin: 0,

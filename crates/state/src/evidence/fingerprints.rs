@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::Listing;
 use crate::id::Id;
-use crate::record::Intent;
+use crate::intent::Intent;
 
 /// How many cgroups are looked at.
 const MOST_CGROUPS: usize = 100_000;

@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::LogError;
-use super::follow::Bell;
 use super::format::{Access, HEAD, HEAD_LEN, Head, Kind, LONGEST, LogFile, Mark, Stream};
+use crate::change_watch::ChangeWatch;
 
 /// Where reading begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub enum Entry<'a> {
 #[derive(Debug)]
 pub struct Reader {
     pub(super) file: LogFile,
-    pub(super) bell: Option<Bell>,
+    pub(super) watch: Option<ChangeWatch>,
     pub(super) mark: Mark,
     /// The next frame, and where it begins in the buffer.
     position: u64,
@@ -88,7 +88,7 @@ impl Reader {
             mark,
             position: file.shape.oldest(mark.end),
             file,
-            bell: None,
+            watch: None,
             parsed: 0,
             filled: 0,
             buffer: vec![0; LONGEST],
