@@ -204,7 +204,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             match step {
                 Step::Stay => kept.push(talk),
                 Step::Force(reason) => {
-                    self.workers.take_on(talk.index, reason, std::mem::take(&mut talk.told))
+                    self.workers.take_on(talk.index, reason, std::mem::take(&mut talk.told));
                 }
                 Step::Gone if talk.known.leaf.is_none() => self.suspects.push(talk.index),
                 Step::Gone => self.note(talk.index, Fate::Gone),
