@@ -1,36 +1,36 @@
-//! What has become of the children of this process.
+//! Waits for the children of this process.
 //!
-//! Only for a process whose every child is its own business, such as the supervisor: these calls speak for
-//! all children and would take the exit code from anybody else in the process who waits by handle.
+//! These calls take the status of any child. Only a process that owns all its children, such as the supervisor, may use
+//! them: other code in the process that waits by handle would lose its exit code.
 
 use std::io;
 use std::time::Duration;
 
 use rustix::process::Pid;
 
-/// How a process ended, as `waitid(2)` tells it.
+/// How a process ended, as `waitid(2)` reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// It exited with this code.
+    /// The process exited with this code.
     Code(i32),
-    /// This signal ended it.
+    /// This signal ended the process.
     Signal(i32),
 }
 
-/// The answer of [`peek`].
+/// The result of [`peek`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peek {
-    /// There is no child, alive or dead.
+    /// This process has no child, alive or dead.
     NoChild,
-    /// There are children and none has ended.
+    /// This process has children, and none of them has ended.
     NoneEnded,
     /// This child has ended and waits to be reaped.
     Ended(Pid, Exit),
 }
 
-/// `waitid(P_ALL, WEXITED | WNOHANG | WNOWAIT)`: looks for a child that has ended and leaves it as it is.
+/// `waitid(P_ALL, WEXITED | WNOHANG | WNOWAIT)`—Finds a child that has ended, without reaping it.
 ///
-/// Until [`reap`] is called its pid, start time and name stay readable under /proc and no other process can
+/// Until [`reap`] is called, the child's pid, start time and name stay readable under /proc and no other process can
 /// get its pid.
 ///
 /// # Errors
@@ -44,9 +44,9 @@ pub fn peek() -> io::Result<Peek> {
         let error = io::Error::last_os_error();
         return if error.raw_os_error() == Some(libc::ECHILD) { Ok(Peek::NoChild) } else { Err(error) };
     }
-    // SAFETY: zeroed above, filled in by the kernel where it had something to say.
+    // SAFETY: the value was zeroed above; the kernel filled it in if a child has ended.
     let info = unsafe { info.assume_init() };
-    // SAFETY: for a waitid result these members are the ones in use; all zero means "none ended".
+    // SAFETY: these members are the ones in use for a waitid result; all zero means "none ended".
     let pid = unsafe { info.si_pid() };
     // SAFETY: as above.
     let status = unsafe { info.si_status() };
@@ -57,8 +57,8 @@ pub fn peek() -> io::Result<Peek> {
     })
 }
 
-/// `waitid(P_PID, WEXITED | WNOHANG | WNOWAIT)` for each pid of a range: finds the children of this process, dead or alive,
-/// without `/proc`.
+/// `waitid(P_PID, WEXITED | WNOHANG | WNOWAIT)` for each pid of a range: finds the children of this process, dead or
+/// alive, without `/proc`.
 #[must_use]
 pub fn among(pids: std::ops::RangeInclusive<i32>) -> Vec<Pid> {
     pids.filter(|&pid| is_child(pid)).filter_map(Pid::from_raw).collect()
@@ -67,11 +67,11 @@ pub fn among(pids: std::ops::RangeInclusive<i32>) -> Vec<Pid> {
 fn is_child(pid: i32) -> bool {
     let Ok(pid) = libc::id_t::try_from(pid) else { return false };
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
-    // SAFETY: the kernel writes nothing where it is given no siginfo_t.
+    // SAFETY: with a null siginfo_t the kernel writes nothing.
     unsafe { libc::waitid(libc::P_PID, pid, std::ptr::null_mut(), options) == 0 }
 }
 
-/// What a reaped child had used, its own reaped children included.
+/// The resources that a reaped child has used, including its own reaped children.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// User and system time.
@@ -80,10 +80,10 @@ pub struct Usage {
     pub peak_memory: u64,
 }
 
-/// `wait4(pid, WNOHANG)`: reaps one child that [`peek`] has shown.
+/// `wait4(pid, WNOHANG)`—Reaps a child that [`peek`] has returned.
 ///
 /// # Errors
-/// `ECHILD` when it is no child of this process.
+/// `ECHILD` if the process is no child of this process.
 pub fn reap(pid: Pid) -> io::Result<Option<Exit>> {
     Ok(match wait4(pid.as_raw_nonzero().get())? {
         (0, _) => None,
@@ -91,7 +91,7 @@ pub fn reap(pid: Pid) -> io::Result<Option<Exit>> {
     })
 }
 
-/// The pid and the status of a child that was reaped; the pid is 0 if none has ended.
+/// Returns the pid and the status of a reaped child; the pid is 0 if no child has ended.
 fn wait4(which: i32) -> io::Result<(i32, i32)> {
     let mut status = 0;
     // SAFETY: `status` is valid for a write; the usage pointer may be null.
@@ -109,7 +109,8 @@ fn exit(status: i32) -> Exit {
     }
 }
 
-/// `wait4(-1, WNOHANG)`: reaps any child that has ended; half the calls where nothing of it is to be read before.
+/// `wait4(-1, WNOHANG)`—Reaps any child that has ended. This takes half the calls of [`peek`] and [`reap`], for callers
+/// that need nothing from `/proc` first.
 ///
 /// # Errors
 /// None that a caller can act on; `ECHILD` is [`Peek::NoChild`].
@@ -123,7 +124,7 @@ pub fn reap_any() -> io::Result<Peek> {
     }
 }
 
-/// `getrusage(RUSAGE_CHILDREN)`: what all children reaped so far have used.
+/// `getrusage(RUSAGE_CHILDREN)`—Returns the resources that all children reaped so far have used.
 ///
 /// # Errors
 /// None that a caller can cause.
@@ -133,7 +134,7 @@ pub fn usage() -> io::Result<Usage> {
     if unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) } == -1 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: zeroed above and filled in by the kernel.
+    // SAFETY: the value was zeroed above and filled in by the kernel.
     let usage = unsafe { usage.assume_init() };
     Ok(Usage {
         cpu: duration(usage.ru_utime) + duration(usage.ru_stime),

@@ -1,7 +1,7 @@
 //! Crash points, for tests only: see [`crash_point!`](crate::crash_point).
 
-/// Ends this process by SIGKILL if `PENFOLD_CRASH_AT` names this place, and stops it if `PENFOLD_STOP_AT` does: then the test
-/// changes the host around it and continues it.
+/// Ends this process by SIGKILL if `PENFOLD_CRASH_AT` names this place, and stops the process if `PENFOLD_STOP_AT`
+/// does. A test that stops the process changes the host around it and then continues the process.
 #[expect(
     clippy::disallowed_methods,
     reason = "of tests only, which tell the place by the environment; and this process is who it is"

@@ -1,4 +1,4 @@
-//! Letting go of descriptors.
+//! Closes descriptors in bulk.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -6,14 +6,14 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use rustix::fd::RawFd;
 use rustix::fs::{Mode, OFlags, RawDir};
 
-/// Closes every descriptor that this program was started with, and puts `/dev/null` in the place of the standard three.
+/// Closes every descriptor that this program was started with, and opens `/dev/null` as the three standard streams.
 ///
-/// For a forked process that must not hold what its caller gave to another: a pipe is at its end only when the last
-/// copy is closed. Those that the program was started with are told by their missing close-on-exec flag: a
-/// descriptor that has it does not outlive an exec, and everything opened since has it.
+/// A forked process must not hold its caller's descriptors: a reader of a pipe sees EOF only when the last copy is
+/// closed. The descriptors that the program was started with lack the close-on-exec flag: descriptors with the flag do
+/// not outlive an exec. Every descriptor opened since then has the flag.
 ///
 /// # Errors
-/// When `/dev/null` or `/proc/self/fd` cannot be opened; what was closed stays closed.
+/// When `/dev/null` or `/proc/self/fd` cannot be opened; descriptors closed by then stay closed.
 pub fn drop_inherited() -> io::Result<()> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
@@ -30,13 +30,13 @@ pub fn drop_inherited() -> io::Result<()> {
         inherited.extend(number.filter(|&fd| fd > 2 && !closes_on_exec(fd)));
     }
     for fd in inherited {
-        // SAFETY: no value of this program owns it: it was here before the program, see above.
+        // SAFETY: no value of this program owns the descriptor: it was open before the program started, see above.
         unsafe { libc::close(fd) };
     }
     Ok(())
 }
 
-/// Whether `count` more descriptors can be opened, without leaving one open.
+/// Checks that `count` more descriptors can be opened, without leaving one open.
 ///
 /// # Errors
 /// `EMFILE` when the limit of this process (`RLIMIT_NOFILE`) leaves fewer.
@@ -48,11 +48,13 @@ pub fn has_room(of: BorrowedFd<'_>, count: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes what a copy of this process does not need of its own, where there is little room for more: every descriptor that
-/// would not outlive an exec but these. Values that own a closed one are never to be used or dropped here, see [`keep_only`].
+/// Closes descriptors that a fork does not need, if the limit leaves little room for more.
+///
+/// The function closes every close-on-exec descriptor but `kept`. Values that own a closed descriptor must never be
+/// used or dropped here, see [`keep_only`].
 ///
 /// # Errors
-/// When `/proc/self/fd` cannot be read; what was closed stays closed.
+/// When `/proc/self/fd` cannot be read; descriptors closed by then stay closed.
 pub fn make_room(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     if limit.is_none_or(|limit| limit >= FEW) {
@@ -61,22 +63,21 @@ pub fn make_room(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     close_all(kept, closes_on_exec)
 }
 
-/// Below this limit room is made.
+/// [`make_room`] closes descriptors only below this limit.
 const FEW: u64 = 128;
 
-/// Closes every descriptor of this process but these and the standard three.
+/// Closes every descriptor of this process but `kept` and the three standard streams.
 ///
-/// For a forked process that goes its own way and must not hold what its parent holds: locks, sockets, pipes. Values of
-/// the parent that own a closed descriptor are never to be used or dropped here: such a process ends by
-/// [`exit_now`](crate::fork::exit_now).
+/// A forked process must not hold locks, sockets and pipes of its parent. Values of the parent that own a closed
+/// descriptor must never be used or dropped here, so the process must end by [`exit_now`](crate::fork::exit_now).
 ///
 /// # Errors
-/// When `/proc/self/fd` cannot be read; what was closed stays closed.
+/// When `/proc/self/fd` cannot be read; descriptors closed by then stay closed.
 pub fn keep_only(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     close_all(kept, |_| true)
 }
 
-/// Closes those that are chosen, but for these and the standard three.
+/// Closes the chosen descriptors, but never `kept` and the three standard streams.
 fn close_all(kept: &[BorrowedFd<'_>], chosen: impl Fn(RawFd) -> bool) -> io::Result<()> {
     let kept: Vec<RawFd> = kept.iter().map(AsRawFd::as_raw_fd).collect();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -91,14 +92,14 @@ fn close_all(kept: &[BorrowedFd<'_>], chosen: impl Fn(RawFd) -> bool) -> io::Res
         others.extend(number.filter(other));
     }
     for fd in others {
-        // SAFETY: no value that is used from here on owns it: the caller's promise.
+        // SAFETY: the caller promises that no value used from here on owns the descriptor.
         unsafe { libc::close(fd) };
     }
     Ok(())
 }
 
 fn closes_on_exec(fd: RawFd) -> bool {
-    // SAFETY: reads a flag of a number; one that is no descriptor is answered with -1, all bits set.
+    // SAFETY: the call reads a flag of a number; for a number that is no descriptor it returns -1, all bits set.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
     flags & libc::FD_CLOEXEC != 0
 }

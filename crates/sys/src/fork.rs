@@ -1,22 +1,22 @@
-//! `fork`, for processes of one thread.
+//! `fork`, for single-threaded processes.
 
 use std::io;
 
 use rustix::process::Pid;
 
-/// Which side of a [`fork`] is running.
+/// The process in which a [`fork`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forked {
     /// The new process.
     Child,
-    /// The caller; the child is not reaped for it.
+    /// The caller. The caller must reap the child.
     Parent(Pid),
 }
 
-/// `fork(2)`: makes a copy of this process.
+/// `fork(2)`—Makes a copy of this process.
 ///
-/// In a process of one thread the copy may go on as any program may: no other thread can have held a lock
-/// at the moment of the copy.
+/// The copy of a single-threaded process may run any code: no other thread can have held a lock at the moment of the
+/// copy.
 ///
 /// # Errors
 /// `EDEADLK` when the process has more than one thread, else those of [fork(2)]. Nothing was created.
@@ -26,7 +26,7 @@ pub fn fork() -> io::Result<Forked> {
     if !single_threaded()? {
         return Err(io::Error::from_raw_os_error(libc::EDEADLK));
     }
-    // SAFETY: there is one thread, so the child inherits no lock that another thread holds.
+    // SAFETY: the process has one thread, so the child inherits no lock that another thread holds.
     let pid = unsafe { libc::fork() };
     match pid {
         -1 => Err(io::Error::last_os_error()),
@@ -35,10 +35,10 @@ pub fn fork() -> io::Result<Forked> {
     }
 }
 
-/// Whether this thread is the only one of its process.
+/// Tells whether this thread is the only thread of its process.
 ///
-/// The link count of `/proc/self/task` is two more than the number of threads (`proc_task_getattr` in
-/// fs/proc/base.c). Where /proc is missing the answer is an error, never a guess.
+/// The link count of `/proc/self/task` is the number of threads plus two (`proc_task_getattr` in fs/proc/base.c). If
+/// /proc is missing, the result is an error, never a guess.
 pub(crate) fn single_threaded() -> io::Result<bool> {
     let stat = rustix::fs::stat("/proc/self/task").map_err(|errno| {
         io::Error::new(
@@ -49,35 +49,35 @@ pub(crate) fn single_threaded() -> io::Result<bool> {
     Ok(stat.st_nlink == 3)
 }
 
-/// `getsid(0)`: the session of this process; 0 where its leader is outside of this pid namespace.
+/// `getsid(0)`—Returns the session of this process, or 0 if the session's leader is outside this pid namespace.
 pub fn session() -> i32 {
     // SAFETY: takes no pointers.
     unsafe { libc::getsid(0) }
 }
 
-/// `getsid(2)`: the session of another process, 0 where its leader is outside of this pid namespace; nothing once that
-/// process is gone.
+/// `getsid(2)`—Returns the session of another process, or 0 if the session's leader is outside this pid namespace.
+/// `None` if that process is gone.
 pub fn session_of(pid: Pid) -> Option<i32> {
     // SAFETY: takes no pointers.
     let session = unsafe { libc::getsid(pid.as_raw_nonzero().get()) };
     (session >= 0).then_some(session)
 }
 
-/// `getpgrp()`: the process group of this process; 0 where its leader is outside of this pid namespace.
+/// `getpgrp()`—Returns the process group of this process, or 0 if the group's leader is outside this pid namespace.
 pub fn group() -> i32 {
     // SAFETY: takes no pointers.
     unsafe { libc::getpgrp() }
 }
 
-/// `getpgid(2)`: the process group of another process, 0 where its leader is outside of this pid namespace; nothing once that
-/// process is gone.
+/// `getpgid(2)`—Returns the process group of another process, or 0 if the group's leader is outside this pid namespace.
+/// `None` if that process is gone.
 pub fn group_of(pid: i32) -> Option<i32> {
     // SAFETY: takes no pointers.
     let group = unsafe { libc::getpgid(pid) };
     (group >= 0).then_some(group)
 }
 
-/// `_exit(2)`: ends this process at once, without running what the program that it is a copy of has registered.
+/// `_exit(2)`—Ends this process at once, without running the exit handlers that it inherited at the fork.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: takes no pointers and does not return.
     unsafe { libc::_exit(code) }

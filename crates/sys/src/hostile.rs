@@ -1,4 +1,4 @@
-//! What only a process that misbehaves on purpose needs; behind the feature `hostile`, for test programs.
+//! System calls for processes that misbehave on purpose; behind the feature `hostile`, for test programs.
 
 use std::io;
 
@@ -6,9 +6,9 @@ use rustix::process::Pid;
 
 use crate::Forked;
 
-/// `exit(2)` of the calling thread alone; the process lives on while another of its threads does.
+/// `exit(2)` of the calling thread alone; the process lives on while another of its threads lives.
 ///
-/// Called in the main thread it makes a zombie leader with live threads. No destructor of the thread runs.
+/// A call in the main thread makes a zombie leader with live threads. No destructor of the thread runs.
 pub fn exit_thread() -> ! {
     loop {
         // SAFETY: the raw call ends this thread and touches no memory; values on its stack are leaked, which
@@ -17,10 +17,10 @@ pub fn exit_thread() -> ! {
     }
 }
 
-/// `close_range(0, ~0)`: closes every descriptor of this process.
+/// `close_range(0, ~0)`—Closes every descriptor of this process.
 ///
-/// For a process that goes on without any value that owns a descriptor: one dropped later would close
-/// whatever has got its number by then.
+/// The process must not own a descriptor in any value afterwards: dropping the value would close whatever descriptor
+/// has the number by then.
 ///
 /// # Errors
 /// `ENOSYS` before Linux 5.9; nothing was closed.
@@ -30,11 +30,11 @@ pub fn close_all() -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// `ptrace(PTRACE_SEIZE)` and `PTRACE_INTERRUPT`: traces a process and stops it in the tracing stop.
+/// `ptrace(PTRACE_SEIZE)` and `PTRACE_INTERRUPT`—Traces a process and puts it into the tracing stop.
 ///
 /// # Errors
-/// Those of [ptrace(2)](https://man7.org/linux/man-pages/man2/ptrace.2.html); after a failed interrupt the
-/// process is traced and runs.
+/// Those of [ptrace(2)](https://man7.org/linux/man-pages/man2/ptrace.2.html); after a failed interrupt the process is
+/// traced and runs.
 pub fn trace_and_stop(pid: Pid) -> io::Result<()> {
     for request in [libc::PTRACE_SEIZE, libc::PTRACE_INTERRUPT] {
         // SAFETY: neither request reads or writes memory of this process; address and data are null.
@@ -53,8 +53,8 @@ pub fn trace_and_stop(pid: Pid) -> io::Result<()> {
     Ok(())
 }
 
-/// `clone(CLONE_VFORK)` without shared memory: a fork after which the parent waits in the kernel until the
-/// child ends or becomes another program.
+/// `clone(CLONE_VFORK)` without shared memory: a fork whose parent waits in the kernel until the child ends or executes
+/// another program.
 ///
 /// # Errors
 /// Those of clone(2); nothing was created. `EDEADLK` with more than one thread.
@@ -64,8 +64,8 @@ pub fn fork_and_wait() -> io::Result<Forked> {
         return Err(io::Error::from_raw_os_error(libc::EDEADLK));
     }
     let flags = libc::c_long::from(libc::CLONE_VFORK | libc::SIGCHLD);
-    // SAFETY: without CLONE_VM and with a null stack this is a fork: the child has its own copy of
-    // everything. There is one thread, so it inherits no lock that another thread holds.
+    // SAFETY: without CLONE_VM and with a null stack this is a fork: the child has its own copy of everything. The
+    // process has one thread, so the child inherits no lock that another thread holds.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
     match i32::try_from(pid) {
         Ok(0) => Ok(Forked::Child),

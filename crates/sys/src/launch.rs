@@ -1,4 +1,4 @@
-//! A child that waits for a word of its parent, then becomes another program.
+//! Clones a child that waits until its parent releases it, then executes another program.
 
 use std::ffi::{CStr, CString, c_char};
 use std::io;
@@ -12,20 +12,20 @@ use crate::signal::SignalSet;
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 const CLONE_PIDFD: u64 = 0x1000;
 
-/// Namespaces that a child of [`clone_process`] is put into.
+/// The namespaces into which [`clone_process`] puts the child.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Namespaces {
     /// A pid namespace, with the child as its pid 1, and a mount namespace for its /proc.
     pub pid: bool,
-    /// A user namespace, which lets an ordinary user have the others.
+    /// A user namespace, which lets an ordinary user create the others.
     pub user: bool,
 }
 
-/// Everything the child needs, made ready before the clone: after it the child allocates nothing.
+/// Everything that the child needs, prepared before the clone: the child allocates nothing.
 #[derive(Debug)]
 pub struct Program {
     candidates: Vec<CString>,
-    /// What the pointers point to.
+    /// The strings to which the pointers point.
     _strings: (Vec<CString>, Vec<CString>),
     argument_pointers: Vec<*const c_char>,
     shell_pointers: Vec<*const c_char>,
@@ -37,22 +37,23 @@ pub struct Program {
     apart: Option<Apart>,
 }
 
-/// What a program has of its own that does not share the session and the standard descriptors of its starter.
+/// The standard descriptors of a program that runs in a session of its own.
 #[derive(Debug)]
 pub struct Apart {
-    /// Its standard input; its controlling terminal, too, if it is one.
+    /// The standard input; also the controlling terminal, if `terminal` is set.
     pub input: OwnedFd,
-    /// Its standard output.
+    /// The standard output.
     pub output: OwnedFd,
-    /// Its standard error.
+    /// The standard error.
     pub error: OwnedFd,
-    /// Whether the input is a terminal that becomes the controlling one.
+    /// Whether the input is a terminal that becomes the controlling terminal.
     pub terminal: bool,
 }
 
 impl Program {
-    /// A program, found at the first of `candidates` that can be executed, with its arguments (the first is its name)
-    /// and its whole environment (`KEY=value`).
+    /// Describes a program with its arguments (the first is its name) and its whole environment (`KEY=value`).
+    ///
+    /// The child executes the first of `candidates` that can be executed.
     pub fn new(candidates: Vec<CString>, arguments: Vec<CString>, environment: Vec<CString>) -> Program {
         let pointers = |strings: &[CString]| {
             strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
@@ -80,29 +81,29 @@ impl Program {
         self
     }
 
-    /// The descriptors that were meant for the program.
+    /// Returns the descriptors that are meant for the program.
     pub fn given(&self) -> Vec<BorrowedFd<'_>> {
         let given = self.apart.iter().flat_map(|apart| [&apart.input, &apart.output, &apart.error]);
         given.map(AsFd::as_fd).collect()
     }
 
-    /// Whether it has a session of its own.
+    /// Tells whether the program gets a session of its own.
     pub fn is_apart(&self) -> bool {
         self.apart.is_some()
     }
 
-    /// Closes the descriptors that were meant for the program: it has its own copies.
+    /// Closes the descriptors that were meant for the program: the program has its own copies.
     pub fn let_go(&mut self) {
         self.apart = None;
     }
 
-    /// The directory that the program starts in.
+    /// Sets the directory in which the program starts.
     pub fn directory(&mut self, directory: CString) -> &mut Program {
         self.directory = Some(directory);
         self
     }
 
-    /// The signal mask that the program starts with, the signals it ignores and those it does not.
+    /// Sets the program's signal mask, the signals that it ignores and those with the default action.
     pub fn signals(&mut self, mask: SignalSet, ignored: Vec<i32>, defaults: Vec<i32>) -> &mut Program {
         self.mask = mask;
         self.ignored = ignored;
@@ -110,9 +111,9 @@ impl Program {
         self
     }
 
-    /// Becomes the program; returns only if that fails.
+    /// Executes the program; returns only if that fails.
     ///
-    /// Makes only async-signal-safe calls and allocates nothing, so that it may run in a clone.
+    /// The method makes only async-signal-safe calls and allocates nothing, so that it may run in a clone.
     pub fn exec(&mut self) -> Failure {
         if let Some(apart) = &self.apart
             && let Err(errno) = apart.take_place()
@@ -136,7 +137,7 @@ impl Program {
         }
         let mut worst = libc::ENOENT;
         for candidate in &self.candidates {
-            // SAFETY: a C string and two null-terminated arrays of C strings, all owned by `self`.
+            // SAFETY: the arguments are a C string and two null-terminated arrays of C strings, all owned by `self`.
             unsafe {
                 libc::execve(
                     candidate.as_ptr(),
@@ -146,7 +147,7 @@ impl Program {
             };
             match errno() {
                 libc::ENOEXEC => {
-                    // A script without `#!`: as execvp(3), hand it to the shell.
+                    // A script without `#!`: like execvp(3), run it with the shell.
                     self.shell_pointers[1] = candidate.as_ptr();
                     // SAFETY: as above.
                     unsafe {
@@ -168,17 +169,18 @@ impl Program {
 }
 
 impl Apart {
-    /// Makes async-signal-safe calls only.
+    /// Installs the session, the terminal and the descriptors, with async-signal-safe calls only.
     fn take_place(&self) -> Result<(), i32> {
         // Fails only for a group leader, which a fresh clone is not.
         let _ = rustix::process::setsid();
-        // SAFETY: takes no pointer; the descriptor is open.
+        // SAFETY: the call takes no pointer; the descriptor is open.
         if self.terminal && unsafe { libc::ioctl(self.input.as_raw_fd(), libc::TIOCSCTTY, 0) } == -1 {
             return Err(errno());
         }
         for (number, fd) in [&self.input, &self.output, &self.error].into_iter().enumerate() {
             let number = i32::try_from(number).unwrap_or(0);
-            // SAFETY: takes no pointer. What is replaced is a copy of the starter's, used by nobody here.
+            // SAFETY: the call takes no pointer. The replaced descriptor is a copy of the parent's, which this process
+            // does not use.
             if unsafe { libc::dup2(fd.as_raw_fd(), number) } == -1 {
                 return Err(errno());
             }
@@ -189,31 +191,31 @@ impl Apart {
 
 const SHELL: &CStr = c"/bin/sh";
 
-/// At which step a child failed to become its program.
+/// The step at which a child failed to execute its program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Entering its working directory.
+    /// The change to its working directory.
     Directory,
-    /// Setting its signal mask.
+    /// The setting of its signal mask.
     Signals,
-    /// Taking its own standard descriptors and terminal.
+    /// The installation of its standard descriptors and terminal.
     Descriptors,
-    /// Executing the program.
+    /// The exec of the program.
     Exec,
 }
 
-/// Why a child did not become its program.
+/// The reason why a child did not execute its program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure {
-    /// At which step.
+    /// The step that failed.
     pub step: Step,
-    /// With which error number.
+    /// The error number of the step.
     pub errno: i32,
 }
 
-/// A child between its clone and its exec: it waits for [`Launch::release`].
+/// A child between its clone and its exec, which waits for [`Launch::release`].
 ///
-/// Dropping it, or the death of this process, ends the child before the first instruction of its program.
+/// Dropping this value, or the death of this process, ends the child before the first instruction of its program.
 #[derive(Debug)]
 pub struct Launch {
     pid: Pid,
@@ -221,26 +223,26 @@ pub struct Launch {
     link: OwnedFd,
 }
 
-/// What became of a released child.
+/// The outcome of a released child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Released {
-    /// It runs its program.
+    /// The child runs its program.
     Running,
-    /// It could not, and has exited.
+    /// The child could not execute its program, and has exited.
     Failed(Failure),
 }
 
-/// Clones a child that will run `program` once released.
+/// Clones a child that executes `program` after its release.
 ///
-/// `leaf` is the directory of a cgroup2 leaf that the child is born into. `CLONE_INTO_CGROUP` kills the child at
-/// birth where the leaf, or the caller's own cgroup, was ever killed (Linux 6.14 to 7.2 and stable
-/// branches): then the child's link is at its end before it ever says [`Launch::ready`].
+/// `leaf` is the directory of a cgroup2 leaf into which the child is cloned. On Linux 6.14 to 7.2 and stable branches,
+/// `CLONE_INTO_CGROUP` kills the child at birth if the leaf, or the caller's own cgroup, was ever killed. The child's
+/// link then reaches EOF before [`Launch::ready`] sees its first message.
 ///
-/// `joined` is an open `cgroup.procs` that the child writes itself into, for kernels or hosts where being born into
-/// the leaf fails.
+/// `joined` is an open `cgroup.procs` to which the child writes itself, for kernels or hosts where the clone into the
+/// leaf fails.
 ///
 /// # Errors
-/// Those of clone3(2) and socketpair(2); there is no child then.
+/// Those of clone3(2) and socketpair(2); no child exists then.
 pub fn launch(
     program: &mut Program,
     leaf: Option<BorrowedFd<'_>>,
@@ -272,12 +274,13 @@ pub fn spawn_joined(
 ) -> io::Result<std::process::Child> {
     use std::os::unix::process::CommandExt;
     let join = move || rustix::io::write(&processes_file, b"0").map(drop).map_err(io::Error::from);
-    // SAFETY: the closure makes one system call and allocates nothing; an errno becomes an io::Error without a heap.
+    // SAFETY: the closure makes one system call and allocates nothing; an errno becomes an io::Error without an
+    // allocation.
     unsafe { command.pre_exec(join) };
     command.spawn()
 }
 
-/// Clones this process into new namespaces, as `fork` would.
+/// Clones this process into new namespaces; otherwise like `fork`.
 ///
 /// # Errors
 /// `EDEADLK` with more than one thread; `EPERM`, `ENOSPC`, `EUSERS` where the host refuses the namespaces.
@@ -285,14 +288,14 @@ pub fn clone_process(namespaces: Namespaces, leaf: Option<BorrowedFd<'_>>) -> io
     if !crate::fork::single_threaded()? {
         return Err(io::Error::from_raw_os_error(libc::EDEADLK));
     }
-    // SAFETY: there is one thread, so the child inherits no lock that another thread holds.
+    // SAFETY: the process has one thread, so the child inherits no lock that another thread holds.
     Ok(match unsafe { clone3(leaf, namespaces)? } {
         Some((pid, _)) => crate::Forked::Parent(pid),
         None => crate::Forked::Child,
     })
 }
 
-/// `clone3(2)` without shared memory: as fork, but into a cgroup or namespaces. The parent gets the pid and a pidfd.
+/// `clone3(2)` without shared memory: a fork into a cgroup or namespaces. The parent gets the pid and a pidfd.
 ///
 /// # Safety
 /// In a process with other threads the child may only make async-signal-safe calls.
@@ -331,9 +334,9 @@ unsafe fn clone3(leaf: Option<BorrowedFd<'_>>, namespaces: Namespaces) -> io::Re
     if namespaces.user {
         arguments.flags |= wide(libc::CLONE_NEWUSER);
     }
-    // SAFETY: `arguments` is a valid clone_args of the size given, whose pidfd points to a live i32; without
-    // CLONE_VM the child has its own copy of the stack and returns here like a fork. What it may do then is the
-    // caller's promise.
+    // SAFETY: `arguments` is a valid clone_args of the size given, whose pidfd points to a live i32. Without CLONE_VM
+    // the child has its own copy of the stack and returns here like a fork. The caller promises what the child does
+    // then.
     let result = unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size_of::<Arguments>()) };
     match i32::try_from(result) {
         Ok(0) => Ok(None),
@@ -342,9 +345,9 @@ unsafe fn clone3(leaf: Option<BorrowedFd<'_>>, namespaces: Namespaces) -> io::Re
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
             Ok(Pid::from_raw(pid).map(|pid| (pid, pidfd)))
         }
-        // Seccomp filters of containers answer clone3 with ENOSYS, others with EPERM; a plain copy needs no clone3.
+        // Container seccomp filters refuse clone3 with ENOSYS or EPERM; a plain fork needs no clone3.
         _ if matches!(errno(), libc::ENOSYS | libc::EPERM) && arguments.flags == CLONE_PIDFD => {
-            // Without handles there is no use for a child, and nobody to end it.
+            // Without a pidfd the child would be of no use, and no process could end it: check that pidfds work first.
             drop(rustix::process::pidfd_open(
                 rustix::process::getpid(),
                 rustix::process::PidfdFlags::empty(),
@@ -366,9 +369,9 @@ fn wide(value: i32) -> u64 {
     u64::try_from(value).unwrap_or(0)
 }
 
-/// The child's life between clone and exec.
+/// Runs in the child between clone and exec.
 fn child(program: &mut Program, own: RawFd, theirs: RawFd, joined: Option<RawFd>) -> ! {
-    // The parent's end must have one holder only, or its death could not be seen here.
+    // The parent's end must have one holder only, or the child could not see the parent's death.
     // SAFETY: this copy of the descriptor is never used or dropped: the child execs or exits.
     unsafe { libc::close(own) };
     let mut word = *b"r\0";
@@ -381,7 +384,7 @@ fn child(program: &mut Program, own: RawFd, theirs: RawFd, joined: Option<RawFd>
     // SAFETY: the buffer is two readable bytes.
     let said = unsafe { libc::send(theirs, word.as_ptr().cast(), 2, libc::MSG_NOSIGNAL) };
     let mut go = [0_u8; 1];
-    // Without its own word the parent would wait for it, and this process for the parent's.
+    // If the first message was not sent, both processes would wait for each other: skip the wait.
     // SAFETY: the buffer is one writable byte. Signals are blocked, so the call is not interrupted.
     if said == 2 && unsafe { libc::recv(theirs, go.as_mut_ptr().cast(), 1, 0) } == 1 {
         let failure = program.exec();
@@ -395,31 +398,31 @@ fn child(program: &mut Program, own: RawFd, theirs: RawFd, joined: Option<RawFd>
         // SAFETY: the buffer is `answer`, eight readable bytes.
         unsafe { libc::send(theirs, answer.as_ptr().cast(), 8, libc::MSG_NOSIGNAL) };
     }
-    // By a signal: whoever reaps it when nobody is left to hear why takes no code of ours for the program's.
+    // End by a signal: a process that reaps the child without the answer must not take our exit code for the program's.
     // SAFETY: takes no argument.
     let own = unsafe { libc::getpid() };
     // SAFETY: takes no pointer; this process signals itself.
     unsafe { libc::kill(own, libc::SIGKILL) };
-    // SAFETY: ends the process without running anything of the copied program.
+    // SAFETY: ends the process without running any code of the copied program.
     unsafe { libc::_exit(127) }
 }
 
 impl Launch {
-    /// The child.
+    /// Returns the pid of the child.
     pub fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// A handle to the child, for signals: it cannot become another's.
+    /// Returns the child's pidfd, for signals: unlike the pid, it never means another process.
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
-    /// Waits until the child stands before its exec; false if it died at birth or could not join its leaf.
+    /// Waits until the child is ready to exec; false if the child died at birth or could not join its leaf.
     ///
     /// # Errors
-    /// Those of recv(2). The wait is short: the child does nothing but write a word or two. Whoever has something else
-    /// to do does it first.
+    /// Those of recv(2). The wait is short: the child only writes one or two messages. A caller with other work should
+    /// do that work first.
     pub fn ready(&self) -> io::Result<bool> {
         let mut word = [0_u8; 2];
         let (_, length) = rustix::io::retry_on_intr(|| {
@@ -428,10 +431,10 @@ impl Launch {
         Ok(length == 2 && word == *b"r\0")
     }
 
-    /// Lets the child become its program; [`Launch::link`] becomes readable once it has, or has failed to.
+    /// Lets the child execute its program; [`Launch::link`] becomes readable after the exec, or after its failure.
     ///
     /// # Errors
-    /// Those of send(2) but for a child that is gone already, which [`Launch::outcome`] tells.
+    /// Those of send(2), except for a child that is already gone: [`Launch::outcome`] reports that.
     pub fn release(&self) -> io::Result<()> {
         match rustix::net::send(&self.link, b"g", rustix::net::SendFlags::NOSIGNAL) {
             Ok(_) | Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Ok(()),
@@ -439,14 +442,14 @@ impl Launch {
         }
     }
 
-    /// What to poll for the outcome.
+    /// Returns the descriptor to poll for the outcome.
     pub fn link(&self) -> BorrowedFd<'_> {
         self.link.as_fd()
     }
 
-    /// What became of the released child; `None` while it is still on its way.
+    /// Returns the outcome of the released child, or `None` before its exec.
     ///
-    /// The end of the link means that the exec closed it, or that the child died first: its exit status tells.
+    /// EOF on the link means that the exec closed the link, or that the child died first: the exit status tells which.
     ///
     /// # Errors
     /// Those of recv(2).

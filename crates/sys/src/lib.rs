@@ -1,19 +1,19 @@
-//! What `rustix` lacks, wrapped once: the only crate of the house that may say `unsafe`.
+//! System calls that `rustix` lacks, wrapped once. This is the only crate of the workspace that may use `unsafe`.
 //!
-//! - [`fork()`]: a copy of this process, refused while other threads run.
-//! - [`launch`]: a child that waits for a word of its parent, then becomes another program. Between the
-//!   clone and the exec it makes only async-signal-safe calls and touches no heap.
+//! - [`fork()`]: copies this process; refused while other threads run.
+//! - [`launch`]: a child that waits until its parent releases it, then executes another program. Between clone and
+//!   exec, the child makes only async-signal-safe calls and allocates nothing.
 //! - [`signal`]: masks, dispositions and the signal descriptor.
-//! - [`schedule`]: whether this process runs at all beside busy ones.
-//! - [`entry!`]: the start of a program without the preparations of Rust's runtime.
+//! - [`schedule`]: the idle scheduling policy, under which this process runs only when nothing else wants to.
+//! - [`entry!`]: starts a program without the preparations of Rust's runtime.
 //! - [`title`]: the name and the command line of this process.
-//! - [`alarm`]: a timer for a process that somebody may stop.
-//! - [`child`]: what has become of the children of this process, with and without reaping.
+//! - [`alarm`]: a timer that continues this process if somebody stops it.
+//! - [`child`]: waits for the children of this process, with and without reaping them.
 //!
 //! Non-goals: policy, parsing, anything that a safe crate already does.
 //!
-//! Invariant: no function here leaves a signal blocked, a child unreaped or a descriptor inheritable unless
-//! its documentation says so.
+//! Invariant: no function here leaves a signal blocked, a child unreaped or a descriptor inheritable, unless its
+//! documentation says so.
 
 pub mod alarm;
 pub mod child;
@@ -34,10 +34,10 @@ pub mod trace;
 
 pub use fork::{Forked, fork};
 
-/// Ends this process by SIGKILL when a test asked for it at this place.
+/// Ends this process by SIGKILL if a test names this place.
 ///
-/// Compiled to nothing without debug assertions: every test build has crash points, no release has. A test names the place
-/// in the variable `PENFOLD_CRASH_AT`; reading it here keeps the libraries free of test plumbing.
+/// The macro compiles to nothing without debug assertions: test builds have crash points, releases have none. A test
+/// names the place in the variable `PENFOLD_CRASH_AT`. The variable is read here, so libraries need no test plumbing.
 #[macro_export]
 macro_rules! crash_point {
     ($name:literal) => {

@@ -1,9 +1,9 @@
-//! What a process that does nothing but wait need not keep mapped.
+//! Unmaps memory that a waiting process does not need.
 
 /// Unmaps the pages of this program's code and constants; the next use brings them back from the page cache.
 ///
-/// A process that has done its work and now sleeps for hours counts as large only because of code that it will not run
-/// again. Only segments that are mapped read-only are dropped: nothing can have been written there.
+/// A supervisor that sleeps for hours would count as large only because of code that will not run again. Only segments
+/// that are mapped read-only are dropped: no process can have written to them.
 pub fn forget_code() {
     let Some(headers) = headers() else { return };
     let bias = headers
@@ -27,7 +27,7 @@ pub fn forget_code() {
             continue;
         };
         // SAFETY: the range is a read-only file mapping of this program: its pages hold what the file holds, and come
-        // back with it when they are touched.
+        // back at the next access.
         unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(start), length, libc::MADV_DONTNEED) };
     }
 }
@@ -38,7 +38,7 @@ fn address(pointer: *const u8) -> u64 {
     u64::try_from(pointer.addr()).unwrap_or(0)
 }
 
-/// The program headers of this program, as the kernel has left them in the auxiliary vector.
+/// Returns the program headers of this program, which the auxiliary vector locates.
 fn headers() -> Option<&'static [libc::Elf64_Phdr]> {
     // SAFETY: reads the auxiliary vector.
     let at = unsafe { libc::getauxval(libc::AT_PHDR) };
@@ -48,7 +48,7 @@ fn headers() -> Option<&'static [libc::Elf64_Phdr]> {
     if at == 0 {
         return None;
     }
-    // SAFETY: the kernel says that `count` headers are mapped at `at`; they are part of the program, live as long as it
-    // does, and nobody writes to them.
+    // SAFETY: the kernel says that `count` headers are mapped at `at`. They are part of the program, live as long as
+    // the process, and nobody writes to them.
     Some(unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(at), count) })
 }

@@ -1,22 +1,22 @@
-//! Who is at the other end of a socket.
+//! The credentials of the process at the other end of a socket.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::process::{Pid, Uid};
 
-/// The process at the other end of a Unix socket, as it was when it connected or listened.
+/// The process at the other end of a Unix socket, at the time of its connect(2) or listen(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// Its number; none when it has none here, being in another pid namespace.
+    /// The pid of the peer; `None` if the peer has no pid in this pid namespace.
     pub pid: Option<Pid>,
-    /// Its user.
+    /// The user id of the peer.
     pub uid: Uid,
 }
 
-/// `getsockopt(SO_PEERCRED)`—Who is at the other end, unix(7).
+/// `getsockopt(SO_PEERCRED)`—Returns the credentials of the peer, unix(7).
 ///
-/// rustix 1.1 has no number for a process in another pid namespace: its `Ok` with a 0 in it is an `Err`.
+/// rustix 1.1 cannot represent a peer in another pid namespace: rustix turns the pid 0 into an error.
 ///
 /// # Errors
 /// Those of getsockopt(2).
@@ -26,7 +26,7 @@ pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     let mut length = libc::socklen_t::try_from(wanted).map_err(io::Error::other)?;
     let fd = socket.as_raw_fd();
     let place = (&raw mut peer).cast();
-    // SAFETY: `peer` has room for `length` bytes, and any bytes make one.
+    // SAFETY: `peer` has room for `length` bytes, and any bytes make a valid `ucred`.
     let result = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, place, &raw mut length) };
     if result == -1 {
         return Err(io::Error::last_os_error());

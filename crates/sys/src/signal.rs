@@ -18,7 +18,7 @@ impl std::fmt::Debug for SignalSet {
 }
 
 impl SignalSet {
-    /// A set without a signal.
+    /// Returns an empty set.
     pub fn empty() -> SignalSet {
         let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
         // SAFETY: `set` is valid for writes of a sigset_t.
@@ -27,7 +27,7 @@ impl SignalSet {
         SignalSet(unsafe { set.assume_init() })
     }
 
-    /// The set of these signals; numbers that are no signal are left out.
+    /// Returns the set of these signals. Numbers that are not signals are ignored.
     pub fn of(signals: impl IntoIterator<Item = i32>) -> SignalSet {
         let mut set = SignalSet::empty();
         for signal in signals {
@@ -36,20 +36,20 @@ impl SignalSet {
         set
     }
 
-    /// Adds a signal; a number that is no signal changes nothing.
+    /// Adds a signal. A number that is not a signal changes nothing.
     pub fn insert(&mut self, signal: i32) {
         // SAFETY: the set is initialised; a bad number is refused with EINVAL.
         unsafe { libc::sigaddset(&raw mut self.0, signal) };
     }
 
-    /// Whether the signal is in the set.
+    /// Tells whether the signal is in the set.
     pub fn contains(&self, signal: i32) -> bool {
-        // SAFETY: the set is initialised; a bad number is answered with -1.
+        // SAFETY: the set is initialised; for a bad number the call returns -1.
         unsafe { libc::sigismember(&raw const self.0, signal) == 1 }
     }
 }
 
-/// `sigprocmask(SIG_BLOCK)`: blocks these signals in the calling thread and returns the mask from before.
+/// `sigprocmask(SIG_BLOCK)`—Blocks these signals in the calling thread and returns the previous mask.
 ///
 /// # Errors
 /// None that a caller can cause.
@@ -60,17 +60,17 @@ pub fn block(set: &SignalSet) -> io::Result<SignalSet> {
     if result == 0 { Ok(before) } else { Err(io::Error::from_raw_os_error(result)) }
 }
 
-/// `sigprocmask(SIG_SETMASK)`: makes this the mask of the calling thread.
+/// `sigprocmask(SIG_SETMASK)`—Replaces the mask of the calling thread.
 ///
 /// # Errors
 /// None that a caller can cause.
 pub fn set_mask(set: &SignalSet) -> io::Result<()> {
-    // SAFETY: the set is initialised and valid; the old mask is not asked for.
+    // SAFETY: the set is initialised and valid; a null pointer skips the old mask.
     let result = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set.0, std::ptr::null_mut()) };
     if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(result)) }
 }
 
-/// Whether the process ignores this signal now.
+/// Tells whether the process ignores this signal now.
 pub fn is_ignored(signal: i32) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: `action` is valid for writes; a null new action changes nothing.
@@ -95,13 +95,14 @@ pub fn set_ignored(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
-/// Ends this process by a signal, as a command was ended by it: without a core file, whatever was ignored or blocked.
+/// Ends this process by a signal, without a core file, even if the signal is ignored or blocked.
 ///
-/// Returns where that does not end it: the signal's default action is another, or the process is the init of its pid
-/// namespace, which no signal of its own ends.
+/// The launcher ends this way when its command was ended by the signal. The function returns in two cases:
+/// - the signal's default action does not end a process
+/// - the process is the init of its pid namespace, and its own signals do not end it
 pub fn die_of(signal: i32) {
     use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal, set_dumpable_behavior, setrlimit};
-    // Not every core_pattern(5) respects the limit: a pipe does not.
+    // A core_pattern(5) that is a pipe does not respect the limit.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     if signal != Signal::KILL.as_raw() {
@@ -111,7 +112,7 @@ pub fn die_of(signal: i32) {
         #[expect(clippy::disallowed_methods, reason = "this process cannot be another")]
         let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
     }
-    // Now, and no other that is pending.
+    // Only this signal may be delivered, not another pending one.
     let _ = set_mask(&SignalSet::of((1..=64).filter(|&other| other != signal)));
 }
 
@@ -121,29 +122,28 @@ extern "C" fn record_inherited() {
     PIPE_INHERITED_IGNORED.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
 }
 
-/// Runs before the Rust runtime sets SIGPIPE to "ignored", so that what the caller of this program had chosen
-/// is not lost.
+/// Runs before the Rust runtime ignores SIGPIPE, so that the disposition chosen by this program's caller is known.
 #[used]
-// SAFETY: the loader calls entries of .init_array once, before main, with the C calling convention; the
-// function only reads a disposition and stores a flag.
+// SAFETY: the loader calls entries of .init_array once, before main, with the C calling convention. The function only
+// reads a disposition and stores a flag.
 #[unsafe(link_section = ".init_array")]
 static RECORD_INHERITED: extern "C" fn() = record_inherited;
 
-/// Whether SIGPIPE was ignored when this program started.
+/// Tells whether SIGPIPE was ignored when this program started.
 pub fn pipe_inherited_ignored() -> bool {
     PIPE_INHERITED_IGNORED.load(Ordering::Relaxed)
 }
 
-/// One signal taken from a [`SignalFd`].
+/// A signal read from a [`SignalFd`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Signalled {
-    /// Its number.
+    /// The number of the signal.
     pub signal: i32,
-    /// Whether the kernel sent it, as it does for a terminal's Ctrl-C, not a process with `kill`.
+    /// Whether the kernel sent the signal (as for a terminal's Ctrl-C), rather than a process with `kill`.
     pub from_kernel: bool,
-    /// Which process sent it; 0 for the kernel, and for one outside of this pid namespace.
+    /// The pid of the sender; 0 for the kernel, and for a sender outside this pid namespace.
     pub sender: u32,
-    /// The signal that came with it, see [`pass_on`].
+    /// The signal carried in the value, see [`pass_on`].
     pub carried: Option<Signal>,
 }
 
@@ -169,8 +169,10 @@ union QueuedValue {
     pointer: *mut libc::c_void,
 }
 
-/// Sends a process TERM together with the signal by which those are to be asked to end whom it looks after: to a front or
-/// a supervisor that other signal alone says nothing. One that is gone is no error.
+/// Sends SIGTERM to a launcher or supervisor, carrying the signal with which it should ask its own members to end.
+///
+/// Sent alone, that other signal would not ask a launcher or supervisor to end its sandbox. A process that is gone is
+/// no error.
 ///
 /// # Errors
 /// Those of [pidfd_send_signal(2)](https://man7.org/linux/man-pages/man2/pidfd_send_signal.2.html).
@@ -180,7 +182,7 @@ pub fn pass_on(process: BorrowedFd<'_>, signal: Signal) -> io::Result<()> {
     let from = QueuedFrom { pid: 0, uid: 0, value };
     let queued = Queued { signal: libc::SIGTERM, error: 0, code: libc::SI_QUEUE, from };
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-    // SAFETY: it is the beginning of a siginfo_t as the kernel reads it, no larger and no more aligned.
+    // SAFETY: the value is the beginning of a siginfo_t as the kernel reads it, no larger and no more aligned.
     unsafe { info.as_mut_ptr().cast::<Queued>().write(queued) };
     let fd = process.as_raw_fd();
     // SAFETY: the kernel reads a siginfo_t, which `info` has room for.
@@ -191,17 +193,17 @@ pub fn pass_on(process: BorrowedFd<'_>, signal: Signal) -> io::Result<()> {
     }
 }
 
-/// `signalfd(2)`: blocked signals as something to poll and read.
+/// `signalfd(2)`: a descriptor from which blocked signals are polled and read.
 #[derive(Debug)]
 pub struct SignalFd(OwnedFd);
 
 impl SignalFd {
-    /// Opens a non-blocking, close-on-exec descriptor for these signals, which the caller has blocked.
+    /// Opens a non-blocking, close-on-exec descriptor for these signals. The caller must have blocked them.
     ///
     /// # Errors
     /// Those of [signalfd(2)](https://man7.org/linux/man-pages/man2/signalfd.2.html).
     pub fn open(set: &SignalSet) -> io::Result<SignalFd> {
-        // SAFETY: the set is initialised; -1 asks for a new descriptor.
+        // SAFETY: the set is initialised; -1 requests a new descriptor.
         let fd = unsafe { libc::signalfd(-1, &raw const set.0, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) };
         if fd == -1 {
             return Err(io::Error::last_os_error());
@@ -210,7 +212,7 @@ impl SignalFd {
         Ok(SignalFd(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Takes the next pending signal, if there is one.
+    /// Reads the next pending signal, if there is a pending signal.
     ///
     /// # Errors
     /// Those of read(2) but `EAGAIN`, which is `None`.
@@ -238,11 +240,12 @@ impl AsFd for SignalFd {
     }
 }
 
-/// The signal of this number; `None` for what is no signal or is reserved by the C library (32 and 33).
+/// Returns the signal with this number. `None` for numbers that are not signals and those reserved by glibc (32 and
+/// 33).
 pub fn signal(number: i32) -> Option<Signal> {
     if !(1..=64).contains(&number) || number == 32 || number == 33 {
         return None;
     }
-    // SAFETY: checked above: within 1..=64 and not one of the two that glibc keeps for itself.
+    // SAFETY: the check above limits the number to 1..=64 without the two that glibc keeps for itself.
     Some(unsafe { Signal::from_raw_unchecked(number) })
 }

@@ -1,16 +1,16 @@
-//! What tools like ps(1) and pkill(1) see of this process: its name and its command line.
+//! The name and the command line of this process, as ps(1) and pkill(1) see them.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// The first byte of the arguments of this program, and their length with all NULs.
+/// The first byte of this program's arguments, and the length of all arguments with their NULs.
 static ARGUMENTS: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static LENGTH: AtomicUsize = AtomicUsize::new(0);
 
-/// Notes where the kernel has put the arguments.
+/// Records where the kernel has put the arguments.
 ///
 /// # Safety
-/// `count` and `words` are what the C library gave to `main`.
+/// `count` and `words` are the values that the C library gave to `main`.
 pub(crate) unsafe fn note_arguments(count: i32, words: *const *const u8) {
     let Ok(count) = usize::try_from(count) else { return };
     if words.is_null() {
@@ -19,27 +19,28 @@ pub(crate) unsafe fn note_arguments(count: i32, words: *const *const u8) {
     // SAFETY: the caller says that `words` holds `count` pointers.
     let words = unsafe { std::slice::from_raw_parts(words, count) };
     let (Some(&first), Some(&last)) = (words.first(), words.last()) else { return };
-    // SAFETY: each of them is a string that ends with a NUL.
+    // SAFETY: each pointer is to a string that ends with a NUL.
     let length = unsafe { CStr::from_ptr(last.cast()) }.count_bytes() + 1;
-    // One behind the other: `create_elf_tables` in fs/binfmt_elf.c.
+    // The strings follow each other without a gap: `create_elf_tables` in fs/binfmt_elf.c.
     LENGTH.store(last.addr().wrapping_sub(first.addr()).wrapping_add(length), Ordering::Relaxed);
     ARGUMENTS.store(first.cast_mut(), Ordering::Relaxed);
 }
 
 /// Gives this process another name and another command line: proc(5), `/proc/<pid>/comm` and `/proc/<pid>/cmdline`.
 ///
-/// The arguments are overwritten and not readable any more. Without room for it the command line is cut. A program that
-/// does not begin with [`entry!`](crate::entry!) keeps its command line.
+/// The new command line overwrites the arguments, which cannot be read afterwards. A command line that does not fit is
+/// cut. A program that does not begin with [`entry!`](crate::entry!) keeps its command line.
 pub fn set(name: &CStr) {
     let _ = rustix::thread::set_name(name);
     let (start, length) = (ARGUMENTS.load(Ordering::Relaxed), LENGTH.load(Ordering::Relaxed));
     if start.is_null() {
         return;
     }
-    // SAFETY: `start` is the beginning of `length` writable bytes of the stack, which nothing in this program refers to:
-    // the standard library copies arguments when it is asked for them.
+    // SAFETY: `start` is the beginning of `length` writable bytes of the stack. Nothing in this program refers to them:
+    // the standard library copies the arguments on each request.
     let arguments = unsafe { std::slice::from_raw_parts_mut(start, length) };
-    // The kernel shows the bytes up to the first NUL only if the last byte is none: `get_mm_cmdline` in fs/proc/base.c.
+    // The kernel shows the bytes up to the first NUL only if the last byte is not NUL: `get_mm_cmdline` in
+    // fs/proc/base.c.
     let Some((last, room)) = arguments.split_last_mut() else { return };
     let Some((end, room)) = room.split_last_mut() else { return };
     *end = 0;

@@ -1,8 +1,8 @@
-//! Tracing of system calls, for test programs that let chosen ones fail; behind the feature `hostile`.
+//! Tracing of system calls, for test programs that make chosen calls fail; behind the feature `hostile`.
 //!
-//! What is traced is not disturbed: stops of job control stay stops, signals are delivered as they come, and a child of a
-//! traced process is traced from its first instruction. Linux on x86-64 only: elsewhere calls cannot be replaced here.
-//! [ptrace(2)](https://man7.org/linux/man-pages/man2/ptrace.2.html) describes all of this.
+//! Tracing does not disturb a process. Stops of job control remain stops, signals are delivered as they come, and a
+//! child of a traced process is traced from its first instruction. Only Linux on x86-64 is supported: elsewhere this
+//! module cannot replace calls. [ptrace(2)](https://man7.org/linux/man-pages/man2/ptrace.2.html) describes all of this.
 
 use std::io;
 
@@ -10,31 +10,31 @@ use rustix::process::Pid;
 
 use crate::child::Exit;
 
-/// What a traced process, or a child of this one, has to say.
+/// An event of a traced process, or of a child of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// It is about to make a system call; [`go_on`] lets it.
+    /// The process is about to make a system call; [`go_on`] allows the call.
     Enter(Call),
-    /// A system call has returned this.
+    /// A system call has returned this value.
     Leave(i64),
-    /// It has become another program.
+    /// The process has executed another program.
     Execed,
-    /// A signal is about to be delivered; passed to [`go_on`] it is.
+    /// A signal is about to be delivered; [`go_on`] with this signal delivers it.
     Signal(i32),
-    /// Job control has stopped it; [`stay_stopped`] keeps it so.
+    /// Job control has stopped the process; [`stay_stopped`] leaves the process stopped.
     Stopped,
-    /// Anything else, a first stop included: it goes on.
+    /// Any other stop, including the first one: the process should be continued.
     Other,
-    /// It has ended, and is reaped if it is a child of this process.
+    /// The process has ended. If it is a child of this process, it is reaped.
     Ended(Exit),
 }
 
 /// A system call and its arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
-    /// Its number.
+    /// The number of the call.
     pub number: u64,
-    /// Its arguments, as the kernel gets them.
+    /// The arguments, as the kernel receives them.
     pub arguments: [u64; 6],
 }
 
@@ -44,8 +44,8 @@ const EXIT: u64 = 2;
 const EVENT_STOP: i32 = 128;
 
 fn request(request: libc::c_uint, pid: Pid, address: usize, data: usize) -> io::Result<libc::c_long> {
-    // SAFETY: the requests made here take numbers, or the address of a buffer of this process that is valid for the size
-    // given; the caller owns it.
+    // SAFETY: the requests of this module take numbers, or the address of a buffer that is valid for the given size.
+    // The caller owns the buffer.
     let result = unsafe {
         libc::ptrace(
             request,
@@ -61,7 +61,8 @@ fn wide(number: i32) -> usize {
     usize::try_from(number).unwrap_or(0)
 }
 
-/// `PTRACE_SEIZE`: traces a process and all that it will fork; it is not stopped. All of them die with this process.
+/// `PTRACE_SEIZE`—Traces a process and all its future forks, without stopping the process. All of them die with the
+/// tracer.
 ///
 /// # Errors
 /// `EPERM`, `ESRCH`.
@@ -75,10 +76,10 @@ pub fn seize(pid: Pid) -> io::Result<()> {
     request(libc::PTRACE_SEIZE, pid, 0, wide(options)).map(drop)
 }
 
-/// `waitpid(-1, __WALL | WNOHANG)`: what has happened to a traced process or a child, if anything has.
+/// `waitpid(-1, __WALL | WNOHANG)`—Returns the next event of a traced process or a child, if there is an event.
 ///
 /// # Errors
-/// `ECHILD` when there is neither.
+/// `ECHILD` if this process has neither children nor traced processes.
 pub fn next() -> io::Result<Option<(Pid, Event)>> {
     let mut status = 0;
     // SAFETY: the status is a live i32.
@@ -104,7 +105,7 @@ pub fn next() -> io::Result<Option<(Pid, Event)>> {
     Ok(Some((pid, event)))
 }
 
-/// `PTRACE_GET_SYSCALL_INFO`: which side of a system call a stop is.
+/// `PTRACE_GET_SYSCALL_INFO`—Tells whether a stop is at the entry or at the exit of a system call.
 fn call(pid: Pid) -> Option<Event> {
     // `struct ptrace_syscall_info` of linux/ptrace.h: kind, architecture, two pointers, then the call or its result.
     let mut info = [0_u64; 11];
@@ -120,50 +121,50 @@ fn call(pid: Pid) -> Option<Event> {
     }
 }
 
-/// `PTRACE_SYSCALL`: lets a stopped process go on until its next system call, with this signal, or none where it is 0.
+/// `PTRACE_SYSCALL`—Continues a stopped process until its next system call, and delivers this signal unless it is 0.
 ///
 /// # Errors
-/// `ESRCH` for one that was killed meanwhile.
+/// `ESRCH` if the process has been killed meanwhile.
 pub fn go_on(pid: Pid, signal: i32) -> io::Result<()> {
     request(libc::PTRACE_SYSCALL, pid, 0, wide(signal)).map(drop)
 }
 
-/// `PTRACE_CONT`: as [`go_on`], but system calls do not stop it any more.
+/// `PTRACE_CONT`—Like [`go_on`], but system calls no longer stop the process.
 ///
 /// # Errors
-/// `ESRCH` for one that was killed meanwhile.
+/// `ESRCH` if the process has been killed meanwhile.
 pub fn run_on(pid: Pid, signal: i32) -> io::Result<()> {
     request(libc::PTRACE_CONT, pid, 0, wide(signal)).map(drop)
 }
 
-/// `PTRACE_LISTEN`: leaves what job control has stopped as it is.
+/// `PTRACE_LISTEN`—Leaves a process stopped that job control has stopped.
 ///
 /// # Errors
-/// `ESRCH` for one that was killed meanwhile.
+/// `ESRCH` if the process has been killed meanwhile.
 pub fn stay_stopped(pid: Pid) -> io::Result<()> {
     request(libc::PTRACE_LISTEN, pid, 0, 0).map(drop)
 }
 
-/// `PTRACE_DETACH`: traces it no more.
+/// `PTRACE_DETACH`—Stops tracing the process.
 ///
 /// # Errors
-/// `ESRCH` for one that was killed meanwhile.
+/// `ESRCH` if the process has been killed meanwhile.
 pub fn detach(pid: Pid) -> io::Result<()> {
     request(libc::PTRACE_DETACH, pid, 0, 0).map(drop)
 }
 
-/// Replaces the call that a process is about to make by one that does not exist: nothing is done.
+/// Replaces the call that a process is about to make by a call that does not exist: the kernel does nothing.
 ///
 /// # Errors
-/// Those of `PTRACE_SETREGS`; `ENOSYS` on other machines than x86-64.
+/// Those of `PTRACE_SETREGS`; `ENOSYS` on machines other than x86-64.
 pub fn skip(pid: Pid) -> io::Result<()> {
     registers(pid, |registers| registers.orig_rax = u64::MAX)
 }
 
-/// Lets the call that has just returned have failed with this error number.
+/// Makes the call that has just returned fail with this error number.
 ///
 /// # Errors
-/// As [`skip`].
+/// As for [`skip`].
 pub fn fail(pid: Pid, errno: i32) -> io::Result<()> {
     registers(pid, |registers| registers.rax = i64::from(-errno).cast_unsigned())
 }
@@ -172,7 +173,7 @@ pub fn fail(pid: Pid, errno: i32) -> io::Result<()> {
 fn registers(pid: Pid, change: impl FnOnce(&mut libc::user_regs_struct)) -> io::Result<()> {
     let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::zeroed();
     request(libc::PTRACE_GETREGS, pid, 0, registers.as_mut_ptr().expose_provenance())?;
-    // SAFETY: zeroed above and filled in by the kernel; any bits are valid.
+    // SAFETY: the value was zeroed above and filled in by the kernel; any bits are valid.
     let mut registers = unsafe { registers.assume_init() };
     change(&mut registers);
     request(libc::PTRACE_SETREGS, pid, 0, (&raw mut registers).expose_provenance()).map(drop)
@@ -183,7 +184,7 @@ fn registers(_: Pid, _: impl FnOnce(&mut Registers)) -> io::Result<()> {
     Err(io::Error::from_raw_os_error(libc::ENOSYS))
 }
 
-/// The registers that are changed, where they cannot be.
+/// A stand-in for the registers on machines whose registers this module cannot change.
 #[cfg(not(target_arch = "x86_64"))]
 struct Registers {
     orig_rax: u64,
