@@ -16,7 +16,7 @@ use crate::args::Global;
 use crate::args::adopt::AdoptArgs;
 use crate::failure::Failure;
 use crate::gc::foreign::refuse_ours;
-use crate::{exit_codes, output, reap, state};
+use crate::{exit_codes, output, reap, surroundings};
 
 /// The grace of a stop that does not say another.
 const GRACE: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ fn refuse_members(global: &Global, members: &[Stat]) -> Result<(), Failure> {
         refuse_ours(stat.pid)?;
     }
     // One that was adopted and could not be moved shows in its record only.
-    let known = Finder::new(&state::root(global)).all().map_err(|error| {
+    let known = Finder::new(&surroundings::root(global)).all().map_err(|error| {
         Failure::new(exit_codes::FAILURE, "cannot tell whether it belongs to a sandbox").because(error)
     })?;
     let pids: HashSet<ProcessId> = members.iter().map(Stat::id).collect();
@@ -90,7 +90,7 @@ fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<Spec, Failu
         grace: GRACE,
         patience: PATIENCE,
         on_owner_exit: OwnerExit::Keep,
-        state_root: state::root(global),
+        state_root: surroundings::root(global),
         report: None,
         stop_on_interrupt: false,
         report_is_shared: false,

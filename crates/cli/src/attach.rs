@@ -17,7 +17,8 @@ use crate::args::{Global, ids};
 use crate::exec::connect;
 use crate::failure::Failure;
 use crate::pump::{self, End, Pump, Raw};
-use crate::{exit_codes, inside, output, run, summary};
+use crate::text::summary;
+use crate::{exit_codes, output, run, surroundings};
 
 /// Sits down at the terminal of a sandbox, and again where another supervisor goes on in the place of one that was killed.
 pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> {
@@ -77,7 +78,7 @@ fn refuse_inside(global: &Global, id: &str) -> Result<(), Failure> {
         // The leader of a sandbox with a terminal leads the session that has it.
         Some(leader.pid.as_raw_pid() == penfold_sys::fork::session())
     };
-    if !inside::ids().iter().any(|outer| outer == id) && !leads().unwrap_or(false) {
+    if !surroundings::outer_sandboxes().iter().any(|outer| outer == id) && !leads().unwrap_or(false) {
         return Ok(());
     }
     Err(Failure::new(exit_codes::NOT_STARTED, format!("cannot attach to {id}: this command runs in it"))

@@ -3,19 +3,19 @@
 mod strays;
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use penfold_control::host_checks::{self, Abilities, Ability, LevelAbility, State};
 use penfold_control::leaks::foreign::{self, Strays};
-use penfold_control::leaks::{self, Leak, Survey, Thing};
+use penfold_control::leaks::{self, Leak, Survey};
 use serde::Serialize;
 
 use crate::args::Global;
 use crate::args::doctor::DoctorArgs;
 use crate::failure::Failure;
-use crate::lines::{self, count};
-use crate::{exit_codes, output, state, summary};
+use crate::text::leak::{USUAL_AGE, describe};
+use crate::text::lines::{self, count};
+use crate::{exit_codes, output, surroundings};
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -35,9 +35,9 @@ struct Diagnosis<'a> {
 /// Looks at the host and at what was left on it.
 pub(crate) fn doctor(global: &Global, args: &DoctorArgs) -> Result<u8, Failure> {
     let blind = |error| Failure::new(exit_codes::DOCTOR_BLIND, "cannot look at this host").because(error);
-    let root = state::root(global);
+    let root = surroundings::root(global);
     // Leaks first: what the tries of the abilities make is none.
-    let survey = leaks::look(&root, &temporary())
+    let survey = leaks::look(&root, &[surroundings::temporary()])
         .unwrap_or_else(|error| Survey { unread: vec![error.to_string()], ..Survey::default() });
     let makeshift = global.root.is_none() && root.starts_with("/tmp");
     let abilities = host_checks::look(&root, makeshift).map_err(blind)?;
@@ -64,67 +64,6 @@ pub(crate) fn doctor(global: &Global, args: &DoctorArgs) -> Result<u8, Failure> 
     Ok(if clean { exit_codes::DOCTOR_CLEAN } else { exit_codes::DOCTOR_FOUND })
 }
 
-/// Where scratch directories may be.
-pub(crate) fn temporary() -> Vec<PathBuf> {
-    vec![std::env::temp_dir()]
-}
-
-/// What it is, in a few words: `cgroup /sys/fs/cgroup/penfold-…`.
-pub(crate) fn describe(leak: &Leak) -> String {
-    let what = match &leak.thing {
-        Thing::Record { command, begun: true, .. } | Thing::Ended { command, .. } if !command.is_empty() => {
-            format!("sandbox {} `{command}`", leak.id)
-        }
-        Thing::Record { path, begun: false, .. } => format!("record {}, never used", path.display()),
-        Thing::Record { path, .. } | Thing::Ended { path, .. } | Thing::Unreachable { path } => {
-            format!("record {}", path.display())
-        }
-        Thing::Processes => format!("processes of {}", leak.id),
-        Thing::Cgroup { path } => format!("cgroup {}", path.display()),
-        Thing::Directory { path } => format!("directory {}", path.display()),
-        Thing::Name { path } => format!("name {}", path.display()),
-        Thing::File { path } => format!("file {}", path.display()),
-        Thing::Socket { path } => format!("socket {}", path.display()),
-    };
-    let why = match &leak.thing {
-        Thing::Record { begun: true, .. } => "its supervisors are gone",
-        Thing::Record { .. } => "its maker is gone",
-        Thing::Ended { .. } => "it has ended",
-        Thing::Name { .. } => "no living sandbox holds it",
-        Thing::File { .. } => "its writer is gone",
-        Thing::Socket { .. } => "its supervisor listens and has no record",
-        Thing::Unreachable { .. } => "its supervisor lives and its control socket is gone",
-        _ if !leak.claimed => "no record here, and perhaps one below another state root",
-        Thing::Processes | Thing::Cgroup { .. } | Thing::Directory { .. } => "no record",
-    };
-    let mut text = what;
-    if !leak.processes.is_empty() {
-        let number = count(leak.processes.len(), "process", "processes");
-        let named: Vec<String> = leak
-            .processes
-            .iter()
-            .take(3)
-            .map(|member| format!("{} {}", member.id.pid.as_raw_pid(), member.name))
-            .collect();
-        let more = if leak.processes.len() > named.len() { ", …" } else { "" };
-        text = format!("{text}  {number} ({}{more})", named.join(", "));
-    }
-    // What is gone has no age.
-    if matches!(leak.thing, Thing::Socket { .. }) {
-        return format!("{text}, {why}");
-    }
-    format!("{text}, {} old, {why}", old(leak.age()))
-}
-
-pub(crate) fn old(age: Duration) -> String {
-    const HOUR: u64 = 3600;
-    match age.as_secs() {
-        seconds if seconds >= 48 * HOUR => format!("{}d", seconds / (24 * HOUR)),
-        seconds if seconds >= HOUR => format!("{}h", seconds / HOUR),
-        _ => summary::human(Duration::from_secs(age.as_secs().max(1))),
-    }
-}
-
 /// The command that removes it.
 fn mend(leak: &Leak, root: Option<&Path>) -> String {
     let root = root.map_or_else(String::new, |root| format!(" --root {}", root.display()));
@@ -132,7 +71,7 @@ fn mend(leak: &Leak, root: Option<&Path>) -> String {
     if leak.is_alive() {
         return format!("penfold{root} kill {id}");
     }
-    let young = if leak.is_certain() || leak.age() >= crate::gc::USUAL_AGE { "" } else { " --older-than 0" };
+    let young = if leak.is_certain() || leak.age() >= USUAL_AGE { "" } else { " --older-than 0" };
     format!("penfold{root} gc{young} {id}")
 }
 

@@ -3,14 +3,13 @@
 use std::io::{BufRead as _, IsTerminal as _};
 use std::time::Duration;
 
-use penfold_control::{Fate, Progress};
-use penfold_control::{Finder, Known};
+use penfold_control::{Fate, Finder, Known, Progress};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::args::Global;
 use crate::args::ids::{self, Among, Ids, Selection};
 use crate::failure::Failure;
-use crate::lines::{self, count};
+use crate::text::lines::{self, count};
 use crate::{exit_codes, output};
 
 /// How long a person waits without wondering, and then for the next word.

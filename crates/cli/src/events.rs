@@ -14,9 +14,10 @@ use serde::Serialize;
 use crate::args::Global;
 use crate::args::events::{EventsArgs, Filter};
 use crate::failure::Failure;
-use crate::lines::{self, count};
-use crate::time::{Since, rfc3339};
-use crate::{exit_codes, output, state, template};
+use crate::text::lines::{self, count};
+use crate::text::template;
+use crate::text::time::{Since, rfc3339};
+use crate::{exit_codes, output, surroundings};
 
 /// So much is collected before it is written.
 const ENOUGH: usize = 64 << 10;
@@ -34,7 +35,7 @@ struct Shown<'a> {
 
 /// Shows what happened, and what happens if that is wanted.
 pub(crate) fn events(global: &Global, args: &EventsArgs) -> Result<u8, Failure> {
-    let root = state::root(global);
+    let root = surroundings::root(global);
     let from = if args.no_follow || args.since.is_some() { From::Start } else { From::End };
     let since = not_before(args.since);
     let mut reader = Reader::open(Path::new(&root), from).map_err(|error| unreadable(&error))?;

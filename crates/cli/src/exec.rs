@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use penfold_control::{ANSWER, Client, ClientError};
-use penfold_state::record::shortened;
+use penfold_state::record::{self, shortened};
 use penfold_state::time::millis;
 use penfold_state::wire::{self, Answer, Request};
-use penfold_state::{ExecSpec, Outcome, record};
+use penfold_state::{ExecSpec, Outcome};
 use penfold_supervisor::{Front, FrontError};
 use penfold_sys::signal::{self, SignalSet};
 use penfold_teardown::Cause;
@@ -22,7 +22,8 @@ use crate::args::exec::ExecArgs;
 use crate::args::{Global, ids};
 use crate::failure::Failure;
 use crate::pump::{self, Pump, Raw};
-use crate::{exit_codes, output, run, summary};
+use crate::text::summary;
+use crate::{exit_codes, output, run, surroundings};
 
 /// How long a person who wants to end it waits for that.
 const SOON: Duration = Duration::from_secs(1);
@@ -71,7 +72,7 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     // The sandbox goes on; what is said here is said of this command.
     outcome.report.id = format!("exec in {}", outcome.report.id);
     if !args.tty {
-        output::talk(&summary::of(&outcome, global));
+        output::talk(&summary::of(&outcome, global.verbose > 0, global.quiet));
     }
     run::conclude(&outcome, &name, args.bounds.workdir.clone(), args.bounds.preserve_status, false)
 }
@@ -153,7 +154,7 @@ fn describe(args: &ExecArgs) -> io::Result<OwnedFd> {
         .env
         .iter()
         .filter_map(|setting| {
-            let value = setting.value.clone().or_else(|| own(&setting.key))?;
+            let value = setting.value.clone().or_else(|| surroundings::variable(&setting.key))?;
             Some((setting.key.clone(), Some(value)))
         })
         .chain(args.tty.then(own_terminal).flatten())
@@ -181,15 +182,10 @@ fn describe(args: &ExecArgs) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-#[expect(clippy::disallowed_methods, reason = "the binary is who reads the environment")]
-fn own(key: &OsString) -> Option<OsString> {
-    std::env::var_os(key)
-}
-
 /// The kind of the caller's terminal, for the program that is to draw on it.
 fn own_terminal() -> Option<(OsString, Option<OsString>)> {
     let key = OsString::from("TERM");
-    own(&key).map(|value| (key, Some(value)))
+    surroundings::variable(&key).map(|value| (key, Some(value)))
 }
 
 /// The standard descriptors of the command, and our side of its terminal if it has one.

@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::fmt::Write as _;
 
-use crate::{lines, output};
+use crate::output;
+use crate::text::lines;
 
 /// Why a verb did not do what it was asked, ready to be shown.
 ///

@@ -9,6 +9,7 @@ use std::io::{BufRead, IsTerminal};
 use std::path::Path;
 use std::time::Duration;
 
+use choose::choose;
 use penfold_control::leaks::{self, Leak, Member, Survey, Thing};
 use penfold_state::events::{About, Journal, What};
 use penfold_teardown::Findings;
@@ -16,14 +17,10 @@ use serde::Serialize;
 
 use crate::args::Global;
 use crate::args::gc::GcArgs;
-use crate::doctor::{describe, temporary};
 use crate::failure::Failure;
-use crate::lines::{self, count, say};
-use crate::{exit_codes, output, state};
-use choose::choose;
-
-/// What is younger is left alone if nothing else is said.
-pub(crate) const USUAL_AGE: Duration = Duration::from_mins(10);
+use crate::text::leak::{USUAL_AGE, describe};
+use crate::text::lines::{self, count, say};
+use crate::{exit_codes, output, surroundings};
 
 /// What became of a leak.
 #[derive(Serialize)]
@@ -74,7 +71,7 @@ pub(crate) fn gc(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
     }
     let coloured = global.color.wanted(&std::io::stderr());
     let missed: Vec<u8> = choice.missed.iter().map(|failure| failure.report(coloured)).collect();
-    let root = state::root(global);
+    let root = surroundings::root(global);
     let collected: Vec<Collected> = choice
         .leaks
         .into_iter()
@@ -105,7 +102,7 @@ fn is_same(leak: &Leak, other: &Leak) -> bool {
 }
 
 fn look(global: &Global) -> Result<Survey, Failure> {
-    leaks::look(&state::root(global), &temporary())
+    leaks::look(&surroundings::root(global), &[surroundings::temporary()])
         .map_err(|error| Failure::new(exit_codes::FAILURE, "cannot look at this host").because(error))
 }
 

@@ -8,13 +8,13 @@ use penfold_state::{Files, Intent};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::args::Global;
-use crate::args::ids;
 use crate::args::inspect::InspectArgs;
+use crate::args::{Global, ids};
 use crate::failure::Failure;
-use crate::ps::Row;
-use crate::template::Format;
-use crate::{exit_codes, lines, output};
+use crate::text::lines;
+use crate::text::row::Row;
+use crate::text::template::Format;
+use crate::{exit_codes, output};
 
 #[derive(Serialize)]
 struct Inspected<'a> {

@@ -9,13 +9,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use penfold_state::Files;
 use penfold_state::log::{Entry, From, LogError, Reader, Stream, Waited};
 use rustix::event::Timespec;
+use write::Output;
 
 use crate::args::logs::LogsArgs;
 use crate::args::{Global, ids};
 use crate::failure::Failure;
-use crate::time::Since;
-use crate::{exit_codes, lines, output};
-use write::Output;
+use crate::text::lines;
+use crate::text::time::Since;
+use crate::{exit_codes, output};
 
 /// How long a sandbox may take to be made or put away before it counts as damaged.
 const PATIENCE: Duration = Duration::from_secs(2);

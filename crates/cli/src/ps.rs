@@ -5,31 +5,17 @@ use std::io::IsTerminal;
 use penfold_control::View;
 use penfold_state::time::now_ms;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use serde::Serialize;
 
 use crate::args::Global;
 use crate::args::ids::{self, Among};
 use crate::args::ps::PsArgs;
 use crate::failure::Failure;
-use crate::template::{self, Format};
+use crate::text::row::Row;
+use crate::text::template::{self, Format};
 use crate::{exit_codes, output};
 
 /// How long a command may be in a table on a terminal.
 const COMMAND_WIDTH: usize = 40;
-
-/// A sandbox as `--json` prints it.
-#[derive(Serialize)]
-pub(crate) struct Row<'a> {
-    pub(crate) schema: u32,
-    #[serde(flatten)]
-    pub(crate) view: &'a View,
-}
-
-impl Row<'_> {
-    pub(crate) fn of(view: &View) -> Row<'_> {
-        Row { schema: penfold_state::record::SCHEMA, view }
-    }
-}
 
 /// Lists sandboxes.
 pub(crate) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {

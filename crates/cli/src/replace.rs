@@ -3,15 +3,14 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use penfold_control::Finder;
-use penfold_control::{Fate, How, Limits};
+use penfold_control::{Fate, Finder, How, Limits};
 use penfold_state::Id;
 use penfold_state::names::{self, Name, NameError};
 use rustix::event::Timespec;
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::{ended, exit_codes, inside};
+use crate::{ended, exit_codes, surroundings};
 
 /// For how long several that want the same name take it from each other.
 const CONTEST: Duration = Duration::from_secs(30);
@@ -35,7 +34,7 @@ pub(crate) fn take(global: &Global, root: &Path, name: &str, id: &Id) -> Result<
             Err(error @ NameError::Taken { .. }) => return Err(refused(&error)),
             Err(error) => return Err(refused(&"the name cannot be taken").because(error)),
         };
-        if inside::ids().contains(&holder) {
+        if surroundings::outer_sandboxes().contains(&holder) {
             return Err(refused(&format!("this command runs in sandbox {holder}, which has the name")));
         }
         if let Ok(known) = Finder::new(root).resolve(&holder) {

@@ -11,9 +11,10 @@ use crate::args::Global;
 use crate::args::ids::{self, Among, Chosen};
 use crate::args::report::ReportArgs;
 use crate::failure::Failure;
-use crate::lines::{self, count};
-use crate::summary::{self, human};
-use crate::{exit_codes, output, template, time};
+use crate::text::lines::{self, count};
+use crate::text::summary::{self, human};
+use crate::text::{template, time};
+use crate::{exit_codes, output};
 
 /// Shows what the end of sandboxes found and did.
 pub(crate) fn report(global: &Global, args: &ReportArgs) -> Result<u8, Failure> {

@@ -6,17 +6,16 @@ use std::io::IsTerminal;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-use penfold_state::{Contain, Detach, Id, OwnerExit, Spec};
-use penfold_state::{Outcome, StartFailure, Status};
+use penfold_state::{Contain, Detach, Id, Outcome, OwnerExit, Spec, StartFailure, Status};
 use penfold_supervisor::{Detached, Front};
 use penfold_teardown::Cause;
 
 use crate::args::Global;
 use crate::args::run::{self, RunArgs};
-use crate::exit_codes;
 use crate::failure::Failure;
+use crate::text::summary;
 use crate::value::EnvSetting;
-use crate::{output, replace, state, summary};
+use crate::{exit_codes, output, replace, surroundings};
 
 /// Runs a command to its end and that of all it started.
 pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
@@ -43,7 +42,7 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
     let outcome = front
         .wait(slow)
         .map_err(|error| Failure::new(exit_codes::UNVERIFIED, "the end was not seen").because(error))?;
-    output::talk(&summary::of(&outcome, global));
+    output::talk(&summary::of(&outcome, global.verbose > 0, global.quiet));
     let code = conclude(&outcome, &name, directory, preserve, fail_on_leak)?;
     if let Some(signal) = died_of(&outcome) {
         penfold_sys::signal::die_of(signal);
@@ -177,7 +176,7 @@ fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
     let id = Id::new().map_err(|error| not_started("cannot make an id".to_owned()).because(error))?;
     let signal = penfold_sys::signal::signal(args.bounds.signal())
         .ok_or_else(|| not_started("signals 32 and 33 belong to the C library".to_owned()))?;
-    let state_root = state::root(global);
+    let state_root = surroundings::root(global);
     let environment = environment(&args.bounds.env);
     // Last: another sandbox is ended for it.
     let name = args.name.as_deref().filter(|_| args.replace);
@@ -186,7 +185,7 @@ fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
         id,
         timeout: args.bounds.timeout(),
         environment,
-        scratch_in: args.scratch.then(temporary),
+        scratch_in: args.scratch.then(surroundings::temporary),
         contain: match args.contain {
             run::Contain::Auto => Contain::Auto,
             run::Contain::Cgroup => Contain::Cgroup,
@@ -256,10 +255,6 @@ fn environment(settings: &[EnvSetting]) -> Vec<(OsString, OsString)> {
         }
     }
     environment
-}
-
-fn temporary() -> PathBuf {
-    std::env::temp_dir()
 }
 
 fn explain(failure: &StartFailure, name: &str, directory: Option<PathBuf>) -> Failure {

@@ -7,13 +7,13 @@ use penfold_state::log::{Entry, From, Reader};
 use penfold_state::state::Word;
 use penfold_state::time::now_ms;
 
-use crate::args::Global;
-use crate::args::ids;
 use crate::args::status::StatusArgs;
+use crate::args::{Global, ids};
 use crate::failure::Failure;
-use crate::ps::Row;
-use crate::tree::{self, Style};
-use crate::{exit_codes, lines, output, template, time};
+use crate::text::process_tree::{self, Style};
+use crate::text::row::Row;
+use crate::text::{lines, template, time};
+use crate::{exit_codes, output};
 
 /// How much of the log is shown at most.
 const MOST_LOG: usize = 64 * 1024;
@@ -67,10 +67,10 @@ fn page(finder: &Finder, known: &Known, seen: &View, log_lines: u64) -> Result<S
         }
     }
     let style = Style { pids: true, full: false };
-    let members = tree::grow(finder, known, seen, style)?;
+    let members = process_tree::grow(finder, known, seen, style)?;
     if !members.is_empty() {
         text.push_str("processes\n");
-        text.extend(tree::draw(seen, &members, style).lines().map(|line| format!("  {line}\n")));
+        text.extend(process_tree::draw(seen, &members, style).lines().map(|line| format!("  {line}\n")));
     }
     text.push_str(&log(known, log_lines));
     Ok(text)

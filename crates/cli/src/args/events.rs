@@ -5,7 +5,7 @@ use penfold_state::events::KINDS;
 
 use super::Verb;
 use crate::exit_codes;
-use crate::time::{Since, since};
+use crate::text::time::{Since, since};
 use crate::value::Invalid;
 
 /// The verb `events`.

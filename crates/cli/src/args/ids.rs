@@ -10,7 +10,7 @@ use penfold_state::{Id, StateError};
 
 use crate::exit_codes;
 use crate::failure::Failure;
-use crate::template::{STOPPED, is_stopped};
+use crate::text::template::{STOPPED, is_stopped};
 use crate::value::Invalid;
 
 /// Which sandboxes are meant; a verb flattens it into its own flags.
@@ -276,7 +276,7 @@ pub(crate) fn blocked(error: &StateError) -> Failure {
 
 /// The finder of the state root that the command line means.
 pub(crate) fn finder(global: &super::Global) -> Finder {
-    Finder::new(Path::new(&crate::state::root(global)))
+    Finder::new(Path::new(&crate::surroundings::root(global)))
 }
 
 /// The words, those from standard input in the place of `-`.

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::Verb;
 use crate::exit_codes;
-use crate::template::{self, Format};
+use crate::text::template::{self, Format};
 
 /// The verb `inspect`.
 pub(crate) const VERB: Verb = Verb {

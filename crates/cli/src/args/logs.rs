@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::Verb;
 use crate::exit_codes;
-use crate::time::{Since, since};
+use crate::text::time::{Since, since};
 
 /// The verb `logs`.
 pub(crate) const VERB: Verb = Verb {

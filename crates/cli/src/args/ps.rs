@@ -5,7 +5,7 @@ use clap::Args;
 use super::Verb;
 use super::ids::Filters;
 use crate::exit_codes;
-use crate::template::{self, Format};
+use crate::text::template::{self, Format};
 
 /// The verb `ps`.
 pub(crate) const VERB: Verb = Verb {

@@ -5,8 +5,9 @@ use std::time::Duration;
 use penfold_control::host_checks::State;
 use penfold_control::leaks::foreign::{OwnerState, Stray, Strays};
 
-use super::{Page, old};
-use crate::lines::count;
+use super::Page;
+use crate::text::leak::old;
+use crate::text::lines::count;
 
 /// How many marks of a session are shown besides those that are evidence.
 const MARKS: usize = 3;

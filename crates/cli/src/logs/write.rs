@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::args::logs::LogsArgs;
-use crate::time::rfc3339;
+use crate::text::time::rfc3339;
 
 /// So much is collected before it is written.
 const ENOUGH: usize = 64 << 10;

@@ -7,10 +7,10 @@ use penfold_teardown::{Findings, How, Search};
 use serde::Serialize;
 
 use crate::args::Global;
-use crate::exit_codes;
 use crate::failure::Failure;
-use crate::lines::{self, count, say};
-use crate::{output, summary};
+use crate::text::lines::{self, count, say};
+use crate::text::summary;
+use crate::{exit_codes, output};
 
 const SCHEMA: u32 = penfold_teardown::report::SCHEMA;
 

@@ -3,12 +3,14 @@
 use std::fmt::Write as _;
 
 use penfold_control::view::View;
-use penfold_state::{Status, state::Word};
+use penfold_state::Status;
+use penfold_state::state::Word;
 use penfold_teardown::Cause;
 
-use crate::time::utc;
+use crate::exit_codes;
+use crate::text::lines;
+use crate::text::time::utc;
 use crate::value::Invalid;
-use crate::{exit_codes, lines};
 
 /// The word for the state of a sandbox that was stopped, beside [`Word::Killed`].
 pub(crate) const STOPPED: &str = "stopped";

@@ -1,7 +1,10 @@
-//! Where this user's records are.
+//! What this process finds around itself: environment, state root, the sandboxes that it runs in.
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use penfold_state::Id;
+use penfold_teardown::MARKER;
 use rustix::fs::{Mode, OFlags};
 
 use crate::args::Global;
@@ -36,4 +39,23 @@ fn close(root: &Path) {
         // Where that is refused, what others have put there is not ours and refused later.
         let _ = rustix::fs::fchmod(&dir, Mode::RWXU);
     }
+}
+
+/// The sandboxes that this process runs in, from the outermost, by its marker.
+#[expect(clippy::disallowed_methods, reason = "the binary is who reads the environment")]
+pub(crate) fn outer_sandboxes() -> Vec<String> {
+    let marker = std::env::var_os(MARKER).unwrap_or_default();
+    let marker = marker.to_string_lossy();
+    marker.split(':').filter(|id| Id::is_short(id)).map(str::to_owned).collect()
+}
+
+/// Where scratch directories are made.
+pub(crate) fn temporary() -> PathBuf {
+    std::env::temp_dir()
+}
+
+/// The value of a variable.
+#[expect(clippy::disallowed_methods, reason = "the binary is who reads the environment")]
+pub(crate) fn variable(key: &OsStr) -> Option<OsString> {
+    std::env::var_os(key)
 }

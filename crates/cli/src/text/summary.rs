@@ -8,9 +8,8 @@ use penfold_state::{Outcome, Report, Status, Totals};
 use penfold_supervisor::Progress;
 use penfold_teardown::{Cause, Ended};
 
-use crate::args::Global;
-use crate::lines::{self, count};
-use crate::template;
+use crate::text::lines::{self, count};
+use crate::text::template;
 use crate::value;
 
 /// How many strays are named: a line is read as long as it is short, and `--report` has all.
@@ -31,18 +30,18 @@ pub(crate) fn progress(progress: Progress) -> String {
     }
 }
 
-/// The summary; nothing when there is nothing to say. `--quiet` leaves only what went wrong.
-pub(crate) fn of(outcome: &Outcome, global: &Global) -> String {
+/// The summary; nothing when there is nothing to say. `quiet` leaves only what went wrong.
+pub(crate) fn of(outcome: &Outcome, verbose: bool, quiet: bool) -> String {
     let mut text = String::new();
     let report = &outcome.report;
-    if global.verbose > 0 {
+    if verbose {
         let took = Duration::from_micros(report.findings.took_us).as_secs_f64() * 1000.0;
         line(&mut text, &format!("{} level {}, teardown {took:.3}ms", report.id, report.level));
         if let Some(weaker) = &report.weaker {
             line(&mut text, &format!("{} no stronger level: {weaker}", report.id));
         }
     }
-    if !global.quiet {
+    if !quiet {
         for missing in &report.missing {
             line(&mut text, missing);
         }

@@ -1,0 +1,68 @@
+//! What was left behind, in a few words.
+
+use std::time::Duration;
+
+use penfold_control::leaks::{Leak, Thing};
+
+use crate::text::lines::count;
+use crate::text::summary::human;
+
+/// What is younger is left alone if nothing else is said.
+pub(crate) const USUAL_AGE: Duration = Duration::from_mins(10);
+
+/// What it is, in a few words: `cgroup /sys/fs/cgroup/penfold-…`.
+pub(crate) fn describe(leak: &Leak) -> String {
+    let what = match &leak.thing {
+        Thing::Record { command, begun: true, .. } | Thing::Ended { command, .. } if !command.is_empty() => {
+            format!("sandbox {} `{command}`", leak.id)
+        }
+        Thing::Record { path, begun: false, .. } => format!("record {}, never used", path.display()),
+        Thing::Record { path, .. } | Thing::Ended { path, .. } | Thing::Unreachable { path } => {
+            format!("record {}", path.display())
+        }
+        Thing::Processes => format!("processes of {}", leak.id),
+        Thing::Cgroup { path } => format!("cgroup {}", path.display()),
+        Thing::Directory { path } => format!("directory {}", path.display()),
+        Thing::Name { path } => format!("name {}", path.display()),
+        Thing::File { path } => format!("file {}", path.display()),
+        Thing::Socket { path } => format!("socket {}", path.display()),
+    };
+    let why = match &leak.thing {
+        Thing::Record { begun: true, .. } => "its supervisors are gone",
+        Thing::Record { .. } => "its maker is gone",
+        Thing::Ended { .. } => "it has ended",
+        Thing::Name { .. } => "no living sandbox holds it",
+        Thing::File { .. } => "its writer is gone",
+        Thing::Socket { .. } => "its supervisor listens and has no record",
+        Thing::Unreachable { .. } => "its supervisor lives and its control socket is gone",
+        _ if !leak.claimed => "no record here, and perhaps one below another state root",
+        Thing::Processes | Thing::Cgroup { .. } | Thing::Directory { .. } => "no record",
+    };
+    let mut text = what;
+    if !leak.processes.is_empty() {
+        let number = count(leak.processes.len(), "process", "processes");
+        let named: Vec<String> = leak
+            .processes
+            .iter()
+            .take(3)
+            .map(|member| format!("{} {}", member.id.pid.as_raw_pid(), member.name))
+            .collect();
+        let more = if leak.processes.len() > named.len() { ", …" } else { "" };
+        text = format!("{text}  {number} ({}{more})", named.join(", "));
+    }
+    // What is gone has no age.
+    if matches!(leak.thing, Thing::Socket { .. }) {
+        return format!("{text}, {why}");
+    }
+    format!("{text}, {} old, {why}", old(leak.age()))
+}
+
+/// The age of something that was left behind.
+pub(crate) fn old(age: Duration) -> String {
+    const HOUR: u64 = 3600;
+    match age.as_secs() {
+        seconds if seconds >= 48 * HOUR => format!("{}d", seconds / (24 * HOUR)),
+        seconds if seconds >= HOUR => format!("{}h", seconds / HOUR),
+        _ => human(Duration::from_secs(age.as_secs().max(1))),
+    }
+}

@@ -1,0 +1,103 @@
+//! The processes of a sandbox, drawn as a tree.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use penfold_control::view::{self, Member};
+use penfold_control::{Finder, Known, View};
+
+use crate::exit_codes;
+use crate::failure::Failure;
+use crate::text::{lines, template};
+
+/// How processes are shown.
+#[derive(Clone, Copy)]
+pub(crate) struct Style {
+    pub(crate) pids: bool,
+    pub(crate) full: bool,
+}
+
+/// The processes of one sandbox.
+pub(crate) fn grow(
+    finder: &Finder,
+    known: &Known,
+    seen: &View,
+    style: Style,
+) -> Result<Vec<Member>, Failure> {
+    if !seen.word.is_living() {
+        return Ok(Vec::new());
+    }
+    view::members(finder, known, seen, style.full)
+        .map_err(|error| Failure::new(exit_codes::FAILURE, "cannot look at the processes").because(error))
+}
+
+/// One line for each process, below lines for the commands that were put in later.
+pub(crate) fn draw(seen: &View, members: &[Member], style: Style) -> String {
+    let mut page = Page { text: String::new(), style, below: HashMap::new() };
+    for member in members {
+        page.below.entry(member.parent).or_default().push(member);
+    }
+    let tops = page.below.remove(&None).unwrap_or_default();
+    let own: Vec<&Member> = tops.iter().copied().filter(|member| member.exec.is_none()).collect();
+    let numbers: Vec<u32> = seen.execs.iter().map(|exec| exec.number).collect();
+    page.level(&own, "", numbers.is_empty());
+    for (index, number) in numbers.iter().enumerate() {
+        let last = index + 1 == numbers.len();
+        let command = seen.execs.get(index).map(|exec| exec.command.join(" ")).unwrap_or_default();
+        let _ = writeln!(page.text, "{}exec {number}  {}", branch(last), template::printable(&command));
+        let of_exec: Vec<&Member> =
+            tops.iter().copied().filter(|member| member.exec == Some(*number)).collect();
+        page.level(&of_exec, trunk(last), true);
+    }
+    page.text
+}
+
+struct Page<'a> {
+    text: String,
+    style: Style,
+    below: HashMap<Option<i32>, Vec<&'a Member>>,
+}
+
+impl Page<'_> {
+    /// No recursion: a tree may be as deep as the host allows. `closed` when nothing follows below these.
+    fn level(&mut self, tops: &[&Member], indent: &str, closed: bool) {
+        /// Deeper ones are not moved further to the right.
+        const DEEP: usize = 200;
+        let mut pending: Vec<(&Member, String, bool)> = Vec::new();
+        for (index, member) in tops.iter().enumerate().rev() {
+            pending.push((member, indent.to_owned(), closed && index + 1 == tops.len()));
+        }
+        while let Some((member, indent, last)) = pending.pop() {
+            let words = self.words(member);
+            let _ = writeln!(self.text, "{indent}{}{words}", branch(last));
+            let children = self.below.get(&Some(member.id.pid.as_raw_pid())).cloned().unwrap_or_default();
+            let inner = if indent.len() < DEEP { format!("{indent}{}", trunk(last)) } else { indent };
+            for (index, child) in children.iter().enumerate().rev() {
+                pending.push((child, inner.clone(), index + 1 == children.len()));
+            }
+        }
+    }
+
+    fn words(&self, member: &Member) -> String {
+        let mut words = String::new();
+        if self.style.pids {
+            let _ = write!(words, "{} ", member.id.pid.as_raw_pid());
+        }
+        lines::push(&mut words, if self.style.full { &member.command } else { &member.name });
+        if matches!(member.state, 'D' | 'T' | 't') {
+            let _ = write!(words, "  (state {})", member.state);
+        }
+        if let Some(why) = &member.stray {
+            let _ = write!(words, "  (stray: {why})");
+        }
+        words
+    }
+}
+
+fn branch(last: bool) -> &'static str {
+    if last { "└─ " } else { "├─ " }
+}
+
+fn trunk(last: bool) -> &'static str {
+    if last { "   " } else { "│  " }
+}
