@@ -21,6 +21,7 @@ pub(crate) mod reap;
 pub(crate) mod report;
 pub(crate) mod rm;
 pub(crate) mod run;
+pub(crate) mod signal;
 pub(crate) mod status;
 pub(crate) mod stop;
 #[cfg(test)]

@@ -12,13 +12,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Signal;
 
+use crate::args::Global;
 use crate::args::attach::AttachArgs;
-use crate::args::{Global, ids};
-use crate::exec::connect;
 use crate::failure::Failure;
 use crate::pump::{self, End, Pump, Raw};
+use crate::sandboxes::connect::connect;
+use crate::sandboxes::{conclude, find};
 use crate::text::summary;
-use crate::{exit_codes, output, run, surroundings};
+use crate::{exit_codes, output, surroundings};
 
 /// Sits down at the terminal of a sandbox, and again where another supervisor goes on in the place of one that was killed.
 pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> {
@@ -73,7 +74,7 @@ pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> 
 /// Refuses who sits at that very terminal: all that is shown would be shown again, for ever.
 fn refuse_inside(global: &Global, id: &str) -> Result<(), Failure> {
     let leads = || {
-        let known = ids::finder(global).resolve(id).ok()?;
+        let known = find::finder(global).resolve(id).ok()?;
         let leader = known.record?.state().ok()??.leader?;
         // The leader of a sandbox with a terminal leads the session that has it.
         Some(leader.pid.as_raw_pid() == penfold_sys::fork::session())
@@ -93,7 +94,7 @@ fn conclude(global: &Global, outcome: &Outcome, id: &str) -> Result<u8, Failure>
         let name = outcome.report.name.as_deref().unwrap_or(id);
         output::talk(&format!("penfold: `{name}` {how}\n"));
     }
-    run::conclude(outcome, id, None, false, false)
+    conclude::conclude(outcome, id, None, false, false)
 }
 
 /// A place at the terminal of a sandbox.

@@ -19,11 +19,13 @@ use rustix::process::Signal;
 use rustix::termios::tcsetwinsize;
 
 use crate::args::exec::ExecArgs;
-use crate::args::{Global, ids};
+use crate::args::{Global, bounds};
 use crate::failure::Failure;
 use crate::pump::{self, Pump, Raw};
+use crate::sandboxes::conclude::conclude;
+use crate::sandboxes::connect::connect;
 use crate::text::summary;
-use crate::{exit_codes, output, run, surroundings};
+use crate::{exit_codes, output, surroundings};
 
 /// How long a person who wants to end it waits for that.
 const SOON: Duration = Duration::from_secs(1);
@@ -32,7 +34,7 @@ const SOON: Duration = Duration::from_secs(1);
 pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
     if args.detach {
-        run::refuse_code_flags(args.bounds.preserve_status, false)?;
+        bounds::refuse_code_flags(args.bounds.preserve_status, false)?;
     }
     let client = connect(global, &args.id)?;
     let id = client.id().to_owned();
@@ -74,7 +76,7 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     if !args.tty {
         output::talk(&summary::of(&outcome, global.verbose > 0, global.quiet));
     }
-    run::conclude(&outcome, &name, args.bounds.workdir.clone(), args.bounds.preserve_status, false)
+    conclude(&outcome, &name, args.bounds.workdir.clone(), args.bounds.preserve_status, false)
 }
 
 /// Waits until the command that was asked for runs.
@@ -91,32 +93,6 @@ fn await_answer(client: &Client) -> Result<Answer, ClientError> {
         }
         (answer, _) => answer,
     }
-}
-
-/// Connects to the supervisor of a sandbox that can be asked for something.
-pub(crate) fn connect(global: &Global, word: &str) -> Result<Client, Failure> {
-    let finder = ids::finder(global);
-    let not_started = |failure: Failure| failure.with_exit(exit_codes::NOT_STARTED);
-    let known = ids::resolve(&finder, word).map_err(not_started)?;
-    let id = known.id.clone();
-    let refused = |reason: &str| Failure::new(exit_codes::NOT_STARTED, format!("{id} {reason}"));
-    let Some(files) = &known.record else {
-        let gone = || refused("has no record any more");
-        return Err(finder.blocked().map_or_else(gone, |error| not_started(ids::blocked(error))));
-    };
-    // A report beside a lock that is held was written by somebody else.
-    if files.has_ended() && files.lock().is_free() {
-        return Err(refused("has ended").hint(format!("`penfold report {id}` says how")));
-    }
-    Client::connect(files, ANSWER).map_err(|error| {
-        let foreground = known.intent.as_ref().is_some_and(|intent| intent.detached.is_none());
-        let foreground = foreground && matches!(error, ClientError::NoSocket { .. });
-        let failure = refused("cannot be asked for it").because(error);
-        if foreground {
-            return failure.hint("only detached sandboxes can be, those of `penfold run -d`");
-        }
-        failure
-    })
 }
 
 /// Waits for the command's end, and copies between its terminal and the caller's if it has one.

@@ -1,21 +1,20 @@
 //! `penfold extend`: what it does.
 
-use penfold_control::view;
-use penfold_control::{ANSWER, Client};
+use penfold_control::{ANSWER, Client, view};
 use penfold_state::state::Word;
 use penfold_state::time::millis;
 use penfold_state::wire::{Answer, Request};
 
 use crate::args::Global;
 use crate::args::extend::ExtendArgs;
-use crate::args::ids;
 use crate::failure::Failure;
+use crate::sandboxes::find;
 use crate::{exit_codes, output};
 
 /// Renews the lease of a sandbox.
 pub(crate) fn extend(global: &Global, args: &ExtendArgs) -> Result<u8, Failure> {
-    let finder = ids::finder(global);
-    let known = ids::resolve(&finder, &args.id)?;
+    let finder = find::finder(global);
+    let known = find::resolve(&finder, &args.id)?;
     let failed = |reason: String| {
         Failure::new(exit_codes::FAILURE, format!("cannot extend the lease of sandbox {}", known.id))
             .because(reason)

@@ -8,9 +8,10 @@ use penfold_state::{Files, Intent};
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::args::Global;
 use crate::args::inspect::InspectArgs;
-use crate::args::{Global, ids};
 use crate::failure::Failure;
+use crate::sandboxes::find;
 use crate::text::lines;
 use crate::text::row::Row;
 use crate::text::template::Format;
@@ -34,8 +35,8 @@ struct Contents<'a> {
 
 /// Prints all that is known of sandboxes.
 pub(crate) fn inspect(global: &Global, args: &InspectArgs) -> Result<u8, Failure> {
-    let finder = ids::finder(global);
-    let mut chosen = ids::choose(global, &finder, &args.ids)?;
+    let finder = find::finder(global);
+    let mut chosen = find::choose(global, &finder, &args.ids)?;
     if let Some(Format::Lines(template) | Format::Table(template)) = &args.format {
         let text: String = chosen.found.iter().map(|(_, seen)| template.line(seen, now_ms())).collect();
         output::data(text.as_bytes(), exit_codes::FAILURE)?;

@@ -1,27 +1,27 @@
 //! `penfold kill`: what it does.
 
-use penfold_control::{ANSWER, Client, ClientError, How, Limits};
-use penfold_control::{Finder, Known, view};
+use penfold_control::{ANSWER, Client, ClientError, Finder, How, Known, Limits, view};
 use penfold_state::Files;
 use penfold_state::wire::{Answer, Request};
 use rustix::process::Signal;
 
-use crate::args::Global;
-use crate::args::ids::Among;
 use crate::args::kill::KillArgs;
-use crate::ended::{self, Tally};
+use crate::args::{Global, signal};
+use crate::exit_codes;
 use crate::failure::Failure;
-use crate::{exit_codes, stop};
+use crate::sandboxes::find::Among;
+use crate::sandboxes::select;
+use crate::sandboxes::tally::{self, Tally};
 
 /// Ends sandboxes at once, or sends a signal to their commands.
 pub(crate) fn kill(global: &Global, args: &KillArgs) -> Result<u8, Failure> {
-    let signal = stop::number(args.signal)?;
+    let signal = signal::sendable(args.signal)?;
     let act = if signal == Signal::KILL { "kill" } else { "signal" };
-    let (finder, selection) = ended::select(global, &args.ids, Among::Living, args.force, act)?;
+    let (finder, selection) = select::select(global, &args.ids, Among::Living, args.force, act)?;
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
     if signal == Signal::KILL {
-        let mut slow = ended::progress(global, "killing");
+        let mut slow = tally::progress(global, "killing");
         let limits = Limits { patience: args.patience.patience, ..Limits::default() };
         let fates = penfold_control::end(&finder, &selection.found, How::Kill, &limits, &mut slow);
         for (known, fate) in selection.found.iter().zip(fates) {

@@ -11,9 +11,10 @@ use penfold_state::log::{Entry, From, LogError, Reader, Stream, Waited};
 use rustix::event::Timespec;
 use write::Output;
 
+use crate::args::Global;
 use crate::args::logs::LogsArgs;
-use crate::args::{Global, ids};
 use crate::failure::Failure;
+use crate::sandboxes::find;
 use crate::text::lines;
 use crate::text::time::Since;
 use crate::{exit_codes, output};
@@ -46,7 +47,7 @@ pub(crate) fn logs(global: &Global, args: &LogsArgs) -> Result<u8, Failure> {
 fn open(global: &Global, args: &LogsArgs) -> Result<(Files, Reader), Failure> {
     let until = Instant::now() + PATIENCE;
     loop {
-        let known = ids::resolve(&ids::finder(global), &args.id)?;
+        let known = find::resolve(&find::finder(global), &args.id)?;
         // Before it is opened: what is seen to be whole then has a log or never gets one.
         let passing = known.is_passing();
         let missing = || Failure::new(exit_codes::FAILURE, format!("sandbox `{}` has no log", known.id));

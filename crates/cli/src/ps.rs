@@ -7,9 +7,9 @@ use penfold_state::time::now_ms;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::args::Global;
-use crate::args::ids::{self, Among};
 use crate::args::ps::PsArgs;
 use crate::failure::Failure;
+use crate::sandboxes::find::{self, Among};
 use crate::text::row::Row;
 use crate::text::template::{self, Format};
 use crate::{exit_codes, output};
@@ -42,7 +42,7 @@ pub(crate) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {
 fn found(global: &Global, args: &PsArgs) -> Result<Vec<View>, Failure> {
     let among =
         if args.all || args.latest || args.filters.wants_ended() { Among::Every } else { Among::Living };
-    let mut views: Vec<View> = ids::list(&ids::finder(global), among)?
+    let mut views: Vec<View> = find::list(&find::finder(global), among)?
         .into_iter()
         .map(|(_, view)| view)
         .filter(|view| args.filters.match_all(view))

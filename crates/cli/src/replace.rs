@@ -10,7 +10,8 @@ use rustix::event::Timespec;
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::{ended, exit_codes, surroundings};
+use crate::sandboxes::tally;
+use crate::{exit_codes, surroundings};
 
 /// For how long several that want the same name take it from each other.
 const CONTEST: Duration = Duration::from_secs(30);
@@ -38,7 +39,7 @@ pub(crate) fn take(global: &Global, root: &Path, name: &str, id: &Id) -> Result<
             return Err(refused(&format!("this command runs in sandbox {holder}, which has the name")));
         }
         if let Ok(known) = Finder::new(root).resolve(&holder) {
-            let mut slow = ended::progress(global, "stopping");
+            let mut slow = tally::progress(global, "stopping");
             let how = How::Stop { signal: None, grace: None };
             let fate =
                 penfold_control::end(&Finder::new(root), &[known], how, &Limits::default(), &mut slow).pop();

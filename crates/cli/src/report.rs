@@ -8,9 +8,9 @@ use penfold_state::time::now_ms;
 use penfold_state::{Report, Status, Totals};
 
 use crate::args::Global;
-use crate::args::ids::{self, Among, Chosen};
 use crate::args::report::ReportArgs;
 use crate::failure::Failure;
+use crate::sandboxes::find::{self, Among, Chosen};
 use crate::text::lines::{self, count};
 use crate::text::summary::{self, human};
 use crate::text::{template, time};
@@ -18,12 +18,12 @@ use crate::{exit_codes, output};
 
 /// Shows what the end of sandboxes found and did.
 pub(crate) fn report(global: &Global, args: &ReportArgs) -> Result<u8, Failure> {
-    let finder = ids::finder(global);
+    let finder = find::finder(global);
     let named = !args.ids.is_empty();
     let chosen = if named {
-        ids::choose(global, &finder, &args.ids)?
+        find::choose(global, &finder, &args.ids)?
     } else {
-        let ended = ids::list(&finder, Among::Every)?.into_iter().filter(|(_, seen)| !seen.word.is_living());
+        let ended = find::list(&finder, Among::Every)?.into_iter().filter(|(_, seen)| !seen.word.is_living());
         Chosen { found: ended.collect(), exit: exit_codes::SUCCESS }
     };
     let mut exit = chosen.exit;

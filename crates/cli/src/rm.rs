@@ -1,18 +1,18 @@
 //! `penfold rm`: what it does.
 
-use penfold_control::{Fate, ForgetError, How, Limits};
-use penfold_control::{Finder, Known};
+use penfold_control::{Fate, Finder, ForgetError, How, Known, Limits};
 
 use crate::args::Global;
-use crate::args::ids::Among;
 use crate::args::rm::RmArgs;
-use crate::ended::{self, Tally};
 use crate::exit_codes;
 use crate::failure::Failure;
+use crate::sandboxes::find::Among;
+use crate::sandboxes::select;
+use crate::sandboxes::tally::{self, Tally};
 
 /// Forgets sandboxes that are over; ends them first if that is wanted.
 pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
-    let (finder, selection) = ended::select(global, &args.ids, Among::Every, args.force, "remove")?;
+    let (finder, selection) = select::select(global, &args.ids, Among::Every, args.force, "remove")?;
     let coloured = global.color.wanted(&std::io::stderr());
     let limits = Limits { patience: args.patience.patience, ..Limits::default() };
     let mut tally = Tally::default();
@@ -26,7 +26,7 @@ pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
         }
         return tally.finish();
     }
-    let mut slow = ended::progress(global, "killing");
+    let mut slow = tally::progress(global, "killing");
     let fates = penfold_control::end(&finder, &selection.found, How::Kill, &limits, &mut slow);
     for (known, fate) in selection.found.iter().zip(fates) {
         if !matches!(fate, Fate::Gone) {

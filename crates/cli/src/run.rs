@@ -6,13 +6,14 @@ use std::io::IsTerminal;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-use penfold_state::{Contain, Detach, Id, Outcome, OwnerExit, Spec, StartFailure, Status};
+use penfold_state::{Contain, Detach, Id, Outcome, OwnerExit, Spec, Status};
 use penfold_supervisor::{Detached, Front};
 use penfold_teardown::Cause;
 
-use crate::args::Global;
 use crate::args::run::{self, RunArgs};
+use crate::args::{Global, bounds};
 use crate::failure::Failure;
+use crate::sandboxes::conclude::{conclude, explain};
 use crate::text::summary;
 use crate::value::EnvSetting;
 use crate::{exit_codes, output, replace, surroundings};
@@ -23,7 +24,7 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
     let (preserve, fail_on_leak, detached) = (args.bounds.preserve_status, args.fail_on_leak, args.detach);
     let directory = args.bounds.workdir.clone();
     if detached {
-        refuse_code_flags(preserve, fail_on_leak)?;
+        bounds::refuse_code_flags(preserve, fail_on_leak)?;
     }
     refuse_detached_flags(&args)?;
     let spec = spec(global, args)?;
@@ -66,15 +67,6 @@ fn died_of(outcome: &Outcome) -> Option<i32> {
     }
 }
 
-/// Flags about the exit code mean nothing where nobody waits for it, and a caller who counts on them is to know that.
-pub(crate) fn refuse_code_flags(preserve: bool, fail_on_leak: bool) -> Result<(), Failure> {
-    let flags = [(preserve, "--preserve-status"), (fail_on_leak, "--fail-on-leak")];
-    let Some((_, flag)) = flags.into_iter().find(|(given, _)| *given) else { return Ok(()) };
-    let sentence = format!("`{flag}` is about the end, which `--detach` does not wait for");
-    Err(Failure::new(exit_codes::NOT_STARTED, sentence)
-        .hint("leave out one of the two; `penfold report ID` tells how a detached sandbox ended"))
-}
-
 /// Flags that mean nothing for a sandbox in the foreground.
 fn refuse_detached_flags(args: &RunArgs) -> Result<(), Failure> {
     let flags = [
@@ -110,20 +102,6 @@ fn report_file(args: &RunArgs) -> Result<Option<File>, Failure> {
         cannot(&format!("cannot write the report to `{}`", name.display())).because(error)
     })?;
     Ok(Some(file))
-}
-
-/// The exit code of a command that has ended, or why it did not run.
-pub(crate) fn conclude(
-    outcome: &Outcome,
-    name: &str,
-    directory: Option<PathBuf>,
-    preserve: bool,
-    fail_on_leak: bool,
-) -> Result<u8, Failure> {
-    match &outcome.report.failure {
-        Some(failure) if outcome.report.findings.verified => Err(explain(failure, name, directory)),
-        _ => Ok(exit_code(outcome, preserve, fail_on_leak)),
-    }
 }
 
 /// Starts a detached sandbox: its id once its command runs.
@@ -255,53 +233,4 @@ fn environment(settings: &[EnvSetting]) -> Vec<(OsString, OsString)> {
         }
     }
     environment
-}
-
-fn explain(failure: &StartFailure, name: &str, directory: Option<PathBuf>) -> Failure {
-    let system = |errno: i32| std::io::Error::from_raw_os_error(errno);
-    match failure {
-        StartFailure::NotFound if name.contains('/') => {
-            // execve(2) says the same of a script whose interpreter, or a program whose loader, is missing.
-            let file = directory.unwrap_or_default().join(name);
-            let why =
-                if file.is_file() { "the interpreter that it names is missing" } else { "no such file" };
-            Failure::new(exit_codes::NOT_FOUND, format!("cannot run `{name}`: {why}"))
-        }
-        StartFailure::NotFound => {
-            Failure::new(exit_codes::NOT_FOUND, format!("cannot run `{name}`: not found in PATH"))
-        }
-        StartFailure::NotExecutable(_) if directory.clone().unwrap_or_default().join(name).is_dir() => {
-            Failure::new(exit_codes::NOT_EXECUTABLE, format!("cannot run `{name}`: it is a directory"))
-        }
-        StartFailure::NotExecutable(errno) => {
-            Failure::new(exit_codes::NOT_EXECUTABLE, format!("cannot run `{name}`")).because(system(*errno))
-        }
-        StartFailure::Directory(errno) => {
-            let directory = directory.unwrap_or_default();
-            let sentence = format!("cannot enter the working directory `{}`", directory.display());
-            Failure::new(exit_codes::NOT_STARTED, sentence).because(system(*errno))
-        }
-        StartFailure::Other(reason) => {
-            Failure::new(exit_codes::NOT_STARTED, format!("cannot run `{name}`")).because(reason.clone())
-        }
-    }
-}
-
-fn exit_code(outcome: &Outcome, preserve: bool, fail_on_leak: bool) -> u8 {
-    let report = &outcome.report;
-    if !report.findings.verified {
-        return exit_codes::UNVERIFIED;
-    }
-    if report.cause == Cause::Timeout && !preserve {
-        return exit_codes::TIMED_OUT;
-    }
-    match report.exit {
-        Some(Status::Code(0)) if fail_on_leak && outcome.totals.strays > 0 => exit_codes::LEAKED,
-        Some(Status::Code(code)) => u8::try_from(code).unwrap_or(exit_codes::FAILURE),
-        Some(Status::Signal(signal)) => {
-            u8::try_from(signal).unwrap_or(0).saturating_add(exit_codes::SIGNALLED)
-        }
-        // Never invented: who must know asks the report.
-        None => exit_codes::UNVERIFIED,
-    }
 }

@@ -7,9 +7,10 @@ use penfold_state::log::{Entry, From, Reader};
 use penfold_state::state::Word;
 use penfold_state::time::now_ms;
 
+use crate::args::Global;
 use crate::args::status::StatusArgs;
-use crate::args::{Global, ids};
 use crate::failure::Failure;
+use crate::sandboxes::find;
 use crate::text::process_tree::{self, Style};
 use crate::text::row::Row;
 use crate::text::{lines, template, time};
@@ -20,8 +21,8 @@ const MOST_LOG: usize = 64 * 1024;
 
 /// Explains how sandboxes are.
 pub(crate) fn status(global: &Global, args: &StatusArgs) -> Result<u8, Failure> {
-    let finder = ids::finder(global);
-    let chosen = ids::choose(global, &finder, &args.ids)?;
+    let finder = find::finder(global);
+    let chosen = find::choose(global, &finder, &args.ids)?;
     if args.json {
         let rows: Vec<Row<'_>> = chosen.found.iter().map(|(_, seen)| Row::of(seen)).collect();
         lines::json(&rows, exit_codes::FAILURE)?;

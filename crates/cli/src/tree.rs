@@ -7,9 +7,9 @@ use penfold_state::time::now_ms;
 use serde::Serialize;
 
 use crate::args::Global;
-use crate::args::ids::{self, Among, Chosen};
 use crate::args::tree::TreeArgs;
 use crate::failure::Failure;
+use crate::sandboxes::find::{self, Among, Chosen};
 use crate::text::process_tree::{self, Style};
 use crate::text::row::Row;
 use crate::text::{lines, template};
@@ -24,11 +24,11 @@ struct Grown<'a> {
 
 /// Shows the processes of sandboxes.
 pub(crate) fn tree(global: &Global, args: &TreeArgs) -> Result<u8, Failure> {
-    let finder = ids::finder(global);
+    let finder = find::finder(global);
     let chosen = if args.ids.is_empty() {
-        Chosen { found: ids::list(&finder, Among::Living)?, exit: exit_codes::SUCCESS }
+        Chosen { found: find::list(&finder, Among::Living)?, exit: exit_codes::SUCCESS }
     } else {
-        ids::choose(global, &finder, &args.ids)?
+        find::choose(global, &finder, &args.ids)?
     };
     let style = Style { pids: args.pids, full: args.full };
     let mut rows = Vec::new();

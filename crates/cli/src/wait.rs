@@ -2,23 +2,23 @@
 
 use std::io::ErrorKind;
 
-use penfold_control::End;
-use penfold_control::Known;
+use penfold_control::{End, Known};
 use penfold_state::{Files, StartFailure, Status};
 use penfold_teardown::Cause;
 
 use crate::args::Global;
-use crate::args::ids::Among;
 use crate::args::wait::WaitArgs;
-use crate::ended::{self, Tally};
 use crate::failure::Failure;
+use crate::sandboxes::find::Among;
+use crate::sandboxes::select;
+use crate::sandboxes::tally::Tally;
 use crate::{exit_codes, output};
 
 /// Waits until sandboxes are over and gives the exit codes of their commands.
 pub(crate) fn wait(global: &Global, args: &WaitArgs) -> Result<u8, Failure> {
     let not_started = |failure: Failure| failure.with_exit(exit_codes::NOT_STARTED);
     let (finder, selection) =
-        ended::select(global, &args.ids, Among::Living, true, "wait for").map_err(not_started)?;
+        select::select(global, &args.ids, Among::Living, true, "wait for").map_err(not_started)?;
     let mut tally = Tally::default();
     let missed: Vec<Failure> = selection.missed.into_iter().map(not_started).collect();
     tally.missed(global, &missed);

@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
+use crate::exit_codes;
+use crate::failure::Failure;
 use crate::value::{self, EnvSetting, Signal};
 
 /// The flags that `run` and `exec` have in common.
@@ -62,4 +64,13 @@ impl Bounds {
     pub(crate) fn leaves_signal(&self) -> bool {
         self.signal.is_none()
     }
+}
+
+/// Flags about the exit code mean nothing where nobody waits for it, and a caller who counts on them is to know that.
+pub(crate) fn refuse_code_flags(preserve: bool, fail_on_leak: bool) -> Result<(), Failure> {
+    let flags = [(preserve, "--preserve-status"), (fail_on_leak, "--fail-on-leak")];
+    let Some((_, flag)) = flags.into_iter().find(|(given, _)| *given) else { return Ok(()) };
+    let sentence = format!("`{flag}` is about the end, which `--detach` does not wait for");
+    Err(Failure::new(exit_codes::NOT_STARTED, sentence)
+        .hint("leave out one of the two; `penfold report ID` tells how a detached sandbox ended"))
 }

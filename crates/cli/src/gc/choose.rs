@@ -6,6 +6,7 @@ use penfold_control::leaks::{Leak, Survey, Thing};
 use crate::args::gc::GcArgs;
 use crate::args::{Global, ids};
 use crate::failure::Failure;
+use crate::sandboxes::find;
 use crate::{exit_codes, surroundings};
 
 /// What is to be judged, and why a word means nothing of it.
@@ -66,7 +67,7 @@ fn meant(global: &Global, leaks: &[Leak], word: &str) -> Result<String, Failure>
 
 /// Nothing is left of what a word means: it lives, or there is none.
 fn none(global: &Global, word: &str) -> Failure {
-    match ids::resolve(&Finder::new(&surroundings::root(global)), word) {
+    match find::resolve(&Finder::new(&surroundings::root(global)), word) {
         Ok(known) => {
             let sentence = format!("sandbox {} is looked after and is no leak", known.id);
             Failure::new(exit_codes::USAGE, sentence).hint(format!("`penfold kill {}` ends it", known.id))

@@ -1,20 +1,16 @@
-//! What the verbs share that end sandboxes: the question before the act, and the answer after it.
+//! Chooses the sandboxes that a verb acts on, and asks before it acts on more than were named.
 
 use std::io::{BufRead as _, IsTerminal as _};
-use std::time::Duration;
 
-use penfold_control::{Fate, Finder, Known, Progress};
+use penfold_control::{Finder, Known};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::args::Global;
-use crate::args::ids::{self, Among, Ids, Selection};
+use crate::args::ids::Ids;
 use crate::failure::Failure;
+use crate::sandboxes::find::{self, Among, Selection};
 use crate::text::lines::{self, count};
 use crate::{exit_codes, output};
-
-/// How long a person waits without wondering, and then for the next word.
-const WONDER: Duration = Duration::from_millis(300);
-const AGAIN: Duration = Duration::from_secs(1);
 
 /// Finds what is meant. More than what is named one by one is asked about first, unless `force`; what was shown must
 /// then still be the same.
@@ -29,12 +25,12 @@ pub(crate) fn select(
     verb: &str,
 ) -> Result<(Finder, Selection), Failure> {
     allow_many();
-    let finder = ids::finder(global);
+    let finder = find::finder(global);
     // What root cannot read is damaged, and ended by what is left of it on the host; for others it is not theirs.
     if let Some(error) = finder.blocked().filter(|_| !rustix::process::geteuid().is_root()) {
-        return Err(ids::blocked(error));
+        return Err(find::blocked(error));
     }
-    let mut selection = ids.select(&finder, among)?;
+    let mut selection = find::find_all(ids, &finder, among)?;
     if !ids.is_broad() || force || selection.found.is_empty() {
         return Ok((finder, selection));
     }
@@ -57,7 +53,7 @@ pub(crate) fn select(
 }
 
 /// As many descriptors as this process may have: each sandbox takes two.
-pub(crate) fn allow_many() {
+fn allow_many() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
@@ -87,85 +83,4 @@ fn confirm(found: &[Known], verb: &str) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::new(exit_codes::USAGE, "nothing was done"))
-}
-
-/// Tells a person who waits how far things have come.
-pub(crate) fn progress(global: &Global, doing: &str) -> impl FnMut(Progress) {
-    let watched = !global.quiet && std::io::stderr().is_terminal();
-    let doing = doing.to_owned();
-    let mut next = WONDER;
-    move |progress| {
-        if watched && progress.since >= next {
-            next = progress.since + AGAIN;
-            let left = count(progress.left, "sandbox", "sandboxes");
-            output::talk(&format!("penfold: {doing} {left}\n"));
-        }
-    }
-}
-
-/// What has become of several sandboxes, one after the other.
-#[derive(Debug, Default)]
-pub(crate) struct Tally {
-    data: String,
-    code: u8,
-}
-
-impl Tally {
-    /// Done: the id is all there is to say.
-    pub(crate) fn done(&mut self, id: &str) {
-        self.data.push_str(id);
-        self.data.push('\n');
-    }
-
-    /// Done, or why not.
-    pub(crate) fn fate(&mut self, id: &str, fate: Fate) {
-        match fate {
-            Fate::Gone => self.done(id),
-            Fate::Left(survivors) => {
-                let mut text = String::new();
-                for survivor in survivors {
-                    lines::push(&mut text, &format!("{id}  not gone: {survivor}"));
-                    text.push('\n');
-                }
-                output::talk(&text);
-                self.note(exit_codes::STILL_THERE);
-            }
-            Fate::Failed(error) => {
-                let code = match error.kind() {
-                    std::io::ErrorKind::PermissionDenied => exit_codes::NOT_PERMITTED,
-                    _ => exit_codes::FAILURE,
-                };
-                let failure = Failure::new(code, format!("cannot end sandbox {id}")).because(error);
-                self.failed(&failure, false);
-            }
-        }
-    }
-
-    /// Not done.
-    pub(crate) fn failed(&mut self, failure: &Failure, coloured: bool) {
-        self.note(failure.report(coloured));
-    }
-
-    /// Tells which words meant nothing.
-    pub(crate) fn missed(&mut self, global: &Global, missed: &[Failure]) {
-        for failure in missed {
-            self.failed(failure, global.color.wanted(&std::io::stderr()));
-        }
-    }
-
-    /// That something is still there is the worst; else the first failure counts.
-    pub(crate) fn note(&mut self, code: u8) {
-        if self.code == exit_codes::SUCCESS || code == exit_codes::STILL_THERE {
-            self.code = code;
-        }
-    }
-
-    /// Writes the ids of what was done; gives the exit code.
-    ///
-    /// # Errors
-    /// When standard output cannot be written to.
-    pub(crate) fn finish(self) -> Result<u8, Failure> {
-        output::data(self.data.as_bytes(), exit_codes::FAILURE)?;
-        Ok(self.code)
-    }
 }

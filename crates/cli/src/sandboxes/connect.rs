@@ -1,0 +1,34 @@
+//! A connection to the supervisor of one sandbox.
+
+use penfold_control::{ANSWER, Client, ClientError};
+
+use crate::args::Global;
+use crate::exit_codes;
+use crate::failure::Failure;
+use crate::sandboxes::find;
+
+/// Connects to the supervisor of a sandbox that can be asked for something.
+pub(crate) fn connect(global: &Global, word: &str) -> Result<Client, Failure> {
+    let finder = find::finder(global);
+    let not_started = |failure: Failure| failure.with_exit(exit_codes::NOT_STARTED);
+    let known = find::resolve(&finder, word).map_err(not_started)?;
+    let id = known.id.clone();
+    let refused = |reason: &str| Failure::new(exit_codes::NOT_STARTED, format!("{id} {reason}"));
+    let Some(files) = &known.record else {
+        let gone = || refused("has no record any more");
+        return Err(finder.blocked().map_or_else(gone, |error| not_started(find::blocked(error))));
+    };
+    // A report beside a lock that is held was written by somebody else.
+    if files.has_ended() && files.lock().is_free() {
+        return Err(refused("has ended").hint(format!("`penfold report {id}` says how")));
+    }
+    Client::connect(files, ANSWER).map_err(|error| {
+        let foreground = known.intent.as_ref().is_some_and(|intent| intent.detached.is_none());
+        let foreground = foreground && matches!(error, ClientError::NoSocket { .. });
+        let failure = refused("cannot be asked for it").because(error);
+        if foreground {
+            return failure.hint("only detached sandboxes can be, those of `penfold run -d`");
+        }
+        failure
+    })
+}
