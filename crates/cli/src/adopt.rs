@@ -15,8 +15,7 @@ use rustix::process::Signal;
 use crate::args::Global;
 use crate::args::adopt::AdoptArgs;
 use crate::failure::Failure;
-use crate::gc::foreign::refuse_ours;
-use crate::{exit_codes, output, reap, surroundings};
+use crate::{exit_codes, foreign, output, surroundings};
 
 /// The grace of a stop that does not say another.
 const GRACE: Duration = Duration::from_secs(10);
@@ -29,7 +28,7 @@ const LOG: u64 = 64 << 10;
 pub(crate) fn adopt(global: &Global, args: AdoptArgs) -> Result<u8, Failure> {
     let number = args.pid.as_raw_pid();
     let failed = |exit| Failure::new(exit, format!("cannot adopt process {number}"));
-    let (root, members) = reap::tree(args.pid)?
+    let (root, members) = foreign::tree(args.pid)?
         .ok_or_else(|| Failure::new(exit_codes::NO_SUCH_ID, format!("there is no process {number}")))?;
     if rustix::process::test_kill_process(args.pid) == Err(Errno::PERM) {
         return Err(failed(exit_codes::NOT_PERMITTED).because(std::io::Error::from(Errno::PERM)));
@@ -55,7 +54,7 @@ pub(crate) fn adopt(global: &Global, args: AdoptArgs) -> Result<u8, Failure> {
 /// Refuses a tree in which somebody belongs to a sandbox that is looked after: it would have two ends.
 fn refuse_members(global: &Global, members: &[Stat]) -> Result<(), Failure> {
     for stat in members {
-        refuse_ours(stat.pid)?;
+        foreign::refuse_ours(stat.pid)?;
     }
     // One that was adopted and could not be moved shows in its record only.
     let known = Finder::new(&surroundings::root(global)).all().map_err(|error| {

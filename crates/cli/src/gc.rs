@@ -1,7 +1,7 @@
 //! `penfold gc`: what it does.
 
 mod choose;
-pub(crate) mod foreign;
+mod foreign;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -16,6 +16,7 @@ mod exec;
 mod exit_codes;
 mod extend;
 mod failure;
+mod foreign;
 mod gc;
 mod help;
 mod inspect;

@@ -1,16 +1,13 @@
 //! `penfold reap`: its flags.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::{OsStringValueParser, TypedValueParser};
-use rustix::process::Pid;
 
 use super::Verb;
 use super::patience::Patience;
 use crate::exit_codes;
+use crate::foreign::Target;
 use crate::value::{self, Signal};
 
 /// The verb `reap`.
@@ -30,7 +27,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_exit: exit_codes::USAGE,
     define: ReapArgs::augment_args,
-    call: |global, matches| crate::reap::reap(global, &super::read(&VERB, matches)?),
+    call: |global, matches| crate::reap::reap(global, super::read(&VERB, matches)?),
 };
 
 /// What `penfold reap` was asked to do.
@@ -65,29 +62,4 @@ pub(crate) struct ReapArgs {
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-/// Which processes are meant; exactly one is set.
-#[derive(Args, Clone, Debug)]
-#[group(required = true, multiple = false)]
-pub(crate) struct Target {
-    /// A process and everything below it.
-    #[arg(long, value_name = "PID", value_parser = value::pid, allow_hyphen_values = true)]
-    pub(crate) pid: Option<Pid>,
-    /// A process group.
-    #[arg(long, value_name = "PGID", value_parser = value::pid, allow_hyphen_values = true)]
-    pub(crate) pgid: Option<Pid>,
-    /// A session.
-    #[arg(long, value_name = "SID", value_parser = value::pid, allow_hyphen_values = true)]
-    pub(crate) session: Option<Pid>,
-    /// A cgroup and those below it, as a directory.
-    #[arg(long, value_name = "PATH")]
-    pub(crate) cgroup: Option<PathBuf>,
-    /// Every process with this variable in its environment.
-    #[arg(
-        long,
-        value_name = "KEY=VALUE",
-        value_parser = OsStringValueParser::new().try_map(|text| value::env_pair(&text))
-    )]
-    pub(crate) env: Option<(OsString, OsString)>,
 }

@@ -1,13 +1,12 @@
 //! `penfold gc --foreign`: the trees of named processes that penfold did not start.
 
-use penfold_control::leaks::{self, Belongs};
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
 
 use crate::args::Global;
 use crate::args::gc::GcArgs;
-use crate::args::reap::{ReapArgs, Target};
 use crate::failure::Failure;
-use crate::{exit_codes, reap, value};
+use crate::foreign::{self, Request, Target};
+use crate::{exit_codes, value};
 
 /// Ends them one after the other, as `penfold reap --pid` does; each is acted on, whatever became of the others.
 pub(super) fn end(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
@@ -28,35 +27,14 @@ pub(super) fn end(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
 }
 
 fn end_one(global: &Global, args: &GcArgs, pid: Pid) -> Result<u8, Failure> {
-    refuse_ours(pid)?;
-    let target = Target { pid: Some(pid), pgid: None, session: None, cgroup: None, env: None };
-    let signal = value::signal("TERM").map_err(|error| Failure::new(exit_codes::USAGE, error.to_string()))?;
-    let args = ReapArgs {
-        target,
+    foreign::refuse_ours(pid)?;
+    let request = Request {
+        target: Target::process(pid),
+        signal: Signal::TERM,
         grace: args.grace,
-        signal,
-        patience: args.patience,
+        patience: args.patience.patience,
         dry_run: args.dry_run,
         json: args.json,
     };
-    reap::reap(global, &args)
-}
-
-/// Refuses what belongs to a sandbox of penfold: that has an end of its own.
-pub(crate) fn refuse_ours(pid: Pid) -> Result<(), Failure> {
-    let number = pid.as_raw_pid();
-    match leaks::belongs(pid) {
-        Ok(Belongs::Penfold) => Err(Failure::new(
-            exit_codes::USAGE,
-            format!("process {number} is a penfold and looks after a sandbox"),
-        )
-        .hint("`penfold ps` lists the sandboxes")),
-        Ok(Belongs::Sandbox(id)) => {
-            let id = id.unwrap_or_else(|| "ID".to_owned());
-            Err(Failure::new(exit_codes::USAGE, format!("process {number} is a member of sandbox {id}"))
-                .hint(format!("`penfold kill {id}` ends it")))
-        }
-        // Who is gone is told so by what follows.
-        Ok(Belongs::Nobody | Belongs::Unknown) | Err(_) => Ok(()),
-    }
+    foreign::end(global, &request)
 }

@@ -1,16 +1,50 @@
-//! Whom the flags of `penfold reap` mean.
+//! Which processes are meant, and which are never ended.
 
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
+use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use penfold_cgroup::{Leaf, mountinfo};
 use penfold_process::{Pid, ProcFs};
 use penfold_teardown::{Search, Selector};
 use rustix::io::Errno;
 
-use crate::args::reap::Target;
-use crate::exit_codes;
 use crate::failure::Failure;
+use crate::{exit_codes, value};
+
+/// Which processes are meant; exactly one is set.
+#[derive(Args, Clone, Debug)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Target {
+    /// A process and everything below it.
+    #[arg(long, value_name = "PID", value_parser = value::pid, allow_hyphen_values = true)]
+    pub(crate) pid: Option<Pid>,
+    /// A process group.
+    #[arg(long, value_name = "PGID", value_parser = value::pid, allow_hyphen_values = true)]
+    pub(crate) pgid: Option<Pid>,
+    /// A session.
+    #[arg(long, value_name = "SID", value_parser = value::pid, allow_hyphen_values = true)]
+    pub(crate) session: Option<Pid>,
+    /// A cgroup and those below it, as a directory.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) cgroup: Option<PathBuf>,
+    /// Every process with this variable in its environment.
+    #[arg(
+        long,
+        value_name = "KEY=VALUE",
+        value_parser = OsStringValueParser::new().try_map(|text| value::env_pair(&text))
+    )]
+    pub(crate) env: Option<(OsString, OsString)>,
+}
+
+impl Target {
+    /// A process and everything below it.
+    pub(crate) fn process(pid: Pid) -> Target {
+        Target { pid: Some(pid), pgid: None, session: None, cgroup: None, env: None }
+    }
+}
 
 /// The selector; none when what was named is gone already.
 pub(super) fn selector(proc: &mut ProcFs, target: &Target) -> Result<Option<Selector>, Failure> {
