@@ -11,7 +11,7 @@ use penfold_teardown::{Findings, Ladder, Scope, Search, Selector, Teardown};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use crate::args::Global;
+use crate::args::verb::Global;
 use crate::failure::Failure;
 use crate::{exit_codes, output};
 

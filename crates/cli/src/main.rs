@@ -6,41 +6,18 @@
 
 #![cfg_attr(all(target_env = "gnu", not(test)), no_main)]
 
-mod adopt;
 mod args;
-mod attach;
-mod completions;
-mod doctor;
-mod events;
-mod exec;
+mod commands;
 mod exit_codes;
-mod extend;
 mod failure;
 mod foreign;
-mod gc;
-mod help;
-mod inspect;
-mod kill;
-mod logs;
-mod man;
 mod output;
 mod panic;
-mod ps;
 mod pump;
-mod reap;
-mod replace;
-mod report;
-mod rm;
-mod run;
 mod sandboxes;
-mod status;
-mod stop;
 mod surroundings;
 mod text;
-mod tree;
 mod value;
-mod version;
-mod wait;
 
 use std::io;
 
@@ -55,9 +32,9 @@ fn main() -> std::process::ExitCode {
 /// Does what the command line says; gives the exit code.
 fn call() -> u8 {
     panic::install();
-    match args::parse(std::env::args_os) {
+    match commands::parse(std::env::args_os) {
         Ok(call) => (call.verb.call)(&call.global, call.matches)
             .unwrap_or_else(|failure| failure.report(call.global.color.wanted(&io::stderr()))),
-        Err(error) => args::usage::answer(&error, std::env::args_os()),
+        Err(error) => commands::answer(&error, std::env::args_os()),
     }
 }

@@ -7,7 +7,7 @@ use penfold_state::Id;
 use penfold_teardown::MARKER;
 use rustix::fs::{Mode, OFlags};
 
-use crate::args::Global;
+use crate::args::verb::Global;
 
 /// `--root`, else `/run/penfold` for root, else below the user's runtime directory, else below `/tmp`.
 #[expect(clippy::disallowed_methods, reason = "the binary is who reads the environment")]

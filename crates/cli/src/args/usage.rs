@@ -1,22 +1,19 @@
-//! Answers to command lines that are no call: help, the version, and what is wrong, in one sentence.
+//! What is wrong with a command line, in one sentence.
 
 use std::error::Error as _;
-use std::ffi::OsString;
-use std::io;
 
-use clap::ValueEnum;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgMatches, FromArgMatches};
 
-use super::Verb;
+use super::verb::Verb;
 use crate::exit_codes;
 use crate::failure::Failure;
-use crate::output::{self, Colour};
 
 /// The verbs that end or remove something. A word that is more than a slip of the finger away never leads to one.
-const ENDING: &[&str] = &["kill", "stop", "rm", "reap", "gc", "prune"];
+pub(crate) const ENDING: &[&str] = &["kill", "stop", "rm", "reap", "gc", "prune"];
 
 /// Words of docker, podman and systemd, and what does that here.
-const FOREIGN: &[(&str, &str)] = &[
+pub(crate) const FOREIGN: &[(&str, &str)] = &[
     ("start", "`penfold run -d CMD` starts a sandbox; one that has ended is not started again"),
     ("restart", "`penfold run -d CMD` starts a sandbox; one that has ended is not started again"),
     ("create", "`penfold run -d CMD` makes and starts a sandbox"),
@@ -41,28 +38,12 @@ const FOREIGN: &[(&str, &str)] = &[
     ("info", "`penfold doctor` tells what this host can do"),
 ];
 
-/// Prints the answer and returns the exit code.
+/// The flags of a verb out of its matches.
 ///
-/// Takes the words again: what clap refused it does not hand back, and which verb was meant decides the code.
-pub(crate) fn answer(error: &clap::Error, words: impl Iterator<Item = OsString>) -> u8 {
-    let (verb, colour) = glance(words);
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            let text = rendered(error, colour.wanted(&io::stdout()));
-            match output::data(text.as_bytes(), exit_codes::FAILURE) {
-                Ok(()) => exit_codes::SUCCESS,
-                Err(failure) => failure.report(colour.wanted(&io::stderr())),
-            }
-        }
-        // A bare `penfold`: a person gets the help, a script a failure and a clean standard output.
-        ErrorKind::MissingSubcommand => {
-            let text = super::root().render_help();
-            let coloured = colour.wanted(&io::stderr());
-            output::talk(&if coloured { text.ansi().to_string() } else { text.to_string() });
-            exit_codes::USAGE
-        }
-        _ => failure(error, verb).report(colour.wanted(&io::stderr())),
-    }
+/// # Errors
+/// None that a user can cause: the matches were made from the same definition.
+pub(crate) fn read<A: FromArgMatches>(verb: &Verb, mut matches: ArgMatches) -> Result<A, Failure> {
+    A::from_arg_matches_mut(&mut matches).map_err(|error| failure(&error, Some(verb)))
 }
 
 /// The sentence for what is wrong.
@@ -190,34 +171,6 @@ fn text(error: &clap::Error, kind: ContextKind) -> String {
     }
 }
 
-fn rendered(error: &clap::Error, coloured: bool) -> String {
-    let text = error.render();
-    if coloured { text.ansi().to_string() } else { text.to_string() }
-}
-
-/// The verb that a command line names and the colour that it asks for, as far as they can be told.
-fn glance(words: impl Iterator<Item = OsString>) -> (Option<&'static Verb>, Colour) {
-    let mut colour = Colour::default();
-    let mut words = words.skip(1);
-    while let Some(word) = words.next() {
-        let Some(word) = word.to_str() else { break };
-        let (flag, attached) = match word.split_once('=') {
-            Some((flag, value)) => (flag, Some(value.to_owned())),
-            None => (word, None),
-        };
-        match flag {
-            "--color" => {
-                let value = attached.or_else(|| words.next().and_then(|word| word.into_string().ok()));
-                colour = value.and_then(|value| Colour::from_str(&value, false).ok()).unwrap_or_default();
-            }
-            "--root" if attached.is_none() => drop(words.next()),
-            _ if word.starts_with('-') => {}
-            _ => return (super::find(word), colour),
-        }
-    }
-    (None, colour)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,16 +186,6 @@ mod tests {
             [("pause", "prune"), ("restart", "reap"), ("start", "stop"), ("top", "stops"), ("", "rm")]
         {
             assert!(!is_slip(given, word), "{given} {word}");
-        }
-    }
-
-    #[test]
-    fn words_of_others_are_no_verbs_of_ours() {
-        for (word, _) in FOREIGN {
-            assert!(super::super::find(word).is_none(), "{word}");
-        }
-        for word in ENDING {
-            assert!(super::super::find(word).is_some(), "{word}");
         }
     }
 }

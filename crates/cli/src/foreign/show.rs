@@ -6,7 +6,7 @@ use penfold_process::{ProcFs, Stat};
 use penfold_teardown::{Findings, How, Search};
 use serde::Serialize;
 
-use crate::args::Global;
+use crate::args::verb::Global;
 use crate::failure::Failure;
 use crate::text::lines::{self, count, say};
 use crate::text::summary;

@@ -2,7 +2,7 @@
 
 use penfold_control::{ANSWER, Client, ClientError};
 
-use crate::args::Global;
+use crate::args::verb::Global;
 use crate::exit_codes;
 use crate::failure::Failure;
 use crate::sandboxes::find;

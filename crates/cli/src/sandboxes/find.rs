@@ -6,8 +6,8 @@ use std::path::Path;
 use penfold_control::{Finder, Known, ResolveError, View, view};
 use penfold_state::StateError;
 
-use crate::args::Global;
 use crate::args::ids::Ids;
+use crate::args::verb::Global;
 use crate::failure::Failure;
 use crate::{exit_codes, surroundings};
 

@@ -5,8 +5,8 @@ use std::io::{BufRead as _, IsTerminal as _};
 use penfold_control::{Finder, Known};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::args::Global;
 use crate::args::ids::Ids;
+use crate::args::verb::Global;
 use crate::failure::Failure;
 use crate::sandboxes::find::{self, Among, Selection};
 use crate::text::lines::{self, count};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use penfold_control::{Fate, Progress};
 
-use crate::args::Global;
+use crate::args::verb::Global;
 use crate::failure::Failure;
 use crate::text::lines::{self, count};
 use crate::{exit_codes, output};

@@ -1,0 +1,39 @@
+//! `penfold completions`.
+
+use clap::Args;
+use clap_complete::Shell;
+
+use super::command_line;
+use crate::args::usage;
+use crate::args::verb::Verb;
+use crate::failure::Failure;
+use crate::{exit_codes, output};
+
+/// The verb `completions`.
+pub(crate) const VERB: Verb = Verb {
+    name: "completions",
+    aliases: &[],
+    about: "Print the completions for a shell",
+    description: "Prints a script that teaches a shell to complete penfold's commands and flags.",
+    examples: &[
+        ("penfold completions bash > /etc/bash_completion.d/penfold", "for every user of bash"),
+        ("penfold completions fish | source", "for this fish only"),
+    ],
+    usage_exit: exit_codes::USAGE,
+    define: CompletionsArgs::augment_args,
+    call: |_, matches| completions(&usage::read(&VERB, matches)?),
+};
+
+#[derive(Args, Clone, Debug)]
+struct CompletionsArgs {
+    /// The shell.
+    #[arg(value_enum, value_name = "SHELL")]
+    shell: Shell,
+}
+
+fn completions(args: &CompletionsArgs) -> Result<u8, Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command_line::root(), "penfold", &mut script);
+    output::data(&script, exit_codes::FAILURE)?;
+    Ok(exit_codes::SUCCESS)
+}

@@ -1,0 +1,198 @@
+//! `penfold doctor`.
+
+mod strays;
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use clap::Args;
+use penfold_control::host_checks::{self, Abilities, Ability, LevelAbility, State};
+use penfold_control::leaks::foreign::{self, Strays};
+use penfold_control::leaks::{self, Leak, Survey};
+use serde::Serialize;
+
+use crate::args::usage;
+use crate::args::verb::{Global, Verb};
+use crate::failure::Failure;
+use crate::text::leak::{USUAL_AGE, describe};
+use crate::text::lines::{self, count};
+use crate::{exit_codes, output, surroundings};
+
+/// The verb `doctor`.
+pub(crate) const VERB: Verb = Verb {
+    name: "doctor",
+    aliases: &[],
+    about: "Show what this host can do and what was left on it; changes nothing",
+    description: "Looks at the host: kernel, cgroup mounts and delegation, pidfd, namespaces, limits, and what \
+        each of them means for the guarantee. Then looks for what outlived its sandbox and names the command \
+        that removes it. With --foreign also for strays of other tools: processes that lost their parent, have a \
+        session of their own and no terminal and are no service, or name a session in their environment whose owner \
+        is dead. Changes nothing.",
+    examples: &[
+        ("penfold doctor", "why is the containment weaker here than elsewhere?"),
+        ("penfold doctor --foreign", "what did agents, editors and builds leave running here?"),
+        ("penfold doctor --json", "the same for a script; the exit code tells: 0 clean, 1 found, 2 blind"),
+    ],
+    usage_exit: exit_codes::DOCTOR_BLIND,
+    define: DoctorArgs::augment_args,
+    call: |global, matches| doctor(global, &usage::read(&VERB, matches)?),
+};
+
+/// What `penfold doctor` was asked to do.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Show also what other tools left behind; it is never touched.
+    #[arg(long)]
+    pub(crate) foreign: bool,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Diagnosis<'a> {
+    schema: u32,
+    clean: bool,
+    #[serde(flatten)]
+    abilities: &'a Abilities,
+    #[serde(flatten)]
+    survey: &'a Survey,
+    /// How many records are kept of sandboxes that have ended.
+    ended: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    foreign: Option<&'a Strays>,
+}
+
+/// Looks at the host and at what was left on it.
+pub(crate) fn doctor(global: &Global, args: &DoctorArgs) -> Result<u8, Failure> {
+    let blind = |error| Failure::new(exit_codes::DOCTOR_BLIND, "cannot look at this host").because(error);
+    let root = surroundings::root(global);
+    // Leaks first: what the tries of the abilities make is none.
+    let survey = leaks::look(&root, &[surroundings::temporary()])
+        .unwrap_or_else(|error| Survey { unread: vec![error.to_string()], ..Survey::default() });
+    let makeshift = global.root.is_none() && root.starts_with("/tmp");
+    let abilities = host_checks::look(&root, makeshift).map_err(blind)?;
+    let fine = abilities.abilities.iter().all(|ability| ability.state == State::Ok);
+    let strays = if args.foreign { Some(foreign::look().map_err(blind)?) } else { None };
+    let lonely = strays.as_ref().is_none_or(|found| found.strays.is_empty() && found.complete);
+    let clean = fine && survey.leaks.is_empty() && survey.complete && survey.unread.is_empty() && lonely;
+    if args.json {
+        let diagnosis = Diagnosis {
+            schema: penfold_teardown::report::SCHEMA,
+            clean,
+            abilities: &abilities,
+            survey: &survey,
+            ended: survey.kept.len(),
+            foreign: strays.as_ref(),
+        };
+        lines::json(&diagnosis, exit_codes::DOCTOR_BLIND)?;
+    } else {
+        let coloured = global.color.wanted(&std::io::stdout());
+        let page = Page { text: String::new(), root: global.root.as_deref(), coloured, quiet: global.quiet };
+        let text = page.all(&abilities, &survey, strays.as_ref());
+        output::data(text.as_bytes(), exit_codes::DOCTOR_BLIND)?;
+    }
+    Ok(if clean { exit_codes::DOCTOR_CLEAN } else { exit_codes::DOCTOR_FOUND })
+}
+
+/// The command that removes it.
+fn mend(leak: &Leak, root: Option<&Path>) -> String {
+    let root = root.map_or_else(String::new, |root| format!(" --root {}", root.display()));
+    let id = if leak.id.is_empty() { "--kind name" } else { &leak.id };
+    if leak.is_alive() {
+        return format!("penfold{root} kill {id}");
+    }
+    let young = if leak.is_certain() || leak.age() >= USUAL_AGE { "" } else { " --older-than 0" };
+    format!("penfold{root} gc{young} {id}")
+}
+
+struct Page<'a> {
+    text: String,
+    root: Option<&'a Path>,
+    coloured: bool,
+    quiet: bool,
+}
+
+impl Page<'_> {
+    fn all(mut self, found: &Abilities, survey: &Survey, strays: Option<&Strays>) -> String {
+        for ability in &found.abilities {
+            self.ability(ability);
+        }
+        for level in &found.levels {
+            self.level(level, &found.abilities);
+        }
+        for unread in &survey.unread {
+            self.line(State::Warn, &format!("not seen: {unread}"));
+        }
+        if survey.leaks.is_empty() {
+            let found =
+                if survey.complete { "nothing of ours was left behind" } else { "no leak of ours was seen" };
+            self.line(if survey.complete { State::Ok } else { State::Warn }, found);
+        } else {
+            self.line(State::Fail, &format!("{} of ours", count(survey.leaks.len(), "leak", "leaks")));
+        }
+        for leak in &survey.leaks {
+            self.below(&format!("{}     {}", describe(leak), mend(leak, self.root)));
+        }
+        if !survey.kept.is_empty() {
+            let kept = count(survey.kept.len(), "sandbox that has ended is", "sandboxes that have ended are");
+            self.line(
+                State::Ok,
+                &format!("{kept} kept with log and exit code until `penfold rm` or `penfold gc`"),
+            );
+        }
+        if let Some(strays) = strays {
+            self.strays(strays);
+        }
+        self.text
+    }
+
+    fn ability(&mut self, ability: &Ability) {
+        self.line(ability.state, &ability.found);
+        if ability.state != State::Ok {
+            self.below(ability.meaning);
+        }
+        if let Some(mend) = &ability.mend {
+            self.below(mend);
+        }
+    }
+
+    fn level(&mut self, level: &LevelAbility, said: &[Ability]) {
+        // The reason is mostly one of the abilities above.
+        let reason = if said.iter().any(|ability| ability.found.ends_with(&level.reason)) {
+            String::new()
+        } else {
+            format!(": {}", level.reason)
+        };
+        let can = if level.available { "" } else { " cannot be had" };
+        let state = if level.available { State::Ok } else { State::Warn };
+        self.line(state, &format!("--contain {}{can}{reason}", level.level));
+    }
+
+    fn line(&mut self, state: State, words: &str) {
+        if self.quiet && state == State::Ok {
+            return;
+        }
+        let (tag, colour) = match state {
+            State::Ok => ("[ok]  ", "32"),
+            State::Warn => ("[warn]", "33"),
+            State::Fail => ("[fail]", "31"),
+        };
+        if self.coloured {
+            // Writing to a String cannot fail.
+            let _ = write!(self.text, "\u{1b}[{colour}m{tag}\u{1b}[0m ");
+        } else {
+            self.text.push_str(tag);
+            self.text.push(' ');
+        }
+        lines::push(&mut self.text, words);
+        self.text.push('\n');
+    }
+
+    fn below(&mut self, words: &str) {
+        self.text.push_str("         ");
+        lines::push(&mut self.text, words);
+        self.text.push('\n');
+    }
+}

@@ -1,0 +1,40 @@
+//! `penfold gc --foreign`: the trees of named processes that penfold did not start.
+
+use rustix::process::{Pid, Signal};
+
+use super::GcArgs;
+use crate::args::verb::Global;
+use crate::failure::Failure;
+use crate::foreign::{self, Request, Target};
+use crate::{exit_codes, value};
+
+/// Ends them one after the other, as `penfold reap --pid` does; each is acted on, whatever became of the others.
+pub(super) fn end(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
+    let pids = args
+        .words
+        .iter()
+        .map(|word| value::pid(word).map_err(|error| Failure::new(exit_codes::USAGE, error.to_string())))
+        .collect::<Result<Vec<Pid>, Failure>>()?;
+    let coloured = global.color.wanted(&std::io::stderr());
+    let mut exit = exit_codes::SUCCESS;
+    for pid in pids {
+        let done = end_one(global, args, pid).unwrap_or_else(|failure| failure.report(coloured));
+        if exit == exit_codes::SUCCESS {
+            exit = done;
+        }
+    }
+    Ok(exit)
+}
+
+fn end_one(global: &Global, args: &GcArgs, pid: Pid) -> Result<u8, Failure> {
+    foreign::refuse_ours(pid)?;
+    let request = Request {
+        target: Target::process(pid),
+        signal: Signal::TERM,
+        grace: args.grace,
+        patience: args.patience.patience,
+        dry_run: args.dry_run,
+        json: args.json,
+    };
+    foreign::end(global, &request)
+}

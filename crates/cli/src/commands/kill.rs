@@ -1,0 +1,123 @@
+//! `penfold kill`.
+
+use clap::Args;
+use penfold_control::{ANSWER, Client, ClientError, Finder, How, Known, Limits, view};
+use penfold_state::Files;
+use penfold_state::wire::{Answer, Request};
+use rustix::process::Signal;
+
+use crate::args::ids::Ids;
+use crate::args::patience::PatienceOverride;
+use crate::args::verb::{Global, Verb};
+use crate::args::{signal, usage};
+use crate::failure::Failure;
+use crate::sandboxes::find::Among;
+use crate::sandboxes::select;
+use crate::sandboxes::tally::{self, Tally};
+use crate::{exit_codes, value};
+
+/// The verb `kill`.
+pub(crate) const VERB: Verb = Verb {
+    name: "kill",
+    aliases: &[],
+    about: "Kill sandboxes, or send a signal to their commands",
+    description: "Kills everything in a sandbox and waits until all of it was seen to be gone. Several are killed at the \
+        same time. It also ends what has lost its supervisor or its record, and what has a supervisor that does not \
+        answer. With another signal than KILL nothing is ended: the signal is sent to the command. What is gone already \
+        counts as killed.",
+    examples: &[
+        ("penfold kill web", "kill the sandbox named web"),
+        ("penfold kill -s HUP web", "send HUP to its command"),
+        ("penfold kill --all -f", "kill all sandboxes without being asked"),
+        ("penfold kill --filter label=ci -f", "kill those with this label without being asked"),
+    ],
+    usage_exit: exit_codes::USAGE,
+    define: KillArgs::augment_args,
+    call: |global, matches| kill(global, &usage::read(&VERB, matches)?),
+};
+
+/// What `penfold kill` was asked to do.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct KillArgs {
+    #[command(flatten)]
+    pub(crate) ids: Ids,
+    /// The signal; any but KILL is sent to the command and ends nothing else.
+    #[arg(
+        short = 's',
+        long,
+        value_name = "SIGNAL",
+        value_parser = value::signal,
+        allow_hyphen_values = true,
+        default_value = "KILL"
+    )]
+    pub(crate) signal: value::Signal,
+    #[command(flatten)]
+    pub(crate) patience: PatienceOverride,
+    /// Do not ask.
+    #[arg(short, long)]
+    pub(crate) force: bool,
+}
+
+/// Ends sandboxes at once, or sends a signal to their commands.
+pub(crate) fn kill(global: &Global, args: &KillArgs) -> Result<u8, Failure> {
+    let signal = signal::sendable(args.signal)?;
+    let act = if signal == Signal::KILL { "kill" } else { "signal" };
+    let (finder, selection) = select::select(global, &args.ids, Among::Living, args.force, act)?;
+    let mut tally = Tally::default();
+    tally.missed(global, &selection.missed);
+    if signal == Signal::KILL {
+        let mut slow = tally::progress(global, "killing");
+        let limits = Limits { patience: args.patience.patience, ..Limits::default() };
+        let fates = penfold_control::end(&finder, &selection.found, How::Kill, &limits, &mut slow);
+        for (known, fate) in selection.found.iter().zip(fates) {
+            tally.fate(&known.id, fate);
+        }
+    } else {
+        let records: Vec<Option<&Files>> = selection
+            .found
+            .iter()
+            .map(|known| known.record.as_ref().filter(|_| is_living(&finder, known)))
+            .collect();
+        let request = Request::Forward(signal.as_raw());
+        let answers = penfold_control::at_once(&records, |files| {
+            files.map(|files| Client::connect(files, ANSWER)?.request(&request, ANSWER))
+        });
+        for (known, answer) in selection.found.iter().zip(answers) {
+            match is_sent(&finder, known, answer) {
+                Ok(()) => tally.done(&known.id),
+                Err(failure) => tally.failed(&failure, global.color.wanted(&std::io::stderr())),
+            }
+        }
+    }
+    tally.finish()
+}
+
+fn is_living(finder: &Finder, known: &Known) -> bool {
+    view::view(finder, known).is_some_and(|seen| seen.word.is_living())
+}
+
+/// What a supervisor says that was to send a signal to its command. One that is over takes none, which is as well.
+fn is_sent(
+    finder: &Finder,
+    known: &Known,
+    answer: Option<Result<Answer, ClientError>>,
+) -> Result<(), Failure> {
+    let failed = |reason: String| {
+        Failure::new(exit_codes::FAILURE, format!("cannot signal the command of sandbox {}", known.id))
+            .because(reason)
+    };
+    match answer {
+        Some(Ok(Answer::Done)) => Ok(()),
+        _ if !is_living(&finder.again(), known) => Ok(()),
+        Some(Ok(Answer::Refused(reason))) => Err(failed(reason)),
+        Some(Ok(_)) => Err(failed("its supervisor answers something else".to_owned())),
+        Some(Err(ClientError::NoSocket { .. })) => Err(failed(
+            "it is no detached sandbox, and only `penfold run` itself passes signals on".to_owned(),
+        )),
+        Some(Err(error)) => Err(failed(error.to_string())),
+        None => {
+            Err(failed("nobody looks after it".to_owned())
+                .hint(format!("`penfold kill {}` ends it", known.id)))
+        }
+    }
+}

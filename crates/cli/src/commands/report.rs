@@ -1,0 +1,189 @@
+//! `penfold report`.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use clap::Args;
+use penfold_control::{Known, View};
+use penfold_state::time::now_ms;
+use penfold_state::{Report, Status, Totals};
+
+use crate::args::usage;
+use crate::args::verb::{Global, Verb};
+use crate::failure::Failure;
+use crate::sandboxes::find::{self, Among, Chosen};
+use crate::text::lines::{self, count};
+use crate::text::summary::{self, human};
+use crate::text::{template, time};
+use crate::{exit_codes, output};
+
+/// The verb `report`.
+pub(crate) const VERB: Verb = Verb {
+    name: "report",
+    aliases: &[],
+    about: "Show what the end of sandboxes found and did",
+    description: "Shows the reports of sandboxes that have ended and whose records were kept: why they ended, what \
+        was left behind and ended, the steps of the teardown, and whether it was seen that nothing is left. Without an \
+        id it lists all reports, the last first.",
+    examples: &[
+        ("penfold report", "how did the last ones end?"),
+        ("penfold report web", "one of them, step by step"),
+        ("penfold report --last --json", "the last one for a script"),
+        ("penfold report --failed", "those whose command failed or whose end was not verified"),
+    ],
+    usage_exit: exit_codes::USAGE,
+    define: ReportArgs::augment_args,
+    call: |global, matches| report(global, &usage::read(&VERB, matches)?),
+};
+
+/// What `penfold report` was asked to do.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ReportArgs {
+    /// Ids, unique beginnings of ids, or names; `-` reads them from standard input.
+    #[arg(value_name = "ID")]
+    pub(crate) ids: Vec<String>,
+    /// Only that of the sandbox that ended last.
+    #[arg(long, conflicts_with = "ids")]
+    pub(crate) last: bool,
+    /// Only those whose command did not exit with 0, or whose end was not verified.
+    #[arg(long)]
+    pub(crate) failed: bool,
+    /// Print the reports as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Shows what the end of sandboxes found and did.
+pub(crate) fn report(global: &Global, args: &ReportArgs) -> Result<u8, Failure> {
+    let finder = find::finder(global);
+    let named = !args.ids.is_empty();
+    let chosen = if named {
+        find::choose(global, &finder, &args.ids)?
+    } else {
+        let ended = find::list(&finder, Among::Every)?.into_iter().filter(|(_, seen)| !seen.word.is_living());
+        Chosen { found: ended.collect(), exit: exit_codes::SUCCESS }
+    };
+    let mut exit = chosen.exit;
+    let mut reports: Vec<(View, Report)> = Vec::new();
+    for (known, seen) in chosen.found {
+        match read(&known, &seen) {
+            Ok(report) => reports.push((seen, report)),
+            Err(failure) => {
+                let code = failure.report(global.color.wanted(&std::io::stderr()));
+                if named && exit == exit_codes::SUCCESS {
+                    exit = code;
+                }
+            }
+        }
+    }
+    if !named {
+        reports.sort_by_key(|(_, report)| std::cmp::Reverse(ended_at(report)));
+    }
+    if args.failed {
+        reports.retain(|(_, report)| has_failed(report));
+    }
+    if args.last {
+        reports.truncate(1);
+    }
+    if args.json {
+        let only: Vec<&Report> = reports.iter().map(|(_, report)| report).collect();
+        lines::json(&only, exit_codes::FAILURE)?;
+        return Ok(exit);
+    }
+    let text = if named || args.last {
+        reports.iter().map(|(seen, report)| page(seen, report)).collect::<Vec<_>>().join("\n")
+    } else {
+        table(&reports)
+    };
+    output::data(text.as_bytes(), exit_codes::FAILURE)?;
+    Ok(exit)
+}
+
+fn read(known: &Known, seen: &View) -> Result<Report, Failure> {
+    let none = |why: &str| {
+        Failure::new(exit_codes::FAILURE, format!("{} has no report: {why}", known.id))
+            .hint(format!("`penfold status {}` tells how it is", known.id))
+    };
+    match known.record.as_ref().map(penfold_state::Files::report) {
+        Some(Ok(Some(report))) => Ok(report),
+        Some(Err(error)) => Err(none(&error.to_string())),
+        _ if seen.word.is_living() => Err(none("it has not ended")),
+        _ => Err(none("nobody saw it end")),
+    }
+}
+
+fn ended_at(report: &Report) -> u64 {
+    report.started_at_ms.saturating_add(report.duration_ms)
+}
+
+fn has_failed(report: &Report) -> bool {
+    !report.findings.verified || report.exit != Some(Status::Code(0))
+}
+
+fn verdict(report: &Report) -> String {
+    if report.findings.verified {
+        "verified gone".to_owned()
+    } else {
+        format!("not gone: {}", count(report.findings.survivors.len(), "survivor", "survivors"))
+    }
+}
+
+fn strays(report: &Report) -> usize {
+    report.findings.strays().count()
+}
+
+fn cause(report: &Report) -> String {
+    let word = serde_json::to_value(report.cause).ok();
+    word.as_ref().and_then(|word| word.as_str()).unwrap_or("?").to_owned()
+}
+
+fn table(reports: &[(View, Report)]) -> String {
+    let now = now_ms();
+    let heading = ["ID", "NAME", "CAUSE", "EXIT", "RAN", "ENDED", "STRAYS", "TEARDOWN", "RESULT"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    for (seen, report) in reports {
+        rows.push(vec![
+            seen.id.clone(),
+            template::printable(&template::name(seen)),
+            cause(report),
+            report.exit.map_or_else(|| "?".to_owned(), template::exit),
+            human(Duration::from_millis(report.duration_ms)),
+            format!("{} ago", template::ago(ended_at(report), now)),
+            strays(report).to_string(),
+            human(Duration::from_micros(report.findings.took_us)),
+            verdict(report),
+        ]);
+    }
+    template::aligned(&rows)
+}
+
+fn page(seen: &View, report: &Report) -> String {
+    let mut text = String::new();
+    let mut line = |what: &str, words: &str| {
+        let _ = writeln!(text, "{what:<10}{}", template::printable(words));
+    };
+    let findings = &report.findings;
+    line("sandbox", &format!("{}  {}", seen.id, template::name(seen)));
+    line("command", &report.command.join(" "));
+    line("cause", &cause(report));
+    line("exit", &report.exit.map_or_else(|| "unknown".to_owned(), template::exit));
+    line("ran", &human(Duration::from_millis(report.duration_ms)));
+    line("ended", &time::utc(ended_at(report)));
+    line("level", &report.level.to_string());
+    line("teardown", &summary::what_was_done(&Totals::of(findings), findings.took_us));
+    for stray in findings.strays() {
+        let name = stray.command.as_deref().unwrap_or(&stray.name);
+        let why = stray.why.as_deref().map_or_else(String::new, |why| format!(", {why}"));
+        line("stray", &format!("{name} (pid {}{why})", stray.pid));
+    }
+    for step in &findings.steps {
+        let error = step.error.as_deref().map_or_else(String::new, |error| format!(": {error}"));
+        let (at, took) = (Duration::from_micros(step.at_us), Duration::from_micros(step.took_us));
+        line("step", &format!("{:>7}  {} ({}){error}", human(at), step.what, human(took)));
+    }
+    for survivor in &findings.survivors {
+        line("not gone", &survivor.to_string());
+    }
+    line("result", &verdict(report));
+    text
+}

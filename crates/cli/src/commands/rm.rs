@@ -1,0 +1,100 @@
+//! `penfold rm`.
+
+use clap::Args;
+use penfold_control::{Fate, Finder, ForgetError, How, Known, Limits};
+
+use crate::args::ids::Ids;
+use crate::args::patience::PatienceOverride;
+use crate::args::usage;
+use crate::args::verb::{Global, Verb};
+use crate::exit_codes;
+use crate::failure::Failure;
+use crate::sandboxes::find::Among;
+use crate::sandboxes::select;
+use crate::sandboxes::tally::{self, Tally};
+
+/// The verb `rm`.
+pub(crate) const VERB: Verb = Verb {
+    name: "rm",
+    aliases: &[],
+    about: "Forget sandboxes that are over",
+    description: "Removes what is kept of a sandbox that is over: its record, its log, its report. One that is not over \
+        is refused, unless it is to be killed first. Nothing is removed before the end was seen. A name means all \
+        sandboxes that have ended and bear it.",
+    examples: &[
+        ("penfold rm web", "forget the sandboxes named web that have ended"),
+        ("penfold rm -f 3f9", "kill it first if it still runs"),
+        ("penfold rm --filter status=exited -f", "forget all whose commands ended by themselves"),
+    ],
+    usage_exit: exit_codes::USAGE,
+    define: RmArgs::augment_args,
+    call: |global, matches| rm(global, &usage::read(&VERB, matches)?),
+};
+
+/// What `penfold rm` was asked to do.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RmArgs {
+    #[command(flatten)]
+    pub(crate) ids: Ids,
+    #[command(flatten)]
+    pub(crate) patience: PatienceOverride,
+    /// Kill what is not over, and do not ask.
+    #[arg(short, long)]
+    pub(crate) force: bool,
+}
+
+/// Forgets sandboxes that are over; ends them first if that is wanted.
+pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
+    let (finder, selection) = select::select(global, &args.ids, Among::Every, args.force, "remove")?;
+    let coloured = global.color.wanted(&std::io::stderr());
+    let limits = Limits { patience: args.patience.patience, ..Limits::default() };
+    let mut tally = Tally::default();
+    tally.missed(global, &selection.missed);
+    if !args.force {
+        for known in &selection.found {
+            match forget(&finder, known, &limits) {
+                Ok(()) => tally.done(&known.id),
+                Err(failure) => tally.failed(&failure, coloured),
+            }
+        }
+        return tally.finish();
+    }
+    let mut slow = tally::progress(global, "killing");
+    let fates = penfold_control::end(&finder, &selection.found, How::Kill, &limits, &mut slow);
+    for (known, fate) in selection.found.iter().zip(fates) {
+        if !matches!(fate, Fate::Gone) {
+            tally.fate(&known.id, fate);
+            continue;
+        }
+        match penfold_control::put_away(&finder, known, &limits) {
+            Ok(()) => tally.done(&known.id),
+            Err(error) => tally.failed(&failure(known, &error), coloured),
+        }
+    }
+    tally.finish()
+}
+
+fn forget(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), Failure> {
+    penfold_control::forget(finder, known, limits).map_err(|error| failure(known, &error))
+}
+
+fn failure(known: &Known, error: &ForgetError) -> Failure {
+    let code = match error {
+        ForgetError::Living { .. } => exit_codes::USAGE,
+        ForgetError::Left { .. } | ForgetError::Busy { .. } => exit_codes::STILL_THERE,
+        ForgetError::Closed { .. } | ForgetError::Stuck { .. } => exit_codes::FAILURE,
+    };
+    let living = matches!(error, ForgetError::Living { .. });
+    let sentence = match error {
+        ForgetError::Left { id, survivors } => {
+            let named: Vec<String> = survivors.iter().map(ToString::to_string).collect();
+            format!("something is left of sandbox {id}: {}", named.join(", "))
+        }
+        _ => error.to_string(),
+    };
+    let mut failure = Failure::new(code, sentence);
+    if let Some(source) = std::error::Error::source(error) {
+        failure = failure.because(source.to_string());
+    }
+    if living { failure.hint(format!("`penfold rm -f {}` ends it first", known.id)) } else { failure }
+}

@@ -1,0 +1,141 @@
+//! From the flags of `penfold run` to what the supervisor is to do.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use penfold_state::{Detach, Id, OwnerExit, Spec};
+
+use super::{Contain, OnOwnerExit, OnSupervisorExit, RunArgs, replace};
+use crate::args::verb::Global;
+use crate::failure::Failure;
+use crate::value::EnvSetting;
+use crate::{exit_codes, surroundings};
+
+/// Flags that mean nothing for a sandbox in the foreground.
+pub(super) fn refuse_detached_flags(args: &RunArgs) -> Result<(), Failure> {
+    let flags = [
+        (args.tty, "--tty"),
+        (args.ttl.is_some(), "--ttl"),
+        (args.idle_timeout.is_some(), "--idle-timeout"),
+        (args.rm, "--rm"),
+    ];
+    match flags.into_iter().find(|(given, _)| *given && !args.detach) {
+        None => Ok(()),
+        Some((_, flag)) => {
+            let sentence = format!("`{flag}` is for detached sandboxes");
+            Err(Failure::new(exit_codes::NOT_STARTED, sentence).hint("add `--detach`"))
+        }
+    }
+}
+
+/// Where the report is written.
+fn report_file(args: &RunArgs) -> Result<Option<File>, Failure> {
+    let Some(path) = &args.report else { return Ok(None) };
+    let cannot = |sentence: &str| Failure::new(exit_codes::NOT_STARTED, sentence);
+    let opened = if path.as_os_str() != "-" {
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false).open(path)
+    } else if args.detach {
+        return Err(cannot("`--report -` writes to a standard output that `--detach` does not keep")
+            .hint("`--report FILE`, or `penfold report ID` after the end"));
+    } else {
+        std::io::stdout().as_fd().try_clone_to_owned().map(File::from)
+    };
+    let file = opened.map_err(|error| {
+        let name = if path.as_os_str() == "-" { Path::new("standard output") } else { path };
+        cannot(&format!("cannot write the report to `{}`", name.display())).because(error)
+    })?;
+    Ok(Some(file))
+}
+
+/// What is to be run, and how.
+pub(super) fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
+    let not_started = |sentence: String| Failure::new(exit_codes::NOT_STARTED, sentence);
+    let report = report_file(&args)?;
+    let report_is_shared = args.report.as_ref().is_some_and(|path| path.as_os_str() == "-");
+    let detach = detach(&args)?;
+    let id = Id::new().map_err(|error| not_started("cannot make an id".to_owned()).because(error))?;
+    let signal = penfold_sys::signal::signal(args.bounds.signal())
+        .ok_or_else(|| not_started("signals 32 and 33 belong to the C library".to_owned()))?;
+    let state_root = surroundings::root(global);
+    let environment = environment(&args.bounds.env);
+    // Last: another sandbox is ended for it.
+    let name = args.name.as_deref().filter(|_| args.replace);
+    let claim = name.map(|name| replace::take(global, &state_root, name, &id)).transpose()?;
+    Ok(Spec {
+        id,
+        timeout: args.bounds.timeout(),
+        environment,
+        scratch_in: args.scratch.then(surroundings::temporary),
+        contain: match args.contain {
+            Contain::Auto => penfold_state::Contain::Auto,
+            Contain::Cgroup => penfold_state::Contain::Cgroup,
+            Contain::Pidns => penfold_state::Contain::Pidns,
+            Contain::Subreaper => penfold_state::Contain::Subreaper,
+        },
+        on_owner_exit: match args.on_owner_exit {
+            None if args.detach => OwnerExit::Keep,
+            None | Some(OnOwnerExit::Kill) => OwnerExit::Kill,
+            Some(OnOwnerExit::Stop) => OwnerExit::Stop,
+            Some(OnOwnerExit::Keep) => OwnerExit::Keep,
+        },
+        signal,
+        grace: args.bounds.grace,
+        patience: args.patience.patience,
+        state_root,
+        labels: args.label.into_iter().map(|label| (label.key, label.value)).collect(),
+        name: args.name,
+        claim,
+        directory: args.bounds.workdir,
+        command: args.command,
+        report,
+        stop_on_interrupt: args.stop_on_interrupt,
+        report_is_shared,
+        detach,
+    })
+}
+
+/// How a sandbox is to live that goes on without its caller; none of one in the foreground.
+fn detach(args: &RunArgs) -> Result<Option<Detach>, Failure> {
+    let not_started = |sentence: &str| Failure::new(exit_codes::NOT_STARTED, sentence);
+    let keep = args.on_supervisor_exit == OnSupervisorExit::Keep;
+    if keep && !args.detach {
+        return Err(
+            not_started("`--on-supervisor-exit keep` is for detached sandboxes").hint("add `--detach`")
+        );
+    }
+    if keep && args.contain == Contain::Pidns {
+        return Err(not_started(
+            "a pid namespace ends with its supervisor: `--contain pidns` and `--on-supervisor-exit keep` \
+             exclude each other",
+        ));
+    }
+    Ok(args.detach.then(|| Detach {
+        ttl: args.ttl.filter(|ttl| !ttl.is_zero()),
+        idle: args.idle_timeout.filter(|idle| !idle.is_zero()),
+        keep,
+        remove: args.rm,
+        terminal: args.tty,
+        log_limit: args.log_size,
+    }))
+}
+
+/// The caller's environment with the settings of the command line, the last of a name winning.
+fn environment(settings: &[EnvSetting]) -> Vec<(OsString, OsString)> {
+    // What is to open penfold's own doors is not for the command, unless it is named.
+    let (own, mut environment): (Vec<_>, Vec<_>) = std::env::vars_os().partition(|(key, _)| {
+        let key = key.as_encoded_bytes();
+        key.starts_with(b"PENFOLD_") && key.ends_with(b"TOKEN")
+    });
+    for setting in settings {
+        // Without a value the caller's is meant, which is there already, or is not.
+        let named = || own.iter().find(|(key, _)| *key == setting.key).map(|(_, value)| value.clone());
+        if let Some(value) = setting.value.clone().or_else(named) {
+            environment.retain(|(key, _)| *key != setting.key);
+            environment.push((setting.key.clone(), value));
+        }
+    }
+    environment
+}

@@ -1,0 +1,76 @@
+//! `penfold stop`.
+
+use std::time::Duration;
+
+use clap::Args;
+use penfold_control::{How, Limits};
+
+use crate::args::ids::Ids;
+use crate::args::patience::PatienceOverride;
+use crate::args::verb::{Global, Verb};
+use crate::args::{signal, usage};
+use crate::exit_codes;
+use crate::failure::Failure;
+use crate::sandboxes::find::Among;
+use crate::sandboxes::select;
+use crate::sandboxes::tally::{self, Tally};
+use crate::value::{self, Signal};
+
+/// The verb `stop`.
+pub(crate) const VERB: Verb = Verb {
+    name: "stop",
+    aliases: &[],
+    about: "Stop sandboxes: politely at first, then by force",
+    description: "Sends the polite signal to everything in a sandbox, gives it the grace to end, kills what is left, \
+        and waits until all of it was seen to be gone. Several are stopped at the same time. A supervisor that does \
+        not answer holds nothing up: its sandbox is ended over its head. What is gone already counts as stopped.",
+    examples: &[
+        ("penfold stop web", "stop the sandbox named web"),
+        ("penfold stop -t 2s 3f9 c07", "give two sandboxes two seconds before what is left is killed"),
+        ("penfold stop --filter label=job=1729 -f", "stop all sandboxes of a job without being asked"),
+    ],
+    usage_exit: exit_codes::USAGE,
+    define: StopArgs::augment_args,
+    call: |global, matches| stop(global, &usage::read(&VERB, matches)?),
+};
+
+/// What `penfold stop` was asked to do.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StopArgs {
+    #[command(flatten)]
+    pub(crate) ids: Ids,
+    /// Time between the polite signal and KILL [default: what the sandbox was made with].
+    #[arg(
+        short = 't',
+        long,
+        visible_alias = "timeout",
+        value_name = "DURATION",
+        value_parser = value::duration,
+        allow_hyphen_values = true
+    )]
+    pub(crate) grace: Option<Duration>,
+    /// The polite signal [default: what the sandbox was made with].
+    #[arg(short = 's', long, value_name = "SIGNAL", value_parser = value::signal, allow_hyphen_values = true)]
+    pub(crate) signal: Option<Signal>,
+    #[command(flatten)]
+    pub(crate) patience: PatienceOverride,
+    /// Do not ask.
+    #[arg(short, long)]
+    pub(crate) force: bool,
+}
+
+/// Ends sandboxes politely.
+pub(crate) fn stop(global: &Global, args: &StopArgs) -> Result<u8, Failure> {
+    let signal = args.signal.map(signal::sendable).transpose()?;
+    let (finder, selection) = select::select(global, &args.ids, Among::Living, args.force, "stop")?;
+    let how = How::Stop { signal, grace: args.grace };
+    let mut tally = Tally::default();
+    tally.missed(global, &selection.missed);
+    let limits = Limits { patience: args.patience.patience, ..Limits::default() };
+    let mut slow = tally::progress(global, "stopping");
+    let fates = penfold_control::end(&finder, &selection.found, how, &limits, &mut slow);
+    for (known, fate) in selection.found.iter().zip(fates) {
+        tally.fate(&known.id, fate);
+    }
+    tally.finish()
+}

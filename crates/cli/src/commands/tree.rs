@@ -1,0 +1,90 @@
+//! `penfold tree`.
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use penfold_control::view::Member;
+use penfold_state::time::now_ms;
+use serde::Serialize;
+
+use crate::args::usage;
+use crate::args::verb::{Global, Verb};
+use crate::failure::Failure;
+use crate::sandboxes::find::{self, Among, Chosen};
+use crate::text::process_tree::{self, Style};
+use crate::text::row::Row;
+use crate::text::{lines, template};
+use crate::{exit_codes, output};
+
+/// The verb `tree`.
+pub(crate) const VERB: Verb = Verb {
+    name: "tree",
+    aliases: &[],
+    about: "Show the processes of sandboxes as trees",
+    description: "Shows the processes of one sandbox or of all: those below its command, those below each command \
+        that was put into it later, and strays, which have a session of their own, have lost their parent, or have \
+        left the cgroup.",
+    examples: &[
+        ("penfold tree", "what is running in all sandboxes?"),
+        ("penfold tree -p web", "one of them, with the numbers of its processes"),
+        ("penfold tree --full 3f9", "with whole command lines"),
+    ],
+    usage_exit: exit_codes::USAGE,
+    define: TreeArgs::augment_args,
+    call: |global, matches| tree(global, &usage::read(&VERB, matches)?),
+};
+
+/// What `penfold tree` was asked to do.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct TreeArgs {
+    /// An id, the unique beginning of one, or a name; all that live if none is given.
+    #[arg(value_name = "ID")]
+    pub(crate) ids: Vec<String>,
+    /// Show the numbers of processes.
+    #[arg(short, long)]
+    pub(crate) pids: bool,
+    /// Show whole command lines instead of names.
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Serialize)]
+struct Grown<'a> {
+    #[serde(flatten)]
+    row: Row<'a>,
+    members: Vec<Member>,
+}
+
+/// Shows the processes of sandboxes.
+pub(crate) fn tree(global: &Global, args: &TreeArgs) -> Result<u8, Failure> {
+    let finder = find::finder(global);
+    let chosen = if args.ids.is_empty() {
+        Chosen { found: find::list(&finder, Among::Living)?, exit: exit_codes::SUCCESS }
+    } else {
+        find::choose(global, &finder, &args.ids)?
+    };
+    let style = Style { pids: args.pids, full: args.full };
+    let mut rows = Vec::new();
+    let mut text = String::new();
+    for (known, seen) in &chosen.found {
+        let members = process_tree::grow(&finder, known, seen, style)?;
+        if args.json {
+            rows.push(Grown { row: Row::of(seen), members });
+            continue;
+        }
+        let words =
+            [&seen.id, &template::name(seen), &template::status(seen, now_ms()), &template::command(seen)]
+                .map(|word| template::printable(word));
+        let _ = writeln!(text, "{}", words.join("  "));
+        text.push_str(&process_tree::draw(seen, &members, style));
+    }
+    if args.json {
+        lines::json(&rows, exit_codes::FAILURE)?;
+    } else {
+        output::data(text.as_bytes(), exit_codes::FAILURE)?;
+    }
+    Ok(chosen.exit)
+}

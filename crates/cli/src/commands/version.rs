@@ -1,0 +1,37 @@
+//! `penfold version`.
+
+use clap::Args;
+
+use crate::args::usage;
+use crate::args::verb::Verb;
+use crate::failure::Failure;
+use crate::{exit_codes, output};
+
+/// The verb `version`.
+pub(crate) const VERB: Verb = Verb {
+    name: "version",
+    aliases: &[],
+    about: "Print the version",
+    description: "Prints the version, for people or as JSON for scripts.",
+    examples: &[("penfold version", "penfold 0.1.0"), ("penfold version --json", "an object with `version`")],
+    usage_exit: exit_codes::USAGE,
+    define: VersionArgs::augment_args,
+    call: |_, matches| version(&usage::read(&VERB, matches)?),
+};
+
+#[derive(Args, Clone, Debug)]
+struct VersionArgs {
+    /// Print an object.
+    #[arg(long)]
+    json: bool,
+}
+
+fn version(args: &VersionArgs) -> Result<u8, Failure> {
+    let text = if args.json {
+        concat!("{\"schema\":1,\"version\":\"", env!("CARGO_PKG_VERSION"), "\"}\n")
+    } else {
+        concat!("penfold ", env!("CARGO_PKG_VERSION"), "\n")
+    };
+    output::data(text.as_bytes(), exit_codes::FAILURE)?;
+    Ok(exit_codes::SUCCESS)
+}
