@@ -1,4 +1,4 @@
-//! Times a scan of the whole host: `stat` alone, and with a mark looked for in every environment.
+//! Times a scan of the whole host: `stat` alone, and with a search for a marker in every environment.
 
 use std::time::{Duration, Instant};
 

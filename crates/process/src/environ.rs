@@ -1,4 +1,4 @@
-//! Marks in the environment a process was started with.
+//! Searches the environment that a process was started with for markers.
 
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
@@ -9,35 +9,35 @@ use rustix::process::Pid;
 use crate::path::Path;
 use crate::procfs::{ProcFs, is_gone, read};
 
-/// What was found in a process's environment.
+/// The result of a search in a process's environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Evidence {
-    /// It is there.
+    /// The environment has a matching entry.
     Yes,
-    /// It is not, or the process is gone.
+    /// The environment has no matching entry, or the process is gone.
     No,
-    /// The environment cannot be read: the process belongs to someone else or is not dumpable (ssh-agent, set-uid).
+    /// The environment cannot be read: the process belongs to another user or is not dumpable (ssh-agent, set-uid).
     Hidden(Errno),
 }
 
-/// Most environments fit; longer ones are read in pieces.
+/// Most environments fit into this size; longer environments are read in pieces.
 const CHUNK: usize = 32 * 1024;
 
 impl ProcFs {
     /// Tells whether the environment of a process (`/proc/<pid>/environ`, proc(5)) has `key` with a value for which
     /// `matches` is true.
     ///
-    /// That is the environment at exec, as far as the process has not overwritten it: a cross-check, never proof of
-    /// absence. When the main thread has exited and has none, the other threads' is looked at. Of a value longer than
-    /// about 32 KiB, only the start is shown to `matches`.
+    /// The kernel shows the environment at exec, as far as the process has not overwritten it: a cross-check, never
+    /// proof of absence. If the main thread has exited and has no environment, the other threads are searched. Of a
+    /// value longer than about 32 KiB, `matches` sees only the start.
     pub fn environ_has(&mut self, pid: Pid, key: &[u8], matches: impl Fn(&[u8]) -> bool) -> Evidence {
         let main = self.environ_file_has(Path::of(pid, "environ").as_c_str(), key, &matches);
         match main {
             Ok(Some(true)) => Evidence::Yes,
             Ok(Some(false)) => Evidence::No,
             Ok(None) => self.environ_of_threads_has(pid, key, &matches),
-            // That of a main thread that has exited belongs to root, whosever the process is.
+            // After the main thread has exited, its file belongs to root, whichever user runs the process.
             Err(errno) => match self.environ_of_threads_has(pid, key, &matches) {
                 Evidence::Yes => Evidence::Yes,
                 Evidence::No | Evidence::Hidden(_) => Evidence::Hidden(errno),
@@ -54,7 +54,7 @@ impl ProcFs {
         };
         for &tid in tids.iter().filter(|&&tid| tid != pid) {
             match self.environ_file_has(Path::of_task(pid, tid, "environ").as_c_str(), key, matches) {
-                // All threads share one environment: the first that has any decides.
+                // All threads share one environment: the first thread that has any decides.
                 Ok(Some(true)) => evidence = Evidence::Yes,
                 Ok(Some(false)) => evidence = Evidence::No,
                 Ok(None) => continue,
@@ -69,7 +69,7 @@ impl ProcFs {
         evidence
     }
 
-    /// None when the file is empty or gone.
+    /// Returns `None` when the file is empty or gone.
     fn environ_file_has(
         &mut self,
         path: &CStr,
@@ -83,7 +83,7 @@ impl ProcFs {
             search(&fd, &mut self.environ, key, matches)
         });
         match result {
-            // Newer kernels say ESRCH for a task without memory instead of an empty file.
+            // For a task without memory, newer kernels return ESRCH instead of an empty file.
             Err(errno) if is_gone(errno) => Ok(None),
             other => other,
         }
@@ -98,7 +98,7 @@ fn search(
     matches: &impl Fn(&[u8]) -> bool,
 ) -> Result<Option<bool>, Errno> {
     let mut kept = 0;
-    // Inside an entry whose start was already judged.
+    // True inside an entry whose start was already judged.
     let mut inside = false;
     let mut any = false;
     loop {
@@ -113,7 +113,7 @@ fn search(
             inside = false;
             rest = &rest[end + 1..];
         }
-        // A read that leaves room has reached the end, as the kernel copies all it can.
+        // The kernel copies all that it can, so a read that leaves room has reached the end.
         if length == 0 || filled < buffer.len() {
             let found = !inside && is_entry(rest, key, matches);
             return Ok(any.then_some(found));

@@ -1,4 +1,4 @@
-//! A process one can aim at.
+//! A verified handle to a process, for signals.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,16 +11,16 @@ use crate::id::ProcessId;
 use crate::procfs::ProcFs;
 use crate::stat::Stat;
 
-/// What became of a signal.
+/// The result of sending a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
-    /// The kernel took it for the process; what it does to it is another matter.
+    /// The kernel accepted the signal. Its effect on the process is unknown.
     Delivered,
-    /// There is nobody left to take it.
+    /// The process is gone.
     Gone,
 }
 
-/// A handle to one process, its identity verified.
+/// A handle to one process with a verified identity.
 #[derive(Debug)]
 pub struct Process {
     id: ProcessId,
@@ -28,35 +28,35 @@ pub struct Process {
 }
 
 impl Process {
-    /// Opens the process that has this pid now; none when there is none, or only a dead one.
+    /// Opens the process that has this pid now; `None` when no process or only a dead process has the pid.
     ///
-    /// The order makes the identity certain: the pidfd first, then `stat`, then a check that the pidfd's process had
-    /// not exited: until then its pid could not be given to another. And the pidfd itself must say that its process has this
-    /// number in the `/proc` that was read: another namespace's `/proc` calls somebody else so.
+    /// The order makes the identity certain: first the pidfd, then `stat`, then a check that the pidfd's process has
+    /// not exited. Until its exit the pid could not be reused. The pidfd must also report this pid for the `/proc` that
+    /// was read: in another namespace's `/proc` the pid belongs to another process.
     ///
     /// # Errors
-    /// Also when there is one and this `/proc` hides it.
+    /// Also when the process exists and this `/proc` hides it.
     pub fn open(proc: &mut ProcFs, pid: Pid) -> io::Result<Option<Self>> {
         Ok(Self::open_with_stat(proc, pid)?.map(|(process, _)| process))
     }
 
-    /// As [`Process::open`], with the `stat` that was read on the way.
+    /// Like [`Process::open`], and also returns the `stat` that was read meanwhile.
     pub fn open_with_stat(proc: &mut ProcFs, pid: Pid) -> io::Result<Option<(Self, Stat)>> {
         match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
             Ok(pidfd) => Self::verify(proc, pidfd, pid),
-            // A thread that leads no process: EINVAL, and ENOENT on newer kernels.
+            // The thread is not a main thread: EINVAL, and ENOENT on newer kernels.
             Err(Errno::SRCH | Errno::NOENT | Errno::INVAL) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    /// Opens exactly this process; none when it is gone, even if its pid now belongs to another.
+    /// Opens exactly this process; `None` when the process is gone, even if its pid was reused.
     pub fn open_exact(proc: &mut ProcFs, id: ProcessId) -> io::Result<Option<Self>> {
         Ok(Self::open(proc, id.pid)?.filter(|process| process.id == id))
     }
 
-    /// Takes a pidfd that came from elsewhere (clone3, `SCM_RIGHTS`) and `pid`, the number it was said to have; none
-    /// when its process is gone.
+    /// Takes a pidfd from elsewhere (clone3, `SCM_RIGHTS`) and the pid that its sender claims; `None` when the process
+    /// is gone.
     pub fn from_pidfd(proc: &mut ProcFs, pidfd: OwnedFd, pid: Pid) -> io::Result<Option<Self>> {
         Ok(Self::verify(proc, pidfd, pid)?.map(|(process, _)| process))
     }
@@ -65,7 +65,7 @@ impl Process {
         let stat = proc.stat(pid)?;
         let named = proc.pid_of(pidfd.as_fd())?;
         let Some(stat) = stat else {
-            // Its number was free, or `/proc` does not show it.
+            // The pid was free, or `/proc` does not show the process.
             return if has_exited(&pidfd)? { Ok(None) } else { Err(hidden()) };
         };
         let process = Self { id: stat.id(), pidfd };
@@ -82,22 +82,22 @@ impl Process {
         }
     }
 
-    /// Gives the identity.
+    /// Returns the identity.
     pub fn id(&self) -> ProcessId {
         self.id
     }
 
-    /// Gives the pidfd: it polls readable once every thread of the process has exited, `pidfd_open(2)`.
+    /// Returns the pidfd, which polls readable once every thread of the process has exited, `pidfd_open(2)`.
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
-    /// Gives up the identity and keeps the pidfd.
+    /// Discards the identity and returns the pidfd.
     pub fn into_pidfd(self) -> OwnedFd {
         self.pidfd
     }
 
-    /// Tells whether every thread of it has exited; it may still wait to be reaped.
+    /// Tells whether every thread of the process has exited; the process may still be unreaped.
     pub fn has_exited(&self) -> io::Result<bool> {
         has_exited(&self.pidfd)
     }
@@ -105,7 +105,7 @@ impl Process {
     /// Sends a signal to this process and to no other, `pidfd_send_signal(2)`.
     ///
     /// # Errors
-    /// `EPERM` when it is not ours to signal.
+    /// `EPERM` when this user may not signal the process.
     pub fn signal(&self, signal: Signal) -> io::Result<Delivery> {
         match rustix::process::pidfd_send_signal(&self.pidfd, signal) {
             Ok(()) => Ok(Delivery::Delivered),

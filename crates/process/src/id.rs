@@ -1,4 +1,4 @@
-//! What makes a process this one and no other.
+//! The identity of a process: its pid and its start time.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,13 +9,13 @@ use rustix::process::Pid;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// When a process started, in clock ticks since boot: field 22 of `/proc/<pid>/stat`, proc(5).
+/// The start time of a process in clock ticks since boot: field 22 of `/proc/<pid>/stat`, proc(5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct StartTime(pub u64);
 
 impl StartTime {
-    /// Converts to the time that had passed since boot.
+    /// Converts to the time from boot to the start.
     pub fn since_boot(self) -> Duration {
         let per_second = rustix::param::clock_ticks_per_second().max(1);
         Duration::from_secs(self.0 / per_second)
@@ -23,14 +23,14 @@ impl StartTime {
     }
 }
 
-/// The identity of a process within one boot: its pid and when it started.
+/// The identity of a process within one boot: its pid and its start time.
 ///
-/// A pid alone is not an identity, for the kernel hands it out again. Beyond one boot, [`boot_id`] belongs to it too.
+/// A pid alone is not an identity, because the kernel reuses pids. Across boots, the identity includes [`boot_id`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ProcessId {
-    /// Its number, as the reader's `/proc` counts.
+    /// The pid, as the reader's `/proc` shows it.
     pub pid: Pid,
-    /// When it started.
+    /// The start time.
     pub start: StartTime,
 }
 
@@ -76,7 +76,7 @@ impl<'de> Deserialize<'de> for ProcessId {
     }
 }
 
-/// Makes a [`Pid`] of a number that can be one: zero and negative numbers mean groups and "any" to the kernel.
+/// Makes a [`Pid`] of a positive number. Zero and negative numbers mean groups and "any" to the kernel.
 pub fn pid_from_raw(raw: i32) -> Option<Pid> {
     if raw > 0 { Pid::from_raw(raw) } else { None }
 }

@@ -1,18 +1,18 @@
-//! Who is alive: process identity, `/proc` readers, process trees and verified handles.
+//! Reads processes: identity, `/proc` readers, process trees and verified handles.
 //!
-//! **Purpose.** Answer "which processes are there, whose are they, and is this still the same one" quickly enough
-//! for the hot path of a teardown, and honestly: an answer that could not be read in full says so
+//! **Purpose.** This crate tells which processes exist, who owns them, and whether a process is still the same one. The
+//! readers are quick enough for the hot path of a teardown. A result that could not be read in full says so
 //! ([`Completeness`], [`Presence::Unknown`], [`Evidence::Hidden`]) and is never mistaken for "nothing there".
 //!
-//! **Non-goals.** No policy (who must end, in what order), no waiting, no caching. Nothing here changes a process,
-//! except [`Process::signal`], which is the only safe way to aim at one.
+//! **Non-goals.** No policy (which process must end, in what order), no waiting, no caching. Nothing here changes a
+//! process, except [`Process::signal`], which is the only safe way to signal a process.
 //!
 //! **Invariants.**
-//! - Only `ENOENT` and `ESRCH` mean "gone". Any other failure is an error or makes the answer incomplete.
-//! - A [`Process`] refers to one incarnation for ever: it is a pidfd plus the identity read while that pidfd was
+//! - Only `ENOENT` and `ESRCH` mean "gone". Any other failure is an error or makes the result incomplete.
+//! - A [`Process`] refers to one process for ever. It holds a pidfd and the identity that was read while that pidfd was
 //!   known to be alive. A reused pid cannot be reached through it.
-//! - State `Z` of a leader is not death: see [`Stat::is_dead`].
-//! - One [`ProcFs`] reuses its buffers; after the first calls its readers allocate for what they return only.
+//! - State `Z` of a main thread does not mean that the process is dead: see [`Stat::is_dead`].
+//! - A [`ProcFs`] reuses its buffers; after the first calls its readers allocate only for the values that they return.
 
 mod environ;
 mod handle;

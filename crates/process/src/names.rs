@@ -1,16 +1,16 @@
-//! What the processes of penfold are called, whatever the file of the program is called.
+//! The process names of penfold, whatever the name of the program's file.
 
 use crate::stat::Stat;
 
-/// The front, the outer process, and who looks after an exec.
+/// The name of the launcher, the standby and the exec supervisor.
 pub const FRONT: &str = "penfold";
 
-/// The supervisor. Another name than [`FRONT`]: `pkill -9 penfold` must not end both processes of a sandbox that
-/// watch each other.
+/// The name of the supervisor. With the same name as [`FRONT`], `pkill -9 penfold` would end both processes of a
+/// sandbox that watch each other.
 pub const SUPERVISOR: &str = "pf-supervisor";
 
 impl Stat {
-    /// Whether the process has a name of penfold. Any process can take such a name.
+    /// Tells whether the process has a name of penfold. Any process can take such a name.
     pub fn has_our_name(&self) -> bool {
         self.comm == FRONT || self.comm == SUPERVISOR
     }

@@ -4,13 +4,13 @@ use rustix::process::Pid;
 
 use crate::id::pid_from_raw;
 
-/// Text from `/proc` that does not have the shape proc(5) gives it.
+/// Text from `/proc` that does not have the format of proc(5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("cannot find {field} in the text of `/proc/<pid>/{file}`")]
 pub struct ParseError {
-    /// The file whose text it is, such as `stat`.
+    /// The name of the file, such as `stat`.
     pub file: &'static str,
-    /// The field that is missing or is not what it should be.
+    /// The field that is missing or malformed.
     pub field: &'static str,
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn signed(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// Reads a pid that fills all of `text`; zero and negative numbers are none.
+/// Reads a pid that fills all of `text`; zero and negative numbers are no pids.
 pub(crate) fn pid(text: &[u8]) -> Option<Pid> {
     i32::try_from(unsigned(text)?).ok().and_then(pid_from_raw)
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::process::Pid;
 
-/// Longest: `<10 digits>/task/<10 digits>/children` and the NUL, 36 bytes.
+/// The longest path is `<10 digits>/task/<10 digits>/children` with its NUL, 36 bytes.
 const CAPACITY: usize = 64;
 
 /// A path relative to `/proc`.
@@ -41,7 +41,7 @@ impl Path {
         path
     }
 
-    /// Gives the text for a system call.
+    /// Returns the text for a system call.
     pub(crate) fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.bytes).expect("the last byte is never written")
     }

@@ -14,21 +14,21 @@ use crate::path::Path;
 use crate::stat::{Stat, State};
 use crate::status::Status;
 
-/// How much of what there is could be read.
+/// How complete a reading of `/proc` is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "an incomplete answer proves nothing about who is missing from it"]
 pub enum Completeness {
-    /// All of it.
+    /// Everything was read.
     Complete,
-    /// All that this user may look at. Other processes are hidden by how `/proc` is mounted (`hidepid`, proc(5)): those of
-    /// other users, and those that became another user by a set-user-id program.
+    /// Everything that this user may read was read. The mount options of `/proc` (`hidepid`, proc(5)) hide other
+    /// processes: those of other users, and those that changed their user by a set-user-id program.
     OwnOnly,
-    /// Something was there and could not be read.
+    /// Something exists and could not be read.
     Incomplete,
 }
 
 impl Completeness {
-    /// Gives what holds for both together: the lesser of the two.
+    /// Combines two readings: returns the less complete value.
     pub fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Incomplete, _) | (_, Self::Incomplete) => Self::Incomplete,
@@ -37,31 +37,31 @@ impl Completeness {
         }
     }
 
-    /// Tells whether nothing was left out that this user may look at.
+    /// Tells whether everything that this user may read was read.
     pub fn covers_own(self) -> bool {
         self != Self::Incomplete
     }
 
-    /// What follows from this error of a look at one process.
+    /// Returns the completeness after this error from one process.
     pub(crate) fn after(error: Errno) -> Self {
         if matches!(error, Errno::PERM | Errno::ACCESS) { Self::OwnOnly } else { Self::Incomplete }
     }
 
-    /// Tells whether nothing was left out.
+    /// Tells whether everything was read.
     pub fn is_complete(self) -> bool {
         self == Self::Complete
     }
 }
 
-/// Whether one process is there.
+/// Whether a process exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Presence {
-    /// It lives: a thread of it does.
+    /// The process lives: at least one of its threads does.
     Alive(Stat),
-    /// It has ended, whether it was reaped or not.
+    /// The process has ended, whether it was reaped or not.
     Gone,
-    /// That cannot be told: it counts as alive.
+    /// The state is unknown: the process counts as alive.
     Unknown,
 }
 
@@ -72,12 +72,12 @@ impl Presence {
     }
 }
 
-/// A file, whatever its name: two that are equal are the same file.
+/// The identity of a file, whatever its name: two equal values mean the same file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileId {
-    /// The device that it is on, `st_dev`.
+    /// The device of the file, `st_dev`.
     pub device: u64,
-    /// Its number there, `st_ino`.
+    /// The inode number of the file, `st_ino`.
     pub inode: u64,
 }
 
@@ -86,13 +86,13 @@ const FILE_BYTES: usize = 4096;
 const DIRECTORY_BYTES: usize = 32 * 1024;
 const COMMAND_LINE_BYTES: usize = 256;
 
-/// A reader of one mounted `/proc`, with buffers it uses again and again.
+/// A reader of one mounted `/proc`, which reuses its buffers.
 ///
-/// Every path is opened relative to the directory kept open here, so that a later change of root or mounts does not
-/// change whose processes are seen.
+/// Every path is opened relative to the directory that this value keeps open. A later change of root or mounts
+/// therefore does not change whose processes are read.
 #[derive(Debug)]
 pub struct ProcFs {
-    /// None where there is no `/proc` that could be believed: every look fails then.
+    /// `None` without a trustworthy `/proc`: every read fails then.
     dir: Option<OwnedFd>,
     file: Vec<u8>,
     directory: Vec<u8>,
@@ -105,19 +105,20 @@ impl ProcFs {
     /// Opens `/proc`.
     ///
     /// # Errors
-    /// Also when something else is mounted there: an empty directory would look like a host without processes. And when it
-    /// is the `/proc` of another pid namespace: its numbers are those of other processes.
+    /// Also in two cases:
+    /// - Another file system is mounted there: an empty directory would look like a host without processes.
+    /// - The mount is the `/proc` of another pid namespace: its pids are those of other processes.
     pub fn open() -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Self::at(rustix::fs::open(c"/proc", flags, Mode::empty())?)
     }
 
-    /// Stands for a `/proc` that is not to be believed, or is not there: every look fails, none finds nothing.
+    /// Stands for a `/proc` that is missing or not trustworthy: every read fails, none returns an empty result.
     pub fn blind() -> Self {
         Self::of(None)
     }
 
-    /// Tells whether there is no `/proc` behind this.
+    /// Tells whether this reader has no `/proc`.
     pub fn is_blind(&self) -> bool {
         self.dir.is_none()
     }
@@ -135,7 +136,7 @@ impl ProcFs {
         }
         let own = rustix::process::getpid();
         let mut name = [0_u8; 16];
-        // ENOENT where this process has no number in that namespace.
+        // The result is ENOENT if this process has no pid in that namespace.
         let named = match rustix::fs::readlinkat_raw(&dir, c"self", &mut name[..]) {
             Ok(length) => name.get(..length).and_then(numbers::pid),
             Err(Errno::NOENT) => None,
@@ -161,7 +162,7 @@ impl ProcFs {
         }
     }
 
-    /// Reads `/proc/<pid>/stat`; none when there is no such process.
+    /// Reads `/proc/<pid>/stat`; `None` when there is no such process.
     pub fn stat(&mut self, pid: Pid) -> io::Result<Option<Stat>> {
         match self.read(Path::of(pid, "stat").as_c_str()) {
             Ok(text) => Ok(Some(Stat::parse(text)?)),
@@ -169,7 +170,7 @@ impl ProcFs {
         }
     }
 
-    /// Tells whether this very process lives. One that this `/proc` hides is not gone.
+    /// Tells whether exactly this process lives. A process that this `/proc` hides is not gone.
     pub fn presence(&mut self, id: ProcessId) -> Presence {
         match self.stat(id.pid) {
             Ok(Some(stat)) if stat.id() == id && !stat.is_dead() => Presence::Alive(stat),
@@ -179,7 +180,7 @@ impl ProcFs {
         }
     }
 
-    /// Reads `/proc/<pid>/status`; none when there is no such process.
+    /// Reads `/proc/<pid>/status`; `None` when there is no such process.
     pub fn status(&mut self, pid: Pid) -> io::Result<Option<Status>> {
         match self.read(Path::of(pid, "status").as_c_str()) {
             Ok(text) => Ok(Some(Status::parse(text)?)),
@@ -187,7 +188,7 @@ impl ProcFs {
         }
     }
 
-    /// Reads `/proc/<pid>/cgroup` as it is, cgroups(7); none when there is no such process.
+    /// Reads the text of `/proc/<pid>/cgroup`, cgroups(7); `None` when there is no such process.
     pub fn cgroups(&mut self, pid: Pid) -> io::Result<Option<Vec<u8>>> {
         match self.read(Path::of(pid, "cgroup").as_c_str()) {
             Ok(text) => Ok(Some(text.to_vec())),
@@ -195,16 +196,16 @@ impl ProcFs {
         }
     }
 
-    /// Reads the pid of every process into `out`, which is emptied first.
+    /// Clears `out` and reads the pid of every process into it.
     pub fn processes(&mut self, out: &mut Vec<Pid>) -> io::Result<()> {
         out.clear();
         Ok(self.numbers_in(c".", out)?)
     }
 
-    /// Calls `each` with every process there is.
+    /// Calls `each` with every process.
     ///
-    /// `OwnOnly` when one may not be read, and when pid 1 is not among them: with `hidepid` the processes of
-    /// others are not in `/proc` at all, and pid 1 is the one that always exists.
+    /// The result is `OwnOnly` when a process may not be read, and when pid 1 is missing from `/proc`. With `hidepid`
+    /// the processes of other users are not in `/proc` at all, and pid 1 always exists.
     pub fn scan(&mut self, mut each: impl FnMut(Stat)) -> io::Result<Completeness> {
         let mut pids = std::mem::take(&mut self.pids);
         let listed = self.processes(&mut pids);
@@ -226,14 +227,16 @@ impl ProcFs {
         listed.map(|()| completeness)
     }
 
-    /// Tells whether this `/proc` hides the processes of others (`hidepid`, proc(5)), so that "not there" may mean
+    /// Tells whether this `/proc` hides the processes of other users (`hidepid`, proc(5)). Then "not there" may mean
     /// "not shown".
     pub fn hides_processes(&mut self) -> bool {
         !matches!(self.stat(Pid::INIT), Ok(Some(_)))
     }
 
-    /// Gives the command line for people: arguments joined by spaces, at most 256 bytes of it, control characters and
-    /// what is not UTF-8 replaced; `[comm]` when there is none; nothing when the process is gone or unreadable.
+    /// Returns the command line for people: the arguments joined by spaces, at most 256 bytes.
+    ///
+    /// Control characters and bytes that are not UTF-8 are replaced. The result is `[comm]` for a process without a
+    /// command line, and `None` when the process is gone or unreadable.
     pub fn command_line(&mut self, pid: Pid) -> Option<String> {
         let text = self.read_some(Path::of(pid, "cmdline").as_c_str(), COMMAND_LINE_BYTES).ok()?;
         let end = text.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
@@ -245,13 +248,16 @@ impl ProcFs {
         Some(printable(&String::from_utf8_lossy(&joined)))
     }
 
-    /// Gives the kernel function in which the main thread waits; nothing when it runs, or when it is not ours to see.
+    /// Returns the kernel function in which the main thread waits; `None` when the thread runs or this user may not see
+    /// it.
     pub fn wait_channel(&mut self, pid: Pid) -> Option<String> {
         self.channel_in(&Path::of(pid, "wchan"))
     }
 
-    /// Gives the state of a process, and the kernel function in which it waits: those of its main thread, or, where that has
-    /// exited, of a thread that lives, one that is stuck in the kernel before all others.
+    /// Returns the state of a process, and the kernel function in which it waits.
+    ///
+    /// Both are those of the main thread. If the main thread has exited, they are those of a living thread, preferably
+    /// a thread in state D.
     pub fn waits(&mut self, stat: &Stat) -> (State, Option<String>) {
         let mut found = (stat.state, None);
         if stat.state != State::Zombie {
@@ -279,18 +285,19 @@ impl ProcFs {
         (!name.is_empty() && name != b"0").then(|| printable(&String::from_utf8_lossy(name)))
     }
 
-    /// Gives the program that a process runs, as a file; nothing when it is gone, or when it is not ours to see.
+    /// Returns the executable file of a process; `None` when the process is gone or this user may not see it.
     pub fn program(&mut self, pid: Pid) -> Option<FileId> {
         let dir = self.dir().ok()?;
         let stat = rustix::fs::statat(dir, Path::of(pid, "exe").as_c_str(), AtFlags::empty()).ok()?;
         Some(FileId { device: stat.st_dev, inode: stat.st_ino })
     }
 
-    /// Gives the number that the process behind a pidfd has in this `/proc`, by the pidfd itself; none once it was reaped.
+    /// Returns the pid in this `/proc` of the process behind a pidfd, as the pidfd reports; `None` once the process was
+    /// reaped.
     pub(crate) fn pid_of(&mut self, pidfd: BorrowedFd<'_>) -> Result<Option<Pid>, Errno> {
         let path = Path::of_descriptor(pidfd);
         let text = self.read(path.as_c_str())?;
-        // `-1` once it was reaped, `0` where it has no number in the namespace of this `/proc`.
+        // `-1` once the process was reaped, `0` if it has no pid in the namespace of this `/proc`.
         let line = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Pid:"));
         match line.map(<[u8]>::trim_ascii) {
             Some(b"-1") => Ok(None),
@@ -299,7 +306,7 @@ impl ProcFs {
         }
     }
 
-    /// Gives the directory everything is read from.
+    /// Returns the directory to which all paths are relative.
     fn dir(&self) -> Result<BorrowedFd<'_>, Errno> {
         self.dir.as_ref().map(AsFd::as_fd).ok_or(Errno::OPNOTSUPP)
     }
@@ -309,7 +316,7 @@ impl ProcFs {
         rustix::fs::openat(self.dir()?, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
     }
 
-    /// Reads a whole file that the kernel writes in one piece: a read that leaves room has seen all of it.
+    /// Reads a whole file that the kernel writes in one piece: a read that leaves room has reached the end.
     pub(crate) fn read(&mut self, path: &CStr) -> Result<&[u8], Errno> {
         let fd = self.open_file(path)?;
         if self.file.len() < FILE_BYTES {
@@ -335,7 +342,7 @@ impl ProcFs {
         Ok(&self.file[..length])
     }
 
-    /// Reads a list of pids of any length; adds to `out`. The kernel hands it out in several pieces.
+    /// Reads a list of pids of any length, and adds them to `out`. The kernel returns the list in several pieces.
     pub(crate) fn read_pids(&mut self, path: &CStr, out: &mut Vec<Pid>) -> Result<(), Errno> {
         let fd = self.open_file(path)?;
         if self.file.len() < FILE_BYTES {
@@ -359,7 +366,7 @@ impl ProcFs {
         }
     }
 
-    /// Lists the entries of a directory that are numbers; adds to `out`.
+    /// Lists the entries of a directory that are numbers, and adds them to `out`.
     pub(crate) fn numbers_in(&mut self, path: &CStr, out: &mut Vec<Pid>) -> Result<(), Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::openat(self.dir()?, path, flags, Mode::empty())?;
@@ -373,17 +380,17 @@ impl ProcFs {
     }
 }
 
-/// read(2), again when a signal handler interrupted it.
+/// read(2), repeated when a signal handler interrupted the call.
 pub(crate) fn read(fd: &OwnedFd, buffer: &mut [u8]) -> Result<usize, Errno> {
     rustix::io::retry_on_intr(|| rustix::io::read(fd, &mut *buffer))
 }
 
-/// Tells whether an error of `/proc` means that the process does not exist any more.
+/// Tells whether an error of `/proc` means that the process no longer exists.
 pub(crate) fn is_gone(errno: Errno) -> bool {
     matches!(errno, Errno::NOENT | Errno::SRCH)
 }
 
-/// Tells whether nobody has this pid. The kernel opens a pidfd of a process that `/proc` hides.
+/// Tells whether no process has this pid. The kernel opens a pidfd even for a process that `/proc` hides.
 pub(crate) fn is_free(pid: Pid) -> bool {
     matches!(rustix::process::pidfd_open(pid, PidfdFlags::empty()), Err(Errno::SRCH))
 }
@@ -392,7 +399,7 @@ fn gone_is_none<T>(errno: Errno) -> io::Result<Option<T>> {
     if is_gone(errno) { Ok(None) } else { Err(errno.into()) }
 }
 
-/// Replaces what could steer the terminal of whoever reads it.
+/// Replaces characters that could control the reader's terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }

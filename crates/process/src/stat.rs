@@ -12,30 +12,30 @@ use crate::numbers::{self, ParseError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// `R`, on a CPU or waiting for one.
+    /// `R`: on a CPU or waiting for one.
     Running,
-    /// `S`, waits and can be interrupted.
+    /// `S`: waits and can be interrupted.
     Sleeping,
-    /// `D`, stuck in the kernel: no signal reaches it until the kernel lets go.
+    /// `D`: waits in the kernel; no signal has an effect until the wait is over.
     DiskSleep,
-    /// `T`, stopped by a signal.
+    /// `T`: stopped by a signal.
     Stopped,
-    /// `t`, stopped by a tracer.
+    /// `t`: stopped by a tracer.
     Traced,
-    /// `Z`, the main thread has exited. Other threads may live: see [`Stat::is_dead`].
+    /// `Z`: the main thread has exited. Other threads may live: see [`Stat::is_dead`].
     Zombie,
-    /// `X`, about to vanish.
+    /// `X`: about to vanish.
     Dead,
-    /// `I`, an idle kernel thread.
+    /// `I`: an idle kernel thread.
     Idle,
-    /// `P`, a parked kernel thread.
+    /// `P`: a parked kernel thread.
     Parked,
-    /// A letter this crate does not know.
+    /// A letter unknown to this crate.
     Other(u8),
 }
 
 impl State {
-    /// Reads the letter of proc(5).
+    /// Converts from the letter of proc(5).
     pub fn from_letter(letter: u8) -> Self {
         match letter {
             b'R' => Self::Running,
@@ -51,7 +51,7 @@ impl State {
         }
     }
 
-    /// Gives the letter of proc(5).
+    /// Returns the letter of proc(5).
     pub fn letter(self) -> char {
         match self {
             Self::Running => 'R',
@@ -74,21 +74,22 @@ impl fmt::Display for State {
     }
 }
 
-/// What `/proc/<pid>/stat` says of a process, proc(5).
+/// The fields of `/proc/<pid>/stat`, proc(5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
-    /// Its number.
+    /// The pid.
     pub pid: Pid,
-    /// The name of its main thread, at most 15 bytes (64 for kernel threads), chosen by the process: it may hold
-    /// anything, control characters included. Bytes that are not UTF-8 are replaced.
+    /// The name of the main thread, at most 15 bytes (64 for kernel threads).
+    ///
+    /// The process chooses the name, which may hold control characters. Bytes that are not UTF-8 are replaced.
     pub comm: String,
-    /// The state of its main thread.
+    /// The state of the main thread.
     pub state: State,
-    /// Its parent; none for the first process of a pid namespace and for one whose parent is outside of it.
+    /// The parent; `None` for the init of a pid namespace and for a process whose parent is outside it.
     pub parent: Option<Pid>,
-    /// Its process group; 0 when that is outside of the pid namespace, -1 while it vanishes.
+    /// The process group; 0 when its leader is outside the pid namespace, -1 while the process vanishes.
     pub group: i32,
-    /// Its session; 0 when that is outside of the pid namespace, -1 while it vanishes.
+    /// The session; 0 when its leader is outside the pid namespace, -1 while the process vanishes.
     pub session: i32,
     /// The kernel's `PF_*` flags, `include/linux/sched.h`.
     pub flags: u32,
@@ -96,9 +97,9 @@ pub struct Stat {
     pub utime: u64,
     /// CPU time spent in the kernel, in clock ticks.
     pub stime: u64,
-    /// Its threads, an exited main thread included; 0 while it vanishes.
+    /// The number of threads, including an exited main thread; 0 while the process vanishes.
     pub threads: u32,
-    /// When it started.
+    /// The start time.
     pub start: StartTime,
 }
 
@@ -156,26 +157,27 @@ impl Stat {
         })
     }
 
-    /// Gives the identity.
+    /// Returns the identity.
     pub fn id(&self) -> ProcessId {
         ProcessId { pid: self.pid, start: self.start }
     }
 
-    /// Tells whether nothing of it runs any more: it only waits to be reaped.
+    /// Tells whether the process runs no more and only waits to be reaped.
     ///
-    /// A main thread that exited while other threads live shows `Z` as well, and is not dead: it works on, holds its
-    /// memory and files, and can fork.
+    /// A main thread that exited while other threads live shows `Z` as well. Such a process is not dead: it runs, holds
+    /// its memory and files, and can fork.
     pub fn is_dead(&self) -> bool {
         matches!(self.state, State::Zombie | State::Dead) && self.threads <= 1
     }
 
-    /// Tells whether its main thread is on its way out or has gone that way. It lets go of its files, and of the locks that it
-    /// took through them, before it can be seen to have ended.
+    /// Tells whether the main thread is exiting or has exited.
+    ///
+    /// An exiting process releases its files, and the locks held through them, before its end can be observed.
     pub fn is_exiting(&self) -> bool {
         self.flags & PF_EXITING != 0
     }
 
-    /// Tells whether it is a thread of the kernel, which has no command and cannot be signalled.
+    /// Tells whether the process is a kernel thread, which has no command line and cannot be signalled.
     pub fn is_kernel_thread(&self) -> bool {
         self.flags & PF_KTHREAD != 0
     }

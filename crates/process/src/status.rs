@@ -1,4 +1,4 @@
-//! `/proc/<pid>/status`: who a process is and what it does with signals.
+//! `/proc/<pid>/status`: the users, the tracer and the signals of a process.
 
 use rustix::process::{Pid, Signal};
 
@@ -7,39 +7,40 @@ use crate::numbers::{self, ParseError};
 /// The part of `/proc/<pid>/status` (proc(5)) that explains why a process could not be ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// The process it belongs to; for a thread, the main thread's number.
+    /// The pid of the process; for a thread, the pid of the main thread.
     pub process: Pid,
-    /// Who traces it.
+    /// The pid of the tracer.
     pub tracer: Option<Pid>,
     /// Real, effective, saved and file system user id.
     pub uids: [u32; 4],
     /// Real, effective, saved and file system group id.
     pub gids: [u32; 4],
-    /// Its pid in each pid namespace, the reader's first; empty on kernels that do not say.
+    /// The pid in each pid namespace, the reader's first; empty on kernels without this line.
     pub namespace_pids: Vec<Pid>,
-    /// Signals it ignores, bit `n - 1` for signal `n`.
+    /// The signals that the process ignores, bit `n - 1` for signal `n`.
     pub ignored: u64,
-    /// Signals it has a handler for, bit `n - 1` for signal `n`.
+    /// The signals with a handler, bit `n - 1` for signal `n`.
     pub caught: u64,
-    /// Signals its main thread blocks, bit `n - 1` for signal `n`.
+    /// The signals that the main thread blocks, bit `n - 1` for signal `n`.
     pub blocked: u64,
 }
 
 impl Status {
-    /// Whether this signal does nothing to it. What it blocks it takes in its own time, with sigwait(3) or a signalfd, even
-    /// if it is ignored.
+    /// Tells whether this signal has no effect on the process.
+    ///
+    /// A blocked signal may have an effect later, through sigwait(3) or a signalfd, even if the signal is ignored.
     pub fn is_deaf_to(&self, signal: Signal) -> bool {
         let bit = 1 << (signal.as_raw() - 1);
         self.ignored & bit != 0 && self.blocked & bit == 0
     }
 
-    /// Whether this signal ends it: it has neither a handler for it nor ignores it, nor blocks it.
+    /// Tells whether this signal ends the process: the signal is not handled, not ignored and not blocked.
     pub fn dies_of(&self, signal: Signal) -> bool {
         let bit = 1 << (signal.as_raw() - 1);
         (self.ignored | self.caught | self.blocked) & bit == 0
     }
 
-    /// Parses the text of the file. Lines it does not know are skipped, and so is the name, which the kernel escapes.
+    /// Parses the text of the file. Unknown lines are skipped, and also the name, which the kernel escapes.
     pub fn parse(text: &[u8]) -> Result<Self, ParseError> {
         let missing = |field| ParseError { file: "status", field };
         let (mut process, mut tracer, mut uids, mut gids) = (None, None, None, None);
@@ -129,7 +130,7 @@ mod tests {
         assert_eq!(judged(of(!int, !int, !int)), (false, true));
         assert_eq!(judged(of(0, int, 0)), (true, false));
         assert_eq!(judged(of(0, 0, int)), (false, false));
-        // As penfold does, and who uses a signalfd or sigwait(3).
+        // This is how penfold, and every user of a signalfd or sigwait(3), treats the signal.
         assert_eq!(judged(of(int, 0, 0)), (false, false));
         assert_eq!(judged(of(int, int, 0)), (false, false));
     }

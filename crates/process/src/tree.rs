@@ -1,4 +1,4 @@
-//! Who descends from whom.
+//! Process trees: children, descendants and ancestors.
 
 use std::collections::HashSet;
 use std::io;
@@ -11,28 +11,26 @@ use crate::path::Path;
 use crate::procfs::{Completeness, ProcFs, is_free, is_gone};
 use crate::stat::Stat;
 
-/// How far up a look goes: a bound for a tree that changes under it.
+/// The most ancestors to follow, a bound for a tree that changes meanwhile.
 const MOST_ANCESTORS: usize = 256;
 
 impl ProcFs {
-    /// Reads the children of a process, those of all its threads, into `out`, which is emptied first; none when the
-    /// process is gone.
+    /// Clears `out` and reads the children of all threads of a process into it; no children when the process is gone.
     ///
     /// `/proc/<pid>/task/<tid>/children` (proc(5)) lists what one thread forked, and may miss some when a child exits
-    /// meanwhile: only a tree that does not change is listed in full, so look again until nothing new appears.
+    /// meanwhile. Only a tree that does not change is listed in full, so read again until nothing new appears.
     pub fn children(&mut self, pid: Pid, out: &mut Vec<Pid>) -> io::Result<()> {
         out.clear();
         Ok(self.add_children(pid, None, out)?)
     }
 
-    /// Walks the tree below `root`, which is not part of it, into `out`, which is emptied first: parents come before
-    /// their children.
+    /// Clears `out` and reads the tree below `root`, without `root`, into it: parents come before their children.
     ///
-    /// What was listed as a child counts only if its own `stat` names a parent in the tree: a pid that was handed out
-    /// again meanwhile is not taken for the child. Zombies are listed too.
+    /// A listed child counts only if its own `stat` names a parent in the tree: a pid that was reused meanwhile is not
+    /// taken for the child. Zombies are listed too.
     ///
-    /// `OwnOnly` when a child may not be looked at, `Incomplete` when something was there and could not be read. A complete walk of a tree that moves is still only
-    /// a look: repeat it until nothing new appears.
+    /// The result is `OwnOnly` when a child may not be read, `Incomplete` when something exists and could not be read.
+    /// Even a complete reading of a tree that changes is only a snapshot: repeat it until nothing new appears.
     pub fn descendants(&mut self, root: Pid, out: &mut Vec<Stat>) -> io::Result<Completeness> {
         out.clear();
         let mut completeness = Completeness::Complete;
@@ -74,14 +72,15 @@ impl ProcFs {
         }
     }
 
-    /// Reads who is above a process, the nearest first: its parent, the parent of that one, as far up as this user may look.
+    /// Reads the ancestors of a process, the nearest first: its parent, the parent of that, as far up as this user may
+    /// read.
     pub fn ancestors(&mut self, below: &Stat) -> io::Result<Vec<ProcessId>> {
         let mut found: Vec<ProcessId> = Vec::new();
         let mut next = below.parent;
         while let Some(pid) = next.filter(|_| found.len() < MOST_ANCESTORS) {
             let stat = match self.stat(pid) {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
-                // One that has ended since has left its child to one of those above it.
+                // An ancestor that has ended since has left its child to another ancestor.
                 Ok(None) if !self.hides_processes() => {
                     let child = found.last().map_or(below.pid, |id| id.pid);
                     let parent =
@@ -97,12 +96,12 @@ impl ProcFs {
         Ok(found)
     }
 
-    /// Adds the children of `pid` to `out`. `threads` is how many it had a moment ago, when that is known.
+    /// Adds the children of `pid` to `out`. `threads` is the number of threads a moment ago, if known.
     fn add_children(&mut self, pid: Pid, threads: Option<u32>, out: &mut Vec<Pid>) -> Result<(), Errno> {
         let mut tids = std::mem::take(&mut self.tids);
         tids.clear();
-        // One thread is the common case and needs no listing. A thread that appeared since then is as good as one
-        // that appears after the look.
+        // A single thread is the common case and needs no listing. A thread that appeared since then is like a thread
+        // that appears after the listing.
         let listed = if threads == Some(1) {
             tids.push(pid);
             Ok(())
@@ -122,7 +121,7 @@ impl ProcFs {
             }
         }
         self.tids = tids;
-        // The file is missing when the thread is gone, and everywhere when the kernel was built without
+        // The file is missing when the thread is gone, and always when the kernel was built without
         // CONFIG_PROC_CHILDREN. Our own thread certainly exists.
         if without_list && self.open_file(c"thread-self/children").is_err() {
             return self.add_children_by_scan(pid, out);
