@@ -1,4 +1,4 @@
-//! Directories and files of a cgroup2 file system, opened with care.
+//! Opens directories and files of a cgroup2 file system, without following links.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,18 +11,18 @@ use rustix::io::Errno;
 /// `CGROUP2_SUPER_MAGIC`, `include/uapi/linux/magic.h`.
 const CGROUP2_SUPER_MAGIC: FsWord = 0x6367_7270;
 
-/// Files of the kernel have no size to ask for first. They are read in few pieces: this is on the path of every run.
+/// Kernel files report no size. They are read in few pieces: this is on the path of every run.
 const MUCH: usize = 8 * 1024;
-/// Where less room is left more is made: memory that was not touched before costs as much as to read.
+/// The buffer grows below this much room. Memory that was never touched costs as much as the read.
 const LITTLE: usize = 1024;
 
 const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Opens an absolute path as a directory, no symbolic link followed anywhere in it.
+/// Opens an absolute path as a directory, without following symbolic links anywhere in it.
 pub(crate) fn open_absolute(path: &Path) -> Result<OwnedFd, Errno> {
     match rustix::fs::openat2(CWD, path, DIR_FLAGS, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
-        // Kernels before 5.6, and seccomp filters that do not know openat2(2): look at the last name at least.
+        // Kernels before 5.6 lack openat2(2) and some seccomp filters refuse it: check the last name at least.
         Err(Errno::NOSYS | Errno::PERM) => rustix::fs::open(path, DIR_FLAGS, Mode::empty()),
         other => other,
     }
@@ -33,7 +33,7 @@ pub(crate) fn open_dir(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errn
     unlocked(dir, name, || rustix::fs::openat(dir, name, DIR_FLAGS, Mode::empty()))
 }
 
-/// Opens something of a leaf; a member of the same user may have locked it with chmod(2), which is undone.
+/// Opens a file or directory of a leaf. A member of the same user may have locked it with chmod(2), which is undone.
 fn unlocked(
     dir: BorrowedFd<'_>,
     name: &CStr,
@@ -43,7 +43,7 @@ fn unlocked(
         if errno != Errno::ACCESS {
             return Err(errno);
         }
-        // Of the two the directory comes first: behind one that is locked nothing can be reached.
+        // The directory must come first: nothing below a locked directory can be reached.
         let _ = rustix::fs::fchmod(dir, Mode::RWXU);
         let _ = rustix::fs::chmodat(dir, name, Mode::RWXU, AtFlags::empty());
         open()
@@ -55,7 +55,7 @@ pub(crate) fn is_cgroup2(dir: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(is_cgroup2_type(rustix::fs::fstatfs(dir)?.f_type))
 }
 
-/// Tells whether `f_type` of statfs(2) is that of cgroup2.
+/// Tells whether `f_type` of statfs(2) means cgroup2.
 pub(crate) fn is_cgroup2_type(f_type: FsWord) -> bool {
     f_type == CGROUP2_SUPER_MAGIC
 }
@@ -70,7 +70,7 @@ pub(crate) fn open_for_writing(dir: BorrowedFd<'_>, name: &CStr) -> Result<Owned
     rustix::fs::openat(dir, name, OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Writes `text` to a control file in one piece, as the kernel wants it.
+/// Writes `text` to a control file in one piece, as the kernel requires.
 pub(crate) fn write(dir: BorrowedFd<'_>, name: &CStr, text: &[u8]) -> Result<(), Errno> {
     write_to(unlocked(dir, name, || open_for_writing(dir, name))?, text)
 }
@@ -118,7 +118,7 @@ pub(crate) fn read_proc(path: &CStr) -> Result<Vec<u8>, Errno> {
     Ok(text)
 }
 
-/// Tells whether there are cgroups in this one: the kernel counts them in the links of the directory.
+/// Tells whether this cgroup has cgroups below it: the kernel counts them in the links of the directory.
 pub(crate) fn has_cgroups(dir: impl AsFd) -> Result<bool, Errno> {
     Ok(rustix::fs::fstat(dir)?.st_nlink > 2)
 }

@@ -1,4 +1,4 @@
-//! A leaf: one cgroup for one generation of one sandbox.
+//! A leaf: the cgroup of one generation of one sandbox.
 
 use std::ffi::{CStr, OsStr};
 use std::io;
@@ -17,41 +17,41 @@ use crate::place::{NoPlace, Place, cgroup_at};
 use crate::walk::{Visit, walk};
 use crate::{dir, members};
 
-/// What could not be done with a cgroup.
+/// An operation on a cgroup that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The directory could not be made; `AlreadyExists` when there is one of that name.
+    /// The directory could not be made; `AlreadyExists` if the name is taken.
     #[error("cannot create the cgroup `{path}`")]
     Create {
-        /// Its directory.
+        /// The directory of the leaf.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// A file or directory could not be opened.
     #[error("cannot open `{path}`")]
     Open {
-        /// Which one.
+        /// The path of the file or directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// A control file could not be read.
     #[error("cannot read `{path}`")]
     Read {
-        /// Which one.
+        /// The path of the file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// A control file could not be written.
     #[error("cannot write `{text}` to `{path}`")]
     Write {
-        /// What was to be written.
+        /// The text that was to be written.
         text: &'static str,
-        /// To which file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// A member could not be signalled.
@@ -59,9 +59,9 @@ pub enum Error {
     Signal {
         /// The member.
         pid: Pid,
-        /// Its cgroup's directory.
+        /// The directory of the leaf.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// The name is empty, hidden or a path.
@@ -70,62 +70,64 @@ pub enum Error {
         /// The name.
         name: String,
     },
-    /// A directory that is no cgroup.
+    /// The directory is no cgroup.
     #[error("cannot tell which cgroup `{path}` is")]
     NotCgroup2 {
         /// The directory.
         path: PathBuf,
-        /// What was wrong with it, when that is more than its file system.
+        /// The reason, if the file system is a cgroup2.
         source: Option<Box<NoPlace>>,
     },
 }
 
-/// A kill that could not be carried out. The leaf may be killed in part and must not be spawned into.
+/// A failed kill. Part of the leaf may have been killed, so nothing may be spawned into it.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot kill the members of the cgroup `{}`", leaf.path().display())]
 pub struct KillFailed {
     /// The leaf, for another try.
     pub leaf: Leaf,
-    /// What went wrong.
+    /// The error.
     pub source: Error,
 }
 
-/// A cgroup that could not be removed. `EBUSY` means that somebody is still in it: wait, and try again.
+/// A cgroup that could not be removed. `EBUSY` means that it still has members: wait, and try again.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot remove the cgroup `{}`", path.display())]
 pub struct RemoveFailed<L> {
     /// The leaf, for another try.
     pub leaf: L,
-    /// The directory that is in the way: the leaf's or one below it.
+    /// The directory that could not be removed: the leaf's or one below it.
     pub path: PathBuf,
-    /// What the kernel said.
+    /// The error of the kernel.
     pub source: io::Error,
 }
 
-/// What the members of a leaf used, those that are gone included.
+/// The resources that the members of a leaf have used, including members that are gone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// CPU time, user and kernel: `usage_usec` of `cpu.stat`.
     pub cpu: Option<Duration>,
-    /// The most memory used at once, in bytes: `memory.peak`, where the controller is enabled (Linux 5.19).
+    /// The most memory used at once, in bytes: `memory.peak`, if the controller is enabled (Linux 5.19).
     pub memory_peak: Option<u64>,
 }
 
-/// For so long the kernel may hold back a notification after another: 10 ms and two ticks of its clock, of which there are
-/// at least 100 a second. Kernel: `CGROUP_FILE_NOTIFY_MIN_INTV` in kernel/cgroup/cgroup.c.
+/// The longest time for which the kernel may delay a notification after another one.
+///
+/// It is 10 ms and two ticks of the kernel's clock, which has at least 100 ticks a second. Kernel:
+/// `CGROUP_FILE_NOTIFY_MIN_INTV` in kernel/cgroup/cgroup.c.
 const HELD_BACK: Duration = Duration::from_millis(30);
 
-/// What a leaf can be asked, killed or not. Kernel: Documentation/admin-guide/cgroup-v2.rst.
+/// The operations of a leaf that are valid before and after its kill. Kernel: Documentation/admin-guide/cgroup-v2.rst.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
     name: String,
     dir: OwnedFd,
-    /// What its end needs, if it was opened before.
+    /// Files for the end of the leaf, if [`Leaf::make_ready`] has opened them.
     events: Option<OwnedFd>,
     processes: Option<OwnedFd>,
     kill: Option<OwnedFd>,
-    /// When `cgroup.events` was read first.
+    /// The time of the first read of `cgroup.events`.
     read: Option<Instant>,
 }
 
@@ -134,17 +136,17 @@ impl Cgroup {
         Self { path, name, dir, events: None, processes: None, kill: None, read: None }
     }
 
-    /// Gives its directory.
+    /// Returns the directory of the leaf.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Gives the cgroup as `/proc/<pid>/cgroup` shows it.
+    /// Returns the cgroup as `/proc/<pid>/cgroup` shows it.
     pub fn cgroup(&self) -> &str {
         &self.name
     }
 
-    /// Gives the open directory.
+    /// Returns the open directory.
     pub fn dir(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
     }
@@ -154,8 +156,9 @@ impl Cgroup {
         Membership::of(proc_cgroup).is_in(&self.name)
     }
 
-    /// Tells whether anybody alive is in it or below, zombies that wait to be reaped not counted; a removed one is
-    /// empty. The value is always current.
+    /// Tells whether the cgroup or one below it has a live process. Zombies do not count.
+    ///
+    /// A removed cgroup is not populated. The value is always current.
     pub fn populated(&self) -> Result<bool, Error> {
         let mut text = [0; 128];
         let read = match &self.events {
@@ -169,41 +172,44 @@ impl Cgroup {
         }
     }
 
-    /// Gives `cgroup.events`, which polls `POLLPRI` after a change of [`Cgroup::populated`].
+    /// Returns `cgroup.events`, which polls `POLLPRI` after a change of [`Cgroup::populated`].
     ///
-    /// The kernel holds notifications back for about 10 ms after the last: a backstop, not a way to wait quickly. None
-    /// before [`Leaf::make_ready`].
+    /// The kernel delays a notification by about 10 ms after the previous one: a backstop, not a way to wait quickly.
+    /// `None` before [`Leaf::make_ready`].
     pub fn events(&self) -> Option<BorrowedFd<'_>> {
         self.events.as_ref().map(AsFd::as_fd)
     }
 
-    /// Gives `cgroup.events` if it is a way to wait quickly: if so much time has passed since [`Leaf::make_ready`] that no
-    /// earlier notification holds back that of the end of the last member. Still only a hint: members who freeze it bring
-    /// notifications of their own, so look as well when it does not come.
+    /// Returns `cgroup.events` if it notifies quickly.
+    ///
+    /// That is so long enough after [`Leaf::make_ready`]: no earlier notification delays the one for the last member's
+    /// end. The notification is still only a hint. Members that freeze the leaf cause notifications too, so poll as
+    /// well.
     pub fn prompt_events(&self) -> Option<BorrowedFd<'_>> {
         self.read.filter(|read| read.elapsed() > HELD_BACK).and_then(|_| self.events())
     }
 
-    /// Reads the pid of every process in it and below into `out`, which is emptied first: zombies whose threads live
-    /// are among them, other zombies may be. Members of pid namespaces that are not visible here have no number and
-    /// are left out.
+    /// Clears `out` and reads the pid of every process in the cgroup and below into it.
+    ///
+    /// Zombies with live threads are listed, other zombies may be. Members of pid namespaces that are not visible here
+    /// have no pid and are omitted.
     pub fn processes(&self, out: &mut Vec<Pid>) -> Result<(), Error> {
         out.clear();
         members::processes(self.dir.as_fd(), self.processes.as_ref().map(AsFd::as_fd), out)
             .map_err(|errno| self.unread("cgroup.procs", errno))
     }
 
-    /// Begins to freeze all in it and below. Frozen members still take SIGKILL.
+    /// Begins to freeze the cgroup and all cgroups below. Frozen members still take SIGKILL.
     pub fn freeze(&self) -> Result<(), Error> {
         self.write(c"cgroup.freeze", "1")
     }
 
-    /// Thaws it. Those below that were frozen by themselves stay frozen.
+    /// Thaws the cgroup. Cgroups below that were frozen by themselves stay frozen.
     pub fn thaw(&self) -> Result<(), Error> {
         self.write(c"cgroup.freeze", "0")
     }
 
-    /// Reads what its members used so far; what the kernel does not say is left out.
+    /// Reads the resources that the members have used so far; values that the kernel does not report are `None`.
     pub fn usage(&self) -> Usage {
         let mut text = [0; 512];
         let cpu = dir::read_short(self.dir.as_fd(), c"cpu.stat", &mut text).ok().and_then(|text| {
@@ -215,20 +221,21 @@ impl Cgroup {
         Usage { cpu, memory_peak }
     }
 
-    /// How many of its members the kernel has killed for want of memory: `oom_kill` of `memory.events`, where the
-    /// controller is enabled.
+    /// Returns the number of members that the kernel has killed for lack of memory.
+    ///
+    /// It is `oom_kill` of `memory.events`, if the controller is enabled.
     pub fn oom_kills(&self) -> u64 {
         let mut text = [0; 512];
         dir::read_short(self.dir.as_fd(), c"memory.events", &mut text).ok().and_then(oom_kills).unwrap_or(0)
     }
 
-    /// Sends SIGKILL to every member that can be seen, each through its own verified pidfd; says to how many.
+    /// Sends SIGKILL to every visible member through a verified pidfd, and returns the number of signals.
     ///
-    /// This reaches what a write to `cgroup.kill` misses (Linux 6.18): a process whose main thread has exited while
-    /// others live, since that write aims at the main thread only.
+    /// This reaches processes that a write to `cgroup.kill` misses (Linux 6.18). That write signals only the main
+    /// thread, and misses a process whose main thread has exited while others live.
     ///
     /// # Errors
-    /// After all were tried, the first failure.
+    /// The first failure, after all members were tried.
     pub fn kill_each(&self, proc: &mut ProcFs) -> Result<usize, Error> {
         let mut pids = Vec::new();
         self.processes(&mut pids)?;
@@ -250,8 +257,8 @@ impl Cgroup {
         let Some(process) = Process::open(proc, pid)? else {
             return Ok(false);
         };
-        // The pid may have been handed out again since it was listed. While the pidfd has not exited, what `/proc`
-        // says under this number is about the process behind it.
+        // The pid may have been reused since it was listed. While the pidfd's process has not exited, `/proc` under
+        // this pid describes that process.
         let member = proc.cgroups(pid)?.is_some_and(|text| self.holds(&text));
         if !member || process.has_exited()? {
             return Ok(false);
@@ -271,10 +278,10 @@ impl Cgroup {
         Error::Read { path: self.path.join(file), source: errno.into() }
     }
 
-    /// Removes all below it, deepest first, and then itself.
+    /// Removes all cgroups below, deepest first, and then the cgroup itself.
     ///
-    /// Its files are closed before: of one that is open while its directory is removed the kernel keeps some 2 KiB until
-    /// it wants for memory.
+    /// The files of the leaf are closed before. If a file is open when its directory is removed, the kernel keeps some
+    /// 2 KiB until it runs short of memory.
     fn remove(&mut self) -> Result<(), (PathBuf, Errno)> {
         let ready = self.processes.is_some();
         (self.events, self.processes, self.kill, self.read) = (None, None, None, None);
@@ -290,7 +297,7 @@ impl Cgroup {
             self.events = dir::open_file(self.dir.as_fd(), c"cgroup.events").ok();
             self.processes = dir::open_file(self.dir.as_fd(), c"cgroup.procs").ok();
             self.kill = dir::open_for_writing(self.dir.as_fd(), c"cgroup.kill").ok();
-            // Its events are told from the first read on.
+            // The kernel notifies of changes only after the first read.
             self.read = self.populated().ok().map(|_| Instant::now());
         }
     }
@@ -307,17 +314,17 @@ impl Cgroup {
         match rustix::fs::rmdir(&self.path) {
             Ok(()) => Ok(()),
             Err(Errno::NOENT) if self.is_removed() => Ok(()),
-            // What is in the way below says more than that something is.
+            // The failure of a cgroup below is more specific than the leaf's own.
             Err(errno) => Err(removal.failure.unwrap_or_else(|| (self.path.clone(), errno))),
         }
     }
 
-    /// Whether it really is gone, not only out of sight below another mount.
+    /// Tells whether the cgroup is really gone, and not hidden by another mount.
     fn is_removed(&self) -> bool {
         dir::open_file(self.dir.as_fd(), c"cgroup.events").is_err_and(dir::is_gone)
     }
 
-    /// Moves the calling process out of it, into the cgroup above.
+    /// Moves the calling process into the parent cgroup.
     ///
     /// # Errors
     /// Those of a write to `cgroup.procs` there, cgroups(7).
@@ -347,7 +354,8 @@ impl Cgroup {
         }
     }
 
-    /// What `cgroup.kill` does, for kernels before 5.14: nobody forks while the members are signalled one by one.
+    /// Does the work of `cgroup.kill` on kernels before 5.14: frozen members cannot fork while they are signalled one
+    /// by one.
     fn kill_frozen(&self) -> Result<(), Error> {
         let mut proc =
             ProcFs::open().map_err(|source| Error::Open { path: PathBuf::from("/proc"), source })?;
@@ -386,12 +394,12 @@ fn is_removed(path: &Path) -> bool {
     matches!(rustix::fs::lstat(path), Err(errno) if dir::is_gone(errno))
 }
 
-/// The count in the text of `memory.events`.
+/// Returns the count in the text of `memory.events`.
 fn oom_kills(text: &[u8]) -> Option<u64> {
     text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"oom_kill ")).and_then(number)
 }
 
-/// Names an open directory, for messages.
+/// Returns the path of an open directory, for messages.
 fn path_of(dir: BorrowedFd<'_>) -> PathBuf {
     std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).unwrap_or_default()
 }
@@ -400,7 +408,7 @@ fn number(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text.trim_ascii()).ok()?.parse().ok()
 }
 
-/// A cgroup that processes can be put into.
+/// A cgroup into which processes can be spawned.
 #[derive(Debug)]
 pub struct Leaf(Cgroup);
 
@@ -408,7 +416,7 @@ impl Leaf {
     /// Creates the leaf `name` in `place`.
     ///
     /// # Errors
-    /// `AlreadyExists` inside [`Error::Create`] when there is one. Whatever fails, no new cgroup is left.
+    /// `AlreadyExists` inside [`Error::Create`] if the name is taken. After any failure, no new cgroup is left.
     pub fn create(place: &Place, name: &str) -> Result<Self, Error> {
         if name.is_empty() || name.starts_with('.') || name.contains(['/', '\n', '\0']) {
             return Err(Error::Name { name: name.to_owned() });
@@ -436,12 +444,12 @@ impl Leaf {
         }
     }
 
-    /// Opens a leaf that exists, by its absolute path, to recover it; none when it is gone.
+    /// Opens an existing leaf by its absolute path, to recover it; `None` when the leaf is gone.
     ///
-    /// Nobody knows whether it was killed before: end and remove it, put nothing into it.
+    /// The leaf may have been killed before: kill and remove it, and spawn nothing into it.
     ///
     /// # Errors
-    /// Also when a symbolic link is on the way or the directory is no cgroup.
+    /// Also when the path has a symbolic link or the directory is no cgroup.
     pub fn open(path: &Path) -> Result<Option<Self>, Error> {
         let dir = match dir::open_absolute(path) {
             Ok(dir) => dir,
@@ -461,31 +469,32 @@ impl Leaf {
             .map_err(|why| Error::NotCgroup2 { path: path.to_owned(), source: Some(Box::new(why)) })?;
         match dir::open_file(dir.as_fd(), c"cgroup.events") {
             Ok(_) => Ok(Some(Self(Cgroup::new(dir, path.to_owned(), cgroup)))),
-            // Removed since the first look; the root, which has no events, is no leaf.
+            // The cgroup was removed meanwhile. The root of the hierarchy has no events and is no leaf.
             Err(Errno::NOENT) if is_removed(path) => Ok(None),
             Err(errno) => Err(Error::Open { path: path.join("cgroup.events"), source: errno.into() }),
         }
     }
 
-    /// Opens what the end of the leaf needs, once it has members and while there is time: the first look at a file of a
-    /// new directory costs the kernel more than to list or to kill who is in it. Once is enough; what cannot be opened now
-    /// is opened then.
+    /// Opens the files for the end of the leaf early, once the leaf has members.
+    ///
+    /// The first access to a file of a new directory costs the kernel more than listing or killing the members. One
+    /// call is enough; files that cannot be opened now are opened at the end.
     pub fn make_ready(&mut self) {
         self.0.make_ready();
     }
 
-    /// Opens `cgroup.procs` for writing: a child that writes `0` to it is a member from then on.
+    /// Opens `cgroup.procs` for writing: a child that writes `0` to the file becomes a member.
     pub fn processes_file(&self) -> io::Result<OwnedFd> {
         Ok(dir::open_for_writing(self.dir(), c"cgroup.procs")?)
     }
 
-    /// Kills all members at once, and those that are being forked.
+    /// Kills all members at once, including those that are being forked.
     ///
-    /// No proof that anybody is gone: wait until not [`Cgroup::populated`], and [`KilledLeaf::kill_again`] at a
-    /// deadline.
+    /// A kill is no proof that a member is gone: wait until [`Cgroup::populated`] is false, and call
+    /// [`KilledLeaf::kill_again`] at a deadline.
     ///
     /// # Errors
-    /// The leaf comes back and is not frozen by this; some members may have been killed.
+    /// The error returns the leaf, which this call does not freeze; some members may have been killed.
     pub fn kill(self) -> Result<KilledLeaf, Box<KillFailed>> {
         match self.0.kill_all() {
             Ok(()) => Ok(KilledLeaf(self.0)),
@@ -493,10 +502,10 @@ impl Leaf {
         }
     }
 
-    /// Kills as [`Leaf::kill`] does where `cgroup.kill` is missing (before Linux 5.14) or refused: freezes, signals each
-    /// member through its verified pidfd, thaws in any case.
+    /// Kills like [`Leaf::kill`] where `cgroup.kill` is missing (before Linux 5.14) or refused.
     ///
-    /// Freezing takes effect a little later, so that a member may still fork: repeat until not populated.
+    /// The method freezes the leaf, signals each member through its verified pidfd, and thaws in any case. Freezing
+    /// takes effect a little later, so a member may still fork: repeat until not populated.
     pub fn kill_frozen(self) -> Result<KilledLeaf, Box<KillFailed>> {
         match self.0.kill_frozen() {
             Ok(()) => Ok(KilledLeaf(self.0)),
@@ -504,7 +513,7 @@ impl Leaf {
         }
     }
 
-    /// Removes the leaf and all cgroups below it; one that is gone already counts as removed.
+    /// Removes the leaf and all cgroups below it. A leaf that is already gone counts as removed.
     pub fn remove(mut self) -> Result<(), Box<RemoveFailed<Self>>> {
         match self.0.remove() {
             Ok(()) => Ok(()),
@@ -526,14 +535,16 @@ impl Deref for Leaf {
 pub struct KilledLeaf(Cgroup);
 
 impl KilledLeaf {
-    /// Kills what is left: everything at once, and then each member that is still listed by itself, which reaches the
-    /// processes whose main thread has exited. Says how many were signalled by themselves.
+    /// Kills the remaining members: first all at once, then each listed member by itself.
+    ///
+    /// The second step reaches processes whose main thread has exited. Returns how many members were signalled by
+    /// themselves.
     pub fn kill_again(&self, proc: &mut ProcFs) -> Result<usize, Error> {
         self.0.kill_all()?;
         self.0.kill_each(proc)
     }
 
-    /// Removes the leaf and all cgroups below it; one that is gone already counts as removed.
+    /// Removes the leaf and all cgroups below it. A leaf that is already gone counts as removed.
     pub fn remove(mut self) -> Result<(), Box<RemoveFailed<Self>>> {
         match self.0.remove() {
             Ok(()) => Ok(()),
@@ -556,7 +567,7 @@ mod tests {
 
     #[test]
     fn kills_for_want_of_memory_are_counted_apart_from_those_of_groups() {
-        // Of a host with cgroup v2 alone, Linux 6.12.
+        // From a host with cgroup v2 only, Linux 6.12.
         let text = b"low 0\nhigh 0\nmax 31\noom 2\noom_kill 1\noom_group_kill 0\n";
         assert_eq!(oom_kills(text), Some(1));
         assert_eq!(oom_kills(b"low 0\nhigh 0\nmax 0\noom 0\n"), None);

@@ -1,4 +1,4 @@
-//! The processes of a cgroup and all below it.
+//! Lists the processes of a cgroup and of all cgroups below it.
 
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::dir;
 use crate::walk::{Visit, walk};
 
-/// Adds to `out` the pid of every process in `top` and below; `list` is its `cgroup.procs`, if that is open.
+/// Adds to `out` the pid of every process in `top` and below; `list` is the `cgroup.procs` of `top`, if already open.
 pub(crate) fn processes(
     top: BorrowedFd<'_>,
     list: Option<BorrowedFd<'_>>,
@@ -22,7 +22,7 @@ pub(crate) fn processes(
     match members.failure {
         Some(errno) => return Err(errno),
         None if out.is_empty() => {
-            // Kernels before 5.2 leave out of `cgroup.procs` a process whose main thread has exited.
+            // Kernels before 5.2 omit a process whose main thread has exited from `cgroup.procs`.
             let mut threads = Members {
                 out: &mut tids,
                 tids: Vec::new(),
@@ -48,10 +48,10 @@ pub(crate) fn processes(
 
 struct Members<'a> {
     out: &'a mut Vec<Pid>,
-    /// Threads of which the process is not known yet.
+    /// Threads whose process is not known yet.
     tids: Vec<Pid>,
     text: Vec<u8>,
-    /// The list of the first directory.
+    /// The `cgroup.procs` of the first directory.
     open: Option<BorrowedFd<'a>>,
     list: &'static CStr,
     failure: Option<Errno>,
@@ -83,7 +83,7 @@ impl Visit for Members<'_> {
     }
 }
 
-/// Zero stands for a process of another pid namespace, which has no number here.
+/// Zero stands for a process of another pid namespace, which has no pid here.
 fn numbers(text: &[u8]) -> impl Iterator<Item = Pid> {
     text.split(|&byte| byte == b'\n')
         .filter_map(|line| std::str::from_utf8(line).ok()?.parse().ok().and_then(pid_from_raw))

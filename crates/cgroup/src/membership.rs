@@ -1,28 +1,28 @@
 //! `/proc/<pid>/cgroup`, cgroups(7).
 
-/// Where a process is, hierarchy by hierarchy, as paths in the reader's cgroup namespace.
+/// The cgroups of a process in each hierarchy, as paths in the reader's cgroup namespace.
 #[derive(Debug, Clone, Copy)]
 pub struct Membership<'a> {
     text: &'a [u8],
 }
 
-/// What the kernel appends when the cgroup was removed and only a zombie is left of its members.
+/// The kernel's suffix for a removed cgroup whose only member left is a zombie.
 const DELETED: &[u8] = b" (deleted)";
 
 impl<'a> Membership<'a> {
-    /// Takes the text of the file. Nothing is refused: lines that do not have the shape of cgroups(7) are skipped.
+    /// Takes the text of the file. Any text is accepted: lines that do not have the format of cgroups(7) are skipped.
     pub fn of(text: &'a [u8]) -> Self {
         Self { text }
     }
 
-    /// Gives the path in the cgroup2 hierarchy, without the kernel's ` (deleted)`; none when there is no such line.
+    /// Returns the path in the cgroup2 hierarchy, without the kernel's ` (deleted)`; `None` without such a line.
     pub fn unified(self) -> Option<&'a [u8]> {
         self.lines()
             .find(|&(id, controllers, _)| id == b"0" && controllers.is_empty())
             .map(|(_, _, path)| path)
     }
 
-    /// Gives the path in the v1 hierarchy that has `controller`; none when there is no such hierarchy.
+    /// Returns the path in the v1 hierarchy that has `controller`; `None` without such a hierarchy.
     pub fn v1(self, controller: &[u8]) -> Option<&'a [u8]> {
         self.lines()
             .find(|(id, controllers, _)| {
@@ -39,7 +39,7 @@ impl<'a> Membership<'a> {
             .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
     }
 
-    /// Gives each line as hierarchy id, controllers and path; the path may hold `:`.
+    /// Returns each line as hierarchy id, controllers and path; the path may hold `:`.
     fn lines(self) -> impl Iterator<Item = (&'a [u8], &'a [u8], &'a [u8])> {
         self.text.split(|&byte| byte == b'\n').filter_map(|line| {
             let mut fields = line.splitn(3, |&byte| byte == b':');

@@ -5,32 +5,32 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// A line that does not have the shape of `proc_pid_mountinfo(5)`.
+/// A line that does not have the format of `proc_pid_mountinfo(5)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("cannot find {field} in line {line} of `mountinfo`")]
 pub struct ParseError {
-    /// Its number, from 1.
+    /// The line number, from 1.
     pub line: usize,
-    /// The field that is missing or is not what it should be.
+    /// The field that is missing or malformed.
     pub field: &'static str,
 }
 
-/// One mount.
+/// A mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// Its number, which may be reused after an unmount.
+    /// The id of the mount, which may be reused after an unmount.
     pub id: u32,
-    /// The number of the mount it is mounted on.
+    /// The id of the parent mount.
     pub parent: u32,
     /// The directory of the file system that is the root of this mount.
     pub root: PathBuf,
-    /// Where it is mounted, relative to the reader's root.
+    /// The mount point, relative to the reader's root.
     pub mount_point: PathBuf,
     /// The options of this mount, separated by commas.
     pub options: String,
     /// The type of the file system, such as `cgroup2`.
     pub fs_type: String,
-    /// What the file system was made from.
+    /// The source of the mount, such as a device.
     pub source: PathBuf,
     /// The options of the file system, separated by commas.
     pub super_options: String,
@@ -43,7 +43,7 @@ impl Mount {
     }
 }
 
-/// Parses the whole text. Optional fields, known or not, are skipped.
+/// Parses the whole text. Optional fields are skipped, known or not.
 pub fn parse(text: &[u8]) -> Result<Vec<Mount>, ParseError> {
     lines(text).map(|line| line.map(Line::to_mount)).collect()
 }
@@ -54,7 +54,8 @@ pub(crate) fn of_type<'a>(
     fs_type: &'a [u8],
 ) -> impl Iterator<Item = Result<Mount, ParseError>> + 'a {
     text.split(|&byte| byte == b'\n').enumerate().filter_map(move |(index, line)| {
-        // Only a word is looked for first: this is on the path of every run, and most mounts are of other types.
+        // Search for the type as a word before parsing: this is on the path of every run, and most mounts are of other
+        // types.
         line.split(|&byte| byte == b' ')
             .any(|word| word == fs_type)
             .then(|| Line::parse(index + 1, line))
@@ -133,7 +134,7 @@ fn path(field: &[u8]) -> PathBuf {
     }
 }
 
-/// Undoes the kernel's `\ooo` for space, tab, newline, backslash and `#`.
+/// Decodes the kernel's `\ooo` for space, tab, newline, backslash and `#`.
 fn unescape(field: &[u8]) -> Cow<'_, [u8]> {
     if !field.contains(&b'\\') {
         return Cow::Borrowed(field);

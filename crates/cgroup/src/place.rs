@@ -1,4 +1,4 @@
-//! Where leaves may be created.
+//! The place: the cgroup2 directory in which leaves are created.
 
 use std::ffi::CStr;
 use std::io;
@@ -12,19 +12,19 @@ use crate::dir;
 use crate::membership::Membership;
 use crate::mountinfo::{self, Mount};
 
-/// Why no leaf can be created.
+/// The reason why no leaf can be created.
 #[derive(Debug, thiserror::Error)]
 pub enum NoPlace {
-    /// There is no cgroup2 file system to be seen.
+    /// No cgroup2 file system is mounted.
     #[error("no cgroup2 file system is mounted")]
     NotMounted,
     /// This process is in no cgroup2 hierarchy (`cgroup_no_v1` or a stripped kernel).
     #[error("this process is in no cgroup2 hierarchy")]
     NotMember,
-    /// The file system is mounted for reading only, as containers without privileges have it.
+    /// The file system is mounted read-only, as in containers without privileges.
     #[error("the cgroup2 file system on `{mount_point}` is mounted read-only")]
     ReadOnly {
-        /// Where it is mounted.
+        /// The mount point.
         mount_point: PathBuf,
     },
     /// The caller's own cgroup is not below the root of any cgroup2 mount.
@@ -32,48 +32,48 @@ pub enum NoPlace {
     Outside {
         /// The own cgroup, as `/proc/self/cgroup` shows it.
         cgroup: String,
-        /// Where the file system is mounted.
+        /// The mount point of the file system.
         mount_point: PathBuf,
     },
-    /// The caller may not create cgroups in its own or move processes out of it: it is not delegated.
+    /// The own cgroup is not delegated: the caller may not create cgroups in it or move processes out of it.
     #[error(
         "the own cgroup `{path}` is not delegated to this user: no write access to it and its `cgroup.procs`"
     )]
     NotWritable {
-        /// Its directory.
+        /// The directory of the cgroup.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// Below a threaded cgroup there are only threaded ones, which hold threads and not processes.
+    /// The own cgroup is threaded: cgroups below it are threaded too, and hold threads, not processes.
     #[error("the own cgroup `{path}` is threaded, so that no process can be moved below it")]
     Threaded {
-        /// Its directory.
+        /// The directory of the cgroup.
         path: PathBuf,
     },
-    /// Something else is mounted over it.
+    /// Another file system is mounted over the cgroup.
     #[error("`{path}` is not a directory of a cgroup2 file system")]
     NotCgroup2 {
-        /// Where it should be.
+        /// The directory where the cgroup should be.
         path: PathBuf,
     },
-    /// It could not be looked at.
+    /// The cgroup could not be examined.
     #[error("cannot open `{path}`")]
     Io {
-        /// What was looked at.
+        /// The file or directory that could not be examined.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// The kernel's list of mounts has an unknown shape.
+    /// The kernel's list of mounts has an unknown format.
     #[error("cannot read the list of mounts")]
     Mountinfo(#[from] mountinfo::ParseError),
 }
 
-/// Where the caller's own cgroup should be, from text alone.
+/// The caller's own cgroup, derived from text without touching the file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located {
-    /// Its directory.
+    /// The directory of the cgroup.
     pub path: PathBuf,
     /// The cgroup, as `/proc/<pid>/cgroup` shows it.
     pub cgroup: String,
@@ -88,8 +88,10 @@ pub struct Place {
 }
 
 impl Place {
-    /// Finds the own cgroup in the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`, without looking whether it
-    /// is there: the last mount of which it is a part, since later mounts cover earlier ones.
+    /// Finds the own cgroup in the texts of `/proc/self/mountinfo` and `/proc/self/cgroup`, without touching the
+    /// directory.
+    ///
+    /// Of the mounts that contain the cgroup, the last one wins, because later mounts cover earlier ones.
     pub fn locate(mountinfo: &[u8], self_cgroup: &[u8]) -> Result<Located, NoPlace> {
         let mut why = None;
         let found = candidates(mountinfo, self_cgroup)?.find_map(|candidate| match candidate {
@@ -105,7 +107,7 @@ impl Place {
     /// Finds the own cgroup and checks that leaves can be created in it.
     ///
     /// # Errors
-    /// When there are several cgroup2 mounts and none will do, the reason is that of the last one.
+    /// With several cgroup2 mounts of which none is usable, the reason is that of the last one.
     pub fn find(mountinfo: &[u8], self_cgroup: &[u8]) -> Result<Self, NoPlace> {
         let mut why = None;
         for candidate in candidates(mountinfo, self_cgroup)? {
@@ -119,39 +121,39 @@ impl Place {
         Err(why.unwrap_or(NoPlace::NotMounted))
     }
 
-    /// Finds the own cgroup of this process as [`Place::find`] does.
+    /// Finds the own cgroup of this process, like [`Place::find`].
     ///
-    /// Where the whole hierarchy is mounted in the usual spot, the list of mounts is not read: it takes the kernel
-    /// longer than all the rest, a millisecond on a host with hundreds of mounts.
+    /// If the whole hierarchy is mounted at the usual mount point, the list of mounts is not read. The kernel needs
+    /// longer for that list than for all the rest: a millisecond on a host with hundreds of mounts.
     pub fn find_here() -> Result<Self, NoPlace> {
         let own = read_proc(c"/proc/self/cgroup")?;
         match in_usual_spot(&own).map(Self::open) {
             Some(Ok(place)) => Ok(place),
-            // There may be a better mount elsewhere, and a better reason.
+            // Another mount may be better, or give a better reason.
             _ => Self::find(&read_proc(c"/proc/self/mountinfo")?, &own),
         }
     }
 
-    /// Takes any cgroup2 directory by its absolute path, and checks that leaves can be created in it.
+    /// Opens any cgroup2 directory by its absolute path, and checks that leaves can be created in it.
     ///
-    /// A process can be moved there only by who may also write to the `cgroup.procs` of the nearest common ancestor of
-    /// there and where it is, cgroups(7).
+    /// To move a process there, a user must be able to write the `cgroup.procs` of the nearest common ancestor of both
+    /// cgroups, cgroups(7).
     pub fn at(path: &Path) -> Result<Self, NoPlace> {
         let mountinfo = read_proc(c"/proc/self/mountinfo")?;
         Self::open(Located { path: path.to_owned(), cgroup: cgroup_at(&mountinfo, path)? })
     }
 
-    /// Gives its directory.
+    /// Returns the directory of the place.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Gives the cgroup as `/proc/<pid>/cgroup` shows it.
+    /// Returns the cgroup as `/proc/<pid>/cgroup` shows it.
     pub fn cgroup(&self) -> &str {
         &self.cgroup
     }
 
-    /// Gives the open directory.
+    /// Returns the open directory.
     pub fn dir(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
     }
@@ -172,20 +174,21 @@ impl Place {
     }
 }
 
-/// `PROC_CGROUP_INIT_INO`, `include/linux/proc_ns.h`: the inode of the first cgroup namespace.
+/// `PROC_CGROUP_INIT_INO`, `include/linux/proc_ns.h`: the inode of the initial cgroup namespace.
 const INIT_CGROUP_NAMESPACE: u64 = 0xEFFF_FFFB;
 
 /// The inode of the root of a cgroup hierarchy, `kernfs_create_root`.
 const ROOT_INODE: u64 = 1;
 
-/// Finds the own cgroup without the list of mounts, where no doubt is possible: paths count from the root of the
-/// hierarchy in the first namespace, and that root is what is mounted.
+/// Finds the own cgroup without the list of mounts, if the result is certain.
+///
+/// That is so in the initial cgroup namespace, if the mount shows the root of the hierarchy: paths begin at that root.
 fn in_usual_spot(self_cgroup: &[u8]) -> Option<Located> {
     if rustix::fs::stat(c"/proc/self/ns/cgroup").ok()?.st_ino != INIT_CGROUP_NAMESPACE {
         return None;
     }
     let own = std::str::from_utf8(Membership::of(self_cgroup).unified()?).ok()?;
-    // Hybrid hosts have a tmpfs in the first spot.
+    // Hybrid hosts have a tmpfs at the first mount point.
     let mount_point = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].into_iter().find(|spot| {
         rustix::fs::statfs(*spot).is_ok_and(|fs| dir::is_cgroup2_type(fs.f_type))
             && rustix::fs::stat(*spot).is_ok_and(|root| root.st_ino == ROOT_INODE)
@@ -194,7 +197,7 @@ fn in_usual_spot(self_cgroup: &[u8]) -> Option<Located> {
 }
 
 fn below_mount(mount_point: PathBuf, rest: impl AsRef<Path>) -> PathBuf {
-    // Joining nothing would leave a slash at the end.
+    // Joining an empty path would leave a slash at the end.
     if rest.as_ref().as_os_str().is_empty() { mount_point } else { mount_point.join(rest) }
 }
 
@@ -225,10 +228,10 @@ fn check(dir: BorrowedFd<'_>) -> Result<Check, Errno> {
     }
     let mut text = [0; 32];
     match dir::read_short(dir, c"cgroup.type", &mut text) {
-        // "domain threaded" is a domain all the same, but what is created in it starts out invalid.
+        // The type "domain threaded" is a domain too, but a cgroup created in it starts out invalid.
         Ok(text) if text.starts_with(b"domain\n") => Ok(Check::Good),
         Ok(_) => Ok(Check::Threaded),
-        // The root of the hierarchy has no type, and neither have kernels before 4.14.
+        // The root of the hierarchy has no type, and cgroups on kernels before 4.14 have none.
         Err(Errno::NOENT) => Ok(Check::Good),
         Err(errno) => Err(errno),
     }
@@ -236,13 +239,13 @@ fn check(dir: BorrowedFd<'_>) -> Result<Check, Errno> {
 
 fn writable(dir: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
     match rustix::fs::accessat(dir, name, Access::WRITE_OK, AtFlags::EACCESS) {
-        // faccessat2(2) came with 5.8; the ids differ from the effective ones only in set-uid programs.
+        // faccessat2(2) exists since Linux 5.8. Real and effective ids differ only in set-uid programs.
         Err(Errno::NOSYS) => rustix::fs::accessat(dir, name, Access::WRITE_OK, AtFlags::empty()),
         other => other,
     }
 }
 
-/// Gives one place or one reason for each cgroup2 mount, the last mount first.
+/// Returns one place or one reason for each cgroup2 mount, the last mount first.
 fn candidates(
     mountinfo: &[u8],
     self_cgroup: &[u8],
@@ -258,9 +261,9 @@ fn candidates(
 }
 
 fn below(mount: Mount, cgroup: &str) -> Result<Located, NoPlace> {
-    // Namespace roots look like `/..` from inside: such paths say where, but not how to get there.
+    // From inside a namespace, roots look like `/..`: such paths say where a cgroup is, but do not lead to it.
     let hidden = Path::new(cgroup).components().any(|part| part == std::path::Component::ParentDir);
-    // A name that is not UTF-8 cannot be told from others after the loss.
+    // After a loss, a name that is not UTF-8 could not be told from other names.
     let Some(rest) = Path::new(cgroup)
         .strip_prefix(&mount.root)
         .ok()
@@ -275,7 +278,7 @@ fn below(mount: Mount, cgroup: &str) -> Result<Located, NoPlace> {
     Ok(Located { path, cgroup: cgroup.to_owned() })
 }
 
-/// Finds which cgroup a directory is, as `/proc/<pid>/cgroup` would show it.
+/// Returns the cgroup of a directory, as `/proc/<pid>/cgroup` would show it.
 pub(crate) fn cgroup_at(mountinfo: &[u8], path: &Path) -> Result<String, NoPlace> {
     let mut best: Option<(usize, PathBuf)> = None;
     for mount in mountinfo::of_type(mountinfo, b"cgroup2") {
@@ -284,7 +287,7 @@ pub(crate) fn cgroup_at(mountinfo: &[u8], path: &Path) -> Result<String, NoPlace
             continue;
         };
         let length = mount.mount_point.as_os_str().len();
-        // The innermost mount is what a path leads to; of two on one spot, the later.
+        // A path leads to the innermost mount, and of two mounts at one mount point to the later.
         if best.as_ref().is_none_or(|&(longest, _)| length >= longest) {
             let below = below_mount(mount.root, rest);
             best = Some((length, below));

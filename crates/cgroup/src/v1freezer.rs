@@ -1,8 +1,9 @@
-//! The way out of a cgroup v1 freezer.
+//! Moves processes out of a cgroup v1 freezer.
 //!
 //! A process in a frozen v1 cgroup takes no signal, SIGKILL included, and outlives even its pid namespace. Thawing the
-//! cgroup would also set free others that somebody froze on purpose: one process moved to the root of the hierarchy,
-//! which is never frozen, thaws alone. Kernel: Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst.
+//! cgroup would also thaw other processes that somebody froze on purpose. Instead, one process is moved to the root of
+//! the hierarchy, which is never frozen, and thaws alone. Kernel:
+//! Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,14 +15,14 @@ use crate::dir;
 use crate::membership::Membership;
 use crate::mountinfo::{self, Mount};
 
-/// What became of a process that may have been frozen.
+/// The result of [`V1Freezer::release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
-    /// It was frozen and is not any more; pending signals reach it.
+    /// The process was frozen and no longer is; pending signals reach it.
     Released,
-    /// No v1 freezer holds it: it is in the root, in one that is not frozen, or gone.
+    /// The process is not frozen by v1: it is in the root, in a cgroup that is not frozen, or gone.
     NotFrozen,
-    /// Its freezer lies outside of what is mounted here.
+    /// The process's freezer cgroup is outside the hierarchy as mounted here.
     OutOfSight,
 }
 
@@ -33,7 +34,7 @@ pub struct V1Freezer {
 }
 
 impl V1Freezer {
-    /// Finds the mount of the hierarchy in the text of `/proc/self/mountinfo`; none on hosts without one.
+    /// Finds the mount of the hierarchy in the text of `/proc/self/mountinfo`; `None` on hosts without the hierarchy.
     pub fn find(mountinfo: &[u8]) -> io::Result<Option<Self>> {
         let Some(Mount { mount_point, root, .. }) = locate(mountinfo) else {
             return Ok(None);
@@ -50,12 +51,12 @@ impl V1Freezer {
         Self::find(&std::fs::read("/proc/self/mountinfo")?)
     }
 
-    /// Moves `process` to the root of the hierarchy if it is frozen in a cgroup below. Needs root.
+    /// Moves `process` to the root of the hierarchy if a cgroup below freezes it. Needs root.
     ///
-    /// The kernel takes a pid here, not a handle: a frozen process cannot exit, so that its pid is its own.
+    /// The kernel takes a pid here, not a pidfd. A frozen process cannot exit, so its pid cannot be reused.
     ///
     /// # Errors
-    /// When the kernel refused the move; the process is then as frozen as before.
+    /// When the kernel refused the move; a frozen process is still frozen then.
     pub fn release(&self, proc: &mut ProcFs, process: &Process) -> io::Result<Release> {
         let pid = process.id().pid;
         let Some(text) = proc.cgroups(pid)? else {
@@ -77,7 +78,7 @@ impl V1Freezer {
     fn below(&self, path: &[u8]) -> Option<PathBuf> {
         let path = Path::new(std::str::from_utf8(path).ok()?);
         let rest = path.strip_prefix(&self.root).ok()?;
-        // The root of the mount may itself be a frozen cgroup of the host: moving there would thaw nothing.
+        // The root of the mount may itself be a frozen cgroup of the host: a move there would thaw nothing.
         let escapes = rest.components().any(|part| part == std::path::Component::ParentDir);
         (!rest.as_os_str().is_empty() && !escapes).then(|| rest.to_owned())
     }
@@ -96,7 +97,7 @@ impl V1Freezer {
         };
         let mut text = [0; 32];
         let length = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut text))?;
-        // `FREEZING` holds those it has caught already.
+        // `FREEZING` already freezes some members.
         Ok(!text[..length].starts_with(b"THAWED"))
     }
 }

@@ -1,4 +1,4 @@
-//! The cgroups below a cgroup, deepest last seen first left.
+//! Walks the cgroups below a cgroup; the last one entered is the first one left.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,25 +10,25 @@ use crate::dir;
 
 const DIRECTORY_BYTES: usize = 8 * 1024;
 
-/// What is done at the cgroups of a walk.
+/// The callbacks of a walk.
 pub(crate) trait Visit {
-    /// Comes to a cgroup, before those below it.
+    /// Enters a cgroup, before the cgroups below it.
     fn enter(&mut self, dir: BorrowedFd<'_>);
-    /// Is back in `parent` after all below `name` was seen; not called for the first cgroup.
+    /// Returns to `parent` after everything below `name` was visited; not called for the first cgroup.
     fn leave(&mut self, parent: BorrowedFd<'_>, name: &CStr);
-    /// Could not list `dir` or look into what is below it.
+    /// Reports that `dir` could not be listed or a cgroup below it could not be entered.
     fn fail(&mut self, dir: BorrowedFd<'_>, errno: Errno);
 }
 
 struct Level {
     name: CString,
-    /// Names in the parent that are still to be seen.
+    /// Names in the parent that are not yet visited.
     siblings: Vec<CString>,
 }
 
-/// Walks `top` and all below it. What is removed meanwhile is skipped.
+/// Walks `top` and all cgroups below it. Cgroups that are removed meanwhile are skipped.
 ///
-/// One descriptor and no recursion, whatever the depth: a member can nest cgroups as deep as it likes.
+/// The walk needs one descriptor and no recursion, whatever the depth: a member can nest cgroups as deep as it likes.
 pub(crate) fn walk(top: BorrowedFd<'_>, visit: &mut impl Visit) {
     visit.enter(top);
     let mut here: Option<OwnedFd> = None;
@@ -52,7 +52,7 @@ pub(crate) fn walk(top: BorrowedFd<'_>, visit: &mut impl Visit) {
         let Some(level) = levels.pop() else {
             return;
         };
-        // The way back never leaves the hierarchy: cgroups cannot be moved, and each step up undoes one down.
+        // The way back never leaves the hierarchy: cgroups cannot be moved, and each step up undoes one step down.
         let parent = match dir::open_dir(current, c"..") {
             Ok(parent) => parent,
             Err(errno) => return visit.fail(current, errno),
@@ -77,7 +77,7 @@ fn list_into(dir: BorrowedFd<'_>, names: &mut Vec<CString>) -> Result<(), Errno>
     if !dir::has_cgroups(dir)? {
         return Ok(());
     }
-    // A descriptor of its own, as listing moves the offset of the one that is kept.
+    // Listing moves the offset of a descriptor, so the listing gets its own.
     let listing = dir::open_dir(dir, c".")?;
     let mut buffer = Vec::with_capacity(DIRECTORY_BYTES);
     let mut entries = RawDir::new(&listing, buffer.spare_capacity_mut());
