@@ -1,4 +1,4 @@
-//! The loop between the table of [`lifecycle`](crate::lifecycle) and the members.
+//! The event loop between the table of [`lifecycle`](crate::lifecycle) and the members.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -13,16 +13,16 @@ use crate::members::Teardown;
 use crate::report::{Findings, Step, Survivor, micros};
 use crate::resource::{Resource, release};
 
-/// How a sandbox is ended.
+/// The policy by which a sandbox is ended: signal, grace and patience.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ladder {
     /// The polite signal.
     pub signal: Signal,
-    /// A process group that was sent INT by its terminal: of it only those that are deaf to INT get the polite signal.
+    /// A process group to which its terminal sent SIGINT. Its members get the polite signal only if they ignore SIGINT.
     pub spared_group: Option<i32>,
-    /// How long members may take to end after the polite signal.
+    /// The time that members have to end after the polite signal.
     pub grace: Duration,
-    /// How long a kill may take until what is left is reported.
+    /// The time that a kill may take until the survivors are reported.
     pub patience: Duration,
 }
 
@@ -38,56 +38,59 @@ impl Default for Ladder {
 }
 
 impl Ladder {
-    /// Gives members the grace that somebody wants. While they are being asked already, who wants less is heard, and who
-    /// wants more is not.
+    /// Sets the grace that a client requests. Once members have been asked (`asked`), the grace can only become
+    /// shorter.
     pub fn give(&mut self, grace: Duration, asked: bool) {
         self.grace = if asked { self.grace.min(grace) } else { grace };
     }
 
-    /// Reports what is left within the time that somebody wants. During a teardown the shortest time counts.
+    /// Sets the patience that a client requests. During a teardown (`asked`), the patience can only become shorter.
     pub fn report_within(&mut self, patience: Duration, asked: bool) {
         self.patience = if asked { self.patience.min(patience) } else { patience };
     }
 }
 
-/// What the loop needs from the process that it runs in.
+/// The process in which the loop runs, as the loop sees it.
 pub trait Host {
-    /// Waits until a child has ended, one of `watch` is ready, something is asked for, or `timeout` is over; tells what
-    /// was asked for. Without a timeout nothing is due.
+    /// Waits until a child has ended, one of `watch` is ready, a client requests something, or `timeout` has passed.
+    ///
+    /// Returns the request. Without a timeout nothing is due.
     fn wait(&mut self, watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Option<Event>;
 
-    /// How to end the sandbox, as things stand.
+    /// Returns the policy for the end, which may change with each request.
     fn ladder(&self) -> Ladder;
 
-    /// Is told that the kernel ended the leader because the sandbox had no memory left.
+    /// Called when the kernel has killed the leader because the sandbox had no memory left.
     fn out_of_memory(&mut self) {}
 
-    /// Is told that the leader has ended, and how if it was reaped here: whatever happens later was not the cause. Gives
-    /// what follows for the members that it has left: they are killed unless a stop is requested.
+    /// Called when the leader has ended, with its exit if it was reaped here. Whatever happens later was not the cause.
+    ///
+    /// Returns the event for the remaining members: they are killed unless a stop is requested.
     fn leader_ended(&mut self, _exit: Option<Exit>) -> Event {
         Event::LeaderExited
     }
 
-    /// Is told what is left when the patience is over, and how the leader ended if it did; breaks to give up instead of
-    /// looking after it.
+    /// Called with the survivors when the patience is over, and with the leader's exit if it has ended.
+    ///
+    /// `Break` gives up; otherwise the loop continues to kill the survivors.
     fn stuck(&mut self, findings: &Findings, leader: Option<Exit>) -> ControlFlow<()>;
 }
 
-/// The first look after a kill that brought no progress; doubled up to [`LOOK_LAST`].
+/// The delay of the first look after a kill without progress; doubled up to [`LOOK_LAST`].
 const LOOK_FIRST: Duration = Duration::from_millis(1);
 const LOOK_LAST: Duration = Duration::from_millis(50);
-/// While something is stuck, looks become as rare as this.
+/// The longest delay between looks while a member is stuck.
 const LOOK_STUCK: Duration = Duration::from_secs(10);
 
 const KILLED: Exit = Exit::Signal(Signal::KILL.as_raw());
 
-/// So many deaths at once are a mass, of which more follow within a breath.
+/// After this many deaths in one look more are expected at once, and the loop pauses for [`BREATH`].
 const MANY: usize = 16;
 const BREATH: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000 };
 
-/// Looks after a sandbox from `phase` on until nothing of it is left, or the host gives up.
+/// Drives a sandbox from `phase` until nothing is left of it, or the host gives up.
 ///
-/// The resources are released in reverse order once no member is left.
+/// Once no member is left, the resources are released in reverse order.
 pub fn drive(
     teardown: &mut Teardown,
     phase: Phase,
@@ -106,7 +109,7 @@ pub fn drive(
     .run(resources)
 }
 
-/// When something is to be done without being asked.
+/// The deadlines of the loop.
 #[derive(Debug, Default)]
 struct Due {
     grace: Option<Instant>,
@@ -116,13 +119,13 @@ struct Due {
 }
 
 impl Due {
-    /// Looks again soon: something has just moved.
+    /// Schedules the next look soon, because something has just changed.
     fn look_soon(&mut self) {
         self.interval = LOOK_FIRST;
         self.look = Instant::now().checked_add(self.interval);
     }
 
-    /// Looks again later than the last time.
+    /// Schedules the next look with twice the delay, at most `most`.
     fn look_later(&mut self, most: Duration) {
         self.interval = (self.interval * 2).clamp(LOOK_FIRST, most);
         self.look = Instant::now().checked_add(self.interval);
@@ -132,7 +135,7 @@ impl Due {
         [self.grace, self.patience, self.look].into_iter().flatten().min()
     }
 
-    /// What is due now. The clock is the monotonic one: it does not jump.
+    /// Returns the event that is due now. The clock is monotonic.
     fn event(&mut self) -> Option<Event> {
         let now = Instant::now();
         let over = |due: &mut Option<Instant>| due.take_if(|at| *at <= now).is_some();
@@ -168,7 +171,7 @@ impl Drive<'_> {
             let ended = self.teardown.drop_ended().unwrap_or(false);
             let mut event = None;
             if !self.leader_ended && self.teardown.has_leader_ended() {
-                // While starting, what the host heard of it says more than its exit: why it could not start.
+                // While starting, the host may know more than the exit: the reason why the leader could not start.
                 if self.phase == Phase::Starting {
                     event = self.host.wait(Vec::new(), Some(Duration::ZERO));
                 }
@@ -181,7 +184,8 @@ impl Drive<'_> {
             look_now = false;
             let event = event.or_else(|| self.due.event());
             if batch >= MANY && event.is_none() && self.begun.is_some() {
-                // Each look for the dead passes by all who live: among many, better few looks that find many.
+                // Each waitid call passes over all living children. With many children, few looks that find many are
+                // better.
                 let _ = nanosleep(&BREATH);
                 continue;
             }
@@ -222,7 +226,7 @@ impl Drive<'_> {
         }
     }
 
-    /// The leader has ended; gives what follows.
+    /// Handles the end of the leader, and returns the event that follows.
     fn lead_no_more(&mut self) -> Event {
         self.leader_ended = true;
         if self.phase == Phase::Running {
@@ -247,10 +251,10 @@ impl Drive<'_> {
         self.host.wait(watch, timeout)
     }
 
-    /// Nothing is left, and the leaf could be removed: the kernel's own word that nobody is in it.
+    /// Verifies that nothing is left and removes the leaf. The kernel refuses the removal while the leaf has members.
     fn empty(&mut self) -> bool {
         let now = Instant::now();
-        // Not before it has told how the leader ended.
+        // Init must stay until it has reported how the leader ended.
         if self.leader_ended
             && let Err(error) = self.teardown.dismiss_keeper()
         {
@@ -282,7 +286,7 @@ impl Drive<'_> {
         }
     }
 
-    /// Notes a step that was done.
+    /// Adds a completed step to the findings.
     fn note(&mut self, what: &str, at: Instant, took: Duration) {
         let begun = *self.begun.get_or_insert(at);
         let at_us = micros(at.saturating_duration_since(begun));
@@ -307,7 +311,7 @@ impl Drive<'_> {
         }
     }
 
-    /// Who asks again may want to wait less; nobody gets to wait longer.
+    /// Applies the times of a repeated request: a deadline can come earlier, never later.
     fn hurry(&mut self) {
         let sooner = |due: &mut Option<Instant>, wanted: Duration| {
             if let Some(at) = due {
@@ -325,10 +329,10 @@ impl Drive<'_> {
             self.due.grace = None;
             self.due.patience = Instant::now().checked_add(self.host.ladder().patience);
         }
-        // Nothing to kill is the common end: the leader was alone.
+        // Usually the leader was alone, and there is nothing to kill.
         if self.begun.is_none() && self.teardown.is_empty().unwrap_or(false) {
             self.begun = Some(Instant::now());
-            // Should the kernel still hold the leaf, it is looked at again.
+            // If the kernel still holds the leaf, the next look tries again.
             self.due.look_soon();
             return;
         }
@@ -342,7 +346,7 @@ impl Drive<'_> {
         }
     }
 
-    /// Does something to the members and notes it as a step: the first time, and when it fails.
+    /// Acts upon the members and notes the step: the first time, and when the act fails.
     fn timed(&mut self, note: bool, what: &str, act: impl FnOnce(&mut Teardown) -> std::io::Result<()>) {
         let now = Instant::now();
         self.begun.get_or_insert(now);
@@ -353,7 +357,7 @@ impl Drive<'_> {
         }
     }
 
-    /// Notes an error once, however often it comes back.
+    /// Notes an error once, however often it occurs.
     fn note_error(&mut self, what: &str, error: &dyn std::fmt::Display) {
         let error = Some(error.to_string());
         if self.findings.steps.iter().any(|step| step.what == what && step.error == error) {

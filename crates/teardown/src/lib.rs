@@ -1,4 +1,4 @@
-//! The heart of penfold: knows who belongs to a sandbox, ends them all, looks, and reports.
+//! The teardown of a sandbox: knows its members, ends them all, verifies, and reports.
 //!
 //! # In ten lines
 //! ```no_run
@@ -16,22 +16,22 @@
 //! ```
 //!
 //! # The parts
-//! - [`lifecycle`] — the pure table: what to do when something happens.
-//! - [`Teardown`] — who belongs: a cgroup leaf, the children of a subreaper, or a [`Search`] over the host; asks,
+//! - [`lifecycle`] — the pure table: the action for each phase and event.
+//! - [`Teardown`] — the members: a cgroup leaf, the children of a subreaper, or a [`Search`] over the host. Asks,
 //!   kills, reaps and looks.
 //! - [`drive()`] — the loop between the two, which waits on a [`Host`].
-//! - [`report`] — what was found and done.
-//! - [`end`] — the whole of it, here and now, for what penfold did not start.
-//! - [`Spawned`] — the whole for a program that starts a tree itself.
+//! - [`report`] — the findings.
+//! - [`end`] — a synchronous teardown, for processes that penfold did not start.
+//! - [`Spawned`] — a tree that a program starts and ends itself.
 //!
 //! # Invariants
-//! - Nothing is signalled but by pidfd after its identity was checked, or as an unreaped child of this process,
-//!   whose pid cannot be anybody else's.
+//! - Every signal goes through a pidfd whose identity was checked, or to an unreaped child of this process. The pid of
+//!   an unreaped child cannot be reused.
 //! - [`Phase::Gone`](lifecycle::Phase::Gone) follows from an observation, never from a signal sent.
-//! - No wait is without a deadline but the one for the sandbox to end.
+//! - Every wait has a deadline, except the wait for the sandbox to end.
 //!
 //! # Non-goals
-//! Records on disk, sockets, arguments, output; async runtimes. Nothing here is global state.
+//! Records on disk, sockets, arguments, output; async runtimes. This crate has no global state.
 
 mod drive;
 pub mod lifecycle;

@@ -1,11 +1,11 @@
-//! The life of a sandbox as a pure table: what to do when something happens.
+//! The life of a sandbox as a pure table: the next phase and the action for each phase and event.
 //!
-//! All I/O sits in the driver ([`drive()`](crate::drive())); late and duplicate events are normal and change nothing.
+//! All I/O is in the driver ([`drive()`](crate::drive())); late and duplicate events are normal and change nothing.
 
-/// Where in its life a sandbox is.
+/// The phase of a sandbox's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// The leader is not yet running its program.
+    /// The leader has not executed its program yet.
     Starting,
     /// The leader runs.
     Running,
@@ -13,36 +13,36 @@ pub enum Phase {
     Stopping,
     /// Members are being killed.
     Killing,
-    /// Something would not die in the time given; it is still looked after.
+    /// A member did not die in time; the driver continues to kill it.
     Stuck,
     /// Nothing is left.
     Gone,
 }
 
-/// What can happen to a sandbox.
+/// An event in a sandbox's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// The leader has become its program.
+    /// The leader has executed its program.
     Started,
-    /// The leader could not become its program.
+    /// The leader could not execute its program.
     StartFailed,
     /// The leader has ended.
     LeaderExited,
-    /// Somebody wants the sandbox to end politely.
+    /// A stop was requested.
     StopRequested,
-    /// Somebody wants the sandbox to end now.
+    /// A kill was requested.
     KillRequested,
     /// The grace of a stop is over.
     GraceOver,
     /// The time that a kill may take is over.
     PatienceOver,
-    /// It was looked, and no member is left.
+    /// A look has verified that no member is left.
     Unpopulated,
-    /// It is time to look again for members that are new, or still there.
+    /// The next look for new or remaining members is due.
     Look,
 }
 
-/// What the driver is to do.
+/// An action of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Wait for the next event.
@@ -51,22 +51,22 @@ pub enum Action {
     Ask,
     /// Kill every member; the first time, arm the patience.
     Kill,
-    /// Name what is left, answer, and go on looking after it.
+    /// Name the survivors, answer, and continue to kill them.
     Report,
     /// Release the resources, verify and answer.
     Release,
 }
 
-/// The next phase and what to do, for each phase and event.
+/// Returns the next phase and the action, for each phase and event.
 pub fn step(phase: Phase, event: Event) -> (Phase, Action) {
     match (phase, event) {
         (Phase::Starting, Event::Started) => (Phase::Running, Action::Nothing),
-        // No program yet, so nothing can honour a polite signal.
+        // Without a program, nothing can honour a polite signal.
         (
             Phase::Starting,
             Event::StartFailed | Event::LeaderExited | Event::StopRequested | Event::KillRequested,
         )
-        // What the leader left behind has no one to be polite for.
+        // Members that outlive the leader are killed without a grace.
         | (Phase::Running, Event::LeaderExited | Event::KillRequested)
         | (Phase::Stopping, Event::KillRequested | Event::GraceOver) => {
             (Phase::Killing, Action::Kill)
@@ -87,7 +87,7 @@ pub fn step(phase: Phase, event: Event) -> (Phase, Action) {
             Phase::Running | Phase::Stopping | Phase::Killing | Phase::Stuck,
             Event::Started | Event::StartFailed,
         )
-        // A second wish to stop is nothing new: who wants more asks to kill.
+        // A second stop request changes nothing: a client that wants more requests a kill.
         | (Phase::Stopping, Event::LeaderExited | Event::StopRequested | Event::PatienceOver)
         | (
             Phase::Killing | Phase::Stuck,

@@ -1,4 +1,4 @@
-//! Who belongs to a sandbox, and the acts upon them: ask, kill, reap, look.
+//! The members of a sandbox, and the actions upon them: ask, kill, reap, look.
 
 mod ask;
 mod children;
@@ -19,37 +19,39 @@ use crate::report::Ended;
 use crate::selector::Search;
 use crate::survey::{Population, Survey};
 
-/// Where to look for members outside the leaf.
+/// Where members are searched for, besides the leaf.
 #[derive(Debug)]
 pub enum Scope {
-    /// All children of this process, which is a subreaper and has no other children. Descendants of a subreaper cannot
-    /// leave it while it lives, and its unreaped children keep their pids: no stranger can be hit.
+    /// All children of this process, which is a subreaper and has no other children.
+    ///
+    /// Descendants of a subreaper cannot leave it while it lives. Its unreaped children keep their pids, so a signal
+    /// cannot hit a stranger.
     Children,
-    /// What a search over the whole host finds.
+    /// The result of a search over the whole host.
     Host(Box<Search>),
 }
 
 /// The first process of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leader {
-    /// Its pid.
+    /// The pid of the leader.
     pub pid: Pid,
-    /// The session it was started in: who has another one has left the tree.
+    /// The session in which the leader was started. A member with another session has left the tree.
     pub session: i32,
 }
 
-/// How many strays are shown to people if nobody wants details. To read what one is called takes a third as long as to
-/// end it.
+/// The most strays that are named for people unless details are requested. Reading a name takes a third of the time of
+/// ending a process.
 const SHOWN: usize = 3;
-/// How many pidfds are watched at a time; more are found when the first of them end.
+/// The most pidfds that are watched at a time; more are found when the first of them end.
 const WATCHED: usize = 64;
-/// How often one kill looks again for members that are new. Who moves faster than that is met by the next kill.
+/// The most looks for new members in one kill. Members that fork faster are killed by the next kill.
 const ROUNDS: usize = 16;
-/// How many looks over the host must find nobody until nobody is there.
+/// The number of consecutive looks over the host that must find no member before the sandbox counts as empty.
 const LOOKS: usize = 4;
-/// From which kill on members are looked for in v1 freezers: whoever is not frozen is gone by then.
+/// The first kill that searches v1 freezers for members: by then all other members are gone.
 const FREEZER_FROM: u32 = 3;
-/// From which kill on a child that is not reaped may be one that is dead for everybody but its tracer.
+/// The first kill after which an unreaped child may be a zombie that only its tracer can reap.
 const TRACED_FROM: u32 = 3;
 
 #[derive(Debug)]
@@ -59,7 +61,7 @@ enum LeafState {
     Killed(KilledLeaf),
 }
 
-/// What is known of a member that was asked or killed.
+/// The ledger's entry for a member that was asked or killed.
 #[derive(Debug)]
 struct Entry {
     ended: Ended,
@@ -68,7 +70,7 @@ struct Entry {
     refused: Option<io::Error>,
 }
 
-/// The members of one sandbox and what has been done to them.
+/// The members of one sandbox and the record of all actions upon them.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
 pub struct Teardown {
@@ -80,36 +82,36 @@ pub struct Teardown {
     leader_ended: bool,
     /// Our init in a pid namespace: it reaps there in our place and is not a member.
     keeper: Option<Pid>,
-    /// Keyed by identity: a successor of a pid is another member.
+    /// The key is the identity: a process that reuses a pid is another member.
     ledger: BTreeMap<ProcessId, Entry>,
-    /// The members of the ledger that have not ended, as far as is known.
+    /// The members of the ledger that have not ended, as far as known.
     living: HashMap<Pid, ProcessId>,
-    /// Strays that ended and of which nobody wants more than is shown.
+    /// Strays that ended and are not reported in detail.
     left_behind: Vec<Pid>,
     reparented: HashSet<Pid>,
     commands: HashMap<Pid, String>,
     watched: Vec<Process>,
     kills: u32,
-    /// How long the members of a killed leaf are left to die before they are reaped.
+    /// The time that the members of a killed leaf get to die before they are reaped.
     dying: Option<Duration>,
-    /// What is shown of the first strays, from before they were killed.
+    /// The details of the first strays, read before they were killed.
     shown: HashMap<Pid, Ended>,
-    /// Children that were sent SIGKILL and are not reaped yet.
+    /// Children that were sent SIGKILL and are not yet reaped.
     killed: HashSet<Pid>,
-    /// Children that were asked to end and could not be looked at.
+    /// Children that were asked to end and whose `/proc` entry could not be read.
     asked_unseen: HashSet<Pid>,
-    /// Something has ended since the last kill.
+    /// Whether a member has ended since the last kill.
     moved: bool,
     leader_outlived: bool,
-    /// Whether every name and the leaf's own accounts are wanted.
+    /// Whether every name and the leaf's own accounts are requested.
     details: bool,
-    /// Members that run this program ask those below them.
+    /// Whether members that run this program ask the processes below them.
     fronts: bool,
     leaf_usage: penfold_cgroup::Usage,
 }
 
 impl Teardown {
-    /// The members in `leaf`, if there is one, and in `scope`.
+    /// The members in `leaf`, if there is a leaf, and in `scope`.
     pub fn new(proc: ProcFs, leaf: Option<Leaf>, scope: Scope) -> Teardown {
         Teardown {
             proc,
@@ -138,39 +140,41 @@ impl Teardown {
         }
     }
 
-    /// Wants members that run this very program, which are told by [`pass_on`](penfold_sys::signal::pass_on), to pass a polite
-    /// signal on to those below them. Those are not asked over their heads: who gets two such signals takes the second for
-    /// impatience. A sandbox in this one is asked at its front.
+    /// Lets launchers and supervisors among the members pass a polite signal on to the processes below them.
+    ///
+    /// Members that run this program are such processes: they get the signal by
+    /// [`pass_on`](penfold_sys::signal::pass_on). Processes below them are not asked directly. Two signals would look
+    /// like the repeated request of an impatient user. A nested sandbox is asked through its launcher.
     pub fn ask_at_fronts(&mut self) {
         self.fronts = true;
     }
 
-    /// Names the first process, whose exit is the end of the sandbox.
+    /// Sets the leader, whose exit is the end of the sandbox.
     pub fn lead_by(&mut self, leader: Leader) {
         self.leader = Some(leader);
     }
 
-    /// Names our init in a pid namespace, whose end is the end of all in there.
+    /// Sets our init in a pid namespace, whose end is the end of all processes in the namespace.
     pub fn kept_by(&mut self, keeper: Pid) {
         self.keeper = Some(keeper);
     }
 
-    /// Notes that whoever is left has outlived the leader, which ended by itself.
+    /// Notes that the remaining members have outlived the leader, which ended by itself.
     pub fn outlived(&mut self) {
         self.leader_outlived = self.kills == 0 && self.ledger.is_empty();
     }
 
-    /// How the leader ended, once it has been reaped here, if that is known.
+    /// Returns how the leader ended, if it was reaped here and the exit is known.
     pub fn leader_exit(&self) -> Option<Exit> {
         self.leader_exit
     }
 
-    /// Whether the leader, or our init in its place, has been reaped here.
+    /// Tells whether the leader, or our init in its place, was reaped here.
     pub(crate) fn has_leader_ended(&self) -> bool {
         self.leader_ended
     }
 
-    /// Whether the kernel has killed a member of the leaf for want of memory.
+    /// Tells whether the kernel has killed a member of the leaf for lack of memory.
     pub fn has_oom_killed(&self) -> bool {
         match &self.leaf {
             LeafState::None => false,
@@ -179,24 +183,24 @@ impl Teardown {
         }
     }
 
-    /// Makes ready for the end while there is time for it.
+    /// Prepares the end while there is time.
     pub(crate) fn make_ready(&mut self) {
         if let LeafState::Live(leaf) = &mut self.leaf {
             leaf.make_ready();
         }
     }
 
-    /// The reader of /proc.
+    /// Returns the reader of /proc.
     pub fn proc(&mut self) -> &mut ProcFs {
         &mut self.proc
     }
 
-    /// What may become readable when a member ends that is not a child of this process.
+    /// Returns the pidfds of members that are not children of this process: they become readable when the member ends.
     pub fn watch(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.watched.iter().map(Process::pidfd)
     }
 
-    /// Reaps every child that has ended and says how many.
+    /// Reaps every child that has ended and returns their number.
     ///
     /// # Errors
     /// None that a caller can act on.
@@ -206,15 +210,15 @@ impl Teardown {
             return Ok(reaped);
         }
         loop {
-            // Where no name is wanted of the next one there is nothing to look at before it is reaped.
+            // If no name is needed, a child can be reaped without reading `/proc` first.
             let nameless = self.kills > 0 && self.has_names_enough();
             let Peek::Ended(pid, exit) = (if nameless { child::reap_any() } else { child::peek() })? else {
                 return Ok(reaped);
             };
             if self.keeper == Some(pid) {
                 self.leader_ended = true;
-                // Who kills our init kills the leader. A code of its own says nothing of the leader, which ended before or
-                // is killed by that.
+                // A member that kills our init kills the leader too. An exit code of init says nothing about the
+                // leader, which ended before or is killed with init.
                 self.leader_exit = Some(exit).filter(|exit| matches!(exit, Exit::Signal(_)));
             } else if self.leader.is_some_and(|leader| leader.pid == pid) {
                 (self.leader_ended, self.leader_exit) = (true, Some(exit));
@@ -230,10 +234,11 @@ impl Teardown {
         }
     }
 
-    /// Ends our init once nobody is left in its namespace: it does not end by itself, for its end would be theirs.
+    /// Kills our init once no other process is left in its namespace. Init does not exit by itself, because its exit
+    /// kills the namespace.
     ///
     /// # Errors
-    /// When it could not be looked.
+    /// When the namespace could not be examined.
     pub fn dismiss_keeper(&mut self) -> io::Result<()> {
         if self.kills > 0 {
             return Ok(());
@@ -247,17 +252,18 @@ impl Teardown {
         Ok(())
     }
 
-    /// Looks whether nothing is left: no member alive, no leaf populated.
+    /// Tells whether nothing is left: no living member, no populated leaf.
     ///
     /// # Errors
-    /// When it could not be seen; that is not "nothing".
+    /// When this could not be verified; that does not mean "nothing".
     pub fn is_empty(&mut self) -> io::Result<bool> {
         let children = matches!(self.scope, Scope::Children) && child::peek()? != Peek::NoChild;
-        // A child that is traced from outside stays a zombie that is not ours to reap; whoever else is left shows as alive.
+        // A child that is traced from outside stays a zombie that only its tracer can reap; other members show as
+        // alive.
         if children && (self.kills < TRACED_FROM || self.survey()?.population() != Population::Nobody) {
             return Ok(false);
         }
-        // One that has died since the first look is to be reaped: it may be the leader.
+        // A child that has died since the first look must be reaped: it may be the leader.
         if children && matches!(child::peek()?, Peek::Ended(..)) {
             return Ok(false);
         }
@@ -271,7 +277,7 @@ impl Teardown {
         }
         match self.scope {
             Scope::Children => Ok(true),
-            // One look can miss who moves on from pid to pid while it is taken; several in a row hardly can.
+            // A single look can miss a member that forks and exits while `/proc` is read; several looks hardly can.
             Scope::Host(_) => {
                 for _ in 0..LOOKS {
                     if self.survey()?.population() != Population::Nobody {
@@ -283,7 +289,7 @@ impl Teardown {
         }
     }
 
-    /// Looks for the members that are alive.
+    /// Looks for living members.
     fn survey(&mut self) -> io::Result<Survey> {
         let mut members = Vec::new();
         let completeness = match &mut self.scope {
@@ -308,18 +314,18 @@ impl Teardown {
         Ok(Survey::new(members, completeness))
     }
 
-    /// Watches members whose end no SIGCHLD will tell.
+    /// Watches members whose end causes no SIGCHLD here.
     fn watch_some(&mut self, members: &[Stat]) {
         self.watched.clear();
         let own = rustix::process::getpid();
         let children = matches!(self.scope, Scope::Children);
         for stat in members.iter().filter(|stat| !(children && stat.parent == Some(own))).take(WATCHED) {
-            // One that hides since the look cannot be watched; it is looked at again.
+            // A member that has become hidden cannot be watched; the next look finds it.
             self.watched.extend(Process::open_exact(&mut self.proc, stat.id()).ok().flatten());
         }
     }
 
-    /// Drops the handles of those that have ended; true if there was one.
+    /// Drops the pidfds of members that have ended; true if there was one.
     ///
     /// # Errors
     /// Those of poll(2).
@@ -338,10 +344,10 @@ impl Teardown {
         failed.map_or(Ok(ended), Err)
     }
 
-    /// Removes the leaf. True once it is gone; false while the kernel still holds it.
+    /// Removes the leaf. True once the leaf is gone; false while the kernel still holds it.
     ///
     /// # Errors
-    /// Anything but "busy".
+    /// All errors but `EBUSY`.
     pub fn remove_leaf(&mut self) -> io::Result<bool> {
         match std::mem::replace(&mut self.leaf, LeafState::None) {
             LeafState::None => Ok(true),
@@ -368,12 +374,12 @@ impl Teardown {
         }
     }
 
-    /// Whether members had to be asked or killed: the leader was not alone.
+    /// Tells whether members had to be asked or killed, because the leader was not alone.
     pub fn was_forced(&self) -> bool {
         self.kills > 0 || !self.ledger.is_empty()
     }
 
-    /// The leaf's directory, for the report.
+    /// Returns the leaf's directory, for the report.
     pub fn leaf_path(&self) -> Option<&std::path::Path> {
         match &self.leaf {
             LeafState::None => None,

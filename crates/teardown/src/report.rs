@@ -1,4 +1,4 @@
-//! What a teardown found and did. The JSON form is versioned by [`SCHEMA`]; fields are only ever added.
+//! The findings of a teardown. The JSON format is versioned by [`SCHEMA`]; fields are only ever added.
 
 use std::time::Duration;
 
@@ -8,33 +8,33 @@ use serde::{Deserialize, Serialize};
 /// The version of the report's format.
 pub const SCHEMA: u32 = 1;
 
-/// Why a sandbox ended: the first of the reasons there were.
+/// Why a sandbox ended: the first cause of several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
     /// The leader exited by itself.
     Exit,
-    /// A signal that was not ours ended the leader.
+    /// A signal that penfold did not send ended the leader.
     Signal,
     /// The leader's program could not be run.
     StartFailed,
-    /// Its time ran out.
+    /// The time limit was reached.
     Timeout,
-    /// Its lease ran out and was not renewed.
+    /// The lease ran out and was not renewed.
     Ttl,
-    /// Nothing happened in it for too long.
+    /// The sandbox was idle for too long.
     Idle,
     /// The kernel ended the leader because the sandbox had no memory left.
     Oom,
-    /// It was stopped on request.
+    /// The sandbox was stopped on request.
     Stop,
-    /// It was killed on request.
+    /// The sandbox was killed on request.
     Kill,
-    /// Its owner died.
+    /// The owner died.
     Owner,
-    /// A penfold process that looked after it died.
+    /// A penfold process of the sandbox died.
     Supervisor,
-    /// It was found without anybody looking after it.
+    /// The sandbox was found without a supervisor.
     Lost,
 }
 
@@ -42,13 +42,13 @@ pub enum Cause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// A cgroup of its own.
+    /// By a cgroup of the sandbox's own.
     Cgroup,
-    /// A pid namespace of its own.
+    /// By a pid namespace of the sandbox's own.
     Pidns,
-    /// The descendants of a subreaper of ours.
+    /// As the descendants of a subreaper of penfold.
     Subreaper,
-    /// The descendants of a process that penfold did not start.
+    /// As the descendants of a process that penfold did not start.
     Tree,
 }
 
@@ -63,11 +63,11 @@ impl std::fmt::Display for Level {
     }
 }
 
-/// By what a member ended.
+/// How the teardown ended a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum How {
-    /// After the polite signal.
+    /// By the polite signal.
     Term,
     /// By SIGKILL.
     Kill,
@@ -76,57 +76,57 @@ pub enum How {
 /// A member that the teardown ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
-    /// Its pid, as seen by penfold.
+    /// The pid, in penfold's pid namespace.
     pub pid: i32,
-    /// When it started, in clock ticks since boot (`starttime` of `proc_pid_stat(5)`); 0 when nobody wanted details.
+    /// The start time in clock ticks since boot (`starttime` of `proc_pid_stat(5)`); 0 unless details were requested.
     pub start_time: u64,
-    /// Its name (`comm`); empty when it was gone before it could be read, or when nobody wanted details.
+    /// The name (`comm`); empty when the member was gone before its name was read, or unless details were requested.
     pub name: String,
-    /// Its command line, shortened, for strays that are shown to people.
+    /// The command line, shortened, for strays that are named for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// By what it ended.
+    /// How the teardown ended the member.
     pub how: How,
-    /// The number of the signal by which it ended; nothing in a report of an older penfold.
+    /// The number of the signal that ended the member; `None` in a report of an older penfold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// Whether it had left the tree, or outlived the leader.
+    /// Whether the member had left the tree, or outlived the leader.
     pub stray: bool,
-    /// What made it a stray: `setsid`, `daemon`, `left behind`.
+    /// What made the member a stray: `setsid`, `daemon`, `left behind`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// Something owned that is still there.
+/// A process or resource of the sandbox that still exists.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Survivor {
     /// A process.
     Process {
-        /// Its pid, as seen by penfold.
+        /// The pid, in penfold's pid namespace.
         pid: i32,
-        /// When it started, in clock ticks since boot.
+        /// The start time in clock ticks since boot.
         start_time: u64,
-        /// Its name (`comm`).
+        /// The name (`comm`).
         name: String,
-        /// Its state, the letter of `proc_pid_stat(5)`.
+        /// The state, the letter of `proc_pid_stat(5)`.
         state: char,
-        /// The kernel function that it waits in, where that can be read.
+        /// The kernel function in which the process waits, if readable.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         wait_channel: Option<String>,
-        /// Why it is still there.
+        /// Why the process still exists.
         reason: String,
     },
     /// A resource: cgroup, directory, mount.
     Resource {
-        /// What it is, with its place.
+        /// The kind of resource, with its path.
         what: String,
-        /// Why it is still there.
+        /// Why the resource still exists.
         reason: String,
     },
     /// Something that could not be read, so that its absence is not proved.
     Unknown {
-        /// What was looked at, and what stood in the way.
+        /// The object that was to be read, and the obstacle.
         reason: String,
     },
 }
@@ -147,48 +147,48 @@ impl std::fmt::Display for Survivor {
     }
 }
 
-/// One thing that the teardown did.
+/// One action of the teardown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// What: `ask`, `kill`, `verify`, `release cgroup …`.
+    /// The action: `ask`, `kill`, `verify`, `release cgroup …`.
     pub what: String,
-    /// When it began, in microseconds since the teardown began.
+    /// The start of the action, in microseconds since the teardown began.
     pub at_us: u64,
-    /// How long it took, in microseconds.
+    /// The duration of the action, in microseconds.
     pub took_us: u64,
-    /// What went wrong, if anything.
+    /// The error, if the action failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// What teardown found and did.
+/// The findings of a teardown: what it found and did.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Findings {
-    /// Every member that the teardown ended. Start time and name are missing from the many that nobody asked for: see
+    /// Every member that the teardown ended. Most lack start time and name unless details are requested: see
     /// [`Teardown::want_details`](crate::Teardown::want_details).
     pub ended: Vec<Ended>,
-    /// What is still there; empty when verified.
+    /// The processes and resources that still exist; empty when verified.
     pub survivors: Vec<Survivor>,
-    /// What was done, in order.
+    /// All actions, in order.
     pub steps: Vec<Step>,
-    /// Whether it was *seen* that nothing is left.
+    /// Whether an observation showed that nothing is left.
     pub verified: bool,
-    /// How long the teardown took, in microseconds.
+    /// The duration of the teardown, in microseconds.
     pub took_us: u64,
     /// User and system time of all members that were reaped, in microseconds.
     pub cpu_us: u64,
-    /// Largest resident set of a single member, or of the whole leaf where the host counts it, in bytes.
+    /// Largest resident set of a single member, or the peak of the whole leaf if the host accounts for it, in bytes.
     pub peak_memory_bytes: u64,
 }
 
 impl Findings {
-    /// The members that had left the tree or outlived the leader.
+    /// Returns the members that had left the tree or outlived the leader.
     pub fn strays(&self) -> impl Iterator<Item = &Ended> {
         self.ended.iter().filter(|ended| ended.stray)
     }
 }
 
-/// A member, as the ledger of a teardown keeps it.
+/// Makes a ledger entry for a member.
 pub(crate) fn ended(id: ProcessId, name: String, how: How) -> Ended {
     Ended {
         pid: raw(id.pid),
@@ -202,7 +202,7 @@ pub(crate) fn ended(id: ProcessId, name: String, how: How) -> Ended {
     }
 }
 
-/// A member that was left behind, and of which nobody wants to know more.
+/// Makes an entry for a member that was left behind, without details.
 pub(crate) fn left_behind(pid: Pid) -> Ended {
     Ended {
         pid: raw(pid),

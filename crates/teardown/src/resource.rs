@@ -1,28 +1,29 @@
-//! What a sandbox owns besides its processes.
+//! The resources of a sandbox: everything that it owns besides its processes.
 
 use std::time::Instant;
 
-/// Anything but a process that must go with its sandbox: a directory, a mount, a record.
+/// A directory, a mount, a record: anything but a process that must go with its sandbox.
 pub trait Resource {
-    /// What it is, with its place: `directory /tmp/penfold-3f9a1c2b7d04`.
+    /// Returns the kind of resource with its path: `directory /tmp/penfold-3f9a1c2b7d04`.
     fn describe(&self) -> String;
 
-    /// Makes it go. Called again after an interruption, so "already gone" is success. `forced` says that members had to
-    /// be ended, so that they could not put away what they had made themselves.
+    /// Removes the resource. The call may be repeated after an interruption, so "already gone" is success.
+    ///
+    /// `forced` says that members had to be ended, and so could not clean up their own files.
     ///
     /// # Errors
-    /// What stands in the way; the resource is then reported as a survivor.
+    /// The obstacle; the resource is then reported as a survivor.
     fn release(&mut self, forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-    /// Whether the others are known by it when all processes of the sandbox are gone.
+    /// Tells whether the resource is the record, which still names the other resources when all processes are gone.
     fn is_record(&self) -> bool {
         false
     }
 }
 
-/// Releases resources in the reverse order of their acquisition and tells of each, with the reason if it stays.
+/// Releases resources in the reverse order of their acquisition and reports each, with the reason if one stays.
 ///
-/// A record stays where something else does: by it the next command finds the rest.
+/// The record stays if another resource does: the record tells the next command about it.
 pub fn release(
     resources: &mut [Box<dyn Resource>],
     forced: bool,

@@ -1,4 +1,4 @@
-//! Which processes of the host belong, when they are not the children of this process.
+//! Selects members among all processes of the host, when they are not the children of this process.
 
 mod marker;
 
@@ -16,7 +16,7 @@ use self::marker::Carriers;
 pub use self::marker::{MARKER, Marker, unified};
 use crate::report::raw;
 
-/// What makes a process a member, its descendants included.
+/// The rule that makes a process a member, together with its descendants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
     /// This process.
@@ -27,47 +27,47 @@ pub enum Selector {
     Session(i32),
     /// The processes in this cgroup and below.
     Cgroup(PathBuf),
-    /// The processes with this variable in the environment that they were started with.
+    /// The processes that were started with this variable in their environment.
     Environment {
-        /// The variable's name.
+        /// The name of the variable.
         key: Vec<u8>,
-        /// Its exact value.
+        /// The exact value.
         value: Vec<u8>,
     },
-    /// What was left by a sandbox whose supervisor is lost.
+    /// The members left by a sandbox whose supervisor is lost.
     Marker(Marker),
 }
 
-/// What a [`Search`] found.
+/// The result of a [`Search`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     /// Whether everything could be read.
     pub completeness: Completeness,
-    /// Whether the search matched something that is never touched: pid 1, this process, its ancestors.
+    /// Whether a protected process matched: pid 1, this process or one of its ancestors. These are never members.
     pub spared: bool,
 }
 
-/// A selector together with the members it has found so far.
+/// A selector together with the members that it has found so far.
 ///
-/// A member stays a member when it no longer matches. One that starts a process and dies between two looks is followed
-/// by the session or group it led: see [`Search::find`].
+/// A member stays a member when it no longer matches. The child of a member that dies between two looks is found by the
+/// session or group that the member led: see [`Search::find`].
 #[derive(Debug)]
 pub struct Search {
     selector: Selector,
     seen: HashSet<ProcessId>,
-    /// Sessions and groups whose processes belong, because of who led them.
+    /// Sessions and groups whose processes are members, because a member led them.
     led: HashSet<i32>,
-    /// Groups that are led by a member and held a stranger when that was first seen.
+    /// Groups that a member leads and that held a stranger when they were first seen.
     shared: HashSet<i32>,
     spared: HashSet<Pid>,
     left_out: Vec<Stat>,
-    /// Children of members that `/proc` hides (`hidepid`), by their pidfds.
+    /// Children of members that `/proc` hides (`hidepid`), with their pidfds.
     hidden: Vec<(Pid, OwnedFd)>,
     unproven: HashSet<Pid>,
 }
 
 impl Search {
-    /// A search that has found nothing yet.
+    /// Makes a search that has found nothing yet.
     ///
     /// # Errors
     /// When the ancestors of this process, which are never members, cannot be read.
@@ -77,7 +77,7 @@ impl Search {
         while let Some(pid) = next {
             spared.insert(pid);
             let stat = match proc.stat(pid) {
-                // With `hidepid` one of another user is not to be looked at, nor could it be signalled.
+                // With `hidepid` an ancestor of another user cannot be read; nor could this user signal it.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
                 stat => stat?,
             };
@@ -95,28 +95,29 @@ impl Search {
         })
     }
 
-    /// Whether this process is one of those that are never members: pid 1, this process and its ancestors.
+    /// Tells whether a process is never a member: pid 1, this process or one of its ancestors.
     pub fn spares(&self, pid: Pid) -> bool {
         self.spared.contains(&pid)
     }
 
-    /// Who matched at the last look and is never touched.
+    /// Returns the protected processes that matched at the last look.
     pub fn left_out(&self) -> &[Stat] {
         &self.left_out
     }
 
-    /// Children of members that live and that `/proc` hides.
+    /// Returns the living children of members that `/proc` hides.
     pub fn hidden(&self) -> impl Iterator<Item = Pid> {
         self.hidden.iter().map(|(pid, _)| *pid)
     }
 
-    /// Who carried the marker at the last look, and was no member: nothing else tells that it is one.
+    /// Returns the processes that carried the marker at the last look without another proof: they are not members.
     pub fn unproven(&self) -> &HashSet<Pid> {
         &self.unproven
     }
 
-    /// Keeps the members that were found and forgets the sessions and groups that they led: when it is long until the next
-    /// look, such a number may belong to others by then.
+    /// Keeps the members found so far and forgets the sessions and groups that they led.
+    ///
+    /// Call this before a long pause: by the next look the numbers may belong to other sessions and groups.
     pub fn forget_led(&mut self) {
         self.led.clear();
         self.shared.clear();
@@ -124,15 +125,15 @@ impl Search {
 
     /// Finds the members that live now.
     ///
-    /// Besides what matches and its descendants, these belong:
-    /// - who is in a session that a member led: only fork(2) leads into a session, so that all in it descend from
-    ///   its leader;
-    /// - who is in a group that a member led, if that member was itself started by a member: whoever put others into
-    ///   the group was one, too. A group whose leader was started by a stranger, such as the first command of a
-    ///   shell's pipeline, counts only if no stranger was in it when it was first seen.
+    /// Besides the matching processes and their descendants, these are members:
+    /// - the processes of a session that a member led: a process enters a session only by fork(2), so all processes of
+    ///   the session descend from its leader;
+    /// - the processes of a group that a member led, if a member had started that member: then a member also put the
+    ///   others into the group. A stranger may have started the leader, as with the first command of a shell's
+    ///   pipeline. Then the group counts only if it held no stranger when it was first seen.
     ///
-    /// Both hold after the leader's death as well: the kernel does not give such a number away while the session or
-    /// group exists, and one that was empty at the last look is forgotten.
+    /// Both rules hold after the leader's death as well. The kernel does not reuse such a number while the session or
+    /// group exists, and a group that was empty at the last look is forgotten.
     ///
     /// # Errors
     /// When /proc, or the selected cgroup, cannot be read at all.
@@ -159,10 +160,11 @@ impl Search {
         Ok(Found { completeness, spared: !self.left_out.is_empty() })
     }
 
-    /// Looks for children of members that `/proc` hides, and tells what the look was worth.
+    /// Looks for children of members that `/proc` hides, and returns the completeness of the look.
     ///
-    /// A variable can be read of own processes only, wherever others are shown: one that hides its environment is a member by
-    /// descent or not at all. So all that can tell of a member has been looked at where none of these children lives.
+    /// A user can read the environment only of their own processes, even where others are shown. A process that hides
+    /// its environment is a member by descent or not at all. So if none of these children lives, everything that could
+    /// show a member has been read.
     fn look_below(&mut self, proc: &mut ProcFs, members: &[Stat]) -> io::Result<Completeness> {
         let mut children = Vec::new();
         for member in members {
@@ -193,7 +195,7 @@ impl Search {
         }
     }
 
-    /// The processes that the selector itself names.
+    /// Returns the processes that the selector itself matches.
     fn matching(&mut self, proc: &mut ProcFs, all: &[Stat]) -> io::Result<(HashSet<Pid>, Completeness)> {
         let mut inside = Vec::new();
         let mut completeness = Completeness::Complete;
@@ -201,7 +203,7 @@ impl Search {
             && let Some(leaf) = Leaf::open(path).map_err(io::Error::other)?
         {
             leaf.processes(&mut inside).map_err(io::Error::other)?;
-            // Members of a pid namespace that is not visible from here have no number.
+            // Members of a pid namespace that is not visible here have no pid.
             if inside.is_empty() && leaf.populated().map_err(io::Error::other)? {
                 completeness = Completeness::Incomplete;
             }
@@ -230,7 +232,7 @@ impl Search {
         Ok((matched, completeness))
     }
 
-    /// Adds the descendants, and what belongs to a session or group that a member led; parents before children.
+    /// Adds the descendants, and the processes of sessions and groups that a member led; parents before children.
     fn close(&mut self, all: &[Stat], matched: &HashSet<Pid>, out: &mut Vec<Stat>) {
         let mut children: HashMap<Pid, Vec<&Stat>> = HashMap::new();
         let mut sessions: HashMap<i32, Vec<&Stat>> = HashMap::new();
@@ -239,7 +241,8 @@ impl Search {
                 children.entry(parent).or_default().push(stat);
             }
             sessions.entry(stat.session).or_default().push(stat);
-            // The kernel keeps such a number, but a reader of another namespace's /proc may see it differently.
+            // The kernel does not reuse such a number, but in another namespace's `/proc` the number may mean another
+            // process.
             if self.led.contains(&raw(stat.pid)) && !self.seen.contains(&stat.id()) {
                 self.led.remove(&raw(stat.pid));
             }
@@ -266,17 +269,17 @@ impl Search {
                 self.led.insert(stat.session);
                 queue.extend(sessions.get(&stat.session).into_iter().flatten());
             }
-            // The children of the dead have been given away, so nothing hangs below them.
+            // The children of a dead process have been reparented, so nothing is below it.
             if !stat.is_dead() {
                 out.push(stat.clone());
                 queue.extend(children.get(&stat.pid).into_iter().flatten());
             }
         }
-        // A parent is never younger than its child, a foster parent included.
+        // A parent is never younger than its child, even after reparenting.
         out.sort_unstable_by_key(Stat::id);
     }
 
-    /// Learns which groups, besides the sessions, stand for membership at the next look.
+    /// Learns which groups, besides the sessions, prove membership at the next look.
     fn learn(&mut self, all: &[Stat], members: &[Stat]) {
         let pids: HashSet<Pid> = members.iter().map(|stat| stat.pid).collect();
         let foreign: HashSet<i32> =

@@ -1,4 +1,4 @@
-//! A tree that this program starts and ends, for programs that are no supervisor.
+//! A tree that this program starts and ends, for programs that have no supervisor.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -17,13 +17,13 @@ use crate::report::{Findings, Level};
 use crate::resource::Resource;
 use crate::selector::{Search, Selector};
 
-/// A child and everything that it starts.
+/// A child and all processes that it starts.
 ///
-/// It sits in a cgroup leaf where the host offers one; else it is known as the descendants of the child. The second
-/// cannot follow a daemon that lost its parent before the end was asked for: a program that needs that on such a host
-/// runs `penfold run` instead, which puts a subreaper in between.
+/// The tree is in a cgroup leaf if the host allows one. Otherwise its members are the descendants of the child, and a
+/// daemon that lost its parent before the end is missed. A program that must end such daemons on such a host should run
+/// `penfold run` instead, which adds a subreaper.
 ///
-/// Dropping it ends nothing, as with [`Child`]; the leaf then stays until somebody removes it.
+/// Dropping the value ends nothing, like dropping a [`Child`]; the leaf then stays until somebody removes it.
 #[derive(Debug)]
 pub struct Spawned {
     child: Child,
@@ -32,7 +32,7 @@ pub struct Spawned {
 }
 
 impl Spawned {
-    /// Starts a command. The child stops before its first instruction until it is known to be in its leaf.
+    /// Starts a command. The child stops before its first instruction until its membership in the leaf is verified.
     ///
     /// # Errors
     /// Those of the spawn; nothing is left then.
@@ -55,27 +55,27 @@ impl Spawned {
         };
         let pid =
             i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(io::Error::last_os_error)?;
-        // Nobody else reaps it, so even one that has exited still shows who it was.
+        // No other process reaps the child, so `/proc` still has its identity even after its exit.
         let stat = proc.stat(pid)?.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         let search = Search::new(Selector::Process(stat.id()), &mut proc)?;
         let level = if leaf.is_some() { Level::Cgroup } else { Level::Tree };
         Ok(Spawned { child, teardown: Teardown::new(proc, leaf, Scope::Host(Box::new(search))), level })
     }
 
-    /// The child, to wait for or to talk to.
+    /// Returns the child, for its exit status and its pipes.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }
 
-    /// How membership is known.
+    /// Returns how membership is known.
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// Ends the tree: asks, kills, looks, and tells what it found. The child is reaped.
+    /// Ends the tree: asks, kills, verifies, and returns its findings. The child is reaped.
     ///
     /// # Errors
-    /// When the child cannot be waited for; the findings are lost then, but not the deeds.
+    /// When the child cannot be waited for. The findings are lost then, but the tree was ended.
     pub fn end(&mut self, ladder: &Ladder) -> io::Result<Findings> {
         let findings = end(&mut self.teardown, ladder, &mut []);
         self.child.try_wait()?;
@@ -83,19 +83,20 @@ impl Spawned {
     }
 }
 
-/// A number that no other tree of this process has: the time since boot, in nanoseconds.
+/// Returns a number that no other tree of this process has: the time since boot, in nanoseconds.
 fn fresh() -> u128 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     u128::from(now.tv_sec.unsigned_abs()) * 1_000_000_000 + u128::from(now.tv_nsec.unsigned_abs())
 }
 
-/// Ends the members here and now, then releases the resources: asks first if the ladder has a grace, and gives up when
-/// the patience is over.
+/// Ends the members synchronously, then releases the resources.
+///
+/// The function asks first if the ladder has a grace, and gives up when the patience is over.
 pub fn end(teardown: &mut Teardown, ladder: &Ladder, resources: &mut [Box<dyn Resource>]) -> Findings {
     drive(teardown, Phase::Running, &mut Blocking { ladder: *ladder, asked: false }, resources)
 }
 
-/// A host that wants the end at once and gives up when it is stuck.
+/// A host that requests the end at once and gives up when a member is stuck.
 struct Blocking {
     ladder: Ladder,
     asked: bool,

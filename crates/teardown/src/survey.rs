@@ -1,20 +1,20 @@
-//! What one look at the members of a sandbox has brought, and what follows from it.
+//! The result of one look at the members of a sandbox.
 
 use penfold_process::{Completeness, Stat};
 
-/// Whether anybody is there.
+/// Whether a member is alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Population {
-    /// It was seen that nobody is.
+    /// No member is alive: this was verified.
     Nobody,
-    /// Somebody was seen.
+    /// At least one member is alive.
     Somebody,
-    /// Nobody was seen, and not all could be looked at: that is not "nobody".
+    /// No member was found, but not everything could be read: this does not mean "nobody".
     Unknown,
 }
 
-/// The members that one look has found. That none was found says nothing by itself: ask for the [`Population`].
+/// The members that one look has found. An empty list says nothing by itself: use [`Survey::population`].
 #[derive(Debug)]
 #[must_use = "a look that was not complete proves nothing"]
 pub struct Survey {
@@ -23,27 +23,27 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// What was seen, and whether that is all.
+    /// Makes a survey of the members found and the completeness of the look.
     pub fn new(seen: Vec<Stat>, completeness: Completeness) -> Survey {
         Survey { seen, completeness }
     }
 
-    /// The members that were seen, parents before children.
+    /// Returns the members that were found, parents before children.
     pub fn seen(&self) -> &[Stat] {
         &self.seen
     }
 
-    /// As [`Survey::seen`], for who acts upon them and looks again.
+    /// Like [`Survey::seen`], by value.
     pub fn into_seen(self) -> Vec<Stat> {
         self.seen
     }
 
-    /// How much of what there is could be looked at.
+    /// Returns how much could be read.
     pub fn completeness(&self) -> Completeness {
         self.completeness
     }
 
-    /// Whether anybody is there.
+    /// Tells whether a member is alive.
     pub fn population(&self) -> Population {
         match (self.seen.is_empty(), self.completeness) {
             (false, _) => Population::Somebody,

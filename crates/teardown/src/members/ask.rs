@@ -1,4 +1,4 @@
-//! Asks members to end.
+//! Sends the polite signal to members.
 
 use std::collections::HashSet;
 use std::io;
@@ -10,32 +10,33 @@ use rustix::process::Signal;
 use super::{SHOWN, Scope, Teardown};
 use crate::report::How;
 
-/// What INT does to a member that its terminal sent it to.
+/// The effect of a SIGINT that the terminal has sent to a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Interrupted {
-    /// Nothing, or it was not sent.
+    /// No effect, or the signal was not sent.
     No,
-    /// It has a handler or takes it from a descriptor.
+    /// The member has a handler or reads the signal from a descriptor.
     Handles,
-    /// It ends by itself.
+    /// The member dies of the signal.
     Dies,
 }
 
 impl Teardown {
-    /// Sends the polite signal to every member that has not had it, children before parents, and wakes the stopped.
+    /// Sends the polite signal to every member that has not had it, children before parents, and continues the stopped.
     ///
-    /// Members of `spared_group` were sent INT by their terminal: who dies of that is not asked, and who handles it has been
-    /// asked. Background jobs of a shell ignore it, and get the polite signal.
+    /// Members of `spared_group` have received SIGINT from their terminal. Members that die of it or handle it get no
+    /// further signal. Background jobs of a shell ignore SIGINT, and get the polite signal.
     ///
     /// # Errors
-    /// When the members cannot be listed. What could not be signalled is a survivor later on, if it stays.
+    /// When the members cannot be listed. A member that could not be signalled is a survivor later on, if it stays.
     pub fn ask(&mut self, signal: Signal, spared_group: Option<i32>) -> io::Result<()> {
         if matches!(self.scope, Scope::Children) {
             self.note_strays(&[])?;
         }
         let first = self.ledger.is_empty();
         let members = match self.scope {
-            // Who dies of the signal gives its children to strangers: all stand still until all have it.
+            // The children of a member that dies are reparented to strangers: stop all members until all have the
+            // signal.
             Scope::Host(_) if first => self.stand_still()?,
             Scope::Host(_) | Scope::Children => self.survey()?.into_seen(),
         };
@@ -47,7 +48,7 @@ impl Teardown {
             if self.ledger.get(&stat.id()).is_some_and(|entry| entry.asked) {
                 continue;
             }
-            // One that hides since the look is left to the kill.
+            // A member that is hidden since the look is left to the kill.
             let Ok(Some(process)) = Process::open_exact(&mut self.proc, stat.id()) else { continue };
             if unnamed > 0 && self.why_stray(stat).is_some() {
                 unnamed -= 1;
@@ -59,7 +60,8 @@ impl Teardown {
                 woken.push(process);
                 continue;
             }
-            // What it makes of INT is a penfold's own business, but what it is asked for here is not.
+            // A penfold process handles SIGINT in its own way, but still needs the polite signal that is requested
+            // here.
             let has_it =
                 has == Interrupted::Handles && !(relays.contains(&stat.pid) && signal != Signal::INT);
             let sent = if has_it {
@@ -77,14 +79,14 @@ impl Teardown {
             woken.push(process);
         }
         for process in woken {
-            // Who refused the signal refuses this as well, and is named for it.
+            // A member that refused the signal refuses this one too, and is reported for it.
             let _ = process.signal(Signal::CONT);
         }
         self.watch_some(&members);
         Ok(())
     }
 
-    /// What INT, which it was sent, does to a member.
+    /// Returns the effect of the SIGINT that was sent to a member.
     fn interrupted(&mut self, stat: &Stat) -> io::Result<Interrupted> {
         Ok(match self.proc.status(stat.pid)? {
             Some(status) if status.is_deaf_to(Signal::INT) => Interrupted::No,
@@ -93,7 +95,7 @@ impl Teardown {
         })
     }
 
-    /// The members that pass on what they are asked, and those below them; parents come before children.
+    /// Returns the members that pass the signal on, and the members below them; parents come before children.
     fn relayed(&mut self, members: &[Stat]) -> (HashSet<Pid>, HashSet<Pid>) {
         let mut relays = HashSet::new();
         let own = self.fronts.then(|| self.proc.program(rustix::process::getpid())).flatten();

@@ -1,4 +1,4 @@
-//! The children of this process, also where `/proc` does not tell of them.
+//! The children of this process, also where `/proc` does not list them.
 
 use std::io;
 
@@ -8,14 +8,16 @@ use rustix::process::Signal;
 
 use super::{Scope, Teardown};
 
-/// As many pids above its own are tried first: most children are younger than their parent.
+/// This many pids above our own are tried first: most children are younger than their parent.
 const NEAR: i32 = 1 << 16;
-/// No kernel gives a higher pid, `PID_MAX_LIMIT`.
+/// The highest pid that the kernel assigns, `PID_MAX_LIMIT`.
 const HIGHEST: i32 = 1 << 22;
 
 impl Teardown {
-    /// The children of this process, alive or not yet reaped. Without a `/proc` the kernel is asked for each pid whether it is
-    /// one of them: some are found each time, as long as there is any.
+    /// Returns the children of this process, alive or unreaped.
+    ///
+    /// Without a `/proc`, each pid is tried with waitid(2). Each call finds some of the children, as long as there are
+    /// any.
     pub(super) fn children(&mut self) -> io::Result<Vec<Pid>> {
         let own = rustix::process::getpid();
         if self.proc.is_blind() {
@@ -28,8 +30,10 @@ impl Teardown {
         Ok(children)
     }
 
-    /// Asks the children of this process once each, where nothing else is known of the members: those below them come to us
-    /// when they end. They are unreaped, so their pids are theirs.
+    /// Sends the polite signal to the children of this process once each, if `/proc` is not available.
+    ///
+    /// Nothing else is known of the members then. Members further below are reparented to this process when their
+    /// parents end. The children are unreaped, so their pids cannot be reused.
     #[expect(clippy::disallowed_methods, reason = "an unreaped child keeps its pid")]
     pub(super) fn ask_unseen(&mut self, signal: Signal) -> io::Result<()> {
         if !self.proc.is_blind() || !matches!(self.scope, Scope::Children) {
@@ -37,7 +41,7 @@ impl Teardown {
         }
         for pid in self.children()? {
             if self.asked_unseen.insert(pid) {
-                // What refuses is left to the kill.
+                // A child that refuses the signal is left to the kill.
                 let _ = rustix::process::kill_process(pid, signal);
                 let _ = rustix::process::kill_process(pid, Signal::CONT);
             }

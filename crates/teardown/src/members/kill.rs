@@ -1,4 +1,4 @@
-//! Kills members: the cheap way first, and more as long as it does not end.
+//! Kills members: first by the cheap way, then by stronger means until they are gone.
 
 use std::collections::HashSet;
 use std::io;
@@ -12,19 +12,19 @@ use rustix::process::Signal;
 use super::{FREEZER_FROM, LeafState, ROUNDS, Scope, Teardown};
 use crate::report::How;
 
-/// How long the members of a killed leaf may take to die until they are reaped one by one, and how much longer for each.
-/// A usual member takes half of that.
+/// The time that the members of a killed leaf get to die before they are reaped one by one: a base and an addition for
+/// each member. A usual member takes half of the addition.
 const LET_DIE: Duration = Duration::from_millis(1);
 const LET_DIE_EACH: Duration = Duration::from_micros(150);
 
 impl Teardown {
-    /// Kills every member, by the strongest means there is; call it again while something is left.
+    /// Kills every member; call this again while something is left.
     ///
-    /// The first kill is cheap and nearly always enough: the leaf's own, or SIGKILL to the children, whose children are
-    /// ours then. Later ones do more as long as it does not end: see `kill_rest`.
+    /// The first kill is cheap and nearly always enough. It writes `cgroup.kill`, or sends SIGKILL to the children,
+    /// whose own children then become ours. Later kills do more: see `kill_rest`.
     ///
     /// # Errors
-    /// When the members cannot be listed or the leaf cannot be killed. What could be killed has been.
+    /// When the members cannot be listed or the leaf cannot be killed. All members that could be killed have been.
     pub fn kill(&mut self) -> io::Result<()> {
         self.settle_asked()?;
         self.kills = self.kills.saturating_add(1);
@@ -51,9 +51,10 @@ impl Teardown {
         leaf_killed
     }
 
-    /// Leaves the members of a killed leaf to die, if it tells at once when they are dead: who is woken by each of them
-    /// stands in the way of those that die, and each look for a dead child passes by all that live. Nothing that is asked
-    /// for meanwhile could do more.
+    /// Waits while the members of a killed leaf die, if the leaf notifies promptly.
+    ///
+    /// A wake-up for each death would slow the dying members down, and each waitid call passes over all living
+    /// children. No request could do more meanwhile.
     pub(crate) fn let_die(&mut self) {
         if let Some(most) = self.dying.take()
             && let LeafState::Killed(leaf) = &self.leaf
@@ -64,11 +65,11 @@ impl Teardown {
         }
     }
 
-    /// Kills what the first kill has left.
+    /// Kills the members that the first kill has left.
     ///
-    /// Members of a killed leaf may still be dying: while there is progress they are given time. Children that have come
-    /// to us since are killed. Only if there are such children again and again, or nothing moves, the tree is stopped
-    /// and killed member by member.
+    /// Members of a killed leaf may still be dying: while there is progress they get time. Children reparented to us
+    /// since then are killed. If more such children keep coming, or nothing changes, the tree is stopped and killed
+    /// member by member.
     fn kill_rest(&mut self) -> io::Result<()> {
         let moved = std::mem::take(&mut self.moved);
         let dying = match &self.leaf {
@@ -90,12 +91,13 @@ impl Teardown {
         leaf_killed
     }
 
-    /// Lists who is in the leaf before it is killed, without us: a member may have put us among them.
+    /// Lists the members of the leaf before its kill, without this process. A member may have moved this process into
+    /// the leaf: then it moves out.
     fn step_out(&mut self) -> io::Result<Vec<Pid>> {
         let mut inside = Vec::new();
         if let LeafState::Live(leaf) = &self.leaf {
             let own = rustix::process::getpid();
-            // A list that cannot be had keeps nobody alive.
+            // A list that cannot be read must not stop the kill.
             let within = match leaf.processes(&mut inside) {
                 Ok(()) => inside.contains(&own),
                 Err(_) => self.proc.cgroups(own)?.is_some_and(|text| leaf.holds(&text)),
@@ -108,7 +110,8 @@ impl Teardown {
         Ok(inside)
     }
 
-    /// Writes down who is in the leaf. Once it is killed, some are reaped by a parent that dies a little later itself.
+    /// Adds the members of the leaf to the ledger. After the kill, some are reaped by a parent that dies a little
+    /// later.
     fn enter_leaf(&mut self, inside: Vec<Pid>) -> io::Result<()> {
         for pid in inside {
             if let Some(stat) = self.proc.stat(pid)?.filter(|stat| !stat.is_dead()) {
@@ -118,7 +121,7 @@ impl Teardown {
         Ok(())
     }
 
-    /// Writes down all members. A list of children may miss some while others exit, so looks until nobody new appears.
+    /// Adds all members to the ledger. A list of children may miss some while others exit, so repeat until none is new.
     fn enter_all(&mut self) -> io::Result<()> {
         for _ in 0..ROUNDS {
             let known = self.ledger.len();
@@ -132,7 +135,7 @@ impl Teardown {
         Ok(())
     }
 
-    /// Members that went after being asked did so by the polite signal.
+    /// Notes that members which ended after being asked ended by the polite signal.
     fn settle_asked(&mut self) -> io::Result<()> {
         if self.kills > 0 {
             return Ok(());
@@ -168,25 +171,26 @@ impl Teardown {
         }
     }
 
-    /// SIGKILL to each child of this process that has not had it. They are unreaped, so their pids are theirs. True if
-    /// there was one.
+    /// Sends SIGKILL to each child of this process that has not had it; true if there was one.
+    ///
+    /// The children are unreaped, so their pids cannot be reused.
     #[expect(clippy::disallowed_methods, reason = "an unreaped child keeps its pid")]
     fn kill_children(&mut self) -> io::Result<bool> {
         let mut fresh = false;
         for pid in self.children()? {
             if self.killed.insert(pid) {
                 fresh = true;
-                // What refuses (a member that became root) is named by the look at the deadline.
+                // A member that became root refuses the signal; the look at the deadline reports it as a survivor.
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
             }
         }
         Ok(fresh)
     }
 
-    /// SIGKILL to each member by pidfd: who left the leaf, whom `cgroup.kill` missed, who sits in a frozen cgroup.
+    /// Sends SIGKILL to each member by pidfd: also to members outside the leaf, missed by `cgroup.kill`, or frozen.
     ///
-    /// First all are stopped, until two looks agree: nobody forks while others die, and nobody who dies gives away its
-    /// children unseen.
+    /// First all members are stopped, until two looks agree. Then no member forks while others die, and no dying
+    /// member's children are reparented unseen.
     fn kill_each(&mut self) -> io::Result<()> {
         let members = self.stand_still()?;
         for stat in members.iter().rev() {
@@ -196,7 +200,8 @@ impl Teardown {
         Ok(())
     }
 
-    /// Stops all members, until a look brings nobody new, and lists them. The last look sees them all stopped, or dying.
+    /// Stops all members until a look finds no new one, and lists them. The last look finds all of them stopped or
+    /// dying.
     pub(super) fn stand_still(&mut self) -> io::Result<Vec<Stat>> {
         let mut seen = HashSet::new();
         let mut members = Vec::new();
@@ -222,7 +227,7 @@ impl Teardown {
         let process = match Process::open_exact(&mut self.proc, stat.id()) {
             Ok(Some(process)) => process,
             Ok(None) => return Ok(()),
-            // It keeps nobody else alive: it is named if it stays.
+            // The failure must not keep other members alive: the member is reported if it stays.
             Err(error) => {
                 self.enter(stat).refused = Some(error);
                 return Ok(());
@@ -233,7 +238,8 @@ impl Teardown {
             && self.kills >= FREEZER_FROM
             && let Some(freezer) = V1Freezer::find_here()?
         {
-            // A member in a v1 freezer dies only once it is thawed. Where that fails it is named as a survivor.
+            // A member in a v1 freezer dies only once it is thawed. If that fails, the member is reported as a
+            // survivor.
             let _ = freezer.release(&mut self.proc, &process);
         }
         let entry = self.enter(stat);

@@ -1,4 +1,4 @@
-//! Writes down who was ended and how, and who is left.
+//! The ledger: which members were ended and how, and which are left.
 
 use std::collections::HashSet;
 use std::io;
@@ -12,7 +12,7 @@ use super::{Entry, SHOWN, Scope, Teardown};
 use crate::report::{Ended, Findings, How, Survivor, ended, left_behind, micros, raw};
 
 impl Teardown {
-    /// Writes down how a child ended, while its name can still be read.
+    /// Notes how a child ended, while its name can still be read.
     pub(super) fn note_end(&mut self, pid: Pid, exit: Exit) {
         let killed = self.kills > 0 && exit == Exit::Signal(Signal::KILL.as_raw());
         if self.keeper == Some(pid) {
@@ -24,7 +24,7 @@ impl Teardown {
                 self.left_behind.push(pid);
                 return;
             }
-            // One that `/proc` does not show is reaped all the same.
+            // A child that `/proc` does not show is reaped all the same.
             let Some(stat) = self.proc.stat(pid).ok().flatten() else {
                 self.left_behind.push(pid);
                 return;
@@ -77,20 +77,22 @@ impl Teardown {
         }
     }
 
-    /// Whether nobody wants the name of one more that was killed.
+    /// Tells whether the next killed member needs no name.
     pub(super) fn has_names_enough(&self) -> bool {
         self.ledger.len() + self.shown.len() >= self.named()
     }
 
-    /// How many of those that are killed get a name.
+    /// Returns how many killed members get a name.
     fn named(&self) -> usize {
-        // What is left behind is a stray whatever it is called, and to read a name costs as much as to reap.
+        // After the leader's exit every remaining member is a stray, whatever its name. Reading a name costs as much as
+        // reaping.
         if !self.details && self.leader_outlived { SHOWN } else { usize::MAX }
     }
 
-    /// Notes what the first strays are called, before a kill makes all alike, and gives all: after the leader all that
-    /// are `inside` the leaf, and before who has lost its parent, which are the children of this process, or of our init,
-    /// but the leader.
+    /// Notes the names of the first strays, before a kill makes all look alike, and returns all strays.
+    ///
+    /// After the leader's exit these are all members `inside` the leaf. Before, they are the processes that lost their
+    /// parent: the children of this process, or of our init, except the leader.
     pub(super) fn note_strays(&mut self, inside: &[Pid]) -> io::Result<Vec<Pid>> {
         let mut strays = Vec::new();
         if self.leader_outlived && self.keeper.is_none() && !inside.is_empty() {
@@ -113,7 +115,7 @@ impl Teardown {
         Ok(strays)
     }
 
-    /// Notes what is shown of a stray of which no more is wanted: that takes half as long as to enter it.
+    /// Notes the details of a stray that gets no ledger entry: that takes half the time of an entry.
     fn show(&mut self, pid: Pid) {
         if let (Some(command), Some(session)) =
             (self.commands.remove(&pid), penfold_sys::fork::session_of(pid))
@@ -125,7 +127,7 @@ impl Teardown {
         }
     }
 
-    /// Reads the command line of a member, before it is ended.
+    /// Reads the command line of a member, before the member is ended.
     pub(super) fn note_command(&mut self, pid: Pid) {
         if self.proc.is_blind() {
             self.commands.insert(pid, "?".to_owned());
@@ -134,10 +136,10 @@ impl Teardown {
         }
     }
 
-    /// Names who is left and why.
+    /// Returns the survivors with the reason for each.
     ///
     /// # Errors
-    /// When it could not be looked.
+    /// When the members could not be read.
     pub fn survivors(&mut self) -> io::Result<Vec<Survivor>> {
         let survey = self.survey()?;
         let mut survivors = Vec::new();
@@ -173,7 +175,7 @@ impl Teardown {
         Ok(survivors)
     }
 
-    /// Names those who live and are hidden from this process: its own children, and what a search has found by descent.
+    /// Returns living members that `/proc` hides from this process: its own children, and those found by descent.
     fn unseen(&mut self) -> io::Result<Vec<Survivor>> {
         let pids = match &self.scope {
             Scope::Host(search) => search.hidden().collect(),
@@ -192,7 +194,7 @@ impl Teardown {
         Ok(hidden.map(name).collect())
     }
 
-    /// Fills in what the ledger and the kernel's accounts say.
+    /// Fills in the ledger and the kernel's accounts.
     pub fn account(&mut self, findings: &mut Findings) {
         let left: HashSet<(i32, u64)> = findings
             .survivors
@@ -231,8 +233,10 @@ impl Teardown {
         }
     }
 
-    /// Wants the findings to be complete: the name of every member, and the leaf's own accounts, which count members that
-    /// were never reaped here. Without it what many processes have in common costs nothing to end them.
+    /// Requests complete findings: every member's name, and the leaf's own accounts, which count members reaped
+    /// elsewhere.
+    ///
+    /// Without details, the end of many alike processes costs no reading of their names.
     pub fn want_details(&mut self) {
         self.details = true;
     }

@@ -1,53 +1,58 @@
-//! Which processes a marker tells of. A marker is copied: by tmux, by ssh, by `systemctl --user import-environment`.
+//! Decides which processes a marker proves to be members.
+//!
+//! A process outside the sandbox may carry a copy: tmux, ssh and `systemctl --user import-environment` copy it.
 
 use std::collections::HashSet;
 
 use penfold_process::{Evidence, Pid, ProcFs, ProcessId, StartTime, Stat};
 
-/// The variable that marks the members of a sandbox. Its value is the ids of the sandboxes that it is in, from
-/// the outermost to the innermost, with `:` between them.
+/// The variable that marks the members of a sandbox. Its value is the ids of the enclosing sandboxes and the sandbox
+/// itself, outermost first, separated by `:`.
 pub const MARKER: &str = "PENFOLD_SANDBOX";
 
-/// A sandbox whose supervisor is lost, and what is known of its members besides their marker.
+/// A sandbox whose supervisor is lost, and the facts about its members besides their marker.
 ///
 /// A process of another user, or one that is older than the sandbox, is never a member by its marker.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Marker {
-    /// The sandbox, as one of the parts of the marker variable.
+    /// The id of the sandbox, one of the parts of the marker variable.
     pub sandbox: String,
-    /// Whose sandbox it is; none for the user who searches.
+    /// The user of the sandbox; `None` for the user who searches.
     pub user: Option<u32>,
-    /// When the oldest of its processes started, if that is known.
+    /// The start time of the sandbox's oldest process, if known.
     pub since: Option<StartTime>,
-    /// The session of its first process, if that is known.
+    /// The session of the sandbox's first process, if known.
     pub session: Option<i32>,
-    /// The cgroup that it was started in, by the text that follows `0::`, if that is known.
+    /// The cgroup in which the sandbox was started, by the text that follows `0::`, if known.
     pub home: Option<String>,
-    /// Who was above the sandbox when it started, as far as that is known: one of them takes in its orphans.
+    /// The ancestors of the sandbox when it started, as far as known: one of them adopts its orphans.
     pub ancestors: Vec<ProcessId>,
-    /// The marker is proof enough: somebody has named the sandbox.
+    /// Whether the marker alone is proof, because somebody has named the sandbox.
     pub suffices: bool,
 }
 
-/// The carriers of a marker.
+/// The processes that carry a marker.
 #[derive(Debug, Default)]
 pub(super) struct Carriers {
-    /// Those that something else tells of, too.
+    /// The carriers for which there is another proof.
     pub(super) proven: HashSet<Pid>,
-    /// Those that may have copied the marker.
+    /// The carriers that may have copied the marker.
     pub(super) unproven: HashSet<Pid>,
 }
 
 impl Marker {
-    /// The marker of a sandbox that somebody has named.
+    /// Makes the marker of a sandbox that somebody has named.
     pub fn named(sandbox: impl Into<String>) -> Marker {
         Marker { sandbox: sandbox.into(), suffices: true, ..Marker::default() }
     }
 
-    /// Finds the carriers among all processes. Those in `seen` were members before.
+    /// Finds the carriers among all processes. Processes in `seen` were members before.
     ///
-    /// Proof is, besides the marker: the leaf's name in the path of the cgroup, the recorded session, or, for a process in the
-    /// recorded cgroup or below, a parent that takes in orphans: init, who was above the sandbox, or who took in a proven member.
+    /// Besides the marker, one of these is proof:
+    /// - the cgroup's path has the leaf's name;
+    /// - the session is the recorded session;
+    /// - the cgroup is the recorded cgroup or below, and the parent adopts orphans. Such a parent is init, a recorded
+    ///   ancestor of the sandbox, or a process that adopted a proven member.
     pub(super) fn carriers(&self, proc: &mut ProcFs, all: &[Stat], seen: &HashSet<ProcessId>) -> Carriers {
         let user = self.user.unwrap_or_else(|| rustix::process::geteuid().as_raw());
         let mut carriers = Carriers::default();
@@ -99,12 +104,12 @@ impl Marker {
     }
 }
 
-/// Whether a process runs as this user. One that is gone or cannot be read does not.
+/// Tells whether a process runs as this user; false if the process is gone or cannot be read.
 fn is_of(proc: &mut ProcFs, pid: Pid, user: u32) -> bool {
     proc.status(pid).is_ok_and(|status| status.is_some_and(|status| status.uids[0] == user))
 }
 
-/// The path of the unified hierarchy in the text of `/proc/<pid>/cgroup`, cgroups(7).
+/// Returns the path of the unified hierarchy in the text of `/proc/<pid>/cgroup`, cgroups(7).
 pub fn unified(groups: &[u8]) -> Option<&str> {
     let path = groups.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"0::"))?;
     std::str::from_utf8(path).ok()
