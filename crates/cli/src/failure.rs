@@ -1,32 +1,145 @@
-//! The one shape of a failure: a sentence, its causes, a hint, an exit code.
+//! The one shape of a failure: a kind, which decides the exit code, a sentence, its causes, a hint.
+//!
+//! Errors of the libraries become failures here and nowhere else.
 
 use std::error::Error;
 use std::fmt::Write as _;
+use std::io;
+use std::path::PathBuf;
 
-use crate::output;
+use penfold_control::{ForgetError, ResolveError};
+use penfold_state::log::LogError;
+use penfold_state::{StartFailure, StateError, sentence_chain};
+
+use crate::args::signal::ReservedSignal;
+use crate::exit_codes;
+use crate::output::{self, WriteError};
 use crate::text::lines;
+use crate::value::Invalid;
+
+/// What went wrong, as far as the exit code tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FailureKind {
+    /// No other kind fits.
+    Other,
+    /// The command line is wrong, or the act was refused.
+    Usage,
+    /// No sandbox has this id or name, or no process this number.
+    NoSuchId,
+    /// The beginning of an id belongs to several sandboxes.
+    Ambiguous,
+    /// Something that was to be gone is still there.
+    StillThere,
+    /// The kernel refused the act for want of a privilege.
+    NotPermitted,
+    /// `doctor` could not look.
+    Blind,
+    /// It was not seen that all of the sandbox is gone.
+    Unverified,
+    /// The time that was given is over.
+    TimedOut,
+    /// The command did not start.
+    NotStarted,
+    /// The command cannot be executed.
+    NotExecutable,
+    /// There is no such command.
+    NotFound,
+}
+
+impl FailureKind {
+    /// The code that the process ends with.
+    pub(crate) fn exit_code(self) -> u8 {
+        match self {
+            FailureKind::Other => exit_codes::FAILURE,
+            FailureKind::Usage => exit_codes::USAGE,
+            FailureKind::NoSuchId => exit_codes::NO_SUCH_ID,
+            FailureKind::Ambiguous => exit_codes::AMBIGUOUS,
+            FailureKind::StillThere => exit_codes::STILL_THERE,
+            FailureKind::NotPermitted => exit_codes::NOT_PERMITTED,
+            FailureKind::Blind => exit_codes::DOCTOR_BLIND,
+            FailureKind::Unverified => exit_codes::UNVERIFIED,
+            FailureKind::TimedOut => exit_codes::TIMED_OUT,
+            FailureKind::NotStarted => exit_codes::NOT_STARTED,
+            FailureKind::NotExecutable => exit_codes::NOT_EXECUTABLE,
+            FailureKind::NotFound => exit_codes::NOT_FOUND,
+        }
+    }
+}
+
+impl From<&io::Error> for FailureKind {
+    fn from(error: &io::Error) -> FailureKind {
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => FailureKind::NotPermitted,
+            _ => FailureKind::Other,
+        }
+    }
+}
+
+impl From<&StateError> for FailureKind {
+    fn from(error: &StateError) -> FailureKind {
+        match error {
+            StateError::Stranger { .. } => FailureKind::NotPermitted,
+            StateError::Io { source, .. } => source.into(),
+        }
+    }
+}
+
+impl From<&LogError> for FailureKind {
+    fn from(error: &LogError) -> FailureKind {
+        match error {
+            LogError::Stranger { .. } => FailureKind::NotPermitted,
+            _ => FailureKind::Other,
+        }
+    }
+}
+
+impl From<&ForgetError> for FailureKind {
+    fn from(error: &ForgetError) -> FailureKind {
+        match error {
+            ForgetError::Living { .. } => FailureKind::Usage,
+            ForgetError::Left { .. } | ForgetError::Busy { .. } => FailureKind::StillThere,
+            ForgetError::Closed { .. } | ForgetError::Stuck { .. } => FailureKind::Other,
+        }
+    }
+}
+
+impl From<&StartFailure> for FailureKind {
+    fn from(failure: &StartFailure) -> FailureKind {
+        match failure {
+            StartFailure::NotFound => FailureKind::NotFound,
+            StartFailure::NotExecutable(_) => FailureKind::NotExecutable,
+            StartFailure::Directory(_) | StartFailure::Other(_) => FailureKind::NotStarted,
+        }
+    }
+}
 
 /// Why a verb did not do what it was asked, ready to be shown.
 ///
 /// Printed as `penfold: <sentence>: <cause>: <cause>`, then `hint: <text>`, each on one line.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    exit: u8,
+    kind: FailureKind,
     sentence: String,
     cause: Option<Box<dyn Error>>,
     hint: Option<String>,
 }
 
 impl Failure {
-    /// A failure with its exit code and a lower-case sentence without a full stop.
-    pub(crate) fn new(exit: u8, sentence: impl Into<String>) -> Failure {
-        Failure { exit, sentence: sentence.into(), cause: None, hint: None }
+    /// A failure of this kind, with a lower-case sentence without a full stop.
+    pub(crate) fn new(kind: FailureKind, sentence: impl Into<String>) -> Failure {
+        Failure { kind, sentence: sentence.into(), cause: None, hint: None }
     }
 
-    /// The same with the code of a verb that passes on codes of commands, which the low ones belong to.
+    /// The same failure where a command did not start because of it. Verbs that pass on the code of a command need this:
+    /// the low codes belong to the command.
+    pub(crate) fn not_started(failure: impl Into<Failure>) -> Failure {
+        failure.into().with_kind(FailureKind::NotStarted)
+    }
+
+    /// The same failure as another kind.
     #[must_use]
-    pub(crate) fn with_exit(mut self, exit: u8) -> Failure {
-        self.exit = exit;
+    pub(crate) fn with_kind(mut self, kind: FailureKind) -> Failure {
+        self.kind = kind;
         self
     }
 
@@ -45,8 +158,8 @@ impl Failure {
     }
 
     /// The code that the process ends with.
-    pub(crate) fn exit(&self) -> u8 {
-        self.exit
+    pub(crate) fn exit_code(&self) -> u8 {
+        self.kind.exit_code()
     }
 
     /// Writes the failure to standard error and returns its exit code.
@@ -54,24 +167,12 @@ impl Failure {
     /// A standard error that cannot be written to changes nothing: the exit code still tells.
     pub(crate) fn report(&self, coloured: bool) -> u8 {
         output::talk(&self.render(coloured));
-        self.exit()
+        self.exit_code()
     }
 
     fn render(&self, coloured: bool) -> String {
         let mut text = String::from("penfold: ");
-        push_printable(&mut text, &self.sentence);
-        let mut said = self.sentence.clone();
-        let mut next: Option<&(dyn Error + 'static)> = self.cause.as_deref();
-        while let Some(cause) = next {
-            let words = cause.to_string();
-            // Transparent wrappers say what their source says; once is enough.
-            if words != said {
-                text.push_str(": ");
-                push_printable(&mut text, &words);
-                said = words;
-            }
-            next = cause.source();
-        }
+        push_printable(&mut text, &sentence_chain(self.sentence.clone(), self.cause.as_deref()));
         text.push('\n');
         if let Some(hint) = &self.hint {
             text.push_str(if coloured { "\u{1b}[36mhint:\u{1b}[0m " } else { "hint: " });
@@ -79,6 +180,127 @@ impl Failure {
             text.push('\n');
         }
         text
+    }
+}
+
+/// Names what was tried where an error comes up.
+pub(crate) trait OrFail<T> {
+    /// Makes the error the cause of a failure with this sentence.
+    fn or_fail(self, kind: FailureKind, sentence: &str) -> Result<T, Failure>;
+}
+
+impl<T, E: Into<Box<dyn Error>>> OrFail<T> for Result<T, E> {
+    fn or_fail(self, kind: FailureKind, sentence: &str) -> Result<T, Failure> {
+        self.map_err(|error| Failure::new(kind, sentence).because(error))
+    }
+}
+
+/// The sentence is what the error says, the cause its source.
+fn plain(kind: FailureKind, error: &(dyn Error + 'static)) -> Failure {
+    let failure = Failure::new(kind, error.to_string());
+    match error.source() {
+        Some(source) => failure.because(source.to_string()),
+        None => failure,
+    }
+}
+
+impl From<WriteError> for Failure {
+    fn from(error: WriteError) -> Failure {
+        plain(FailureKind::Other, &error)
+    }
+}
+
+impl From<Invalid> for Failure {
+    fn from(error: Invalid) -> Failure {
+        plain(FailureKind::Usage, &error)
+    }
+}
+
+impl From<ReservedSignal> for Failure {
+    fn from(error: ReservedSignal) -> Failure {
+        plain(FailureKind::Usage, &error)
+    }
+}
+
+impl From<&StateError> for Failure {
+    fn from(error: &StateError) -> Failure {
+        plain(error.into(), error)
+    }
+}
+
+impl From<StateError> for Failure {
+    fn from(error: StateError) -> Failure {
+        Failure::from(&error)
+    }
+}
+
+impl From<ResolveError> for Failure {
+    fn from(error: ResolveError) -> Failure {
+        match error {
+            ResolveError::NotFound { .. } => {
+                plain(FailureKind::NoSuchId, &error).hint("`penfold ps -a` lists the sandboxes")
+            }
+            ResolveError::Ambiguous { .. } => {
+                plain(FailureKind::Ambiguous, &error).hint("give more characters, or the whole id")
+            }
+            ResolveError::Unreadable { .. } => plain(FailureKind::Other, &error),
+        }
+    }
+}
+
+impl From<ForgetError> for Failure {
+    fn from(error: ForgetError) -> Failure {
+        let kind = FailureKind::from(&error);
+        match &error {
+            ForgetError::Living { id, .. } => {
+                plain(kind, &error).hint(format!("`penfold rm -f {id}` ends it first"))
+            }
+            ForgetError::Left { id, survivors } => {
+                let named: Vec<String> = survivors.iter().map(ToString::to_string).collect();
+                Failure::new(kind, format!("something is left of sandbox {id}: {}", named.join(", ")))
+            }
+            _ => plain(kind, &error),
+        }
+    }
+}
+
+/// A command that did not start.
+pub(crate) struct NotStarted<'a> {
+    /// Why.
+    pub(crate) failure: &'a StartFailure,
+    /// What was typed.
+    pub(crate) command: &'a str,
+    /// The directory that it was to run in, if one was named.
+    pub(crate) directory: Option<PathBuf>,
+}
+
+impl From<NotStarted<'_>> for Failure {
+    fn from(start: NotStarted<'_>) -> Failure {
+        let NotStarted { failure, command, directory } = start;
+        let kind = FailureKind::from(failure);
+        let directory = directory.unwrap_or_default();
+        let system = |errno: i32| io::Error::from_raw_os_error(errno);
+        let cannot_run = || Failure::new(kind, format!("cannot run `{command}`"));
+        match failure {
+            StartFailure::NotFound if command.contains('/') => {
+                // execve(2) says the same of a script whose interpreter, or a program whose loader, is missing.
+                let exists = directory.join(command).is_file();
+                let why = if exists { "the interpreter that it names is missing" } else { "no such file" };
+                Failure::new(kind, format!("cannot run `{command}`: {why}"))
+            }
+            StartFailure::NotFound => {
+                Failure::new(kind, format!("cannot run `{command}`: not found in PATH"))
+            }
+            StartFailure::NotExecutable(_) if directory.join(command).is_dir() => {
+                Failure::new(kind, format!("cannot run `{command}`: it is a directory"))
+            }
+            StartFailure::NotExecutable(errno) => cannot_run().because(system(*errno)),
+            StartFailure::Directory(errno) => {
+                let sentence = format!("cannot enter the working directory `{}`", directory.display());
+                Failure::new(kind, sentence).because(system(*errno))
+            }
+            StartFailure::Other(reason) => cannot_run().because(reason.clone()),
+        }
     }
 }
 
@@ -98,7 +320,6 @@ fn push_printable(into: &mut String, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exit_codes;
 
     #[derive(Debug)]
     struct Wrapped(std::io::Error);
@@ -118,7 +339,7 @@ mod tests {
     #[test]
     fn sentence_causes_and_hint_have_one_line_each() {
         let cause = Wrapped(std::io::Error::from_raw_os_error(13));
-        let failure = Failure::new(exit_codes::FAILURE, "cannot end `x`").because(cause).hint("try `y`");
+        let failure = Failure::new(FailureKind::Other, "cannot end `x`").because(cause).hint("try `y`");
         assert_eq!(
             failure.render(false),
             "penfold: cannot end `x`: cannot write `1` to `/x`: Permission denied (os error 13)\nhint: try `y`\n"
@@ -127,13 +348,13 @@ mod tests {
 
     #[test]
     fn a_cause_that_repeats_its_wrapper_is_said_once() {
-        let failure = Failure::new(exit_codes::FAILURE, "same").because("same");
+        let failure = Failure::new(FailureKind::Other, "same").because("same");
         assert_eq!(failure.render(false), "penfold: same\n");
     }
 
     #[test]
     fn control_characters_are_escaped() {
-        let failure = Failure::new(exit_codes::FAILURE, "a\n\u{1b}[2Jb\u{202e}c");
+        let failure = Failure::new(FailureKind::Other, "a\n\u{1b}[2Jb\u{202e}c");
         assert_eq!(failure.render(false), "penfold: a\\n\\u{1b}[2Jb\\u{202e}c\n");
     }
 }

@@ -12,10 +12,12 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use crate::args::verb::Global;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{exit_codes, output};
 
 pub(crate) use target::Target;
+
+const UNSEEN: &str = "cannot look at the processes of this host";
 
 /// How processes are ended, and which.
 #[derive(Debug)]
@@ -39,26 +41,24 @@ pub(crate) struct Request {
 /// # Errors
 /// When nothing was ended: the processes cannot be seen, may not be signalled, or are never ended.
 pub(crate) fn end(global: &Global, request: &Request) -> Result<u8, Failure> {
-    let blind =
-        |error| Failure::new(exit_codes::FAILURE, "cannot look at the processes of this host").because(error);
-    let mut proc = ProcFs::open().map_err(blind)?;
+    let mut proc = ProcFs::open().or_fail(FailureKind::Other, UNSEEN)?;
     let Some(selector) = target::selector(&mut proc, &request.target)? else {
         return nothing(global, request);
     };
-    let mut search = Search::new(selector.clone(), &mut proc).map_err(blind)?;
+    let mut search = Search::new(selector.clone(), &mut proc).or_fail(FailureKind::Other, UNSEEN)?;
     target::refuse_spared(&search, &selector)?;
     let mut members = Vec::new();
-    let found = search.find(&mut proc, &mut members).map_err(blind)?;
+    let found = search.find(&mut proc, &mut members).or_fail(FailureKind::Other, UNSEEN)?;
     if !global.quiet {
         output::talk(&show::left_out(&search));
     }
     if request.dry_run {
-        return show::would_end(&mut proc, &members, &search, request.json);
+        return Ok(show::would_end(&mut proc, &members, &search, request.json)?);
     }
     if members.is_empty() {
         if !found.completeness.is_complete() {
             let sentence = "nothing was found, but some processes could not be looked at";
-            return Err(Failure::new(exit_codes::FAILURE, sentence));
+            return Err(Failure::new(FailureKind::Other, sentence));
         }
         return nothing(global, request);
     }
@@ -81,15 +81,13 @@ pub(crate) fn end(global: &Global, request: &Request) -> Result<u8, Failure> {
 /// # Errors
 /// When it is no process that may be ended: a thread, the kernel's, pid 1, penfold itself or what it runs under.
 pub(crate) fn tree(pid: Pid) -> Result<Option<(ProcessId, Vec<Stat>)>, Failure> {
-    let blind =
-        |error| Failure::new(exit_codes::FAILURE, "cannot look at the processes of this host").because(error);
-    let mut proc = ProcFs::open().map_err(blind)?;
+    let mut proc = ProcFs::open().or_fail(FailureKind::Other, UNSEEN)?;
     let target = Target::process(pid);
     let Some(selector) = target::selector(&mut proc, &target)? else { return Ok(None) };
-    let mut search = Search::new(selector.clone(), &mut proc).map_err(blind)?;
+    let mut search = Search::new(selector.clone(), &mut proc).or_fail(FailureKind::Other, UNSEEN)?;
     target::refuse_spared(&search, &selector)?;
     let mut members = Vec::new();
-    let _ = search.find(&mut proc, &mut members).map_err(blind)?;
+    let _ = search.find(&mut proc, &mut members).or_fail(FailureKind::Other, UNSEEN)?;
     let Selector::Process(root) = selector else { return Ok(None) };
     Ok(members.iter().any(|stat| stat.id() == root).then_some((root, members)))
 }
@@ -99,13 +97,13 @@ pub(crate) fn refuse_ours(pid: Pid) -> Result<(), Failure> {
     let number = pid.as_raw_pid();
     match leaks::belongs(pid) {
         Ok(Belongs::Penfold) => Err(Failure::new(
-            exit_codes::USAGE,
+            FailureKind::Usage,
             format!("process {number} is a penfold and looks after a sandbox"),
         )
         .hint("`penfold ps` lists the sandboxes")),
         Ok(Belongs::Sandbox(id)) => {
             let id = id.unwrap_or_else(|| "ID".to_owned());
-            Err(Failure::new(exit_codes::USAGE, format!("process {number} is a member of sandbox {id}"))
+            Err(Failure::new(FailureKind::Usage, format!("process {number} is a member of sandbox {id}"))
                 .hint(format!("`penfold kill {id}` ends it")))
         }
         // Who is gone is told so by what follows.
@@ -133,7 +131,7 @@ fn refuse_forbidden(members: &[Stat], selector: &Selector) -> Result<(), Failure
         Selector::Process(id) => format!("not permitted to signal process {}", id.pid.as_raw_pid()),
         _ => format!("not permitted to signal any of the {} processes found", members.len()),
     };
-    Err(Failure::new(exit_codes::NOT_PERMITTED, sentence).because(std::io::Error::from(Errno::PERM)))
+    Err(Failure::new(FailureKind::NotPermitted, sentence).because(std::io::Error::from(Errno::PERM)))
 }
 
 /// What a teardown that found nothing has to say.

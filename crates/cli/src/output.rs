@@ -2,7 +2,18 @@
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
-use crate::failure::Failure;
+use serde::Serialize;
+
+/// Why data did not come to standard output.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WriteError {
+    /// It cannot be written to.
+    #[error("cannot write to standard output")]
+    Stdout(#[source] io::Error),
+    /// The data has no form as JSON.
+    #[error("cannot write the result as JSON")]
+    Json(#[source] serde_json::Error),
+}
 
 /// When to colour, as asked with `--color`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -21,14 +32,24 @@ pub(crate) enum Colour {
 /// A reader that went away ends the output, not the verb: what the verb did keeps its exit code.
 ///
 /// # Errors
-/// A [`Failure`] with the given code when standard output cannot be written to for another reason.
-pub(crate) fn data(text: &[u8], exit: u8) -> Result<(), Failure> {
+/// When standard output cannot be written to for another reason.
+pub(crate) fn data(text: &[u8]) -> Result<(), WriteError> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text).and_then(|()| stdout.flush()) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => Err(Failure::new(exit, "cannot write to standard output").because(error)),
+        Err(error) => Err(WriteError::Stdout(error)),
     }
+}
+
+/// Writes one JSON value and a line feed to standard output.
+///
+/// # Errors
+/// When the value cannot be serialized, or as [`data`].
+pub(crate) fn json(value: &impl Serialize) -> Result<(), WriteError> {
+    let mut text = serde_json::to_vec(value).map_err(WriteError::Json)?;
+    text.push(b'\n');
+    data(&text)
 }
 
 /// Writes talk to standard error in one piece, so that the lines of two processes do not mix.

@@ -4,11 +4,22 @@ use std::error::Error;
 
 /// Writes an error and its causes, outermost first, with `: ` between them.
 pub fn error_chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
+    sentence_chain(error.to_string(), error.source())
+}
+
+/// Writes a sentence and its causes in the same way. A cause that repeats what stands before it is left out: transparent
+/// wrappers say what their source says.
+pub fn sentence_chain(sentence: String, cause: Option<&(dyn Error + 'static)>) -> String {
+    let mut text = sentence.clone();
+    let mut said = sentence;
+    let mut next = cause;
     while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
+        let words = cause.to_string();
+        if words != said {
+            text.push_str(": ");
+            text.push_str(&words);
+            said = words;
+        }
         next = cause.source();
     }
     text

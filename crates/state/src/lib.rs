@@ -32,7 +32,7 @@ pub mod state;
 pub mod time;
 pub mod wire;
 
-pub use error_chain::error_chain;
+pub use error_chain::{error_chain, sentence_chain};
 pub use evidence::LockState;
 pub use files::Files;
 pub use id::Id;

@@ -6,8 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use crate::exit_codes;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::value::{self, EnvSetting, Signal};
 
 /// The flags that `run` and `exec` have in common.
@@ -71,6 +70,6 @@ pub(crate) fn refuse_code_flags(preserve: bool, fail_on_leak: bool) -> Result<()
     let flags = [(preserve, "--preserve-status"), (fail_on_leak, "--fail-on-leak")];
     let Some((_, flag)) = flags.into_iter().find(|(given, _)| *given) else { return Ok(()) };
     let sentence = format!("`{flag}` is about the end, which `--detach` does not wait for");
-    Err(Failure::new(exit_codes::NOT_STARTED, sentence)
+    Err(Failure::new(FailureKind::NotStarted, sentence)
         .hint("leave out one of the two; `penfold report ID` tells how a detached sandbox ended"))
 }

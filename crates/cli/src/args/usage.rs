@@ -6,8 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, FromArgMatches};
 
 use super::verb::Verb;
-use crate::exit_codes;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 
 /// The verbs that end or remove something. A word that is more than a slip of the finger away never leads to one.
 pub(crate) const ENDING: &[&str] = &["kill", "stop", "rm", "reap", "gc", "prune"];
@@ -48,12 +47,12 @@ pub(crate) fn read<A: FromArgMatches>(verb: &Verb, mut matches: ArgMatches) -> R
 
 /// The sentence for what is wrong.
 pub(crate) fn failure(error: &clap::Error, verb: Option<&Verb>) -> Failure {
-    let exit = verb.map_or(exit_codes::USAGE, |verb| verb.usage_exit);
+    let kind = verb.map_or(FailureKind::Usage, |verb| verb.usage_failure);
     let help = match verb {
         Some(verb) => format!("`penfold {} --help` shows what it takes", verb.name),
         None => "`penfold --help` lists the commands".to_owned(),
     };
-    let failure = Failure::new(exit, sentence(error));
+    let failure = Failure::new(kind, sentence(error));
     let failure = match error.source() {
         Some(source) if error.kind() == ErrorKind::ValueValidation => failure.because(source.to_string()),
         _ => failure,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::TypedValueParser;
 use clap::{ArgAction, ArgMatches, Args, Command};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::output::Colour;
 use crate::value;
 
@@ -21,8 +21,8 @@ pub(crate) struct Verb {
     pub(crate) description: &'static str,
     /// Two to four calls, each with what it is for.
     pub(crate) examples: &'static [(&'static str, &'static str)],
-    /// The exit code of a wrong command line.
-    pub(crate) usage_exit: u8,
+    /// What a wrong command line is.
+    pub(crate) usage_failure: FailureKind,
     /// Adds the verb's flags; the texts come from the fields above.
     pub(crate) define: fn(Command) -> Command,
     /// Does the work and returns the exit code.

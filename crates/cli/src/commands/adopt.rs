@@ -15,7 +15,7 @@ use rustix::process::Signal;
 
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::value::{self, Label};
 use crate::{exit_codes, foreign, output, surroundings};
 
@@ -33,7 +33,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold adopt 4121", "take in a stray that `penfold doctor --foreign` shows"),
         ("penfold adopt --name web --ttl 2h 4121", "name it, and end it in two hours"),
     ],
-    usage_exit: exit_codes::USAGE,
+    usage_failure: FailureKind::Usage,
     define: AdoptArgs::augment_args,
     call: |global, matches| adopt(global, usage::read(&VERB, matches)?),
 };
@@ -70,27 +70,30 @@ const LOG: u64 = 64 << 10;
 /// Puts a tree under a handle; prints the id.
 pub(crate) fn adopt(global: &Global, args: AdoptArgs) -> Result<u8, Failure> {
     let number = args.pid.as_raw_pid();
-    let failed = |exit| Failure::new(exit, format!("cannot adopt process {number}"));
+    let failed = |kind| Failure::new(kind, format!("cannot adopt process {number}"));
     let (root, members) = foreign::tree(args.pid)?
-        .ok_or_else(|| Failure::new(exit_codes::NO_SUCH_ID, format!("there is no process {number}")))?;
+        .ok_or_else(|| Failure::new(FailureKind::NoSuchId, format!("there is no process {number}")))?;
     if rustix::process::test_kill_process(args.pid) == Err(Errno::PERM) {
-        return Err(failed(exit_codes::NOT_PERMITTED).because(std::io::Error::from(Errno::PERM)));
+        return Err(failed(FailureKind::NotPermitted).because(std::io::Error::from(Errno::PERM)));
     }
     refuse_members(global, &members)?;
     let front = penfold_supervisor::adopt(spec(global, args, root)?, root)
-        .map_err(|error| failed(exit_codes::FAILURE).because(error))?;
+        .map_err(|error| failed(FailureKind::Other).because(error))?;
     let id = front.id();
-    let outcome = match front.wait_running().map_err(|error| failed(exit_codes::FAILURE).because(error))? {
+    let outcome = match front.wait_running().map_err(|error| failed(FailureKind::Other).because(error))? {
         Detached::Over(outcome) => outcome,
         Detached::Running(front) => {
-            front.let_go().map_err(|error| failed(exit_codes::FAILURE).because(error))?;
-            output::data(format!("{id}\n").as_bytes(), exit_codes::SUCCESS)?;
+            front.let_go().map_err(|error| failed(FailureKind::Other).because(error))?;
+            // The sandbox goes on all the same: `penfold ps` has its id.
+            if let Err(error) = output::data(format!("{id}\n").as_bytes()) {
+                Failure::from(error).report(false);
+            }
             return Ok(exit_codes::SUCCESS);
         }
     };
     match outcome.report.failure {
-        Some(StartFailure::Other(reason)) => Err(failed(exit_codes::FAILURE).because(reason)),
-        _ => Err(failed(exit_codes::FAILURE).because("its supervisor did not come to look after it")),
+        Some(StartFailure::Other(reason)) => Err(failed(FailureKind::Other).because(reason)),
+        _ => Err(failed(FailureKind::Other).because("its supervisor did not come to look after it")),
     }
 }
 
@@ -100,15 +103,14 @@ fn refuse_members(global: &Global, members: &[Stat]) -> Result<(), Failure> {
         foreign::refuse_ours(stat.pid)?;
     }
     // One that was adopted and could not be moved shows in its record only.
-    let known = Finder::new(&surroundings::root(global)).all().map_err(|error| {
-        Failure::new(exit_codes::FAILURE, "cannot tell whether it belongs to a sandbox").because(error)
-    })?;
+    let sentence = "cannot tell whether it belongs to a sandbox";
+    let known = Finder::new(&surroundings::root(global)).all().or_fail(FailureKind::Other, sentence)?;
     let pids: HashSet<ProcessId> = members.iter().map(Stat::id).collect();
     for files in known.iter().filter_map(|known| known.record.as_ref()) {
         let leader = files.state().ok().flatten().and_then(|state| state.leader);
         if leader.is_some_and(|leader| pids.contains(&leader)) && files.lock().may_be_held() {
             let id = files.name();
-            return Err(Failure::new(exit_codes::USAGE, format!("it belongs to sandbox {id} already"))
+            return Err(Failure::new(FailureKind::Usage, format!("it belongs to sandbox {id} already"))
                 .hint(format!("`penfold kill {id}` ends it")));
         }
     }
@@ -116,9 +118,8 @@ fn refuse_members(global: &Global, members: &[Stat]) -> Result<(), Failure> {
 }
 
 fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<Spec, Failure> {
-    let failure = |error| Failure::new(exit_codes::FAILURE, "cannot make an id").because(error);
     Ok(Spec {
-        id: Id::new().map_err(failure)?,
+        id: Id::new().or_fail(FailureKind::Other, "cannot make an id")?,
         name: args.name,
         claim: None,
         labels: args.label.into_iter().map(|label| (label.key, label.value)).collect(),

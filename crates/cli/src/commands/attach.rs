@@ -15,7 +15,7 @@ use rustix::process::Signal;
 
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::pump::{self, End, Pump, Raw};
 use crate::sandboxes::connect::connect;
 use crate::sandboxes::{conclude, find};
@@ -38,7 +38,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold attach --no-stdin shell", "only look on"),
         ("penfold attach --detach-keys ctrl-x,d shell", "where Ctrl-P is needed for something else"),
     ],
-    usage_exit: exit_codes::NOT_STARTED,
+    usage_failure: FailureKind::NotStarted,
     define: AttachArgs::augment_args,
     call: |global, matches| attach(global, &usage::read(&VERB, matches)?),
 };
@@ -105,7 +105,7 @@ pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> 
             return conclude(global, &outcome, &id);
         }
         let Some(next) = successor(global, &id) else {
-            return Err(Failure::new(exit_codes::UNVERIFIED, format!("the supervisor of {id} is gone"))
+            return Err(Failure::new(FailureKind::Unverified, format!("the supervisor of {id} is gone"))
                 .hint(format!("`penfold wait {id}` tells how it ended")));
         };
         seat = next;
@@ -123,7 +123,7 @@ fn refuse_inside(global: &Global, id: &str) -> Result<(), Failure> {
     if !surroundings::outer_sandboxes().iter().any(|outer| outer == id) && !leads().unwrap_or(false) {
         return Ok(());
     }
-    Err(Failure::new(exit_codes::NOT_STARTED, format!("cannot attach to {id}: this command runs in it"))
+    Err(Failure::new(FailureKind::NotStarted, format!("cannot attach to {id}: this command runs in it"))
         .hint(format!("`penfold exec -it {id} sh` gives another terminal in it")))
 }
 
@@ -157,7 +157,7 @@ impl Seat {
             .map_err(|error| failed(&id, io::Error::other(error)))?;
         match seated {
             Answer::Refused(reason) => {
-                Err(Failure::new(exit_codes::NOT_STARTED, format!("cannot attach to {id}: {reason}"))
+                Err(Failure::new(FailureKind::NotStarted, format!("cannot attach to {id}: {reason}"))
                     .hint("a terminal is given with `penfold run -d -t`"))
             }
             Answer::Outcome(outcome) => Ok(Seat { client, stream, told: Some(outcome) }),
@@ -182,7 +182,7 @@ fn successor(global: &Global, id: &str) -> Option<Seat> {
 const SUCCESSION: Duration = Duration::from_secs(1);
 
 fn failed(id: &str, error: io::Error) -> Failure {
-    Failure::new(exit_codes::NOT_STARTED, format!("cannot attach to {id}")).because(error)
+    Failure::new(FailureKind::NotStarted, format!("cannot attach to {id}")).because(error)
 }
 
 /// Takes the answers that have come, so that they do not pile up. The end may be told at any time, also where a request

@@ -13,6 +13,7 @@ use super::{VERBS, find};
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::exit_codes;
+use crate::failure::Failure;
 use crate::output::{self, Colour};
 
 /// Shown below the list of commands.
@@ -74,9 +75,9 @@ pub(crate) fn answer(error: &clap::Error, words: impl Iterator<Item = OsString>)
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             let text = rendered(error, colour.wanted(&io::stdout()));
-            match output::data(text.as_bytes(), exit_codes::FAILURE) {
+            match output::data(text.as_bytes()) {
                 Ok(()) => exit_codes::SUCCESS,
-                Err(failure) => failure.report(colour.wanted(&io::stderr())),
+                Err(error) => Failure::from(error).report(colour.wanted(&io::stderr())),
             }
         }
         // A bare `penfold`: a person gets the help, a script a failure and a clean standard output.

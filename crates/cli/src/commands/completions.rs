@@ -6,7 +6,7 @@ use clap_complete::Shell;
 use super::command_line;
 use crate::args::usage;
 use crate::args::verb::Verb;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::{exit_codes, output};
 
 /// The verb `completions`.
@@ -19,7 +19,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold completions bash > /etc/bash_completion.d/penfold", "for every user of bash"),
         ("penfold completions fish | source", "for this fish only"),
     ],
-    usage_exit: exit_codes::USAGE,
+    usage_failure: FailureKind::Usage,
     define: CompletionsArgs::augment_args,
     call: |_, matches| completions(&usage::read(&VERB, matches)?),
 };
@@ -34,6 +34,6 @@ struct CompletionsArgs {
 fn completions(args: &CompletionsArgs) -> Result<u8, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command_line::root(), "penfold", &mut script);
-    output::data(&script, exit_codes::FAILURE)?;
+    output::data(&script)?;
     Ok(exit_codes::SUCCESS)
 }

@@ -13,10 +13,11 @@ use serde::Serialize;
 
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind, OrFail as _};
+use crate::output::{self, WriteError};
 use crate::text::leak::{USUAL_AGE, describe};
 use crate::text::lines::{self, count};
-use crate::{exit_codes, output, surroundings};
+use crate::{exit_codes, surroundings};
 
 /// The verb `doctor`.
 pub(crate) const VERB: Verb = Verb {
@@ -33,7 +34,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold doctor --foreign", "what did agents, editors and builds leave running here?"),
         ("penfold doctor --json", "the same for a script; the exit code tells: 0 clean, 1 found, 2 blind"),
     ],
-    usage_exit: exit_codes::DOCTOR_BLIND,
+    usage_failure: FailureKind::Blind,
     define: DoctorArgs::augment_args,
     call: |global, matches| doctor(global, &usage::read(&VERB, matches)?),
 };
@@ -66,15 +67,20 @@ struct Diagnosis<'a> {
 
 /// Looks at the host and at what was left on it.
 pub(crate) fn doctor(global: &Global, args: &DoctorArgs) -> Result<u8, Failure> {
-    let blind = |error| Failure::new(exit_codes::DOCTOR_BLIND, "cannot look at this host").because(error);
+    let unwritten = |error: WriteError| Failure::from(error).with_kind(FailureKind::Blind);
     let root = surroundings::root(global);
     // Leaks first: what the tries of the abilities make is none.
     let survey = leaks::look(&root, &[surroundings::temporary()])
         .unwrap_or_else(|error| Survey { unread: vec![error.to_string()], ..Survey::default() });
     let makeshift = global.root.is_none() && root.starts_with("/tmp");
-    let abilities = host_checks::look(&root, makeshift).map_err(blind)?;
+    let abilities =
+        host_checks::look(&root, makeshift).or_fail(FailureKind::Blind, "cannot look at this host")?;
     let fine = abilities.abilities.iter().all(|ability| ability.state == State::Ok);
-    let strays = if args.foreign { Some(foreign::look().map_err(blind)?) } else { None };
+    let strays = if args.foreign {
+        Some(foreign::look().or_fail(FailureKind::Blind, "cannot look at this host")?)
+    } else {
+        None
+    };
     let lonely = strays.as_ref().is_none_or(|found| found.strays.is_empty() && found.complete);
     let clean = fine && survey.leaks.is_empty() && survey.complete && survey.unread.is_empty() && lonely;
     if args.json {
@@ -86,12 +92,12 @@ pub(crate) fn doctor(global: &Global, args: &DoctorArgs) -> Result<u8, Failure> 
             ended: survey.kept.len(),
             foreign: strays.as_ref(),
         };
-        lines::json(&diagnosis, exit_codes::DOCTOR_BLIND)?;
+        output::json(&diagnosis).map_err(unwritten)?;
     } else {
         let coloured = global.color.wanted(&std::io::stdout());
         let page = Page { text: String::new(), root: global.root.as_deref(), coloured, quiet: global.quiet };
         let text = page.all(&abilities, &survey, strays.as_ref());
-        output::data(text.as_bytes(), exit_codes::DOCTOR_BLIND)?;
+        output::data(text.as_bytes()).map_err(unwritten)?;
     }
     Ok(if clean { exit_codes::DOCTOR_CLEAN } else { exit_codes::DOCTOR_FOUND })
 }

@@ -1,25 +1,24 @@
 //! `penfold events`.
 
-use std::error::Error as _;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{ArgAction, Args};
-use penfold_state::StateError;
 use penfold_state::events::{About, Entry, Event, From, KINDS, Reader, Waited, What};
 use penfold_teardown::Cause;
 use serde::Serialize;
 
 use crate::args::verb::{Global, Verb};
 use crate::args::{ids, usage};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
+use crate::output::{self, WriteError};
 use crate::text::lines::{self, count};
 use crate::text::template;
 use crate::text::time::{Since, rfc3339, since};
 use crate::value::Invalid;
-use crate::{exit_codes, output, surroundings};
+use crate::{exit_codes, surroundings};
 
 /// The verb `events`.
 pub(crate) const VERB: Verb = Verb {
@@ -38,7 +37,7 @@ pub(crate) const VERB: Verb = Verb {
         ),
         ("penfold events --json -f kind=exit -f kind=lost", "one JSON object for each end, for programs"),
     ],
-    usage_exit: exit_codes::USAGE,
+    usage_failure: FailureKind::Usage,
     define: EventsArgs::augment_args,
     call: |global, matches| events(global, &usage::read(&VERB, matches)?),
 };
@@ -125,13 +124,11 @@ pub(crate) fn events(global: &Global, args: &EventsArgs) -> Result<u8, Failure> 
     let root = surroundings::root(global);
     let from = if args.no_follow || args.since.is_some() { From::Start } else { From::End };
     let since = not_before(args.since);
-    let mut reader = Reader::open(Path::new(&root), from).map_err(|error| unreadable(&error))?;
+    let mut reader = Reader::open(Path::new(&root), from)?;
     let stdout = io::stdout();
     loop {
         show(global, args, since, &mut reader)?;
-        if args.no_follow
-            || reader.wait(Some(stdout.as_fd())).map_err(|error| unreadable(&error))? == Waited::HungUp
-        {
+        if args.no_follow || reader.wait(Some(stdout.as_fd()))? == Waited::HungUp {
             return Ok(exit_codes::SUCCESS);
         }
     }
@@ -141,7 +138,7 @@ pub(crate) fn events(global: &Global, args: &EventsArgs) -> Result<u8, Failure> 
 fn show(global: &Global, args: &EventsArgs, since: u64, reader: &mut Reader) -> Result<(), Failure> {
     let mut text = Vec::new();
     let mut skipped = 0;
-    while let Some(entry) = reader.next_entry().map_err(|error| unreadable(&error))? {
+    while let Some(entry) = reader.next_entry()? {
         match entry {
             Entry::Event(event) if event.time_ns >= since && is_wanted(&event, args) => {
                 add(&event, args.json, &mut text)?;
@@ -150,12 +147,12 @@ fn show(global: &Global, args: &EventsArgs, since: u64, reader: &mut Reader) -> 
             Entry::Skipped => skipped += 1,
         }
         if text.len() >= ENOUGH {
-            output::data(&text, exit_codes::FAILURE)?;
+            output::data(&text)?;
             text.clear();
         }
     }
     if !text.is_empty() {
-        output::data(&text, exit_codes::FAILURE)?;
+        output::data(&text)?;
     }
     if skipped > 0 && !global.quiet {
         let lines = count(skipped, "line of the events was", "lines of the events were");
@@ -200,13 +197,11 @@ fn is_wanted(event: &Event, args: &EventsArgs) -> bool {
         })
 }
 
-fn add(event: &Event, json: bool, text: &mut Vec<u8>) -> Result<(), Failure> {
+fn add(event: &Event, json: bool, text: &mut Vec<u8>) -> Result<(), WriteError> {
     let time = rfc3339(event.time_ns);
     if json {
         let shown = Shown { schema: event.schema, time: &time, about: &event.about, what: &event.what };
-        serde_json::to_writer(&mut *text, &shown).map_err(|error| {
-            Failure::new(exit_codes::FAILURE, "cannot write the result as JSON").because(error)
-        })?;
+        serde_json::to_writer(&mut *text, &shown).map_err(WriteError::Json)?;
     } else {
         let About { id, name, .. } = &event.about;
         let name = name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
@@ -253,20 +248,6 @@ fn details(what: &What) -> String {
 fn cause(cause: Cause) -> String {
     let word = serde_json::to_value(cause).ok();
     word.as_ref().and_then(|word| word.as_str()).unwrap_or("?").to_owned()
-}
-
-fn unreadable(error: &StateError) -> Failure {
-    let denied = |source: &io::Error| source.kind() == io::ErrorKind::PermissionDenied;
-    let exit = match error {
-        StateError::Stranger { .. } => exit_codes::NOT_PERMITTED,
-        StateError::Io { source, .. } if denied(source) => exit_codes::NOT_PERMITTED,
-        StateError::Io { .. } => exit_codes::FAILURE,
-    };
-    let failure = Failure::new(exit, error.to_string());
-    match error.source().map(ToString::to_string) {
-        Some(source) => failure.because(source),
-        None => failure,
-    }
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use rustix::termios::tcsetwinsize;
 use crate::args::bounds::{self, Bounds};
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::pump::{self, Pump, Raw};
 use crate::sandboxes::conclude::conclude;
 use crate::sandboxes::connect::connect;
@@ -45,7 +45,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold exec -d web ./worker.sh", "start another process in it and go on"),
         ("penfold exec -i db psql <dump.sql", "with standard input"),
     ],
-    usage_exit: exit_codes::NOT_STARTED,
+    usage_failure: FailureKind::NotStarted,
     define: ExecArgs::augment_args,
     call: |global, matches| exec(global, &usage::read(&VERB, matches)?),
 };
@@ -84,7 +84,7 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     let client = connect(global, &args.id)?;
     let id = client.id().to_owned();
     let refused = |reason: &dyn std::fmt::Display| {
-        Failure::new(exit_codes::NOT_STARTED, format!("cannot run `{name}` in {}", args.id))
+        Failure::new(FailureKind::NotStarted, format!("cannot run `{name}` in {}", args.id))
             .because(reason.to_string())
     };
     let spec = describe(args).map_err(|error| refused(&error))?;
@@ -94,7 +94,7 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     let [input, out, error] = &stdio;
     let fds = [spec.as_fd(), input.as_fd(), out.as_fd(), error.as_fd()];
     // Once it was asked for it may run: without an answer nobody knows.
-    let unseen = |error: &dyn std::fmt::Display| refused(error).with_exit(exit_codes::UNVERIFIED);
+    let unseen = |error: &dyn std::fmt::Display| refused(error).with_kind(FailureKind::Unverified);
     client.send(&request, &fds).map_err(|error| refused(&error))?;
     let answer = await_answer(&client).map_err(|error| unseen(&error))?;
     drop(stdio);
@@ -109,9 +109,8 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
         _ => {
             let left: &[Signal] = if terminal.is_some() { &[Signal::WINCH] } else { &[] };
             let front = Front::of_exec(client.into(), id.clone(), left).map_err(|error| unseen(&error))?;
-            let outcome = wait(front, &id, terminal, args.interactive).map_err(|error| {
-                Failure::new(exit_codes::UNVERIFIED, "the end was not seen").because(error)
-            })?;
+            let outcome = wait(front, &id, terminal, args.interactive)
+                .or_fail(FailureKind::Unverified, "the end was not seen")?;
             Some(outcome)
         }
     };

@@ -10,7 +10,7 @@ use penfold_state::wire::{Answer, Request};
 
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find;
 use crate::{exit_codes, output, value};
 
@@ -25,7 +25,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold extend web 30m", "stop web in half an hour from now, not earlier"),
         ("penfold extend web 0", "let web run for as long as it wants"),
     ],
-    usage_exit: exit_codes::USAGE,
+    usage_failure: FailureKind::Usage,
     define: ExtendArgs::augment_args,
     call: |global, matches| extend(global, &usage::read(&VERB, matches)?),
 };
@@ -44,9 +44,9 @@ pub(crate) struct ExtendArgs {
 /// Renews the lease of a sandbox.
 pub(crate) fn extend(global: &Global, args: &ExtendArgs) -> Result<u8, Failure> {
     let finder = find::finder(global);
-    let known = find::resolve(&finder, &args.id)?;
+    let known = finder.resolve(&args.id)?;
     let failed = |reason: String| {
-        Failure::new(exit_codes::FAILURE, format!("cannot extend the lease of sandbox {}", known.id))
+        Failure::new(FailureKind::Other, format!("cannot extend the lease of sandbox {}", known.id))
             .because(reason)
     };
     let seen = view::view(&finder, &known);
@@ -66,6 +66,6 @@ pub(crate) fn extend(global: &Global, args: &ExtendArgs) -> Result<u8, Failure> 
         Answer::Outcome(_) => return Err(failed("it has ended".to_owned())),
         _ => return Err(failed("its supervisor answers something else".to_owned())),
     }
-    output::data(format!("{}\n", known.id).as_bytes(), exit_codes::FAILURE)?;
+    output::data(format!("{}\n", known.id).as_bytes())?;
     Ok(exit_codes::SUCCESS)
 }

@@ -19,10 +19,11 @@ use serde::Serialize;
 use crate::args::patience::Patience;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind, OrFail as _};
+use crate::output::{self, WriteError};
 use crate::text::leak::{USUAL_AGE, describe};
 use crate::text::lines::{self, count, say};
-use crate::{exit_codes, output, surroundings, value};
+use crate::{exit_codes, surroundings, value};
 
 /// The verb `gc`.
 pub(crate) const VERB: Verb = Verb {
@@ -42,7 +43,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold gc -f --kind ended --older-than 7d", "forget sandboxes that ended a week ago"),
         ("penfold gc --foreign 4121", "end the tree of a stray that `penfold doctor --foreign` shows"),
     ],
-    usage_exit: exit_codes::USAGE,
+    usage_failure: FailureKind::Usage,
     define: GcArgs::augment_args,
     call: |global, matches| gc(global, &usage::read(&VERB, matches)?),
 };
@@ -164,7 +165,7 @@ pub(crate) fn gc(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
         let schema = penfold_teardown::report::SCHEMA;
         let (complete, unread) = (survey.complete, survey.unread.as_slice());
         let result = Answer { schema, dry_run: args.dry_run, complete, unread, leaks: &collected };
-        lines::json(&result, exit_codes::FAILURE)?;
+        output::json(&result)?;
     }
     tell(global, args, &survey, &collected)?;
     let done = exit_code(&survey, &collected);
@@ -178,7 +179,7 @@ fn is_same(leak: &Leak, other: &Leak) -> bool {
 
 fn look(global: &Global) -> Result<Survey, Failure> {
     leaks::look(&surroundings::root(global), &[surroundings::temporary()])
-        .map_err(|error| Failure::new(exit_codes::FAILURE, "cannot look at this host").because(error))
+        .or_fail(FailureKind::Other, "cannot look at this host")
 }
 
 /// Why a leak is left alone.
@@ -239,7 +240,7 @@ fn collect(leak: Leak, root: &Path, named: bool, patience: Duration) -> Collecte
         }
         Ok(findings) => Collected { findings: Some(findings), ..Collected::failed(leak) },
         Err(error) => Collected {
-            forbidden: error.kind() == std::io::ErrorKind::PermissionDenied,
+            forbidden: FailureKind::from(&error) == FailureKind::NotPermitted,
             reason: Some(error.to_string()),
             ..Collected::failed(leak)
         },
@@ -260,7 +261,7 @@ fn confirm(global: &Global, args: &GcArgs, wanted: &[Leak]) -> Result<(), Failur
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         let sentence = format!("refused to end and remove {number} without being asked twice");
         return Err(
-            Failure::new(exit_codes::USAGE, sentence).hint(format!("`{}` does it", command(global, args)))
+            Failure::new(FailureKind::Usage, sentence).hint(format!("`{}` does it", command(global, args)))
         );
     }
     let mut text = String::new();
@@ -275,7 +276,7 @@ fn confirm(global: &Global, args: &GcArgs, wanted: &[Leak]) -> Result<(), Failur
     if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
         return Ok(());
     }
-    Err(Failure::new(exit_codes::USAGE, "nothing was removed"))
+    Err(Failure::new(FailureKind::Usage, "nothing was removed"))
 }
 
 /// The command to type.
@@ -291,7 +292,7 @@ fn command(global: &Global, args: &GcArgs) -> String {
     format!("penfold{root} gc -f{age}{kinds}")
 }
 
-fn tell(global: &Global, args: &GcArgs, survey: &Survey, collected: &[Collected]) -> Result<(), Failure> {
+fn tell(global: &Global, args: &GcArgs, survey: &Survey, collected: &[Collected]) -> Result<(), WriteError> {
     let mut data = String::new();
     let mut talk = String::new();
     for unread in &survey.unread {
@@ -313,11 +314,7 @@ fn tell(global: &Global, args: &GcArgs, survey: &Survey, collected: &[Collected]
         kept(args, collected, &mut talk);
     }
     output::talk(&talk);
-    if args.json || (global.quiet && !args.dry_run) {
-        Ok(())
-    } else {
-        output::data(data.as_bytes(), exit_codes::FAILURE)
-    }
+    if args.json || (global.quiet && !args.dry_run) { Ok(()) } else { output::data(data.as_bytes()) }
 }
 
 /// Names what was kept and why. Where nobody asked for it by name, one line for each reason is enough.

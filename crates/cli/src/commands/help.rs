@@ -8,7 +8,7 @@ use clap::Args;
 use super::command_line;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::{exit_codes, output};
 
 /// The verb `help`.
@@ -22,7 +22,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold help exit-codes", "what every exit code means"),
         ("penfold help guarantees", "what penfold promises"),
     ],
-    usage_exit: exit_codes::USAGE,
+    usage_failure: FailureKind::Usage,
     define: HelpArgs::augment_args,
     call: |global, matches| help(global, &usage::read(&VERB, matches)?),
 };
@@ -59,14 +59,14 @@ fn help(global: &Global, args: &HelpArgs) -> Result<u8, Failure> {
             Some(verb) => command_help(global, Some(verb))?,
             None => {
                 return Err(Failure::new(
-                    exit_codes::USAGE,
+                    FailureKind::Usage,
                     format!("no command or topic is called `{word}`"),
                 )
                 .hint("`penfold help` lists the commands; topics are `exit-codes` and `guarantees`"));
             }
         },
     };
-    output::data(text.as_bytes(), exit_codes::FAILURE)?;
+    output::data(text.as_bytes())?;
     Ok(exit_codes::SUCCESS)
 }
 
@@ -78,7 +78,7 @@ fn command_help(global: &Global, verb: Option<&Verb>) -> Result<String, Failure>
         Some(verb) => root
             .find_subcommand_mut(verb.name)
             .map(clap::Command::render_long_help)
-            .ok_or_else(|| Failure::new(exit_codes::FAILURE, "cannot find the definition of a command"))?,
+            .ok_or_else(|| Failure::new(FailureKind::Other, "cannot find the definition of a command"))?,
     };
     let coloured = global.color.wanted(&io::stdout());
     Ok(if coloured { text.ansi().to_string() } else { text.to_string() })

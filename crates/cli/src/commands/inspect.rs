@@ -11,12 +11,11 @@ use serde_json::Value;
 
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
+use crate::output;
 use crate::sandboxes::find;
-use crate::text::lines;
 use crate::text::row::Row;
 use crate::text::template::{self, Format};
-use crate::{exit_codes, output};
 
 /// The verb `inspect`.
 pub(crate) const VERB: Verb = Verb {
@@ -30,7 +29,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold inspect web", "all about one sandbox"),
         ("penfold inspect 3f9 --format {{.Status}}", "one field of it"),
     ],
-    usage_exit: exit_codes::USAGE,
+    usage_failure: FailureKind::Usage,
     define: InspectArgs::augment_args,
     call: |global, matches| inspect(global, &usage::read(&VERB, matches)?),
 };
@@ -71,7 +70,7 @@ pub(crate) fn inspect(global: &Global, args: &InspectArgs) -> Result<u8, Failure
     let mut chosen = find::choose(global, &finder, &args.ids)?;
     if let Some(Format::Lines(template) | Format::Table(template)) = &args.format {
         let text: String = chosen.found.iter().map(|(_, seen)| template.line(seen, now_ms())).collect();
-        output::data(text.as_bytes(), exit_codes::FAILURE)?;
+        output::data(text.as_bytes())?;
         return Ok(chosen.exit);
     }
     let mut inspected = Vec::new();
@@ -85,7 +84,7 @@ pub(crate) fn inspect(global: &Global, args: &InspectArgs) -> Result<u8, Failure
         };
         inspected.push(Inspected { row: Row::of(seen), files: contents });
     }
-    lines::json(&inspected, exit_codes::FAILURE)?;
+    output::json(&inspected)?;
     Ok(chosen.exit)
 }
 

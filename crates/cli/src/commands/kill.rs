@@ -10,11 +10,11 @@ use crate::args::ids::Ids;
 use crate::args::patience::PatienceOverride;
 use crate::args::verb::{Global, Verb};
 use crate::args::{signal, usage};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find::Among;
 use crate::sandboxes::select;
 use crate::sandboxes::tally::{self, Tally};
-use crate::{exit_codes, value};
+use crate::value;
 
 /// The verb `kill`.
 pub(crate) const VERB: Verb = Verb {
@@ -31,7 +31,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold kill --all -f", "kill all sandboxes without being asked"),
         ("penfold kill --filter label=ci -f", "kill those with this label without being asked"),
     ],
-    usage_exit: exit_codes::USAGE,
+    usage_failure: FailureKind::Usage,
     define: KillArgs::augment_args,
     call: |global, matches| kill(global, &usage::read(&VERB, matches)?),
 };
@@ -103,7 +103,7 @@ fn is_sent(
     answer: Option<Result<Answer, ClientError>>,
 ) -> Result<(), Failure> {
     let failed = |reason: String| {
-        Failure::new(exit_codes::FAILURE, format!("cannot signal the command of sandbox {}", known.id))
+        Failure::new(FailureKind::Other, format!("cannot signal the command of sandbox {}", known.id))
             .because(reason)
     };
     match answer {

@@ -14,11 +14,12 @@ use write::Output;
 
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
+use crate::output::{self, WriteError};
 use crate::sandboxes::find;
 use crate::text::lines;
 use crate::text::time::{Since, since};
-use crate::{exit_codes, output, value};
+use crate::{exit_codes, value};
 
 /// The verb `logs`.
 pub(crate) const VERB: Verb = Verb {
@@ -34,7 +35,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold logs --since 10m -t 3f9a", "show the last ten minutes, each line with its time"),
         ("penfold logs --json -f web", "one JSON object a line, for programs"),
     ],
-    usage_exit: exit_codes::USAGE,
+    usage_failure: FailureKind::Usage,
     define: LogsArgs::augment_args,
     call: |global, matches| logs(global, &usage::read(&VERB, matches)?),
 };
@@ -80,9 +81,9 @@ pub(crate) fn logs(global: &Global, args: &LogsArgs) -> Result<u8, Failure> {
         // Who reads has seen enough.
         Err(Stopped::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
         Err(Stopped::Write(error)) => {
-            return Err(Failure::new(exit_codes::FAILURE, "cannot write to standard output").because(error));
+            return Err(WriteError::Stdout(error).into());
         }
-        Err(Stopped::Read(error)) => return Err(unreadable(exit_codes::FAILURE, record.name(), error)),
+        Err(Stopped::Read(error)) => return Err(unreadable(record.name(), error)),
     }
     if reader.lost() > 0 && !global.quiet {
         remark(&format!("{} could not be kept for want of room", bytes(reader.lost())));
@@ -94,10 +95,10 @@ pub(crate) fn logs(global: &Global, args: &LogsArgs) -> Result<u8, Failure> {
 fn open(global: &Global, args: &LogsArgs) -> Result<(Files, Reader), Failure> {
     let until = Instant::now() + PATIENCE;
     loop {
-        let known = find::resolve(&find::finder(global), &args.id)?;
+        let known = find::finder(global).resolve(&args.id)?;
         // Before it is opened: what is seen to be whole then has a log or never gets one.
         let passing = known.is_passing();
-        let missing = || Failure::new(exit_codes::FAILURE, format!("sandbox `{}` has no log", known.id));
+        let missing = || Failure::new(FailureKind::Other, format!("sandbox `{}` has no log", known.id));
         let record = known.record.as_ref().ok_or_else(missing)?;
         match Reader::open(record.dir(), begin(args)) {
             Ok(reader) => return Ok((record.clone(), reader)),
@@ -107,16 +108,13 @@ fn open(global: &Global, args: &LogsArgs) -> Result<(Files, Reader), Failure> {
             Err(LogError::Missing) => {
                 return Err(missing().hint("only a detached sandbox has one: `penfold run -d`"));
             }
-            Err(error @ LogError::Stranger { .. }) => {
-                return Err(unreadable(exit_codes::NOT_PERMITTED, &known.id, error));
-            }
-            Err(error) => return Err(unreadable(exit_codes::FAILURE, &known.id, error)),
+            Err(error) => return Err(unreadable(&known.id, error)),
         }
     }
 }
 
-fn unreadable(exit: u8, id: &str, error: LogError) -> Failure {
-    Failure::new(exit, format!("cannot show the log of `{id}`")).because(error)
+fn unreadable(id: &str, error: LogError) -> Failure {
+    Failure::new(FailureKind::from(&error), format!("cannot show the log of `{id}`")).because(error)
 }
 
 fn begin(args: &LogsArgs) -> From {

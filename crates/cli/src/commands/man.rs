@@ -8,7 +8,7 @@ use super::command_line;
 use crate::args::usage;
 use crate::args::verb::Verb;
 use crate::exit_codes;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind, OrFail as _};
 
 /// The verb `man`.
 pub(crate) const VERB: Verb = Verb {
@@ -20,7 +20,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold man /usr/local/share/man/man1", "install them"),
         ("penfold man . && man ./penfold-run.1", "read one"),
     ],
-    usage_exit: exit_codes::USAGE,
+    usage_failure: FailureKind::Usage,
     define: ManArgs::augment_args,
     call: |_, matches| man(&usage::read(&VERB, matches)?),
 };
@@ -33,9 +33,7 @@ struct ManArgs {
 }
 
 fn man(args: &ManArgs) -> Result<u8, Failure> {
-    clap_mangen::generate_to(command_line::root(), &args.dir).map_err(|error| {
-        let sentence = format!("cannot write manual pages to `{}`", args.dir.display());
-        Failure::new(exit_codes::FAILURE, sentence).because(error)
-    })?;
+    let sentence = format!("cannot write manual pages to `{}`", args.dir.display());
+    clap_mangen::generate_to(command_line::root(), &args.dir).or_fail(FailureKind::Other, &sentence)?;
     Ok(exit_codes::SUCCESS)
 }

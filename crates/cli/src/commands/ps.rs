@@ -10,11 +10,12 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use crate::args::ids::Filters;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::failure::Failure;
+use crate::exit_codes;
+use crate::failure::{Failure, FailureKind};
+use crate::output::{self, WriteError};
 use crate::sandboxes::find::{self, Among};
 use crate::text::row::Row;
 use crate::text::template::{self, Format};
-use crate::{exit_codes, output};
 
 /// The verb `ps`.
 pub(crate) const VERB: Verb = Verb {
@@ -31,7 +32,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold ps --format {{.ID}}:{{.Status}}", "two fields, a line each"),
         ("penfold ps -q --filter status=orphaned", "ids for another command"),
     ],
-    usage_exit: exit_codes::USAGE,
+    usage_failure: FailureKind::Usage,
     define: PsArgs::augment_args,
     call: |global, matches| ps(global, &usage::read(&VERB, matches)?),
 };
@@ -80,7 +81,7 @@ pub(crate) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {
         if args.watch && std::io::stdout().is_terminal() {
             text.insert_str(0, "\u{1b}[H\u{1b}[2J");
         }
-        output::data(text.as_bytes(), exit_codes::FAILURE)?;
+        output::data(text.as_bytes())?;
         if !args.watch || !another() {
             return Ok(exit_codes::SUCCESS);
         }
@@ -104,13 +105,10 @@ fn found(global: &Global, args: &PsArgs) -> Result<Vec<View>, Failure> {
 }
 
 /// An array, one sandbox a line.
-fn json(views: &[View]) -> Result<String, Failure> {
+fn json(views: &[View]) -> Result<String, WriteError> {
     let rows: Result<Vec<String>, _> =
         views.iter().map(|view| serde_json::to_string(&Row::of(view))).collect();
-    let rows = rows.map_err(|error| {
-        Failure::new(exit_codes::FAILURE, "cannot write the result as JSON").because(error)
-    })?;
-    Ok(format!("[{}]\n", rows.join(",\n")))
+    Ok(format!("[{}]\n", rows.map_err(WriteError::Json)?.join(",\n")))
 }
 
 fn table(views: &[View], args: &PsArgs) -> String {

@@ -7,8 +7,7 @@ use clap::Args;
 use crate::args::patience::Patience;
 use crate::args::verb::{Global, Verb};
 use crate::args::{signal, usage};
-use crate::exit_codes;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::foreign::{self, Request, Target};
 use crate::value::{self, Signal};
 
@@ -27,7 +26,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold reap --pid 4121 --grace 2s", "end the tree below 4121: TERM, 2 s later KILL"),
         ("penfold reap --env BUILD_ID=1729", "end every process of a build, wherever it went"),
     ],
-    usage_exit: exit_codes::USAGE,
+    usage_failure: FailureKind::Usage,
     define: ReapArgs::augment_args,
     call: |global, matches| reap(global, usage::read(&VERB, matches)?),
 };

@@ -10,9 +10,9 @@ use penfold_state::{Report, Status, Totals};
 
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find::{self, Among, Chosen};
-use crate::text::lines::{self, count};
+use crate::text::lines::count;
 use crate::text::summary::{self, human};
 use crate::text::{template, time};
 use crate::{exit_codes, output};
@@ -31,7 +31,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold report --last --json", "the last one for a script"),
         ("penfold report --failed", "those whose command failed or whose end was not verified"),
     ],
-    usage_exit: exit_codes::USAGE,
+    usage_failure: FailureKind::Usage,
     define: ReportArgs::augment_args,
     call: |global, matches| report(global, &usage::read(&VERB, matches)?),
 };
@@ -87,7 +87,7 @@ pub(crate) fn report(global: &Global, args: &ReportArgs) -> Result<u8, Failure> 
     }
     if args.json {
         let only: Vec<&Report> = reports.iter().map(|(_, report)| report).collect();
-        lines::json(&only, exit_codes::FAILURE)?;
+        output::json(&only)?;
         return Ok(exit);
     }
     let text = if named || args.last {
@@ -95,13 +95,13 @@ pub(crate) fn report(global: &Global, args: &ReportArgs) -> Result<u8, Failure> 
     } else {
         table(&reports)
     };
-    output::data(text.as_bytes(), exit_codes::FAILURE)?;
+    output::data(text.as_bytes())?;
     Ok(exit)
 }
 
 fn read(known: &Known, seen: &View) -> Result<Report, Failure> {
     let none = |why: &str| {
-        Failure::new(exit_codes::FAILURE, format!("{} has no report: {why}", known.id))
+        Failure::new(FailureKind::Other, format!("{} has no report: {why}", known.id))
             .hint(format!("`penfold status {}` tells how it is", known.id))
     };
     match known.record.as_ref().map(penfold_state::Files::report) {

@@ -1,14 +1,13 @@
 //! `penfold rm`.
 
 use clap::Args;
-use penfold_control::{Fate, Finder, ForgetError, How, Known, Limits};
+use penfold_control::{Fate, How, Limits};
 
 use crate::args::ids::Ids;
 use crate::args::patience::PatienceOverride;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::exit_codes;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find::Among;
 use crate::sandboxes::select;
 use crate::sandboxes::tally::{self, Tally};
@@ -26,7 +25,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold rm -f 3f9", "kill it first if it still runs"),
         ("penfold rm --filter status=exited -f", "forget all whose commands ended by themselves"),
     ],
-    usage_exit: exit_codes::USAGE,
+    usage_failure: FailureKind::Usage,
     define: RmArgs::augment_args,
     call: |global, matches| rm(global, &usage::read(&VERB, matches)?),
 };
@@ -52,9 +51,9 @@ pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
     tally.missed(global, &selection.missed);
     if !args.force {
         for known in &selection.found {
-            match forget(&finder, known, &limits) {
+            match penfold_control::forget(&finder, known, &limits) {
                 Ok(()) => tally.done(&known.id),
-                Err(failure) => tally.failed(&failure, coloured),
+                Err(error) => tally.failed(&error.into(), coloured),
             }
         }
         return tally.finish();
@@ -68,33 +67,8 @@ pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
         }
         match penfold_control::put_away(&finder, known, &limits) {
             Ok(()) => tally.done(&known.id),
-            Err(error) => tally.failed(&failure(known, &error), coloured),
+            Err(error) => tally.failed(&error.into(), coloured),
         }
     }
     tally.finish()
-}
-
-fn forget(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), Failure> {
-    penfold_control::forget(finder, known, limits).map_err(|error| failure(known, &error))
-}
-
-fn failure(known: &Known, error: &ForgetError) -> Failure {
-    let code = match error {
-        ForgetError::Living { .. } => exit_codes::USAGE,
-        ForgetError::Left { .. } | ForgetError::Busy { .. } => exit_codes::STILL_THERE,
-        ForgetError::Closed { .. } | ForgetError::Stuck { .. } => exit_codes::FAILURE,
-    };
-    let living = matches!(error, ForgetError::Living { .. });
-    let sentence = match error {
-        ForgetError::Left { id, survivors } => {
-            let named: Vec<String> = survivors.iter().map(ToString::to_string).collect();
-            format!("something is left of sandbox {id}: {}", named.join(", "))
-        }
-        _ => error.to_string(),
-    };
-    let mut failure = Failure::new(code, sentence);
-    if let Some(source) = std::error::Error::source(error) {
-        failure = failure.because(source.to_string());
-    }
-    if living { failure.hint(format!("`penfold rm -f {}` ends it first", known.id)) } else { failure }
 }

@@ -17,8 +17,8 @@ use crate::args::bounds::{self, Bounds};
 use crate::args::patience::Patience;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::failure::Failure;
-use crate::sandboxes::conclude::{conclude, explain};
+use crate::failure::{Failure, FailureKind, NotStarted, OrFail as _};
+use crate::sandboxes::conclude::conclude;
 use crate::text::summary;
 use crate::value::{self, Label};
 use crate::{exit_codes, output};
@@ -47,7 +47,7 @@ pub(crate) const VERB: Verb = Verb {
         ),
         ("penfold run -d --replace --name web npm start", "the same in the place of the one that runs"),
     ],
-    usage_exit: exit_codes::NOT_STARTED,
+    usage_failure: FailureKind::NotStarted,
     define: RunArgs::augment_args,
     call: |global, matches| run(global, usage::read(&VERB, matches)?),
 };
@@ -176,7 +176,7 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
     spec::refuse_detached_flags(&args)?;
     let spec = spec::spec(global, args)?;
     let front = penfold_supervisor::start(spec).map_err(|error| {
-        Failure::new(exit_codes::NOT_STARTED, format!("cannot run `{name}`")).because(error)
+        Failure::new(FailureKind::NotStarted, format!("cannot run `{name}`")).because(error)
     })?;
     if detached {
         return run_detached(front, &name, directory);
@@ -187,9 +187,7 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
             output::talk(&summary::progress(progress));
         }
     };
-    let outcome = front
-        .wait(slow)
-        .map_err(|error| Failure::new(exit_codes::UNVERIFIED, "the end was not seen").because(error))?;
+    let outcome = front.wait(slow).or_fail(FailureKind::Unverified, "the end was not seen")?;
     output::talk(&summary::of(&outcome, global.verbose > 0, global.quiet));
     let code = conclude(&outcome, &name, directory, preserve, fail_on_leak)?;
     if let Some(signal) = died_of(&outcome) {
@@ -218,7 +216,7 @@ fn died_of(outcome: &Outcome) -> Option<i32> {
 fn run_detached(front: Front, name: &str, directory: Option<PathBuf>) -> Result<u8, Failure> {
     let id = front.id();
     let lost = |error| {
-        Failure::new(exit_codes::UNVERIFIED, format!("cannot run `{name}`: something of {id} may be left"))
+        Failure::new(FailureKind::Unverified, format!("cannot run `{name}`: something of {id} may be left"))
             .because(error)
             .hint("`penfold doctor` shows what is left, `penfold gc` ends it")
     };
@@ -226,18 +224,26 @@ fn run_detached(front: Front, name: &str, directory: Option<PathBuf>) -> Result<
         Detached::Over(outcome) => *outcome,
         Detached::Running(front) => {
             let let_go = front.let_go().map_err(|error| {
-                Failure::new(exit_codes::NOT_STARTED, format!("cannot let {id} go on by itself"))
+                Failure::new(FailureKind::NotStarted, format!("cannot let {id} go on by itself"))
                     .because(error)
             });
-            let told =
-                let_go.and_then(|()| output::data(format!("{id}\n").as_bytes(), exit_codes::NOT_STARTED));
+            let told = let_go.and_then(|()| {
+                output::data(
+                    format!(
+                        "{id}
+"
+                    )
+                    .as_bytes(),
+                )
+                .map_err(Failure::not_started)
+            });
             match told {
                 Ok(()) => return Ok(exit_codes::SUCCESS),
                 Err(failure) => {
                     let outcome = front.abandon("its id cannot be told").map_err(lost)?;
                     output::talk(&summary::survivors(&outcome));
                     let verified = outcome.report.findings.verified;
-                    return Err(if verified { failure } else { failure.with_exit(exit_codes::UNVERIFIED) });
+                    return Err(if verified { failure } else { failure.with_kind(FailureKind::Unverified) });
                 }
             }
         }
@@ -245,13 +251,13 @@ fn run_detached(front: Front, name: &str, directory: Option<PathBuf>) -> Result<
     let failure = outcome.report.failure.as_ref().map_or_else(
         || {
             let sentence = format!("cannot run `{name}`: {id} was ended before its id was printed");
-            Failure::new(exit_codes::NOT_STARTED, sentence)
+            Failure::new(FailureKind::NotStarted, sentence)
         },
-        |failure| explain(failure, name, directory),
+        |failure| NotStarted { failure, command: name, directory }.into(),
     );
     if outcome.report.findings.verified {
         return Err(failure);
     }
     output::talk(&summary::survivors(&outcome));
-    Err(failure.with_exit(exit_codes::UNVERIFIED))
+    Err(failure.with_kind(FailureKind::Unverified))
 }

@@ -10,12 +10,12 @@ use penfold_state::time::now_ms;
 
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find;
 use crate::text::process_tree::{self, Style};
 use crate::text::row::Row;
-use crate::text::{lines, template, time};
-use crate::{exit_codes, output, value};
+use crate::text::{template, time};
+use crate::{output, value};
 
 /// The verb `status`.
 pub(crate) const VERB: Verb = Verb {
@@ -28,7 +28,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold status web", "how is it, and what did it say last?"),
         ("penfold status web -n 50", "with more of its log"),
     ],
-    usage_exit: exit_codes::USAGE,
+    usage_failure: FailureKind::Usage,
     define: StatusArgs::augment_args,
     call: |global, matches| status(global, &usage::read(&VERB, matches)?),
 };
@@ -56,12 +56,12 @@ pub(crate) fn status(global: &Global, args: &StatusArgs) -> Result<u8, Failure> 
     let chosen = find::choose(global, &finder, &args.ids)?;
     if args.json {
         let rows: Vec<Row<'_>> = chosen.found.iter().map(|(_, seen)| Row::of(seen)).collect();
-        lines::json(&rows, exit_codes::FAILURE)?;
+        output::json(&rows)?;
         return Ok(chosen.exit);
     }
     let pages: Result<Vec<String>, Failure> =
         chosen.found.iter().map(|(known, seen)| page(&finder, known, seen, args.lines)).collect();
-    output::data(pages?.join("\n").as_bytes(), exit_codes::FAILURE)?;
+    output::data(pages?.join("\n").as_bytes())?;
     Ok(chosen.exit)
 }
 

@@ -9,8 +9,7 @@ use crate::args::ids::Ids;
 use crate::args::patience::PatienceOverride;
 use crate::args::verb::{Global, Verb};
 use crate::args::{signal, usage};
-use crate::exit_codes;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find::Among;
 use crate::sandboxes::select;
 use crate::sandboxes::tally::{self, Tally};
@@ -29,7 +28,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold stop -t 2s 3f9 c07", "give two sandboxes two seconds before what is left is killed"),
         ("penfold stop --filter label=job=1729 -f", "stop all sandboxes of a job without being asked"),
     ],
-    usage_exit: exit_codes::USAGE,
+    usage_failure: FailureKind::Usage,
     define: StopArgs::augment_args,
     call: |global, matches| stop(global, &usage::read(&VERB, matches)?),
 };

@@ -9,11 +9,11 @@ use serde::Serialize;
 
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find::{self, Among, Chosen};
 use crate::text::process_tree::{self, Style};
 use crate::text::row::Row;
-use crate::text::{lines, template};
+use crate::text::template;
 use crate::{exit_codes, output};
 
 /// The verb `tree`.
@@ -29,7 +29,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold tree -p web", "one of them, with the numbers of its processes"),
         ("penfold tree --full 3f9", "with whole command lines"),
     ],
-    usage_exit: exit_codes::USAGE,
+    usage_failure: FailureKind::Usage,
     define: TreeArgs::augment_args,
     call: |global, matches| tree(global, &usage::read(&VERB, matches)?),
 };
@@ -82,9 +82,9 @@ pub(crate) fn tree(global: &Global, args: &TreeArgs) -> Result<u8, Failure> {
         text.push_str(&process_tree::draw(seen, &members, style));
     }
     if args.json {
-        lines::json(&rows, exit_codes::FAILURE)?;
+        output::json(&rows)?;
     } else {
-        output::data(text.as_bytes(), exit_codes::FAILURE)?;
+        output::data(text.as_bytes())?;
     }
     Ok(chosen.exit)
 }

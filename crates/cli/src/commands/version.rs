@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::args::usage;
 use crate::args::verb::Verb;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::{exit_codes, output};
 
 /// The verb `version`.
@@ -14,7 +14,7 @@ pub(crate) const VERB: Verb = Verb {
     about: "Print the version",
     description: "Prints the version, for people or as JSON for scripts.",
     examples: &[("penfold version", "penfold 0.1.0"), ("penfold version --json", "an object with `version`")],
-    usage_exit: exit_codes::USAGE,
+    usage_failure: FailureKind::Usage,
     define: VersionArgs::augment_args,
     call: |_, matches| version(&usage::read(&VERB, matches)?),
 };
@@ -32,6 +32,6 @@ fn version(args: &VersionArgs) -> Result<u8, Failure> {
     } else {
         concat!("penfold ", env!("CARGO_PKG_VERSION"), "\n")
     };
-    output::data(text.as_bytes(), exit_codes::FAILURE)?;
+    output::data(text.as_bytes())?;
     Ok(exit_codes::SUCCESS)
 }

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use clap::Args;
 use penfold_control::{End, Known};
-use penfold_state::{Files, StartFailure, Status};
+use penfold_state::Files;
 use penfold_teardown::Cause;
 
 use crate::args::ids::Ids;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
+use crate::sandboxes::conclude::command_code;
 use crate::sandboxes::find::Among;
 use crate::sandboxes::select;
 use crate::sandboxes::tally::Tally;
@@ -33,7 +34,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold wait --timeout 1m web", "wait no longer than a minute; 124 when it is not over by then"),
         ("penfold wait --any 3f9 c07", "wait for the first of two, and print which it was with its code"),
     ],
-    usage_exit: exit_codes::NOT_STARTED,
+    usage_failure: FailureKind::NotStarted,
     define: WaitArgs::augment_args,
     call: |global, matches| wait(global, &usage::read(&VERB, matches)?),
 };
@@ -53,13 +54,12 @@ pub(crate) struct WaitArgs {
 
 /// Waits until sandboxes are over and gives the exit codes of their commands.
 pub(crate) fn wait(global: &Global, args: &WaitArgs) -> Result<u8, Failure> {
-    let not_started = |failure: Failure| failure.with_exit(exit_codes::NOT_STARTED);
     let (finder, selection) =
-        select::select(global, &args.ids, Among::Living, true, "wait for").map_err(not_started)?;
+        select::select(global, &args.ids, Among::Living, true, "wait for").map_err(Failure::not_started)?;
     let mut tally = Tally::default();
-    let missed: Vec<Failure> = selection.missed.into_iter().map(not_started).collect();
+    let missed: Vec<Failure> = selection.missed.into_iter().map(Failure::not_started).collect();
     tally.missed(global, &missed);
-    let missed = missed.first().map(Failure::exit);
+    let missed = missed.first().map(Failure::exit_code);
     let mut slow = |_| ();
     let ends = penfold_control::wait(&finder, &selection.found, args.any, args.timeout, &mut slow);
     let (mut left, mut codes) = (Vec::new(), Vec::from_iter(missed));
@@ -70,7 +70,7 @@ pub(crate) fn wait(global: &Global, args: &WaitArgs) -> Result<u8, Failure> {
         };
         if *end == End::Removed && !ended_in_front(known) {
             let sentence = format!("no sandbox is called `{}` any more: its record was removed", known.id);
-            tally.missed(global, &[Failure::new(exit_codes::NOT_STARTED, sentence)]);
+            tally.missed(global, &[Failure::new(FailureKind::NotStarted, sentence)]);
             codes.push(exit_codes::NOT_STARTED);
             continue;
         }
@@ -82,7 +82,7 @@ pub(crate) fn wait(global: &Global, args: &WaitArgs) -> Result<u8, Failure> {
     let enough = args.any && left.len() < ends.len();
     if !left.is_empty() && !enough {
         let sentence = format!("not over in time: {}", left.join(", "));
-        codes.push(Failure::new(exit_codes::TIMED_OUT, sentence).report(false));
+        codes.push(Failure::new(FailureKind::TimedOut, sentence).report(false));
     }
     tally.finish()?;
     // Whatever its number is, a command's code is no worse than another's: the first one counts.
@@ -113,17 +113,11 @@ fn code(known: &Known, end: &End) -> Option<u8> {
             unknown("nobody looked after its end, so the exit code of its command is not known")
         }
         End::Known { cause: Cause::Timeout, .. } => Some(exit_codes::TIMED_OUT),
-        End::Known { cause: Cause::StartFailed, failure, .. } => Some(match failure {
-            Some(StartFailure::NotFound) => exit_codes::NOT_FOUND,
-            Some(StartFailure::NotExecutable(_)) => exit_codes::NOT_EXECUTABLE,
-            _ => exit_codes::NOT_STARTED,
-        }),
-        End::Known { exit: Some(Status::Code(code)), .. } => {
-            Some(u8::try_from(*code).unwrap_or(exit_codes::FAILURE))
+        End::Known { cause: Cause::StartFailed, failure, .. } => {
+            let kind = failure.as_ref().map_or(FailureKind::NotStarted, FailureKind::from);
+            Some(kind.exit_code())
         }
-        End::Known { exit: Some(Status::Signal(signal)), .. } => {
-            Some(u8::try_from(*signal).unwrap_or(0).saturating_add(exit_codes::SIGNALLED))
-        }
+        End::Known { exit: Some(status), .. } => Some(command_code(*status)),
         End::Known { exit: None, .. } => unknown("nobody saw how its command ended"),
     }
 }

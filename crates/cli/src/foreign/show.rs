@@ -7,10 +7,10 @@ use penfold_teardown::{Findings, How, Search};
 use serde::Serialize;
 
 use crate::args::verb::Global;
-use crate::failure::Failure;
+use crate::exit_codes;
+use crate::output::{self, WriteError};
 use crate::text::lines::{self, count, say};
 use crate::text::summary;
-use crate::{exit_codes, output};
 
 const SCHEMA: u32 = penfold_teardown::report::SCHEMA;
 
@@ -73,11 +73,11 @@ pub(super) fn would_end(
     members: &[Stat],
     search: &Search,
     json: bool,
-) -> Result<u8, Failure> {
+) -> Result<u8, WriteError> {
     let targets: Vec<Mark> = members.iter().map(|stat| mark(stat, proc.command_line(stat.pid))).collect();
     if json {
         let would = Would { schema: SCHEMA, dry_run: true, targets, left_out: marks(search.left_out()) };
-        lines::json(&would, exit_codes::FAILURE)?;
+        output::json(&would)?;
         return Ok(exit_codes::SUCCESS);
     }
     let mut text = String::new();
@@ -93,7 +93,7 @@ pub(super) fn would_end(
         );
         text.push('\n');
     }
-    output::data(text.as_bytes(), exit_codes::FAILURE)?;
+    output::data(text.as_bytes())?;
     Ok(exit_codes::SUCCESS)
 }
 
@@ -103,7 +103,7 @@ pub(super) fn findings(
     findings: &Findings,
     left_out: Vec<Mark>,
     json: bool,
-) -> Result<(), Failure> {
+) -> Result<(), WriteError> {
     let mut text = String::new();
     if global.verbose > 0 {
         let by = |how: How| findings.ended.iter().filter(|ended| ended.how == how).count();
@@ -119,17 +119,17 @@ pub(super) fn findings(
     }
     output::talk(&text);
     if json {
-        lines::json(&Done { schema: SCHEMA, findings, left_out }, exit_codes::FAILURE)?;
+        output::json(&Done { schema: SCHEMA, findings, left_out })?;
     }
     Ok(())
 }
 
 /// The same where there was nothing to end.
-pub(super) fn nothing_as_json(dry_run: bool) -> Result<(), Failure> {
+pub(super) fn nothing_as_json(dry_run: bool) -> Result<(), WriteError> {
     if dry_run {
         let would = Would { schema: SCHEMA, dry_run, targets: Vec::new(), left_out: Vec::new() };
-        return lines::json(&would, exit_codes::FAILURE);
+        return output::json(&would);
     }
     let findings = &super::verified_nothing();
-    lines::json(&Done { schema: SCHEMA, findings, left_out: Vec::new() }, exit_codes::FAILURE)
+    output::json(&Done { schema: SCHEMA, findings, left_out: Vec::new() })
 }

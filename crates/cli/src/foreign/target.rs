@@ -11,8 +11,8 @@ use penfold_process::{Pid, ProcFs};
 use penfold_teardown::{Search, Selector};
 use rustix::io::Errno;
 
-use crate::failure::Failure;
-use crate::{exit_codes, value};
+use crate::failure::{Failure, FailureKind};
+use crate::value;
 
 /// Which processes are meant; exactly one is set.
 #[derive(Args, Clone, Debug)]
@@ -72,19 +72,19 @@ pub(super) fn selector(proc: &mut ProcFs, target: &Target) -> Result<Option<Sele
 }
 
 fn refused(sentence: impl Into<String>) -> Failure {
-    Failure::new(exit_codes::USAGE, sentence)
+    Failure::new(FailureKind::Usage, sentence)
 }
 
 fn process(proc: &mut ProcFs, pid: Pid) -> Result<Option<Selector>, Failure> {
     let number = pid.as_raw_pid();
     let unread =
-        |error| Failure::new(exit_codes::FAILURE, format!("cannot look at process {number}")).because(error);
+        |error| Failure::new(FailureKind::Other, format!("cannot look at process {number}")).because(error);
     let Some(stat) = proc.stat(pid).map_err(unread)? else {
         // A /proc that hides the processes of others answers as if they were gone.
         return match rustix::process::test_kill_process(pid) {
             Err(Errno::PERM) => {
                 let sentence = format!("process {number} is hidden and not permitted to be signalled");
-                Err(Failure::new(exit_codes::NOT_PERMITTED, sentence))
+                Err(Failure::new(FailureKind::NotPermitted, sentence))
             }
             _ => Ok(None),
         };
@@ -132,7 +132,7 @@ pub(super) fn refuse_spared(search: &Search, selector: &Selector) -> Result<(), 
 /// The directory of a cgroup, given as such or as `/proc/<pid>/cgroup` shows it; none when it is gone.
 fn cgroup(given: &Path) -> Result<Option<PathBuf>, Failure> {
     let shown = given.display();
-    let unread = |error| Failure::new(exit_codes::FAILURE, "cannot read the list of mounts").because(error);
+    let unread = |error| Failure::new(FailureKind::Other, "cannot read the list of mounts").because(error);
     if !given.is_absolute() || given.components().any(|part| part == Component::ParentDir) {
         return Err(refused(format!("`{shown}` is no absolute path without `..`")));
     }
@@ -154,7 +154,7 @@ fn cgroup(given: &Path) -> Result<Option<PathBuf>, Failure> {
             return Err(refused(format!("`{shown}` is the root of all cgroups and is never ended")));
         }
         let opened = Leaf::open(&path).map_err(|error| {
-            Failure::new(exit_codes::FAILURE, format!("cannot use the cgroup `{shown}`")).because(error)
+            Failure::new(FailureKind::Other, format!("cannot use the cgroup `{shown}`")).because(error)
         })?;
         if opened.is_some() {
             return Ok(Some(path));

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use penfold_state::{Outcome, StartFailure, Status};
+use penfold_state::{Outcome, Status};
 use penfold_teardown::Cause;
 
 use crate::exit_codes;
-use crate::failure::Failure;
+use crate::failure::{Failure, NotStarted};
 
 /// The exit code of a command that has ended, or why it did not run.
 pub(crate) fn conclude(
@@ -17,39 +17,10 @@ pub(crate) fn conclude(
     fail_on_leak: bool,
 ) -> Result<u8, Failure> {
     match &outcome.report.failure {
-        Some(failure) if outcome.report.findings.verified => Err(explain(failure, name, directory)),
+        Some(failure) if outcome.report.findings.verified => {
+            Err(NotStarted { failure, command: name, directory }.into())
+        }
         _ => Ok(exit_code(outcome, preserve, fail_on_leak)),
-    }
-}
-
-/// Why a command did not run.
-pub(crate) fn explain(failure: &StartFailure, name: &str, directory: Option<PathBuf>) -> Failure {
-    let system = |errno: i32| std::io::Error::from_raw_os_error(errno);
-    match failure {
-        StartFailure::NotFound if name.contains('/') => {
-            // execve(2) says the same of a script whose interpreter, or a program whose loader, is missing.
-            let file = directory.unwrap_or_default().join(name);
-            let why =
-                if file.is_file() { "the interpreter that it names is missing" } else { "no such file" };
-            Failure::new(exit_codes::NOT_FOUND, format!("cannot run `{name}`: {why}"))
-        }
-        StartFailure::NotFound => {
-            Failure::new(exit_codes::NOT_FOUND, format!("cannot run `{name}`: not found in PATH"))
-        }
-        StartFailure::NotExecutable(_) if directory.clone().unwrap_or_default().join(name).is_dir() => {
-            Failure::new(exit_codes::NOT_EXECUTABLE, format!("cannot run `{name}`: it is a directory"))
-        }
-        StartFailure::NotExecutable(errno) => {
-            Failure::new(exit_codes::NOT_EXECUTABLE, format!("cannot run `{name}`")).because(system(*errno))
-        }
-        StartFailure::Directory(errno) => {
-            let directory = directory.unwrap_or_default();
-            let sentence = format!("cannot enter the working directory `{}`", directory.display());
-            Failure::new(exit_codes::NOT_STARTED, sentence).because(system(*errno))
-        }
-        StartFailure::Other(reason) => {
-            Failure::new(exit_codes::NOT_STARTED, format!("cannot run `{name}`")).because(reason.clone())
-        }
     }
 }
 
@@ -63,11 +34,16 @@ fn exit_code(outcome: &Outcome, preserve: bool, fail_on_leak: bool) -> u8 {
     }
     match report.exit {
         Some(Status::Code(0)) if fail_on_leak && outcome.totals.strays > 0 => exit_codes::LEAKED,
-        Some(Status::Code(code)) => u8::try_from(code).unwrap_or(exit_codes::FAILURE),
-        Some(Status::Signal(signal)) => {
-            u8::try_from(signal).unwrap_or(0).saturating_add(exit_codes::SIGNALLED)
-        }
+        Some(status) => command_code(status),
         // Never invented: who must know asks the report.
         None => exit_codes::UNVERIFIED,
+    }
+}
+
+/// The exit code that tells how a command ended.
+pub(crate) fn command_code(status: Status) -> u8 {
+    match status {
+        Status::Code(code) => u8::try_from(code).unwrap_or(exit_codes::FAILURE),
+        Status::Signal(signal) => u8::try_from(signal).unwrap_or(0).saturating_add(exit_codes::SIGNALLED),
     }
 }

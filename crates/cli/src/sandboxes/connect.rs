@@ -3,20 +3,18 @@
 use penfold_control::{ANSWER, Client, ClientError};
 
 use crate::args::verb::Global;
-use crate::exit_codes;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find;
 
 /// Connects to the supervisor of a sandbox that can be asked for something.
 pub(crate) fn connect(global: &Global, word: &str) -> Result<Client, Failure> {
     let finder = find::finder(global);
-    let not_started = |failure: Failure| failure.with_exit(exit_codes::NOT_STARTED);
-    let known = find::resolve(&finder, word).map_err(not_started)?;
+    let known = finder.resolve(word).map_err(Failure::not_started)?;
     let id = known.id.clone();
-    let refused = |reason: &str| Failure::new(exit_codes::NOT_STARTED, format!("{id} {reason}"));
+    let refused = |reason: &str| Failure::new(FailureKind::NotStarted, format!("{id} {reason}"));
     let Some(files) = &known.record else {
         let gone = || refused("has no record any more");
-        return Err(finder.blocked().map_or_else(gone, |error| not_started(find::blocked(error))));
+        return Err(finder.blocked().map_or_else(gone, |error| Failure::not_started(error)));
     };
     // A report beside a lock that is held was written by somebody else.
     if files.has_ended() && files.lock().is_free() {

@@ -4,11 +4,10 @@ use std::io::BufRead as _;
 use std::path::Path;
 
 use penfold_control::{Finder, Known, ResolveError, View, view};
-use penfold_state::StateError;
 
 use crate::args::ids::Ids;
 use crate::args::verb::Global;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{exit_codes, surroundings};
 
 /// Which sandboxes `--all` and `--filter` are about.
@@ -39,7 +38,7 @@ pub(super) fn find_all(ids: &Ids, finder: &Finder, among: Among) -> Result<Selec
     if ids.is_broad() {
         if !ids.words.is_empty() {
             let sentence = "ids cannot be used together with `--all` or `--filter`";
-            return Err(Failure::new(exit_codes::USAGE, sentence));
+            return Err(Failure::new(FailureKind::Usage, sentence));
         }
         let found = list(finder, among)?;
         let wanted = found.into_iter().filter(|(known, seen)| known.claimed && ids.filters.match_all(seen));
@@ -48,10 +47,10 @@ pub(super) fn find_all(ids: &Ids, finder: &Finder, among: Among) -> Result<Selec
     }
     let words = read_words(&ids.words)?;
     if words.is_empty() && !ids.words.iter().any(|word| word == "-") {
-        return Err(Failure::new(exit_codes::USAGE, "missing `ID`").hint("`penfold ps` lists the sandboxes"));
+        return Err(Failure::new(FailureKind::Usage, "missing `ID`").hint("`penfold ps` lists the sandboxes"));
     }
     for word in words {
-        match resolve(finder, &word) {
+        match finder.resolve(&word) {
             Ok(known) => {
                 let others = if among == Among::Every { older(finder, &word, &known)? } else { Vec::new() };
                 for known in std::iter::once(known).chain(others) {
@@ -60,7 +59,7 @@ pub(super) fn find_all(ids: &Ids, finder: &Finder, among: Among) -> Result<Selec
                     }
                 }
             }
-            Err(failure) => selection.missed.push(failure),
+            Err(error) => selection.missed.push(error.into()),
         }
     }
     Ok(selection)
@@ -72,10 +71,9 @@ pub(super) fn find_all(ids: &Ids, finder: &Finder, among: Among) -> Result<Selec
 /// When the records cannot be read.
 pub(crate) fn list(finder: &Finder, among: Among) -> Result<Vec<(Known, View)>, Failure> {
     if let Some(error) = finder.blocked() {
-        return Err(blocked(error));
+        return Err(error.into());
     }
-    view::select(finder, among == Among::Every)
-        .map_err(|error| Failure::new(exit_codes::FAILURE, "cannot list the sandboxes").because(error))
+    view::select(finder, among == Among::Every).or_fail(FailureKind::Other, "cannot list the sandboxes")
 }
 
 /// The other sandboxes that have ended and bear the same name, if the word is the name of this one.
@@ -83,23 +81,8 @@ fn older(finder: &Finder, word: &str, newest: &Known) -> Result<Vec<Known>, Fail
     if newest.name.as_deref() != Some(word) {
         return Ok(Vec::new());
     }
-    finder.ended_with_name(word).map_err(|error| {
-        Failure::new(exit_codes::FAILURE, format!("cannot list the sandboxes called `{word}`")).because(error)
-    })
-}
-
-/// The sandbox that one word means.
-///
-/// # Errors
-/// With the codes for none and for more than one.
-pub(crate) fn resolve(finder: &Finder, word: &str) -> Result<Known, Failure> {
-    finder.resolve(word).map_err(|error| match error {
-        ResolveError::NotFound { .. } => Failure::new(exit_codes::NO_SUCH_ID, error.to_string())
-            .hint("`penfold ps -a` lists the sandboxes"),
-        ResolveError::Ambiguous { .. } => Failure::new(exit_codes::AMBIGUOUS, error.to_string())
-            .hint("give more characters, or the whole id"),
-        ResolveError::Unreadable { .. } => Failure::new(exit_codes::FAILURE, error.to_string()),
-    })
+    let sentence = format!("cannot list the sandboxes called `{word}`");
+    finder.ended_with_name(word).or_fail(FailureKind::Other, &sentence)
 }
 
 /// Sandboxes that were named, with what is to be seen of them.
@@ -119,15 +102,15 @@ pub(crate) fn choose(global: &Global, finder: &Finder, ids: &[String]) -> Result
     let mut chosen = Chosen { found: Vec::new(), exit: exit_codes::SUCCESS };
     let coloured = global.color.wanted(&std::io::stderr());
     for word in read_words(ids)? {
-        let seen = resolve(finder, &word).and_then(|known| match view::view(finder, &known) {
+        let seen = finder.resolve(&word).and_then(|known| match view::view(finder, &known) {
             Some(seen) => Ok((known, seen)),
-            None => Err(not_found(&ResolveError::NotFound { word })),
+            None => Err(ResolveError::NotFound { word }),
         });
         match seen {
             Ok((known, _)) if chosen.found.iter().any(|(other, _)| other.id == known.id) => {}
             Ok(found) => chosen.found.push(found),
-            Err(failure) => {
-                let exit = failure.report(coloured);
+            Err(error) => {
+                let exit = Failure::from(error).report(coloured);
                 if chosen.exit == exit_codes::SUCCESS {
                     chosen.exit = exit;
                 }
@@ -135,26 +118,6 @@ pub(crate) fn choose(global: &Global, finder: &Finder, ids: &[String]) -> Result
         }
     }
     Ok(chosen)
-}
-
-fn not_found(error: &ResolveError) -> Failure {
-    Failure::new(exit_codes::NO_SUCH_ID, error.to_string()).hint("`penfold ps -a` lists the sandboxes")
-}
-
-/// Why no records can be read.
-pub(crate) fn blocked(error: &StateError) -> Failure {
-    let exit = match error {
-        StateError::Stranger { .. } => exit_codes::NOT_PERMITTED,
-        StateError::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
-            exit_codes::NOT_PERMITTED
-        }
-        StateError::Io { .. } => exit_codes::FAILURE,
-    };
-    let failure = Failure::new(exit, error.to_string());
-    match std::error::Error::source(error) {
-        Some(source) => failure.because(source.to_string()),
-        None => failure,
-    }
 }
 
 /// The finder of the state root that the command line means.
@@ -171,9 +134,7 @@ fn read_words(ids: &[String]) -> Result<Vec<String>, Failure> {
             continue;
         }
         for line in std::io::stdin().lock().lines() {
-            let line = line.map_err(|error| {
-                Failure::new(exit_codes::FAILURE, "cannot read standard input").because(error)
-            })?;
+            let line = line.or_fail(FailureKind::Other, "cannot read standard input")?;
             words.extend(line.split_whitespace().map(str::to_owned));
         }
     }

@@ -7,10 +7,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::args::ids::Ids;
 use crate::args::verb::Global;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
+use crate::output;
 use crate::sandboxes::find::{self, Among, Selection};
 use crate::text::lines::{self, count};
-use crate::{exit_codes, output};
 
 /// Finds what is meant. More than what is named one by one is asked about first, unless `force`; what was shown must
 /// then still be the same.
@@ -28,7 +28,7 @@ pub(crate) fn select(
     let finder = find::finder(global);
     // What root cannot read is damaged, and ended by what is left of it on the host; for others it is not theirs.
     if let Some(error) = finder.blocked().filter(|_| !rustix::process::geteuid().is_root()) {
-        return Err(find::blocked(error));
+        return Err(error.into());
     }
     let mut selection = find::find_all(ids, &finder, among)?;
     if !ids.is_broad() || force || selection.found.is_empty() {
@@ -45,7 +45,7 @@ pub(crate) fn select(
             Err(penfold_control::ResolveError::NotFound { .. }) => selection.found.push(known),
             Ok(_) | Err(_) => {
                 let sentence = format!("sandbox {} is not the one any more that was shown", known.id);
-                selection.missed.push(Failure::new(exit_codes::FAILURE, sentence));
+                selection.missed.push(Failure::new(FailureKind::Other, sentence));
             }
         }
     }
@@ -65,7 +65,7 @@ fn confirm(found: &[Known], verb: &str) -> Result<(), Failure> {
         let typed = std::env::args_os().skip(1);
         let typed: Vec<String> = typed.map(|word| word.to_string_lossy().into_owned()).collect();
         let sentence = format!("refused to {verb} {number} without being asked twice");
-        return Err(Failure::new(exit_codes::USAGE, sentence)
+        return Err(Failure::new(FailureKind::Usage, sentence)
             .hint(format!("`penfold {} -f` does it", typed.join(" "))));
     }
     let mut text = String::new();
@@ -82,5 +82,5 @@ fn confirm(found: &[Known], verb: &str) -> Result<(), Failure> {
     if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
         return Ok(());
     }
-    Err(Failure::new(exit_codes::USAGE, "nothing was done"))
+    Err(Failure::new(FailureKind::Usage, "nothing was done"))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use penfold_control::{Fate, Progress};
 
 use crate::args::verb::Global;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::text::lines::{self, count};
 use crate::{exit_codes, output};
 
@@ -56,11 +56,8 @@ impl Tally {
                 self.note(exit_codes::STILL_THERE);
             }
             Fate::Failed(error) => {
-                let code = match error.kind() {
-                    std::io::ErrorKind::PermissionDenied => exit_codes::NOT_PERMITTED,
-                    _ => exit_codes::FAILURE,
-                };
-                let failure = Failure::new(code, format!("cannot end sandbox {id}")).because(error);
+                let kind = FailureKind::from(&error);
+                let failure = Failure::new(kind, format!("cannot end sandbox {id}")).because(error);
                 self.failed(&failure, false);
             }
         }
@@ -90,7 +87,7 @@ impl Tally {
     /// # Errors
     /// When standard output cannot be written to.
     pub(crate) fn finish(self) -> Result<u8, Failure> {
-        output::data(self.data.as_bytes(), exit_codes::FAILURE)?;
+        output::data(self.data.as_bytes())?;
         Ok(self.code)
     }
 }

@@ -6,8 +6,7 @@ use std::fmt::Write as _;
 use penfold_control::view::{self, Member};
 use penfold_control::{Finder, Known, View};
 
-use crate::exit_codes;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::text::{lines, template};
 
 /// How processes are shown.
@@ -27,8 +26,7 @@ pub(crate) fn grow(
     if !seen.word.is_living() {
         return Ok(Vec::new());
     }
-    view::members(finder, known, seen, style.full)
-        .map_err(|error| Failure::new(exit_codes::FAILURE, "cannot look at the processes").because(error))
+    view::members(finder, known, seen, style.full).or_fail(FailureKind::Other, "cannot look at the processes")
 }
 
 /// One line for each process, below lines for the commands that were put in later.

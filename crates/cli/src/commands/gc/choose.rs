@@ -6,9 +6,8 @@ use penfold_control::leaks::{Leak, Survey, Thing};
 use super::GcArgs;
 use crate::args::ids;
 use crate::args::verb::Global;
-use crate::failure::Failure;
-use crate::sandboxes::find;
-use crate::{exit_codes, surroundings};
+use crate::failure::{Failure, FailureKind};
+use crate::surroundings;
 
 /// What is to be judged, and why a word means nothing of it.
 pub(super) struct Choice {
@@ -59,7 +58,7 @@ fn meant(global: &Global, leaks: &[Leak], word: &str) -> Result<String, Failure>
         [id] => Ok((*id).to_owned()),
         [] => Err(none(global, word)),
         _ => Err(Failure::new(
-            exit_codes::AMBIGUOUS,
+            FailureKind::Ambiguous,
             format!("`{word}` matches what is left of {} sandboxes: {}", ids.len(), ids.join(", ")),
         )
         .hint("give more characters, or the whole id")),
@@ -68,11 +67,11 @@ fn meant(global: &Global, leaks: &[Leak], word: &str) -> Result<String, Failure>
 
 /// Nothing is left of what a word means: it lives, or there is none.
 fn none(global: &Global, word: &str) -> Failure {
-    match find::resolve(&Finder::new(&surroundings::root(global)), word) {
+    match Finder::new(&surroundings::root(global)).resolve(word) {
         Ok(known) => {
             let sentence = format!("sandbox {} is looked after and is no leak", known.id);
-            Failure::new(exit_codes::USAGE, sentence).hint(format!("`penfold kill {}` ends it", known.id))
+            Failure::new(FailureKind::Usage, sentence).hint(format!("`penfold kill {}` ends it", known.id))
         }
-        Err(failure) => failure,
+        Err(error) => error.into(),
     }
 }

@@ -4,17 +4,14 @@ use rustix::process::{Pid, Signal};
 
 use super::GcArgs;
 use crate::args::verb::Global;
+use crate::exit_codes;
 use crate::failure::Failure;
 use crate::foreign::{self, Request, Target};
-use crate::{exit_codes, value};
+use crate::value::{self, Invalid};
 
 /// Ends them one after the other, as `penfold reap --pid` does; each is acted on, whatever became of the others.
 pub(super) fn end(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
-    let pids = args
-        .words
-        .iter()
-        .map(|word| value::pid(word).map_err(|error| Failure::new(exit_codes::USAGE, error.to_string())))
-        .collect::<Result<Vec<Pid>, Failure>>()?;
+    let pids = args.words.iter().map(|word| value::pid(word)).collect::<Result<Vec<Pid>, Invalid>>()?;
     let coloured = global.color.wanted(&std::io::stderr());
     let mut exit = exit_codes::SUCCESS;
     for pid in pids {

@@ -9,9 +9,9 @@ use penfold_state::names::{self, Name, NameError};
 use rustix::event::Timespec;
 
 use crate::args::verb::Global;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::tally;
-use crate::{exit_codes, surroundings};
+use crate::surroundings;
 
 /// For how long several that want the same name take it from each other.
 const CONTEST: Duration = Duration::from_secs(30);
@@ -25,7 +25,7 @@ const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 /// When that sandbox cannot be ended or is one that the caller is in, or others take the name again and again.
 pub(crate) fn take(global: &Global, root: &Path, name: &str, id: &Id) -> Result<Name, Failure> {
     let refused = |why: &dyn std::fmt::Display| {
-        Failure::new(exit_codes::NOT_STARTED, format!("cannot replace `{name}`: {why}"))
+        Failure::new(FailureKind::NotStarted, format!("cannot replace `{name}`: {why}"))
     };
     let begun = Instant::now();
     loop {

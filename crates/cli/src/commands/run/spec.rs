@@ -8,10 +8,11 @@ use std::path::Path;
 use penfold_state::{Detach, Id, OwnerExit, Spec};
 
 use super::{Contain, OnOwnerExit, OnSupervisorExit, RunArgs, replace};
+use crate::args::signal::ReservedSignal;
 use crate::args::verb::Global;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind, OrFail as _};
+use crate::surroundings;
 use crate::value::EnvSetting;
-use crate::{exit_codes, surroundings};
 
 /// Flags that mean nothing for a sandbox in the foreground.
 pub(super) fn refuse_detached_flags(args: &RunArgs) -> Result<(), Failure> {
@@ -25,7 +26,7 @@ pub(super) fn refuse_detached_flags(args: &RunArgs) -> Result<(), Failure> {
         None => Ok(()),
         Some((_, flag)) => {
             let sentence = format!("`{flag}` is for detached sandboxes");
-            Err(Failure::new(exit_codes::NOT_STARTED, sentence).hint("add `--detach`"))
+            Err(Failure::new(FailureKind::NotStarted, sentence).hint("add `--detach`"))
         }
     }
 }
@@ -33,7 +34,7 @@ pub(super) fn refuse_detached_flags(args: &RunArgs) -> Result<(), Failure> {
 /// Where the report is written.
 fn report_file(args: &RunArgs) -> Result<Option<File>, Failure> {
     let Some(path) = &args.report else { return Ok(None) };
-    let cannot = |sentence: &str| Failure::new(exit_codes::NOT_STARTED, sentence);
+    let cannot = |sentence: &str| Failure::new(FailureKind::NotStarted, sentence);
     let opened = if path.as_os_str() != "-" {
         let mut options = File::options();
         options.write(true).create(true).truncate(false).open(path)
@@ -52,13 +53,13 @@ fn report_file(args: &RunArgs) -> Result<Option<File>, Failure> {
 
 /// What is to be run, and how.
 pub(super) fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
-    let not_started = |sentence: String| Failure::new(exit_codes::NOT_STARTED, sentence);
     let report = report_file(&args)?;
     let report_is_shared = args.report.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let detach = detach(&args)?;
-    let id = Id::new().map_err(|error| not_started("cannot make an id".to_owned()).because(error))?;
+    let id = Id::new().or_fail(FailureKind::NotStarted, "cannot make an id")?;
     let signal = penfold_sys::signal::signal(args.bounds.signal())
-        .ok_or_else(|| not_started("signals 32 and 33 belong to the C library".to_owned()))?;
+        .ok_or(ReservedSignal)
+        .map_err(Failure::not_started)?;
     let state_root = surroundings::root(global);
     let environment = environment(&args.bounds.env);
     // Last: another sandbox is ended for it.
@@ -99,7 +100,7 @@ pub(super) fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
 
 /// How a sandbox is to live that goes on without its caller; none of one in the foreground.
 fn detach(args: &RunArgs) -> Result<Option<Detach>, Failure> {
-    let not_started = |sentence: &str| Failure::new(exit_codes::NOT_STARTED, sentence);
+    let not_started = |sentence: &str| Failure::new(FailureKind::NotStarted, sentence);
     let keep = args.on_supervisor_exit == OnSupervisorExit::Keep;
     if keep && !args.detach {
         return Err(
