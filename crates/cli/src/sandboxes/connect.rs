@@ -14,7 +14,7 @@ pub(crate) fn connect(global: &Global, word: &str) -> Result<Client, Failure> {
     let refused = |reason: &str| Failure::new(FailureKind::NotStarted, format!("{id} {reason}"));
     let Some(files) = &known.record else {
         let gone = || refused("has no record any more");
-        return Err(finder.blocked().map_or_else(gone, |error| Failure::not_started(error)));
+        return Err(finder.blocked().map_or_else(gone, Failure::not_started));
     };
     // A report beside a lock that is held was written by somebody else.
     if files.has_ended() && files.lock().is_free() {

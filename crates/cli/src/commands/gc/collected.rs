@@ -1,0 +1,162 @@
+//! What became of each leak.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use penfold_control::leaks::{self, Leak, Member, Survey, Thing};
+use penfold_state::events::{About, Journal, What};
+use penfold_teardown::Findings;
+use serde::Serialize;
+
+use crate::exit_codes;
+use crate::failure::FailureKind;
+use crate::text::leak::describe;
+
+/// A leak and what became of it.
+#[derive(Serialize)]
+pub(super) struct Collected {
+    #[serde(flatten)]
+    pub(super) leak: Leak,
+    #[serde(flatten)]
+    pub(super) outcome: Outcome,
+}
+
+/// What became of a leak; `--json` prints the word for it as `outcome`.
+#[derive(Serialize)]
+#[serde(tag = "outcome")]
+pub(super) enum Outcome {
+    /// It was seen to be gone.
+    #[serde(rename = "removed")]
+    Removed { findings: Findings },
+    /// It would be removed, were this no dry run.
+    #[serde(rename = "would remove")]
+    WouldRemove,
+    /// It was left alone.
+    #[serde(rename = "kept")]
+    Kept { reason: String },
+    /// It was ended, and something of it is still there.
+    #[serde(rename = "failed")]
+    Survived {
+        findings: Findings,
+        /// The processes that keep it from going, as far as that can be seen.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        holders: Vec<Member>,
+    },
+    /// It could not be ended.
+    #[serde(rename = "failed")]
+    Failed {
+        reason: String,
+        /// As above.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        holders: Vec<Member>,
+        /// What stood in the way, for the exit code.
+        #[serde(skip)]
+        kind: FailureKind,
+    },
+}
+
+impl Outcome {
+    /// The word that events and `--json` have for it.
+    fn word(&self) -> &'static str {
+        match self {
+            Outcome::Removed { .. } => "removed",
+            Outcome::WouldRemove => "would remove",
+            Outcome::Kept { .. } => "kept",
+            Outcome::Survived { .. } | Outcome::Failed { .. } => "failed",
+        }
+    }
+}
+
+impl Collected {
+    /// Ends and removes a leak.
+    pub(super) fn collect(leak: Leak, root: &Path, named: bool, patience: Duration) -> Collected {
+        let collected = leaks::collect(&leak, root, named, patience);
+        let holders = || leak.thing.path().map(leaks::holders).unwrap_or_default();
+        let outcome = match collected {
+            Ok(findings) if findings.verified => Outcome::Removed { findings },
+            Ok(findings) => Outcome::Survived { findings, holders: holders() },
+            Err(error) => Outcome::Failed {
+                reason: error.to_string(),
+                holders: holders(),
+                kind: FailureKind::from(&error),
+            },
+        };
+        Collected { leak, outcome }
+    }
+
+    /// Whether it was left alone.
+    pub(super) fn is_kept(&self) -> bool {
+        matches!(self.outcome, Outcome::Kept { .. })
+    }
+
+    /// Why it is not gone, and which processes hold it.
+    pub(super) fn why(&self) -> String {
+        let survivors = |findings: &Findings| -> Vec<String> {
+            findings.survivors.iter().map(ToString::to_string).collect()
+        };
+        let (mut reasons, holders): (_, &[Member]) = match &self.outcome {
+            Outcome::WouldRemove => (Vec::new(), &[]),
+            Outcome::Removed { findings } => (survivors(findings), &[]),
+            Outcome::Kept { reason } => (vec![reason.clone()], &[]),
+            Outcome::Survived { findings, holders } => (survivors(findings), holders),
+            Outcome::Failed { reason, holders, .. } => (vec![reason.clone()], holders),
+        };
+        reasons.extend(
+            holders
+                .iter()
+                .map(|holder| format!("process {} ({}) holds it", holder.id.pid.as_raw_pid(), holder.name)),
+        );
+        if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join("; ")) }
+    }
+
+    /// Tells those who follow the events. What was kept on purpose was no leak.
+    pub(super) fn write_down(&self, root: &Path) {
+        if matches!(self.leak.thing, Thing::Ended { .. }) {
+            return;
+        }
+        let reason = self.why().strip_prefix(": ").map(str::to_owned);
+        let outcome = self.outcome.word().to_owned();
+        let what = What::Leak { what: describe(&self.leak), outcome, reason };
+        let about = About { id: self.leak.id.clone(), name: self.leak.name.clone(), labels: BTreeMap::new() };
+        Journal::new(root, about).tell([what]);
+    }
+}
+
+/// The exit code for all of them.
+pub(super) fn exit_code(survey: &Survey, collected: &[Collected]) -> u8 {
+    let failed = |one: &Collected| match one.outcome {
+        Outcome::Survived { .. } => Some(FailureKind::StillThere),
+        Outcome::Failed { kind, .. } => Some(kind),
+        _ => None,
+    };
+    let failed: Vec<FailureKind> = collected.iter().filter_map(failed).collect();
+    let unjudged =
+        !survey.unjudged.is_empty() || !survey.complete && collected.iter().any(Collected::is_kept);
+    if !failed.is_empty() && failed.iter().all(|kind| *kind == FailureKind::NotPermitted) {
+        exit_codes::NOT_PERMITTED
+    } else if !failed.is_empty() || unjudged {
+        exit_codes::STILL_THERE
+    } else {
+        exit_codes::SUCCESS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outcome_is_printed_as_the_word_that_events_have() {
+        let (findings, reason, holders) = (Findings::default, String::new, Vec::new);
+        for outcome in [
+            Outcome::Removed { findings: findings() },
+            Outcome::WouldRemove,
+            Outcome::Kept { reason: reason() },
+            Outcome::Survived { findings: findings(), holders: holders() },
+            Outcome::Failed { reason: reason(), holders: holders(), kind: FailureKind::Other },
+        ] {
+            assert_eq!(serde_json::to_value(&outcome).unwrap()["outcome"], outcome.word());
+        }
+    }
+}
