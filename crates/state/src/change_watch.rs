@@ -1,4 +1,4 @@
-//! Hears of changes below a path: inotify(7).
+//! Notifies of changes below a path: inotify(7).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -11,14 +11,14 @@ use rustix::io::Errno;
 pub(crate) struct ChangeWatch(OwnedFd);
 
 impl ChangeWatch {
-    /// None where there is no such path, or the user has too many watches.
+    /// Watches `path`; `None` if there is no such path, or the user has too many watches.
     pub(crate) fn on(path: &Path, flags: WatchFlags) -> Option<ChangeWatch> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
         inotify::add_watch(&inotify, path, flags).ok()?;
         Some(ChangeWatch(inotify))
     }
 
-    /// Forgets the changes so far.
+    /// Discards the changes so far.
     pub(crate) fn clear(&self) {
         let mut events = [0_u8; 1024];
         while matches!(rustix::io::read(&self.0, &mut events), Ok(1..) | Err(Errno::INTR)) {}

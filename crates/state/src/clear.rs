@@ -1,4 +1,4 @@
-//! Empties a directory, whatever a command has put there.
+//! Empties a directory that a command could fill with anything.
 
 use std::ffi::CString;
 use std::io;
@@ -7,13 +7,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-/// How deep the removal goes before it lifts what is deeper to the top: a descriptor is open for each level.
+/// The depth from which the removal moves directories to the top, because each level needs an open descriptor.
 const DEEP: u32 = 64;
 
-/// Removes all that is in a directory, without following a link or crossing into another mount; those called `last` only
-/// after all else is gone, one after the other.
+/// Removes everything in a directory, without following a link or crossing into another mount.
 ///
-/// No member is left that could move things meanwhile; other processes of the user can at worst make it fail.
+/// The entries in `last` are removed one after the other, after all else is gone. No member is left that could move
+/// files meanwhile; other processes of the user can at worst make the removal fail.
 pub fn clear(top: BorrowedFd<'_>, last: &[&str]) -> io::Result<()> {
     for kept in (0..=last.len()).map(|done| last.get(done..).unwrap_or_default()) {
         let mut lifted = 0_u32;
@@ -70,7 +70,7 @@ fn clear_directory(
         return lift(top, dir, name, lifted);
     }
     let child = match open_below(dir, name) {
-        // Fewer descriptors than levels.
+        // The process has fewer descriptors than the tree has levels.
         Err(Errno::MFILE) if depth > 0 => return lift(top, dir, name, lifted),
         Err(Errno::ACCESS) => {
             rustix::fs::chmodat(dir, name, Mode::RWXU, AtFlags::empty())?;
@@ -78,7 +78,7 @@ fn clear_directory(
         }
         other => other?,
     };
-    // A command may have locked the directory against itself.
+    // A command may have removed its own access to the directory.
     rustix::fs::fchmod(&child, Mode::RWXU)?;
     let inside = match entries(child.as_fd()) {
         Err(error) if depth > 0 && error.raw_os_error() == Some(Errno::MFILE.raw_os_error()) => {
@@ -88,16 +88,16 @@ fn clear_directory(
     };
     clear_all(top, child.as_fd(), inside, depth + 1, lifted)?;
     match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
-        // What was lifted out of it is cleared in the next round.
+        // Directories moved out of this one are cleared in the next round.
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// Moves a directory to the top, where it is cleared in the next round.
+/// Moves a directory to the top, where the next round clears it.
 fn lift(top: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &CString, lifted: &mut u32) -> io::Result<()> {
     *lifted += 1;
-    // A number of our own, so that nothing there is overwritten: a taken name is passed over.
+    // A fresh name, so that nothing is overwritten: a taken name is skipped.
     let fresh = CString::new(format!(".lifted-{}-{lifted}", rustix::process::getpid()))?;
     let flags = rustix::fs::RenameFlags::NOREPLACE;
     Ok(rustix::fs::renameat_with(dir, name, top, &fresh, flags)?)
@@ -109,7 +109,7 @@ pub(crate) fn open_below(dir: BorrowedFd<'_>, name: &CString) -> Result<OwnedFd,
     rustix::fs::openat2(dir, name, flags, Mode::empty(), resolve)
 }
 
-/// What is in a directory, but for `.` and `..`, each with its kind.
+/// Lists a directory without `.` and `..`, each entry with its kind.
 pub fn entries(dir: BorrowedFd<'_>) -> io::Result<Vec<(CString, FileType)>> {
     let mut found = Vec::new();
     for entry in Dir::read_from(dir)? {

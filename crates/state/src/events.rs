@@ -1,8 +1,12 @@
-//! What happened to detached sandboxes: `<root>/events.jsonl`, a line for each event, for those who watch or look back.
+//! Events of detached sandboxes: `<root>/events.jsonl`, a line for each event, for users who watch or look back.
 //!
-//! Events are news, never evidence: nothing of penfold acts on them, and a sandbox whose events cannot be written loses
-//! nothing else. Invariants: a line is one write(2) to the end of the file, at most 4 KiB long; the file is opened anew
-//! for each, never through a link; it and the one before it are bounded.
+//! Events are news, never evidence: no part of penfold acts on them. A sandbox whose events cannot be written loses
+//! nothing else.
+//!
+//! Invariants:
+//! - A line is one write(2) to the end of the file, at most 4 KiB long.
+//! - The file is opened anew for each event, never through a link.
+//! - The file and its predecessor are bounded.
 
 mod follow;
 mod reader;
@@ -27,17 +31,17 @@ pub use follow::Waited;
 pub use reader::{Entry, From, Reader};
 pub use store::append;
 
-/// Something that happened to a sandbox.
+/// An event of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// The version of this format.
     pub schema: u32,
-    /// When, in nanoseconds since 1970.
+    /// The time of the event, in nanoseconds since 1970.
     pub time_ns: u64,
-    /// To which sandbox.
+    /// The sandbox.
     #[serde(flatten)]
     pub about: About,
-    /// What.
+    /// The kind of the event, with its details.
     #[serde(flatten)]
     pub what: What,
 }
@@ -45,99 +49,99 @@ pub struct Event {
 /// The sandbox that an event is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
-    /// Its id, as shown.
+    /// The short id.
     pub id: String,
-    /// Its name, if it has one.
+    /// The name, if the sandbox has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Its labels, as far as there is room for them.
+    /// The labels, as far as they fit.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }
 
-/// What happened.
+/// The kind of an event, with its details.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum What {
     /// The command runs.
     Start {
-        /// It, shortened.
+        /// The command, shortened.
         command: Vec<String>,
         /// How membership is known.
         level: Level,
-        /// Its first process, where that could be seen.
+        /// The pid of the leader, if known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         leader: Option<i32>,
     },
-    /// A command was put into the sandbox.
+    /// `penfold exec` has started a command in the sandbox.
     Exec {
-        /// Its number in the sandbox, from 1.
+        /// The number of the exec in the sandbox, from 1.
         number: u32,
-        /// It, shortened.
+        /// The command, shortened.
         command: Vec<String>,
     },
-    /// How the command ended is known.
+    /// The command has ended.
     Exit {
-        /// How the leader ended; nothing when that could not be seen.
+        /// How the leader ended; `None` if unknown.
         exit: Option<Status>,
-        /// Why.
+        /// Why the sandbox ended.
         cause: Cause,
-        /// The word for that.
+        /// The status that follows.
         word: Word,
     },
-    /// The sandbox is being ended, and not because its command is over.
+    /// The sandbox is being ended, for another reason than the leader's exit.
     Stop {
-        /// Why.
+        /// The reason.
         cause: Cause,
-        /// How long members have after the polite signal, in milliseconds; nothing when they are killed at once.
+        /// The time that members have after the polite signal, in milliseconds; `None` when they are killed at once.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         grace_ms: Option<u64>,
     },
-    /// The teardown has done something.
+    /// The teardown has completed a step.
     TeardownStep {
-        /// What: `ask`, `kill`, `verify`, `release cgroup …`.
+        /// The step: `ask`, `kill`, `verify`, `release cgroup …`.
         step: String,
-        /// When it began, in microseconds since the teardown began.
+        /// The start of the step, in microseconds since the teardown began.
         at_us: u64,
-        /// How long it took, in microseconds.
+        /// The duration of the step, in microseconds.
         took_us: u64,
-        /// What went wrong, if anything.
+        /// The error, if the step failed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
-    /// Something outlived its sandbox and was found.
+    /// A leak was found: something that outlived its sandbox.
     Leak {
-        /// What it is, with its place.
+        /// The kind of leak, with its path.
         what: String,
-        /// What became of it: `removed`, `failed`.
+        /// What was done about the leak: `removed`, `failed`.
         outcome: String,
-        /// Why it could not be removed.
+        /// Why the leak could not be removed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// The sandbox was found with nobody looking after it, and what was left was ended.
+    /// The sandbox was found without a supervisor, and recovery ended its members.
     Lost {
-        /// How the leader ended; nothing when that is not known.
+        /// How the leader ended; `None` if unknown.
         exit: Option<Status>,
-        /// Whether it was seen that nothing is left.
+        /// Whether recovery verified that nothing is left.
         verified: bool,
-        /// How many things are left nevertheless.
+        /// The number of survivors.
         survivors: usize,
     },
-    /// A process that penfold did not start was taken into the sandbox.
+    /// A process that penfold did not start was adopted into the sandbox.
     Adopted {
-        /// The process.
+        /// The pid of the process.
         pid: i32,
-        /// Its command, shortened.
+        /// The command of the process, shortened.
         command: Vec<String>,
     },
 }
 
-/// The kinds of events, as they are written.
+/// The kinds of events, as the file names them.
 pub const KINDS: &[&str] = &["start", "exec", "exit", "stop", "teardown-step", "leak", "lost", "adopted"];
 
 impl What {
-    /// Its kind, as it is written.
+    /// Returns the kind, as the file names it.
     pub fn kind(&self) -> &'static str {
         match self {
             What::Start { .. } => "start",
@@ -165,7 +169,7 @@ impl std::convert::From<&Step> for What {
     }
 }
 
-/// Where the events of one sandbox are written.
+/// Writes the events of one sandbox.
 #[derive(Debug, Clone)]
 pub struct Journal {
     root: PathBuf,
@@ -173,14 +177,14 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Events about a sandbox below `root`.
+    /// Makes a journal for a sandbox below `root`.
     pub fn new(root: &Path, about: About) -> Journal {
-        // Whoever keeps it may go to another directory.
+        // The process may change its working directory later.
         let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
         Journal { root, about }
     }
 
-    /// Events about the sandbox of a record.
+    /// Makes a journal for the sandbox of a record.
     pub fn of(files: &Files, intent: &Intent) -> Journal {
         let root = files.path().ancestors().nth(2).unwrap_or(files.path());
         let about =
@@ -188,7 +192,7 @@ impl Journal {
         Journal::new(root, about)
     }
 
-    /// Writes down what happened now. Where that cannot be, nobody hears of it and nothing else changes.
+    /// Writes an event with the current time. If the write fails, the event is lost and nothing else changes.
     pub fn tell(&self, what: impl IntoIterator<Item = What>) {
         let time_ns = now_ns();
         let events: Vec<Event> = what

@@ -1,7 +1,7 @@
-//! What speaks for a sandbox being alive, and whether all was looked at that would tell.
+//! Evidence that a sandbox is alive, and whether everything was read that could show it.
 //!
-//! One rule for all who judge (view, control, leaks, recovery): what could not be looked at is not "nothing". These types
-//! have no way from an incomplete look to "nobody".
+//! One rule holds for all users of this module (view, control, leaks, recovery): something that could not be read is
+//! not "nothing". These types cannot turn an incomplete look into "nobody".
 
 pub mod fingerprints;
 
@@ -15,39 +15,39 @@ use rustix::io::Errno;
 
 use self::fingerprints::Fingerprints;
 
-/// How many members are named as evidence.
+/// The most members that are named as evidence.
 const NAMED: usize = 3;
 
 /// Whether a process holds a lock. A sandbox whose lock is held has a supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum LockState {
-    /// A process holds it.
+    /// A process holds the lock.
     Held,
-    /// Nobody does.
+    /// No process holds the lock.
     Free,
-    /// That cannot be told, because of this: it counts as held.
+    /// The state is unknown because of this error: the lock counts as held.
     Unknown(Errno),
 }
 
 impl LockState {
-    /// Whether it is certain that nobody holds it.
+    /// Tells whether it is certain that no process holds the lock.
     pub fn is_free(self) -> bool {
         self == LockState::Free
     }
 
-    /// Whether it is certain that somebody holds it.
+    /// Tells whether it is certain that a process holds the lock.
     pub fn is_held(self) -> bool {
         self == LockState::Held
     }
 
-    /// Whether somebody may hold it: unknown means alive.
+    /// Tells whether a process may hold the lock: unknown means alive.
     pub fn may_be_held(self) -> bool {
         self != LockState::Free
     }
 }
 
-/// What a look over the host has found, by the ids of sandboxes, and what could not be looked at.
+/// The result of a look over the host by sandbox id, and the part that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "a look that was not complete proves nothing"]
 pub struct Listing<T> {
@@ -62,52 +62,52 @@ impl<T> Default for Listing<T> {
 }
 
 impl<T> From<HashMap<String, T>> for Listing<T> {
-    /// A look that was complete.
+    /// Makes a complete listing.
     fn from(found: HashMap<String, T>) -> Listing<T> {
         Listing { found, unread: None }
     }
 }
 
 impl<T> Listing<T> {
-    /// A look that found nothing because it could not be taken.
+    /// Makes a listing of a look that failed altogether.
     pub fn blind(what: &str, error: &io::Error) -> Listing<T> {
         Listing { found: HashMap::new(), unread: Some(format!("{what} cannot be read: {error}")) }
     }
 
-    /// Notes what could not be looked at; the first of it is told.
+    /// Notes a part that could not be read; only the first note is kept.
     pub fn note_unread(&mut self, what: impl FnOnce() -> String) {
         self.unread.get_or_insert_with(what);
     }
 
-    /// What was found, to add to it.
+    /// Returns the result, to add to it.
     pub fn found_mut(&mut self) -> &mut HashMap<String, T> {
         &mut self.found
     }
 
-    /// What was found. What is missing here may be there all the same: see [`Listing::excludes`].
+    /// Returns the result. An id that is missing here may exist all the same: see [`Listing::excludes`].
     pub fn found(&self) -> &HashMap<String, T> {
         &self.found
     }
 
-    /// What was found of this sandbox.
+    /// Returns the result for this sandbox.
     pub fn get(&self, id: &str) -> Option<&T> {
         self.found.get(id)
     }
 
-    /// Whether it is certain that there is nothing of this sandbox.
+    /// Tells whether it is certain that the host has nothing of this sandbox.
     pub fn excludes(&self, id: &str) -> bool {
         self.unread.is_none() && !self.found.contains_key(id)
     }
 
-    /// What could not be looked at, a sentence.
+    /// Returns the part that could not be read, as a sentence.
     pub fn unread(&self) -> Option<&str> {
         self.unread.as_deref()
     }
 
-    /// All that was found.
+    /// Returns the whole result.
     ///
     /// # Errors
-    /// When not all could be looked at.
+    /// When something could not be read.
     pub fn complete(self) -> io::Result<HashMap<String, T>> {
         match self.unread {
             None => Ok(self.found),
@@ -116,18 +116,18 @@ impl<T> Listing<T> {
     }
 }
 
-/// A sandbox that is looked for.
+/// The sandbox for which evidence is searched.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
-    /// Its id, as shown.
+    /// The short id.
     pub id: &'a str,
-    /// Its leaf as far as it is known.
+    /// The leaf, if known.
     pub leaf: Option<&'a Path>,
-    /// It has a record that can be opened.
+    /// Whether the sandbox has a record that can be opened.
     pub has_record: bool,
 }
 
-/// What speaks for something of a sandbox being alive, beside the lock of its record.
+/// Evidence that something of a sandbox is alive, besides the lock of its record.
 #[derive(Debug, Default)]
 #[must_use = "an incomplete look proves nothing"]
 pub struct Evidence {
@@ -137,17 +137,17 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Looks at the members of a sandbox and, where it has no record, at the socket of its supervisor.
+    /// Looks for members of a sandbox and, if it has no record, for the socket of its supervisor.
     pub fn of(host: &Fingerprints, subject: &Subject<'_>) -> Evidence {
         let mut evidence = Evidence::of_members(host, subject);
-        // Where there is a record, its lock tells of a supervisor; anybody can listen at the path of its socket.
+        // With a record, the lock shows whether a supervisor lives. Any process can listen at the path of its socket.
         if !subject.has_record {
             evidence.socket(host, subject.id);
         }
         evidence
     }
 
-    /// Looks at the leaf of a sandbox, at one elsewhere, and at its marker if these do not tell.
+    /// Looks at the leaf of a sandbox, at a leaf elsewhere, and at its marker if the leaves show nothing.
     pub fn of_members(host: &Fingerprints, subject: &Subject<'_>) -> Evidence {
         let mut evidence = Evidence::default();
         let leaves = host.leaves();
@@ -170,7 +170,7 @@ impl Evidence {
         evidence
     }
 
-    /// Looks whether a supervisor listens.
+    /// Looks for a supervisor that listens.
     pub fn socket(&mut self, host: &Fingerprints, id: &str) {
         if host.has_socket(id) {
             self.signs.push("its supervisor listens on its control socket".to_owned());
@@ -188,28 +188,28 @@ impl Evidence {
         }
     }
 
-    /// Adds what was found out elsewhere.
+    /// Adds evidence that was found elsewhere.
     pub fn add(&mut self, sign: String) {
         self.signs.insert(0, sign);
     }
 
-    /// Whether it is certain that nothing of it lives.
+    /// Tells whether it is certain that nothing of the sandbox lives.
     pub fn is_nothing(&self) -> bool {
         self.signs.is_empty() && self.unread.is_empty()
     }
 
-    /// The processes that live, as far as they have numbers here.
+    /// Returns the living processes, as far as they have pids here.
     pub fn pids(&self) -> &[Pid] {
         &self.pids
     }
 
-    /// What was seen, then what could not be looked at; a sentence each.
+    /// Returns the evidence found, then the parts that could not be read; a sentence each.
     pub fn sentences(self) -> Vec<String> {
         self.signs.into_iter().chain(self.unread).collect()
     }
 }
 
-/// Whether nobody is in a leaf, or it is gone. Unknown means alive.
+/// Tells whether a leaf has no member or is gone. Unknown means alive.
 pub fn is_leaf_empty(leaf: &Path) -> bool {
     match Leaf::open(leaf) {
         Ok(None) => true,
@@ -218,7 +218,7 @@ pub fn is_leaf_empty(leaf: &Path) -> bool {
     }
 }
 
-/// A few processes, by number and name.
+/// Names a few processes by pid and name.
 pub fn named(pids: &[Pid]) -> String {
     let mut proc = ProcFs::open().ok();
     let mut words: Vec<String> = pids

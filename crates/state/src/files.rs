@@ -1,4 +1,4 @@
-//! The files of one record: what was meant to be, what is, how it ended.
+//! The files of one record: the intent, the state, the exit and the report.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,9 +16,9 @@ use crate::state::{Exited, State};
 
 const EXIT: &str = "exit.json";
 
-/// The files of one record, to be read by anybody and written by who looks after the sandbox.
+/// The files of one record, which anybody may read and only the sandbox's supervisor writes.
 ///
-/// A clone is another handle to the same directory, and to its lock if this one holds it.
+/// A clone is another handle to the same directory, and to its lock if this value holds the lock.
 #[derive(Debug, Clone)]
 pub struct Files {
     pub(crate) dir: Arc<OwnedFd>,
@@ -27,29 +27,29 @@ pub struct Files {
 }
 
 impl Files {
-    /// The id, as shown.
+    /// Returns the short id.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where it is.
+    /// Returns the path of the record.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory.
+    /// Returns the open directory.
     pub fn dir(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
     }
 
-    /// Whether a process holds the lock: the sandbox has a supervisor.
+    /// Tells whether a process holds the lock: then the sandbox has a supervisor.
     pub fn lock(&self) -> LockState {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let probe = match rustix::fs::openat(&self.dir, c".", flags, Mode::empty()) {
             Ok(probe) => probe,
             Err(errno) => return LockState::Unknown(errno),
         };
-        // Shared: two that look at once do not take each other for a supervisor.
+        // A shared lock: two readers that probe at once do not take each other for a supervisor.
         match rustix::fs::flock(&probe, FlockOperation::NonBlockingLockShared) {
             Ok(()) => LockState::Free,
             Err(Errno::WOULDBLOCK) => LockState::Held,
@@ -57,7 +57,7 @@ impl Files {
         }
     }
 
-    /// Whether it was seen that nothing is left. A report beside a cgroup that exists is none of ours.
+    /// Tells whether the end of the sandbox was verified. If the leaf still exists, a report is not trusted.
     pub fn has_ended(&self) -> bool {
         let reported = rustix::fs::statat(&self.dir, REPORT, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         reported
@@ -69,59 +69,60 @@ impl Files {
             }
     }
 
-    /// Reads what was meant to be.
+    /// Reads the intent.
     ///
     /// # Errors
-    /// When it is missing, cut short, or of a newer version.
+    /// When the intent is missing, truncated, or of a newer version.
     pub fn intent(&self) -> io::Result<Intent> {
         json::read(self.dir(), INTENT)?.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Reads what the supervisor says; none when it never did.
+    /// Reads the state that the supervisor writes; `None` before its first write.
     ///
     /// # Errors
-    /// When it is damaged, another user's, a link, or of a newer version.
+    /// When the file is damaged, another user's, a link, or of a newer version.
     pub fn state(&self) -> io::Result<Option<State>> {
         json::read(self.dir(), STATE)
     }
 
-    /// Reads how the command ended; none when it has not, or that is not known.
+    /// Reads how the command ended; `None` if it has not ended, or the exit is unknown.
     ///
     /// # Errors
-    /// When it is damaged, another user's, a link, or of a newer version.
+    /// When the file is damaged, another user's, a link, or of a newer version.
     pub fn exited(&self) -> io::Result<Option<Exited>> {
         json::read(self.dir(), EXIT)
     }
 
-    /// Reads the report of the end; none when there was none yet.
+    /// Reads the report of the end; `None` before the end.
     ///
     /// # Errors
-    /// When it is damaged, another user's, a link, or of a newer version.
+    /// When the file is damaged, another user's, a link, or of a newer version.
     pub fn report(&self) -> io::Result<Option<Report>> {
         json::read(self.dir(), REPORT)
     }
 
-    /// Replaces what the supervisor says.
+    /// Replaces the state.
     ///
     /// # Errors
-    /// The old content stays then.
+    /// The old content stays after an error.
     pub fn write_state(&self, state: &State) -> io::Result<()> {
         json::replace(self.dir(), STATE, state)
     }
 
-    /// Writes how the command ended, unless that is written already. True if it was not.
+    /// Writes how the command ended, unless the file exists. True if it was written.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the file cannot be written.
     pub fn write_exited(&self, exited: &Exited) -> io::Result<bool> {
         json::create_once(self.dir(), EXIT, exited)
     }
 
-    /// Writes down the end: how the command ended, unless that is written already, and last the report, by which the
-    /// sandbox has ended. On a full disk what the supervisor said gives its place.
+    /// Writes the end: the exit, unless it is already written, and last the report, which marks the sandbox as ended.
+    ///
+    /// On a full disk the state file is removed to make room.
     ///
     /// # Errors
-    /// When there is no room even so; the sandbox then counts as lost.
+    /// When there is still no room; the sandbox then counts as lost.
     pub fn write_end(&self, exited: &Exited, report: &Report) -> io::Result<()> {
         let write = || {
             self.write_exited(exited)?;
@@ -134,10 +135,10 @@ impl Files {
         })
     }
 
-    /// Replaces what somebody else has written of how the command ended.
+    /// Replaces the exit that another process has written.
     ///
     /// # Errors
-    /// The old content stays then.
+    /// The old content stays after an error.
     pub fn replace_exited(&self, exited: &Exited) -> io::Result<()> {
         json::replace(self.dir(), EXIT, exited)
     }
@@ -145,7 +146,7 @@ impl Files {
     /// Writes the report: from then on the sandbox counts as ended.
     ///
     /// # Errors
-    /// The old content stays then.
+    /// The old content stays after an error.
     fn write_report(&self, report: &Report) -> io::Result<()> {
         json::replace(self.dir(), REPORT, report)
     }

@@ -1,4 +1,4 @@
-//! The name of one sandbox, for ever.
+//! The id of a sandbox, never used twice.
 
 use std::io;
 use std::time::SystemTime;
@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Identifies a sandbox: a uuid v7 inside, its last 12 digits outside.
+/// Identifies a sandbox: internally a uuid v7, for users its last 12 digits.
 ///
 /// The last digits are the random ones: a prefix of them tells sandboxes apart that began in the same second. They are
 /// safe as a file name, a cgroup name and a unit name.
@@ -15,7 +15,7 @@ use uuid::Uuid;
 pub struct Id(Uuid);
 
 impl Id {
-    /// Makes a new one.
+    /// Makes a new id.
     ///
     /// # Errors
     /// Those of getrandom(2).
@@ -27,19 +27,19 @@ impl Id {
         Ok(Id(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid()))
     }
 
-    /// What is shown: 12 lower-case hexadecimal digits.
+    /// Returns the short id: 12 lower-case hexadecimal digits.
     pub fn short(&self) -> String {
         let text = self.0.simple().to_string();
         text.get(20..).unwrap_or_default().to_owned()
     }
 
-    /// Reads the full uuid with its hyphens, as records and `penfold inspect` have it.
+    /// Parses the full uuid with its hyphens, as in records and `penfold inspect`.
     pub fn from_whole(text: &str) -> Option<Id> {
         let hyphenated = text.len() == 36;
         Uuid::try_parse(text).ok().filter(|_| hyphenated).map(Id)
     }
 
-    /// Whether a text is formed like what [`Id::short`] gives: the only names that ever touch a path.
+    /// Tells whether a text has the form of [`Id::short`]. Only such names are ever used in a path.
     pub fn is_short(text: &str) -> bool {
         text.len() == 12 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     }

@@ -1,4 +1,4 @@
-//! What a record says was meant to be: the first that is written of a sandbox.
+//! The intent: the first file of a record, written before anything of the sandbox exists.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,90 +8,90 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::Id;
 
-/// The file of a record that holds it.
+/// The name of the intent's file in a record.
 pub const INTENT: &str = "intent.json";
 
-/// What the record says was meant to be, before it was.
+/// The plan for a sandbox and its resources, written before they exist.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
     /// The version of this format.
     pub schema: u32,
-    /// The whole id.
+    /// The full id.
     pub id: Id,
-    /// The name, if it has one.
+    /// The name, if the sandbox has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The labels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// The command, for people: what is not UTF-8 is replaced.
+    /// The command, for people: bytes that are not UTF-8 are replaced.
     pub command: Vec<String>,
-    /// The boot that it belongs to.
+    /// The id of the boot in which the sandbox was made.
     pub boot: String,
-    /// The sandboxes that it is nested in, from the outermost, as its marker has them.
+    /// The ids of the enclosing sandboxes, outermost first, as in the marker.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub within: Vec<String>,
-    /// The leaf, if it has one.
+    /// The leaf, if the sandbox has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaf: Option<PathBuf>,
-    /// The scratch directory, if it has one.
+    /// The scratch directory, if the sandbox has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scratch: Option<PathBuf>,
-    /// When it was made, in milliseconds since 1970.
+    /// The time of creation, in milliseconds since 1970.
     #[serde(default)]
     pub made_at_ms: u64,
-    /// The number of the signal by which its members are asked to end.
+    /// The number of the polite signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// How long they may take then, in milliseconds.
+    /// The grace, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
-    /// The cgroup that `penfold run` was started in: the text that follows `0::` in `/proc/<pid>/cgroup`.
+    /// The cgroup in which `penfold run` was started: the text that follows `0::` in `/proc/<pid>/cgroup`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub home: Option<String>,
-    /// The session that its first process shares with its caller; none where it has one of its own.
+    /// The session that the leader shares with the caller of penfold; `None` if the leader has its own session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<i32>,
-    /// Who was above `penfold run`, the nearest first: one of them takes in its orphans. Only where there is no leaf.
+    /// The ancestors of `penfold run`, the nearest first: one of them adopts its orphans. Only recorded without a leaf.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ancestors: Vec<ProcessId>,
-    /// When `penfold run` started: no member is older.
+    /// The start time of `penfold run`: no member is older.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<StartTime>,
-    /// How long a kill may take until what is left is reported, in milliseconds.
+    /// The patience: the time that a kill may take until the survivors are reported, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patience_ms: Option<u64>,
-    /// What only a sandbox has that goes on without who started it.
+    /// The details of a detached sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detached: Option<Detached>,
 }
 
-/// What is to be known of a sandbox that goes on without who started it.
+/// The details that only a detached sandbox has.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Detached {
-    /// The root below which its record is.
+    /// The state root with the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<PathBuf>,
-    /// Who started it: the parent of `penfold run -d`.
+    /// The owner: the parent of `penfold run -d`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<ProcessId>,
-    /// It is not ended when its supervisors are killed.
+    /// Whether the sandbox goes on when its supervisors are killed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep: bool,
-    /// Its record goes when it ends.
+    /// Whether the record is removed when the sandbox ends.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub remove: bool,
-    /// It has a terminal of its own.
+    /// Whether the sandbox has a terminal of its own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminal: bool,
 }
 
-/// What a record keeps of a command line: enough to know it by, and no more than is read again.
+/// Shortens a command line for a record: enough to recognise the command, and within the limit of the reader.
 pub fn shortened(words: Vec<String>) -> Vec<String> {
     shortened_to(words, RECORDED)
 }
 
-/// At most so many bytes of a command line, each word counted as one more.
+/// Shortens a command line to at most `most` bytes, where each word counts one byte more than its length.
 pub(crate) fn shortened_to(mut words: Vec<String>, most: usize) -> Vec<String> {
     let mut left = most;
     words.retain_mut(|word| {
@@ -104,5 +104,5 @@ pub(crate) fn shortened_to(mut words: Vec<String>, most: usize) -> Vec<String> {
     words
 }
 
-/// How many bytes of a command line a record keeps.
+/// The number of bytes of a command line that a record keeps.
 const RECORDED: usize = 4096;

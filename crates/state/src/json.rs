@@ -9,29 +9,29 @@ use rustix::io::Errno;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// The version of the formats on disk. A newer one is only read.
+/// The version of the formats on disk. Files of a newer version are only read.
 pub const SCHEMA: u32 = 1;
 
-/// No file of a record is larger, but for those of the log, the state and the report.
+/// The size limit for files of a record, except the log, the state and the report.
 const LARGEST: u64 = 1 << 20;
-/// The state names every exec, of which there are at most 2048: of each 256 bytes of its command, up to six times as long
-/// in JSON.
+/// The size limit for the state. The state lists up to 2048 execs with 256 bytes of command each, which JSON may escape
+/// to six times that length.
 const LARGEST_STATE: u64 = 4 << 20;
-/// How large a file of a record mostly is.
+/// The usual size of a file in a record.
 const USUAL: usize = 4096;
-/// A report names every member that was ended.
+/// The size limit for a report, which lists every member that was ended.
 const LARGEST_REPORT: u64 = 64 << 20;
 
-/// What every version of the formats begins with.
+/// The field with which every version of the formats begins.
 #[derive(Deserialize)]
 struct Version {
     schema: u32,
 }
 
-/// Reads the file `name` of a record; none when there is none.
+/// Reads the file `name` of a record; `None` when it does not exist.
 ///
 /// # Errors
-/// When it is not a plain file of ours, cut short, garbage, or of a newer version (`Unsupported`).
+/// When it is not a plain file of this user, truncated, malformed, or of a newer version (`Unsupported`).
 pub(crate) fn read<T: DeserializeOwned>(dir: BorrowedFd<'_>, name: &str) -> io::Result<Option<T>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
@@ -53,7 +53,7 @@ pub(crate) fn read<T: DeserializeOwned>(dir: BorrowedFd<'_>, name: &str) -> io::
         STATE => LARGEST_STATE,
         _ => LARGEST,
     };
-    // Nearly all fit: a list of a thousand sandboxes reads three thousand of them.
+    // Nearly all files fit. For a list of a thousand sandboxes, three thousand files are read.
     let mut text = Vec::with_capacity(USUAL);
     file.take(largest).read_to_end(&mut text)?;
     if text.is_empty() {
@@ -67,26 +67,25 @@ pub(crate) fn read<T: DeserializeOwned>(dir: BorrowedFd<'_>, name: &str) -> io::
     Ok(Some(serde_json::from_slice(&text)?))
 }
 
-/// How things stand with a sandbox that runs.
+/// The file with the current state of a running sandbox.
 pub(crate) const STATE: &str = "state.json";
-/// The report of a sandbox that has ended.
+/// The file with the report of an ended sandbox.
 pub(crate) const REPORT: &str = "report.json";
 
 /// Replaces the file `name` of a record: readers see the old content or the new.
 ///
 /// # Errors
-/// The old content stays then.
+/// The old content stays after an error.
 pub(crate) fn replace(dir: BorrowedFd<'_>, name: &str, value: &impl Serialize) -> io::Result<()> {
     let fresh = write_fresh(dir, name, value)?;
     rustix::fs::renameat(dir, &fresh, dir, name)?;
     Ok(())
 }
 
-/// Writes the file `name` of a record unless there is one already: whoever comes first tells the truth. True if it was
-/// this one.
+/// Writes the file `name` of a record unless the file exists: the first writer wins. True if this call wrote the file.
 ///
 /// # Errors
-/// When it cannot be written; there is none then, or that of another.
+/// When the file cannot be written; then it is missing, or another writer's.
 pub(crate) fn create_once(dir: BorrowedFd<'_>, name: &str, value: &impl Serialize) -> io::Result<bool> {
     let fresh = write_fresh(dir, name, value)?;
     let linked = rustix::fs::linkat(dir, &fresh, dir, name, AtFlags::empty());
@@ -98,7 +97,7 @@ pub(crate) fn create_once(dir: BorrowedFd<'_>, name: &str, value: &impl Serializ
     }
 }
 
-/// A name of its own for each process, so that two writers do not mix.
+/// Each process writes to its own temporary file, so that two writers do not mix.
 fn write_fresh(dir: BorrowedFd<'_>, name: &str, value: &impl Serialize) -> io::Result<String> {
     let fresh = format!("{name}.{}.new", rustix::process::getpid());
     let _ = rustix::fs::unlinkat(dir, &fresh, AtFlags::empty());

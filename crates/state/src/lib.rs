@@ -1,13 +1,13 @@
-//! One sandbox as a thing: what was asked for, its record on disk, what it owns, how it is recovered.
+//! The state of one sandbox: its specification, its record on disk, its resources, and its recovery.
 //!
-//! - [`Spec`] — what somebody wants to be run.
-//! - [`Id`] — the name of one sandbox, for ever.
-//! - [`record`] — the record on disk: made first, gone last.
+//! - [`Spec`] — the sandbox that a caller requests.
+//! - [`Id`] — the id of a sandbox, never used twice.
+//! - [`record`] — the record on disk: made first, removed last.
 //! - [`Scratch`] — a directory that lives as long as its sandbox.
-//! - [`events`] — what happened to them.
-//! - [`recovery`] — ends what is left of a sandbox that nobody looks after.
+//! - [`events`] — the events of detached sandboxes.
+//! - [`recovery`] — ends the remains of a sandbox without a supervisor.
 //!
-//! Invariant: a record whose lock is held belongs to a living supervisor; nobody else acts on it.
+//! Invariant: a record whose lock is held belongs to a living supervisor; no other process acts on the record.
 
 mod change_watch;
 pub mod clear;

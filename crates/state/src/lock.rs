@@ -1,4 +1,4 @@
-//! Locks that say who looks after something. Whoever only looks whether one is held holds it for that moment itself.
+//! Locks that show that a supervisor lives. A reader that probes a lock holds it itself for that moment.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,14 +7,16 @@ use rustix::event::Timespec;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-/// How often it is tried. Who only looks lets go after microseconds, or when it runs again.
+/// The most tries to take a lock. A reader that probes releases it after microseconds, or when it is scheduled again.
 pub(crate) const TRIES: u32 = 1000;
-/// How often while somebody holds it as its own, who may be about to remove it.
+/// The number of tries while another process holds the lock exclusively. That process may be about to remove the file.
 const FEW: u32 = 40;
 const AT_ONCE: u32 = 10;
 const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
-/// Locks a directory that this process has just made, for as long as `dir`, or the copy of it in a forked process, lives.
+/// Locks a directory that this process has just made.
+///
+/// The lock is held while `dir`, or the copy of it in a forked process, lives.
 ///
 /// # Errors
 /// Those of flock(2).
@@ -29,7 +31,7 @@ pub fn hold_new(dir: impl AsFd) -> io::Result<()> {
     }
 }
 
-/// Locks a file that somebody else may hold for good; false where that is so.
+/// Locks a file; false if another process holds the lock permanently.
 ///
 /// # Errors
 /// Those of flock(2).
@@ -39,7 +41,7 @@ pub(crate) fn hold(file: impl AsFd) -> io::Result<bool> {
             Err(Errno::WOULDBLOCK) => {}
             other => return Ok(other.map(|()| true)?),
         }
-        // Those who look share the lock.
+        // Readers that probe the lock share it.
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
             Ok(()) => rustix::fs::flock(&file, FlockOperation::Unlock)?,
             Err(Errno::WOULDBLOCK) if tries < FEW => {}
@@ -51,7 +53,7 @@ pub(crate) fn hold(file: impl AsFd) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Lets those go on who may be looking.
+/// Lets other processes run that may be probing the lock.
 pub(crate) fn pause(tries: u32) {
     if tries < AT_ONCE {
         rustix::thread::sched_yield();

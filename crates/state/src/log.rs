@@ -1,16 +1,16 @@
-//! The log of a sandbox that goes on without who started it: what it wrote to its standard output and error.
+//! The log of a detached sandbox: everything that it wrote to its standard output and error.
 //!
-//! One file, `log`, in the record: a front page and a ring of blocks. An *offset* is a place in the endless stream of
-//! blocks; where it lies in the file follows from it, and it means the same for as long as it is kept. A *frame* is
-//! what was taken from one stream at one time; it does not cross the end of its block, so that a reader who has lost
-//! its way goes on with the next block.
+//! The log is one file, `log`, in the record: a front page and a ring of blocks. An *offset* is a place in the endless
+//! stream of blocks. The offset determines the place in the file, and stays valid for as long as its block is kept. A
+//! *frame* holds the bytes read from one stream at one time. A frame does not cross the end of its block: a reader that
+//! finds damage continues with the next block.
 //!
-//! - [`Writer`] — one at a time, the supervisor: never waits, never fails, overwrites the oldest.
-//! - [`Reader`] — any number: reads without a lock, follows, and says what it missed.
+//! - [`Writer`] — a single one, in the supervisor: never waits, never fails, overwrites the oldest block.
+//! - [`Reader`] — any number: reads without a lock, follows the log, and reports the parts that it missed.
 //!
-//! Invariants: the writer knows of no reader, so none can hold it up. The *mark* on the front page says how far frames
-//! are whole; it is moved before a block is written to that was used before, so that a reader can tell afterwards
-//! whether what it has read was still there.
+//! Invariants: the writer knows no reader, so no reader can delay it. The *mark* on the front page is the offset up to
+//! which frames are whole. The mark moves before a used block is overwritten. By the mark, a reader can check
+//! afterwards that the bytes it has read were still valid.
 
 mod follow;
 mod format;
@@ -24,7 +24,7 @@ pub use format::Stream;
 pub use reader::{Entry, From, Reader};
 pub use writer::{Drained, PipeState, Writer};
 
-/// How much of a log is kept if nothing else is said.
+/// The default size limit of a log.
 pub const USUAL_LIMIT: u64 = 64 << 20;
 
 pub(crate) const LOG: &str = "log";
@@ -32,29 +32,29 @@ pub(crate) const LOG: &str = "log";
 /// Why a log cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The sandbox has none.
+    /// The sandbox has no log.
     #[error("there is no log")]
     Missing,
-    /// The file cannot be worked with.
+    /// An operation on the file failed.
     #[error("cannot {act} the log")]
     Io {
-        /// What was tried.
+        /// The operation.
         act: &'static str,
-        /// What stood in the way.
+        /// The cause.
         source: io::Error,
     },
-    /// The file is another user's.
+    /// The file belongs to another user.
     #[error("the log belongs to user {owner}, not to {user}")]
     Stranger {
-        /// Whose it is.
+        /// The owner of the file.
         owner: u32,
-        /// Who asks.
+        /// The user of this process.
         user: u32,
     },
-    /// The file is not what a writer makes.
+    /// The file has a format that no writer makes.
     #[error("the log is damaged: {0}")]
     Damaged(&'static str),
-    /// The file is of a version that is not known here.
+    /// The file is of a newer version than this one.
     #[error("the log is of a newer format than this penfold knows")]
     Newer,
 }

@@ -1,4 +1,4 @@
-//! What is known of the members of a sandbox whose supervisors are lost, besides their marker.
+//! The proofs of membership besides the marker, for a sandbox whose supervisors are lost.
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -9,8 +9,11 @@ use penfold_teardown::{Findings, Marker, Search, Selector, Survivor};
 use crate::files::Files;
 use crate::intent::Intent;
 
-/// What a marker of this sandbox has to go with. `named` says that somebody has named the sandbox: then, and where the
-/// record is of a penfold that wrote nothing of it down, the marker is proof enough.
+/// Collects the facts that prove a carrier of this sandbox's marker to be a member.
+///
+/// The marker alone is proof in two cases:
+/// - `named`: a user has named the sandbox
+/// - the record is of an older penfold, which did not record these facts
 pub fn marker(id: &str, intent: Option<&Intent>, files: Option<&Files>, named: bool) -> Marker {
     let user = files.and_then(|files| std::fs::metadata(files.path()).ok()).map(|meta| meta.uid());
     let is_bare =
@@ -28,7 +31,8 @@ pub fn marker(id: &str, intent: Option<&Intent>, files: Option<&Files>, named: b
     }
 }
 
-/// A search for the members. It has looked once: who is a member by another one is known when that one dies.
+/// Makes a search for the members and takes one look. A process that is a member only through another member must be
+/// known before that one dies.
 ///
 /// # Errors
 /// When /proc cannot be read.
@@ -38,7 +42,7 @@ pub fn search(marker: &Marker, proc: &mut ProcFs) -> io::Result<Search> {
     Ok(search)
 }
 
-/// Adds to the findings who carries the marker and is no member for all that is known.
+/// Adds to the findings the processes that carry the marker without another proof of membership.
 ///
 /// # Errors
 /// When /proc cannot be read.

@@ -1,7 +1,7 @@
-//! Names of sandboxes: each belongs to at most one that lives.
+//! Names of sandboxes: a name belongs to at most one living sandbox.
 //!
-//! `<root>/names/<name>` is a file that holds an id and is locked (flock(2)) by the processes that look after that
-//! sandbox: a free lock is a free name, whatever died and however.
+//! `<root>/names/<name>` is a file that holds an id. The processes that supervise the sandbox lock the file (flock(2)):
+//! a free lock is a free name, however the processes died.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -19,10 +19,10 @@ use crate::record::{StateError, open_or_make, open_private};
 
 /// The directory of names below a state root.
 pub const NAMES: &str = "names";
-/// How often a file that its last holder has just removed is made anew.
+/// The number of tries to create a file that its last holder has just removed.
 const TRIES: u32 = 100;
 
-/// A name that is taken for as long as this value, or the copy of it in a forked process, lives.
+/// A name, held for as long as this value, or the copy of it in a forked process, lives.
 #[derive(Debug)]
 pub struct Name {
     dir: OwnedFd,
@@ -30,15 +30,15 @@ pub struct Name {
     text: String,
 }
 
-/// Why a name cannot be had.
+/// Why a name is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum NameError {
-    /// Another sandbox that lives has it.
+    /// Another living sandbox has the name.
     #[error("the name `{name}` is taken by sandbox {holder}")]
     Taken {
         /// The name.
         name: String,
-        /// Who has it; `?` when that cannot be read.
+        /// The id of that sandbox; `?` when it cannot be read.
         holder: String,
     },
     /// The directory of names cannot be used.
@@ -49,12 +49,12 @@ pub enum NameError {
     Io {
         /// The name.
         name: String,
-        /// What stood in the way.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// Whether a text can be a name: it is used as that of a file.
+/// Tells whether a text is a valid name: it must be valid as the name of a file.
 pub fn is_name(text: &str) -> bool {
     let first = text.bytes().next();
     text.len() <= 128
@@ -65,7 +65,7 @@ pub fn is_name(text: &str) -> bool {
 /// Takes a name for a sandbox.
 ///
 /// # Errors
-/// When a sandbox that lives has it, or the file cannot be made.
+/// When a living sandbox has the name, or the file cannot be made.
 pub fn take(root: &Path, name: &str, id: &Id) -> Result<Name, NameError> {
     let io = |source: io::Error| NameError::Io { name: name.to_owned(), source };
     if !is_name(name) {
@@ -81,7 +81,7 @@ pub fn take(root: &Path, name: &str, id: &Id) -> Result<Name, NameError> {
             let holder = read_id(&mut File::from(file)).unwrap_or_else(|| "?".to_owned());
             return Err(NameError::Taken { name: name.to_owned(), holder });
         }
-        // The last holder may have removed it between the two steps.
+        // The last holder may have removed the file between the open and the lock.
         if is_same(&dir, name, &file).map_err(io)? {
             let mut taken = Name { dir, file: File::from(file), text: name.to_owned() };
             let written = taken.file.set_len(0).and_then(|()| taken.file.write_all(id.short().as_bytes()));
@@ -95,10 +95,10 @@ pub fn take(root: &Path, name: &str, id: &Id) -> Result<Name, NameError> {
     Err(io(io::ErrorKind::TimedOut.into()))
 }
 
-/// The sandbox that has a name and lives; none when nobody has it.
+/// Returns the living sandbox that has a name; `None` when the name is free.
 ///
 /// # Errors
-/// When that cannot be told.
+/// When the holder cannot be determined.
 pub fn holder(root: &Path, name: &str) -> io::Result<Option<String>> {
     let Some(file) = open(root, name)? else { return Ok(None) };
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
@@ -108,15 +108,15 @@ pub fn holder(root: &Path, name: &str) -> io::Result<Option<String>> {
     }
 }
 
-/// The sandbox that has a name or had it last, if its file is still there.
+/// Returns the sandbox that has a name or had it last, if the file of the name still exists.
 ///
 /// # Errors
-/// When that cannot be told.
+/// When the holder cannot be determined.
 pub fn last_holder(root: &Path, name: &str) -> io::Result<Option<String>> {
     Ok(open(root, name)?.and_then(|file| read_id(&mut File::from(file))))
 }
 
-/// Opens the file of a name to read it.
+/// Opens the file of a name for reading.
 fn open(root: &Path, name: &str) -> io::Result<Option<OwnedFd>> {
     if !is_name(name) {
         return Ok(None);
@@ -150,7 +150,8 @@ fn is_same(dir: &OwnedFd, name: &str, file: &impl AsFd) -> io::Result<bool> {
     Ok((named.st_dev, named.st_ino) == (held.st_dev, held.st_ino))
 }
 
-/// The id in the file of a name that nobody holds, empty if it has none; nothing when somebody holds it, or it is not ours.
+/// Returns the id in the file of a free name, empty without an id; `None` for a name that is held, or another user's
+/// file.
 pub fn free_name(dir: &OwnedFd, name: &str) -> Option<String> {
     let file = open_name(dir, name)?;
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).ok()?;
@@ -172,7 +173,7 @@ fn id_in(file: &OwnedFd) -> String {
     if Id::is_short(text) { text.to_owned() } else { String::new() }
 }
 
-/// Removes the names that were those of a sandbox without a record.
+/// Removes the names of a sandbox that has no record.
 pub fn forget_names_of(root: &Path, id: &str) -> io::Result<()> {
     let dir = match open_private(rustix::fs::CWD, &root.join(NAMES)) {
         Ok(dir) => dir,
@@ -188,8 +189,9 @@ pub fn forget_names_of(root: &Path, id: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes the file of a name, under its lock, unless somebody has taken it meanwhile. Whose name it was must not have
-/// changed.
+/// Removes the file of a name, under its lock, unless another sandbox has taken the name.
+///
+/// The file must still hold `id`.
 pub fn forget_name(root: &Path, name: &str, id: &str) -> io::Result<()> {
     let dir = match open_private(rustix::fs::CWD, &root.join(NAMES)) {
         Ok(dir) => dir,
@@ -197,7 +199,7 @@ pub fn forget_name(root: &Path, name: &str, id: &str) -> io::Result<()> {
         Err(error) => return Err(io::Error::other(error)),
     };
     let Some(file) = open_name(&dir, name) else { return Ok(()) };
-    // Its next holder has it.
+    // The next holder has the name.
     if !lock::hold(&file)? {
         return Ok(());
     }

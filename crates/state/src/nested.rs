@@ -1,8 +1,9 @@
-//! Sandboxes that were started inside of one: killed together with it, they could not put away their records and scratch
+//! Nested sandboxes: killed together with the enclosing one, they cannot remove their own records and scratch
 //! directories.
 //!
-//! Each leaves its id in the records of those that it is in, so that who ends one of these need not look at all records:
-//! from before it has a record of its own until that, and its name, are gone.
+//! Each nested sandbox leaves a note with its id in the records of the enclosing sandboxes. The note exists from before
+//! its own record until its record and name are gone. A teardown thus finds nested sandboxes without reading all
+//! records.
 
 use std::io;
 use std::time::Duration;
@@ -19,12 +20,12 @@ use crate::names::forget_names_of;
 use crate::record::Registry;
 use crate::recovery::recover;
 
-/// The beginning of the name of the directory that tells of a nested sandbox.
+/// The prefix of the directory that notes a nested sandbox.
 const NESTED: &str = "nested-";
-/// How long what is left of a nested sandbox may take to go; its processes are gone already.
+/// The time for the remains of a nested sandbox to go; its processes are gone already.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The notes of a sandbox in the records of those that it is in.
+/// The notes of a sandbox in the records of the enclosing sandboxes.
 #[derive(Debug)]
 pub struct Notes {
     registry: Registry,
@@ -33,13 +34,14 @@ pub struct Notes {
 }
 
 impl Notes {
-    /// Notes a new sandbox in the records of those that it is in, as far as they are below the same root; `None` when it
-    /// is in none.
+    /// Notes a new sandbox in the records of the enclosing sandboxes, as far as they are below the same root.
+    ///
+    /// Returns `None` when the sandbox is not nested.
     pub fn leave(registry: &Registry, intent: &Intent) -> Option<Notes> {
         let own = intent.id.short();
         for outer in &intent.within {
             if let Ok(Some(files)) = registry.look(outer) {
-                // Without it the next command finds what is left.
+                // Without the note, the next command still finds the remains.
                 let _ = rustix::fs::mkdirat(files.dir(), entry(&own), Mode::RWXU);
             }
         }
@@ -57,7 +59,7 @@ impl Resource for Notes {
         for outer in &self.within {
             if let Ok(Some(files)) = self.registry.look(outer) {
                 match rustix::fs::unlinkat(files.dir(), entry(&self.own), AtFlags::REMOVEDIR) {
-                    // A command may have put something else there, which goes with the outer record.
+                    // A command may have put something else there, which goes with the enclosing record.
                     Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY) => {}
                     Err(errno) => return Err(errno.into()),
                 }
@@ -67,7 +69,7 @@ impl Resource for Notes {
     }
 }
 
-/// The sandboxes that are in one.
+/// The nested sandboxes of one sandbox.
 #[derive(Debug, Clone)]
 pub struct Nested {
     registry: Registry,
@@ -75,21 +77,23 @@ pub struct Nested {
 }
 
 impl Nested {
-    /// Those that will leave a note in the record `own`.
+    /// Makes a value for the sandboxes that leave a note in the record `own`.
     pub fn of(registry: &Registry, own: &Files) -> Nested {
         Nested { registry: registry.clone(), own: own.clone() }
     }
 
-    /// Where their records are.
+    /// Returns the registry with their records.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// Those that have records now. They belong to the same user, whose commands may have written anything there.
+    /// Returns the nested sandboxes that have records now.
+    ///
+    /// They belong to the same user, whose commands may have written anything there.
     pub fn recorded(&self) -> Vec<Inside> {
-        /// One has an outer process and an inner one.
+        /// A sandbox has a standby and a supervisor.
         const SUPERVISORS: usize = 2;
-        /// Among so many they are looked for.
+        /// The most ids to look up.
         const MOST: usize = 1000;
         if !self.may_exist() {
             return Vec::new();
@@ -106,7 +110,8 @@ impl Nested {
         inside.collect()
     }
 
-    /// Most file systems count directories in the links of the one above: two links are its own.
+    /// Tells whether notes may exist. Most file systems count directories in the links of their parent: a directory
+    /// without subdirectories has two links.
     fn may_exist(&self) -> bool {
         rustix::fs::fstat(self.own.dir()).is_ok_and(|stat| stat.st_nlink != 2)
     }
@@ -136,7 +141,7 @@ impl Resource for Nested {
             {
                 recover(record, false, PATIENCE)?;
             }
-            // One that was killed as it forgot itself may have come no further than its record.
+            // A sandbox killed during its cleanup may have removed its record, but not its name.
             if let Some(root) = self.own.path().ancestors().nth(2).filter(|_| !self.registry.holds(&id)) {
                 forget_names_of(root, &id)?;
             }
@@ -146,16 +151,16 @@ impl Resource for Nested {
     }
 }
 
-/// A sandbox that was started inside of another, as its record tells.
+/// A nested sandbox, as its record describes it.
 #[derive(Debug, Clone)]
 pub struct Inside {
-    /// Its id, as shown.
+    /// The short id.
     pub id: String,
-    /// Its name.
+    /// The name.
     pub name: Option<String>,
-    /// Those that look after it, by the pids of their own namespace; only a detached one has them in its record.
+    /// The supervisor processes, with pids of their own namespace; only a detached sandbox records them.
     pub supervisors: Vec<ProcessId>,
-    /// When its `penfold run` started.
+    /// The start time of its `penfold run`.
     pub since: Option<StartTime>,
 }
 

@@ -1,4 +1,4 @@
-//! How a sandbox ended: the report for machines and the shorter outcome for who started it.
+//! The end of a sandbox: the report for programs, and the shorter outcome for the launcher.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// It exited with this code.
+    /// The leader exited with this code.
     Code(i32),
-    /// This signal ended it.
+    /// This signal ended the leader.
     Signal(i32),
 }
 
@@ -30,51 +30,51 @@ impl From<Exit> for Status {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StartFailure {
-    /// There is no such program.
+    /// The program does not exist.
     NotFound,
-    /// There is, and it cannot be executed; an error number.
+    /// The program exists and cannot be executed; an error number.
     NotExecutable(i32),
-    /// Its working directory cannot be entered; an error number.
+    /// The working directory cannot be entered; an error number.
     Directory(i32),
-    /// Something of ours failed; a sentence.
+    /// An operation of penfold failed; a sentence.
     Other(String),
 }
 
-/// Everything about the end of one sandbox, as `--report` writes it.
+/// The end of one sandbox in full, as `--report` writes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// The version of this format.
     pub schema: u32,
-    /// The sandbox, as shown.
+    /// The short id.
     pub id: String,
-    /// Its name.
+    /// The name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Its labels.
+    /// The labels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// The command; what is not UTF-8 is replaced.
+    /// The command; bytes that are not UTF-8 are replaced.
     pub command: Vec<String>,
     /// How membership was known.
     pub level: Level,
-    /// Why it ended.
+    /// Why the sandbox ended.
     pub cause: Cause,
-    /// How the leader ended; nothing when that could not be seen.
+    /// How the leader ended; `None` if unknown.
     pub exit: Option<Status>,
     /// Why the command was not run, if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<StartFailure>,
-    /// When it started, in milliseconds since 1970.
+    /// The time of the start, in milliseconds since 1970.
     pub started_at_ms: u64,
-    /// How long it took from the start to the end of the teardown, in milliseconds.
+    /// The time from the start to the end of the teardown, in milliseconds.
     pub duration_ms: u64,
-    /// What the host did not give, and what follows.
+    /// The features that the host lacks, and the consequences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<String>,
     /// Why the level is not a stronger one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weaker: Option<String>,
-    /// What the teardown found and did.
+    /// The findings of the teardown.
     #[serde(flatten)]
     pub findings: Findings,
 }
@@ -82,21 +82,21 @@ pub struct Report {
 /// Counts over all members that were ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
-    /// All.
+    /// All members that were ended.
     pub ended: usize,
-    /// After the polite signal.
+    /// Members that ended by the polite signal.
     pub term: usize,
-    /// By SIGKILL.
+    /// Members that ended by SIGKILL.
     pub kill: usize,
-    /// Strays among them.
+    /// Strays.
     pub strays: usize,
-    /// By the number of the signal that was sent.
+    /// Members by the number of the signal that was sent.
     #[serde(default)]
     pub signals: BTreeMap<i32, usize>,
 }
 
 impl Totals {
-    /// Counts who was ended.
+    /// Counts the members that were ended.
     pub fn of(findings: &Findings) -> Totals {
         let how = |how| findings.ended.iter().filter(|ended| ended.how == how).count();
         let mut signals = BTreeMap::new();
@@ -117,31 +117,31 @@ impl Totals {
     }
 }
 
-/// What the front is told: the report with its lists cut short, so that it always fits one message.
+/// The supervisor's message to the launcher: the report with its lists cut, so that it always fits one message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The report; its lists hold the first strays and survivors only.
+    /// The report; its lists hold only the first strays and survivors.
     pub report: Report,
     /// The counts over the whole lists.
     pub totals: Totals,
-    /// The process that tells.
+    /// The pid of the sender.
     #[serde(default)]
     pub teller: i32,
-    /// It is that of a command that was put into the sandbox, not that of the sandbox.
+    /// Whether the outcome is that of an exec, not of the sandbox.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub of_exec: bool,
-    /// Why the report could not be written, if one was wanted and it could not.
+    /// Why the requested report could not be written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unwritten: Option<String>,
 }
 
-/// How many strays and survivors the front is told.
+/// The most strays and survivors in an outcome.
 const TOLD: usize = 32;
-/// How long a text the front is told.
+/// The longest text in an outcome.
 const TEXT: usize = 300;
 
 impl Outcome {
-    /// Cuts a report short.
+    /// Cuts a report.
     pub fn of(report: &Report, unwritten: Option<String>) -> Outcome {
         let totals = Totals::of(&report.findings);
         let mut strays: Vec<Ended> = report.findings.strays().take(TOLD).cloned().collect();

@@ -1,8 +1,8 @@
-//! The record of one sandbox on disk: made before anything else, gone last.
+//! The record of one sandbox on disk: made before anything else, removed last.
 //!
-//! `<root>/sandboxes/<id>/` is private to its user. The directory itself is locked (flock(2)) by the processes that look
-//! after the sandbox, for as long as one of them lives: a free lock on a record that has its `intent.json` means that
-//! nobody does. A lock file could be lost; the directory cannot, while the record exists.
+//! `<root>/sandboxes/<id>/` is private to its user. The supervisor's processes lock the directory itself (flock(2))
+//! while one of them lives. A free lock on a record with an `intent.json` means that the sandbox has no supervisor. A
+//! lock file could be deleted while the record exists; the directory cannot.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -23,32 +23,32 @@ use crate::lock;
 pub use crate::intent::{Detached, INTENT, Intent, shortened};
 pub use crate::json::SCHEMA;
 
-/// A link to the leaf, or to nothing where there is none, in a record that is kept after the end.
+/// A link to the leaf, in a record that is kept after the end; without a leaf its target does not exist.
 const LEAF: &str = "leaf";
 const SANDBOXES: &str = "sandboxes";
 const PRIVATE: Mode = Mode::RWXU;
 
-/// Why there is no record.
+/// Why a record is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// A directory cannot be made, opened or locked, or a file not written.
     #[error("cannot {act} `{path}`")]
     Io {
-        /// What was tried.
+        /// The operation.
         act: &'static str,
-        /// On what.
+        /// The path of the file or directory.
         path: PathBuf,
-        /// What stood in the way.
+        /// The cause.
         source: io::Error,
     },
     /// A directory of the state is not private to this user.
     #[error("`{path}` belongs to user {owner}, not to {user}", path = path.display())]
     Stranger {
-        /// Which.
+        /// The path of the directory.
         path: PathBuf,
-        /// Whose it is.
+        /// The owner of the directory.
         owner: u32,
-        /// Who asks.
+        /// The user of this process.
         user: u32,
     },
 }
@@ -67,12 +67,12 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Opens the records below `root`, making the directories that are missing.
+    /// Opens the records below `root`, and makes missing directories.
     ///
     /// # Errors
-    /// When they cannot be made, or are not ours alone.
+    /// When they cannot be made, or are not private to this user.
     pub fn open(root: &Path) -> Result<Registry, StateError> {
-        // A root that another user made first could be swapped under us: it is looked at before anything is made in it.
+        // Another user could swap a root that they made first: check the root before anything is made in it.
         let top = open_or_make(rustix::fs::CWD, root)?;
         let dir = open_or_make(top.as_fd(), Path::new(SANDBOXES))?;
         Ok(Registry { path: root.join(SANDBOXES), dir: Arc::new(dir) })
@@ -81,7 +81,7 @@ impl Registry {
     /// Opens the records below `root` if there are any.
     ///
     /// # Errors
-    /// When they cannot be opened, or are not ours alone.
+    /// When they cannot be opened, or are not private to this user.
     pub fn open_existing(root: &Path) -> Result<Option<Registry>, StateError> {
         let opened = open_private(rustix::fs::CWD, root)
             .and_then(|top| open_private(top.as_fd(), Path::new(SANDBOXES)));
@@ -95,18 +95,19 @@ impl Registry {
     /// Makes the record of a new sandbox and locks it.
     ///
     /// # Errors
-    /// When it cannot be written; nothing of it is left then.
+    /// When the record cannot be written; nothing of it is left then.
     pub fn reserve(&self, intent: &Intent) -> Result<Record, StateError> {
         let mut tries = 0;
         loop {
             tries += 1;
             match self.try_reserve(intent) {
-                // Somebody has just looked whether the maker of the bare directory is dead, and may have removed it.
+                // Another process has just probed whether the maker of the empty directory is dead, and may have
+                // removed it.
                 Err(error) if tries < lock::TRIES && (is_looked_at(&error) || is_missing(&error)) => {
                     lock::pause(tries);
                 }
                 Err(error) => {
-                    // Only a directory without anything in it: with an intent it is another's.
+                    // Remove only an empty directory: one with an intent belongs to another process.
                     let _ = rustix::fs::unlinkat(&self.dir, intent.id.short(), AtFlags::REMOVEDIR);
                     return Err(error);
                 }
@@ -120,7 +121,7 @@ impl Registry {
         let path = self.path.join(&name);
         match rustix::fs::mkdirat(&self.dir, &name, PRIVATE) {
             Ok(()) => {}
-            // From the try before.
+            // The directory is from an earlier try.
             Err(Errno::EXIST) if self.is_bare(&name) => {}
             Err(errno) => return Err(StateError::io("make", &path)(errno)),
         }
@@ -136,7 +137,7 @@ impl Registry {
         let dir = open_private(self.dir.as_fd(), Path::new(name))?;
         rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)
             .map_err(StateError::io(LOCK, path))?;
-        // Only under the lock: who sees an intent and a free lock sees a sandbox without a supervisor.
+        // Write the intent only under the lock: an intent with a free lock means a sandbox without a supervisor.
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&dir, INTENT, flags, Mode::RUSR | Mode::WUSR)
             .map_err(StateError::io("write", path))?;
@@ -158,7 +159,7 @@ impl Registry {
             .is_ok_and(|dir| entries(dir.as_fd()).is_ok_and(|entries| entries.is_empty()))
     }
 
-    /// The names of all records.
+    /// Returns the names of all records.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -170,21 +171,24 @@ impl Registry {
             .collect())
     }
 
-    /// Takes over a record that nobody looks after and whose sandbox has not been seen to end; `None` when somebody does,
-    /// or it is gone, or is still being made, or is kept for its log and exit code only.
+    /// Takes over the record of an orphan. Its sandbox must have no supervisor and no verified end.
+    ///
+    /// Returns `None` when the record has a supervisor, is gone, is still being made, or is kept only for its log and
+    /// exit code.
     ///
     /// # Errors
-    /// When it cannot be opened or is not ours.
+    /// When the record cannot be opened or belongs to another user.
     pub fn take_orphan(&self, name: &str) -> Result<Option<Record>, StateError> {
         if self.seems_ended(name) {
             return Ok(None);
         }
-        // Without the lock it could have ended since.
+        // Only under the lock it is certain that the sandbox has not ended meanwhile.
         Ok(self.take(name)?.filter(|record| !record.files.has_ended()))
     }
 
-    /// Whether a record has a report, and a link to a leaf that does not exist. Nothing is opened for it: each command looks so
-    /// at what many others have left.
+    /// Tells whether a record has a report and a link to a leaf that does not exist.
+    ///
+    /// The check opens nothing, because each command makes it for the records of many ended sandboxes.
     fn seems_ended(&self, name: &str) -> bool {
         let look = |file, flags| rustix::fs::statat(&self.dir, Path::new(name).join(file), flags).err();
         look(REPORT, AtFlags::SYMLINK_NOFOLLOW).is_none()
@@ -192,11 +196,12 @@ impl Registry {
             && look(LEAF, AtFlags::empty()) == Some(Errno::NOENT)
     }
 
-    /// Takes over a record that nobody looks after, ended or not; `None` when somebody does, or it is gone, or is still
-    /// being made.
+    /// Takes over a record without a supervisor, ended or not.
+    ///
+    /// Returns `None` when the record has a supervisor, is gone, or is still being made.
     ///
     /// # Errors
-    /// When it cannot be opened or is not ours.
+    /// When the record cannot be opened or belongs to another user.
     pub fn take(&self, name: &str) -> Result<Option<Record>, StateError> {
         let Some(files) = self.look(name)? else { return Ok(None) };
         match rustix::fs::flock(&files.dir, FlockOperation::NonBlockingLockExclusive) {
@@ -207,8 +212,8 @@ impl Registry {
         match rustix::fs::statat(&files.dir, INTENT, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => {}
             Err(Errno::NOENT) => {
-                // Its maker died, or has not come to lock it yet and will make it anew. Nothing was started for it,
-                // unless there is more in it: then the intent was lost.
+                // The maker died, or has not locked the directory yet and will make it anew. Nothing was started for
+                // the record. If the directory is not empty, the intent was lost.
                 match rustix::fs::unlinkat(&self.dir, name, AtFlags::REMOVEDIR) {
                     Err(Errno::NOTEMPTY | Errno::EXIST) => {}
                     _ => return Ok(None),
@@ -219,10 +224,10 @@ impl Registry {
         Ok(Some(Record { registry: Arc::clone(&self.dir), files }))
     }
 
-    /// Opens the files of a record to read them, whoever looks after it; `None` when there is none of this name.
+    /// Opens the files of a record for reading, with or without a supervisor; `None` when there is no such record.
     ///
     /// # Errors
-    /// When it cannot be opened or is not ours.
+    /// When the record cannot be opened or belongs to another user.
     pub fn look(&self, name: &str) -> Result<Option<Files>, StateError> {
         if !Id::is_short(name) {
             return Ok(None);
@@ -236,10 +241,10 @@ impl Registry {
         }
     }
 
-    /// Gives this user its own rights back to a record that was closed to it.
+    /// Restores the owner's access to a record whose permissions were removed.
     ///
     /// # Errors
-    /// When there is none of this name, or it is not ours.
+    /// When there is no such record, or it belongs to another user.
     pub fn open_to_owner(&self, name: &str) -> io::Result<()> {
         if !Id::is_short(name) {
             return Err(io::ErrorKind::NotFound.into());
@@ -249,11 +254,11 @@ impl Registry {
         if rustix::fs::fstat(&dir)?.st_uid != rustix::process::geteuid().as_raw() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        // fchmod(2) does not take a descriptor that is a path only.
+        // fchmod(2) refuses a descriptor that was opened with O_PATH.
         Ok(rustix::fs::chmod(format!("/proc/self/fd/{}", dir.as_raw_fd()), PRIVATE)?)
     }
 
-    /// Whether there is a record of this name, whoever looks after it.
+    /// Tells whether there is a record of this name, with or without a supervisor.
     pub fn holds(&self, name: &str) -> bool {
         !matches!(rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT))
     }
@@ -273,20 +278,20 @@ pub struct Record {
 }
 
 impl Record {
-    /// Its files.
+    /// Returns the files of the record.
     pub fn files(&self) -> &Files {
         &self.files
     }
 
-    /// The id, as shown.
+    /// Returns the short id.
     pub fn name(&self) -> &str {
         &self.files.name
     }
 
-    /// Reads what was meant to be.
+    /// Reads the intent.
     ///
     /// # Errors
-    /// When it is missing, cut short, or of a newer version.
+    /// When the intent is missing, truncated, or of a newer version.
     pub fn intent(&self) -> io::Result<Intent> {
         self.files.intent()
     }
@@ -302,8 +307,8 @@ impl Resource for Record {
     }
 
     fn release(&mut self, _forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        // The common end is one file; a command of the same user may have put anything there. A detached one has more, and
-        // keeps what tells its name, and whose it is, until that is gone.
+        // Usually the record has only one file left. A command of the same user may have put anything there. A detached
+        // sandbox's record has more files, and keeps its name and owner until the rest is gone.
         let has = |name| rustix::fs::statat(&self.files.dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         if !(has(LEAF) || has(REPORT))
             && rustix::fs::unlinkat(&self.files.dir, INTENT, AtFlags::empty()).is_ok()
@@ -312,17 +317,17 @@ impl Resource for Record {
         {
             return Ok(());
         }
-        // Who dies at this leaves the record of one that has ended.
+        // A process that dies here leaves the record of an ended sandbox.
         clear(self.files.dir.as_fd(), &[INTENT, REPORT])?;
         gone(rustix::fs::unlinkat(&self.registry, &self.files.name, AtFlags::REMOVEDIR))?;
         Ok(())
     }
 }
 
-/// The act of taking the lock, as errors name it.
+/// The operation that takes the lock, as errors name it.
 const LOCK: &str = "lock";
 
-/// Whether a record that was just made could not be locked, as somebody looks at it.
+/// Tells whether a new record could not be locked because another process probes it.
 fn is_looked_at(error: &StateError) -> bool {
     matches!(error, StateError::Io { act: LOCK, source, .. } if source.kind() == io::ErrorKind::WouldBlock)
 }
@@ -357,11 +362,11 @@ pub(crate) fn open_or_make(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, S
     }
 }
 
-/// Opens a directory without following a link in its last part, and only if it is ours.
+/// Opens a directory without following a link in its last part, and only if it belongs to this user.
 pub fn open_private(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StateError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let dir = rustix::fs::openat(at, path, flags, Mode::empty()).map_err(|errno| {
-        // open(2) says of a link what it says of a file: that it is no directory.
+        // open(2) reports the same error for a link as for a file: ENOTDIR.
         let link = errno == Errno::NOTDIR
             && rustix::fs::statat(at, path, AtFlags::SYMLINK_NOFOLLOW)
                 .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink);

@@ -1,4 +1,4 @@
-//! Ends what is left of a sandbox that nobody looks after any more.
+//! Ends the remains of a sandbox without a supervisor.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -25,14 +25,16 @@ use crate::scratch::Scratch;
 use crate::state::Exited;
 use crate::time;
 
-/// How many records a [`sweep`] looks at, so that a host full of sandboxes does not slow down each new one.
+/// The most records that [`sweep`] reads, so that a host full of sandboxes does not slow down each new one.
 const SWEPT: usize = 64;
 
-/// Ends what a record without a supervisor says was there. The record is forgotten, but for that of a detached sandbox:
-/// it then says that the sandbox was lost, and keeps its log. One of a newer format stays as it is.
+/// Ends the remains of a sandbox by its record.
 ///
-/// Without a supervisor members are found by the leaf and by a search over the host for the marker. Who has nothing of the
-/// sandbox but its marker is ended only where somebody has `named` the sandbox, else it is among the survivors.
+/// The record is removed, except that of a detached sandbox, which then says that the sandbox was lost, and keeps its
+/// log. A record of a newer format stays unchanged.
+///
+/// Without a supervisor, members are found by the leaf and by a search over the host for the marker. A process that has
+/// only the marker is ended only if a user has `named` the sandbox; otherwise the process is reported as a survivor.
 ///
 /// # Errors
 /// When /proc cannot be read; the record stays.
@@ -44,15 +46,15 @@ pub fn recover(record: Record, named: bool, patience: Duration) -> io::Result<Fi
         intent => (intent.ok().filter(|intent| is_about(intent, &id)), false),
     };
     let leaf = match &intent {
-        // Unknown means alive.
+        // An unreadable intent may have a leaf: unknown means alive.
         None => unrecorded_leaf(&id)?,
-        // Whatever boot the record is of: a leaf of that name is this sandbox's.
+        // Whatever the boot of the record: a leaf of that name is this sandbox's.
         Some(Intent { leaf: Some(path), .. }) => Leaf::open(path).map_err(io::Error::other)?,
         Some(Intent { leaf: None, .. }) => None,
     };
     let intent = intent.or_else(|| leaf.as_ref().and_then(|leaf| labelled(leaf, &id)).filter(|_| !newer));
     let detached = intent.as_ref().and_then(|intent| intent.detached.as_ref());
-    // Who wrote a newer one knows what else is to go.
+    // Only the newer penfold that wrote the record knows what else must be removed.
     let kept = newer || detached.is_some_and(|detached| !detached.remove);
     let files = record.files().clone();
     let marker = marked::marker(&id, intent.as_ref(), Some(&files), named);
@@ -73,7 +75,7 @@ pub fn recover(record: Record, named: bool, patience: Duration) -> io::Result<Fi
     let findings = end(&marker, patience, leaf, resources)?;
     let name = intent.as_ref().and_then(|intent| intent.name.as_ref());
     if let (Some(root), Some(name), true) = (&root, name, findings.verified) {
-        // What stays is a file that nobody holds, which `gc` removes.
+        // If this fails, a file without a holder is left, which `gc` removes.
         let _ = forget_name(root, name, files.name());
     }
     if let Some(intent) = intent.as_ref().filter(|intent| intent.detached.is_some()) {
@@ -85,15 +87,16 @@ pub fn recover(record: Record, named: bool, patience: Duration) -> io::Result<Fi
     Ok(findings)
 }
 
-/// Tells those who follow the events that a sandbox was lost.
+/// Writes the event that a sandbox was lost.
 fn tell(files: &Files, intent: &Intent, findings: &Findings) {
     let exit = files.exited().ok().flatten().and_then(|exited| exited.exit);
     let lost = What::Lost { exit, verified: findings.verified, survivors: findings.survivors.len() };
     Journal::of(files, intent).tell([lost]);
 }
 
-/// Writes down how a sandbox ended that nobody looked after. How its command ended is not invented. Where there is no room
-/// for it the sandbox counts as lost: nothing is left of it all the same.
+/// Writes the end of a sandbox that had no supervisor. An unknown exit of its command is not invented.
+///
+/// If the disk has no room, the sandbox counts as lost, although nothing is left of it.
 fn write_end(files: &Files, intent: &Intent, level: Level, findings: Findings) {
     let now = time::now_ms();
     let unknown = Exited { schema: SCHEMA, exit: None, cause: Cause::Lost, at_ms: now };
@@ -116,8 +119,8 @@ fn write_end(files: &Files, intent: &Intent, level: Level, findings: Findings) {
     let _ = files.write_end(&unknown, &report);
 }
 
-/// Ends what is left of a sandbox that could not have a record: what carries its marker, and its leaf if it has the
-/// usual place.
+/// Ends the remains of a sandbox that could not have a record: the processes with its marker, and its leaf in the usual
+/// place.
 ///
 /// # Errors
 /// When /proc cannot be read.
@@ -137,25 +140,26 @@ fn existing(scratch: Option<PathBuf>) -> io::Result<Option<Scratch>> {
     scratch.map_or(Ok(None), Scratch::existing)
 }
 
-/// What was meant to be, as the leaf of a detached sandbox tells when its record does not.
+/// Returns the intent from the leaf of a detached sandbox whose record does not have it.
 fn labelled(leaf: &Leaf, id: &str) -> Option<Intent> {
     fingerprints::label(leaf.path(), id).intent.filter(|intent| is_about(intent, id))
 }
 
-/// Whether an intent speaks of this sandbox only: what is not named after it is not its own, whatever a record says.
+/// Tells whether an intent names only resources of this sandbox. A resource must be named after the sandbox, whatever a
+/// record says.
 fn is_about(intent: &Intent, id: &str) -> bool {
     let own = format!("penfold-{id}");
     let mut paths = intent.leaf.iter().chain(&intent.scratch);
     intent.id.short() == id && paths.all(|path| path.file_name().is_some_and(|name| name == own.as_str()))
 }
 
-/// The scratch directory of a sandbox that no record tells of, as those know who live in it.
+/// Returns the scratch directory of a sandbox without a record, from the environment of its members.
 fn unrecorded_scratch(id: &str) -> io::Result<Option<PathBuf>> {
     let marked = fingerprints::marked(|_| false).complete()?;
     Ok(marked.get(id).and_then(|pids| fingerprints::scratch(pids, id)))
 }
 
-/// The leaf of a sandbox that no record tells of: where leaves are made from here, or anywhere else.
+/// Opens the leaf of a sandbox without a record: in the place of this process, or anywhere else.
 fn unrecorded_leaf(id: &str) -> io::Result<Option<Leaf>> {
     if let Ok(place) = Place::find_here() {
         let usual = place.path().join(format!("penfold-{id}"));
@@ -184,7 +188,7 @@ fn end(
     Ok(findings)
 }
 
-/// Whether a record that nobody looks after is among those that [`sweep`] would look at; `own` is passed over.
+/// Tells whether [`sweep`] would find a record without a supervisor; `own` is skipped.
 ///
 /// # Errors
 /// When the records cannot be listed.
@@ -193,8 +197,9 @@ pub fn has_orphans(registry: &Registry, own: &str) -> io::Result<bool> {
     Ok(names.iter().any(|name| matches!(registry.take_orphan(name), Ok(Some(record)) if is_swept(&record))))
 }
 
-/// Whether a record without a supervisor may be acted upon unasked: not where it is meant to go on, or where who wrote it
-/// knows more of it than this penfold.
+/// Tells whether a record without a supervisor may be recovered without a request.
+///
+/// The answer is no for a sandbox that should go on, and for a record of a newer penfold.
 fn is_swept(record: &Record) -> bool {
     match record.intent() {
         Ok(intent) => !intent.detached.is_some_and(|detached| detached.keep),
@@ -202,11 +207,12 @@ fn is_swept(record: &Record) -> bool {
     }
 }
 
-/// Ends what is left of the sandboxes of this registry that nobody looks after, of at most a few of them, beginning at a
-/// random one when there are many.
+/// Ends the remains of sandboxes without a supervisor in this registry.
+///
+/// A sweep reads only a limited number of records; among many it begins at a random one.
 ///
 /// # Errors
-/// When the records cannot be listed. One that cannot be recovered stays and is tried by the next.
+/// When the records cannot be listed. A record that cannot be recovered stays for the next sweep.
 pub fn sweep(registry: &Registry, patience: Duration) -> io::Result<()> {
     for name in some(registry, "")? {
         if let Ok(Some(record)) = registry.take_orphan(&name)

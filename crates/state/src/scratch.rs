@@ -13,7 +13,7 @@ use rustix::mount::UnmountFlags;
 use crate::clear::clear;
 use crate::lock;
 
-/// The scratch directory of one sandbox, held open: a command that renames it does not get to keep it.
+/// The scratch directory of one sandbox, held open: a command cannot save it from removal by a rename.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
@@ -21,16 +21,18 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Where the scratch directory of this sandbox is to be.
+    /// Returns the path for the scratch directory of this sandbox.
     pub fn path_for(base: &Path, id: &str) -> PathBuf {
         base.join(format!("penfold-{id}"))
     }
 
-    /// Makes the directory, private to this user, and locks it for as long as this value, or the copy of it in a forked
-    /// process, lives: by that a sandbox without a record is told from a leak.
+    /// Makes the directory, private to this user, and locks it.
+    ///
+    /// The lock is held while this value, or the copy of it in a forked process, lives. By the lock, a sandbox without
+    /// a record differs from a leak.
     ///
     /// # Errors
-    /// Those of mkdir(2); an existing one is not taken over.
+    /// Those of mkdir(2); an existing directory is an error.
     pub fn create(path: PathBuf) -> io::Result<Scratch> {
         rustix::fs::mkdir(&path, Mode::RWXU)?;
         let locked = open(&path).map_err(io::Error::from).and_then(|dir| lock::hold_new(&dir).map(|()| dir));
@@ -43,14 +45,14 @@ impl Scratch {
         }
     }
 
-    /// The directory that an intent names, if it is still there, is a directory and is ours.
+    /// Opens the directory that an intent names; `None` if it is gone, is no directory or belongs to another user.
     ///
     /// # Errors
-    /// When it cannot be said whether it is.
+    /// When that cannot be determined.
     pub fn existing(path: PathBuf) -> io::Result<Option<Scratch>> {
         let dir = match open(&path) {
             Ok(dir) => dir,
-            // Nothing, a link or a file; or another user's.
+            // The path is missing, a link or a file, or the directory is another user's.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => return Ok(None),
             Err(errno) => return Err(errno.into()),
         };
@@ -58,12 +60,12 @@ impl Scratch {
         Ok((owner == rustix::process::geteuid().as_raw()).then_some(Scratch { path, dir }))
     }
 
-    /// The directory.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where it is now; none once it is removed.
+    /// Returns the current path of the directory; `None` once it is removed.
     fn place(&self) -> io::Result<Option<PathBuf>> {
         if rustix::fs::fstat(&self.dir)?.st_nlink == 0 {
             return Ok(None);
@@ -77,7 +79,7 @@ fn open(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, flags, Mode::empty())
 }
 
-/// Takes away what a command has mounted below, the last first.
+/// Unmounts everything that a command has mounted below, the last mount first.
 fn unmount_below(path: &Path) -> io::Result<()> {
     let text = std::fs::read("/proc/self/mountinfo")?;
     let mounts = mountinfo::parse(&text).map_err(io::Error::other)?;
@@ -98,11 +100,11 @@ impl Resource for Scratch {
 
     fn release(&mut self, _forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let Some(path) = self.place()? else {
-            // What a command has put in its place, a link or a file, is not worth keeping, and not followed.
+            // A link or a file that a command has put in its place is removed, and not followed.
             let _ = rustix::fs::unlinkat(CWD, &self.path, AtFlags::empty());
             return Ok(());
         };
-        // Before anything is removed: what is mounted below belongs to somebody else.
+        // Unmount before anything is removed: mounted files belong to somebody else.
         unmount_below(&path)?;
         rustix::fs::fchmod(&self.dir, Mode::RWXU)?;
         clear(self.dir.as_fd(), &[])?;

@@ -1,4 +1,4 @@
-//! What somebody wants to be run, and how it is to end.
+//! The specification of a sandbox: the command, its surroundings, and how it ends.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,114 +11,116 @@ use serde::{Deserialize, Serialize};
 use crate::id::Id;
 use crate::names::Name;
 
-/// The containment that was asked for.
+/// The requested containment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Contain {
-    /// The strongest that the host offers without changing what the command sees.
+    /// The strongest level that the host offers without changing what the command sees.
     #[default]
     Auto,
-    /// A cgroup of its own, or an error.
+    /// A cgroup of the sandbox's own, or an error.
     Cgroup,
-    /// A pid namespace of its own, or an error.
+    /// A pid namespace of the sandbox's own, or an error.
     Pidns,
     /// The descendants of a subreaper only.
     Subreaper,
 }
 
-/// What becomes of a sandbox whose owner dies.
+/// The action when the owner of a sandbox dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OwnerExit {
-    /// It is killed.
+    /// The sandbox is killed.
     #[default]
     Kill,
-    /// It is stopped, with its grace.
+    /// The sandbox is stopped, with its grace.
     Stop,
-    /// It goes on until it ends by itself.
+    /// The sandbox goes on until it ends by itself.
     Keep,
 }
 
-/// A sandbox to be.
+/// The specification of a new sandbox.
 #[derive(Debug)]
 pub struct Spec {
-    /// Its id.
+    /// The id.
     pub id: Id,
-    /// Its name, if it has one.
+    /// The name, if the sandbox has one.
     pub name: Option<String>,
     /// The name, if it was taken already.
     pub claim: Option<Name>,
-    /// Its labels.
+    /// The labels.
     pub labels: BTreeMap<String, String>,
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// The environment that the command gets, but for what the sandbox adds.
+    /// The environment of the command, without the variables that the sandbox adds.
     pub environment: Vec<(OsString, OsString)>,
-    /// The directory that the command starts in, if not the caller's.
+    /// The directory in which the command starts, if not the caller's.
     pub directory: Option<PathBuf>,
-    /// Where to make a scratch directory, if one is wanted.
+    /// The parent of the scratch directory, if one is requested.
     pub scratch_in: Option<PathBuf>,
     /// The containment.
     pub contain: Contain,
-    /// How long it may run.
+    /// The time limit.
     pub timeout: Option<Duration>,
     /// The polite signal.
     pub signal: Signal,
-    /// How long it may take to end after the polite signal.
+    /// The time to end after the polite signal.
     pub grace: Duration,
-    /// How long a kill may take until what is left is reported.
+    /// The time that a kill may take until the survivors are reported.
     pub patience: Duration,
-    /// What its owner's death means.
+    /// The action when the owner dies.
     pub on_owner_exit: OwnerExit,
-    /// Where records are kept.
+    /// The state root.
     pub state_root: PathBuf,
-    /// The file that gets the report, opened already.
+    /// The open file for the report.
     pub report: Option<std::fs::File>,
-    /// Whether the first INT of its terminal stops it and the second kills it, whatever the command does with INT.
+    /// Whether the first SIGINT of the terminal stops the sandbox and the second kills it, whatever the command does
+    /// with it.
     pub stop_on_interrupt: bool,
-    /// Whether the report is added to what stands in that file already, as it is the standard output of the command as well.
+    /// Whether the report is appended to its file, because the file is also the standard output of the command.
     pub report_is_shared: bool,
-    /// What it needs to go on without who starts it.
+    /// The settings of a detached sandbox.
     pub detach: Option<Detach>,
 }
 
-/// How a sandbox lives that goes on without who started it.
+/// The settings of a detached sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detach {
-    /// How long its lease is; it can be renewed.
+    /// The length of the lease, which can be renewed.
     pub ttl: Option<Duration>,
-    /// How long it may be without output, input or a command put into it.
+    /// The time that the sandbox may be without output, input or exec.
     pub idle: Option<Duration>,
-    /// Whether it goes on when its supervisor is killed.
+    /// Whether the sandbox goes on when its supervisor is killed.
     pub keep: bool,
-    /// Whether its record goes when it ends.
+    /// Whether the record is removed when the sandbox ends.
     pub remove: bool,
-    /// Whether it has a terminal.
+    /// Whether the sandbox has a terminal.
     pub terminal: bool,
-    /// How much of its output is kept, in bytes.
+    /// The size of its log, in bytes.
     pub log_limit: u64,
 }
 
-/// A command that is to be put into a running sandbox.
+/// The specification of an exec: a command to run in an existing sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecSpec {
     /// The version of this format.
     pub schema: u32,
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// Settings on top of the environment that the sandbox was made with; without a value, to be taken out.
+    /// Changes to the environment of the sandbox; `None` removes a variable.
     pub environment: Vec<(OsString, Option<OsString>)>,
-    /// The directory that it starts in, if not the sandbox's.
+    /// The directory in which the command starts, if not the sandbox's.
     pub directory: Option<PathBuf>,
-    /// How long it may run, in milliseconds.
+    /// The time limit, in milliseconds.
     pub timeout_ms: Option<u64>,
     /// The polite signal.
     pub signal: i32,
-    /// Whether that is only for a supervisor that knows no better, and the sandbox's holds.
+    /// Whether the sandbox's own signal takes precedence; `signal` is then for a supervisor that does not know this
+    /// field.
     #[serde(default)]
     pub as_sandbox: bool,
-    /// How long it may take to end after the polite signal, in milliseconds.
+    /// The time to end after the polite signal, in milliseconds.
     pub grace_ms: u64,
-    /// Whether its standard input is a terminal that becomes its own.
+    /// Whether the standard input is a terminal that becomes the controlling terminal.
     pub terminal: bool,
-    /// Whether it goes on when who asked for it is gone.
+    /// Whether the exec goes on when its client is gone.
     pub detached: bool,
 }

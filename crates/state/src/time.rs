@@ -1,13 +1,13 @@
-//! Times and durations as the whole numbers that records and messages hold.
+//! Times and durations as the whole numbers in records and messages.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Milliseconds since 1970.
+/// Returns the time, in milliseconds since 1970.
 pub fn now_ms() -> u64 {
     millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// Whole milliseconds of a duration; the largest number for a duration that is longer.
+/// Returns the whole milliseconds of a duration, at most `u64::MAX`.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

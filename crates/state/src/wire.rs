@@ -1,4 +1,4 @@
-//! What is said to a supervisor and what it answers: JSON, one message a packet (`SOCK_SEQPACKET`).
+//! The messages between a client and a supervisor: JSON, one message a packet (`SOCK_SEQPACKET`).
 //!
 //! Fields and variants are only ever added.
 
@@ -16,66 +16,69 @@ use serde::{Deserialize, Serialize};
 
 use crate::outcome::Outcome;
 
-/// The version of what is said on a control socket. A supervisor says its own first; requests that it does not know are
-/// refused and change nothing.
+/// The version of the control socket's protocol.
+///
+/// A supervisor sends its own version first. It refuses unknown requests, and they change nothing.
 pub const PROTOCOL: u32 = 1;
 
-/// What a supervisor is asked for.
+/// A request to a supervisor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Request {
-    /// To stop politely.
+    /// Stop the sandbox politely.
     Stop {
-        /// The polite signal; 0 means the one that the sandbox was made with.
+        /// The polite signal; 0 means the sandbox's own.
         #[serde(default)]
         signal: i32,
-        /// A process group that got it from its terminal.
+        /// A process group that has received the signal from its terminal.
         #[serde(default)]
         spared_group: Option<i32>,
-        /// How long members may take to end, in milliseconds; nothing means what the sandbox was made with.
+        /// The grace in milliseconds; `None` means the sandbox's own.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         grace_ms: Option<u64>,
     },
-    /// To kill.
+    /// Kill the sandbox.
     Kill,
-    /// To report what is left so many milliseconds after a kill, where this client asks for an end. A supervisor that does not
-    /// know this refuses it, and keeps its own time.
+    /// For stop and kill requests of this client, report the survivors this many milliseconds after the kill. An older
+    /// supervisor refuses this, and uses its own patience.
     Patience(u64),
-    /// To send a signal to the leader.
+    /// Send a signal to the leader.
     Forward(i32),
-    /// To act on a signal that the terminal has sent to its foreground group, the front's own. Over the channel of a front only.
+    /// Act on a signal that the terminal has sent to its foreground group, which is the launcher's. Only valid from the
+    /// launcher.
     Key {
-        /// Its number: INT or QUIT.
+        /// The signal: INT or QUIT.
         signal: i32,
-        /// The group, the front's.
+        /// The launcher's process group.
         group: i32,
     },
-    /// Nothing: the front has said all that it was sent before [`Answer::LeaderEnded`] came.
+    /// Nothing to do: the launcher has forwarded all signals that it received before [`Answer::LeaderEnded`].
     Heard,
-    /// To do what the policy says for an owner that is gone.
+    /// Act as the policy says for an owner that is gone.
     OwnerGone,
-    /// To end the lease so many milliseconds from now; 0 means never.
+    /// End the lease this many milliseconds from now; 0 means never.
     Extend(u64),
-    /// To put a command into the sandbox. With it come four descriptors: a sealed memory file that holds the
-    /// `Spec` of the command as JSON, and its standard input, output and error.
+    /// Run a command in the sandbox. Four descriptors come with the request: a sealed memory file with the command's
+    /// specification as JSON, and its standard input, output and error.
     Exec(Exec),
-    /// To end one of those commands, by its number.
+    /// Kill an exec, by its number.
     KillExec(u32),
-    /// To be put at the terminal of the sandbox. With it comes one end of a stream socket: what the terminal shows is
-    /// written to it, what is read from it is typed.
+    /// Attach the client to the sandbox's terminal. One end of a stream socket comes with the request: the terminal's
+    /// output is written to it, and bytes read from it are the terminal's input.
     Attach(Size),
-    /// The terminal of who is attached has another size now.
+    /// The attached client's terminal has another size now.
     Resize(Size),
-    /// To go on without the front, which knows that the command runs and has told the id. Of the front only.
+    /// Go on without the launcher, which knows that the command runs and has printed the id. Only valid from the
+    /// launcher.
     LetGo,
 }
 
-/// What the supervisor has to know of a command that is put into a sandbox.
+/// The facts about an exec that the supervisor needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exec {
     /// The command, for people, shortened.
     pub command: Vec<String>,
-    /// It goes on when who asked for it is gone.
+    /// Whether the exec goes on when its client is gone.
     #[serde(default)]
     pub detached: bool,
 }
@@ -89,34 +92,34 @@ pub struct Size {
     pub columns: u16,
 }
 
-/// What a supervisor answers.
+/// An answer of a supervisor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
-    /// The first word on a control socket.
+    /// The first message on a control socket.
     Hello {
         /// The version that this supervisor speaks.
         protocol: u32,
-        /// The sandbox, as shown.
+        /// The short id of the sandbox.
         id: String,
     },
     /// The command runs.
     Running,
-    /// What was asked for is done.
+    /// The request is done.
     Done,
-    /// What was asked for cannot be done; a sentence.
+    /// The request is refused; a sentence.
     Refused(String),
-    /// The end has begun.
+    /// The end of the sandbox has begun.
     Ending(Ending),
-    /// What the terminal has sent is left to the leader.
+    /// The signal of the terminal is left to the leader.
     PassedOn,
-    /// The leader, with this pid, was stopped, and the front, which its terminal has not stopped with it, is to do as it did.
-    /// Over the channel of a front only.
+    /// The leader, with this pid, was stopped, and the launcher must stop too, because its terminal has not stopped it.
+    /// Sent to the launcher only.
     Suspended(i32),
-    /// The leader has ended, and how the rest is ended depends on what the front was sent by then: it says so, and
-    /// [`Request::Heard`].
+    /// The leader has ended. The end of the other members depends on the signals that the launcher has received by
+    /// then: the launcher forwards them, and sends [`Request::Heard`].
     LeaderEnded,
-    /// It is over, or what is left will take longer than anybody should wait.
+    /// The sandbox has ended, or its survivors take longer than the patience.
     Outcome(Box<Outcome>),
 }
 
@@ -124,7 +127,7 @@ pub enum Answer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ending {
-    /// Politely, within this many milliseconds.
+    /// Politely, with this grace in milliseconds.
     Stopping(u64),
     /// At once.
     Killing,
@@ -133,10 +136,10 @@ pub enum Ending {
 /// The largest message: a little less than the default size of a socket's buffer.
 const LARGEST: usize = 160 * 1024;
 
-/// Sends one message, waiting for room.
+/// Sends one message, and waits for room.
 ///
 /// # Errors
-/// Those of send(2); where the kernel has no memory for it, after a while only.
+/// Those of send(2). When the kernel has no memory for the message, the error comes only after repeated tries.
 pub fn send<M: Serialize>(socket: &OwnedFd, message: &M) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     let mut tries = 0;
@@ -151,17 +154,17 @@ pub fn send<M: Serialize>(socket: &OwnedFd, message: &M) -> io::Result<()> {
     }
 }
 
-/// How often a message is sent again for which the kernel has no memory, and after how long.
+/// The number of tries to send a message for which the kernel has no memory, and the time between them.
 const TRIES: u32 = 100;
 const AGAIN: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// Whether an error of send(2) says that nobody will ever hear it.
+/// Tells whether an error of send(2) is final: no peer will ever receive the message.
 pub fn is_final(error: &io::Error) -> bool {
     let gone = [Errno::PIPE, Errno::CONNRESET, Errno::NOTCONN, Errno::MSGSIZE];
     error.raw_os_error().is_none_or(|number| gone.iter().any(|errno| errno.raw_os_error() == number))
 }
 
-/// As [`offer`], again and again for a while where an error passes: of what is said once, and waited for.
+/// Like [`offer`], but repeats for a while after a temporary error: for messages that are sent once, and awaited.
 pub fn offer_once<M: Serialize>(socket: &OwnedFd, message: &M) {
     for _ in 0..TRIES {
         match offer(socket, message) {
@@ -181,7 +184,7 @@ pub fn offer<M: Serialize>(socket: &OwnedFd, message: &M) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends one message and copies of descriptors with it, waiting for room.
+/// Sends one message and copies of descriptors with it, and waits for room.
 ///
 /// # Errors
 /// Those of sendmsg(2).
@@ -197,10 +200,10 @@ pub fn send_with<M: Serialize>(socket: impl AsFd, message: &M, fds: &[BorrowedFd
     Ok(())
 }
 
-/// No message carries more descriptors.
+/// The most descriptors in a message.
 const MOST_FDS: usize = 8;
 
-/// Takes the next message without waiting, and the descriptors that came with it. What is no message is passed over.
+/// Receives the next message without waiting, and the descriptors that came with it. Malformed messages are skipped.
 ///
 /// # Errors
 /// Those of recvmsg(2).
@@ -222,23 +225,23 @@ pub fn receive_with<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<(Recei
     Ok((received, fds))
 }
 
-/// What came out of a socket.
+/// The result of receiving from a socket.
 pub enum Received<M> {
     /// A message.
     Message(M),
-    /// Nothing yet.
+    /// There is no message yet.
     Nothing,
-    /// The other side is gone.
+    /// The peer is gone.
     End,
 }
 
-/// Takes the next message without waiting. What is no message is passed over.
+/// Receives the next message without waiting. Malformed messages are skipped.
 pub fn receive<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<Received<M>> {
     let once =
         || understood(take(&socket, |buffer| Ok(rustix::net::recv(&socket, buffer, RecvFlags::DONTWAIT)?.0)));
     for _ in 0..TRIES {
         match once() {
-            // What was sent is still there: it is not given up for an error that passes.
+            // The message is still in the socket: do not give it up for a temporary error.
             Err(_) => drop(rustix::thread::nanosleep(&AGAIN)),
             received => return received,
         }
@@ -246,8 +249,10 @@ pub fn receive<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<Received<M>
     once()
 }
 
-/// The next message, taken into memory of its size: most are short, and memory for the largest comes from the kernel each
-/// time. One that comes after the look waits for the next, for what is too long for the memory is cut off and lost.
+/// Receives the next message into a buffer of its size.
+///
+/// Most messages are short, and the kernel would map a buffer for the largest anew each time. A message that arrives
+/// after the size was queried is left for the next call: a buffer that is too short would cut it off.
 fn take(
     socket: impl AsFd,
     mut into: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
@@ -260,8 +265,8 @@ fn take(
     Ok(buffer)
 }
 
-/// Who closes its end without having read all makes an error at the other, which comes before what it has said itself, and
-/// once.
+/// Retries after the error that a peer causes by closing its end with unread messages. The error comes once, before the
+/// peer's own messages.
 fn before_reset<T>(mut receive: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     let mut receive = || rustix::io::retry_on_intr(&mut receive);
     match receive() {

@@ -1,4 +1,4 @@
-//! Waiting for more.
+//! Waits for more events.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -10,22 +10,22 @@ use super::reader::Reader;
 use super::root_watch::RootWatch;
 use crate::record::StateError;
 
-/// How often a reader looks without being told that something was written.
+/// The interval at which a reader without a watch looks for events.
 const USUAL: Duration = Duration::from_millis(50);
-/// How often one that is told looks nevertheless: the root may be another directory by now.
+/// The interval at which a reader with a watch looks nevertheless: another directory may have become the root.
 const WITH_WATCH: Duration = Duration::from_millis(500);
 
-/// What ended a wait.
+/// The reason why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waited {
     /// There may be more to read.
     More,
-    /// Whoever what is read was meant for has gone.
+    /// The reader's peer has closed its end.
     HungUp,
 }
 
 impl Reader {
-    /// Waits until there may be more to read. If `peer` is given, the far side of it is watched as well.
+    /// Waits until there may be more to read. With `peer`, the call also returns when the other end of `peer` closes.
     ///
     /// # Errors
     /// Those of poll(2).
@@ -34,12 +34,12 @@ impl Reader {
         if self.watch.is_none() {
             self.watch = RootWatch::on(&self.root);
             if self.watch.is_some() {
-                // What was written before the watch was there was not told.
+                // The new watch did not report earlier writes.
                 return Ok(Waited::More);
             }
         }
         let mut fds = Vec::with_capacity(2);
-        // Nothing is asked of it: an error and a hangup are told all the same.
+        // poll(2) reports an error and a hangup even without requested events.
         fds.extend(peer.iter().map(|peer| PollFd::new(peer, PollFlags::empty())));
         fds.extend(self.watch.iter().map(|root| PollFd::new(&root.watch, PollFlags::IN)));
         let pause = if self.watch.is_some() { WITH_WATCH } else { USUAL };

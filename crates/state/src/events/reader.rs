@@ -1,4 +1,4 @@
-//! Reading: line by line, over the renaming of files, whatever is in them.
+//! Reads events line by line, across renames of the file, whatever the file holds.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -12,40 +12,40 @@ use super::store::{BEFORE, CURRENT, is_called, open_plain};
 use crate::json::SCHEMA;
 use crate::record::{StateError, open_private};
 
-/// No line of ours is as long.
+/// Longer than any line that penfold writes.
 const BUFFER: usize = 64 << 10;
-/// How often the next file is looked for that is just being renamed.
+/// The number of tries to open the next file while a writer renames it.
 const TRIES: u32 = 32;
 
-/// Where reading begins.
+/// The place where reading begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum From {
     /// At the oldest event that is kept.
     Start,
-    /// After the newest.
+    /// After the newest event.
     End,
 }
 
-/// What a reader comes upon.
+/// An item that a reader returns.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Entry {
     /// An event.
     Event(Box<Event>),
-    /// A line that is none, or of a kind or format that this version does not know.
+    /// A line that is no event, or an event of a kind or format unknown to this version.
     Skipped,
 }
 
-/// One who reads events: holds one buffer, takes no lock.
+/// A reader of events: holds one buffer, takes no lock.
 #[derive(Debug)]
 pub struct Reader {
     pub(super) root: PathBuf,
     pub(super) watch: Option<RootWatch>,
     file: Option<Reading>,
     buffer: Vec<u8>,
-    /// What is in the buffer and was not taken.
+    /// The unread part of the buffer.
     begin: usize,
     end: usize,
-    /// Up to the next line feed nothing is wanted.
+    /// Whether to discard everything up to the next line feed.
     skipping: bool,
 }
 
@@ -57,10 +57,10 @@ struct Reading {
 }
 
 impl Reader {
-    /// Opens the events of a state root. There may be none yet, nor the root.
+    /// Opens the events of a state root. Neither the events nor the root need exist yet.
     ///
     /// # Errors
-    /// When they cannot be read, are another user's, or no plain file.
+    /// When the events cannot be read, belong to another user, or are no plain file.
     pub fn open(root: &Path, from: From) -> Result<Reader, StateError> {
         let mut reader = Reader {
             root: root.to_owned(),
@@ -84,7 +84,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The next event, if there is one yet.
+    /// Returns the next event, if there is one yet.
     ///
     /// # Errors
     /// When the events cannot be read.
@@ -97,7 +97,7 @@ impl Reader {
                 continue;
             }
             let Some(next) = self.next_file()? else { return Ok(None) };
-            // What came after the last look, before it was renamed.
+            // A writer may have added events after the last read and before the rename.
             if self.fill()? {
                 continue;
             }
@@ -132,7 +132,7 @@ impl Reader {
         }
     }
 
-    /// Reads more of the file that is open. False at its end.
+    /// Reads more of the open file; false at its end.
     fn fill(&mut self) -> Result<bool, StateError> {
         let Some(file) = &mut self.file else { return Ok(false) };
         self.buffer.copy_within(self.begin..self.end, 0);
@@ -147,7 +147,7 @@ impl Reader {
         }
         let size = rustix::fs::fstat(&file.fd).map_err(reading(&self.root))?.st_size;
         if u64::try_from(size).unwrap_or(0) < file.offset {
-            // Somebody has emptied it.
+            // Another process has emptied the file.
             rustix::fs::seek(&file.fd, SeekFrom::Start(0)).map_err(reading(&self.root))?;
             file.offset = 0;
             (self.begin, self.end, self.skipping) = (0, 0, false);
@@ -156,8 +156,8 @@ impl Reader {
         Ok(false)
     }
 
-    /// The file that follows the one that is open, if there is one: that is the one before the current, unless it is open
-    /// itself.
+    /// Opens the next file, if there is one: the previous file, or the current file if the previous one is already
+    /// open.
     fn next_file(&mut self) -> Result<Option<Reading>, StateError> {
         for _ in 0..TRIES {
             let Some(current) = self.open_named(CURRENT)? else { break };
@@ -165,7 +165,7 @@ impl Reader {
                 return Ok(None);
             }
             let before = self.open_named(BEFORE)?.filter(|before| !self.is_open(before));
-            // Between the two looks it may have been renamed.
+            // A writer may have renamed the file between the two lookups.
             let settled =
                 open_dir(&self.root)?.is_some_and(|dir| is_called(dir.as_fd(), CURRENT, &current.stat));
             if settled {

@@ -1,4 +1,4 @@
-//! Hears that something was written in the state root.
+//! Notifies of writes in the state root.
 
 use std::path::Path;
 
@@ -10,19 +10,19 @@ use crate::change_watch::ChangeWatch;
 #[derive(Debug)]
 pub(super) struct RootWatch {
     pub(super) watch: ChangeWatch,
-    /// Which directory it watches.
+    /// The identity of the watched directory.
     place: (u64, u64),
 }
 
 impl RootWatch {
-    /// None where there is no root yet, or the user has too many watches.
+    /// Watches the root; `None` if the root does not exist yet, or the user has too many watches.
     pub(super) fn on(root: &Path) -> Option<RootWatch> {
         let place = place(root)?;
         let flags = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
         Some(RootWatch { watch: ChangeWatch::on(root, flags)?, place })
     }
 
-    /// Whether the root is the same directory still.
+    /// Tells whether the root is still the same directory.
     pub(super) fn is_on(&self, root: &Path) -> bool {
         place(root) == Some(self.place)
     }

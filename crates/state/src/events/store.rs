@@ -1,4 +1,4 @@
-//! Writing: one line to the end of a file that is renamed when it is full.
+//! Writes events: one line each to the end of a file, which is renamed when full.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,29 +11,29 @@ use super::{About, Event, What};
 use crate::lock::pause;
 use crate::record::open_private;
 
-/// What is written to.
+/// The file that receives events.
 pub(super) const CURRENT: &str = "events.jsonl";
-/// What was written to before that.
+/// The previous file.
 pub(super) const BEFORE: &str = "events.jsonl.1";
-/// A file of this size is renamed.
+/// The size from which a file is renamed.
 pub(super) const FULL: u64 = 8 << 20;
-/// Twice as large it is renamed even if somebody stands still over it.
+/// The size from which a file is renamed even if a stopped writer holds it.
 const OVERFULL: u64 = 2 * FULL;
 /// The longest line.
 pub(super) const LONGEST: usize = 4096;
-/// How often a file is opened anew that is just being renamed, which takes microseconds.
+/// The number of tries to open a file while another writer renames it, which takes microseconds.
 const TRIES: u32 = 32;
 
-/// Adds events to those of a state root, in one write(2) each.
+/// Adds events to those of a state root, with one write(2) each.
 ///
 /// # Errors
-/// Those that were not written are lost: nobody waits for room.
+/// Events that were not written are lost: no writer waits for room.
 pub fn append(root: &Path, events: &[Event]) -> io::Result<()> {
     let dir = open_private(CWD, root).map_err(io::Error::other)?;
     let (file, size) = current(dir.as_fd())?;
     let mut line = Vec::with_capacity(512);
     if !ends_a_line(&file, size) {
-        // Whoever wrote last had no room for all of it.
+        // The previous writer had no room for its whole line.
         line.push(b'\n');
     }
     for event in events {
@@ -46,8 +46,10 @@ pub fn append(root: &Path, events: &[Event]) -> io::Result<()> {
     Ok(())
 }
 
-/// The file to write to, and its size. As long as it is held it is not renamed, so that two renames cannot throw away
-/// what is being written; unless whoever holds it stands still.
+/// Opens the file to write to, and returns its size.
+///
+/// A lock protects the file from renames while it is held: two renames could otherwise discard it during the write. A
+/// writer that is stopped does not prevent the rename for ever.
 fn current(dir: BorrowedFd<'_>) -> io::Result<(OwnedFd, u64)> {
     let mut tries = 0;
     loop {
@@ -57,11 +59,11 @@ fn current(dir: BorrowedFd<'_>) -> io::Result<(OwnedFd, u64)> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         if size >= FULL && tries < TRIES {
             let alone = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
-            // Who came first has renamed it already.
+            // Another writer may have renamed the file already.
             if (alone || size >= OVERFULL) && is_called(dir, CURRENT, &stat) {
                 rustix::fs::renameat(dir, CURRENT, dir, BEFORE)?;
             }
-            // Nobody begins to write meanwhile, or many that do would keep it from being renamed.
+            // Waiting writers do not take the lock meanwhile. Otherwise many of them could prevent the rename.
             pause(tries);
             continue;
         }
@@ -73,10 +75,10 @@ fn current(dir: BorrowedFd<'_>) -> io::Result<(OwnedFd, u64)> {
     }
 }
 
-/// Opens a file of ours that is no link, pipe or device.
+/// Opens a plain file of this user: no link, pipe or device.
 ///
 /// # Errors
-/// When there is none, or it is something else.
+/// When the file does not exist, or is something else.
 pub(super) fn open_plain(
     dir: BorrowedFd<'_>,
     name: &str,
@@ -92,7 +94,7 @@ pub(super) fn open_plain(
     Ok((file, stat))
 }
 
-/// Whether a file has this name now.
+/// Tells whether a file has this name now.
 pub(super) fn is_called(dir: BorrowedFd<'_>, name: &str, stat: &Stat) -> bool {
     rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|named| (named.st_dev, named.st_ino) == (stat.st_dev, stat.st_ino))
@@ -106,7 +108,7 @@ fn ends_a_line(file: &OwnedFd, size: u64) -> bool {
     }
 }
 
-/// Adds an event as a line, with as much of its texts as there is room for.
+/// Adds an event as a line, with its texts shortened to fit.
 fn write_line(event: &Event, line: &mut Vec<u8>) -> io::Result<()> {
     let begin = line.len();
     for most in [1024, 256, 32, 0] {
@@ -122,7 +124,7 @@ fn write_line(event: &Event, line: &mut Vec<u8>) -> io::Result<()> {
     Err(io::ErrorKind::InvalidInput.into())
 }
 
-/// Leaves at most so many bytes of each text.
+/// Cuts each text to at most this many bytes.
 fn shorten(event: &mut Event, most: usize) {
     let About { name, labels, .. } = &mut event.about;
     if let Some(text) = name {

@@ -1,4 +1,4 @@
-//! What a sandbox leaves on the host whatever becomes of its record: its leaf, its supervisor's socket, its marker.
+//! The traces of a sandbox that do not depend on its record: its leaf, its supervisor's socket, its marker.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -17,25 +17,25 @@ use super::Listing;
 use crate::id::Id;
 use crate::intent::Intent;
 
-/// How many cgroups are looked at.
+/// The most cgroups to visit.
 const MOST_CGROUPS: usize = 100_000;
-/// The attribute of a leaf in which a detached sandbox says who it is.
+/// The extended attribute of a leaf that identifies its detached sandbox.
 pub const LABEL: &str = "user.penfold";
-/// Deeper than any tree that a host holds.
+/// More ancestors than any process has.
 const MOST_ANCESTORS: usize = 10_000;
 
-/// Below which state root a sandbox has its record.
+/// The state root that has a sandbox's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Home {
-    /// The one that is asked about.
+    /// The state root of this command.
     Here,
-    /// Another one: it is none of ours to show or to end.
+    /// Another state root: this command neither shows nor ends the sandbox.
     Elsewhere,
-    /// That cannot be told.
+    /// The state root is unknown.
     Unknown,
 }
 
-/// What sandboxes have left besides their records. Each kind is looked at once, when somebody first asks for it.
+/// The traces of sandboxes besides their records. Each kind is read once, at its first use.
 #[derive(Debug)]
 pub struct Fingerprints {
     root: PathBuf,
@@ -45,7 +45,7 @@ pub struct Fingerprints {
 }
 
 impl Fingerprints {
-    /// Those of the host, for a reader with this state root.
+    /// Makes a value that reads the host on demand, for this state root.
     pub fn below(root: &Path) -> Fingerprints {
         Fingerprints {
             root: root.to_owned(),
@@ -55,7 +55,7 @@ impl Fingerprints {
         }
     }
 
-    /// Those that were looked at already.
+    /// Makes a value from traces that were already read.
     pub fn looked_at(
         root: &Path,
         leaves: Listing<PathBuf>,
@@ -70,28 +70,28 @@ impl Fingerprints {
         }
     }
 
-    /// Whether a supervisor of this sandbox listens below this state root.
+    /// Tells whether a supervisor of this sandbox listens below this state root.
     pub fn has_socket(&self, id: &str) -> bool {
         self.sockets().get(id).is_some_and(|root| is_same_root(root, &self.root))
     }
 
-    /// The leaves of this user.
+    /// Returns the leaves of this user.
     pub fn leaves(&self) -> &Listing<PathBuf> {
         self.leaves.get_or_init(leaves)
     }
 
-    /// The control sockets that are listened on, each with its state root.
+    /// Returns the control sockets with a listener, each with its state root.
     pub fn sockets(&self) -> &Listing<PathBuf> {
         self.sockets.get_or_init(sockets)
     }
 
-    /// The processes that carry a marker: a look at all processes of the host.
+    /// Returns the processes that carry a marker: this reads all processes of the host.
     pub fn marked(&self) -> &Listing<Vec<Pid>> {
         self.marked.get_or_init(|| marked(|_| false))
     }
 }
 
-/// The leaves of this user by the ids in their names.
+/// Finds the leaves of this user, by the ids in their names.
 pub fn leaves() -> Listing<PathBuf> {
     let mounts = std::fs::read("/proc/self/mountinfo")
         .and_then(|text| mountinfo::parse(&text).map_err(io::Error::other));
@@ -107,7 +107,7 @@ pub fn leaves() -> Listing<PathBuf> {
         .collect();
     let mut mounted: Vec<(u64, u64)> = Vec::new();
     queue.retain(|mount| {
-        // One hierarchy may be mounted in several places.
+        // One hierarchy may be mounted several times.
         let Ok(meta) = std::fs::symlink_metadata(mount) else { return false };
         let key = (meta.dev(), meta.ino());
         let fresh = !mounted.contains(&key);
@@ -148,29 +148,29 @@ pub fn leaves() -> Listing<PathBuf> {
     listing
 }
 
-/// Notes a cgroup that could not be looked at. One that went meanwhile, or is closed to this user, has no leaf of ours.
+/// Notes a cgroup that could not be read. A cgroup that vanished, or is closed to this user, has no leaf of this user.
 fn note(listing: &mut Listing<PathBuf>, path: &Path, error: &io::Error) {
     if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) {
         listing.note_unread(|| format!("`{}` cannot be read: {error}", path.display()));
     }
 }
 
-/// The id in a name of the form `penfold-<id>`.
+/// Returns the id in a name of the form `penfold-<id>`.
 pub fn id_in_name(path: &Path) -> Option<String> {
     let id = path.file_name()?.to_str()?.strip_prefix("penfold-")?;
     Id::is_short(id).then(|| id.to_owned())
 }
 
-/// What a leaf says of its sandbox; `Intent` and the state root, where it has them.
+/// The label of a leaf: the intent and the state root of its sandbox, if present.
 #[derive(Debug, Default)]
 pub struct Label {
-    /// What was meant to be.
+    /// The intent.
     pub intent: Option<Intent>,
-    /// The state root below which its record is.
+    /// The state root that has the sandbox's record.
     pub root: Option<PathBuf>,
 }
 
-/// Reads the attribute of a leaf; nothing when there is none, or it speaks of another sandbox.
+/// Reads the label of a leaf; an empty label when it is missing or belongs to another sandbox.
 pub fn label(leaf: &Path, id: &str) -> Label {
     let mut text = vec![0_u8; 64 * 1024];
     let Ok(length) = rustix::fs::lgetxattr(leaf, LABEL, &mut text) else { return Label::default() };
@@ -181,7 +181,7 @@ pub fn label(leaf: &Path, id: &str) -> Label {
     Label { root: root.filter(|_| intent.is_some()), intent }
 }
 
-/// The control sockets that are listened on: the ids, and the state roots that their paths are below.
+/// Returns the control sockets with a listener: the ids, with the state roots from their paths.
 pub fn sockets() -> Listing<PathBuf> {
     match std::fs::read("/proc/net/unix") {
         Ok(text) => {
@@ -192,7 +192,7 @@ pub fn sockets() -> Listing<PathBuf> {
     }
 }
 
-/// Reads a line of `/proc/net/unix`: the path is all after the seventh word.
+/// Parses a line of `/proc/net/unix`: the path is everything after the seventh word.
 fn socket(line: &[u8]) -> Option<(String, PathBuf)> {
     let start = line.windows(2).position(|pair| pair == b" /")? + 1;
     let path = Path::new(std::ffi::OsStr::from_bytes(line.get(start..)?));
@@ -206,7 +206,7 @@ fn socket(line: &[u8]) -> Option<(String, PathBuf)> {
     Some((id.to_owned(), sandboxes.parent()?.to_owned()))
 }
 
-/// The processes of this user that carry a marker, by each id that it names.
+/// Finds the processes of this user that carry a marker, by each id in the marker.
 pub fn marked(is_passed_over: impl Fn(Pid) -> bool) -> Listing<Vec<Pid>> {
     let user = rustix::process::geteuid().as_raw();
     let own = rustix::process::getpid();
@@ -219,7 +219,7 @@ pub fn marked(is_passed_over: impl Fn(Pid) -> bool) -> Listing<Vec<Pid>> {
     let mut listing: Listing<Vec<Pid>> = Listing::default();
     for pid in pids.into_iter().filter(|pid| *pid != own && !is_passed_over(*pid)) {
         let ids = marks(&mut proc, pid).unwrap_or_else(|errno| {
-            // Who hides its environment, and whoever belongs to another user, is no member that a marker can tell of.
+            // A process that hides its environment, or belongs to another user, cannot be a member by its marker.
             if !matches!(errno, Errno::PERM | Errno::ACCESS) {
                 let pid = pid.as_raw_pid();
                 listing.note_unread(|| format!("the environment of process {pid} cannot be read: {errno}"));
@@ -236,10 +236,10 @@ pub fn marked(is_passed_over: impl Fn(Pid) -> bool) -> Listing<Vec<Pid>> {
     listing
 }
 
-/// Those of these processes that carry the marker of a sandbox still: what was seen a while ago may be gone.
+/// Filters processes that still carry the marker of a sandbox: earlier findings may be gone.
 pub fn still_marked(pids: &[Pid], id: &str) -> Vec<Pid> {
     let Ok(mut proc) = ProcFs::open() else { return pids.to_vec() };
-    // What could be read a moment ago and cannot be read now may carry it still.
+    // A process that can no longer be read may still carry the marker.
     let mut carries = |pid| marks(&mut proc, pid).map_or(true, |ids| ids.iter().any(|mark| mark == id));
     pids.iter().copied().filter(|&pid| carries(pid)).collect()
 }
@@ -250,7 +250,7 @@ fn marks(proc: &mut ProcFs, pid: Pid) -> Result<Vec<String>, Errno> {
     Ok(ids.filter(|id| Id::is_short(id)).map(str::to_owned).collect())
 }
 
-/// What a variable of a process's environment says; the error when it cannot be read.
+/// Returns the value of a variable in a process's environment, or the error when the environment cannot be read.
 fn variable(proc: &mut ProcFs, pid: Pid, key: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
     let value = RefCell::new(Vec::new());
     let found = proc.environ_has(pid, key, |text| {
@@ -264,8 +264,9 @@ fn variable(proc: &mut ProcFs, pid: Pid, key: &[u8]) -> Result<Option<Vec<u8>>, 
     }
 }
 
-/// The scratch directory of a sandbox by the environment of these processes, which carry its marker; for where nothing else
-/// tells. What is not named after the sandbox is not its own.
+/// Returns the scratch directory of a sandbox from the environment of these processes, which carry its marker.
+///
+/// This is for sandboxes without any other source. A directory that is not named after the sandbox does not count.
 pub fn scratch(pids: &[Pid], id: &str) -> Option<PathBuf> {
     let mut proc = ProcFs::open().ok()?;
     pids.iter().find_map(|&pid| {
@@ -274,7 +275,7 @@ pub fn scratch(pids: &[Pid], id: &str) -> Option<PathBuf> {
     })
 }
 
-/// The processes in a leaf and whether there are any; none when it is gone.
+/// Returns whether a leaf is populated, and its processes; `None` when the leaf is gone.
 pub fn members(path: &Path) -> Option<(bool, Vec<Pid>)> {
     // Unknown means alive.
     let Ok(leaf) = Leaf::open(path) else { return Some((true, Vec::new())) };
@@ -284,8 +285,9 @@ pub fn members(path: &Path) -> Option<(bool, Vec<Pid>)> {
     Some((leaf.populated().unwrap_or(true), pids))
 }
 
-/// The state root below which one of the ancestors of a member holds the record of sandbox `id`, even when the record
-/// was deleted: supervisors are ancestors of all members while they live.
+/// Returns the state root of sandbox `id` if an ancestor of a member holds its record, even a deleted one.
+///
+/// Supervisors are ancestors of all members while they live.
 pub fn held_below(member: Pid, id: &str) -> Option<PathBuf> {
     let mut proc = ProcFs::open().ok()?;
     let mut next = proc.stat(member).ok()??.parent;
@@ -313,7 +315,7 @@ fn holds(pid: Pid, id: &str) -> Option<PathBuf> {
     })
 }
 
-/// Whether two paths mean one state root, which may be gone.
+/// Tells whether two paths mean the same state root, which need not exist any more.
 pub fn is_same_root(one: &Path, other: &Path) -> bool {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let file = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));

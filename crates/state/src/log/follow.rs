@@ -1,4 +1,4 @@
-//! Waiting for more.
+//! Waits for more output in a log.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
@@ -12,20 +12,21 @@ use super::LogError;
 use super::reader::Reader;
 use crate::change_watch::ChangeWatch;
 
-/// How often a reader looks without being told that something was written.
+/// The interval at which a reader without a watch looks for output, from the first to the longest.
 const FIRST: Duration = Duration::from_millis(2);
 const LAST: Duration = Duration::from_millis(50);
-/// How often one that is told asks whether the writer is gone: its death says so too, a moment before it shows.
+/// The interval at which a reader with a watch checks whether the writer lives. The watch also reports the writer's
+/// death, a moment before its lock is free.
 const LAST_WITH_WATCH: Duration = Duration::from_millis(500);
 
-/// What ended a wait.
+/// The reason why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waited {
     /// There is more to read.
     More,
-    /// There is nothing more and will not be.
+    /// There is nothing more to read and no writer.
     Ended,
-    /// Whoever what is read was meant for has gone.
+    /// The reader's peer has closed its end.
     HungUp,
 }
 
@@ -35,15 +36,17 @@ enum Woken {
     Late,
 }
 
-/// Watches an open file. None where /proc is not mounted or the user has too many watches.
+/// Watches an open file; `None` if /proc is not mounted or the user has too many watches.
 fn watch(file: BorrowedFd<'_>) -> Option<ChangeWatch> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     ChangeWatch::on(Path::new(&path), WatchFlags::MODIFY | WatchFlags::CLOSE_WRITE)
 }
 
 impl Reader {
-    /// Waits until there is more, or nothing more will come: `ended` says that nobody writes any more. It is asked
-    /// at least twice a second. If `peer` is given, the far side of it is watched as well.
+    /// Waits until there is more to read, or no more will come.
+    ///
+    /// `ended` tells whether the writer is gone; it is called at least twice a second. With `peer`, the call also
+    /// returns when the other end of `peer` closes.
     ///
     /// # Errors
     /// When the file cannot be read, or those of poll(2).
@@ -60,7 +63,7 @@ impl Reader {
             if let Some(watch) = &self.watch {
                 watch.clear();
             }
-            // Asked before the look: what was written before the end is seen.
+            // Call `ended` before reading the mark, so that output written before the end is not missed.
             let over = ended();
             let mark = self.file.mark()?;
             if mark.end > self.position() {
@@ -72,7 +75,8 @@ impl Reader {
             }
             pause = match self.pause(pause, peer)? {
                 Woken::HungUp => return Ok(Waited::HungUp),
-                // The mark follows what it marks, and the free lock the closed file.
+                // A data write is followed by the mark, and closing the file by the release of the lock: look again
+                // soon.
                 Woken::Changed => FIRST,
                 Woken::Late if self.watch.is_some() => (pause * 2).min(LAST_WITH_WATCH),
                 Woken::Late => (pause * 2).min(LAST),
@@ -82,7 +86,7 @@ impl Reader {
 
     fn pause(&self, pause: Duration, peer: Option<BorrowedFd<'_>>) -> Result<Woken, LogError> {
         let mut fds = Vec::with_capacity(2);
-        // Nothing is asked of it: an error and a hangup are told all the same.
+        // poll(2) reports an error and a hangup even without requested events.
         fds.extend(peer.iter().map(|peer| PollFd::new(peer, PollFlags::empty())));
         fds.extend(self.watch.iter().map(|watch| PollFd::new(watch, PollFlags::IN)));
         let timeout = Timespec::try_from(pause).map_err(|_| LogError::io("wait for")(Errno::INVAL))?;

@@ -1,4 +1,4 @@
-//! How a log lies in its file: front page, mark, blocks, frames. All numbers are little-endian.
+//! The format of a log file: front page, mark, blocks, frames. All numbers are little-endian.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
@@ -8,31 +8,31 @@ use rustix::io::Errno;
 
 use super::{LOG, LogError};
 
-/// Length of the front page.
+/// The length of the front page.
 const FRONT: u64 = 4096;
-/// Where the mark is on it.
+/// The position of the mark on the front page.
 const MARK_AT: u64 = 64;
 const MARK_LEN: usize = 24;
 const MAGIC: &[u8; 12] = b"penfold log\n";
 const VERSION: u32 = 1;
-/// Tells a mark from zeros.
+/// Distinguishes a mark from zeros.
 const MARK_SALT: u64 = 0x7065_6e66_6f6c_6421;
 
-/// Length of a frame's head.
+/// The length of a frame's head.
 pub(crate) const HEAD: u64 = 16;
-/// The same in memory.
+/// The same as `usize`.
 pub(crate) const HEAD_LEN: usize = 16;
-/// Length of the longest frame, its head included; what a reader has to have room for.
+/// The length of the longest frame with its head, and so the smallest buffer of a reader.
 pub(crate) const LONGEST: usize = 64 << 10;
 
 const SMALLEST_BLOCK: u64 = 4 << 10;
 const LARGEST_BLOCK: u64 = 1 << 20;
-/// A ring of more blocks is not believed.
+/// A ring with more blocks is rejected as damaged.
 const MOST_BLOCKS: u64 = 1 << 24;
-/// An offset beyond it is not believed: at 10 GB/s it is reached after ten years.
+/// A larger offset is rejected as damaged: at 10 GB/s a log reaches this one after ten years.
 const FAR: u64 = 1 << 62;
 
-/// Where something came from.
+/// The stream that output came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stream {
     /// Standard output.
@@ -41,12 +41,12 @@ pub enum Stream {
     Stderr,
 }
 
-/// What a frame holds.
+/// The content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Bytes of a stream.
     Data(Stream),
-    /// The number of bytes that could not be kept before it.
+    /// The number of lost bytes before this frame.
     Lost,
 }
 
@@ -69,18 +69,19 @@ impl Kind {
     }
 }
 
-/// What stands before the bytes of a frame.
+/// The head of a frame, before its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// Nanoseconds since 1970.
+    /// The time, in nanoseconds since 1970.
     pub(crate) time: u64,
     pub(crate) kind: Kind,
-    /// How many bytes follow; at least one.
+    /// The number of bytes that follow; at least one.
     pub(crate) length: u32,
 }
 
 impl Head {
-    /// The low bytes of the frame's own offset are in it: what is left of the round before does not look like a frame.
+    /// Encodes the head with the low bytes of the frame's offset, so that remains of the previous round are no valid
+    /// frames.
     pub(crate) fn encode(self, offset: u64) -> [u8; HEAD_LEN] {
         let own = offset.to_le_bytes();
         let mut bytes = [0; HEAD_LEN];
@@ -90,7 +91,7 @@ impl Head {
         bytes
     }
 
-    /// Reads the head of the frame at `offset`; none if there is none.
+    /// Decodes the head of the frame at `offset`; `None` if there is no frame.
     pub(crate) fn decode(bytes: &[u8], offset: u64) -> Option<Head> {
         let time = u64_at(bytes, 0)?;
         let length = u32::from_le_bytes(bytes.get(8..12)?.try_into().ok()?);
@@ -100,16 +101,16 @@ impl Head {
     }
 }
 
-/// How far a log goes.
+/// The end of the valid part of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// Up to here frames are whole.
+    /// The offset up to which frames are whole.
     pub(crate) end: u64,
-    /// Bytes that could not be kept and that no frame tells of yet.
+    /// The number of lost bytes that no frame reports yet.
     pub(crate) lost: u64,
 }
 
-/// The size of blocks and their number.
+/// The size and the number of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
     block: u64,
@@ -117,55 +118,57 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The ring for a file of at most `limit` bytes, or of the smallest that is possible.
+    /// Returns the ring for a file of at most `limit` bytes, or the smallest possible ring.
     pub(crate) fn of(limit: u64) -> Shape {
         let wanted = (limit / 64).clamp(SMALLEST_BLOCK, LARGEST_BLOCK);
         let block = 1 << wanted.ilog2();
         Shape { block, blocks: (limit.saturating_sub(FRONT) / block).clamp(2, MOST_BLOCKS) }
     }
 
-    /// Where an offset lies in the file.
+    /// Returns the place in the file for an offset.
     pub(crate) fn place(self, offset: u64) -> u64 {
         FRONT + (offset / self.block % self.blocks) * self.block + offset % self.block
     }
 
-    /// The block in which an offset is, counted from the first ever.
+    /// Returns the number of the block with an offset, counted from the first block ever written.
     pub(crate) fn block_of(self, offset: u64) -> u64 {
         offset / self.block
     }
 
-    /// Where the block of an offset begins.
+    /// Returns the offset at which this block begins.
     pub(crate) fn start_of_block(self, offset: u64) -> u64 {
         offset - offset % self.block
     }
 
-    /// Where the next block begins.
+    /// Returns the offset at which the next block begins.
     pub(crate) fn end_of_block(self, offset: u64) -> u64 {
         self.start_of_block(offset) + self.block
     }
 
-    /// Where the next frame begins after one that ends here: no block ends with less than the shortest frame of a writer.
+    /// Returns where the next frame begins after a frame that ends here.
+    ///
+    /// The end of a block is skipped if the shortest frame of a writer does not fit.
     pub(crate) fn next_frame(self, offset: u64) -> u64 {
         let next = self.end_of_block(offset);
         if next - offset < HEAD + 8 { next } else { offset }
     }
 
-    /// The first offset that is still there when frames are whole up to `end`.
+    /// Returns the oldest offset that is still valid when frames are whole up to `end`.
     ///
-    /// The block of `end` is the only one that is written to, so it has taken the place of the oldest.
+    /// Only the block with `end` is written to, so only that block has replaced the oldest one.
     pub(crate) fn oldest(self, end: u64) -> u64 {
         (self.block_of(end) + 1).saturating_sub(self.blocks) * self.block
     }
 }
 
-/// What a file is opened for.
+/// The purpose for which a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
     Write,
 }
 
-/// The file of a log.
+/// The open file of a log.
 #[derive(Debug)]
 pub(crate) struct LogFile {
     fd: OwnedFd,
@@ -173,13 +176,13 @@ pub(crate) struct LogFile {
 }
 
 impl LogFile {
-    /// Makes the file, empty; nothing of it is left if that fails.
+    /// Creates an empty log file; removes it again if a step fails.
     pub(crate) fn create(record: BorrowedFd<'_>, limit: u64) -> Result<LogFile, LogError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let fd =
             rustix::fs::openat(record, LOG, flags, Mode::RUSR | Mode::WUSR).map_err(LogError::io("make"))?;
         let file = LogFile { fd, shape: Shape::of(limit) };
-        // The whole page: what is on it can be written again on a full disk.
+        // The whole page is written: on a full disk it can then still be rewritten.
         let mut front = [0_u8; 4096];
         front[..12].copy_from_slice(MAGIC);
         front[12..16].copy_from_slice(&VERSION.to_le_bytes());
@@ -193,7 +196,7 @@ impl LogFile {
         Ok(file)
     }
 
-    /// Opens the file, without following a link, and only if it is ours.
+    /// Opens the file without following a link, and only if it belongs to this user.
     pub(crate) fn open(record: BorrowedFd<'_>, access: Access) -> Result<LogFile, LogError> {
         let way = if access == Access::Write { OFlags::RDWR } else { OFlags::RDONLY };
         let flags = way | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -216,9 +219,9 @@ impl LogFile {
         Ok(LogFile { shape: shape_of(&front[..read])?, fd })
     }
 
-    /// The mark, and whatever was written before it was.
+    /// Reads the mark. All output that was written before the mark is then visible.
     pub(crate) fn mark(&self) -> Result<Mark, LogError> {
-        // A read beside a write may take half of each: the third number tells, and the next read is whole.
+        // A read during a write may return half of each: the third number shows that, and the next read is whole.
         const TRIES: u32 = 1000;
         for _ in 0..TRIES {
             let mut bytes = [0; MARK_LEN];
@@ -247,14 +250,14 @@ impl LogFile {
         self.write_all(&bytes, MARK_AT)
     }
 
-    /// Reads from an offset to the end of its block at most; what is missing in the file is not read.
+    /// Reads from an offset to the end of its block at most; stops at the end of the file.
     pub(crate) fn read(&self, buffer: &mut [u8], offset: u64) -> Result<usize, LogError> {
         let read = read_at(self.fd.as_fd(), buffer, self.shape.place(offset));
         fence(Ordering::SeqCst);
         read.map_err(LogError::io("read"))
     }
 
-    /// Writes at an offset; what is written does not cross the end of its block.
+    /// Writes at an offset; the bytes must not cross the end of the block.
     pub(crate) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), Errno> {
         self.write_all(bytes, self.shape.place(offset))
     }

@@ -1,4 +1,4 @@
-//! Those who read a log.
+//! Reads a log.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -6,72 +6,72 @@ use super::LogError;
 use super::format::{Access, HEAD, HEAD_LEN, Head, Kind, LONGEST, LogFile, Mark, Stream};
 use crate::change_watch::ChangeWatch;
 
-/// Where reading begins.
+/// The place where reading begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum From {
-    /// At the oldest that is kept.
+    /// At the oldest output that is kept.
     Start,
-    /// At this offset, be it in the middle of a frame.
+    /// At this offset, which may be inside a frame.
     Offset(u64),
-    /// As many lines before the end; a last one without a line feed counts.
+    /// This many lines before the end; a last line without a line feed counts.
     Last {
-        /// How many.
+        /// The number of lines.
         lines: u64,
-        /// Only those of this stream count.
+        /// Only lines of this stream count.
         of: Option<Stream>,
     },
-    /// At the first frame that is not older, in nanoseconds since 1970.
+    /// At the first frame that is not older than this time, in nanoseconds since 1970.
     Since(u64),
 }
 
-/// What a reader comes upon.
+/// An item that a reader returns.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
-    /// What was written to a stream.
+    /// Output of the sandbox.
     Data {
-        /// To which.
+        /// The stream.
         stream: Stream,
-        /// When the supervisor took it, in nanoseconds since 1970.
+        /// The time at which the supervisor read the bytes, in nanoseconds since 1970.
         time: u64,
-        /// Where the first of the bytes is; the next one is at the next offset.
+        /// The offset of the first byte; the next byte is at the next offset.
         offset: u64,
-        /// As they were written.
+        /// The bytes.
         bytes: &'a [u8],
     },
-    /// Bytes that could not be kept, for want of room on the disk.
+    /// Output that was lost because the disk was full.
     Lost {
-        /// When there was room again, in nanoseconds since 1970.
+        /// The time at which the disk had room again, in nanoseconds since 1970.
         time: u64,
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
     /// A part of the log that was overwritten before it was read.
     Missed {
-        /// Its length; the heads of frames count.
+        /// The length, including the heads of frames.
         bytes: u64,
     },
-    /// A part of the log that is not what the writer wrote.
+    /// A part of the log that no writer has written.
     Damaged {
-        /// Where it begins.
+        /// The offset of the part.
         offset: u64,
-        /// Its length.
+        /// The length of the part.
         bytes: u64,
     },
 }
 
-/// One who reads a log: holds one buffer, and takes no lock.
+/// A reader of a log: holds one buffer, takes no lock.
 #[derive(Debug)]
 pub struct Reader {
     pub(super) file: LogFile,
     pub(super) watch: Option<ChangeWatch>,
     pub(super) mark: Mark,
-    /// The next frame, and where it begins in the buffer.
+    /// The offset of the next frame, and its index in the buffer.
     position: u64,
     parsed: usize,
-    /// How much of the buffer holds what is in the file.
+    /// The number of bytes in the buffer that were read from the file.
     filled: usize,
     buffer: Vec<u8>,
-    /// What is before is not shown.
+    /// Output before these limits is skipped.
     skip_to: u64,
     not_before: u64,
 }
@@ -80,7 +80,8 @@ impl Reader {
     /// Opens the log of a record.
     ///
     /// # Errors
-    /// [`LogError::Missing`] when there is none; when it is damaged as a whole, another user's, or of a newer version.
+    /// [`LogError::Missing`] without a log; otherwise when the log is damaged as a whole, another user's, or of a newer
+    /// version.
     pub fn open(record: BorrowedFd<'_>, from: From) -> Result<Reader, LogError> {
         let file = LogFile::open(record, Access::Read)?;
         let mark = file.mark()?;
@@ -99,7 +100,7 @@ impl Reader {
             From::Start => {}
             From::Offset(offset) => {
                 reader.skip_to = offset.min(mark.end);
-                // Where that is gone, the first entry says how much was missed.
+                // If that block is gone, the first entry says how much was missed.
                 reader.go_to(reader.file.shape.start_of_block(reader.skip_to));
             }
             From::Last { lines, of } => reader.go_to_last(lines, of)?,
@@ -108,7 +109,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The next entry; none at what is the end for now.
+    /// Returns the next entry; `None` at the current end.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -151,17 +152,17 @@ impl Reader {
         }
     }
 
-    /// Where the next entry begins, as [`From::Offset`] takes it.
+    /// Returns the offset of the next entry, for [`From::Offset`].
     pub fn offset(&self) -> u64 {
         self.position.max(self.skip_to)
     }
 
-    /// How many bytes could not be kept after the last entry, as far as is known.
+    /// Returns the number of lost bytes after the last entry, as far as known.
     pub fn lost(&self) -> u64 {
         self.mark.lost
     }
 
-    /// Whether a frame ends, or the first of a block begins, where the mark says that the log ends.
+    /// Tells whether a frame ends, or the first frame of a block begins, at the end that the mark gives.
     pub(super) fn ends_at(&mut self, end: u64) -> Result<bool, LogError> {
         self.mark.end = end;
         self.go_to(self.file.shape.start_of_block(end));
@@ -173,7 +174,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// The next frame.
+    /// Returns the offset of the next frame.
     pub(super) fn position(&self) -> u64 {
         self.position
     }
@@ -184,7 +185,8 @@ impl Reader {
         self.filled = 0;
     }
 
-    /// The frame at the beginning of what is not parsed: its head, where its bytes are, and whether all are there.
+    /// Parses the frame at the start of the unparsed bytes: its head, the range of its bytes, and whether all are
+    /// present.
     fn frame(&self) -> Option<(Head, std::ops::Range<usize>, bool)> {
         let rest = self.buffer.get(self.parsed..self.filled)?;
         let head = Head::decode(rest.get(..HEAD_LEN)?, self.position)?;
@@ -193,7 +195,7 @@ impl Reader {
         Some((head, begin..end, end <= self.filled))
     }
 
-    /// Reads from the position on, as much as the buffer, the block and the log have.
+    /// Fills the buffer from the position, up to the end of the block or of the log.
     fn refill(&mut self) -> Result<Refill, LogError> {
         if self.position >= self.mark.end {
             self.mark = self.file.mark()?;
@@ -210,7 +212,7 @@ impl Reader {
             let room = self.buffer.get_mut(..wanted).unwrap_or_default();
             self.filled = self.file.read(room, self.position)?;
         }
-        // Only now it is known whether that was still what had been there.
+        // Only the mark, read afterwards, shows whether the bytes were still valid.
         let mark = self.file.mark()?;
         if mark.end >= self.mark.end {
             self.mark = mark;
@@ -224,7 +226,7 @@ impl Reader {
         Ok(Refill::Overtaken(missed))
     }
 
-    /// Block by block from the end, for a log may be long and the lines few.
+    /// Searches block by block from the end, because a log may be long and the lines few.
     fn go_to_last(&mut self, lines: u64, of: Option<Stream>) -> Result<(), LogError> {
         let shape = self.file.shape;
         let end = self.mark.end;
@@ -241,7 +243,7 @@ impl Reader {
                 last = bytes.last().copied().or(last);
                 true
             })?;
-            // The last line feed ends the last line; without one the last line is not ended.
+            // The last line feed ends the last line. Without it, the last line is unfinished and counts too.
             let needed = *wanted.get_or_insert(lines.saturating_add(u64::from(last == Some(b'\n'))));
             if last.is_none() && found == 0 {
                 wanted = None;
@@ -270,7 +272,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Calls `seen` with what was written between two offsets, until it says that it has seen enough.
+    /// Calls `seen` with the output between two offsets, until `seen` breaks.
     fn each(
         &mut self,
         begin: u64,
@@ -336,7 +338,7 @@ fn line_feeds(bytes: &[u8]) -> u64 {
     bytes.iter().map(|&byte| u64::from(byte == b'\n')).sum()
 }
 
-/// How many bytes there are up to and with the line feed of this number, counted from 1.
+/// Returns the number of bytes up to and including the line feed with this number, counted from 1.
 fn after_line_feed(bytes: &[u8], number: u64) -> u64 {
     let mut left = number;
     let at = bytes.iter().position(|&byte| {

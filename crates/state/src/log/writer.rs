@@ -1,4 +1,4 @@
-//! The one who writes a log.
+//! Writes a log.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -10,66 +10,67 @@ use super::format::{Access, HEAD, HEAD_LEN, Head, Kind, LONGEST, LogFile, Mark, 
 use super::reader::Reader;
 use super::{LOG, LogError};
 
-/// How much one call of [`Writer::drain`] moves at most, but for what its last read brings.
+/// The most bytes that [`Writer::drain`] moves in one call, except for the rest of its last read.
 const AT_ONCE: u64 = 1 << 20;
-/// Bytes in a frame that tells of lost ones.
+/// The number of bytes in a frame that reports lost bytes.
 const COUNT_LEN: usize = 8;
 
-/// The one who writes a log: made for a loop over poll(2), it never waits.
+/// The writer of a log: made for a loop over poll(2), it never waits.
 ///
-/// It holds a buffer that is touched only as far as output needs it. Whoever makes one has SIGXFSZ blocked or ignored:
-/// a limit of the size of files is met like a full disk then, and ends the process otherwise.
+/// Its buffer uses memory only as far as output needs it. The process must block or ignore SIGXFSZ: a file size limit
+/// then acts like a full disk, and otherwise kills the process.
 #[derive(Debug)]
 pub struct Writer {
     file: LogFile,
-    /// As it is in the file.
+    /// The mark in the file.
     mark: Mark,
-    /// As it will be.
+    /// The next mark.
     next: Mark,
     buffer: Vec<u8>,
 }
 
-/// What [`Writer::drain`] has done.
+/// The result of [`Writer::drain`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drained {
-    /// How many bytes were taken from the pipe.
+    /// The number of bytes that were read from the pipe.
     pub bytes: u64,
-    /// What is to be expected of it.
+    /// What the pipe holds now.
     pub state: PipeState,
 }
 
-/// What a pipe holds.
+/// What a pipe holds after a call of [`Writer::drain`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PipeState {
-    /// Perhaps more: the call ended because it had moved enough.
+    /// There may be more: the call reached its limit.
     Open,
-    /// Nothing for now.
+    /// The pipe is empty.
     Empty,
-    /// Nothing for ever: nobody can write to it any more.
+    /// The pipe is at EOF: no process can write to it any more.
     End,
 }
 
 impl Writer {
-    /// Makes the log in a record; its file stays within `limit` bytes, or 12 KiB if that is more.
+    /// Creates the log in a record; its file stays within `limit` bytes, or 12 KiB if that is more.
     ///
     /// # Errors
-    /// When there is one already, or it cannot be made; nothing of it is left then.
+    /// When a log exists, or the file cannot be created; a new file is removed again then.
     pub fn create(record: BorrowedFd<'_>, limit: u64) -> Result<Writer, LogError> {
         Ok(Writer::of(LogFile::create(record, limit)?, Mark { end: 0, lost: 0 }))
     }
 
-    /// Goes on with a log whose writer is dead, or makes one. A log that makes no sense is replaced; `limit` counts for
-    /// a new one only.
+    /// Continues a log whose writer is dead, or creates a log.
+    ///
+    /// A log with invalid content is replaced; `limit` applies only to a new log.
     ///
     /// # Errors
-    /// When it is another user's or of a newer version, or cannot be opened or made.
+    /// When the log is another user's or of a newer version, or cannot be opened or created.
     pub fn reopen(record: BorrowedFd<'_>, limit: u64) -> Result<Writer, LogError> {
         let opened =
             LogFile::open(record, Access::Write).and_then(|file| file.mark().map(|mark| (file, mark)));
         match opened {
             Ok((file, mut mark)) => {
-                // What the dead writer had not come to mark is overwritten. Only a mark that somebody else has written
-                // lies within a frame.
+                // Output that the dead writer has not marked yet is overwritten. A mark inside a frame was written by
+                // another process.
                 if !Reader::open(record, super::From::Start)?.ends_at(mark.end)? {
                     mark.end = file.shape.end_of_block(mark.end);
                 }
@@ -89,12 +90,12 @@ impl Writer {
         Writer { file, mark, next: mark, buffer: Vec::new() }
     }
 
-    /// How many bytes could not be kept and are not told of in the log yet.
+    /// Returns the number of lost bytes that the log does not report yet.
     pub fn lost(&self) -> u64 {
         self.next.lost
     }
 
-    /// Adds bytes. What cannot be kept is counted, and told of in the log once there is room again.
+    /// Adds bytes. Bytes that do not fit are counted, and reported in the log once there is room again.
     pub fn append(&mut self, stream: Stream, mut bytes: &[u8]) {
         self.prepare();
         while !bytes.is_empty() {
@@ -109,10 +110,10 @@ impl Writer {
         self.publish();
     }
 
-    /// Moves what a nonblocking pipe holds into the log, up to about 1 MiB.
+    /// Moves the content of a nonblocking pipe into the log, up to about 1 MiB.
     ///
     /// # Errors
-    /// Those of read(2) but for what means nothing or the end. What was read before is in the log.
+    /// Those of read(2), except those that mean "empty" or EOF. Bytes read before the error are in the log.
     pub fn drain(&mut self, stream: Stream, pipe: BorrowedFd<'_>) -> io::Result<Drained> {
         self.prepare();
         let mut bytes = 0;
@@ -121,9 +122,9 @@ impl Writer {
                 break Ok(PipeState::Open);
             }
             let room = self.settle().unwrap_or(LONGEST).min(LONGEST);
-            // Each read is a frame: to fill the buffer first would cost a read that finds nothing for each that does.
+            // Each read is a frame. Filling the buffer first would cost an empty read for each read with data.
             match rustix::io::read(pipe, self.buffer.get_mut(HEAD_LEN..room).unwrap_or_default()) {
-                // A terminal whose other side is closed says EIO.
+                // A terminal whose other side is closed returns EIO.
                 Ok(0) | Err(Errno::IO) => break Ok(PipeState::End),
                 Ok(filled) => {
                     self.keep(stream, filled);
@@ -138,14 +139,14 @@ impl Writer {
         Ok(Drained { bytes, state: state? })
     }
 
-    /// Zeros are not written: the memory is the kernel's zero page until output needs it.
+    /// Allocates the buffer without writing zeros: the memory is the kernel's zero page until output needs it.
     fn prepare(&mut self) {
         if self.buffer.is_empty() {
             self.buffer = vec![0; LONGEST];
         }
     }
 
-    /// Gets ready for a frame; gives the room for it, its head included. None when nothing can be written.
+    /// Prepares for a frame and returns the room for it, including its head. `None` when nothing can be written.
     fn settle(&mut self) -> Option<usize> {
         self.enter_block()?;
         if self.next.lost > 0 {
@@ -159,14 +160,14 @@ impl Writer {
         self.file.shape.end_of_block(self.next.end) - self.next.end
     }
 
-    /// Leaves a block in which no frame fits. A block is marked as begun before it is written to.
+    /// Leaves a block in which no frame fits. The mark moves to a block before the block is written to.
     fn enter_block(&mut self) -> Option<()> {
         let shape = self.file.shape;
         self.next.end = shape.next_frame(self.next.end);
         if shape.block_of(self.next.end) != shape.block_of(self.mark.end) {
             self.publish();
         }
-        // The mark could not be written: readers would take what is overwritten for good.
+        // If the mark could not be written, readers would accept overwritten bytes as valid.
         (shape.block_of(self.next.end) == shape.block_of(self.mark.end)).then_some(())
     }
 
@@ -181,7 +182,7 @@ impl Writer {
         Some(())
     }
 
-    /// Writes the frame whose bytes are in the buffer, or counts them as lost.
+    /// Writes the frame whose bytes are in the buffer, or counts the bytes as lost.
     fn keep(&mut self, stream: Stream, filled: usize) {
         let length = u32::try_from(filled).unwrap_or(0);
         if self.next.lost == 0 && self.may_write(filled) {
@@ -204,7 +205,7 @@ impl Writer {
             && u64::try_from(filled).is_ok_and(|filled| HEAD + filled <= self.rest_of_block())
     }
 
-    /// Lets readers see what was written.
+    /// Publishes the mark, so that readers see the new frames.
     fn publish(&mut self) {
         if self.next != self.mark && self.file.write_mark(self.next).is_ok() {
             self.mark = self.next;
