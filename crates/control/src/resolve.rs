@@ -17,9 +17,10 @@ use penfold_state::Files;
 use penfold_state::Id;
 use penfold_state::error_chain;
 use penfold_state::evidence::Subject;
-use penfold_state::evidence::fingerprints::{self, Fingerprints, Home, Label};
+use penfold_state::evidence::fingerprints::{self, Fingerprints, Home};
 use penfold_state::names;
 use penfold_state::record::{INTENT, Intent, Registry, StateError};
+use penfold_state::{LeafLabel, LeafName};
 
 /// A sandbox that was found, by its record or by what it left.
 #[derive(Debug, Clone)]
@@ -338,7 +339,7 @@ impl Finder {
         };
         let mut claimed = true;
         if intent.is_none() {
-            let label = leaf.as_ref().map(|leaf| fingerprints::label(leaf, id)).unwrap_or_default();
+            let label = leaf.as_ref().map(|leaf| LeafLabel::read(leaf, id)).unwrap_or_default();
             let home = if known { Home::Here } else { self.home(id, leaf.as_deref(), &label, &[]) };
             if home == Home::Elsewhere || !(known || leaf.is_some() || self.fingerprints.has_socket(id)) {
                 return None;
@@ -352,7 +353,7 @@ impl Finder {
 
     /// Where its leaf is: as the record says, if that can be believed.
     fn leaf_of(&self, id: &str, intent: &Intent) -> Option<PathBuf> {
-        let usual = |path: &PathBuf| fingerprints::id_in_name(path).as_deref() == Some(id);
+        let usual = |path: &PathBuf| LeafName::id_at(path).as_deref() == Some(id);
         match &intent.leaf {
             Some(leaf) if usual(leaf) => Some(leaf.clone()),
             Some(_) => self.fingerprints.leaves().get(id).cloned(),
@@ -370,7 +371,7 @@ impl Finder {
         if self.fingerprints.leaves().get(id).is_some() || self.fingerprints.sockets().get(id).is_some() {
             return None;
         }
-        let home = self.home(id, None, &Label::default(), pids);
+        let home = self.home(id, None, &LeafLabel::default(), pids);
         (home != Home::Elsewhere).then(|| Known {
             id: id.to_owned(),
             name: None,
@@ -452,7 +453,7 @@ impl Finder {
     }
 
     /// Below which state root a sandbox without a record here has its own.
-    pub(crate) fn home(&self, id: &str, leaf: Option<&Path>, label: &Label, marked: &[Pid]) -> Home {
+    pub(crate) fn home(&self, id: &str, leaf: Option<&Path>, label: &LeafLabel, marked: &[Pid]) -> Home {
         let members = || leaf.and_then(fingerprints::members).map(|(_, pids)| pids).unwrap_or_default();
         let held = || members().iter().chain(marked).find_map(|&pid| fingerprints::held_below(pid, id));
         let root = self.fingerprints.sockets().get(id).cloned().or_else(|| label.root.clone()).or_else(held);
@@ -517,7 +518,7 @@ mod tests {
     /// A state root, and one who looked at it when a sandbox had a leaf and its record was not seen.
     fn looked(id: &str) -> (tempfile::TempDir, Finder) {
         let base = tempfile::tempdir().unwrap();
-        let leaf = base.path().join(format!("penfold-{id}"));
+        let leaf = base.path().join(LeafName::of(id));
         let early = Finder {
             root: base.path().join("root"),
             registry: Ok(None),

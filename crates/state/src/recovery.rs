@@ -17,6 +17,8 @@ use crate::evidence::fingerprints;
 use crate::files::Files;
 use crate::intent::Intent;
 use crate::json::SCHEMA;
+use crate::leaf_label::LeafLabel;
+use crate::leaf_name::LeafName;
 use crate::marked;
 use crate::names::forget_name;
 use crate::outcome::Report;
@@ -142,15 +144,15 @@ fn existing(scratch: Option<PathBuf>) -> io::Result<Option<Scratch>> {
 
 /// Returns the intent from the leaf of a detached sandbox whose record does not have it.
 fn labelled(leaf: &Leaf, id: &str) -> Option<Intent> {
-    fingerprints::label(leaf.path(), id).intent.filter(|intent| is_about(intent, id))
+    LeafLabel::read(leaf.path(), id).intent.filter(|intent| is_about(intent, id))
 }
 
 /// Tells whether an intent names only resources of this sandbox. A resource must be named after the sandbox, whatever a
 /// record says.
 fn is_about(intent: &Intent, id: &str) -> bool {
-    let own = format!("penfold-{id}");
+    let own = LeafName::of(id);
     let mut paths = intent.leaf.iter().chain(&intent.scratch);
-    intent.id.short() == id && paths.all(|path| path.file_name().is_some_and(|name| name == own.as_str()))
+    intent.id.short() == id && paths.all(|path| own.ends(path))
 }
 
 /// Returns the scratch directory of a sandbox without a record, from the environment of its members.
@@ -162,7 +164,7 @@ fn unrecorded_scratch(id: &str) -> io::Result<Option<PathBuf>> {
 /// Opens the leaf of a sandbox without a record: in the place of this process, or anywhere else.
 fn unrecorded_leaf(id: &str) -> io::Result<Option<Leaf>> {
     if let Ok(place) = Place::find_here() {
-        let usual = place.path().join(format!("penfold-{id}"));
+        let usual = place.path().join(LeafName::of(id));
         if let Some(leaf) = Leaf::open(&usual).map_err(io::Error::other)? {
             return Ok(Some(leaf));
         }

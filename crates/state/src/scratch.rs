@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::clear::clear;
+use crate::leaf_name::LeafName;
 use crate::lock;
 
 /// The scratch directory of one sandbox, held open: a command cannot save it from removal by a rename.
@@ -23,7 +24,7 @@ pub struct Scratch {
 impl Scratch {
     /// Returns the path for the scratch directory of this sandbox.
     pub fn path_for(base: &Path, id: &str) -> PathBuf {
-        base.join(format!("penfold-{id}"))
+        base.join(LeafName::of(id))
     }
 
     /// Makes the directory, private to this user, and locks it.

@@ -12,7 +12,8 @@ use penfold_state::names::{self, NameError};
 use penfold_state::record::{SCHEMA, StateError, shortened};
 use penfold_state::state::Word;
 use penfold_state::{
-    Contain, Detach, Detached, Intent, Nested, Notes, Record, Registry, Scratch, Spec, lock,
+    Contain, Detach, Detached, Intent, LeafLabel, LeafName, Nested, Notes, Record, Registry, Scratch, Spec,
+    lock,
 };
 use penfold_sys::alarm::Alarm;
 use penfold_sys::descriptors;
@@ -301,7 +302,7 @@ impl Made {
             Some(why) => (None, Some(why).filter(|_| setup.spec.contain == Contain::Auto)),
             None => place(setup.spec.contain)?,
         };
-        let leaf_name = format!("penfold-{}", setup.spec.id);
+        let leaf_name = LeafName::of(&setup.spec.id.short());
         let path = place.as_ref().map(|place| place.path().join(&leaf_name));
         let intent = intent(setup, path, &mut proc);
         let (nested, desk) = match &setup.spec.detach {
@@ -318,13 +319,13 @@ impl Made {
             })?;
             resources.push(Box::new(scratch));
         }
-        let leaf = match place.map(|place| Leaf::create(&place, &leaf_name)) {
+        let leaf = match place.map(|place| Leaf::create(&place, leaf_name.as_str())) {
             None => None,
             Some(Ok(leaf)) => {
                 // Held as long as one of ours lives: a leaf without a record is not always one that was left behind.
                 let _ = lock::hold_new(leaf.dir());
                 if desk.is_some() {
-                    mark(&leaf, &intent);
+                    LeafLabel::write(leaf.dir(), &intent);
                 }
                 Some(leaf)
             }
@@ -481,13 +482,6 @@ fn detached_record(
             resources.push(Box::new(record));
             Err(format!("cannot make its socket and log: {error}"))
         }
-    }
-}
-
-/// Writes on the leaf whose it is, should the record be lost. A kernel without that loses no guarantee.
-fn mark(leaf: &Leaf, intent: &Intent) {
-    if let Ok(text) = serde_json::to_vec(intent) {
-        let _ = rustix::fs::fsetxattr(leaf.dir(), c"user.penfold", &text, rustix::fs::XattrFlags::empty());
     }
 }
 

@@ -17,12 +17,12 @@ use penfold_teardown::{Findings, Ladder, Resource as _, Scope, Search, Selector,
 use super::holders::{self, Holders, Locks};
 use super::{Fate, How, Limits, pause};
 use crate::resolve::{Finder, Known};
-use penfold_state::Scratch;
 use penfold_state::evidence::fingerprints;
 use penfold_state::evidence::{self, Evidence};
 use penfold_state::marked;
 use penfold_state::record::{Record, Registry};
 use penfold_state::recovery::recover;
+use penfold_state::{LeafName, Scratch};
 
 /// How many sandboxes are worked on at a time: one that does not end holds up no other, up to this many.
 const WORKERS: usize = 16;
@@ -230,7 +230,7 @@ impl<'a> Forced<'a> {
         match &self.known.intent {
             Some(intent) => {
                 let path = intent.scratch.clone();
-                path.filter(|path| fingerprints::id_in_name(path).as_ref() == Some(id))
+                path.filter(|path| LeafName::id_at(path).as_ref() == Some(id))
             }
             None => {
                 self.finder.fingerprints().marked().get(id).and_then(|pids| fingerprints::scratch(pids, id))

@@ -12,8 +12,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, AtFlags};
 use rustix::process::{PidfdFlags, WaitOptions};
 
-use penfold_state::Id;
 use penfold_state::error_chain;
+use penfold_state::{Id, LeafName};
 
 /// How long a child of ours may take to end, and a cgroup to go.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ pub(super) struct LeafProbe {
 pub(super) fn leaf(place: &Place, proc: &mut ProcFs) -> LeafProbe {
     let mut probe = LeafProbe::default();
     let created = Id::new().and_then(|id| {
-        Leaf::create(place, &format!("penfold-{}", id.short()))
+        Leaf::create(place, LeafName::of(&id.short()).as_str())
             .map_err(|error| io::Error::other(error_chain(&error)))
     });
     let leaf = match created {

@@ -12,7 +12,7 @@ use penfold_process::{Completeness, Evidence, Pid, ProcFs, ProcessId, Stat};
 use penfold_teardown::MARKER;
 
 use super::{Member, directory_lock};
-use penfold_state::Id;
+use penfold_state::{Id, LeafName};
 
 /// Whether somebody looks after a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -239,10 +239,8 @@ fn leaf_of(proc: &mut ProcFs, pid: Pid) -> Option<(String, bool)> {
     let text = proc.cgroups(pid).ok()??;
     let path = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"0::"))?;
     let path = std::str::from_utf8(path).ok()?;
-    let (at, id) = path.split('/').enumerate().find_map(|(at, part)| {
-        let id = part.strip_prefix("penfold-")?;
-        Id::is_short(id).then(|| (at, id.to_owned()))
-    })?;
+    let (at, id) =
+        path.split('/').enumerate().find_map(|(at, part)| Some((at, LeafName::id_in(part)?.to_owned())))?;
     let below: Vec<&str> = path.split('/').skip(1).take(at).collect();
     let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
     let held = penfold_cgroup::mountinfo::parse(&mounts).ok()?.into_iter().any(|mount| {

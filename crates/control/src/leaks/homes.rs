@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use crate::resolve::Finder;
 use fingerprints::Home;
+use penfold_state::LeafLabel;
 use penfold_state::evidence::fingerprints;
 
 /// Whose a thing without a record here is.
@@ -37,7 +38,7 @@ impl Homes {
 
     /// Whose the leaf of a sandbox and the carriers of its marker are.
     pub(super) fn claim(&self, id: &str, leaf: Option<&Path>, marked: &[Pid]) -> Claim {
-        let mut label = leaf.map(|leaf| fingerprints::label(leaf, id)).unwrap_or_default();
+        let mut label = leaf.map(|leaf| LeafLabel::read(leaf, id)).unwrap_or_default();
         label.root =
             label.root.filter(|root| fingerprints::is_same_root(root, self.0.root()) || may_hold(root, id));
         match self.0.home(id, leaf, &label, marked) {
@@ -51,7 +52,7 @@ impl Homes {
 /// Whether what nothing tells the home of lives and may be meant to.
 fn is_doubtful(leaf: Option<&Path>, marked: &[Pid]) -> bool {
     // Only detached sandboxes are meant to go on, and each labels its leaf before it has members.
-    !leaf.is_some_and(is_unlabelled) && (!marked.is_empty() || leaf.is_some_and(is_populated))
+    !leaf.is_some_and(LeafLabel::is_missing) && (!marked.is_empty() || leaf.is_some_and(is_populated))
 }
 
 /// Whether a state root is not known to have no record of a sandbox: who lost it there can still be ended by name.
@@ -59,11 +60,6 @@ fn may_hold(root: &Path, id: &str) -> bool {
     let record = root.join("sandboxes").join(id);
     let found = rustix::fs::statat(CWD, &record, AtFlags::SYMLINK_NOFOLLOW);
     !matches!(found, Err(Errno::NOENT | Errno::NOTDIR))
-}
-
-/// Whether a leaf could have a label and has none. On a kernel without such attributes that says nothing.
-fn is_unlabelled(leaf: &Path) -> bool {
-    rustix::fs::lgetxattr(leaf, fingerprints::LABEL, &mut [0_u8; 0]) == Err(Errno::NODATA)
 }
 
 fn is_populated(leaf: &Path) -> bool {

@@ -12,7 +12,7 @@ use super::alive::{self, Guard, Host};
 use super::homes::{Claim, Homes};
 use super::{Leak, Member, Survey, Thing, age, directory_lock};
 use crate::resolve::wait_a_moment;
-use penfold_state::Id;
+use penfold_state::LeafName;
 use penfold_state::error_chain;
 use penfold_state::record::Registry;
 
@@ -195,7 +195,7 @@ impl Searching {
             if seen.len() > MOST_CGROUPS {
                 return self.blind(format!("more than {MOST_CGROUPS} cgroups"));
             }
-            if let Some(id) = id_in_name(&path) {
+            if let Some(id) = LeafName::id_at(&path) {
                 self.cgroup(&path, id, meta.uid());
             }
             // The kernel counts the cgroups below in the links of the directory.
@@ -262,7 +262,7 @@ impl Searching {
         let user = rustix::process::geteuid().as_raw();
         for entry in entries.filter_map(Result::ok) {
             let path = entry.path();
-            let Some(id) = id_in_name(&path) else { continue };
+            let Some(id) = LeafName::id_at(&path) else { continue };
             let ours = std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_dir() && meta.uid() == user);
             let told = self.orphaned.contains(&id) && !self.untold.contains(&id);
             let known = self.living.contains(&id) || told;
@@ -296,10 +296,4 @@ impl Searching {
             _ => true,
         });
     }
-}
-
-/// The id in a name of the form `penfold-<id>`.
-fn id_in_name(path: &Path) -> Option<String> {
-    let id = path.file_name()?.to_str()?.strip_prefix("penfold-")?;
-    Id::is_short(id).then(|| id.to_owned())
 }

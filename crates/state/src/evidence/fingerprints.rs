@@ -15,12 +15,10 @@ use rustix::io::Errno;
 
 use super::Listing;
 use crate::id::Id;
-use crate::intent::Intent;
+use crate::leaf_name::LeafName;
 
 /// The most cgroups to visit.
 const MOST_CGROUPS: usize = 100_000;
-/// The extended attribute of a leaf that identifies its detached sandbox.
-pub const LABEL: &str = "user.penfold";
 /// More ancestors than any process has.
 const MOST_ANCESTORS: usize = 10_000;
 
@@ -141,7 +139,7 @@ pub fn leaves() -> Listing<PathBuf> {
                 Err(error) => note(&mut listing, &path, &error),
             }
         }
-        if let Some(id) = id_in_name(&path).filter(|_| meta.uid() == user) {
+        if let Some(id) = LeafName::id_at(&path).filter(|_| meta.uid() == user) {
             listing.found_mut().insert(id, path);
         }
     }
@@ -153,32 +151,6 @@ fn note(listing: &mut Listing<PathBuf>, path: &Path, error: &io::Error) {
     if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) {
         listing.note_unread(|| format!("`{}` cannot be read: {error}", path.display()));
     }
-}
-
-/// Returns the id in a name of the form `penfold-<id>`.
-pub fn id_in_name(path: &Path) -> Option<String> {
-    let id = path.file_name()?.to_str()?.strip_prefix("penfold-")?;
-    Id::is_short(id).then(|| id.to_owned())
-}
-
-/// The label of a leaf: the intent and the state root of its sandbox, if present.
-#[derive(Debug, Default)]
-pub struct Label {
-    /// The intent.
-    pub intent: Option<Intent>,
-    /// The state root that has the sandbox's record.
-    pub root: Option<PathBuf>,
-}
-
-/// Reads the label of a leaf; an empty label when it is missing or belongs to another sandbox.
-pub fn label(leaf: &Path, id: &str) -> Label {
-    let mut text = vec![0_u8; 64 * 1024];
-    let Ok(length) = rustix::fs::lgetxattr(leaf, LABEL, &mut text) else { return Label::default() };
-    let value: serde_json::Value =
-        serde_json::from_slice(text.get(..length).unwrap_or_default()).unwrap_or_default();
-    let root = value.pointer("/detached/root").and_then(|root| root.as_str()).map(PathBuf::from);
-    let intent = serde_json::from_value::<Intent>(value).ok().filter(|intent| intent.id.short() == id);
-    Label { root: root.filter(|_| intent.is_some()), intent }
 }
 
 /// Returns the control sockets with a listener: the ids, with the state roots from their paths.
@@ -271,7 +243,7 @@ pub fn scratch(pids: &[Pid], id: &str) -> Option<PathBuf> {
     let mut proc = ProcFs::open().ok()?;
     pids.iter().find_map(|&pid| {
         let path = PathBuf::from(OsString::from_vec(variable(&mut proc, pid, b"TMPDIR").ok()??));
-        (path.is_absolute() && id_in_name(&path).as_deref() == Some(id)).then_some(path)
+        (path.is_absolute() && LeafName::id_at(&path).as_deref() == Some(id)).then_some(path)
     })
 }
 

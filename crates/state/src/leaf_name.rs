@@ -1,0 +1,64 @@
+//! The name of a sandbox's leaf, and of its scratch directory.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use crate::id::Id;
+
+const PREFIX: &str = "penfold-";
+
+/// `penfold-<id>`: tells whose a cgroup or a directory is that no record names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeafName(String);
+
+impl LeafName {
+    /// The name that belongs to an id, as [`Id::short`] gives it.
+    pub fn of(id: &str) -> LeafName {
+        LeafName(format!("{PREFIX}{id}"))
+    }
+
+    /// As one component of a path.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether this path ends in the name.
+    pub fn ends(&self, path: &Path) -> bool {
+        path.file_name() == Some(OsStr::new(&self.0))
+    }
+
+    /// The id in one component of a path, if that is such a name.
+    pub fn id_in(component: &str) -> Option<&str> {
+        component.strip_prefix(PREFIX).filter(|id| Id::is_short(id))
+    }
+
+    /// The id in the last component of a path, if that is such a name.
+    pub fn id_at(path: &Path) -> Option<String> {
+        LeafName::id_in(path.file_name()?.to_str()?).map(str::to_owned)
+    }
+}
+
+impl AsRef<Path> for LeafName {
+    fn as_ref(&self) -> &Path {
+        Path::new(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_made_and_no_other_is() {
+        let id = Id::new().unwrap().short();
+        let name = LeafName::of(&id);
+        let path = Path::new("/sys/fs/cgroup").join(&name);
+        assert_eq!(LeafName::id_in(name.as_str()), Some(id.as_str()));
+        assert_eq!(LeafName::id_at(&path).as_ref(), Some(&id));
+        assert!(name.ends(&path) && !name.ends(Path::new("/sys/fs/cgroup")));
+        for other in ["", "penfold", "penfold-", "penfold-exec-1", "penfold-0123456789AB", "0123456789ab"] {
+            assert_eq!(LeafName::id_in(other), None, "{other:?}");
+        }
+        assert_eq!(LeafName::id_at(Path::new("/")), None);
+    }
+}
