@@ -19,6 +19,7 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::held::Held;
 use crate::outcome::{StartFailure, Status};
 use crate::pidns;
+use crate::pidns_protocol::{InitMessage, LONGEST, RELEASE};
 use crate::poll::poll;
 use crate::start::Setup;
 
@@ -122,9 +123,9 @@ pub(crate) fn stands(starting: &Starting, held: &Held, watch: &mut Watch<'_>) ->
     watch.until_readable(&held.setup, starting.link())?;
     match starting {
         Starting::Direct(launched) => Ok(launched.ready().unwrap_or(false)),
-        Starting::Namespaced { .. } => match starting.hear(RecvFlags::DONTWAIT) {
-            Ok(Heard::Ready) => Ok(true),
-            Ok(Heard::Refused(reason)) => Err(StartFailure::Other(reason).into()),
+        Starting::Namespaced { .. } => match starting.hear() {
+            Ok(Some(InitMessage::Ready)) => Ok(true),
+            Ok(Some(InitMessage::Refused(reason))) => Err(StartFailure::Other(reason).into()),
             _ => Ok(false),
         },
     }
@@ -151,14 +152,6 @@ fn clone_namespaced(setup: &mut Setup, leaf: Option<&Leaf>) -> Result<Starting, 
 
 fn other(act: &str, error: &dyn std::fmt::Display) -> StartFailure {
     StartFailure::Other(format!("cannot {act}: {error}"))
-}
-
-/// What our init says.
-enum Heard {
-    Ready,
-    Refused(String),
-    News(News),
-    Nothing,
 }
 
 impl Starting {
@@ -196,7 +189,7 @@ impl Starting {
         match self {
             Starting::Direct(launched) => launched.release(),
             Starting::Namespaced { link, .. } => {
-                rustix::net::send(link, b"g", SendFlags::NOSIGNAL)?;
+                rustix::net::send(link, RELEASE, SendFlags::NOSIGNAL)?;
                 Ok(())
             }
         }
@@ -222,47 +215,33 @@ impl Starting {
                 Released::Running => News::Running,
                 Released::Failed(failure) => News::Failed(explain(failure)),
             })),
-            Starting::Namespaced { .. } => Ok(match self.hear(RecvFlags::DONTWAIT)? {
-                Heard::News(news) => Some(news),
-                Heard::Ready | Heard::Refused(_) | Heard::Nothing => None,
-            }),
+            Starting::Namespaced { .. } => Ok(self.hear()?.and_then(|message| match message {
+                InitMessage::Running => Some(News::Running),
+                InitMessage::Failed(failure) => Some(News::Failed(explain(failure))),
+                InitMessage::Ended(exit) => Some(News::Ended(exit.into())),
+                InitMessage::Stopped(signal) => Some(News::Stopped(signal)),
+                InitMessage::Continued => Some(News::Continued),
+                InitMessage::Ready | InitMessage::Refused(_) => None,
+            })),
         }
     }
 
-    fn hear(&self, flags: RecvFlags) -> io::Result<Heard> {
-        let Starting::Namespaced { link, .. } = self else { return Ok(Heard::Nothing) };
-        let mut word = [0_u8; 512];
-        let mut receive = || rustix::net::recv(link, &mut word, flags);
+    /// What our init has said, if there is one and it has.
+    fn hear(&self) -> io::Result<Option<InitMessage>> {
+        let Starting::Namespaced { link, .. } = self else { return Ok(None) };
+        let mut text = [0_u8; LONGEST];
+        let mut receive = || rustix::net::recv(link, &mut text, RecvFlags::DONTWAIT);
         // Who dies without having read all makes an error here, which comes before what it has said, and once.
         let received = match receive() {
             Err(rustix::io::Errno::CONNRESET) => receive(),
             other => other,
         };
-        let (_, length) = match received {
-            Err(rustix::io::Errno::AGAIN) => return Ok(Heard::Nothing),
-            Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            other => other?,
-        };
-        let word = word.get(..length).unwrap_or_default();
-        let number = |at: usize| {
-            word.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, i32::from_ne_bytes)
-        };
-        Ok(match word.first() {
-            Some(b'r') => Heard::Ready,
-            Some(b'!') => {
-                Heard::Refused(String::from_utf8_lossy(word.get(1..).unwrap_or_default()).into_owned())
-            }
-            Some(b's') => Heard::News(News::Running),
-            Some(b'd') => {
-                Heard::News(News::Failed(explain(Failure { step: Step::Directory, errno: number(1) })))
-            }
-            Some(b'x') => Heard::News(News::Failed(explain(Failure { step: Step::Exec, errno: number(1) }))),
-            Some(b'c') => Heard::News(News::Ended(Status::Code(number(1)))),
-            Some(b't') => Heard::News(News::Stopped(number(1))),
-            Some(b'n') => Heard::News(News::Continued),
-            Some(b'k') => Heard::News(News::Ended(Status::Signal(number(1)))),
-            _ => Heard::Nothing,
-        })
+        match received {
+            Err(rustix::io::Errno::AGAIN) => Ok(None),
+            Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok((_, length)) => Ok(InitMessage::decode(text.get(..length).unwrap_or_default())),
+            Err(errno) => Err(errno.into()),
+        }
     }
 }
 

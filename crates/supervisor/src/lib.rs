@@ -31,6 +31,7 @@ mod launch;
 mod nested;
 mod outer;
 mod pidns;
+mod pidns_protocol;
 mod policy;
 mod poll;
 mod start;

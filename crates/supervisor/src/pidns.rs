@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use penfold_sys::child::{self, Exit, Peek};
-use penfold_sys::launch::{Namespaces, Program, Released, Step, launch};
+use penfold_sys::child::{self, Peek};
+use penfold_sys::launch::{Namespaces, Program, Released, launch};
 use penfold_sys::signal::{SignalFd, SignalSet};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -13,6 +13,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 
 use crate::environment::CHILD;
+use crate::pidns_protocol::{InitMessage, RELEASE};
 use crate::poll::poll;
 
 /// The namespaces that this user needs: an ordinary one may have the others only within a user namespace of its own.
@@ -23,7 +24,7 @@ pub(crate) fn wanted() -> Namespaces {
 /// Runs our init. `ids` are the user and group outside, if it is in a user namespace of its own.
 pub(crate) fn run(program: &mut Program, link: &OwnedFd, ids: Option<(u32, u32)>) -> ! {
     if let Err(reason) = live(program, link, ids) {
-        let _ = rustix::net::send(link, format!("!{reason}").as_bytes(), SendFlags::NOSIGNAL);
+        let _ = rustix::net::send(link, &InitMessage::Refused(reason).encode(), SendFlags::NOSIGNAL);
     }
     penfold_sys::fork::exit_now(0)
 }
@@ -43,20 +44,19 @@ fn live(program: &mut Program, link: &OwnedFd, ids: Option<(u32, u32)>) -> Resul
     if !launched.ready().map_err(told("hear from the cloned process"))? {
         return Err("the cloned process died".to_owned());
     }
-    say(link, b'r', 0)?;
-    let mut go = [0_u8; 1];
-    if !matches!(rustix::net::recv(link, &mut go, RecvFlags::empty()), Ok((_, 1))) {
+    say(link, &InitMessage::Ready)?;
+    let mut go = [0_u8; RELEASE.len()];
+    if !matches!(rustix::net::recv(link, &mut go, RecvFlags::empty()), Ok((_, length)) if length == go.len())
+    {
         return Ok(());
     }
     launched.release().map_err(told("start the command"))?;
     let _ = poll(&mut [PollFd::from_borrowed_fd(launched.link(), PollFlags::IN)], None);
-    match launched.outcome() {
-        Ok(Some(Released::Failed(failure))) if failure.step == Step::Directory => {
-            say(link, b'd', failure.errno)?;
-        }
-        Ok(Some(Released::Failed(failure))) => say(link, b'x', failure.errno)?,
-        _ => say(link, b's', 0)?,
-    }
+    let came = match launched.outcome() {
+        Ok(Some(Released::Failed(failure))) => InitMessage::Failed(failure),
+        _ => InitMessage::Running,
+    };
+    say(link, &came)?;
     let leader = launched.pid();
     drop(launched);
     if penfold_sys::schedule::is_idle() {
@@ -76,10 +76,7 @@ fn reap_for_ever(link: &OwnedFd, leader: rustix::process::Pid) -> Result<(), Str
         while let Peek::Ended(pid, exit) = child::peek().map_err(|error| error.to_string())? {
             let _ = child::reap(pid);
             if pid == leader {
-                match exit {
-                    Exit::Code(code) => say(link, b'c', code)?,
-                    Exit::Signal(signal) => say(link, b'k', signal)?,
-                }
+                say(link, &InitMessage::Ended(exit))?;
             }
         }
         tell_stops(link, leader);
@@ -92,22 +89,12 @@ fn reap_for_ever(link: &OwnedFd, leader: rustix::process::Pid) -> Result<(), Str
 fn tell_stops(link: &OwnedFd, leader: rustix::process::Pid) {
     let options = WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
     while let Ok(Some(change)) = waitid(WaitId::Pid(leader), options) {
-        let word = match change.stopping_signal() {
-            Some(signal) => word(b't', signal),
-            None => word(b'n', 0),
-        };
-        let _ = rustix::net::send(link, &word, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        let message = change.stopping_signal().map_or(InitMessage::Continued, InitMessage::Stopped);
+        let _ = rustix::net::send(link, &message.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 }
 
-/// A word and its number.
-fn word(word: u8, number: i32) -> Vec<u8> {
-    let mut text = vec![word];
-    text.extend(number.to_ne_bytes());
-    text
-}
-
-/// How often a word is sent again for which the kernel has no memory, and after how long.
+/// How often a message is sent again for which the kernel has no memory, and after how long.
 const TRIES: u32 = 100;
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
@@ -115,8 +102,8 @@ const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 ///
 /// # Errors
 /// When it cannot be told: then only our own end tells it something.
-fn say(link: &OwnedFd, letter: u8, number: i32) -> Result<(), String> {
-    let text = word(letter, number);
+fn say(link: &OwnedFd, message: &InitMessage) -> Result<(), String> {
+    let text = message.encode();
     for _ in 0..TRIES {
         match rustix::net::send(link, &text, SendFlags::NOSIGNAL) {
             Ok(_) => return Ok(()),
