@@ -25,12 +25,14 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open, setsid};
 
 use crate::environment::{self, Inherited};
-use crate::front::{Front, Hearing, Keeper};
+use crate::front::{Front, Hearing, Keeper, Keys, Seen};
 use crate::held::Held;
 use crate::inner::{NAME, Outer};
 use crate::outcome::Outcome;
 use crate::outer;
-use crate::start::{Keys, Seen, Setup, StartError};
+use crate::setup::Setup;
+use crate::signals::CHILD;
+use crate::start_error::StartError;
 use crate::wire::{self, Answer};
 
 /// Adopts the tree of `root` into a detached sandbox; its command is for people only. [`Front::wait_running`] tells when
@@ -40,9 +42,9 @@ use crate::wire::{self, Answer};
 /// When not even the processes of ours could be made.
 pub fn adopt(spec: Spec, root: ProcessId) -> Result<Front, StartError> {
     let began = Instant::now();
-    let child_ignored = signal::is_ignored(environment::CHILD);
+    let child_ignored = signal::is_ignored(CHILD);
     if child_ignored {
-        signal::set_default(environment::CHILD);
+        signal::set_default(CHILD);
     }
     let mask = signal::block(&SignalSet::of(1..=64)).map_err(system("block signals"))?;
     let program = environment::program(&spec, None, &Inherited { mask, child_ignored })?;

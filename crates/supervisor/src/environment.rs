@@ -9,7 +9,8 @@ use penfold_sys::launch::Program;
 use penfold_sys::signal::{self, SignalSet};
 use penfold_teardown::MARKER;
 
-use crate::start::StartError;
+use crate::signals::CHILD;
+use crate::start_error::StartError;
 
 /// As execvp(3) where there is no PATH.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -84,7 +85,6 @@ pub(crate) fn program(
     Ok(program)
 }
 
-pub(crate) const CHILD: i32 = rustix::process::Signal::CHILD.as_raw();
 const PIPE: i32 = rustix::process::Signal::PIPE.as_raw();
 
 /// Where a program may be: as given when its name has a `/`, else in each directory of PATH.

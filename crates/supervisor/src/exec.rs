@@ -19,7 +19,7 @@ use penfold_state::state::{self, Word, now_ms};
 use penfold_state::{Contain, ExecSpec, OwnerExit, Spec};
 use penfold_sys::child;
 use penfold_sys::launch::Apart;
-use penfold_sys::signal::{self, SignalFd, SignalSet};
+use penfold_sys::signal::{self, SignalSet};
 use penfold_sys::{Forked, fork};
 use penfold_teardown::{Ended, Level};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -28,12 +28,12 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open};
 use rustix::thread::ThreadNameSpaceType;
 
-use crate::environment::{self, CHILD, Inherited};
+use crate::environment::{self, Inherited};
 use crate::held::Held;
 use crate::inner;
-use crate::outer::pass_on_wishes;
 use crate::poll::poll;
-use crate::start::Setup;
+use crate::setup::Setup;
+use crate::signals;
 use crate::wire::{self, Answer, Exec};
 
 /// A larger description of a command is refused. The kernel takes no more than 6 MiB of arguments and environment, of
@@ -396,12 +396,12 @@ fn go_inside(held: &mut Held, init: Pid) -> Result<(), String> {
 /// Passes a wish to end on, and exits with who looks after the command.
 fn stand_for(pid: Pid) -> ! {
     let _ = penfold_sys::descriptors::keep_only(&[]);
-    let signals = SignalFd::open(&SignalSet::of([CHILD, Signal::TERM.as_raw()]));
+    let opened = signals::open();
     let keeper = pidfd_open(pid, PidfdFlags::empty());
     while let Ok(None) = child::reap(pid) {
-        let (Ok(signals), Ok(keeper)) = (&signals, &keeper) else { break };
+        let (Ok(signals), Ok(keeper)) = (&opened, &keeper) else { break };
         let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], None);
-        pass_on_wishes(signals, keeper);
+        signals::pass_on_wishes(signals, keeper);
     }
     penfold_sys::fork::exit_now(0)
 }

@@ -2,6 +2,7 @@
 
 mod job_control;
 mod saved_modes;
+mod seen;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -18,11 +19,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 pub(crate) use self::saved_modes::SavedModes;
-use crate::environment::CHILD;
+pub(crate) use self::seen::{Keys, Seen, terminal};
 use crate::held::Held;
 use crate::outcome::{Outcome, Report, StartFailure, Status, Totals};
 use crate::poll::poll;
-use crate::start::{Keys, Seen, terminal};
+use crate::signals::CHILD;
 use crate::takeover::take_over;
 use crate::wire::{self, Answer, Ending, Received, Request};
 

@@ -23,11 +23,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
 use crate::desk::Desk;
 use crate::environment;
+use crate::immediate_kill::ImmediateKill;
 use crate::nested;
 use crate::outcome::{Outcome, Report, StartFailure, Status};
 use crate::poll::poll;
-use crate::start::Setup;
-use crate::takeover::Takeover;
+use crate::setup::Setup;
 
 /// What two processes hold, so that either can end the sandbox alone: the supervisor and who forked it.
 pub(crate) struct Held {
@@ -251,7 +251,7 @@ impl Held {
         let findings = match self.proc.take() {
             Some(proc) => {
                 let mut teardown = Teardown::new(proc, self.leaf.take(), Scope::Children);
-                let mut host = Takeover::new(self.ladder());
+                let mut host = ImmediateKill::new(self.ladder());
                 drive(&mut teardown, Phase::Starting, &mut host, &mut resources)
             }
             None => Findings::default(),

@@ -9,17 +9,17 @@ use penfold_process::{Pid, ProcFs, Process};
 use penfold_state::Contain;
 use penfold_state::state::Word;
 use penfold_sys::schedule;
-use penfold_sys::signal::{SignalFd, SignalSet};
+use penfold_sys::signal::SignalFd;
 use penfold_teardown::lifecycle::{Event, Phase};
 use penfold_teardown::{Cause, Leader, Level, Scope, Teardown, drive};
 use rustix::process::{Signal, getpid, setsid};
 
 use self::host::Inner;
-use crate::environment::CHILD;
 use crate::exec;
 use crate::held::Held;
 use crate::launch::{self, Interruption, Join, NotStarted, Starting, Watch};
 use crate::outcome::{StartFailure, Status};
+use crate::signals;
 use crate::wire::{self, Answer};
 
 /// The process between the front and this one, if there is one.
@@ -39,7 +39,7 @@ pub(crate) const SUPERVISOR: &std::ffi::CStr = c"pf-supervisor";
 pub(crate) fn run(mut held: Held, outer: Option<Outer>) -> ! {
     penfold_sys::title::set(SUPERVISOR);
     // Before anything is started that would have to be looked after.
-    let signals = match SignalFd::open(&SignalSet::of([CHILD, Signal::TERM.as_raw()])) {
+    let signals = match signals::open() {
         Ok(signals) => signals,
         Err(error) => {
             let channel = held.setup.channel.try_clone();
@@ -126,7 +126,7 @@ pub(crate) fn carry_on(mut held: Held) -> ! {
     penfold_sys::title::set(SUPERVISOR);
     penfold_sys::crash_point!("taking-over");
     // Without it the timeouts of the drive still bring an end forward.
-    let signals = SignalFd::open(&SignalSet::of([CHILD, Signal::TERM.as_raw()])).ok();
+    let signals = signals::open().ok();
     let lead = inherit(&mut held, signals.is_some());
     look_after(held, signals, None, lead);
     penfold_sys::fork::exit_now(1)

@@ -21,7 +21,7 @@ use crate::outcome::{StartFailure, Status};
 use crate::pidns;
 use crate::pidns_protocol::{InitMessage, LONGEST, RELEASE};
 use crate::poll::poll;
-use crate::start::Setup;
+use crate::setup::Setup;
 
 pub(crate) use self::watch::{Interruption, NotStarted, Watch};
 

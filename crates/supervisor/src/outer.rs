@@ -1,19 +1,18 @@
 //! A process of its own between the front and the supervisor, where the front cannot be the outer subreaper: it has
 //! children of its own, or is the init that all orphans of a container come to.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use penfold_sys::child::{self, Exit};
-use penfold_sys::signal::{SignalFd, SignalSet, pass_on};
 use penfold_sys::{Forked, fork, schedule};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, setsid};
 
-use crate::environment::CHILD;
 use crate::held::Held;
 use crate::inner::{self, NAME, Outer};
 use crate::poll::poll;
-use crate::start::Setup;
+use crate::setup::Setup;
+use crate::signals;
 use crate::wire::{self, Answer};
 
 /// Runs the outer process; ends when the sandbox is gone.
@@ -75,15 +74,6 @@ fn supervise(mut held: Held, channel: &mut Option<OwnedFd>) -> Option<crate::out
     }
 }
 
-/// Passes wishes to end on to who looks after the command.
-pub(crate) fn pass_on_wishes(signals: &SignalFd, keeper: &OwnedFd) {
-    while let Ok(Some(signalled)) = signals.take() {
-        if signalled.signal == Signal::TERM.as_raw() {
-            let _ = pass_on(keeper.as_fd(), signalled.carried.unwrap_or(Signal::TERM));
-        }
-    }
-}
-
 /// Waits for the supervisor to exit. True if it was killed, or cannot be seen.
 pub(crate) fn watch(inner: Pid, pidfd: &OwnedFd, apart: &OwnedFd) -> bool {
     penfold_sys::crash_point!("outer-forked");
@@ -95,16 +85,16 @@ pub(crate) fn watch(inner: Pid, pidfd: &OwnedFd, apart: &OwnedFd) -> bool {
     }
     let _ = penfold_sys::descriptors::drop_inherited();
     penfold_sys::memory::forget_code();
-    let signals = SignalFd::open(&SignalSet::of([CHILD, Signal::TERM.as_raw()]));
+    let opened = signals::open();
     loop {
         // It alone: who else comes to us is its orphan, and is not reaped before it is known how that ended.
         match child::reap(inner) {
             Ok(Some(exit)) => return exit != Exit::Code(0),
             Err(_) => return true,
             Ok(None) => {
-                let Ok(signals) = &signals else { return true };
+                let Ok(signals) = &opened else { return true };
                 let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], None);
-                pass_on_wishes(signals, pidfd);
+                signals::pass_on_wishes(signals, pidfd);
                 // It may have been stopped by the command, which is told like a death.
                 let _ = rustix::process::pidfd_send_signal(pidfd, Signal::CONT);
             }

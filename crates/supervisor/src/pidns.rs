@@ -12,9 +12,9 @@ use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 
-use crate::environment::CHILD;
 use crate::pidns_protocol::{InitMessage, RELEASE};
 use crate::poll::poll;
+use crate::signals::CHILD;
 
 /// The namespaces that this user needs: an ordinary one may have the others only within a user namespace of its own.
 pub(crate) fn wanted() -> Namespaces {

@@ -2,13 +2,11 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use penfold_process::{ProcFs, ProcessId};
 use penfold_state::{OwnerExit, Scratch, Spec};
 use penfold_sys::child::{self, Peek};
-use penfold_sys::launch::Program;
 use penfold_sys::signal::{self, SignalSet};
 use penfold_sys::{Forked, fork, schedule};
 use rustix::io::retry_on_intr;
@@ -16,87 +14,16 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, waitpid};
 
 use crate::environment::{self, Inherited};
-use crate::front::{Front, Hearing, Keeper, SavedModes};
+use crate::front::{Front, Hearing, Keeper, Keys, SavedModes, Seen, terminal};
 use crate::held::Held;
+use crate::setup::Setup;
+use crate::signals::CHILD;
+use crate::start_error::StartError;
 use crate::takeover::give_up_started;
 use crate::{inner, outer};
 
-/// Why a sandbox could not even be tried.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// A word of the command line or the environment cannot be passed on.
-    #[error("{what} holds a NUL byte")]
-    Nul {
-        /// Where.
-        what: &'static str,
-    },
-    /// The processes of ours could not be set up.
-    #[error("cannot {act}")]
-    System {
-        /// What was tried.
-        act: &'static str,
-        /// What stood in the way.
-        source: io::Error,
-    },
-}
-
 fn system<E: Into<io::Error>>(act: &'static str) -> impl FnOnce(E) -> StartError {
     move |source| StartError::System { act, source: source.into() }
-}
-
-/// All that the processes of one sandbox are given.
-#[derive(Debug)]
-pub(crate) struct Setup {
-    pub(crate) spec: Spec,
-    pub(crate) program: Program,
-    /// The supervisor's end of the channel to the front.
-    pub(crate) channel: OwnedFd,
-    /// The process that called [`start`]; without it the end of the channel tells that it is gone.
-    pub(crate) front: Option<OwnedFd>,
-    /// The parent of that process, if it is in sight.
-    pub(crate) owner: Option<OwnedFd>,
-    /// Who that is, where it is to be written down.
-    pub(crate) owner_id: Option<ProcessId>,
-    /// The leader has a session of its own, and the front is told when it runs.
-    pub(crate) apart: bool,
-    /// The session of the front, which the leader shares unless it is apart.
-    pub(crate) session: i32,
-    /// The process group of the front.
-    pub(crate) group: i32,
-    /// A terminal sends its keys' signals to the front and the command, and the front tells of its own.
-    pub(crate) keys: bool,
-    /// Where the scratch directory is to be.
-    pub(crate) scratch: Option<PathBuf>,
-    /// The caller is given time only when nobody else wants it (`SCHED_IDLE`), and so is the command; our own processes
-    /// leave that policy where they may.
-    pub(crate) idle: bool,
-    /// When it all began.
-    pub(crate) began: Instant,
-}
-
-/// What the front keeps of the spec.
-#[derive(Debug)]
-pub(crate) struct Seen {
-    pub(crate) id: String,
-    pub(crate) state_root: PathBuf,
-    pub(crate) patience: Duration,
-    /// The terminal of the caller, if it has one.
-    pub(crate) terminal: Option<OwnedFd>,
-    /// The modes of that terminal before the command, where they are to be put back.
-    pub(crate) modes: Option<Box<SavedModes>>,
-    /// What a signal that asks for an end, or that a terminal sent, means.
-    pub(crate) keys: Keys,
-}
-
-/// What the front makes of INT.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Keys {
-    /// That of a terminal is the command's first, and the policy decides; other INT stops.
-    Command,
-    /// The first stops, with INT as the polite signal, and the second kills.
-    Stop,
-    /// As `Stop`, and a signal that asks for an end is passed on as the polite signal: that of an `exec`.
-    Client,
 }
 
 /// Starts a sandbox. From here on this process is a subreaper and blocks the signals that [`Front::wait`] handles.
@@ -105,9 +32,9 @@ pub(crate) enum Keys {
 /// When nothing was started. What fails later, the command missing for one, is in the outcome.
 pub fn start(spec: Spec) -> Result<Front, StartError> {
     let began = Instant::now();
-    let child_ignored = signal::is_ignored(environment::CHILD);
+    let child_ignored = signal::is_ignored(CHILD);
     if child_ignored {
-        signal::set_default(environment::CHILD);
+        signal::set_default(CHILD);
     }
     // Nothing may reach the copies of this process: they share its group until each has a session of its own.
     let mask = signal::block(&SignalSet::of(1..=64)).map_err(system("block signals"))?;
@@ -211,12 +138,6 @@ fn start_outer(setup: Setup, ours: OwnedFd, seen: Seen, hearing: Hearing) -> Res
             Ok(Front::new(Keeper::Outer { pid: outer, pidfd }, ours, seen, hearing))
         }
     }
-}
-
-/// The terminal that this process has, if any.
-pub(crate) fn terminal() -> Option<OwnedFd> {
-    use rustix::fs::{Mode, OFlags};
-    rustix::fs::open("/dev/tty", OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
 /// Who started this process, to be written down.

@@ -1,19 +1,12 @@
 //! The end of a sandbox by a process that does not stay to look after it: its front, once the supervisor was killed.
 
-use std::ops::ControlFlow;
-use std::time::Duration;
-
 use penfold_process::ProcFs;
-use penfold_sys::child::Exit;
-use penfold_sys::signal::{SignalFd, SignalSet};
-use penfold_teardown::lifecycle::{Event, Phase};
-use penfold_teardown::{Cause, Findings, Host, Ladder, Leader, Level, Scope, Teardown, drive};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use penfold_teardown::lifecycle::Phase;
+use penfold_teardown::{Cause, Leader, Level, Scope, Teardown, drive};
 
-use crate::environment::CHILD;
 use crate::held::Held;
+use crate::immediate_kill::ImmediateKill;
 use crate::outcome::{Outcome, StartFailure, Status};
-use crate::poll::poll;
 
 /// Ends the sandbox: all children of this process are its members now. What is left when the patience is over is named.
 pub(crate) fn take_over(held: Held) -> Outcome {
@@ -42,49 +35,9 @@ fn end(mut held: Held, cause: Cause, failure: Option<StartFailure>) -> Outcome {
         teardown.want_details();
     }
     let mut resources = std::mem::take(&mut held.resources);
-    let mut host = Takeover::new(held.ladder());
+    let mut host = ImmediateKill::new(held.ladder());
     let findings = drive(&mut teardown, Phase::Running, &mut host, &mut resources);
     let exit = teardown.leader_exit().map(Status::from).filter(|_| failure.is_none());
     let report = held.report(cause, exit, failure, findings);
     held.conclude(&report)
-}
-
-/// A host that wants everything killed at once.
-pub(crate) struct Takeover {
-    signals: Option<SignalFd>,
-    ladder: Ladder,
-    begun: bool,
-}
-
-impl Takeover {
-    pub(crate) fn new(ladder: Ladder) -> Takeover {
-        // Without it the timeouts of the drive still bring it forward.
-        let signals = SignalFd::open(&SignalSet::of([CHILD])).ok();
-        Takeover { signals, ladder, begun: false }
-    }
-}
-
-impl Host for Takeover {
-    fn wait(&mut self, watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Option<Event> {
-        if !std::mem::replace(&mut self.begun, true) {
-            return Some(Event::KillRequested);
-        }
-        let mut fds: Vec<PollFd<'_>> =
-            self.signals.iter().map(|signals| PollFd::new(signals, PollFlags::IN)).collect();
-        fds.extend(watch);
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        let _ = poll(&mut fds, timeout.as_ref());
-        if let Some(signals) = &self.signals {
-            while let Ok(Some(_)) = signals.take() {}
-        }
-        None
-    }
-
-    fn ladder(&self) -> Ladder {
-        self.ladder
-    }
-
-    fn stuck(&mut self, _: &Findings, _: Option<Exit>) -> ControlFlow<()> {
-        ControlFlow::Break(())
-    }
 }

@@ -1,6 +1,5 @@
 //! The supervisor of an adopted tree.
 
-use std::io;
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,18 +9,18 @@ use penfold_process::ProcFs;
 use penfold_state::events::What;
 use penfold_state::state::Word;
 use penfold_sys::child::Exit;
-use penfold_sys::signal::{SignalFd, SignalSet};
+use penfold_sys::signal::SignalFd;
 use penfold_teardown::lifecycle::{Event, Phase};
 use penfold_teardown::{Cause, Findings, Host, Ladder, Leader, Scope, Search, Teardown, drive};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Signal, getppid, setsid};
 
 use super::join::Joined;
-use crate::environment::CHILD;
 use crate::held::Held;
 use crate::inner::{Outer, SUPERVISOR};
 use crate::policy::{Kind, Policy};
 use crate::poll::poll;
+use crate::signals;
 use crate::supervised::Supervised;
 use crate::wire::{self, Answer};
 
@@ -30,7 +29,7 @@ pub(super) fn run(mut held: Held, joined: Joined, outer: Outer) -> ! {
     penfold_sys::title::set(SUPERVISOR);
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     let _ = setsid();
-    let Ok(signals) = signals() else {
+    let Ok(signals) = signals::open() else {
         // Who forked this process takes over.
         penfold_sys::fork::exit_now(1)
     };
@@ -69,13 +68,9 @@ pub(super) fn take_over(mut held: Held, joined: Joined) -> ! {
     teardown.lead_by(Leader { pid: root.pid, session: root.session });
     held.identify(&mut teardown, root.pid, None, Word::Stopping);
     // Without signals the timeouts of the drive still bring it forward.
-    let mut host = Adopted::new(held, signals().ok(), None, pidfd);
+    let mut host = Adopted::new(held, signals::open().ok(), None, pidfd);
     host.due = host.sandbox.decide(|policy| policy.kill(Cause::Supervisor));
     host.look_after(teardown)
-}
-
-fn signals() -> io::Result<SignalFd> {
-    SignalFd::open(&SignalSet::of([CHILD, Signal::TERM.as_raw()]))
 }
 
 fn teardown(held: &mut Held, search: Search) -> Option<Teardown> {

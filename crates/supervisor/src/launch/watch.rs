@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use crate::held::Held;
 use crate::outcome::StartFailure;
 use crate::poll::poll;
-use crate::start::Setup;
+use crate::setup::Setup;
 use crate::wire::{self, Received, Request};
 
 /// Why a leader was not let go.

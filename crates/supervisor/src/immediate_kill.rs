@@ -1,0 +1,53 @@
+//! The end of a sandbox that nobody asks anything of: all members are killed at once.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use penfold_sys::child::Exit;
+use penfold_sys::signal::{SignalFd, SignalSet};
+use penfold_teardown::lifecycle::Event;
+use penfold_teardown::{Findings, Host, Ladder};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::poll::poll;
+use crate::signals::CHILD;
+
+/// A host that wants everything killed at once.
+pub(crate) struct ImmediateKill {
+    signals: Option<SignalFd>,
+    ladder: Ladder,
+    begun: bool,
+}
+
+impl ImmediateKill {
+    pub(crate) fn new(ladder: Ladder) -> ImmediateKill {
+        // Without it the timeouts of the drive still bring it forward.
+        let signals = SignalFd::open(&SignalSet::of([CHILD])).ok();
+        ImmediateKill { signals, ladder, begun: false }
+    }
+}
+
+impl Host for ImmediateKill {
+    fn wait(&mut self, watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Option<Event> {
+        if !std::mem::replace(&mut self.begun, true) {
+            return Some(Event::KillRequested);
+        }
+        let mut fds: Vec<PollFd<'_>> =
+            self.signals.iter().map(|signals| PollFd::new(signals, PollFlags::IN)).collect();
+        fds.extend(watch);
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let _ = poll(&mut fds, timeout.as_ref());
+        if let Some(signals) = &self.signals {
+            while let Ok(Some(_)) = signals.take() {}
+        }
+        None
+    }
+
+    fn ladder(&self) -> Ladder {
+        self.ladder
+    }
+
+    fn stuck(&mut self, _: &Findings, _: Option<Exit>) -> ControlFlow<()> {
+        ControlFlow::Break(())
+    }
+}
