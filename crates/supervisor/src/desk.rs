@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
 
-use crate::exec::Execs;
+use crate::execs::Execs;
 use crate::policy::Activity;
 use crate::terminal::Terminal;
 use crate::wire::{self, Answer, PROTOCOL, Received, Request, Size};

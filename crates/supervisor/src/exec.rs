@@ -4,7 +4,7 @@
 //! It is a child of the supervisor, a subreaper, and ends its command's tree and nothing else. When the sandbox ends, it
 //! ends with all that are in it.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,16 +21,16 @@ use penfold_sys::child;
 use penfold_sys::launch::Apart;
 use penfold_sys::signal::{self, SignalSet};
 use penfold_sys::{Forked, fork};
-use penfold_teardown::{Ended, Level};
+use penfold_teardown::Level;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::SealFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use rustix::thread::ThreadNameSpaceType;
 
 use crate::environment::{self, Inherited};
+use crate::execs::Running;
 use crate::held::Held;
-use crate::inner;
 use crate::poll::poll;
 use crate::setup::Setup;
 use crate::signals;
@@ -41,132 +41,9 @@ use crate::wire::{self, Answer, Exec};
 const LARGEST: u64 = 32 << 20;
 /// How many may run at a time: `state.json`, which names them all, is read up to a size.
 const MOST_RUNNING: usize = 2048;
-/// A larger number of an exec is none of ours.
-const MOST: u32 = 1 << 30;
-
-/// The commands that were put into a sandbox.
-#[derive(Default)]
-pub(crate) struct Execs {
-    running: Vec<Running>,
-    /// How many there were.
-    count: u32,
-    /// The processes that look after them, and once the sandbox is being ended those that did so then.
-    keepers: Vec<ProcessId>,
-    /// Their members when the sandbox was ended.
-    members: HashSet<i32>,
-    ending: bool,
-}
-
-struct Running {
-    state: state::Exec,
-    pidfd: OwnedFd,
-    leaf: Option<PathBuf>,
-}
-
-impl Execs {
-    /// How many run.
-    pub(crate) fn running(&self) -> usize {
-        self.running.len()
-    }
-
-    /// What tells that one has ended.
-    pub(crate) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.running.iter().map(|running| running.pidfd.as_fd())
-    }
-
-    /// For those who look.
-    pub(crate) fn states(&self) -> Vec<state::Exec> {
-        self.running.iter().map(|running| running.state.clone()).collect()
-    }
-
-    /// The sandbox is being ended.
-    pub(crate) fn ends(&mut self) {
-        if !std::mem::replace(&mut self.ending, true) {
-            self.note_members();
-        }
-    }
-
-    /// Adds one that runs.
-    fn register(&mut self, running: Running) {
-        self.keepers.push(running.state.keeper);
-        self.running.push(running);
-    }
-
-    /// Notes who belongs to them, before the end of the sandbox, or of its supervisor, makes orphans of all.
-    fn note_members(&mut self) {
-        if self.running.is_empty() {
-            return;
-        }
-        let Ok(mut proc) = ProcFs::open() else { return };
-        let mut open: Vec<Pid> = self.running.iter().map(|running| running.state.keeper.pid).collect();
-        let mut found = Vec::new();
-        for leaf in self.running.iter().filter_map(|running| running.leaf.as_deref()) {
-            if let Ok(Some(leaf)) = Leaf::open(leaf)
-                && leaf.processes(&mut found).is_ok()
-            {
-                open.append(&mut found);
-            }
-        }
-        while let Some(pid) = open.pop() {
-            if self.members.insert(pid.as_raw_nonzero().get()) && proc.children(pid, &mut found).is_ok() {
-                open.append(&mut found);
-            }
-        }
-    }
-
-    /// Those who looked after them are ours and no members, and nobody whom they looked after was a stray.
-    pub(crate) fn vouch(&self, ended: &mut Vec<Ended>) {
-        let is_keeper = |ended: &Ended| {
-            let mut keepers = self.keepers.iter();
-            keepers.any(|id| id.pid.as_raw_pid() == ended.pid && id.start.0 == ended.start_time)
-        };
-        ended.retain(|ended| !is_keeper(ended));
-        for ended in ended.iter_mut().filter(|ended| self.members.contains(&ended.pid)) {
-            (ended.stray, ended.why, ended.command) = (false, None, None);
-        }
-    }
-
-    /// The next number, and the leaf that goes with it below that of the sandbox. A supervisor before this one may have
-    /// used some.
-    fn number(&mut self, sandbox: Option<&Path>) -> (u32, Option<PathBuf>) {
-        loop {
-            self.count = self.count.saturating_add(1);
-            let leaf = sandbox.map(|path| path.join(format!("exec-{}", self.count)));
-            let taken = leaf.as_deref().is_some_and(|leaf| leaf.symlink_metadata().is_ok());
-            if !taken || self.count > MOST {
-                return (self.count, leaf);
-            }
-        }
-    }
-
-    /// Ends one politely. False if there is none of this number.
-    pub(crate) fn stop(&self, number: u32) -> bool {
-        self.running.iter().any(|running| {
-            running.state.number == number
-                && rustix::process::pidfd_send_signal(&running.pidfd, Signal::TERM).is_ok()
-        })
-    }
-
-    /// Forgets those whose supervisor has exited. One that was killed could not end its tree: then its leaf does, and what
-    /// is not in there ends with the sandbox.
-    pub(crate) fn bury(&mut self) {
-        self.running.retain(|running| {
-            let mut fds = [PollFd::new(&running.pidfd, PollFlags::IN)];
-            let over = poll(&mut fds, Some(&Timespec::default())) != Ok(0);
-            if over && let Some(Ok(Some(leaf))) = running.leaf.as_deref().map(Leaf::open) {
-                let _ = leaf.kill();
-            }
-            // The report of the end leaves out those who ended with it.
-            if over && !self.ending {
-                self.keepers.retain(|keeper| *keeper != running.state.keeper);
-            }
-            !over
-        });
-    }
-}
 
 /// Starts a command in the sandbox; from then on the client talks to who looks after it. `init` is ours in the pid
-/// namespace, if there is one.
+/// namespace, if there is one; `supervise` is the life of who looks after a command.
 ///
 /// # Errors
 /// Why it is refused, in a sentence.
@@ -176,11 +53,12 @@ pub(crate) fn begin(
     exec: Exec,
     fds: Vec<OwnedFd>,
     init: Option<Pid>,
+    supervise: fn(Held) -> !,
 ) -> Result<(), String> {
     let Ok([spec, input, output, error]) = <[OwnedFd; 4]>::try_from(fds) else {
         return Err("an exec needs its description and three standard descriptors".to_owned());
     };
-    let sandbox = leaf_of(held);
+    let sandbox = held.leaf_of_execs();
     let desk = held.desk.as_mut().ok_or("it runs in the foreground")?;
     if desk.execs.running() >= MOST_RUNNING {
         return Err(format!("{MOST_RUNNING} commands run in it already"));
@@ -198,7 +76,7 @@ pub(crate) fn begin(
             if !gate.await_open() {
                 penfold_sys::fork::exit_now(1);
             }
-            look_after(held, wanted)
+            look_after(held, wanted, supervise)
         }
         Ok(Forked::Parent(pid)) => match identify(&mut proc, pid) {
             Ok((keeper, pidfd)) => {
@@ -265,32 +143,6 @@ fn has_left(socket: &OwnedFd) -> bool {
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// Takes on what a supervisor that was killed had put into the sandbox. What it wrote down is believed of our own
-/// children only.
-pub(crate) fn recall(held: &mut Held) {
-    let sandbox = leaf_of(held);
-    let (Some(desk), Ok(mut proc)) = (&mut held.desk, ProcFs::open()) else { return };
-    for state in desk.written_execs().into_iter().filter(|state| state.number < MOST) {
-        let pid = state.keeper.pid;
-        // In this order: an unreaped child of ours keeps its number.
-        let stat = proc.stat(pid).ok().flatten();
-        if stat.is_none_or(|stat| stat.id() != state.keeper || stat.parent != Some(getpid())) {
-            continue;
-        }
-        if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) {
-            let leaf = sandbox.as_ref().map(|path| path.join(format!("exec-{}", state.number)));
-            desk.execs.count = desk.execs.count.max(state.number);
-            desk.execs.register(Running { state, pidfd, leaf });
-        }
-    }
-    desk.execs.note_members();
-}
-
-/// The leaf of the sandbox, if those of its execs are made below it.
-fn leaf_of(held: &Held) -> Option<PathBuf> {
-    held.leaf_path.clone().filter(|_| held.level != Level::Subreaper)
-}
-
 struct Wanted {
     spec: OwnedFd,
     stdio: [OwnedFd; 3],
@@ -300,14 +152,14 @@ struct Wanted {
 }
 
 /// The life of the process that looks after one command.
-fn look_after(held: &mut Held, wanted: Wanted) -> ! {
+fn look_after(held: &mut Held, wanted: Wanted, supervise: fn(Held) -> !) -> ! {
     let answers = wanted.socket.try_clone();
     let kept: Vec<BorrowedFd<'_>> =
         wanted.stdio.iter().chain([&wanted.spec, &wanted.socket]).chain(&answers).map(AsFd::as_fd).collect();
     let refused = match penfold_sys::descriptors::keep_only(&kept) {
         Err(error) => format!("cannot let go of the supervisor's descriptors: {error}"),
         Ok(()) => match prepare(held, wanted) {
-            Ok(held) => inner::run(held, None),
+            Ok(held) => supervise(held),
             Err(reason) => reason,
         },
     };

@@ -238,6 +238,11 @@ impl Held {
         }
     }
 
+    /// The leaf of the sandbox, if those of its execs are made below it.
+    pub(crate) fn leaf_of_execs(&self) -> Option<PathBuf> {
+        self.leaf_path.clone().filter(|_| self.level != Level::Subreaper)
+    }
+
     /// Finds the sandboxes inside of this one, as its end begins.
     pub(crate) fn find_nested(&mut self) {
         if self.inside.is_none() {

@@ -15,7 +15,6 @@ use penfold_teardown::{Cause, Leader, Level, Scope, Teardown, drive};
 use rustix::process::{Signal, getpid, setsid};
 
 use self::host::Inner;
-use crate::exec;
 use crate::held::Held;
 use crate::launch::{self, Interruption, Join, NotStarted, Starting, Watch};
 use crate::outcome::{StartFailure, Status};
@@ -57,6 +56,11 @@ pub(crate) fn run(mut held: Held, outer: Option<Outer>) -> ! {
     look_after(held, Some(signals), outer.map(|outer| outer.pidfd), lead);
     // Only when not even the means to look were there; who forked this process takes over.
     penfold_sys::fork::exit_now(1)
+}
+
+/// Runs the supervisor of a command that was put into a sandbox.
+pub(crate) fn run_exec(held: Held) -> ! {
+    run(held, None)
 }
 
 /// Clones the leader, checks that it is where it belongs, and lets it go.
@@ -140,10 +144,12 @@ fn inherit(held: &mut Held, woken: bool) -> Lead {
     });
     // `exit.json` alone would be anybody's word.
     let exited = held.noted_exited();
+    let leaf = held.leaf_of_execs();
     if let (Some(desk), true) = (&mut held.desk, runs) {
         desk.inherit();
         desk.believe_exit(exited);
-        exec::recall(held);
+        let written = desk.written_execs();
+        desk.execs.recall(written, leaf.as_deref());
     }
     let wanted = held.setup.spec.detach.as_ref().is_some_and(|detach| detach.keep);
     let goes_on = wanted && woken && runs && ours && !exited;

@@ -24,6 +24,7 @@ mod adopt;
 mod desk;
 mod environment;
 mod exec;
+mod execs;
 mod front;
 mod held;
 mod immediate_kill;

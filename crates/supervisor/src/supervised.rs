@@ -28,6 +28,8 @@ pub(crate) struct Supervised {
     pub(crate) leader: Option<OwnedFd>,
     /// Its pid, where it is a child of ours or of our init.
     pub(crate) leader_pid: Option<Pid>,
+    /// The life of a process that looks after a command put into the sandbox.
+    supervise: fn(Held) -> !,
 }
 
 /// How long a member that stops us may hold up the steps of an end that has begun.
@@ -39,9 +41,10 @@ impl Supervised {
         kind: Kind,
         signals: Option<SignalFd>,
         leader: Option<OwnedFd>,
+        supervise: fn(Held) -> !,
     ) -> Supervised {
         let policy = policy(&held, kind);
-        Supervised { held, policy, signals, leader, leader_pid: None }
+        Supervised { held, policy, signals, leader, leader_pid: None, supervise }
     }
 
     /// Sets an alarm to when this wait is over, so that a member that stops this process holds up no deadline, and no end
@@ -114,7 +117,7 @@ impl Supervised {
     fn exec(&mut self, client: u64, exec: Exec, fds: Vec<OwnedFd>, init: Option<Pid>) -> Option<Answer> {
         let begun = match self.policy.refuse_exec() {
             Some(reason) => Err(reason.to_owned()),
-            None => exec::begin(&mut self.held, client, exec, fds, init),
+            None => exec::begin(&mut self.held, client, exec, fds, init, self.supervise),
         };
         begun.err().map(Answer::Refused)
     }

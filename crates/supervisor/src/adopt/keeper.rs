@@ -17,7 +17,7 @@ use rustix::process::{Signal, getppid, setsid};
 
 use super::join::Joined;
 use crate::held::Held;
-use crate::inner::{Outer, SUPERVISOR};
+use crate::inner::{self, Outer, SUPERVISOR};
 use crate::policy::{Kind, Policy};
 use crate::poll::poll;
 use crate::signals;
@@ -171,7 +171,7 @@ impl Host for Adopted {
 
 impl Adopted {
     fn new(held: Held, signals: Option<SignalFd>, outer: Option<OwnedFd>, root: OwnedFd) -> Adopted {
-        let sandbox = Supervised::new(held, Kind::Adopted, signals, Some(root));
+        let sandbox = Supervised::new(held, Kind::Adopted, signals, Some(root), inner::run_exec);
         Adopted { sandbox, outer, root_lives: true, due: None }
     }
 

@@ -187,7 +187,7 @@ impl Inner {
             unheard: false,
             holds_inherited: true,
             suspended: false,
-            sandbox: Supervised::new(held, kind, signals, None),
+            sandbox: Supervised::new(held, kind, signals, None, super::run_exec),
         }
     }
 
