@@ -1,7 +1,5 @@
 //! The inner process, the supervisor: starts the leader, waits, ends the sandbox.
 
-mod host;
-
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -11,14 +9,16 @@ use penfold_state::state::Word;
 use penfold_sys::schedule;
 use penfold_sys::signal::SignalFd;
 use penfold_teardown::lifecycle::{Event, Phase};
-use penfold_teardown::{Cause, Leader, Level, Scope, Teardown, drive};
+use penfold_teardown::{Cause, Level, Scope, Teardown};
 use rustix::process::{Signal, getpid, setsid};
 
-use self::host::Inner;
 use crate::held::Held;
+use crate::host::{Host, Leader};
 use crate::launch::{self, Interruption, Join, NotStarted, Starting, Watch};
-use crate::outcome::{StartFailure, Status};
+use crate::outcome::StartFailure;
+use crate::policy::Kind;
 use crate::signals;
+use crate::supervised::Supervised;
 use crate::wire::{self, Answer};
 
 /// The process between the front and this one, if there is one.
@@ -183,13 +183,14 @@ fn look_after(mut held: Held, signals: Option<SignalFd>, outer: Option<OwnedFd>,
     if held.setup.spec.report.is_some() || held.desk.is_some() {
         teardown.want_details();
     }
-    let (mut starting, mut failure, mut leader, mut interruption) = (None, None, None, None);
+    let of_init = held.level == Level::Pidns;
+    let (mut link, mut failure, mut leader, mut interruption) = (None, None, None, None);
     let mut word = Word::Created;
     match lead {
         Lead::Failed(why) => failure = Some(why),
         Lead::Interrupted(why) => {
             let noted = held.noted_leader().map(|(pid, _)| pid);
-            leader = noted.map(|pid| of_child(&mut teardown, pid, held.level == Level::Pidns, None));
+            leader = noted.map(|pid| of_child(&mut teardown, pid, of_init, None));
             interruption = Some(why);
         }
         Lead::Running(pid, pidfd) => {
@@ -197,37 +198,40 @@ fn look_after(mut held: Held, signals: Option<SignalFd>, outer: Option<OwnedFd>,
             word = Word::Running;
         }
         Lead::Ending(pid) => {
-            leader = pid.map(|pid| of_child(&mut teardown, pid, held.level == Level::Pidns, None));
+            leader = pid.map(|pid| of_child(&mut teardown, pid, of_init, None));
             word = Word::Stopping;
         }
         Lead::Starting(cloned) => {
             let pidfd = cloned.pidfd();
-            leader = Some(of_child(&mut teardown, cloned.pid(), cloned.stays(), pidfd));
-            starting = Some(cloned);
+            leader = Some(of_child(&mut teardown, cloned.pid(), of_init, pidfd));
+            link = Some(cloned);
         }
     }
     if let Some((pid, _)) = leader {
-        teardown.lead_by(Leader { pid, session: held.session_of(pid) });
+        teardown.lead_by(penfold_teardown::Leader { pid, session: held.session_of(pid) });
         held.identify(&mut teardown, pid, outer.as_ref().and_then(|_| rustix::process::getppid()), word);
     }
     teardown.ask_at_fronts();
-    let mut resources = std::mem::take(&mut held.resources);
+    let kind = match (&held.desk, held.setup.apart) {
+        (Some(_), _) => Kind::Detached,
+        (None, true) => Kind::Exec,
+        (None, false) => Kind::Foreground,
+    };
     let phase = if word == Word::Created { Phase::Starting } else { Phase::Running };
-    let mut host = Inner::new(held, signals, outer, phase);
+    let (pid, pidfd) = leader.map_or((None, None), |(pid, pidfd)| (Some(pid), pidfd));
+    let mut sandbox = Supervised::new(held, kind, signals, pidfd, run_exec);
+    sandbox.leader_pid = pid;
+    let leader = if of_init { Leader::NamespaceInit(link) } else { Leader::Child(link) };
+    let mut host = Host::new(sandbox, leader, outer, phase);
     host.due = failure.is_some().then_some(Event::StartFailed);
-    (host.starting, host.failure) = (starting, failure);
-    host.sandbox.leader_pid = leader.as_ref().map(|(pid, _)| *pid);
-    host.sandbox.leader = leader.and_then(|(_, pidfd)| pidfd);
+    host.failure = failure;
     if let Some(interruption) = interruption {
-        host.due = Some(host.interrupted(interruption));
+        host.interrupted(interruption);
     }
     if word == Word::Stopping {
         host.due = host.sandbox.decide(|policy| policy.kill(Cause::Supervisor));
     }
-    let findings = drive(&mut teardown, phase, &mut host, &mut resources);
-    host.tell(teardown.leader_exit().map(Status::from), findings);
-    // Not by returning: to drop all this would close one by one what the exit closes at once.
-    penfold_sys::fork::exit_now(0)
+    host.look_after(teardown, phase)
 }
 
 /// The leader, and a handle to it: this child, or who is below it where it is our init.

@@ -203,11 +203,6 @@ impl Starting {
         }
     }
 
-    /// Whether the link is of use after the leader runs.
-    pub(crate) fn stays(&self) -> bool {
-        matches!(self, Starting::Namespaced { .. })
-    }
-
     /// The news, if there is any.
     pub(crate) fn news(&self) -> io::Result<Option<News>> {
         match self {

@@ -27,6 +27,7 @@ mod exec;
 mod execs;
 mod front;
 mod held;
+mod host;
 mod immediate_kill;
 mod inner;
 mod launch;

@@ -1,6 +1,6 @@
 //! When a sandbox ends, why, and how politely: the policy of a supervisor.
 //!
-//! Pure: the policy reads no descriptor and no clock. The drivers, `inner/host.rs` and `adopt/keeper.rs`, report what happened;
+//! Pure: the policy reads no descriptor and no clock. The driver, `host.rs`, reports what happened;
 //! `supervised.rs` carries out each [`Decision`]. What the lifecycle makes of an [`Event`] is decided by its own table.
 
 use std::time::{Duration, Instant};

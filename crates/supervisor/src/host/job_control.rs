@@ -4,17 +4,17 @@ use std::os::fd::AsFd;
 
 use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 
-use super::Inner;
+use super::{Host, Leader};
 use crate::wire::{self, Answer};
 
-impl Inner {
+impl Host {
     /// Hears of a leader that was stopped or continued. Below our init in a pid namespace it is not a child of this process:
     /// init tells of it.
     pub(super) fn follow_leader(&mut self) {
         if !self.can_follow() {
             return;
         }
-        let Some(leader) = &self.sandbox.leader else { return };
+        let (Leader::Child(_), Some(leader)) = (&self.leader, &self.sandbox.leader) else { return };
         let options = WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
         // Its end is left to the drive.
         let Ok(Some(change)) = waitid(WaitId::PidFd(leader.as_fd()), options) else { return };
