@@ -125,8 +125,8 @@ fn supervise(mut held: Held, root: ProcessId) -> Option<Outcome> {
         Ok(Forked::Child) => keeper::run(held, joined, Outer { pidfd: own, apart }),
         Ok(Forked::Parent(inner)) => {
             drop(own);
-            if let Some(desk) = &mut held.desk {
-                desk.let_go();
+            if let Some(detached) = &mut held.detached {
+                detached.output.let_go();
             }
             // Without a handle it still shows as a child.
             let killed = match pidfd_open(inner, PidfdFlags::empty()) {

@@ -59,16 +59,16 @@ pub(crate) fn begin(
         return Err("an exec needs its description and three standard descriptors".to_owned());
     };
     let sandbox = held.leaf_of_execs();
-    let desk = held.desk.as_mut().ok_or("it runs in the foreground")?;
-    if desk.execs.running() >= MOST_RUNNING {
+    let detached = held.detached.as_mut().ok_or("it runs in the foreground")?;
+    if detached.execs.running() >= MOST_RUNNING {
         return Err(format!("{MOST_RUNNING} commands run in it already"));
     }
     let (mut proc, gate) = tools().map_err(|error| format!("cannot look after a command: {error}"))?;
-    let socket = desk.part_with(client).ok_or("who asked for it is gone")?;
+    let socket = detached.control.part_with(client).ok_or("who asked for it is gone")?;
     if has_left(&socket) {
         return Err("who asked for it is gone".to_owned());
     }
-    let (number, leaf) = desk.execs.number(sandbox.as_deref());
+    let (number, leaf) = detached.execs.number(sandbox.as_deref());
     let command = shortened(exec.command);
     let wanted = Wanted { spec, stdio: [input, output, error], socket, leaf: leaf.clone(), init };
     let refused = match fork() {
@@ -80,12 +80,12 @@ pub(crate) fn begin(
         }
         Ok(Forked::Parent(pid)) => match identify(&mut proc, pid) {
             Ok((keeper, pidfd)) => {
-                desk.happened([What::Exec { number, command: command.clone() }]);
+                detached.happened([What::Exec { number, command: command.clone() }]);
                 let command = state::brief(command);
                 let state = state::Exec { number, command, keeper, started_at_ms: now_ms() };
-                desk.execs.register(Running { state, pidfd, leaf });
+                detached.execs.register(Running { state, pidfd, leaf });
                 // Before it begins: who takes the place of a supervisor that is killed then knows whose those are.
-                desk.say(Word::Running, held.level, &held.missing);
+                detached.say(Word::Running, held.level, &held.missing);
                 let opened = gate.open();
                 penfold_sys::crash_point!("exec-begun");
                 opened.err().map(|error| format!("cannot begin: {error}"))

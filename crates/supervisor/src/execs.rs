@@ -1,7 +1,7 @@
 //! The commands that were put into a sandbox, as its supervisor knows them.
 
 use std::collections::HashSet;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use penfold_cgroup::Leaf;
@@ -46,8 +46,8 @@ impl Execs {
     }
 
     /// What tells that one has ended.
-    pub(crate) fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.running.iter().map(|running| running.pidfd.as_fd())
+    pub(crate) fn sources(&self) -> impl Iterator<Item = PollFd<'_>> {
+        self.running.iter().map(|running| PollFd::new(&running.pidfd, PollFlags::IN))
     }
 
     /// For those who look.

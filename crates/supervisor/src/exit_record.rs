@@ -8,8 +8,8 @@ use penfold_state::{Files, Status};
 use penfold_teardown::Cause;
 
 /// What is known of `exit.json`.
+#[derive(Debug, Default)]
 pub(crate) struct ExitRecord {
-    files: Files,
     /// How the command ended, once it was told.
     told: Cell<Option<Exited>>,
     /// A process of ours before this one may have told it.
@@ -19,11 +19,6 @@ pub(crate) struct ExitRecord {
 }
 
 impl ExitRecord {
-    /// Nothing was told so far.
-    pub(crate) fn new(files: Files) -> ExitRecord {
-        ExitRecord { files, told: Cell::new(None), believes: false, tampered: Cell::new(false) }
-    }
-
     /// Whether `exit.json`, if there is one, is the word of the supervisor before this one.
     pub(crate) fn believe(&mut self, believes: bool) {
         self.believes = believes;
@@ -36,16 +31,16 @@ impl ExitRecord {
 
     /// Writes down how the command ended, as soon as that is known. What one of ours has written
     /// stands. Gives what was written, to be told.
-    pub(crate) fn write(&self, exit: Option<Status>, cause: Cause) -> Option<Exited> {
+    pub(crate) fn write(&self, files: &Files, exit: Option<Status>, cause: Cause) -> Option<Exited> {
         if self.told.get().is_some() {
             return None;
         }
         let exited = Exited { schema: SCHEMA, exit, cause, at_ms: now_ms() };
-        if matches!(self.files.write_exited(&exited), Ok(false)) {
+        if matches!(files.write_exited(&exited), Ok(false)) {
             if self.believes {
                 return None;
             }
-            let _ = self.files.replace_exited(&exited);
+            let _ = files.replace_exited(&exited);
             self.tampered.set(true);
         }
         // Where the record is gone already, nobody else tells of it either.
@@ -54,12 +49,12 @@ impl ExitRecord {
     }
 
     /// How the command ended, by our own word if we gave it: a member may have written another.
-    pub(crate) fn truth(&self) -> Option<Exited> {
-        let written = self.files.exited();
+    pub(crate) fn truth(&self, files: &Files) -> Option<Exited> {
+        let written = files.exited();
         let Some(told) = self.told.get() else { return written.ok().flatten() };
         if !matches!(written, Ok(Some(written)) if written == told) {
             self.tampered.set(self.tampered.get() || !matches!(written, Ok(None)));
-            let _ = self.files.replace_exited(&told);
+            let _ = files.replace_exited(&told);
         }
         Some(told)
     }

@@ -21,7 +21,7 @@ use penfold_teardown::lifecycle::Phase;
 use penfold_teardown::{Cause, Findings, Ladder, Level, Resource, Scope, Survivor, Teardown, drive};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
-use crate::desk::Desk;
+use crate::detached_parts::DetachedParts;
 use crate::environment;
 use crate::immediate_kill::ImmediateKill;
 use crate::nested;
@@ -49,7 +49,7 @@ pub(crate) struct Held {
     pub(crate) weaker: Option<String>,
     pub(crate) started_at: SystemTime,
     /// What only a detached sandbox has.
-    pub(crate) desk: Option<Box<Desk>>,
+    pub(crate) detached: Option<Box<DetachedParts>>,
     /// Lets this process go on at a deadline, and when that is: a member may stop both that watch each other.
     pub(crate) alarm: Option<(Alarm, Instant)>,
     /// The supervisor writes the leader's pid here, and whether it runs.
@@ -89,7 +89,7 @@ impl Held {
                     missing: made.missing,
                     weaker: made.weaker,
                     started_at,
-                    desk: made.desk,
+                    detached: made.detached,
                     alarm: None,
                     leader: made.leader,
                 })
@@ -115,7 +115,7 @@ impl Held {
             missing: Vec::new(),
             weaker: None,
             started_at: SystemTime::now(),
-            desk: None,
+            detached: None,
             alarm: None,
             leader: leader_note().map_err(|error| format!("cannot make an eventfd: {error}"))?,
         })
@@ -167,19 +167,23 @@ impl Held {
 
     /// Writes down for others who leads and who looks after the sandbox.
     pub(crate) fn identify(&mut self, teardown: &mut Teardown, leader: Pid, outer: Option<Pid>, word: Word) {
-        let Some(desk) = &mut self.desk else { return };
+        let Some(detached) = &mut self.detached else { return };
         let own = rustix::process::getpid();
         let mut id = |pid| teardown.proc().stat(pid).ok().flatten().map(|stat| stat.id());
         let supervisors = outer.into_iter().chain([own]).filter_map(&mut id).collect();
-        desk.looked_after_by(supervisors, id(leader));
-        desk.say(word, self.level, &self.missing);
+        detached.looked_after_by(supervisors, id(leader));
+        detached.say(word, self.level, &self.missing);
     }
 
     /// Tells those who follow the events that the command runs.
     pub(crate) fn tell_start(&self) {
-        let Some(desk) = &self.desk else { return };
+        let Some(detached) = &self.detached else { return };
         let leader = self.noted_leader().map(|(pid, _)| pid.as_raw_nonzero().get());
-        desk.happened([What::Start { command: shortened(words(&self.setup)), level: self.level, leader }]);
+        detached.happened([What::Start {
+            command: shortened(words(&self.setup)),
+            level: self.level,
+            leader,
+        }]);
     }
 
     /// The session that members share with the leader: its own if it has one.
@@ -190,7 +194,7 @@ impl Held {
     /// When its time is over, be it the limit or the lease.
     pub(crate) fn first_deadline(&self) -> Option<Instant> {
         let limit = self.setup.spec.timeout.and_then(|limit| self.setup.began.checked_add(limit));
-        let lease = self.desk.as_ref().and_then(|desk| desk.lease());
+        let lease = self.detached.as_ref().and_then(|detached| detached.lease.end());
         [limit, lease].into_iter().flatten().min()
     }
 
@@ -222,8 +226,8 @@ impl Held {
         failure: Option<StartFailure>,
         mut findings: Findings,
     ) -> Report {
-        if let Some(desk) = &self.desk {
-            desk.execs.vouch(&mut findings.ended);
+        if let Some(detached) = &self.detached {
+            detached.execs.vouch(&mut findings.ended);
         }
         nested::name(self.inside.as_deref().unwrap_or_default(), &mut findings.ended);
         Report {
@@ -267,8 +271,8 @@ impl Held {
 
     /// Writes the report where it is wanted and cuts it short for the front.
     pub(crate) fn conclude(&mut self, report: &Report) -> Outcome {
-        if let Some(desk) = &mut self.desk {
-            desk.conclude(report);
+        if let Some(detached) = &mut self.detached {
+            detached.conclude(report);
         }
         conclude(&self.setup, report)
     }
@@ -281,7 +285,7 @@ const EXITED: u64 = 1 << 33;
 
 /// What [`Held::prepare`] makes besides the resources.
 struct Made {
-    desk: Option<Box<Desk>>,
+    detached: Option<Box<DetachedParts>>,
     proc: ProcFs,
     leaf: Option<Leaf>,
     nested: Option<Nested>,
@@ -310,11 +314,11 @@ impl Made {
         let leaf_name = LeafName::of(&setup.spec.id.short());
         let path = place.as_ref().map(|place| place.path().join(&leaf_name));
         let intent = intent(setup, path, &mut proc);
-        let (nested, desk) = match &setup.spec.detach {
+        let (nested, detached) = match &setup.spec.detach {
             None => (record(setup, &intent, resources, &mut missing), None),
             Some(detach) => {
-                let (nested, desk) = detached_record(setup, &intent, detach, resources)?;
-                (Some(nested), Some(Box::new(desk)))
+                let (nested, detached) = detached_record(setup, &intent, detach, resources)?;
+                (Some(nested), Some(Box::new(detached)))
             }
         };
         penfold_sys::crash_point!("recorded");
@@ -329,7 +333,7 @@ impl Made {
             Some(Ok(leaf)) => {
                 // Held as long as one of ours lives: a leaf without a record is not always one that was left behind.
                 let _ = lock::hold_new(leaf.dir());
-                if desk.is_some() {
+                if detached.is_some() {
                     LeafLabel::write(leaf.dir(), &intent);
                 }
                 Some(leaf)
@@ -341,7 +345,7 @@ impl Made {
             }
         };
         penfold_sys::crash_point!("leaf-made");
-        Ok(Made { desk, proc, leaf, nested, missing, weaker, leader })
+        Ok(Made { detached, proc, leaf, nested, missing, weaker, leader })
     }
 }
 
@@ -472,16 +476,16 @@ fn detached_record(
     intent: &Intent,
     detach: &Detach,
     resources: &mut Vec<Box<dyn Resource>>,
-) -> Result<(Nested, Desk), String> {
+) -> Result<(Nested, DetachedParts), String> {
     let spec = &setup.spec;
     let (registry, record) = reserve(spec, intent, resources)
         .map_err(|error| format!("no record can be kept: {}", chain(&error)))?;
-    match Desk::open(&record, intent, detach) {
-        Ok(desk) => {
+    match DetachedParts::open(&record, intent, detach) {
+        Ok(detached) => {
             let nested = Nested::of(&registry, record.files());
-            resources.push(Box::new(desk.keep(record)));
+            resources.push(Box::new(detached.keep(record)));
             resources.push(Box::new(nested.clone()));
-            Ok((nested, desk))
+            Ok((nested, detached))
         }
         Err(error) => {
             resources.push(Box::new(record));

@@ -64,7 +64,7 @@ struct Ready {
     channel: bool,
     front: bool,
     owner: bool,
-    desk: Vec<bool>,
+    detached: Vec<bool>,
 }
 
 impl penfold_teardown::Host for Host {
@@ -97,7 +97,7 @@ impl penfold_teardown::Host for Host {
         {
             return Some(event);
         }
-        if let Some(event) = self.sandbox.serve(&ready.desk, self.leader.link().map(Starting::pid)) {
+        if let Some(event) = self.sandbox.serve(&ready.detached, self.leader.link().map(Starting::pid)) {
             return Some(event);
         }
         if ready.root {
@@ -135,12 +135,12 @@ impl penfold_teardown::Host for Host {
         let rest = self.sandbox.decide(|policy| policy.rest(status, Instant::now()));
         let cause = self.sandbox.policy.leader_ended(status);
         self.sandbox.held.find_nested();
-        if let Some(desk) = &mut self.sandbox.held.desk {
-            desk.ends();
+        if let Some(detached) = &mut self.sandbox.held.detached {
+            detached.execs.ends();
         }
-        if let (Some(desk), None) = (&self.sandbox.held.desk, &self.failure) {
+        if let (Some(detached), None) = (&self.sandbox.held.detached, &self.failure) {
             self.sandbox.held.note_exited();
-            desk.write_exited(status, cause);
+            detached.write_exited(status, cause);
         }
         asked.or(rest).unwrap_or(Event::LeaderExited)
     }
@@ -193,7 +193,7 @@ impl Host {
         let until = self.sandbox.policy.next_deadline(self.sandbox.activity());
         self.sandbox.set_alarm(until.map(|(at, _)| at), timeout);
         let until = until.map(|(at, _)| at.saturating_duration_since(Instant::now()));
-        let opens = self.sandbox.held.desk.as_ref().and_then(|desk| desk.opens_in());
+        let opens = self.sandbox.held.detached.as_ref().and_then(|detached| detached.control.opens_in());
         let due = [timeout, until, opens].into_iter().flatten().min();
         let timespec = |duration: Option<Duration>| duration.and_then(|due| Timespec::try_from(due).ok());
         let root = match self.leader {
@@ -211,8 +211,8 @@ impl Host {
         ];
         let mut fds: Vec<PollFd<'_>> =
             sources.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-        if let Some(desk) = &self.sandbox.held.desk {
-            fds.extend(desk.sources());
+        if let Some(detached) = &self.sandbox.held.detached {
+            fds.extend(detached.sources());
         }
         let before = fds.len();
         fds.extend(watch);
@@ -231,16 +231,16 @@ impl Host {
         let mut fds = fds.iter().take(before).map(|fd| !fd.revents().is_empty());
         let [signals, link, root, outer, channel, front, owner] =
             sources.map(|source| source.is_some() && fds.next().unwrap_or(false));
-        let desk = fds.collect();
+        let detached = fds.collect();
         self.holds_inherited &= !settled;
-        Ready { signals, link, root, outer, channel, front, owner, desk }
+        Ready { signals, link, root, outer, channel, front, owner, detached }
     }
 
     /// The other supervisor was killed.
     fn outer_died(&mut self) -> Option<Event> {
         self.outer = None;
-        if let Some(desk) = &self.sandbox.held.desk {
-            desk.listen_again();
+        if let Some(detached) = &self.sandbox.held.detached {
+            detached.control.listen_again();
         }
         self.sandbox.decide(Policy::outer_gone)
     }

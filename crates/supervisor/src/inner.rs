@@ -70,8 +70,8 @@ fn start(held: &mut Held, outer: Option<&Outer>, signals: &SignalFd) -> Result<S
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     rustix::process::set_child_subreaper(Some(getpid()))
         .map_err(|error| StartFailure::Other(format!("cannot become a subreaper: {error}")))?;
-    if let Some(desk) = &mut held.desk {
-        desk.equip(&mut held.setup.program);
+    if let Some(detached) = &mut held.detached {
+        detached.output.equip(&mut held.setup.program);
     }
     if held.setup.idle {
         // For a command that is put into the sandbox: its supervisor is a copy of one that has left the policy.
@@ -145,11 +145,10 @@ fn inherit(held: &mut Held, woken: bool) -> Lead {
     // `exit.json` alone would be anybody's word.
     let exited = held.noted_exited();
     let leaf = held.leaf_of_execs();
-    if let (Some(desk), true) = (&mut held.desk, runs) {
-        desk.inherit();
-        desk.believe_exit(exited);
-        let written = desk.written_execs();
-        desk.execs.recall(written, leaf.as_deref());
+    if let (Some(detached), true) = (&mut held.detached, runs) {
+        detached.inherit(exited);
+        let written = detached.written_execs();
+        detached.execs.recall(written, leaf.as_deref());
     }
     let wanted = held.setup.spec.detach.as_ref().is_some_and(|detach| detach.keep);
     let goes_on = wanted && woken && runs && ours && !exited;
@@ -180,7 +179,7 @@ fn look_after(mut held: Held, signals: Option<SignalFd>, outer: Option<OwnedFd>,
     // The leader is started and does not inherit it: the waits of a teardown are shorter than the usual 50 µs of slack.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let mut teardown = Teardown::new(proc, held.leaf.take(), Scope::Children);
-    if held.setup.spec.report.is_some() || held.desk.is_some() {
+    if held.setup.spec.report.is_some() || held.detached.is_some() {
         teardown.want_details();
     }
     let of_init = held.level == Level::Pidns;
@@ -212,7 +211,7 @@ fn look_after(mut held: Held, signals: Option<SignalFd>, outer: Option<OwnedFd>,
         held.identify(&mut teardown, pid, outer.as_ref().and_then(|_| rustix::process::getppid()), word);
     }
     teardown.ask_at_fronts();
-    let kind = match (&held.desk, held.setup.apart) {
+    let kind = match (&held.detached, held.setup.apart) {
         (Some(_), _) => Kind::Detached,
         (None, true) => Kind::Exec,
         (None, false) => Kind::Foreground,

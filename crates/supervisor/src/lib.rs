@@ -21,18 +21,22 @@
 use penfold_state::{outcome, wire};
 
 mod adopt;
-mod desk;
+mod control_server;
+mod detached_parts;
 mod environment;
 mod exec;
 mod execs;
+mod exit_record;
 mod front;
 mod held;
 mod host;
 mod immediate_kill;
 mod inner;
 mod launch;
+mod lease;
 mod nested;
 mod outer;
+mod output;
 mod pidns;
 mod pidns_protocol;
 mod policy;

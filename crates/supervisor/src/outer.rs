@@ -61,8 +61,8 @@ fn supervise(mut held: Held, channel: &mut Option<OwnedFd>) -> Option<crate::out
             let Ok(pidfd) = pidfd_open(inner, PidfdFlags::empty()) else {
                 return Some(held.give_up("the supervisor cannot be watched".to_owned()));
             };
-            if let Some(desk) = &mut held.desk {
-                desk.let_go();
+            if let Some(detached) = &mut held.detached {
+                detached.output.let_go();
             }
             if !watch(inner, &pidfd, &apart) {
                 // With all that it holds: whose lock is free is gone.

@@ -45,7 +45,7 @@ impl Pipe {
         if drained.bytes >= BUSY {
             self.widen();
         }
-        drained.state == PipeState::Open
+        drained.state != PipeState::End
     }
 
     /// Lets a command that writes much go on while what it wrote is put into the log. Its user may not have the room.

@@ -11,7 +11,7 @@ use penfold_teardown::lifecycle::Event;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
-use crate::desk::Said;
+use crate::control_server::Said;
 use crate::exec;
 use crate::held::Held;
 use crate::outcome::{Outcome, Report};
@@ -64,7 +64,7 @@ impl Supervised {
 
     /// What the idle time is measured by.
     pub(crate) fn activity(&self) -> Option<Activity> {
-        self.held.desk.as_ref().map(|desk| desk.activity())
+        self.held.detached.as_ref().map(|detached| detached.activity())
     }
 
     /// Takes all queued signals. Children are reaped by the drive.
@@ -83,9 +83,9 @@ impl Supervised {
         if !ready.contains(&true) {
             return None;
         }
-        let execs = |held: &Held| held.desk.as_ref().map_or(0, |desk| desk.execs.running());
+        let execs = |held: &Held| held.detached.as_ref().map_or(0, |detached| detached.execs.running());
         let before = execs(&self.held);
-        let said = self.held.desk.as_mut().map(|desk| desk.serve(ready)).unwrap_or_default();
+        let said = self.held.detached.as_mut().map(|detached| detached.serve(ready)).unwrap_or_default();
         if execs(&self.held) < before && !self.policy.is_ending() {
             self.say(Word::Running);
         }
@@ -97,8 +97,8 @@ impl Supervised {
                 Request::Resize(size) => (None, Some(self.at_terminal(client, size, None))),
                 request => self.act(&request),
             };
-            if let (Some(desk), Some(answer)) = (&self.held.desk, answer) {
-                desk.answer(client, &answer);
+            if let (Some(detached), Some(answer)) = (&self.held.detached, answer) {
+                detached.control.answer(client, &answer);
             }
             wanted = outdo(wanted, event);
         }
@@ -106,7 +106,7 @@ impl Supervised {
     }
 
     fn at_terminal(&mut self, client: u64, size: Size, seat: Option<OwnedFd>) -> Answer {
-        match self.held.desk.as_mut().map(|desk| desk.at_terminal(client, size, seat)) {
+        match self.held.detached.as_mut().map(|detached| detached.output.at_terminal(client, size, seat)) {
             Some(Ok(())) => Answer::Done,
             Some(Err(reason)) => Answer::Refused(reason),
             None => Answer::Refused("the sandbox has no terminal".to_owned()),
@@ -141,7 +141,7 @@ impl Supervised {
             Request::Heard => Answer::Done,
             Request::Forward(number) => self.forward(number).map_or_else(Answer::Refused, |()| Answer::Done),
             Request::KillExec(number) => {
-                let ended = self.held.desk.as_ref().is_some_and(|desk| desk.execs.stop(number));
+                let ended = self.held.detached.as_ref().is_some_and(|detached| detached.execs.stop(number));
                 let refused = || Answer::Refused(format!("no exec {number} runs in this sandbox"));
                 if ended { Answer::Done } else { refused() }
             }
@@ -189,13 +189,13 @@ impl Supervised {
                 if !self.policy.is_adopted() {
                     let _ = wire::send(&self.held.setup.channel, &Answer::Ending(ending));
                 }
-                if let Some(desk) = &mut self.held.desk {
-                    desk.ends();
+                if let Some(detached) = &mut self.held.detached {
+                    detached.execs.ends();
                     let grace_ms = match ending {
                         Ending::Stopping(grace) => Some(grace),
                         Ending::Killing => None,
                     };
-                    desk.happened([What::Stop { cause, grace_ms }]);
+                    detached.happened([What::Stop { cause, grace_ms }]);
                 }
                 self.say(Word::Stopping);
             }
@@ -203,8 +203,8 @@ impl Supervised {
                 let _ = wire::offer(&self.held.setup.channel, &Answer::PassedOn);
             }
             Some(Effect::Renew { ms, end }) => {
-                if let Some(desk) = &mut self.held.desk {
-                    desk.renew(ms, end);
+                if let Some(detached) = &mut self.held.detached {
+                    detached.lease.renew(ms, end);
                 }
                 self.say(Word::Running);
             }
@@ -214,8 +214,8 @@ impl Supervised {
 
     /// Writes down how things stand.
     pub(crate) fn say(&self, word: Word) {
-        if let Some(desk) = &self.held.desk {
-            desk.say(word, self.held.level, &self.held.missing);
+        if let Some(detached) = &self.held.detached {
+            detached.say(word, self.held.level, &self.held.missing);
         }
     }
 
@@ -224,8 +224,8 @@ impl Supervised {
         let outcome = Outcome { of_exec: self.policy.is_exec(), ..self.held.conclude(report) };
         self.policy.reported(&outcome);
         let answer = Answer::Outcome(Box::new(outcome));
-        if let Some(desk) = &self.held.desk {
-            desk.tell(&answer);
+        if let Some(detached) = &self.held.detached {
+            detached.control.tell(&answer);
         }
         // A front that is gone does not get it, and one that had its answer does not listen any more.
         let _ = wire::send(&self.held.setup.channel, &answer);
@@ -248,7 +248,7 @@ fn policy(held: &Held, kind: Kind) -> Policy {
     let keep = started && detach.is_some_and(|detach| detach.keep);
     let deadlines = Deadlines {
         limit: limit.and_then(|limit| held.setup.began.checked_add(limit)),
-        lease: held.desk.as_ref().and_then(|desk| desk.lease()),
+        lease: held.detached.as_ref().and_then(|detached| detached.lease.end()),
         idle: detach.and_then(|detach| detach.idle),
     };
     Policy::new(Terms { kind, ladder: held.ladder(), on_owner_exit: spec.on_owner_exit, keep }, deadlines)

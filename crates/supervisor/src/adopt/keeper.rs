@@ -33,17 +33,18 @@ pub(super) fn run(mut held: Held, joined: Joined, outer: Outer) -> ! {
     };
     let mut fds = [PollFd::new(&outer.apart, PollFlags::IN), PollFd::new(&outer.pidfd, PollFlags::IN)];
     let _ = rustix::io::retry_on_intr(|| poll(&mut fds, None));
-    if let Some(desk) = &mut held.desk {
-        desk.has_run();
+    if let Some(detached) = &mut held.detached {
+        detached.has_run();
     }
     let Joined { root, pidfd, search, .. } = joined;
     let Some(mut teardown) = teardown(&mut held, search) else { penfold_sys::fork::exit_now(1) };
     teardown.lead_by(penfold_teardown::Leader { pid: root.pid, session: root.session });
     held.note_running(root.pid);
     held.identify(&mut teardown, root.pid, getppid(), Word::Running);
-    if let Some(desk) = &held.desk {
+    if let Some(detached) = &held.detached {
         let command = held.setup.spec.command.iter().map(|word| word.to_string_lossy().into_owned());
-        desk.happened([What::Adopted { pid: root.pid.as_raw_nonzero().get(), command: command.collect() }]);
+        detached
+            .happened([What::Adopted { pid: root.pid.as_raw_nonzero().get(), command: command.collect() }]);
     }
     penfold_sys::crash_point!("adopted-kept");
     wire::offer_once(&held.setup.channel, &Answer::Running);
@@ -57,9 +58,8 @@ pub(super) fn take_over(mut held: Held, joined: Joined) -> ! {
     penfold_sys::crash_point!("taking-over");
     // `exit.json` alone would be anybody's word.
     let exited = held.noted_exited();
-    if let Some(desk) = &mut held.desk {
-        desk.inherit();
-        desk.believe_exit(exited);
+    if let Some(detached) = &mut held.detached {
+        detached.inherit(exited);
     }
     let Joined { root, pidfd, search, .. } = joined;
     let Some(mut teardown) = teardown(&mut held, search) else {

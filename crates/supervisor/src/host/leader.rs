@@ -128,8 +128,8 @@ impl Host {
         if !self.sandbox.held.setup.apart {
             return;
         }
-        if let Some(desk) = &mut self.sandbox.held.desk {
-            desk.has_run();
+        if let Some(detached) = &mut self.sandbox.held.detached {
+            detached.has_run();
             if let Some((pid, _)) = self.sandbox.held.noted_leader() {
                 self.sandbox.held.note_running(pid);
             }
