@@ -26,10 +26,10 @@ use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open, setsid};
 
 use crate::environment::{self, Inherited};
 use crate::front::{Front, Hearing, Keeper, Keys, Seen};
-use crate::held::Held;
 use crate::inner::{NAME, Outer};
 use crate::outcome::Outcome;
 use crate::outer;
+use crate::prepared::Prepared;
 use crate::setup::Setup;
 use crate::signals::CHILD;
 use crate::start_error::StartError;
@@ -101,7 +101,8 @@ fn run(setup: Setup, root: ProcessId) -> ! {
     let _ = setsid();
     let _ = penfold_sys::descriptors::drop_inherited();
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
-    let outcome = Held::prepare(setup).map_or_else(|outcome| Some(*outcome), |held| supervise(held, root));
+    let outcome =
+        Prepared::prepare(setup).map_or_else(|outcome| Some(*outcome), |prepared| supervise(prepared, root));
     if let (Some(outcome), Ok(channel)) = (outcome, channel) {
         let _ = wire::send(&channel, &Answer::Outcome(Box::new(outcome)));
     }
@@ -109,23 +110,23 @@ fn run(setup: Setup, root: ProcessId) -> ! {
 }
 
 /// Takes the tree in and forks the supervisor. Gives the outcome of what was not taken in.
-fn supervise(mut held: Held, root: ProcessId) -> Option<Outcome> {
-    let joined = match join::take_in(&mut held, root) {
+fn supervise(mut prepared: Prepared, root: ProcessId) -> Option<Outcome> {
+    let joined = match join::take_in(&mut prepared, root) {
         Ok(joined) => joined,
-        Err(reason) => return Some(held.give_up(reason)),
+        Err(reason) => return Some(prepared.give_up(reason)),
     };
     penfold_sys::crash_point!("adopted");
     let pair = pidfd_open(getpid(), PidfdFlags::empty())
         .and_then(|outer| Ok((outer, eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)));
     let (own, apart): (OwnedFd, OwnedFd) = match pair {
         Ok(pair) => pair,
-        Err(error) => return Some(refuse(held, &joined, format!("it cannot be watched: {error}"))),
+        Err(error) => return Some(refuse(prepared, &joined, format!("it cannot be watched: {error}"))),
     };
     match fork() {
-        Ok(Forked::Child) => keeper::run(held, joined, Outer { pidfd: own, apart }),
+        Ok(Forked::Child) => keeper::run(prepared, joined, Outer { pidfd: own, apart }),
         Ok(Forked::Parent(inner)) => {
             drop(own);
-            if let Some(detached) = &mut held.detached {
+            if let Some(detached) = &mut prepared.detached {
                 detached.output.let_go();
             }
             // Without a handle it still shows as a child.
@@ -134,16 +135,16 @@ fn supervise(mut held: Held, root: ProcessId) -> Option<Outcome> {
                 Err(_) => true,
             };
             if killed {
-                keeper::take_over(held, joined);
+                keeper::take_over(prepared, joined);
             }
             None
         }
-        Err(error) => Some(refuse(held, &joined, format!("cannot fork: {error}"))),
+        Err(error) => Some(refuse(prepared, &joined, format!("cannot fork: {error}"))),
     }
 }
 
 /// Lets the tree go as it was.
-fn refuse(mut held: Held, joined: &join::Joined, reason: String) -> Outcome {
-    join::let_out(&mut held, joined);
-    held.give_up(reason)
+fn refuse(mut prepared: Prepared, joined: &join::Joined, reason: String) -> Outcome {
+    join::let_out(&mut prepared, joined);
+    prepared.give_up(reason)
 }

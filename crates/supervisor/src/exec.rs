@@ -30,8 +30,8 @@ use rustix::thread::ThreadNameSpaceType;
 
 use crate::environment::{self, Inherited};
 use crate::execs::Running;
-use crate::held::Held;
 use crate::poll::poll;
+use crate::prepared::Prepared;
 use crate::setup::Setup;
 use crate::signals;
 use crate::wire::{self, Answer, Exec};
@@ -48,18 +48,18 @@ const MOST_RUNNING: usize = 2048;
 /// # Errors
 /// Why it is refused, in a sentence.
 pub(crate) fn begin(
-    held: &mut Held,
+    prepared: &mut Prepared,
     client: u64,
     exec: Exec,
     fds: Vec<OwnedFd>,
     init: Option<Pid>,
-    supervise: fn(Held) -> !,
+    supervise: fn(Prepared) -> !,
 ) -> Result<(), String> {
     let Ok([spec, input, output, error]) = <[OwnedFd; 4]>::try_from(fds) else {
         return Err("an exec needs its description and three standard descriptors".to_owned());
     };
-    let sandbox = held.leaf_of_execs();
-    let detached = held.detached.as_mut().ok_or("it runs in the foreground")?;
+    let sandbox = prepared.leaf_of_execs();
+    let detached = prepared.detached.as_mut().ok_or("it runs in the foreground")?;
     if detached.execs.running() >= MOST_RUNNING {
         return Err(format!("{MOST_RUNNING} commands run in it already"));
     }
@@ -76,7 +76,7 @@ pub(crate) fn begin(
             if !gate.await_open() {
                 penfold_sys::fork::exit_now(1);
             }
-            look_after(held, wanted, supervise)
+            look_after(prepared, wanted, supervise)
         }
         Ok(Forked::Parent(pid)) => match identify(&mut proc, pid) {
             Ok((keeper, pidfd)) => {
@@ -85,7 +85,7 @@ pub(crate) fn begin(
                 let state = state::Exec { number, command, keeper, started_at_ms: now_ms() };
                 detached.execs.register(Running { state, pidfd, leaf });
                 // Before it begins: who takes the place of a supervisor that is killed then knows whose those are.
-                detached.say(Word::Running, held.level, &held.missing);
+                detached.say(Word::Running, prepared.level, &prepared.missing);
                 let opened = gate.open();
                 penfold_sys::crash_point!("exec-begun");
                 opened.err().map(|error| format!("cannot begin: {error}"))
@@ -152,14 +152,14 @@ struct Wanted {
 }
 
 /// The life of the process that looks after one command.
-fn look_after(held: &mut Held, wanted: Wanted, supervise: fn(Held) -> !) -> ! {
+fn look_after(prepared: &mut Prepared, wanted: Wanted, supervise: fn(Prepared) -> !) -> ! {
     let answers = wanted.socket.try_clone();
     let kept: Vec<BorrowedFd<'_>> =
         wanted.stdio.iter().chain([&wanted.spec, &wanted.socket]).chain(&answers).map(AsFd::as_fd).collect();
     let refused = match penfold_sys::descriptors::keep_only(&kept) {
         Err(error) => format!("cannot let go of the supervisor's descriptors: {error}"),
-        Ok(()) => match prepare(held, wanted) {
-            Ok(held) => supervise(held),
+        Ok(()) => match prepare(prepared, wanted) {
+            Ok(prepared) => supervise(prepared),
             Err(reason) => reason,
         },
     };
@@ -169,7 +169,7 @@ fn look_after(held: &mut Held, wanted: Wanted, supervise: fn(Held) -> !) -> ! {
     penfold_sys::fork::exit_now(1)
 }
 
-fn prepare(sandbox: &Held, wanted: Wanted) -> Result<Held, String> {
+fn prepare(sandbox: &Prepared, wanted: Wanted) -> Result<Prepared, String> {
     let spec = read(wanted.spec).map_err(|error| format!("cannot read what to run: {error}"))?;
     let terminal = spec.terminal;
     let level = if sandbox.level == Level::Pidns { Level::Subreaper } else { sandbox.level };
@@ -196,18 +196,18 @@ fn prepare(sandbox: &Held, wanted: Wanted) -> Result<Held, String> {
         began: Instant::now(),
     };
     // Before the process changes the namespace that it sees.
-    let mut held = Held::for_exec(setup, leaf, level)?;
+    let mut prepared = Prepared::for_exec(setup, leaf, level)?;
     if let Some(init) = wanted.init {
-        go_inside(&mut held, init)?;
+        go_inside(&mut prepared, init)?;
     }
-    Ok(held)
+    Ok(prepared)
 }
 
 /// Enters the namespaces of our init, so that what is started from now on is born there.
 ///
 /// Without a leaf a process inside looks after the command, and this one only stands for it: orphans come to a subreaper
 /// that is inside, never to one that is not (`find_new_reaper` of the kernel).
-fn go_inside(held: &mut Held, init: Pid) -> Result<(), String> {
+fn go_inside(prepared: &mut Prepared, init: Pid) -> Result<(), String> {
     let refused = |error: &dyn std::fmt::Display| format!("cannot enter the pid namespace: {error}");
     let init = pidfd_open(init, PidfdFlags::empty()).map_err(|error| refused(&error))?;
     let enter = |spaces| {
@@ -225,7 +225,7 @@ fn go_inside(held: &mut Held, init: Pid) -> Result<(), String> {
         let _ = place.as_ref().map(rustix::process::chdir);
         Ok(())
     };
-    if held.leaf.is_some() {
+    if prepared.leaf.is_some() {
         return enter_mounts(spaces);
     }
     enter(spaces)?;
@@ -237,7 +237,7 @@ fn go_inside(held: &mut Held, init: Pid) -> Result<(), String> {
             if own.is_none_or(|own| own.as_os_str() != getpid().as_raw_nonzero().to_string().as_str()) {
                 return Err("the pid namespace has no /proc of its own".to_owned());
             }
-            held.proc = Some(ProcFs::open().map_err(|error| format!("cannot read /proc: {error}"))?);
+            prepared.proc = Some(ProcFs::open().map_err(|error| format!("cannot read /proc: {error}"))?);
             Ok(())
         }
         Ok(Forked::Parent(pid)) => stand_for(pid),

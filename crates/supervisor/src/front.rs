@@ -20,9 +20,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 pub(crate) use self::saved_modes::SavedModes;
 pub(crate) use self::seen::{Keys, Seen, terminal};
-use crate::held::Held;
 use crate::outcome::{Outcome, Report, StartFailure, Status, Totals};
 use crate::poll::poll;
+use crate::prepared::Prepared;
 use crate::signals::CHILD;
 use crate::takeover::take_over;
 use crate::wire::{self, Answer, Ending, Received, Request};
@@ -119,7 +119,7 @@ pub(crate) enum Keeper {
         /// Its pidfd.
         pidfd: OwnedFd,
         /// What the sandbox owns; none once taken over.
-        held: Option<Box<Held>>,
+        prepared: Option<Box<Prepared>>,
     },
     /// The outer process, which takes over by itself.
     Outer {
@@ -486,11 +486,11 @@ impl Front {
         if matches!(self.keeper, Keeper::Remote) {
             return Err(self.unwaited(io::ErrorKind::UnexpectedEof.into()));
         }
-        if let Keeper::Inner { held, .. } = &mut self.keeper
-            && let Some(held) = held.take()
+        if let Keeper::Inner { prepared, .. } = &mut self.keeper
+            && let Some(prepared) = prepared.take()
         {
             self.dismiss_sweeper();
-            return Ok(take_over(*held));
+            return Ok(take_over(*prepared));
         }
         self.recover()
     }
@@ -502,12 +502,12 @@ impl Front {
     fn look_for_orphans(&self) -> Option<Pid> {
         let opened;
         let registry = match &self.keeper {
-            Keeper::Inner { held: Some(held), .. } => held.nested.as_ref().map(Nested::registry),
+            Keeper::Inner { prepared: Some(prepared), .. } => prepared.nested.as_ref().map(Nested::registry),
             Keeper::Outer { .. } => {
                 opened = Registry::open_existing(&self.seen.state_root).ok().flatten();
                 opened.as_ref()
             }
-            Keeper::Inner { held: None, .. } | Keeper::Remote | Keeper::Refused(_) => None,
+            Keeper::Inner { prepared: None, .. } | Keeper::Remote | Keeper::Refused(_) => None,
         };
         let registry = registry?;
         if !recovery::has_orphans(registry, &self.id()).unwrap_or(false) {

@@ -134,12 +134,12 @@ impl penfold_teardown::Host for Host {
         let status = self.status_of(exit.map(Status::from));
         let rest = self.sandbox.decide(|policy| policy.rest(status, Instant::now()));
         let cause = self.sandbox.policy.leader_ended(status);
-        self.sandbox.held.find_nested();
-        if let Some(detached) = &mut self.sandbox.held.detached {
+        self.sandbox.prepared.find_nested();
+        if let Some(detached) = &mut self.sandbox.prepared.detached {
             detached.execs.ends();
         }
-        if let (Some(detached), None) = (&self.sandbox.held.detached, &self.failure) {
-            self.sandbox.held.note_exited();
+        if let (Some(detached), None) = (&self.sandbox.prepared.detached, &self.failure) {
+            self.sandbox.prepared.leader.note_exited();
             detached.write_exited(status, cause);
         }
         asked.or(rest).unwrap_or(Event::LeaderExited)
@@ -160,7 +160,7 @@ impl penfold_teardown::Host for Host {
 impl Host {
     /// The host of a sandbox in this phase.
     pub(crate) fn new(mut sandbox: Supervised, leader: Leader, outer: Option<OwnedFd>, phase: Phase) -> Host {
-        let setup = &mut sandbox.held.setup;
+        let setup = &mut sandbox.prepared.setup;
         let adopted = matches!(leader, Leader::Adopted { .. });
         Host {
             leader,
@@ -181,7 +181,7 @@ impl Host {
 
     /// Looks after the sandbox, and exits with 0 once it is gone.
     pub(crate) fn look_after(mut self, mut teardown: Teardown, phase: Phase) -> ! {
-        let mut resources = std::mem::take(&mut self.sandbox.held.resources);
+        let mut resources = std::mem::take(&mut self.sandbox.prepared.resources);
         let findings = drive(&mut teardown, phase, &mut self, &mut resources);
         self.tell(teardown.leader_exit().map(Status::from), findings);
         // Not by returning: to drop all this would close one by one what the exit closes at once.
@@ -193,7 +193,7 @@ impl Host {
         let until = self.sandbox.policy.next_deadline(self.sandbox.activity());
         self.sandbox.set_alarm(until.map(|(at, _)| at), timeout);
         let until = until.map(|(at, _)| at.saturating_duration_since(Instant::now()));
-        let opens = self.sandbox.held.detached.as_ref().and_then(|detached| detached.control.opens_in());
+        let opens = self.sandbox.prepared.detached.as_ref().and_then(|detached| detached.control.opens_in());
         let due = [timeout, until, opens].into_iter().flatten().min();
         let timespec = |duration: Option<Duration>| duration.and_then(|due| Timespec::try_from(due).ok());
         let root = match self.leader {
@@ -205,13 +205,13 @@ impl Host {
             self.leader.link().map(Starting::link),
             root.map(AsFd::as_fd),
             self.outer.as_ref().map(AsFd::as_fd),
-            self.channel_open.then_some(self.sandbox.held.setup.channel.as_fd()),
+            self.channel_open.then_some(self.sandbox.prepared.setup.channel.as_fd()),
             self.front.as_ref().map(AsFd::as_fd),
             self.owner.as_ref().map(AsFd::as_fd),
         ];
         let mut fds: Vec<PollFd<'_>> =
             sources.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-        if let Some(detached) = &self.sandbox.held.detached {
+        if let Some(detached) = &self.sandbox.prepared.detached {
             fds.extend(detached.sources());
         }
         let before = fds.len();
@@ -239,7 +239,7 @@ impl Host {
     /// The other supervisor was killed.
     fn outer_died(&mut self) -> Option<Event> {
         self.outer = None;
-        if let Some(detached) = &self.sandbox.held.detached {
+        if let Some(detached) = &self.sandbox.prepared.detached {
             detached.control.listen_again();
         }
         self.sandbox.decide(Policy::outer_gone)
@@ -271,7 +271,7 @@ impl Host {
             Some(_) => Cause::StartFailed,
             None => self.sandbox.policy.cause().unwrap_or(Cause::Exit),
         };
-        let report = self.sandbox.held.report(cause, exit, self.failure.clone(), findings);
+        let report = self.sandbox.prepared.report(cause, exit, self.failure.clone(), findings);
         self.sandbox.tell(&report);
     }
 }

@@ -12,11 +12,11 @@ use penfold_teardown::lifecycle::{Event, Phase};
 use penfold_teardown::{Cause, Level, Scope, Teardown};
 use rustix::process::{Signal, getpid, setsid};
 
-use crate::held::Held;
 use crate::host::{Host, Leader};
 use crate::launch::{self, Interruption, Join, NotStarted, Starting, Watch};
 use crate::outcome::StartFailure;
 use crate::policy::Kind;
+use crate::prepared::Prepared;
 use crate::signals;
 use crate::supervised::Supervised;
 use crate::wire::{self, Answer};
@@ -35,89 +35,90 @@ pub(crate) const NAME: &std::ffi::CStr = c"penfold";
 pub(crate) const SUPERVISOR: &std::ffi::CStr = c"pf-supervisor";
 
 /// Runs the supervisor; ends when the sandbox is gone.
-pub(crate) fn run(mut held: Held, outer: Option<Outer>) -> ! {
+pub(crate) fn run(mut prepared: Prepared, outer: Option<Outer>) -> ! {
     penfold_sys::title::set(SUPERVISOR);
     // Before anything is started that would have to be looked after.
     let signals = match signals::open() {
         Ok(signals) => signals,
         Err(error) => {
-            let channel = held.setup.channel.try_clone();
-            let outcome = held.give_up(format!("cannot make a signalfd: {error}"));
+            let channel = prepared.setup.channel.try_clone();
+            let outcome = prepared.give_up(format!("cannot make a signalfd: {error}"));
             let told = channel.and_then(|channel| wire::send(&channel, &Answer::Outcome(Box::new(outcome))));
             penfold_sys::fork::exit_now(i32::from(told.is_err()))
         }
     };
-    let lead = match start(&mut held, outer.as_ref(), &signals) {
+    let lead = match start(&mut prepared, outer.as_ref(), &signals) {
         Ok(starting) => Lead::Starting(starting),
         Err(NotStarted::Failed(failure)) => Lead::Failed(failure),
         Err(NotStarted::Interrupted(interruption)) => Lead::Interrupted(interruption),
     };
     penfold_sys::crash_point!("inner-started");
-    look_after(held, Some(signals), outer.map(|outer| outer.pidfd), lead);
+    look_after(prepared, Some(signals), outer.map(|outer| outer.pidfd), lead);
     // Only when not even the means to look were there; who forked this process takes over.
     penfold_sys::fork::exit_now(1)
 }
 
 /// Runs the supervisor of a command that was put into a sandbox.
-pub(crate) fn run_exec(held: Held) -> ! {
-    run(held, None)
+pub(crate) fn run_exec(prepared: Prepared) -> ! {
+    run(prepared, None)
 }
 
 /// Clones the leader, checks that it is where it belongs, and lets it go.
-fn start(held: &mut Held, outer: Option<&Outer>, signals: &SignalFd) -> Result<Starting, NotStarted> {
-    let mut watch = Watch::new(held, outer.map(|outer| outer.pidfd.as_fd()), signals);
+fn start(prepared: &mut Prepared, outer: Option<&Outer>, signals: &SignalFd) -> Result<Starting, NotStarted> {
+    let mut watch = Watch::new(prepared, outer.map(|outer| outer.pidfd.as_fd()), signals);
     // A command may stop its supervisor: then the death of who forked it lets it go on.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     rustix::process::set_child_subreaper(Some(getpid()))
         .map_err(|error| StartFailure::Other(format!("cannot become a subreaper: {error}")))?;
-    if let Some(detached) = &mut held.detached {
-        detached.output.equip(&mut held.setup.program);
+    if let Some(detached) = &mut prepared.detached {
+        detached.output.equip(&mut prepared.setup.program);
     }
-    if held.setup.idle {
+    if prepared.setup.idle {
         // For a command that is put into the sandbox: its supervisor is a copy of one that has left the policy.
         schedule::enter_idle();
     }
-    let mut starting = launch::clone(&mut held.setup, held.leaf.as_ref(), held.level, Join::Born)?;
-    held.note_leader(starting.pid());
+    let mut starting =
+        launch::clone(&mut prepared.setup, prepared.leaf.as_ref(), prepared.level, Join::Born)?;
+    prepared.leader.note(starting.pid());
     penfold_sys::crash_point!("inner-cloned");
-    if !launch::joined(&starting, held, &mut watch)? {
+    if !launch::joined(&starting, prepared, &mut watch)? {
         // Killed at birth: this kernel has the trap, and the cgroup that we are in was killed once. Or an old kernel.
         starting.bury();
-        starting = launch::clone(&mut held.setup, held.leaf.as_ref(), held.level, Join::Written)?;
-        held.note_leader(starting.pid());
-        if !launch::joined(&starting, held, &mut watch)? {
+        starting = launch::clone(&mut prepared.setup, prepared.leaf.as_ref(), prepared.level, Join::Written)?;
+        prepared.leader.note(starting.pid());
+        if !launch::joined(&starting, prepared, &mut watch)? {
             starting.bury();
-            starting = start_without_leaf(held, &mut watch)?;
+            starting = start_without_leaf(prepared, &mut watch)?;
         }
     }
-    if held.setup.idle {
+    if prepared.setup.idle {
         schedule::leave_idle();
     }
     // After the clone, for the leader stays in its caller's session; before its exec, so that no `kill 0` reaches us.
     let _ = setsid();
     if let Some(Outer { apart, .. }) = outer {
-        watch.until_apart(&held.setup, apart.as_fd())?;
+        watch.until_apart(&prepared.setup, apart.as_fd())?;
     }
     // From now on the command may stop this process.
-    if let Some(at) = held.first_deadline() {
-        held.set_alarm(at);
+    if let Some(at) = prepared.first_deadline() {
+        prepared.set_alarm(at);
     }
     starting.release().map_err(|error| StartFailure::Other(format!("cannot start the command: {error}")))?;
-    held.setup.program.let_go();
+    prepared.setup.program.let_go();
     Ok(starting)
 }
 
 /// Clones the leader where the leaf would not take it. The leaf stays, empty, and goes with the sandbox.
-fn start_without_leaf(held: &mut Held, watch: &mut Watch<'_>) -> Result<Starting, NotStarted> {
+fn start_without_leaf(prepared: &mut Prepared, watch: &mut Watch<'_>) -> Result<Starting, NotStarted> {
     let reason = "the command cannot join the cgroup made for it".to_owned();
-    if held.level != Level::Cgroup || held.setup.spec.contain != Contain::Auto {
+    if prepared.level != Level::Cgroup || prepared.setup.spec.contain != Contain::Auto {
         return Err(StartFailure::Other(reason).into());
     }
-    held.weaker = Some(reason);
-    held.level = Level::Subreaper;
-    let starting = launch::clone(&mut held.setup, None, held.level, Join::Written)?;
-    held.note_leader(starting.pid());
-    if launch::stands(&starting, held, watch)? {
+    prepared.weaker = Some(reason);
+    prepared.level = Level::Subreaper;
+    let starting = launch::clone(&mut prepared.setup, None, prepared.level, Join::Written)?;
+    prepared.leader.note(starting.pid());
+    if launch::stands(&starting, prepared, watch)? {
         return Ok(starting);
     }
     starting.bury();
@@ -126,31 +127,31 @@ fn start_without_leaf(held: &mut Held, watch: &mut Watch<'_>) -> Result<Starting
 
 /// Takes the place of a supervisor that was killed: goes on where that is wanted and its command still runs, and ends the
 /// sandbox where not. All children of this process are members now.
-pub(crate) fn carry_on(mut held: Held) -> ! {
+pub(crate) fn carry_on(mut prepared: Prepared) -> ! {
     penfold_sys::title::set(SUPERVISOR);
     penfold_sys::crash_point!("taking-over");
     // Without it the timeouts of the drive still bring an end forward.
     let signals = signals::open().ok();
-    let lead = inherit(&mut held, signals.is_some());
-    look_after(held, signals, None, lead);
+    let lead = inherit(&mut prepared, signals.is_some());
+    look_after(prepared, signals, None, lead);
     penfold_sys::fork::exit_now(1)
 }
 
 /// Takes on what a supervisor that was killed has left. One that cannot be `woken` does not go on.
-fn inherit(held: &mut Held, woken: bool) -> Lead {
-    let Some((pid, runs)) = held.noted_leader() else { return Lead::Ending(None) };
-    let ours = held.proc.as_mut().is_some_and(|proc| {
+fn inherit(prepared: &mut Prepared, woken: bool) -> Lead {
+    let Some((pid, runs)) = prepared.leader.leader() else { return Lead::Ending(None) };
+    let ours = prepared.proc.as_mut().is_some_and(|proc| {
         proc.stat(pid).is_ok_and(|stat| stat.is_some_and(|stat| stat.parent == Some(getpid())))
     });
     // `exit.json` alone would be anybody's word.
-    let exited = held.noted_exited();
-    let leaf = held.leaf_of_execs();
-    if let (Some(detached), true) = (&mut held.detached, runs) {
+    let exited = prepared.leader.has_exited();
+    let leaf = prepared.leaf_of_execs();
+    if let (Some(detached), true) = (&mut prepared.detached, runs) {
         detached.inherit(exited);
         let written = detached.written_execs();
         detached.execs.recall(written, leaf.as_deref());
     }
-    let wanted = held.setup.spec.detach.as_ref().is_some_and(|detach| detach.keep);
+    let wanted = prepared.setup.spec.detach.as_ref().is_some_and(|detach| detach.keep);
     let goes_on = wanted && woken && runs && ours && !exited;
     let pidfd = goes_on.then(|| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()));
     match pidfd {
@@ -174,21 +175,21 @@ enum Lead {
 }
 
 /// Looks after the sandbox and exits with 0 once it is gone; returns if it cannot look.
-fn look_after(mut held: Held, signals: Option<SignalFd>, outer: Option<OwnedFd>, lead: Lead) {
-    let Ok(proc) = held.proc.take().map_or_else(ProcFs::open, Ok) else { return };
+fn look_after(mut prepared: Prepared, signals: Option<SignalFd>, outer: Option<OwnedFd>, lead: Lead) {
+    let Ok(proc) = prepared.proc.take().map_or_else(ProcFs::open, Ok) else { return };
     // The leader is started and does not inherit it: the waits of a teardown are shorter than the usual 50 µs of slack.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-    let mut teardown = Teardown::new(proc, held.leaf.take(), Scope::Children);
-    if held.setup.spec.report.is_some() || held.detached.is_some() {
+    let mut teardown = Teardown::new(proc, prepared.leaf.take(), Scope::Children);
+    if prepared.setup.spec.report.is_some() || prepared.detached.is_some() {
         teardown.want_details();
     }
-    let of_init = held.level == Level::Pidns;
+    let of_init = prepared.level == Level::Pidns;
     let (mut link, mut failure, mut leader, mut interruption) = (None, None, None, None);
     let mut word = Word::Created;
     match lead {
         Lead::Failed(why) => failure = Some(why),
         Lead::Interrupted(why) => {
-            let noted = held.noted_leader().map(|(pid, _)| pid);
+            let noted = prepared.leader.leader().map(|(pid, _)| pid);
             leader = noted.map(|pid| of_child(&mut teardown, pid, of_init, None));
             interruption = Some(why);
         }
@@ -207,18 +208,18 @@ fn look_after(mut held: Held, signals: Option<SignalFd>, outer: Option<OwnedFd>,
         }
     }
     if let Some((pid, _)) = leader {
-        teardown.lead_by(penfold_teardown::Leader { pid, session: held.session_of(pid) });
-        held.identify(&mut teardown, pid, outer.as_ref().and_then(|_| rustix::process::getppid()), word);
+        teardown.lead_by(penfold_teardown::Leader { pid, session: prepared.session_of(pid) });
+        prepared.identify(&mut teardown, pid, outer.as_ref().and_then(|_| rustix::process::getppid()), word);
     }
     teardown.ask_at_fronts();
-    let kind = match (&held.detached, held.setup.apart) {
+    let kind = match (&prepared.detached, prepared.setup.apart) {
         (Some(_), _) => Kind::Detached,
         (None, true) => Kind::Exec,
         (None, false) => Kind::Foreground,
     };
     let phase = if word == Word::Created { Phase::Starting } else { Phase::Running };
     let (pid, pidfd) = leader.map_or((None, None), |(pid, pidfd)| (Some(pid), pidfd));
-    let mut sandbox = Supervised::new(held, kind, signals, pidfd, run_exec);
+    let mut sandbox = Supervised::new(prepared, kind, signals, pidfd, run_exec);
     sandbox.leader_pid = pid;
     let leader = if of_init { Leader::NamespaceInit(link) } else { Leader::Child(link) };
     let mut host = Host::new(sandbox, leader, outer, phase);

@@ -16,11 +16,11 @@ use rustix::io::retry_on_intr;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::held::Held;
 use crate::outcome::{StartFailure, Status};
 use crate::pidns;
 use crate::pidns_protocol::{InitMessage, LONGEST, RELEASE};
 use crate::poll::poll;
+use crate::prepared::Prepared;
 use crate::setup::Setup;
 
 pub(crate) use self::watch::{Interruption, NotStarted, Watch};
@@ -94,21 +94,21 @@ pub(crate) fn clone(
 /// Why nothing can be started, or what happened before the leader came to its wait.
 pub(crate) fn joined(
     starting: &Starting,
-    held: &mut Held,
+    prepared: &mut Prepared,
     watch: &mut Watch<'_>,
 ) -> Result<bool, NotStarted> {
     let mut inside = true;
-    if let (Some(leaf), Some(proc)) = (&held.leaf, &mut held.proc) {
+    if let (Some(leaf), Some(proc)) = (&prepared.leaf, &mut prepared.proc) {
         let text = proc
             .cgroups(starting.pid())
             .map_err(|error| other("see which cgroup the command is in", &error))?;
         // First the look, which gives the leader time to come to its wait.
         inside = text.is_some_and(|text| leaf.holds(&text));
     }
-    if !stands(starting, held, watch)? {
+    if !stands(starting, prepared, watch)? {
         return Ok(false);
     }
-    if let (false, Some(leaf), Some(proc)) = (inside, &held.leaf, &mut held.proc) {
+    if let (false, Some(leaf), Some(proc)) = (inside, &prepared.leaf, &mut prepared.proc) {
         // It has just written itself there, if it was to.
         inside = proc.cgroups(starting.pid()).ok().flatten().is_some_and(|text| leaf.holds(&text));
     }
@@ -119,8 +119,12 @@ pub(crate) fn joined(
 ///
 /// # Errors
 /// Why nothing can be started, or what happened before the leader came to its wait.
-pub(crate) fn stands(starting: &Starting, held: &Held, watch: &mut Watch<'_>) -> Result<bool, NotStarted> {
-    watch.until_readable(&held.setup, starting.link())?;
+pub(crate) fn stands(
+    starting: &Starting,
+    prepared: &Prepared,
+    watch: &mut Watch<'_>,
+) -> Result<bool, NotStarted> {
+    watch.until_readable(&prepared.setup, starting.link())?;
     match starting {
         Starting::Direct(launched) => Ok(launched.ready().unwrap_or(false)),
         Starting::Namespaced { .. } => match starting.hear() {

@@ -8,9 +8,9 @@ use penfold_sys::{Forked, fork, schedule};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, setsid};
 
-use crate::held::Held;
 use crate::inner::{self, NAME, Outer};
 use crate::poll::poll;
+use crate::prepared::Prepared;
 use crate::setup::Setup;
 use crate::signals;
 use crate::wire::{self, Answer};
@@ -27,8 +27,8 @@ pub(crate) fn run(setup: Setup) -> ! {
     // As the supervisor does.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     let outcome = match rustix::process::set_child_subreaper(Some(getpid())) {
-        Ok(()) => match Held::prepare(setup) {
-            Ok(held) => supervise(held, &mut channel),
+        Ok(()) => match Prepared::prepare(setup) {
+            Ok(prepared) => supervise(prepared, &mut channel),
             Err(outcome) => Some(*outcome),
         },
         Err(_) => None,
@@ -41,36 +41,36 @@ pub(crate) fn run(setup: Setup) -> ! {
 }
 
 /// Forks the supervisor and watches it. Gives the outcome where there is none.
-fn supervise(mut held: Held, channel: &mut Option<OwnedFd>) -> Option<crate::outcome::Outcome> {
+fn supervise(mut prepared: Prepared, channel: &mut Option<OwnedFd>) -> Option<crate::outcome::Outcome> {
     let pair = pidfd_open(getpid(), PidfdFlags::empty())
         .and_then(|outer| Ok((outer, eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)));
     let (outer, apart) = match pair {
         Ok(pair) => pair,
-        Err(error) => return Some(held.give_up(format!("cannot be watched: {error}"))),
+        Err(error) => return Some(prepared.give_up(format!("cannot be watched: {error}"))),
     };
     match fork() {
         Ok(Forked::Child) => {
             drop(channel.take());
-            inner::run(held, Some(Outer { pidfd: outer, apart }))
+            inner::run(prepared, Some(Outer { pidfd: outer, apart }))
         }
         Ok(Forked::Parent(inner)) => {
-            if held.setup.idle {
+            if prepared.setup.idle {
                 schedule::leave_idle();
             }
             drop(outer);
             let Ok(pidfd) = pidfd_open(inner, PidfdFlags::empty()) else {
-                return Some(held.give_up("the supervisor cannot be watched".to_owned()));
+                return Some(prepared.give_up("the supervisor cannot be watched".to_owned()));
             };
-            if let Some(detached) = &mut held.detached {
+            if let Some(detached) = &mut prepared.detached {
                 detached.output.let_go();
             }
             if !watch(inner, &pidfd, &apart) {
                 // With all that it holds: whose lock is free is gone.
                 penfold_sys::fork::exit_now(0);
             }
-            inner::carry_on(held)
+            inner::carry_on(prepared)
         }
-        Err(error) => Some(held.give_up(format!("cannot fork: {error}"))),
+        Err(error) => Some(prepared.give_up(format!("cannot fork: {error}"))),
     }
 }
 

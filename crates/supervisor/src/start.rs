@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pid
 
 use crate::environment::{self, Inherited};
 use crate::front::{Front, Hearing, Keeper, Keys, SavedModes, Seen, terminal};
-use crate::held::Held;
+use crate::prepared::Prepared;
 use crate::setup::Setup;
 use crate::signals::CHILD;
 use crate::start_error::StartError;
@@ -96,24 +96,24 @@ pub fn start(spec: Spec) -> Result<Front, StartError> {
 
 /// Every child of this process will be the sandbox's: it can be the outer subreaper itself.
 fn start_inner(setup: Setup, ours: OwnedFd, seen: Seen, hearing: Hearing) -> Front {
-    let keeper = match Held::prepare(setup) {
-        Ok(held) => match fork() {
+    let keeper = match Prepared::prepare(setup) {
+        Ok(prepared) => match fork() {
             Ok(Forked::Child) => {
                 drop((ours, hearing, seen));
-                inner::run(held, None)
+                inner::run(prepared, None)
             }
             Ok(Forked::Parent(inner)) => {
                 penfold_sys::crash_point!("front-forked");
                 match pidfd_open(inner, PidfdFlags::empty()) {
-                    Ok(pidfd) => Keeper::Inner { pid: inner, pidfd, held: Some(Box::new(held)) },
+                    Ok(pidfd) => Keeper::Inner { pid: inner, pidfd, prepared: Some(Box::new(prepared)) },
                     Err(errno) => {
                         end_child(inner);
                         let reason = format!("the supervisor cannot be watched: {errno}");
-                        Keeper::Refused(Box::new(give_up_started(held, reason)))
+                        Keeper::Refused(Box::new(give_up_started(prepared, reason)))
                     }
                 }
             }
-            Err(error) => Keeper::Refused(Box::new(held.give_up(format!("cannot fork: {error}")))),
+            Err(error) => Keeper::Refused(Box::new(prepared.give_up(format!("cannot fork: {error}")))),
         },
         Err(outcome) => Keeper::Refused(outcome),
     };

@@ -13,15 +13,15 @@ use rustix::process::Signal;
 
 use crate::control_server::Said;
 use crate::exec;
-use crate::held::Held;
 use crate::outcome::{Outcome, Report};
 use crate::policy::{Activity, Deadlines, Decision, Effect, Kind, Policy, Terms, outdo};
 use crate::poll::poll;
+use crate::prepared::Prepared;
 use crate::wire::{self, Answer, Ending, Exec, Request, Size};
 
 /// A sandbox, its policy, and the descriptors that both supervisors need.
 pub(crate) struct Supervised {
-    pub(crate) held: Held,
+    pub(crate) prepared: Prepared,
     pub(crate) policy: Policy,
     pub(crate) signals: Option<SignalFd>,
     /// A handle to the leader, for signals that are passed on.
@@ -29,7 +29,7 @@ pub(crate) struct Supervised {
     /// Its pid, where it is a child of ours or of our init.
     pub(crate) leader_pid: Option<Pid>,
     /// The life of a process that looks after a command put into the sandbox.
-    supervise: fn(Held) -> !,
+    supervise: fn(Prepared) -> !,
 }
 
 /// How long a member that stops us may hold up the steps of an end that has begun.
@@ -37,14 +37,14 @@ const CARE: Duration = Duration::from_secs(1);
 
 impl Supervised {
     pub(crate) fn new(
-        held: Held,
+        prepared: Prepared,
         kind: Kind,
         signals: Option<SignalFd>,
         leader: Option<OwnedFd>,
-        supervise: fn(Held) -> !,
+        supervise: fn(Prepared) -> !,
     ) -> Supervised {
-        let policy = policy(&held, kind);
-        Supervised { held, policy, signals, leader, leader_pid: None, supervise }
+        let policy = policy(&prepared, kind);
+        Supervised { prepared, policy, signals, leader, leader_pid: None, supervise }
     }
 
     /// Sets an alarm to when this wait is over, so that a member that stops this process holds up no deadline, and no end
@@ -56,15 +56,15 @@ impl Supervised {
         let at =
             if ending { timeout.and_then(|timeout| now.checked_add(timeout.max(CARE))) } else { deadline };
         let Some(at) = at else { return };
-        let is_soon = self.held.alarm.as_ref().is_some_and(|(_, set)| *set > now && *set <= at);
+        let is_soon = self.prepared.alarm.as_ref().is_some_and(|(_, set)| *set > now && *set <= at);
         if !(ending && is_soon) {
-            self.held.set_alarm(at);
+            self.prepared.set_alarm(at);
         }
     }
 
     /// What the idle time is measured by.
     pub(crate) fn activity(&self) -> Option<Activity> {
-        self.held.detached.as_ref().map(|detached| detached.activity())
+        self.prepared.detached.as_ref().map(|detached| detached.activity())
     }
 
     /// Takes all queued signals. Children are reaped by the drive.
@@ -83,10 +83,11 @@ impl Supervised {
         if !ready.contains(&true) {
             return None;
         }
-        let execs = |held: &Held| held.detached.as_ref().map_or(0, |detached| detached.execs.running());
-        let before = execs(&self.held);
-        let said = self.held.detached.as_mut().map(|detached| detached.serve(ready)).unwrap_or_default();
-        if execs(&self.held) < before && !self.policy.is_ending() {
+        let execs =
+            |prepared: &Prepared| prepared.detached.as_ref().map_or(0, |detached| detached.execs.running());
+        let before = execs(&self.prepared);
+        let said = self.prepared.detached.as_mut().map(|detached| detached.serve(ready)).unwrap_or_default();
+        if execs(&self.prepared) < before && !self.policy.is_ending() {
             self.say(Word::Running);
         }
         let mut wanted = None;
@@ -97,7 +98,7 @@ impl Supervised {
                 Request::Resize(size) => (None, Some(self.at_terminal(client, size, None))),
                 request => self.act(&request),
             };
-            if let (Some(detached), Some(answer)) = (&self.held.detached, answer) {
+            if let (Some(detached), Some(answer)) = (&self.prepared.detached, answer) {
                 detached.control.answer(client, &answer);
             }
             wanted = outdo(wanted, event);
@@ -106,7 +107,8 @@ impl Supervised {
     }
 
     fn at_terminal(&mut self, client: u64, size: Size, seat: Option<OwnedFd>) -> Answer {
-        match self.held.detached.as_mut().map(|detached| detached.output.at_terminal(client, size, seat)) {
+        match self.prepared.detached.as_mut().map(|detached| detached.output.at_terminal(client, size, seat))
+        {
             Some(Ok(())) => Answer::Done,
             Some(Err(reason)) => Answer::Refused(reason),
             None => Answer::Refused("the sandbox has no terminal".to_owned()),
@@ -117,7 +119,7 @@ impl Supervised {
     fn exec(&mut self, client: u64, exec: Exec, fds: Vec<OwnedFd>, init: Option<Pid>) -> Option<Answer> {
         let begun = match self.policy.refuse_exec() {
             Some(reason) => Err(reason.to_owned()),
-            None => exec::begin(&mut self.held, client, exec, fds, init, self.supervise),
+            None => exec::begin(&mut self.prepared, client, exec, fds, init, self.supervise),
         };
         begun.err().map(Answer::Refused)
     }
@@ -141,7 +143,8 @@ impl Supervised {
             Request::Heard => Answer::Done,
             Request::Forward(number) => self.forward(number).map_or_else(Answer::Refused, |()| Answer::Done),
             Request::KillExec(number) => {
-                let ended = self.held.detached.as_ref().is_some_and(|detached| detached.execs.stop(number));
+                let ended =
+                    self.prepared.detached.as_ref().is_some_and(|detached| detached.execs.stop(number));
                 let refused = || Answer::Refused(format!("no exec {number} runs in this sandbox"));
                 if ended { Answer::Done } else { refused() }
             }
@@ -184,12 +187,12 @@ impl Supervised {
         match effect {
             None => {}
             Some(Effect::Begin { cause, ending }) => {
-                self.held.find_nested();
+                self.prepared.find_nested();
                 // The client of an adoption expects nothing but that the tree is looked after, or why it is not.
                 if !self.policy.is_adopted() {
-                    let _ = wire::send(&self.held.setup.channel, &Answer::Ending(ending));
+                    let _ = wire::send(&self.prepared.setup.channel, &Answer::Ending(ending));
                 }
-                if let Some(detached) = &mut self.held.detached {
+                if let Some(detached) = &mut self.prepared.detached {
                     detached.execs.ends();
                     let grace_ms = match ending {
                         Ending::Stopping(grace) => Some(grace),
@@ -200,10 +203,10 @@ impl Supervised {
                 self.say(Word::Stopping);
             }
             Some(Effect::PassOn) => {
-                let _ = wire::offer(&self.held.setup.channel, &Answer::PassedOn);
+                let _ = wire::offer(&self.prepared.setup.channel, &Answer::PassedOn);
             }
             Some(Effect::Renew { ms, end }) => {
-                if let Some(detached) = &mut self.held.detached {
+                if let Some(detached) = &mut self.prepared.detached {
                     detached.lease.renew(ms, end);
                 }
                 self.say(Word::Running);
@@ -214,21 +217,21 @@ impl Supervised {
 
     /// Writes down how things stand.
     pub(crate) fn say(&self, word: Word) {
-        if let Some(detached) = &self.held.detached {
-            detached.say(word, self.held.level, &self.held.missing);
+        if let Some(detached) = &self.prepared.detached {
+            detached.say(word, self.prepared.level, &self.prepared.missing);
         }
     }
 
     /// Sends the outcome to the front and to all clients.
     pub(crate) fn tell(&mut self, report: &Report) {
-        let outcome = Outcome { of_exec: self.policy.is_exec(), ..self.held.conclude(report) };
+        let outcome = Outcome { of_exec: self.policy.is_exec(), ..self.prepared.conclude(report) };
         self.policy.reported(&outcome);
         let answer = Answer::Outcome(Box::new(outcome));
-        if let Some(detached) = &self.held.detached {
+        if let Some(detached) = &self.prepared.detached {
             detached.control.tell(&answer);
         }
         // A front that is gone does not get it, and one that had its answer does not listen any more.
-        let _ = wire::send(&self.held.setup.channel, &answer);
+        let _ = wire::send(&self.prepared.setup.channel, &answer);
     }
 }
 
@@ -240,16 +243,16 @@ pub(crate) fn has_ended(process: &OwnedFd) -> bool {
 
 /// The policy of a sandbox, with the lease as it is now. An adopted tree has no time limit, and never outlives one of its
 /// supervisors.
-fn policy(held: &Held, kind: Kind) -> Policy {
-    let spec = &held.setup.spec;
+fn policy(prepared: &Prepared, kind: Kind) -> Policy {
+    let spec = &prepared.setup.spec;
     let detach = spec.detach.as_ref();
     let started = kind != Kind::Adopted;
     let limit = spec.timeout.filter(|_| started);
     let keep = started && detach.is_some_and(|detach| detach.keep);
     let deadlines = Deadlines {
-        limit: limit.and_then(|limit| held.setup.began.checked_add(limit)),
-        lease: held.detached.as_ref().and_then(|detached| detached.lease.end()),
+        limit: limit.and_then(|limit| prepared.setup.began.checked_add(limit)),
+        lease: prepared.detached.as_ref().and_then(|detached| detached.lease.end()),
         idle: detach.and_then(|detach| detach.idle),
     };
-    Policy::new(Terms { kind, ladder: held.ladder(), on_owner_exit: spec.on_owner_exit, keep }, deadlines)
+    Policy::new(Terms { kind, ladder: prepared.ladder(), on_owner_exit: spec.on_owner_exit, keep }, deadlines)
 }

@@ -4,40 +4,40 @@ use penfold_process::ProcFs;
 use penfold_teardown::lifecycle::Phase;
 use penfold_teardown::{Cause, Leader, Level, Scope, Teardown, drive};
 
-use crate::held::Held;
 use crate::immediate_kill::ImmediateKill;
 use crate::outcome::{Outcome, StartFailure, Status};
+use crate::prepared::Prepared;
 
 /// Ends the sandbox: all children of this process are its members now. What is left when the patience is over is named.
-pub(crate) fn take_over(held: Held) -> Outcome {
+pub(crate) fn take_over(prepared: Prepared) -> Outcome {
     penfold_sys::crash_point!("taking-over");
-    end(held, Cause::Supervisor, None)
+    end(prepared, Cause::Supervisor, None)
 }
 
 /// Ends a sandbox whose supervisor was killed before its end could be waited for.
-pub(crate) fn give_up_started(held: Held, reason: String) -> Outcome {
-    end(held, Cause::StartFailed, Some(StartFailure::Other(reason)))
+pub(crate) fn give_up_started(prepared: Prepared, reason: String) -> Outcome {
+    end(prepared, Cause::StartFailed, Some(StartFailure::Other(reason)))
 }
 
-fn end(mut held: Held, cause: Cause, failure: Option<StartFailure>) -> Outcome {
-    let proc = match held.proc.take().map_or_else(ProcFs::open, Ok) {
+fn end(mut prepared: Prepared, cause: Cause, failure: Option<StartFailure>) -> Outcome {
+    let proc = match prepared.proc.take().map_or_else(ProcFs::open, Ok) {
         Ok(proc) => proc,
-        Err(error) => return held.give_up(format!("cannot read /proc: {error}")),
+        Err(error) => return prepared.give_up(format!("cannot read /proc: {error}")),
     };
-    let mut teardown = Teardown::new(proc, held.leaf.take(), Scope::Children);
-    match held.noted_leader() {
+    let mut teardown = Teardown::new(proc, prepared.leaf.take(), Scope::Children);
+    match prepared.leader.leader() {
         // What was noted is our init, whose end by our hand is the leader's.
-        Some((pid, _)) if held.level == Level::Pidns => teardown.kept_by(pid),
-        Some((pid, _)) => teardown.lead_by(Leader { pid, session: held.session_of(pid) }),
+        Some((pid, _)) if prepared.level == Level::Pidns => teardown.kept_by(pid),
+        Some((pid, _)) => teardown.lead_by(Leader { pid, session: prepared.session_of(pid) }),
         None => {}
     }
-    if held.setup.spec.report.is_some() {
+    if prepared.setup.spec.report.is_some() {
         teardown.want_details();
     }
-    let mut resources = std::mem::take(&mut held.resources);
-    let mut host = ImmediateKill::new(held.ladder());
+    let mut resources = std::mem::take(&mut prepared.resources);
+    let mut host = ImmediateKill::new(prepared.ladder());
     let findings = drive(&mut teardown, Phase::Running, &mut host, &mut resources);
     let exit = teardown.leader_exit().map(Status::from).filter(|_| failure.is_none());
-    let report = held.report(cause, exit, failure, findings);
-    held.conclude(&report)
+    let report = prepared.report(cause, exit, failure, findings);
+    prepared.conclude(&report)
 }

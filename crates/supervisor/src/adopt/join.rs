@@ -10,7 +10,7 @@ use penfold_teardown::{Level, Search, Selector};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::held::{Held, chain};
+use crate::prepared::{Prepared, chain};
 
 /// How often it is looked for members outside of the leaf. A tree that forks faster than it is moved is not taken in.
 const LOOKS: usize = 64;
@@ -36,7 +36,7 @@ struct Moved {
 ///
 /// # Errors
 /// A sentence; nobody is in the leaf then, or the leaf is not held any more.
-pub(super) fn take_in(held: &mut Held, root: ProcessId) -> Result<Joined, String> {
+pub(super) fn take_in(prepared: &mut Prepared, root: ProcessId) -> Result<Joined, String> {
     let unread = |error: io::Error| format!("cannot look at process {}: {error}", root.pid);
     let gone = || format!("process {} is gone", root.pid);
     let mut proc = ProcFs::open().map_err(unread)?;
@@ -46,18 +46,18 @@ pub(super) fn take_in(held: &mut Held, root: ProcessId) -> Result<Joined, String
     let _ = search.find(&mut proc, &mut members).map_err(unread)?;
     let stat = members.iter().find(|stat| stat.id() == root).cloned().ok_or_else(gone)?;
     let mut joined = Joined { root: stat, pidfd: process.into_pidfd(), search, moved: Vec::new() };
-    if let Some(leaf) = &held.leaf
+    if let Some(leaf) = &prepared.leaf
         && let Err(why) = move_all(leaf, &mut proc, &mut joined)
     {
-        let_out(held, &joined);
+        let_out(prepared, &joined);
         // Empty it goes; one that is not is no longer ours to kill.
-        if let Some(leaf) = held.leaf.take() {
+        if let Some(leaf) = prepared.leaf.take() {
             leaf.remove().map_err(|failed| chain(&failed.source))?;
         }
-        held.leaf_path = None;
-        held.weaker = Some(why);
+        prepared.leaf_path = None;
+        prepared.weaker = Some(why);
     }
-    held.level = if held.leaf.is_some() { Level::Cgroup } else { Level::Tree };
+    prepared.level = if prepared.leaf.is_some() { Level::Cgroup } else { Level::Tree };
     joined.search.forget_led();
     Ok(joined)
 }
@@ -119,8 +119,8 @@ fn spare_successor(leaf: &Leaf, proc: &mut ProcFs, id: ProcessId) -> io::Result<
 }
 
 /// Moves who was moved back to where it was.
-pub(super) fn let_out(held: &mut Held, joined: &Joined) {
-    let (Some(leaf), Ok(mut proc)) = (&held.leaf, ProcFs::open()) else { return };
+pub(super) fn let_out(prepared: &mut Prepared, joined: &Joined) {
+    let (Some(leaf), Ok(mut proc)) = (&prepared.leaf, ProcFs::open()) else { return };
     for Moved { id, from } in &joined.moved {
         if let Ok(Some(_)) = Process::open_exact(&mut proc, *id)
             && put(id.pid, from).is_err()
@@ -140,7 +140,7 @@ pub(super) fn let_out(held: &mut Held, joined: &Joined) {
         }
     }
     // To end a sandbox is to kill its leaf: not this one.
-    held.leaf = None;
+    prepared.leaf = None;
 }
 
 fn put(pid: Pid, cgroup: &Path) -> io::Result<()> {

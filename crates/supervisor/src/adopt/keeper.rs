@@ -13,17 +13,17 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Signal, getppid, setsid};
 
 use super::join::Joined;
-use crate::held::Held;
 use crate::host::{Host, Leader};
 use crate::inner::{self, Outer, SUPERVISOR};
 use crate::policy::Kind;
 use crate::poll::poll;
+use crate::prepared::Prepared;
 use crate::signals;
 use crate::supervised::Supervised;
 use crate::wire::{self, Answer};
 
 /// Runs the supervisor; ends when the sandbox is gone.
-pub(super) fn run(mut held: Held, joined: Joined, outer: Outer) -> ! {
+pub(super) fn run(mut prepared: Prepared, joined: Joined, outer: Outer) -> ! {
     penfold_sys::title::set(SUPERVISOR);
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     let _ = setsid();
@@ -33,55 +33,55 @@ pub(super) fn run(mut held: Held, joined: Joined, outer: Outer) -> ! {
     };
     let mut fds = [PollFd::new(&outer.apart, PollFlags::IN), PollFd::new(&outer.pidfd, PollFlags::IN)];
     let _ = rustix::io::retry_on_intr(|| poll(&mut fds, None));
-    if let Some(detached) = &mut held.detached {
+    if let Some(detached) = &mut prepared.detached {
         detached.has_run();
     }
     let Joined { root, pidfd, search, .. } = joined;
-    let Some(mut teardown) = teardown(&mut held, search) else { penfold_sys::fork::exit_now(1) };
+    let Some(mut teardown) = teardown(&mut prepared, search) else { penfold_sys::fork::exit_now(1) };
     teardown.lead_by(penfold_teardown::Leader { pid: root.pid, session: root.session });
-    held.note_running(root.pid);
-    held.identify(&mut teardown, root.pid, getppid(), Word::Running);
-    if let Some(detached) = &held.detached {
-        let command = held.setup.spec.command.iter().map(|word| word.to_string_lossy().into_owned());
+    prepared.leader.note_running(root.pid);
+    prepared.identify(&mut teardown, root.pid, getppid(), Word::Running);
+    if let Some(detached) = &prepared.detached {
+        let command = prepared.setup.spec.command.iter().map(|word| word.to_string_lossy().into_owned());
         detached
             .happened([What::Adopted { pid: root.pid.as_raw_nonzero().get(), command: command.collect() }]);
     }
     penfold_sys::crash_point!("adopted-kept");
-    wire::offer_once(&held.setup.channel, &Answer::Running);
+    wire::offer_once(&prepared.setup.channel, &Answer::Running);
     penfold_sys::memory::forget_code();
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-    host(held, Some(signals), Some(outer.pidfd), pidfd).look_after(teardown, Phase::Running)
+    host(prepared, Some(signals), Some(outer.pidfd), pidfd).look_after(teardown, Phase::Running)
 }
 
 /// Ends the tree in the place of a supervisor that was killed.
-pub(super) fn take_over(mut held: Held, joined: Joined) -> ! {
+pub(super) fn take_over(mut prepared: Prepared, joined: Joined) -> ! {
     penfold_sys::crash_point!("taking-over");
     // `exit.json` alone would be anybody's word.
-    let exited = held.noted_exited();
-    if let Some(detached) = &mut held.detached {
+    let exited = prepared.leader.has_exited();
+    if let Some(detached) = &mut prepared.detached {
         detached.inherit(exited);
     }
     let Joined { root, pidfd, search, .. } = joined;
-    let Some(mut teardown) = teardown(&mut held, search) else {
+    let Some(mut teardown) = teardown(&mut prepared, search) else {
         // Without a look at /proc nothing is known to be gone: the record stays for the next command.
         penfold_sys::fork::exit_now(1)
     };
     teardown.lead_by(penfold_teardown::Leader { pid: root.pid, session: root.session });
-    held.identify(&mut teardown, root.pid, None, Word::Stopping);
+    prepared.identify(&mut teardown, root.pid, None, Word::Stopping);
     // Without signals the timeouts of the drive still bring it forward.
-    let mut host = host(held, signals::open().ok(), None, pidfd);
+    let mut host = host(prepared, signals::open().ok(), None, pidfd);
     host.due = host.sandbox.decide(|policy| policy.kill(Cause::Supervisor));
     host.look_after(teardown, Phase::Running)
 }
 
-fn teardown(held: &mut Held, search: Search) -> Option<Teardown> {
-    let proc = held.proc.take().map_or_else(ProcFs::open, Ok).ok()?;
-    let mut teardown = Teardown::new(proc, held.leaf.take(), Scope::Host(Box::new(search)));
+fn teardown(prepared: &mut Prepared, search: Search) -> Option<Teardown> {
+    let proc = prepared.proc.take().map_or_else(ProcFs::open, Ok).ok()?;
+    let mut teardown = Teardown::new(proc, prepared.leaf.take(), Scope::Host(Box::new(search)));
     teardown.want_details();
     Some(teardown)
 }
 
-fn host(held: Held, signals: Option<SignalFd>, outer: Option<OwnedFd>, root: OwnedFd) -> Host {
-    let sandbox = Supervised::new(held, Kind::Adopted, signals, Some(root), inner::run_exec);
+fn host(prepared: Prepared, signals: Option<SignalFd>, outer: Option<OwnedFd>, root: OwnedFd) -> Host {
+    let sandbox = Supervised::new(prepared, Kind::Adopted, signals, Some(root), inner::run_exec);
     Host::new(sandbox, Leader::Adopted { lives: true }, outer, Phase::Running)
 }

@@ -18,7 +18,7 @@ impl Host {
     /// The front is dead: what it has said before counts first, for it may have let the sandbox go.
     pub(super) fn front_died(&mut self) -> Option<Event> {
         while self.front.is_some() {
-            match wire::receive(&self.sandbox.held.setup.channel) {
+            match wire::receive(&self.sandbox.prepared.setup.channel) {
                 Ok(Received::Message(Request::LetGo)) => self.front = None,
                 Ok(Received::Message(request)) => {
                     if let Some(event) = self.sandbox.act(&request).0 {
@@ -35,7 +35,7 @@ impl Host {
     }
 
     pub(super) fn take_request(&mut self) -> Option<Event> {
-        match wire::receive(&self.sandbox.held.setup.channel) {
+        match wire::receive(&self.sandbox.prepared.setup.channel) {
             // Who started it may go now.
             Ok(Received::Message(Request::LetGo)) => {
                 self.front = None;
@@ -56,15 +56,15 @@ impl Host {
     /// The kernel sends to a whole group before one of it is seen to have ended: `kill_pgrp()` holds the lock that an exit
     /// takes. So the front has what the leader had, but may not have come to say so.
     pub(super) fn hear_front(&mut self) -> Option<Event> {
-        if !self.sandbox.held.setup.keys || self.front.is_none() || !self.channel_open {
+        if !self.sandbox.prepared.setup.keys || self.front.is_none() || !self.channel_open {
             return None;
         }
-        wire::offer(&self.sandbox.held.setup.channel, &Answer::LeaderEnded).ok()?;
+        wire::offer(&self.sandbox.prepared.setup.channel, &Answer::LeaderEnded).ok()?;
         let until = Instant::now() + HEARD;
         let mut event = None;
         loop {
             let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
-            let channel = &self.sandbox.held.setup.channel;
+            let channel = &self.sandbox.prepared.setup.channel;
             let sources = [Some(channel), self.front.as_ref()];
             let mut fds: Vec<PollFd<'_>> =
                 sources.into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();

@@ -25,7 +25,7 @@ impl Host {
     }
 
     fn can_follow(&self) -> bool {
-        self.sandbox.held.setup.keys && self.front.is_some() && !self.sandbox.policy.is_ending()
+        self.sandbox.prepared.setup.keys && self.front.is_some() && !self.sandbox.policy.is_ending()
     }
 
     /// Has the front stop where the leader was stopped and the terminal has not stopped both: who waits for the front gets
@@ -33,10 +33,11 @@ impl Host {
     pub(super) fn leader_stopped(&mut self, signal: i32) {
         let Some(pid) = self.sandbox.leader_pid.filter(|_| self.can_follow()) else { return };
         let pid = pid.as_raw_nonzero().get();
-        let apart = penfold_sys::fork::group_of(pid) != Some(self.sandbox.held.setup.group);
+        let apart = penfold_sys::fork::group_of(pid) != Some(self.sandbox.prepared.setup.group);
         // Else the terminal has sent it to the group of both.
         if signal == Signal::STOP.as_raw() || apart {
-            self.suspended |= wire::offer(&self.sandbox.held.setup.channel, &Answer::Suspended(pid)).is_ok();
+            self.suspended |=
+                wire::offer(&self.sandbox.prepared.setup.channel, &Answer::Suspended(pid)).is_ok();
         }
     }
 

@@ -125,18 +125,18 @@ impl Host {
 
     /// The leader has become its program.
     fn runs(&mut self) {
-        if !self.sandbox.held.setup.apart {
+        if !self.sandbox.prepared.setup.apart {
             return;
         }
-        if let Some(detached) = &mut self.sandbox.held.detached {
+        if let Some(detached) = &mut self.sandbox.prepared.detached {
             detached.has_run();
-            if let Some((pid, _)) = self.sandbox.held.noted_leader() {
-                self.sandbox.held.note_running(pid);
+            if let Some((pid, _)) = self.sandbox.prepared.leader.leader() {
+                self.sandbox.prepared.leader.note_running(pid);
             }
             self.sandbox.say(Word::Running);
-            self.sandbox.held.tell_start();
+            self.sandbox.prepared.tell_start();
         }
         penfold_sys::crash_point!("running");
-        wire::offer_once(&self.sandbox.held.setup.channel, &Answer::Running);
+        wire::offer_once(&self.sandbox.prepared.setup.channel, &Answer::Running);
     }
 }

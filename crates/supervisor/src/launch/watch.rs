@@ -8,9 +8,9 @@ use penfold_sys::signal::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
-use crate::held::Held;
 use crate::outcome::StartFailure;
 use crate::poll::poll;
+use crate::prepared::Prepared;
 use crate::setup::Setup;
 use crate::wire::{self, Received, Request};
 
@@ -60,9 +60,13 @@ pub(crate) struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    pub(crate) fn new(held: &Held, outer: Option<BorrowedFd<'a>>, signals: &'a SignalFd) -> Watch<'a> {
-        let spec = &held.setup.spec;
-        let limit = spec.timeout.and_then(|limit| held.setup.began.checked_add(limit));
+    pub(crate) fn new(
+        prepared: &Prepared,
+        outer: Option<BorrowedFd<'a>>,
+        signals: &'a SignalFd,
+    ) -> Watch<'a> {
+        let spec = &prepared.setup.spec;
+        let limit = spec.timeout.and_then(|limit| prepared.setup.began.checked_add(limit));
         // Nobody knows the id of a detached one before its front does.
         let bound = spec.detach.is_some() || spec.on_owner_exit != OwnerExit::Keep;
         let keep = spec.detach.as_ref().is_some_and(|detach| detach.keep);

@@ -1,36 +1,33 @@
 //! What a sandbox owns, made ready before anything is started.
 
-use std::io::{Seek, Write};
-use std::os::fd::{AsFd, OwnedFd};
+mod record;
+
+use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use penfold_cgroup::{Leaf, NoPlace, Place};
 use penfold_process::{Pid, ProcFs};
 use penfold_state::events::What;
 use penfold_state::names::{self, NameError};
-use penfold_state::record::{SCHEMA, StateError, shortened};
+use penfold_state::record::shortened;
 use penfold_state::state::Word;
-use penfold_state::{
-    Contain, Detach, Detached, Intent, LeafLabel, LeafName, Nested, Notes, Record, Registry, Scratch, Spec,
-    lock,
-};
+use penfold_state::{Contain, LeafLabel, LeafName, Nested, Scratch, lock};
 use penfold_sys::alarm::Alarm;
 use penfold_sys::descriptors;
 use penfold_teardown::lifecycle::Phase;
 use penfold_teardown::{Cause, Findings, Ladder, Level, Resource, Scope, Survivor, Teardown, drive};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
 use crate::detached_parts::DetachedParts;
-use crate::environment;
 use crate::immediate_kill::ImmediateKill;
+use crate::leader_cell::LeaderCell;
 use crate::nested;
 use crate::outcome::{Outcome, Report, StartFailure, Status};
-use crate::poll::poll;
+use crate::report_file;
 use crate::setup::Setup;
 
 /// What two processes hold, so that either can end the sandbox alone: the supervisor and who forked it.
-pub(crate) struct Held {
+pub(crate) struct Prepared {
     pub(crate) setup: Setup,
     pub(crate) proc: Option<ProcFs>,
     pub(crate) leaf: Option<Leaf>,
@@ -52,16 +49,16 @@ pub(crate) struct Held {
     pub(crate) detached: Option<Box<DetachedParts>>,
     /// Lets this process go on at a deadline, and when that is: a member may stop both that watch each other.
     pub(crate) alarm: Option<(Alarm, Instant)>,
-    /// The supervisor writes the leader's pid here, and whether it runs.
-    leader: OwnedFd,
+    /// Written by the supervisor, read by who takes its place.
+    pub(crate) leader: LeaderCell,
 }
 
-impl Held {
+impl Prepared {
     /// Makes what the sandbox is to own: record, scratch directory, leaf.
     ///
     /// # Errors
     /// The outcome of a sandbox that was never started; what had been made is gone again, or named.
-    pub(crate) fn prepare(mut setup: Setup) -> Result<Held, Box<Outcome>> {
+    pub(crate) fn prepare(mut setup: Setup) -> Result<Prepared, Box<Outcome>> {
         let started_at = SystemTime::now().checked_sub(setup.began.elapsed()).unwrap_or(UNIX_EPOCH);
         let mut resources: Vec<Box<dyn Resource>> = Vec::new();
         if let Some(name) = setup.spec.claim.take() {
@@ -77,7 +74,7 @@ impl Held {
                     (_, Some(_)) => Level::Cgroup,
                     (_, None) => Level::Subreaper,
                 };
-                Ok(Held {
+                Ok(Prepared {
                     setup,
                     proc: Some(made.proc),
                     leaf_path: made.leaf.as_ref().map(|leaf| leaf.path().to_owned()),
@@ -102,8 +99,8 @@ impl Held {
     ///
     /// # Errors
     /// What stands in the way, in a sentence.
-    pub(crate) fn for_exec(setup: Setup, leaf: Option<Leaf>, level: Level) -> Result<Held, String> {
-        Ok(Held {
+    pub(crate) fn for_exec(setup: Setup, leaf: Option<Leaf>, level: Level) -> Result<Prepared, String> {
+        Ok(Prepared {
             setup,
             proc: Some(ProcFs::open().map_err(|error| format!("cannot read /proc: {error}"))?),
             leaf_path: leaf.as_ref().map(|leaf| leaf.path().to_owned()),
@@ -117,52 +114,8 @@ impl Held {
             started_at: SystemTime::now(),
             detached: None,
             alarm: None,
-            leader: leader_note().map_err(|error| format!("cannot make an eventfd: {error}"))?,
+            leader: LeaderCell::create()?,
         })
-    }
-
-    /// Writes down who leads, for the other process; the last one written counts.
-    pub(crate) fn note_leader(&self, pid: Pid) {
-        self.note(pid, 0);
-    }
-
-    /// Writes down that the leader runs its program.
-    pub(crate) fn note_running(&self, pid: Pid) {
-        self.note(pid, RUNS);
-    }
-
-    /// Writes down that the supervisor tells how the command ended: who else does so lies.
-    pub(crate) fn note_exited(&self) {
-        if let Some((pid, _)) = self.noted_leader() {
-            self.note(pid, RUNS | EXITED);
-        }
-    }
-
-    /// Whether the supervisor has told how the command ended.
-    pub(crate) fn noted_exited(&self) -> bool {
-        self.noted().is_some_and(|number| number & EXITED != 0)
-    }
-
-    fn note(&self, pid: Pid, mark: u64) {
-        let mut before = [0_u8; 8];
-        let _ = rustix::io::read(&self.leader, &mut before);
-        let number = u64::try_from(pid.as_raw_nonzero().get()).unwrap_or(0) | mark;
-        let _ = rustix::io::write(&self.leader, &number.to_ne_bytes());
-    }
-
-    /// The leader, if the supervisor came far enough to write it down, and whether it ran its program.
-    pub(crate) fn noted_leader(&self) -> Option<(Pid, bool)> {
-        let number = self.noted()?;
-        let pid = Pid::from_raw(i32::try_from(number & !(RUNS | EXITED)).ok()?)?;
-        Some((pid, number & RUNS != 0))
-    }
-
-    fn noted(&self) -> Option<u64> {
-        let mut number = [0_u8; 8];
-        rustix::io::read(&self.leader, &mut number).ok()?;
-        // Reading it has emptied it.
-        let _ = rustix::io::write(&self.leader, &number);
-        Some(u64::from_ne_bytes(number))
     }
 
     /// Writes down for others who leads and who looks after the sandbox.
@@ -178,7 +131,7 @@ impl Held {
     /// Tells those who follow the events that the command runs.
     pub(crate) fn tell_start(&self) {
         let Some(detached) = &self.detached else { return };
-        let leader = self.noted_leader().map(|(pid, _)| pid.as_raw_nonzero().get());
+        let leader = self.leader.leader().map(|(pid, _)| pid.as_raw_nonzero().get());
         detached.happened([What::Start {
             command: shortened(words(&self.setup)),
             level: self.level,
@@ -278,12 +231,7 @@ impl Held {
     }
 }
 
-/// The mark of a leader that runs its program.
-const RUNS: u64 = 1 << 32;
-/// The mark of one of whose end the supervisor tells.
-const EXITED: u64 = 1 << 33;
-
-/// What [`Held::prepare`] makes besides the resources.
+/// What [`Prepared::prepare`] makes besides the resources.
 struct Made {
     detached: Option<Box<DetachedParts>>,
     proc: ProcFs,
@@ -291,13 +239,13 @@ struct Made {
     nested: Option<Nested>,
     missing: Vec<String>,
     weaker: Option<String>,
-    leader: OwnedFd,
+    leader: LeaderCell,
 }
 
 impl Made {
     fn make(setup: &Setup, resources: &mut Vec<Box<dyn Resource>>) -> Result<Made, String> {
         // The leaf is the last that is made, for it is no resource: whatever fails, fails before.
-        let leader = leader_note().map_err(|error| format!("cannot make an eventfd: {error}"))?;
+        let leader = LeaderCell::create()?;
         let mut missing = Vec::new();
         let (mut proc, unseen) = proc(setup)?;
         if let Some(name) = setup.spec.name.as_ref().filter(|_| resources.is_empty()) {
@@ -313,11 +261,11 @@ impl Made {
         };
         let leaf_name = LeafName::of(&setup.spec.id.short());
         let path = place.as_ref().map(|place| place.path().join(&leaf_name));
-        let intent = intent(setup, path, &mut proc);
+        let intent = record::intent(setup, path, &mut proc);
         let (nested, detached) = match &setup.spec.detach {
-            None => (record(setup, &intent, resources, &mut missing), None),
+            None => (record::write(setup, &intent, resources, &mut missing), None),
             Some(detach) => {
-                let (nested, detached) = detached_record(setup, &intent, detach, resources)?;
+                let (nested, detached) = record::write_detached(setup, &intent, detach, resources)?;
                 (Some(nested), Some(Box::new(detached)))
             }
         };
@@ -331,7 +279,7 @@ impl Made {
         let leaf = match place.map(|place| Leaf::create(&place, leaf_name.as_str())) {
             None => None,
             Some(Ok(leaf)) => {
-                // Held as long as one of ours lives: a leaf without a record is not always one that was left behind.
+                // Prepared as long as one of ours lives: a leaf without a record is not always one that was left behind.
                 let _ = lock::hold_new(leaf.dir());
                 if detached.is_some() {
                     LeafLabel::write(leaf.dir(), &intent);
@@ -365,10 +313,6 @@ fn has_room(setup: &Setup) -> Result<(), String> {
     })
 }
 
-fn leader_note() -> rustix::io::Result<OwnedFd> {
-    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-}
-
 /// Opens `/proc`. Where there is none to be believed, and why, descent alone tells who belongs to a sandbox: the kernel gives
 /// a process its own children. What needs more is refused.
 fn proc(setup: &Setup) -> Result<(ProcFs, Option<String>), String> {
@@ -392,105 +336,6 @@ fn place(contain: Contain) -> Result<(Option<Place>, Option<String>), String> {
         }
         Err(NoPlace::NotMounted) => Ok((None, Some("no cgroup2 file system is mounted".to_owned()))),
         Err(error) => Ok((None, Some(chain(&error)))),
-    }
-}
-
-/// What a record says was meant to be.
-fn intent(setup: &Setup, leaf: Option<PathBuf>, proc: &mut ProcFs) -> Intent {
-    let spec = &setup.spec;
-    let own = rustix::process::getpid();
-    let home = proc.cgroups(own).ok().flatten();
-    let home = home.as_deref().and_then(penfold_teardown::unified).map(str::to_owned);
-    let stat = proc.stat(own).ok().flatten();
-    let has_kernel_bound = leaf.is_some() || spec.contain == Contain::Pidns;
-    let above = stat.as_ref().filter(|_| !has_kernel_bound).and_then(|stat| proc.ancestors(stat).ok());
-    Intent {
-        schema: SCHEMA,
-        id: spec.id,
-        name: spec.name.clone(),
-        labels: spec.labels.clone(),
-        command: shortened(words(setup)),
-        boot: penfold_process::boot_id().unwrap_or_default(),
-        within: environment::within(&spec.environment),
-        leaf,
-        scratch: setup.scratch.clone(),
-        made_at_ms: millis_since_1970(SystemTime::now()),
-        signal: Some(spec.signal.as_raw()),
-        grace_ms: u64::try_from(spec.grace.as_millis()).ok(),
-        home,
-        session: Some(setup.session).filter(|session| *session > 0 && !setup.apart),
-        ancestors: above.unwrap_or_default(),
-        since: stat.map(|stat| stat.start),
-        patience_ms: u64::try_from(spec.patience.as_millis()).ok(),
-        detached: spec.detach.as_ref().map(|detach| Detached {
-            root: std::path::absolute(&spec.state_root).ok(),
-            owner: setup.owner_id,
-            keep: detach.keep,
-            remove: detach.remove,
-            terminal: detach.terminal,
-        }),
-    }
-}
-
-/// Writes the record. A host without a place for it loses what only the record gives, not the sandbox.
-fn record(
-    setup: &Setup,
-    intent: &Intent,
-    resources: &mut Vec<Box<dyn Resource>>,
-    missing: &mut Vec<String>,
-) -> Option<Nested> {
-    let spec = &setup.spec;
-    match reserve(spec, intent, resources) {
-        Ok((registry, record)) => {
-            let nested = Nested::of(&registry, record.files());
-            resources.push(Box::new(record));
-            // Released before the record: sandboxes in this one go before it.
-            resources.push(Box::new(nested.clone()));
-            Some(nested)
-        }
-        Err(error) => {
-            missing.push(format!("no record: {}", chain(&error)));
-            None
-        }
-    }
-}
-
-/// Makes the record, noted before in those of the sandboxes that this one is in.
-fn reserve(
-    spec: &Spec,
-    intent: &Intent,
-    resources: &mut Vec<Box<dyn Resource>>,
-) -> Result<(Registry, Record), StateError> {
-    let registry = Registry::open(&spec.state_root)?;
-    if let Some(notes) = Notes::leave(&registry, intent) {
-        // Released last of all: whatever is left before, they tell of.
-        resources.insert(0, Box::new(notes));
-    }
-    let record = registry.reserve(intent)?;
-    Ok((registry, record))
-}
-
-/// Writes the record of a detached sandbox, which nobody could find without.
-fn detached_record(
-    setup: &Setup,
-    intent: &Intent,
-    detach: &Detach,
-    resources: &mut Vec<Box<dyn Resource>>,
-) -> Result<(Nested, DetachedParts), String> {
-    let spec = &setup.spec;
-    let (registry, record) = reserve(spec, intent, resources)
-        .map_err(|error| format!("no record can be kept: {}", chain(&error)))?;
-    match DetachedParts::open(&record, intent, detach) {
-        Ok(detached) => {
-            let nested = Nested::of(&registry, record.files());
-            resources.push(Box::new(detached.keep(record)));
-            resources.push(Box::new(nested.clone()));
-            Ok((nested, detached))
-        }
-        Err(error) => {
-            resources.push(Box::new(record));
-            Err(format!("cannot make its socket and log: {error}"))
-        }
     }
 }
 
@@ -553,38 +398,6 @@ fn conclude(setup: &Setup, report: &Report) -> Outcome {
         .spec
         .report
         .as_ref()
-        .and_then(|file| write_report(file, setup.spec.report_is_shared, report).err());
+        .and_then(|file| report_file::write(file, setup.spec.report_is_shared, report).err());
     Outcome::of(report, unwritten.map(|error| error.to_string()))
 }
-
-/// How long a reader of the report may keep us waiting.
-const READER: Duration = Duration::from_secs(2);
-
-/// Replaces the content of the report file, or adds to that of one that is shared. A pipe or terminal is written to as it is,
-/// as far as somebody reads it.
-fn write_report(mut file: &std::fs::File, shared: bool, report: &Report) -> std::io::Result<()> {
-    let mut text = serde_json::to_vec_pretty(report)?;
-    text.push(b'\n');
-    if file.metadata()?.is_file() {
-        if !shared {
-            file.set_len(0)?;
-            file.rewind()?;
-        }
-        return file.write_all(&text);
-    }
-    let begun = Instant::now();
-    let mut rest = text.as_slice();
-    while !rest.is_empty() {
-        let left = Timespec::try_from(READER.saturating_sub(begun.elapsed())).ok();
-        let mut fds = [PollFd::new(file, PollFlags::OUT)];
-        if rustix::io::retry_on_intr(|| poll(&mut fds, left.as_ref()))? == 0 {
-            return Err(std::io::ErrorKind::TimedOut.into());
-        }
-        // A pipe that is ready takes this much without waiting: pipe(7), PIPE_BUF.
-        let written = file.write(rest.get(..rest.len().min(PIPE_BUF)).unwrap_or_default())?;
-        rest = rest.get(written..).unwrap_or_default();
-    }
-    Ok(())
-}
-
-const PIPE_BUF: usize = 4096;

@@ -1,0 +1,113 @@
+//! The record of a sandbox that is being made.
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use penfold_process::ProcFs;
+use penfold_state::record::{SCHEMA, StateError, shortened};
+use penfold_state::{Contain, Detach, Detached, Intent, Nested, Notes, Record, Registry, Spec};
+use penfold_teardown::Resource;
+
+use super::{chain, millis_since_1970, words};
+use crate::detached_parts::DetachedParts;
+use crate::environment;
+use crate::setup::Setup;
+
+/// What a record says was meant to be.
+pub(super) fn intent(setup: &Setup, leaf: Option<PathBuf>, proc: &mut ProcFs) -> Intent {
+    let spec = &setup.spec;
+    let own = rustix::process::getpid();
+    let home = proc.cgroups(own).ok().flatten();
+    let home = home.as_deref().and_then(penfold_teardown::unified).map(str::to_owned);
+    let stat = proc.stat(own).ok().flatten();
+    let has_kernel_bound = leaf.is_some() || spec.contain == Contain::Pidns;
+    let above = stat.as_ref().filter(|_| !has_kernel_bound).and_then(|stat| proc.ancestors(stat).ok());
+    Intent {
+        schema: SCHEMA,
+        id: spec.id,
+        name: spec.name.clone(),
+        labels: spec.labels.clone(),
+        command: shortened(words(setup)),
+        boot: penfold_process::boot_id().unwrap_or_default(),
+        within: environment::within(&spec.environment),
+        leaf,
+        scratch: setup.scratch.clone(),
+        made_at_ms: millis_since_1970(SystemTime::now()),
+        signal: Some(spec.signal.as_raw()),
+        grace_ms: u64::try_from(spec.grace.as_millis()).ok(),
+        home,
+        session: Some(setup.session).filter(|session| *session > 0 && !setup.apart),
+        ancestors: above.unwrap_or_default(),
+        since: stat.map(|stat| stat.start),
+        patience_ms: u64::try_from(spec.patience.as_millis()).ok(),
+        detached: spec.detach.as_ref().map(|detach| Detached {
+            root: std::path::absolute(&spec.state_root).ok(),
+            owner: setup.owner_id,
+            keep: detach.keep,
+            remove: detach.remove,
+            terminal: detach.terminal,
+        }),
+    }
+}
+
+/// Writes the record. A host without a place for it loses what only the record gives, not the sandbox.
+pub(super) fn write(
+    setup: &Setup,
+    intent: &Intent,
+    resources: &mut Vec<Box<dyn Resource>>,
+    missing: &mut Vec<String>,
+) -> Option<Nested> {
+    let spec = &setup.spec;
+    match reserve(spec, intent, resources) {
+        Ok((registry, record)) => {
+            let nested = Nested::of(&registry, record.files());
+            resources.push(Box::new(record));
+            // Released before the record: sandboxes in this one go before it.
+            resources.push(Box::new(nested.clone()));
+            Some(nested)
+        }
+        Err(error) => {
+            missing.push(format!("no record: {}", chain(&error)));
+            None
+        }
+    }
+}
+
+/// Makes the record, noted before in those of the sandboxes that this one is in.
+fn reserve(
+    spec: &Spec,
+    intent: &Intent,
+    resources: &mut Vec<Box<dyn Resource>>,
+) -> Result<(Registry, Record), StateError> {
+    let registry = Registry::open(&spec.state_root)?;
+    if let Some(notes) = Notes::leave(&registry, intent) {
+        // Released last of all: whatever is left before, they tell of.
+        resources.insert(0, Box::new(notes));
+    }
+    let record = registry.reserve(intent)?;
+    Ok((registry, record))
+}
+
+/// Writes the record of a detached sandbox, which nobody could find without.
+pub(super) fn write_detached(
+    setup: &Setup,
+    intent: &Intent,
+    detach: &Detach,
+    resources: &mut Vec<Box<dyn Resource>>,
+) -> Result<(Nested, DetachedParts), String> {
+    let spec = &setup.spec;
+    let (registry, record) = reserve(spec, intent, resources)
+        .map_err(|error| format!("no record can be kept: {}", chain(&error)))?;
+    match DetachedParts::open(&record, intent, detach) {
+        Ok(detached) => {
+            let nested = Nested::of(&registry, record.files());
+            resources.push(Box::new(detached.keep(record)));
+            resources.push(Box::new(nested.clone()));
+            Ok((nested, detached))
+        }
+        Err(error) => {
+            resources.push(Box::new(record));
+            Err(format!("cannot make its socket and log: {error}"))
+        }
+    }
+}
