@@ -1,0 +1,108 @@
+//! The end of the front: with its sandbox, or before.
+
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use penfold_state::Registry;
+use penfold_sys::child::{self, Peek};
+use penfold_teardown::{Cause, Resource};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::{AGAIN, Followed, Front, FrontError, Keeper};
+use crate::outcome::{Outcome, Report, StartFailure, Status};
+use crate::poll::poll;
+use crate::wire::{self, Answer, Received, Request};
+
+/// How long the supervisors may take to exit once they have said that nothing is left.
+pub(super) const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Whether the command has ended as it wanted to: what it has made of the terminal is what it is for, as of stty(1).
+pub(super) fn succeeded(outcome: &Outcome) -> bool {
+    let Report { cause, exit, .. } = &outcome.report;
+    *cause == Cause::Exit && *exit == Some(Status::Code(0))
+}
+
+/// Removes the record of a sandbox whose id nobody was told. One that something is left of keeps it.
+pub(super) fn forget(root: &Path, id: &str) {
+    if let Ok(Some(registry)) = Registry::open_existing(root)
+        && let Ok(Some(mut record)) = registry.take(id)
+        && record.files().has_ended()
+    {
+        let _ = record.release(false);
+    }
+}
+
+impl Front {
+    /// Ends a sandbox whose id nobody can be told.
+    ///
+    /// # Errors
+    /// When its end was not seen.
+    pub fn abandon(mut self, reason: &str) -> Result<Outcome, FrontError> {
+        let mut outcome = self.end(reason)?;
+        outcome.report.failure.get_or_insert_with(|| StartFailure::Other(reason.to_owned()));
+        forget(&self.seen.state_root, &self.id());
+        Ok(outcome)
+    }
+
+    /// Kills the sandbox and waits for its end without poll(2), which may be what fails.
+    fn end(&mut self, reason: &str) -> Result<Outcome, FrontError> {
+        let unseen = || io::Error::other(reason.to_owned());
+        if matches!(self.keeper, Keeper::Remote) {
+            return Err(self.unwaited(unseen()));
+        }
+        let until = Instant::now() + self.seen.patience + FAREWELL;
+        let mut asked = false;
+        loop {
+            asked = asked || wire::offer(&self.channel, &Request::Kill).is_ok();
+            match wire::receive::<Answer>(&self.channel) {
+                Ok(Received::Message(Answer::Outcome(outcome))) => return Ok(self.part(*outcome)),
+                Ok(Received::Message(_)) => continue,
+                Ok(Received::End) => return self.keeper_died(),
+                Ok(Received::Nothing) | Err(_) => {}
+            }
+            if Instant::now() > until {
+                return Err(self.unwaited(unseen()));
+            }
+            let _ = rustix::thread::nanosleep(&AGAIN);
+        }
+    }
+
+    /// Ends a sandbox that cannot be waited for.
+    pub(super) fn end_broken(&mut self, reason: String) -> Result<Followed, FrontError> {
+        let mut outcome = self.end(&reason)?;
+        outcome.report.failure.get_or_insert(StartFailure::Other(reason));
+        Ok(Followed::Over(Box::new(outcome)))
+    }
+
+    /// As the init of a container this process is given children that nobody else would reap.
+    pub(super) fn reap() {
+        while let Ok(Peek::Ended(pid, _)) = child::peek() {
+            let _ = child::reap(pid);
+        }
+    }
+
+    /// Waits for the supervisors to be gone, too: nothing is left, not even they.
+    pub(super) fn part(&self, outcome: Outcome) -> Outcome {
+        if let Keeper::Inner { pid, pidfd, .. } | Keeper::Outer { pid, pidfd: Some(pidfd) } = &self.keeper
+            && outcome.report.findings.verified
+        {
+            let timeout = Timespec::try_from(FAREWELL).ok();
+            let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+            let _ = rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref()));
+            let _ = child::reap(*pid);
+            // If the outer process died first, the supervisor has come to us: its pid is its own until it is reaped here.
+            if let Some(teller) = Pid::from_raw(outcome.teller).filter(|teller| teller != pid)
+                && matches!(child::reap(teller), Ok(None))
+                && let Ok(pidfd) = pidfd_open(teller, PidfdFlags::empty())
+            {
+                let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
+                let _ = rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref()));
+                let _ = child::reap(teller);
+            }
+            Self::reap();
+        }
+        outcome
+    }
+}

@@ -1,0 +1,88 @@
+//! The end of a sandbox whose supervisor is dead.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Instant;
+
+use penfold_state::{Record, Registry, StateError, recovery};
+use penfold_teardown::{Cause, Findings, Level};
+use rustix::event::Timespec;
+
+use super::{Front, FrontError, Keeper};
+use crate::outcome::{Outcome, Report, Totals};
+use crate::poll::poll;
+use crate::takeover::take_over;
+
+impl Front {
+    /// The supervisor is dead and has not said how it ended.
+    pub(super) fn keeper_died(&mut self) -> Result<Outcome, FrontError> {
+        if matches!(self.keeper, Keeper::Remote) {
+            return Err(self.unwaited(io::ErrorKind::UnexpectedEof.into()));
+        }
+        if let Keeper::Inner { prepared, .. } = &mut self.keeper
+            && let Some(prepared) = prepared.take()
+        {
+            self.dismiss_sweeper();
+            return Ok(take_over(*prepared));
+        }
+        self.recover()
+    }
+
+    /// Outer and supervisor are dead: what they looked after is ended from its record.
+    fn recover(&self) -> Result<Outcome, FrontError> {
+        Self::reap();
+        let id = self.id();
+        let lost = |source| FrontError::Lost { id: id.clone(), source };
+        let registry = Registry::open_existing(&self.seen.state_root).ok().flatten();
+        let findings = match registry {
+            Some(registry) => {
+                let record = self.take_record(&registry).map_err(|error| lost(io::Error::other(error)))?;
+                match record {
+                    Some(record) => recovery::recover(record, false, self.seen.patience),
+                    None => recovery::recover_unrecorded(&id, false, self.seen.patience),
+                }
+            }
+            None => recovery::recover_unrecorded(&id, false, self.seen.patience),
+        };
+        let findings = findings.map_err(lost)?;
+        Self::reap();
+        Ok(Outcome {
+            report: self.lost_report(findings),
+            totals: Totals::default(),
+            teller: 0,
+            of_exec: false,
+            unwritten: None,
+        })
+    }
+
+    /// Takes over the record once the last process that holds its lock has died: our init may be slower than the others.
+    fn take_record(&self, registry: &Registry) -> Result<Option<Record>, StateError> {
+        let begun = Instant::now();
+        loop {
+            let record = registry.take_orphan(&self.id())?;
+            if record.is_some() || !registry.holds(&self.id()) || begun.elapsed() > self.seen.patience {
+                return Ok(record);
+            }
+            let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 }));
+        }
+    }
+
+    fn lost_report(&self, findings: Findings) -> Report {
+        Report {
+            schema: penfold_teardown::report::SCHEMA,
+            id: self.id(),
+            name: None,
+            labels: BTreeMap::new(),
+            command: Vec::new(),
+            level: Level::Subreaper,
+            cause: Cause::Lost,
+            exit: None,
+            failure: None,
+            started_at_ms: 0,
+            duration_ms: 0,
+            missing: Vec::new(),
+            weaker: None,
+            findings,
+        }
+    }
+}
