@@ -1,4 +1,4 @@
-//! A connection to the supervisor of one sandbox.
+//! A client's connection to the supervisor of a sandbox.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -20,62 +20,63 @@ use penfold_state::wire::{self, Answer, Received, Request};
 
 /// The file name of the control socket.
 const SOCKET: &str = "control.sock";
-/// How long a supervisor may take to answer who asks for something, and wants it and not the end: beside a storm of
-/// processes a healthy one may take more than a second to be run at all.
+/// The time that `exec`, `attach` and `extend` wait for an answer. Beside a storm of processes, a healthy supervisor
+/// may not be scheduled for more than a second.
 pub const ANSWER: Duration = Duration::from_secs(10);
-/// How long to wait until a supervisor that lets nobody in is tried again.
+/// The time between two tries to connect to a supervisor whose backlog is full.
 const AGAIN: Duration = Duration::from_millis(5);
 
-/// Why a supervisor cannot be talked to.
+/// Why a client cannot talk to a supervisor.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// There is no control socket: a foreground sandbox has none, and it can be lost.
+    /// There is no control socket: a foreground sandbox has none, and a socket can be lost.
     #[error("sandbox {id} cannot be asked: it runs in the foreground, or its control socket is gone")]
     NoSocket {
-        /// The sandbox.
+        /// The id of the sandbox.
         id: String,
     },
-    /// What is in the place of the control socket is none of ours.
+    /// Another process has bound the control socket, or another file is in its place.
     #[error("the control socket of sandbox {id} is not to be trusted: {why}")]
     Untrusted {
-        /// The sandbox.
+        /// The id of the sandbox.
         id: String,
-        /// What is wrong with it.
+        /// The reason for the distrust.
         why: String,
     },
-    /// Nobody listens.
+    /// No process listens on the socket.
     #[error("nobody listens on the control socket of sandbox {id}")]
     Deserted {
-        /// The sandbox.
+        /// The id of the sandbox.
         id: String,
     },
     /// The supervisor has not answered in time.
     #[error("the supervisor of sandbox {id} does not answer")]
     Silent {
-        /// The sandbox.
+        /// The id of the sandbox.
         id: String,
     },
-    /// The connection came to its end before there was an answer.
+    /// The supervisor closed the connection before it answered.
     #[error("the supervisor of sandbox {id} is gone")]
     Gone {
-        /// The sandbox.
+        /// The id of the sandbox.
         id: String,
     },
     /// The connection cannot be made or used.
     #[error("cannot talk to the supervisor of sandbox {id}")]
     Io {
-        /// The sandbox.
+        /// The id of the sandbox.
         id: String,
-        /// What stood in the way.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// How many are worked on at a time: one that does not answer holds up no other, up to this many.
+/// The most threads of [`at_once`]. An item that takes long delays no other, up to this number of items.
 const AT_ONCE: usize = 128;
 
-/// Does the same with many, all at the same time, each in a thread of its own where one can be made. What came of it is in
-/// the order of `all`.
+/// Calls `act` for all items in parallel, each in its own thread if threads can be made.
+///
+/// The results are in the order of `all`.
 pub fn at_once<T: Sync, R: Send>(all: &[T], act: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let act_on = |some: &[T]| some.iter().map(&act).collect::<Vec<R>>();
     std::thread::scope(|scope| {
@@ -91,7 +92,7 @@ pub fn at_once<T: Sync, R: Send>(all: &[T], act: impl Fn(&T) -> R + Sync) -> Vec
     })
 }
 
-/// A connection to a supervisor. Nothing it says is proof of anything but that it was said.
+/// A connection to a supervisor. No message from it is proof of what it says.
 #[derive(Debug)]
 pub struct Client {
     id: String,
@@ -100,10 +101,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the supervisor of a sandbox and hears who it is, within `limit`.
+    /// Connects to the supervisor of a sandbox and checks its first message, within `limit`.
     ///
     /// # Errors
-    /// When there is none, it is not to be trusted, or it does not answer.
+    /// When there is no supervisor, it is not trusted, or it does not answer.
     pub fn connect(files: &Files, limit: Duration) -> Result<Client, ClientError> {
         let until = Instant::now() + limit;
         let client = loop {
@@ -125,8 +126,10 @@ impl Client {
         }
     }
 
-    /// Why who listens is no supervisor. One whose outer process was killed listens in the name of a dead process, which may
-    /// not have been reaped, until it has seen that.
+    /// Returns why the listening process is no supervisor, or `None` if it is.
+    ///
+    /// A supervisor whose standby was killed listens in the name of that dead process until it notices the death. The
+    /// dead process may still be unreaped.
     fn stranger(&self, files: &Files) -> Option<String> {
         let Some(pid) = self.peer else {
             return Some("who listens on it is in a pid namespace that cannot be seen from here".to_owned());
@@ -137,7 +140,8 @@ impl Client {
             return None;
         }
         let pid = pid.as_raw_pid();
-        // The kernel shows what a process has open to who has the same user and group and no less privileges, ptrace(2).
+        // The kernel shows open files only to a process with the same user and group and no fewer privileges,
+        // ptrace(2).
         let unseen = std::fs::read_link(format!("/proc/{pid}/exe")).err();
         Some(match unseen.filter(|error| error.kind() == io::ErrorKind::PermissionDenied) {
             Some(_) => format!("process {pid} listens on it, and runs with another group or more privileges"),
@@ -145,10 +149,10 @@ impl Client {
         })
     }
 
-    /// Connects without waiting; none when too many wait to be let in. The first word is the supervisor's.
+    /// Connects without waiting; `None` when the backlog is full. The supervisor sends the first message.
     ///
-    /// The socket is reached by a handle to the very file that was looked at, so that it cannot be exchanged in
-    /// between and its path may be of any length.
+    /// The socket is opened by a descriptor of the very file that was checked. Nobody can exchange it in between, and
+    /// its path may have any length.
     pub(crate) fn dial(files: &Files) -> Result<Option<Client>, ClientError> {
         let id = files.name().to_owned();
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -187,29 +191,30 @@ impl Client {
         Ok(Some(Client { id, socket, peer: peer.pid }))
     }
 
-    /// The sandbox, as shown.
+    /// Returns the short id of the sandbox.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The process that made the socket, as the kernel says; it may be dead, and its number another's. None when it has no
-    /// number here.
+    /// Returns the process that made the socket, as the kernel reports it.
+    ///
+    /// That process may be dead, and its pid reused. `None` when it has no pid in this namespace.
     pub(crate) fn peer(&self) -> Option<Pid> {
         self.peer
     }
 
-    /// Asks for something and waits for the answer.
+    /// Sends a request and waits for the answer.
     ///
     /// # Errors
-    /// When there is none within `limit`.
+    /// When no answer comes within `limit`.
     pub fn request(&self, request: &Request, limit: Duration) -> Result<Answer, ClientError> {
         self.request_with(request, &[], limit)
     }
 
-    /// Asks for something, hands over copies of descriptors, and waits for the answer.
+    /// Sends a request with copies of descriptors, and waits for the answer.
     ///
     /// # Errors
-    /// When there is none within `limit`.
+    /// When no answer comes within `limit`.
     pub fn request_with(
         &self,
         request: &Request,
@@ -221,10 +226,10 @@ impl Client {
         self.answer(until)
     }
 
-    /// Asks for something and does not wait. A supervisor that lets requests pile up is as deaf as one that is silent.
+    /// Sends a request without waiting. A supervisor whose socket is full counts as silent.
     ///
     /// # Errors
-    /// When it cannot be sent.
+    /// When the request cannot be sent.
     pub fn send(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<(), ClientError> {
         wire::send_with(&self.socket, request, fds).map_err(|source| match source.kind() {
             io::ErrorKind::WouldBlock => ClientError::Silent { id: self.id.clone() },
@@ -235,7 +240,7 @@ impl Client {
         })
     }
 
-    /// Takes what the supervisor has said, without waiting.
+    /// Receives the next answer without waiting.
     ///
     /// # Errors
     /// Those of recv(2).
@@ -246,7 +251,7 @@ impl Client {
     /// Waits for the next answer.
     ///
     /// # Errors
-    /// When there is none by then.
+    /// When no answer comes by then.
     pub fn answer(&self, until: Instant) -> Result<Answer, ClientError> {
         loop {
             match self.take()? {

@@ -1,4 +1,4 @@
-//! Ends sandboxes: by asking, and over the head of a supervisor that is gone, does not answer or lies.
+//! Ends sandboxes: by a request, or directly if the supervisor is dead, hung or untrusted.
 
 mod forced_kill;
 pub(crate) mod holders;
@@ -13,38 +13,38 @@ use rustix::process::Signal;
 
 pub use stop_request::end;
 
-/// How a sandbox is to be ended.
+/// How to end a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
     /// Politely at first.
     Stop {
-        /// The polite signal; nothing means what the sandbox was made with.
+        /// The polite signal; `None` means the sandbox's own.
         signal: Option<Signal>,
-        /// How long members may take to end; nothing means what the sandbox was made with.
+        /// The time that members have to end; `None` means the sandbox's own.
         grace: Option<Duration>,
     },
     /// At once.
     Kill,
 }
 
-/// For how long things are waited for.
+/// The time limits of [`end()`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// For a supervisor to answer. One that takes longer is passed over, and its sandbox ended all the same.
+    /// For a supervisor to answer. If it does not, its sandbox is ended directly.
     pub answer: Duration,
-    /// For a kill to be over, until what is left is reported; nothing means what the sandbox was made with.
+    /// For a kill, until the survivors are reported; `None` means the sandbox's own.
     pub patience: Option<Duration>,
-    /// For the supervisors to be gone once nothing else is left.
+    /// For the supervisor's processes to exit once nothing else is left.
     pub farewell: Duration,
 }
 
-/// How long a kill may take where nobody says.
+/// The patience without any setting.
 const USUAL_PATIENCE: Duration = Duration::from_secs(10);
-/// No longer than this where only a record says so: the command may have forged it.
+/// The longest patience from a record: the command may have forged it.
 const LONGEST_PATIENCE: Duration = Duration::from_mins(1);
 
 impl Limits {
-    /// How long the kill of a sandbox may take that was made with this.
+    /// Returns the patience for a sandbox with this intent.
     pub(crate) fn patience(&self, intent: Option<&Intent>) -> Duration {
         let recorded = intent.and_then(|intent| intent.patience_ms).map(Duration::from_millis);
         let recorded = recorded.map(|patience| patience.min(LONGEST_PATIENCE));
@@ -58,32 +58,32 @@ impl Default for Limits {
     }
 }
 
-/// What became of a sandbox that was to be ended.
+/// The result of ending a sandbox.
 #[derive(Debug)]
 pub enum Fate {
-    /// It was seen that nothing is left.
+    /// Nothing is left: this was verified.
     Gone,
     /// Something is left.
     Left(Vec<Survivor>),
-    /// It could not be ended, or not be looked at; why.
+    /// The sandbox could not be ended or examined, for this reason.
     Failed(std::io::Error),
 }
 
-/// How far an [`end()`] or a [`wait`](crate::wait()) has come.
+/// The progress of an [`end()`] or a [`wait`](crate::wait()).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// How many sandboxes are not over yet.
+    /// The number of sandboxes that have not ended yet.
     pub left: usize,
-    /// For how long it has been going on.
+    /// The time since the call.
     pub since: Duration,
 }
 
-/// A duration as poll(2) takes it.
+/// Converts a duration for poll(2).
 pub(crate) fn timespec(duration: Duration) -> Option<Timespec> {
     Timespec::try_from(duration).ok()
 }
 
-/// Waits without an event to wait for: nobody tells when a lock is let go.
+/// Sleeps, because the release of a lock causes no event.
 pub(crate) fn pause(duration: Duration) {
     let _ = rustix::event::poll(&mut [], timespec(duration).as_ref());
 }

@@ -1,4 +1,4 @@
-//! Removes the record of a sandbox that is over.
+//! Removes the record of an ended sandbox.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -14,62 +14,62 @@ use penfold_state::names::forget_name;
 use penfold_state::record::{Registry, StateError};
 use penfold_state::state::Word;
 
-/// How often a record is tried that another one has locked for a moment.
+/// The interval at which a record is tried that another process has locked for a moment.
 const AGAIN: Duration = Duration::from_millis(2);
-/// How often it is looked at who has it locked for longer.
+/// The interval at which the holders of a longer lock are examined.
 const WONDER: Duration = Duration::from_millis(200);
 
-/// Why a sandbox cannot be forgotten.
+/// Why the record of a sandbox cannot be removed.
 #[derive(Debug, thiserror::Error)]
 pub enum ForgetError {
-    /// It is not over.
+    /// The sandbox has not ended.
     #[error("sandbox {id} is {word}")]
     Living {
-        /// The sandbox.
+        /// The id of the sandbox.
         id: String,
-        /// In which state it is.
+        /// The status of the sandbox.
         word: Word,
     },
-    /// Something is left of it.
+    /// Something of the sandbox is left.
     #[error("something is left of sandbox {id}")]
     Left {
-        /// The sandbox.
+        /// The id of the sandbox.
         id: String,
-        /// What.
+        /// The survivors.
         survivors: Vec<Survivor>,
     },
-    /// Its record is locked by somebody.
+    /// Another process has locked the record.
     #[error("the record of sandbox {id} is in use")]
     Busy {
-        /// The sandbox.
+        /// The id of the sandbox.
         id: String,
     },
-    /// Its record cannot be opened.
+    /// The record cannot be opened.
     #[error("the record of sandbox {id} cannot be opened")]
     Closed {
-        /// The sandbox.
+        /// The id of the sandbox.
         id: String,
-        /// What stood in the way.
+        /// The cause.
         #[source]
         source: StateError,
     },
-    /// Its record cannot be removed.
+    /// The record cannot be removed.
     #[error("the record of sandbox {id} cannot be removed")]
     Stuck {
-        /// The sandbox.
+        /// The id of the sandbox.
         id: String,
-        /// What stood in the way.
+        /// The cause.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
 }
 
-/// Removes the record of a sandbox that is over, its log and report with it. One that is gone already counts as removed.
+/// Removes the record of an ended sandbox with its log and report. A record that is already gone counts as removed.
 ///
-/// What nobody has seen end, and nothing of which is found, is looked for and put away first.
+/// If the end was not verified, and no member is found, the remains are searched and cleaned up first.
 ///
 /// # Errors
-/// When it is not over, or the record cannot be removed; it stays then.
+/// When the sandbox has not ended, or the record cannot be removed; the record stays then.
 pub fn forget(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), ForgetError> {
     let id = || known.id.clone();
     if let Some(seen) = view(finder, known) {
@@ -90,16 +90,17 @@ pub fn forget(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), For
     put_away(finder, known, limits)
 }
 
-/// The same of one whose end was seen, by [`end`]: who holds its lock now does so only to put it away, and is waited for.
+/// Like [`forget`], for a sandbox whose end [`end`] has verified. A process that holds its lock now only cleans up, and
+/// is waited for.
 ///
 /// # Errors
-/// When the record cannot be removed; it stays then.
+/// When the record cannot be removed; the record stays then.
 pub fn put_away(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), ForgetError> {
     let id = || known.id.clone();
     let opened;
     let registry = match finder.registry() {
         Some(registry) => registry,
-        // None, or none that could be opened when it was looked for.
+        // The record is gone, or could not be opened by the lookup.
         None => match Registry::open_existing(finder.root()) {
             Ok(None) => return Ok(()),
             Ok(Some(registry)) => {
@@ -113,11 +114,12 @@ pub fn put_away(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), F
     let mut wonder = begun + WONDER;
     loop {
         match registry.take(&known.id) {
-            // It may have been taken in the very moment in which it was let go.
+            // The lock may have been taken at the very moment of its release.
             Ok(Some(mut record)) => {
                 record.release(true).map_err(|source| ForgetError::Stuck { id: id(), source })?;
                 if let Some(name) = &known.name {
-                    // Of one that was killed with its supervisors it may have stayed; who lives holds another's.
+                    // If the sandbox was killed with its supervisors, its name may be left. A living holder of the name
+                    // is another sandbox.
                     let _ = forget_name(finder.root(), name, &known.id);
                 }
                 return Ok(());
@@ -136,7 +138,7 @@ pub fn put_away(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), F
     }
 }
 
-/// Lets a command go on that was stopped while it put the sandbox away.
+/// Continues a command that was stopped while it cleaned up the sandbox.
 fn wake(known: &Known) {
     let locks = Locks::of(&known.id, known.record.as_ref(), known.leaf.as_deref());
     if let Ok(mut proc) = ProcFs::open()

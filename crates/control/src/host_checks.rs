@@ -1,6 +1,7 @@
-//! What this host can do, and what each ability means for the guarantee.
+//! Checks the features of this host, and what each means for the guarantee.
 //!
-//! Looks and tries; what a try makes (a cgroup, a few processes of ours) is gone again before it is reported, or named.
+//! The checks look and try. What a try creates (a cgroup, a few processes) is removed before the report, or named in
+//! it.
 
 mod probe;
 
@@ -19,11 +20,11 @@ use penfold_state::error_chain;
 use penfold_state::record::Registry;
 use probe::LeafProbe;
 
-/// How good a piece of news is.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// As it should be.
+    /// The feature is available.
     Ok,
     /// The guarantee holds, but is weaker or narrower here than elsewhere.
     Warn,
@@ -31,37 +32,37 @@ pub enum State {
     Fail,
 }
 
-/// One thing that the host can or cannot do.
+/// A feature that the host has or lacks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ability {
-    /// Its name, for ever the same.
+    /// The name, which never changes.
     pub name: &'static str,
-    /// How good that is.
+    /// The result.
     pub state: State,
-    /// What was found.
+    /// The finding.
     pub found: String,
-    /// What it means for the guarantee.
+    /// The meaning for the guarantee.
     pub meaning: &'static str,
-    /// What could be done about it: a command, or words.
+    /// A remedy: a command, or a description.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mend: Option<String>,
 }
 
-/// Whether a level of containment can be had.
+/// Whether a level of containment is available.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LevelAbility {
     /// The level.
     pub level: Level,
-    /// Whether it can be had.
+    /// Whether the level is available.
     pub available: bool,
-    /// Where, or why not.
+    /// The place, or the reason why the level is not available.
     pub reason: String,
 }
 
-/// All that was found.
+/// The results of all checks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Abilities {
-    /// One by one.
+    /// The features.
     pub abilities: Vec<Ability>,
     /// The levels of containment, the strongest first.
     pub levels: Vec<LevelAbility>,
@@ -78,13 +79,13 @@ impl Ability {
     }
 }
 
-/// Looks at the host as this user sees it. `state_root` is where records would be kept; `makeshift` says that it is below
-/// a directory that anybody can write to, for want of a better one.
+/// Checks the host as this user sees it.
 ///
-/// Forks, so that it works in processes of one thread only.
+/// `state_root` is the directory for records. `makeshift` says that it is below a directory that anybody can write to,
+/// because no better one exists. The function forks, so it works only in a single-threaded process.
 ///
 /// # Errors
-/// When /proc cannot be read at all: nothing could be said then.
+/// When /proc cannot be read at all: no check would be meaningful then.
 pub fn look(state_root: &Path, makeshift: bool) -> io::Result<Abilities> {
     let (mut proc, unseen) = match ProcFs::open() {
         Ok(proc) => (proc, None),
@@ -120,7 +121,7 @@ pub fn look(state_root: &Path, makeshift: bool) -> io::Result<Abilities> {
     Ok(Abilities { abilities, levels })
 }
 
-/// Tries whether a process can be held and signalled by a handle.
+/// Tries to hold and signal a process by a pidfd.
 fn handles(proc: &mut ProcFs) -> io::Result<()> {
     let own = rustix::process::getpid();
     match Process::open(proc, own) {
@@ -323,7 +324,7 @@ fn pids() -> Ability {
 }
 
 fn limits() -> Option<Ability> {
-    /// Fewer leave no room for penfold's own processes and a command's.
+    /// Fewer processes leave no room for penfold's own and those of a command.
     const FEW: u64 = 32;
     let limit = rustix::process::getrlimit(Resource::Nproc).current?;
     let found = format!("RLIMIT_NPROC {limit}");
@@ -383,7 +384,7 @@ fn state(root: &Path, makeshift: bool) -> Ability {
     ability(NAME, State::Ok, found, meaning)
 }
 
-/// Whether the nearest directory that exists may be written to.
+/// Tells whether the nearest existing directory is writable.
 fn could_make(root: &Path) -> bool {
     let mut next = Some(root);
     while let Some(path) = next {

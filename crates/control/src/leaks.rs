@@ -1,7 +1,7 @@
-//! What outlived its sandbox: found by looking at the host, ended on request.
+//! Leaks: the remains of ended sandboxes, found by a search of the host, ended on request.
 //!
-//! Unknown means alive. A thing is a leak only when no record of it is held by a supervisor, no process that belongs
-//! to it descends from a penfold, and all of that could be read.
+//! Unknown means alive. Something is a leak under three conditions: no supervisor holds a record of it, none of its
+//! processes descends from a penfold process, and everything that shows this could be read.
 
 mod alive;
 mod collect;
@@ -28,76 +28,76 @@ pub use holders::holders;
 /// A process of a leak.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Member {
-    /// Who.
+    /// The identity.
     #[serde(flatten)]
     pub id: ProcessId,
-    /// The name of its main thread.
+    /// The name of the main thread.
     pub name: String,
-    /// Its command line, shortened.
+    /// The command line, shortened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
 }
 
-/// What kind of thing outlived its sandbox.
+/// The kind of a leak.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Thing {
-    /// A record whose supervisors are gone, with all that it names.
+    /// A record without a supervisor, with all the resources that it names.
     Record {
-        /// Where it is.
+        /// The path of the record.
         path: PathBuf,
         /// The command of the sandbox, for people; empty when the record is damaged.
         command: String,
-        /// Whether it says what was meant to be; one that does not was never used.
+        /// Whether the record has an intent; without an intent it was never used.
         begun: bool,
     },
     /// Processes that carry the marker of a sandbox without a record.
     Processes,
     /// A cgroup of a sandbox without a record.
     Cgroup {
-        /// Its directory.
+        /// The directory of the cgroup.
         path: PathBuf,
     },
     /// A scratch directory of a sandbox without a record.
     Directory {
-        /// Where it is.
+        /// The path of the directory.
         path: PathBuf,
     },
-    /// The record of a sandbox that has ended, kept on purpose for its log and exit code: no leak.
+    /// The record of an ended sandbox, kept on purpose for its log and exit code: no leak.
     Ended {
-        /// Where it is.
+        /// The path of the record.
         path: PathBuf,
         /// The command of the sandbox, for people.
         command: String,
     },
     /// A name that no living sandbox holds.
     Name {
-        /// Its file.
+        /// The file of the name.
         path: PathBuf,
     },
-    /// A file whose writer died before it had its name, in the record of a sandbox that has ended.
+    /// A temporary file in the record of an ended sandbox: its writer died before the rename.
     File {
-        /// Where it is.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// The control socket of a supervisor that lives and whose record is gone.
+    /// The control socket of a living supervisor whose record is gone.
     Socket {
-        /// Where it was bound.
+        /// The path at which the socket was bound.
         path: PathBuf,
     },
-    /// A record that is looked after by a supervisor which cannot be asked: its control socket is gone.
+    /// A record with a supervisor that no client can reach: its control socket is gone.
     Unreachable {
-        /// The record.
+        /// The path of the record.
         path: PathBuf,
     },
 }
 
 impl Thing {
-    /// Every kind, as [`Thing::kind`] calls it.
+    /// Every kind, as [`Thing::kind`] names it.
     pub const KINDS: [&'static str; 9] =
         ["record", "processes", "cgroup", "directory", "ended", "name", "file", "socket", "unreachable"];
 
-    /// What kind of thing it is, as the JSON has it.
+    /// Returns the kind, as in the JSON format.
     pub fn kind(&self) -> &'static str {
         match self {
             Thing::Record { .. } => "record",
@@ -112,7 +112,7 @@ impl Thing {
         }
     }
 
-    /// Where it is, if it has a place.
+    /// Returns the path, if the leak has one.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Thing::Processes => None,
@@ -131,58 +131,59 @@ impl Thing {
 /// Something that outlived its sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Leak {
-    /// The sandbox, as shown; empty when a name does not say whose it was.
+    /// The short id of the sandbox; empty for a name without an id.
     pub id: String,
-    /// The name of the sandbox, if that is known.
+    /// The name of the sandbox, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What it is.
+    /// The kind, with its details.
     #[serde(flatten)]
     pub thing: Thing,
     /// The processes in it.
     pub processes: Vec<Member>,
-    /// For how long it has been there at least, in seconds.
+    /// The minimum time since the leak appeared, in seconds.
     pub age_s: u64,
-    /// Whether it may be ended unasked. What is not may be what another state root keeps, and is ended only when it is named.
+    /// Whether the leak may be ended without a request. Otherwise another state root may keep it, and it is ended only
+    /// when a user names it.
     #[serde(skip)]
     pub claimed: bool,
 }
 
 impl Leak {
-    /// For how long it has been there at least.
+    /// Returns the minimum time since the leak appeared.
     pub fn age(&self) -> Duration {
         Duration::from_secs(self.age_s)
     }
 
-    /// Whether its age is no reason to leave it alone: its lock says that nobody looks after it.
+    /// Tells whether the leak is certain whatever its age: its lock shows that it has no supervisor.
     pub fn is_certain(&self) -> bool {
         matches!(self.thing, Thing::Record { begun: true, .. } | Thing::Name { .. } | Thing::File { .. })
     }
 
-    /// Whether a supervisor looks after it, so that it is ended by asking for that and not collected.
+    /// Tells whether a supervisor lives. Such a leak must be stopped by a request, and is not collected.
     pub fn is_alive(&self) -> bool {
         matches!(self.thing, Thing::Socket { .. } | Thing::Unreachable { .. })
     }
 }
 
-/// What a look over the host has found.
+/// The result of a search of the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Survey {
-    /// The leaks, of the records first.
+    /// The leaks, first those of records.
     pub leaks: Vec<Leak>,
-    /// What is kept on purpose until it is old: records of sandboxes that have ended.
+    /// The records of ended sandboxes, kept on purpose until they are old.
     #[serde(skip)]
     pub kept: Vec<Leak>,
-    /// Whether everything that matters could be read. Only then is what has no record known to be nobody's.
+    /// Whether everything that matters could be read. Only then remains without a record are known to be leaks.
     pub complete: bool,
-    /// What could not be read.
+    /// The objects that could not be read.
     pub unread: Vec<String>,
     /// The sandboxes whose records could not be read: each may be alive.
     #[serde(skip)]
     pub unjudged: Vec<String>,
 }
 
-/// Looks for what outlived its sandbox. Records are kept below `state_root`, scratch directories in `temporary`.
+/// Searches for leaks. `state_root` has the records, `temporary` the scratch directories.
 ///
 /// # Errors
 /// When /proc cannot be read at all.
@@ -190,7 +191,7 @@ pub fn look(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Survey> {
     search::search(state_root, temporary)
 }
 
-/// For how long a file or directory has been as it is, in seconds.
+/// Returns the time since a file or directory last changed, in seconds.
 fn age(path: &Path) -> u64 {
     let changed = std::fs::symlink_metadata(path).map_or(i64::MAX, |meta| meta.mtime().max(meta.ctime()));
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();

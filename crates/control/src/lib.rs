@@ -1,15 +1,17 @@
-//! Finds sandboxes, says how they are, and ends them: for commands, and for servers.
+//! Finds sandboxes, shows their status, and ends them: for commands, and for servers.
 //!
-//! - [`resolve`] — from a word to a sandbox.
-//! - [`view`] — how a sandbox is, from its record, its lock and what else speaks of it.
+//! - [`resolve`] — finds a sandbox by its id or name.
+//! - [`view`] — the status of a sandbox, from its record, its lock and other evidence.
 //! - [`end()`] — stops or kills many sandboxes at once; [`wait()`], [`forget()`], [`put_away()`].
-//! - [`Client`] — one connection to a supervisor.
-//! - [`leaks`] — what is left on the host that nobody looks after.
-//! - [`host_checks`] — what the host can do, and what that means for the guarantee.
+//! - [`Client`] — a connection to a supervisor.
+//! - [`leaks`] — remains on the host that have no supervisor.
+//! - [`host_checks`] — the features of the host, and their meaning for the guarantee.
 //!
-//! Invariants: nothing that a supervisor says is proof. "Gone" is what was seen: a free lock, a report, no leaf; and
-//! where no supervisor was there to see the end, a look over the host. Members are ended by the one teardown. A process
-//! of ours is only killed when it is seen to hold the lock of that very sandbox.
+//! Invariants:
+//! - No message of a supervisor is proof. "Gone" needs an observation: a free lock, a report, no leaf. If no supervisor
+//!   saw the end, a search of the host is needed as well.
+//! - Members are ended by the one teardown.
+//! - A penfold process is killed only if it is seen to hold the lock of that very sandbox.
 
 mod client;
 mod end;

@@ -1,9 +1,9 @@
-//! From a word to a sandbox: by its id, by a unique prefix of it, or by its name.
+//! Finds a sandbox by its id, by a unique prefix of the id, or by its name.
 //!
-//! A sandbox whose record is gone is found too, by what it leaves on the host: its leaf, its supervisor's socket, and,
-//! for a word that nothing else answers to, its marker. What belongs to another state root is never found.
+//! A sandbox whose record is gone is found by its leaf or its supervisor's socket. If nothing else matches, it is found
+//! by its marker. A sandbox of another state root is never found.
 //!
-//! Nothing that a user types touches a path before it was seen to be an id or a name.
+//! Text from a user is never used in a path before it was checked to be an id or a name.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,57 +22,60 @@ use penfold_state::names;
 use penfold_state::record::{INTENT, Intent, Registry, StateError};
 use penfold_state::{LeafLabel, LeafName};
 
-/// A sandbox that was found, by its record or by what it left.
+/// A sandbox that was found, by its record or by its traces.
 #[derive(Debug, Clone)]
 pub struct Known {
-    /// Its id, as shown.
+    /// The short id.
     pub id: String,
-    /// Its name, if it is known to have one.
+    /// The name, if known.
     pub name: Option<String>,
-    /// Its record; none when that is gone or cannot be opened.
+    /// The record; `None` when it is gone or cannot be opened.
     pub record: Option<Files>,
-    /// Its leaf as far as it is known; it may be gone.
+    /// The leaf, if known; it may be gone.
     pub leaf: Option<PathBuf>,
-    /// Whether it is known to belong to this state root. What is not is listed, and ended only when it is named.
+    /// Whether the sandbox is known to belong to this state root. Otherwise it is listed, and ended only when a user
+    /// names it.
     pub claimed: bool,
-    /// What was meant to be, from its record, else from its leaf.
+    /// The intent, from the record or else from the leaf.
     pub intent: Option<Intent>,
-    /// What is wrong with its record, a sentence each.
+    /// The damage of the record, a sentence for each fault.
     pub damage: Vec<String>,
 }
 
 impl Known {
-    /// Which life of the leaf this is: two that differ are not the same sandbox, whatever their names.
+    /// Returns the generation of the leaf: different values mean different sandboxes, whatever their names.
     pub fn generation(&self) -> Option<u64> {
         let leaf = self.leaf.as_ref()?;
         rustix::fs::lstat(leaf).ok().map(|stat| stat.st_ino)
     }
 
-    /// Whether its supervisor has not yet made all that belongs to its record, or somebody has begun to put that away since:
-    /// what it lacks tells nothing, and is to be looked for again a moment later.
+    /// Tells whether the record is still being made, or is already being removed.
+    ///
+    /// Missing files prove nothing then: look again a moment later.
     pub fn is_passing(&self) -> bool {
         self.is_being_made() || self.is_being_put_away()
     }
 
-    /// What is looked for when it is asked whether anything of it lives.
+    /// Returns the sandbox as a subject for [`Evidence`](penfold_state::evidence::Evidence).
     pub(crate) fn subject(&self) -> Subject<'_> {
         Subject { id: &self.id, leaf: self.leaf.as_deref(), has_record: self.record.is_some() }
     }
 
-    /// Whether it has a record that cannot be opened.
+    /// Tells whether the sandbox has a record that cannot be opened.
     pub(crate) fn is_closed(&self) -> bool {
         self.record.is_none() && !self.damage.is_empty()
     }
 
-    /// Whether it may have been so for a moment only, while its first or its last files were made or went.
+    /// Tells whether this state may last only for a moment, while the first or last files were made or removed.
     pub(crate) fn is_fleeting(&self) -> bool {
         (self.record.is_none() && self.damage.is_empty())
             || self.damage.contains(&missing_or(INTENT, &io::ErrorKind::NotFound.into()))
             || self.is_being_put_away()
     }
 
-    /// Whether somebody has begun to put the record away since its intent was read, which goes first: what was read of it
-    /// since then may be the half of it.
+    /// Tells whether a command has begun to remove the record since its intent was read.
+    ///
+    /// The intent is removed first: files read since then may be incomplete.
     pub(crate) fn is_being_put_away(&self) -> bool {
         let gone = |files: &Files| {
             rustix::fs::statat(files.dir(), INTENT, AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT)
@@ -80,7 +83,7 @@ impl Known {
         self.damage.is_empty() && self.record.as_ref().is_some_and(gone)
     }
 
-    /// Whether it is a detached one that has not come so far yet that its supervisor says anything.
+    /// Tells whether this is a detached sandbox whose supervisor has not written its state yet.
     pub(crate) fn is_being_made(&self) -> bool {
         let silent =
             |files: &Files| matches!(files.state(), Ok(None)) && !files.has_ended() && files.lock().is_held();
@@ -89,18 +92,18 @@ impl Known {
     }
 }
 
-/// Lets those who are just making or removing something go on. There is no event to wait for.
+/// Waits a moment for processes that make or remove something. They cause no event to wait for.
 pub(crate) fn wait_a_moment() {
     const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
     let _ = rustix::event::poll(&mut [], Some(&MOMENT));
 }
 
-/// One of the sandboxes that a word may mean.
+/// A sandbox that may be meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its id, as shown.
+    /// The short id.
     pub id: String,
-    /// Its name, if it is known to have one.
+    /// The name, if known.
     pub name: Option<String>,
 }
 
@@ -110,29 +113,29 @@ impl std::fmt::Display for Candidate {
     }
 }
 
-/// Why a word does not mean one sandbox.
+/// Why an id or a name does not mean one sandbox.
 #[derive(Debug, thiserror::Error)]
 pub enum ResolveError {
-    /// None has this id or name.
+    /// No sandbox has this id or name.
     #[error("no sandbox is called `{word}`")]
     NotFound {
-        /// The word.
+        /// The id or name.
         word: String,
     },
-    /// More than one has.
+    /// Several sandboxes match.
     #[error("`{word}` matches {} sandboxes: {}", candidates.len(), listed(candidates))]
     Ambiguous {
-        /// The word.
+        /// The id or name.
         word: String,
-        /// Which.
+        /// The sandboxes that match.
         candidates: Vec<Candidate>,
     },
-    /// None was found, and not all of them could be looked at.
+    /// No sandbox was found, and not all could be read.
     #[error("cannot tell which sandbox `{word}` is: {why}")]
     Unreadable {
-        /// The word.
+        /// The id or name.
         word: String,
-        /// What stood in the way.
+        /// The obstacle.
         why: String,
     },
 }
@@ -141,7 +144,7 @@ fn listed(candidates: &[Candidate]) -> String {
     candidates.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Finds the sandboxes of one state root. What it has once looked at it remembers: make a new one to look again.
+/// Finds the sandboxes of one state root. Each kind of trace is read once: make a new value to read again.
 #[derive(Debug)]
 pub struct Finder {
     root: PathBuf,
@@ -149,11 +152,11 @@ pub struct Finder {
     fingerprints: Fingerprints,
 }
 
-/// A sandbox as far as it is needed to compare it with a word.
+/// The facts about a sandbox for comparing it with an id or name.
 struct Entry {
     candidate: Candidate,
     living: bool,
-    /// When it was made, in milliseconds since 1970; 0 if that is not known.
+    /// The time of creation, in milliseconds since 1970; 0 if unknown.
     made: u64,
 }
 
@@ -165,7 +168,7 @@ impl Entry {
 }
 
 impl Finder {
-    /// Finds sandboxes with records below `root`, which need not be there.
+    /// Makes a finder for the records below `root`, which need not exist.
     pub fn new(root: &Path) -> Finder {
         Finder {
             root: root.to_owned(),
@@ -174,35 +177,36 @@ impl Finder {
         }
     }
 
-    /// Finds sandboxes of the same root, with a fresh look.
+    /// Makes a finder for the same root that has read nothing yet.
     #[must_use]
     pub fn again(&self) -> Finder {
         Finder::new(&self.root)
     }
 
-    /// The state root.
+    /// Returns the state root.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Why no records can be read, if none can.
+    /// Returns why no records can be read, if that is so.
     pub fn blocked(&self) -> Option<&StateError> {
         self.registry.as_ref().err()
     }
 
-    /// The records, if there are any.
+    /// Returns the records, if there are any.
     pub(crate) fn registry(&self) -> Option<&Registry> {
         self.registry.as_ref().ok().and_then(Option::as_ref)
     }
 
-    /// Finds what a word means: a whole id, as shown or the full uuid; a name, which means the newest sandbox that has it,
-    /// one that lives before all that have ended; or the beginning of an id.
+    /// Finds the sandbox that `word` means: a full id (12 digits or uuid), a name, or the beginning of an id.
+    ///
+    /// A name means the newest sandbox with that name; living sandboxes come before ended ones.
     ///
     /// # Errors
-    /// When that is no sandbox or more than one.
+    /// When no sandbox matches, or several do.
     pub fn resolve(&self, word: &str) -> Result<Known, ResolveError> {
         let known = self.find(word)?;
-        // A record is made before all that tells of it, and goes before the last of that.
+        // A record is made before all other traces, and is removed before the last of them.
         let is_told =
             known.record.is_some() || known.leaf.is_some() || self.fingerprints.has_socket(&known.id);
         if !is_told || !known.is_fleeting() {
@@ -212,7 +216,7 @@ impl Finder {
         self.again().find(word)
     }
 
-    /// One look for what a word means.
+    /// Looks once for the sandbox that `word` means.
     fn find(&self, word: &str) -> Result<Known, ResolveError> {
         let not_found = || ResolveError::NotFound { word: word.to_owned() };
         if let Some(known) = self.by_whole_id(word) {
@@ -250,7 +254,7 @@ impl Finder {
         }
     }
 
-    /// Finds all sandboxes with this name that have ended, the newest first.
+    /// Finds all ended sandboxes with this name, the newest first.
     ///
     /// # Errors
     /// When the records cannot be read.
@@ -268,7 +272,7 @@ impl Finder {
         Ok(found)
     }
 
-    /// Finds all that have a record or left something but a marker, in no order.
+    /// Finds all sandboxes with a record or a trace other than a marker, in no order.
     ///
     /// # Errors
     /// When the records cannot be read.
@@ -276,11 +280,11 @@ impl Finder {
         if let Some(error) = self.blocked() {
             return Err(io::Error::other(error_chain(error)));
         }
-        // What has a record has it before it has a leaf, so that who comes later is seen in one of the two.
+        // A record is made before its leaf, so a new sandbox appears in one of the two listings.
         let traces = self.traces();
         let names = self.record_names()?;
         let mut found: Vec<Known> = names.iter().filter_map(|id| self.by_id(id)).collect();
-        // A record that was there a moment ago has been counted.
+        // A record that existed a moment ago is already counted.
         let unrecorded = traces.iter().filter(|id| !names.contains(id) && self.is_unrecorded(id));
         found.extend(unrecorded.filter_map(|id| self.by_id(id)));
         Ok(found)
@@ -295,25 +299,25 @@ impl Finder {
         self.registry().map_or_else(|| Ok(Vec::new()), Registry::names)
     }
 
-    /// Whether there is no record of this id, not even an unreadable one.
+    /// Tells whether there is no record of this id, not even an unreadable one.
     pub(crate) fn is_unrecorded(&self, id: &str) -> bool {
         !self.registry().is_some_and(|registry| registry.holds(id))
     }
 
-    /// The sandbox with this whole id, as shown or the full uuid, by all that it may have left.
+    /// Finds the sandbox with this full id (12 digits or uuid), by all its traces.
     fn by_whole_id(&self, word: &str) -> Option<Known> {
         let whole = Id::from_whole(word);
         let short = whole.map_or_else(|| word.to_owned(), |id| id.short());
         let found =
             if Id::is_short(&short) { self.by_id(&short).or_else(|| self.by_marker(&short)) } else { None };
-        // What lost its intent is known by the part that is shown only.
+        // Without an intent, only the short id is known.
         let is_it = |known: &Known| {
             known.intent.as_ref().is_none_or(|intent| whole.is_none_or(|whole| whole == intent.id))
         };
         found.filter(is_it)
     }
 
-    /// The sandbox with this id, by its record, its leaf or its supervisor's socket.
+    /// Finds the sandbox with this id, by its record, its leaf or its supervisor's socket.
     pub(crate) fn by_id(&self, id: &str) -> Option<Known> {
         let mut damage = Vec::new();
         let mut record = match self.registry().map(|registry| registry.look(id)) {
@@ -351,7 +355,7 @@ impl Finder {
         Some(Known { id: id.to_owned(), name, record, leaf, claimed, intent, damage })
     }
 
-    /// Where its leaf is: as the record says, if that can be believed.
+    /// Returns the leaf that the record names, if the record can be trusted.
     fn leaf_of(&self, id: &str, intent: &Intent) -> Option<PathBuf> {
         let usual = |path: &PathBuf| LeafName::id_at(path).as_deref() == Some(id);
         match &intent.leaf {
@@ -365,9 +369,9 @@ impl Finder {
         self.left_in(id, self.fingerprints.marked().get(id)?)
     }
 
-    /// The sandbox of which only these processes with its marker are left.
+    /// Returns the sandbox of which only these processes with its marker are left.
     pub(crate) fn left_in(&self, id: &str, pids: &[Pid]) -> Option<Known> {
-        // Who has a leaf or a socket and was not found by it belongs to another state root.
+        // A sandbox with a leaf or a socket that was not found by it belongs to another state root.
         if self.fingerprints.leaves().get(id).is_some() || self.fingerprints.sockets().get(id).is_some() {
             return None;
         }
@@ -391,7 +395,8 @@ impl Finder {
         ids.filter_map(|id| self.by_marker(id)).map(|known| Candidate { id: known.id, name: None }).collect()
     }
 
-    /// The quick way to the sandbox that has a name and lives. Whoever holds the name must not contradict its record.
+    /// Finds the living sandbox with this name by its lock, quickly. The record of the holder must not contradict the
+    /// name.
     fn by_held_name(&self, word: &str) -> Option<Known> {
         let id = names::holder(&self.root, word).ok()??;
         let known = self.by_id(&id)?;
@@ -401,15 +406,14 @@ impl Finder {
         Some(Known { name: Some(word.to_owned()), ..known })
     }
 
-    /// The sandbox that had a name last and whose record, which would tell, cannot be opened.
+    /// Returns the last holder of a name, if its record cannot be opened to check.
     fn closed_with_name(&self, word: &str) -> Option<Candidate> {
         let id = names::last_holder(&self.root, word).ok()??;
         let known = self.by_id(&id).filter(Known::is_closed)?;
         Some(Candidate { id: known.id, name: Some(word.to_owned()) })
     }
 
-    /// Opens to its owner, who asks for the end of these sandboxes, what has been closed of their records; the rest stays as
-    /// it is.
+    /// Restores the owner's access to closed records of these sandboxes, whose end the owner requests.
     pub(crate) fn opened(&self, targets: &[Known]) -> Vec<Known> {
         let fresh = self.again();
         let open = |known: &Known| {
@@ -420,7 +424,7 @@ impl Finder {
         targets.iter().map(|known| open(known).unwrap_or_else(|| known.clone())).collect()
     }
 
-    /// All sandboxes, those without a record too; `living` is filled in for those that are called `word`.
+    /// Lists all sandboxes, including those without a record; `living` is filled in for those with the name `word`.
     fn entries(&self, word: &str) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         let traces = self.traces();
@@ -432,7 +436,7 @@ impl Finder {
                 entries.push(Entry::of(known, living));
             }
         }
-        // A record that was there a moment ago has been counted.
+        // A record that existed a moment ago is already counted.
         for id in traces.into_iter().filter(|id| !names.contains(id) && self.is_unrecorded(id)) {
             if let Some(known) = self.by_id(&id) {
                 entries.push(Entry::of(known, true));
@@ -441,7 +445,7 @@ impl Finder {
         Ok(entries)
     }
 
-    /// The ids of all leaves and of the sockets below this state root.
+    /// Returns the ids of all leaves and of the sockets below this state root.
     fn traces(&self) -> Vec<String> {
         let sockets =
             self.fingerprints.sockets().found().keys().filter(|id| self.fingerprints.has_socket(id));
@@ -452,7 +456,7 @@ impl Finder {
         ids
     }
 
-    /// Below which state root a sandbox without a record here has its own.
+    /// Returns the state root of a sandbox that has no record here.
     pub(crate) fn home(&self, id: &str, leaf: Option<&Path>, label: &LeafLabel, marked: &[Pid]) -> Home {
         let members = || leaf.and_then(fingerprints::members).map(|(_, pids)| pids).unwrap_or_default();
         let held = || members().iter().chain(marked).find_map(|&pid| fingerprints::held_below(pid, id));
@@ -464,13 +468,13 @@ impl Finder {
         }
     }
 
-    /// What sandboxes have left on the host besides their records.
+    /// Returns the traces of sandboxes besides their records.
     pub(crate) fn fingerprints(&self) -> &Fingerprints {
         &self.fingerprints
     }
 }
 
-/// What was meant to be, if the record speaks of its own sandbox.
+/// Returns the intent, if the record describes its own sandbox.
 pub(crate) fn own_intent(files: &Files) -> io::Result<Intent> {
     let intent = files.intent()?;
     if intent.id.short() == files.name() {
@@ -480,7 +484,7 @@ pub(crate) fn own_intent(files: &Files) -> io::Result<Intent> {
     }
 }
 
-/// What is wrong with a file that a record must have.
+/// Describes the fault of a file that a record must have.
 pub(crate) fn missing_or(file: &str, error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::NotFound {
         format!("{file}: it is missing")
@@ -489,12 +493,12 @@ pub(crate) fn missing_or(file: &str, error: &io::Error) -> String {
     }
 }
 
-/// Whether there is nothing in a record: it is just being made or removed.
+/// Tells whether a record is empty: it is being made or removed.
 fn is_bare(files: &Files) -> bool {
     penfold_state::clear::entries(files.dir()).is_ok_and(|entries| entries.is_empty())
 }
 
-/// Whether a sandbox is not known to have ended.
+/// Tells whether a sandbox may not have ended.
 fn may_live(files: &Files) -> bool {
     files.lock().may_be_held() || !files.has_ended()
 }
@@ -515,7 +519,7 @@ mod tests {
 
     use super::*;
 
-    /// A state root, and one who looked at it when a sandbox had a leaf and its record was not seen.
+    /// A state root, and a finder that read it when a sandbox had a leaf and its record was not seen.
     fn looked(id: &str) -> (tempfile::TempDir, Finder) {
         let base = tempfile::tempdir().unwrap();
         let leaf = base.path().join(LeafName::of(id));

@@ -1,7 +1,7 @@
-//! What is to be seen of a sandbox, for people and programs: never more than what was looked at.
+//! The view of a sandbox, for people and programs: never more than was observed.
 //!
-//! Files are read without belief. What decides between "runs" and "is over" is the lock, the leaf, the marker and the
-//! socket; what a damaged or missing file would have said is left out, and the damage is named.
+//! Files are not trusted. The lock, the leaf, the marker and the socket decide between "runs" and "has ended". Facts
+//! from a damaged or missing file are left out, and the damage is named.
 
 mod derive_status;
 mod members;
@@ -23,68 +23,68 @@ use penfold_state::state::{Exec, State, Word};
 
 pub use members::{Member, members};
 
-/// One sandbox, as it was seen at one moment.
+/// A sandbox, as observed at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct View {
-    /// Its id, as shown.
+    /// The short id.
     pub id: String,
-    /// Its name.
+    /// The name.
     pub name: Option<String>,
-    /// Its labels.
+    /// The labels.
     pub labels: BTreeMap<String, String>,
-    /// Its command; empty when that is not known.
+    /// The command; empty if unknown.
     pub command: Vec<String>,
-    /// In which state it is.
+    /// The status.
     #[serde(rename = "status")]
     pub word: Word,
-    /// How its command ended; nothing when it has not, or that is not known.
+    /// How the command ended; `None` if it has not ended, or the exit is unknown.
     pub exit: Option<Status>,
-    /// Why it ended.
+    /// Why the sandbox ended.
     pub cause: Option<Cause>,
     /// How membership is known.
     pub level: Option<Level>,
-    /// Whether it goes on without who started it.
+    /// Whether the sandbox is detached.
     pub detached: bool,
-    /// Who started it.
+    /// The owner.
     pub owner: Option<ProcessId>,
-    /// When it was made or, where that is known, its command began; in milliseconds since 1970.
+    /// The start time of the command if known, or else the time of creation; in milliseconds since 1970.
     pub started_at_ms: Option<u64>,
-    /// When its command ended, in milliseconds since 1970.
+    /// The end of the command, in milliseconds since 1970.
     pub ended_at_ms: Option<u64>,
-    /// When its lease ends, in milliseconds since 1970.
+    /// The end of the lease, in milliseconds since 1970.
     pub expires_at_ms: Option<u64>,
-    /// The first process of it, as its supervisor says.
+    /// The leader, as the supervisor says.
     pub leader: Option<ProcessId>,
-    /// The processes that look after it, as its supervisor says.
+    /// The supervisor's processes, as the supervisor says.
     pub supervisors: Vec<ProcessId>,
-    /// Commands that were put into it and run still.
+    /// The execs that still run.
     pub execs: Vec<Exec>,
-    /// The sandboxes that it is in, from the outermost.
+    /// The enclosing sandboxes, outermost first.
     pub within: Vec<String>,
-    /// Its leaf.
+    /// The leaf.
     pub leaf: Option<PathBuf>,
-    /// Its scratch directory.
+    /// The scratch directory.
     pub scratch: Option<PathBuf>,
-    /// Its record; none when that is gone.
+    /// The record; `None` when it is gone.
     pub record: Option<PathBuf>,
-    /// Whether it is known to belong to this state root.
+    /// Whether the sandbox is known to belong to this state root.
     pub claimed: bool,
-    /// What the host did not give, and what follows.
+    /// The features that the host lacks, and the consequences.
     pub missing: Vec<String>,
-    /// What speaks for its state when nobody looks after it, a sentence each.
+    /// The evidence for the status of a sandbox without a supervisor, a sentence each.
     pub evidence: Vec<String>,
-    /// What is wrong with its record, a sentence each.
+    /// The damage of the record, a sentence for each fault.
     pub damage: Vec<String>,
 }
 
 impl View {
-    /// Its command in one line.
+    /// Returns the command in one line.
     pub fn command_line(&self) -> String {
         self.command.join(" ")
     }
 }
 
-/// Looks at one sandbox. Nothing when it turns out to be none: it is just being made, or went meanwhile.
+/// Observes one sandbox; `None` when it is still being made, or has gone meanwhile.
 pub fn view(finder: &Finder, known: &Known) -> Option<View> {
     let seen = look(finder, known)?;
     if !known.is_being_put_away() {
@@ -93,7 +93,7 @@ pub fn view(finder: &Finder, known: &Known) -> Option<View> {
     derive_status::look_a_moment_later(finder, &[known.id.as_str()]).pop().map(|(_, seen)| seen)
 }
 
-/// One look at it, which may be at what is gone in a moment.
+/// Observes the sandbox once; the result may hold only for a moment.
 fn look(finder: &Finder, known: &Known) -> Option<View> {
     let mut damage = known.damage.clone();
     let looked_after = match &known.record {
@@ -113,8 +113,8 @@ fn look(finder: &Finder, known: &Known) -> Option<View> {
         }),
         None => None,
     };
-    // Whoever holds the lock of one that has ended is about to put it away, be it a supervisor on its way out or another
-    // command. Where a leaf tells, the report is not believed alone.
+    // The holder of an ended sandbox's lock is about to clean up: an exiting supervisor or another command. The
+    // report outweighs the lock only if the record names a leaf and that leaf is gone.
     let over = known.record.as_ref().is_some_and(|files| {
         known.intent.as_ref().is_some_and(|intent| intent.leaf.is_some()) && files.has_ended()
     });
@@ -133,7 +133,7 @@ fn assemble(known: &Known, state: Option<State>, judged: derive_status::Judged, 
     let started = state.as_ref().map(|state| state.started_at_ms).filter(|&ms| ms > 0);
     let made = intent.map(|intent| intent.made_at_ms).filter(|&ms| ms > 0);
     let (level, leader, supervisors, execs, expires, missing) = match state {
-        // What a dead supervisor said of processes is no more true.
+        // A dead supervisor's account of the processes is out of date.
         Some(state) if living && judged.word != Word::Orphaned => {
             let State { level, leader, supervisors, execs, expires_at_ms, missing, .. } = state;
             (Some(level), leader, supervisors, execs, expires_at_ms, missing)
@@ -169,7 +169,7 @@ fn assemble(known: &Known, state: Option<State>, judged: derive_status::Judged, 
     }
 }
 
-/// Looks at the sandboxes of a state root that may have something alive in them, or at `all` of them; the youngest last.
+/// Lists the sandboxes of a state root that may have a living member, or `all` of them; the youngest last.
 ///
 /// # Errors
 /// When the records cannot be read.
@@ -177,10 +177,10 @@ pub fn list(root: &Path, all: bool) -> io::Result<Vec<View>> {
     Ok(select(&Finder::new(root), all)?.into_iter().map(|(_, view)| view).collect())
 }
 
-/// As [`list`], each with what it was found by.
+/// Like [`list`], each with the traces by which it was found.
 ///
 /// # Errors
-/// When the records cannot be read, or not all processes can be looked at: one may be all that is left of a sandbox.
+/// When the records cannot be read, or not all processes can be: one may be the only trace of a sandbox.
 pub fn select(finder: &Finder, all: bool) -> io::Result<Vec<(Known, View)>> {
     let (over, others): (Vec<Known>, Vec<Known>) =
         finder.all()?.into_iter().partition(|known| !all && derive_status::is_over(finder, known));
@@ -189,7 +189,7 @@ pub fn select(finder: &Finder, all: bool) -> io::Result<Vec<(Known, View)>> {
         .filter_map(|known| look(finder, &known).map(|seen| (known, seen)))
         .filter(|(known, view)| {
             let trace = known.record.is_none() && known.damage.is_empty();
-            // A leaf without a record and a process is just being made or removed, below whatever root.
+            // A leaf without a record and a process is being made or removed, below whatever root.
             if trace && !view.word.is_living() { all && view.claimed } else { all || view.word.is_living() }
         })
         .collect();

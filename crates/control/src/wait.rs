@@ -1,4 +1,4 @@
-//! Waits until sandboxes are over, and tells how their commands ended.
+//! Waits until sandboxes have ended, and returns how their commands ended.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -18,39 +18,39 @@ use penfold_state::outcome::{Report, StartFailure, Status};
 use penfold_state::state::Word;
 use penfold_state::wire::{Answer, Received};
 
-/// How often it is looked whether a lock is free, where nobody tells and where somebody would.
+/// The interval at which a lock is tried, without and with a connection that would report the end.
 const LOOK: Duration = Duration::from_millis(20);
 const LOOK_CONNECTED: Duration = Duration::from_millis(500);
-/// After a supervisor has gone the lock is free within this, or another has taken its place.
+/// After a supervisor's exit, its lock is free within this time, or another process has taken over.
 const LOOK_SOON: Duration = Duration::from_millis(1);
-/// How often it is looked for members that nobody looks after and of which none can be watched.
+/// The interval of looks for members without a supervisor, if none of them can be watched.
 const LOOK_BLIND: Duration = Duration::from_millis(100);
 
-/// How the command of a sandbox ended that is over.
+/// How the command of an ended sandbox ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// As it was written down.
+    /// As the record says.
     Known {
-        /// How the command ended; nothing when nobody saw it.
+        /// How the command ended; `None` if unknown.
         exit: Option<Status>,
-        /// Why.
+        /// Why the sandbox ended.
         cause: Cause,
         /// Why the command was not run, if it was not.
         failure: Option<StartFailure>,
     },
-    /// Something in the sandbox, perhaps the command itself, would not die in the time given.
+    /// A member, perhaps the command itself, did not die in time.
     Unverified,
-    /// Nothing of it is left that was seen, nobody looks after it, and it is not written down how its command ended.
+    /// Nothing of the sandbox was found, it has no supervisor, and the record does not say how its command ended.
     Unknown,
-    /// Its record was removed, by another command or with the sandbox, before it could be read how its command ended.
+    /// The record was removed, by another command or with the sandbox, before it was read.
     Removed,
 }
 
-/// Waits until sandboxes are over, or one of them if `any`, at most for `limit`; tells how, in the order of `targets`,
-/// with nothing for those that are not over.
+/// Waits until sandboxes have ended, or one of them if `any`, at most for `limit`.
 ///
-/// The answer is what is written in the record, so that all who wait get the same one. A supervisor that takes the place
-/// of another is waited for as well, and so is the last member of a sandbox that nobody looks after.
+/// Returns the ends in the order of `targets`, with `None` for sandboxes that have not ended. The answer comes from the
+/// record, so that all clients get the same. The call also waits for a supervisor after a takeover, and for the last
+/// member of a sandbox without a supervisor.
 pub fn wait(
     finder: &Finder,
     targets: &[Known],
@@ -65,7 +65,7 @@ pub fn wait(
         for watch in watches.iter_mut().filter(|watch| watch.end.is_none()) {
             watch.attend();
         }
-        // One look at the host for all of them, and none that is older than the free lock.
+        // Look at the host once for all of them, and after the lock became free.
         let fresh = finder.again();
         for watch in watches.iter_mut().filter(|watch| watch.unattended) {
             watch.conclude(&fresh);
@@ -81,21 +81,21 @@ pub fn wait(
     }
 }
 
-/// One sandbox that is waited for.
+/// A sandbox that is waited for.
 struct Watch<'a> {
     known: &'a Known,
     client: Option<Client>,
-    /// A member, where nobody looks after the sandbox and it lives all the same.
+    /// The pidfd of a member, if the sandbox lives without a supervisor.
     member: Option<OwnedFd>,
-    /// What its supervisor has told of the end, which counts only where the record goes with the sandbox.
+    /// The supervisor's report of the end, which counts only if the record is removed with the sandbox.
     told: Option<Box<Report>>,
     look: Instant,
-    /// Before that it is not connected again: a supervisor turns watchers out when it has no room for all of them.
+    /// The earliest time for a new connection: a supervisor evicts idle clients when it has no room for all.
     dial: Instant,
     ready: bool,
-    /// Somebody was seen to look after it.
+    /// Whether a supervisor was seen.
     attended: bool,
-    /// Nobody is.
+    /// Whether the sandbox has no supervisor now.
     unattended: bool,
     end: Option<End>,
 }
@@ -116,7 +116,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// What tells that something happens.
+    /// Returns the descriptor that is readable after an event.
     fn source(&self) -> Option<BorrowedFd<'_>> {
         let client = self.client.as_ref().map(AsFd::as_fd);
         client.or_else(|| self.member.as_ref().map(AsFd::as_fd))
@@ -128,7 +128,7 @@ impl<'a> Watch<'a> {
             self.hear();
         } else if self.ready {
             self.member = None;
-            // Not at once: members may come and go faster than the host can be looked at.
+            // Wait before the next look: members may come and go faster than the host can be searched.
             self.look = now + LOOK;
         }
         if self.look > now {
@@ -150,10 +150,10 @@ impl<'a> Watch<'a> {
         self.look = now + pause;
     }
 
-    /// Tells the end of a sandbox that nobody looks after, unless something of it lives.
+    /// Determines the end of a sandbox without a supervisor, unless a member lives.
     fn conclude(&mut self, fresh: &Finder) {
         self.unattended = false;
-        // Where its supervisor was there a moment ago its word is enough, and saves the look.
+        // If its supervisor was alive a moment ago, the report is enough, and saves the search.
         let told = self.attended && self.known.record.as_ref().is_some_and(has_ended);
         let Some(members) = (if told { None } else { living(fresh, self.known) }) else {
             self.end = Some(self.read(fresh));
@@ -180,7 +180,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// What is known of the end of a sandbox that nobody looks after.
+    /// Reads how a sandbox without a supervisor ended.
     fn read(&self, finder: &Finder) -> End {
         let Some(files) = &self.known.record else { return End::Unknown };
         let report = files.report().ok().flatten();
@@ -200,23 +200,25 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Whether all files of a record are gone, as for a moment before the record itself is.
+/// Tells whether all files of a record are gone, shortly before the record itself is.
 fn is_being_removed(files: &Files) -> bool {
     entries(files.dir()).is_ok_and(|entries| entries.is_empty())
 }
 
-/// Whether there is a report, and the leaf that would contradict it is gone.
+/// Tells whether there is a report, and the leaf that would contradict it is gone.
 fn has_ended(files: &Files) -> bool {
     files.intent().is_ok_and(|intent| intent.leaf.is_some()) && files.has_ended()
 }
 
-/// What lives of a sandbox that has no supervisor, as far as it has numbers here; none when it is certain that nothing does.
+/// Returns the living members of a sandbox without a supervisor, as far as they have pids here.
+///
+/// `None` means that certainly no member lives.
 fn living(fresh: &Finder, known: &Known) -> Option<Vec<Pid>> {
     let evidence = Evidence::of(fresh.fingerprints(), &known.subject());
     (!evidence.is_nothing()).then(|| evidence.pids().to_vec())
 }
 
-/// Waits until a supervisor says something, a member ends or something is due.
+/// Waits until a supervisor sends a message, a member ends or a deadline passes.
 fn listen(watches: &mut [Watch<'_>], until: Option<Instant>, now: Instant) {
     let running = || watches.iter().filter(|watch| watch.end.is_none());
     let due = running().map(|watch| watch.look).chain(until).min();

@@ -1,7 +1,7 @@
-//! Ends sandboxes whose supervisors cannot be asked: there is none, it does not answer, it lies, or its record is gone.
+//! Ends sandboxes without their supervisors: the supervisor is dead, silent or untrusted, or the record is gone.
 //!
-//! The members go first, so that a supervisor that only cannot hear sees its sandbox end and goes by itself. Then those
-//! that still hold the lock are killed, and what is left is recovered under the lock.
+//! The members are killed first. A supervisor that merely does not answer then sees its sandbox end and exits by
+//! itself. Next, the processes that still hold the lock are killed, and the remains are recovered under the lock.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,53 +24,53 @@ use penfold_state::record::{Record, Registry};
 use penfold_state::recovery::recover;
 use penfold_state::{LeafName, Scratch};
 
-/// How many sandboxes are worked on at a time: one that does not end holds up no other, up to this many.
+/// The most sandboxes that are ended in parallel. A sandbox that does not end delays no other, up to this number.
 const WORKERS: usize = 16;
-/// How often those who wait hear how far things have come.
+/// The interval of progress reports.
 const TICK: Duration = Duration::from_millis(100);
-/// How long a supervisor that does not answer may take to see that its sandbox is over.
+/// The time that a stopped supervisor has to notice the end of its sandbox.
 const BLINK: Duration = Duration::from_millis(200);
-/// How often it is looked whether the lock is free.
+/// The interval at which the lock is tried.
 const LOOK: Duration = Duration::from_millis(2);
-/// How many commands that put the same sandbox away are waited for, each as long as it may take.
+/// The most commands cleaning up the same sandbox that are waited for, each for its full time.
 const TURNS: u32 = 3;
-/// The grace of a sandbox that nobody can be asked about, and whose record does not tell.
+/// The grace of a sandbox that has neither a supervisor nor a grace in its record.
 const USUAL_GRACE: Duration = Duration::from_secs(10);
-/// The longest grace that a record is believed: the command could have written it.
+/// The longest grace that is accepted from a record: the command could have written it.
 const LONGEST_GRACE: Duration = Duration::from_hours(1);
 
-/// Reason a sandbox is ended over the head of its supervisor.
+/// The reason why a sandbox is ended without its supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// Nobody holds its lock.
+    /// No process holds its lock.
     Unattended,
     /// Its record is gone.
     NoRecord,
-    /// Its supervisor has no socket that one could talk to.
+    /// Its supervisor has no socket.
     NoSocket,
     /// Its supervisor does not answer, or refuses.
     Unresponsive,
-    /// Its supervisor has begun and does not come to an end.
+    /// Its supervisor has begun the end and does not finish.
     Overdue,
-    /// Its supervisor, or who poses as one, says what is not so.
+    /// Its supervisor, or an impostor, has lied.
     Untrusted,
-    /// Its supervisor has looked in vain for the end.
+    /// Its supervisor has reported survivors.
     Unverified,
 }
 
-/// One sandbox that has to be ended.
+/// A sandbox that has to be ended.
 struct Job<'a> {
     index: usize,
     known: &'a Known,
     reason: Reason,
-    /// Who is left, by the word of its supervisor.
+    /// The survivors that its supervisor has reported.
     told: Vec<Survivor>,
 }
 
-/// Which target, and what became of it.
+/// The index of a target, and its result.
 type Result = (usize, Fate);
 
-/// Who ends them, each in a thread of its own where one can be made.
+/// The threads that end sandboxes, as far as threads can be made.
 pub(super) struct WorkerPool<'s, 'e, 'a> {
     scope: &'s ThreadScope<'s, 'e>,
     targets: &'a [Known],
@@ -103,11 +103,11 @@ impl<'s, 'e, 'a: 's> WorkerPool<'s, 'e, 'a> {
     pub(super) fn take_on(&mut self, index: usize, reason: Reason, told: Vec<Survivor>) {
         let Some(known) = self.targets.get(index) else { return };
         self.taken += 1;
-        // The receiver is kept here as well: it cannot be gone.
+        // The pool holds the receiver too, so the channel is open.
         let _ = self.jobs.send(Job { index, known, reason, told });
         if self.threads < WORKERS {
             let worker = self.worker();
-            // Where the user may have no more threads, those that there are do the work; without any, `finish`.
+            // If the user may have no more threads, the existing ones do the work; without any, `finish` does.
             let made = Builder::new().spawn_scoped(self.scope, move || while worker.work_once() {});
             self.threads += usize::from(made.is_ok());
         }
@@ -123,11 +123,11 @@ impl<'s, 'e, 'a: 's> WorkerPool<'s, 'e, 'a> {
         }
     }
 
-    /// Waits for all that were taken on.
+    /// Waits for all jobs.
     pub(super) fn finish(self, fates: &mut [Option<Fate>], slow: &mut dyn FnMut(usize)) {
         let alone = (self.threads == 0).then(|| self.worker());
         let WorkerPool { jobs, told, results, taken, .. } = self;
-        // Without it the threads see that there is nothing more to come.
+        // Closing the channel tells the threads that no job follows.
         drop((jobs, told));
         let mut left = taken;
         if let Some(worker) = alone {
@@ -161,7 +161,7 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// False when there is nothing more to come.
+    /// Does one job; false when no job follows.
     fn work_once(&self) -> bool {
         // One thread waits for a job, the others for the lock; a panic elsewhere changes nothing here.
         let job = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -180,16 +180,16 @@ struct Forced<'a> {
     reason: Reason,
     told: &'a [Survivor],
     limits: Limits,
-    /// How long a kill may take until what is left is reported.
+    /// The time that a kill may take until the survivors are reported.
     patience: Duration,
-    /// For the members, as far as nobody has asked them yet.
+    /// How to end the members, as far as nobody has asked them yet.
     ladder: Ladder,
 }
 
 impl<'a> Forced<'a> {
     fn new(root: &Path, job: &'a Job<'a>, how: How, limits: Limits) -> Forced<'a> {
         let asked = matches!(job.reason, Reason::Overdue | Reason::Unverified);
-        // Where the supervisor has been patient already, a short look is enough to name what is left.
+        // If the supervisor has already used up the patience, a short time is enough to name the survivors.
         let patience = limits.patience(job.known.intent.as_ref());
         let short = if job.reason == Reason::Unverified { limits.farewell.min(patience) } else { patience };
         let usual = Ladder { patience: short, ..Ladder::default() };
@@ -208,7 +208,7 @@ impl<'a> Forced<'a> {
     }
 
     fn run(&self) -> io::Result<Fate> {
-        // Before the members, the leaf and the record go: nothing else may tell of these.
+        // Read these before the members, the leaf and the record go: afterwards no source is left.
         let scratch = self.scratch();
         let supervisors = self.known.record.as_ref().map(holders::named).unwrap_or_default();
         let fate = self.see_off(self.end()?, &supervisors)?;
@@ -224,7 +224,7 @@ impl<'a> Forced<'a> {
         }
     }
 
-    /// The scratch directory, by what is known of the sandbox, or by who lives in it.
+    /// Returns the scratch directory, from the intent or from the environment of the members.
     fn scratch(&self) -> Option<PathBuf> {
         let id = &self.known.id;
         match &self.known.intent {
@@ -246,7 +246,7 @@ impl<'a> Forced<'a> {
             return self.recover(record);
         }
         let mut proc = ProcFs::open()?;
-        // Before the leaf goes: where the record is gone nothing else tells who looks after the sandbox.
+        // Find the holders before the leaf goes: without a record, only the leaf's lock shows the supervisors.
         let locks = Locks::of(&self.known.id, self.known.record.as_ref(), self.known.leaf.as_deref());
         let mut holders = locks.holders(&mut proc)?;
         let mut left = self.end_members()?.survivors;
@@ -272,9 +272,9 @@ impl<'a> Forced<'a> {
         }
     }
 
-    /// How long those who hold the lock may take to see that the sandbox is over, and to go.
+    /// Returns the time that the holders of the lock have to notice the end of the sandbox, and to exit.
     fn limit(&self, proc: &mut ProcFs, holders: &Holders<'_>) -> io::Result<Duration> {
-        // Who has just told what is left looks after it, also where none of its members is a child of it.
+        // A holder that has just reported survivors is a supervisor, even if no member is its child.
         if holders.are_passing() && self.reason != Reason::Unverified {
             return Ok(self.patience * 2 + self.limits.farewell);
         }
@@ -282,14 +282,15 @@ impl<'a> Forced<'a> {
             return Ok(BLINK);
         }
         Ok(match self.reason {
-            // Its supervisor stays for as long as something is left: the lock comes free only if that ends meanwhile.
+            // Its supervisor stays as long as something is left: the lock becomes free only if the survivors end
+            // meanwhile.
             Reason::Unverified => self.limits.farewell.min(self.patience),
             Reason::Unresponsive | Reason::Overdue | Reason::Untrusted => self.limits.farewell,
             Reason::Unattended | Reason::NoRecord | Reason::NoSocket => self.patience,
         })
     }
 
-    /// Ends the members that can be found without the supervisor, politely where that is wanted.
+    /// Ends the members that can be found without the supervisor, politely if requested.
     fn end_members(&self) -> io::Result<Findings> {
         let mut all = Findings { verified: true, ..Findings::default() };
         let mut leaves: Vec<Option<&Path>> = self.leaves().into_iter().map(Some).collect();
@@ -313,7 +314,7 @@ impl<'a> Forced<'a> {
         Ok(all)
     }
 
-    /// The leaf that the record names, and the one that is there: a record may be forged.
+    /// Returns the leaf that the record names, and the leaf found on the host: a record may be forged.
     fn leaves(&self) -> Vec<&Path> {
         let seen = self.finder.fingerprints().leaves().get(&self.known.id);
         let mut leaves: Vec<&Path> = self.known.leaf.iter().chain(seen).map(PathBuf::as_path).collect();
@@ -321,8 +322,9 @@ impl<'a> Forced<'a> {
         leaves
     }
 
-    /// Kills those who hold the lock, and who descends from them: without a leaf and a marker nothing else would tell
-    /// that those belong.
+    /// Kills the holders of the lock, and their descendants.
+    ///
+    /// Without a leaf and a marker, nothing else would show that the descendants are members.
     fn end_holders(&self, proc: &mut ProcFs, holders: &Holders<'_>) -> io::Result<Vec<Survivor>> {
         let mut left = Vec::new();
         for holder in holders.left(proc)? {
@@ -340,7 +342,8 @@ impl<'a> Forced<'a> {
         Ok(left)
     }
 
-    /// A sandbox is gone only when its supervisors are: they have let go of the lock before they are seen to have ended.
+    /// Waits for the supervisors to exit: only then the sandbox is gone. They release the lock shortly before their
+    /// end.
     fn see_off(&self, fate: Fate, supervisors: &[Process]) -> io::Result<Fate> {
         if !matches!(fate, Fate::Gone) {
             return Ok(fate);
@@ -353,7 +356,7 @@ impl<'a> Forced<'a> {
         Ok(Fate::Left(late.into_iter().map(|pid| Survivor::Unknown { reason: reason(pid) }).collect()))
     }
 
-    /// Ends what is left under the lock.
+    /// Ends the remains under the lock.
     fn recover(&self, record: Record) -> io::Result<Fate> {
         let mut left = Vec::new();
         let intent = record.intent();
@@ -365,7 +368,7 @@ impl<'a> Forced<'a> {
         let is_process = |survivor: &Survivor| matches!(survivor, Survivor::Process { .. });
         let (alive, unreleased): (Vec<_>, Vec<_>) = findings.survivors.into_iter().partition(is_process);
         left.extend(alive);
-        // What was seen under the lock is so whoever holds it now, to put the record away.
+        // A result found under the lock stays true, even if another command holds the lock now to clean up.
         Ok(match self.look(left, !findings.verified) {
             Fate::Gone if !unreleased.is_empty() => Fate::Left(unreleased),
             fate => fate,
@@ -379,13 +382,13 @@ impl<'a> Forced<'a> {
     fn take(&self) -> io::Result<Option<Record>> {
         let Some(registry) = &self.registry else { return Ok(None) };
         if self.known.record.is_none() {
-            // It cannot be opened, or was lost when it was looked for.
+            // The record cannot be opened, or was missed by the lookup.
             return Ok(registry.take(&self.known.id).ok().flatten());
         }
         registry.take(&self.known.id).map_err(io::Error::other)
     }
 
-    /// Waits until the lock is free and takes it; or, where there is no record, until the holders are gone.
+    /// Waits until the lock is free and takes it. Without a record, waits until the holders are gone.
     fn wait_for_lock(
         &self,
         proc: &mut ProcFs,
@@ -405,7 +408,7 @@ impl<'a> Forced<'a> {
         }
     }
 
-    /// Whether somebody looks after it still.
+    /// Tells whether a process still holds the lock.
     fn is_held(&self, proc: &mut ProcFs, holders: &Holders<'_>) -> io::Result<bool> {
         if !holders.left(proc)?.is_empty() {
             return Ok(true);
@@ -413,7 +416,7 @@ impl<'a> Forced<'a> {
         Ok(self.is_recorded() && self.known.record.as_ref().is_some_and(|files| files.lock().may_be_held()))
     }
 
-    /// Whether nothing is left, from a look at everything that would tell.
+    /// Tells whether nothing is left, from a look at all evidence.
     fn is_over(&self) -> bool {
         let held = self.known.record.as_ref().is_some_and(|files| files.lock().may_be_held());
         if held || self.reason == Reason::NoRecord {
@@ -425,12 +428,12 @@ impl<'a> Forced<'a> {
             && self.evidence(true).is_nothing()
     }
 
-    /// What became of it, from a fresh look; at who looks after it, too, if its end was not seen under the lock.
+    /// Takes a fresh look and returns the result. With `attended`, the lock and the socket are evidence, too.
     fn look(&self, mut left: Vec<Survivor>, attended: bool) -> Fate {
         let until = Instant::now() + if self.told.is_empty() { self.limits.farewell } else { Duration::ZERO };
         let mut evidence = self.evidence(attended);
-        // Where there is no lock to wait for, the socket tells that the supervisors are not out yet; and another command
-        // at the same work may hold a lock for a moment.
+        // Without a lock to wait for, the socket shows that the supervisors have not exited yet. Another command that
+        // cleans up may also hold a lock for a moment.
         while !evidence.is_nothing() && Instant::now() < until {
             pause(LOOK);
             evidence = self.evidence(attended);
@@ -438,9 +441,9 @@ impl<'a> Forced<'a> {
         if evidence.is_nothing() {
             return Fate::Gone;
         }
-        // A member that its supervisor alone can see is as little gone.
+        // A member that only its supervisor can see also counts as left.
         left.extend(self.told.iter().filter(|told| !left.contains(told)).cloned().collect::<Vec<_>>());
-        // What was in the way of one step may have been out of the way for the next.
+        // A survivor of one step may have ended in the next.
         left.retain(is_alive);
         if left.is_empty() {
             left.extend(evidence.sentences().into_iter().map(|reason| Survivor::Unknown { reason }));
@@ -448,8 +451,10 @@ impl<'a> Forced<'a> {
         Fate::Left(left)
     }
 
-    /// What speaks for something of it being alive: its lock, its leaf, its marker; and a supervisor's socket where there
-    /// is no lock to tell. Where there is one, whoever listens is none of its supervisors.
+    /// Returns the evidence that something of the sandbox is alive: lock, leaf and marker.
+    ///
+    /// Without a lock, a supervisor's socket counts too. With a lock, a listener that does not hold it is no
+    /// supervisor.
     fn evidence(&self, attended: bool) -> Evidence {
         let fresh = self.finder.again();
         let mut evidence = Evidence::of_members(fresh.fingerprints(), &self.known.subject());
@@ -464,14 +469,14 @@ impl<'a> Forced<'a> {
     }
 }
 
-/// How a sandbox is asked to end, and for how long, by its record.
+/// Returns the polite signal and the grace from the record.
 fn made_with(known: &Known) -> (Option<Signal>, Option<Duration>) {
     let Some(intent) = &known.intent else { return (None, None) };
     let grace = intent.grace_ms.map(|ms| Duration::from_millis(ms).min(LONGEST_GRACE));
     (intent.signal.and_then(penfold_sys::signal::signal), grace)
 }
 
-/// Whether a survivor that has a name is still there.
+/// Tells whether a survivor with a pid is still alive.
 fn is_alive(survivor: &Survivor) -> bool {
     let Survivor::Process { pid, start_time, .. } = survivor else { return true };
     let Some(pid) = penfold_process::pid_from_raw(*pid) else { return false };

@@ -1,7 +1,7 @@
-//! Which processes look after a sandbox: those that are seen to hold its lock.
+//! Finds the supervisors of a sandbox: the processes that hold its lock.
 //!
-//! What a record says of processes is never believed. The kernel shows for each descriptor which file it is and whether
-//! a lock was taken through it (`/proc/<pid>/fdinfo`, proc(5)); that cannot be forged.
+//! The pids in a record are never trusted. For each descriptor, the kernel shows the file and whether a lock was taken
+//! through it (`/proc/<pid>/fdinfo`, proc(5)); that cannot be forged.
 
 use std::ffi::OsStr;
 use std::io;
@@ -18,20 +18,20 @@ use super::timespec;
 
 use penfold_state::Files;
 
-/// A file as the kernel knows it.
+/// The device and inode of a file.
 type Inode = (u64, u64);
 
-/// What the supervisors of one sandbox have locked.
+/// The directories that the supervisors of a sandbox have locked.
 #[derive(Debug)]
 pub(crate) struct Locks {
-    /// The directories that are there: the record, the leaf.
+    /// The directories that exist: the record, the leaf.
     inodes: Vec<Inode>,
-    /// What the link to a record that was deleted ends with.
+    /// The end of the link to a record that was deleted.
     deleted: String,
 }
 
 impl Locks {
-    /// The locks of a sandbox with this record, if it has one, and this leaf.
+    /// Returns the locks of a sandbox with this record, if it has one, and this leaf.
     pub(crate) fn of(id: &str, record: Option<&Files>, leaf: Option<&Path>) -> Locks {
         let record = record.and_then(|files| rustix::fs::fstat(files.dir()).ok());
         let record = record.map(|stat| (stat.st_dev, stat.st_ino));
@@ -43,10 +43,11 @@ impl Locks {
         }
     }
 
-    /// The processes that hold one of them, the oldest first; this one is left out.
+    /// Returns the processes that hold one of the locks, the oldest first, without this process.
     ///
     /// # Errors
-    /// When /proc cannot be read at all. Processes of others, whose descriptors cannot be seen, are none of ours.
+    /// When /proc cannot be read at all. Processes of other users, whose descriptors are not readable, are no
+    /// supervisors.
     pub(crate) fn holders(&self, proc: &mut ProcFs) -> io::Result<Holders<'_>> {
         let own = rustix::process::getpid();
         let mut pids = Vec::new();
@@ -56,7 +57,7 @@ impl Locks {
             if !self.are_held_by(pid) {
                 continue;
             }
-            // Looked at again with the handle open: until that process has exited its number is no other's.
+            // Check again with the pidfd open: until that process has exited, its pid cannot be reused.
             if let Some(process) = Process::open(proc, pid)?
                 && self.are_held_by(pid)
                 && !process.has_exited()?
@@ -72,7 +73,7 @@ impl Locks {
         Ok(Holders { locks: self, processes: found, passing })
     }
 
-    /// Whether the process with this number holds one of them now.
+    /// Tells whether the process with this pid holds one of the locks now.
     pub(crate) fn are_held_by(&self, pid: Pid) -> bool {
         let pid = pid.as_raw_pid();
         let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
@@ -93,8 +94,9 @@ impl Locks {
     }
 }
 
-/// Those who hold the lock of a record and look after nothing, as far as they are seen from here; none where one of the
-/// holders looks after something.
+/// Returns the holders of a record's lock if all of them are without children: they only clean up.
+///
+/// The list is empty if one of the holders has a child.
 ///
 /// # Errors
 /// When /proc cannot be read.
@@ -104,20 +106,20 @@ pub(crate) fn passing(record: &Files) -> io::Result<Vec<Pid>> {
     Ok(holders.processes.iter().filter(|_| holders.passing).map(|holder| holder.id().pid).collect())
 }
 
-/// The supervisors of a sandbox, by what its record says: good enough to wait for while they exit.
+/// Returns the supervisors that the record names: good enough to wait for their exit.
 pub(crate) fn named(record: &Files) -> Vec<Process> {
     let (Ok(Some(state)), Ok(mut proc)) = (record.state(), ProcFs::open()) else { return Vec::new() };
     let open = |id| Process::open_exact(&mut proc, id).ok().flatten();
     state.supervisors.into_iter().filter_map(open).collect()
 }
 
-/// The supervisor of a sandbox that is over which has let go of the lock by exiting and has not exited yet.
+/// Returns the supervisor of an ended sandbox that has released the lock by exiting and has not exited yet.
 pub(crate) fn leaving(record: &Files) -> Option<OwnedFd> {
     let mut proc = ProcFs::open().ok()?;
     named(record).into_iter().find(|it| is_exiting(&mut proc, it).unwrap_or(false)).map(Process::into_pidfd)
 }
 
-/// Waits until those that have let go by exiting have exited, and tells which have not by then.
+/// Waits until exiting processes have exited, and returns the pids of those that have not.
 ///
 /// # Errors
 /// Those of a look at a pidfd, and when /proc cannot be read.
@@ -135,13 +137,13 @@ pub(crate) fn see_off(processes: &[Process], until: Instant) -> io::Result<Vec<P
     Ok(late)
 }
 
-/// Who holds the locks of a sandbox.
+/// The processes that hold the locks of a sandbox.
 #[derive(Debug)]
 pub(crate) struct Holders<'a> {
     locks: &'a Locks,
     processes: Vec<Process>,
-    /// None of them has a child, so that they look after nothing: another command that puts the sandbox away, and lives on
-    /// when it has let go, or supervisors on their way out.
+    /// Whether no holder has a child. Such holders are commands that clean up and live on after releasing the lock, or
+    /// supervisors that exit.
     passing: bool,
 }
 
@@ -150,8 +152,10 @@ impl Holders<'_> {
         self.passing
     }
 
-    /// Those that are in the way still. Supervisors hold their locks for life, and are there a moment longer: the kernel
-    /// frees the locks of a process before that can be seen to have ended.
+    /// Returns the holders that still hold a lock or have not exited.
+    ///
+    /// Supervisors hold their locks for life, and exist a moment longer: the kernel releases the locks of a process
+    /// before its end is visible.
     ///
     /// # Errors
     /// Those of a look at a pidfd, and when /proc cannot be read.
@@ -166,12 +170,12 @@ impl Holders<'_> {
         Ok(left)
     }
 
-    /// All of them, whatever became of them.
+    /// Returns all holders, including those that have exited.
     pub(crate) fn processes(&self) -> &[Process] {
         &self.processes
     }
 
-    /// Whether one of them was stopped and is in the way.
+    /// Tells whether one of the holders is stopped.
     ///
     /// # Errors
     /// When /proc cannot be read.
@@ -184,7 +188,7 @@ impl Holders<'_> {
         Ok(false)
     }
 
-    /// Lets commands go on that were stopped while they put the sandbox away: they are as good as done.
+    /// Continues commands that were stopped while they cleaned up: they have almost finished.
     ///
     /// # Errors
     /// When /proc cannot be read.
@@ -208,7 +212,7 @@ fn is_exiting(proc: &mut ProcFs, process: &Process) -> io::Result<bool> {
     Ok(stat.is_some_and(|stat| stat.id() == process.id() && stat.is_exiting()))
 }
 
-/// Whether an exclusive flock(2) was taken through this descriptor.
+/// Tells whether an exclusive flock(2) was taken through this descriptor.
 fn is_locked(pid: i32, fd: &OsStr) -> bool {
     let text = std::fs::read_to_string(Path::new(&format!("/proc/{pid}/fdinfo")).join(fd));
     text.is_ok_and(|text| {

@@ -1,4 +1,4 @@
-//! Ends many sandboxes at once by asking their supervisors, in one loop. What asking does not end goes to
+//! Ends many sandboxes at once by requests to their supervisors, in one loop. Sandboxes that do not end this way go to
 //! [`force`](super::forced_kill).
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,23 +19,23 @@ use penfold_state::record::Registry;
 use penfold_state::time::millis;
 use penfold_state::wire::{Answer, Ending, Received, Request};
 
-/// How many supervisors are asked at a time. More of them would stand in each other's way so long that some seem deaf.
+/// The most supervisors that get a request at a time. More would delay each other until some seem unresponsive.
 const ASKED: usize = 128;
-/// Descriptors that are left for everything else.
+/// Descriptors that are left for other uses.
 const SPARE: u64 = 128;
-/// How often it is looked whether a lock is free: soon at first, and while there is still somebody who would tell.
+/// The interval at which a lock is tried: short at first, and the last one while a connection would report the end.
 const LOOK_FIRST: Duration = Duration::from_micros(500);
 const LOOK_LAST: Duration = Duration::from_millis(20);
 const LOOK_MEANWHILE: Duration = Duration::from_millis(100);
-/// How often one may begin to end its sandbox and hang up, for another to take its place.
+/// How often a listener may begin the end and hang up, so that another process takes over.
 const PLACES: u32 = 3;
-/// A supervisor that wants more time than this for a stop must be seen to be one.
+/// The longest stop time that is accepted from a listener that does not hold the lock.
 const BELIEVED: Duration = Duration::from_mins(1);
 
-/// Ends sandboxes, all at the same time, and tells what became of each, in the order of `targets`.
+/// Ends sandboxes in parallel, and returns the result for each, in the order of `targets`.
 ///
-/// Their supervisors are asked first. Where there is none, or it does not answer within a second, or is not done in
-/// time, its sandbox is ended over its head. `slow` is told now and then how many are left.
+/// Each supervisor gets a request first. If it is dead, does not answer within a second, or does not finish in time,
+/// its sandbox is killed directly. `slow` is called repeatedly with the number of sandboxes left.
 pub fn end(
     finder: &Finder,
     targets: &[Known],
@@ -80,7 +80,7 @@ fn request(how: How) -> Request {
     }
 }
 
-/// How many connections there may be, each with a handle to who listens: the records of all targets are open as well.
+/// Returns the most connections, each with a pidfd of its listener: the records of all targets are open as well.
 fn window(targets: usize) -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let records = u64::try_from(targets).unwrap_or(u64::MAX);
@@ -88,38 +88,38 @@ fn window(targets: usize) -> usize {
     usize::try_from(room).unwrap_or(usize::MAX).max(1)
 }
 
-/// What is being said to one supervisor.
+/// The conversation with one supervisor.
 struct Talk<'a> {
     index: usize,
     known: &'a Known,
     client: Option<Client>,
-    /// Who listens, or exits, as long as that is not known to be gone.
+    /// The pidfd of the process that listens, or exits, until it is known to be gone.
     listener: Option<OwnedFd>,
     stage: Stage,
-    /// When it is looked at again whatever happens.
+    /// The time of the next look, whatever happens.
     look: Instant,
     interval: Duration,
-    /// Whether something was to be heard.
+    /// Whether the connection is readable.
     ready: bool,
-    /// Until when it is waited for one that wants to answer and has no processor.
+    /// The deadline for a supervisor that is not scheduled.
     patience: Instant,
-    /// Its first refusal is of the time that this client wants.
+    /// Whether the first refusal is an answer to the patience that this client requests.
     may_refuse: bool,
-    /// How often somebody has hung up that had begun.
+    /// How often a listener has hung up after it began the end.
     lost: u32,
-    /// Who is left, by its word.
+    /// The survivors that the supervisor has reported.
     told: Vec<Survivor>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Nothing was said yet.
+    /// No request was sent yet.
     Waiting,
-    /// It is to let us in, say who it is, and answer, by then.
+    /// The supervisor must accept the connection, identify itself and answer, by this deadline.
     Asking(Instant),
-    /// It is ending its sandbox, and is to be done by then.
+    /// The supervisor is ending its sandbox, and must finish by this deadline.
     Ending(Instant),
-    /// It has said that nothing is left, and is to be gone by then.
+    /// The supervisor has reported that nothing is left, and must exit by this deadline.
     Parting(Instant),
 }
 
@@ -143,7 +143,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// Whether who listened is there still. The kernel frees the locks of a process a moment before that has ended.
+    /// Tells whether the listener still exists. The kernel releases the locks of a process a moment before its end.
     fn is_heard_of(&mut self) -> bool {
         if let Some(listener) = &self.listener {
             let mut fds = [PollFd::new(listener, PollFlags::IN)];
@@ -163,13 +163,13 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// What follows for a talk.
+/// The next step of a conversation.
 enum Step {
-    /// It goes on.
+    /// The conversation goes on.
     Stay,
-    /// It is over: nothing is left.
+    /// The sandbox has ended: nothing is left.
     Gone,
-    /// Talking does not help.
+    /// The supervisor is of no help: kill the sandbox directly.
     Force(Reason),
 }
 
@@ -179,13 +179,13 @@ struct Talks<'s, 'e, 'a> {
     request: Request,
     workers: WorkerPool<'s, 'e, 'a>,
     fates: Vec<Option<Fate>>,
-    /// Sandboxes that are over by what is written, and of which a leaf elsewhere or a marker may tell otherwise.
+    /// Sandboxes that have ended by their records, but may have a leaf elsewhere or a member with a marker.
     suspects: Vec<usize>,
     window: usize,
 }
 
 impl<'s, 'a: 's> Talks<'s, '_, 'a> {
-    /// Lets all talks go on once, after waiting until one can. False when there is none any more.
+    /// Waits for an event and advances all conversations; false when none is left.
     fn turn(&mut self, all: &mut Vec<Talk<'a>>) -> bool {
         self.begin_some(all);
         if all.is_empty() {
@@ -257,7 +257,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         });
     }
 
-    /// Takes what a supervisor says.
+    /// Receives a message of the supervisor.
     fn hear(&mut self, talk: &mut Talk<'a>) -> Step {
         let Some(client) = &talk.client else { return Step::Stay };
         match client.take() {
@@ -282,7 +282,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
                 talk.told = outcome.report.findings.survivors;
                 Step::Force(Reason::Unverified)
             }
-            // An older supervisor does not know of patience, and keeps its own time.
+            // An older supervisor refuses a patience, and uses its own.
             Ok(Received::Message(Answer::Refused(_))) if std::mem::take(&mut talk.may_refuse) => Step::Stay,
             Ok(Received::Message(Answer::Refused(_))) => Step::Force(Reason::Unresponsive),
             Ok(Received::Message(Answer::Done)) => {
@@ -291,7 +291,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             }
             Ok(Received::Message(_) | Received::Nothing) => Step::Stay,
             Ok(Received::End) | Err(_) => {
-                // It is gone, or another takes its place.
+                // The supervisor is gone, or another one takes over.
                 talk.client = None;
                 (talk.interval, talk.look) = (LOOK_FIRST, Instant::now());
                 if matches!(talk.stage, Stage::Ending(_)) {
@@ -316,7 +316,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             if talk.is_heard_of() || !matches!(talk.stage, Stage::Asking(_)) {
                 return Step::Force(Reason::Untrusted);
             }
-            // Its outer process was killed: a supervisor listens in its own name as soon as it has seen that.
+            // Its standby was killed: the supervisor listens in its own name as soon as it notices that.
             talk.client = None;
             (talk.interval, talk.look) = (LOOK_FIRST, Instant::now() + LOOK_LAST);
             return Step::Stay;
@@ -329,7 +329,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         Step::Stay
     }
 
-    /// Looks for itself whether a sandbox is still looked after, and what is due.
+    /// Checks whether the sandbox still has a supervisor, and which deadline has passed.
     fn look(&mut self, talk: &mut Talk<'a>) -> Step {
         let Some(files) = &talk.known.record else { return Step::Force(Reason::NoRecord) };
         if files.lock().is_free() {
@@ -351,7 +351,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
                     talk.listener = listener.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
                     talk.client = client;
                 }
-                // It has its name and its lock before it listens.
+                // A new supervisor has its name and its lock before it listens.
                 Err(ClientError::NoSocket { .. } | ClientError::Deserted { .. })
                     if talk.known.is_being_made() => {}
                 Err(ClientError::NoSocket { .. } | ClientError::Deserted { .. }) => {
@@ -367,7 +367,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         Step::Stay
     }
 
-    /// Nobody holds the lock any more: looks what that means.
+    /// Handles a free lock: the sandbox has ended, or has no supervisor.
     fn let_go(&self, talk: &mut Talk<'a>) -> Step {
         let known = talk.known;
         let held = self.registry.is_some_and(|registry| registry.holds(&known.id));
@@ -380,7 +380,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             talk.listener = known.record.as_ref().and_then(holders::leaving);
         }
         let now = Instant::now();
-        // Whoever it was: it had no lock, and has its time.
+        // Even if the listener held no lock, it gets the time to exit.
         let until = match talk.stage {
             Stage::Parting(until) => until,
             _ => now + self.limits.farewell,
@@ -393,8 +393,9 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         Step::Stay
     }
 
-    /// Members that had no leaf are looked for by their marker, and by a leaf elsewhere, once for all sandboxes: a report
-    /// beside them was forged.
+    /// Looks for members by their marker, and for a leaf elsewhere, once for all suspects.
+    ///
+    /// If there are any, the report beside them was forged.
     fn look_for_members(&mut self, finder: &Finder, targets: &[Known]) {
         if self.suspects.is_empty() {
             return;
@@ -413,7 +414,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
     }
 }
 
-/// Waits until a supervisor says something or something is due.
+/// Waits until a supervisor sends a message or a deadline passes.
 fn listen(all: &mut [Talk<'_>]) {
     let now = Instant::now();
     let due = all.iter().filter(|talk| talk.stage != Stage::Waiting).map(|talk| talk.look).min();
@@ -430,8 +431,9 @@ fn listen(all: &mut [Talk<'_>]) {
     }
 }
 
-/// Whether it is a supervisor that would run if it were let: beside a storm of processes that may take seconds. Who listens
-/// has begun the other of the two.
+/// Tells whether the supervisor is runnable but not scheduled: beside a storm of processes that may take seconds.
+///
+/// The listener is the parent of the other process of the pair, so both are checked.
 fn has_no_processor(talk: &Talk<'_>) -> bool {
     let Some(listener) = talk.client.as_ref().and_then(Client::peer).filter(|_| is_supervisor(talk)) else {
         return false;
@@ -443,7 +445,7 @@ fn has_no_processor(talk: &Talk<'_>) -> bool {
         .any(|pid| proc.stat(pid).is_ok_and(|stat| stat.is_some_and(|stat| stat.state == State::Running)))
 }
 
-/// Whether who made the socket holds the lock of the record.
+/// Tells whether the process that made the socket holds the lock of the record.
 fn is_supervisor(talk: &Talk<'_>) -> bool {
     let locks = Locks::of(&talk.known.id, talk.known.record.as_ref(), None);
     talk.client.as_ref().and_then(Client::peer).is_some_and(|peer| locks.are_held_by(peer))

@@ -1,4 +1,4 @@
-//! Tries on a throwaway cgroup and on a throwaway namespace.
+//! Tries features on a throwaway cgroup and in throwaway namespaces.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,21 +15,21 @@ use rustix::process::{PidfdFlags, WaitOptions};
 use penfold_state::error_chain;
 use penfold_state::{Id, LeafName};
 
-/// How long a child of ours may take to end, and a cgroup to go.
+/// The time that a child may take to end, and a cgroup to be removed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What was tried in a throwaway cgroup; `None` is "not tried".
+/// The results of trying a throwaway cgroup; `None` is "not tried".
 #[derive(Debug, Default)]
 pub(super) struct LeafProbe {
-    /// There is a `cgroup.kill`.
+    /// Whether there is a `cgroup.kill`.
     pub(super) kill_file: bool,
-    /// A process cloned into it lives and is in it.
+    /// Whether a process that is cloned into the cgroup lives and is in it.
     pub(super) born: Option<bool>,
-    /// A process that writes itself into it lives and is in it.
+    /// Whether a process that writes itself into the cgroup lives and is in it.
     pub(super) joined: Option<bool>,
-    /// What is cloned into it after a kill dies at birth.
+    /// Whether a process that is cloned into the killed cgroup dies at birth.
     pub(super) trap: Option<bool>,
-    /// Why the kernel, or a seccomp filter, refuses to clone into it.
+    /// Why the kernel, or a seccomp filter, refuses to clone into the cgroup.
     pub(super) refused: Option<String>,
     /// Why nothing could be tried.
     pub(super) failed: Option<String>,
@@ -37,7 +37,7 @@ pub(super) struct LeafProbe {
     pub(super) left: Option<PathBuf>,
 }
 
-/// Makes a cgroup, lets processes of ours be born into it, kills it, tries again, removes it.
+/// Makes a cgroup, clones processes into it, kills it, tries again, and removes it.
 pub(super) fn leaf(place: &Place, proc: &mut ProcFs) -> LeafProbe {
     let mut probe = LeafProbe::default();
     let created = Id::new().and_then(|id| {
@@ -84,7 +84,7 @@ pub(super) fn leaf(place: &Place, proc: &mut ProcFs) -> LeafProbe {
     probe
 }
 
-/// A program that is never run.
+/// Returns a program that is never run.
 fn nothing() -> Program {
     Program::new(Vec::new(), Vec::new(), Vec::new())
 }
@@ -95,7 +95,7 @@ fn lives(launched: &io::Result<Launch>, leaf: &Leaf, proc: &mut ProcFs) -> bool 
         && proc.cgroups(launched.pid()).is_ok_and(|text| text.is_some_and(|text| leaf.holds(&text)))
 }
 
-/// Lets a child go and reaps it.
+/// Ends a child and reaps it.
 fn end(launched: Launch) {
     let pid = launched.pid();
     drop(launched);
@@ -103,12 +103,12 @@ fn end(launched: Launch) {
 }
 
 fn reap(pid: Pid) {
-    // A child of ours that nobody else reaps keeps its number until the wait below.
+    // A child that no other code reaps keeps its pid until the wait below.
     if let Ok(pidfd) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
         wait(&mut [PollFd::new(&pidfd, PollFlags::IN)], PATIENCE);
     }
     let begun = Instant::now();
-    // Without a handle there is nothing else to wait on.
+    // Without a pidfd there is nothing else to wait on.
     while matches!(rustix::process::waitpid(Some(pid), WaitOptions::NOHANG), Ok(None))
         && begun.elapsed() < PATIENCE
     {
@@ -133,7 +133,7 @@ fn remove(mut leaf: KilledLeaf) -> bool {
     }
 }
 
-/// Makes the namespaces of `--contain pidns` and lets them go.
+/// Creates the namespaces of `--contain pidns` and ends them.
 pub(super) fn namespaces() -> io::Result<()> {
     let user = !rustix::process::geteuid().is_root();
     match launch::clone_process(Namespaces { pid: true, user }, None)? {

@@ -1,4 +1,4 @@
-//! Who is looked after, judged by descent: members descend from their supervisor for as long as it lives.
+//! Finds processes with a supervisor by descent: members descend from their supervisor while it lives.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,14 +14,14 @@ use penfold_teardown::MARKER;
 use super::{Member, directory_lock};
 use penfold_state::{Id, LeafName};
 
-/// Whether somebody looks after a process.
+/// Whether a process has a supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Guard {
-    /// It descends from a penfold that is not itself in the sandbox.
+    /// The process descends from a penfold process that is not itself in the sandbox.
     Guarded,
-    /// It does not.
+    /// The process does not.
     Unguarded,
-    /// An ancestor is gone, hidden or not to be told: alive, for all that is known.
+    /// An ancestor is gone, hidden or unknown: the sandbox may be alive.
     Unknown,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Has looked at no process yet.
+    /// Makes a value that has read no process yet.
     fn empty() -> io::Result<Host> {
         let own = std::fs::metadata("/proc/self/exe").ok().map(|meta| (meta.dev(), meta.ino()));
         Ok(Host {
@@ -48,7 +48,7 @@ impl Host {
         })
     }
 
-    /// Looks at all processes.
+    /// Reads all processes.
     pub(super) fn look() -> io::Result<Host> {
         let mut host = Host::empty()?;
         let mut pids = Vec::new();
@@ -66,12 +66,12 @@ impl Host {
         Ok(host)
     }
 
-    /// Whether all processes could be seen.
+    /// Tells whether all processes could be read.
     pub(super) fn complete(&self) -> bool {
         self.completeness.is_complete()
     }
 
-    /// The processes with a marker, and the sandboxes it names, from the outermost.
+    /// Returns the processes with a marker, and the sandboxes in it, outermost first.
     pub(super) fn marked(&self) -> HashMap<Pid, Vec<String>> {
         self.marked.clone()
     }
@@ -93,24 +93,24 @@ impl Host {
             .collect()
     }
 
-    /// Whether somebody looks after this process as a member of sandbox `id`.
+    /// Tells whether this process has a supervisor as a member of sandbox `id`.
     ///
-    /// Ancestors are read anew: those of a look that is already old may have started after it.
+    /// Ancestors are read anew: a process of an older reading may have been replaced.
     pub(super) fn guard(&mut self, pid: Pid, id: &str) -> Guard {
-        /// Deeper than any tree that a host holds.
+        /// More ancestors than any process has.
         const MOST: usize = 100_000;
         let Ok(Some(mut stat)) = self.proc.stat(pid) else { return Guard::Unknown };
         for _ in 0..MOST {
             if stat.pid.is_init() {
-                // An adopted one does not descend from who looks after it.
+                // An adopted process does not descend from its supervisor.
                 if leaf_of(&mut self.proc, pid).is_some_and(|(_, held)| held) {
                     return Guard::Guarded;
                 }
-                // A pid namespace that was made inside of the sandbox: who looks after it is outside.
+                // This pid namespace was made inside the sandbox: the supervisor is outside the namespace.
                 let inside = self.marks(stat.pid).iter().any(|mark| mark == id);
                 return if inside { Guard::Unknown } else { Guard::Unguarded };
             }
-            // Without one, who started it is outside of this pid namespace.
+            // Without a parent, the process was started from outside this pid namespace.
             let Some(parent) = stat.parent else { return Guard::Unknown };
             let Ok(Some(above)) = self.proc.stat(parent) else { return Guard::Unknown };
             match self.is_penfold(&above) {
@@ -123,7 +123,7 @@ impl Host {
         Guard::Unknown
     }
 
-    /// Whether a process runs penfold; none when that cannot be told.
+    /// Tells whether a process runs penfold; `None` if unknown.
     fn is_penfold(&mut self, stat: &Stat) -> Option<bool> {
         if let Some(known) = self.penfolds.get(&stat.id()) {
             return *known;
@@ -138,7 +138,7 @@ impl Host {
         let target = match std::fs::read_link(&link) {
             Ok(target) => target,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(false),
-            // The first process of a host hides its program from ordinary users; what it is called is known.
+            // The init of a host hides its executable from ordinary users, but its name is known.
             Err(_) if stat.pid.is_init() => return Some(false),
             Err(_) => return None,
         };
@@ -150,7 +150,8 @@ impl Host {
         Some(file.is_some() && file == self.own)
     }
 
-    /// Whether a process stands in this directory or below; those that cannot be read are those of others.
+    /// Tells whether a process has its working directory in this directory or below. Unreadable processes belong to
+    /// others.
     pub(super) fn stands_in(&mut self, directory: &Path) -> bool {
         let mut pids = Vec::new();
         if self.proc.processes(&mut pids).is_err() {
@@ -164,13 +165,13 @@ impl Host {
         })
     }
 
-    /// Whether a process runs as this user; one that cannot be read does not.
+    /// Tells whether a process runs as this user; false for a process that cannot be read.
     pub(super) fn is_own(&mut self, pid: Pid) -> bool {
         let user = rustix::process::geteuid().as_raw();
         self.proc.status(pid).is_ok_and(|status| status.is_some_and(|status| status.uids[1] == user))
     }
 
-    /// Who these are, oldest first.
+    /// Returns the details of these processes, oldest first.
     pub(super) fn members(&mut self, pids: impl IntoIterator<Item = Pid>) -> Vec<Member> {
         let mut members: Vec<Member> = pids
             .into_iter()
@@ -185,7 +186,7 @@ impl Host {
     }
 }
 
-/// Tells by descent whether somebody looks after a member.
+/// Finds supervisors of members by descent.
 #[derive(Debug)]
 pub(crate) struct Descent(Host);
 
@@ -194,26 +195,28 @@ impl Descent {
         Host::empty().map(Descent)
     }
 
-    /// Whether it is certain that nobody looks after a process as a member of sandbox `id`.
+    /// Tells whether it is certain that a process has no supervisor as a member of sandbox `id`.
     pub(crate) fn is_unguarded(&mut self, pid: Pid, id: &str) -> bool {
         self.0.guard(pid, id) == Guard::Unguarded
     }
 }
 
-/// Whose a process is.
+/// The sandbox to which a process belongs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Belongs {
-    /// No penfold's, as far as is known.
+    /// None, as far as known.
     Nobody,
-    /// A sandbox's that somebody looks after; its id if that is known.
+    /// A sandbox with a supervisor; its id if known.
     Sandbox(Option<String>),
-    /// It is a penfold.
+    /// The process is a penfold process.
     Penfold,
-    /// That could not be told.
+    /// This could not be determined.
     Unknown,
 }
 
-/// Whose a process is: a member of a living sandbox descends from a penfold or is in a leaf that is looked after.
+/// Returns the sandbox to which a process belongs.
+///
+/// A member of a living sandbox descends from a penfold process or is in a leaf whose lock is held.
 ///
 /// # Errors
 /// When /proc cannot be read at all.
@@ -234,7 +237,7 @@ pub fn belongs(pid: Pid) -> io::Result<Belongs> {
     })
 }
 
-/// The sandbox in whose leaf a process is, and whether somebody holds the lock of that leaf.
+/// Returns the sandbox in whose leaf a process is, and whether the lock of that leaf is held.
 fn leaf_of(proc: &mut ProcFs, pid: Pid) -> Option<(String, bool)> {
     let text = proc.cgroups(pid).ok()??;
     let path = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"0::"))?;
@@ -254,7 +257,7 @@ fn leaf_of(proc: &mut ProcFs, pid: Pid) -> Option<(String, bool)> {
     Some((id, held))
 }
 
-/// For how long a process has lived, in seconds.
+/// Returns the age of a process, in seconds.
 pub(super) fn age(id: ProcessId) -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let now = Duration::from_secs(now.tv_sec.unsigned_abs());

@@ -19,12 +19,12 @@ use penfold_state::marked;
 use penfold_state::record::{Record, Registry};
 use penfold_state::recovery;
 
-/// Ends and removes what a survey found, and looks that it is gone. What went by itself meanwhile counts as gone.
+/// Ends and removes a leak, and verifies that it is gone. A leak that went by itself counts as gone.
 ///
-/// Where somebody has `named` the sandbox, a marker alone makes a process one of its members.
+/// If a user has `named` the sandbox, a marker alone makes a process a member.
 ///
 /// # Errors
-/// When it could not even be tried; it is left as it was.
+/// When the attempt could not be made; the leak is unchanged.
 pub fn collect(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io::Result<Findings> {
     let gone = || Ok(Findings { verified: true, ..Findings::default() });
     match &leak.thing {
@@ -57,7 +57,7 @@ pub fn collect(leak: &Leak, state_root: &Path, named: bool, patience: Duration) 
         Thing::Record { path, .. } => {
             if is_unfinished(path) {
                 match rustix::fs::rmdir(path) {
-                    // Its maker lives, and has gone on.
+                    // The maker of the directory lives, and continues.
                     Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => {}
                     Err(errno) => return Err(errno.into()),
                 }
@@ -78,13 +78,14 @@ pub fn collect(leak: &Leak, state_root: &Path, named: bool, patience: Duration) 
     }
 }
 
-/// Takes over the record of a sandbox that nobody looks after; none once it is gone.
+/// Takes over the record of a sandbox without a supervisor; `None` once the record is gone.
 fn take(state_root: &Path, id: &str, patience: Duration) -> io::Result<Option<Record>> {
     in_turn(patience, || look(state_root, id))
 }
 
-/// Takes over the record of a sandbox that has ended; none once it is gone. Of one without a report somebody may just be
-/// removing all, report and intent in any order.
+/// Takes over the record of an ended sandbox; `None` once the record is gone.
+///
+/// A record without a report may be under removal by another command, which removes report and intent in any order.
 fn take_ended(state_root: &Path, id: &str, patience: Duration) -> io::Result<Option<Record>> {
     let ended = |turn| match turn {
         Turn::Ours(record) if !Record::files(&record).has_ended() => Turn::Another,
@@ -107,8 +108,9 @@ fn look(state_root: &Path, id: &str) -> io::Result<Turn<Record>> {
     })
 }
 
-/// Takes the lock of a directory, where there is no record to lock: two of us would report each other's deeds. None once
-/// it is gone.
+/// Locks a directory that has no record to lock; `None` once the directory is gone.
+///
+/// Without the lock, two commands would report each other's removals as their own.
 fn lock(path: &Path, patience: Duration) -> io::Result<Option<OwnedFd>> {
     in_turn(patience, || {
         let dir = match directory(path) {
@@ -124,14 +126,15 @@ fn lock(path: &Path, patience: Duration) -> io::Result<Option<OwnedFd>> {
     })
 }
 
-/// Whose turn it is to put something away.
+/// Whether this command may clean something up.
 enum Turn<T> {
     Ours(T),
     Another,
     Gone,
 }
 
-/// Waits until it is ours to put something away, or it is gone: another command may just be doing or looking at it.
+/// Waits until this command may clean something up, or it is gone. Another command may be doing that, or probing the
+/// lock.
 fn in_turn<T>(patience: Duration, mut look: impl FnMut() -> io::Result<Turn<T>>) -> io::Result<Option<T>> {
     const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
     let begun = Instant::now();
@@ -149,7 +152,7 @@ fn in_turn<T>(patience: Duration, mut look: impl FnMut() -> io::Result<Turn<T>>)
     }
 }
 
-/// Removes the files whose writers died before they gave them their names.
+/// Removes the temporary files whose writers died before the rename.
 fn remove_unfinished(record: &Record) -> io::Result<()> {
     for name in remains::unfinished_files(record.files())? {
         match rustix::fs::unlinkat(record.files().dir(), &name, AtFlags::empty()) {

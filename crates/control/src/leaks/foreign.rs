@@ -1,7 +1,9 @@
-//! Strays of other tools: processes that somebody started, lost and left on this host. They are shown and never touched.
+//! Strays of other tools: processes that somebody started, lost and left on this host. penfold shows them and never
+//! touches them.
 //!
-//! Nothing of the kernel's says "left behind". What is shown has lost its parent, has a session of its own and no
-//! terminal and is no service, or names a session in its environment whose owner is dead. A person judges.
+//! The kernel has no notion of "left behind". A process is shown for one of two reasons, and a person decides:
+//! - The process lost its parent, has a session of its own and no terminal, and is no service.
+//! - Its environment names a session whose owner is dead.
 
 mod marks;
 mod ports;
@@ -24,46 +26,46 @@ pub use ports::Port;
 /// The first process of a tree that somebody left behind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Stray {
-    /// Who.
+    /// The process.
     #[serde(flatten)]
     pub member: Member,
-    /// Whose it is, a user id.
+    /// The user id.
     pub user: u32,
-    /// For how long it has lived, in seconds.
+    /// The age in seconds.
     pub age_s: u64,
-    /// Where it stands, if that can be read.
+    /// The working directory, if readable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
-    /// Its session.
+    /// The session.
     pub session: i32,
-    /// Its parent, to which it was given.
+    /// The parent, which adopted the process.
     pub parent: i32,
-    /// How many processes the tree has, itself included.
+    /// The number of processes in the tree, including this one.
     pub processes: usize,
-    /// What the tree listens on.
+    /// The ports on which the tree listens.
     pub ports: Vec<Port>,
-    /// The marks of sessions in its environment.
+    /// The marks of sessions in the environment.
     pub marks: Vec<Mark>,
-    /// Why it is taken for a stray, a few words each.
+    /// The reasons for taking the process for a stray, a few words each.
     pub evidence: Vec<String>,
 }
 
-/// What a look for strays has found.
+/// The result of a search for strays.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Strays {
     /// The strays, the oldest first.
     pub strays: Vec<Stray>,
-    /// Whether all processes could be seen.
+    /// Whether all processes could be read.
     pub complete: bool,
 }
 
-/// Programs that orphans are given to, besides the first process: they do not lose those that they start themselves.
+/// Programs that adopt orphans besides init. Their own children are not taken for orphans.
 const REAPERS: [&str; 8] =
     ["systemd", "init", "tini", "dumb-init", "catatonit", "docker-init", "conmon", "containerd-shim"];
-/// What starts that soon after the first process, in clock ticks of a hundredth, belongs to the host.
+/// A process that starts this soon after init belongs to the host, in clock ticks of 10 ms.
 const WITH_THE_HOST: u64 = 500;
 
-/// Looks for strays of this user; of all users for root.
+/// Searches for strays of this user; of all users for root.
 ///
 /// # Errors
 /// When /proc cannot be read at all.
@@ -82,7 +84,7 @@ pub fn look() -> io::Result<Strays> {
     let spared = looking.ancestors(rustix::process::getpid());
     for stat in candidates {
         let below = looking.ancestors(stat.pid);
-        // Parents come first: what is below a stray is part of its tree.
+        // Parents come first: processes below a stray are part of its tree.
         if spared.contains(&stat.pid) || below.iter().any(|pid| found.contains_key(pid)) {
             continue;
         }
@@ -159,11 +161,11 @@ impl Looking {
         })
     }
 
-    /// Whether it was given to its parent by the kernel, as far as that can be told.
+    /// Tells whether the kernel gave the process to its parent as an orphan, as far as that can be known.
     fn is_orphan(&self, stat: &Stat, parent: &Stat) -> bool {
         let own = stat.pid.as_raw_pid();
-        // Who leads a session was started by the parent of its session or lost that; who does not and has a parent outside
-        // of it lost the leader.
+        // A session leader was started by a process of its parent's session, or has lost that process. Any other
+        // process whose parent is in another session has lost its session leader.
         let lost_leader = stat.session != own
             && stat.session != parent.session
             && Pid::from_raw(stat.session).is_none_or(|leader| !self.all.contains_key(&leader));
@@ -171,12 +173,13 @@ impl Looking {
         lost_leader || (reaper && !self.came_with_the_host(stat))
     }
 
-    /// Whether it is as old as the host, or the container.
+    /// Tells whether the process is as old as the host, or the container.
     fn came_with_the_host(&self, stat: &Stat) -> bool {
         self.all.get(&Pid::INIT).is_some_and(|init| stat.start.0.saturating_sub(init.start.0) < WITH_THE_HOST)
     }
 
-    /// Whether this host keeps it as a service: a unit of the service manager, or the pid in a file below `/run`.
+    /// Tells whether the process is a service of this host: a unit of the service manager, or a pid in a file below
+    /// `/run`.
     fn is_service(&self, proc: &mut ProcFs, stat: &Stat) -> bool {
         let groups = proc.cgroups(stat.pid).ok().flatten().unwrap_or_default();
         let groups = String::from_utf8_lossy(&groups);
@@ -206,11 +209,11 @@ impl Looking {
 
 fn has_no_terminal(stat: &Stat) -> bool {
     let text = std::fs::read_to_string(path(stat.pid, "stat")).unwrap_or_default();
-    // The fourth after the state, which is the first after the name.
+    // The field is the fourth after the state, which is the first after the name.
     text.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(4)) == Some("0")
 }
 
-/// A unit that the service manager itself started; what runs in the scope of a login was not.
+/// Tells whether the service manager itself started a unit; it did not start the processes in the scope of a login.
 fn is_unit(part: &str) -> bool {
     part.ends_with(".service") || part == "init.scope"
 }
@@ -219,12 +222,12 @@ fn path(pid: Pid, file: &str) -> PathBuf {
     Path::new("/proc").join(pid.as_raw_pid().to_string()).join(file)
 }
 
-/// The environment that it was started with; nothing when it cannot be read.
+/// Returns the environment with which the process was started; `None` when it cannot be read.
 fn environment(pid: Pid) -> Option<Vec<u8>> {
     std::fs::read(path(pid, "environ")).ok()
 }
 
-/// The processes that a `*.pid` below `/run` names, at most two deep.
+/// Returns the processes that a `*.pid` below `/run` names, at most two levels deep.
 fn services() -> HashSet<Pid> {
     let list = |dir: &Path| -> Vec<std::fs::DirEntry> {
         std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok).collect()

@@ -1,4 +1,4 @@
-//! Who keeps a thing from going.
+//! Finds processes that prevent the removal of a file or directory.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use penfold_process::{Pid, ProcFs};
 
 use super::Member;
 
-/// The processes that have a file or directory, or something below it, open, or stand in it; of those that can be seen.
+/// Returns the visible processes that have the path, or something below it, open or as their working directory.
 pub fn holders(path: &Path) -> Vec<Member> {
     let Ok(mut proc) = ProcFs::open() else { return Vec::new() };
     let mut pids = Vec::new();

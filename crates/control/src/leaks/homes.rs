@@ -1,4 +1,4 @@
-//! Below which state root things without a record here belong.
+//! Finds the state root of remains that have no record here.
 
 use std::path::{Path, PathBuf};
 
@@ -11,18 +11,18 @@ use fingerprints::Home;
 use penfold_state::LeafLabel;
 use penfold_state::evidence::fingerprints;
 
-/// Whose a thing without a record here is.
+/// Whether remains without a record belong to this state root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Claim {
-    /// It may be ended unasked.
+    /// They may be ended without a request.
     Ours,
-    /// It lives, and may be what another state root keeps: a person decides.
+    /// They live, and another state root may keep them: a person decides.
     Doubtful,
-    /// Another state root's.
+    /// They belong to another state root.
     Elsewhere,
 }
 
-/// Tells whose things are by the sockets, labels and ancestors that speak of them.
+/// Finds the state root of remains by sockets, labels and ancestors.
 #[derive(Debug)]
 pub(super) struct Homes(Finder);
 
@@ -31,12 +31,12 @@ impl Homes {
         Homes(Finder::new(root))
     }
 
-    /// The leaf of this user that is called after a sandbox.
+    /// Returns the leaf of this user that is named after a sandbox.
     pub(super) fn leaf(&self, id: &str) -> Option<PathBuf> {
         self.0.fingerprints().leaves().get(id).cloned()
     }
 
-    /// Whose the leaf of a sandbox and the carriers of its marker are.
+    /// Returns the state root of a sandbox's leaf and of the carriers of its marker.
     pub(super) fn claim(&self, id: &str, leaf: Option<&Path>, marked: &[Pid]) -> Claim {
         let mut label = leaf.map(|leaf| LeafLabel::read(leaf, id)).unwrap_or_default();
         label.root =
@@ -49,13 +49,14 @@ impl Homes {
     }
 }
 
-/// Whether what nothing tells the home of lives and may be meant to.
+/// Tells whether remains of an unknown state root live and may be meant to live.
 fn is_doubtful(leaf: Option<&Path>, marked: &[Pid]) -> bool {
     // Only detached sandboxes are meant to go on, and each labels its leaf before it has members.
     !leaf.is_some_and(LeafLabel::is_missing) && (!marked.is_empty() || leaf.is_some_and(is_populated))
 }
 
-/// Whether a state root is not known to have no record of a sandbox: who lost it there can still be ended by name.
+/// Tells whether a state root may have a record of a sandbox. If the record was lost there, the sandbox can still be
+/// ended by name.
 fn may_hold(root: &Path, id: &str) -> bool {
     let record = root.join("sandboxes").join(id);
     let found = rustix::fs::statat(CWD, &record, AtFlags::SYMLINK_NOFOLLOW);

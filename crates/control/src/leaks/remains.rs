@@ -1,4 +1,4 @@
-//! What is left of sandboxes that have ended, and supervisors that nobody can ask.
+//! Finds remains of ended sandboxes, and supervisors that no client can reach.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -18,11 +18,11 @@ use penfold_state::record::{Intent, Record, Registry, StateError, open_private};
 
 /// The file name of a control socket.
 const SOCKET: &str = "control.sock";
-/// The longest path that fits a `sockaddr_un`, unix(7): a longer one is bound under another.
+/// The longest path that fits a `sockaddr_un`, unix(7). Supervisors bind a longer path under another name.
 const LONGEST: usize = 107;
 
 impl Searching {
-    /// A record that is kept for its log and exit code.
+    /// Adds a record that is kept for its log and exit code.
     pub(super) fn ended(&mut self, record: &Record, intent: Option<Intent>, path: PathBuf) {
         let id = record.name().to_owned();
         let command = intent.as_ref().map(|intent| intent.command.join(" ")).unwrap_or_default();
@@ -34,7 +34,7 @@ impl Searching {
         self.survey.kept.push(leak(&id, name, Thing::Ended { path, command }));
     }
 
-    /// A record that is looked after, by a supervisor that may be deaf.
+    /// Adds a record with a supervisor, if its control socket is missing.
     pub(super) fn unreachable(&mut self, registry: &Registry, id: &str, path: PathBuf) {
         let Ok(Some(files)) = registry.look(id) else { return };
         let socket = rustix::fs::statat(files.dir(), SOCKET, AtFlags::SYMLINK_NOFOLLOW);
@@ -45,7 +45,7 @@ impl Searching {
         if !missing || age(&path) < YOUNG {
             return;
         }
-        // One that runs in the foreground has no socket, and one that is just leaving none any more.
+        // A foreground supervisor has no socket, and an exiting supervisor has already closed it.
         let detached = files.intent().is_ok_and(|intent| intent.detached.is_some());
         if detached && !files.has_ended() && files.lock().is_held() {
             let name = files.intent().ok().and_then(|intent| intent.name);
@@ -53,7 +53,7 @@ impl Searching {
         }
     }
 
-    /// The sockets of supervisors that live and whose records are gone, and records whose sockets nobody listens on.
+    /// Adds sockets of living supervisors whose records are gone, and records whose sockets have no listener.
     pub(super) fn sockets(&mut self, root: &Path) {
         let sockets = match fingerprints::sockets().complete() {
             Ok(sockets) => sockets,
@@ -82,7 +82,7 @@ impl Searching {
         }
     }
 
-    /// Whether something was found of a sandbox that is not over, with a record or without, or not everything was seen.
+    /// Tells whether a sandbox may be alive, with or without a record, or something could not be read.
     fn may_live(&self, id: &str) -> bool {
         let found = || self.survey.leaks.iter().any(|leak| leak.id == id);
         !self.survey.complete
@@ -92,7 +92,7 @@ impl Searching {
             || found()
     }
 
-    /// Names that nobody holds. Those of orphans go with them.
+    /// Adds names without a holder. The names of orphans go with the orphans.
     pub(super) fn names(&mut self, root: &Path) {
         let path = root.join(NAMES);
         let dir = match open_private(CWD, &path) {
@@ -122,7 +122,7 @@ fn leak(id: &str, name: Option<String>, thing: Thing) -> Leak {
     Leak { id: id.to_owned(), name, thing, processes: Vec::new(), age_s, claimed: true }
 }
 
-/// Whether nobody listens on a socket that is there. One that cannot be tried counts as heard.
+/// Tells whether an existing socket has no listener. A socket that cannot be tried counts as having one.
 fn is_deaf(path: &Path) -> bool {
     let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
     let (family, kind) = (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::SEQPACKET);
@@ -131,7 +131,8 @@ fn is_deaf(path: &Path) -> bool {
     rustix::net::connect(&socket, &address) == Err(Errno::CONNREFUSED)
 }
 
-/// The files of a record whose writers died before they gave them their names; its lock is held by the caller.
+/// Returns the temporary files of a record whose writers died before the rename. The caller holds the lock of the
+/// record.
 pub(super) fn unfinished_files(files: &Files) -> io::Result<Vec<String>> {
     let all = entries(files.dir())?.into_iter().filter_map(|(name, _)| name.into_string().ok());
     Ok(all.filter(|name| Path::new(name).extension().is_some_and(|end| end == "new")).collect())

@@ -1,4 +1,4 @@
-//! The look over the host.
+//! Searches the host for leaks.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -16,12 +16,12 @@ use penfold_state::LeafName;
 use penfold_state::error_chain;
 use penfold_state::record::Registry;
 
-/// How many cgroups are looked at.
+/// The most cgroups to visit.
 const MOST_CGROUPS: usize = 50_000;
-/// A record or an empty cgroup younger than this may be one that is just being made or removed, in seconds.
+/// A record or an empty cgroup younger than this many seconds may be about to be made or removed.
 pub(super) const YOUNG: u64 = 2;
 
-/// See [`super::look`].
+/// Implements [`super::look`].
 pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Survey> {
     let host = Host::look()?;
     let survey = Survey { complete: true, ..Survey::default() };
@@ -54,19 +54,19 @@ pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Sur
 pub(super) struct Searching {
     pub(super) survey: Survey,
     host: Host,
-    /// Who carries a marker, and which sandboxes it names.
+    /// The processes that carry a marker, and the sandboxes in it.
     marked: HashMap<Pid, Vec<String>>,
     homes: Homes,
-    /// Sandboxes that somebody looks after.
+    /// Sandboxes with a supervisor.
     pub(super) living: HashSet<String>,
-    /// Sandboxes with a record that nobody looks after: whatever they left goes with it.
+    /// Sandboxes with a record and no supervisor: their remains go with the record.
     pub(super) orphaned: HashSet<String>,
-    /// Those of them that have lost their intent: nothing tells of a directory but its name.
+    /// Orphaned sandboxes without an intent: only the name of a directory shows that it is theirs.
     untold: HashSet<String>,
 }
 
 impl Searching {
-    /// Something that matters for all could not be read.
+    /// Notes that something could not be read that matters for all leaks.
     pub(super) fn blind(&mut self, what: String) {
         self.survey.complete = false;
         self.survey.unread.push(what);
@@ -93,7 +93,7 @@ impl Searching {
             Ok(Some(record)) => {
                 let intent = record.intent().ok();
                 let processes = self.carriers(&name, record.files().has_ended());
-                // A report beside a member that lives is none of ours.
+                // A report beside a living member was forged.
                 if record.files().has_ended() && processes.is_empty() {
                     self.ended(&record, intent, path);
                 } else {
@@ -122,7 +122,8 @@ impl Searching {
         }
     }
 
-    /// Who carries the marker of a sandbox; of one that is said to have ended, only who is nobody else's.
+    /// Returns the processes with the marker of a sandbox. If the sandbox has `ended`, only processes without a
+    /// supervisor.
     fn carriers(&mut self, id: &str, ended: bool) -> Vec<Member> {
         let carriers = self.marked.iter().filter(|(_, ids)| ids.iter().any(|other| other == id));
         let mut pids: Vec<Pid> = carriers.map(|(pid, _)| *pid).collect();
@@ -138,7 +139,7 @@ impl Searching {
         self.orphaned.insert(id);
     }
 
-    /// A sandbox is nobody's only when nobody looks after any process that carries its name.
+    /// Adds processes without a record. A sandbox is a leak only if no process with its id has a supervisor.
     fn processes(&mut self) {
         let marked: Vec<(Pid, Vec<String>)> = self.marked.clone().into_iter().collect();
         let mut left: Vec<(Pid, Vec<String>)> = Vec::new();
@@ -231,7 +232,7 @@ impl Searching {
         });
         match looked {
             Ok(None) => return,
-            // Members that have no number here cannot be judged.
+            // Members without a pid in this namespace cannot be judged.
             Ok(Some(populated)) if populated && pids.is_empty() => return,
             Ok(Some(_)) => {}
             Err(error) => return self.survey.unread.push(error_chain(&error)),
@@ -244,7 +245,7 @@ impl Searching {
                 return;
             }
         }
-        // Whoever runs in a leaf that another user made is that user's to end.
+        // A process in a leaf that another user made is that user's to end.
         let others = owner != user.as_raw() && pids.iter().any(|&pid| !self.host.is_own(pid));
         let claim = self.homes.claim(&id, Some(path), &[]);
         if others || claim == Claim::Elsewhere {
@@ -281,8 +282,9 @@ impl Searching {
         }
     }
 
-    /// Looks again at what may have been there for a moment only: an empty cgroup between its making and its first
-    /// process, or between its last process and its removal.
+    /// Looks again at leaks that may have existed only for a moment.
+    ///
+    /// An empty cgroup exists before its first process, and between its last process and its removal.
     fn look_again(&mut self) {
         let fleeting = |leak: &Leak| {
             leak.age_s < YOUNG && leak.processes.is_empty() && matches!(leak.thing, Thing::Cgroup { .. })

@@ -1,4 +1,4 @@
-//! In which state a sandbox is: from what holds for certain, then from what is written.
+//! Derives the status of a sandbox: first from evidence, then from files.
 
 use penfold_process::{ProcFs, ProcessId};
 use penfold_teardown::{Cause, Level};
@@ -14,10 +14,10 @@ use penfold_state::record::SCHEMA;
 use penfold_state::state::{Exited, State, Word};
 use penfold_state::time::now_ms;
 
-/// For how long a sandbox may be without a word of its supervisor, in milliseconds.
+/// The time that a sandbox may exist before its supervisor writes its state, in milliseconds.
 const YOUNG_MS: u64 = 2000;
 
-/// What was found out.
+/// The status, with the facts behind it.
 #[derive(Debug)]
 pub(super) struct Judged {
     pub(super) word: Word,
@@ -41,7 +41,7 @@ impl Judged {
     }
 }
 
-/// The state of a sandbox whose lock is held.
+/// Derives the status of a sandbox whose lock is held.
 pub(super) fn looked_after(
     finder: &Finder,
     known: &Known,
@@ -65,10 +65,12 @@ pub(super) fn looked_after(
     Judged::of(word).ended(exited)
 }
 
-/// What tells that the lock is held by who ends what dead supervisors have left, and that what they wrote is not true any
-/// more. Where a supervisor has another number, or none, as seen from here, its word stands.
+/// Returns evidence that the lock is held by a command that cleans up after dead supervisors, whose state is out of
+/// date.
+///
+/// A supervisor may have another pid here, or none. The state that it wrote counts then.
 fn put_away(finder: &Finder, known: &Known, state: &State) -> Option<Vec<String>> {
-    // Somebody listens in its place: that much is known of all sandboxes after one look.
+    // A supervisor listens: that is known for all sandboxes after one look.
     if finder.fingerprints().has_socket(&known.id) {
         return None;
     }
@@ -83,7 +85,7 @@ fn put_away(finder: &Finder, known: &Known, state: &State) -> Option<Vec<String>
     Some(evidence)
 }
 
-/// The state of a sandbox that is looked after by somebody who has not said anything.
+/// Derives the status of a sandbox with a held lock and no state.
 fn unsaid(known: &Known, damage: &mut Vec<String>) -> Word {
     let detached = known.intent.as_ref().is_some_and(|intent| intent.detached.is_some());
     if !detached || damage.iter().any(|damage| damage.starts_with("state.json")) {
@@ -93,7 +95,7 @@ fn unsaid(known: &Known, damage: &mut Vec<String>) -> Word {
         Some(leaf) => fingerprints::members(leaf).is_some_and(|(populated, _)| populated),
         None => false,
     };
-    // A clock that was set back makes it old.
+    // If the clock was set back, the sandbox counts as old.
     let made = known.intent.as_ref().map_or(0, |intent| intent.made_at_ms);
     let young = now_ms().checked_sub(made).is_some_and(|age| age < YOUNG_MS);
     if young && !begun {
@@ -103,7 +105,7 @@ fn unsaid(known: &Known, damage: &mut Vec<String>) -> Word {
     Word::Running
 }
 
-/// The state of a sandbox that nobody looks after; none when there is nothing of it.
+/// Derives the status of a sandbox without a supervisor; `None` when nothing of it exists.
 pub(super) fn abandoned(finder: &Finder, known: &Known, damage: &mut Vec<String>) -> Option<Judged> {
     let evidence = Evidence::of(finder.fingerprints(), &known.subject());
     let ended = known.record.as_ref().is_some_and(Files::has_ended);
@@ -143,7 +145,7 @@ fn why_orphaned(known: &Known) -> String {
     why.to_owned()
 }
 
-/// It was seen that nothing is left.
+/// Derives the status of a sandbox with a verified end.
 fn over(files: &Files, damage: &mut Vec<String>) -> Judged {
     let report = files.report().unwrap_or_else(|error| {
         damage.push(format!("report.json: {error}"));
@@ -165,7 +167,7 @@ fn over(files: &Files, damage: &mut Vec<String>) -> Judged {
     Judged { level: report.map(|report| report.level), ..Judged::of(word).ended(told) }
 }
 
-/// Nobody has seen it end, and nothing of it was found.
+/// Derives the status of a sandbox without a verified end, of which nothing was found.
 fn lost(files: &Files, damage: &mut Vec<String>) -> Judged {
     let exited = files.exited().unwrap_or_else(|error| {
         damage.push(format!("exit.json: {error}"));
@@ -178,14 +180,14 @@ fn lost(files: &Files, damage: &mut Vec<String>) -> Judged {
     Judged { evidence, ..Judged::of(Word::Lost).ended(exited) }
 }
 
-/// Whether a sandbox ended and left no cgroup: a quick answer for lists of what lives.
+/// Tells whether a sandbox has ended and left no cgroup: a quick check for lists of living sandboxes.
 pub(super) fn is_over(finder: &Finder, known: &Known) -> bool {
     known.record.as_ref().is_some_and(|files| {
         finder.fingerprints().leaves().excludes(&known.id) && files.lock().is_free() && files.has_ended()
     })
 }
 
-/// Looks again, with fresh eyes, once whoever is about to make or to remove these sandboxes has had time for it.
+/// Observes these sandboxes again a moment later, after their files had time to be made or removed.
 pub(super) fn look_a_moment_later(finder: &Finder, ids: &[&str]) -> Vec<(Known, View)> {
     wait_a_moment();
     let fresh = finder.again();
@@ -196,7 +198,7 @@ pub(super) fn look_a_moment_later(finder: &Finder, ids: &[&str]) -> Vec<(Known, 
     ids.iter().filter_map(again).collect()
 }
 
-/// Looks again at what may have been so for a moment only, while its last files or processes went.
+/// Observes again those sandboxes whose last files or processes may just have gone.
 pub(super) fn look_again(finder: &Finder, found: &mut Vec<(Known, View)>) {
     let (fleeting, lasting): (Vec<_>, Vec<_>) = found.drain(..).partition(|(known, _)| known.is_fleeting());
     *found = lasting;

@@ -1,4 +1,4 @@
-//! Who is in a sandbox now, for people.
+//! The current members of a sandbox, for people.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Read as _};
@@ -10,30 +10,31 @@ use super::View;
 use crate::resolve::{Finder, Known};
 use penfold_state::evidence::fingerprints;
 
-/// How long a command line may be that is shown in full.
+/// The most bytes of a command line that is shown in full.
 const LONGEST: u64 = 128 * 1024;
 
 /// A process in a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Member {
-    /// Who.
+    /// The identity.
     #[serde(flatten)]
     pub id: ProcessId,
-    /// The number of the member that it descends from; none when its parent is not in the sandbox.
+    /// The pid of the nearest member above it; `None` when its parent is not in the sandbox.
     pub parent: Option<i32>,
-    /// The name of its main thread.
+    /// The name of the main thread.
     pub name: String,
-    /// Its command line.
+    /// The command line.
     pub command: String,
-    /// The state of its main thread, the letter of `proc_pid_stat(5)`.
+    /// The state of the main thread, the letter of `proc_pid_stat(5)`.
     pub state: char,
-    /// What makes it a stray, if it is one.
+    /// The reason why the member is a stray, if it is one.
     pub stray: Option<String>,
-    /// The number of the command it belongs to, if that was put into the sandbox later.
+    /// The number of the exec that the member belongs to, if any.
     pub exec: Option<u32>,
 }
 
-/// The members of a sandbox, parents before their children, older ones first. `full` command lines are not cut short.
+/// Returns the members of a sandbox, parents before their children, older ones first. With `full`, command lines are
+/// not shortened.
 ///
 /// # Errors
 /// When /proc cannot be read.
@@ -57,8 +58,9 @@ pub fn members(finder: &Finder, known: &Known, view: &View, full: bool) -> io::R
     Ok(members)
 }
 
-/// Takes out the processes of ours that stand between those that look after something and members: our init in a pid
-/// namespace, and what brings a command into it. Gives their parents.
+/// Removes the penfold processes between supervisors and members, and returns their parents.
+///
+/// These are our init in a pid namespace, and the process that brings an exec into that namespace.
 fn between(view: &View, proc: &mut ProcFs, stats: &mut Vec<Stat>) -> io::Result<HashMap<Pid, Pid>> {
     let keepers = view.execs.iter().map(|exec| exec.keeper.pid);
     let ours: HashSet<Pid> = view.supervisors.iter().map(|id| id.pid).chain(keepers).collect();
@@ -81,13 +83,13 @@ fn between(view: &View, proc: &mut ProcFs, stats: &mut Vec<Stat>) -> io::Result<
 
 struct Crowd<'a> {
     view: &'a View,
-    /// The parents of those of ours that stand between.
+    /// The parents of the penfold processes between supervisors and members.
     between: HashMap<Pid, Pid>,
     leaf: HashSet<Pid>,
     /// Older ones first.
     stats: Vec<Stat>,
     places: HashMap<Pid, usize>,
-    /// By the number of the parent, be it a member or not.
+    /// By the pid of the parent, which may be no member.
     children: HashMap<Pid, Vec<usize>>,
     leader: Option<usize>,
 }
@@ -102,7 +104,7 @@ impl Crowd<'_> {
         }
         let leader = match view.leader {
             Some(leader) => stats.iter().position(|stat| stat.id() == leader),
-            // Nobody has said: the oldest.
+            // Without a recorded leader, the oldest member counts as leader.
             None => (!stats.is_empty()).then_some(0),
         };
         let places = stats.iter().enumerate().map(|(place, stat)| (stat.pid, place)).collect();
@@ -144,7 +146,7 @@ impl Crowd<'_> {
         }
     }
 
-    /// The command that was put in later and of which a member is the top, with its first process.
+    /// Returns the exec of which a member is the top, with the exec's first process.
     fn exec(&self, top: &Stat) -> Option<(u32, usize)> {
         let parent = top.parent?;
         let above = self.between.get(&parent).copied().unwrap_or(parent);

@@ -1,4 +1,4 @@
-//! Sandboxes that live though nothing but the marker of a member tells of it.
+//! Finds living sandboxes whose only evidence is the marker of a member.
 
 use std::collections::HashSet;
 use std::io;
@@ -11,18 +11,19 @@ use crate::resolve::{Finder, Known};
 use penfold_state::evidence::fingerprints;
 use penfold_state::state::Word;
 
-/// The sandboxes beside those that were `found` with a process that carries their marker and nobody looks after: some of
-/// those that are said to be `over`, and some of which nothing else is left.
+/// Finds sandboxes besides those `found`: a process carries their marker and has no supervisor.
+///
+/// Some of them are said to be `over`; of others nothing else is left.
 ///
 /// # Errors
-/// When not all processes can be looked at.
+/// When not all processes can be read.
 pub(super) fn search(
     finder: &Finder,
     found: &[(Known, View)],
     over: &[Known],
 ) -> io::Result<Vec<(Known, View)>> {
     let known: HashSet<&str> = found.iter().map(|(known, _)| known.id.as_str()).collect();
-    // An environment costs a look each: those of processes that are accounted for are left out.
+    // Reading an environment is costly: processes that are already accounted for are skipped.
     let looked_after: HashSet<Pid> = found.iter().flat_map(|(_, view)| accounted(view)).collect();
     let marked = fingerprints::marked(|pid| looked_after.contains(&pid)).complete()?;
     let mut descent = Descent::new()?;
@@ -32,7 +33,7 @@ pub(super) fn search(
             continue;
         }
         let said_over = over.iter().any(|known| known.id == id);
-        // One that was made meanwhile is for the next look.
+        // A sandbox that was made meanwhile is left to the next look.
         let fresh = !said_over && !finder.is_unrecorded(&id);
         if fresh {
             continue;

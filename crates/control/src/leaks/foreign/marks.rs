@@ -1,4 +1,4 @@
-//! What an environment says of the session that a process was started in.
+//! Finds the session in which a process was started, from its environment.
 
 use std::collections::HashMap;
 
@@ -8,30 +8,30 @@ use serde::Serialize;
 /// A variable that names a session of some tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Mark {
-    /// Its name.
+    /// The name of the variable.
     pub key: String,
-    /// Its value, shortened.
+    /// The value, shortened.
     pub value: String,
-    /// The owner of the session, where the variable names it by its pid.
+    /// The owner of the session, if the variable holds its pid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner_pid: Option<i32>,
-    /// What became of the owner.
+    /// Whether the owner lives.
     pub owner: OwnerState,
 }
 
-/// What became of the owner of a session.
+/// Whether the owner of a session lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OwnerState {
-    /// It lives.
+    /// The owner lives.
     Alive,
-    /// There is none of that number, or only one that is younger than who carries the mark.
+    /// No process has the pid of the owner, or only a process that is younger than the one with the mark.
     Dead,
-    /// The variable does not say who it is.
+    /// The variable does not name the owner.
     Unknown,
 }
 
-/// Variables of tools that start programs for people: agents, editors, terminals, builds.
+/// Prefixes of the variables of tools that start programs for people: agents, editors, terminals, builds.
 const PREFIXES: [&str; 11] = [
     "CLAUDE",
     "CURSOR_",
@@ -45,21 +45,21 @@ const PREFIXES: [&str; 11] = [
     "JENKINS_",
     "TERM_SESSION_ID",
 ];
-/// Variables of which one field is a pid: the name, what separates the fields, which field.
+/// Variables with a pid as one of their fields: the name, the separator, the index of the field.
 const WITH_PID: [(&str, char, usize); 3] = [("TMUX", ',', 1), ("STY", '.', 0), ("KITTY_PID", ',', 0)];
-/// Of which no value is shown.
+/// Variables with these parts in their names are shown without a value.
 const SECRET: [&str; 5] = ["TOKEN", "KEY", "SECRET", "PASSWORD", "AUTH"];
-/// How much of a value is shown.
+/// The most bytes of a value that are shown.
 const SHOWN: usize = 60;
 
-/// The value of a variable.
+/// Returns the value of a variable.
 pub(super) fn value<'a>(environment: &'a [u8], key: &str) -> Option<&'a [u8]> {
     environment
         .split(|&byte| byte == 0)
         .find_map(|entry| entry.strip_prefix(key.as_bytes())?.strip_prefix(b"="))
 }
 
-/// The marks that a process carries.
+/// Returns the marks that a process carries.
 pub(super) fn of(environment: &[u8], stat: &Stat, all: &HashMap<Pid, Stat>) -> Vec<Mark> {
     let entries = environment.split(|&byte| byte == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
     let mut marks: Vec<Mark> = entries
@@ -81,12 +81,12 @@ pub(super) fn of(environment: &[u8], stat: &Stat, all: &HashMap<Pid, Stat>) -> V
             Some(Mark { key: key.to_owned(), value, owner_pid: pid.map(Pid::as_raw_pid), owner })
         })
         .collect();
-    // Who the owner was says most.
+    // Marks with a known owner come first.
     marks.sort_by_key(|mark| mark.owner == OwnerState::Unknown);
     marks
 }
 
-/// The pid of the owner of a session, where a variable says it.
+/// Returns the pid of the owner of a session, if the variable holds it.
 fn owner(key: &str, value: &str) -> Option<Pid> {
     let text = match WITH_PID.iter().find(|(name, ..)| *name == key) {
         Some((_, separator, field)) => value.split(*separator).nth(*field)?,
@@ -97,7 +97,7 @@ fn owner(key: &str, value: &str) -> Option<Pid> {
 }
 
 impl Mark {
-    /// What it says of the session, if that is evidence of its end.
+    /// Describes the session, if the mark is evidence of the session's end.
     pub(super) fn says(&self) -> Option<String> {
         let pid = self.owner_pid?;
         (self.owner == OwnerState::Dead).then(|| format!("{} names process {pid}, which is dead", self.key))

@@ -1,4 +1,4 @@
-//! What processes listen on.
+//! Finds the ports on which processes listen.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::path;
 
-/// A TCP port that somebody listens on.
+/// A TCP port with a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Port {
     /// The address.
@@ -18,14 +18,14 @@ pub struct Port {
     pub port: u16,
 }
 
-/// Everybody who listens, by the inode of the socket, for each network namespace that was asked about.
+/// All listeners by the inode of the socket, for each network namespace that was read.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     namespaces: HashMap<PathBuf, HashMap<u64, Port>>,
 }
 
 impl Listeners {
-    /// What these processes listen on.
+    /// Returns the ports on which these processes listen.
     pub(super) fn of(&mut self, pids: &[Pid]) -> Vec<Port> {
         let mut ports: Vec<Port> = pids.iter().flat_map(|&pid| self.of_one(pid)).collect();
         ports.sort_unstable();
@@ -54,7 +54,7 @@ fn listeners(pid: Pid) -> HashMap<u64, Port> {
     tables.iter().flat_map(|table| table.lines().filter_map(line)).collect()
 }
 
-/// Reads a line of `/proc/net/tcp`, `proc_pid_net(5)`, if it is about a socket that listens.
+/// Parses a line of `/proc/net/tcp`, `proc_pid_net(5)`, if its socket listens.
 fn line(text: &str) -> Option<(u64, Port)> {
     const LISTENS: &str = "0A";
     let mut words = text.split_whitespace().skip(1);
@@ -66,7 +66,7 @@ fn line(text: &str) -> Option<(u64, Port)> {
     Some((inode, Port { address: parse(address)?, port: u16::from_str_radix(port, 16).ok()? }))
 }
 
-/// Words of four bytes in the order of this machine, each of them as a number.
+/// Parses words of four bytes, each written as a number in the byte order of this machine.
 fn parse(hex: &str) -> Option<IpAddr> {
     let mut bytes = Vec::new();
     for at in (0..hex.len()).step_by(8) {
