@@ -1,14 +1,15 @@
-//! An error as one line of text.
+//! Writes an error with its causes as one line of text.
 
 use std::error::Error;
 
-/// Writes an error and its causes, outermost first, with `: ` between them.
+/// Writes an error and its causes, outermost first, separated by `: `.
 pub fn error_chain(error: &dyn Error) -> String {
     sentence_chain(error.to_string(), error.source())
 }
 
-/// Writes a sentence and its causes in the same way. A cause that repeats what stands before it is left out: transparent
-/// wrappers say what their source says.
+/// Writes a sentence and its causes in the same way.
+///
+/// A cause with the same text as the one before it is left out: transparent wrappers have the text of their source.
 pub fn sentence_chain(sentence: String, cause: Option<&(dyn Error + 'static)>) -> String {
     let mut text = sentence.clone();
     let mut said = sentence;

@@ -7,32 +7,32 @@ use crate::id::Id;
 
 const PREFIX: &str = "penfold-";
 
-/// `penfold-<id>`: tells whose a cgroup or a directory is that no record names.
+/// `penfold-<id>`: shows the sandbox of a cgroup or directory that no record names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeafName(String);
 
 impl LeafName {
-    /// The name that belongs to an id, as [`Id::short`] gives it.
+    /// Returns the name for a short id, see [`Id::short`].
     pub fn of(id: &str) -> LeafName {
         LeafName(format!("{PREFIX}{id}"))
     }
 
-    /// As one component of a path.
+    /// Returns the name as one component of a path.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether this path ends in the name.
+    /// Tells whether this path ends in the name.
     pub fn ends(&self, path: &Path) -> bool {
         path.file_name() == Some(OsStr::new(&self.0))
     }
 
-    /// The id in one component of a path, if that is such a name.
+    /// Returns the id in one component of a path, if the component has this form.
     pub fn id_in(component: &str) -> Option<&str> {
         component.strip_prefix(PREFIX).filter(|id| Id::is_short(id))
     }
 
-    /// The id in the last component of a path, if that is such a name.
+    /// Returns the id in the last component of a path, if the component has this form.
     pub fn id_at(path: &Path) -> Option<String> {
         LeafName::id_in(path.file_name()?.to_str()?).map(str::to_owned)
     }

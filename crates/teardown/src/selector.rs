@@ -133,7 +133,7 @@ impl Search {
     ///   pipeline. Then the group counts only if it held no stranger when it was first seen.
     ///
     /// Both rules hold after the leader's death as well. The kernel does not reuse such a number while the session or
-    /// group exists, and a group that was empty at the last look is forgotten.
+    /// group exists. A group that was empty at the last look is forgotten.
     ///
     /// # Errors
     /// When /proc, or the selected cgroup, cannot be read at all.
