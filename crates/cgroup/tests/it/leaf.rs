@@ -20,7 +20,7 @@ fn kill_ends_setsid_grandchild_and_spares_the_neighbour() {
     let bystander = neighbours.spawn("", "exec sleep 1000");
     members(&neighbour, 1);
 
-    // The one whose parent exits comes first: four are there only once they stay.
+    // The process whose parent exits is started first: it counts as a fourth only while the others live.
     cleanup.spawn("", "(sleep 1000 &) ; setsid sleep 1000 & sleep 1000 & wait");
     let pids = members(&leaf, 4);
     assert!(leaf.populated().expect("events"));
@@ -210,7 +210,7 @@ fn usage_counts_what_members_used() {
     let leaf = Leaf::create(&place, &name()).expect("a leaf");
     let mut cleanup = Cleanup::of(&leaf);
     cleanup.spawn("", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done");
-    // What it has used tells that it has been in the leaf: nobody is in there before it is, either.
+    // CPU time shows that the process has been in the leaf: before, the leaf is not populated either.
     wait_until("at work", || leaf.usage().cpu.is_some_and(|cpu| !cpu.is_zero()));
     wait_until("over", || !leaf.populated().expect("events"));
     leaf.remove().expect("an empty leaf can be removed");
@@ -229,7 +229,7 @@ fn a_leaf_can_be_a_place() {
     assert!(!below.populated().expect("gone with its parent"));
 }
 
-/// As on a host whose table of open files is full.
+/// The limit of open files is reached.
 /// spec: 1.5
 #[test]
 fn a_leaf_that_was_made_ready_is_listed_and_killed_without_a_free_descriptor() {
@@ -271,7 +271,7 @@ fn a_leaf_that_was_made_ready_a_while_ago_tells_when_its_last_member_has_ended()
     killed.remove().expect("an empty leaf can be removed");
 }
 
-/// The kernel holds back what it would have to tell soon after the entry of the first member.
+/// The kernel delays a notification that follows soon after the entry of the first member.
 #[test]
 fn a_leaf_that_was_made_ready_just_now_promises_nothing() {
     let Some(place) = place() else { return };

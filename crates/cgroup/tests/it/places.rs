@@ -1,4 +1,4 @@
-//! Where leaves go, on recorded hosts.
+//! Places for leaves, on recorded hosts.
 
 use std::path::Path;
 
@@ -79,7 +79,7 @@ fn a_cgroup_outside_of_the_mount_is_named() {
     }
     let (mounts, _) = host!("container-host-ns");
     assert!(matches!(located((mounts, b"0::/docker/other\n")), Err(NoPlace::Outside { .. })));
-    // Only whole names are a prefix.
+    // A prefix must end at a whole name.
     assert!(matches!(located((mounts, b"0::/docker/3f9a1c2b7d045\n")), Err(NoPlace::Outside { .. })));
 }
 

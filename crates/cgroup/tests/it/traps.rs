@@ -1,4 +1,4 @@
-//! What the kernel does and nobody expects. These tests fork, and need a process with one thread.
+//! Surprising behaviour of the kernel. These tests fork, and need a single-threaded process.
 #![expect(clippy::disallowed_methods, reason = "the forked children end themselves")]
 
 use penfold_testkit::{skip, wait_until};
@@ -19,7 +19,7 @@ fn zombie_leader(leaf: &Leaf) -> Pid {
                 && rustix::io::write(&file, b"0").is_ok()
             {
                 std::thread::spawn(|| {
-                    // Never for ever, whatever becomes of the test.
+                    // Ends after a minute, whatever happens to the test.
                     let end = Instant::now() + Duration::from_mins(1);
                     while Instant::now() < end {
                         std::thread::park_timeout(end - Instant::now());
@@ -85,7 +85,7 @@ fn a_killed_leaf_kills_what_is_cloned_into_it() {
     }
     let killed = leaf.kill().expect("a kill");
     wait_until("empty", || !killed.populated().expect("events"));
-    // What the types forbid: the same directory, opened as if it had not been killed.
+    // The types forbid this: the directory is opened as if it had not been killed.
     let forbidden = Leaf::open(&cleanup.path).expect("open").expect("there");
     if cloned_into(&forbidden) == Some(7) {
         skip("this kernel has the fix 8e3599202166: a killed leaf can be spawned into");

@@ -1,4 +1,4 @@
-//! Out of the v1 freezer.
+//! Moves processes out of the v1 freezer.
 
 use penfold_testkit::{skip, wait_until};
 use std::path::PathBuf;

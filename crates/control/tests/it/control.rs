@@ -1,4 +1,4 @@
-//! The client of a supervisor: whom it trusts, how long it waits, what it hands over.
+//! The client of a supervisor: the listeners that it trusts, its timeouts, the descriptors that it sends.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 pub const LIMIT: Duration = Duration::from_millis(500);
-/// For an answer that comes, on a busy machine.
+/// The time for an answer that comes, on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
 
 pub struct Place {
@@ -72,7 +72,7 @@ impl Place {
 
     pub fn listen(&self, kind: SocketType) -> OwnedFd {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
-        // By a short way: the path may be longer than an address can hold.
+        // Use a short path: the real one may be longer than an address can hold.
         let number = std::os::fd::AsRawFd::as_raw_fd(&self.record.files().dir());
         let address = SocketAddrUnix::new(format!("/proc/self/fd/{number}/control.sock").as_str()).unwrap();
         rustix::net::bind(&socket, &address).unwrap();
@@ -90,7 +90,7 @@ fn ready(fd: &OwnedFd) {
     assert_eq!(poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&long)).unwrap(), 1, "nobody came");
 }
 
-/// Lets one client in, says who it is, and answers one request with what came with it.
+/// Accepts one client, sends the id, and answers one request; returns the descriptors that came with the request.
 fn supervise(listener: OwnedFd, id: String) -> JoinHandle<Vec<OwnedFd>> {
     std::thread::spawn(move || {
         ready(&listener);
@@ -135,7 +135,7 @@ fn link_to_the_socket_of_another_is_not_followed() {
     assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
 }
 
-/// The file is ours, and who listens is not.
+/// The socket file belongs to this user, and the listener to another.
 /// spec: 11.8
 #[test]
 #[expect(clippy::print_stderr, reason = "a skipped test says why")]
@@ -165,7 +165,7 @@ while 1: c,_=s.accept(); c.send(b'{\"hello\":{\"protocol\":1,\"id\":\"'+sys.argv
     }
 }
 
-/// The other supervisor goes on with the socket of one that was killed, and that nobody has reaped.
+/// The other supervisor takes over the socket of a killed supervisor that is still unreaped.
 /// spec: 11.2
 #[test]
 fn listener_that_is_a_zombie_is_dead() {
@@ -188,7 +188,7 @@ sys.stdin.read()";
     rustix::process::waitid(rustix::process::WaitId::Pid(pid), ended).unwrap();
     let connected = Client::connect(place.record.files(), Duration::from_secs(10));
     first.wait().unwrap();
-    // The other one has ended when nobody can write any more.
+    // EOF means that the other supervisor has ended.
     first.stdout.take().unwrap().read_to_end(&mut Vec::new()).unwrap();
     assert!(connected.is_ok(), "{connected:?}");
 }
@@ -253,7 +253,7 @@ fn record_that_somebody_else_puts_away_is_waited_for() {
     drop(record);
     put_away(&finder, &known, &limits).unwrap();
     assert!(finder.again().resolve(&known.id).is_err());
-    // It is gone, whoever did it.
+    // The record is gone, whichever process removed it.
     put_away(&finder, &known, &limits).unwrap();
 }
 
@@ -285,7 +285,7 @@ fn supervisor_that_does_not_listen_yet_is_asked_once_it_does() {
     dir.close().unwrap();
 }
 
-/// Leaves what a supervisor leaves that exits.
+/// Leaves the files of a supervisor that has exited.
 fn ends(record: Record, supervisor: ProcessId) {
     let state = State {
         schema: SCHEMA,
@@ -300,18 +300,18 @@ fn ends(record: Record, supervisor: ProcessId) {
     };
     record.files().write_state(&state).unwrap();
     std::fs::write(record.files().path().join("report.json"), "{}").unwrap();
-    // The lock goes with it.
+    // Dropping the record releases the lock.
     drop(record);
 }
 
-/// The lock is let go of before anybody was talked to: who has exited with it is known by name alone.
+/// The lock is released before the client connected: only the record names the supervisor that exits with it.
 /// spec: 11.1
 #[test]
 fn supervisor_that_exits_before_it_listens_is_waited_for() {
     let Place { dir, record } = Place::with("root", Some(Detached::default()));
     let finder = Finder::new(&dir.path().join("root"));
     let known = [finder.resolve(record.name()).unwrap()];
-    // Its main thread has exited; another lives until the input ends.
+    // The main thread has exited; another thread lives until its input ends.
     let exits = "import ctypes,os,platform,threading
 threading.Thread(target=lambda: (os.read(0,1),os._exit(0))).start()
 ctypes.CDLL(None).syscall(60 if platform.machine()=='x86_64' else 93,0)";

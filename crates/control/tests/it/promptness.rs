@@ -15,7 +15,7 @@ fn silence_is_waited_for_no_longer_than_asked() {
     let silent = Client::connect(place.record.files(), LIMIT);
     assert!(matches!(silent, Err(ClientError::Silent { .. })));
     assert!(begun.elapsed() >= LIMIT && begun.elapsed() < LIMIT * 10);
-    // A client that nobody lets in, for the queue of the socket is full, waits as long and no longer.
+    // A client that is not accepted, because the socket's queue is full, waits for its limit and no longer.
     let short = Duration::from_millis(20);
     for _ in 0..13 {
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! From words to sandboxes: of whole records, of damaged ones, of none.
+//! From ids and names to sandboxes: with whole records, damaged ones, and none.
 
 use crate::view_support::{Alive, TestEnv, listen, remove, scribble};
 use penfold_control::ResolveError;
@@ -20,7 +20,7 @@ fn candidates(env: &TestEnv, word: &str) -> Vec<String> {
     }
 }
 
-/// An id that begins like this.
+/// Makes an id with this prefix.
 fn id_with(prefix: &str) -> Id {
     let digits = Id::new().unwrap().short();
     let text = format!("01900000-0000-7000-8000-{prefix}{}", &digits[prefix.len()..]);
@@ -110,7 +110,7 @@ fn the_full_uuid_of_a_record_means_its_sandbox_and_no_other_with_the_same_digits
     assert_eq!(id_of(&env, &whole.to_uppercase()).unwrap(), intent.id.short());
     assert!(is_unknown(&env, &whole.replacen('0', "1", 1)));
     assert!(is_unknown(&env, &whole.replace('-', "")));
-    // A name may look like one.
+    // A name may look like an id.
     let named = env.intent(Some("01900000-0000-7000-8000-bbbbbbbbbbbb"));
     let _named = env.reserve(&named);
     assert_eq!(id_of(&env, "01900000-0000-7000-8000-bbbbbbbbbbbb").unwrap(), named.id.short());
@@ -159,7 +159,7 @@ fn a_sandbox_without_a_record_is_found_by_its_leaf() {
         assert!(known.claimed && known.record.is_none() && known.leaf == intent.leaf);
         assert!(known.generation().is_some());
     }
-    // Below another root it is none of theirs.
+    // In another state root, the sandbox is unknown.
     let other = TestEnv::new();
     assert!(is_unknown(&other, &id) && is_unknown(&other, "lost-web"));
 }

@@ -1,4 +1,4 @@
-//! What is said of a sandbox when its files are damaged, forged or gone: never that it has ended while it lives.
+//! The view of a sandbox whose files are damaged, forged or gone: a living sandbox never shows as ended.
 
 use penfold_testkit::skip;
 use std::os::unix::fs::{chown, symlink};
@@ -10,7 +10,7 @@ use penfold_state::time::now_ms;
 use penfold_state::{Status, record::SCHEMA};
 use penfold_teardown::Cause;
 
-/// What can become of a file: a name for it, and the deed.
+/// A kind of damage to a file: its name, and the action.
 type Damage = (&'static str, fn(&std::path::Path));
 
 const DAMAGE: &[Damage] = &[
@@ -36,7 +36,7 @@ const DAMAGE: &[Damage] = &[
         std::fs::create_dir(file).unwrap();
     }),
     ("another user's", |file| {
-        // Only root can give a file away; for others it is one more garbage.
+        // Only root can give a file away; other users write one more malformed file.
         if chown(file, Some(65534), None).is_err() {
             scribble(file, br#"{"schema":1}"#);
         }
@@ -81,7 +81,7 @@ fn a_sandbox_that_is_looked_after_runs_whatever_became_of_its_intent() {
     }
 }
 
-/// The worst that files can say of a sandbox that lives: that it ended, and that nothing is left.
+/// Forges the worst claim about a living sandbox: that it ended, and that nothing is left.
 fn forge_end(env: &TestEnv, id: &str) {
     env.put(id, "exit.json", r#"{"schema":1,"exit":{"code":0},"cause":"exit","at_ms":1}"#);
     env.put(id, "report.json", &report(id, r#"{"code":0}"#, "exit"));
@@ -102,7 +102,7 @@ fn what_has_a_populated_leaf_never_counts_as_ended() {
             env.let_go(record);
             forge_end(&env, &id);
             damage(&env.record(&id).join(file));
-            // And another of them, for they come in pairs.
+            // Also damage a second file, because faults come in pairs.
             damage(&env.record(&id).join(files[(number + 1) % files.len()]));
             assert!(alive.is_alive());
             for seen in [env.see(&id), env.listed(&id, false), env.listed(&id, true)] {
@@ -332,7 +332,7 @@ fn a_foreground_sandbox_runs_without_a_state() {
     assert_eq!(env.see(&id).unwrap().word, Word::Lost);
 }
 
-/// What was found whole and is put away while it is looked at, by somebody who holds its lock or has died with it.
+/// The record was found whole. While it is observed, it is removed by a process that holds its lock or died with it.
 /// spec: 5.5
 #[test]
 fn a_record_that_is_put_away_meanwhile_is_no_sandbox() {
@@ -355,7 +355,7 @@ fn a_record_that_is_put_away_meanwhile_is_no_sandbox() {
     }
 }
 
-/// Nobody is overlooked who lives on without the record and the leaf of a sandbox.
+/// Processes that live on without the sandbox's record and leaf are not overlooked.
 /// spec: 5.4
 #[test]
 fn a_record_that_vanishes_meanwhile_hides_nobody_with_its_marker() {

@@ -8,7 +8,7 @@ use penfold_process::{
 };
 use penfold_testkit::wait_until;
 
-/// A child that is killed and reaped at the end of the test; what it started is told to end with its input.
+/// A child that is killed and reaped at the end of the test; processes that it started end at EOF of their input.
 struct Guard(Child);
 
 impl Guard {
@@ -149,7 +149,7 @@ fn children_of_every_thread_are_found() {
             .join()
             .expect("the thread")
     });
-    // The thread is gone, or about to be: then its child hangs on another thread.
+    // The thread is gone, or about to be: then its child belongs to another thread.
     let mut children = Vec::new();
     wait_until("found again", || {
         proc.children(me(), &mut children).expect("children");
@@ -163,7 +163,7 @@ fn children_of_every_thread_are_found() {
 #[test]
 fn descendants_come_parents_first() {
     let mut proc = ProcFs::open().expect("/proc");
-    // Each ends when its input does, so nothing outlives the test.
+    // Each process ends when its input does, so nothing outlives the test.
     let script = "sh -c 'cat; :' & sh -c 'sh -c \"cat; :\"; :' <&0 & wait";
     let child = Guard::of(
         Command::new("sh").args(["-c", &format!("exec 3<&0; {}", script.replace("cat", "cat <&3"))]),
@@ -181,7 +181,7 @@ fn descendants_come_parents_first() {
         );
     }
     assert!(tree.iter().all(|stat| stat.pid != child.pid()), "the root is not below itself");
-    // Their input ends with ours, not with the root's death.
+    // The input of these processes ends with ours, not with the death of the root.
     let below = tree;
     drop(child);
     wait_until("all ended", || {

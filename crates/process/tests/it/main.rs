@@ -1,4 +1,4 @@
-//! What /proc says of real processes.
+//! Reads `/proc` for real processes.
 
 #[macro_use]
 extern crate penfold_harness;

@@ -1,5 +1,5 @@
-//! A process whose main thread has exited while another lives. To become one takes a program whose main thread is ours
-//! to end.
+//! A process whose main thread has exited while another thread lives. The test needs a program of its own to end its
+//! main thread.
 #![expect(clippy::disallowed_methods, reason = "the misbehaving child ends itself")]
 
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use penfold_testkit::wait_until;
 
 const MARK: (&str, &str) = ("PENFOLD_TEST_MARK", "zombie");
 
-/// A fresh program, so that the mark is in its environment.
+/// Starts a fresh program, so that the marker is in its environment.
 fn start_zombie() -> std::process::Child {
     std::process::Command::new(std::env::current_exe().expect("this test"))
         .arg("zombie-leader")
@@ -18,10 +18,10 @@ fn start_zombie() -> std::process::Child {
         .expect("this test again")
 }
 
-/// The program `zombie-leader`.
+/// Implements the program `zombie-leader`.
 pub(crate) fn become_zombie() {
     std::thread::spawn(|| {
-        // A child of a thread that is not the main one, bounded like its parent.
+        // The child belongs to a thread other than the main thread, and ends after a minute like its parent.
         let child = std::process::Command::new("sleep").arg("60").spawn();
         let end = Instant::now() + Duration::from_mins(1);
         while Instant::now() < end {

@@ -1,4 +1,4 @@
-//! The events of a state root: written by many at once, renamed when full, read whatever is in them.
+//! The events of a state root: written by many processes at once, renamed when full, read whatever the file holds.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 
 const FULL: u64 = 8 << 20;
 
-/// All that can be read now.
+/// Returns all events that can be read now.
 fn rest(reader: &mut Reader) -> Vec<Entry> {
     std::iter::from_fn(|| reader.next_entry().unwrap()).collect()
 }
@@ -70,10 +70,10 @@ fn nothing_is_lost_when_many_write_and_files_are_renamed() {
         }
     });
     assert!(rest(&mut reader).is_empty());
-    // More than two files were filled, and only two are kept, each hardly larger than it may be.
+    // More than two files were filled, and only two are kept, each hardly larger than its limit.
     let (now, before) = (size(&place.current()), size(&place.before()));
     assert!((FULL..FULL + (1 << 20)).contains(&before) && now < FULL, "{now} {before}");
-    // Of what is kept nothing is missing in the middle either.
+    // The kept events have no gap in the middle either.
     let kept = whats(all(&place));
     for writer in 0..WRITERS {
         let numbers: Vec<usize> = kept.iter().filter(|kept| kept.0 == writer).map(|kept| kept.1).collect();
@@ -131,7 +131,7 @@ fn garbage_is_skipped_and_what_is_around_it_is_read() {
     file.write_all(&vec![b'x'; 300_000]).unwrap();
     file.write_all(b"\n").unwrap();
     append(place.root(), &[leak(0, 1, "x")]).unwrap();
-    // As a full disk leaves it.
+    // A full disk leaves a line like this.
     file.write_all(b"{\"schema\":1,\"ti").unwrap();
     append(place.root(), &[leak(0, 2, "x")]).unwrap();
     let found = all(&place);

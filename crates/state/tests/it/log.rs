@@ -1,4 +1,4 @@
-//! A log gives back what was put into it, as far back as its limit allows.
+//! A log returns what was written to it, as far back as its limit allows.
 
 use std::os::unix::fs::{FileExt, MetadataExt};
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::os::fd::AsFd;
 
-/// Bytes that tell where they are.
+/// Makes bytes that show their position.
 fn bytes(from: usize, length: usize) -> Vec<u8> {
     (from..from + length).map(|at| (at.wrapping_mul(2_654_435_761) >> 13).to_le_bytes()[0]).collect()
 }
@@ -47,7 +47,7 @@ proptest! {
         let size = std::fs::metadata(place.log()).unwrap().len();
         prop_assert!(size <= limit.max(12 << 10), "{} of {}", size, limit);
         let heads = 16 * late.pieces.len();
-        // All but the front page and one block, with two of them at least.
+        // Everything is kept but the front page and one block, with two blocks at least.
         let kept = late.all.len() + heads;
         prop_assert!(late.all.len() == all.len() || kept >= (usize::try_from(limit).unwrap() / 3).saturating_sub(4096));
         while seen.take(&mut reader) {}
@@ -214,7 +214,7 @@ fn a_pipe_is_drained_in_bounded_steps_up_to_its_end() {
         }
     }
     assert_eq!(moved, u64::try_from(size).unwrap());
-    // Who is never done writing gets no more of the writer's time than others.
+    // A stream that never ends gets no more of the writer's time than others.
     let endless = std::fs::File::open("/dev/zero").unwrap();
     let mut other = Writer::create(Place::new().as_fd(), 64 << 10).unwrap();
     let drained = other.drain(Stream::Stdout, endless.as_fd()).unwrap();

@@ -1,4 +1,4 @@
-//! Who follows a log is told promptly, loses nothing that is kept, and holds nobody up.
+//! A follower of a log is notified promptly, loses no kept output, and delays nobody.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
@@ -68,7 +68,7 @@ fn readers_that_are_overtaken_see_nothing_wrong() {
 
 const GIGABYTE: u64 = 1 << 30;
 
-/// Runs `program` with its output in a pipe and calls `taker` with that.
+/// Runs `program` with its output in a pipe and calls `taker` with the pipe.
 fn output_of(program: &str, taker: impl FnOnce(OwnedFd)) -> f64 {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
     let start = Instant::now();

@@ -10,7 +10,7 @@ use penfold_state::log::{From, LogError, Reader, Stream, USUAL_LIMIT, Writer};
 use proptest::prelude::*;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
-/// A tmpfs of this size that is mounted nowhere: it goes with its descriptor.
+/// Makes a tmpfs of this size without a mount point: it is gone when its descriptor is closed.
 fn tmpfs(size: &str) -> rustix::io::Result<OwnedFd> {
     let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     rustix::mount::fsconfig_set_string(&context, "size", size)?;
@@ -135,13 +135,13 @@ fn a_damaged_block_is_named_and_the_next_one_read() {
         writer.append(Stream::Stdout, format!("{number:15}\n").as_bytes());
     }
     let file = std::fs::OpenOptions::new().write(true).open(place.log()).unwrap();
-    // In the second block, at the head of a frame.
+    // The position is in the second block, at the head of a frame.
     file.write_all_at(&[0xff; 16], 4096 + 4096 + 320).unwrap();
     let read = Read::to_end(&mut place.read(From::Start));
     assert_eq!(read.damaged, 4096 - 320);
     assert!(read.all.ends_with(format!("{:15}\n", 999).as_bytes()));
     assert_eq!(u64::try_from(read.all.len()).unwrap(), 16_000 - (4096 - 320) / 32 * 16);
-    // A log that was cut short goes on where it is whole again.
+    // A truncated log continues where it is whole again.
     file.set_len(4096 + 100).unwrap();
     let read = Read::to_end(&mut place.read(From::Start));
     assert!(read.damaged > 30_000 && read.all.starts_with(format!("{:15}\n", 0).as_bytes()));

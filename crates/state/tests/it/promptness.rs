@@ -17,7 +17,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 #[test]
 fn a_line_reaches_a_follower_within_milliseconds() {
     let behind = latencies(&Place::new(), 300, || ());
-    // The best of them are the log's, the worst are those of a busy machine.
+    // The shortest delays show the log, the longest a busy machine.
     assert!(behind[behind.len() / 2] < 5000, "{behind:?}");
 }
 
@@ -39,7 +39,7 @@ fn a_follower_hears_of_the_end_at_once() {
             }
         });
         let (clock, _held) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-        // Long enough for the follower to look but rarely.
+        // Long enough for the follower to reach its longest interval.
         wait(&clock, PollFlags::IN, Some(Duration::from_millis(1300)));
         writer.append(Stream::Stdout, b"the last words");
         over.store(true, Ordering::SeqCst);
@@ -63,7 +63,7 @@ fn an_event_reaches_a_follower_within_milliseconds() {
 fn a_log_follower_without_inotify_keeps_up_by_looking() {
     let usual = getrlimit(Resource::Nofile);
     let behind = latencies(&Place::new(), 60, || {
-        // The lowest free number is the limit: what is open stays open, and nothing more can be.
+        // The limit is the lowest free descriptor: open files stay open, and no more can be opened.
         let free = std::fs::File::open("/dev/null").unwrap();
         let number = std::os::fd::AsRawFd::as_raw_fd(&free);
         let limit = Rlimit { current: u64::try_from(number).ok(), ..usual };
@@ -75,7 +75,7 @@ fn a_log_follower_without_inotify_keeps_up_by_looking() {
     assert!(behind[behind.len() / 2] < 60_000, "{behind:?}");
 }
 
-/// To it no inotify instance is left: the kernel counts them for each user.
+/// This user has no inotify instance left: the kernel counts them for each user.
 const USER: u32 = 64_213;
 
 /// spec: 10.3
@@ -109,6 +109,6 @@ fn by_looking() {
     }
     let behind = crate::events_support::latencies(40, || {});
     let middle = behind[behind.len() / 2];
-    // Another process of this user may give one back at any moment: then it is faster.
+    // Another process of this user may free an instance at any moment: then the follower is faster.
     assert!(middle < 60_000, "{behind:?}");
 }

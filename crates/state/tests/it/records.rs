@@ -1,4 +1,4 @@
-//! Records that are damaged, forged or of another penfold, and roots that somebody else has made.
+//! Damaged and forged records, records of another version, and roots that another user made.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,7 +10,7 @@ use penfold_state::{Id, Registry, recovery};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A state root, and beside it what a forger would like to see removed.
+/// A state root, beside files that a forger wants removed.
 struct Place {
     dir: tempfile::TempDir,
     registry: Registry,
@@ -27,7 +27,7 @@ impl Place {
         self.dir.path().join("root/sandboxes").join(name)
     }
 
-    /// A directory with something in it.
+    /// Makes a directory with a file in it.
     fn precious(&self, name: &str) -> PathBuf {
         let path = self.dir.path().join(name);
         std::fs::create_dir(&path).unwrap();
@@ -35,7 +35,7 @@ impl Place {
         path
     }
 
-    /// Writes a record that nobody looks after.
+    /// Writes a record without a supervisor.
     fn forge(&self, name: &str, intent: &[u8]) {
         std::fs::create_dir(self.record(name)).unwrap();
         std::fs::set_permissions(self.record(name), std::fs::Permissions::from_mode(0o700)).unwrap();
@@ -95,7 +95,7 @@ fn a_record_cannot_name_the_scratch_of_another_sandbox() {
     let (mine, other) = (intent(), intent());
     let precious = place.precious(&format!("penfold-{}", other.id));
     place.forge(&mine.id.short(), &text(&Intent { scratch: Some(precious.clone()), ..mine.clone() }));
-    // Nor speak for it under its own name.
+    // A record must not name another sandbox's directory under its own name either.
     place.forge("0123456789ab", &text(&Intent { scratch: Some(precious.clone()), ..other }));
     recovery::sweep(&place.registry, PATIENCE).unwrap();
     assert!(is_whole(&precious));
@@ -180,7 +180,7 @@ fn a_record_in_use_is_not_taken_and_one_let_go_is() {
     assert_eq!(orphan.intent().unwrap(), intent);
 }
 
-/// A sandbox with a leaf in `leaf` and a report of its end, and the name of its record, which nobody holds.
+/// Makes a record without a supervisor for a sandbox with a leaf in `leaf` and a report; returns its name.
 fn reported(place: &Place, leaf: &Path, detached: Option<Detached>) -> String {
     let intent = intent();
     let name = intent.id.short();
@@ -208,7 +208,7 @@ fn what_has_ended_is_seen_to_have_without_being_opened() {
 /// spec: 5.9
 #[test]
 fn a_report_beside_a_leaf_does_not_keep_an_orphan_from_being_found() {
-    // That of a foreground run has no report but a forged one.
+    // A foreground sandbox has no report but a forged one.
     for detached in [Some(Detached::default()), None] {
         let place = Place::new();
         let name = reported(&place, place.dir.path(), detached);
@@ -274,7 +274,7 @@ fn a_root_of_another_user_is_refused_however_often_it_is_tried() {
     assert_eq!(std::fs::read_dir(&root).unwrap().count(), 0);
 }
 
-/// A command that is killed while it puts a record away leaves one that any other puts away, and no orphan.
+/// If a command is killed while it removes a record, any other command can remove the rest, which is no orphan.
 /// spec: 5.3
 #[test]
 fn the_report_is_the_last_file_of_a_record_to_go() {

@@ -1,4 +1,4 @@
-//! Messages between clients and supervisors: whenever one comes, it is taken whole.
+//! Messages between clients and supervisors: each is received whole.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use penfold_state::wire::{self, Answer, Received};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-/// How many messages go one after the other.
+/// The number of messages in a row.
 const MANY: usize = 20_000;
-/// A lost one is waited for no longer.
+/// The longest wait for a lost message.
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn pair() -> (OwnedFd, OwnedFd) {
@@ -16,7 +16,7 @@ fn pair() -> (OwnedFd, OwnedFd) {
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
 }
 
-/// Looks again and again, each time for the next, while another thread sends it.
+/// Receives message after message while another thread sends them.
 fn none_is_lost(receive: impl Fn(&OwnedFd) -> Received<Answer>) {
     let (here, there) = pair();
     let sender = std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! The table of the lifecycle against worlds that misbehave, driven by the rules of the real driver.
+//! The table of the lifecycle against misbehaving worlds, driven by the rules of the real driver.
 
 use penfold_teardown::lifecycle::{Action, Event, Phase, step};
 use proptest::prelude::*;
@@ -8,18 +8,18 @@ const GRACE: u32 = 20;
 const PATIENCE: u32 = 30;
 const LOOK_MOST: u32 = 8;
 const LOOK_STUCK: u32 = 40;
-/// The last tick at which anything happens in a world by itself.
+/// The last tick at which a world changes by itself.
 const SCRIPT: u32 = 60;
 const CLOCK_MOST: u32 = SCRIPT + GRACE + PATIENCE + 4 * LOOK_STUCK;
 
-/// How a member takes the polite signal.
+/// The reaction of a member to the polite signal.
 #[derive(Debug, Clone, Copy)]
 enum Manners {
     Dies {
         after: u32,
     },
     Ignores,
-    /// Starts so many others, which die or ignore, and dies.
+    /// Starts this many others, which die or ignore, and dies.
     Forks {
         children: u32,
         deaf: bool,
@@ -29,11 +29,11 @@ enum Manners {
 #[derive(Debug, Clone, Copy)]
 struct Member {
     manners: Manners,
-    /// So many kills do not reach it.
+    /// This many kills do not reach the member.
     slips: u32,
-    /// Stuck in the kernel until then; for ever if that never comes.
+    /// Stuck in the kernel until this tick; for ever if the tick never comes.
     stuck_until: Option<u32>,
-    /// Dies then, for whatever reason.
+    /// Dies at this tick, for whatever reason.
     dies_at: Option<u32>,
     asked: bool,
     alive: bool,
@@ -53,11 +53,11 @@ impl Member {
     }
 }
 
-/// What a sandbox holds, and what happens to it from outside. The first member is the leader.
+/// The members of a sandbox, and the events from outside. The first member is the leader.
 #[derive(Debug, Clone)]
 struct World {
     members: Vec<Member>,
-    /// What the host tells, late and twice as it comes.
+    /// The events of the host, which may come late and twice.
     told: Vec<(u32, Event)>,
 }
 
@@ -89,7 +89,7 @@ impl World {
         }
     }
 
-    /// Lets those die whose time it is, and says whether there was one.
+    /// Lets the members die whose tick has come, and tells whether there was one.
     fn pass(&mut self, now: u32) -> bool {
         let mut died = false;
         for member in self.members.iter_mut().filter(|member| member.alive) {
@@ -110,19 +110,19 @@ impl World {
     }
 }
 
-/// What the driver did, and when.
+/// The actions of the driver, with their ticks.
 #[derive(Debug, Default)]
 struct Trace {
     asks: Vec<u32>,
     kills: Vec<u32>,
     reports: Vec<u32>,
     released: Option<u32>,
-    /// Somebody was alive at the release.
+    /// Whether a member was alive at the release.
     lied: bool,
     steps: u32,
 }
 
-/// The rules of `drive`, with a clock that jumps from one thing to happen to the next.
+/// The rules of `drive`, with a clock that jumps from one event to the next.
 #[derive(Debug)]
 struct Driver {
     world: World,
@@ -261,7 +261,7 @@ fn member() -> impl Strategy<Value = Member> {
     )
 }
 
-/// What a host can say; a world is fair if it ends at all, so the last word is that somebody wants it to.
+/// Generates worlds. A fair world ends, so its last event is a request to end.
 fn world() -> impl Strategy<Value = World> {
     let event = prop_oneof![
         Just(Event::Started),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use penfold_teardown::{Ladder, Spawned};
 
-/// A grace that a tree is seen to get.
+/// A short grace, whose use is observed.
 const SHORT: Duration = Duration::from_millis(200);
 
 #[test]

@@ -1,4 +1,4 @@
-//! Who belongs, by each selector, on real processes.
+//! The members that each selector finds, on real processes.
 
 use penfold_testkit::wait_until;
 use std::collections::HashSet;
@@ -10,7 +10,7 @@ use crate::support::{Handle, Started};
 use penfold_process::{Pid, ProcFs, ProcessId};
 use penfold_teardown::{Marker, Search, Selector};
 
-/// A shell with children, whose script says `NAME PID` lines and then closes its output.
+/// Starts a shell with children. Its script prints `NAME PID` lines and then closes its output.
 fn shell(script: &str, setup: impl FnOnce(&mut Command) -> &mut Command) -> (Started, Vec<(String, Handle)>) {
     let mut command = Command::new("sh");
     let script = format!("{script}; exec >&-; wait");
@@ -120,7 +120,7 @@ fn a_marker_counts_in_any_of_its_parts_and_only_as_a_whole_part() {
 #[test]
 fn a_marker_counts_with_proof_only() {
     let id = format!("{:012x}", u64::from(std::process::id()) + (1 << 40));
-    // Its parent, this process, takes in no orphans.
+    // The parent, this process, does not adopt orphans.
     let copy = Started(Command::new("sleep").arg("3542").env("PENFOLD_SANDBOX", &id).spawn().unwrap());
     wait_until("it has its environment", || is_marked(copy.pid()));
     let start = ProcFs::open().unwrap().stat(copy.pid()).unwrap().unwrap();
@@ -152,7 +152,7 @@ fn a_marker_counts_with_proof_only() {
     }
 }
 
-/// In the middle of an exec the name is new and the environment not there yet.
+/// During an exec the name is new and the environment is not there yet.
 fn is_marked(pid: Pid) -> bool {
     let environ = std::fs::read(format!("/proc/{}/environ", raw(pid))).unwrap_or_default();
     environ.split(|&byte| byte == 0).any(|entry| entry.starts_with(b"PENFOLD_SANDBOX="))

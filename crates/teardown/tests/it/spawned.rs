@@ -1,4 +1,4 @@
-//! `Spawned`: the library alone, as the example at the top of the crate uses it.
+//! Tests `Spawned` as the example at the top of the crate uses it.
 
 use penfold_testkit::wait_until;
 use std::io::Read as _;
@@ -10,7 +10,7 @@ use penfold_teardown::{How, Ladder, Level, Spawned};
 
 const SHORT: Duration = Duration::from_millis(300);
 
-/// Two sleepers, one in a session of its own, that say their pids.
+/// Starts two sleepers that print their pids, one of them in a session of its own.
 fn tree() -> (Spawned, Vec<Handle>) {
     let script = "setsid sleep 3401 >&- & echo $!; sleep 3401 >&- & echo $!; exec >&-; wait";
     let mut tree = Spawned::start(Command::new("sh").args(["-c", script]).stdout(Stdio::piped())).unwrap();
@@ -57,7 +57,7 @@ fn a_daemon_cannot_leave_its_leaf() {
     let script = "(setsid sleep 3403 & echo $!)";
     let mut tree = Spawned::start(Command::new("sh").args(["-c", script]).stdout(Stdio::piped())).unwrap();
     let mut said = String::new();
-    // The daemon holds the pipe: only the first line is there to be read.
+    // The daemon holds the pipe open: read only the first line.
     let mut out = tree.child().stdout.take().unwrap();
     while !said.ends_with('\n') {
         let mut byte = [0];

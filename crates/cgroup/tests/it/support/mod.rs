@@ -1,4 +1,4 @@
-//! What the kernel tests share. Not every test uses all of it.
+//! Shared code of the kernel tests. Not every test uses all of it.
 use penfold_testkit::{skip, wait_until};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 
-/// A place for leaves, or nothing and the reason on stderr.
+/// Returns a place for leaves, or `None` with the reason on stderr.
 pub(crate) fn place() -> Option<Place> {
     match Place::find_here() {
         Ok(place) => Some(place),
@@ -22,13 +22,13 @@ pub(crate) fn place() -> Option<Place> {
     }
 }
 
-/// A name that no other test uses.
+/// Returns a name that no other test uses.
 pub(crate) fn name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("penfold-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Ends and removes what a test made, however it ends.
+/// Ends and removes everything that a test made, even if the test fails.
 pub(crate) struct Cleanup {
     pub(crate) path: PathBuf,
     pub(crate) children: Vec<Child>,
@@ -62,7 +62,7 @@ impl Drop for Cleanup {
             gone(killed);
         }
         for child in &mut self.children {
-            // A shell that did not get into the leaf is not killed with it.
+            // A shell that did not get into the leaf is not killed with the leaf.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -70,7 +70,7 @@ impl Drop for Cleanup {
     }
 }
 
-/// Waits until nobody is left, ends again who needs it, removes the leaf.
+/// Waits until no member is left, kills again if needed, and removes the leaf.
 pub(crate) fn gone(killed: KilledLeaf) {
     let mut proc = ProcFs::open().expect("/proc");
     wait_until("empty", || {
@@ -101,7 +101,7 @@ pub(crate) fn notified(cgroup: &Cgroup, timeout: Duration) -> bool {
     rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&timeout))).expect("poll") > 0
 }
 
-/// The state letter of a process, or a space when it is gone.
+/// Returns the state letter of a process, or a space when it is gone.
 pub(crate) fn state(pid: Pid) -> char {
     let mut proc = ProcFs::open().expect("/proc");
     proc.stat(pid).expect("stat").map_or(' ', |stat| stat.state.letter())

@@ -1,4 +1,4 @@
-//! What the tests of `resolve` and `view` share: records made by hand, real leaves, real processes.
+//! Shared code of the tests of `resolve` and `view`: hand-made records, real leaves, real processes.
 
 use penfold_testkit::wait_until;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use penfold_state::time::now_ms;
 use penfold_state::{Id, Registry};
 use penfold_teardown::Level;
 
-/// A state root of its own.
+/// A state root for one test.
 pub struct TestEnv {
     dir: tempfile::TempDir,
 }
@@ -41,7 +41,7 @@ impl TestEnv {
         self.root().join("sandboxes").join(id)
     }
 
-    /// What a detached sandbox of this root means to be.
+    /// Makes the intent of a detached sandbox of this root.
     pub fn intent(&self, name: Option<&str>) -> Intent {
         Intent {
             schema: SCHEMA,
@@ -65,24 +65,24 @@ impl TestEnv {
         }
     }
 
-    /// A record that is looked after for as long as the value lives.
+    /// Makes a record whose lock is held as long as the value lives.
     pub fn reserve(&self, intent: &Intent) -> Record {
         self.registry().reserve(intent).unwrap()
     }
 
-    /// A record that nobody looks after, without a report.
+    /// Makes a record without a supervisor and without a report.
     pub fn abandon(&self, intent: &Intent) {
         self.let_go(self.reserve(intent));
     }
 
-    /// Looks no more after a record. What another test forks holds the lock, too, until it executes its program.
+    /// Releases the lock of a record. A fork of another test also holds the lock until it executes its program.
     pub fn let_go(&self, record: Record) {
         let id = record.name().to_owned();
         drop(record);
         wait_until("the lock is free", || self.registry().look(&id).unwrap().unwrap().lock().is_free());
     }
 
-    /// A record of a sandbox that has ended.
+    /// Makes the record of an ended sandbox.
     pub fn end(&self, intent: &Intent, exit: &str, cause: &str) {
         let record = self.reserve(intent);
         let id = intent.id.short();
@@ -105,13 +105,13 @@ impl TestEnv {
         view::view(&finder, &known)
     }
 
-    /// As `ps` and `ps -a` list it.
+    /// Returns the sandbox as `ps` and `ps -a` list it.
     pub fn listed(&self, id: &str, all: bool) -> Option<View> {
         view::list(&self.root(), all).unwrap().into_iter().find(|view| view.id == id)
     }
 }
 
-/// What a supervisor says; it names this process, which is none of the sandbox.
+/// Makes the state that a supervisor writes; it names this process, which is not in the sandbox.
 pub fn state(word: Word) -> State {
     let pid = rustix::process::getpid();
     let stat = penfold_process::ProcFs::open().unwrap().stat(pid).unwrap().unwrap();
@@ -136,14 +136,14 @@ pub fn report(id: &str, exit: &str, cause: &str) -> String {
     )
 }
 
-/// A process that ends with this value; in a leaf that goes with it, if one could be made.
+/// A process that is killed when this value is dropped, in a leaf that is removed with it if one could be made.
 pub struct Alive {
     child: Child,
     leaf: Option<PathBuf>,
 }
 
 impl Alive {
-    /// A process with the marker of a sandbox.
+    /// Starts a process with the marker of a sandbox.
     pub fn marked(marker: &str) -> Alive {
         let child = Command::new("sleep").arg("1000").env("PENFOLD_SANDBOX", marker).spawn().unwrap();
         let alive = Alive { child, leaf: None };
@@ -155,7 +155,7 @@ impl Alive {
         alive
     }
 
-    /// A process in the leaf of a sandbox; none where no leaf can be made.
+    /// Starts a process in the leaf of a sandbox; `None` if no leaf can be made.
     pub fn in_leaf(intent: &mut Intent) -> Option<Alive> {
         let place = penfold_cgroup::Place::find_here().ok()?;
         let leaf = place.path().join(format!("penfold-{}", intent.id));
@@ -200,7 +200,7 @@ impl Drop for Alive {
     }
 }
 
-/// A control socket that somebody listens on.
+/// Makes a control socket with a listener.
 pub fn listen(record: &Path) -> OwnedFd {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -216,7 +216,7 @@ pub fn remove(dir: &Path) {
     std::fs::remove_dir(dir).unwrap();
 }
 
-/// Writes a whole file anew, as a vandal would.
+/// Overwrites a whole file, as a vandal would.
 pub fn scribble(path: &Path, bytes: &[u8]) {
     let _ = std::fs::remove_file(path);
     std::fs::File::create(path).unwrap().write_all(bytes).unwrap();

@@ -1,4 +1,4 @@
-//! What the tests of events share.
+//! Shared code of the tests of events.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use penfold_state::events::{About, Entry, Event, From, Reader, What, append};
 
-/// A state root of its own.
+/// A state root for one test.
 pub struct Place {
     _dir: tempfile::TempDir,
     root: PathBuf,
@@ -33,7 +33,7 @@ impl Place {
     }
 }
 
-/// An event that says who wrote it, and which of theirs it is.
+/// Makes an event with the number of its writer, and its own number.
 pub fn leak(writer: usize, number: usize, text: &str) -> Event {
     let what = What::Leak {
         what: format!("{writer} {number}"),
@@ -44,7 +44,7 @@ pub fn leak(writer: usize, number: usize, text: &str) -> Event {
     Event { schema: 1, time_ns: 1, about, what }
 }
 
-/// Who wrote them, and which they are.
+/// Returns the writers and the numbers of events.
 pub fn whats(entries: Vec<Entry>) -> Vec<(usize, usize)> {
     let what = |entry| match entry {
         Entry::Event(event) => match event.what {
@@ -59,7 +59,7 @@ pub fn whats(entries: Vec<Entry>) -> Vec<(usize, usize)> {
     entries.into_iter().filter_map(what).collect()
 }
 
-/// How far behind a follower is for each of some events, in microseconds, sorted.
+/// Returns the sorted delays of a follower for some events, in microseconds.
 pub fn latencies(count: usize, prepare: impl FnOnce()) -> Vec<u128> {
     let place = Place::new();
     append(place.root(), &[leak(0, 0, "x")]).unwrap();
@@ -72,7 +72,7 @@ pub fn latencies(count: usize, prepare: impl FnOnce()) -> Vec<u128> {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             for number in asked {
-                // Not before the follower waits: what is there already when it looks tells nothing of its wait.
+                // Wait for the follower: an event that exists before its look has no delay.
                 let _ = rustix::event::poll(&mut [], Some(&Duration::from_millis(3).try_into().unwrap()));
                 let begun = Instant::now();
                 append(&root, &[leak(0, number, "x")]).unwrap();

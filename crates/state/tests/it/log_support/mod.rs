@@ -1,4 +1,4 @@
-//! What the tests of the log share.
+//! Shared code of the tests of the log.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,7 +9,7 @@ use penfold_state::log::{Entry, From, Reader, Stream, USUAL_LIMIT, Waited, Write
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// A directory in the place of a record.
+/// A directory that stands for a record.
 pub struct Place {
     pub path: tempfile::TempDir,
     dir: File,
@@ -34,7 +34,7 @@ impl Place {
         Reader::open(self.dir.as_fd(), from).unwrap()
     }
 
-    /// What both streams have from here on.
+    /// Returns the output of both streams from here on.
     pub fn text(&self, from: From) -> String {
         String::from_utf8(Read::to_end(&mut self.read(from)).all).unwrap()
     }
@@ -46,7 +46,7 @@ impl AsFd for Place {
     }
 }
 
-/// What a reader came upon.
+/// The entries that a reader returned.
 #[derive(Debug, Default)]
 pub struct Read {
     /// Both streams in order.
@@ -97,8 +97,9 @@ pub fn wait(fd: &OwnedFd, how: PollFlags, timeout: Option<Duration>) {
     let _ = poll(&mut [PollFd::new(fd, how)], timeout.as_ref());
 }
 
-/// Writes lines with pauses and gives the times, in µs, that a follower was behind, sorted. `before` is called when all
-/// is open that a log needs.
+/// Writes lines with pauses and returns the sorted delays of a follower in µs.
+///
+/// `before` is called when all files for the log are open.
 pub fn latencies(place: &Place, lines: usize, before: impl FnOnce()) -> Vec<u64> {
     let mut writer = Writer::create(place.as_fd(), USUAL_LIMIT).unwrap();
     let mut reader = place.read(From::Start);

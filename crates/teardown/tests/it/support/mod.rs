@@ -1,4 +1,4 @@
-//! What the tests on real processes share.
+//! Shared code of the tests on real processes.
 
 use penfold_testkit::skip;
 use std::os::fd::OwnedFd;
@@ -43,7 +43,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         let _ = self.end();
-        // What still dies after its test has the output of that open.
+        // A process that is still dying after its test keeps the output of the test open.
         let _ =
             poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&Timespec { tv_sec: 10, tv_nsec: 0 }));
     }
@@ -65,7 +65,7 @@ impl Drop for Started {
     }
 }
 
-/// The leaves that `Spawned` made here and that are empty: those of other tests are in use.
+/// Returns the empty leaves that `Spawned` made in this process; the others are used by other tests.
 pub fn leaves_of_this_process() -> Vec<String> {
     let Ok(place) = penfold_cgroup::Place::find_here() else { return Vec::new() };
     let prefix = format!("penfold-spawned-{}-", std::process::id());
@@ -86,12 +86,12 @@ pub fn as_user(name: &str) {
     if !rustix::process::geteuid().is_root() {
         return skip("only root can become another user; the tests before this one ran as one");
     }
-    // A copy, for the directories above this program may be closed to others.
+    // Use a copy, because the directories above this program may be closed to other users.
     let directory = tempfile::tempdir().unwrap();
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(directory.path(), open).unwrap();
     let program = directory.path().join("test");
-    // Not by this process: whatever another thread forks meanwhile would hold the file open for writing.
+    // Another process makes the copy: a fork in another thread would hold the file open for writing.
     assert!(
         Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status().unwrap().success()
     );
