@@ -11,11 +11,10 @@ use penfold_control::{ForgetError, ResolveError};
 use penfold_state::log::LogError;
 use penfold_state::{StartFailure, StateError, sentence_chain};
 
-use crate::args::signal::ReservedSignal;
 use crate::exit_codes;
 use crate::output::{self, WriteError};
 use crate::text::lines;
-use crate::value::Invalid;
+use crate::value::{Invalid, ReservedSignal};
 
 /// What went wrong, as far as the exit code tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

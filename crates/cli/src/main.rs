@@ -3,6 +3,9 @@
 //! Invariants: data goes to standard output and talk to standard error; every failure is one sentence with a
 //! documented exit code; nothing is built that the called verb does not need, for `penfold run` is on the way
 //! of every command it wraps.
+//!
+//! Rooms, from the top; each imports only those below: `commands` (a file for each verb); `foreign`, `pump`; `sandboxes`;
+//! `args`, `surroundings`; `failure`; `output`, `text`; `value`, `exit_codes`.
 
 #![cfg_attr(all(target_env = "gnu", not(test)), no_main)]
 

@@ -1,6 +1,6 @@
 //! Where words go: data to standard output, talk to standard error, and colour only where it is welcome.
 
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, BufRead as _, ErrorKind, IsTerminal, Write};
 
 use serde::Serialize;
 
@@ -56,6 +56,19 @@ pub(crate) fn json(value: &impl Serialize) -> Result<(), WriteError> {
 pub(crate) fn talk(text: &str) {
     // There is no place left to complain to when this fails.
     let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Whether somebody sits at a terminal who can be asked.
+pub(crate) fn can_ask() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
+}
+
+/// Asks for a yes; everything else is a no.
+pub(crate) fn ask(question: &str) -> bool {
+    talk(question);
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer);
+    read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
 impl Colour {

@@ -20,7 +20,7 @@ use rustix::process::Pid;
 pub(crate) use duration::Exact;
 pub(crate) use duration::duration;
 pub(crate) use keys::{Keys, keys};
-pub(crate) use signal::{Signal, name as signal_name, signal};
+pub(crate) use signal::{ReservedSignal, Signal, name as signal_name, signal};
 #[cfg(test)]
 pub(crate) use size::Bytes;
 pub(crate) use size::size;

@@ -3,11 +3,9 @@
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{ArgAction, Args};
 use penfold_state::events::{About, Entry, Event, From, KINDS, Reader, Waited, What};
-use penfold_teardown::Cause;
 use serde::Serialize;
 
 use crate::args::verb::{Global, Verb};
@@ -123,7 +121,7 @@ struct Shown<'a> {
 pub(crate) fn events(global: &Global, args: &EventsArgs) -> Result<u8, Failure> {
     let root = surroundings::root(global);
     let from = if args.no_follow || args.since.is_some() { From::Start } else { From::End };
-    let since = not_before(args.since);
+    let since = args.since.map_or(0, Since::nanoseconds);
     let mut reader = Reader::open(Path::new(&root), from)?;
     let stdout = io::stdout();
     loop {
@@ -161,17 +159,6 @@ fn show(global: &Global, args: &EventsArgs, since: u64, reader: &mut Reader) -> 
         output::talk(&talk);
     }
     Ok(())
-}
-
-fn not_before(since: Option<Since>) -> u64 {
-    match since {
-        None => 0,
-        Some(Since::At(time)) => time,
-        Some(Since::Ago(duration)) => {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            u64::try_from(now.saturating_sub(duration).as_nanos()).unwrap_or(u64::MAX)
-        }
-    }
 }
 
 fn is_wanted(event: &Event, args: &EventsArgs) -> bool {
@@ -221,10 +208,12 @@ fn details(what: &What) -> String {
         What::Exec { number, command } => format!("{number}: {}", command.join(" ")),
         What::Exit { exit, cause, word } => {
             let exit = exit.map_or_else(|| "?".to_owned(), template::exit);
-            format!("{word} ({exit}), cause {}", self::cause(*cause))
+            format!("{word} ({exit}), cause {}", template::cause(*cause))
         }
-        What::Stop { cause, grace_ms: Some(ms) } => format!("cause {}, grace {ms} ms", self::cause(*cause)),
-        What::Stop { cause, grace_ms: None } => format!("cause {}, killed at once", self::cause(*cause)),
+        What::Stop { cause, grace_ms: Some(ms) } => {
+            format!("cause {}, grace {ms} ms", template::cause(*cause))
+        }
+        What::Stop { cause, grace_ms: None } => format!("cause {}, killed at once", template::cause(*cause)),
         What::TeardownStep { step, took_us, error, .. } => {
             let error = error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
             format!("{step} ({took_us} us){error}")
@@ -243,11 +232,6 @@ fn details(what: &What) -> String {
         }
         What::Adopted { pid, command } => format!("pid {pid}: {}", command.join(" ")),
     }
-}
-
-fn cause(cause: Cause) -> String {
-    let word = serde_json::to_value(cause).ok();
-    word.as_ref().and_then(|word| word.as_str()).unwrap_or("?").to_owned()
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use rustix::process::Signal;
 
 use crate::args::ids::Ids;
 use crate::args::patience::PatienceOverride;
+use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::args::{signal, usage};
 use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find::Among;
 use crate::sandboxes::select;
@@ -60,7 +60,7 @@ pub(crate) struct KillArgs {
 
 /// Ends sandboxes at once, or sends a signal to their commands.
 pub(crate) fn kill(global: &Global, args: &KillArgs) -> Result<u8, Failure> {
-    let signal = signal::sendable(args.signal)?;
+    let signal = args.signal.sendable()?;
     let act = if signal == Signal::KILL { "kill" } else { "signal" };
     let (finder, selection) = select::select(global, &args.ids, Among::Living, args.force, act)?;
     let mut tally = Tally::default();

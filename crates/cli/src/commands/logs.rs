@@ -4,7 +4,7 @@ mod write;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use penfold_state::Files;
@@ -121,11 +121,7 @@ fn begin(args: &LogsArgs) -> From {
     let only = args.stderr.then_some(Stream::Stderr);
     match (args.lines, args.since) {
         (Some(lines), _) => From::Last { lines, of: only },
-        (None, Some(Since::At(time))) => From::Since(time),
-        (None, Some(Since::Ago(duration))) => {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            From::Since(u64::try_from(now.saturating_sub(duration).as_nanos()).unwrap_or(u64::MAX))
-        }
+        (None, Some(since)) => From::Since(since.nanoseconds()),
         (None, None) => From::Start,
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::args::patience::Patience;
+use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::args::{signal, usage};
 use crate::failure::{Failure, FailureKind};
 use crate::foreign::{self, Request, Target};
 use crate::value::{self, Signal};
@@ -69,7 +69,7 @@ pub(crate) struct ReapArgs {
 pub(crate) fn reap(global: &Global, args: ReapArgs) -> Result<u8, Failure> {
     let request = Request {
         target: args.target,
-        signal: signal::sendable(args.signal)?,
+        signal: args.signal.sendable()?,
         grace: args.grace,
         patience: args.patience.patience,
         dry_run: args.dry_run,

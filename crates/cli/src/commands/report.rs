@@ -132,11 +132,6 @@ fn strays(report: &Report) -> usize {
     report.findings.strays().count()
 }
 
-fn cause(report: &Report) -> String {
-    let word = serde_json::to_value(report.cause).ok();
-    word.as_ref().and_then(|word| word.as_str()).unwrap_or("?").to_owned()
-}
-
 fn table(reports: &[(View, Report)]) -> String {
     let now = now_ms();
     let heading = ["ID", "NAME", "CAUSE", "EXIT", "RAN", "ENDED", "STRAYS", "TEARDOWN", "RESULT"];
@@ -145,7 +140,7 @@ fn table(reports: &[(View, Report)]) -> String {
         rows.push(vec![
             seen.id.clone(),
             template::printable(&template::name(seen)),
-            cause(report),
+            template::cause(report.cause),
             report.exit.map_or_else(|| "?".to_owned(), template::exit),
             human(Duration::from_millis(report.duration_ms)),
             format!("{} ago", template::ago(ended_at(report), now)),
@@ -165,7 +160,7 @@ fn page(seen: &View, report: &Report) -> String {
     let findings = &report.findings;
     line("sandbox", &format!("{}  {}", seen.id, template::name(seen)));
     line("command", &report.command.join(" "));
-    line("cause", &cause(report));
+    line("cause", &template::cause(report.cause));
     line("exit", &report.exit.map_or_else(|| "unknown".to_owned(), template::exit));
     line("ran", &human(Duration::from_millis(report.duration_ms)));
     line("ended", &time::utc(ended_at(report)));

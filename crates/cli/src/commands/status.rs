@@ -99,7 +99,7 @@ fn page(finder: &Finder, known: &Known, seen: &View, log_lines: u64) -> Result<S
         }
     }
     let style = Style { pids: true, full: false };
-    let members = process_tree::grow(finder, known, seen, style)?;
+    let members = find::members(finder, known, seen, style.full)?;
     if !members.is_empty() {
         text.push_str("processes\n");
         text.extend(process_tree::draw(seen, &members, style).lines().map(|line| format!("  {line}\n")));

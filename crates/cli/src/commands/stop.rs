@@ -7,8 +7,8 @@ use penfold_control::{How, Limits};
 
 use crate::args::ids::Ids;
 use crate::args::patience::PatienceOverride;
+use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::args::{signal, usage};
 use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find::Among;
 use crate::sandboxes::select;
@@ -60,7 +60,7 @@ pub(crate) struct StopArgs {
 
 /// Ends sandboxes politely.
 pub(crate) fn stop(global: &Global, args: &StopArgs) -> Result<u8, Failure> {
-    let signal = args.signal.map(signal::sendable).transpose()?;
+    let signal = args.signal.map(Signal::sendable).transpose()?;
     let (finder, selection) = select::select(global, &args.ids, Among::Living, args.force, "stop")?;
     let how = How::Stop { signal, grace: args.grace };
     let mut tally = Tally::default();

@@ -70,7 +70,7 @@ pub(crate) fn tree(global: &Global, args: &TreeArgs) -> Result<u8, Failure> {
     let mut rows = Vec::new();
     let mut text = String::new();
     for (known, seen) in &chosen.found {
-        let members = process_tree::grow(&finder, known, seen, style)?;
+        let members = find::members(&finder, known, seen, style.full)?;
         if args.json {
             rows.push(Grown { row: Row::of(seen), members });
             continue;

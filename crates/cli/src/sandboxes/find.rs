@@ -3,7 +3,8 @@
 use std::io::BufRead as _;
 use std::path::Path;
 
-use penfold_control::{Finder, Known, ResolveError, View, view};
+use penfold_control::view::{self, Member};
+use penfold_control::{Finder, Known, ResolveError, View};
 
 use crate::args::ids::Ids;
 use crate::args::verb::Global;
@@ -139,4 +140,20 @@ fn read_words(ids: &[String]) -> Result<Vec<String>, Failure> {
         }
     }
     Ok(words)
+}
+
+/// The processes of one sandbox; `full` also reads their command lines.
+///
+/// # Errors
+/// When they cannot be listed.
+pub(crate) fn members(
+    finder: &Finder,
+    known: &Known,
+    seen: &View,
+    full: bool,
+) -> Result<Vec<Member>, Failure> {
+    if !seen.word.is_living() {
+        return Ok(Vec::new());
+    }
+    view::members(finder, known, seen, full).or_fail(FailureKind::Other, "cannot look at the processes")
 }

@@ -1,7 +1,5 @@
 //! Chooses the sandboxes that a verb acts on, and asks before it acts on more than were named.
 
-use std::io::{BufRead as _, IsTerminal as _};
-
 use penfold_control::{Finder, Known};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -61,7 +59,7 @@ fn allow_many() {
 /// Asks a person; refuses where there is none.
 fn confirm(found: &[Known], verb: &str) -> Result<(), Failure> {
     let number = count(found.len(), "sandbox", "sandboxes");
-    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+    if !output::can_ask() {
         let typed = std::env::args_os().skip(1);
         let typed: Vec<String> = typed.map(|word| word.to_string_lossy().into_owned()).collect();
         let sentence = format!("refused to {verb} {number} without being asked twice");
@@ -76,10 +74,7 @@ fn confirm(found: &[Known], verb: &str) -> Result<(), Failure> {
         text.push('\n');
     }
     lines::push(&mut text, &format!("Really {verb} {number}? [y/N] "));
-    output::talk(&text);
-    let mut answer = String::new();
-    let read = std::io::stdin().lock().read_line(&mut answer);
-    if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
+    if output::ask(&text) {
         return Ok(());
     }
     Err(Failure::new(FailureKind::Usage, "nothing was done"))

@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use penfold_control::view::{self, Member};
-use penfold_control::{Finder, Known, View};
+use penfold_control::View;
+use penfold_control::view::Member;
 
-use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::text::{lines, template};
 
 /// How processes are shown.
@@ -14,19 +13,6 @@ use crate::text::{lines, template};
 pub(crate) struct Style {
     pub(crate) pids: bool,
     pub(crate) full: bool,
-}
-
-/// The processes of one sandbox.
-pub(crate) fn grow(
-    finder: &Finder,
-    known: &Known,
-    seen: &View,
-    style: Style,
-) -> Result<Vec<Member>, Failure> {
-    if !seen.word.is_living() {
-        return Ok(Vec::new());
-    }
-    view::members(finder, known, seen, style.full).or_fail(FailureKind::Other, "cannot look at the processes")
 }
 
 /// One line for each process, below lines for the commands that were put in later.

@@ -31,7 +31,7 @@ const FIELDS: &[Field] = &[
     ("ExpiresAt", "EXPIRES AT", |view, _| view.expires_at_ms.map_or_else(String::new, utc)),
     ("Labels", "LABELS", |view, _| labels(view)),
     ("Exit", "EXIT", |view, _| view.exit.map(exit).unwrap_or_default()),
-    ("Cause", "CAUSE", |view, _| cause(view).unwrap_or_default()),
+    ("Cause", "CAUSE", |view, _| view.cause.map(cause).unwrap_or_default()),
     ("Level", "LEVEL", |view, _| view.level.map(|level| level.to_string()).unwrap_or_default()),
     ("Leader", "LEADER", |view, _| pid(view.leader)),
     ("Owner", "OWNER", |view, _| pid(view.owner)),
@@ -169,10 +169,10 @@ fn pid(process: Option<penfold_process::ProcessId>) -> String {
     process.map(|process| process.pid.as_raw_pid().to_string()).unwrap_or_default()
 }
 
-/// Why it ended, in one word.
-pub(crate) fn cause(view: &View) -> Option<String> {
-    let value = serde_json::to_value(view.cause?).ok()?;
-    value.as_str().map(str::to_owned)
+/// Why a sandbox ended, in one word.
+pub(crate) fn cause(cause: Cause) -> String {
+    let word = serde_json::to_value(cause).ok();
+    word.as_ref().and_then(|word| word.as_str()).unwrap_or("?").to_owned()
 }
 
 /// `3` or `signal 9`.
@@ -208,10 +208,10 @@ pub(crate) fn status(view: &View, now: u64) -> String {
     let detail = match (word, view.cause) {
         (Word::Exited, _) | (Word::Killed, Some(Cause::Stop | Cause::Kill)) => code(),
         (Word::Killed, _) => {
-            let both: Vec<String> = cause(view).into_iter().chain(code()).collect();
+            let both: Vec<String> = view.cause.map(cause).into_iter().chain(code()).collect();
             Some(both.join(", ")).filter(|both| !both.is_empty())
         }
-        (Word::Failed | Word::Stopping, _) => cause(view),
+        (Word::Failed | Word::Stopping, _) => view.cause.map(cause),
         _ => None,
     };
     let mut text = if is_stopped(view) { STOPPED.to_owned() } else { word.to_string() };

@@ -1,7 +1,7 @@
 //! Times of the calendar: UTC, as RFC 3339 writes them.
 
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::value;
 
@@ -12,6 +12,19 @@ pub(crate) enum Since {
     Ago(Duration),
     /// Nanoseconds since 1970.
     At(u64),
+}
+
+impl Since {
+    /// Nanoseconds since 1970.
+    pub(crate) fn nanoseconds(self) -> u64 {
+        match self {
+            Since::At(time) => time,
+            Since::Ago(duration) => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                u64::try_from(now.saturating_sub(duration).as_nanos()).unwrap_or(u64::MAX)
+            }
+        }
+    }
 }
 
 /// A text that is neither a duration nor a time.

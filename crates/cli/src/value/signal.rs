@@ -52,10 +52,23 @@ const NAMES: [(&str, i32); 34] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Signal(i32);
 
+/// A signal that cannot be sent on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("signals 32 and 33 belong to the C library")]
+pub(crate) struct ReservedSignal;
+
 impl Signal {
     /// Its number.
     pub(crate) fn number(self) -> i32 {
         self.0
+    }
+
+    /// The signal as the kernel takes it.
+    ///
+    /// # Errors
+    /// For the two that cannot be sent on purpose.
+    pub(crate) fn sendable(self) -> Result<rustix::process::Signal, ReservedSignal> {
+        penfold_sys::signal::signal(self.0).ok_or(ReservedSignal)
     }
 }
 

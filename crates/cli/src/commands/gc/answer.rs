@@ -1,7 +1,6 @@
 //! What `penfold gc` asks and says.
 
 use std::fmt::Write as _;
-use std::io::{BufRead, IsTerminal};
 
 use penfold_control::leaks::{Leak, Survey, Thing};
 
@@ -24,7 +23,7 @@ pub(super) fn confirm(global: &Global, args: &GcArgs, wanted: &[Leak]) -> Result
             format!("{} and {ended}", count(leaks, "leak", "leaks"))
         }
     };
-    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+    if !output::can_ask() {
         let sentence = format!("refused to end and remove {number} without being asked twice");
         return Err(
             Failure::new(FailureKind::Usage, sentence).hint(format!("`{}` does it", command(global, args)))
@@ -36,10 +35,7 @@ pub(super) fn confirm(global: &Global, args: &GcArgs, wanted: &[Leak]) -> Result
         text.push('\n');
     }
     let _ = write!(text, "End and remove {number}? [y/N] ");
-    output::talk(&text);
-    let mut answer = String::new();
-    let read = std::io::stdin().lock().read_line(&mut answer);
-    if read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes") {
+    if output::ask(&text) {
         return Ok(());
     }
     Err(Failure::new(FailureKind::Usage, "nothing was removed"))

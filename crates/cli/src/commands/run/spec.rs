@@ -8,11 +8,10 @@ use std::path::Path;
 use penfold_state::{Detach, Id, OwnerExit, Spec};
 
 use super::{Contain, OnOwnerExit, OnSupervisorExit, RunArgs, replace};
-use crate::args::signal::ReservedSignal;
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::surroundings;
-use crate::value::EnvSetting;
+use crate::value::{EnvSetting, ReservedSignal};
 
 /// Flags that mean nothing for a sandbox in the foreground.
 pub(super) fn refuse_detached_flags(args: &RunArgs) -> Result<(), Failure> {
