@@ -95,8 +95,10 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     let fds = [spec.as_fd(), input.as_fd(), out.as_fd(), error.as_fd()];
     // Once it was asked for it may run: without an answer nobody knows.
     let unseen = |error: &dyn std::fmt::Display| refused(error).with_kind(FailureKind::Unverified);
+    // From then on it may run, and is to be asked politely: a signal that would end this process waits until it can be passed on.
+    let mask = signal::block(&SignalSet::of([Signal::INT.as_raw(), Signal::TERM.as_raw()])).ok();
     client.send(&request, &fds).map_err(|error| refused(&error))?;
-    let answer = await_answer(&client).map_err(|error| unseen(&error))?;
+    let answer = await_answer(&client, mask).map_err(|error| unseen(&error))?;
     drop(stdio);
     let outcome = match answer {
         Answer::Refused(reason) => return Err(refused(&reason)),
@@ -123,15 +125,12 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     conclude(&outcome, &name, args.bounds.workdir.clone(), args.bounds.preserve_status, false)
 }
 
-/// Waits until the command that was asked for runs.
-///
-/// It may run before we hear of it, and is to be asked politely from then on: a signal that would end this process waits
-/// until it can be passed on, but not for a supervisor that takes its time.
-fn await_answer(client: &Client) -> Result<Answer, ClientError> {
+/// Waits until the command that was asked for runs. Signals wait in the meantime, but not for a supervisor that takes its time:
+/// then they act as the caller's `mask` says.
+fn await_answer(client: &Client, mask: Option<SignalSet>) -> Result<Answer, ClientError> {
     let until = Instant::now() + ANSWER;
-    let mask = signal::block(&SignalSet::of([Signal::INT.as_raw(), Signal::TERM.as_raw()]));
     match (client.answer(Instant::now() + SOON), mask) {
-        (Err(ClientError::Silent { .. }), Ok(mask)) => {
+        (Err(ClientError::Silent { .. }), Some(mask)) => {
             let _ = signal::set_mask(&mask);
             client.answer(until)
         }

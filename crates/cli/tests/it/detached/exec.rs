@@ -214,7 +214,13 @@ fn polite_signal_is_the_exec_s_or_the_sandbox_s() {
     }
     for (case, client, _, gets) in clients {
         let finished = client.finish();
-        assert_eq!(finished.out(), format!("up\ngot {gets}\n"), "{case}: {}", finished.err());
+        assert_eq!(
+            finished.out(),
+            format!("up\ngot {gets}\n"),
+            "{case}: {:?} {}",
+            finished.status,
+            finished.err()
+        );
     }
     for sandbox in sandboxes {
         remove(&env, &sandbox);
