@@ -20,8 +20,8 @@ use penfold_state::wire::{self, Answer, Received, Request};
 
 /// The file name of the control socket.
 const SOCKET: &str = "control.sock";
-/// The time that `exec`, `attach` and `extend` wait for an answer. Beside a storm of processes, a healthy supervisor
-/// may not be scheduled for more than a second.
+/// The time that requests other than stop and kill, such as `exec` and `extend`, wait for an answer. Beside a storm of
+/// processes, a healthy supervisor may not be scheduled for more than a second.
 pub const ANSWER: Duration = Duration::from_secs(10);
 /// The time between two tries to connect to a supervisor whose backlog is full.
 const AGAIN: Duration = Duration::from_millis(5);

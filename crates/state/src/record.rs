@@ -308,7 +308,7 @@ impl Resource for Record {
 
     fn release(&mut self, _forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         // Usually the record has only one file left. A command of the same user may have put anything there. A detached
-        // sandbox's record has more files, and keeps its name and owner until the rest is gone.
+        // sandbox's record has more files, and keeps its intent and report until the rest is gone.
         let has = |name| rustix::fs::statat(&self.files.dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         if !(has(LEAF) || has(REPORT))
             && rustix::fs::unlinkat(&self.files.dir, INTENT, AtFlags::empty()).is_ok()

@@ -49,7 +49,7 @@ const WATCHED: usize = 64;
 const ROUNDS: usize = 16;
 /// The number of consecutive looks over the host that must find no member before the sandbox counts as empty.
 const LOOKS: usize = 4;
-/// The first kill that searches v1 freezers for members: by then all other members are gone.
+/// The first kill that searches v1 freezers for members: members that are not frozen are gone by then.
 const FREEZER_FROM: u32 = 3;
 /// The first kill after which an unreaped child may be a zombie that only its tracer can reap.
 const TRACED_FROM: u32 = 3;

@@ -1,6 +1,6 @@
 //! Ends sandboxes without their supervisors: the supervisor is dead, silent or untrusted, or the record is gone.
 //!
-//! The members are killed first. A supervisor that merely does not answer then sees its sandbox end and exits by
+//! The members are ended first. A supervisor that merely does not answer then sees its sandbox end and exits by
 //! itself. Next, the processes that still hold the lock are killed, and the remains are recovered under the lock.
 
 use std::io;
@@ -46,7 +46,7 @@ pub(super) enum Reason {
     Unattended,
     /// Its record is gone.
     NoRecord,
-    /// Its supervisor has no socket.
+    /// Its supervisor has no socket that accepts connections.
     NoSocket,
     /// Its supervisor does not answer, or refuses.
     Unresponsive,

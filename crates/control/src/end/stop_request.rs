@@ -35,7 +35,7 @@ const BELIEVED: Duration = Duration::from_mins(1);
 /// Ends sandboxes in parallel, and returns the result for each, in the order of `targets`.
 ///
 /// Each supervisor gets a request first. If it is dead, does not answer within a second, or does not finish in time,
-/// its sandbox is killed directly. `slow` is called repeatedly with the number of sandboxes left.
+/// its sandbox is ended directly. `slow` is called repeatedly with the number of sandboxes left.
 pub fn end(
     finder: &Finder,
     targets: &[Known],
@@ -169,7 +169,7 @@ enum Step {
     Stay,
     /// The sandbox has ended: nothing is left.
     Gone,
-    /// The supervisor is of no help: kill the sandbox directly.
+    /// The supervisor is of no help: end the sandbox directly.
     Force(Reason),
 }
 
