@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Pid;
 
-use crate::end::holders::Locks;
-use crate::end::timespec;
+use crate::holders::Locks;
+use crate::timeout::timespec;
 use penfold_state::Files;
 use penfold_state::wire::{self, Answer, Received, Request};
 

@@ -1,14 +1,12 @@
 //! Ends sandboxes: by a request, or directly if the supervisor is dead, hung or untrusted.
 
 mod forced_kill;
-pub(crate) mod holders;
 mod stop_request;
 
 use std::time::Duration;
 
 use penfold_state::record::Intent;
 use penfold_teardown::Survivor;
-use rustix::event::Timespec;
 use rustix::process::Signal;
 
 pub use stop_request::end;
@@ -76,14 +74,4 @@ pub struct Progress {
     pub left: usize,
     /// The time since the call.
     pub since: Duration,
-}
-
-/// Converts a duration for poll(2).
-pub(crate) fn timespec(duration: Duration) -> Option<Timespec> {
-    Timespec::try_from(duration).ok()
-}
-
-/// Sleeps, because the release of a lock causes no event.
-pub(crate) fn pause(duration: Duration) {
-    let _ = rustix::event::poll(&mut [], timespec(duration).as_ref());
 }

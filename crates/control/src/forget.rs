@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use penfold_process::ProcFs;
 use penfold_teardown::{Resource as _, Survivor};
 
-use crate::end::holders::Locks;
-use crate::end::{Fate, How, Limits, end, pause};
+use crate::end::{Fate, How, Limits, end};
+use crate::holders::Locks;
 use crate::resolve::{Finder, Known};
+use crate::timeout::pause;
 use crate::view::view;
 use penfold_state::names::forget_name;
 use penfold_state::record::{Registry, StateError};

@@ -16,9 +16,11 @@
 mod client;
 mod end;
 mod forget;
+mod holders;
 pub mod host_checks;
 pub mod leaks;
 pub mod resolve;
+mod timeout;
 pub mod view;
 mod wait;
 

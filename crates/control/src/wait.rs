@@ -9,8 +9,9 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::client::Client;
-use crate::end::{Progress, timespec};
+use crate::end::Progress;
 use crate::resolve::{Finder, Known};
+use crate::timeout::timespec;
 use penfold_state::Files;
 use penfold_state::clear::entries;
 use penfold_state::evidence::Evidence;

@@ -14,9 +14,10 @@ use penfold_cgroup::Leaf;
 use penfold_process::{Pid, ProcFs, Process, Signal};
 use penfold_teardown::{Findings, Ladder, Resource as _, Scope, Search, Selector, Survivor, Teardown};
 
-use super::holders::{self, Holders, Locks};
-use super::{Fate, How, Limits, pause};
+use super::{Fate, How, Limits};
+use crate::holders::{self, Holders, Locks};
 use crate::resolve::{Finder, Known};
+use crate::timeout::pause;
 use penfold_state::evidence::fingerprints;
 use penfold_state::evidence::{self, Evidence};
 use penfold_state::marked;

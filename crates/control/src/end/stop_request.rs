@@ -10,10 +10,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::forced_kill::{Reason, WorkerPool};
-use super::holders::{self, Locks};
-use super::{Fate, How, Limits, Progress, timespec};
+use super::{Fate, How, Limits, Progress};
 use crate::client::{ANSWER, Client, ClientError};
+use crate::holders::{self, Locks};
 use crate::resolve::{Finder, Known};
+use crate::timeout::timespec;
 use penfold_state::evidence;
 use penfold_state::record::Registry;
 use penfold_state::time::millis;

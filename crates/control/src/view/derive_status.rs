@@ -4,7 +4,7 @@ use penfold_process::{ProcFs, ProcessId};
 use penfold_teardown::{Cause, Level};
 
 use super::{View, look};
-use crate::end::holders::passing;
+use crate::holders::passing;
 use crate::resolve::{Finder, Known, wait_a_moment};
 use penfold_state::Files;
 use penfold_state::evidence::fingerprints;

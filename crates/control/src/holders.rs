@@ -14,7 +14,7 @@ use std::time::Instant;
 use penfold_process::{Pid, ProcFs, Process, Signal, State};
 use rustix::event::{PollFd, PollFlags};
 
-use super::timespec;
+use crate::timeout::timespec;
 
 use penfold_state::Files;
 
