@@ -1,10 +1,11 @@
 //! The id of a sandbox, never used twice.
 
 use std::io;
-use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+use crate::time::now_ms;
 
 /// Identifies a sandbox: internally a uuid v7, for users its last 12 digits.
 ///
@@ -22,9 +23,7 @@ impl Id {
     pub fn new() -> io::Result<Id> {
         let mut random = [0_u8; 10];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let millis = u64::try_from(now.as_millis()).unwrap_or(0);
-        Ok(Id(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid()))
+        Ok(Id(uuid::Builder::from_unix_timestamp_millis(now_ms(), &random).into_uuid()))
     }
 
     /// Returns the short id: 12 lower-case hexadecimal digits.

@@ -7,9 +7,6 @@ use serde::{Deserialize, Serialize};
 use crate::intent::shortened_to;
 use crate::outcome::Status;
 
-/// For the supervisor, until it imports `time` itself.
-pub use crate::time::now_ms;
-
 /// `state.json`: written by the supervisor only, for people and programs that look. Proof is only in the lock, the leaf
 /// and the marker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

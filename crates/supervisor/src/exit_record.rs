@@ -3,7 +3,8 @@
 use std::cell::Cell;
 
 use penfold_state::record::SCHEMA;
-use penfold_state::state::{Exited, now_ms};
+use penfold_state::state::Exited;
+use penfold_state::time::now_ms;
 use penfold_state::{Files, Status};
 use penfold_teardown::Cause;
 

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use penfold_state::state::now_ms;
+use penfold_state::time::{millis, now_ms};
 use rustix::fs::MemfdFlags;
 
 /// When a sandbox ends unless somebody renews it.
@@ -58,8 +58,4 @@ impl Lease {
         let end = end.map_or(0, |end| millis(end.saturating_duration_since(self.opened)).max(1));
         let _ = rustix::io::pwrite(&self.renewed, &end.to_ne_bytes(), 0);
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use penfold_state::OwnerExit;
+use penfold_state::time::millis;
 use penfold_sys::signal::signal;
 use penfold_teardown::lifecycle::Event;
 use penfold_teardown::{Cause, Ladder};
@@ -351,7 +352,7 @@ impl Policy {
     }
 
     fn stopping(&self) -> Ending {
-        Ending::Stopping(u64::try_from(self.ladder.grace.as_millis()).unwrap_or(u64::MAX))
+        Ending::Stopping(millis(self.ladder.grace))
     }
 }
 

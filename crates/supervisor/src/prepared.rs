@@ -8,10 +8,12 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use penfold_cgroup::{Leaf, NoPlace, Place};
 use penfold_process::{Pid, ProcFs};
+use penfold_state::error_chain;
 use penfold_state::events::What;
 use penfold_state::names::{self, NameError};
 use penfold_state::record::shortened;
 use penfold_state::state::Word;
+use penfold_state::time::millis;
 use penfold_state::{Contain, LeafLabel, LeafName, Nested, Scratch, lock};
 use penfold_sys::alarm::Alarm;
 use penfold_sys::descriptors;
@@ -252,7 +254,7 @@ impl Made {
             match names::take(&setup.spec.state_root, name, &setup.spec.id) {
                 Ok(name) => resources.push(Box::new(name)),
                 Err(error @ NameError::Taken { .. }) => return Err(error.to_string()),
-                Err(error) => missing.push(format!("no name: {}", chain(&error))),
+                Err(error) => missing.push(format!("no name: {}", error_chain(&error))),
             }
         }
         let (place, mut weaker) = match unseen {
@@ -286,9 +288,9 @@ impl Made {
                 }
                 Some(leaf)
             }
-            Some(Err(error)) if setup.spec.contain == Contain::Cgroup => return Err(chain(&error)),
+            Some(Err(error)) if setup.spec.contain == Contain::Cgroup => return Err(error_chain(&error)),
             Some(Err(error)) => {
-                weaker = Some(chain(&error));
+                weaker = Some(error_chain(&error));
                 None
             }
         };
@@ -332,10 +334,10 @@ fn place(contain: Contain) -> Result<(Option<Place>, Option<String>), String> {
     match Place::find_here() {
         Ok(place) => Ok((Some(place), None)),
         Err(error) if contain == Contain::Cgroup => {
-            Err(format!("no cgroup can be made here: {}", chain(&error)))
+            Err(format!("no cgroup can be made here: {}", error_chain(&error)))
         }
         Err(NoPlace::NotMounted) => Ok((None, Some("no cgroup2 file system is mounted".to_owned()))),
-        Err(error) => Ok((None, Some(chain(&error)))),
+        Err(error) => Ok((None, Some(error_chain(&error)))),
     }
 }
 
@@ -364,7 +366,7 @@ fn blank(setup: &Setup, findings: Findings) -> Report {
         exit: None,
         failure: None,
         started_at_ms: millis_since_1970(SystemTime::now()),
-        duration_ms: u64::try_from(setup.began.elapsed().as_millis()).unwrap_or(u64::MAX),
+        duration_ms: millis(setup.began.elapsed()),
         missing: Vec::new(),
         weaker: None,
         findings,
@@ -378,18 +380,6 @@ fn words(setup: &Setup) -> Vec<String> {
 fn millis_since_1970(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(0)
-}
-
-/// An error with its causes, on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }
 
 /// Writes the report where it is wanted and cuts it short for the front.

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use penfold_cgroup::Leaf;
 use penfold_process::{Pid, ProcFs, Process, ProcessId, Stat};
+use penfold_state::error_chain;
 use penfold_teardown::{Level, Search, Selector};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::prepared::{Prepared, chain};
+use crate::prepared::Prepared;
 
 /// How often it is looked for members outside of the leaf. A tree that forks faster than it is moved is not taken in.
 const LOOKS: usize = 64;
@@ -52,7 +53,7 @@ pub(super) fn take_in(prepared: &mut Prepared, root: ProcessId) -> Result<Joined
         let_out(prepared, &joined);
         // Empty it goes; one that is not is no longer ours to kill.
         if let Some(leaf) = prepared.leaf.take() {
-            leaf.remove().map_err(|failed| chain(&failed.source))?;
+            leaf.remove().map_err(|failed| error_chain(&failed.source))?;
         }
         prepared.leaf_path = None;
         prepared.weaker = Some(why);
@@ -64,7 +65,7 @@ pub(super) fn take_in(prepared: &mut Prepared, root: ProcessId) -> Result<Joined
 
 /// Moves members until a look finds nobody outside: who is forked by a member in the leaf is born there.
 fn move_all(leaf: &Leaf, proc: &mut ProcFs, joined: &mut Joined) -> Result<(), String> {
-    let processes = leaf.processes_file().map_err(|error| chain(&error))?;
+    let processes = leaf.processes_file().map_err(|error| error_chain(&error))?;
     let unread = |error: io::Error| format!("cannot look at the members: {error}");
     let mut members = Vec::new();
     for _ in 0..LOOKS {

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use penfold_process::ProcFs;
+use penfold_state::error_chain;
 use penfold_state::record::{SCHEMA, StateError, shortened};
 use penfold_state::{Contain, Detach, Detached, Intent, Nested, Notes, Record, Registry, Spec};
 use penfold_teardown::Resource;
 
-use super::{chain, millis_since_1970, words};
+use super::{millis_since_1970, words};
 use crate::detached_parts::DetachedParts;
 use crate::environment;
 use crate::setup::Setup;
@@ -67,7 +68,7 @@ pub(super) fn write(
             Some(nested)
         }
         Err(error) => {
-            missing.push(format!("no record: {}", chain(&error)));
+            missing.push(format!("no record: {}", error_chain(&error)));
             None
         }
     }
@@ -97,7 +98,7 @@ pub(super) fn write_detached(
 ) -> Result<(Nested, DetachedParts), String> {
     let spec = &setup.spec;
     let (registry, record) = reserve(spec, intent, resources)
-        .map_err(|error| format!("no record can be kept: {}", chain(&error)))?;
+        .map_err(|error| format!("no record can be kept: {}", error_chain(&error)))?;
     match DetachedParts::open(&record, intent, detach) {
         Ok(detached) => {
             let nested = Nested::of(&registry, record.files());
