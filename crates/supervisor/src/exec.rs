@@ -43,6 +43,16 @@ const LARGEST: u64 = 32 << 20;
 /// How many may run at a time: `state.json`, which names them all, is read up to a size.
 const MOST_RUNNING: usize = 2048;
 
+/// The request of a client for a command in the sandbox.
+pub(crate) struct ExecRequest {
+    /// The number of the client.
+    pub(crate) client: u64,
+    /// What it said of the command.
+    pub(crate) exec: Exec,
+    /// What came with that: the description of the command and three standard descriptors.
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
 /// Starts a command in the sandbox; from then on the client talks to who looks after it. `init` is ours in the pid
 /// namespace, if there is one; `supervise` is the life of who looks after a command.
 ///
@@ -50,12 +60,11 @@ const MOST_RUNNING: usize = 2048;
 /// Why it is refused, in a sentence.
 pub(crate) fn begin(
     prepared: &mut Prepared,
-    client: u64,
-    exec: Exec,
-    fds: Vec<OwnedFd>,
+    request: ExecRequest,
     init: Option<Pid>,
     supervise: fn(Prepared) -> !,
 ) -> Result<(), String> {
+    let ExecRequest { client, exec, fds } = request;
     let Ok([spec, input, output, error]) = <[OwnedFd; 4]>::try_from(fds) else {
         return Err("an exec needs its description and three standard descriptors".to_owned());
     };

@@ -139,7 +139,7 @@ impl penfold_teardown::Host for Host {
             detached.execs.ends();
         }
         if let (Some(detached), None) = (&self.sandbox.prepared.detached, &self.failure) {
-            self.sandbox.prepared.leader.note_exited();
+            self.sandbox.prepared.leader.note_end_told();
             detached.write_exited(status, cause);
         }
         asked.or(rest).unwrap_or(Event::LeaderExited)

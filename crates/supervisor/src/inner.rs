@@ -139,12 +139,12 @@ pub(crate) fn carry_on(mut prepared: Prepared) -> ! {
 
 /// Takes on what a supervisor that was killed has left. One that cannot be `woken` does not go on.
 fn inherit(prepared: &mut Prepared, woken: bool) -> Lead {
-    let Some((pid, runs)) = prepared.leader.leader() else { return Lead::Ending(None) };
+    let Some((pid, runs)) = prepared.leader.noted() else { return Lead::Ending(None) };
     let ours = prepared.proc.as_mut().is_some_and(|proc| {
         proc.stat(pid).is_ok_and(|stat| stat.is_some_and(|stat| stat.parent == Some(getpid())))
     });
     // `exit.json` alone would be anybody's word.
-    let exited = prepared.leader.has_exited();
+    let exited = prepared.leader.is_end_told();
     let leaf = prepared.leaf_of_execs();
     if let (Some(detached), true) = (&mut prepared.detached, runs) {
         detached.inherit(exited);
@@ -189,7 +189,7 @@ fn look_after(mut prepared: Prepared, signals: Option<SignalFd>, outer: Option<O
     match lead {
         Lead::Failed(why) => failure = Some(why),
         Lead::Interrupted(why) => {
-            let noted = prepared.leader.leader().map(|(pid, _)| pid);
+            let noted = prepared.leader.noted().map(|(pid, _)| pid);
             leader = noted.map(|pid| of_child(&mut teardown, pid, of_init, None));
             interruption = Some(why);
         }

@@ -34,19 +34,19 @@ impl LeaderCell {
     }
 
     /// Writes down that the supervisor tells how the command ended: who else does so lies.
-    pub(crate) fn note_exited(&self) {
-        if let Some((pid, _)) = self.leader() {
+    pub(crate) fn note_end_told(&self) {
+        if let Some((pid, _)) = self.noted() {
             self.write(pid, RUNS | EXITED);
         }
     }
 
     /// Whether the supervisor has told how the command ended.
-    pub(crate) fn has_exited(&self) -> bool {
+    pub(crate) fn is_end_told(&self) -> bool {
         self.read().is_some_and(|number| number & EXITED != 0)
     }
 
     /// The leader, if the supervisor came far enough to write it down, and whether it ran its program.
-    pub(crate) fn leader(&self) -> Option<(Pid, bool)> {
+    pub(crate) fn noted(&self) -> Option<(Pid, bool)> {
         let number = self.read()?;
         let pid = Pid::from_raw(i32::try_from(number & !(RUNS | EXITED)).ok()?)?;
         Some((pid, number & RUNS != 0))
@@ -76,13 +76,13 @@ mod tests {
     fn what_was_noted_last_is_read_as_often_as_one_looks() {
         let cell = LeaderCell::create().unwrap();
         let (first, last) = (Pid::from_raw(7).unwrap(), Pid::from_raw(i32::MAX).unwrap());
-        assert_eq!((cell.leader(), cell.has_exited()), (None, false));
+        assert_eq!((cell.noted(), cell.is_end_told()), (None, false));
         cell.note(first);
         cell.note(last);
-        assert_eq!((cell.leader(), cell.has_exited()), (Some((last, false)), false));
+        assert_eq!((cell.noted(), cell.is_end_told()), (Some((last, false)), false));
         cell.note_running(last);
-        assert_eq!((cell.leader(), cell.has_exited()), (Some((last, true)), false));
-        cell.note_exited();
-        assert_eq!((cell.leader(), cell.has_exited()), (Some((last, true)), true));
+        assert_eq!((cell.noted(), cell.is_end_told()), (Some((last, true)), false));
+        cell.note_end_told();
+        assert_eq!((cell.noted(), cell.is_end_told()), (Some((last, true)), true));
     }
 }

@@ -133,7 +133,7 @@ impl Prepared {
     /// Tells those who follow the events that the command runs.
     pub(crate) fn tell_start(&self) {
         let Some(detached) = &self.detached else { return };
-        let leader = self.leader.leader().map(|(pid, _)| pid.as_raw_nonzero().get());
+        let leader = self.leader.noted().map(|(pid, _)| pid.as_raw_nonzero().get());
         detached.happened([What::Start {
             command: shortened(words(&self.setup)),
             level: self.level,

@@ -12,12 +12,12 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
 use crate::control_server::Said;
-use crate::exec;
+use crate::exec::{self, ExecRequest};
 use crate::outcome::{Outcome, Report};
 use crate::policy::{Activity, Deadlines, Decision, Effect, Kind, Policy, Terms, outdo};
 use crate::poll::poll;
 use crate::prepared::Prepared;
-use crate::wire::{self, Answer, Ending, Exec, Request, Size};
+use crate::wire::{self, Answer, Ending, Request, Size};
 
 /// A sandbox, its policy, and the descriptors that both supervisors need.
 pub(crate) struct Supervised {
@@ -93,7 +93,7 @@ impl Supervised {
         let mut wanted = None;
         for Said { client, request, fds } in said {
             let (event, answer) = match request {
-                Request::Exec(exec) => (None, self.exec(client, exec, fds, init)),
+                Request::Exec(exec) => (None, self.exec(ExecRequest { client, exec, fds }, init)),
                 Request::Attach(size) => (None, Some(self.at_terminal(client, size, fds.into_iter().next()))),
                 Request::Resize(size) => (None, Some(self.at_terminal(client, size, None))),
                 request => self.act(&request),
@@ -116,10 +116,10 @@ impl Supervised {
     }
 
     /// Puts a command into the sandbox. The process that looks after that command answers the client from now on.
-    fn exec(&mut self, client: u64, exec: Exec, fds: Vec<OwnedFd>, init: Option<Pid>) -> Option<Answer> {
+    fn exec(&mut self, request: ExecRequest, init: Option<Pid>) -> Option<Answer> {
         let begun = match self.policy.refuse_exec() {
             Some(reason) => Err(reason.to_owned()),
-            None => exec::begin(&mut self.prepared, client, exec, fds, init, self.supervise),
+            None => exec::begin(&mut self.prepared, request, init, self.supervise),
         };
         begun.err().map(Answer::Refused)
     }

@@ -25,7 +25,7 @@ fn end(mut prepared: Prepared, cause: Cause, failure: Option<StartFailure>) -> O
         Err(error) => return prepared.give_up(format!("cannot read /proc: {error}")),
     };
     let mut teardown = Teardown::new(proc, prepared.leaf.take(), Scope::Children);
-    match prepared.leader.leader() {
+    match prepared.leader.noted() {
         // What was noted is our init, whose end by our hand is the leader's.
         Some((pid, _)) if prepared.level == Level::Pidns => teardown.kept_by(pid),
         Some((pid, _)) => teardown.lead_by(Leader { pid, session: prepared.session_of(pid) }),

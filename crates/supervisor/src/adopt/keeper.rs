@@ -57,7 +57,7 @@ pub(super) fn run(mut prepared: Prepared, joined: Joined, outer: Outer) -> ! {
 pub(super) fn take_over(mut prepared: Prepared, joined: Joined) -> ! {
     penfold_sys::crash_point!("taking-over");
     // `exit.json` alone would be anybody's word.
-    let exited = prepared.leader.has_exited();
+    let exited = prepared.leader.is_end_told();
     if let Some(detached) = &mut prepared.detached {
         detached.inherit(exited);
     }

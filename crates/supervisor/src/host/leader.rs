@@ -130,7 +130,7 @@ impl Host {
         }
         if let Some(detached) = &mut self.sandbox.prepared.detached {
             detached.has_run();
-            if let Some((pid, _)) = self.sandbox.prepared.leader.leader() {
+            if let Some((pid, _)) = self.sandbox.prepared.leader.noted() {
                 self.sandbox.prepared.leader.note_running(pid);
             }
             self.sandbox.say(Word::Running);
