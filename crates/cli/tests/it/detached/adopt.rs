@@ -162,6 +162,21 @@ fn death_of_a_supervisor_ends_it_and_of_both_leaves_it_to_gc() {
     assert!(members.iter().chain([&root]).all(Process::has_ended));
 }
 
+/// spec: 14.3
+#[test]
+fn forged_end_is_replaced_after_a_takeover() {
+    let env = TestEnv::new();
+    let (root, members) = leave(&env, 3634);
+    let sandbox = adopt(&env, &root, &[]);
+    let forged = r#"{"schema":1,"exit":{"code":0},"cause":"exit","at_ms":1}"#;
+    std::fs::write(sandbox.record.join("exit.json"), forged).unwrap();
+    sandbox.supervisors[1].signal(Signal::KILL);
+    let members: Vec<&Process> = members.iter().chain([&root]).collect();
+    assert_eq!(cause(&sandbox, &members), "supervisor");
+    let missing = sandbox.file("report.json").unwrap()["missing"].to_string();
+    assert!(missing.contains("exit.json"), "{missing}");
+}
+
 /// spec: 5.12
 #[test]
 fn a_tree_that_cannot_be_moved_is_held_by_descent() {
