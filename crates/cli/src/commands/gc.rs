@@ -7,9 +7,7 @@ mod foreign;
 
 use std::time::Duration;
 
-use choose::choose;
 use clap::Args;
-use collected::{Collected, Outcome};
 use penfold_control::leaks::{self, Leak, Survey, Thing};
 use serde::Serialize;
 
@@ -18,6 +16,8 @@ use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{exit_codes, output, surroundings, value};
+use choose::choose;
+use collected::{Collected, Outcome};
 
 /// The verb `gc`.
 pub(crate) const VERB: Verb = Verb {

@@ -10,7 +10,6 @@ use clap::Args;
 use penfold_state::Files;
 use penfold_state::log::{Entry, From, LogError, Reader, Stream, Waited};
 use rustix::event::Timespec;
-use write::Output;
 
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
@@ -20,6 +19,7 @@ use crate::sandboxes::find;
 use crate::text::lines;
 use crate::text::time::{Since, since};
 use crate::{exit_codes, value};
+use write::Output;
 
 /// The verb `logs`.
 pub(crate) const VERB: Verb = Verb {

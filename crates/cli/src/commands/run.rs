@@ -227,16 +227,8 @@ fn run_detached(front: Front, name: &str, directory: Option<PathBuf>) -> Result<
                 Failure::new(FailureKind::NotStarted, format!("cannot let {id} go on by itself"))
                     .because(error)
             });
-            let told = let_go.and_then(|()| {
-                output::data(
-                    format!(
-                        "{id}
-"
-                    )
-                    .as_bytes(),
-                )
-                .map_err(Failure::not_started)
-            });
+            let told = let_go
+                .and_then(|()| output::data(format!("{id}\n").as_bytes()).map_err(Failure::not_started));
             match told {
                 Ok(()) => return Ok(exit_codes::SUCCESS),
                 Err(failure) => {
