@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use penfold_control::leaks::{self, Belongs};
 use penfold_process::{Pid, ProcFs, ProcessId, Stat};
-use penfold_teardown::{Findings, Ladder, Scope, Search, Selector, Teardown};
+use penfold_teardown::{Findings, Scope, Search, Selector, StopPolicy, Teardown};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -64,14 +64,14 @@ pub(crate) fn end(global: &Global, request: &Request) -> Result<u8, Failure> {
     }
     refuse_forbidden(&members, &selector)?;
     let left_out = show::marks(search.left_out());
-    let ladder = Ladder {
+    let stop_policy = StopPolicy {
         signal: request.signal,
         grace: request.grace,
         patience: request.patience,
-        ..Ladder::default()
+        ..StopPolicy::default()
     };
     let mut teardown = Teardown::new(proc, None, Scope::Host(Box::new(search)));
-    let findings = penfold_teardown::end(&mut teardown, &ladder, &mut []);
+    let findings = penfold_teardown::end(&mut teardown, &stop_policy, &mut []);
     show::findings(global, &findings, left_out, request.json)?;
     Ok(if findings.verified { exit_codes::SUCCESS } else { exit_codes::STILL_THERE })
 }

@@ -5,7 +5,7 @@ mod stop_request;
 
 use std::time::Duration;
 
-use penfold_state::record::Intent;
+use penfold_state::intent::Intent;
 use penfold_teardown::Survivor;
 use rustix::process::Signal;
 
@@ -13,7 +13,7 @@ pub use stop_request::end;
 
 /// How to end a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
+pub enum EndMethod {
     /// Politely at first.
     Stop {
         /// The polite signal; `None` means the sandbox's own.
@@ -58,7 +58,7 @@ impl Default for Limits {
 
 /// The result of ending a sandbox.
 #[derive(Debug)]
-pub enum Fate {
+pub enum StopResult {
     /// Nothing is left: this was verified.
     Gone,
     /// Something is left.

@@ -6,30 +6,30 @@ use std::time::{Duration, Instant};
 use penfold_process::ProcFs;
 use penfold_teardown::{Resource as _, Survivor};
 
-use crate::end::{Fate, How, Limits, end};
+use crate::end::{EndMethod, Limits, StopResult, end};
 use crate::holders::Locks;
-use crate::resolve::{Finder, Known};
+use crate::resolve::{Resolver, SandboxRef};
 use crate::timeout::pause;
 use crate::view::view;
 use penfold_state::names::forget_name;
 use penfold_state::record::{Registry, StateError};
-use penfold_state::state::Word;
+use penfold_state::state::Status;
 
 /// The interval at which a record is tried that another process has locked for a moment.
 const AGAIN: Duration = Duration::from_millis(2);
 /// The interval at which the holders of a longer lock are examined.
-const WONDER: Duration = Duration::from_millis(200);
+const PROGRESS_DELAY: Duration = Duration::from_millis(200);
 
 /// Why the record of a sandbox cannot be removed.
 #[derive(Debug, thiserror::Error)]
 pub enum ForgetError {
     /// The sandbox has not ended.
-    #[error("sandbox {id} is {word}")]
+    #[error("sandbox {id} is {status}")]
     Living {
         /// The id of the sandbox.
         id: String,
         /// The status of the sandbox.
-        word: Word,
+        status: Status,
     },
     /// Something of the sandbox is left.
     #[error("something is left of sandbox {id}")]
@@ -71,24 +71,26 @@ pub enum ForgetError {
 ///
 /// # Errors
 /// When the sandbox has not ended, or the record cannot be removed; the record stays then.
-pub fn forget(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), ForgetError> {
+pub fn forget(resolver: &Resolver, known: &SandboxRef, limits: &Limits) -> Result<(), ForgetError> {
     let id = || known.id.clone();
-    if let Some(seen) = view(finder, known) {
-        if seen.word.is_living() {
-            return Err(ForgetError::Living { id: id(), word: seen.word });
+    if let Some(seen) = view(resolver, known) {
+        if seen.status.is_living() {
+            return Err(ForgetError::Living { id: id(), status: seen.status });
         }
-        if seen.word == Word::Lost && !known.record.as_ref().is_some_and(penfold_state::Files::has_ended) {
-            let fates = end(finder, std::slice::from_ref(known), How::Kill, limits, &mut |_| ());
-            match fates.into_iter().next() {
-                Some(Fate::Left(survivors)) => return Err(ForgetError::Left { id: id(), survivors }),
-                Some(Fate::Failed(error)) => {
+        if seen.status == Status::Lost && !known.record.as_ref().is_some_and(penfold_state::Files::has_ended)
+        {
+            let stop_results =
+                end(resolver, std::slice::from_ref(known), EndMethod::Kill, limits, &mut |_| ());
+            match stop_results.into_iter().next() {
+                Some(StopResult::Left(survivors)) => return Err(ForgetError::Left { id: id(), survivors }),
+                Some(StopResult::Failed(error)) => {
                     return Err(ForgetError::Stuck { id: id(), source: Box::new(error) });
                 }
-                Some(Fate::Gone) | None => {}
+                Some(StopResult::Gone) | None => {}
             }
         }
     }
-    put_away(finder, known, limits)
+    put_away(resolver, known, limits)
 }
 
 /// Like [`forget`], for a sandbox whose end [`end`] has verified. A process that holds its lock now only cleans up, and
@@ -96,13 +98,13 @@ pub fn forget(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), For
 ///
 /// # Errors
 /// When the record cannot be removed; the record stays then.
-pub fn put_away(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), ForgetError> {
+pub fn put_away(resolver: &Resolver, known: &SandboxRef, limits: &Limits) -> Result<(), ForgetError> {
     let id = || known.id.clone();
     let opened;
-    let registry = match finder.registry() {
+    let registry = match resolver.registry() {
         Some(registry) => registry,
         // The record is gone, or could not be opened by the lookup.
-        None => match Registry::open_existing(finder.root()) {
+        None => match Registry::open_existing(resolver.root()) {
             Ok(None) => return Ok(()),
             Ok(Some(registry)) => {
                 opened = registry;
@@ -112,7 +114,7 @@ pub fn put_away(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), F
         },
     };
     let begun = Instant::now();
-    let mut wonder = begun + WONDER;
+    let mut wonder = begun + PROGRESS_DELAY;
     loop {
         match registry.take(&known.id) {
             // The lock may have been taken at the very moment of its release.
@@ -121,7 +123,7 @@ pub fn put_away(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), F
                 if let Some(name) = &known.name {
                     // If the sandbox was killed with its supervisors, its name may be left. A living holder of the name
                     // is another sandbox.
-                    let _ = forget_name(finder.root(), name, &known.id);
+                    let _ = forget_name(resolver.root(), name, &known.id);
                 }
                 return Ok(());
             }
@@ -131,7 +133,7 @@ pub fn put_away(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), F
             }
             Ok(None) if Instant::now() >= wonder => {
                 wake(known);
-                wonder = Instant::now() + WONDER;
+                wonder = Instant::now() + PROGRESS_DELAY;
             }
             Ok(None) => pause(AGAIN),
             Err(source) => return Err(ForgetError::Closed { id: id(), source }),
@@ -140,7 +142,7 @@ pub fn put_away(finder: &Finder, known: &Known, limits: &Limits) -> Result<(), F
 }
 
 /// Continues a command that was stopped while it cleaned up the sandbox.
-fn wake(known: &Known) {
+fn wake(known: &SandboxRef) {
     let locks = Locks::of(&known.id, known.record.as_ref(), known.leaf.as_deref());
     if let Ok(mut proc) = ProcFs::open()
         && let Ok(holders) = locks.holders(&mut proc)

@@ -123,7 +123,7 @@ pub(crate) fn leaving(record: &Files) -> Option<OwnedFd> {
 ///
 /// # Errors
 /// Those of a look at a pidfd, and when /proc cannot be read.
-pub(crate) fn see_off(processes: &[Process], until: Instant) -> io::Result<Vec<Pid>> {
+pub(crate) fn wait_exit(processes: &[Process], until: Instant) -> io::Result<Vec<Pid>> {
     let mut proc = ProcFs::open()?;
     let mut late = Vec::new();
     for process in processes {

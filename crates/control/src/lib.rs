@@ -25,8 +25,8 @@ pub mod view;
 mod wait;
 
 pub use client::{ANSWER, Client, ClientError, at_once};
-pub use end::{Fate, How, Limits, Progress, end};
+pub use end::{EndMethod, Limits, Progress, StopResult, end};
 pub use forget::{ForgetError, forget, put_away};
-pub use resolve::{Candidate, Finder, Known, ResolveError};
+pub use resolve::{Candidate, ResolveError, Resolver, SandboxRef};
 pub use view::View;
 pub use wait::{End, wait};

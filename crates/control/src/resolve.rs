@@ -18,13 +18,14 @@ use penfold_state::Id;
 use penfold_state::error_chain;
 use penfold_state::evidence::Subject;
 use penfold_state::evidence::fingerprints::{self, Fingerprints, Home};
+use penfold_state::intent::{INTENT, Intent};
 use penfold_state::names;
-use penfold_state::record::{INTENT, Intent, Registry, StateError};
+use penfold_state::record::{Registry, StateError};
 use penfold_state::{LeafLabel, LeafName};
 
 /// A sandbox that was found, by its record or by its traces.
 #[derive(Debug, Clone)]
-pub struct Known {
+pub struct SandboxRef {
     /// The short id.
     pub id: String,
     /// The name, if known.
@@ -42,7 +43,7 @@ pub struct Known {
     pub damage: Vec<String>,
 }
 
-impl Known {
+impl SandboxRef {
     /// Returns the generation of the leaf: different values mean different sandboxes, whatever their names.
     pub fn generation(&self) -> Option<u64> {
         let leaf = self.leaf.as_ref()?;
@@ -146,7 +147,7 @@ fn listed(candidates: &[Candidate]) -> String {
 
 /// Finds the sandboxes of one state root. Each kind of trace is read once: make a new value to read again.
 #[derive(Debug)]
-pub struct Finder {
+pub struct Resolver {
     root: PathBuf,
     registry: Result<Option<Registry>, StateError>,
     fingerprints: Fingerprints,
@@ -161,26 +162,26 @@ struct Entry {
 }
 
 impl Entry {
-    fn of(known: Known, living: bool) -> Entry {
+    fn of(known: SandboxRef, living: bool) -> Entry {
         let made = known.intent.map_or(0, |intent| intent.made_at_ms);
         Entry { candidate: Candidate { id: known.id, name: known.name }, living, made }
     }
 }
 
-impl Finder {
-    /// Makes a finder for the records below `root`, which need not exist.
-    pub fn new(root: &Path) -> Finder {
-        Finder {
+impl Resolver {
+    /// Makes a resolver for the records below `root`, which need not exist.
+    pub fn new(root: &Path) -> Resolver {
+        Resolver {
             root: root.to_owned(),
             registry: Registry::open_existing(root),
             fingerprints: Fingerprints::below(root),
         }
     }
 
-    /// Makes a finder for the same root that has read nothing yet.
+    /// Makes a resolver for the same root that has read nothing yet.
     #[must_use]
-    pub fn again(&self) -> Finder {
-        Finder::new(&self.root)
+    pub fn again(&self) -> Resolver {
+        Resolver::new(&self.root)
     }
 
     /// Returns the state root.
@@ -204,7 +205,7 @@ impl Finder {
     ///
     /// # Errors
     /// When no sandbox matches, or several do.
-    pub fn resolve(&self, word: &str) -> Result<Known, ResolveError> {
+    pub fn resolve(&self, word: &str) -> Result<SandboxRef, ResolveError> {
         let known = self.find(word)?;
         // A record is made before all other traces, and is removed before the last of them.
         let is_told =
@@ -217,7 +218,7 @@ impl Finder {
     }
 
     /// Looks once for the sandbox that `word` means.
-    fn find(&self, word: &str) -> Result<Known, ResolveError> {
+    fn find(&self, word: &str) -> Result<SandboxRef, ResolveError> {
         let not_found = || ResolveError::NotFound { word: word.to_owned() };
         if let Some(known) = self.by_whole_id(word) {
             return Ok(known);
@@ -258,8 +259,8 @@ impl Finder {
     ///
     /// # Errors
     /// When the records cannot be read.
-    pub fn ended_with_name(&self, name: &str) -> io::Result<Vec<Known>> {
-        let mut found: Vec<Known> = self
+    pub fn ended_with_name(&self, name: &str) -> io::Result<Vec<SandboxRef>> {
+        let mut found: Vec<SandboxRef> = self
             .record_names()?
             .iter()
             .filter_map(|id| self.by_id(id))
@@ -276,14 +277,14 @@ impl Finder {
     ///
     /// # Errors
     /// When the records cannot be read.
-    pub fn all(&self) -> io::Result<Vec<Known>> {
+    pub fn all(&self) -> io::Result<Vec<SandboxRef>> {
         if let Some(error) = self.blocked() {
             return Err(io::Error::other(error_chain(error)));
         }
         // A record is made before its leaf, so a new sandbox appears in one of the two listings.
         let traces = self.traces();
         let names = self.record_names()?;
-        let mut found: Vec<Known> = names.iter().filter_map(|id| self.by_id(id)).collect();
+        let mut found: Vec<SandboxRef> = names.iter().filter_map(|id| self.by_id(id)).collect();
         // A record that existed a moment ago is already counted.
         let unrecorded = traces.iter().filter(|id| !names.contains(id) && self.is_unrecorded(id));
         found.extend(unrecorded.filter_map(|id| self.by_id(id)));
@@ -305,20 +306,20 @@ impl Finder {
     }
 
     /// Finds the sandbox with this full id (12 digits or uuid), by all its traces.
-    fn by_whole_id(&self, word: &str) -> Option<Known> {
+    fn by_whole_id(&self, word: &str) -> Option<SandboxRef> {
         let whole = Id::from_whole(word);
         let short = whole.map_or_else(|| word.to_owned(), |id| id.short());
         let found =
             if Id::is_short(&short) { self.by_id(&short).or_else(|| self.by_marker(&short)) } else { None };
         // Without an intent, only the short id is known.
-        let is_it = |known: &Known| {
+        let is_it = |known: &SandboxRef| {
             known.intent.as_ref().is_none_or(|intent| whole.is_none_or(|whole| whole == intent.id))
         };
         found.filter(is_it)
     }
 
     /// Finds the sandbox with this id, by its record, its leaf or its supervisor's socket.
-    pub(crate) fn by_id(&self, id: &str) -> Option<Known> {
+    pub(crate) fn by_id(&self, id: &str) -> Option<SandboxRef> {
         let mut damage = Vec::new();
         let mut record = match self.registry().map(|registry| registry.look(id)) {
             Some(Ok(files)) => files,
@@ -329,7 +330,7 @@ impl Finder {
             None => None,
         };
         let mut intent = record.as_ref().map(own_intent).transpose().unwrap_or_else(|error| {
-            damage.push(missing_or(penfold_state::record::INTENT, &error));
+            damage.push(missing_or(penfold_state::intent::INTENT, &error));
             None
         });
         if intent.is_none() && record.as_ref().is_some_and(is_bare) {
@@ -352,7 +353,7 @@ impl Finder {
             intent = label.intent;
         }
         let name = intent.as_ref().and_then(|intent| intent.name.clone());
-        Some(Known { id: id.to_owned(), name, record, leaf, claimed, intent, damage })
+        Some(SandboxRef { id: id.to_owned(), name, record, leaf, claimed, intent, damage })
     }
 
     /// Returns the leaf that the record names, if the record can be trusted.
@@ -365,18 +366,18 @@ impl Finder {
         }
     }
 
-    pub(crate) fn by_marker(&self, id: &str) -> Option<Known> {
+    pub(crate) fn by_marker(&self, id: &str) -> Option<SandboxRef> {
         self.left_in(id, self.fingerprints.marked().get(id)?)
     }
 
     /// Returns the sandbox of which only these processes with its marker are left.
-    pub(crate) fn left_in(&self, id: &str, pids: &[Pid]) -> Option<Known> {
+    pub(crate) fn left_in(&self, id: &str, pids: &[Pid]) -> Option<SandboxRef> {
         // A sandbox with a leaf or a socket that was not found by it belongs to another state root.
         if self.fingerprints.leaves().get(id).is_some() || self.fingerprints.sockets().get(id).is_some() {
             return None;
         }
         let home = self.home(id, None, &LeafLabel::default(), pids);
-        (home != Home::Elsewhere).then(|| Known {
+        (home != Home::Elsewhere).then(|| SandboxRef {
             id: id.to_owned(),
             name: None,
             record: None,
@@ -397,26 +398,26 @@ impl Finder {
 
     /// Finds the living sandbox with this name by its lock, quickly. The record of the holder must not contradict the
     /// name.
-    fn by_held_name(&self, word: &str) -> Option<Known> {
+    fn by_held_name(&self, word: &str) -> Option<SandboxRef> {
         let id = names::holder(&self.root, word).ok()??;
         let known = self.by_id(&id)?;
         if known.intent.as_ref().is_some_and(|intent| intent.name.as_deref() != Some(word)) {
             return None;
         }
-        Some(Known { name: Some(word.to_owned()), ..known })
+        Some(SandboxRef { name: Some(word.to_owned()), ..known })
     }
 
     /// Returns the last holder of a name, if its record cannot be opened to check.
     fn closed_with_name(&self, word: &str) -> Option<Candidate> {
         let id = names::last_holder(&self.root, word).ok()??;
-        let known = self.by_id(&id).filter(Known::is_closed)?;
+        let known = self.by_id(&id).filter(SandboxRef::is_closed)?;
         Some(Candidate { id: known.id, name: Some(word.to_owned()) })
     }
 
     /// Restores the owner's access to closed records of these sandboxes, whose end the owner requests.
-    pub(crate) fn opened(&self, targets: &[Known]) -> Vec<Known> {
+    pub(crate) fn opened(&self, targets: &[SandboxRef]) -> Vec<SandboxRef> {
         let fresh = self.again();
-        let open = |known: &Known| {
+        let open = |known: &SandboxRef| {
             let registry = fresh.registry().filter(|_| known.is_closed())?;
             registry.open_to_owner(&known.id).ok()?;
             fresh.by_id(&known.id)
@@ -519,11 +520,11 @@ mod tests {
 
     use super::*;
 
-    /// A state root, and a finder that read it when a sandbox had a leaf and its record was not seen.
-    fn looked(id: &str) -> (tempfile::TempDir, Finder) {
+    /// A state root, and a resolver that read it when a sandbox had a leaf and its record was not seen.
+    fn looked(id: &str) -> (tempfile::TempDir, Resolver) {
         let base = tempfile::tempdir().unwrap();
         let leaf = base.path().join(LeafName::of(id));
-        let early = Finder {
+        let early = Resolver {
             root: base.path().join("root"),
             registry: Ok(None),
             fingerprints: Fingerprints::looked_at(

@@ -15,11 +15,11 @@ use penfold_process::ProcessId;
 use penfold_teardown::{Cause, Level};
 use serde::Serialize;
 
-use crate::resolve::{Finder, Known};
+use crate::resolve::{Resolver, SandboxRef};
 use penfold_state::evidence::LockState;
-use penfold_state::outcome::Status;
-use penfold_state::record::Intent;
-use penfold_state::state::{Exec, State, Word};
+use penfold_state::intent::Intent;
+use penfold_state::outcome::ExitStatus;
+use penfold_state::state::{Exec, State, Status};
 
 pub use members::{Member, members};
 
@@ -35,10 +35,9 @@ pub struct View {
     /// The command; empty if unknown.
     pub command: Vec<String>,
     /// The status.
-    #[serde(rename = "status")]
-    pub word: Word,
+    pub status: Status,
     /// How the command ended; `None` if it has not ended, or the exit is unknown.
-    pub exit: Option<Status>,
+    pub exit: Option<ExitStatus>,
     /// Why the sandbox ended.
     pub cause: Option<Cause>,
     /// How membership is known.
@@ -85,16 +84,16 @@ impl View {
 }
 
 /// Observes one sandbox; `None` when it is still being made, or has gone meanwhile.
-pub fn view(finder: &Finder, known: &Known) -> Option<View> {
-    let seen = look(finder, known)?;
+pub fn view(resolver: &Resolver, known: &SandboxRef) -> Option<View> {
+    let seen = look(resolver, known)?;
     if !known.is_being_put_away() {
         return Some(seen);
     }
-    derive_status::look_a_moment_later(finder, &[known.id.as_str()]).pop().map(|(_, seen)| seen)
+    derive_status::look_a_moment_later(resolver, &[known.id.as_str()]).pop().map(|(_, seen)| seen)
 }
 
 /// Observes the sandbox once; the result may hold only for a moment.
-fn look(finder: &Finder, known: &Known) -> Option<View> {
+fn look(resolver: &Resolver, known: &SandboxRef) -> Option<View> {
     let mut damage = known.damage.clone();
     let looked_after = match &known.record {
         Some(files) => {
@@ -119,22 +118,27 @@ fn look(finder: &Finder, known: &Known) -> Option<View> {
         known.intent.as_ref().is_some_and(|intent| intent.leaf.is_some()) && files.has_ended()
     });
     let judged = if looked_after && !over {
-        derive_status::looked_after(finder, known, state.as_ref(), &mut damage)
+        derive_status::looked_after(resolver, known, state.as_ref(), &mut damage)
     } else {
-        derive_status::abandoned(finder, known, &mut damage)?
+        derive_status::abandoned(resolver, known, &mut damage)?
     };
     Some(assemble(known, state, judged, damage))
 }
 
-fn assemble(known: &Known, state: Option<State>, judged: derive_status::Judged, damage: Vec<String>) -> View {
+fn assemble(
+    known: &SandboxRef,
+    state: Option<State>,
+    judged: derive_status::Judged,
+    damage: Vec<String>,
+) -> View {
     let intent: Option<&Intent> = known.intent.as_ref();
     let detached = intent.and_then(|intent| intent.detached.as_ref());
-    let living = judged.word.is_living();
+    let living = judged.status.is_living();
     let started = state.as_ref().map(|state| state.started_at_ms).filter(|&ms| ms > 0);
     let made = intent.map(|intent| intent.made_at_ms).filter(|&ms| ms > 0);
     let (level, leader, supervisors, execs, expires, missing) = match state {
         // A dead supervisor's account of the processes is out of date.
-        Some(state) if living && judged.word != Word::Orphaned => {
+        Some(state) if living && judged.status != Status::Orphaned => {
             let State { level, leader, supervisors, execs, expires_at_ms, missing, .. } = state;
             (Some(level), leader, supervisors, execs, expires_at_ms, missing)
         }
@@ -146,7 +150,7 @@ fn assemble(known: &Known, state: Option<State>, judged: derive_status::Judged, 
         name: known.name.clone(),
         labels: intent.map(|intent| intent.labels.clone()).unwrap_or_default(),
         command: intent.map(|intent| intent.command.clone()).unwrap_or_default(),
-        word: judged.word,
+        status: judged.status,
         exit: judged.exit,
         cause: judged.cause,
         level: level.or(judged.level),
@@ -174,27 +178,31 @@ fn assemble(known: &Known, state: Option<State>, judged: derive_status::Judged, 
 /// # Errors
 /// When the records cannot be read.
 pub fn list(root: &Path, all: bool) -> io::Result<Vec<View>> {
-    Ok(select(&Finder::new(root), all)?.into_iter().map(|(_, view)| view).collect())
+    Ok(select(&Resolver::new(root), all)?.into_iter().map(|(_, view)| view).collect())
 }
 
 /// Like [`list`], each with the traces by which it was found.
 ///
 /// # Errors
 /// When the records cannot be read, or not all processes can be: one may be the only trace of a sandbox.
-pub fn select(finder: &Finder, all: bool) -> io::Result<Vec<(Known, View)>> {
-    let (over, others): (Vec<Known>, Vec<Known>) =
-        finder.all()?.into_iter().partition(|known| !all && derive_status::is_over(finder, known));
-    let mut found: Vec<(Known, View)> = others
+pub fn select(resolver: &Resolver, all: bool) -> io::Result<Vec<(SandboxRef, View)>> {
+    let (over, others): (Vec<SandboxRef>, Vec<SandboxRef>) =
+        resolver.all()?.into_iter().partition(|known| !all && derive_status::is_over(resolver, known));
+    let mut found: Vec<(SandboxRef, View)> = others
         .into_iter()
-        .filter_map(|known| look(finder, &known).map(|seen| (known, seen)))
+        .filter_map(|known| look(resolver, &known).map(|seen| (known, seen)))
         .filter(|(known, view)| {
             let trace = known.record.is_none() && known.damage.is_empty();
             // A leaf without a record and a process is being made or removed, below whatever root.
-            if trace && !view.word.is_living() { all && view.claimed } else { all || view.word.is_living() }
+            if trace && !view.status.is_living() {
+                all && view.claimed
+            } else {
+                all || view.status.is_living()
+            }
         })
         .collect();
-    found.extend(unnoticed::search(finder, &found, &over)?);
-    derive_status::look_again(finder, &mut found);
+    found.extend(unnoticed::search(resolver, &found, &over)?);
+    derive_status::look_again(resolver, &mut found);
     found.sort_by(|(_, one), (_, other)| (one.started_at_ms, &one.id).cmp(&(other.started_at_ms, &other.id)));
     Ok(found)
 }

@@ -10,13 +10,13 @@ use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::client::Client;
 use crate::end::Progress;
-use crate::resolve::{Finder, Known};
+use crate::resolve::{Resolver, SandboxRef};
 use crate::timeout::timespec;
 use penfold_state::Files;
 use penfold_state::clear::entries;
 use penfold_state::evidence::Evidence;
-use penfold_state::outcome::{Report, StartFailure, Status};
-use penfold_state::state::Word;
+use penfold_state::outcome::{ExitStatus, Report, StartFailure};
+use penfold_state::state::Status;
 use penfold_state::wire::{Answer, Received};
 
 /// The interval at which a lock is tried, without and with a connection that would report the end.
@@ -31,9 +31,9 @@ const LOOK_BLIND: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
     /// As the record says.
-    Known {
+    SandboxRef {
         /// How the command ended; `None` if unknown.
-        exit: Option<Status>,
+        exit: Option<ExitStatus>,
         /// Why the sandbox ended.
         cause: Cause,
         /// Why the command was not run, if it was not.
@@ -53,8 +53,8 @@ pub enum End {
 /// record, so that all clients get the same. The call also waits for a supervisor after a takeover, and for the last
 /// member of a sandbox without a supervisor.
 pub fn wait(
-    finder: &Finder,
-    targets: &[Known],
+    resolver: &Resolver,
+    targets: &[SandboxRef],
     any: bool,
     limit: Option<Duration>,
     slow: &mut dyn FnMut(Progress),
@@ -67,7 +67,7 @@ pub fn wait(
             watch.attend();
         }
         // Look at the host once for all of them, and after the lock became free.
-        let fresh = finder.again();
+        let fresh = resolver.again();
         for watch in watches.iter_mut().filter(|watch| watch.unattended) {
             watch.conclude(&fresh);
         }
@@ -84,7 +84,7 @@ pub fn wait(
 
 /// A sandbox that is waited for.
 struct Watch<'a> {
-    known: &'a Known,
+    known: &'a SandboxRef,
     client: Option<Client>,
     /// The pidfd of a member, if the sandbox lives without a supervisor.
     member: Option<OwnedFd>,
@@ -102,7 +102,7 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(known: &'a Known) -> Watch<'a> {
+    fn new(known: &'a SandboxRef) -> Watch<'a> {
         Watch {
             known,
             client: None,
@@ -140,7 +140,7 @@ impl<'a> Watch<'a> {
             return;
         };
         self.attended = true;
-        if files.state().is_ok_and(|state| state.is_some_and(|state| state.word == Word::Unkillable)) {
+        if files.state().is_ok_and(|state| state.is_some_and(|state| state.status == Status::Unkillable)) {
             self.end = Some(End::Unverified);
             return;
         }
@@ -152,7 +152,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Determines the end of a sandbox without a supervisor, unless a member lives.
-    fn conclude(&mut self, fresh: &Finder) {
+    fn conclude(&mut self, fresh: &Resolver) {
         self.unattended = false;
         // If its supervisor was alive a moment ago, the report is enough, and saves the search.
         let told = self.attended && self.known.record.as_ref().is_some_and(has_ended);
@@ -182,18 +182,18 @@ impl<'a> Watch<'a> {
     }
 
     /// Reads how a sandbox without a supervisor ended.
-    fn read(&self, finder: &Finder) -> End {
+    fn read(&self, resolver: &Resolver) -> End {
         let Some(files) = &self.known.record else { return End::Unknown };
         let report = files.report().ok().flatten();
         let failure = report.as_ref().and_then(|report| report.failure.clone());
         if let Ok(Some(exited)) = files.exited() {
-            return End::Known { exit: exited.exit, cause: exited.cause, failure };
+            return End::SandboxRef { exit: exited.exit, cause: exited.cause, failure };
         }
-        let removed = !finder.registry().is_some_and(|registry| registry.holds(files.name()));
+        let removed = !resolver.registry().is_some_and(|registry| registry.holds(files.name()));
         let told = self.told.as_deref().filter(|_| removed);
         match report.as_ref().or(told) {
             Some(report) => {
-                End::Known { exit: report.exit, cause: report.cause, failure: report.failure.clone() }
+                End::SandboxRef { exit: report.exit, cause: report.cause, failure: report.failure.clone() }
             }
             None if removed || is_being_removed(files) => End::Removed,
             None => End::Unknown,
@@ -214,7 +214,7 @@ fn has_ended(files: &Files) -> bool {
 /// Returns the living members of a sandbox without a supervisor, as far as they have pids here.
 ///
 /// `None` means that certainly no member lives.
-fn living(fresh: &Finder, known: &Known) -> Option<Vec<Pid>> {
+fn living(fresh: &Resolver, known: &SandboxRef) -> Option<Vec<Pid>> {
     let evidence = Evidence::of(fresh.fingerprints(), &known.subject());
     (!evidence.is_nothing()).then(|| evidence.pids().to_vec())
 }

@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 use crate::files::Files;
 use crate::intent::Intent;
 use crate::json::SCHEMA;
-use crate::outcome::Status;
-use crate::state::{Exited, Word};
+use crate::outcome::ExitStatus;
+use crate::state::{Exited, Status};
 
 pub use follow::Waited;
 pub use reader::{Entry, From, Reader};
@@ -43,7 +43,7 @@ pub struct Event {
     pub about: About,
     /// The kind of the event, with its details.
     #[serde(flatten)]
-    pub what: What,
+    pub what: EventKind,
 }
 
 /// The sandbox that an event is about.
@@ -62,7 +62,7 @@ pub struct About {
 /// The kind of an event, with its details.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum What {
+pub enum EventKind {
     /// The command runs.
     Start {
         /// The command, shortened.
@@ -83,11 +83,12 @@ pub enum What {
     /// The command has ended.
     Exit {
         /// How the leader ended; `None` if unknown.
-        exit: Option<Status>,
+        exit: Option<ExitStatus>,
         /// Why the sandbox ended.
         cause: Cause,
         /// The status that follows.
-        word: Word,
+        #[serde(rename = "word")]
+        status: Status,
     },
     /// The sandbox is being ended, for another reason than the leader's exit.
     Stop {
@@ -122,7 +123,7 @@ pub enum What {
     /// The sandbox was found without a supervisor, and recovery ended its members.
     Lost {
         /// How the leader ended; `None` if unknown.
-        exit: Option<Status>,
+        exit: Option<ExitStatus>,
         /// Whether recovery verified that nothing is left.
         verified: bool,
         /// The number of survivors.
@@ -140,32 +141,32 @@ pub enum What {
 /// The kinds of events, as the file names them.
 pub const KINDS: &[&str] = &["start", "exec", "exit", "stop", "teardown-step", "leak", "lost", "adopted"];
 
-impl What {
+impl EventKind {
     /// Returns the kind, as the file names it.
     pub fn kind(&self) -> &'static str {
         match self {
-            What::Start { .. } => "start",
-            What::Exec { .. } => "exec",
-            What::Exit { .. } => "exit",
-            What::Stop { .. } => "stop",
-            What::TeardownStep { .. } => "teardown-step",
-            What::Leak { .. } => "leak",
-            What::Lost { .. } => "lost",
-            What::Adopted { .. } => "adopted",
+            EventKind::Start { .. } => "start",
+            EventKind::Exec { .. } => "exec",
+            EventKind::Exit { .. } => "exit",
+            EventKind::Stop { .. } => "stop",
+            EventKind::TeardownStep { .. } => "teardown-step",
+            EventKind::Leak { .. } => "leak",
+            EventKind::Lost { .. } => "lost",
+            EventKind::Adopted { .. } => "adopted",
         }
     }
 }
 
-impl std::convert::From<&Exited> for What {
-    fn from(exited: &Exited) -> What {
-        What::Exit { exit: exited.exit, cause: exited.cause, word: exited.word() }
+impl std::convert::From<&Exited> for EventKind {
+    fn from(exited: &Exited) -> EventKind {
+        EventKind::Exit { exit: exited.exit, cause: exited.cause, status: exited.status() }
     }
 }
 
-impl std::convert::From<&Step> for What {
-    fn from(step: &Step) -> What {
+impl std::convert::From<&Step> for EventKind {
+    fn from(step: &Step) -> EventKind {
         let Step { what, at_us, took_us, error } = step.clone();
-        What::TeardownStep { step: what, at_us, took_us, error }
+        EventKind::TeardownStep { step: what, at_us, took_us, error }
     }
 }
 
@@ -193,7 +194,7 @@ impl Journal {
     }
 
     /// Writes an event with the current time. If the write fails, the event is lost and nothing else changes.
-    pub fn tell(&self, what: impl IntoIterator<Item = What>) {
+    pub fn tell(&self, what: impl IntoIterator<Item = EventKind>) {
         let time_ns = now_ns();
         let events: Vec<Event> = what
             .into_iter()

@@ -3,25 +3,25 @@
 use std::collections::BTreeMap;
 
 use penfold_sys::child::Exit;
-use penfold_teardown::{Cause, Ended, Findings, How, Level, Survivor};
+use penfold_teardown::{Cause, Ended, EndedBy, Findings, Level, Survivor};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 /// How the leader ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Status {
+pub enum ExitStatus {
     /// The leader exited with this code.
     Code(i32),
     /// This signal ended the leader.
     Signal(i32),
 }
 
-impl From<Exit> for Status {
-    fn from(exit: Exit) -> Status {
+impl From<Exit> for ExitStatus {
+    fn from(exit: Exit) -> ExitStatus {
         match exit {
-            Exit::Code(code) => Status::Code(code),
-            Exit::Signal(signal) => Status::Signal(signal),
+            Exit::Code(code) => ExitStatus::Code(code),
+            Exit::Signal(signal) => ExitStatus::Signal(signal),
         }
     }
 }
@@ -60,7 +60,7 @@ pub struct Report {
     /// Why the sandbox ended.
     pub cause: Cause,
     /// How the leader ended; `None` if unknown.
-    pub exit: Option<Status>,
+    pub exit: Option<ExitStatus>,
     /// Why the command was not run, if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<StartFailure>,
@@ -102,15 +102,15 @@ impl Totals {
         let mut signals = BTreeMap::new();
         for ended in &findings.ended {
             let usual = match ended.how {
-                How::Term => Signal::TERM,
-                How::Kill => Signal::KILL,
+                EndedBy::Term => Signal::TERM,
+                EndedBy::Kill => Signal::KILL,
             };
             *signals.entry(ended.signal.unwrap_or(usual.as_raw())).or_default() += 1;
         }
         Totals {
             ended: findings.ended.len(),
-            term: how(How::Term),
-            kill: how(How::Kill),
+            term: how(EndedBy::Term),
+            kill: how(EndedBy::Kill),
             strays: findings.strays().count(),
             signals,
         }

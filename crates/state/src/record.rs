@@ -20,7 +20,7 @@ use crate::id::Id;
 use crate::json::REPORT;
 use crate::lock;
 
-pub use crate::intent::{Detached, INTENT, Intent, shortened};
+use crate::intent::{INTENT, Intent};
 pub use crate::json::SCHEMA;
 
 /// A link to the leaf, in a record that is kept after the end; without a leaf its target does not exist.

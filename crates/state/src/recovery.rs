@@ -9,10 +9,10 @@ use penfold_cgroup::{Leaf, Place};
 use penfold_process::ProcFs;
 use penfold_sys::child::Exit;
 use penfold_teardown::lifecycle::{Event, Phase};
-use penfold_teardown::{Cause, Findings, Host, Ladder, Level, Marker, Resource, Scope, Teardown, drive};
+use penfold_teardown::{Cause, Findings, Host, Level, Marker, Resource, Scope, StopPolicy, Teardown, drive};
 use rustix::event::{PollFd, Timespec};
 
-use crate::events::{Journal, What};
+use crate::events::{EventKind, Journal};
 use crate::evidence::fingerprints;
 use crate::files::Files;
 use crate::intent::Intent;
@@ -92,7 +92,7 @@ pub fn recover(record: Record, named: bool, patience: Duration) -> io::Result<Fi
 /// Writes the event that a sandbox was lost.
 fn tell(files: &Files, intent: &Intent, findings: &Findings) {
     let exit = files.exited().ok().flatten().and_then(|exited| exited.exit);
-    let lost = What::Lost { exit, verified: findings.verified, survivors: findings.survivors.len() };
+    let lost = EventKind::Lost { exit, verified: findings.verified, survivors: findings.survivors.len() };
     Journal::of(files, intent).tell([lost]);
 }
 
@@ -254,8 +254,8 @@ impl Host for Recovering {
         None
     }
 
-    fn ladder(&self) -> Ladder {
-        Ladder { patience: self.patience, ..Ladder::default() }
+    fn stop_policy(&self) -> StopPolicy {
+        StopPolicy { patience: self.patience, ..StopPolicy::default() }
     }
 
     fn stuck(&mut self, _: &Findings, _: Option<Exit>) -> ControlFlow<()> {

@@ -5,7 +5,7 @@ use penfold_teardown::{Cause, Level};
 use serde::{Deserialize, Serialize};
 
 use crate::intent::shortened_to;
-use crate::outcome::Status;
+use crate::outcome::ExitStatus;
 
 /// `state.json`: written by the supervisor only, for people and programs that look. Proof is only in the lock, the leaf
 /// and the marker.
@@ -14,7 +14,8 @@ pub struct State {
     /// The version of this format.
     pub schema: u32,
     /// `created`, `running`, `stopping` or `unkillable`.
-    pub word: Word,
+    #[serde(rename = "word")]
+    pub status: Status,
     /// The supervisor's processes, the supervisor itself last.
     pub supervisors: Vec<ProcessId>,
     /// The first process of the sandbox.
@@ -59,7 +60,7 @@ pub fn brief(command: Vec<String>) -> Vec<String> {
 /// The status of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Word {
+pub enum Status {
     /// The command does not run yet.
     Created,
     /// The command runs.
@@ -80,29 +81,32 @@ pub enum Word {
     Lost,
 }
 
-impl Word {
+impl Status {
     /// Tells whether something of the sandbox may be alive.
     pub fn is_living(self) -> bool {
-        matches!(self, Word::Created | Word::Running | Word::Stopping | Word::Unkillable | Word::Orphaned)
+        matches!(
+            self,
+            Status::Created | Status::Running | Status::Stopping | Status::Unkillable | Status::Orphaned
+        )
     }
 
     /// Returns the status as it is written.
     pub fn as_str(self) -> &'static str {
         match self {
-            Word::Created => "created",
-            Word::Running => "running",
-            Word::Stopping => "stopping",
-            Word::Unkillable => "unkillable",
-            Word::Exited => "exited",
-            Word::Failed => "failed",
-            Word::Killed => "killed",
-            Word::Orphaned => "orphaned",
-            Word::Lost => "lost",
+            Status::Created => "created",
+            Status::Running => "running",
+            Status::Stopping => "stopping",
+            Status::Unkillable => "unkillable",
+            Status::Exited => "exited",
+            Status::Failed => "failed",
+            Status::Killed => "killed",
+            Status::Orphaned => "orphaned",
+            Status::Lost => "lost",
         }
     }
 }
 
-impl std::fmt::Display for Word {
+impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(self.as_str())
     }
@@ -114,7 +118,7 @@ pub struct Exited {
     /// The version of this format.
     pub schema: u32,
     /// How the leader ended; `None` if unknown. Never invented.
-    pub exit: Option<Status>,
+    pub exit: Option<ExitStatus>,
     /// Why the sandbox ended.
     pub cause: Cause,
     /// The time at which the exit was known, in milliseconds since 1970.
@@ -123,12 +127,12 @@ pub struct Exited {
 
 impl Exited {
     /// Returns the status of a sandbox that ended like this.
-    pub fn word(&self) -> Word {
+    pub fn status(&self) -> Status {
         match self.cause {
-            Cause::Exit | Cause::Signal => Word::Exited,
-            Cause::StartFailed => Word::Failed,
-            Cause::Lost if self.exit.is_none() => Word::Lost,
-            _ => Word::Killed,
+            Cause::Exit | Cause::Signal => Status::Exited,
+            Cause::StartFailed => Status::Failed,
+            Cause::Lost if self.exit.is_none() => Status::Lost,
+            _ => Status::Killed,
         }
     }
 }

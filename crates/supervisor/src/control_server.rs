@@ -126,13 +126,13 @@ impl ControlServer {
             let socket = match rustix::net::accept_with(&self.listener, flags) {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN) => return,
-                Err(Errno::MFILE | Errno::NFILE) if self.turn_out(began) => continue,
+                Err(Errno::MFILE | Errno::NFILE) if self.evict_idle(began) => continue,
                 Err(_) => {
                     self.closed_until = Instant::now().checked_add(CLOSED);
                     return;
                 }
             };
-            if !is_ours(socket.as_fd()) || (self.clients.len() >= self.most && !self.turn_out(began)) {
+            if !is_ours(socket.as_fd()) || (self.clients.len() >= self.most && !self.evict_idle(began)) {
                 continue;
             }
             let number = self.next;
@@ -144,7 +144,7 @@ impl ControlServer {
 
     /// Makes room for a client that may have something to say: who has been silent for longest goes, and comes again if it
     /// wants more. Who waits for an end, or sits at the terminal, goes after all others. False if there is none.
-    fn turn_out(&mut self, began: Instant) -> bool {
+    fn evict_idle(&mut self, began: Instant) -> bool {
         let clients = self.clients.iter().enumerate().filter(|(_, client)| client.spoke < began);
         let first = clients.min_by_key(|(_, client)| (client.waits, client.spoke)).map(|(index, _)| index);
         first.map(|index| self.clients.swap_remove(index)).is_some()

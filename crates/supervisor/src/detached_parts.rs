@@ -6,11 +6,11 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use penfold_process::ProcessId;
-use penfold_state::events::{Journal, What};
+use penfold_state::events::{EventKind, Journal};
 use penfold_state::record::{Record, SCHEMA};
-use penfold_state::state::{Exec, Exited, State, Word};
+use penfold_state::state::{Exec, Exited, State, Status};
 use penfold_state::time::now_ms;
-use penfold_state::{Detach, Files, Intent, Report, Status};
+use penfold_state::{Detach, ExitStatus, Files, Intent, Report};
 use penfold_teardown::{Cause, Level, Resource};
 use rustix::event::PollFd;
 
@@ -117,10 +117,10 @@ impl DetachedParts {
     }
 
     /// Writes down how things stand. A host without room for it keeps the old word; nothing depends on it.
-    pub(crate) fn say(&self, word: Word, level: Level, missing: &[String]) {
+    pub(crate) fn say(&self, status: Status, level: Level, missing: &[String]) {
         let state = State {
             schema: SCHEMA,
-            word,
+            status,
             supervisors: self.supervisors.clone(),
             leader: self.leader,
             level,
@@ -152,7 +152,7 @@ impl DetachedParts {
             self.active = Instant::now();
         }
         if others.contains(&true) {
-            self.execs.bury();
+            self.execs.reap();
             self.output.serve_terminal();
             self.active = Instant::now();
         }
@@ -160,14 +160,14 @@ impl DetachedParts {
     }
 
     /// Writes down how the command ended, as soon as that is known, and tells of it.
-    pub(crate) fn write_exited(&self, exit: Option<Status>, cause: Cause) {
+    pub(crate) fn write_exited(&self, exit: Option<ExitStatus>, cause: Cause) {
         if let Some(exited) = self.exit.write(&self.files, exit, cause) {
-            self.happened([What::from(&exited)]);
+            self.happened([EventKind::from(&exited)]);
         }
     }
 
     /// Tells those who follow the events; of a command that never ran there is nothing to tell.
-    pub(crate) fn happened(&self, what: impl IntoIterator<Item = What>) {
+    pub(crate) fn happened(&self, what: impl IntoIterator<Item = EventKind>) {
         if self.ran {
             self.journal.tell(what);
         }
@@ -181,7 +181,7 @@ impl DetachedParts {
         }
         self.write_exited(report.exit, report.cause);
         // Before the report: who waits for the end finds all that led to it.
-        self.happened(report.findings.steps.iter().map(What::from));
+        self.happened(report.findings.steps.iter().map(EventKind::from));
         let exited = Exited { schema: SCHEMA, exit: report.exit, cause: report.cause, at_ms: now_ms() };
         let exited = self.exit.truth(&self.files).unwrap_or(exited);
         let mut report = report.clone();

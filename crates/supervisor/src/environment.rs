@@ -67,7 +67,7 @@ pub(crate) fn program(
     let arguments = spec
         .command
         .iter()
-        .map(|word| c_string(word.clone().into_vec(), "the command"))
+        .map(|status| c_string(status.clone().into_vec(), "the command"))
         .collect::<Result<Vec<_>, _>>()?;
     let mut program = Program::new(candidates(name, path)?, arguments, environment);
     let directory = spec.directory.as_deref().or(scratch);

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use penfold_cgroup::{Leaf, Place};
 use penfold_process::{Pid, ProcFs, ProcessId};
-use penfold_state::events::What;
-use penfold_state::record::shortened;
-use penfold_state::state::{self, Word};
+use penfold_state::events::EventKind;
+use penfold_state::intent::shortened;
+use penfold_state::state::{self, Status};
 use penfold_state::time::now_ms;
 use penfold_state::{Contain, ExecSpec, OwnerExit, Spec};
 use penfold_sys::child;
-use penfold_sys::launch::Apart;
+use penfold_sys::launch::OwnStdio;
 use penfold_sys::signal::{self, SignalSet};
 use penfold_sys::{Forked, fork};
 use penfold_teardown::Level;
@@ -90,12 +90,12 @@ pub(crate) fn begin(
         }
         Ok(Forked::Parent(pid)) => match identify(&mut proc, pid) {
             Ok((keeper, pidfd)) => {
-                detached.happened([What::Exec { number, command: command.clone() }]);
+                detached.happened([EventKind::Exec { number, command: command.clone() }]);
                 let command = state::brief(command);
                 let state = state::Exec { number, command, keeper, started_at_ms: now_ms() };
                 detached.execs.register(Running { state, pidfd, leaf });
                 // Before it begins: who takes the place of a supervisor that is killed then knows whose those are.
-                detached.say(Word::Running, prepared.level, &prepared.missing);
+                detached.say(Status::Running, prepared.level, &prepared.missing);
                 let opened = gate.open();
                 penfold_sys::crash_point!("exec-begun");
                 opened.err().map(|error| format!("cannot begin: {error}"))
@@ -188,7 +188,7 @@ fn prepare(sandbox: &Prepared, wanted: Wanted) -> Result<Prepared, String> {
     let inherited = Inherited { mask: SignalSet::empty(), child_ignored: false };
     let mut program = environment::program(&spec, scratch, &inherited).map_err(|error| error.to_string())?;
     let [input, output, error] = wanted.stdio;
-    program.apart(Apart { input, output, error, terminal });
+    program.apart(OwnStdio { input, output, error, terminal });
     let leaf = wanted.leaf.as_deref().map(make_leaf).transpose()?;
     let setup = Setup {
         spec,

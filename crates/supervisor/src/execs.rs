@@ -144,7 +144,7 @@ impl Execs {
 
     /// Forgets those whose supervisor has exited. One that was killed could not end its tree: then its leaf does, and what
     /// is not in there ends with the sandbox.
-    pub(crate) fn bury(&mut self) {
+    pub(crate) fn reap(&mut self) {
         self.running.retain(|running| {
             let mut fds = [PollFd::new(&running.pidfd, PollFlags::IN)];
             let over = poll(&mut fds, Some(&Timespec::default())) != Ok(0);

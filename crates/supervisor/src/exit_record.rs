@@ -5,7 +5,7 @@ use std::cell::Cell;
 use penfold_state::record::SCHEMA;
 use penfold_state::state::Exited;
 use penfold_state::time::now_ms;
-use penfold_state::{Files, Status};
+use penfold_state::{ExitStatus, Files};
 use penfold_teardown::Cause;
 
 /// What is known of `exit.json`.
@@ -32,7 +32,7 @@ impl ExitRecord {
 
     /// Writes down how the command ended, as soon as that is known. What one of ours has written
     /// stands. Gives what was written, to be told.
-    pub(crate) fn write(&self, files: &Files, exit: Option<Status>, cause: Cause) -> Option<Exited> {
+    pub(crate) fn write(&self, files: &Files, exit: Option<ExitStatus>, cause: Cause) -> Option<Exited> {
         if self.told.get().is_some() {
             return None;
         }

@@ -239,7 +239,7 @@ impl Front {
             match happened {
                 Ok(0) if self.short => {}
                 Ok(0) => match due.take() {
-                    Some(Due::Settle) => penfold_sys::memory::forget_code(),
+                    Some(Due::Settle) => penfold_sys::memory::drop_text_pages(),
                     Some(Due::Tell(progress)) => slow(progress),
                     None => {}
                 },

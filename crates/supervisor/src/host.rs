@@ -11,16 +11,16 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use penfold_state::state::Word;
+use penfold_state::state::Status;
 use penfold_sys::child::Exit;
 use penfold_teardown::lifecycle::{Event, Phase};
-use penfold_teardown::{Cause, Findings, Ladder, Survivor, Teardown, drive};
+use penfold_teardown::{Cause, Findings, StopPolicy, Survivor, Teardown, drive};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
 pub(crate) use self::leader::Leader;
 use crate::launch::Starting;
-use crate::outcome::{StartFailure, Status};
+use crate::outcome::{ExitStatus, StartFailure};
 use crate::policy::Policy;
 use crate::poll::poll;
 use crate::supervised::{Supervised, has_ended};
@@ -41,7 +41,7 @@ pub(crate) struct Host {
     pub(crate) due: Option<Event>,
     pub(crate) failure: Option<StartFailure>,
     /// How the leader ended, when it is not a child of this process.
-    status: Option<Status>,
+    status: Option<ExitStatus>,
     /// How it ended could not be heard.
     unheard: bool,
     /// The descriptors that the caller of penfold gave to the command are still open here, too.
@@ -120,8 +120,8 @@ impl penfold_teardown::Host for Host {
         self.time_out(looked)
     }
 
-    fn ladder(&self) -> Ladder {
-        self.sandbox.policy.ladder()
+    fn stop_policy(&self) -> StopPolicy {
+        self.sandbox.policy.stop_policy()
     }
 
     fn out_of_memory(&mut self) {
@@ -131,7 +131,7 @@ impl penfold_teardown::Host for Host {
     fn leader_ended(&mut self, exit: Option<Exit>) -> Event {
         self.wake_front();
         let asked = self.hear_front();
-        let status = self.status_of(exit.map(Status::from));
+        let status = self.status_of(exit.map(ExitStatus::from));
         let rest = self.sandbox.decide(|policy| policy.rest(status, Instant::now()));
         let cause = self.sandbox.policy.leader_ended(status);
         self.sandbox.prepared.find_nested();
@@ -151,8 +151,8 @@ impl penfold_teardown::Host for Host {
             // A command can take away our descriptors; who forked us has its own, and takes over.
             penfold_sys::fork::exit_now(1);
         }
-        self.sandbox.say(Word::Unkillable);
-        self.tell(leader.map(Status::from), findings.clone());
+        self.sandbox.say(Status::Unkillable);
+        self.tell(leader.map(ExitStatus::from), findings.clone());
         ControlFlow::Continue(())
     }
 }
@@ -183,7 +183,7 @@ impl Host {
     pub(crate) fn look_after(mut self, mut teardown: Teardown, phase: Phase) -> ! {
         let mut resources = std::mem::take(&mut self.sandbox.prepared.resources);
         let findings = drive(&mut teardown, phase, &mut self, &mut resources);
-        self.tell(teardown.leader_exit().map(Status::from), findings);
+        self.tell(teardown.leader_exit().map(ExitStatus::from), findings);
         // Not by returning: to drop all this would close one by one what the exit closes at once.
         penfold_sys::fork::exit_now(0)
     }
@@ -221,7 +221,7 @@ impl Host {
         if settled {
             // A pipe is at its end when the command closes it, not when we do.
             let _ = penfold_sys::descriptors::drop_inherited();
-            penfold_sys::memory::forget_code();
+            penfold_sys::memory::drop_text_pages();
             // Right away, with hardly any code touched in between.
             happened = poll(&mut fds, timespec(due.map(|due| due.saturating_sub(SETTLE))).as_ref());
         }
@@ -265,7 +265,7 @@ impl Host {
     }
 
     /// Reports the end, or what is left.
-    fn tell(&mut self, reaped: Option<Status>, findings: Findings) {
+    fn tell(&mut self, reaped: Option<ExitStatus>, findings: Findings) {
         let exit = self.status_of(reaped).filter(|_| self.failure.is_none());
         let cause = match self.failure {
             Some(_) => Cause::StartFailed,

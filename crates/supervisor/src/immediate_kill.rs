@@ -6,7 +6,7 @@ use std::time::Duration;
 use penfold_sys::child::Exit;
 use penfold_sys::signal::{SignalFd, SignalSet};
 use penfold_teardown::lifecycle::Event;
-use penfold_teardown::{Findings, Host, Ladder};
+use penfold_teardown::{Findings, Host, StopPolicy};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::poll::poll;
@@ -15,15 +15,15 @@ use crate::signals::CHILD;
 /// A host that wants everything killed at once.
 pub(crate) struct ImmediateKill {
     signals: Option<SignalFd>,
-    ladder: Ladder,
+    stop_policy: StopPolicy,
     begun: bool,
 }
 
 impl ImmediateKill {
-    pub(crate) fn new(ladder: Ladder) -> ImmediateKill {
+    pub(crate) fn new(stop_policy: StopPolicy) -> ImmediateKill {
         // Without it the timeouts of the drive still bring it forward.
         let signals = SignalFd::open(&SignalSet::of([CHILD])).ok();
-        ImmediateKill { signals, ladder, begun: false }
+        ImmediateKill { signals, stop_policy, begun: false }
     }
 }
 
@@ -43,8 +43,8 @@ impl Host for ImmediateKill {
         None
     }
 
-    fn ladder(&self) -> Ladder {
-        self.ladder
+    fn stop_policy(&self) -> StopPolicy {
+        self.stop_policy
     }
 
     fn stuck(&mut self, _: &Findings, _: Option<Exit>) -> ControlFlow<()> {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use penfold_process::{Pid, ProcFs, Process};
 use penfold_state::Contain;
-use penfold_state::state::Word;
+use penfold_state::state::Status;
 use penfold_sys::schedule;
 use penfold_sys::signal::SignalFd;
 use penfold_teardown::lifecycle::{Event, Phase};
@@ -83,11 +83,11 @@ fn start(prepared: &mut Prepared, outer: Option<&Outer>, signals: &SignalFd) -> 
     penfold_sys::crash_point!("inner-cloned");
     if !launch::joined(&starting, prepared, &mut watch)? {
         // Killed at birth: this kernel has the trap, and the cgroup that we are in was killed once. Or an old kernel.
-        starting.bury();
+        starting.reap();
         starting = launch::clone(&mut prepared.setup, prepared.leaf.as_ref(), prepared.level, Join::Written)?;
         prepared.leader.note(starting.pid());
         if !launch::joined(&starting, prepared, &mut watch)? {
-            starting.bury();
+            starting.reap();
             starting = start_without_leaf(prepared, &mut watch)?;
         }
     }
@@ -121,7 +121,7 @@ fn start_without_leaf(prepared: &mut Prepared, watch: &mut Watch<'_>) -> Result<
     if launch::stands(&starting, prepared, watch)? {
         return Ok(starting);
     }
-    starting.bury();
+    starting.reap();
     Err(StartFailure::Other("the cloned process died".to_owned()).into())
 }
 
@@ -185,7 +185,7 @@ fn look_after(mut prepared: Prepared, signals: Option<SignalFd>, outer: Option<O
     }
     let of_init = prepared.level == Level::Pidns;
     let (mut link, mut failure, mut leader, mut interruption) = (None, None, None, None);
-    let mut word = Word::Created;
+    let mut status = Status::Created;
     match lead {
         Lead::Failed(why) => failure = Some(why),
         Lead::Interrupted(why) => {
@@ -195,11 +195,11 @@ fn look_after(mut prepared: Prepared, signals: Option<SignalFd>, outer: Option<O
         }
         Lead::Running(pid, pidfd) => {
             leader = Some((pid, Some(pidfd)));
-            word = Word::Running;
+            status = Status::Running;
         }
         Lead::Ending(pid) => {
             leader = pid.map(|pid| of_child(&mut teardown, pid, of_init, None));
-            word = Word::Stopping;
+            status = Status::Stopping;
         }
         Lead::Starting(cloned) => {
             let pidfd = cloned.pidfd();
@@ -209,7 +209,12 @@ fn look_after(mut prepared: Prepared, signals: Option<SignalFd>, outer: Option<O
     }
     if let Some((pid, _)) = leader {
         teardown.lead_by(penfold_teardown::Leader { pid, session: prepared.session_of(pid) });
-        prepared.identify(&mut teardown, pid, outer.as_ref().and_then(|_| rustix::process::getppid()), word);
+        prepared.identify(
+            &mut teardown,
+            pid,
+            outer.as_ref().and_then(|_| rustix::process::getppid()),
+            status,
+        );
     }
     teardown.ask_at_fronts();
     let kind = match (&prepared.detached, prepared.setup.apart) {
@@ -217,7 +222,7 @@ fn look_after(mut prepared: Prepared, signals: Option<SignalFd>, outer: Option<O
         (None, true) => Kind::Exec,
         (None, false) => Kind::Foreground,
     };
-    let phase = if word == Word::Created { Phase::Starting } else { Phase::Running };
+    let phase = if status == Status::Created { Phase::Starting } else { Phase::Running };
     let (pid, pidfd) = leader.map_or((None, None), |(pid, pidfd)| (Some(pid), pidfd));
     let mut sandbox = Supervised::new(prepared, kind, signals, pidfd, run_exec);
     sandbox.leader_pid = pid;
@@ -228,7 +233,7 @@ fn look_after(mut prepared: Prepared, signals: Option<SignalFd>, outer: Option<O
     if let Some(interruption) = interruption {
         host.interrupted(interruption);
     }
-    if word == Word::Stopping {
+    if status == Status::Stopping {
         host.due = host.sandbox.decide(|policy| policy.kill(Cause::Supervisor));
     }
     host.look_after(teardown, phase)

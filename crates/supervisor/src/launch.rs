@@ -16,7 +16,7 @@ use rustix::io::retry_on_intr;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::outcome::{StartFailure, Status};
+use crate::outcome::{ExitStatus, StartFailure};
 use crate::pidns;
 use crate::pidns_protocol::{InitMessage, LONGEST, RELEASE};
 use crate::poll::poll;
@@ -26,7 +26,7 @@ use crate::setup::Setup;
 pub(crate) use self::watch::{Interruption, NotStarted, Watch};
 
 /// How long a child that was killed before it became anything may take to die.
-const BURIAL: Duration = Duration::from_secs(1);
+const REAP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A leader that waits to be let go, or is on its way to become its program.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub(crate) enum News {
     /// It could not become its program.
     Failed(StartFailure),
     /// It has ended; only our init tells it this way.
-    Ended(Status),
+    Ended(ExitStatus),
     /// It was stopped, by this signal; of our init, too.
     Stopped(i32),
     /// It goes on; of our init, too.
@@ -176,14 +176,14 @@ impl Starting {
     }
 
     /// Ends and reaps a child that never became anything. One that does not die in time is left to the teardown.
-    pub(crate) fn bury(self) {
+    pub(crate) fn reap(self) {
         let pid = self.pid();
         let pidfd = self.pidfd().or_else(|| pidfd_open(pid, PidfdFlags::empty()).ok());
         // Closing its link ends it, but not while it is stopped or frozen.
         drop(self);
         let Some(pidfd) = pidfd else { return };
         let _ = pidfd_send_signal(&pidfd, Signal::KILL);
-        let timeout = Timespec::try_from(BURIAL).ok();
+        let timeout = Timespec::try_from(REAP_TIMEOUT).ok();
         let _ = retry_on_intr(|| poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], timeout.as_ref()));
         let _ = penfold_sys::child::reap(pid);
     }

@@ -84,7 +84,7 @@ pub(crate) fn watch(inner: Pid, pidfd: &OwnedFd, apart: &OwnedFd) -> bool {
         penfold_sys::fork::exit_now(1);
     }
     let _ = penfold_sys::descriptors::drop_inherited();
-    penfold_sys::memory::forget_code();
+    penfold_sys::memory::drop_text_pages();
     let opened = signals::open();
     loop {
         // It alone: who else comes to us is its orphan, and is not reaped before it is known how that ended.

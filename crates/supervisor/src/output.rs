@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use penfold_state::log::{Drained, PipeState, Stream, Writer};
 use penfold_state::{Detach, Files};
-use penfold_sys::launch::{Apart, Program};
+use penfold_sys::launch::{OwnStdio, Program};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::PipeFlags;
@@ -28,7 +28,7 @@ pub(crate) struct Output {
     pipes: Vec<Pipe>,
     terminal: Option<Terminal>,
     /// What the command gets; gone once it has it.
-    given: Option<Apart>,
+    given: Option<OwnStdio>,
 }
 
 /// What a command writes to.
@@ -175,12 +175,12 @@ impl Output {
     }
 }
 
-type Made = (Option<Terminal>, Vec<Pipe>, Apart);
+type Made = (Option<Terminal>, Vec<Pipe>, OwnStdio);
 
 fn with_terminal() -> io::Result<Made> {
     let (terminal, slave) = Terminal::open()?;
     let (output, error) = (slave.try_clone()?, slave.try_clone()?);
-    Ok((Some(terminal), Vec::new(), Apart { input: slave, output, error, terminal: true }))
+    Ok((Some(terminal), Vec::new(), OwnStdio { input: slave, output, error, terminal: true }))
 }
 
 fn with_pipes() -> io::Result<Made> {
@@ -192,5 +192,5 @@ fn with_pipes() -> io::Result<Made> {
     }
     let pipe = |stream, fd| Pipe { stream, fd, wide: false };
     let pipes = vec![pipe(Stream::Stdout, out), pipe(Stream::Stderr, err)];
-    Ok((None, pipes, Apart { input, output, error, terminal: false }))
+    Ok((None, pipes, OwnStdio { input, output, error, terminal: false }))
 }

@@ -64,7 +64,7 @@ fn live(program: &mut Program, link: &OwnedFd, ids: Option<(u32, u32)>) -> Resul
     }
     program.let_go();
     let _ = penfold_sys::descriptors::drop_inherited();
-    penfold_sys::memory::forget_code();
+    penfold_sys::memory::drop_text_pages();
     reap_for_ever(link, leader)
 }
 

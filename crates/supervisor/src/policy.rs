@@ -9,10 +9,10 @@ use penfold_state::OwnerExit;
 use penfold_state::time::millis;
 use penfold_sys::signal::signal;
 use penfold_teardown::lifecycle::Event;
-use penfold_teardown::{Cause, Ladder};
+use penfold_teardown::{Cause, StopPolicy};
 use rustix::process::Signal;
 
-use crate::outcome::{Outcome, Status};
+use crate::outcome::{ExitStatus, Outcome};
 use crate::wire::{Answer, Ending, Request};
 
 /// How long after an INT of its terminal the end of a leader counts as what came of it.
@@ -38,7 +38,7 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) kind: Kind,
-    pub(crate) ladder: Ladder,
+    pub(crate) stop_policy: StopPolicy,
     pub(crate) on_owner_exit: OwnerExit,
     /// The sandbox goes on when one of its two supervisors is killed.
     pub(crate) keep: bool,
@@ -115,7 +115,7 @@ pub(crate) fn outdo(earlier: Option<Event>, later: Option<Event>) -> Option<Even
 pub(crate) struct Policy {
     terms: Terms,
     deadlines: Deadlines,
-    ladder: Ladder,
+    stop: StopPolicy,
     cause: Option<Cause>,
     /// When a terminal sent INT that the leader is left to deal with, the last ones.
     interrupts: Vec<Instant>,
@@ -125,7 +125,14 @@ pub(crate) struct Policy {
 
 impl Policy {
     pub(crate) fn new(terms: Terms, deadlines: Deadlines) -> Policy {
-        Policy { terms, deadlines, ladder: terms.ladder, cause: None, interrupts: Vec::new(), stuck: None }
+        Policy {
+            terms,
+            deadlines,
+            stop: terms.stop_policy,
+            cause: None,
+            interrupts: Vec::new(),
+            stuck: None,
+        }
     }
 
     pub(crate) fn is_exec(&self) -> bool {
@@ -137,8 +144,8 @@ impl Policy {
     }
 
     /// How to end the sandbox.
-    pub(crate) fn ladder(&self) -> Ladder {
-        self.ladder
+    pub(crate) fn stop_policy(&self) -> StopPolicy {
+        self.stop
     }
 
     /// Why the sandbox ends; the first cause stands.
@@ -162,7 +169,7 @@ impl Policy {
             Request::Stop { signal, spared_group, grace_ms } => self.stop(signal, spared_group, grace_ms),
             Request::Kill => self.kill(Cause::Kill).answer(Answer::Ending(Ending::Killing)),
             Request::Patience(ms) => {
-                self.ladder.report_within(Duration::from_millis(ms), self.is_ending());
+                self.stop.report_within(Duration::from_millis(ms), self.is_ending());
                 Decision::default().answer(Answer::Done)
             }
             Request::OwnerGone if self.is_adopted() => Decision::default().answer(Answer::Done),
@@ -191,13 +198,13 @@ impl Policy {
     fn stop(&mut self, number: i32, spared_group: Option<i32>, grace_ms: Option<u64>) -> Decision {
         // The client of an exec passes on the signal that it got itself: it does not know the sandbox's polite signal, and
         // its process group is no part of the sandbox.
-        let free = !self.is_exec() || self.ladder.signal == Signal::TERM;
+        let free = !self.is_exec() || self.stop.signal == Signal::TERM;
         if let Some(signal) = signal(number).filter(|_| free) {
-            self.ladder.signal = signal;
+            self.stop.signal = signal;
         }
-        self.ladder.spared_group = spared_group.filter(|_| !self.is_exec());
-        let grace = grace_ms.map_or(self.terms.ladder.grace, Duration::from_millis);
-        self.ladder.give(grace, self.is_ending());
+        self.stop.spared_group = spared_group.filter(|_| !self.is_exec());
+        let grace = grace_ms.map_or(self.terms.stop_policy.grace, Duration::from_millis);
+        self.stop.give(grace, self.is_ending());
         let stopping = self.stopping();
         self.end(Cause::Stop, Event::StopRequested).answer(Answer::Ending(stopping))
     }
@@ -217,7 +224,7 @@ impl Policy {
         if self.is_ending() {
             return self.kill(Cause::Kill);
         }
-        self.ladder.spared_group = Some(group).filter(|&group| group != 0);
+        self.stop.spared_group = Some(group).filter(|&group| group != 0);
         if deaf {
             return self.end_politely(Cause::Stop);
         }
@@ -236,7 +243,7 @@ impl Policy {
 
     /// The leader has ended; decides on the members that it has left. After an INT of the terminal they get the grace: it was
     /// a person who wanted an end, and not the leader who forgot them.
-    pub(crate) fn rest(&mut self, status: Option<Status>, now: Instant) -> Decision {
+    pub(crate) fn rest(&mut self, status: Option<ExitStatus>, now: Instant) -> Decision {
         if self.is_ending() || !self.is_interrupted(now) {
             return Decision::default();
         }
@@ -258,7 +265,7 @@ impl Policy {
         match carried {
             // The members of an adopted tree get that signal from the supervisor around: they are not below this one.
             Some(_) if self.is_adopted() => return Decision::default(),
-            Some(signal) if self.ladder.signal == Signal::TERM => self.ladder.signal = signal,
+            Some(signal) if self.stop.signal == Signal::TERM => self.stop.signal = signal,
             Some(_) | None => {}
         }
         self.end_politely(Cause::Stop)
@@ -310,13 +317,13 @@ impl Policy {
     }
 
     /// The leader has ended, and how if that is known. Returns why the sandbox ends.
-    pub(crate) fn leader_ended(&mut self, status: Option<Status>) -> Cause {
+    pub(crate) fn leader_ended(&mut self, status: Option<ExitStatus>) -> Cause {
         self.cancel_lease();
         *self.cause.get_or_insert(Self::cause_of(status))
     }
 
-    fn cause_of(status: Option<Status>) -> Cause {
-        if matches!(status, Some(Status::Signal(_))) { Cause::Signal } else { Cause::Exit }
+    fn cause_of(status: Option<ExitStatus>) -> Cause {
+        if matches!(status, Some(ExitStatus::Signal(_))) { Cause::Signal } else { Cause::Exit }
     }
 
     /// The clients were sent this outcome. Where something is left, each later stop or kill gets it at once.
@@ -330,7 +337,7 @@ impl Policy {
 
     /// Ends the sandbox with the grace that it was made with, or less if it is being ended with less.
     fn end_politely(&mut self, cause: Cause) -> Decision {
-        self.ladder.give(self.terms.ladder.grace, self.is_ending());
+        self.stop.give(self.terms.stop_policy.grace, self.is_ending());
         self.end(cause, Event::StopRequested)
     }
 
@@ -352,7 +359,7 @@ impl Policy {
     }
 
     fn stopping(&self) -> Ending {
-        Ending::Stopping(millis(self.ladder.grace))
+        Ending::Stopping(millis(self.stop.grace))
     }
 }
 

@@ -9,22 +9,22 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use penfold_cgroup::{Leaf, NoPlace, Place};
 use penfold_process::{Pid, ProcFs};
 use penfold_state::error_chain;
-use penfold_state::events::What;
+use penfold_state::events::EventKind;
+use penfold_state::intent::shortened;
 use penfold_state::names::{self, NameError};
-use penfold_state::record::shortened;
-use penfold_state::state::Word;
+use penfold_state::state::Status;
 use penfold_state::time::millis;
 use penfold_state::{Contain, LeafLabel, LeafName, Nested, Scratch, lock};
 use penfold_sys::alarm::Alarm;
 use penfold_sys::descriptors;
 use penfold_teardown::lifecycle::Phase;
-use penfold_teardown::{Cause, Findings, Ladder, Level, Resource, Scope, Survivor, Teardown, drive};
+use penfold_teardown::{Cause, Findings, Level, Resource, Scope, StopPolicy, Survivor, Teardown, drive};
 
 use crate::detached_parts::DetachedParts;
 use crate::immediate_kill::ImmediateKill;
 use crate::leader_cell::LeaderCell;
 use crate::nested;
-use crate::outcome::{Outcome, Report, StartFailure, Status};
+use crate::outcome::{ExitStatus, Outcome, Report, StartFailure};
 use crate::report_file;
 use crate::setup::Setup;
 
@@ -121,20 +121,26 @@ impl Prepared {
     }
 
     /// Writes down for others who leads and who looks after the sandbox.
-    pub(crate) fn identify(&mut self, teardown: &mut Teardown, leader: Pid, outer: Option<Pid>, word: Word) {
+    pub(crate) fn identify(
+        &mut self,
+        teardown: &mut Teardown,
+        leader: Pid,
+        outer: Option<Pid>,
+        status: Status,
+    ) {
         let Some(detached) = &mut self.detached else { return };
         let own = rustix::process::getpid();
         let mut id = |pid| teardown.proc().stat(pid).ok().flatten().map(|stat| stat.id());
         let supervisors = outer.into_iter().chain([own]).filter_map(&mut id).collect();
         detached.looked_after_by(supervisors, id(leader));
-        detached.say(word, self.level, &self.missing);
+        detached.say(status, self.level, &self.missing);
     }
 
     /// Tells those who follow the events that the command runs.
     pub(crate) fn tell_start(&self) {
         let Some(detached) = &self.detached else { return };
         let leader = self.leader.noted().map(|(pid, _)| pid.as_raw_nonzero().get());
-        detached.happened([What::Start {
+        detached.happened([EventKind::Start {
             command: shortened(words(&self.setup)),
             level: self.level,
             leader,
@@ -168,16 +174,16 @@ impl Prepared {
     }
 
     /// How the sandbox is ended unless somebody asks for it otherwise.
-    pub(crate) fn ladder(&self) -> Ladder {
+    pub(crate) fn stop_policy(&self) -> StopPolicy {
         let spec = &self.setup.spec;
-        Ladder { signal: spec.signal, spared_group: None, grace: spec.grace, patience: spec.patience }
+        StopPolicy { signal: spec.signal, spared_group: None, grace: spec.grace, patience: spec.patience }
     }
 
     /// Puts the report together.
     pub(crate) fn report(
         &self,
         cause: Cause,
-        exit: Option<Status>,
+        exit: Option<ExitStatus>,
         failure: Option<StartFailure>,
         mut findings: Findings,
     ) -> Report {
@@ -215,7 +221,7 @@ impl Prepared {
         let findings = match self.proc.take() {
             Some(proc) => {
                 let mut teardown = Teardown::new(proc, self.leaf.take(), Scope::Children);
-                let mut host = ImmediateKill::new(self.ladder());
+                let mut host = ImmediateKill::new(self.stop_policy());
                 drive(&mut teardown, Phase::Starting, &mut host, &mut resources)
             }
             None => Findings::default(),
@@ -374,7 +380,7 @@ fn blank(setup: &Setup, findings: Findings) -> Report {
 }
 
 fn words(setup: &Setup) -> Vec<String> {
-    setup.spec.command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
+    setup.spec.command.iter().map(|status| status.to_string_lossy().into_owned()).collect()
 }
 
 fn millis_since_1970(time: SystemTime) -> u64 {

@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use penfold_process::{Pid, ProcFs};
-use penfold_state::events::What;
-use penfold_state::state::Word;
+use penfold_state::events::EventKind;
+use penfold_state::state::Status;
 use penfold_sys::signal::{SignalFd, signal};
 use penfold_teardown::lifecycle::Event;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -88,7 +88,7 @@ impl Supervised {
         let before = execs(&self.prepared);
         let said = self.prepared.detached.as_mut().map(|detached| detached.serve(ready)).unwrap_or_default();
         if execs(&self.prepared) < before && !self.policy.is_ending() {
-            self.say(Word::Running);
+            self.say(Status::Running);
         }
         let mut wanted = None;
         for Said { client, request, fds } in said {
@@ -198,9 +198,9 @@ impl Supervised {
                         Ending::Stopping(grace) => Some(grace),
                         Ending::Killing => None,
                     };
-                    detached.happened([What::Stop { cause, grace_ms }]);
+                    detached.happened([EventKind::Stop { cause, grace_ms }]);
                 }
-                self.say(Word::Stopping);
+                self.say(Status::Stopping);
             }
             Some(Effect::PassOn) => {
                 let _ = wire::offer(&self.prepared.setup.channel, &Answer::PassedOn);
@@ -209,16 +209,16 @@ impl Supervised {
                 if let Some(detached) = &mut self.prepared.detached {
                     detached.lease.renew(ms, end);
                 }
-                self.say(Word::Running);
+                self.say(Status::Running);
             }
         }
         (event, answer)
     }
 
     /// Writes down how things stand.
-    pub(crate) fn say(&self, word: Word) {
+    pub(crate) fn say(&self, status: Status) {
         if let Some(detached) = &self.prepared.detached {
-            detached.say(word, self.prepared.level, &self.prepared.missing);
+            detached.say(status, self.prepared.level, &self.prepared.missing);
         }
     }
 
@@ -254,5 +254,8 @@ fn policy(prepared: &Prepared, kind: Kind) -> Policy {
         lease: prepared.detached.as_ref().and_then(|detached| detached.lease.end()),
         idle: detach.and_then(|detach| detach.idle),
     };
-    Policy::new(Terms { kind, ladder: prepared.ladder(), on_owner_exit: spec.on_owner_exit, keep }, deadlines)
+    Policy::new(
+        Terms { kind, stop_policy: prepared.stop_policy(), on_owner_exit: spec.on_owner_exit, keep },
+        deadlines,
+    )
 }

@@ -5,7 +5,7 @@ use penfold_teardown::lifecycle::Phase;
 use penfold_teardown::{Cause, Leader, Level, Scope, Teardown, drive};
 
 use crate::immediate_kill::ImmediateKill;
-use crate::outcome::{Outcome, StartFailure, Status};
+use crate::outcome::{ExitStatus, Outcome, StartFailure};
 use crate::prepared::Prepared;
 
 /// Ends the sandbox: all children of this process are its members now. What is left when the patience is over is named.
@@ -35,9 +35,9 @@ fn end(mut prepared: Prepared, cause: Cause, failure: Option<StartFailure>) -> O
         teardown.want_details();
     }
     let mut resources = std::mem::take(&mut prepared.resources);
-    let mut host = ImmediateKill::new(prepared.ladder());
+    let mut host = ImmediateKill::new(prepared.stop_policy());
     let findings = drive(&mut teardown, Phase::Running, &mut host, &mut resources);
-    let exit = teardown.leader_exit().map(Status::from).filter(|_| failure.is_none());
+    let exit = teardown.leader_exit().map(ExitStatus::from).filter(|_| failure.is_none());
     let report = prepared.report(cause, exit, failure, findings);
     prepared.conclude(&report)
 }

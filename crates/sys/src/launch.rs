@@ -34,12 +34,12 @@ pub struct Program {
     mask: SignalSet,
     ignored: Vec<i32>,
     defaults: Vec<i32>,
-    apart: Option<Apart>,
+    apart: Option<OwnStdio>,
 }
 
 /// The standard descriptors of a program that runs in a session of its own.
 #[derive(Debug)]
-pub struct Apart {
+pub struct OwnStdio {
     /// The standard input; also the controlling terminal, if `terminal` is set.
     pub input: OwnedFd,
     /// The standard output.
@@ -76,7 +76,7 @@ impl Program {
     }
 
     /// Gives the program a session and standard descriptors of its own.
-    pub fn apart(&mut self, apart: Apart) -> &mut Program {
+    pub fn apart(&mut self, apart: OwnStdio) -> &mut Program {
         self.apart = Some(apart);
         self
     }
@@ -116,7 +116,7 @@ impl Program {
     /// The method makes only async-signal-safe calls and allocates nothing, so that it may run in a clone.
     pub fn exec(&mut self) -> Failure {
         if let Some(apart) = &self.apart
-            && let Err(errno) = apart.take_place()
+            && let Err(errno) = apart.install()
         {
             return Failure { step: Step::Descriptors, errno };
         }
@@ -168,9 +168,9 @@ impl Program {
     }
 }
 
-impl Apart {
+impl OwnStdio {
     /// Installs the session, the terminal and the descriptors, with async-signal-safe calls only.
-    fn take_place(&self) -> Result<(), i32> {
+    fn install(&self) -> Result<(), i32> {
         // Fails only for a group leader, which a fresh clone is not.
         let _ = rustix::process::setsid();
         // SAFETY: the call takes no pointer; the descriptor is open.

@@ -4,7 +4,7 @@
 ///
 /// A supervisor that sleeps for hours would count as large only because of code that will not run again. Only segments
 /// that are mapped read-only are dropped: no process can have written to them.
-pub fn forget_code() {
+pub fn drop_text_pages() {
     let Some(headers) = headers() else { return };
     let bias = headers
         .iter()

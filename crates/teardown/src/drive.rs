@@ -15,7 +15,7 @@ use crate::resource::{Resource, release};
 
 /// The policy by which a sandbox is ended: signal, grace and patience.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ladder {
+pub struct StopPolicy {
     /// The polite signal.
     pub signal: Signal,
     /// A process group to which its terminal sent SIGINT. Its members get the polite signal only if they ignore SIGINT.
@@ -26,9 +26,9 @@ pub struct Ladder {
     pub patience: Duration,
 }
 
-impl Default for Ladder {
-    fn default() -> Ladder {
-        Ladder {
+impl Default for StopPolicy {
+    fn default() -> StopPolicy {
+        StopPolicy {
             signal: Signal::TERM,
             spared_group: None,
             grace: Duration::from_secs(10),
@@ -37,7 +37,7 @@ impl Default for Ladder {
     }
 }
 
-impl Ladder {
+impl StopPolicy {
     /// Sets the grace that a client requests. Once members have been asked (`asked`), the grace can only become
     /// shorter.
     pub fn give(&mut self, grace: Duration, asked: bool) {
@@ -58,7 +58,7 @@ pub trait Host {
     fn wait(&mut self, watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Option<Event>;
 
     /// Returns the policy for the end, which may change with each request.
-    fn ladder(&self) -> Ladder;
+    fn stop_policy(&self) -> StopPolicy;
 
     /// Called when the kernel has killed the leader because the sandbox had no memory left.
     fn out_of_memory(&mut self) {}
@@ -84,9 +84,9 @@ const LOOK_STUCK: Duration = Duration::from_secs(10);
 
 const KILLED: Exit = Exit::Signal(Signal::KILL.as_raw());
 
-/// After this many deaths in one look more are expected at once, and the loop pauses for [`BREATH`].
+/// After this many deaths in one look more are expected at once, and the loop pauses for [`SETTLE_TIMEOUT`].
 const MANY: usize = 16;
-const BREATH: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000 };
+const SETTLE_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000 };
 
 /// Drives a sandbox from `phase` until nothing is left of it, or the host gives up.
 ///
@@ -186,7 +186,7 @@ impl Drive<'_> {
             if batch >= MANY && event.is_none() && self.begun.is_some() {
                 // Each waitid call passes over all living children. With many children, few looks that find many are
                 // better.
-                let _ = nanosleep(&BREATH);
+                let _ = nanosleep(&SETTLE_TIMEOUT);
                 continue;
             }
             let event = event.or_else(|| {
@@ -301,10 +301,10 @@ impl Drive<'_> {
 
     fn ask(&mut self) {
         let first = self.begun.is_none();
-        let ladder = self.host.ladder();
-        self.timed(first, "ask", |teardown| teardown.ask(ladder.signal, ladder.spared_group));
+        let stop_policy = self.host.stop_policy();
+        self.timed(first, "ask", |teardown| teardown.ask(stop_policy.signal, stop_policy.spared_group));
         if first {
-            self.due.grace = Instant::now().checked_add(ladder.grace);
+            self.due.grace = Instant::now().checked_add(stop_policy.grace);
             self.due.look_soon();
         } else {
             self.due.look_later(LOOK_LAST * 4);
@@ -318,7 +318,7 @@ impl Drive<'_> {
                 *at = Instant::now().checked_add(wanted).map_or(*at, |wanted| wanted.min(*at));
             }
         };
-        let Ladder { grace, patience, .. } = self.host.ladder();
+        let StopPolicy { grace, patience, .. } = self.host.stop_policy();
         sooner(&mut self.due.grace, grace);
         sooner(&mut self.due.patience, patience);
     }
@@ -327,7 +327,7 @@ impl Drive<'_> {
         let first = self.due.patience.is_none() && self.phase == Phase::Killing;
         if first {
             self.due.grace = None;
-            self.due.patience = Instant::now().checked_add(self.host.ladder().patience);
+            self.due.patience = Instant::now().checked_add(self.host.stop_policy().patience);
         }
         // Usually the leader was alone, and there is nothing to kill.
         if self.begun.is_none() && self.teardown.is_empty().unwrap_or(false) {
@@ -427,8 +427,8 @@ mod tests {
             None
         }
 
-        fn ladder(&self) -> Ladder {
-            Ladder::default()
+        fn stop_policy(&self) -> StopPolicy {
+            StopPolicy::default()
         }
 
         fn stuck(&mut self, _findings: &Findings, _leader: Option<Exit>) -> ControlFlow<()> {

@@ -4,12 +4,12 @@
 //! ```no_run
 //! use std::process::Command;
 //! use std::time::Duration;
-//! use penfold_teardown::{Ladder, Spawned};
+//! use penfold_teardown::{StopPolicy, Spawned};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut tree = Spawned::start(Command::new("sh").args(["-c", "setsid sleep 1000 & sleep 1000"]))?;
 //! // … later, from the same thread or another:
-//! let findings = tree.end(&Ladder { grace: Duration::from_secs(2), ..Ladder::default() })?;
+//! let findings = tree.end(&StopPolicy { grace: Duration::from_secs(2), ..StopPolicy::default() })?;
 //! assert!(findings.verified, "still there: {:?}", findings.survivors);
 //! # Ok(())
 //! # }
@@ -42,9 +42,9 @@ mod selector;
 mod spawned;
 mod survey;
 
-pub use drive::{Host, Ladder, drive};
+pub use drive::{Host, StopPolicy, drive};
 pub use members::{Leader, Scope, Teardown};
-pub use report::{Cause, Ended, Findings, How, Level, Step, Survivor};
+pub use report::{Cause, Ended, EndedBy, Findings, Level, Step, Survivor};
 pub use resource::{Resource, release};
 pub use selector::{Found, MARKER, Marker, Search, Selector, unified};
 pub use spawned::{Spawned, end};

@@ -66,7 +66,7 @@ impl std::fmt::Display for Level {
 /// How the teardown ended a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum How {
+pub enum EndedBy {
     /// By the polite signal.
     Term,
     /// By SIGKILL.
@@ -86,7 +86,7 @@ pub struct Ended {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// How the teardown ended the member.
-    pub how: How,
+    pub how: EndedBy,
     /// The number of the signal that ended the member; `None` in a report of an older penfold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
@@ -189,7 +189,7 @@ impl Findings {
 }
 
 /// Makes a ledger entry for a member.
-pub(crate) fn ended(id: ProcessId, name: String, how: How) -> Ended {
+pub(crate) fn ended(id: ProcessId, name: String, how: EndedBy) -> Ended {
     Ended {
         pid: raw(id.pid),
         start_time: id.start.0,
@@ -209,7 +209,7 @@ pub(crate) fn left_behind(pid: Pid) -> Ended {
         start_time: 0,
         name: String::new(),
         command: None,
-        how: How::Kill,
+        how: EndedBy::Kill,
         signal: None,
         stray: true,
         why: Some("left behind".to_owned()),

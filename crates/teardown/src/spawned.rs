@@ -10,7 +10,7 @@ use penfold_process::{Pid, ProcFs};
 use penfold_sys::child::Exit;
 use rustix::event::{PollFd, Timespec};
 
-use crate::drive::{Host, Ladder, drive};
+use crate::drive::{Host, StopPolicy, drive};
 use crate::lifecycle::{Event, Phase};
 use crate::members::{Scope, Teardown};
 use crate::report::{Findings, Level};
@@ -76,8 +76,8 @@ impl Spawned {
     ///
     /// # Errors
     /// When the child cannot be waited for. The findings are lost then, but the tree was ended.
-    pub fn end(&mut self, ladder: &Ladder) -> io::Result<Findings> {
-        let findings = end(&mut self.teardown, ladder, &mut []);
+    pub fn end(&mut self, stop_policy: &StopPolicy) -> io::Result<Findings> {
+        let findings = end(&mut self.teardown, stop_policy, &mut []);
         self.child.try_wait()?;
         Ok(findings)
     }
@@ -91,14 +91,18 @@ fn fresh() -> u128 {
 
 /// Ends the members synchronously, then releases the resources.
 ///
-/// The function asks first if the ladder has a grace, and gives up when the patience is over.
-pub fn end(teardown: &mut Teardown, ladder: &Ladder, resources: &mut [Box<dyn Resource>]) -> Findings {
-    drive(teardown, Phase::Running, &mut Blocking { ladder: *ladder, asked: false }, resources)
+/// The function asks first if the stop policy has a grace, and gives up when the patience is over.
+pub fn end(
+    teardown: &mut Teardown,
+    stop_policy: &StopPolicy,
+    resources: &mut [Box<dyn Resource>],
+) -> Findings {
+    drive(teardown, Phase::Running, &mut Blocking { stop_policy: *stop_policy, asked: false }, resources)
 }
 
 /// A host that requests the end at once and gives up when a member is stuck.
 struct Blocking {
-    ladder: Ladder,
+    stop_policy: StopPolicy,
     asked: bool,
 }
 
@@ -106,7 +110,7 @@ impl Host for Blocking {
     fn wait(&mut self, mut watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Option<Event> {
         if !self.asked {
             self.asked = true;
-            let now = self.ladder.grace.is_zero();
+            let now = self.stop_policy.grace.is_zero();
             return Some(if now { Event::KillRequested } else { Event::StopRequested });
         }
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
@@ -114,8 +118,8 @@ impl Host for Blocking {
         None
     }
 
-    fn ladder(&self) -> Ladder {
-        self.ladder
+    fn stop_policy(&self) -> StopPolicy {
+        self.stop_policy
     }
 
     fn stuck(&mut self, _: &Findings, _: Option<Exit>) -> ControlFlow<()> {

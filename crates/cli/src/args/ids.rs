@@ -3,7 +3,7 @@
 use clap::Args;
 use penfold_control::View;
 use penfold_state::Id;
-use penfold_state::state::Word;
+use penfold_state::state::Status;
 
 use crate::text::template::{STOPPED, is_stopped};
 use crate::value::Invalid;
@@ -78,7 +78,7 @@ impl Filter {
                 view.labels.get(key).is_some_and(|is| value.as_ref().is_none_or(|value| is == value))
             }
             // Who was stopped is found by that word, too.
-            Filter::Status(word) => view.word.as_str() == word || (word == STOPPED && is_stopped(view)),
+            Filter::Status(word) => view.status.as_str() == word || (word == STOPPED && is_stopped(view)),
         }
     }
 }
@@ -115,7 +115,7 @@ pub(crate) fn as_shown(id: &str) -> String {
     Id::from_whole(id).map_or_else(|| id.to_owned(), |id| id.short())
 }
 
-fn word(text: &str) -> Option<Word> {
+fn word(text: &str) -> Option<Status> {
     serde_json::from_value(serde_json::Value::String(text.to_owned())).ok()
 }
 

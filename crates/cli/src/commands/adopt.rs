@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
 use clap::Args;
-use penfold_control::Finder;
+use penfold_control::Resolver;
 use penfold_process::{Pid, ProcessId, Stat};
 use penfold_state::{Contain, Detach, Id, OwnerExit, Spec, StartFailure};
 use penfold_supervisor::Detached;
@@ -104,7 +104,7 @@ fn refuse_members(global: &Global, members: &[Stat]) -> Result<(), Failure> {
     }
     // One that was adopted and could not be moved shows in its record only.
     let sentence = "cannot tell whether it belongs to a sandbox";
-    let known = Finder::new(&surroundings::root(global)).all().or_fail(FailureKind::Other, sentence)?;
+    let known = Resolver::new(&surroundings::root(global)).all().or_fail(FailureKind::Other, sentence)?;
     let pids: HashSet<ProcessId> = members.iter().map(Stat::id).collect();
     for files in known.iter().filter_map(|known| known.record.as_ref()) {
         let leader = files.state().ok().flatten().and_then(|state| state.leader);

@@ -115,7 +115,7 @@ pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> 
 /// Refuses who sits at that very terminal: all that is shown would be shown again, for ever.
 fn refuse_inside(global: &Global, id: &str) -> Result<(), Failure> {
     let leads = || {
-        let known = find::finder(global).resolve(id).ok()?;
+        let known = find::resolver(global).resolve(id).ok()?;
         let leader = known.record?.state().ok()??.leader?;
         // The leader of a sandbox with a terminal leads the session that has it.
         Some(leader.pid.as_raw_pid() == penfold_sys::fork::session())

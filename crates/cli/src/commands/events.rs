@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use clap::{ArgAction, Args};
-use penfold_state::events::{About, Entry, Event, From, KINDS, Reader, Waited, What};
+use penfold_state::events::{About, Entry, Event, EventKind, From, KINDS, Reader, Waited};
 use serde::Serialize;
 
 use crate::args::verb::{Global, Verb};
@@ -114,7 +114,7 @@ struct Shown<'a> {
     #[serde(flatten)]
     about: &'a About,
     #[serde(flatten)]
-    what: &'a What,
+    what: &'a EventKind,
 }
 
 /// Shows what happened, and what happens if that is wanted.
@@ -164,7 +164,7 @@ fn show(global: &Global, args: &EventsArgs, since: u64, reader: &mut Reader) -> 
 fn is_wanted(event: &Event, args: &EventsArgs) -> bool {
     let filters = &args.filters;
     let asked = args.steps || filters.iter().any(|filter| matches!(filter, Filter::Kind(_)));
-    if matches!(event.what, What::TeardownStep { .. }) && !asked {
+    if matches!(event.what, EventKind::TeardownStep { .. }) && !asked {
         return false;
     }
     let About { id, name, labels } = &event.about;
@@ -202,27 +202,29 @@ fn add(event: &Event, json: bool, text: &mut Vec<u8>) -> Result<(), WriteError> 
 }
 
 /// An event in words.
-fn details(what: &What) -> String {
+fn details(what: &EventKind) -> String {
     match what {
-        What::Start { command, .. } => command.join(" "),
-        What::Exec { number, command } => format!("{number}: {}", command.join(" ")),
-        What::Exit { exit, cause, word } => {
+        EventKind::Start { command, .. } => command.join(" "),
+        EventKind::Exec { number, command } => format!("{number}: {}", command.join(" ")),
+        EventKind::Exit { exit, cause, status } => {
             let exit = exit.map_or_else(|| "?".to_owned(), template::exit);
-            format!("{word} ({exit}), cause {}", template::cause(*cause))
+            format!("{status} ({exit}), cause {}", template::cause(*cause))
         }
-        What::Stop { cause, grace_ms: Some(ms) } => {
+        EventKind::Stop { cause, grace_ms: Some(ms) } => {
             format!("cause {}, grace {ms} ms", template::cause(*cause))
         }
-        What::Stop { cause, grace_ms: None } => format!("cause {}, killed at once", template::cause(*cause)),
-        What::TeardownStep { step, took_us, error, .. } => {
+        EventKind::Stop { cause, grace_ms: None } => {
+            format!("cause {}, killed at once", template::cause(*cause))
+        }
+        EventKind::TeardownStep { step, took_us, error, .. } => {
             let error = error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
             format!("{step} ({took_us} us){error}")
         }
-        What::Leak { what, outcome, reason } => {
+        EventKind::Leak { what, outcome, reason } => {
             let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
             format!("{outcome}: {what}{reason}")
         }
-        What::Lost { exit, verified, survivors } => {
+        EventKind::Lost { exit, verified, survivors } => {
             let exit = exit.map_or_else(|| "exit not known".to_owned(), template::exit);
             if *verified {
                 format!("{exit}, verified gone")
@@ -230,7 +232,7 @@ fn details(what: &What) -> String {
                 format!("{exit}, not gone: {}", count(*survivors, "survivor", "survivors"))
             }
         }
-        What::Adopted { pid, command } => format!("pid {pid}: {}", command.join(" ")),
+        EventKind::Adopted { pid, command } => format!("pid {pid}: {}", command.join(" ")),
     }
 }
 

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use penfold_control::{ANSWER, Client, ClientError};
-use penfold_state::record::{self, shortened};
+use penfold_state::intent::shortened;
+use penfold_state::record;
 use penfold_state::time::millis;
 use penfold_state::wire::{self, Answer, Request};
 use penfold_state::{ExecSpec, Outcome};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use penfold_control::{ANSWER, Client, view};
-use penfold_state::state::Word;
+use penfold_state::state::Status;
 use penfold_state::time::millis;
 use penfold_state::wire::{Answer, Request};
 
@@ -43,15 +43,15 @@ pub(crate) struct ExtendArgs {
 
 /// Renews the lease of a sandbox.
 pub(crate) fn extend(global: &Global, args: &ExtendArgs) -> Result<u8, Failure> {
-    let finder = find::finder(global);
-    let known = finder.resolve(&args.id)?;
+    let resolver = find::resolver(global);
+    let known = resolver.resolve(&args.id)?;
     let failed = |reason: String| {
         Failure::new(FailureKind::Other, format!("cannot extend the lease of sandbox {}", known.id))
             .because(reason)
     };
-    let seen = view::view(&finder, &known);
-    let word = seen.map(|seen| seen.word);
-    let Some(files) = known.record.as_ref().filter(|_| word.is_some_and(Word::is_living)) else {
+    let seen = view::view(&resolver, &known);
+    let word = seen.map(|seen| seen.status);
+    let Some(files) = known.record.as_ref().filter(|_| word.is_some_and(Status::is_living)) else {
         return Err(failed(word.map_or_else(|| "it is gone".to_owned(), |word| format!("it is {word}"))));
     };
     let ms = millis(args.lease);

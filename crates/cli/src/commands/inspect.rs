@@ -66,8 +66,8 @@ struct Contents<'a> {
 
 /// Prints all that is known of sandboxes.
 pub(crate) fn inspect(global: &Global, args: &InspectArgs) -> Result<u8, Failure> {
-    let finder = find::finder(global);
-    let mut chosen = find::choose(global, &finder, &args.ids)?;
+    let resolver = find::resolver(global);
+    let mut chosen = find::choose(global, &resolver, &args.ids)?;
     if let Some(Format::Lines(template) | Format::Table(template)) = &args.format {
         let text: String = chosen.found.iter().map(|(_, seen)| template.line(seen, now_ms())).collect();
         output::data(text.as_bytes())?;

@@ -1,7 +1,7 @@
 //! `penfold kill`.
 
 use clap::Args;
-use penfold_control::{ANSWER, Client, ClientError, Finder, How, Known, Limits, view};
+use penfold_control::{ANSWER, Client, ClientError, EndMethod, Limits, Resolver, SandboxRef, view};
 use penfold_state::Files;
 use penfold_state::wire::{Answer, Request};
 use rustix::process::Signal;
@@ -62,28 +62,29 @@ pub(crate) struct KillArgs {
 pub(crate) fn kill(global: &Global, args: &KillArgs) -> Result<u8, Failure> {
     let signal = args.signal.sendable()?;
     let act = if signal == Signal::KILL { "kill" } else { "signal" };
-    let (finder, selection) = select::select(global, &args.ids, Among::Living, args.force, act)?;
+    let (resolver, selection) = select::select(global, &args.ids, Among::Living, args.force, act)?;
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
     if signal == Signal::KILL {
         let mut slow = tally::progress(global, "killing");
         let limits = Limits { patience: args.patience.patience, ..Limits::default() };
-        let fates = penfold_control::end(&finder, &selection.found, How::Kill, &limits, &mut slow);
-        for (known, fate) in selection.found.iter().zip(fates) {
-            tally.fate(&known.id, fate);
+        let stop_results =
+            penfold_control::end(&resolver, &selection.found, EndMethod::Kill, &limits, &mut slow);
+        for (known, stop_result) in selection.found.iter().zip(stop_results) {
+            tally.stop_result(&known.id, stop_result);
         }
     } else {
         let records: Vec<Option<&Files>> = selection
             .found
             .iter()
-            .map(|known| known.record.as_ref().filter(|_| is_living(&finder, known)))
+            .map(|known| known.record.as_ref().filter(|_| is_living(&resolver, known)))
             .collect();
         let request = Request::Forward(signal.as_raw());
         let answers = penfold_control::at_once(&records, |files| {
             files.map(|files| Client::connect(files, ANSWER)?.request(&request, ANSWER))
         });
         for (known, answer) in selection.found.iter().zip(answers) {
-            match is_sent(&finder, known, answer) {
+            match is_sent(&resolver, known, answer) {
                 Ok(()) => tally.done(&known.id),
                 Err(failure) => tally.failed(&failure, global.color.wanted(&std::io::stderr())),
             }
@@ -92,14 +93,14 @@ pub(crate) fn kill(global: &Global, args: &KillArgs) -> Result<u8, Failure> {
     tally.finish()
 }
 
-fn is_living(finder: &Finder, known: &Known) -> bool {
-    view::view(finder, known).is_some_and(|seen| seen.word.is_living())
+fn is_living(resolver: &Resolver, known: &SandboxRef) -> bool {
+    view::view(resolver, known).is_some_and(|seen| seen.status.is_living())
 }
 
 /// What a supervisor says that was to send a signal to its command. One that is over takes none, which is as well.
 fn is_sent(
-    finder: &Finder,
-    known: &Known,
+    resolver: &Resolver,
+    known: &SandboxRef,
     answer: Option<Result<Answer, ClientError>>,
 ) -> Result<(), Failure> {
     let failed = |reason: String| {
@@ -108,7 +109,7 @@ fn is_sent(
     };
     match answer {
         Some(Ok(Answer::Done)) => Ok(()),
-        _ if !is_living(&finder.again(), known) => Ok(()),
+        _ if !is_living(&resolver.again(), known) => Ok(()),
         Some(Ok(Answer::Refused(reason))) => Err(failed(reason)),
         Some(Ok(_)) => Err(failed("its supervisor answers something else".to_owned())),
         Some(Err(ClientError::NoSocket { .. })) => Err(failed(

@@ -95,7 +95,7 @@ pub(crate) fn logs(global: &Global, args: &LogsArgs) -> Result<u8, Failure> {
 fn open(global: &Global, args: &LogsArgs) -> Result<(Files, Reader), Failure> {
     let until = Instant::now() + PATIENCE;
     loop {
-        let known = find::finder(global).resolve(&args.id)?;
+        let known = find::resolver(global).resolve(&args.id)?;
         // Before it is opened: what is seen to be whole then has a log or never gets one.
         let passing = known.is_passing();
         let missing = || Failure::new(FailureKind::Other, format!("sandbox `{}` has no log", known.id));

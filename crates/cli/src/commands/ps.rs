@@ -91,7 +91,7 @@ pub(crate) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {
 fn found(global: &Global, args: &PsArgs) -> Result<Vec<View>, Failure> {
     let among =
         if args.all || args.latest || args.filters.wants_ended() { Among::Every } else { Among::Living };
-    let mut views: Vec<View> = find::list(&find::finder(global), among)?
+    let mut views: Vec<View> = find::list(&find::resolver(global), among)?
         .into_iter()
         .map(|(_, view)| view)
         .filter(|view| args.filters.match_all(view))

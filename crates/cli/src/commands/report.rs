@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use clap::Args;
-use penfold_control::{Known, View};
+use penfold_control::{SandboxRef, View};
 use penfold_state::time::now_ms;
-use penfold_state::{Report, Status, Totals};
+use penfold_state::{ExitStatus, Report, Totals};
 
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
@@ -55,12 +55,13 @@ pub(crate) struct ReportArgs {
 
 /// Shows what the end of sandboxes found and did.
 pub(crate) fn report(global: &Global, args: &ReportArgs) -> Result<u8, Failure> {
-    let finder = find::finder(global);
+    let resolver = find::resolver(global);
     let named = !args.ids.is_empty();
     let chosen = if named {
-        find::choose(global, &finder, &args.ids)?
+        find::choose(global, &resolver, &args.ids)?
     } else {
-        let ended = find::list(&finder, Among::Every)?.into_iter().filter(|(_, seen)| !seen.word.is_living());
+        let ended =
+            find::list(&resolver, Among::Every)?.into_iter().filter(|(_, seen)| !seen.status.is_living());
         Chosen { found: ended.collect(), exit: exit_codes::SUCCESS }
     };
     let mut exit = chosen.exit;
@@ -99,7 +100,7 @@ pub(crate) fn report(global: &Global, args: &ReportArgs) -> Result<u8, Failure> 
     Ok(exit)
 }
 
-fn read(known: &Known, seen: &View) -> Result<Report, Failure> {
+fn read(known: &SandboxRef, seen: &View) -> Result<Report, Failure> {
     let none = |why: &str| {
         Failure::new(FailureKind::Other, format!("{} has no report: {why}", known.id))
             .hint(format!("`penfold status {}` tells how it is", known.id))
@@ -107,7 +108,7 @@ fn read(known: &Known, seen: &View) -> Result<Report, Failure> {
     match known.record.as_ref().map(penfold_state::Files::report) {
         Some(Ok(Some(report))) => Ok(report),
         Some(Err(error)) => Err(none(&error.to_string())),
-        _ if seen.word.is_living() => Err(none("it has not ended")),
+        _ if seen.status.is_living() => Err(none("it has not ended")),
         _ => Err(none("nobody saw it end")),
     }
 }
@@ -117,7 +118,7 @@ fn ended_at(report: &Report) -> u64 {
 }
 
 fn has_failed(report: &Report) -> bool {
-    !report.findings.verified || report.exit != Some(Status::Code(0))
+    !report.findings.verified || report.exit != Some(ExitStatus::Code(0))
 }
 
 fn verdict(report: &Report) -> String {

@@ -1,7 +1,7 @@
 //! `penfold rm`.
 
 use clap::Args;
-use penfold_control::{Fate, How, Limits};
+use penfold_control::{EndMethod, Limits, StopResult};
 
 use crate::args::ids::Ids;
 use crate::args::patience::PatienceOverride;
@@ -44,14 +44,14 @@ pub(crate) struct RmArgs {
 
 /// Forgets sandboxes that are over; ends them first if that is wanted.
 pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
-    let (finder, selection) = select::select(global, &args.ids, Among::Every, args.force, "remove")?;
+    let (resolver, selection) = select::select(global, &args.ids, Among::Every, args.force, "remove")?;
     let coloured = global.color.wanted(&std::io::stderr());
     let limits = Limits { patience: args.patience.patience, ..Limits::default() };
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
     if !args.force {
         for known in &selection.found {
-            match penfold_control::forget(&finder, known, &limits) {
+            match penfold_control::forget(&resolver, known, &limits) {
                 Ok(()) => tally.done(&known.id),
                 Err(error) => tally.failed(&error.into(), coloured),
             }
@@ -59,13 +59,13 @@ pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
         return tally.finish();
     }
     let mut slow = tally::progress(global, "killing");
-    let fates = penfold_control::end(&finder, &selection.found, How::Kill, &limits, &mut slow);
-    for (known, fate) in selection.found.iter().zip(fates) {
-        if !matches!(fate, Fate::Gone) {
-            tally.fate(&known.id, fate);
+    let stop_results = penfold_control::end(&resolver, &selection.found, EndMethod::Kill, &limits, &mut slow);
+    for (known, stop_result) in selection.found.iter().zip(stop_results) {
+        if !matches!(stop_result, StopResult::Gone) {
+            tally.stop_result(&known.id, stop_result);
             continue;
         }
-        match penfold_control::put_away(&finder, known, &limits) {
+        match penfold_control::put_away(&resolver, known, &limits) {
             Ok(()) => tally.done(&known.id),
             Err(error) => tally.failed(&error.into(), coloured),
         }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use penfold_state::{Outcome, Status};
+use penfold_state::{ExitStatus, Outcome};
 use penfold_supervisor::{Detached, Front};
 use penfold_teardown::Cause;
 
@@ -201,7 +201,7 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
 fn died_of(outcome: &Outcome) -> Option<i32> {
     let report = &outcome.report;
     match report.exit {
-        Some(Status::Signal(signal))
+        Some(ExitStatus::Signal(signal))
             if report.findings.verified
                 && report.cause != Cause::Timeout
                 && !rustix::process::getpid().is_init() =>

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use penfold_control::{Finder, Known, View};
+use penfold_control::{Resolver, SandboxRef, View};
 use penfold_state::log::{Entry, From, Reader};
-use penfold_state::state::Word;
+use penfold_state::state::Status;
 use penfold_state::time::now_ms;
 
 use crate::args::usage;
@@ -52,20 +52,20 @@ const MOST_LOG: usize = 64 * 1024;
 
 /// Explains how sandboxes are.
 pub(crate) fn status(global: &Global, args: &StatusArgs) -> Result<u8, Failure> {
-    let finder = find::finder(global);
-    let chosen = find::choose(global, &finder, &args.ids)?;
+    let resolver = find::resolver(global);
+    let chosen = find::choose(global, &resolver, &args.ids)?;
     if args.json {
         let rows: Vec<Row<'_>> = chosen.found.iter().map(|(_, seen)| Row::of(seen)).collect();
         output::json(&rows)?;
         return Ok(chosen.exit);
     }
     let pages: Result<Vec<String>, Failure> =
-        chosen.found.iter().map(|(known, seen)| page(&finder, known, seen, args.lines)).collect();
+        chosen.found.iter().map(|(known, seen)| page(&resolver, known, seen, args.lines)).collect();
     output::data(pages?.join("\n").as_bytes())?;
     Ok(chosen.exit)
 }
 
-fn page(finder: &Finder, known: &Known, seen: &View, log_lines: u64) -> Result<String, Failure> {
+fn page(resolver: &Resolver, known: &SandboxRef, seen: &View, log_lines: u64) -> Result<String, Failure> {
     let now = now_ms();
     let mut text = String::new();
     let mut line = |what: &str, words: &str| {
@@ -73,7 +73,7 @@ fn page(finder: &Finder, known: &Known, seen: &View, log_lines: u64) -> Result<S
     };
     line("sandbox", &format!("{}  {}", seen.id, template::name(seen)));
     line("status", &template::status(seen, now));
-    line("", meaning(seen.word));
+    line("", meaning(seen.status));
     line("command", &template::command(seen));
     if !seen.labels.is_empty() {
         line("labels", &template::labels(seen));
@@ -99,7 +99,7 @@ fn page(finder: &Finder, known: &Known, seen: &View, log_lines: u64) -> Result<S
         }
     }
     let style = Style { pids: true, full: false };
-    let members = find::members(finder, known, seen, style.full)?;
+    let members = find::members(resolver, known, seen, style.full)?;
     if !members.is_empty() {
         text.push_str("processes\n");
         text.extend(process_tree::draw(seen, &members, style).lines().map(|line| format!("  {line}\n")));
@@ -109,22 +109,22 @@ fn page(finder: &Finder, known: &Known, seen: &View, log_lines: u64) -> Result<S
 }
 
 /// What a word means, and what can be done.
-fn meaning(word: Word) -> &'static str {
-    match word {
-        Word::Created => "its command does not run yet",
-        Word::Running => "its command runs and somebody looks after it",
-        Word::Stopping => "it is being ended",
-        Word::Unkillable => "something in it does not die; its supervisor tries again",
-        Word::Exited => "its command ended by itself, and nothing of it is left",
-        Word::Failed => "its command could not be run, and nothing of it is left",
-        Word::Killed => "it was ended, and nothing of it is left",
-        Word::Orphaned => "nobody looks after it and something of it is alive: `penfold kill` ends it",
-        Word::Lost => "nobody saw it end, and nothing of it was found",
+fn meaning(status: Status) -> &'static str {
+    match status {
+        Status::Created => "its command does not run yet",
+        Status::Running => "its command runs and somebody looks after it",
+        Status::Stopping => "it is being ended",
+        Status::Unkillable => "something in it does not die; its supervisor tries again",
+        Status::Exited => "its command ended by itself, and nothing of it is left",
+        Status::Failed => "its command could not be run, and nothing of it is left",
+        Status::Killed => "it was ended, and nothing of it is left",
+        Status::Orphaned => "nobody looks after it and something of it is alive: `penfold kill` ends it",
+        Status::Lost => "nobody saw it end, and nothing of it was found",
     }
 }
 
 /// The last lines of the log; nothing when there is none.
-fn log(known: &Known, wanted: u64) -> String {
+fn log(known: &SandboxRef, wanted: u64) -> String {
     let Some(files) = known.record.as_ref().filter(|_| wanted > 0) else { return String::new() };
     let from = From::Last { lines: wanted, of: None };
     let Ok(mut reader) = Reader::open(files.dir(), from) else { return String::new() };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use penfold_control::{How, Limits};
+use penfold_control::{EndMethod, Limits};
 
 use crate::args::ids::Ids;
 use crate::args::patience::PatienceOverride;
@@ -61,15 +61,15 @@ pub(crate) struct StopArgs {
 /// Ends sandboxes politely.
 pub(crate) fn stop(global: &Global, args: &StopArgs) -> Result<u8, Failure> {
     let signal = args.signal.map(Signal::sendable).transpose()?;
-    let (finder, selection) = select::select(global, &args.ids, Among::Living, args.force, "stop")?;
-    let how = How::Stop { signal, grace: args.grace };
+    let (resolver, selection) = select::select(global, &args.ids, Among::Living, args.force, "stop")?;
+    let how = EndMethod::Stop { signal, grace: args.grace };
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
     let limits = Limits { patience: args.patience.patience, ..Limits::default() };
     let mut slow = tally::progress(global, "stopping");
-    let fates = penfold_control::end(&finder, &selection.found, how, &limits, &mut slow);
-    for (known, fate) in selection.found.iter().zip(fates) {
-        tally.fate(&known.id, fate);
+    let stop_results = penfold_control::end(&resolver, &selection.found, how, &limits, &mut slow);
+    for (known, stop_result) in selection.found.iter().zip(stop_results) {
+        tally.stop_result(&known.id, stop_result);
     }
     tally.finish()
 }

@@ -60,17 +60,17 @@ struct Grown<'a> {
 
 /// Shows the processes of sandboxes.
 pub(crate) fn tree(global: &Global, args: &TreeArgs) -> Result<u8, Failure> {
-    let finder = find::finder(global);
+    let resolver = find::resolver(global);
     let chosen = if args.ids.is_empty() {
-        Chosen { found: find::list(&finder, Among::Living)?, exit: exit_codes::SUCCESS }
+        Chosen { found: find::list(&resolver, Among::Living)?, exit: exit_codes::SUCCESS }
     } else {
-        find::choose(global, &finder, &args.ids)?
+        find::choose(global, &resolver, &args.ids)?
     };
     let style = Style { pids: args.pids, full: args.full };
     let mut rows = Vec::new();
     let mut text = String::new();
     for (known, seen) in &chosen.found {
-        let members = find::members(&finder, known, seen, style.full)?;
+        let members = find::members(&resolver, known, seen, style.full)?;
         if args.json {
             rows.push(Grown { row: Row::of(seen), members });
             continue;

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use clap::Args;
-use penfold_control::{End, Known};
+use penfold_control::{End, SandboxRef};
 use penfold_state::Files;
 use penfold_teardown::Cause;
 
@@ -54,14 +54,14 @@ pub(crate) struct WaitArgs {
 
 /// Waits until sandboxes are over and gives the exit codes of their commands.
 pub(crate) fn wait(global: &Global, args: &WaitArgs) -> Result<u8, Failure> {
-    let (finder, selection) =
+    let (resolver, selection) =
         select::select(global, &args.ids, Among::Living, true, "wait for").map_err(Failure::not_started)?;
     let mut tally = Tally::default();
     let missed: Vec<Failure> = selection.missed.into_iter().map(Failure::not_started).collect();
     tally.missed(global, &missed);
     let missed = missed.first().map(Failure::exit_code);
     let mut slow = |_| ();
-    let ends = penfold_control::wait(&finder, &selection.found, args.any, args.timeout, &mut slow);
+    let ends = penfold_control::wait(&resolver, &selection.found, args.any, args.timeout, &mut slow);
     let (mut left, mut codes) = (Vec::new(), Vec::from_iter(missed));
     for (known, end) in selection.found.iter().zip(&ends) {
         let Some(end) = end else {
@@ -90,7 +90,7 @@ pub(crate) fn wait(global: &Global, args: &WaitArgs) -> Result<u8, Failure> {
 }
 
 /// The exit code by the table of `penfold run`; nothing, and a sentence, when it is not known.
-fn code(known: &Known, end: &End) -> Option<u8> {
+fn code(known: &SandboxRef, end: &End) -> Option<u8> {
     let id = &known.id;
     let unknown = |why: &str| {
         output::talk(&format!("penfold: {id}: {why}\n"));
@@ -112,18 +112,18 @@ fn code(known: &Known, end: &End) -> Option<u8> {
         End::Unknown | End::Removed => {
             unknown("nobody looked after its end, so the exit code of its command is not known")
         }
-        End::Known { cause: Cause::Timeout, .. } => Some(exit_codes::TIMED_OUT),
-        End::Known { cause: Cause::StartFailed, failure, .. } => {
+        End::SandboxRef { cause: Cause::Timeout, .. } => Some(exit_codes::TIMED_OUT),
+        End::SandboxRef { cause: Cause::StartFailed, failure, .. } => {
             let kind = failure.as_ref().map_or(FailureKind::NotStarted, FailureKind::from);
             Some(kind.exit_code())
         }
-        End::Known { exit: Some(status), .. } => Some(command_code(*status)),
-        End::Known { exit: None, .. } => unknown("nobody saw how its command ended"),
+        End::SandboxRef { exit: Some(status), .. } => Some(command_code(*status)),
+        End::SandboxRef { exit: None, .. } => unknown("nobody saw how its command ended"),
     }
 }
 
 /// Whether it was a foreground sandbox whose record went with it, as it does when its supervisor has looked after its end.
-fn ended_in_front(known: &Known) -> bool {
+fn ended_in_front(known: &SandboxRef) -> bool {
     let foreground = known.intent.as_ref().is_some_and(|intent| intent.detached.is_none());
     let gone = |files: &Files| files.intent().is_err_and(|error| error.kind() == ErrorKind::NotFound);
     foreground && known.record.as_ref().is_some_and(gone)

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use penfold_process::{ProcFs, Stat};
-use penfold_teardown::{Findings, How, Search};
+use penfold_teardown::{EndedBy, Findings, Search};
 use serde::Serialize;
 
 use crate::args::verb::Global;
@@ -106,12 +106,12 @@ pub(super) fn findings(
 ) -> Result<(), WriteError> {
     let mut text = String::new();
     if global.verbose > 0 {
-        let by = |how: How| findings.ended.iter().filter(|ended| ended.how == how).count();
+        let by = |how: EndedBy| findings.ended.iter().filter(|ended| ended.how == how).count();
         let took = summary::human(std::time::Duration::from_micros(findings.took_us));
         let ended = count(findings.ended.len(), "process", "processes");
         say(
             &mut text,
-            &format!("ended {ended} ({} asked, {} killed) in {took}", by(How::Term), by(How::Kill)),
+            &format!("ended {ended} ({} asked, {} killed) in {took}", by(EndedBy::Term), by(EndedBy::Kill)),
         );
     }
     for survivor in &findings.survivors {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use penfold_state::{Outcome, Status};
+use penfold_state::{ExitStatus, Outcome};
 use penfold_teardown::Cause;
 
 use crate::exit_codes;
@@ -33,7 +33,7 @@ fn exit_code(outcome: &Outcome, preserve: bool, fail_on_leak: bool) -> u8 {
         return exit_codes::TIMED_OUT;
     }
     match report.exit {
-        Some(Status::Code(0)) if fail_on_leak && outcome.totals.strays > 0 => exit_codes::LEAKED,
+        Some(ExitStatus::Code(0)) if fail_on_leak && outcome.totals.strays > 0 => exit_codes::LEAKED,
         Some(status) => command_code(status),
         // Never invented: who must know asks the report.
         None => exit_codes::UNVERIFIED,
@@ -41,9 +41,9 @@ fn exit_code(outcome: &Outcome, preserve: bool, fail_on_leak: bool) -> u8 {
 }
 
 /// The exit code that tells how a command ended.
-pub(crate) fn command_code(status: Status) -> u8 {
+pub(crate) fn command_code(status: ExitStatus) -> u8 {
     match status {
-        Status::Code(code) => u8::try_from(code).unwrap_or(exit_codes::FAILURE),
-        Status::Signal(signal) => u8::try_from(signal).unwrap_or(0).saturating_add(exit_codes::SIGNALLED),
+        ExitStatus::Code(code) => u8::try_from(code).unwrap_or(exit_codes::FAILURE),
+        ExitStatus::Signal(signal) => u8::try_from(signal).unwrap_or(0).saturating_add(exit_codes::SIGNALLED),
     }
 }

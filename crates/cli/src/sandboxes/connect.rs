@@ -8,13 +8,13 @@ use crate::sandboxes::find;
 
 /// Connects to the supervisor of a sandbox that can be asked for something.
 pub(crate) fn connect(global: &Global, word: &str) -> Result<Client, Failure> {
-    let finder = find::finder(global);
-    let known = finder.resolve(word).map_err(Failure::not_started)?;
+    let resolver = find::resolver(global);
+    let known = resolver.resolve(word).map_err(Failure::not_started)?;
     let id = known.id.clone();
     let refused = |reason: &str| Failure::new(FailureKind::NotStarted, format!("{id} {reason}"));
     let Some(files) = &known.record else {
         let gone = || refused("has no record any more");
-        return Err(finder.blocked().map_or_else(gone, Failure::not_started));
+        return Err(resolver.blocked().map_or_else(gone, Failure::not_started));
     };
     // A report beside a lock that is held was written by somebody else.
     if files.has_ended() && files.lock().is_free() {

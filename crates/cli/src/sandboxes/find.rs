@@ -4,7 +4,7 @@ use std::io::BufRead as _;
 use std::path::Path;
 
 use penfold_control::view::{self, Member};
-use penfold_control::{Finder, Known, ResolveError, View};
+use penfold_control::{ResolveError, Resolver, SandboxRef, View};
 
 use crate::args::ids::Ids;
 use crate::args::verb::Global;
@@ -24,7 +24,7 @@ pub(crate) enum Among {
 #[derive(Debug)]
 pub(crate) struct Selection {
     /// The sandboxes, each once, in the order in which they were named.
-    pub(crate) found: Vec<Known>,
+    pub(crate) found: Vec<SandboxRef>,
     /// Why a word means none; the others are acted on all the same.
     pub(crate) missed: Vec<Failure>,
 }
@@ -34,14 +34,14 @@ pub(crate) struct Selection {
 /// # Errors
 /// When nothing is named (the code of a wrong command line), or the records cannot be listed. What a single word
 /// does not mean is told in [`Selection::missed`].
-pub(super) fn find_all(ids: &Ids, finder: &Finder, among: Among) -> Result<Selection, Failure> {
+pub(super) fn find_all(ids: &Ids, resolver: &Resolver, among: Among) -> Result<Selection, Failure> {
     let mut selection = Selection { found: Vec::new(), missed: Vec::new() };
     if ids.is_broad() {
         if !ids.words.is_empty() {
             let sentence = "ids cannot be used together with `--all` or `--filter`";
             return Err(Failure::new(FailureKind::Usage, sentence));
         }
-        let found = list(finder, among)?;
+        let found = list(resolver, among)?;
         let wanted = found.into_iter().filter(|(known, seen)| known.claimed && ids.filters.match_all(seen));
         selection.found = wanted.map(|(known, _)| known).collect();
         return Ok(selection);
@@ -51,9 +51,9 @@ pub(super) fn find_all(ids: &Ids, finder: &Finder, among: Among) -> Result<Selec
         return Err(Failure::new(FailureKind::Usage, "missing `ID`").hint("`penfold ps` lists the sandboxes"));
     }
     for word in words {
-        match finder.resolve(&word) {
+        match resolver.resolve(&word) {
             Ok(known) => {
-                let others = if among == Among::Every { older(finder, &word, &known)? } else { Vec::new() };
+                let others = if among == Among::Every { older(resolver, &word, &known)? } else { Vec::new() };
                 for known in std::iter::once(known).chain(others) {
                     if !selection.found.iter().any(|other| other.id == known.id) {
                         selection.found.push(known);
@@ -70,27 +70,27 @@ pub(super) fn find_all(ids: &Ids, finder: &Finder, among: Among) -> Result<Selec
 ///
 /// # Errors
 /// When the records cannot be read.
-pub(crate) fn list(finder: &Finder, among: Among) -> Result<Vec<(Known, View)>, Failure> {
-    if let Some(error) = finder.blocked() {
+pub(crate) fn list(resolver: &Resolver, among: Among) -> Result<Vec<(SandboxRef, View)>, Failure> {
+    if let Some(error) = resolver.blocked() {
         return Err(error.into());
     }
-    view::select(finder, among == Among::Every).or_fail(FailureKind::Other, "cannot list the sandboxes")
+    view::select(resolver, among == Among::Every).or_fail(FailureKind::Other, "cannot list the sandboxes")
 }
 
 /// The other sandboxes that have ended and bear the same name, if the word is the name of this one.
-fn older(finder: &Finder, word: &str, newest: &Known) -> Result<Vec<Known>, Failure> {
+fn older(resolver: &Resolver, word: &str, newest: &SandboxRef) -> Result<Vec<SandboxRef>, Failure> {
     if newest.name.as_deref() != Some(word) {
         return Ok(Vec::new());
     }
     let sentence = format!("cannot list the sandboxes called `{word}`");
-    finder.ended_with_name(word).or_fail(FailureKind::Other, &sentence)
+    resolver.ended_with_name(word).or_fail(FailureKind::Other, &sentence)
 }
 
 /// Sandboxes that were named, with what is to be seen of them.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     /// In the order in which they were named.
-    pub(crate) found: Vec<(Known, View)>,
+    pub(crate) found: Vec<(SandboxRef, View)>,
     /// The exit code: that of the first word that meant none.
     pub(crate) exit: u8,
 }
@@ -99,11 +99,11 @@ pub(crate) struct Chosen {
 ///
 /// # Errors
 /// When standard input cannot be read.
-pub(crate) fn choose(global: &Global, finder: &Finder, ids: &[String]) -> Result<Chosen, Failure> {
+pub(crate) fn choose(global: &Global, resolver: &Resolver, ids: &[String]) -> Result<Chosen, Failure> {
     let mut chosen = Chosen { found: Vec::new(), exit: exit_codes::SUCCESS };
     let coloured = global.color.wanted(&std::io::stderr());
     for word in read_words(ids)? {
-        let seen = finder.resolve(&word).and_then(|known| match view::view(finder, &known) {
+        let seen = resolver.resolve(&word).and_then(|known| match view::view(resolver, &known) {
             Some(seen) => Ok((known, seen)),
             None => Err(ResolveError::NotFound { word }),
         });
@@ -121,9 +121,9 @@ pub(crate) fn choose(global: &Global, finder: &Finder, ids: &[String]) -> Result
     Ok(chosen)
 }
 
-/// The finder of the state root that the command line means.
-pub(crate) fn finder(global: &Global) -> Finder {
-    Finder::new(Path::new(&surroundings::root(global)))
+/// The resolver of the state root that the command line means.
+pub(crate) fn resolver(global: &Global) -> Resolver {
+    Resolver::new(Path::new(&surroundings::root(global)))
 }
 
 /// The words, those from standard input in the place of `-`.
@@ -147,13 +147,13 @@ fn read_words(ids: &[String]) -> Result<Vec<String>, Failure> {
 /// # Errors
 /// When they cannot be listed.
 pub(crate) fn members(
-    finder: &Finder,
-    known: &Known,
+    resolver: &Resolver,
+    known: &SandboxRef,
     seen: &View,
     full: bool,
 ) -> Result<Vec<Member>, Failure> {
-    if !seen.word.is_living() {
+    if !seen.status.is_living() {
         return Ok(Vec::new());
     }
-    view::members(finder, known, seen, full).or_fail(FailureKind::Other, "cannot look at the processes")
+    view::members(resolver, known, seen, full).or_fail(FailureKind::Other, "cannot look at the processes")
 }

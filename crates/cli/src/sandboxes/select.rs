@@ -1,6 +1,6 @@
 //! Chooses the sandboxes that a verb acts on, and asks before it acts on more than were named.
 
-use penfold_control::{Finder, Known};
+use penfold_control::{Resolver, SandboxRef};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::args::ids::Ids;
@@ -21,22 +21,22 @@ pub(crate) fn select(
     among: Among,
     force: bool,
     verb: &str,
-) -> Result<(Finder, Selection), Failure> {
+) -> Result<(Resolver, Selection), Failure> {
     allow_many();
-    let finder = find::finder(global);
+    let resolver = find::resolver(global);
     // What root cannot read is damaged, and ended by what is left of it on the host; for others it is not theirs.
-    if let Some(error) = finder.blocked().filter(|_| !rustix::process::geteuid().is_root()) {
+    if let Some(error) = resolver.blocked().filter(|_| !rustix::process::geteuid().is_root()) {
         return Err(error.into());
     }
-    let mut selection = find::find_all(ids, &finder, among)?;
+    let mut selection = find::find_all(ids, &resolver, among)?;
     if !ids.is_broad() || force || selection.found.is_empty() {
-        return Ok((finder, selection));
+        return Ok((resolver, selection));
     }
     confirm(&selection.found, verb)?;
-    let fresh = finder.again();
+    let fresh = resolver.again();
     let shown = std::mem::take(&mut selection.found);
     for known in shown {
-        let same = |now: &Known| now.id == known.id && now.generation() == known.generation();
+        let same = |now: &SandboxRef| now.id == known.id && now.generation() == known.generation();
         match fresh.resolve(&known.id) {
             Ok(now) if same(&now) => selection.found.push(now),
             // It is gone, which is what was wanted.
@@ -57,7 +57,7 @@ fn allow_many() {
 }
 
 /// Asks a person; refuses where there is none.
-fn confirm(found: &[Known], verb: &str) -> Result<(), Failure> {
+fn confirm(found: &[SandboxRef], verb: &str) -> Result<(), Failure> {
     let number = count(found.len(), "sandbox", "sandboxes");
     if !output::can_ask() {
         let typed = std::env::args_os().skip(1);

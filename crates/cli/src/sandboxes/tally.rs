@@ -3,7 +3,7 @@
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use penfold_control::{Fate, Progress};
+use penfold_control::{Progress, StopResult};
 
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind};
@@ -11,14 +11,14 @@ use crate::text::lines::{self, count};
 use crate::{exit_codes, output};
 
 /// How long a person waits without wondering, and then for the next word.
-const WONDER: Duration = Duration::from_millis(300);
+const PROGRESS_DELAY: Duration = Duration::from_millis(300);
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Tells a person who waits how far things have come.
 pub(crate) fn progress(global: &Global, doing: &str) -> impl FnMut(Progress) {
     let watched = !global.quiet && std::io::stderr().is_terminal();
     let doing = doing.to_owned();
-    let mut next = WONDER;
+    let mut next = PROGRESS_DELAY;
     move |progress| {
         if watched && progress.since >= next {
             next = progress.since + AGAIN;
@@ -43,10 +43,10 @@ impl Tally {
     }
 
     /// Done, or why not.
-    pub(crate) fn fate(&mut self, id: &str, fate: Fate) {
-        match fate {
-            Fate::Gone => self.done(id),
-            Fate::Left(survivors) => {
+    pub(crate) fn stop_result(&mut self, id: &str, stop_result: StopResult) {
+        match stop_result {
+            StopResult::Gone => self.done(id),
+            StopResult::Left(survivors) => {
                 let mut text = String::new();
                 for survivor in survivors {
                     lines::push(&mut text, &format!("{id}  not gone: {survivor}"));
@@ -55,7 +55,7 @@ impl Tally {
                 output::talk(&text);
                 self.note(exit_codes::STILL_THERE);
             }
-            Fate::Failed(error) => {
+            StopResult::Failed(error) => {
                 let kind = FailureKind::from(&error);
                 let failure = Failure::new(kind, format!("cannot end sandbox {id}")).because(error);
                 self.failed(&failure, false);

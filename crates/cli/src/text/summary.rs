@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use penfold_state::wire::Ending;
-use penfold_state::{Outcome, Report, Status, Totals};
+use penfold_state::{ExitStatus, Outcome, Report, Totals};
 use penfold_supervisor::Progress;
 use penfold_teardown::{Cause, Ended};
 
@@ -91,8 +91,10 @@ fn what_happened(outcome: &Outcome) -> String {
         (Cause::Supervisor, _) => "ended because a process of penfold was killed".to_owned(),
         (Cause::Lost, _) => "lost both its supervisors".to_owned(),
         (Cause::StartFailed, _) => "did not start".to_owned(),
-        (Cause::Exit | Cause::Signal, Some(Status::Code(code))) => format!("exited with {code}"),
-        (Cause::Exit | Cause::Signal, Some(Status::Signal(signal))) => format!("ended by signal {signal}"),
+        (Cause::Exit | Cause::Signal, Some(ExitStatus::Code(code))) => format!("exited with {code}"),
+        (Cause::Exit | Cause::Signal, Some(ExitStatus::Signal(signal))) => {
+            format!("ended by signal {signal}")
+        }
         (Cause::Exit | Cause::Signal, None) => "ended".to_owned(),
     }
 }
@@ -101,7 +103,9 @@ fn what_happened(outcome: &Outcome) -> String {
 pub(crate) fn for_viewer(report: &Report) -> Option<String> {
     let code = report.exit.map(template::code);
     let how = match (report.cause, report.exit) {
-        (Cause::Signal, Some(Status::Signal(signal))) if signal == rustix::process::Signal::KILL.as_raw() => {
+        (Cause::Signal, Some(ExitStatus::Signal(signal)))
+            if signal == rustix::process::Signal::KILL.as_raw() =>
+        {
             "was killed"
         }
         (Cause::Exit | Cause::Signal | Cause::StartFailed, _) => return None,

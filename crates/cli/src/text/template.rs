@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use penfold_control::view::View;
-use penfold_state::Status;
-use penfold_state::state::Word;
+use penfold_state::ExitStatus;
+use penfold_state::state::Status;
 use penfold_teardown::Cause;
 
 use crate::exit_codes;
@@ -12,7 +12,7 @@ use crate::text::lines;
 use crate::text::time::utc;
 use crate::value::Invalid;
 
-/// The word for the state of a sandbox that was stopped, beside [`Word::Killed`].
+/// The word for the state of a sandbox that was stopped, beside [`Status::Killed`].
 pub(crate) const STOPPED: &str = "stopped";
 
 /// The fields of a template: name, heading, value.
@@ -23,7 +23,7 @@ const FIELDS: &[Field] = &[
     ("Name", "NAME", |view, _| name(view)),
     ("Names", "NAMES", |view, _| name(view)),
     ("Command", "COMMAND", |view, _| command(view)),
-    ("State", "STATE", |view, _| view.word.to_string()),
+    ("State", "STATE", |view, _| view.status.to_string()),
     ("Status", "STATUS", status),
     ("RunningFor", "STARTED", |view, now| started(view, now)),
     ("CreatedAt", "CREATED AT", |view, _| view.started_at_ms.map_or_else(String::new, utc)),
@@ -176,42 +176,42 @@ pub(crate) fn cause(cause: Cause) -> String {
 }
 
 /// `3` or `signal 9`.
-pub(crate) fn exit(status: Status) -> String {
+pub(crate) fn exit(status: ExitStatus) -> String {
     match status {
-        Status::Code(code) => code.to_string(),
-        Status::Signal(signal) => format!("signal {signal}"),
+        ExitStatus::Code(code) => code.to_string(),
+        ExitStatus::Signal(signal) => format!("signal {signal}"),
     }
 }
 
 /// The code that a shell sees: `3`, or 128 and the signal.
-pub(crate) fn code(status: Status) -> i32 {
+pub(crate) fn code(status: ExitStatus) -> i32 {
     match status {
-        Status::Code(code) => code,
-        Status::Signal(signal) => i32::from(exit_codes::SIGNALLED) + signal,
+        ExitStatus::Code(code) => code,
+        ExitStatus::Signal(signal) => i32::from(exit_codes::SIGNALLED) + signal,
     }
 }
 
 /// Whether a command that ended like this, after it was asked to, did not have to be killed.
-pub(crate) fn is_polite(exit: Option<Status>) -> bool {
-    exit.is_some_and(|exit| exit != Status::Signal(rustix::process::Signal::KILL.as_raw()))
+pub(crate) fn is_polite(exit: Option<ExitStatus>) -> bool {
+    exit.is_some_and(|exit| exit != ExitStatus::Signal(rustix::process::Signal::KILL.as_raw()))
 }
 
 /// Whether a sandbox was ended by a stop and its command did not have to be killed.
 pub(crate) fn is_stopped(view: &View) -> bool {
-    view.word == Word::Killed && view.cause == Some(Cause::Stop) && is_polite(view.exit)
+    view.status == Status::Killed && view.cause == Some(Cause::Stop) && is_polite(view.exit)
 }
 
 /// The state with what belongs to it: `exited (3) 2m ago`, `stopped (0) 3m ago`, `killed (timeout, 143) 1h ago`.
 pub(crate) fn status(view: &View, now: u64) -> String {
-    let word = view.word;
+    let word = view.status;
     let code = || view.exit.map(|exit| code(exit).to_string());
     let detail = match (word, view.cause) {
-        (Word::Exited, _) | (Word::Killed, Some(Cause::Stop | Cause::Kill)) => code(),
-        (Word::Killed, _) => {
+        (Status::Exited, _) | (Status::Killed, Some(Cause::Stop | Cause::Kill)) => code(),
+        (Status::Killed, _) => {
             let both: Vec<String> = view.cause.map(cause).into_iter().chain(code()).collect();
             Some(both.join(", ")).filter(|both| !both.is_empty())
         }
-        (Word::Failed | Word::Stopping, _) => view.cause.map(cause),
+        (Status::Failed | Status::Stopping, _) => view.cause.map(cause),
         _ => None,
     };
     let mut text = if is_stopped(view) { STOPPED.to_owned() } else { word.to_string() };

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
 use penfold_process::{Pid, ProcFs, Process, Signal};
-use penfold_teardown::{Findings, Ladder, Resource as _, Scope, Search, Selector, Survivor, Teardown};
+use penfold_teardown::{Findings, Resource as _, Scope, Search, Selector, StopPolicy, Survivor, Teardown};
 
-use super::{Fate, How, Limits};
+use super::{EndMethod, Limits, StopResult};
 use crate::holders::{self, Holders, Locks};
-use crate::resolve::{Finder, Known};
+use crate::resolve::{Resolver, SandboxRef};
 use crate::timeout::pause;
 use penfold_state::evidence::fingerprints;
 use penfold_state::evidence::{self, Evidence};
@@ -30,7 +30,7 @@ const WORKERS: usize = 16;
 /// The interval of progress reports.
 const TICK: Duration = Duration::from_millis(100);
 /// The time that a stopped supervisor has to notice the end of its sandbox.
-const BLINK: Duration = Duration::from_millis(200);
+const PASSING_TIMEOUT: Duration = Duration::from_millis(200);
 /// The interval at which the lock is tried.
 const LOOK: Duration = Duration::from_millis(2);
 /// The most commands cleaning up the same sandbox that are waited for, each for its full time.
@@ -62,21 +62,21 @@ pub(super) enum Reason {
 /// A sandbox that has to be ended.
 struct Job<'a> {
     index: usize,
-    known: &'a Known,
+    known: &'a SandboxRef,
     reason: Reason,
     /// The survivors that its supervisor has reported.
     told: Vec<Survivor>,
 }
 
 /// The index of a target, and its result.
-type Result = (usize, Fate);
+type Result = (usize, StopResult);
 
 /// The threads that end sandboxes, as far as threads can be made.
 pub(super) struct WorkerPool<'s, 'e, 'a> {
     scope: &'s ThreadScope<'s, 'e>,
-    targets: &'a [Known],
+    targets: &'a [SandboxRef],
     root: PathBuf,
-    how: How,
+    how: EndMethod,
     limits: Limits,
     jobs: Sender<Job<'a>>,
     waiting: Arc<Mutex<Receiver<Job<'a>>>>,
@@ -89,15 +89,15 @@ pub(super) struct WorkerPool<'s, 'e, 'a> {
 impl<'s, 'e, 'a: 's> WorkerPool<'s, 'e, 'a> {
     pub(super) fn new(
         scope: &'s ThreadScope<'s, 'e>,
-        finder: &Finder,
-        targets: &'a [Known],
-        how: How,
+        resolver: &Resolver,
+        targets: &'a [SandboxRef],
+        how: EndMethod,
         limits: Limits,
     ) -> WorkerPool<'s, 'e, 'a> {
         let (jobs, waiting) = channel();
         let waiting = Arc::new(Mutex::new(waiting));
         let (told, results) = channel();
-        let root = finder.root().to_owned();
+        let root = resolver.root().to_owned();
         WorkerPool { scope, targets, root, how, limits, jobs, waiting, told, results, taken: 0, threads: 0 }
     }
 
@@ -125,7 +125,7 @@ impl<'s, 'e, 'a: 's> WorkerPool<'s, 'e, 'a> {
     }
 
     /// Waits for all jobs.
-    pub(super) fn finish(self, fates: &mut [Option<Fate>], slow: &mut dyn FnMut(usize)) {
+    pub(super) fn finish(self, stop_results: &mut [Option<StopResult>], slow: &mut dyn FnMut(usize)) {
         let alone = (self.threads == 0).then(|| self.worker());
         let WorkerPool { jobs, told, results, taken, .. } = self;
         // Closing the channel tells the threads that no job follows.
@@ -139,10 +139,10 @@ impl<'s, 'e, 'a: 's> WorkerPool<'s, 'e, 'a> {
         }
         loop {
             match results.recv_timeout(TICK) {
-                Ok((index, fate)) => {
+                Ok((index, stop_result)) => {
                     left -= 1;
-                    if let Some(place) = fates.get_mut(index) {
-                        *place = Some(fate);
+                    if let Some(place) = stop_results.get_mut(index) {
+                        *place = Some(stop_result);
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => slow(left),
@@ -155,7 +155,7 @@ impl<'s, 'e, 'a: 's> WorkerPool<'s, 'e, 'a> {
 /// Does one job after another.
 struct Worker<'a> {
     root: PathBuf,
-    how: How,
+    how: EndMethod,
     limits: Limits,
     jobs: Arc<Mutex<Receiver<Job<'a>>>>,
     told: Sender<Result>,
@@ -167,61 +167,61 @@ impl Worker<'_> {
         // One thread waits for a job, the others for the lock; a panic elsewhere changes nothing here.
         let job = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = job else { return false };
-        let fate = Forced::new(&self.root, &job, self.how, self.limits).run();
-        let _ = self.told.send((job.index, fate.unwrap_or_else(Fate::Failed)));
+        let stop_result = Forced::new(&self.root, &job, self.how, self.limits).run();
+        let _ = self.told.send((job.index, stop_result.unwrap_or_else(StopResult::Failed)));
         true
     }
 }
 
 /// A sandbox that is being ended without its supervisor's help.
 struct Forced<'a> {
-    finder: Finder,
+    resolver: Resolver,
     registry: Option<Registry>,
-    known: &'a Known,
+    known: &'a SandboxRef,
     reason: Reason,
     told: &'a [Survivor],
     limits: Limits,
     /// The time that a kill may take until the survivors are reported.
     patience: Duration,
     /// How to end the members, as far as nobody has asked them yet.
-    ladder: Ladder,
+    stop_policy: StopPolicy,
 }
 
 impl<'a> Forced<'a> {
-    fn new(root: &Path, job: &'a Job<'a>, how: How, limits: Limits) -> Forced<'a> {
+    fn new(root: &Path, job: &'a Job<'a>, how: EndMethod, limits: Limits) -> Forced<'a> {
         let asked = matches!(job.reason, Reason::Overdue | Reason::Unverified);
         // If the supervisor has already used up the patience, a short time is enough to name the survivors.
         let patience = limits.patience(job.known.intent.as_ref());
         let short = if job.reason == Reason::Unverified { limits.farewell.min(patience) } else { patience };
-        let usual = Ladder { patience: short, ..Ladder::default() };
+        let usual = StopPolicy { patience: short, ..StopPolicy::default() };
         let made_with = made_with(job.known);
-        let ladder = match how {
-            How::Stop { signal, grace } if !asked => Ladder {
+        let stop_policy = match how {
+            EndMethod::Stop { signal, grace } if !asked => StopPolicy {
                 signal: signal.or(made_with.0).unwrap_or(usual.signal),
                 grace: grace.or(made_with.1).unwrap_or(USUAL_GRACE),
                 ..usual
             },
-            _ => Ladder { grace: Duration::ZERO, ..usual },
+            _ => StopPolicy { grace: Duration::ZERO, ..usual },
         };
         let registry = Registry::open_existing(root).ok().flatten();
         let (known, reason, told) = (job.known, job.reason, job.told.as_slice());
-        Forced { finder: Finder::new(root), registry, known, reason, told, limits, patience, ladder }
+        Forced { resolver: Resolver::new(root), registry, known, reason, told, limits, patience, stop_policy }
     }
 
-    fn run(&self) -> io::Result<Fate> {
+    fn run(&self) -> io::Result<StopResult> {
         // Read these before the members, the leaf and the record go: afterwards no source is left.
         let scratch = self.scratch();
         let supervisors = self.known.record.as_ref().map(holders::named).unwrap_or_default();
-        let fate = self.see_off(self.end()?, &supervisors)?;
+        let stop_result = self.wait_exit(self.end()?, &supervisors)?;
         match scratch.map_or(Ok(None), Scratch::existing)? {
-            Some(mut scratch) if matches!(fate, Fate::Gone) => Ok(match scratch.release(true) {
-                Ok(()) => Fate::Gone,
+            Some(mut scratch) if matches!(stop_result, StopResult::Gone) => Ok(match scratch.release(true) {
+                Ok(()) => StopResult::Gone,
                 Err(error) => {
                     let (what, reason) = (scratch.describe(), error.to_string());
-                    Fate::Left(vec![Survivor::Resource { what, reason }])
+                    StopResult::Left(vec![Survivor::Resource { what, reason }])
                 }
             }),
-            _ => Ok(fate),
+            _ => Ok(stop_result),
         }
     }
 
@@ -234,14 +234,14 @@ impl<'a> Forced<'a> {
                 path.filter(|path| LeafName::id_at(path).as_ref() == Some(id))
             }
             None => {
-                self.finder.fingerprints().marked().get(id).and_then(|pids| fingerprints::scratch(pids, id))
+                self.resolver.fingerprints().marked().get(id).and_then(|pids| fingerprints::scratch(pids, id))
             }
         }
     }
 
-    fn end(&self) -> io::Result<Fate> {
+    fn end(&self) -> io::Result<StopResult> {
         if self.is_over() {
-            return Ok(Fate::Gone);
+            return Ok(StopResult::Gone);
         }
         if let Some(record) = self.take()? {
             return self.recover(record);
@@ -260,7 +260,7 @@ impl<'a> Forced<'a> {
                 record = self.wait_for_lock(&mut proc, &holders, self.limits.farewell)?;
             }
             if let Some(record) = record {
-                return self.see_off(self.recover(record)?, holders.processes());
+                return self.wait_exit(self.recover(record)?, holders.processes());
             }
             if !self.is_held(&mut proc, &holders)?
                 || self.reason == Reason::Unverified
@@ -280,7 +280,7 @@ impl<'a> Forced<'a> {
             return Ok(self.patience * 2 + self.limits.farewell);
         }
         if holders.are_stopped(proc)? {
-            return Ok(BLINK);
+            return Ok(PASSING_TIMEOUT);
         }
         Ok(match self.reason {
             // Its supervisor stays as long as something is left: the lock becomes free only if the survivors end
@@ -308,7 +308,7 @@ impl<'a> Forced<'a> {
                 marked::marker(&self.known.id, self.known.intent.as_ref(), self.known.record.as_ref(), true);
             let search = marked::search(&marker, &mut proc)?;
             let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
-            let findings = penfold_teardown::end(&mut teardown, &self.ladder, &mut []);
+            let findings = penfold_teardown::end(&mut teardown, &self.stop_policy, &mut []);
             all.verified &= findings.verified;
             all.survivors.extend(findings.survivors);
         }
@@ -317,7 +317,7 @@ impl<'a> Forced<'a> {
 
     /// Returns the leaf that the record names, and the leaf found on the host: a record may be forged.
     fn leaves(&self) -> Vec<&Path> {
-        let seen = self.finder.fingerprints().leaves().get(&self.known.id);
+        let seen = self.resolver.fingerprints().leaves().get(&self.known.id);
         let mut leaves: Vec<&Path> = self.known.leaf.iter().chain(seen).map(PathBuf::as_path).collect();
         leaves.dedup();
         leaves
@@ -337,32 +337,32 @@ impl<'a> Forced<'a> {
             let mut proc = ProcFs::open()?;
             let search = Search::new(Selector::Process(holder.id()), &mut proc)?;
             let mut teardown = Teardown::new(proc, None, Scope::Host(Box::new(search)));
-            let ladder = Ladder { grace: Duration::ZERO, ..self.ladder };
-            left.extend(penfold_teardown::end(&mut teardown, &ladder, &mut []).survivors);
+            let stop_policy = StopPolicy { grace: Duration::ZERO, ..self.stop_policy };
+            left.extend(penfold_teardown::end(&mut teardown, &stop_policy, &mut []).survivors);
         }
         Ok(left)
     }
 
     /// Waits for the supervisors to exit: only then the sandbox is gone. They release the lock shortly before their
     /// end.
-    fn see_off(&self, fate: Fate, supervisors: &[Process]) -> io::Result<Fate> {
-        if !matches!(fate, Fate::Gone) {
-            return Ok(fate);
+    fn wait_exit(&self, stop_result: StopResult, supervisors: &[Process]) -> io::Result<StopResult> {
+        if !matches!(stop_result, StopResult::Gone) {
+            return Ok(stop_result);
         }
-        let late = holders::see_off(supervisors, Instant::now() + self.limits.farewell)?;
+        let late = holders::wait_exit(supervisors, Instant::now() + self.limits.farewell)?;
         if late.is_empty() {
-            return Ok(fate);
+            return Ok(stop_result);
         }
         let reason = |pid: Pid| format!("its supervisor {} exits and does not end", pid.as_raw_pid());
-        Ok(Fate::Left(late.into_iter().map(|pid| Survivor::Unknown { reason: reason(pid) }).collect()))
+        Ok(StopResult::Left(late.into_iter().map(|pid| Survivor::Unknown { reason: reason(pid) }).collect()))
     }
 
     /// Ends the remains under the lock.
-    fn recover(&self, record: Record) -> io::Result<Fate> {
+    fn recover(&self, record: Record) -> io::Result<StopResult> {
         let mut left = Vec::new();
         let intent = record.intent();
         let whole = intent.is_ok_and(|intent| intent.leaf.as_deref() == self.known.leaf.as_deref());
-        if !self.ladder.grace.is_zero() || !whole || self.leaves().len() > 1 {
+        if !self.stop_policy.grace.is_zero() || !whole || self.leaves().len() > 1 {
             left = self.end_members()?.survivors;
         }
         let findings = recover(record, true, self.patience)?;
@@ -371,8 +371,8 @@ impl<'a> Forced<'a> {
         left.extend(alive);
         // A result found under the lock stays true, even if another command holds the lock now to clean up.
         Ok(match self.look(left, !findings.verified) {
-            Fate::Gone if !unreleased.is_empty() => Fate::Left(unreleased),
-            fate => fate,
+            StopResult::Gone if !unreleased.is_empty() => StopResult::Left(unreleased),
+            stop_result => stop_result,
         })
     }
 
@@ -430,7 +430,7 @@ impl<'a> Forced<'a> {
     }
 
     /// Takes a fresh look and returns the result. With `attended`, the lock and the socket are evidence, too.
-    fn look(&self, mut left: Vec<Survivor>, attended: bool) -> Fate {
+    fn look(&self, mut left: Vec<Survivor>, attended: bool) -> StopResult {
         let until = Instant::now() + if self.told.is_empty() { self.limits.farewell } else { Duration::ZERO };
         let mut evidence = self.evidence(attended);
         // Without a lock to wait for, the socket shows that the supervisors have not exited yet. Another command that
@@ -440,7 +440,7 @@ impl<'a> Forced<'a> {
             evidence = self.evidence(attended);
         }
         if evidence.is_nothing() {
-            return Fate::Gone;
+            return StopResult::Gone;
         }
         // A member that only its supervisor can see also counts as left.
         left.extend(self.told.iter().filter(|told| !left.contains(told)).cloned().collect::<Vec<_>>());
@@ -449,7 +449,7 @@ impl<'a> Forced<'a> {
         if left.is_empty() {
             left.extend(evidence.sentences().into_iter().map(|reason| Survivor::Unknown { reason }));
         }
-        Fate::Left(left)
+        StopResult::Left(left)
     }
 
     /// Returns the evidence that something of the sandbox is alive: lock, leaf and marker.
@@ -457,7 +457,7 @@ impl<'a> Forced<'a> {
     /// Without a lock, a supervisor's socket counts too. With a lock, a listener that does not hold it is no
     /// supervisor.
     fn evidence(&self, attended: bool) -> Evidence {
-        let fresh = self.finder.again();
+        let fresh = self.resolver.again();
         let mut evidence = Evidence::of_members(fresh.fingerprints(), &self.known.subject());
         if attended && self.is_recorded() {
             if self.known.record.as_ref().is_some_and(|files| files.lock().may_be_held()) {
@@ -471,7 +471,7 @@ impl<'a> Forced<'a> {
 }
 
 /// Returns the polite signal and the grace from the record.
-fn made_with(known: &Known) -> (Option<Signal>, Option<Duration>) {
+fn made_with(known: &SandboxRef) -> (Option<Signal>, Option<Duration>) {
     let Some(intent) = &known.intent else { return (None, None) };
     let grace = intent.grace_ms.map(|ms| Duration::from_millis(ms).min(LONGEST_GRACE));
     (intent.signal.and_then(penfold_sys::signal::signal), grace)

@@ -10,10 +10,10 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::forced_kill::{Reason, WorkerPool};
-use super::{Fate, How, Limits, Progress};
+use super::{EndMethod, Limits, Progress, StopResult};
 use crate::client::{ANSWER, Client, ClientError};
 use crate::holders::{self, Locks};
-use crate::resolve::{Finder, Known};
+use crate::resolve::{Resolver, SandboxRef};
 use crate::timeout::timespec;
 use penfold_state::evidence;
 use penfold_state::record::Registry;
@@ -38,23 +38,24 @@ const BELIEVED: Duration = Duration::from_mins(1);
 /// Each supervisor gets a request first. If it is dead, does not answer within a second, or does not finish in time,
 /// its sandbox is ended directly. `slow` is called repeatedly with the number of sandboxes left.
 pub fn end(
-    finder: &Finder,
-    targets: &[Known],
-    how: How,
+    resolver: &Resolver,
+    targets: &[SandboxRef],
+    how: EndMethod,
     limits: &Limits,
     slow: &mut dyn FnMut(Progress),
-) -> Vec<Fate> {
+) -> Vec<StopResult> {
     let begun = Instant::now();
-    let opened = if targets.iter().any(Known::is_closed) { finder.opened(targets) } else { Vec::new() };
+    let opened =
+        if targets.iter().any(SandboxRef::is_closed) { resolver.opened(targets) } else { Vec::new() };
     let targets = if opened.is_empty() { targets } else { opened.as_slice() };
     std::thread::scope(|scope| {
-        let workers = WorkerPool::new(scope, finder, targets, how, *limits);
+        let workers = WorkerPool::new(scope, resolver, targets, how, *limits);
         let mut talks = Talks {
-            registry: finder.registry(),
+            registry: resolver.registry(),
             limits: *limits,
             request: request(how),
             workers,
-            fates: targets.iter().map(|_| None).collect(),
+            stop_results: targets.iter().map(|_| None).collect(),
             suspects: Vec::new(),
             window: window(targets.len()),
         };
@@ -62,18 +63,18 @@ pub fn end(
         while talks.turn(&mut all) {
             slow(Progress { left: all.len(), since: begun.elapsed() });
         }
-        talks.look_for_members(finder, targets);
-        let Talks { workers, mut fates, .. } = talks;
-        workers.finish(&mut fates, &mut |left| slow(Progress { left, since: begun.elapsed() }));
-        let unseen = || Fate::Failed(std::io::Error::other("its end was not looked for"));
-        fates.into_iter().map(|fate| fate.unwrap_or_else(unseen)).collect()
+        talks.look_for_members(resolver, targets);
+        let Talks { workers, mut stop_results, .. } = talks;
+        workers.finish(&mut stop_results, &mut |left| slow(Progress { left, since: begun.elapsed() }));
+        let unseen = || StopResult::Failed(std::io::Error::other("its end was not looked for"));
+        stop_results.into_iter().map(|stop_result| stop_result.unwrap_or_else(unseen)).collect()
     })
 }
 
-fn request(how: How) -> Request {
+fn request(how: EndMethod) -> Request {
     match how {
-        How::Kill => Request::Kill,
-        How::Stop { signal, grace } => Request::Stop {
+        EndMethod::Kill => Request::Kill,
+        EndMethod::Stop { signal, grace } => Request::Stop {
             signal: signal.map_or(0, rustix::process::Signal::as_raw),
             spared_group: None,
             grace_ms: grace.map(millis),
@@ -92,7 +93,7 @@ fn window(targets: usize) -> usize {
 /// The conversation with one supervisor.
 struct Talk<'a> {
     index: usize,
-    known: &'a Known,
+    known: &'a SandboxRef,
     client: Option<Client>,
     /// The pidfd of the process that listens, or exits, until it is known to be gone.
     listener: Option<OwnedFd>,
@@ -125,7 +126,7 @@ enum Stage {
 }
 
 impl<'a> Talk<'a> {
-    fn new((index, known): (usize, &'a Known)) -> Talk<'a> {
+    fn new((index, known): (usize, &'a SandboxRef)) -> Talk<'a> {
         let now = Instant::now();
         let (stage, interval) = (Stage::Waiting, LOOK_FIRST);
         Talk {
@@ -179,7 +180,7 @@ struct Talks<'s, 'e, 'a> {
     limits: Limits,
     request: Request,
     workers: WorkerPool<'s, 'e, 'a>,
-    fates: Vec<Option<Fate>>,
+    stop_results: Vec<Option<StopResult>>,
     /// Sandboxes that have ended by their records, but may have a leaf elsewhere or a member with a marker.
     suspects: Vec<usize>,
     window: usize,
@@ -208,16 +209,16 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
                     self.workers.take_on(talk.index, reason, std::mem::take(&mut talk.told));
                 }
                 Step::Gone if talk.known.leaf.is_none() => self.suspects.push(talk.index),
-                Step::Gone => self.note(talk.index, Fate::Gone),
+                Step::Gone => self.note(talk.index, StopResult::Gone),
             }
         }
         *all = kept;
         !all.is_empty()
     }
 
-    fn note(&mut self, index: usize, fate: Fate) {
-        if let Some(place) = self.fates.get_mut(index) {
-            *place = Some(fate);
+    fn note(&mut self, index: usize, stop_result: StopResult) {
+        if let Some(place) = self.stop_results.get_mut(index) {
+            *place = Some(stop_result);
         }
     }
 
@@ -397,11 +398,11 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
     /// Looks for members by their marker, and for a leaf elsewhere, once for all suspects.
     ///
     /// If there are any, the report beside them was forged.
-    fn look_for_members(&mut self, finder: &Finder, targets: &[Known]) {
+    fn look_for_members(&mut self, resolver: &Resolver, targets: &[SandboxRef]) {
         if self.suspects.is_empty() {
             return;
         }
-        let fresh = finder.again();
+        let fresh = resolver.again();
         for index in std::mem::take(&mut self.suspects) {
             let lives = |id: &String| {
                 !(fresh.fingerprints().marked().excludes(id) && fresh.fingerprints().leaves().excludes(id))
@@ -409,7 +410,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             if targets.get(index).is_some_and(|known| lives(&known.id)) {
                 self.workers.take_on(index, Reason::Unattended, Vec::new());
             } else {
-                self.note(index, Fate::Gone);
+                self.note(index, StopResult::Gone);
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
 use penfold_process::ProcFs;
-use penfold_teardown::{Findings, Ladder, Resource, Scope, Teardown};
+use penfold_teardown::{Findings, Resource, Scope, StopPolicy, Teardown};
 use rustix::event::Timespec;
 use rustix::fs::{AtFlags, FlockOperation};
 use rustix::io::Errno;
@@ -174,8 +174,8 @@ fn end(
     let marker = marked::marker(&found.id, None, None, named);
     let search = marked::search(&marker, &mut proc)?;
     let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
-    let ladder = Ladder { grace: Duration::ZERO, patience, ..Ladder::default() };
-    let mut findings = penfold_teardown::end(&mut teardown, &ladder, &mut resources);
+    let stop_policy = StopPolicy { grace: Duration::ZERO, patience, ..StopPolicy::default() };
+    let mut findings = penfold_teardown::end(&mut teardown, &stop_policy, &mut resources);
     marked::name_copies(&marker, &mut findings)?;
     Ok(findings)
 }

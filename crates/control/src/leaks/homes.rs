@@ -6,7 +6,7 @@ use penfold_process::Pid;
 use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
 
-use crate::resolve::Finder;
+use crate::resolve::Resolver;
 use fingerprints::Home;
 use penfold_state::LeafLabel;
 use penfold_state::evidence::fingerprints;
@@ -24,11 +24,11 @@ pub(super) enum Claim {
 
 /// Finds the state root of remains by sockets, labels and ancestors.
 #[derive(Debug)]
-pub(super) struct Homes(Finder);
+pub(super) struct Homes(Resolver);
 
 impl Homes {
     pub(super) fn new(root: &Path) -> Homes {
-        Homes(Finder::new(root))
+        Homes(Resolver::new(root))
     }
 
     /// Returns the leaf of this user that is named after a sandbox.

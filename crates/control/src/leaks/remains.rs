@@ -13,8 +13,9 @@ use penfold_state::Files;
 use penfold_state::clear::entries;
 use penfold_state::error_chain;
 use penfold_state::evidence::fingerprints;
+use penfold_state::intent::Intent;
 use penfold_state::names::{self, NAMES, free_name};
-use penfold_state::record::{Intent, Record, Registry, StateError, open_private};
+use penfold_state::record::{Record, Registry, StateError, open_private};
 
 /// The file name of a control socket.
 const SOCKET: &str = "control.sock";

@@ -5,13 +5,13 @@ use penfold_teardown::{Cause, Level};
 
 use super::{View, look};
 use crate::holders::passing;
-use crate::resolve::{Finder, Known, wait_a_moment};
+use crate::resolve::{Resolver, SandboxRef, wait_a_moment};
 use penfold_state::Files;
 use penfold_state::evidence::fingerprints;
 use penfold_state::evidence::{Evidence, named};
-use penfold_state::outcome::Status;
+use penfold_state::outcome::ExitStatus;
 use penfold_state::record::SCHEMA;
-use penfold_state::state::{Exited, State, Word};
+use penfold_state::state::{Exited, State, Status};
 use penfold_state::time::now_ms;
 
 /// The time that a sandbox may exist before its supervisor writes its state, in milliseconds.
@@ -20,8 +20,8 @@ const YOUNG_MS: u64 = 2000;
 /// The status, with the facts behind it.
 #[derive(Debug)]
 pub(super) struct Judged {
-    pub(super) word: Word,
-    pub(super) exit: Option<Status>,
+    pub(super) status: Status,
+    pub(super) exit: Option<ExitStatus>,
     pub(super) cause: Option<Cause>,
     pub(super) level: Option<Level>,
     pub(super) ended_at_ms: Option<u64>,
@@ -29,8 +29,8 @@ pub(super) struct Judged {
 }
 
 impl Judged {
-    fn of(word: Word) -> Judged {
-        Judged { word, exit: None, cause: None, level: None, ended_at_ms: None, evidence: Vec::new() }
+    fn of(status: Status) -> Judged {
+        Judged { status, exit: None, cause: None, level: None, ended_at_ms: None, evidence: Vec::new() }
     }
 
     fn ended(mut self, exited: Option<Exited>) -> Judged {
@@ -43,35 +43,35 @@ impl Judged {
 
 /// Derives the status of a sandbox whose lock is held.
 pub(super) fn looked_after(
-    finder: &Finder,
-    known: &Known,
+    resolver: &Resolver,
+    known: &SandboxRef,
     state: Option<&State>,
     damage: &mut Vec<String>,
 ) -> Judged {
-    if let Some(evidence) = state.and_then(|state| put_away(finder, known, state)) {
+    if let Some(evidence) = state.and_then(|state| put_away(resolver, known, state)) {
         let exited = known.record.as_ref().and_then(|files| files.exited().ok().flatten());
-        return Judged { evidence, ..Judged::of(Word::Orphaned).ended(exited) };
+        return Judged { evidence, ..Judged::of(Status::Orphaned).ended(exited) };
     }
-    let word = match state.map(|state| state.word) {
-        Some(word @ (Word::Created | Word::Running)) => return Judged::of(word),
-        Some(word @ (Word::Stopping | Word::Unkillable)) => word,
-        Some(word) => {
-            damage.push(format!("state.json: it says `{word}` of a sandbox that is looked after"));
-            Word::Running
+    let status = match state.map(|state| state.status) {
+        Some(status @ (Status::Created | Status::Running)) => return Judged::of(status),
+        Some(status @ (Status::Stopping | Status::Unkillable)) => status,
+        Some(status) => {
+            damage.push(format!("state.json: it says `{status}` of a sandbox that is looked after"));
+            Status::Running
         }
         None => return Judged::of(unsaid(known, damage)),
     };
     let exited = known.record.as_ref().and_then(|files| files.exited().ok().flatten());
-    Judged::of(word).ended(exited)
+    Judged::of(status).ended(exited)
 }
 
 /// Returns evidence that the lock is held by a command that cleans up after dead supervisors, whose state is out of
 /// date.
 ///
 /// A supervisor may have another pid here, or none. The state that it wrote counts then.
-fn put_away(finder: &Finder, known: &Known, state: &State) -> Option<Vec<String>> {
+fn put_away(resolver: &Resolver, known: &SandboxRef, state: &State) -> Option<Vec<String>> {
     // A supervisor listens: that is known for all sandboxes after one look.
-    if finder.fingerprints().has_socket(&known.id) {
+    if resolver.fingerprints().has_socket(&known.id) {
         return None;
     }
     let mut proc = ProcFs::open().ok()?;
@@ -81,15 +81,15 @@ fn put_away(finder: &Finder, known: &Known, state: &State) -> Option<Vec<String>
     }
     let passing = passing(known.record.as_ref()?).ok().filter(|pids| !pids.is_empty())?;
     let mut evidence = vec![format!("its supervisors are dead, and {} is putting it away", named(&passing))];
-    evidence.extend(Evidence::of(finder.fingerprints(), &known.subject()).sentences());
+    evidence.extend(Evidence::of(resolver.fingerprints(), &known.subject()).sentences());
     Some(evidence)
 }
 
 /// Derives the status of a sandbox with a held lock and no state.
-fn unsaid(known: &Known, damage: &mut Vec<String>) -> Word {
+fn unsaid(known: &SandboxRef, damage: &mut Vec<String>) -> Status {
     let detached = known.intent.as_ref().is_some_and(|intent| intent.detached.is_some());
     if !detached || damage.iter().any(|damage| damage.starts_with("state.json")) {
-        return Word::Running;
+        return Status::Running;
     }
     let begun = match &known.leaf {
         Some(leaf) => fingerprints::members(leaf).is_some_and(|(populated, _)| populated),
@@ -99,15 +99,15 @@ fn unsaid(known: &Known, damage: &mut Vec<String>) -> Word {
     let made = known.intent.as_ref().map_or(0, |intent| intent.made_at_ms);
     let young = now_ms().checked_sub(made).is_some_and(|age| age < YOUNG_MS);
     if young && !begun {
-        return Word::Created;
+        return Status::Created;
     }
     damage.push("state.json: it is missing".to_owned());
-    Word::Running
+    Status::Running
 }
 
 /// Derives the status of a sandbox without a supervisor; `None` when nothing of it exists.
-pub(super) fn abandoned(finder: &Finder, known: &Known, damage: &mut Vec<String>) -> Option<Judged> {
-    let evidence = Evidence::of(finder.fingerprints(), &known.subject());
+pub(super) fn abandoned(resolver: &Resolver, known: &SandboxRef, damage: &mut Vec<String>) -> Option<Judged> {
+    let evidence = Evidence::of(resolver.fingerprints(), &known.subject());
     let ended = known.record.as_ref().is_some_and(Files::has_ended);
     if !evidence.is_nothing() {
         if ended {
@@ -116,11 +116,11 @@ pub(super) fn abandoned(finder: &Finder, known: &Known, damage: &mut Vec<String>
         let exited = known.record.as_ref().and_then(|files| files.exited().ok().flatten());
         let mut evidence = evidence.sentences();
         evidence.insert(0, why_orphaned(known));
-        return Some(Judged { evidence, ..Judged::of(Word::Orphaned).ended(exited) });
+        return Some(Judged { evidence, ..Judged::of(Status::Orphaned).ended(exited) });
     }
     let Some(files) = &known.record else {
         let empty = known.leaf.as_ref().filter(|leaf| fingerprints::members(leaf).is_some());
-        let mut judged = Judged::of(Word::Lost);
+        let mut judged = Judged::of(Status::Lost);
         judged.evidence = match empty {
             Some(leaf) => {
                 vec![why_orphaned(known), format!("the cgroup `{}` is left, empty", leaf.display())]
@@ -136,7 +136,7 @@ pub(super) fn abandoned(finder: &Finder, known: &Known, damage: &mut Vec<String>
     Some(if ended { over(files, damage) } else { lost(files, damage) })
 }
 
-fn why_orphaned(known: &Known) -> String {
+fn why_orphaned(known: &SandboxRef) -> String {
     let why = match &known.record {
         Some(_) => "nobody holds the lock of its record",
         None if known.damage.is_empty() => "it has no record",
@@ -163,8 +163,8 @@ fn over(files: &Files, damage: &mut Vec<String>) -> Judged {
             at_ms: report.started_at_ms.saturating_add(report.duration_ms),
         })
     });
-    let word = told.map_or(Word::Lost, |exited| exited.word());
-    Judged { level: report.map(|report| report.level), ..Judged::of(word).ended(told) }
+    let status = told.map_or(Status::Lost, |exited| exited.status());
+    Judged { level: report.map(|report| report.level), ..Judged::of(status).ended(told) }
 }
 
 /// Derives the status of a sandbox without a verified end, of which nothing was found.
@@ -177,20 +177,20 @@ fn lost(files: &Files, damage: &mut Vec<String>) -> Judged {
         "nobody holds the lock of its record".to_owned(),
         "no process was found in its cgroup or with its marker".to_owned(),
     ];
-    Judged { evidence, ..Judged::of(Word::Lost).ended(exited) }
+    Judged { evidence, ..Judged::of(Status::Lost).ended(exited) }
 }
 
 /// Tells whether a sandbox has ended and left no cgroup: a quick check for lists of living sandboxes.
-pub(super) fn is_over(finder: &Finder, known: &Known) -> bool {
+pub(super) fn is_over(resolver: &Resolver, known: &SandboxRef) -> bool {
     known.record.as_ref().is_some_and(|files| {
-        finder.fingerprints().leaves().excludes(&known.id) && files.lock().is_free() && files.has_ended()
+        resolver.fingerprints().leaves().excludes(&known.id) && files.lock().is_free() && files.has_ended()
     })
 }
 
 /// Observes these sandboxes again a moment later, after their files had time to be made or removed.
-pub(super) fn look_a_moment_later(finder: &Finder, ids: &[&str]) -> Vec<(Known, View)> {
+pub(super) fn look_a_moment_later(resolver: &Resolver, ids: &[&str]) -> Vec<(SandboxRef, View)> {
     wait_a_moment();
-    let fresh = finder.again();
+    let fresh = resolver.again();
     let again = |id: &&str| {
         let known = fresh.by_id(id).or_else(|| fresh.by_marker(id))?;
         look(&fresh, &known).map(|seen| (known, seen))
@@ -199,11 +199,11 @@ pub(super) fn look_a_moment_later(finder: &Finder, ids: &[&str]) -> Vec<(Known, 
 }
 
 /// Observes again those sandboxes whose last files or processes may just have gone.
-pub(super) fn look_again(finder: &Finder, found: &mut Vec<(Known, View)>) {
+pub(super) fn look_again(resolver: &Resolver, found: &mut Vec<(SandboxRef, View)>) {
     let (fleeting, lasting): (Vec<_>, Vec<_>) = found.drain(..).partition(|(known, _)| known.is_fleeting());
     *found = lasting;
     if !fleeting.is_empty() {
         let ids: Vec<&str> = fleeting.iter().map(|(known, _)| known.id.as_str()).collect();
-        found.extend(look_a_moment_later(finder, &ids));
+        found.extend(look_a_moment_later(resolver, &ids));
     }
 }

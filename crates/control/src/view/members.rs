@@ -7,7 +7,7 @@ use penfold_process::{Pid, ProcFs, ProcessId, Stat};
 use serde::Serialize;
 
 use super::View;
-use crate::resolve::{Finder, Known};
+use crate::resolve::{Resolver, SandboxRef};
 use penfold_state::evidence::fingerprints;
 
 /// The most bytes of a command line that is shown in full.
@@ -38,11 +38,11 @@ pub struct Member {
 ///
 /// # Errors
 /// When /proc cannot be read.
-pub fn members(finder: &Finder, known: &Known, view: &View, full: bool) -> io::Result<Vec<Member>> {
+pub fn members(resolver: &Resolver, known: &SandboxRef, view: &View, full: bool) -> io::Result<Vec<Member>> {
     let mut proc = ProcFs::open()?;
     let in_leaf: Vec<Pid> =
         known.leaf.as_deref().and_then(fingerprints::members).map(|(_, pids)| pids).unwrap_or_default();
-    let marked = finder.fingerprints().marked().get(&known.id).cloned().unwrap_or_default();
+    let marked = resolver.fingerprints().marked().get(&known.id).cloned().unwrap_or_default();
     let mut stats = Vec::new();
     let pids: HashSet<Pid> = in_leaf.iter().chain(&marked).copied().collect();
     for pid in pids {

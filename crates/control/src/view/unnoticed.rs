@@ -7,9 +7,9 @@ use penfold_process::Pid;
 
 use super::{View, look};
 use crate::leaks::Descent;
-use crate::resolve::{Finder, Known};
+use crate::resolve::{Resolver, SandboxRef};
 use penfold_state::evidence::fingerprints;
-use penfold_state::state::Word;
+use penfold_state::state::Status;
 
 /// Finds sandboxes besides those `found`: a process carries their marker and has no supervisor.
 ///
@@ -18,10 +18,10 @@ use penfold_state::state::Word;
 /// # Errors
 /// When not all processes can be read.
 pub(super) fn search(
-    finder: &Finder,
-    found: &[(Known, View)],
-    over: &[Known],
-) -> io::Result<Vec<(Known, View)>> {
+    resolver: &Resolver,
+    found: &[(SandboxRef, View)],
+    over: &[SandboxRef],
+) -> io::Result<Vec<(SandboxRef, View)>> {
     let known: HashSet<&str> = found.iter().map(|(known, _)| known.id.as_str()).collect();
     // Reading an environment is costly: processes that are already accounted for are skipped.
     let looked_after: HashSet<Pid> = found.iter().flat_map(|(_, view)| accounted(view)).collect();
@@ -34,19 +34,19 @@ pub(super) fn search(
         }
         let said_over = over.iter().any(|known| known.id == id);
         // A sandbox that was made meanwhile is left to the next look.
-        let fresh = !said_over && !finder.is_unrecorded(&id);
+        let fresh = !said_over && !resolver.is_unrecorded(&id);
         if fresh {
             continue;
         }
-        let sandbox = finder.by_id(&id).or_else(|| finder.left_in(&id, &pids));
-        let seen = sandbox.and_then(|known| look(finder, &known).map(|view| (known, view)));
-        unnoticed.extend(seen.filter(|(_, view)| view.word.is_living()));
+        let sandbox = resolver.by_id(&id).or_else(|| resolver.left_in(&id, &pids));
+        let seen = sandbox.and_then(|known| look(resolver, &known).map(|view| (known, view)));
+        unnoticed.extend(seen.filter(|(_, view)| view.status.is_living()));
     }
     Ok(unnoticed)
 }
 
 fn accounted(view: &View) -> Vec<Pid> {
-    if !view.word.is_living() || view.word == Word::Orphaned {
+    if !view.status.is_living() || view.status == Status::Orphaned {
         return Vec::new();
     }
     let execs = view.execs.iter().map(|exec| exec.keeper.pid);

@@ -8,11 +8,12 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use penfold_control::Finder;
-use penfold_control::{Client, ClientError, Fate, ForgetError, How, Limits, end, put_away};
+use penfold_control::Resolver;
+use penfold_control::{Client, ClientError, EndMethod, ForgetError, Limits, StopResult, end, put_away};
 use penfold_process::{ProcFs, ProcessId, State as ProcessState};
-use penfold_state::record::{Detached, Intent, Record, SCHEMA};
-use penfold_state::state::{State, Word};
+use penfold_state::intent::{Detached, Intent};
+use penfold_state::record::{Record, SCHEMA};
+use penfold_state::state::{State, Status};
 use penfold_state::wire::{self, Answer, PROTOCOL, Received, Request};
 use penfold_state::{Id, Registry};
 use penfold_teardown::{Level, Resource as _};
@@ -245,28 +246,28 @@ fn who_speaks_for_another_sandbox_is_not_trusted() {
 #[test]
 fn record_that_somebody_else_puts_away_is_waited_for() {
     let Place { dir, record } = Place::new();
-    let finder = Finder::new(&dir.path().join("root"));
-    let known = finder.resolve(record.name()).unwrap();
+    let resolver = Resolver::new(&dir.path().join("root"));
+    let known = resolver.resolve(record.name()).unwrap();
     let limits = Limits { patience: Some(Duration::from_millis(10)), ..Limits::default() };
-    let busy = put_away(&finder, &known, &limits);
+    let busy = put_away(&resolver, &known, &limits);
     assert!(matches!(busy, Err(ForgetError::Busy { .. })), "{busy:?}");
     drop(record);
-    put_away(&finder, &known, &limits).unwrap();
-    assert!(finder.again().resolve(&known.id).is_err());
+    put_away(&resolver, &known, &limits).unwrap();
+    assert!(resolver.again().resolve(&known.id).is_err());
     // The record is gone, whichever process removed it.
-    put_away(&finder, &known, &limits).unwrap();
+    put_away(&resolver, &known, &limits).unwrap();
 }
 
 /// spec: 11.4
 #[test]
 fn supervisor_that_does_not_listen_yet_is_asked_once_it_does() {
     let place = Place::with("root", Some(Detached::default()));
-    let finder = Finder::new(&place.dir.path().join("root"));
-    let known = [finder.resolve(place.record.name()).unwrap()];
+    let resolver = Resolver::new(&place.dir.path().join("root"));
+    let known = [resolver.resolve(place.record.name()).unwrap()];
     let (turned, turns) = channel();
     let ending = std::thread::spawn(move || {
         let limits = Limits { answer: LONG, ..Limits::default() };
-        end(&finder, &known, How::Kill, &limits, &mut |_| {
+        end(&resolver, &known, EndMethod::Kill, &limits, &mut |_| {
             let _ = turned.send(());
         })
     });
@@ -281,7 +282,7 @@ fn supervisor_that_does_not_listen_yet_is_asked_once_it_does() {
     let Place { dir, mut record } = place;
     record.release(false).unwrap();
     drop((record, listener, client));
-    assert!(matches!(ending.join().unwrap().as_slice(), [Fate::Gone]));
+    assert!(matches!(ending.join().unwrap().as_slice(), [StopResult::Gone]));
     dir.close().unwrap();
 }
 
@@ -289,7 +290,7 @@ fn supervisor_that_does_not_listen_yet_is_asked_once_it_does() {
 fn ends(record: Record, supervisor: ProcessId) {
     let state = State {
         schema: SCHEMA,
-        word: Word::Running,
+        status: Status::Running,
         supervisors: vec![supervisor],
         leader: None,
         level: Level::Subreaper,
@@ -309,8 +310,8 @@ fn ends(record: Record, supervisor: ProcessId) {
 #[test]
 fn supervisor_that_exits_before_it_listens_is_waited_for() {
     let Place { dir, record } = Place::with("root", Some(Detached::default()));
-    let finder = Finder::new(&dir.path().join("root"));
-    let known = [finder.resolve(record.name()).unwrap()];
+    let resolver = Resolver::new(&dir.path().join("root"));
+    let known = [resolver.resolve(record.name()).unwrap()];
     // The main thread has exited; another thread lives until its input ends.
     let exits = "import ctypes,os,platform,threading
 threading.Thread(target=lambda: (os.read(0,1),os._exit(0))).start()
@@ -326,7 +327,7 @@ ctypes.CDLL(None).syscall(60 if platform.machine()=='x86_64' else 93,0)";
     let (mut turns, mut record) = (0, Some(record));
     let ending = std::thread::spawn(move || {
         let limits = Limits { farewell: LONG, ..Limits::default() };
-        end(&finder, &known, How::Kill, &limits, &mut |_| {
+        end(&resolver, &known, EndMethod::Kill, &limits, &mut |_| {
             turns += 1;
             if turns == 3 {
                 ends(record.take().unwrap(), id);
@@ -340,6 +341,6 @@ ctypes.CDLL(None).syscall(60 if platform.machine()=='x86_64' else 93,0)";
     poll(&mut [PollFd::new(&clock, PollFlags::IN)], Some(&moment)).unwrap();
     assert!(!ending.is_finished(), "said to be gone, and {id:?} exits");
     drop(last.stdin.take());
-    assert!(matches!(ending.join().unwrap().as_slice(), [Fate::Gone]));
+    assert!(matches!(ending.join().unwrap().as_slice(), [StopResult::Gone]));
     last.wait().unwrap();
 }

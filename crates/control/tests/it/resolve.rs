@@ -6,7 +6,7 @@ use penfold_state::{Id, names};
 use penfold_testkit::skip;
 
 fn id_of(env: &TestEnv, word: &str) -> Result<String, ResolveError> {
-    env.finder().resolve(word).map(|known| known.id)
+    env.resolver().resolve(word).map(|known| known.id)
 }
 
 fn is_unknown(env: &TestEnv, word: &str) -> bool {
@@ -92,9 +92,9 @@ fn a_name_means_the_newest_and_one_that_lives_before_those_that_have_ended() {
     assert_eq!(id_of(&env, "job-1").unwrap(), new.id.short());
     let _record = env.reserve(&orphan);
     assert_eq!(id_of(&env, "job-1").unwrap(), orphan.id.short());
-    let ended = env.finder().ended_with_name("job-1").unwrap();
+    let ended = env.resolver().ended_with_name("job-1").unwrap();
     assert_eq!(ended.iter().map(|known| &known.id).collect::<Vec<_>>(), [&new.id.short(), &old.id.short()]);
-    assert!(env.finder().ended_with_name("job").unwrap().is_empty());
+    assert!(env.resolver().ended_with_name("job").unwrap().is_empty());
 }
 
 /// spec: 5.6
@@ -141,7 +141,7 @@ fn damaged_neighbours_hide_nobody() {
     }
     std::os::unix::fs::symlink("/etc", env.record("eeeeeeeeeeee")).unwrap();
     assert_eq!(id_of(&env, "web").unwrap(), web.id.short());
-    let known = env.finder().resolve("eeeeeeeeeeee").unwrap();
+    let known = env.resolver().resolve("eeeeeeeeeeee").unwrap();
     assert!(known.record.is_none() && !known.damage.is_empty());
 }
 
@@ -154,7 +154,7 @@ fn a_sandbox_without_a_record_is_found_by_its_leaf() {
     assert!(alive.is_alive());
     let id = intent.id.short();
     for word in [id.as_str(), &id[..11], "lost-web"] {
-        let known = env.finder().resolve(word).unwrap();
+        let known = env.resolver().resolve(word).unwrap();
         assert_eq!((&known.id, known.name.as_deref()), (&id, Some("lost-web")), "{word}");
         assert!(known.claimed && known.record.is_none() && known.leaf == intent.leaf);
         assert!(known.generation().is_some());
@@ -171,7 +171,7 @@ fn a_damaged_record_keeps_its_name_by_its_leaf() {
     let Some(_alive) = Alive::in_leaf(&mut intent) else { return skip("no cgroup2 to write to") };
     env.abandon(&intent);
     scribble(&env.record(&intent.id.short()).join("intent.json"), b"scribble");
-    let known = env.finder().resolve("scribbled").unwrap();
+    let known = env.resolver().resolve("scribbled").unwrap();
     assert_eq!(known.id, intent.id.short());
     assert!(known.record.is_some() && known.leaf == intent.leaf && !known.damage.is_empty());
 }
@@ -186,7 +186,7 @@ fn a_sandbox_without_a_record_is_found_by_the_socket_of_its_supervisor() {
     let _socket = listen(&env.record(&id));
     remove(&env.record(&id));
     assert_eq!(id_of(&env, &id[..11]).unwrap(), id);
-    assert!(env.finder().all().unwrap().iter().any(|known| known.id == id && known.claimed));
+    assert!(env.resolver().all().unwrap().iter().any(|known| known.id == id && known.claimed));
     assert!(is_unknown(&TestEnv::new(), &id));
 }
 
@@ -198,7 +198,7 @@ fn a_sandbox_of_which_only_the_marker_is_left_is_found_by_its_id() {
     let mut alive = Alive::marked(&format!("0123456789ab:{id}"));
     assert_eq!(id_of(&env, &id).unwrap(), id);
     assert_eq!(id_of(&env, &id[..11]).unwrap(), id);
-    assert!(!env.finder().resolve(&id).unwrap().claimed);
+    assert!(!env.resolver().resolve(&id).unwrap().claimed);
     alive.end();
     assert!(is_unknown(&env, &id));
 }
@@ -208,6 +208,6 @@ fn a_root_of_nobody_and_a_root_that_cannot_be_read_are_told_apart() {
     let env = TestEnv::new();
     assert!(is_unknown(&env, "web"));
     std::os::unix::fs::symlink("/nonexistent", env.root()).unwrap();
-    assert!(env.finder().blocked().is_some());
+    assert!(env.resolver().blocked().is_some());
     assert!(matches!(id_of(&env, "web"), Err(ResolveError::Unreadable { .. })));
 }

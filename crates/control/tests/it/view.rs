@@ -5,9 +5,9 @@ use std::os::unix::fs::{chown, symlink};
 
 use crate::view_support::{Alive, TestEnv, listen, remove, report, scribble, state};
 use penfold_control::view::{self, View};
-use penfold_state::state::{Exited, Word};
+use penfold_state::state::{Exited, Status};
 use penfold_state::time::now_ms;
-use penfold_state::{Status, record::SCHEMA};
+use penfold_state::{ExitStatus, record::SCHEMA};
 use penfold_teardown::Cause;
 
 /// A kind of damage to a file: its name, and the action.
@@ -18,10 +18,10 @@ const DAMAGE: &[Damage] = &[
         let _ = std::fs::remove_file(file);
     }),
     ("empty", |file| scribble(file, b"")),
-    ("truncated", |file| scribble(file, br#"{"schema":1,"word":"runn"#)),
+    ("truncated", |file| scribble(file, br#"{"schema":1,"status":"runn"#)),
     ("garbage", |file| scribble(file, b"\x00\xff\xfe{{{")),
     ("null", |file| scribble(file, b"null")),
-    ("of a newer version", |file| scribble(file, br#"{"schema":2,"word":"exited","new":[]}"#)),
+    ("of a newer version", |file| scribble(file, br#"{"schema":2,"status":"exited","new":[]}"#)),
     ("a symlink", |file| {
         let _ = std::fs::remove_file(file);
         symlink("/etc/passwd", file).unwrap();
@@ -55,11 +55,11 @@ fn a_sandbox_that_is_looked_after_runs_whatever_became_of_its_state() {
         let intent = env.intent(Some("web"));
         let id = intent.id.short();
         let record = env.reserve(&intent);
-        record.files().write_state(&state(Word::Running)).unwrap();
+        record.files().write_state(&state(Status::Running)).unwrap();
         assert_eq!(env.see(&id).unwrap().damage, Vec::<String>::new());
         damage(&env.record(&id).join("state.json"));
         let seen = env.listed(&id, false).unwrap_or_else(|| panic!("{what}: not listed"));
-        assert_eq!(seen.word, Word::Running, "{what}");
+        assert_eq!(seen.status, Status::Running, "{what}");
         assert!(is_said(&seen, "state.json"), "{what}: {:?}", seen.damage);
         assert_eq!(seen.name.as_deref(), Some("web"), "{what}");
     }
@@ -73,10 +73,10 @@ fn a_sandbox_that_is_looked_after_runs_whatever_became_of_its_intent() {
         let intent = env.intent(None);
         let id = intent.id.short();
         let record = env.reserve(&intent);
-        record.files().write_state(&state(Word::Stopping)).unwrap();
+        record.files().write_state(&state(Status::Stopping)).unwrap();
         damage(&env.record(&id).join("intent.json"));
         let seen = env.listed(&id, false).unwrap_or_else(|| panic!("{what}: not listed"));
-        assert_eq!(seen.word, Word::Stopping, "{what}");
+        assert_eq!(seen.status, Status::Stopping, "{what}");
         assert!(is_said(&seen, "intent.json"), "{what}: {:?}", seen.damage);
     }
 }
@@ -98,7 +98,7 @@ fn what_has_a_populated_leaf_never_counts_as_ended() {
             let Some(mut alive) = Alive::in_leaf(&mut intent) else { return skip("no cgroup2 to write to") };
             let id = intent.id.short();
             let record = env.reserve(&intent);
-            record.files().write_state(&state(Word::Running)).unwrap();
+            record.files().write_state(&state(Status::Running)).unwrap();
             env.let_go(record);
             forge_end(&env, &id);
             damage(&env.record(&id).join(file));
@@ -107,7 +107,7 @@ fn what_has_a_populated_leaf_never_counts_as_ended() {
             assert!(alive.is_alive());
             for seen in [env.see(&id), env.listed(&id, false), env.listed(&id, true)] {
                 let seen = seen.unwrap_or_else(|| panic!("{file} {what}: not seen"));
-                assert_eq!(seen.word, Word::Orphaned, "{file} {what}");
+                assert_eq!(seen.status, Status::Orphaned, "{file} {what}");
                 let pid = alive.pid().to_string();
                 assert!(
                     seen.evidence.iter().any(|it| it.contains(&pid)),
@@ -129,19 +129,19 @@ fn a_record_that_is_gone_or_a_link_leaves_an_orphan() {
     let Some(_alive) = Alive::in_leaf(&mut intent) else { return skip("no cgroup2 to write to") };
     let id = intent.id.short();
     env.abandon(&intent);
-    let word = |all| env.listed(&id, all).map(|seen| (seen.word, seen.name, seen.command));
-    let orphan = Some((Word::Orphaned, Some("web".to_owned()), intent.command.clone()));
-    assert_eq!(word(false), orphan);
+    let status = |all| env.listed(&id, all).map(|seen| (seen.status, seen.name, seen.command));
+    let orphan = Some((Status::Orphaned, Some("web".to_owned()), intent.command.clone()));
+    assert_eq!(status(false), orphan);
     remove(&env.record(&id));
-    assert_eq!(word(false), orphan, "without a record");
+    assert_eq!(status(false), orphan, "without a record");
     symlink("/etc", env.record(&id)).unwrap();
-    assert_eq!(word(false), orphan, "a link in the place of the record");
+    assert_eq!(status(false), orphan, "a link in the place of the record");
     std::fs::remove_file(env.record(&id)).unwrap();
     std::fs::remove_dir(env.root().join("sandboxes")).unwrap();
     std::fs::remove_dir(env.root()).unwrap();
-    assert_eq!(word(false), orphan, "without a root");
+    assert_eq!(status(false), orphan, "without a root");
     drop(env.registry());
-    assert_eq!(word(true), orphan, "with a new root");
+    assert_eq!(status(true), orphan, "with a new root");
 }
 
 #[test]
@@ -150,10 +150,10 @@ fn a_leaf_without_a_record_that_has_become_empty_is_no_orphan() {
     let mut intent = env.intent(None);
     let Some(mut alive) = Alive::in_leaf(&mut intent) else { return skip("no cgroup2 to write to") };
     let id = intent.id.short();
-    assert_eq!(env.listed(&id, false).unwrap().word, Word::Orphaned);
+    assert_eq!(env.listed(&id, false).unwrap().status, Status::Orphaned);
     alive.end();
     assert_eq!(env.listed(&id, false), None);
-    assert_eq!(env.listed(&id, true).unwrap().word, Word::Lost);
+    assert_eq!(env.listed(&id, true).unwrap().status, Status::Lost);
 }
 
 #[test]
@@ -164,10 +164,10 @@ fn a_leaf_that_may_be_of_another_root_is_listed_only_while_something_lives_in_it
     let id = intent.id.short();
     rustix::fs::removexattr(intent.leaf.as_ref().unwrap(), "user.penfold").unwrap();
     let seen = env.listed(&id, false).unwrap();
-    assert_eq!((seen.word, seen.claimed), (Word::Orphaned, false));
+    assert_eq!((seen.status, seen.claimed), (Status::Orphaned, false));
     alive.end();
     assert_eq!(env.listed(&id, true), None);
-    assert_eq!(env.see(&id).unwrap().word, Word::Lost, "for who names it");
+    assert_eq!(env.see(&id).unwrap().status, Status::Lost, "for who names it");
 }
 
 /// spec: 5.4
@@ -177,15 +177,15 @@ fn a_marker_is_a_fingerprint_and_a_socket_only_where_no_lock_tells() {
     let intent = env.intent(None);
     let id = intent.id.short();
     env.end(&intent, r#"{"code":0}"#, "exit");
-    assert_eq!(env.see(&id).unwrap().word, Word::Exited);
+    assert_eq!(env.see(&id).unwrap().status, Status::Exited);
     let mut alive = Alive::marked(&id);
     let seen = env.see(&id).unwrap();
-    assert_eq!(seen.word, Word::Orphaned);
+    assert_eq!(seen.status, Status::Orphaned);
     assert!(is_said(&seen, "report.json"), "{:?}", seen.damage);
     alive.end();
-    assert_eq!(env.see(&id).unwrap().word, Word::Exited);
+    assert_eq!(env.see(&id).unwrap().status, Status::Exited);
     let _socket = listen(&env.record(&id));
-    assert_eq!(env.see(&id).unwrap().word, Word::Exited, "anybody can listen there");
+    assert_eq!(env.see(&id).unwrap().status, Status::Exited, "anybody can listen there");
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn what_has_ended_is_not_running_while_somebody_puts_it_away() {
     env.end(&intent, r#"{"code":0}"#, "exit");
     let record = std::fs::File::open(env.record(&id)).unwrap();
     record.lock().unwrap();
-    assert_eq!(env.see(&id).unwrap().word, Word::Exited);
+    assert_eq!(env.see(&id).unwrap().status, Status::Exited);
 }
 
 /// spec: 5.5
@@ -208,23 +208,23 @@ fn nothing_of_a_sandbox_that_nobody_saw_end_makes_it_lost() {
     intent.boot = "of another boot".to_owned();
     let id = intent.id.short();
     let record = env.reserve(&intent);
-    record.files().write_state(&state(Word::Running)).unwrap();
+    record.files().write_state(&state(Status::Running)).unwrap();
     env.let_go(record);
     assert_eq!(env.listed(&id, false), None);
     let seen = env.listed(&id, true).unwrap();
-    assert_eq!((seen.word, seen.exit, seen.cause), (Word::Lost, None, None));
+    assert_eq!((seen.status, seen.exit, seen.cause), (Status::Lost, None, None));
     assert!(!seen.evidence.is_empty());
 }
 
 /// spec: 5.5
 #[test]
 fn the_end_is_told_as_it_was_written_once() {
-    for (exit, cause, word, code) in [
-        (r#"{"code":3}"#, "exit", Word::Exited, Some(Status::Code(3))),
-        (r#"{"code":143}"#, "exit", Word::Exited, Some(Status::Code(143))),
-        (r#"{"signal":15}"#, "stop", Word::Killed, Some(Status::Signal(15))),
-        ("null", "start-failed", Word::Failed, None),
-        ("null", "lost", Word::Lost, None),
+    for (exit, cause, status, code) in [
+        (r#"{"code":3}"#, "exit", Status::Exited, Some(ExitStatus::Code(3))),
+        (r#"{"code":143}"#, "exit", Status::Exited, Some(ExitStatus::Code(143))),
+        (r#"{"signal":15}"#, "stop", Status::Killed, Some(ExitStatus::Signal(15))),
+        ("null", "start-failed", Status::Failed, None),
+        ("null", "lost", Status::Lost, None),
     ] {
         let env = TestEnv::new();
         let intent = env.intent(None);
@@ -232,7 +232,7 @@ fn the_end_is_told_as_it_was_written_once() {
         env.end(&intent, exit, cause);
         assert_eq!(env.listed(&id, false), None, "{cause}");
         let seen = env.listed(&id, true).unwrap();
-        assert_eq!((seen.word, seen.exit), (word, code), "{cause}");
+        assert_eq!((seen.status, seen.exit), (status, code), "{cause}");
         assert!(seen.ended_at_ms.is_some() && seen.damage.is_empty(), "{cause}");
     }
 }
@@ -247,10 +247,10 @@ fn a_damaged_end_is_read_from_the_report_and_never_invented() {
         env.end(&intent, r#"{"signal":9}"#, "kill");
         damage(&env.record(&id).join("exit.json"));
         let seen = env.see(&id).unwrap();
-        assert_eq!((seen.word, seen.exit), (Word::Killed, Some(Status::Signal(9))), "{what}");
+        assert_eq!((seen.status, seen.exit), (Status::Killed, Some(ExitStatus::Signal(9))), "{what}");
         damage(&env.record(&id).join("report.json"));
         let seen = env.see(&id).unwrap();
-        assert_eq!((seen.word, seen.exit, seen.cause), (Word::Lost, None, None), "{what}");
+        assert_eq!((seen.status, seen.exit, seen.cause), (Status::Lost, None, None), "{what}");
     }
 }
 
@@ -261,16 +261,16 @@ fn a_state_cannot_say_that_what_is_looked_after_has_ended() {
     let intent = env.intent(None);
     let id = intent.id.short();
     let record = env.reserve(&intent);
-    for word in [Word::Exited, Word::Failed, Word::Killed, Word::Lost, Word::Orphaned] {
-        record.files().write_state(&state(word)).unwrap();
+    for status in [Status::Exited, Status::Failed, Status::Killed, Status::Lost, Status::Orphaned] {
+        record.files().write_state(&state(status)).unwrap();
         forge_end(&env, &id);
         let seen = env.listed(&id, false).unwrap();
-        assert_eq!(seen.word, Word::Running, "{word}");
-        assert!(is_said(&seen, "state.json"), "{word}");
+        assert_eq!(seen.status, Status::Running, "{status}");
+        assert!(is_said(&seen, "state.json"), "{status}");
     }
-    record.files().write_state(&state(Word::Unkillable)).unwrap();
-    assert_eq!(env.see(&id).unwrap().word, Word::Unkillable);
-    let exited = Exited { schema: SCHEMA, exit: Some(Status::Code(7)), cause: Cause::Kill, at_ms: 1 };
+    record.files().write_state(&state(Status::Unkillable)).unwrap();
+    assert_eq!(env.see(&id).unwrap().status, Status::Unkillable);
+    let exited = Exited { schema: SCHEMA, exit: Some(ExitStatus::Code(7)), cause: Cause::Kill, at_ms: 1 };
     assert!(!record.files().write_exited(&exited).unwrap(), "it was written before");
 }
 
@@ -297,13 +297,13 @@ fn a_clock_that_was_set_back_changes_no_word() {
     intent.made_at_ms = future;
     let id = intent.id.short();
     let record = env.reserve(&intent);
-    let mut said = state(Word::Running);
+    let mut said = state(Status::Running);
     said.started_at_ms = future;
     record.files().write_state(&said).unwrap();
     let seen = env.listed(&id, false).unwrap();
-    assert_eq!((seen.word, seen.started_at_ms), (Word::Running, Some(future)));
+    assert_eq!((seen.status, seen.started_at_ms), (Status::Running, Some(future)));
     std::fs::remove_file(env.record(&id).join("state.json")).unwrap();
-    assert_eq!(env.listed(&id, false).unwrap().word, Word::Running);
+    assert_eq!(env.listed(&id, false).unwrap().status, Status::Running);
 }
 
 #[test]
@@ -314,7 +314,7 @@ fn one_that_is_just_being_made_is_created() {
     let id = intent.id.short();
     let _record = env.reserve(&intent);
     let seen = env.listed(&id, false).unwrap();
-    assert_eq!((seen.word, seen.damage), (Word::Created, Vec::new()));
+    assert_eq!((seen.status, seen.damage), (Status::Created, Vec::new()));
     std::fs::create_dir(env.record("0123456789ab")).unwrap();
     assert_eq!(env.listed("0123456789ab", true), None, "a bare directory is no sandbox yet");
 }
@@ -327,9 +327,9 @@ fn a_foreground_sandbox_runs_without_a_state() {
     let id = intent.id.short();
     let record = env.reserve(&intent);
     let seen = env.listed(&id, false).unwrap();
-    assert_eq!((seen.word, seen.detached, seen.damage), (Word::Running, false, Vec::new()));
+    assert_eq!((seen.status, seen.detached, seen.damage), (Status::Running, false, Vec::new()));
     env.let_go(record);
-    assert_eq!(env.see(&id).unwrap().word, Word::Lost);
+    assert_eq!(env.see(&id).unwrap().status, Status::Lost);
 }
 
 /// The record was found whole. While it is observed, it is removed by a process that holds its lock or died with it.
@@ -342,15 +342,15 @@ fn a_record_that_is_put_away_meanwhile_is_no_sandbox() {
         intent.leaf = Some(env.root().join("leaf"));
         let id = intent.id.short();
         env.end(&intent, r#"{"code":0}"#, "exit");
-        env.put(&id, "state.json", &serde_json::to_string(&state(Word::Running)).unwrap());
-        let finder = env.finder();
-        let known = finder.resolve(&id).unwrap();
-        assert_eq!(view::view(&finder, &known).unwrap().word, Word::Exited);
+        env.put(&id, "state.json", &serde_json::to_string(&state(Status::Running)).unwrap());
+        let resolver = env.resolver();
+        let known = resolver.resolve(&id).unwrap();
+        assert_eq!(view::view(&resolver, &known).unwrap().status, Status::Exited);
         let record = held.then(|| env.registry().take(&id).unwrap().unwrap());
         for file in ["intent.json", "state.json", "exit.json", "leaf", "report.json"] {
             std::fs::remove_file(env.record(&id).join(file)).unwrap();
         }
-        assert_eq!(view::view(&finder, &known), None, "held: {held}");
+        assert_eq!(view::view(&resolver, &known), None, "held: {held}");
         drop(record);
     }
 }
@@ -364,11 +364,11 @@ fn a_record_that_vanishes_meanwhile_hides_nobody_with_its_marker() {
     let id = intent.id.short();
     env.abandon(&intent);
     let mut alive = Alive::marked(&id);
-    let finder = env.finder();
-    let known = finder.resolve(&id).unwrap();
+    let resolver = env.resolver();
+    let known = resolver.resolve(&id).unwrap();
     remove(&env.record(&id));
     assert!(alive.is_alive());
-    assert_eq!(view::view(&finder, &known).map(|seen| seen.word), Some(Word::Orphaned));
+    assert_eq!(view::view(&resolver, &known).map(|seen| seen.status), Some(Status::Orphaned));
     alive.end();
-    assert_eq!(view::view(&env.finder(), &known), None);
+    assert_eq!(view::view(&env.resolver(), &known), None);
 }

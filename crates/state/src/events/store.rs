@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::{About, Event, What};
+use super::{About, Event, EventKind};
 use crate::lock::pause;
 use crate::record::open_private;
 
@@ -137,7 +137,9 @@ fn shorten(event: &mut Event, most: usize) {
         fits
     });
     match &mut event.what {
-        What::Start { command, .. } | What::Exec { command, .. } | What::Adopted { command, .. } => {
+        EventKind::Start { command, .. }
+        | EventKind::Exec { command, .. }
+        | EventKind::Adopted { command, .. } => {
             let mut left = most;
             command.retain_mut(|word| {
                 let kept = left > 0;
@@ -146,13 +148,13 @@ fn shorten(event: &mut Event, most: usize) {
                 kept
             });
         }
-        What::TeardownStep { step, error, .. } => {
+        EventKind::TeardownStep { step, error, .. } => {
             [step].into_iter().chain(error).for_each(|text| cut(text, most));
         }
-        What::Leak { what, outcome, reason } => {
+        EventKind::Leak { what, outcome, reason } => {
             [what, outcome].into_iter().chain(reason).for_each(|text| cut(text, most));
         }
-        What::Exit { .. } | What::Stop { .. } | What::Lost { .. } => {}
+        EventKind::Exit { .. } | EventKind::Stop { .. } | EventKind::Lost { .. } => {}
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::events_support::{Place, leak, whats};
-use penfold_state::events::{Entry, Event, From, Reader, What, append};
+use penfold_state::events::{Entry, Event, EventKind, From, Reader, append};
 use rustix::fs::{FlockOperation, flock};
 
 const FULL: u64 = 8 << 20;
@@ -163,16 +163,18 @@ fn long_and_odd_texts_are_cut_to_a_line() {
     let mut event = leak(0, 0, "x");
     event.about.labels = (0..100).map(|number| (format!("key{number}"), "v".repeat(200))).collect();
     for text in ["x", "é", "\u{1}", "\n"] {
-        event.what = What::Exec { number: 1, command: vec![text.repeat(3000), text.repeat(9)] };
+        event.what = EventKind::Exec { number: 1, command: vec![text.repeat(3000), text.repeat(9)] };
         append(place.root(), std::slice::from_ref(&event)).unwrap();
-        event.what = What::Exec { number: 1, command: vec![text.to_owned(); 9000] };
+        event.what = EventKind::Exec { number: 1, command: vec![text.to_owned(); 9000] };
         append(place.root(), std::slice::from_ref(&event)).unwrap();
     }
     let text = std::fs::read_to_string(place.current()).unwrap();
     assert!(text.lines().count() == 8 && text.lines().all(|line| line.len() < 4096));
     let entries = all(&place);
     let is_cut = |entry: &Entry| match entry {
-        Entry::Event(event) => matches!(&event.what, What::Exec { command, .. } if !command[0].is_empty()),
+        Entry::Event(event) => {
+            matches!(&event.what, EventKind::Exec { command, .. } if !command[0].is_empty())
+        }
         Entry::Skipped => false,
     };
     assert!(entries.iter().all(is_cut), "{entries:?}");

@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use penfold_state::record::{Detached, Intent, SCHEMA};
+use penfold_state::intent::{Detached, Intent};
+use penfold_state::record::SCHEMA;
 use penfold_state::{Id, Registry, recovery};
 
 const PATIENCE: Duration = Duration::from_secs(5);

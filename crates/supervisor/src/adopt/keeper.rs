@@ -4,8 +4,8 @@ use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 
 use penfold_process::ProcFs;
-use penfold_state::events::What;
-use penfold_state::state::Word;
+use penfold_state::events::EventKind;
+use penfold_state::state::Status;
 use penfold_sys::signal::SignalFd;
 use penfold_teardown::lifecycle::Phase;
 use penfold_teardown::{Cause, Scope, Search, Teardown};
@@ -40,15 +40,17 @@ pub(super) fn run(mut prepared: Prepared, joined: Joined, outer: Outer) -> ! {
     let Some(mut teardown) = teardown(&mut prepared, search) else { penfold_sys::fork::exit_now(1) };
     teardown.lead_by(penfold_teardown::Leader { pid: root.pid, session: root.session });
     prepared.leader.note_running(root.pid);
-    prepared.identify(&mut teardown, root.pid, getppid(), Word::Running);
+    prepared.identify(&mut teardown, root.pid, getppid(), Status::Running);
     if let Some(detached) = &prepared.detached {
-        let command = prepared.setup.spec.command.iter().map(|word| word.to_string_lossy().into_owned());
-        detached
-            .happened([What::Adopted { pid: root.pid.as_raw_nonzero().get(), command: command.collect() }]);
+        let command = prepared.setup.spec.command.iter().map(|status| status.to_string_lossy().into_owned());
+        detached.happened([EventKind::Adopted {
+            pid: root.pid.as_raw_nonzero().get(),
+            command: command.collect(),
+        }]);
     }
     penfold_sys::crash_point!("adopted-kept");
     wire::offer_once(&prepared.setup.channel, &Answer::Running);
-    penfold_sys::memory::forget_code();
+    penfold_sys::memory::drop_text_pages();
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     host(prepared, Some(signals), Some(outer.pidfd), pidfd).look_after(teardown, Phase::Running)
 }
@@ -67,7 +69,7 @@ pub(super) fn take_over(mut prepared: Prepared, joined: Joined) -> ! {
         penfold_sys::fork::exit_now(1)
     };
     teardown.lead_by(penfold_teardown::Leader { pid: root.pid, session: root.session });
-    prepared.identify(&mut teardown, root.pid, None, Word::Stopping);
+    prepared.identify(&mut teardown, root.pid, None, Status::Stopping);
     // Without signals the timeouts of the drive still bring it forward.
     let mut host = host(prepared, signals::open().ok(), None, pidfd);
     host.due = host.sandbox.decide(|policy| policy.kill(Cause::Supervisor));

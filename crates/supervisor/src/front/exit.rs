@@ -11,17 +11,17 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::{AGAIN, Followed, Front, FrontError, Keeper};
-use crate::outcome::{Outcome, Report, StartFailure, Status};
+use crate::outcome::{ExitStatus, Outcome, Report, StartFailure};
 use crate::poll::poll;
 use crate::wire::{self, Answer, Received, Request};
 
 /// How long the supervisors may take to exit once they have said that nothing is left.
-pub(super) const FAREWELL: Duration = Duration::from_secs(2);
+pub(super) const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether the command has ended as it wanted to: what it has made of the terminal is what it is for, as of stty(1).
 pub(super) fn succeeded(outcome: &Outcome) -> bool {
     let Report { cause, exit, .. } = &outcome.report;
-    *cause == Cause::Exit && *exit == Some(Status::Code(0))
+    *cause == Cause::Exit && *exit == Some(ExitStatus::Code(0))
 }
 
 /// Removes the record of a sandbox whose id nobody was told. One that something is left of keeps it.
@@ -52,7 +52,7 @@ impl Front {
         if matches!(self.keeper, Keeper::Remote) {
             return Err(self.unwaited(unseen()));
         }
-        let until = Instant::now() + self.seen.patience + FAREWELL;
+        let until = Instant::now() + self.seen.patience + EXIT_TIMEOUT;
         let mut asked = false;
         loop {
             asked = asked || wire::offer(&self.channel, &Request::Kill).is_ok();
@@ -88,7 +88,7 @@ impl Front {
         if let Keeper::Inner { pid, pidfd, .. } | Keeper::Outer { pid, pidfd: Some(pidfd) } = &self.keeper
             && outcome.report.findings.verified
         {
-            let timeout = Timespec::try_from(FAREWELL).ok();
+            let timeout = Timespec::try_from(EXIT_TIMEOUT).ok();
             let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
             let _ = rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref()));
             let _ = child::reap(*pid);

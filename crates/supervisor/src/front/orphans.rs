@@ -8,7 +8,7 @@ use penfold_sys::{Forked, child, fork};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
-use super::exit::FAREWELL;
+use super::exit::EXIT_TIMEOUT;
 use super::{Front, Keeper};
 use crate::poll::poll;
 
@@ -56,7 +56,7 @@ impl Front {
             && let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
         {
             let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
-            let timeout = Timespec::try_from(FAREWELL).ok();
+            let timeout = Timespec::try_from(EXIT_TIMEOUT).ok();
             let mut fds = [PollFd::new(&pidfd, PollFlags::IN)];
             let _ = rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref()));
             let _ = child::reap(pid);

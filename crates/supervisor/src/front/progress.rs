@@ -6,7 +6,7 @@ use super::Front;
 use crate::wire::{Answer, Ending};
 
 /// How long a person waits without wondering.
-const WONDER: Duration = Duration::from_millis(300);
+const PROGRESS_DELAY: Duration = Duration::from_millis(300);
 /// How long a command may take to clean up after Ctrl-C before a person wonders.
 const CLEANS_UP: Duration = Duration::from_secs(2);
 /// How long a command must run until this process makes itself small. Most are over by then, and spared the work.
@@ -32,7 +32,7 @@ impl Due {
     pub(super) fn after(self) -> Duration {
         match self {
             Due::Settle => SETTLE,
-            Due::Tell(Progress::Ending(_)) => WONDER,
+            Due::Tell(Progress::Ending(_)) => PROGRESS_DELAY,
             Due::Tell(Progress::PassedOn) => CLEANS_UP,
         }
     }

@@ -2,13 +2,13 @@
 
 use std::io::ErrorKind;
 
-use penfold_state::state::Word;
+use penfold_state::state::Status;
 use penfold_teardown::Cause;
 use penfold_teardown::lifecycle::Event;
 
 use super::Host;
 use crate::launch::{Interruption, News, Starting};
-use crate::outcome::Status;
+use crate::outcome::ExitStatus;
 use crate::policy::Policy;
 use crate::supervised::has_ended;
 use crate::wire::{self, Answer};
@@ -117,7 +117,7 @@ impl Host {
     }
 
     /// How the leader ended: what our init says of it, or how the process in its place was `reaped`.
-    pub(super) fn status_of(&self, reaped: Option<Status>) -> Option<Status> {
+    pub(super) fn status_of(&self, reaped: Option<ExitStatus>) -> Option<ExitStatus> {
         // One that penfold did not start tells how it ended to its parent, and to nobody else.
         let reaped = reaped.filter(|_| !self.unheard && !matches!(self.leader, Leader::Adopted { .. }));
         self.status.or(reaped)
@@ -133,7 +133,7 @@ impl Host {
             if let Some((pid, _)) = self.sandbox.prepared.leader.noted() {
                 self.sandbox.prepared.leader.note_running(pid);
             }
-            self.sandbox.say(Word::Running);
+            self.sandbox.say(Status::Running);
             self.sandbox.prepared.tell_start();
         }
         penfold_sys::crash_point!("running");

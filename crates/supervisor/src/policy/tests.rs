@@ -25,7 +25,7 @@ enum Input {
     OuterGone,
     FrontGone,
     OwnerGone,
-    LeaderEnded(Option<Status>),
+    LeaderEnded(Option<ExitStatus>),
     OutOfMemory,
     /// Output, or the start or end of an exec; so many run from then on.
     Active(usize),
@@ -97,7 +97,7 @@ proptest! {
     #[test]
     fn no_client_waits_longer_than_its_own_grace(script in script()) {
         let world = World::run(script);
-        let made = ticks(world.history.script.terms.ladder.grace);
+        let made = ticks(world.history.script.terms.stop_policy.grace);
         for (at, wish) in &world.history.wishes {
             let grace = match wish {
                 Wish::Polite(_, grace) => grace.unwrap_or(made),

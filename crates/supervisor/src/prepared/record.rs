@@ -5,7 +5,8 @@ use std::time::SystemTime;
 
 use penfold_process::ProcFs;
 use penfold_state::error_chain;
-use penfold_state::record::{SCHEMA, StateError, shortened};
+use penfold_state::intent::shortened;
+use penfold_state::record::{SCHEMA, StateError};
 use penfold_state::{Contain, Detach, Detached, Intent, Nested, Notes, Record, Registry, Spec};
 use penfold_teardown::Resource;
 

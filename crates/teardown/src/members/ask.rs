@@ -8,7 +8,7 @@ use penfold_sys::signal::pass_on;
 use rustix::process::Signal;
 
 use super::{SHOWN, Scope, Teardown};
-use crate::report::How;
+use crate::report::EndedBy;
 
 /// The effect of a SIGINT that the terminal has sent to a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Teardown {
             };
             let entry = self.enter(stat);
             entry.asked = true;
-            entry.ended.how = How::Term;
+            entry.ended.how = EndedBy::Term;
             entry.ended.signal = Some(if has_it { Signal::INT.as_raw() } else { signal.as_raw() });
             entry.refused = sent.err();
             woken.push(process);

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
 use super::{FREEZER_FROM, LeafState, ROUNDS, Scope, Teardown};
-use crate::report::How;
+use crate::report::EndedBy;
 
 /// The time that the members of a killed leaf get to die before they are reaped one by one: a base and an addition for
 /// each member. A usual member takes half of the addition.
@@ -144,7 +144,7 @@ impl Teardown {
             if !entry.gone && entry.asked {
                 let alive = self.proc.stat(id.pid)?.is_some_and(|stat| stat.id() == *id && !stat.is_dead());
                 entry.gone = !alive;
-                entry.ended.how = if alive { How::Kill } else { How::Term };
+                entry.ended.how = if alive { EndedBy::Kill } else { EndedBy::Term };
             }
         }
         Ok(())
@@ -243,7 +243,7 @@ impl Teardown {
             let _ = freezer.release(&mut self.proc, &process);
         }
         let entry = self.enter(stat);
-        entry.ended.how = How::Kill;
+        entry.ended.how = EndedBy::Kill;
         entry.refused = sent.err();
         Ok(())
     }

@@ -9,7 +9,7 @@ use penfold_sys::child::{self, Exit};
 use rustix::process::Signal;
 
 use super::{Entry, SHOWN, Scope, Teardown};
-use crate::report::{Ended, Findings, How, Survivor, ended, left_behind, micros, raw};
+use crate::report::{Ended, EndedBy, Findings, Survivor, ended, left_behind, micros, raw};
 
 impl Teardown {
     /// Notes how a child ended, while its name can still be read.
@@ -37,7 +37,7 @@ impl Teardown {
         }
         if let Some(entry) = known.and_then(|id| self.ledger.get_mut(&id)) {
             entry.gone = true;
-            entry.ended.how = if entry.asked && !killed { How::Term } else { How::Kill };
+            entry.ended.how = if entry.asked && !killed { EndedBy::Term } else { EndedBy::Kill };
         }
     }
 
@@ -47,7 +47,7 @@ impl Teardown {
         let command = self.commands.remove(&stat.pid);
         self.living.insert(stat.pid, stat.id());
         self.ledger.entry(stat.id()).or_insert_with(|| {
-            let mut ended = ended(stat.id(), stat.comm.clone(), How::Kill);
+            let mut ended = ended(stat.id(), stat.comm.clone(), EndedBy::Kill);
             ended.stray = why.is_some();
             ended.why = why.map(str::to_owned);
             ended.command = command;
@@ -217,8 +217,8 @@ impl Teardown {
             .chain(shown.iter().filter_map(|pid| self.shown.get(pid).cloned()))
             .chain(others.into_iter().map(left_behind))
             .map(|ended| match ended.how {
-                How::Kill => Ended { signal: Some(Signal::KILL.as_raw()), ..ended },
-                How::Term => ended,
+                EndedBy::Kill => Ended { signal: Some(Signal::KILL.as_raw()), ..ended },
+                EndedBy::Term => ended,
             })
             .collect();
         let reaped = child::usage().unwrap_or_default();

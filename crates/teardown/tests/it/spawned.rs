@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::support::Handle;
-use penfold_teardown::{How, Ladder, Level, Spawned};
+use penfold_teardown::{EndedBy, Level, Spawned, StopPolicy};
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -26,10 +26,10 @@ fn tree() -> (Spawned, Vec<Handle>) {
 fn end_asks_and_reaps_and_leaves_nothing() {
     let (mut tree, members) = tree();
     let level = tree.level();
-    let findings = tree.end(&Ladder { grace: Duration::from_secs(10), ..Ladder::default() }).unwrap();
+    let findings = tree.end(&StopPolicy { grace: Duration::from_secs(10), ..StopPolicy::default() }).unwrap();
     assert!(findings.verified, "{level}: {findings:?}");
     assert!(members.iter().all(Handle::has_ended), "{level}");
-    assert!(findings.ended.iter().all(|ended| ended.how == How::Term), "{level}: {findings:?}");
+    assert!(findings.ended.iter().all(|ended| ended.how == EndedBy::Term), "{level}: {findings:?}");
     assert!(tree.child().try_wait().unwrap().is_some(), "reaped");
     assert_eq!(crate::support::leaves_of_this_process(), Vec::<String>::new());
 }
@@ -40,9 +40,9 @@ fn end_kills_who_does_not_listen() {
     let mut tree = Spawned::start(Command::new("sh").args(["-c", script]).stdout(Stdio::piped())).unwrap();
     let mut said = [0];
     tree.child().stdout.take().unwrap().read_exact(&mut said).unwrap();
-    let findings = tree.end(&Ladder { grace: SHORT, ..Ladder::default() }).unwrap();
+    let findings = tree.end(&StopPolicy { grace: SHORT, ..StopPolicy::default() }).unwrap();
     assert!(findings.verified, "{findings:?}");
-    assert!(findings.ended.iter().any(|ended| ended.how == How::Kill), "{findings:?}");
+    assert!(findings.ended.iter().any(|ended| ended.how == EndedBy::Kill), "{findings:?}");
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_daemon_cannot_leave_its_leaf() {
             "no cgroup2 to write to: a daemon is lost at this level, as documented",
         );
     }
-    let findings = tree.end(&Ladder { grace: Duration::from_secs(10), ..Ladder::default() }).unwrap();
+    let findings = tree.end(&StopPolicy { grace: Duration::from_secs(10), ..StopPolicy::default() }).unwrap();
     assert!(findings.verified, "{findings:?}");
     assert!(daemon.has_ended());
 }

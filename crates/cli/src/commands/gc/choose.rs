@@ -1,6 +1,6 @@
 //! Which of the things that were found `penfold gc` is to act on.
 
-use penfold_control::Finder;
+use penfold_control::Resolver;
 use penfold_control::leaks::{Leak, Survey, Thing};
 
 use super::GcArgs;
@@ -67,7 +67,7 @@ fn meant(global: &Global, leaks: &[Leak], word: &str) -> Result<String, Failure>
 
 /// Nothing is left of what a word means: it lives, or there is none.
 fn none(global: &Global, word: &str) -> Failure {
-    match Finder::new(&surroundings::root(global)).resolve(word) {
+    match Resolver::new(&surroundings::root(global)).resolve(word) {
         Ok(known) => {
             let sentence = format!("sandbox {} is looked after and is no leak", known.id);
             Failure::new(FailureKind::Usage, sentence).hint(format!("`penfold kill {}` ends it", known.id))

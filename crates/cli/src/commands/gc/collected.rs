@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use penfold_control::leaks::{self, Leak, Member, Survey, Thing};
-use penfold_state::events::{About, Journal, What};
+use penfold_state::events::{About, EventKind, Journal};
 use penfold_teardown::Findings;
 use serde::Serialize;
 
@@ -117,7 +117,7 @@ impl Collected {
         }
         let reason = self.why().strip_prefix(": ").map(str::to_owned);
         let outcome = self.outcome.word().to_owned();
-        let what = What::Leak { what: describe(&self.leak), outcome, reason };
+        let what = EventKind::Leak { what: describe(&self.leak), outcome, reason };
         let about = About { id: self.leak.id.clone(), name: self.leak.name.clone(), labels: BTreeMap::new() };
         Journal::new(root, about).tell([what]);
     }

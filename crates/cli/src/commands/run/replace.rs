@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use penfold_control::{Fate, Finder, How, Limits};
+use penfold_control::{EndMethod, Limits, Resolver, StopResult};
 use penfold_state::Id;
 use penfold_state::names::{self, Name, NameError};
 use rustix::event::Timespec;
@@ -38,21 +38,22 @@ pub(crate) fn take(global: &Global, root: &Path, name: &str, id: &Id) -> Result<
         if surroundings::outer_sandboxes().contains(&holder) {
             return Err(refused(&format!("this command runs in sandbox {holder}, which has the name")));
         }
-        if let Ok(known) = Finder::new(root).resolve(&holder) {
+        if let Ok(known) = Resolver::new(root).resolve(&holder) {
             let mut slow = tally::progress(global, "stopping");
-            let how = How::Stop { signal: None, grace: None };
-            let fate =
-                penfold_control::end(&Finder::new(root), &[known], how, &Limits::default(), &mut slow).pop();
-            match fate {
-                Some(Fate::Left(survivors)) => {
+            let how = EndMethod::Stop { signal: None, grace: None };
+            let stop_result =
+                penfold_control::end(&Resolver::new(root), &[known], how, &Limits::default(), &mut slow)
+                    .pop();
+            match stop_result {
+                Some(StopResult::Left(survivors)) => {
                     let named: Vec<String> = survivors.iter().map(ToString::to_string).collect();
                     let left = named.join(", ");
                     return Err(refused(&format!("something is left of sandbox {holder}: {left}")));
                 }
-                Some(Fate::Failed(error)) => {
+                Some(StopResult::Failed(error)) => {
                     return Err(refused(&format!("sandbox {holder} cannot be ended")).because(error));
                 }
-                Some(Fate::Gone) | None => {}
+                Some(StopResult::Gone) | None => {}
             }
         }
         // Its processes let the name go when they exit; of a sandbox that is just being made there is no record yet.

@@ -7,10 +7,11 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use penfold_control::Finder;
+use penfold_control::Resolver;
 use penfold_control::view::{self, View};
-use penfold_state::record::{Detached, Intent, Record, SCHEMA};
-use penfold_state::state::{State, Word};
+use penfold_state::intent::{Detached, Intent};
+use penfold_state::record::{Record, SCHEMA};
+use penfold_state::state::{State, Status};
 use penfold_state::time::now_ms;
 use penfold_state::{Id, Registry};
 use penfold_teardown::Level;
@@ -33,8 +34,8 @@ impl TestEnv {
         Registry::open(&self.root()).unwrap()
     }
 
-    pub fn finder(&self) -> Finder {
-        Finder::new(&self.root())
+    pub fn resolver(&self) -> Resolver {
+        Resolver::new(&self.root())
     }
 
     pub fn record(&self, id: &str) -> PathBuf {
@@ -100,9 +101,9 @@ impl TestEnv {
     }
 
     pub fn see(&self, id: &str) -> Option<View> {
-        let finder = self.finder();
-        let known = finder.resolve(id).ok()?;
-        view::view(&finder, &known)
+        let resolver = self.resolver();
+        let known = resolver.resolve(id).ok()?;
+        view::view(&resolver, &known)
     }
 
     /// Returns the sandbox as `ps` and `ps -a` list it.
@@ -112,12 +113,12 @@ impl TestEnv {
 }
 
 /// Makes the state that a supervisor writes; it names this process, which is not in the sandbox.
-pub fn state(word: Word) -> State {
+pub fn state(status: Status) -> State {
     let pid = rustix::process::getpid();
     let stat = penfold_process::ProcFs::open().unwrap().stat(pid).unwrap().unwrap();
     State {
         schema: SCHEMA,
-        word,
+        status,
         supervisors: vec![stat.id()],
         leader: Some(stat.id()),
         level: Level::Cgroup,

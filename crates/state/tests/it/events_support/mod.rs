@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use penfold_state::events::{About, Entry, Event, From, Reader, What, append};
+use penfold_state::events::{About, Entry, Event, EventKind, From, Reader, append};
 
 /// A state root for one test.
 pub struct Place {
@@ -35,7 +35,7 @@ impl Place {
 
 /// Makes an event with the number of its writer, and its own number.
 pub fn leak(writer: usize, number: usize, text: &str) -> Event {
-    let what = What::Leak {
+    let what = EventKind::Leak {
         what: format!("{writer} {number}"),
         outcome: text.to_owned(),
         reason: Some(text.to_owned()),
@@ -48,7 +48,7 @@ pub fn leak(writer: usize, number: usize, text: &str) -> Event {
 pub fn whats(entries: Vec<Entry>) -> Vec<(usize, usize)> {
     let what = |entry| match entry {
         Entry::Event(event) => match event.what {
-            What::Leak { what, .. } => {
+            EventKind::Leak { what, .. } => {
                 let (writer, number) = what.split_once(' ')?;
                 Some((writer.parse().ok()?, number.parse().ok()?))
             }

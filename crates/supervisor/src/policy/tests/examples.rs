@@ -6,9 +6,9 @@ const GRACE: u64 = 1000;
 const PATIENCE: u64 = 3000;
 
 fn terms_of(kind: Kind) -> Terms {
-    let ladder =
-        Ladder { signal: Signal::TERM, spared_group: None, grace: ms(GRACE), patience: ms(PATIENCE) };
-    Terms { kind, ladder, on_owner_exit: OwnerExit::Kill, keep: false }
+    let stop_policy =
+        StopPolicy { signal: Signal::TERM, spared_group: None, grace: ms(GRACE), patience: ms(PATIENCE) };
+    Terms { kind, stop_policy, on_owner_exit: OwnerExit::Kill, keep: false }
 }
 
 fn script_of(kind: Kind) -> Script {
@@ -48,7 +48,7 @@ fn first_cause_stands() {
         [
             (100, vec![stop(5000)]),
             (200, vec![kill()]),
-            (300, vec![Input::LeaderEnded(Some(Status::Signal(9)))]),
+            (300, vec![Input::LeaderEnded(Some(ExitStatus::Signal(9)))]),
         ],
     );
     assert_eq!((world.policy.cause(), world.killed), (Some(Cause::Stop), Some(200)));
@@ -81,7 +81,7 @@ fn later_stop_shortens_the_grace_and_never_lengthens_it() {
 fn signal_or_time_limit_during_a_stop_does_not_lengthen_its_grace() {
     let script = Script { limit: Some(250), ..script_of(Kind::Foreground) };
     let world = run(script, [(100, vec![stop(300)]), (200, vec![Input::Term(None)])]);
-    assert_eq!((world.killed, world.policy.ladder().grace), (Some(400), ms(300)));
+    assert_eq!((world.killed, world.policy.stop_policy().grace), (Some(400), ms(300)));
 }
 
 #[test]
@@ -238,10 +238,10 @@ fn death_of_the_other_supervisor_kills_unless_the_sandbox_is_to_be_kept() {
 #[test]
 fn signal_to_the_supervisor_stops_and_brings_the_signal_of_the_sandbox_around() {
     let signalled = |kind, made, carried| {
-        let ladder = Ladder { signal: made, ..terms_of(kind).ladder };
-        let script = Script { terms: Terms { ladder, ..terms_of(kind) }, ..script_of(kind) };
+        let stop_policy = StopPolicy { signal: made, ..terms_of(kind).stop_policy };
+        let script = Script { terms: Terms { stop_policy, ..terms_of(kind) }, ..script_of(kind) };
         let world = run(script, [(100, vec![Input::Term(carried)])]);
-        (world.policy.cause(), world.policy.ladder().signal)
+        (world.policy.cause(), world.policy.stop_policy().signal)
     };
     let stopped = Some(Cause::Stop);
     for kind in [Kind::Foreground, Kind::Detached, Kind::Exec] {
@@ -256,23 +256,23 @@ fn signal_to_the_supervisor_stops_and_brings_the_signal_of_the_sandbox_around() 
 #[test]
 fn client_of_an_exec_chooses_the_signal_only_where_the_sandbox_has_the_usual_one() {
     let request = Request::Stop { signal: 2, spared_group: Some(7), grace_ms: None };
-    let ladder = |kind, made| {
-        let ladder = Ladder { signal: made, ..terms_of(kind).ladder };
-        let terms = Terms { ladder, ..terms_of(kind) };
+    let stop_policy = |kind, made| {
+        let stop_policy = StopPolicy { signal: made, ..terms_of(kind).stop_policy };
+        let terms = Terms { stop_policy, ..terms_of(kind) };
         let world = run(Script { terms, ..script_of(kind) }, [(100, vec![Input::Asked(request.clone())])]);
-        (world.policy.ladder().signal, world.policy.ladder().spared_group)
+        (world.policy.stop_policy().signal, world.policy.stop_policy().spared_group)
     };
-    assert_eq!(ladder(Kind::Exec, Signal::TERM), (Signal::INT, None));
-    assert_eq!(ladder(Kind::Exec, Signal::HUP), (Signal::HUP, None));
-    assert_eq!(ladder(Kind::Foreground, Signal::HUP), (Signal::INT, Some(7)));
-    assert_eq!(ladder(Kind::Adopted, Signal::HUP), (Signal::INT, Some(7)));
+    assert_eq!(stop_policy(Kind::Exec, Signal::TERM), (Signal::INT, None));
+    assert_eq!(stop_policy(Kind::Exec, Signal::HUP), (Signal::HUP, None));
+    assert_eq!(stop_policy(Kind::Foreground, Signal::HUP), (Signal::INT, Some(7)));
+    assert_eq!(stop_policy(Kind::Adopted, Signal::HUP), (Signal::INT, Some(7)));
 }
 
 #[test]
 fn cause_of_a_leader_that_ends_by_itself_tells_how() {
     let ended = |input| run(script_of(Kind::Foreground), [(100, vec![input])]).policy.cause();
-    assert_eq!(ended(Input::LeaderEnded(Some(Status::Code(3)))), Some(Cause::Exit));
-    assert_eq!(ended(Input::LeaderEnded(Some(Status::Signal(11)))), Some(Cause::Signal));
+    assert_eq!(ended(Input::LeaderEnded(Some(ExitStatus::Code(3)))), Some(Cause::Exit));
+    assert_eq!(ended(Input::LeaderEnded(Some(ExitStatus::Signal(11)))), Some(Cause::Signal));
     assert_eq!(ended(Input::LeaderEnded(None)), Some(Cause::Exit));
     assert_eq!(ended(Input::OutOfMemory), Some(Cause::Oom));
 }
@@ -293,7 +293,7 @@ fn interrupt_that_the_leader_handles_ends_nothing() {
         let decision = policy.key(INT, 7, false, at(base, key * 600));
         assert_eq!(decision, Decision { effect: Some(Effect::PassOn), ..Decision::default() });
     }
-    assert_eq!((policy.cause(), policy.ladder().spared_group), (None, Some(7)));
+    assert_eq!((policy.cause(), policy.stop_policy().spared_group), (None, Some(7)));
 }
 
 /// spec: 1.2.1
@@ -323,14 +323,14 @@ fn quit_kills_within_a_minute_after_an_interrupt_only() {
 #[test]
 fn members_of_a_leader_that_ends_after_an_interrupt_get_the_grace() {
     for (ends, asked) in [(0, true), (59_999, true), (60_000, false)] {
-        for status in [Status::Signal(2), Status::Code(0)] {
+        for status in [ExitStatus::Signal(2), ExitStatus::Code(0)] {
             let mut policy = World::new(script_of(Kind::Foreground)).policy;
             let base = Instant::now();
             let _ = policy.key(INT, 7, false, base);
             let decision = policy.rest(Some(status), at(base, ends));
             assert_eq!(decision.event, asked.then_some(Event::StopRequested), "{ends}");
             assert_eq!(decision.effect.is_some(), asked);
-            let cause = if status == Status::Code(0) { Cause::Exit } else { Cause::Signal };
+            let cause = if status == ExitStatus::Code(0) { Cause::Exit } else { Cause::Signal };
             assert_eq!(policy.leader_ended(Some(status)), cause, "the leader ended by itself");
             // A person who does not want to wait.
             let second = policy.key(INT, 7, false, at(base, ends + 5000));
@@ -338,7 +338,7 @@ fn members_of_a_leader_that_ends_after_an_interrupt_get_the_grace() {
         }
     }
     let mut policy = World::new(script_of(Kind::Foreground)).policy;
-    assert_eq!(policy.rest(Some(Status::Code(0)), Instant::now()), Decision::default());
+    assert_eq!(policy.rest(Some(ExitStatus::Code(0)), Instant::now()), Decision::default());
 }
 
 /// spec: 1.2.1
@@ -348,9 +348,9 @@ fn interrupt_that_the_leader_ignores_stops_and_the_second_kills() {
     let now = Instant::now();
     let first = policy.key(INT, 7, true, now);
     assert_eq!((first.event, policy.cause()), (Some(Event::StopRequested), Some(Cause::Stop)));
-    assert_eq!((policy.ladder().signal, policy.ladder().spared_group), (Signal::TERM, Some(7)));
+    assert_eq!((policy.stop_policy().signal, policy.stop_policy().spared_group), (Signal::TERM, Some(7)));
     // The leader has ended, and those that it left have the grace that they were given.
-    assert_eq!(policy.rest(Some(Status::Code(0)), now), Decision::default());
+    assert_eq!(policy.rest(Some(ExitStatus::Code(0)), now), Decision::default());
     assert_eq!(policy.key(INT, 7, true, now).event, Some(Event::KillRequested));
 }
 

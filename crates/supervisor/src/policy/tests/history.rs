@@ -70,7 +70,7 @@ impl History {
             Input::OuterGone => (!self.script.terms.keep).then_some(Wish::Kill(Cause::Supervisor)),
             Input::FrontGone if self.kind() == Kind::Detached => Some(Wish::Kill(Cause::Owner)),
             Input::FrontGone => self.owner_wish(),
-            Input::LeaderEnded(Some(Status::Signal(_))) => Some(Wish::LeaderEnded(Cause::Signal)),
+            Input::LeaderEnded(Some(ExitStatus::Signal(_))) => Some(Wish::LeaderEnded(Cause::Signal)),
             Input::LeaderEnded(_) => Some(Wish::LeaderEnded(Cause::Exit)),
             Input::OutOfMemory => Some(Wish::LeaderEnded(Cause::Oom)),
         }
@@ -123,7 +123,7 @@ impl History {
 
     /// The grace that counts at that time: the first one, or the shortest that came since.
     pub(super) fn grace(&self, until: u64) -> u64 {
-        let made = ticks(self.script.terms.ladder.grace);
+        let made = ticks(self.script.terms.stop_policy.grace);
         let graces = self.wishes.iter().enumerate().filter(|(_, (at, _))| *at <= until);
         let graces = graces.filter_map(|(index, (_, wish))| match wish {
             Wish::Polite(_, grace) => Some(grace.unwrap_or(made)),
@@ -136,12 +136,12 @@ impl History {
     pub(super) fn patience(&self, until: u64) -> u64 {
         let asked = || self.patiences.iter().filter(|(at, _, _)| *at <= until);
         let before = asked().rfind(|(_, _, ending)| !ending).map(|patience| patience.1);
-        let before = before.unwrap_or(ticks(self.script.terms.ladder.patience));
+        let before = before.unwrap_or(ticks(self.script.terms.stop_policy.patience));
         asked().filter(|(_, _, ending)| *ending).map(|patience| patience.1).fold(before, u64::min)
     }
 
     pub(super) fn signal(&self) -> i32 {
-        let made = self.script.terms.ladder.signal.as_raw();
+        let made = self.script.terms.stop_policy.signal.as_raw();
         let mut valid = self.stops.iter().map(|stop| stop.0).filter(|number| signal(*number).is_some());
         if self.kind() == Kind::Exec && made != 15 {
             return made;

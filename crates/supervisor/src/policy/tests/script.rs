@@ -33,7 +33,7 @@ fn request() -> impl Strategy<Value = Request> {
 fn input() -> impl Strategy<Value = Input> {
     let carried =
         proptest::option::of(prop_oneof![Just(Signal::USR1), Just(Signal::INT), Just(Signal::TERM)]);
-    let status = proptest::option::of(prop_oneof![Just(Status::Code(3)), Just(Status::Signal(9))]);
+    let status = proptest::option::of(prop_oneof![Just(ExitStatus::Code(3)), Just(ExitStatus::Signal(9))]);
     prop_oneof![
         12 => request().prop_map(Input::Asked),
         6 => (0_usize..3).prop_map(Input::Active),
@@ -53,8 +53,9 @@ fn terms() -> impl Strategy<Value = Terms> {
     let signal = prop_oneof![3 => Just(Signal::TERM), 1 => Just(Signal::HUP)];
     (kind, owner, signal, 0_u64..60, 0_u64..60, any::<bool>()).prop_map(
         |(kind, on_owner_exit, signal, grace, patience, keep)| {
-            let ladder = Ladder { signal, spared_group: None, grace: ms(grace), patience: ms(patience) };
-            Terms { kind, ladder, on_owner_exit, keep: keep && kind == Kind::Detached }
+            let stop_policy =
+                StopPolicy { signal, spared_group: None, grace: ms(grace), patience: ms(patience) };
+            Terms { kind, stop_policy, on_owner_exit, keep: keep && kind == Kind::Detached }
         },
     )
 }

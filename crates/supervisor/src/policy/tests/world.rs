@@ -142,11 +142,11 @@ impl World {
 
     /// What the policy holds is what follows from the history.
     fn compare(&self) {
-        let ladder = self.policy.ladder();
+        let stop_policy = self.policy.stop_policy();
         assert_eq!(self.policy.cause(), self.history.cause());
         assert_eq!(self.policy.is_ending(), self.history.cause().is_some());
-        assert_eq!(ticks(ladder.patience), self.history.patience(self.now));
-        assert_eq!((ladder.signal.as_raw(), ladder.spared_group), {
+        assert_eq!(ticks(stop_policy.patience), self.history.patience(self.now));
+        assert_eq!((stop_policy.signal.as_raw(), stop_policy.spared_group), {
             (self.history.signal(), self.history.spared_group())
         });
         let adopted = self.history.kind() == Kind::Adopted;
@@ -185,7 +185,7 @@ impl World {
 
     pub(super) fn happen(&mut self, event: Option<Event>) {
         let Some(event) = event else { return };
-        let Ladder { grace, patience, .. } = self.policy.ladder();
+        let StopPolicy { grace, patience, .. } = self.policy.stop_policy();
         if matches!(event, Event::StopRequested | Event::KillRequested) {
             self.grace = self.grace.map(|at| at.min(self.now + ticks(grace)));
             self.patience = self.patience.map(|at| at.min(self.now + ticks(patience)));
