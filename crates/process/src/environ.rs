@@ -90,7 +90,7 @@ impl ProcFs {
     }
 }
 
-/// Reads NUL-terminated entries piece by piece; the unfinished entry at the end of one piece moves to the front.
+/// Reads NUL-terminated entries piece by piece; the unfinished entry at the end of one piece moves to the launcher.
 fn search(
     fd: &OwnedFd,
     buffer: &mut [u8],

@@ -3,15 +3,15 @@
 use crate::stat::Stat;
 
 /// The name of the launcher, the standby and the exec supervisor.
-pub const FRONT: &str = "penfold";
+pub const LAUNCHER: &str = "penfold";
 
-/// The name of the supervisor. With the same name as [`FRONT`], `pkill -9 penfold` would end both processes of a
+/// The name of the supervisor. With the same name as [`LAUNCHER`], `pkill -9 penfold` would end both processes of a
 /// sandbox that watch each other.
 pub const SUPERVISOR: &str = "pf-supervisor";
 
 impl Stat {
     /// Tells whether the process has a name of penfold. Any process can take such a name.
     pub fn has_our_name(&self) -> bool {
-        self.comm == FRONT || self.comm == SUPERVISOR
+        self.comm == LAUNCHER || self.comm == SUPERVISOR
     }
 }

@@ -44,7 +44,8 @@ pub struct Exec {
     /// The beginning of the command, for people.
     pub command: Vec<String>,
     /// The exec supervisor; its descendants are the exec's members.
-    pub keeper: ProcessId,
+    #[serde(rename = "keeper")]
+    pub supervisor: ProcessId,
     /// The start time, in milliseconds since 1970.
     pub started_at_ms: u64,
 }

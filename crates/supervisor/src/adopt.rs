@@ -1,16 +1,16 @@
 //! A sandbox around a tree that penfold did not start.
 //!
 //! ```text
-//!  outer            reparented to init; takes over if the supervisor is killed
-//!    └─ keeper        the supervisor: socket, lease, end
+//!  standby            reparented to init; takes over if the supervisor is killed
+//!    └─ adopted_supervisor        the supervisor: socket, lease, end
 //!  root               somewhere else in the tree of the host, with all that it started
 //! ```
 //! The members are no descendants of ours, so that no exit code of theirs can be seen, and who was lost by its parent before
 //! the adoption is not found. At level `cgroup` the leaf holds whatever is forked from then on. At level `tree` members are
 //! those that were seen then, and whatever descends from them at the end.
 
+mod adopted_supervisor;
 mod join;
-mod keeper;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,22 +25,22 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open, setsid};
 
 use crate::environment::{self, Inherited};
-use crate::front::{Front, Hearing, Keeper, Keys, Seen};
-use crate::inner::{NAME, Outer};
+use crate::launcher::{Hearing, Keys, Launcher, Seen, SupervisorHandle};
 use crate::outcome::Outcome;
-use crate::outer;
 use crate::prepared::Prepared;
 use crate::setup::Setup;
 use crate::signals::CHILD;
+use crate::standby;
 use crate::start_error::StartError;
+use crate::supervisor::{NAME, Standby};
 use crate::wire::{self, Answer};
 
-/// Adopts the tree of `root` into a detached sandbox; its command is for people only. [`Front::wait_running`] tells when
+/// Adopts the tree of `root` into a detached sandbox; its command is for people only. [`Launcher::wait_running`] tells when
 /// it is looked after, or why it is not: then it was left as it was.
 ///
 /// # Errors
 /// When not even the processes of ours could be made.
-pub fn adopt(spec: Spec, root: ProcessId) -> Result<Front, StartError> {
+pub fn adopt(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
     let began = Instant::now();
     let child_ignored = signal::is_ignored(CHILD);
     if child_ignored {
@@ -64,7 +64,7 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Front, StartError> {
         spec,
         program,
         channel: theirs,
-        front: None,
+        launcher: None,
         owner: None,
         owner_id: None,
         apart: true,
@@ -82,7 +82,7 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Front, StartError> {
         }
         Forked::Parent(pid) => {
             let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(system("open a pidfd"))?;
-            Ok(Front::new(Keeper::Outer { pid, pidfd: Some(pidfd) }, ours, seen, hearing))
+            Ok(Launcher::new(SupervisorHandle::Standby { pid, pidfd: Some(pidfd) }, ours, seen, hearing))
         }
     }
 }
@@ -91,7 +91,7 @@ fn system<E: Into<io::Error>>(act: &'static str) -> impl FnOnce(E) -> StartError
     move |source| StartError::System { act, source: source.into() }
 }
 
-/// Runs the outer process; ends when the sandbox is gone.
+/// Runs the standby; ends when the sandbox is gone.
 fn run(setup: Setup, root: ProcessId) -> ! {
     let channel = setup.channel.try_clone();
     let _ = rustix::thread::set_name(NAME);
@@ -117,25 +117,25 @@ fn supervise(mut prepared: Prepared, root: ProcessId) -> Option<Outcome> {
     };
     penfold_sys::crash_point!("adopted");
     let pair = pidfd_open(getpid(), PidfdFlags::empty())
-        .and_then(|outer| Ok((outer, eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)));
+        .and_then(|standby| Ok((standby, eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)));
     let (own, apart): (OwnedFd, OwnedFd) = match pair {
         Ok(pair) => pair,
         Err(error) => return Some(refuse(prepared, &joined, format!("it cannot be watched: {error}"))),
     };
     match fork() {
-        Ok(Forked::Child) => keeper::run(prepared, joined, Outer { pidfd: own, apart }),
-        Ok(Forked::Parent(inner)) => {
+        Ok(Forked::Child) => adopted_supervisor::run(prepared, joined, Standby { pidfd: own, apart }),
+        Ok(Forked::Parent(supervisor)) => {
             drop(own);
             if let Some(detached) = &mut prepared.detached {
                 detached.output.let_go();
             }
             // Without a handle it still shows as a child.
-            let killed = match pidfd_open(inner, PidfdFlags::empty()) {
-                Ok(pidfd) => outer::watch(inner, &pidfd, &apart),
+            let killed = match pidfd_open(supervisor, PidfdFlags::empty()) {
+                Ok(pidfd) => standby::watch(supervisor, &pidfd, &apart),
                 Err(_) => true,
             };
             if killed {
-                keeper::take_over(prepared, joined);
+                adopted_supervisor::take_over(prepared, joined);
             }
             None
         }

@@ -21,7 +21,7 @@ use crate::lease::Lease;
 use crate::output::Output;
 use crate::policy::Activity;
 
-/// Its control socket, its output, its lease, its files. Supervisor and outer process hold them both.
+/// Its control socket, its output, its lease, its files. Supervisor and standby hold them both.
 pub(crate) struct DetachedParts {
     pub(crate) control: ControlServer,
     pub(crate) output: Output,

@@ -89,10 +89,10 @@ pub(crate) fn begin(
             look_after(prepared, wanted, supervise)
         }
         Ok(Forked::Parent(pid)) => match identify(&mut proc, pid) {
-            Ok((keeper, pidfd)) => {
+            Ok((supervisor, pidfd)) => {
                 detached.happened([EventKind::Exec { number, command: command.clone() }]);
                 let command = state::brief(command);
-                let state = state::Exec { number, command, keeper, started_at_ms: now_ms() };
+                let state = state::Exec { number, command, supervisor, started_at_ms: now_ms() };
                 detached.execs.register(Running { state, pidfd, leaf });
                 // Before it begins: who takes the place of a supervisor that is killed then knows whose those are.
                 detached.say(Status::Running, prepared.level, &prepared.missing);
@@ -194,7 +194,7 @@ fn prepare(sandbox: &Prepared, wanted: Wanted) -> Result<Prepared, String> {
         spec,
         program,
         channel: wanted.socket,
-        front: None,
+        launcher: None,
         owner: None,
         owner_id: None,
         apart: true,
@@ -259,11 +259,11 @@ fn go_inside(prepared: &mut Prepared, init: Pid) -> Result<(), String> {
 fn stand_for(pid: Pid) -> ! {
     let _ = penfold_sys::descriptors::keep_only(&[]);
     let opened = signals::open();
-    let keeper = pidfd_open(pid, PidfdFlags::empty());
+    let supervisor = pidfd_open(pid, PidfdFlags::empty());
     while let Ok(None) = child::reap(pid) {
-        let (Ok(signals), Ok(keeper)) = (&opened, &keeper) else { break };
+        let (Ok(signals), Ok(supervisor)) = (&opened, &supervisor) else { break };
         let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], None);
-        signals::pass_on_wishes(signals, keeper);
+        signals::pass_on_wishes(signals, supervisor);
     }
     penfold_sys::fork::exit_now(0)
 }

@@ -23,7 +23,7 @@ pub(crate) struct Execs {
     /// How many there were.
     count: u32,
     /// The processes that look after them, and once the sandbox is being ended those that did so then.
-    keepers: Vec<ProcessId>,
+    supervisors: Vec<ProcessId>,
     /// Their members when the sandbox was ended.
     members: HashSet<i32>,
     ending: bool,
@@ -64,7 +64,7 @@ impl Execs {
 
     /// Adds one that runs.
     pub(crate) fn register(&mut self, running: Running) {
-        self.keepers.push(running.state.keeper);
+        self.supervisors.push(running.state.supervisor);
         self.running.push(running);
     }
 
@@ -72,10 +72,10 @@ impl Execs {
     pub(crate) fn recall(&mut self, written: Vec<state::Exec>, sandbox: Option<&Path>) {
         let Ok(mut proc) = ProcFs::open() else { return };
         for state in written.into_iter().filter(|state| state.number < MOST) {
-            let pid = state.keeper.pid;
+            let pid = state.supervisor.pid;
             // In this order: an unreaped child of ours keeps its number.
             let stat = proc.stat(pid).ok().flatten();
-            if stat.is_none_or(|stat| stat.id() != state.keeper || stat.parent != Some(getpid())) {
+            if stat.is_none_or(|stat| stat.id() != state.supervisor || stat.parent != Some(getpid())) {
                 continue;
             }
             if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) {
@@ -93,7 +93,7 @@ impl Execs {
             return;
         }
         let Ok(mut proc) = ProcFs::open() else { return };
-        let mut open: Vec<Pid> = self.running.iter().map(|running| running.state.keeper.pid).collect();
+        let mut open: Vec<Pid> = self.running.iter().map(|running| running.state.supervisor.pid).collect();
         let mut found = Vec::new();
         for leaf in self.running.iter().filter_map(|running| running.leaf.as_deref()) {
             if let Ok(Some(leaf)) = Leaf::open(leaf)
@@ -111,11 +111,11 @@ impl Execs {
 
     /// Those who looked after them are ours and no members, and nobody whom they looked after was a stray.
     pub(crate) fn vouch(&self, ended: &mut Vec<Ended>) {
-        let is_keeper = |ended: &Ended| {
-            let mut keepers = self.keepers.iter();
-            keepers.any(|id| id.pid.as_raw_pid() == ended.pid && id.start.0 == ended.start_time)
+        let is_supervisor = |ended: &Ended| {
+            let mut supervisors = self.supervisors.iter();
+            supervisors.any(|id| id.pid.as_raw_pid() == ended.pid && id.start.0 == ended.start_time)
         };
-        ended.retain(|ended| !is_keeper(ended));
+        ended.retain(|ended| !is_supervisor(ended));
         for ended in ended.iter_mut().filter(|ended| self.members.contains(&ended.pid)) {
             (ended.stray, ended.why, ended.command) = (false, None, None);
         }
@@ -153,7 +153,7 @@ impl Execs {
             }
             // The report of the end leaves out those who ended with it.
             if over && !self.ending {
-                self.keepers.retain(|keeper| *keeper != running.state.keeper);
+                self.supervisors.retain(|supervisor| *supervisor != running.state.supervisor);
             }
             !over
         });

@@ -1,10 +1,10 @@
 //! What a supervisor waits for, and what follows: the host of its teardown.
 //!
 //! The same for a child, for a child of our init in a pid namespace and for an adopted tree. They differ in what tells of the
-//! leader; an adopted tree has neither a front nor an owner.
+//! leader; an adopted tree has neither a launcher nor an owner.
 
-mod front;
 mod job_control;
+mod launcher;
 mod leader;
 
 use std::ops::ControlFlow;
@@ -31,11 +31,11 @@ pub(crate) struct Host {
     pub(crate) sandbox: Supervised,
     leader: Leader,
     /// Those below are watched until they tell that their process has ended, which they do once.
-    outer: Option<OwnedFd>,
-    front: Option<OwnedFd>,
+    standby: Option<OwnedFd>,
+    launcher: Option<OwnedFd>,
     owner: Option<OwnedFd>,
     channel_open: bool,
-    /// The death of the front is told by its pidfd, not by the end of the channel.
+    /// The death of the launcher is told by its pidfd, not by the end of the channel.
     by_pidfd: bool,
     /// Something that is to be told at the next wait.
     pub(crate) due: Option<Event>,
@@ -46,7 +46,7 @@ pub(crate) struct Host {
     unheard: bool,
     /// The descriptors that the caller of penfold gave to the command are still open here, too.
     holds_inherited: bool,
-    /// The front was told to stop as the leader did.
+    /// The launcher was told to stop as the leader did.
     suspended: bool,
 }
 
@@ -60,9 +60,9 @@ struct Ready {
     signals: bool,
     link: bool,
     root: bool,
-    outer: bool,
+    standby: bool,
     channel: bool,
-    front: bool,
+    launcher: bool,
     owner: bool,
     detached: Vec<bool>,
 }
@@ -87,8 +87,8 @@ impl penfold_teardown::Host for Host {
         {
             return Some(event);
         }
-        if ready.outer
-            && let Some(event) = self.outer_died()
+        if ready.standby
+            && let Some(event) = self.standby_died()
         {
             return Some(event);
         }
@@ -108,8 +108,8 @@ impl penfold_teardown::Host for Host {
         if let Some(event) = self.due.take() {
             return Some(event);
         }
-        if ready.front
-            && let Some(event) = self.front_died()
+        if ready.launcher
+            && let Some(event) = self.launcher_died()
         {
             return Some(event);
         }
@@ -129,8 +129,8 @@ impl penfold_teardown::Host for Host {
     }
 
     fn leader_ended(&mut self, exit: Option<Exit>) -> Event {
-        self.wake_front();
-        let asked = self.hear_front();
+        self.wake_launcher();
+        let asked = self.hear_launcher();
         let status = self.status_of(exit.map(ExitStatus::from));
         let rest = self.sandbox.decide(|policy| policy.rest(status, Instant::now()));
         let cause = self.sandbox.policy.leader_ended(status);
@@ -147,7 +147,7 @@ impl penfold_teardown::Host for Host {
 
     fn stuck(&mut self, findings: &Findings, leader: Option<Exit>) -> ControlFlow<()> {
         let blind = findings.survivors.iter().all(|survivor| matches!(survivor, Survivor::Unknown { .. }));
-        if blind && (self.front.is_some() || self.outer.is_some()) {
+        if blind && (self.launcher.is_some() || self.standby.is_some()) {
             // A command can take away our descriptors; who forked us has its own, and takes over.
             penfold_sys::fork::exit_now(1);
         }
@@ -159,14 +159,19 @@ impl penfold_teardown::Host for Host {
 
 impl Host {
     /// The host of a sandbox in this phase.
-    pub(crate) fn new(mut sandbox: Supervised, leader: Leader, outer: Option<OwnedFd>, phase: Phase) -> Host {
+    pub(crate) fn new(
+        mut sandbox: Supervised,
+        leader: Leader,
+        standby: Option<OwnedFd>,
+        phase: Phase,
+    ) -> Host {
         let setup = &mut sandbox.prepared.setup;
         let adopted = matches!(leader, Leader::Adopted { .. });
         Host {
             leader,
-            outer,
-            by_pidfd: setup.front.is_some(),
-            front: setup.front.take().filter(|_| phase == Phase::Starting),
+            standby,
+            by_pidfd: setup.launcher.is_some(),
+            launcher: setup.launcher.take().filter(|_| phase == Phase::Starting),
             owner: setup.owner.take(),
             channel_open: !adopted,
             due: None,
@@ -204,9 +209,9 @@ impl Host {
             self.sandbox.signals.as_ref().map(AsFd::as_fd),
             self.leader.link().map(Starting::link),
             root.map(AsFd::as_fd),
-            self.outer.as_ref().map(AsFd::as_fd),
+            self.standby.as_ref().map(AsFd::as_fd),
             self.channel_open.then_some(self.sandbox.prepared.setup.channel.as_fd()),
-            self.front.as_ref().map(AsFd::as_fd),
+            self.launcher.as_ref().map(AsFd::as_fd),
             self.owner.as_ref().map(AsFd::as_fd),
         ];
         let mut fds: Vec<PollFd<'_>> =
@@ -229,20 +234,20 @@ impl Host {
             fds.clear();
         }
         let mut fds = fds.iter().take(before).map(|fd| !fd.revents().is_empty());
-        let [signals, link, root, outer, channel, front, owner] =
+        let [signals, link, root, standby, channel, launcher, owner] =
             sources.map(|source| source.is_some() && fds.next().unwrap_or(false));
         let detached = fds.collect();
         self.holds_inherited &= !settled;
-        Ready { signals, link, root, outer, channel, front, owner, detached }
+        Ready { signals, link, root, standby, channel, launcher, owner, detached }
     }
 
     /// The other supervisor was killed.
-    fn outer_died(&mut self) -> Option<Event> {
-        self.outer = None;
+    fn standby_died(&mut self) -> Option<Event> {
+        self.standby = None;
         if let Some(detached) = &self.sandbox.prepared.detached {
             detached.control.listen_again();
         }
-        self.sandbox.decide(Policy::outer_gone)
+        self.sandbox.decide(Policy::standby_gone)
     }
 
     /// Ends a sandbox whose deadline had passed when this process `looked`.
@@ -258,7 +263,7 @@ impl Host {
             return None;
         }
         // Who has stopped this process may have stopped those above it, too.
-        for above in [&self.front, &self.outer].into_iter().flatten() {
+        for above in [&self.launcher, &self.standby].into_iter().flatten() {
             let _ = rustix::process::pidfd_send_signal(above, Signal::CONT);
         }
         self.sandbox.decide(|policy| policy.time_out(cause))

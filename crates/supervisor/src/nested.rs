@@ -36,7 +36,7 @@ fn line(inside: &Inside, ours: &[Stat], proc: &mut ProcFs) -> Line {
     };
     let mut supervisors: Vec<Pid> =
         ours.iter().filter(|stat| is_recorded(stat)).map(|stat| stat.pid).collect();
-    // A front has one or two below it.
+    // A launcher has one or two below it.
     for stat in ours.iter().chain(ours) {
         if stat.parent.is_some_and(|parent| supervisors.contains(&parent)) && !supervisors.contains(&stat.pid)
         {

@@ -24,9 +24,9 @@ const INSISTS: usize = 3;
 /// Which leader the supervisor has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A child whose front waits for it.
+    /// A child whose launcher waits for it.
     Foreground,
-    /// A child that runs without its front, and has a control socket.
+    /// A child that runs without its launcher, and has a control socket.
     Detached,
     /// A child that was put into a running sandbox.
     Exec,
@@ -125,14 +125,7 @@ pub(crate) struct Policy {
 
 impl Policy {
     pub(crate) fn new(terms: Terms, deadlines: Deadlines) -> Policy {
-        Policy {
-            terms,
-            deadlines,
-            stop: terms.stop_policy,
-            cause: None,
-            interrupts: Vec::new(),
-            stuck: None,
-        }
+        Policy { terms, deadlines, stop: terms.stop_policy, cause: None, interrupts: Vec::new(), stuck: None }
     }
 
     pub(crate) fn is_exec(&self) -> bool {
@@ -209,7 +202,7 @@ impl Policy {
         self.end(Cause::Stop, Event::StopRequested).answer(Answer::Ending(stopping))
     }
 
-    /// A terminal has sent INT or QUIT to its foreground group, that of the front. `deaf`: INT does nothing to the leader.
+    /// A terminal has sent INT or QUIT to its foreground group, that of the launcher. `deaf`: INT does nothing to the leader.
     ///
     /// The leader comes first: it may die of INT, clean up and exit, or go on. Only where nothing comes of INT is it the
     /// wish to stop, and what is being ended already, or was not ended by INT, is killed.
@@ -272,12 +265,12 @@ impl Policy {
     }
 
     /// The other supervisor was killed.
-    pub(crate) fn outer_gone(&mut self) -> Decision {
+    pub(crate) fn standby_gone(&mut self) -> Decision {
         if self.terms.keep { Decision::default() } else { self.kill(Cause::Supervisor) }
     }
 
-    /// The front has died before it let the sandbox go. Nobody knows the id of a detached sandbox by then.
-    pub(crate) fn front_gone(&mut self) -> Decision {
+    /// The launcher has died before it let the sandbox go. Nobody knows the id of a detached sandbox by then.
+    pub(crate) fn launcher_gone(&mut self) -> Decision {
         if self.terms.kind == Kind::Detached { self.kill(Cause::Owner) } else { self.owner_gone() }
     }
 

@@ -125,13 +125,13 @@ impl Prepared {
         &mut self,
         teardown: &mut Teardown,
         leader: Pid,
-        outer: Option<Pid>,
+        standby: Option<Pid>,
         status: Status,
     ) {
         let Some(detached) = &mut self.detached else { return };
         let own = rustix::process::getpid();
         let mut id = |pid| teardown.proc().stat(pid).ok().flatten().map(|stat| stat.id());
-        let supervisors = outer.into_iter().chain([own]).filter_map(&mut id).collect();
+        let supervisors = standby.into_iter().chain([own]).filter_map(&mut id).collect();
         detached.looked_after_by(supervisors, id(leader));
         detached.say(status, self.level, &self.missing);
     }
@@ -230,7 +230,7 @@ impl Prepared {
         self.conclude(&report)
     }
 
-    /// Writes the report where it is wanted and cuts it short for the front.
+    /// Writes the report where it is wanted and cuts it short for the launcher.
     pub(crate) fn conclude(&mut self, report: &Report) -> Outcome {
         if let Some(detached) = &mut self.detached {
             detached.conclude(report);
@@ -388,7 +388,7 @@ fn millis_since_1970(time: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(0)
 }
 
-/// Writes the report where it is wanted and cuts it short for the front.
+/// Writes the report where it is wanted and cuts it short for the launcher.
 fn conclude(setup: &Setup, report: &Report) -> Outcome {
     let unwritten = setup
         .spec

@@ -18,10 +18,10 @@ pub(crate) fn open() -> io::Result<SignalFd> {
 }
 
 /// Passes wishes to end on to who looks after the command.
-pub(crate) fn pass_on_wishes(signals: &SignalFd, keeper: &OwnedFd) {
+pub(crate) fn pass_on_wishes(signals: &SignalFd, supervisor: &OwnedFd) {
     while let Ok(Some(signalled)) = signals.take() {
         if signalled.signal == Signal::TERM.as_raw() {
-            let _ = pass_on(keeper.as_fd(), signalled.carried.unwrap_or(Signal::TERM));
+            let _ = pass_on(supervisor.as_fd(), signalled.carried.unwrap_or(Signal::TERM));
         }
     }
 }

@@ -14,23 +14,23 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, waitpid};
 
 use crate::environment::{self, Inherited};
-use crate::front::{Front, Hearing, Keeper, Keys, SavedModes, Seen, terminal};
+use crate::launcher::{Hearing, Keys, Launcher, SavedModes, Seen, SupervisorHandle, terminal};
 use crate::prepared::Prepared;
 use crate::setup::Setup;
 use crate::signals::CHILD;
 use crate::start_error::StartError;
 use crate::takeover::give_up_started;
-use crate::{inner, outer};
+use crate::{standby, supervisor};
 
 fn system<E: Into<io::Error>>(act: &'static str) -> impl FnOnce(E) -> StartError {
     move |source| StartError::System { act, source: source.into() }
 }
 
-/// Starts a sandbox. From here on this process is a subreaper and blocks the signals that [`Front::wait`] handles.
+/// Starts a sandbox. From here on this process is a subreaper and blocks the signals that [`Launcher::wait`] handles.
 ///
 /// # Errors
 /// When nothing was started. What fails later, the command missing for one, is in the outcome.
-pub fn start(spec: Spec) -> Result<Front, StartError> {
+pub fn start(spec: Spec) -> Result<Launcher, StartError> {
     let began = Instant::now();
     let child_ignored = signal::is_ignored(CHILD);
     if child_ignored {
@@ -44,7 +44,7 @@ pub fn start(spec: Spec) -> Result<Front, StartError> {
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(system("make a socket pair"))?;
-    let front = pidfd_open(getpid(), PidfdFlags::empty()).map_err(system("open a pidfd"))?;
+    let launcher = pidfd_open(getpid(), PidfdFlags::empty()).map_err(system("open a pidfd"))?;
     let session = penfold_sys::fork::session();
     let detached = spec.detach.is_some();
     let terminal = terminal();
@@ -68,7 +68,7 @@ pub fn start(spec: Spec) -> Result<Front, StartError> {
         spec,
         program,
         channel: theirs,
-        front: Some(front),
+        launcher: Some(launcher),
         owner,
         owner_id,
         apart: detached,
@@ -83,41 +83,47 @@ pub fn start(spec: Spec) -> Result<Front, StartError> {
     let alone = !detached && !getpid().is_init() && matches!(child::peek(), Ok(Peek::NoChild));
     rustix::process::set_child_subreaper(Some(getpid())).map_err(system("become a subreaper"))?;
     // From the fork on nothing may fail that would leave the sandbox alone.
-    let front = if alone {
+    let launcher = if alone {
         start_inner(setup, ours, seen, hearing)
     } else {
-        start_outer(setup, ours, seen, hearing)?
+        start_standby(setup, ours, seen, hearing)?
     };
     if idle {
         schedule::leave_idle();
     }
-    Ok(front)
+    Ok(launcher)
 }
 
-/// Every child of this process will be the sandbox's: it can be the outer subreaper itself.
-fn start_inner(setup: Setup, ours: OwnedFd, seen: Seen, hearing: Hearing) -> Front {
-    let keeper = match Prepared::prepare(setup) {
+/// Every child of this process will be the sandbox's: it can be the standby subreaper itself.
+fn start_inner(setup: Setup, ours: OwnedFd, seen: Seen, hearing: Hearing) -> Launcher {
+    let supervisor = match Prepared::prepare(setup) {
         Ok(prepared) => match fork() {
             Ok(Forked::Child) => {
                 drop((ours, hearing, seen));
-                inner::run(prepared, None)
+                supervisor::run(prepared, None)
             }
-            Ok(Forked::Parent(inner)) => {
-                penfold_sys::crash_point!("front-forked");
-                match pidfd_open(inner, PidfdFlags::empty()) {
-                    Ok(pidfd) => Keeper::Inner { pid: inner, pidfd, prepared: Some(Box::new(prepared)) },
+            Ok(Forked::Parent(supervisor)) => {
+                penfold_sys::crash_point!("launcher-forked");
+                match pidfd_open(supervisor, PidfdFlags::empty()) {
+                    Ok(pidfd) => SupervisorHandle::Direct {
+                        pid: supervisor,
+                        pidfd,
+                        prepared: Some(Box::new(prepared)),
+                    },
                     Err(errno) => {
-                        end_child(inner);
+                        end_child(supervisor);
                         let reason = format!("the supervisor cannot be watched: {errno}");
-                        Keeper::Refused(Box::new(give_up_started(prepared, reason)))
+                        SupervisorHandle::Refused(Box::new(give_up_started(prepared, reason)))
                     }
                 }
             }
-            Err(error) => Keeper::Refused(Box::new(prepared.give_up(format!("cannot fork: {error}")))),
+            Err(error) => {
+                SupervisorHandle::Refused(Box::new(prepared.give_up(format!("cannot fork: {error}"))))
+            }
         },
-        Err(outcome) => Keeper::Refused(outcome),
+        Err(outcome) => SupervisorHandle::Refused(outcome),
     };
-    Front::new(keeper, ours, seen, hearing)
+    Launcher::new(supervisor, ours, seen, hearing)
 }
 
 /// Kills and reaps a child of this process.
@@ -127,15 +133,15 @@ fn end_child(pid: Pid) {
     let _ = retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()));
 }
 
-fn start_outer(setup: Setup, ours: OwnedFd, seen: Seen, hearing: Hearing) -> Result<Front, StartError> {
+fn start_standby(setup: Setup, ours: OwnedFd, seen: Seen, hearing: Hearing) -> Result<Launcher, StartError> {
     match fork().map_err(system("fork"))? {
         Forked::Child => {
             drop((ours, hearing, seen));
-            outer::run(setup)
+            standby::run(setup)
         }
-        Forked::Parent(outer) => {
-            let pidfd = pidfd_open(outer, PidfdFlags::empty()).ok();
-            Ok(Front::new(Keeper::Outer { pid: outer, pidfd }, ours, seen, hearing))
+        Forked::Parent(standby) => {
+            let pidfd = pidfd_open(standby, PidfdFlags::empty()).ok();
+            Ok(Launcher::new(SupervisorHandle::Standby { pid: standby, pidfd }, ours, seen, hearing))
         }
     }
 }

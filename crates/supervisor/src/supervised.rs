@@ -149,7 +149,7 @@ impl Supervised {
                 if ended { Answer::Done } else { refused() }
             }
             Request::LetGo => Answer::Refused("only who started it lets it go".to_owned()),
-            // Without descriptors, over the channel of a front.
+            // Without descriptors, over the channel of a launcher.
             Request::Exec(_) | Request::Attach(_) | Request::Resize(_) => {
                 Answer::Refused("what it needs did not come with it".to_owned())
             }
@@ -222,7 +222,7 @@ impl Supervised {
         }
     }
 
-    /// Sends the outcome to the front and to all clients.
+    /// Sends the outcome to the launcher and to all clients.
     pub(crate) fn tell(&mut self, report: &Report) {
         let outcome = Outcome { of_exec: self.policy.is_exec(), ..self.prepared.conclude(report) };
         self.policy.reported(&outcome);
@@ -230,7 +230,7 @@ impl Supervised {
         if let Some(detached) = &self.prepared.detached {
             detached.control.tell(&answer);
         }
-        // A front that is gone does not get it, and one that had its answer does not listen any more.
+        // A launcher that is gone does not get it, and one that had its answer does not listen any more.
         let _ = wire::send(&self.prepared.setup.channel, &answer);
     }
 }

@@ -1,4 +1,4 @@
-//! The end of a sandbox by a process that does not stay to look after it: its front, once the supervisor was killed.
+//! The end of a sandbox by a process that does not stay to look after it: its launcher, once the supervisor was killed.
 
 use penfold_process::ProcFs;
 use penfold_teardown::lifecycle::Phase;
@@ -27,7 +27,7 @@ fn end(mut prepared: Prepared, cause: Cause, failure: Option<StartFailure>) -> O
     let mut teardown = Teardown::new(proc, prepared.leaf.take(), Scope::Children);
     match prepared.leader.noted() {
         // What was noted is our init, whose end by our hand is the leader's.
-        Some((pid, _)) if prepared.level == Level::Pidns => teardown.kept_by(pid),
+        Some((pid, _)) if prepared.level == Level::Pidns => teardown.led_by_init(pid),
         Some((pid, _)) => teardown.lead_by(Leader { pid, session: prepared.session_of(pid) }),
         None => {}
     }

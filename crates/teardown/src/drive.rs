@@ -256,7 +256,7 @@ impl Drive<'_> {
         let now = Instant::now();
         // Init must stay until it has reported how the leader ended.
         if self.leader_ended
-            && let Err(error) = self.teardown.dismiss_keeper()
+            && let Err(error) = self.teardown.dismiss_init()
         {
             self.note_error("verify", &error);
         }

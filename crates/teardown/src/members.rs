@@ -81,7 +81,7 @@ pub struct Teardown {
     leader_exit: Option<Exit>,
     leader_ended: bool,
     /// Our init in a pid namespace: it reaps there in our place and is not a member.
-    keeper: Option<Pid>,
+    init: Option<Pid>,
     /// The key is the identity: a process that reuses a pid is another member.
     ledger: BTreeMap<ProcessId, Entry>,
     /// The members of the ledger that have not ended, as far as known.
@@ -106,7 +106,7 @@ pub struct Teardown {
     /// Whether every name and the leaf's own accounts are requested.
     details: bool,
     /// Whether members that run this program ask the processes below them.
-    fronts: bool,
+    launchers: bool,
     leaf_usage: penfold_cgroup::Usage,
 }
 
@@ -120,7 +120,7 @@ impl Teardown {
             leader: None,
             leader_exit: None,
             leader_ended: false,
-            keeper: None,
+            init: None,
             ledger: BTreeMap::new(),
             living: HashMap::new(),
             left_behind: Vec::new(),
@@ -135,7 +135,7 @@ impl Teardown {
             moved: false,
             leader_outlived: false,
             details: false,
-            fronts: false,
+            launchers: false,
             leaf_usage: penfold_cgroup::Usage::default(),
         }
     }
@@ -145,8 +145,8 @@ impl Teardown {
     /// Members that run this program are such processes: they get the signal by
     /// [`pass_on`](penfold_sys::signal::pass_on). Processes below them are not asked directly. Two signals would look
     /// like the repeated request of an impatient user. A nested sandbox is asked through its launcher.
-    pub fn ask_at_fronts(&mut self) {
-        self.fronts = true;
+    pub fn ask_at_launchers(&mut self) {
+        self.launchers = true;
     }
 
     /// Sets the leader, whose exit is the end of the sandbox.
@@ -155,8 +155,8 @@ impl Teardown {
     }
 
     /// Sets our init in a pid namespace, whose end is the end of all processes in the namespace.
-    pub fn kept_by(&mut self, keeper: Pid) {
-        self.keeper = Some(keeper);
+    pub fn led_by_init(&mut self, init: Pid) {
+        self.init = Some(init);
     }
 
     /// Notes that the remaining members have outlived the leader, which ended by itself.
@@ -215,7 +215,7 @@ impl Teardown {
             let Peek::Ended(pid, exit) = (if nameless { child::reap_any() } else { child::peek() })? else {
                 return Ok(reaped);
             };
-            if self.keeper == Some(pid) {
+            if self.init == Some(pid) {
                 self.leader_ended = true;
                 // A member that kills our init kills the leader too. An exit code of init says nothing about the
                 // leader, which ended before or is killed with init.
@@ -239,13 +239,13 @@ impl Teardown {
     ///
     /// # Errors
     /// When the namespace could not be examined.
-    pub fn dismiss_keeper(&mut self) -> io::Result<()> {
+    pub fn dismiss_init(&mut self) -> io::Result<()> {
         if self.kills > 0 {
             return Ok(());
         }
-        if let Some(keeper) = self.keeper
+        if let Some(init) = self.init
             && self.survey()?.population() == Population::Nobody
-            && let Some(process) = Process::open(&mut self.proc, keeper)?
+            && let Some(process) = Process::open(&mut self.proc, init)?
         {
             process.signal(Signal::KILL)?;
         }
@@ -310,7 +310,7 @@ impl Teardown {
                 members.push(stat);
             }
         }
-        members.retain(|stat| !stat.is_dead() && (self.kills > 0 || self.keeper != Some(stat.pid)));
+        members.retain(|stat| !stat.is_dead() && (self.kills > 0 || self.init != Some(stat.pid)));
         Ok(Survey::new(members, completeness))
     }
 

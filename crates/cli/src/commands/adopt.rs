@@ -77,13 +77,13 @@ pub(crate) fn adopt(global: &Global, args: AdoptArgs) -> Result<u8, Failure> {
         return Err(failed(FailureKind::NotPermitted).because(std::io::Error::from(Errno::PERM)));
     }
     refuse_members(global, &members)?;
-    let front = penfold_supervisor::adopt(spec(global, args, root)?, root)
+    let launcher = penfold_supervisor::adopt(spec(global, args, root)?, root)
         .map_err(|error| failed(FailureKind::Other).because(error))?;
-    let id = front.id();
-    let outcome = match front.wait_running().map_err(|error| failed(FailureKind::Other).because(error))? {
+    let id = launcher.id();
+    let outcome = match launcher.wait_running().map_err(|error| failed(FailureKind::Other).because(error))? {
         Detached::Over(outcome) => outcome,
-        Detached::Running(front) => {
-            front.let_go().map_err(|error| failed(FailureKind::Other).because(error))?;
+        Detached::Running(launcher) => {
+            launcher.let_go().map_err(|error| failed(FailureKind::Other).because(error))?;
             // The sandbox goes on all the same: `penfold ps` has its id.
             if let Err(error) = output::data(format!("{id}\n").as_bytes()) {
                 Failure::from(error).report(false);

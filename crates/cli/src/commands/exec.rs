@@ -12,7 +12,7 @@ use penfold_state::record;
 use penfold_state::time::millis;
 use penfold_state::wire::{self, Answer, Request};
 use penfold_state::{ExecSpec, Outcome};
-use penfold_supervisor::{Front, FrontError};
+use penfold_supervisor::{Launcher, LauncherError};
 use penfold_sys::signal::{self, SignalSet};
 use penfold_teardown::Cause;
 use rustix::event::{EventfdFlags, eventfd};
@@ -111,8 +111,9 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
         _ if args.detach => None,
         _ => {
             let left: &[Signal] = if terminal.is_some() { &[Signal::WINCH] } else { &[] };
-            let front = Front::of_exec(client.into(), id.clone(), left).map_err(|error| unseen(&error))?;
-            let outcome = wait(front, &id, terminal, args.interactive)
+            let launcher =
+                Launcher::of_exec(client.into(), id.clone(), left).map_err(|error| unseen(&error))?;
+            let outcome = wait(launcher, &id, terminal, args.interactive)
                 .or_fail(FailureKind::Unverified, "the end was not seen")?;
             Some(outcome)
         }
@@ -140,8 +141,13 @@ fn await_answer(client: &Client, mask: Option<SignalSet>) -> Result<Answer, Clie
 }
 
 /// Waits for the command's end, and copies between its terminal and the caller's if it has one.
-fn wait(front: Front, id: &str, terminal: Option<OwnedFd>, interactive: bool) -> Result<Outcome, FrontError> {
-    let Some(master) = terminal else { return front.wait(|_| ()) };
+fn wait(
+    launcher: Launcher,
+    id: &str,
+    terminal: Option<OwnedFd>,
+    interactive: bool,
+) -> Result<Outcome, LauncherError> {
+    let Some(master) = terminal else { return launcher.wait(|_| ()) };
     let raw = interactive.then(Raw::enter).and_then(Result::ok);
     let typed = raw.is_some();
     let over = eventfd(0, EventfdFlags::CLOEXEC).ok();
@@ -154,11 +160,11 @@ fn wait(front: Front, id: &str, terminal: Option<OwnedFd>, interactive: bool) ->
             let _ = tcsetwinsize(&master, pump::window(size));
         })
     };
-    // Nobody would see what it writes. Without its front it ends.
+    // Nobody would see what it writes. Without its launcher it ends.
     let copying = std::thread::Builder::new()
         .spawn(copy)
-        .map_err(|source| FrontError::Wait { id: id.to_owned(), source })?;
-    let outcome = front.wait(|_| ());
+        .map_err(|source| LauncherError::Wait { id: id.to_owned(), source })?;
+    let outcome = launcher.wait(|_| ());
     if let Some(end) = end {
         let _ = rustix::io::write(&end, &1_u64.to_ne_bytes());
     }

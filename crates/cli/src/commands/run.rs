@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use penfold_state::{ExitStatus, Outcome};
-use penfold_supervisor::{Detached, Front};
+use penfold_supervisor::{Detached, Launcher};
 use penfold_teardown::Cause;
 
 use crate::args::bounds::{self, Bounds};
@@ -175,11 +175,11 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
     }
     spec::refuse_detached_flags(&args)?;
     let spec = spec::spec(global, args)?;
-    let front = penfold_supervisor::start(spec).map_err(|error| {
+    let launcher = penfold_supervisor::start(spec).map_err(|error| {
         Failure::new(FailureKind::NotStarted, format!("cannot run `{name}`")).because(error)
     })?;
     if detached {
-        return run_detached(front, &name, directory);
+        return run_detached(launcher, &name, directory);
     }
     let watched = !global.quiet && std::io::stderr().is_terminal();
     let slow = |progress| {
@@ -187,7 +187,7 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
             output::talk(&summary::progress(progress));
         }
     };
-    let outcome = front.wait(slow).or_fail(FailureKind::Unverified, "the end was not seen")?;
+    let outcome = launcher.wait(slow).or_fail(FailureKind::Unverified, "the end was not seen")?;
     output::talk(&summary::of(&outcome, global.verbose > 0, global.quiet));
     let code = conclude(&outcome, &name, directory, preserve, fail_on_leak)?;
     if let Some(signal) = died_of(&outcome) {
@@ -213,17 +213,17 @@ fn died_of(outcome: &Outcome) -> Option<i32> {
 }
 
 /// Starts a detached sandbox: its id once its command runs.
-fn run_detached(front: Front, name: &str, directory: Option<PathBuf>) -> Result<u8, Failure> {
-    let id = front.id();
+fn run_detached(launcher: Launcher, name: &str, directory: Option<PathBuf>) -> Result<u8, Failure> {
+    let id = launcher.id();
     let lost = |error| {
         Failure::new(FailureKind::Unverified, format!("cannot run `{name}`: something of {id} may be left"))
             .because(error)
             .hint("`penfold doctor` shows what is left, `penfold gc` ends it")
     };
-    let outcome = match front.wait_running().map_err(lost)? {
+    let outcome = match launcher.wait_running().map_err(lost)? {
         Detached::Over(outcome) => *outcome,
-        Detached::Running(front) => {
-            let let_go = front.let_go().map_err(|error| {
+        Detached::Running(launcher) => {
+            let let_go = launcher.let_go().map_err(|error| {
                 Failure::new(FailureKind::NotStarted, format!("cannot let {id} go on by itself"))
                     .because(error)
             });
@@ -232,7 +232,7 @@ fn run_detached(front: Front, name: &str, directory: Option<PathBuf>) -> Result<
             match told {
                 Ok(()) => return Ok(exit_codes::SUCCESS),
                 Err(failure) => {
-                    let outcome = front.abandon("its id cannot be told").map_err(lost)?;
+                    let outcome = launcher.abandon("its id cannot be told").map_err(lost)?;
                     output::talk(&summary::survivors(&outcome));
                     let verified = outcome.report.findings.verified;
                     return Err(if verified { failure } else { failure.with_kind(FailureKind::Unverified) });

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use penfold_process::names::FRONT;
+use penfold_process::names::LAUNCHER;
 use penfold_process::{Completeness, Evidence, Pid, ProcFs, ProcessId, Stat};
 use penfold_teardown::MARKER;
 
@@ -143,7 +143,7 @@ impl Host {
             Err(_) => return None,
         };
         let name = target.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        if name == FRONT || name.strip_suffix(" (deleted)") == Some(FRONT) {
+        if name == LAUNCHER || name.strip_suffix(" (deleted)") == Some(LAUNCHER) {
             return Some(true);
         }
         let file = std::fs::metadata(&link).ok().map(|meta| (meta.dev(), meta.ino()));

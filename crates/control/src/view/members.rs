@@ -62,8 +62,8 @@ pub fn members(resolver: &Resolver, known: &SandboxRef, view: &View, full: bool)
 ///
 /// These are our init in a pid namespace, and the process that brings an exec into that namespace.
 fn between(view: &View, proc: &mut ProcFs, stats: &mut Vec<Stat>) -> io::Result<HashMap<Pid, Pid>> {
-    let keepers = view.execs.iter().map(|exec| exec.keeper.pid);
-    let ours: HashSet<Pid> = view.supervisors.iter().map(|id| id.pid).chain(keepers).collect();
+    let exec_supervisors = view.execs.iter().map(|exec| exec.supervisor.pid);
+    let ours: HashSet<Pid> = view.supervisors.iter().map(|id| id.pid).chain(exec_supervisors).collect();
     let is_ours =
         |stat: &Stat| stat.has_our_name() && stat.parent.is_some_and(|parent| ours.contains(&parent));
     let known: HashSet<Pid> = stats.iter().map(|stat| stat.pid).collect();
@@ -150,7 +150,7 @@ impl Crowd<'_> {
     fn exec(&self, top: &Stat) -> Option<(u32, usize)> {
         let parent = top.parent?;
         let above = self.between.get(&parent).copied().unwrap_or(parent);
-        let exec = self.view.execs.iter().find(|exec| exec.keeper.pid == above)?;
+        let exec = self.view.execs.iter().find(|exec| exec.supervisor.pid == above)?;
         Some((exec.number, *self.children.get(&parent)?.first()?))
     }
 

@@ -49,6 +49,6 @@ fn accounted(view: &View) -> Vec<Pid> {
     if !view.status.is_living() || view.status == Status::Orphaned {
         return Vec::new();
     }
-    let execs = view.execs.iter().map(|exec| exec.keeper.pid);
+    let execs = view.execs.iter().map(|exec| exec.supervisor.pid);
     view.leader.iter().chain(&view.supervisors).map(|id| id.pid).chain(execs).collect()
 }

@@ -112,12 +112,12 @@ fn links_directories_fifos_and_strangers_are_refused() {
 #[test]
 fn a_newer_format_is_left_alone_and_garbage_is_replaced() {
     let place = Place::new();
-    let mut front = b"penfold log\n\x02\0\0\0".to_vec();
-    front.resize(5000, 0);
-    std::fs::write(place.log(), &front).unwrap();
+    let mut launcher = b"penfold log\n\x02\0\0\0".to_vec();
+    launcher.resize(5000, 0);
+    std::fs::write(place.log(), &launcher).unwrap();
     assert!(matches!(Reader::open(place.as_fd(), From::Start), Err(LogError::Newer)));
     assert!(matches!(Writer::reopen(place.as_fd(), 0), Err(LogError::Newer)));
-    assert_eq!(std::fs::read(place.log()).unwrap(), front);
+    assert_eq!(std::fs::read(place.log()).unwrap(), launcher);
     for garbage in [&b""[..], b"penfold", &[0; 5000], &[0xff; 5000]] {
         std::fs::write(place.log(), garbage).unwrap();
         assert!(matches!(Reader::open(place.as_fd(), From::Start), Err(LogError::Damaged(_))));

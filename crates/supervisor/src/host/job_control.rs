@@ -1,4 +1,4 @@
-//! A leader that stops without its front: a shell in a process group of its own that suspends itself.
+//! A leader that stops without its launcher: a shell in a process group of its own that suspends itself.
 
 use std::os::fd::AsFd;
 
@@ -20,15 +20,15 @@ impl Host {
         let Ok(Some(change)) = waitid(WaitId::PidFd(leader.as_fd()), options) else { return };
         match change.stopping_signal() {
             Some(signal) => self.leader_stopped(signal),
-            None => self.wake_front(),
+            None => self.wake_launcher(),
         }
     }
 
     fn can_follow(&self) -> bool {
-        self.sandbox.prepared.setup.keys && self.front.is_some() && !self.sandbox.policy.is_ending()
+        self.sandbox.prepared.setup.keys && self.launcher.is_some() && !self.sandbox.policy.is_ending()
     }
 
-    /// Has the front stop where the leader was stopped and the terminal has not stopped both: who waits for the front gets
+    /// Has the launcher stop where the leader was stopped and the terminal has not stopped both: who waits for the launcher gets
     /// the terminal, as without penfold. Has it go on with a leader that somebody else continues.
     pub(super) fn leader_stopped(&mut self, signal: i32) {
         let Some(pid) = self.sandbox.leader_pid.filter(|_| self.can_follow()) else { return };
@@ -41,12 +41,12 @@ impl Host {
         }
     }
 
-    /// Continues a front that has stopped as the leader did.
-    pub(super) fn wake_front(&mut self) {
+    /// Continues a launcher that has stopped as the leader did.
+    pub(super) fn wake_launcher(&mut self) {
         if std::mem::take(&mut self.suspended)
-            && let Some(front) = &self.front
+            && let Some(launcher) = &self.launcher
         {
-            let _ = rustix::process::pidfd_send_signal(front, Signal::CONT);
+            let _ = rustix::process::pidfd_send_signal(launcher, Signal::CONT);
         }
     }
 }

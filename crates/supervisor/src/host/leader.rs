@@ -57,8 +57,8 @@ impl Host {
         let event = match interruption {
             Interruption::Limit => self.sandbox.decide(|policy| policy.time_out(Cause::Timeout)),
             Interruption::Terminated(carried) => self.sandbox.decide(|policy| policy.terminated(carried)),
-            Interruption::Front => self.sandbox.decide(Policy::front_gone),
-            Interruption::Outer => self.sandbox.decide(|policy| policy.kill(Cause::Supervisor)),
+            Interruption::Launcher => self.sandbox.decide(Policy::launcher_gone),
+            Interruption::Standby => self.sandbox.decide(|policy| policy.kill(Cause::Supervisor)),
             Interruption::Asked(request) => self.sandbox.act(&request).0,
         };
         let event = event.or_else(|| self.sandbox.decide(|policy| policy.kill(Cause::Owner)));
@@ -94,7 +94,7 @@ impl Host {
                 None
             }
             Ok(Some(News::Continued)) => {
-                self.wake_front();
+                self.wake_launcher();
                 None
             }
             Ok(None) => None,

@@ -36,50 +36,50 @@ pub(crate) enum Interruption {
     Limit,
     /// A SIGTERM, and the polite signal that came with it.
     Terminated(Option<Signal>),
-    /// The death of the front.
-    Front,
-    /// The death of the outer process.
-    Outer,
-    /// A request of the front.
+    /// The death of the launcher.
+    Launcher,
+    /// The death of the standby.
+    Standby,
+    /// A request of the launcher.
     Asked(Request),
 }
 
 /// Waits for the leader, and for what ends the sandbox meanwhile.
 #[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
 pub(crate) struct Watch<'a> {
-    outer: Option<BorrowedFd<'a>>,
+    standby: Option<BorrowedFd<'a>>,
     signals: &'a SignalFd,
     limit: Option<Instant>,
-    /// The sandbox ends with its front.
+    /// The sandbox ends with its launcher.
     bound: bool,
-    /// The sandbox goes on without its outer process.
+    /// The sandbox goes on without its standby.
     keep: bool,
-    /// It is the outer process that is waited for.
-    awaits_outer: bool,
+    /// It is the standby that is waited for.
+    awaits_standby: bool,
     channel_open: bool,
 }
 
 impl<'a> Watch<'a> {
     pub(crate) fn new(
         prepared: &Prepared,
-        outer: Option<BorrowedFd<'a>>,
+        standby: Option<BorrowedFd<'a>>,
         signals: &'a SignalFd,
     ) -> Watch<'a> {
         let spec = &prepared.setup.spec;
         let limit = spec.timeout.and_then(|limit| prepared.setup.began.checked_add(limit));
-        // Nobody knows the id of a detached one before its front does.
+        // Nobody knows the id of a detached one before its launcher does.
         let bound = spec.detach.is_some() || spec.on_owner_exit != OwnerExit::Keep;
         let keep = spec.detach.as_ref().is_some_and(|detach| detach.keep);
-        Watch { outer, signals, limit, bound, keep, awaits_outer: false, channel_open: true }
+        Watch { standby, signals, limit, bound, keep, awaits_standby: false, channel_open: true }
     }
 
-    /// Waits until the outer process has a session of its own, if there is one.
+    /// Waits until the standby has a session of its own, if there is one.
     ///
     /// # Errors
     /// What ends the sandbox before that.
     pub(crate) fn until_apart(&mut self, setup: &Setup, apart: BorrowedFd<'_>) -> Result<(), NotStarted> {
-        self.awaits_outer = true;
-        if self.outer.is_some() { self.until_readable(setup, apart) } else { Ok(()) }
+        self.awaits_standby = true;
+        if self.standby.is_some() { self.until_readable(setup, apart) } else { Ok(()) }
     }
 
     /// Waits until `fd` is readable, or at its end.
@@ -94,8 +94,8 @@ impl<'a> Watch<'a> {
                 Some(fd),
                 Some(self.signals.as_fd()),
                 self.channel_open.then_some(setup.channel.as_fd()),
-                setup.front.as_ref().filter(|_| self.bound).map(AsFd::as_fd),
-                self.outer,
+                setup.launcher.as_ref().filter(|_| self.bound).map(AsFd::as_fd),
+                self.standby,
             ];
             let mut fds: Vec<PollFd<'_>> =
                 sources.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
@@ -103,7 +103,7 @@ impl<'a> Watch<'a> {
                 fds.clear();
             }
             let mut fds = fds.iter().map(|fd| !fd.revents().is_empty());
-            let [readable, signals, channel, front, outer] =
+            let [readable, signals, channel, launcher, standby] =
                 sources.map(|source| source.is_some() && fds.next().unwrap_or(false));
             if readable {
                 return Ok(());
@@ -112,16 +112,16 @@ impl<'a> Watch<'a> {
                 Some(terminated)
             } else if channel {
                 self.asked(setup)
-            } else if front {
-                Some(Interruption::Front)
-            } else if outer && self.keep {
-                self.outer = None;
-                if self.awaits_outer {
+            } else if launcher {
+                Some(Interruption::Launcher)
+            } else if standby && self.keep {
+                self.standby = None;
+                if self.awaits_standby {
                     return Ok(());
                 }
                 None
-            } else if outer {
-                Some(Interruption::Outer)
+            } else if standby {
+                Some(Interruption::Standby)
             } else {
                 self.limit.filter(|limit| *limit <= Instant::now()).map(|_| Interruption::Limit)
             };
@@ -141,7 +141,7 @@ impl<'a> Watch<'a> {
         None
     }
 
-    /// What the front asks for that ends the sandbox. There is no leader yet that a signal could be passed on to.
+    /// What the launcher asks for that ends the sandbox. There is no leader yet that a signal could be passed on to.
     fn asked(&mut self, setup: &Setup) -> Option<Interruption> {
         match wire::receive(&setup.channel) {
             Ok(Received::Message(request @ (Request::Stop { .. } | Request::Kill))) => {
@@ -151,10 +151,10 @@ impl<'a> Watch<'a> {
                 self.bound.then_some(Interruption::Asked(Request::OwnerGone))
             }
             Ok(Received::Message(_) | Received::Nothing) => None,
-            // The death of a front with a pidfd is told by that.
+            // The death of a launcher with a pidfd is told by that.
             Ok(Received::End) | Err(_) => {
                 self.channel_open = false;
-                (self.bound && setup.front.is_none()).then_some(Interruption::Front)
+                (self.bound && setup.launcher.is_none()).then_some(Interruption::Launcher)
             }
         }
     }

@@ -23,7 +23,7 @@ enum Input {
     Asked(Request),
     Term(Option<Signal>),
     OuterGone,
-    FrontGone,
+    LauncherGone,
     OwnerGone,
     LeaderEnded(Option<ExitStatus>),
     OutOfMemory,

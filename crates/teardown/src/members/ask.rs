@@ -98,7 +98,7 @@ impl Teardown {
     /// Returns the members that pass the signal on, and the members below them; parents come before children.
     fn relayed(&mut self, members: &[Stat]) -> (HashSet<Pid>, HashSet<Pid>) {
         let mut relays = HashSet::new();
-        let own = self.fronts.then(|| self.proc.program(rustix::process::getpid())).flatten();
+        let own = self.launchers.then(|| self.proc.program(rustix::process::getpid())).flatten();
         let mut relayed = HashSet::new();
         for stat in members {
             let below =

@@ -34,7 +34,7 @@ impl Teardown {
         let children = matches!(self.scope, Scope::Children);
         let inside = self.step_out()?;
         let strays = if children { self.note_strays(&inside)? } else { Vec::new() };
-        if self.keeper.is_some() {
+        if self.init.is_some() {
             self.enter_all()?;
         } else if self.details {
             self.enter_leaf(inside)?;
@@ -42,7 +42,7 @@ impl Teardown {
         let leaf_killed = self.kill_leaf();
         if !children {
             self.kill_each()?;
-        } else if self.keeper.is_some() || matches!(self.leaf, LeafState::None) {
+        } else if self.init.is_some() || matches!(self.leaf, LeafState::None) {
             self.kill_children()?;
         } else if leaf_killed.is_ok() {
             let members = u32::try_from(strays.len()).unwrap_or(u32::MAX);

@@ -15,7 +15,7 @@ impl Teardown {
     /// Notes how a child ended, while its name can still be read.
     pub(super) fn note_end(&mut self, pid: Pid, exit: Exit) {
         let killed = self.kills > 0 && exit == Exit::Signal(Signal::KILL.as_raw());
-        if self.keeper == Some(pid) {
+        if self.init == Some(pid) {
             return;
         }
         let known = self.living.remove(&pid);
@@ -95,17 +95,17 @@ impl Teardown {
     /// parent: the children of this process, or of our init, except the leader.
     pub(super) fn note_strays(&mut self, inside: &[Pid]) -> io::Result<Vec<Pid>> {
         let mut strays = Vec::new();
-        if self.leader_outlived && self.keeper.is_none() && !inside.is_empty() {
+        if self.leader_outlived && self.init.is_none() && !inside.is_empty() {
             strays.extend(inside);
         } else {
-            match self.keeper {
-                Some(keeper) => self.proc.children(keeper, &mut strays)?,
+            match self.init {
+                Some(init) => self.proc.children(init, &mut strays)?,
                 None => strays = self.children()?,
             }
             strays.retain(|&pid| self.leader.is_none_or(|leader| leader.pid != pid));
             self.reparented.extend(&strays);
         }
-        let shown = self.named() == SHOWN && self.keeper.is_none();
+        let shown = self.named() == SHOWN && self.init.is_none();
         for &pid in strays.iter().take(SHOWN) {
             self.note_command(pid);
             if shown {
@@ -211,7 +211,7 @@ impl Teardown {
             .ledger
             .values()
             .map(|entry| &entry.ended)
-            .filter(|ended| self.keeper.is_none_or(|keeper| raw(keeper) != ended.pid))
+            .filter(|ended| self.init.is_none_or(|init| raw(init) != ended.pid))
             .filter(|ended| !left.contains(&(ended.pid, ended.start_time)))
             .cloned()
             .chain(shown.iter().filter_map(|pid| self.shown.get(pid).cloned()))

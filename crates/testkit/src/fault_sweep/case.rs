@@ -269,14 +269,14 @@ impl Case {
         let words = ["run", "--contain", level, "--grace", "1", "--patience", "3", "--scratch", "--"];
         let stay = self.options.place.verb == Verb::RunStopped;
         let command = self.command("a", stay);
-        self.start(Some("front"), "verb", &words, command)
+        self.start(Some("launcher"), "verb", &words, command)
     }
 
     fn foreground(&mut self) -> io::Result<()> {
         self.tracer.arm();
         let pid = self.start_foreground()?;
         let exit = self.answer(pid)?;
-        self.judge_code("a", exit, "front")
+        self.judge_code("a", exit, "launcher")
     }
 
     fn stopped(&mut self) -> io::Result<()> {
@@ -285,7 +285,7 @@ impl Case {
         self.tracer.arm();
         self.tracer.signal(pid, Signal::TERM);
         let exit = self.answer(pid)?;
-        self.judge_code("a", exit, "front")
+        self.judge_code("a", exit, "launcher")
     }
 
     fn start_detached(&mut self, output: &str, stay: bool) -> io::Result<Pid> {
@@ -293,7 +293,7 @@ impl Case {
         let words =
             ["run", "-d", "--name", "swept", "--contain", level, "--grace", "1", "--patience", "3", "--"];
         let command = self.command("a", stay);
-        self.start(Some("front"), output, &words, command)
+        self.start(Some("launcher"), output, &words, command)
     }
 
     fn detached(&mut self) -> io::Result<()> {

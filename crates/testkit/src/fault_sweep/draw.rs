@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn the_same_seed_draws_the_same_and_nothing_twice() {
         let place = "run/cgroup".parse().unwrap();
-        let seen = Seen { role: "front".to_owned(), call: "openat".to_owned(), object: String::new() };
+        let seen = Seen { role: "launcher".to_owned(), call: "openat".to_owned(), object: String::new() };
         let calls = vec![seen; 5];
         let all = [(place, calls)];
         let mut drawn = draw(&all, 4, 30);

@@ -228,7 +228,7 @@ impl Tracer {
 
     /// Kills all that is traced, before any of it can see another's end.
     pub(crate) fn kill_all(&self) {
-        // In the order of their numbers: outer before the supervisor, which comes to this process then.
+        // In the order of their numbers: standby before the supervisor, which comes to this process then.
         for pid in self.traced.keys() {
             // Nobody but this process reaps what it traces: the numbers are theirs.
             let _ = rustix::process::kill_process(*pid, Signal::KILL);
@@ -312,9 +312,9 @@ impl Tracer {
 fn role(parent: &str, nth: u32, place: Place, armed: bool) -> String {
     let detached = !matches!(place.verb, Verb::Run | Verb::RunStopped);
     match (parent, nth) {
-        ("front", 1) if detached => "outer",
-        ("front" | "outer", 1) => "supervisor",
-        ("front", _) => "sweeper",
+        ("launcher", 1) if detached => "standby",
+        ("launcher" | "standby", 1) => "supervisor",
+        ("launcher", _) => "sweeper",
         ("supervisor", _) if place.verb == Verb::Exec && armed => "exec",
         ("supervisor", _) if place.level == Level::Pidns => "init",
         ("supervisor" | "init" | "exec", _) => "leader",

@@ -237,12 +237,12 @@ mod tests {
     fn a_word_is_read_as_it_is_written() {
         for text in [
             "run/cgroup supervisor openat#12 EMFILE",
-            "run-d/pidns front clone#1 SIGKILL",
+            "run-d/pidns launcher clone#1 SIGKILL",
             "exec/subreaper client openat:cgroup.procs#* EIO",
         ] {
             assert_eq!(text.parse::<Word>().unwrap().to_string(), text);
         }
-        assert!("run front openat#1 EIO".parse::<Word>().is_err());
+        assert!("run launcher openat#1 EIO".parse::<Word>().is_err());
         assert!("run/cgroup front openat#1 EFUNNY".parse::<Word>().is_err());
     }
 }

@@ -12,32 +12,32 @@ const FOUND: &[&str] = &[
     "run/auto supervisor unlinkat:tmp/penfold-#* EINTR",
     // A stop that could not be sent, or not be heard, was forgotten.
     "run-stop/cgroup supervisor recvfrom#1 EMFILE",
-    "run-stop/pidns front sendto#1 EPERM",
-    // The front never heard that the command ran.
+    "run-stop/pidns launcher sendto#1 EPERM",
+    // The launcher never heard that the command ran.
     "run-d/auto supervisor sendto#2 ENOSPC",
-    "run-d/cgroup outer write:eventfd#1 EIO",
+    "run-d/cgroup standby write:eventfd#1 EIO",
     // The leader waited for its parent, and that for the leader.
     "run/auto leader sendto#1 EMFILE",
     "run-d/pidns leader sendto#1 ENOMEM",
-    // The word that the command runs was lost, and the front waited for it.
+    // The word that the command runs was lost, and the launcher waited for it.
     "run-d/pidns supervisor sendto#2 EAGAIN",
     // Our init could not say how the command ended: the code was 0.
     "run/pidns init sendto#* EIO",
     "run/pidns supervisor recvfrom#* ECONNRESET",
-    // The front failed after the fork: 125, and the sandbox ran.
+    // The launcher failed after the fork: 125, and the sandbox ran.
     "run-d/cgroup front signalfd4#* EMFILE",
-    "run-d/subreaper front pidfd_open#* EMFILE",
-    "run-d/pidns front recvfrom#1 EIO",
+    "run-d/subreaper launcher pidfd_open#* EMFILE",
+    "run-d/pidns launcher recvfrom#1 EIO",
     "run-d/cgroup front ppoll#1 ENOMEM",
     "run-d/cgroup front rt_sigprocmask#* EPERM",
-    "run-d/auto front write:verb.out#* ENOSPC",
+    "run-d/auto launcher write:verb.out#* ENOSPC",
     // 125 for a command that ran in a sandbox.
     "exec/cgroup client signalfd4#* EMFILE",
     "exec/subreaper client rt_sigprocmask#* EPERM",
     "exec/pidns client recvfrom#* EIO",
     // A leaf without a record.
     "run/cgroup front eventfd2#* EMFILE",
-    "run-d/pidns outer eventfd2#* EMFILE",
+    "run-d/pidns standby eventfd2#* EMFILE",
     // Nothing was seen, and 0 was said.
     "gc/cgroup client flock:root/sandboxes#* EMFILE",
     "gc/subreaper client newfstatat:intent.json#* ENOMEM",

@@ -465,7 +465,7 @@ fn large_paste_goes_through_whole() {
     let (ours, theirs) = terminal_pair();
     // Of its own echo, the kernel may drop a part.
     let script = "stty -echo; echo ready; exec sed 's/^/got /'";
-    let front = spawn_at(&theirs, exec_command(&env, &sandbox, &["-it"], &["sh", "-c", script]));
+    let launcher = spawn_at(&theirs, exec_command(&env, &sandbox, &["-it"], &["sh", "-c", script]));
     drop(theirs);
     // From then on our own terminal passes on every key.
     shown(&ours, "ready\r\n");
@@ -476,7 +476,7 @@ fn large_paste_goes_through_whole() {
     let wanted = lines(LINES).replace("line ", "got line ").replace('\n', "\r\n");
     assert!(answer == wanted, "{} bytes instead of {}", answer.len(), wanted.len());
     type_in(&ours, b"\x04");
-    front.finish().with_code(0);
+    launcher.finish().with_code(0);
     remove(&env, &sandbox);
     env.assert_nothing_left();
 }

@@ -352,11 +352,11 @@ fn only_a_running_detached_sandbox_takes_commands() {
     };
     refused(&["none", "touch", "ran"], 125, "none");
     refused(&["", "touch", "ran"], 125, "");
-    let front = Running::start(&mut env.run_command(["--name", "front", "--", "sleep", "4001"]));
+    let launcher = Running::start(&mut env.run_command(["--name", "launcher", "--", "sleep", "4001"]));
     await_running(&env, &["sleep 4001"]);
-    refused(&["front", "touch", "ran"], 125, "cannot be asked");
-    front.signal(Signal::TERM);
-    front.finish();
+    refused(&["launcher", "touch", "ran"], 125, "cannot be asked");
+    launcher.signal(Signal::TERM);
+    launcher.finish();
     let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
     let sandbox = env.detach(["--grace", "1m", "--", "bash", "-c", script]);
     await_log(&env, &sandbox, "up");

@@ -354,14 +354,14 @@ fn only_a_foreground_sandbox_is_said_to_be_one() {
     const HINT: &str = "only detached sandboxes can be";
     let env = TestEnv::new();
     let script = "echo lead >> $UP; sleep 4214";
-    let front = Running::start(&mut env.run_command(["--name", "fore", "--", "sh", "-c", script]));
+    let launcher = Running::start(&mut env.run_command(["--name", "fore", "--", "sh", "-c", script]));
     env.await_up(&["lead"]);
-    assert!(front.is_alive());
+    assert!(launcher.is_alive());
     let told = env.call(["exec", "fore", "true"]).with_code(125).err();
     assert!(told.contains(HINT), "{told}");
     let id = env.call(["inspect", "fore"]).json()[0]["id"].as_str().unwrap().to_owned();
     assert_eq!(env.call(["kill", "fore"]).with_code(0).out(), format!("{id}\n"));
-    front.finish();
+    launcher.finish();
     let orphan = env.detach(["--on-supervisor-exit", "keep", "--name", "orphan", "--", "sleep", "4215"]);
     orphan.kill_supervisors();
     let told = env.call(["exec", "orphan", "true"]).with_code(125).err();

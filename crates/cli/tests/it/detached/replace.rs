@@ -33,11 +33,12 @@ fn sandbox_that_has_the_name_is_stopped_and_seen_to_be_gone_first() {
 #[test]
 fn name_that_nobody_has_is_taken_and_a_sandbox_in_the_foreground_replaced() {
     let env = TestEnv::new();
-    let front = Running::start(&mut env.run_command(["--replace", "--name", "web", "--", "sleep", "1024"]));
+    let launcher =
+        Running::start(&mut env.run_command(["--replace", "--name", "web", "--", "sleep", "1024"]));
     await_running(&env, &["sleep 1024"]);
     let new = env.detach(["--replace", "--name", "web", "--", "sleep", "1025"]);
     assert!(!env.is_running("sleep 1024"), "it was not ended before the other started");
-    front.finish();
+    launcher.finish();
     remove(&env, &new);
     env.call(["run", "--replace", "--", "true"]).refused(125, "--name");
     env.assert_nothing_left();

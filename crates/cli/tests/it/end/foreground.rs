@@ -19,18 +19,18 @@ const TREE: &str =
 /// How many processes of penfold stand around the leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// Front and supervisor.
+    /// Launcher and supervisor.
     Pair,
-    /// An outer process between them, because the front had a child already when it started.
+    /// An standby between them, because the launcher had a child already when it started.
     Trio,
 }
 
 /// One of the processes of penfold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ours {
-    Front,
-    Outer,
-    Inner,
+    Launcher,
+    Standby,
+    Supervisor,
 }
 
 /// `penfold run` with these flags around a script.
@@ -55,9 +55,9 @@ pub fn run_command(env: &TestEnv, shape: Shape, level: Level, flags: &[&str], sc
 
 /// A sandbox in the foreground: all of it was seen alive.
 pub struct Foreground {
-    /// The front, or a shell above it.
+    /// The launcher, or a shell above it.
     pub run: Running,
-    /// From the front to the inner supervisor.
+    /// From the launcher to the supervisor supervisor.
     line: Vec<Process>,
     pub members: Vec<Process>,
 }
@@ -67,8 +67,8 @@ impl Foreground {
     #[track_caller]
     pub fn start(env: &TestEnv, shape: Shape, level: Level, flags: &[&str]) -> Foreground {
         let run = Running::start(&mut run_command(env, shape, level, flags, TREE));
-        let front = run.pid();
-        Foreground::standing(env, run, front, shape)
+        let launcher = run.pid();
+        Foreground::standing(env, run, launcher, shape)
     }
 
     /// Starts the same below a shell, which is the owner then.
@@ -79,22 +79,22 @@ impl Foreground {
         owner.args(["-c", r#""$@"; true"#, "sh"]).arg(command.get_program()).args(command.get_args());
         let run = Running::start(&mut owner);
         env.await_up(&["lead"]);
-        let front = children(run.pid())[0];
-        Foreground::standing(env, run, front, shape)
+        let launcher = children(run.pid())[0];
+        Foreground::standing(env, run, launcher, shape)
     }
 
     #[track_caller]
-    fn standing(env: &TestEnv, run: Running, front: i32, shape: Shape) -> Foreground {
+    fn standing(env: &TestEnv, run: Running, launcher: i32, shape: Shape) -> Foreground {
         env.await_up(&["lead"]);
         await_sleeps(env, 2);
         std::fs::remove_file(env.path("work/up")).unwrap();
         let is_ours = |process: &Process| {
             !process.has_ended() && proc::stat(process.pid()).is_some_and(|stat| is_our_name(&stat.name))
         };
-        let mut line: Vec<Process> = Process::find(front).into_iter().filter(is_ours).collect();
+        let mut line: Vec<Process> = Process::find(launcher).into_iter().filter(is_ours).collect();
         let length = if shape == Shape::Trio { 3 } else { 2 };
         while line.len() < length {
-            let last = line.last().expect("the front");
+            let last = line.last().expect("the launcher");
             let below = children(last.pid()).into_iter().filter_map(Process::find).find(is_ours);
             line.push(below.expect("a supervisor"));
         }
@@ -111,12 +111,12 @@ impl Foreground {
 
     fn process(&self, which: Ours) -> &Process {
         match which {
-            Ours::Front => &self.line[0],
-            Ours::Outer => {
-                assert_eq!(self.line.len(), 3, "there is no outer process");
+            Ours::Launcher => &self.line[0],
+            Ours::Standby => {
+                assert_eq!(self.line.len(), 3, "there is no standby");
                 &self.line[1]
             }
-            Ours::Inner => self.line.last().unwrap(),
+            Ours::Supervisor => self.line.last().unwrap(),
         }
     }
 
@@ -131,7 +131,7 @@ impl Foreground {
             self.signal(*one, Signal::KILL);
             return self.process(*one).await_end();
         }
-        // From the front on: one that runs continues its children that are stopped.
+        // From the launcher on: one that runs continues its children that are stopped.
         self.line.iter().for_each(Process::stop);
         kill_at_once(&which.iter().map(|&which| self.process(which)).collect::<Vec<_>>());
         self.line.iter().for_each(|process| process.signal(Signal::CONT));

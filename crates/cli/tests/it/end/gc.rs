@@ -15,12 +15,12 @@ fn lose_supervisors(env: &TestEnv, root: &Path, contain: &str, seconds: &str) ->
     let mut command = env.command(penfold());
     let script = format!("setsid sleep {seconds} & sleep {seconds}; true");
     command.arg("--root").arg(root).args(["run", "--contain", contain, "--", "sh", "-c", &script]);
-    let front = Running::start(&mut command);
+    let launcher = Running::start(&mut command);
     await_count(env, seconds, 2);
     let id = carried_id(&env.running(&format!("sleep {seconds}"))[0]);
-    let supervisor = children(front.pid())[0];
+    let supervisor = children(launcher.pid())[0];
     let leader = children(supervisor)[0];
-    let ours = [front.pid(), supervisor, leader].map(|pid| Process::find(pid).unwrap());
+    let ours = [launcher.pid(), supervisor, leader].map(|pid| Process::find(pid).unwrap());
     kill_at_once(&ours.iter().collect::<Vec<_>>());
     assert_eq!(count(env, seconds), 2, "{contain}");
     id

@@ -524,11 +524,11 @@ fn stopped_killer_holds_nobody_up() {
 fn foreground_sandbox_is_stopped_politely_and_its_caller_told() {
     let env = TestEnv::new();
     let script = "trap 'exit 7' TERM; echo lead >> $UP; while :; do sleep 1000 & wait; done";
-    let front = env.begin(["run", "--", "sh", "-c", script]);
+    let launcher = env.begin(["run", "--", "sh", "-c", script]);
     env.await_up(&["lead"]);
     await_sleeps(&env, 1);
     let id = listed(&env, &[])[0]["id"].as_str().unwrap().to_owned();
     answers(&env, &["stop", &id], 0, &[&id]);
-    front.finish().with_code(7);
+    launcher.finish().with_code(7);
     assert_eq!(listed(&env, &["-a"]), Vec::<Value>::new());
 }

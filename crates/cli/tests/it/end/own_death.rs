@@ -25,14 +25,14 @@ fn early_kills(level: Level, kill: impl Fn(&Running)) {
     let mut bystander = Bystander::spawn().unwrap();
     for round in 0..ROUNDS {
         let mut command = run_command(&env, Shape::Pair, level, &[], "setsid sleep 60 & sleep 60");
-        let front = Running::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()));
-        let handle = Handle::open(front.process().id()).unwrap().unwrap();
-        // The random moment of the kill, or the end of the front if that comes first.
+        let launcher = Running::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()));
+        let handle = Handle::open(launcher.process().id()).unwrap().unwrap();
+        // The random moment of the kill, or the end of the launcher if that comes first.
         handle.wait(Some(Duration::from_micros(prng.below(EARLY))));
-        kill(&front);
+        kill(&launcher);
         wait_until(&format!("all have ended in round {round}"), || env.processes().is_empty());
-        front.finish();
-        // A front that dies before its supervisor is born leaves an empty leaf and a record, for the next command.
+        launcher.finish();
+        // A launcher that dies before its supervisor is born leaves an empty leaf and a record, for the next command.
         if round % SWEPT == SWEPT - 1 && !left(&env).is_empty() {
             next_command(&env);
             wait_until(&format!("nothing is left of round {round}"), || left(&env).is_empty());
@@ -49,18 +49,18 @@ fn next_command(env: &TestEnv) {
     env.run(["--contain", "subreaper", "true"]).with_code(0);
 }
 
-fn kill_front(front: &Running) {
-    front.signal(Signal::KILL);
+fn kill_launcher(launcher: &Running) {
+    launcher.signal(Signal::KILL);
 }
 
-fn kill_supervisor(front: &Running) {
-    let mut inner = None;
-    wait_until("the supervisor is born, or the front has ended", || {
-        inner = children(front.pid()).first().copied();
-        inner.is_some() || !front.is_alive()
+fn kill_supervisor(launcher: &Running) {
+    let mut supervisor = None;
+    wait_until("the supervisor is born, or the launcher has ended", || {
+        supervisor = children(launcher.pid()).first().copied();
+        supervisor.is_some() || !launcher.is_alive()
     });
-    if let Some(inner) = inner.and_then(Process::find) {
-        inner.signal(Signal::KILL);
+    if let Some(supervisor) = supervisor.and_then(Process::find) {
+        supervisor.signal(Signal::KILL);
     }
 }
 
@@ -72,11 +72,11 @@ macro_rules! early {
 
 early! {
     // spec: 4.1
-    hundred_early_kills_of_the_front_leave_nothing_at_cgroup_level Cgroup kill_front
+    hundred_early_kills_of_the_launcher_leave_nothing_at_cgroup_level Cgroup kill_launcher
     // spec: 4.1
-    hundred_early_kills_of_the_front_leave_nothing_at_pidns_level Pidns kill_front
+    hundred_early_kills_of_the_launcher_leave_nothing_at_pidns_level Pidns kill_launcher
     // spec: 4.1
-    hundred_early_kills_of_the_front_leave_nothing_at_subreaper_level Subreaper kill_front
+    hundred_early_kills_of_the_launcher_leave_nothing_at_subreaper_level Subreaper kill_launcher
     // spec: 4.1
     hundred_early_kills_of_the_supervisor_leave_nothing_at_cgroup_level Cgroup kill_supervisor
     // spec: 4.1
@@ -89,10 +89,16 @@ early! {
 /// spec: 4.1
 #[test]
 fn any_of_ours_that_is_left_ends_the_sandbox() {
-    use Ours::{Front, Inner, Outer};
-    let pairs: [&[Ours]; 2] = [&[Front], &[Inner]];
-    let trios: [&[Ours]; 6] =
-        [&[Front], &[Outer], &[Inner], &[Front, Outer], &[Front, Inner], &[Outer, Inner]];
+    use Ours::{Launcher, Standby, Supervisor};
+    let pairs: [&[Ours]; 2] = [&[Launcher], &[Supervisor]];
+    let trios: [&[Ours]; 6] = [
+        &[Launcher],
+        &[Standby],
+        &[Supervisor],
+        &[Launcher, Standby],
+        &[Launcher, Supervisor],
+        &[Standby, Supervisor],
+    ];
     let Some(env) = TestEnv::of(Who::Root) else { return };
     for (shape, sets) in [(Shape::Pair, pairs.as_slice()), (Shape::Trio, trios.as_slice())] {
         for level in Level::ALL {
@@ -174,22 +180,22 @@ fn next_command_ends_a_daemon_that_who_started_the_sandbox_took_in() {
     await_nothing_left(&env);
 }
 
-/// A front that is stopped is no help; with an outer process none is needed, without one it acts once it goes on.
+/// A launcher that is stopped is no help; with a standby none is needed, without one it acts once it goes on.
 /// spec: 4.3
 #[test]
-fn stopped_front_and_killed_supervisor_leave_nothing() {
+fn stopped_launcher_and_killed_supervisor_leave_nothing() {
     let Some(env) = TestEnv::of(Who::Root) else { return };
     for shape in [Shape::Pair, Shape::Trio] {
         for level in Level::ALL {
             println!("{shape:?} {level:?}");
             let sandbox = Foreground::start(&env, shape, level, &[]);
             sandbox.assert_alive();
-            sandbox.signal(Ours::Front, Signal::STOP);
-            sandbox.kill(&[Ours::Inner]);
+            sandbox.signal(Ours::Launcher, Signal::STOP);
+            sandbox.kill(&[Ours::Supervisor]);
             if shape == Shape::Trio {
                 sandbox.members.iter().for_each(Process::await_end);
             }
-            sandbox.signal(Ours::Front, Signal::CONT);
+            sandbox.signal(Ours::Launcher, Signal::CONT);
             sandbox.await_end();
             await_nothing_left(&env);
         }
@@ -222,8 +228,8 @@ fn sandbox_that_is_kept_outlives_its_owner_and_ends_with_its_leader() {
     let sandbox = Foreground::start_owned(&env, Shape::Pair, Level::Cgroup, &flags);
     sandbox.run.signal(Signal::KILL);
     sandbox.run.process().await_end();
-    // The front hears of the death of its owner before it passes this signal on.
-    sandbox.signal(Ours::Front, Signal::USR1);
+    // The launcher hears of the death of its owner before it passes this signal on.
+    sandbox.signal(Ours::Launcher, Signal::USR1);
     env.await_up(&["usr1"]);
     sandbox.assert_alive();
     sandbox.leader().signal(Signal::KILL);

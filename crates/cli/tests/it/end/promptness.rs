@@ -29,10 +29,10 @@ fn ends_within(process: &Process, limit: Duration) -> bool {
 
 /// spec: 4.1
 #[test]
-fn nothing_is_left_a_second_after_the_front_or_a_supervisor_was_killed() {
+fn nothing_is_left_a_second_after_the_launcher_or_a_supervisor_was_killed() {
     let Some(env) = TestEnv::of(Who::Root) else { return };
     for level in Level::ALL {
-        for victim in [Ours::Front, Ours::Outer, Ours::Inner] {
+        for victim in [Ours::Launcher, Ours::Standby, Ours::Supervisor] {
             let sandbox = Foreground::start(&env, Shape::Trio, level, &[]);
             sandbox.assert_alive();
             let killed = Instant::now();
@@ -153,11 +153,11 @@ fn supervisor_that_lost_the_other_is_given_the_time_that_it_wants() {
     await_connected(&before);
     asked_before.supervisors[0].signal(Signal::KILL);
 
-    let [outer, inner] = asked_after.supervisors.as_slice() else { panic!("no two supervisors") };
-    outer.signal(Signal::KILL);
-    outer.await_end();
-    wait_until("the inner one listens in its own name", || {
-        listener(&asked_after.record) == Some(inner.pid())
+    let [standby, supervisor] = asked_after.supervisors.as_slice() else { panic!("no two supervisors") };
+    standby.signal(Signal::KILL);
+    standby.await_end();
+    wait_until("the supervisor one listens in its own name", || {
+        listener(&asked_after.record) == Some(supervisor.pid())
     });
     let after = env.begin(["stop", &asked_after.id]);
 

@@ -128,18 +128,18 @@ fn assert_grace_holds(env: &TestEnv, short: &str, usual: &str) {
 fn signal_and_grace_that_it_was_made_with_hold_in_the_foreground() {
     let env = TestEnv::new();
     let mut ids: Vec<String> = Vec::new();
-    let fronts = [SHORT_GRACE.as_slice(), &USUAL_GRACE].map(|made_with| {
-        let front = env.begin([&["run"], made_with, &SLOW].concat());
+    let launchers = [SHORT_GRACE.as_slice(), &USUAL_GRACE].map(|made_with| {
+        let launcher = env.begin([&["run"], made_with, &SLOW].concat());
         await_said(&env, "lead", ids.len() + 1);
         await_sleeps(&env, ids.len() + 1);
         let listed = listed(&env, &[]).into_iter().map(|one| one["id"].as_str().unwrap().to_owned());
         let fresh = listed.filter(|id| !ids.contains(id)).collect::<Vec<_>>();
         ids.extend(fresh);
-        front
+        launcher
     });
     assert_grace_holds(&env, &ids[0], &ids[1]);
-    for front in fronts {
-        front.finish();
+    for launcher in launchers {
+        launcher.finish();
     }
     assert!(listed(&env, &["-a"]).is_empty());
 }

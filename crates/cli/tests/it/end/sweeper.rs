@@ -18,12 +18,12 @@ fn orphan_that_will_not_die_is_shown_as_one_and_who_ends_it_is_no_member() {
     assert_eq!(orphan.status(&env).as_deref(), Some("orphaned"));
     let report = env.path("work/report.json");
     let words = ["run", "--patience", PATIENCE, "--report", report.to_str().unwrap(), "sleep", "4501"];
-    let front = env.begin(words);
+    let launcher = env.begin(words);
     // The supervisor, and the process that ends the orphan.
-    wait_until("both stand", || children(front.pid()).len() == 2 && env.is_running("sleep 4501"));
+    wait_until("both stand", || children(launcher.pid()).len() == 2 && env.is_running("sleep 4501"));
     let leader = env.running("sleep 4501")[0].pid();
     let (inner, sweepers): (Vec<i32>, Vec<i32>) =
-        children(front.pid()).into_iter().partition(|&child| children(child).contains(&leader));
+        children(launcher.pid()).into_iter().partition(|&child| children(child).contains(&leader));
     wait_until("the sweeper has begun", || {
         let locks = std::fs::read_to_string("/proc/locks").unwrap();
         let holder = format!(" {} ", sweepers[0]);
@@ -31,7 +31,7 @@ fn orphan_that_will_not_die_is_shown_as_one_and_who_ends_it_is_no_member() {
     });
     assert_eq!(orphan.status(&env).as_deref(), Some("orphaned"));
     Process::find(inner[0]).unwrap().signal(Signal::KILL);
-    front.finish();
+    launcher.finish();
     let ended = json(&report).unwrap()["ended"].as_array().unwrap().clone();
     assert!(!ended.is_empty() && ended.iter().all(|ended| ended["name"] == "sleep"), "{ended:?}");
     assert!(!member.has_ended());

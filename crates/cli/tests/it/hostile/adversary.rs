@@ -24,9 +24,9 @@ fn nothing_is_left(env: &TestEnv) {
     }
 }
 
-/// The processes of penfold that run around a command, front first.
-fn ours(front: &Running) -> Vec<Process> {
-    let pids = std::iter::once(front.pid()).chain(descendants(front.pid()));
+/// The processes of penfold that run around a command, launcher first.
+fn ours(launcher: &Running) -> Vec<Process> {
+    let pids = std::iter::once(launcher.pid()).chain(descendants(launcher.pid()));
     let is_penfold =
         |pid: &i32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|program| program == penfold());
     pids.filter(is_penfold).filter_map(Process::find).collect()
@@ -58,7 +58,7 @@ fn a_supervisor_that_is_stopped_again_and_again_still_ends_the_command() {
 }
 
 #[test]
-fn a_stopped_supervisor_wakes_up_when_the_front_is_killed() {
+fn a_stopped_supervisor_wakes_up_when_the_launcher_is_killed() {
     let env = TestEnv::new();
     let running = Running::start(&mut env.run_command([
         "bash",
@@ -67,7 +67,7 @@ fn a_stopped_supervisor_wakes_up_when_the_front_is_killed() {
     ]));
     running.hear("up", 1);
     let supervisor = ours(&running).pop().unwrap();
-    // The front would wake it up at once.
+    // The launcher would wake it up at once.
     running.signal(Signal::STOP);
     supervisor.signal(Signal::STOP);
     running.signal(Signal::KILL);

@@ -21,9 +21,9 @@ use expect::Expected;
 /// How penfold runs around the leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shape {
-    /// In the foreground: front and supervisor.
+    /// In the foreground: launcher and supervisor.
     Pair,
-    /// In the foreground: an outer process between them, because the front had a child already when it started.
+    /// In the foreground: an outer process between them, because the launcher had a child already when it started.
     Trio,
     /// `run -d`: outer and inner supervisor.
     Detached,
@@ -105,7 +105,7 @@ impl Config {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ending {
     LeaderExit,
-    /// SIGTERM to the front.
+    /// SIGTERM to the launcher.
     Term,
     /// SIGTERM twice.
     TermTwice,
@@ -115,7 +115,7 @@ pub enum Ending {
     OwnerKilled,
     InnerKilled,
     OuterKilled,
-    FrontKilled,
+    LauncherKilled,
     AllKilled,
     /// `stop ID`
     Stop,
@@ -147,7 +147,7 @@ const ENDINGS: [(Ending, &str); 15] = [
     // spec: 4.1
     (Ending::OuterKilled, "outer_killed"),
     // spec: 4.1
-    (Ending::FrontKilled, "front_killed"),
+    (Ending::LauncherKilled, "launcher_killed"),
     // spec: 4.2
     (Ending::AllKilled, "all_killed"),
     // spec: 12.6

@@ -96,9 +96,9 @@ impl Drop for Ground {
     }
 }
 
-/// The children of penfold below a front that is our own, unreaped child.
-fn supervisors(front: &Child) -> Vec<OwnedFd> {
-    let pid = front.id();
+/// The children of penfold below a launcher that is our own, unreaped child.
+fn supervisors(launcher: &Child) -> Vec<OwnedFd> {
+    let pid = launcher.id();
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     let children = text.split_whitespace().filter_map(|word| Pid::from_raw(word.parse().ok()?));
     children
@@ -111,8 +111,8 @@ fn supervisors(front: &Child) -> Vec<OwnedFd> {
 }
 
 /// Does it, and gives those that were stopped.
-fn hurt(harm: Harm, front: &Child, handle: &OwnedFd) -> Vec<OwnedFd> {
-    let (to_front, to_supervisors) = match harm {
+fn hurt(harm: Harm, launcher: &Child, handle: &OwnedFd) -> Vec<OwnedFd> {
+    let (to_launcher, to_supervisors) = match harm {
         Harm::None => (None, None),
         Harm::KillFront => (Some(Signal::KILL), None),
         Harm::Terminate => (Some(Signal::TERM), None),
@@ -120,8 +120,8 @@ fn hurt(harm: Harm, front: &Child, handle: &OwnedFd) -> Vec<OwnedFd> {
         Harm::StopSupervisor => (None, Some(Signal::STOP)),
         Harm::KillBoth => (Some(Signal::KILL), Some(Signal::KILL)),
     };
-    let mut children = supervisors(front);
-    if let Some(signal) = to_front {
+    let mut children = supervisors(launcher);
+    if let Some(signal) = to_launcher {
         let _ = pidfd_send_signal(handle, signal);
     }
     // After the supervisor there may be a process that ends the leftovers of others: it is not looked after.
@@ -134,13 +134,13 @@ fn hurt(harm: Harm, front: &Child, handle: &OwnedFd) -> Vec<OwnedFd> {
     if harm == Harm::StopSupervisor { children } else { Vec::new() }
 }
 
-fn await_end(mut front: Child, handle: &OwnedFd) -> Option<ExitStatus> {
+fn await_end(mut launcher: Child, handle: &OwnedFd) -> Option<ExitStatus> {
     let limit = Timespec::try_from(EACH).unwrap();
     let ended = matches!(poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&limit)), Ok(1));
     if !ended {
-        let _ = front.kill();
+        let _ = launcher.kill();
     }
-    let status = front.wait().unwrap();
+    let status = launcher.wait().unwrap();
     ended.then_some(status)
 }
 
@@ -160,16 +160,17 @@ fn once(env: &TestEnv, ground: &Ground, levels: &[Level], seed: u64) -> Option<S
         ["--grace", "0.3", "--contain", level].iter().chain(options).chain(&["sh", "-c", script]),
     );
     command.stdout(std::process::Stdio::null()).stderr(File::create(&said).unwrap());
-    let front = ground.spawn(&mut command).unwrap();
-    let handle = pidfd_open(Pid::from_raw(i32::try_from(front.id()).unwrap()).unwrap(), PidfdFlags::empty());
+    let launcher = ground.spawn(&mut command).unwrap();
+    let handle =
+        pidfd_open(Pid::from_raw(i32::try_from(launcher.id()).unwrap()).unwrap(), PidfdFlags::empty());
     let handle = handle.unwrap();
     let mut stopped = Vec::new();
     if harm != Harm::None {
         pause(Duration::from_micros(micros));
-        stopped = hurt(harm, &front, &handle);
+        stopped = hurt(harm, &launcher, &handle);
     }
-    let status = await_end(front, &handle);
-    // The only child of a front whose supervisor has just ended is the one that nobody looks after.
+    let status = await_end(launcher, &handle);
+    // The only child of a launcher whose supervisor has just ended is the one that nobody looks after.
     for child in stopped {
         let _ = pidfd_send_signal(&child, Signal::CONT);
     }

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::run::front::{leader, own_processes};
+use crate::run::launcher::{leader, own_processes};
 use crate::support::{Level, Process, Running, TestEnv};
 
 /// Tried one after the other: the processes must be stopped before it is over.
@@ -22,13 +22,14 @@ fn time_limit_ends_a_sandbox_whose_processes_are_stopped() {
         for level in levels(&env) {
             let was_stopped = LIMITS.iter().any(|limit| {
                 let flags = ["--contain", level.word(), "--grace", "100ms", "--timeout", limit];
-                let front = Running::start(&mut env.run_command(flags.iter().chain(&["sh", "-c", script])));
-                front.hear("up", 1);
-                let leader = leader(front.pid());
-                own_processes(front.pid()).iter().for_each(Process::stop);
+                let launcher =
+                    Running::start(&mut env.run_command(flags.iter().chain(&["sh", "-c", script])));
+                launcher.hear("up", 1);
+                let leader = leader(launcher.pid());
+                own_processes(launcher.pid()).iter().for_each(Process::stop);
                 let was_alive = leader.as_ref().is_some_and(|leader| !leader.has_ended());
                 leader.iter().for_each(Process::await_end);
-                front.finish().with_code(124);
+                launcher.finish().with_code(124);
                 was_alive
             });
             assert!(was_stopped, "{level:?}: the time limit was over too early each time");
@@ -61,25 +62,25 @@ fn lease_ends_a_detached_sandbox_whose_supervisors_are_stopped() {
 
 /// spec: 1.3
 #[test]
-fn supervisor_does_not_stay_stopped_when_the_front_is_killed() {
+fn supervisor_does_not_stay_stopped_when_the_launcher_is_killed() {
     let env = TestEnv::new();
     for level in levels(&env) {
-        let front = Running::start(&mut env.run_command([
+        let launcher = Running::start(&mut env.run_command([
             "--contain",
             level.word(),
             "sh",
             "-c",
             "echo up; sleep 4424",
         ]));
-        front.hear("up", 1);
-        let leader = leader(front.pid()).unwrap();
-        let own = own_processes(front.pid());
+        launcher.hear("up", 1);
+        let leader = leader(launcher.pid()).unwrap();
+        let own = own_processes(launcher.pid());
         own.iter().for_each(Process::stop);
         assert!(!leader.has_ended());
         own[0].signal(Signal::KILL);
         leader.await_end();
         own.iter().skip(1).for_each(Process::await_end);
-        front.finish();
+        launcher.finish();
         env.assert_nothing_left();
     }
 }

@@ -114,16 +114,16 @@ fn a_living_sandbox_is_no_leak_even_to_who_cannot_see_its_record() {
             let mut command = env.command(penfold());
             let script = "env -i sleep 3201 & sleep 3202";
             command.arg("--root").arg(&root).args(["run", "--scratch", "--", "sh", "-c", script]);
-            let front = Running::start(&mut command);
+            let launcher = Running::start(&mut command);
             await_count(&env, "3202", 1);
             let id = carried_id(&env.running("sleep 3202")[0]);
             for found in [doctor(&env), env.call(["gc", "-f", "--older-than", "0", "--json"]).json()] {
                 assert!(leaks_with(&found, &id).is_empty(), "{id}: {found}");
             }
-            assert!(front.is_alive(), "{}", root.display());
+            assert!(launcher.is_alive(), "{}", root.display());
             assert!(env.is_running("sleep 3202"));
-            front.signal(Signal::TERM);
-            front.finish();
+            launcher.signal(Signal::TERM);
+            launcher.finish();
         }
     });
 }

@@ -80,11 +80,11 @@ fn format_characters_of_strangers_are_escaped_wherever_they_are_shown() {
 #[test]
 fn a_foreground_sandbox_is_listed_while_it_runs() {
     let env = TestEnv::new();
-    let front = env.begin(["run", "--name", "fore", "--", "sleep", "4402"]);
+    let launcher = env.begin(["run", "--name", "fore", "--", "sleep", "4402"]);
     let listed = || shown(&env, ["ps", "--format", "{{.Name}} {{.State}}"]);
     wait_until("it is listed", || listed().lines().any(|line| line == "fore running"));
-    assert!(front.is_alive());
-    drop(front);
+    assert!(launcher.is_alive());
+    drop(launcher);
     wait_until("it is no longer listed", || own(array(&env, ["ps", "-a", "--json"])).is_empty());
 }
 

@@ -24,11 +24,11 @@ fn run(env: &TestEnv, words: &[&str]) -> (Finished, Value) {
     (ended, read(env))
 }
 
-/// The first process below a front that is not penfold.
+/// The first process below a launcher that is not penfold.
 #[track_caller]
-fn leader_below(front: &Running) -> Process {
+fn leader_below(launcher: &Running) -> Process {
     let is_ours = |pid: i32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == penfold());
-    let leader = descendants(front.pid()).into_iter().find(|&pid| !is_ours(pid));
+    let leader = descendants(launcher.pid()).into_iter().find(|&pid| !is_ours(pid));
     leader.and_then(Process::find).expect("no leader")
 }
 
@@ -88,17 +88,17 @@ fn exit_stop_kill_timeout_and_signal_are_told_apart() {
 
         for (signals, cause) in [(1, "stop"), (2, "kill")] {
             let words = ["--report", "report.json", "--grace", "60"];
-            let front = Running::start(&mut env.run_command(words.iter().chain(&leader(TWICE))));
-            front.hear("ready", 1);
-            front.signal(Signal::TERM);
-            front.hear("got", 1);
+            let launcher = Running::start(&mut env.run_command(words.iter().chain(&leader(TWICE))));
+            launcher.hear("ready", 1);
+            launcher.signal(Signal::TERM);
+            launcher.hear("got", 1);
             if signals == 1 {
                 // The second polite signal is another's: the leader ends by itself.
-                leader_below(&front).signal(Signal::TERM);
-                front.finish().with_code(4);
+                leader_below(&launcher).signal(Signal::TERM);
+                launcher.finish().with_code(4);
             } else {
-                front.signal(Signal::TERM);
-                front.finish().with_code(137);
+                launcher.signal(Signal::TERM);
+                launcher.finish().with_code(137);
             }
             std::fs::remove_file(env.path("work/g")).unwrap();
             let report = read(&env);

@@ -97,7 +97,7 @@ fn first_code_that_is_not_0_counts() {
 fn code_of_a_foreground_run_went_to_its_caller() {
     let env = TestEnv::new();
     let script = format!("echo lead >> $UP; {UNTIL_GO} 3");
-    let front = env.begin(["run", "--name", "fore", "--", "sh", "-c", &script]);
+    let launcher = env.begin(["run", "--name", "fore", "--", "sh", "-c", &script]);
     env.await_up(&["lead"]);
     expect(&env, &["wait", "--timeout", "100ms", "fore"], 124, &[]);
     let waiter = env.begin(["wait", "fore"]);
@@ -105,7 +105,7 @@ fn code_of_a_foreground_run_went_to_its_caller() {
     let record = record.to_str().unwrap();
     wait_until("it waits", || has_open(&waiter, record) && is_waiting(&waiter));
     go(&env);
-    front.finish().with_code(3);
+    launcher.finish().with_code(3);
     let finished = told(waiter.finish(), 120, &["unknown"]);
     let why = "it ran in the foreground: its code went to who called `penfold run`";
     assert!(finished.err().contains(why), "{}", finished.err());

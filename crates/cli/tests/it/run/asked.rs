@@ -1,6 +1,6 @@
 //! A stop sends the polite signal to every member, wherever it is below the sandbox, and to each once.
 
-use super::front::at_once;
+use super::launcher::at_once;
 use crate::support::{Level, TestEnv, wait_until};
 
 /// Writes its name `$1` and each signal that it gets to `heard`, and exits once `go` is there.
@@ -13,7 +13,7 @@ const MEMBER: &str = "\
 const PAIR: &str = "setsid bash member.sh $1-stray &\n. ./member.sh\nwait\n";
 
 /// The leader, a command of `exec`, and the leaders of two sandboxes in the sandbox.
-const PLACES: [&str; 4] = ["leader", "exec", "detached", "front"];
+const PLACES: [&str; 4] = ["leader", "exec", "detached", "launcher"];
 
 /// An environment with the scripts of the pairs.
 fn pairs() -> TestEnv {
@@ -31,7 +31,7 @@ fn lines(env: &TestEnv, name: &str) -> Vec<String> {
 #[track_caller]
 fn every_member_hears(level: Level, signal: &str) {
     let env = pairs();
-    let script = "$PF -d -- bash pair.sh detached || exit; $PF -- bash pair.sh front & . ./pair.sh";
+    let script = "$PF -d -- bash pair.sh detached || exit; $PF -- bash pair.sh launcher & . ./pair.sh";
     let sandbox = env.detach(["--contain", level.word(), "--", "bash", "-c", script, "sh", "leader"]);
     sandbox.call(&env, &["exec", "-d", "ID", "bash", "pair.sh", "exec"]).with_code(0);
     let count = PLACES.len() * 2;

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use penfold_testkit::proc;
 use rustix::process::Signal;
 
-use super::front::{SERVE, await_ready};
+use super::launcher::{SERVE, await_ready};
 use crate::support::{Process, Running, TestEnv, has_program, json};
 
 /// spec: 8.2

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rustix::process::Signal;
 
-use super::front::own_processes;
+use super::launcher::own_processes;
 use crate::support::{Level, Process, Running, TestEnv, has_debug_assertions, skip, wait_until};
 
 /// How often each process of a sandbox was scheduled.

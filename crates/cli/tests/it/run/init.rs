@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use super::front::{SERVE, await_ready, front};
+use super::launcher::{SERVE, await_ready, launcher};
 use crate::support::{Running, TestEnv, entries, has_program, is_root, penfold};
 
 const UNSHARE: [&str; 5] = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
@@ -71,7 +71,7 @@ fn term_is_forwarded_and_strays_end() {
     for level in env.levels() {
         let running = init(&env, &["--contain", level.word(), "bash", "-c", &script]);
         await_ready(&running, 1);
-        front(running.pid()).signal(Signal::TERM);
+        launcher(running.pid()).signal(Signal::TERM);
         running.finish().with_code(5);
     }
     env.assert_nothing_left();
@@ -103,7 +103,7 @@ fn killed_init_leaves_nothing_after_the_next_command() {
     running.hear("ready", 1);
     let records = entries(&env.path("root/sandboxes"));
     assert_eq!(records.len(), 1, "{records:?}");
-    front(running.pid()).signal(Signal::KILL);
+    launcher(running.pid()).signal(Signal::KILL);
     running.finish();
     // Every process of the namespace is dead with its init; the record and the leaf wait for the next command.
     env.run(["true"]).with_code(0);
@@ -137,7 +137,7 @@ fn session_and_group_from_outside_of_the_namespace_do_no_harm() {
         "setsid -f sleep 600; sleep 600 & echo ready; while :; do wait; done",
     ]));
     await_ready(&running, 1);
-    front(running.pid()).signal(Signal::TERM);
+    launcher(running.pid()).signal(Signal::TERM);
     running.finish().with_code(143);
     env.assert_nothing_left();
 }

@@ -1,6 +1,6 @@
 //! Ctrl-C at a terminal: it is the command's first, and what the command makes of it decides.
 
-use super::front::{SERVE, await_started};
+use super::launcher::{SERVE, await_started};
 use crate::support::{Level, Terminal, TestEnv, has_program, wait_until};
 
 /// Starts `penfold run` with these words and a script for bash, which prints `ready`.

@@ -132,7 +132,7 @@ fn has_strace() -> bool {
     has_program(&["strace", "-qq", "-o", "/dev/null", "-e", "inject=getpriority:error=EIO", "true"])
 }
 
-/// What lets the front of `run -d` fail before and after its fork.
+/// What lets the launcher of `run -d` fail before and after its fork.
 const FAULTS: [&str; 12] = [
     "pidfd_open:error=ENOMEM:when=1",
     "pidfd_open:error=ENOMEM:when=2",
@@ -150,7 +150,7 @@ const FAULTS: [&str; 12] = [
 
 /// spec: 12.1
 #[test]
-fn front_of_a_detached_sandbox_that_fails_ends_it_or_prints_its_id() {
+fn launcher_of_a_detached_sandbox_that_fails_ends_it_or_prints_its_id() {
     if !has_strace() {
         return;
     }
@@ -225,9 +225,9 @@ fn request_to_stop_is_sent_again_where_the_kernel_has_no_memory_for_it() {
             ["--grace", "300ms", "--", "sh", "-c", "setsid sleep 600 & echo up >> $UP; exec sleep 601"];
         let running = Running::start(&mut failing(&env.run_command(words), &["-e", &inject]));
         env.await_up(&["up"]);
-        let front = children(running.pid()).into_iter().find_map(Process::find).expect("a front");
-        front.signal(Signal::TERM);
-        front.await_end();
+        let launcher = children(running.pid()).into_iter().find_map(Process::find).expect("a launcher");
+        launcher.signal(Signal::TERM);
+        launcher.await_end();
         running.finish().with_code(143);
         env.assert_nothing_left();
         std::fs::remove_file(env.path("work/up")).unwrap();

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use super::front::{DEAF, SERVE, at_once, await_ready, run_until_limit};
+use super::launcher::{DEAF, SERVE, at_once, await_ready, run_until_limit};
 use crate::support::{Level, Running, TestEnv, entries, penfold};
 
 /// The words for `run` that nest `depth` sandboxes, each with these options.

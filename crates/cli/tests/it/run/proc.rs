@@ -58,8 +58,8 @@ fn a_stop_ends_all_where_proc_is_that_of_another_pid_namespace() {
     env.await_up(&["up"]);
     wait_until("the strays run", || strays(&env).len() == 3);
     let strays = strays(&env);
-    let front = crate::support::children(crate::support::children(running.pid())[0]);
-    Process::find(front[0]).unwrap().signal(Signal::TERM);
+    let launcher = crate::support::children(crate::support::children(running.pid())[0]);
+    Process::find(launcher[0]).unwrap().signal(Signal::TERM);
     running.hear("ended 143\n", 1);
     assert!(strays.iter().all(Process::has_ended));
     running.finish().with_code(0);

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::front::{DEAF, SERVE, await_ready, await_started, own_processes};
 use super::idle::{asleep, at_rest, switches};
+use super::launcher::{DEAF, SERVE, await_ready, await_started, own_processes};
 use crate::support::{Level, Running, Terminal, TestEnv, wait_until};
 
 /// What an end may take; it takes some milliseconds.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use super::front::{DEAF, SERVE, at_once, await_ready, front, leader, own_processes, run_until_limit};
+use super::launcher::{DEAF, SERVE, at_once, await_ready, launcher, leader, own_processes, run_until_limit};
 use crate::support::{Finished, Level, Process, Running, TestEnv, json, wait_until};
 
 /// A leader and a child that print every signal they get, and `ready` once each.
@@ -72,10 +72,10 @@ fn hangup_without_a_terminal_is_forwarded() {
     command.args(["-w", "bash", "-c", "exec $PF --grace 0 bash -c \"$LISTEN\""]).env("LISTEN", LISTEN);
     let running = Running::start(&mut command);
     await_ready(&running, 2);
-    let front = front(running.pid());
-    front.signal(Signal::HUP);
+    let launcher = launcher(running.pid());
+    launcher.signal(Signal::HUP);
     running.hear("leader got HUP.\n", 1);
-    front.signal(Signal::TERM);
+    launcher.signal(Signal::TERM);
     running.finish().with_code(137);
     env.assert_nothing_left();
 }

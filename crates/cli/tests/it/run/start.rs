@@ -180,17 +180,17 @@ fn our_processes_leave_the_idle_policy_and_commands_keep_it() {
     for level in env.levels() {
         let mut command = env.command("chrt");
         command.args(["--idle", "0"]).arg(penfold()).arg("--root").arg(env.root());
-        let front = Running::start(command.args(["run", "--contain", level.word(), "sleep", "4411"]));
+        let launcher = Running::start(command.args(["run", "--contain", level.word(), "sleep", "4411"]));
         wait_until("the command runs", || env.is_running("sleep 4411"));
         let leader = env.running("sleep 4411")[0].pid();
-        let ours: Vec<i32> = descendants(front.pid()).into_iter().filter(|&pid| pid != leader).collect();
+        let ours: Vec<i32> = descendants(launcher.pid()).into_iter().filter(|&pid| pid != leader).collect();
         assert!(!ours.is_empty());
         wait_until("ours have the usual policy", || {
-            policy(front.pid()) == "0" && ours.iter().all(|&pid| policy(pid) == "0")
+            policy(launcher.pid()) == "0" && ours.iter().all(|&pid| policy(pid) == "0")
         });
         assert_eq!(policy(leader), "5", "{level:?}");
-        front.signal(Signal::TERM);
-        front.finish();
+        launcher.signal(Signal::TERM);
+        launcher.finish();
 
         let mut command = env.command("chrt");
         command.args(["--idle", "0"]).arg(penfold()).arg("--root").arg(env.root());

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use super::front::{SERVE, await_started, front};
+use super::launcher::{SERVE, await_started, launcher};
 use crate::support::{Level, Process, Terminal, TestEnv, has_program, wait_until};
 
 #[test]
@@ -63,16 +63,16 @@ fn await_stopping(terminal: &Terminal<'_>) {
     wait_until("penfold is stopping", || terminal.screen().contains("penfold: stopping"));
 }
 
-/// The front of the only sandbox, which a shell below this process has started.
-fn only_front() -> Process {
-    front(std::process::id().try_into().unwrap())
+/// The launcher of the only sandbox, which a shell below this process has started.
+fn only_launcher() -> Process {
+    launcher(std::process::id().try_into().unwrap())
 }
 
 /// Waits until penfold is stopped by the terminal, and the shell reports the job.
 #[track_caller]
 fn await_stopped_job(terminal: &Terminal<'_>) {
-    let front = only_front();
-    wait_until("penfold is stopped", || front.state() == Some('T'));
+    let launcher = only_launcher();
+    wait_until("penfold is stopped", || launcher.state() == Some('T'));
     terminal.shows("<0>");
     terminal.line("jobs");
     terminal.shows("[1]+  Stopped*");
@@ -100,7 +100,7 @@ fn interrupt_key_reaches_each_process_once() {
     terminal.shows("^Cgot");
     await_stopping(&terminal);
     // An interrupt that penfold forwards would reach the command before this signal.
-    only_front().signal(Signal::USR1);
+    only_launcher().signal(Signal::USR1);
     terminal.shows("marked");
     assert_eq!(terminal.screen().matches("got").count(), 1, "{}", terminal.screen());
     terminal.press("C-c");
@@ -290,20 +290,20 @@ fn shell_inside_suspends_itself_and_goes_on() {
     env.assert_nothing_left();
 }
 
-/// Waits until this command and the front of its sandbox are stopped, and gives both.
+/// Waits until this command and the launcher of its sandbox are stopped, and gives both.
 #[track_caller]
 fn await_suspended(env: &TestEnv, terminal: &Terminal<'_>, command: &str) -> [Process; 2] {
     terminal.shows("[1]+  Stopped*");
     terminal.shows("<147>");
-    let front = only_front();
+    let launcher = only_launcher();
     let leader = env.running(command).pop().unwrap();
-    assert_eq!((front.state(), leader.state()), (Some('T'), Some('T')));
-    [front, leader]
+    assert_eq!((launcher.state(), leader.state()), (Some('T'), Some('T')));
+    [launcher, leader]
 }
 
 /// spec: 8.8
 #[test]
-fn front_that_has_stopped_with_its_command_goes_on_with_it() {
+fn launcher_that_has_stopped_with_its_command_goes_on_with_it() {
     let env = TestEnv::new();
     let Some(terminal) = Terminal::open(&env) else { return };
     let command = "sh -c kill -STOP $$; exit 6";
@@ -319,11 +319,11 @@ fn front_that_has_stopped_with_its_command_goes_on_with_it() {
         let limited = if level == Level::Subreaper { Some(("--timeout 6", None, "Exit 124")) } else { None };
         let told = [("", Some(Signal::CONT), "Exit 6"), ("", Some(Signal::KILL), "Killed")];
         for (words, signal, end) in told.into_iter().chain(limited) {
-            let [front, leader] = run(words);
+            let [launcher, leader] = run(words);
             if let Some(signal) = signal {
                 leader.signal(signal);
             }
-            front.await_end();
+            launcher.await_end();
             terminal.line("clear; jobs");
             terminal.shows(&format!("[1]+  {end}*"));
             terminal.line("true");

@@ -23,7 +23,7 @@ pub const POINTS: [&str; 15] = [
     "adopted",
     "adopted-kept",
     "exec-begun",
-    "front-forked",
+    "launcher-forked",
     "inner-cloned",
     "inner-started",
     "killed",

@@ -23,8 +23,8 @@ const AFTER_A_MOVE: [&str; 6] =
 
 /// A test for each crash point and what comes by it.
 pub fn generated() -> Vec<Trial> {
-    // The front of a detached sandbox does not fork a supervisor itself.
-    let of_others = ["front-forked", "adopted", "adopted-kept", "exec-begun"];
+    // The launcher of a detached sandbox does not fork a supervisor itself.
+    let of_others = ["launcher-forked", "adopted", "adopted-kept", "exec-begun"];
     let of_verbs = POINTS.into_iter().filter(|point| !OF_A_RUN.contains(point) && !of_others.contains(point));
     let of_run =
         |point: &str| [&OF_A_RUN[..], &["killed", "releasing", "taking-over"]].concat().contains(&point);
@@ -43,7 +43,7 @@ pub fn generated() -> Vec<Trial> {
     runs.into_iter().chain(verbs).chain(adoptions).collect()
 }
 
-/// Whether the front succeeded, and the sandbox whose id it printed.
+/// Whether the launcher succeeded, and the sandbox whose id it printed.
 #[track_caller]
 fn begin(env: &TestEnv, level: Level, script: &str, point: Option<&str>) -> (bool, Option<Sandbox>) {
     let words = ["-d", "--contain", level.word(), "--scratch", "--grace", "300ms", "--", "sh", "-c", script];

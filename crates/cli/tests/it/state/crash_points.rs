@@ -48,9 +48,9 @@ pub fn generated() -> Vec<Trial> {
 /// How many processes of penfold stand above the leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
-    /// Front and supervisor.
+    /// Launcher and supervisor.
     Pair,
-    /// An outer process between them, because the front has a child when it starts.
+    /// An standby between them, because the launcher has a child when it starts.
     Trio,
 }
 
@@ -91,15 +91,15 @@ impl Way {
     }
 }
 
-/// Front, outer process if there is one, and supervisor, once the tree stands.
+/// Launcher, standby if there is one, and supervisor, once the tree stands.
 #[track_caller]
-fn ours(env: &TestEnv, front: &Running, shape: Shape) -> Vec<Process> {
+fn ours(env: &TestEnv, launcher: &Running, shape: Shape) -> Vec<Process> {
     env.await_up(&["up"]);
-    let below = descendants(front.pid()).into_iter();
+    let below = descendants(launcher.pid()).into_iter();
     let is_ours = |pid: &i32| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == penfold());
     let count = if shape == Shape::Trio { 3 } else { 2 };
     // The init of a pid namespace is below the supervisor.
-    let ours = std::iter::once(front.pid()).chain(below).filter(is_ours).take(count);
+    let ours = std::iter::once(launcher.pid()).chain(below).filter(is_ours).take(count);
     let ours: Vec<Process> = ours.filter_map(Process::find).collect();
     assert_eq!(ours.len(), count, "{ours:?}");
     ours
@@ -115,20 +115,20 @@ fn crash_at(point: &str, shape: Shape, level: Level) -> bool {
     // Killed is what the command was, or penfold: the summary, its last word, tells the two apart.
     let said = env.path("said");
     command.stdout(Stdio::null()).stderr(fs::File::create(&said).unwrap());
-    let front = Running::spawn(&mut command);
+    let launcher = Running::spawn(&mut command);
     match way {
         Way::Run => {}
-        Way::Takeover => ours(&env, &front, shape).last().unwrap().signal(Signal::KILL),
-        Way::Recovery => kill_at_once(&ours(&env, &front, shape).iter().collect::<Vec<_>>()),
+        Way::Takeover => ours(&env, &launcher, shape).last().unwrap().signal(Signal::KILL),
+        Way::Recovery => kill_at_once(&ours(&env, &launcher, shape).iter().collect::<Vec<_>>()),
     }
-    let finished = front.finish();
+    let finished = launcher.finish();
     let status = finished.status;
     let said = fs::read_to_string(said).unwrap();
     let is_summed_up = said.contains("ended because a process of penfold was killed");
     await_inaction(&env);
     let crashed = match way {
         Way::Run => status.code() != Some(0),
-        // The front or the outer process, which took over.
+        // The launcher or the standby, which took over.
         Way::Takeover => finished.code() != Some(128 + 9) || !is_summed_up,
         Way::Recovery => {
             let next = env.run_command(["--contain", "subreaper", "--", "true"]);
@@ -138,7 +138,7 @@ fn crash_at(point: &str, shape: Shape, level: Level) -> bool {
             !left(&env).is_empty()
         }
     };
-    // A front that answers, answers for all of it.
+    // A launcher that answers, answers for all of it.
     let is_told = is_summed_up || status.code().is_some_and(|code| code != 120);
     let left = left(&env);
     assert!(!is_told || left.is_empty(), "{left:?} after {status}");

@@ -98,14 +98,14 @@ fn successor_of_a_member_is_not_killed_with_the_sandbox() {
     inside(|env| {
         for level in Level::ALL {
             let words = ["--contain", level.word(), "--grace", "60s", "--", "sh", "-c", SCRIPT];
-            let front = start(&mut env.run_command(words));
+            let launcher = start(&mut env.run_command(words));
             let member = member(env);
-            front.signal(Signal::TERM);
+            launcher.signal(Signal::TERM);
             let innocent = successor(member.pid());
             // The second one ends the grace.
-            assert!(front.is_alive(), "{level:?}");
-            front.signal(Signal::TERM);
-            assert_eq!(front.finish().code(), Some(137), "{level:?}: the leader was not killed");
+            assert!(launcher.is_alive(), "{level:?}");
+            launcher.signal(Signal::TERM);
+            assert_eq!(launcher.finish().code(), Some(137), "{level:?}: the leader was not killed");
             assert!(innocent.is_alive(), "{level:?}: the successor of {} was hit", member.pid());
         }
     });

@@ -92,8 +92,8 @@ impl<'a> Terminal<'a> {
         let in_front = |pid: i32| {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
-            let (state, group, front) = (fields.next(), fields.nth(1), fields.nth(2));
-            state == Some("S") && group == front
+            let (state, group, launcher) = (fields.next(), fields.nth(1), fields.nth(2));
+            state == Some("S") && group == launcher
         };
         let so = || self.env.running(command).iter().any(|process| in_front(process.pid()));
         assert!(until(DEADLINE, so), "`{command}` is not in front:\n{}", self.screen());

@@ -215,12 +215,12 @@ fn death_of_the_owner_kills_stops_or_changes_nothing() {
     for (policy, expected) in
         [(OwnerExit::Kill, killed), (OwnerExit::Stop, stopped), (OwnerExit::Keep, (None, None, None))]
     {
-        for input in [Input::OwnerGone, Input::FrontGone, Input::Asked(Request::OwnerGone)] {
+        for input in [Input::OwnerGone, Input::LauncherGone, Input::Asked(Request::OwnerGone)] {
             assert_eq!(gone(Kind::Foreground, policy, input.clone()), expected);
             assert_eq!(gone(Kind::Exec, policy, input), expected);
         }
-        // Nobody knows the id of a detached sandbox whose front dies before it runs.
-        assert_eq!(gone(Kind::Detached, policy, Input::FrontGone), killed);
+        // Nobody knows the id of a detached sandbox whose launcher dies before it runs.
+        assert_eq!(gone(Kind::Detached, policy, Input::LauncherGone), killed);
         assert_eq!(gone(Kind::Adopted, policy, Input::Asked(Request::OwnerGone)), (None, None, None));
     }
 }

@@ -100,8 +100,8 @@ impl World {
         let decision = match input {
             Input::Asked(request) => self.policy.request(request, now),
             Input::Term(carried) => self.policy.terminated(*carried),
-            Input::OuterGone => self.policy.outer_gone(),
-            Input::FrontGone => self.policy.front_gone(),
+            Input::OuterGone => self.policy.standby_gone(),
+            Input::LauncherGone => self.policy.launcher_gone(),
             Input::OwnerGone => self.policy.owner_gone(),
             Input::LeaderEnded(_) | Input::OutOfMemory => {
                 if let Input::OutOfMemory = input {

@@ -71,7 +71,7 @@ pub fn exit_fits(ending: Ending, tree: &Entry, exit: ToolExit) -> bool {
             &[ToolExit::Signal(15), ToolExit::Signal(9)]
         }
         Ending::Timeout => &[ToolExit::Code(124)],
-        Ending::InnerKilled | Ending::OuterKilled | Ending::FrontKilled | Ending::AllKilled => {
+        Ending::InnerKilled | Ending::OuterKilled | Ending::LauncherKilled | Ending::AllKilled => {
             &[ToolExit::Signal(9)]
         }
         _ => return true,

@@ -102,15 +102,15 @@ fn act(tree: &Tree, config: Config, ending: Ending) -> Result<(), String> {
         Ending::OwnerKilled => told(tree.kill_owner()),
         Ending::InnerKilled => kill(|line| line.last().into_iter().collect()),
         Ending::OuterKilled => kill(|line| line.get(1).into_iter().collect()),
-        Ending::FrontKilled => kill(|line| line.first().into_iter().collect()),
+        Ending::LauncherKilled => kill(|line| line.first().into_iter().collect()),
         Ending::AllKilled => kill(|line| line.iter().collect()),
         _ => Ok(()),
     }
 }
 
-/// Whether the front lives to say that all is gone.
+/// Whether the launcher lives to say that all is gone.
 fn is_told(ending: Ending) -> bool {
-    !matches!(ending, Ending::OwnerKilled | Ending::FrontKilled | Ending::AllKilled)
+    !matches!(ending, Ending::OwnerKilled | Ending::LauncherKilled | Ending::AllKilled)
 }
 
 fn judge(env: &TestEnv, tree: &Tree, case: Case) -> Result<(), String> {
@@ -128,7 +128,7 @@ fn judge(env: &TestEnv, tree: &Tree, case: Case) -> Result<(), String> {
     match expect::of(case) {
         Expected::CannotBuild => Ok(()),
         Expected::Gone => {
-            // A leader that kills the front as well leaves nobody to say so.
+            // A leader that kills the launcher as well leaves nobody to say so.
             let is_killed = entry.name.starts_with("kill-") && exit == ToolExit::Signal(9);
             if is_told(ending) && !is_killed {
                 nothing(&tree.survivors(), &env.left()).map_err(|why| format!("said to be gone: {why}"))?;
@@ -199,7 +199,7 @@ fn unended(env: &TestEnv, tree: &Tree, case: Case, exit: ToolExit) -> Result<(),
     }
     end_as_root(tree, member)?;
     let gone = tree.await_gone(DEADLINE);
-    // A front that has answered in the supervisor's place is gone as well: the record is left to the next command.
+    // A launcher that has answered in the supervisor's place is gone as well: the record is left to the next command.
     if case.config.shape == Shape::Pair && case.ending == Ending::InnerKilled {
         next_command(env)?;
     }

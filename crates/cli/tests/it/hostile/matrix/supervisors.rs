@@ -6,12 +6,12 @@ use penfold_testkit::proc;
 use super::{Config, Shape};
 use crate::support::{Level, Process};
 
-/// The front, the outer one where there is one, and the supervisor, which is the inner one.
+/// The launcher, the outer one where there is one, and the supervisor, which is the inner one.
 pub fn around(tree: &Tree, config: Config) -> Result<Vec<Process>, String> {
     let leader = tree.members().first().copied().ok_or("no leader")?;
-    let front = tree.tool().ok_or("no tool")?;
+    let launcher = tree.tool().ok_or("no tool")?;
     let above = proc::ancestors(&proc::all(), leader.pid);
-    let end = above.iter().position(|&id| id == front).ok_or("the tool is not above the leader")?;
+    let end = above.iter().position(|&id| id == launcher).ok_or("the tool is not above the leader")?;
     // Our init stands between the leader and the supervisor.
     let start = if config.level == Level::Pidns { 2 } else { 1 };
     let ours = above.get(start..=end).unwrap_or_default().iter().rev();

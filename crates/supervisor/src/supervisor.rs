@@ -1,4 +1,4 @@
-//! The inner process, the supervisor: starts the leader, waits, ends the sandbox.
+//! The supervisor: starts the leader, waits, ends the sandbox.
 
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,21 +21,21 @@ use crate::signals;
 use crate::supervised::Supervised;
 use crate::wire::{self, Answer};
 
-/// The process between the front and this one, if there is one.
-pub(crate) struct Outer {
+/// The process between the launcher and this one, if there is one.
+pub(crate) struct Standby {
     /// Its pidfd.
     pub(crate) pidfd: OwnedFd,
     /// Readable once it has a session of its own.
     pub(crate) apart: OwnedFd,
 }
 
-/// What the front and the outer process are called, whatever the program's file is called: `doctor` knows them by it.
+/// What the launcher and the standby are called, whatever the program's file is called: `doctor` knows them by it.
 pub(crate) const NAME: &std::ffi::CStr = c"penfold";
 /// What the supervisor is called: who kills by name, or by a word of the command line, leaves one of the two alive.
 pub(crate) const SUPERVISOR: &std::ffi::CStr = c"pf-supervisor";
 
 /// Runs the supervisor; ends when the sandbox is gone.
-pub(crate) fn run(mut prepared: Prepared, outer: Option<Outer>) -> ! {
+pub(crate) fn run(mut prepared: Prepared, standby: Option<Standby>) -> ! {
     penfold_sys::title::set(SUPERVISOR);
     // Before anything is started that would have to be looked after.
     let signals = match signals::open() {
@@ -47,13 +47,13 @@ pub(crate) fn run(mut prepared: Prepared, outer: Option<Outer>) -> ! {
             penfold_sys::fork::exit_now(i32::from(told.is_err()))
         }
     };
-    let lead = match start(&mut prepared, outer.as_ref(), &signals) {
+    let lead = match start(&mut prepared, standby.as_ref(), &signals) {
         Ok(starting) => Lead::Starting(starting),
         Err(NotStarted::Failed(failure)) => Lead::Failed(failure),
         Err(NotStarted::Interrupted(interruption)) => Lead::Interrupted(interruption),
     };
     penfold_sys::crash_point!("inner-started");
-    look_after(prepared, Some(signals), outer.map(|outer| outer.pidfd), lead);
+    look_after(prepared, Some(signals), standby.map(|standby| standby.pidfd), lead);
     // Only when not even the means to look were there; who forked this process takes over.
     penfold_sys::fork::exit_now(1)
 }
@@ -64,8 +64,12 @@ pub(crate) fn run_exec(prepared: Prepared) -> ! {
 }
 
 /// Clones the leader, checks that it is where it belongs, and lets it go.
-fn start(prepared: &mut Prepared, outer: Option<&Outer>, signals: &SignalFd) -> Result<Starting, NotStarted> {
-    let mut watch = Watch::new(prepared, outer.map(|outer| outer.pidfd.as_fd()), signals);
+fn start(
+    prepared: &mut Prepared,
+    standby: Option<&Standby>,
+    signals: &SignalFd,
+) -> Result<Starting, NotStarted> {
+    let mut watch = Watch::new(prepared, standby.map(|standby| standby.pidfd.as_fd()), signals);
     // A command may stop its supervisor: then the death of who forked it lets it go on.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     rustix::process::set_child_subreaper(Some(getpid()))
@@ -96,7 +100,7 @@ fn start(prepared: &mut Prepared, outer: Option<&Outer>, signals: &SignalFd) -> 
     }
     // After the clone, for the leader stays in its caller's session; before its exec, so that no `kill 0` reaches us.
     let _ = setsid();
-    if let Some(Outer { apart, .. }) = outer {
+    if let Some(Standby { apart, .. }) = standby {
         watch.until_apart(&prepared.setup, apart.as_fd())?;
     }
     // From now on the command may stop this process.
@@ -175,7 +179,7 @@ enum Lead {
 }
 
 /// Looks after the sandbox and exits with 0 once it is gone; returns if it cannot look.
-fn look_after(mut prepared: Prepared, signals: Option<SignalFd>, outer: Option<OwnedFd>, lead: Lead) {
+fn look_after(mut prepared: Prepared, signals: Option<SignalFd>, standby: Option<OwnedFd>, lead: Lead) {
     let Ok(proc) = prepared.proc.take().map_or_else(ProcFs::open, Ok) else { return };
     // The leader is started and does not inherit it: the waits of a teardown are shorter than the usual 50 µs of slack.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
@@ -212,11 +216,11 @@ fn look_after(mut prepared: Prepared, signals: Option<SignalFd>, outer: Option<O
         prepared.identify(
             &mut teardown,
             pid,
-            outer.as_ref().and_then(|_| rustix::process::getppid()),
+            standby.as_ref().and_then(|_| rustix::process::getppid()),
             status,
         );
     }
-    teardown.ask_at_fronts();
+    teardown.ask_at_launchers();
     let kind = match (&prepared.detached, prepared.setup.apart) {
         (Some(_), _) => Kind::Detached,
         (None, true) => Kind::Exec,
@@ -227,7 +231,7 @@ fn look_after(mut prepared: Prepared, signals: Option<SignalFd>, outer: Option<O
     let mut sandbox = Supervised::new(prepared, kind, signals, pidfd, run_exec);
     sandbox.leader_pid = pid;
     let leader = if of_init { Leader::NamespaceInit(link) } else { Leader::Child(link) };
-    let mut host = Host::new(sandbox, leader, outer, phase);
+    let mut host = Host::new(sandbox, leader, standby, phase);
     host.due = failure.is_some().then_some(Event::StartFailed);
     host.failure = failure;
     if let Some(interruption) = interruption {
@@ -244,7 +248,7 @@ fn of_child(teardown: &mut Teardown, pid: Pid, init: bool, pidfd: Option<OwnedFd
     if !init {
         return (pid, pidfd);
     }
-    teardown.kept_by(pid);
+    teardown.led_by_init(pid);
     in_namespace(teardown, pid)
 }
 

@@ -1,4 +1,4 @@
-//! What the front knows of its sandbox and of its caller.
+//! What the launcher knows of its sandbox and of its caller.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::SavedModes;
 
-/// What the front keeps of the spec.
+/// What the launcher keeps of the spec.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) id: String,
@@ -20,7 +20,7 @@ pub(crate) struct Seen {
     pub(crate) keys: Keys,
 }
 
-/// What the front makes of INT.
+/// What the launcher makes of INT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keys {
     /// That of a terminal is the command's first, and the policy decides; other INT stops.

@@ -8,10 +8,10 @@ use penfold_sys::signal::{self, SignalSet};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, pidfd_send_signal};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
-use super::Front;
+use super::Launcher;
 use crate::wire::Request;
 
-impl Front {
+impl Launcher {
     /// Stops this process as the leader was stopped, so that who waits for it gets the terminal. Once continued, gives the
     /// terminal back to who had it, if it is this job's again, and continues the leader.
     pub(super) fn stop_as(&mut self, leader: i32) {
@@ -38,20 +38,20 @@ fn is_stopped(pid: i32) -> bool {
     stat.is_some_and(|stat| stat.state == State::Stopped)
 }
 
-/// The process group that the terminal is to be given back to: the one in front, or that of the leader where the front is the
+/// The process group that the terminal is to be given back to: the one in front, or that of the leader where the launcher is the
 /// shell's, since the leader has stopped in the background.
 fn holder(terminal: &OwnedFd, leader: i32) -> Option<Pid> {
-    let front = tcgetpgrp(terminal).ok()?;
+    let launcher = tcgetpgrp(terminal).ok()?;
     let shell = getppid().and_then(|shell| fork::group_of(shell.as_raw_nonzero().get()));
-    if shell == Some(front.as_raw_nonzero().get()) {
+    if shell == Some(launcher.as_raw_nonzero().get()) {
         return fork::group_of(leader).and_then(Pid::from_raw);
     }
-    Some(front)
+    Some(launcher)
 }
 
 /// Makes a process group the terminal's, if that is now of this process.
 fn give_back(terminal: &OwnedFd, group: Pid) {
-    if !tcgetpgrp(terminal).is_ok_and(|front| front.as_raw_nonzero().get() == fork::group()) {
+    if !tcgetpgrp(terminal).is_ok_and(|launcher| launcher.as_raw_nonzero().get() == fork::group()) {
         return;
     }
     // Once it is no more the terminal's, this process would be stopped for it.

@@ -1,4 +1,4 @@
-//! The end of the front: with its sandbox, or before.
+//! The end of the launcher: with its sandbox, or before.
 
 use std::io;
 use std::path::Path;
@@ -10,7 +10,7 @@ use penfold_teardown::{Cause, Resource};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::{AGAIN, Followed, Front, FrontError, Keeper};
+use super::{AGAIN, Followed, Launcher, LauncherError, SupervisorHandle};
 use crate::outcome::{ExitStatus, Outcome, Report, StartFailure};
 use crate::poll::poll;
 use crate::wire::{self, Answer, Received, Request};
@@ -34,12 +34,12 @@ pub(super) fn forget(root: &Path, id: &str) {
     }
 }
 
-impl Front {
+impl Launcher {
     /// Ends a sandbox whose id nobody can be told.
     ///
     /// # Errors
     /// When its end was not seen.
-    pub fn abandon(mut self, reason: &str) -> Result<Outcome, FrontError> {
+    pub fn abandon(mut self, reason: &str) -> Result<Outcome, LauncherError> {
         let mut outcome = self.end(reason)?;
         outcome.report.failure.get_or_insert_with(|| StartFailure::Other(reason.to_owned()));
         forget(&self.seen.state_root, &self.id());
@@ -47,9 +47,9 @@ impl Front {
     }
 
     /// Kills the sandbox and waits for its end without poll(2), which may be what fails.
-    fn end(&mut self, reason: &str) -> Result<Outcome, FrontError> {
+    fn end(&mut self, reason: &str) -> Result<Outcome, LauncherError> {
         let unseen = || io::Error::other(reason.to_owned());
-        if matches!(self.keeper, Keeper::Remote) {
+        if matches!(self.supervisor, SupervisorHandle::Remote) {
             return Err(self.unwaited(unseen()));
         }
         let until = Instant::now() + self.seen.patience + EXIT_TIMEOUT;
@@ -59,7 +59,7 @@ impl Front {
             match wire::receive::<Answer>(&self.channel) {
                 Ok(Received::Message(Answer::Outcome(outcome))) => return Ok(self.part(*outcome)),
                 Ok(Received::Message(_)) => continue,
-                Ok(Received::End) => return self.keeper_died(),
+                Ok(Received::End) => return self.supervisor_died(),
                 Ok(Received::Nothing) | Err(_) => {}
             }
             if Instant::now() > until {
@@ -70,7 +70,7 @@ impl Front {
     }
 
     /// Ends a sandbox that cannot be waited for.
-    pub(super) fn end_broken(&mut self, reason: String) -> Result<Followed, FrontError> {
+    pub(super) fn end_broken(&mut self, reason: String) -> Result<Followed, LauncherError> {
         let mut outcome = self.end(&reason)?;
         outcome.report.failure.get_or_insert(StartFailure::Other(reason));
         Ok(Followed::Over(Box::new(outcome)))
@@ -85,14 +85,15 @@ impl Front {
 
     /// Waits for the supervisors to be gone, too: nothing is left, not even they.
     pub(super) fn part(&self, outcome: Outcome) -> Outcome {
-        if let Keeper::Inner { pid, pidfd, .. } | Keeper::Outer { pid, pidfd: Some(pidfd) } = &self.keeper
+        if let SupervisorHandle::Direct { pid, pidfd, .. }
+        | SupervisorHandle::Standby { pid, pidfd: Some(pidfd) } = &self.supervisor
             && outcome.report.findings.verified
         {
             let timeout = Timespec::try_from(EXIT_TIMEOUT).ok();
             let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
             let _ = rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref()));
             let _ = child::reap(*pid);
-            // If the outer process died first, the supervisor has come to us: its pid is its own until it is reaped here.
+            // If the standby died first, the supervisor has come to us: its pid is its own until it is reaped here.
             if let Some(teller) = Pid::from_raw(outcome.teller).filter(|teller| teller != pid)
                 && matches!(child::reap(teller), Ok(None))
                 && let Ok(pidfd) = pidfd_open(teller, PidfdFlags::empty())

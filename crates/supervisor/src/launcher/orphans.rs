@@ -1,4 +1,4 @@
-//! Sandboxes of others that lost all their processes: the front has them cleaned up beside its own.
+//! Sandboxes of others that lost all their processes: the launcher has them cleaned up beside its own.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -9,33 +9,37 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use super::exit::EXIT_TIMEOUT;
-use super::{Front, Keeper};
+use super::{Launcher, SupervisorHandle};
 use crate::poll::poll;
 
 /// How long the leftovers of others may take to die.
 const ORPHANS_PATIENCE: Duration = Duration::from_secs(10);
 
-impl Front {
+impl Launcher {
     /// Ends, beside this sandbox, what was left by others that nobody looks after.
     ///
     /// In a process of its own: it may take a while, and who waits for this sandbox must not wait for that. Gives that
     /// process where nobody else reaps it.
     pub(super) fn look_for_orphans(&self) -> Option<Pid> {
         let opened;
-        let registry = match &self.keeper {
-            Keeper::Inner { prepared: Some(prepared), .. } => prepared.nested.as_ref().map(Nested::registry),
-            Keeper::Outer { .. } => {
+        let registry = match &self.supervisor {
+            SupervisorHandle::Direct { prepared: Some(prepared), .. } => {
+                prepared.nested.as_ref().map(Nested::registry)
+            }
+            SupervisorHandle::Standby { .. } => {
                 opened = Registry::open_existing(&self.seen.state_root).ok().flatten();
                 opened.as_ref()
             }
-            Keeper::Inner { prepared: None, .. } | Keeper::Remote | Keeper::Refused(_) => None,
+            SupervisorHandle::Direct { prepared: None, .. }
+            | SupervisorHandle::Remote
+            | SupervisorHandle::Refused(_) => None,
         };
         let registry = registry?;
         if !recovery::has_orphans(registry, &self.id()).unwrap_or(false) {
             return None;
         }
         match fork().ok()? {
-            Forked::Parent(pid) => matches!(self.keeper, Keeper::Inner { .. }).then_some(pid),
+            Forked::Parent(pid) => matches!(self.supervisor, SupervisorHandle::Direct { .. }).then_some(pid),
             Forked::Child => {
                 let _ = rustix::process::setsid();
                 let _ = penfold_sys::descriptors::drop_inherited();

@@ -8,18 +8,18 @@ use penfold_state::{Record, Registry, StateError, recovery};
 use penfold_teardown::{Cause, Findings, Level};
 use rustix::event::Timespec;
 
-use super::{Front, FrontError, Keeper};
+use super::{Launcher, LauncherError, SupervisorHandle};
 use crate::outcome::{Outcome, Report, Totals};
 use crate::poll::poll;
 use crate::takeover::take_over;
 
-impl Front {
+impl Launcher {
     /// The supervisor is dead and has not said how it ended.
-    pub(super) fn keeper_died(&mut self) -> Result<Outcome, FrontError> {
-        if matches!(self.keeper, Keeper::Remote) {
+    pub(super) fn supervisor_died(&mut self) -> Result<Outcome, LauncherError> {
+        if matches!(self.supervisor, SupervisorHandle::Remote) {
             return Err(self.unwaited(io::ErrorKind::UnexpectedEof.into()));
         }
-        if let Keeper::Inner { prepared, .. } = &mut self.keeper
+        if let SupervisorHandle::Direct { prepared, .. } = &mut self.supervisor
             && let Some(prepared) = prepared.take()
         {
             self.dismiss_sweeper();
@@ -28,11 +28,11 @@ impl Front {
         self.recover()
     }
 
-    /// Outer and supervisor are dead: what they looked after is ended from its record.
-    fn recover(&self) -> Result<Outcome, FrontError> {
+    /// Standby and supervisor are dead: what they looked after is ended from its record.
+    fn recover(&self) -> Result<Outcome, LauncherError> {
         Self::reap();
         let id = self.id();
-        let lost = |source| FrontError::Lost { id: id.clone(), source };
+        let lost = |source| LauncherError::Lost { id: id.clone(), source };
         let registry = Registry::open_existing(&self.seen.state_root).ok().flatten();
         let findings = match registry {
             Some(registry) => {

@@ -1,4 +1,4 @@
-//! A process of its own between the front and the supervisor, where the front cannot be the outer subreaper: it has
+//! A process of its own between the launcher and the supervisor, where the launcher cannot be the standby subreaper: it has
 //! children of its own, or is the init that all orphans of a container come to.
 
 use std::os::fd::OwnedFd;
@@ -8,14 +8,14 @@ use penfold_sys::{Forked, fork, schedule};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, setsid};
 
-use crate::inner::{self, NAME, Outer};
 use crate::poll::poll;
 use crate::prepared::Prepared;
 use crate::setup::Setup;
 use crate::signals;
+use crate::supervisor::{self, NAME, Standby};
 use crate::wire::{self, Answer};
 
-/// Runs the outer process; ends when the sandbox is gone.
+/// Runs the standby; ends when the sandbox is gone.
 pub(crate) fn run(setup: Setup) -> ! {
     let mut channel = setup.channel.try_clone().ok();
     let _ = rustix::thread::set_name(NAME);
@@ -34,7 +34,7 @@ pub(crate) fn run(setup: Setup) -> ! {
         Err(_) => None,
     };
     if let (Some(outcome), Some(channel)) = (outcome, channel) {
-        // A front that is gone is told nothing.
+        // A launcher that is gone is told nothing.
         let _ = wire::send(&channel, &Answer::Outcome(Box::new(outcome)));
     }
     penfold_sys::fork::exit_now(0)
@@ -43,40 +43,40 @@ pub(crate) fn run(setup: Setup) -> ! {
 /// Forks the supervisor and watches it. Gives the outcome where there is none.
 fn supervise(mut prepared: Prepared, channel: &mut Option<OwnedFd>) -> Option<crate::outcome::Outcome> {
     let pair = pidfd_open(getpid(), PidfdFlags::empty())
-        .and_then(|outer| Ok((outer, eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)));
-    let (outer, apart) = match pair {
+        .and_then(|standby| Ok((standby, eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)));
+    let (standby, apart) = match pair {
         Ok(pair) => pair,
         Err(error) => return Some(prepared.give_up(format!("cannot be watched: {error}"))),
     };
     match fork() {
         Ok(Forked::Child) => {
             drop(channel.take());
-            inner::run(prepared, Some(Outer { pidfd: outer, apart }))
+            supervisor::run(prepared, Some(Standby { pidfd: standby, apart }))
         }
-        Ok(Forked::Parent(inner)) => {
+        Ok(Forked::Parent(supervisor)) => {
             if prepared.setup.idle {
                 schedule::leave_idle();
             }
-            drop(outer);
-            let Ok(pidfd) = pidfd_open(inner, PidfdFlags::empty()) else {
+            drop(standby);
+            let Ok(pidfd) = pidfd_open(supervisor, PidfdFlags::empty()) else {
                 return Some(prepared.give_up("the supervisor cannot be watched".to_owned()));
             };
             if let Some(detached) = &mut prepared.detached {
                 detached.output.let_go();
             }
-            if !watch(inner, &pidfd, &apart) {
+            if !watch(supervisor, &pidfd, &apart) {
                 // With all that it holds: whose lock is free is gone.
                 penfold_sys::fork::exit_now(0);
             }
-            inner::carry_on(prepared)
+            supervisor::carry_on(prepared)
         }
         Err(error) => Some(prepared.give_up(format!("cannot fork: {error}"))),
     }
 }
 
 /// Waits for the supervisor to exit. True if it was killed, or cannot be seen.
-pub(crate) fn watch(inner: Pid, pidfd: &OwnedFd, apart: &OwnedFd) -> bool {
-    penfold_sys::crash_point!("outer-forked");
+pub(crate) fn watch(supervisor: Pid, pidfd: &OwnedFd, apart: &OwnedFd) -> bool {
+    penfold_sys::crash_point!("standby-forked");
     // Fails only if this were a group leader, which a fresh fork is not.
     let _ = setsid();
     if rustix::io::write(apart, &1_u64.to_ne_bytes()).is_err() {
@@ -88,7 +88,7 @@ pub(crate) fn watch(inner: Pid, pidfd: &OwnedFd, apart: &OwnedFd) -> bool {
     let opened = signals::open();
     loop {
         // It alone: who else comes to us is its orphan, and is not reaped before it is known how that ended.
-        match child::reap(inner) {
+        match child::reap(supervisor) {
             Ok(Some(exit)) => return exit != Exit::Code(0),
             Err(_) => return true,
             Ok(None) => {

@@ -20,7 +20,7 @@ use penfold_sys::signal::{self, SignalFd, SignalSet};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 
-pub use self::error::FrontError;
+pub use self::error::LauncherError;
 use self::exit::{forget, succeeded};
 use self::progress::Due;
 pub use self::progress::Progress;
@@ -34,8 +34,8 @@ use crate::wire::{self, Answer, Received, Request};
 
 /// A running sandbox, seen from who started it.
 #[derive(Debug)]
-pub struct Front {
-    keeper: Keeper,
+pub struct Launcher {
+    supervisor: SupervisorHandle,
     channel: OwnedFd,
     seen: Seen,
     signals: SignalFd,
@@ -56,15 +56,15 @@ pub struct Front {
 #[derive(Debug)]
 pub enum Detached {
     /// It runs, and ends with this process until it is let go.
-    Running(Front),
+    Running(Launcher),
     /// It is over; nobody was told its id.
     Over(Box<Outcome>),
 }
 
 /// The child of this process that stands for the sandbox.
-pub(crate) enum Keeper {
-    /// The supervisor. This process is the outer subreaper and takes over if it is killed.
-    Inner {
+pub(crate) enum SupervisorHandle {
+    /// The supervisor. This process is the standby subreaper and takes over if it is killed.
+    Direct {
         /// Its pid.
         pid: Pid,
         /// Its pidfd.
@@ -72,8 +72,8 @@ pub(crate) enum Keeper {
         /// What the sandbox owns; none once taken over.
         prepared: Option<Box<Prepared>>,
     },
-    /// The outer process, which takes over by itself.
-    Outer {
+    /// The standby, which takes over by itself.
+    Standby {
         /// Its pid.
         pid: Pid,
         /// Its pidfd; none if the kernel would not give one.
@@ -85,13 +85,13 @@ pub(crate) enum Keeper {
     Refused(Box<Outcome>),
 }
 
-impl std::fmt::Debug for Keeper {
+impl std::fmt::Debug for SupervisorHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Keeper::Inner { pid, .. } => f.debug_tuple("Inner").field(pid).finish(),
-            Keeper::Outer { pid, .. } => f.debug_tuple("Outer").field(pid).finish(),
-            Keeper::Remote => f.write_str("Remote"),
-            Keeper::Refused(outcome) => f.debug_tuple("Refused").field(outcome).finish(),
+            SupervisorHandle::Direct { pid, .. } => f.debug_tuple("Direct").field(pid).finish(),
+            SupervisorHandle::Standby { pid, .. } => f.debug_tuple("Standby").field(pid).finish(),
+            SupervisorHandle::Remote => f.write_str("Remote"),
+            SupervisorHandle::Refused(outcome) => f.debug_tuple("Refused").field(outcome).finish(),
         }
     }
 }
@@ -108,12 +108,12 @@ enum Followed {
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 /// How often it may fail to hear the supervisor, each of which was tried for a second.
 const TRIES: u32 = 2;
-impl Front {
+impl Launcher {
     /// The side of who has asked for a command in a running sandbox, over `channel`. Signals in `left` are not its own.
     ///
     /// # Errors
     /// When signals cannot be waited for.
-    pub fn of_exec(channel: OwnedFd, id: String, left: &[Signal]) -> io::Result<Front> {
+    pub fn of_exec(channel: OwnedFd, id: String, left: &[Signal]) -> io::Result<Launcher> {
         signal::block(&SignalSet::of(1..=64))?;
         let seen = Seen {
             id,
@@ -123,20 +123,27 @@ impl Front {
             modes: None,
             keys: Keys::Client,
         };
-        Ok(Front::new(Keeper::Remote, channel, seen, Hearing::prepare(left)?))
+        Ok(Launcher::new(SupervisorHandle::Remote, channel, seen, Hearing::prepare(left)?))
     }
 
-    pub(crate) fn new(keeper: Keeper, channel: OwnedFd, seen: Seen, hearing: Hearing) -> Front {
+    pub(crate) fn new(
+        supervisor: SupervisorHandle,
+        channel: OwnedFd,
+        seen: Seen,
+        hearing: Hearing,
+    ) -> Launcher {
         let Hearing { signals, mask } = hearing;
         // Where it fails, what is kept stays blocked: no job control, and nothing that a sandbox would be ended for.
         let _ = signal::set_mask(&mask);
-        let broken = match &keeper {
-            Keeper::Outer { pidfd: None, .. } => Some("the supervisor cannot be watched".to_owned()),
+        let broken = match &supervisor {
+            SupervisorHandle::Standby { pidfd: None, .. } => {
+                Some("the supervisor cannot be watched".to_owned())
+            }
             _ => None,
         };
         let pending = VecDeque::new();
-        Front {
-            keeper,
+        Launcher {
+            supervisor,
             channel,
             seen,
             signals,
@@ -162,7 +169,7 @@ impl Front {
     ///
     /// # Errors
     /// When the outcome cannot be known; what could be ended has been.
-    pub fn wait(mut self, slow: impl FnMut(Progress)) -> Result<Outcome, FrontError> {
+    pub fn wait(mut self, slow: impl FnMut(Progress)) -> Result<Outcome, LauncherError> {
         let modes = self.seen.modes.take();
         let followed = self.follow(slow, false);
         if let Some(modes) = modes
@@ -173,7 +180,7 @@ impl Front {
         match followed? {
             Followed::Over(outcome) => Ok(*outcome),
             // Said of detached sandboxes only.
-            Followed::Running => Err(FrontError::Detached { id: self.id() }),
+            Followed::Running => Err(LauncherError::Detached { id: self.id() }),
         }
     }
 
@@ -182,14 +189,14 @@ impl Front {
     ///
     /// # Errors
     /// When the outcome cannot be known; what could be ended has been.
-    pub fn wait_running(mut self) -> Result<Detached, FrontError> {
+    pub fn wait_running(mut self) -> Result<Detached, LauncherError> {
         match self.follow(|_| (), true) {
             Ok(Followed::Running) => Ok(Detached::Running(self)),
             Ok(Followed::Over(outcome)) => {
                 forget(&self.seen.state_root, &self.id());
                 Ok(Detached::Over(outcome))
             }
-            Err(FrontError::Wait { source, .. }) => {
+            Err(LauncherError::Wait { source, .. }) => {
                 let outcome = self.abandon(&source.to_string())?;
                 Ok(Detached::Over(Box::new(outcome)))
             }
@@ -199,7 +206,7 @@ impl Front {
 
     /// Lets a detached sandbox go on without this process.
     ///
-    /// Before its id is told: of a front that is killed in between nobody has heard an id that means nothing.
+    /// Before its id is told: of a launcher that is killed in between nobody has heard an id that means nothing.
     ///
     /// # Errors
     /// Those of send(2): the sandbox would end with this process.
@@ -219,22 +226,22 @@ impl Front {
         &mut self,
         mut slow: impl FnMut(Progress),
         until_running: bool,
-    ) -> Result<Followed, FrontError> {
+    ) -> Result<Followed, LauncherError> {
         if let Some(reason) = self.broken.take() {
             return self.end_broken(reason);
         }
         self.sweeper = self.look_for_orphans();
         // What is due when nothing happens meanwhile.
         let mut due = Some(Due::Settle);
-        let mut outer_dead = false;
+        let mut standby_dead = false;
         let mut failures = 0;
         loop {
             let timeout = due.and_then(|due| Timespec::try_from(due.after()).ok());
             let timeout = if self.short { Some(AGAIN) } else { timeout };
-            if let Keeper::Refused(outcome) = &self.keeper {
+            if let SupervisorHandle::Refused(outcome) = &self.supervisor {
                 return Ok(Followed::Over(outcome.clone()));
             }
-            let (happened, [channel, signals, keeper]) = self.look(outer_dead, timeout.as_ref());
+            let (happened, [channel, signals, supervisor]) = self.look(standby_dead, timeout.as_ref());
             let mut blind = false;
             match happened {
                 Ok(0) if self.short => {}
@@ -254,27 +261,27 @@ impl Front {
             if !self.pending.is_empty() {
                 self.say_pending();
             }
-            if channel || keeper {
+            if channel || supervisor {
                 let received = wire::receive::<Answer>(&self.channel);
                 failures = if received.is_err() { failures + 1 } else { 0 };
                 match received {
                     Ok(Received::Message(Answer::Outcome(outcome))) => {
                         return Ok(Followed::Over(Box::new(self.part(*outcome))));
                     }
-                    Ok(Received::Message(Answer::Running)) if until_running => {
-                        return Ok(Followed::Running);
-                    }
+                    Ok(Received::Message(Answer::Running)) if until_running => return Ok(Followed::Running),
                     Ok(Received::Message(Answer::Refused(reason))) => {
-                        return Err(FrontError::Refused { id: self.id(), reason });
+                        return Err(LauncherError::Refused { id: self.id(), reason });
                     }
                     Ok(Received::Message(Answer::LeaderEnded)) => self.say_all(),
                     Ok(Received::Message(Answer::Suspended(leader))) => self.stop_as(leader),
                     Ok(Received::Message(answer)) => due = self.wonder(&answer).or(due),
-                    Ok(Received::Nothing) if !keeper => {}
+                    Ok(Received::Nothing) if !supervisor => {}
                     // The supervisor lives and ends the sandbox; the channel is at its end only when it is dead, too.
-                    Ok(Received::Nothing) if matches!(self.keeper, Keeper::Outer { .. }) => outer_dead = true,
+                    Ok(Received::Nothing) if matches!(self.supervisor, SupervisorHandle::Standby { .. }) => {
+                        standby_dead = true;
+                    }
                     Ok(Received::Nothing | Received::End) => {
-                        return self.keeper_died().map(|outcome| Followed::Over(Box::new(outcome)));
+                        return self.supervisor_died().map(|outcome| Followed::Over(Box::new(outcome)));
                     }
                     Err(error) if failures > TRIES => return Err(self.unwaited(error)),
                     Err(_) => {
@@ -286,12 +293,16 @@ impl Front {
     }
 
     /// Waits until something happens: to the channel, to this process, to its child.
-    fn look(&self, outer_dead: bool, timeout: Option<&Timespec>) -> (rustix::io::Result<usize>, [bool; 3]) {
-        let pidfd = match &self.keeper {
-            Keeper::Inner { pidfd, .. } | Keeper::Outer { pidfd: Some(pidfd), .. } => Some(pidfd),
-            Keeper::Outer { pidfd: None, .. } | Keeper::Remote | Keeper::Refused(_) => None,
+    fn look(&self, standby_dead: bool, timeout: Option<&Timespec>) -> (rustix::io::Result<usize>, [bool; 3]) {
+        let pidfd = match &self.supervisor {
+            SupervisorHandle::Direct { pidfd, .. } | SupervisorHandle::Standby { pidfd: Some(pidfd), .. } => {
+                Some(pidfd)
+            }
+            SupervisorHandle::Standby { pidfd: None, .. }
+            | SupervisorHandle::Remote
+            | SupervisorHandle::Refused(_) => None,
         };
-        let pidfd = pidfd.filter(|_| !outer_dead);
+        let pidfd = pidfd.filter(|_| !standby_dead);
         let mut flags = PollFlags::IN;
         flags.set(PollFlags::OUT, !self.pending.is_empty() && !self.short);
         let mut fds = [
@@ -304,7 +315,7 @@ impl Front {
         (happened, fds.map(|fd| !fd.revents().is_empty()))
     }
 
-    fn unwaited(&self, source: io::Error) -> FrontError {
-        FrontError::Wait { id: self.id(), source }
+    fn unwaited(&self, source: io::Error) -> LauncherError {
+        LauncherError::Wait { id: self.id(), source }
     }
 }

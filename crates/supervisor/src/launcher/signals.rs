@@ -1,11 +1,11 @@
-//! The signals of the front: which it hears, and what it asks the supervisor for when one comes.
+//! The signals of the launcher: which it hears, and what it asks the supervisor for when one comes.
 
 use std::io;
 
 use penfold_sys::signal::{self, SignalFd, SignalSet, Signalled};
 use rustix::process::Signal;
 
-use super::{Front, Keeper, Keys};
+use super::{Keys, Launcher, SupervisorHandle};
 use crate::signals::CHILD;
 use crate::wire::{self, Request};
 
@@ -31,7 +31,7 @@ const KEPT: [Signal; 14] = [
 /// What a terminal sends to all of its foreground group, besides INT.
 const TERMINAL: [Signal; 3] = [Signal::QUIT, Signal::WINCH, Signal::HUP];
 
-/// How a front hears signals: made before anything is started, so that no failure of it leaves a sandbox alone.
+/// How a launcher hears signals: made before anything is started, so that no failure of it leaves a sandbox alone.
 pub(crate) struct Hearing {
     pub(super) signals: SignalFd,
     pub(super) mask: SignalSet,
@@ -50,14 +50,14 @@ impl Hearing {
     }
 }
 
-impl Front {
+impl Launcher {
     /// Passes on what was signalled.
     pub(super) fn pass_on(&mut self) {
         while let Ok(Some(signalled)) = self.signals.take() {
             if signalled.signal == CHILD {
-                self.wake_keeper();
+                self.wake_supervisor();
                 // Who comes to us from a dead supervisor is not reaped before it is known how it ended.
-                if matches!(self.keeper, Keeper::Outer { .. }) {
+                if matches!(self.supervisor, SupervisorHandle::Standby { .. }) {
                     Self::reap();
                 }
             } else if let Some(request) = self.request(signalled)
@@ -95,8 +95,10 @@ impl Front {
     }
 
     /// A command can stop its supervisor as it can stop any process of its user; that is told like a death.
-    fn wake_keeper(&self) {
-        if let Keeper::Inner { pidfd, .. } | Keeper::Outer { pidfd: Some(pidfd), .. } = &self.keeper {
+    fn wake_supervisor(&self) {
+        if let SupervisorHandle::Direct { pidfd, .. } | SupervisorHandle::Standby { pidfd: Some(pidfd), .. } =
+            &self.supervisor
+        {
             let _ = rustix::process::pidfd_send_signal(pidfd, Signal::CONT);
         }
     }

@@ -24,9 +24,9 @@ impl SavedModes {
 
     /// Puts the modes back, if the terminal is the caller's job's, or was left to a group that is gone.
     pub(crate) fn restore(&self) {
-        let Ok(front) = tcgetpgrp(&self.terminal) else { return };
-        let ours = front.as_raw_nonzero().get() == penfold_sys::fork::group();
-        if !ours && test_kill_process_group(front) != Err(Errno::SRCH) {
+        let Ok(launcher) = tcgetpgrp(&self.terminal) else { return };
+        let ours = launcher.as_raw_nonzero().get() == penfold_sys::fork::group();
+        if !ours && test_kill_process_group(launcher) != Err(Errno::SRCH) {
             return;
         }
         // Of a job in the background the kernel would stop us for it.

@@ -14,16 +14,16 @@ use rustix::process::{Signal, getppid, setsid};
 
 use super::join::Joined;
 use crate::host::{Host, Leader};
-use crate::inner::{self, Outer, SUPERVISOR};
 use crate::policy::Kind;
 use crate::poll::poll;
 use crate::prepared::Prepared;
 use crate::signals;
 use crate::supervised::Supervised;
+use crate::supervisor::{self, SUPERVISOR, Standby};
 use crate::wire::{self, Answer};
 
 /// Runs the supervisor; ends when the sandbox is gone.
-pub(super) fn run(mut prepared: Prepared, joined: Joined, outer: Outer) -> ! {
+pub(super) fn run(mut prepared: Prepared, joined: Joined, standby: Standby) -> ! {
     penfold_sys::title::set(SUPERVISOR);
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     let _ = setsid();
@@ -31,7 +31,7 @@ pub(super) fn run(mut prepared: Prepared, joined: Joined, outer: Outer) -> ! {
         // Who forked this process takes over.
         penfold_sys::fork::exit_now(1)
     };
-    let mut fds = [PollFd::new(&outer.apart, PollFlags::IN), PollFd::new(&outer.pidfd, PollFlags::IN)];
+    let mut fds = [PollFd::new(&standby.apart, PollFlags::IN), PollFd::new(&standby.pidfd, PollFlags::IN)];
     let _ = rustix::io::retry_on_intr(|| poll(&mut fds, None));
     if let Some(detached) = &mut prepared.detached {
         detached.has_run();
@@ -52,7 +52,7 @@ pub(super) fn run(mut prepared: Prepared, joined: Joined, outer: Outer) -> ! {
     wire::offer_once(&prepared.setup.channel, &Answer::Running);
     penfold_sys::memory::drop_text_pages();
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-    host(prepared, Some(signals), Some(outer.pidfd), pidfd).look_after(teardown, Phase::Running)
+    host(prepared, Some(signals), Some(standby.pidfd), pidfd).look_after(teardown, Phase::Running)
 }
 
 /// Ends the tree in the place of a supervisor that was killed.
@@ -83,7 +83,7 @@ fn teardown(prepared: &mut Prepared, search: Search) -> Option<Teardown> {
     Some(teardown)
 }
 
-fn host(prepared: Prepared, signals: Option<SignalFd>, outer: Option<OwnedFd>, root: OwnedFd) -> Host {
-    let sandbox = Supervised::new(prepared, Kind::Adopted, signals, Some(root), inner::run_exec);
-    Host::new(sandbox, Leader::Adopted { lives: true }, outer, Phase::Running)
+fn host(prepared: Prepared, signals: Option<SignalFd>, standby: Option<OwnedFd>, root: OwnedFd) -> Host {
+    let sandbox = Supervised::new(prepared, Kind::Adopted, signals, Some(root), supervisor::run_exec);
+    Host::new(sandbox, Leader::Adopted { lives: true }, standby, Phase::Running)
 }

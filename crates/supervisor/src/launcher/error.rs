@@ -4,7 +4,7 @@ use std::io;
 
 /// Why the outcome of a sandbox is not known.
 #[derive(Debug, thiserror::Error)]
-pub enum FrontError {
+pub enum LauncherError {
     /// Both supervisors were killed and what they looked after could not be recovered.
     #[error("the supervisors of {id} were killed and what is left of it could not be ended")]
     Lost {

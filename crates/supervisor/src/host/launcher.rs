@@ -1,4 +1,4 @@
-//! What the front says to the supervisor, and its death.
+//! What the launcher says to the supervisor, and its death.
 
 use std::time::{Duration, Instant};
 
@@ -11,23 +11,23 @@ use crate::poll::poll;
 use crate::supervised::has_ended;
 use crate::wire::{self, Answer, Received, Request};
 
-/// How long a front that is not scheduled, or is stopped by its terminal, may take to say what it was sent.
+/// How long a launcher that is not scheduled, or is stopped by its terminal, may take to say what it was sent.
 const HEARD: Duration = Duration::from_secs(2);
 
 impl Host {
-    /// The front is dead: what it has said before counts first, for it may have let the sandbox go.
-    pub(super) fn front_died(&mut self) -> Option<Event> {
-        while self.front.is_some() {
+    /// The launcher is dead: what it has said before counts first, for it may have let the sandbox go.
+    pub(super) fn launcher_died(&mut self) -> Option<Event> {
+        while self.launcher.is_some() {
             match wire::receive(&self.sandbox.prepared.setup.channel) {
-                Ok(Received::Message(Request::LetGo)) => self.front = None,
+                Ok(Received::Message(Request::LetGo)) => self.launcher = None,
                 Ok(Received::Message(request)) => {
                     if let Some(event) = self.sandbox.act(&request).0 {
                         return Some(event);
                     }
                 }
                 Ok(Received::Nothing | Received::End) | Err(_) => {
-                    self.front = None;
-                    return self.sandbox.decide(Policy::front_gone);
+                    self.launcher = None;
+                    return self.sandbox.decide(Policy::launcher_gone);
                 }
             }
         }
@@ -38,7 +38,7 @@ impl Host {
         match wire::receive(&self.sandbox.prepared.setup.channel) {
             // Who started it may go now.
             Ok(Received::Message(Request::LetGo)) => {
-                self.front = None;
+                self.launcher = None;
                 None
             }
             Ok(Received::Message(request)) => self.sandbox.act(&request).0,
@@ -51,12 +51,12 @@ impl Host {
         }
     }
 
-    /// Hears all that a terminal has sent to the front until the leader ended, and what follows.
+    /// Hears all that a terminal has sent to the launcher until the leader ended, and what follows.
     ///
     /// The kernel sends to a whole group before one of it is seen to have ended: `kill_pgrp()` holds the lock that an exit
-    /// takes. So the front has what the leader had, but may not have come to say so.
-    pub(super) fn hear_front(&mut self) -> Option<Event> {
-        if !self.sandbox.prepared.setup.keys || self.front.is_none() || !self.channel_open {
+    /// takes. So the launcher has what the leader had, but may not have come to say so.
+    pub(super) fn hear_launcher(&mut self) -> Option<Event> {
+        if !self.sandbox.prepared.setup.keys || self.launcher.is_none() || !self.channel_open {
             return None;
         }
         wire::offer(&self.sandbox.prepared.setup.channel, &Answer::LeaderEnded).ok()?;
@@ -65,7 +65,7 @@ impl Host {
         loop {
             let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
             let channel = &self.sandbox.prepared.setup.channel;
-            let sources = [Some(channel), self.front.as_ref()];
+            let sources = [Some(channel), self.launcher.as_ref()];
             let mut fds: Vec<PollFd<'_>> =
                 sources.into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
             if matches!(poll(&mut fds, left.as_ref()), Ok(0)) {
@@ -74,8 +74,9 @@ impl Host {
             match wire::receive(channel) {
                 Ok(Received::Message(Request::Heard)) => return event,
                 Ok(Received::Message(request)) => event = outdo(event, self.sandbox.act(&request).0),
-                Ok(Received::Nothing) if self.front.as_ref().is_some_and(|front| !has_ended(front)) => {}
-                // A front that has died is told by its pidfd.
+                Ok(Received::Nothing)
+                    if self.launcher.as_ref().is_some_and(|launcher| !has_ended(launcher)) => {}
+                // A launcher that has died is told by its pidfd.
                 Ok(Received::Nothing | Received::End) | Err(_) => return event,
             }
         }

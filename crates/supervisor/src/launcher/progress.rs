@@ -1,8 +1,8 @@
-//! What a person who waits for the front may wonder about, and when.
+//! What a person who waits for the launcher may wonder about, and when.
 
 use std::time::Duration;
 
-use super::Front;
+use super::Launcher;
 use crate::wire::{Answer, Ending};
 
 /// How long a person waits without wondering.
@@ -11,7 +11,7 @@ const PROGRESS_DELAY: Duration = Duration::from_millis(300);
 const CLEANS_UP: Duration = Duration::from_secs(2);
 /// How long a command must run until this process makes itself small. Most are over by then, and spared the work.
 const SETTLE: Duration = Duration::from_millis(5);
-/// What the front does when nothing has happened for a while.
+/// What the launcher does when nothing has happened for a while.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Due {
     Settle,
@@ -38,7 +38,7 @@ impl Due {
     }
 }
 
-impl Front {
+impl Launcher {
     /// What a person will wonder about after this answer.
     pub(super) fn wonder(&mut self, answer: &Answer) -> Option<Due> {
         match answer {

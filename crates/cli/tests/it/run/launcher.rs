@@ -61,14 +61,14 @@ pub fn own_processes(pid: i32) -> Vec<Process> {
     all.filter(is_own).filter_map(Process::find).collect()
 }
 
-/// The front of the sandbox that a process or one of its descendants runs.
+/// The launcher of the sandbox that a process or one of its descendants runs.
 #[track_caller]
-pub fn front(pid: i32) -> Process {
+pub fn launcher(pid: i32) -> Process {
     own_processes(pid).into_iter().next().expect("no process of penfold there")
 }
 
-/// The leader below a front: the first process of another program, if it lives.
-pub fn leader(front: i32) -> Option<Process> {
-    let own: Vec<i32> = own_processes(front).iter().map(Process::pid).collect();
-    descendants(front).into_iter().find(|pid| !own.contains(pid)).and_then(Process::find)
+/// The leader below a launcher: the first process of another program, if it lives.
+pub fn leader(launcher: i32) -> Option<Process> {
+    let own: Vec<i32> = own_processes(launcher).iter().map(Process::pid).collect();
+    descendants(launcher).into_iter().find(|pid| !own.contains(pid)).and_then(Process::find)
 }
