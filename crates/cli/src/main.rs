@@ -4,7 +4,7 @@
 //! documented exit code; nothing is built that the called verb does not need, for `penfold run` is on the way
 //! of every command it wraps.
 //!
-//! Rooms, from the top; each imports only those below: `commands` (a file for each verb); `foreign`, `pump`; `sandboxes`;
+//! Rooms, from the top; each imports only those below: `commands` (a file for each verb); `foreign`, `relay`; `sandboxes`;
 //! `args`, `surroundings`; `failure`; `output`, `text`; `value`, `exit_codes`.
 
 #![cfg_attr(all(target_env = "gnu", not(test)), no_main)]
@@ -16,7 +16,7 @@ mod failure;
 mod foreign;
 mod output;
 mod panic;
-mod pump;
+mod relay;
 mod sandboxes;
 mod surroundings;
 mod text;

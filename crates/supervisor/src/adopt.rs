@@ -127,8 +127,9 @@ fn supervise(mut prepared: Prepared, root: ProcessId) -> Option<Outcome> {
         Ok(Forked::Parent(supervisor)) => {
             drop(own);
             if let Some(detached) = &mut prepared.detached {
-                detached.output.let_go();
+                detached.output.close_copies();
             }
+            standby::set_title(&prepared.setup.spec);
             // Without a handle it still shows as a child.
             let killed = match pidfd_open(supervisor, PidfdFlags::empty()) {
                 Ok(pidfd) => standby::watch(supervisor, &pidfd, &apart),

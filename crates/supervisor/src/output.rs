@@ -89,7 +89,7 @@ impl Output {
     }
 
     /// Leaves the output to the supervisor, which has copies of all this.
-    pub(crate) fn let_go(&mut self) {
+    pub(crate) fn close_copies(&mut self) {
         self.given = None;
         self.log = None;
     }
@@ -151,11 +151,11 @@ impl Output {
         &mut self,
         client: u64,
         size: Size,
-        seat: Option<OwnedFd>,
+        stream: Option<OwnedFd>,
     ) -> Result<(), String> {
         let terminal = self.terminal.as_mut().ok_or("the sandbox has no terminal")?;
-        let done = match seat {
-            Some(stream) => terminal.seat(client, stream, size),
+        let done = match stream {
+            Some(stream) => terminal.attach(client, stream, size),
             None => terminal.client_resized(client, size),
         };
         done.map_err(|error| format!("the terminal does not take it: {error}"))

@@ -62,7 +62,7 @@ fn live(program: &mut Program, link: &OwnedFd, ids: Option<(u32, u32)>) -> Resul
     if penfold_sys::schedule::is_idle() {
         penfold_sys::schedule::leave_idle();
     }
-    program.let_go();
+    program.close_stdio();
     let _ = penfold_sys::descriptors::drop_inherited();
     penfold_sys::memory::drop_text_pages();
     reap_for_ever(link, leader)

@@ -3,6 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
+use penfold_state::Spec;
 use penfold_sys::child::{self, Exit};
 use penfold_sys::{Forked, fork, schedule};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
@@ -62,8 +63,9 @@ fn supervise(mut prepared: Prepared, channel: &mut Option<OwnedFd>) -> Option<cr
                 return Some(prepared.give_up("the supervisor cannot be watched".to_owned()));
             };
             if let Some(detached) = &mut prepared.detached {
-                detached.output.let_go();
+                detached.output.close_copies();
             }
+            set_title(&prepared.setup.spec);
             if !watch(supervisor, &pidfd, &apart) {
                 // With all that it holds: whose lock is free is gone.
                 penfold_sys::fork::exit_now(0);
@@ -72,6 +74,13 @@ fn supervise(mut prepared: Prepared, channel: &mut Option<OwnedFd>) -> Option<cr
         }
         Err(error) => Some(prepared.give_up(format!("cannot fork: {error}"))),
     }
+}
+
+/// Names this process after its sandbox.
+pub(crate) fn set_title(spec: &Spec) {
+    let id = spec.id.short();
+    let words = ["standby", id.as_str(), spec.name.as_deref().unwrap_or_default()];
+    penfold_sys::title::set(NAME, words.get(..2 + usize::from(spec.name.is_some())).unwrap_or_default());
 }
 
 /// Waits for the supervisor to exit. True if it was killed, or cannot be seen.

@@ -106,8 +106,12 @@ impl Supervised {
         wanted
     }
 
-    fn at_terminal(&mut self, client: u64, size: Size, seat: Option<OwnedFd>) -> Answer {
-        match self.prepared.detached.as_mut().map(|detached| detached.output.at_terminal(client, size, seat))
+    fn at_terminal(&mut self, client: u64, size: Size, stream: Option<OwnedFd>) -> Answer {
+        match self
+            .prepared
+            .detached
+            .as_mut()
+            .map(|detached| detached.output.at_terminal(client, size, stream))
         {
             Some(Ok(())) => Answer::Done,
             Some(Err(reason)) => Answer::Refused(reason),

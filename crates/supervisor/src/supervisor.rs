@@ -4,8 +4,8 @@ use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 
 use penfold_process::{Pid, ProcFs, Process};
-use penfold_state::Contain;
 use penfold_state::state::Status;
+use penfold_state::{Contain, Spec};
 use penfold_sys::schedule;
 use penfold_sys::signal::SignalFd;
 use penfold_teardown::lifecycle::{Event, Phase};
@@ -34,9 +34,15 @@ pub(crate) const NAME: &std::ffi::CStr = c"penfold";
 /// What the supervisor is called: who kills by name, or by a word of the command line, leaves one of the two alive.
 pub(crate) const SUPERVISOR: &std::ffi::CStr = c"pf-supervisor";
 
+/// Names this process after its sandbox. Not by its name or its command, for who ends processes by such a word is to miss the
+/// supervisor.
+pub(crate) fn set_title(spec: &Spec) {
+    penfold_sys::title::set(SUPERVISOR, &[&spec.id.short()]);
+}
+
 /// Runs the supervisor; ends when the sandbox is gone.
 pub(crate) fn run(mut prepared: Prepared, standby: Option<Standby>) -> ! {
-    penfold_sys::title::set(SUPERVISOR);
+    set_title(&prepared.setup.spec);
     // Before anything is started that would have to be looked after.
     let signals = match signals::open() {
         Ok(signals) => signals,
@@ -108,7 +114,7 @@ fn start(
         prepared.set_alarm(at);
     }
     starting.release().map_err(|error| StartFailure::Other(format!("cannot start the command: {error}")))?;
-    prepared.setup.program.let_go();
+    prepared.setup.program.close_stdio();
     Ok(starting)
 }
 
@@ -132,7 +138,7 @@ fn start_without_leaf(prepared: &mut Prepared, watch: &mut Watch<'_>) -> Result<
 /// Takes the place of a supervisor that was killed: goes on where that is wanted and its command still runs, and ends the
 /// sandbox where not. All children of this process are members now.
 pub(crate) fn carry_on(mut prepared: Prepared) -> ! {
-    penfold_sys::title::set(SUPERVISOR);
+    set_title(&prepared.setup.spec);
     penfold_sys::crash_point!("taking-over");
     // Without it the timeouts of the drive still bring an end forward.
     let signals = signals::open().ok();

@@ -138,7 +138,7 @@ impl Terminal {
     }
 
     /// Seats a client, in the modes that the programs have set.
-    pub(crate) fn seat(&mut self, client: u64, stream: OwnedFd, size: Size) -> io::Result<()> {
+    pub(crate) fn attach(&mut self, client: u64, stream: OwnedFd, size: Size) -> io::Result<()> {
         // A file of another kind could make this process wait, or be always ready.
         let local = rustix::net::sockopt::socket_domain(&stream)? == AddressFamily::UNIX;
         if !local || rustix::net::sockopt::socket_type(&stream)? != SocketType::STREAM {

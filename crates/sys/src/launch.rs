@@ -88,12 +88,12 @@ impl Program {
     }
 
     /// Tells whether the program gets a session of its own.
-    pub fn is_apart(&self) -> bool {
+    pub fn has_own_stdio(&self) -> bool {
         self.apart.is_some()
     }
 
     /// Closes the descriptors that were meant for the program: the program has its own copies.
-    pub fn let_go(&mut self) {
+    pub fn close_stdio(&mut self) {
         self.apart = None;
     }
 

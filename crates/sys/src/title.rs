@@ -26,11 +26,12 @@ pub(crate) unsafe fn note_arguments(count: i32, words: *const *const u8) {
     ARGUMENTS.store(first.cast_mut(), Ordering::Relaxed);
 }
 
-/// Gives this process another name and another command line: proc(5), `/proc/<pid>/comm` and `/proc/<pid>/cmdline`.
+/// Gives this process another name and another command line: proc(5), `/proc/<pid>/comm` and `/proc/<pid>/cmdline`. The
+/// command line is the name and those `words` after it that fit as a whole.
 ///
-/// The new command line overwrites the arguments, which cannot be read afterwards. A command line that does not fit is
-/// cut. A program that does not begin with [`entry!`](crate::entry!) keeps its command line.
-pub fn set(name: &CStr) {
+/// The new command line overwrites the arguments, which cannot be read afterwards. A program that does not begin with
+/// [`entry!`](crate::entry!) keeps its command line.
+pub fn set(name: &CStr, words: &[&str]) {
     let _ = rustix::thread::set_name(name);
     let (start, length) = (ARGUMENTS.load(Ordering::Relaxed), LENGTH.load(Ordering::Relaxed));
     if start.is_null() {
@@ -39,13 +40,51 @@ pub fn set(name: &CStr) {
     // SAFETY: `start` is the beginning of `length` writable bytes of the stack. Nothing in this program refers to them:
     // the standard library copies the arguments on each request.
     let arguments = unsafe { std::slice::from_raw_parts_mut(start, length) };
-    // The kernel shows the bytes up to the first NUL only if the last byte is not NUL: `get_mm_cmdline` in
-    // fs/proc/base.c.
+    write(arguments, name.to_bytes(), words);
+}
+
+/// Writes a command line. The kernel shows the bytes up to the first NUL only if the last byte is none: `get_mm_cmdline` in
+/// fs/proc/base.c.
+fn write(arguments: &mut [u8], name: &[u8], words: &[&str]) {
     let Some((last, room)) = arguments.split_last_mut() else { return };
     let Some((end, room)) = room.split_last_mut() else { return };
     *end = 0;
-    for (place, byte) in room.iter_mut().zip(name.to_bytes_with_nul()) {
+    room.fill(0);
+    let mut used = 0;
+    for (place, byte) in room.iter_mut().zip(name) {
         *place = *byte;
+        used += 1;
+    }
+    for word in words {
+        let Some(place) = room.get_mut(used..used + 1 + word.len()) else { break };
+        let (space, place) = place.split_at_mut(1);
+        space.fill(b' ');
+        place.copy_from_slice(word.as_bytes());
+        used += 1 + word.len();
     }
     *last = b' ';
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(room: usize, words: &[&str]) -> String {
+        let mut arguments = vec![b'x'; room];
+        write(&mut arguments, b"pf-supervisor", words);
+        assert!(room == 0 || arguments[room - 1] != 0, "the kernel would show more");
+        let end = arguments.iter().position(|byte| *byte == 0).unwrap_or(0);
+        String::from_utf8(arguments[..end].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn a_word_is_shown_as_a_whole_or_not_at_all() {
+        assert_eq!(shown(40, &["3f9a1c2b7d04", "web"]), "pf-supervisor 3f9a1c2b7d04 web");
+        assert_eq!(shown(31, &["3f9a1c2b7d04", "web"]), "pf-supervisor 3f9a1c2b7d04");
+        assert_eq!(shown(28, &["3f9a1c2b7d04", "web"]), "pf-supervisor 3f9a1c2b7d04");
+        assert_eq!(shown(27, &["3f9a1c2b7d04", "web"]), "pf-supervisor");
+        assert_eq!(shown(8, &["3f9a1c2b7d04"]), "pf-sup");
+        assert_eq!(shown(1, &["3f9a1c2b7d04"]), "");
+        assert_eq!(shown(0, &["3f9a1c2b7d04"]), "");
+    }
 }

@@ -16,7 +16,7 @@ use rustix::process::Signal;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind};
-use crate::pump::{self, End, Pump, Raw};
+use crate::relay::{self, End, Raw, Relay};
 use crate::sandboxes::connect::connect;
 use crate::sandboxes::{conclude, find};
 use crate::text::summary;
@@ -66,27 +66,27 @@ pub(crate) struct AttachArgs {
 pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> {
     let client = connect(global, &args.id)?;
     refuse_inside(global, client.id())?;
-    let mut seat = Seat::take(client)?;
-    let id = seat.client.id().to_owned();
+    let mut attached = AttachClient::take(client)?;
+    let id = attached.client.id().to_owned();
     let failed = |error: io::Error| failed(&id, error);
     let _ = signal::block(&SignalSet::of([Signal::WINCH.as_raw()]));
     let typed = !args.no_stdin;
     let raw = (typed && io::stdin().is_terminal()).then(Raw::enter).and_then(Result::ok);
     loop {
-        if let Some(outcome) = seat.told.take() {
+        if let Some(outcome) = attached.told.take() {
             return conclude(global, &outcome, &id);
         }
         let mut told = None;
-        let pump = Pump {
-            inside: seat.stream.as_fd(),
+        let relay = Relay {
+            inside: attached.stream.as_fd(),
             typed,
             ends_with_input: true,
             leave: &args.detach_keys.0,
             over: None,
         };
-        let end = pump.run(|size| {
-            let _ = seat.client.send(&Request::Resize(size), &[]);
-            hear(&seat.client, &mut told);
+        let end = relay.run(|size| {
+            let _ = attached.client.send(&Request::Resize(size), &[]);
+            hear(&attached.client, &mut told);
         });
         let why = match end.map_err(failed)? {
             End::Closed => None,
@@ -99,7 +99,7 @@ pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> 
             return Ok(exit_codes::SUCCESS);
         }
         let told = told.take().map(|outcome| *outcome);
-        let told = told.map_or_else(|| outcome(&seat.client), |outcome| Ok(Some(outcome)));
+        let told = told.map_or_else(|| outcome(&attached.client), |outcome| Ok(Some(outcome)));
         if let Some(outcome) = told.map_err(failed)? {
             drop(raw);
             return conclude(global, &outcome, &id);
@@ -108,7 +108,7 @@ pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> 
             return Err(Failure::new(FailureKind::Unverified, format!("the supervisor of {id} is gone"))
                 .hint(format!("`penfold wait {id}` tells how it ended")));
         };
-        seat = next;
+        attached = next;
     }
 }
 
@@ -139,39 +139,39 @@ fn conclude(global: &Global, outcome: &Outcome, id: &str) -> Result<u8, Failure>
 }
 
 /// A place at the terminal of a sandbox.
-struct Seat {
+struct AttachClient {
     client: Client,
     stream: OwnedFd,
     /// The sandbox ended while a place was asked for.
     told: Option<Box<Outcome>>,
 }
 
-impl Seat {
-    fn take(client: Client) -> Result<Seat, Failure> {
+impl AttachClient {
+    fn take(client: Client) -> Result<AttachClient, Failure> {
         let id = client.id().to_owned();
         let (stream, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                 .map_err(|error| failed(&id, error.into()))?;
         let seated = client
-            .request_with(&Request::Attach(pump::size()), &[theirs.as_fd()], ANSWER)
+            .request_with(&Request::Attach(relay::size()), &[theirs.as_fd()], ANSWER)
             .map_err(|error| failed(&id, io::Error::other(error)))?;
         match seated {
             Answer::Refused(reason) => {
                 Err(Failure::new(FailureKind::NotStarted, format!("cannot attach to {id}: {reason}"))
                     .hint("a terminal is given with `penfold run -d -t`"))
             }
-            Answer::Outcome(outcome) => Ok(Seat { client, stream, told: Some(outcome) }),
-            _ => Ok(Seat { client, stream, told: None }),
+            Answer::Outcome(outcome) => Ok(AttachClient { client, stream, told: Some(outcome) }),
+            _ => Ok(AttachClient { client, stream, told: None }),
         }
     }
 }
 
-/// A seat with the supervisor that goes on in the place of one that is gone; none if nobody does.
-fn successor(global: &Global, id: &str) -> Option<Seat> {
+/// A attached with the supervisor that goes on in the place of one that is gone; none if nobody does.
+fn successor(global: &Global, id: &str) -> Option<AttachClient> {
     let begun = Instant::now();
     while begun.elapsed() < SUCCESSION {
-        if let Ok(seat) = connect(global, id).and_then(Seat::take) {
-            return Some(seat);
+        if let Ok(attached) = connect(global, id).and_then(AttachClient::take) {
+            return Some(attached);
         }
         let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 10_000_000 }));
     }

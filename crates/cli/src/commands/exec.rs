@@ -24,7 +24,7 @@ use crate::args::bounds::{self, Bounds};
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
-use crate::pump::{self, Pump, Raw};
+use crate::relay::{self, Raw, Relay};
 use crate::sandboxes::conclude::conclude;
 use crate::sandboxes::connect::connect;
 use crate::text::summary;
@@ -155,9 +155,9 @@ fn wait(
     let copy = move || {
         let _ = signal::block(&SignalSet::of(1..=64));
         let over = over.as_ref().map(AsFd::as_fd);
-        let pump = Pump { inside: master.as_fd(), typed, ends_with_input: false, leave: &[], over };
-        pump.run(|size| {
-            let _ = tcsetwinsize(&master, pump::window(size));
+        let relay = Relay { inside: master.as_fd(), typed, ends_with_input: false, leave: &[], over };
+        relay.run(|size| {
+            let _ = tcsetwinsize(&master, relay::window(size));
         })
     };
     // Nobody would see what it writes. Without its launcher it ends.
@@ -220,8 +220,8 @@ fn stdio(args: &ExecArgs) -> io::Result<([OwnedFd; 3], Option<OwnedFd>)> {
         if args.interactive && !io::stdin().is_terminal() {
             return Err(io::Error::other("standard input is no terminal: leave out -t"));
         }
-        let (master, slave) = pump::pair()?;
-        tcsetwinsize(&master, pump::window(pump::size()))?;
+        let (master, slave) = relay::pair()?;
+        tcsetwinsize(&master, relay::window(relay::size()))?;
         return Ok(([slave.try_clone()?, slave.try_clone()?, slave], Some(master)));
     }
     let null: &CStr = c"/dev/null";

@@ -335,7 +335,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
     fn look(&mut self, talk: &mut Talk<'a>) -> Step {
         let Some(files) = &talk.known.record else { return Step::Force(Reason::NoRecord) };
         if files.lock().is_free() {
-            return self.let_go(talk);
+            return self.on_free_lock(talk);
         }
         let now = Instant::now();
         match talk.stage {
@@ -370,7 +370,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
     }
 
     /// Handles a free lock: the sandbox has ended, or has no supervisor.
-    fn let_go(&self, talk: &mut Talk<'a>) -> Step {
+    fn on_free_lock(&self, talk: &mut Talk<'a>) -> Step {
         let known = talk.known;
         let held = self.registry.is_some_and(|registry| registry.holds(&known.id));
         let ended = known.record.as_ref().is_some_and(penfold_state::Files::has_ended);

@@ -19,12 +19,12 @@ use crate::poll::poll;
 use crate::prepared::Prepared;
 use crate::signals;
 use crate::supervised::Supervised;
-use crate::supervisor::{self, SUPERVISOR, Standby};
+use crate::supervisor::{self, Standby, set_title};
 use crate::wire::{self, Answer};
 
 /// Runs the supervisor; ends when the sandbox is gone.
 pub(super) fn run(mut prepared: Prepared, joined: Joined, standby: Standby) -> ! {
-    penfold_sys::title::set(SUPERVISOR);
+    set_title(&prepared.setup.spec);
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     let _ = setsid();
     let Ok(signals) = signals::open() else {

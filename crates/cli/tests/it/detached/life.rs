@@ -51,6 +51,22 @@ fn id_is_printed_once_the_command_runs() {
 
 /// spec: 12.1
 #[test]
+fn supervisors_show_their_role_and_their_sandbox() {
+    let env = TestEnv::new();
+    for level in env.levels().into_iter().map(Level::word) {
+        let sandbox = env.detach(["--contain", level, "--name", "web", "--", "sleep", "1003"]);
+        let id = &sandbox.id;
+        let shown: Vec<String> = sandbox.supervisors_now().iter().map(|one| one.command_line()).collect();
+        assert_eq!(shown, [format!("penfold standby {id} web"), format!("pf-supervisor {id}")], "{level}");
+        kill(&sandbox);
+        sandbox.await_end();
+        remove(&env, &sandbox);
+    }
+    env.assert_nothing_left();
+}
+
+/// spec: 12.1
+#[test]
 fn command_that_cannot_start_leaves_nothing() {
     // The leaves of this test alone are in a cgroup of its own.
     let env = if is_root() { TestEnv::of(Who::Root) } else { None }.unwrap_or_else(TestEnv::new);

@@ -45,7 +45,7 @@ impl Sandbox {
         json(&self.record.join(name))
     }
 
-    /// The living supervisors that `state.json` names now, outer and inner.
+    /// The living supervisors that `state.json` names now: standby, supervisor.
     pub fn supervisors_now(&self) -> Vec<Process> {
         let state = self.file("state.json").unwrap_or_default();
         let told = state.get("supervisors").and_then(Value::as_array).cloned().unwrap_or_default();

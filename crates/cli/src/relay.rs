@@ -67,7 +67,7 @@ pub(crate) enum End {
 }
 
 /// What is copied from and to.
-pub(crate) struct Pump<'a> {
+pub(crate) struct Relay<'a> {
     /// The terminal inside, or a stream to it.
     pub(crate) inside: BorrowedFd<'a>,
     /// Whether what is typed goes there.
@@ -80,7 +80,7 @@ pub(crate) struct Pump<'a> {
     pub(crate) over: Option<BorrowedFd<'a>>,
 }
 
-impl Pump<'_> {
+impl Relay<'_> {
     /// Copies until one side ends. `resize` is told of every new size. The caller's terminal is put back into its usual
     /// modes: an editor inside that goes on does not do it.
     ///
