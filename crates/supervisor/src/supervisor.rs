@@ -58,7 +58,7 @@ pub(crate) fn run(mut prepared: Prepared, standby: Option<Standby>) -> ! {
         Err(NotStarted::Failed(failure)) => Lead::Failed(failure),
         Err(NotStarted::Interrupted(interruption)) => Lead::Interrupted(interruption),
     };
-    penfold_sys::crash_point!("inner-started");
+    penfold_sys::crash_point!("supervisor-started");
     look_after(prepared, Some(signals), standby.map(|standby| standby.pidfd), lead);
     // Only when not even the means to look were there; who forked this process takes over.
     penfold_sys::fork::exit_now(1)
@@ -90,7 +90,7 @@ fn start(
     let mut starting =
         launch::clone(&mut prepared.setup, prepared.leaf.as_ref(), prepared.level, Join::Born)?;
     prepared.leader.note(starting.pid());
-    penfold_sys::crash_point!("inner-cloned");
+    penfold_sys::crash_point!("supervisor-cloned");
     if !launch::joined(&starting, prepared, &mut watch)? {
         // Killed at birth: this kernel has the trap, and the cgroup that we are in was killed once. Or an old kernel.
         starting.reap();

@@ -243,6 +243,6 @@ mod tests {
             assert_eq!(text.parse::<Word>().unwrap().to_string(), text);
         }
         assert!("run launcher openat#1 EIO".parse::<Word>().is_err());
-        assert!("run/cgroup front openat#1 EFUNNY".parse::<Word>().is_err());
+        assert!("run/cgroup launcher openat#1 EFUNNY".parse::<Word>().is_err());
     }
 }

@@ -25,18 +25,18 @@ const FOUND: &[&str] = &[
     "run/pidns init sendto#* EIO",
     "run/pidns supervisor recvfrom#* ECONNRESET",
     // The launcher failed after the fork: 125, and the sandbox ran.
-    "run-d/cgroup front signalfd4#* EMFILE",
+    "run-d/cgroup launcher signalfd4#* EMFILE",
     "run-d/subreaper launcher pidfd_open#* EMFILE",
     "run-d/pidns launcher recvfrom#1 EIO",
-    "run-d/cgroup front ppoll#1 ENOMEM",
-    "run-d/cgroup front rt_sigprocmask#* EPERM",
+    "run-d/cgroup launcher ppoll#1 ENOMEM",
+    "run-d/cgroup launcher rt_sigprocmask#* EPERM",
     "run-d/auto launcher write:verb.out#* ENOSPC",
     // 125 for a command that ran in a sandbox.
     "exec/cgroup client signalfd4#* EMFILE",
     "exec/subreaper client rt_sigprocmask#* EPERM",
     "exec/pidns client recvfrom#* EIO",
     // A leaf without a record.
-    "run/cgroup front eventfd2#* EMFILE",
+    "run/cgroup launcher eventfd2#* EMFILE",
     "run-d/pidns standby eventfd2#* EMFILE",
     // Nothing was seen, and 0 was said.
     "gc/cgroup client flock:root/sandboxes#* EMFILE",

@@ -56,7 +56,8 @@ fn supervisors_show_their_role_and_their_sandbox() {
     for level in env.levels().into_iter().map(Level::word) {
         let sandbox = env.detach(["--contain", level, "--name", "web", "--", "sleep", "1003"]);
         let id = &sandbox.id;
-        let shown: Vec<String> = sandbox.supervisors_now().iter().map(|one| one.command_line()).collect();
+        let shown: Vec<String> =
+            sandbox.supervisors_now().iter().map(|one| one.command_line().trim().to_owned()).collect();
         assert_eq!(shown, [format!("penfold standby {id} web"), format!("pf-supervisor {id}")], "{level}");
         kill(&sandbox);
         sandbox.await_end();

@@ -15,11 +15,18 @@ use super::crash::{
 use crate::support::{Level, Process, Running, Sandbox, TestEnv, USER, Who, descendants, wait_until};
 
 /// The points that a detached run comes by, and no verb.
-const OF_A_RUN: [&str; 7] =
-    ["reserving", "recorded", "leaf-made", "outer-forked", "inner-started", "inner-cloned", "running"];
+const OF_A_RUN: [&str; 7] = [
+    "reserving",
+    "recorded",
+    "leaf-made",
+    "standby-forked",
+    "supervisor-started",
+    "supervisor-cloned",
+    "running",
+];
 /// The points on the way of an adoption that come after the tree is in the leaf.
 const AFTER_A_MOVE: [&str; 6] =
-    ["adopted", "adopted-kept", "outer-forked", "taking-over", "killed", "releasing"];
+    ["adopted", "adopted-kept", "standby-forked", "taking-over", "killed", "releasing"];
 
 /// A test for each crash point and what comes by it.
 pub fn generated() -> Vec<Trial> {
