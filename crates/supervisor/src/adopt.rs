@@ -5,7 +5,7 @@
 //!    └─ adopted_supervisor        the supervisor: socket, lease, end
 //!  root               somewhere else in the tree of the host, with all that it started
 //! ```
-//! The members are no descendants of ours, so that no exit code of theirs can be seen, and who was lost by its parent before
+//! The members are no descendants of ours, so that no exit code of theirs can be settings, and who was lost by its parent before
 //! the adoption is not found. At level `cgroup` the leaf holds whatever is forked from then on. At level `tree` members are
 //! those that were seen then, and whatever descends from them at the end.
 
@@ -25,7 +25,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open, setsid};
 
 use crate::environment::{self, Inherited};
-use crate::launcher::{Hearing, Keys, Launcher, Seen, SupervisorHandle};
+use crate::launcher::{Hearing, Keys, Launcher, Settings, SupervisorHandle};
 use crate::outcome::Outcome;
 use crate::prepared::Prepared;
 use crate::setup::Setup;
@@ -52,7 +52,7 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(system("make a socket pair"))?;
     let hearing = Hearing::prepare(&[]).map_err(system("make a signalfd"))?;
-    let seen = Seen {
+    let settings = Settings {
         id: spec.id.short(),
         state_root: spec.state_root.clone(),
         patience: spec.patience,
@@ -77,12 +77,12 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
     };
     match fork().map_err(system("fork"))? {
         Forked::Child => {
-            drop((ours, hearing, seen));
+            drop((ours, hearing, settings));
             run(setup, root)
         }
         Forked::Parent(pid) => {
             let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(system("open a pidfd"))?;
-            Ok(Launcher::new(SupervisorHandle::Standby { pid, pidfd: Some(pidfd) }, ours, seen, hearing))
+            Ok(Launcher::new(SupervisorHandle::Standby { pid, pidfd: Some(pidfd) }, ours, settings, hearing))
         }
     }
 }

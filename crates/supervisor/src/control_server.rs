@@ -48,7 +48,7 @@ struct Client {
 }
 
 /// What a client said.
-pub(crate) struct Said {
+pub(crate) struct ClientMessage {
     pub(crate) client: u64,
     pub(crate) request: Request,
     pub(crate) fds: Vec<OwnedFd>,
@@ -86,7 +86,7 @@ impl ControlServer {
     }
 
     /// Hears the clients and lets new ones in, in a turn that `began` then.
-    pub(crate) fn serve(&mut self, ready: &[bool], began: Instant) -> Vec<Said> {
+    pub(crate) fn serve(&mut self, ready: &[bool], began: Instant) -> Vec<ClientMessage> {
         let is_ready = |index: usize| ready.get(index).copied().unwrap_or(false);
         let mut said = Vec::new();
         for index in (0..self.clients.len()).rev().filter(|index| is_ready(1 + index)) {
@@ -98,14 +98,14 @@ impl ControlServer {
         said
     }
 
-    fn hear(&mut self, index: usize, said: &mut Vec<Said>) {
+    fn hear(&mut self, index: usize, said: &mut Vec<ClientMessage>) {
         let Some(client) = self.clients.get_mut(index) else { return };
         let number = client.number;
         client.spoke = Instant::now();
         match wire::receive_with(&client.socket) {
             Ok((Received::Message(request), fds)) => {
                 client.waits |= matches!(request, Request::Stop { .. } | Request::Kill | Request::Attach(_));
-                said.push(Said { client: number, request, fds });
+                said.push(ClientMessage { client: number, request, fds });
             }
             Ok((Received::Nothing, _)) => {
                 let reason = format!("this supervisor (protocol {PROTOCOL}) does not know that request");

@@ -14,7 +14,7 @@ use penfold_state::{Detach, ExitStatus, Files, Intent, Report};
 use penfold_teardown::{Cause, Level, Resource};
 use rustix::event::PollFd;
 
-use crate::control_server::{ControlServer, Said};
+use crate::control_server::{ClientMessage, ControlServer};
 use crate::execs::Execs;
 use crate::exit_record::ExitRecord;
 use crate::lease::Lease;
@@ -144,7 +144,7 @@ impl DetachedParts {
     }
 
     /// Lets clients in, hears them, moves output into the log.
-    pub(crate) fn serve(&mut self, ready: &[bool]) -> Vec<Said> {
+    pub(crate) fn serve(&mut self, ready: &[bool]) -> Vec<ClientMessage> {
         let began = Instant::now();
         let (clients, others) = ready.split_at_checked(self.control.source_count()).unwrap_or((ready, &[]));
         let (pipes, others) = others.split_at_checked(self.output.pipe_count()).unwrap_or((others, &[]));

@@ -80,7 +80,7 @@ pub(crate) fn begin(
     }
     let (number, leaf) = detached.execs.number(sandbox.as_deref());
     let command = shortened(exec.command);
-    let wanted = Wanted { spec, stdio: [input, output, error], socket, leaf: leaf.clone(), init };
+    let wanted = RequestedExec { spec, stdio: [input, output, error], socket, leaf: leaf.clone(), init };
     let refused = match fork() {
         Ok(Forked::Child) => {
             if !gate.await_open() {
@@ -153,7 +153,7 @@ fn has_left(socket: &OwnedFd) -> bool {
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-struct Wanted {
+struct RequestedExec {
     spec: OwnedFd,
     stdio: [OwnedFd; 3],
     socket: OwnedFd,
@@ -162,7 +162,7 @@ struct Wanted {
 }
 
 /// The life of the process that looks after one command.
-fn look_after(prepared: &mut Prepared, wanted: Wanted, supervise: fn(Prepared) -> !) -> ! {
+fn look_after(prepared: &mut Prepared, wanted: RequestedExec, supervise: fn(Prepared) -> !) -> ! {
     let answers = wanted.socket.try_clone();
     let kept: Vec<BorrowedFd<'_>> =
         wanted.stdio.iter().chain([&wanted.spec, &wanted.socket]).chain(&answers).map(AsFd::as_fd).collect();
@@ -179,7 +179,7 @@ fn look_after(prepared: &mut Prepared, wanted: Wanted, supervise: fn(Prepared) -
     penfold_sys::fork::exit_now(1)
 }
 
-fn prepare(sandbox: &Prepared, wanted: Wanted) -> Result<Prepared, String> {
+fn prepare(sandbox: &Prepared, wanted: RequestedExec) -> Result<Prepared, String> {
     let spec = read(wanted.spec).map_err(|error| format!("cannot read what to run: {error}"))?;
     let terminal = spec.terminal;
     let level = if sandbox.level == Level::Pidns { Level::Subreaper } else { sandbox.level };

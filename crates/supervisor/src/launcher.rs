@@ -7,7 +7,7 @@ mod lost;
 mod orphans;
 mod progress;
 mod saved_modes;
-mod seen;
+mod settings;
 mod signals;
 
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ use self::exit::{forget, succeeded};
 use self::progress::Due;
 pub use self::progress::Progress;
 pub(crate) use self::saved_modes::SavedModes;
-pub(crate) use self::seen::{Keys, Seen, terminal};
+pub(crate) use self::settings::{Keys, Settings, terminal};
 pub(crate) use self::signals::Hearing;
 use crate::outcome::Outcome;
 use crate::poll::poll;
@@ -37,7 +37,7 @@ use crate::wire::{self, Answer, Received, Request};
 pub struct Launcher {
     supervisor: SupervisorHandle,
     channel: OwnedFd,
-    seen: Seen,
+    settings: Settings,
     signals: SignalFd,
     asked: bool,
     /// A person was told that the command has what its terminal sent.
@@ -115,7 +115,7 @@ impl Launcher {
     /// When signals cannot be waited for.
     pub fn of_exec(channel: OwnedFd, id: String, left: &[Signal]) -> io::Result<Launcher> {
         signal::block(&SignalSet::of(1..=64))?;
-        let seen = Seen {
+        let settings = Settings {
             id,
             state_root: PathBuf::new(),
             patience: Duration::ZERO,
@@ -123,13 +123,13 @@ impl Launcher {
             modes: None,
             keys: Keys::Client,
         };
-        Ok(Launcher::new(SupervisorHandle::Remote, channel, seen, Hearing::prepare(left)?))
+        Ok(Launcher::new(SupervisorHandle::Remote, channel, settings, Hearing::prepare(left)?))
     }
 
     pub(crate) fn new(
         supervisor: SupervisorHandle,
         channel: OwnedFd,
-        seen: Seen,
+        settings: Settings,
         hearing: Hearing,
     ) -> Launcher {
         let Hearing { signals, mask } = hearing;
@@ -145,7 +145,7 @@ impl Launcher {
         Launcher {
             supervisor,
             channel,
-            seen,
+            settings,
             signals,
             asked: false,
             explained: false,
@@ -158,7 +158,7 @@ impl Launcher {
 
     /// The sandbox's id, as shown.
     pub fn id(&self) -> String {
-        self.seen.id.clone()
+        self.settings.id.clone()
     }
 
     /// Waits for the end of the sandbox, whatever it takes, and passes on the signals that arrive meanwhile.
@@ -170,7 +170,7 @@ impl Launcher {
     /// # Errors
     /// When the outcome cannot be known; what could be ended has been.
     pub fn wait(mut self, slow: impl FnMut(Progress)) -> Result<Outcome, LauncherError> {
-        let modes = self.seen.modes.take();
+        let modes = self.settings.modes.take();
         let followed = self.follow(slow, false);
         if let Some(modes) = modes
             && !matches!(&followed, Ok(Followed::Over(outcome)) if succeeded(outcome))
@@ -179,7 +179,7 @@ impl Launcher {
         }
         match followed? {
             Followed::Over(outcome) => Ok(*outcome),
-            // Said of detached sandboxes only.
+            // ClientMessage of detached sandboxes only.
             Followed::Running => Err(LauncherError::Detached { id: self.id() }),
         }
     }
@@ -193,7 +193,7 @@ impl Launcher {
         match self.follow(|_| (), true) {
             Ok(Followed::Running) => Ok(Detached::Running(self)),
             Ok(Followed::Over(outcome)) => {
-                forget(&self.seen.state_root, &self.id());
+                forget(&self.settings.state_root, &self.id());
                 Ok(Detached::Over(outcome))
             }
             Err(LauncherError::Wait { source, .. }) => {

@@ -175,15 +175,15 @@ impl Output {
     }
 }
 
-type Made = (Option<Terminal>, Vec<Pipe>, OwnStdio);
+type OpenedOutput = (Option<Terminal>, Vec<Pipe>, OwnStdio);
 
-fn with_terminal() -> io::Result<Made> {
+fn with_terminal() -> io::Result<OpenedOutput> {
     let (terminal, slave) = Terminal::open()?;
     let (output, error) = (slave.try_clone()?, slave.try_clone()?);
     Ok((Some(terminal), Vec::new(), OwnStdio { input: slave, output, error, terminal: true }))
 }
 
-fn with_pipes() -> io::Result<Made> {
+fn with_pipes() -> io::Result<OpenedOutput> {
     let input = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let (out, output) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let (err, error) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;

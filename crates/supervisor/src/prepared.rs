@@ -69,7 +69,7 @@ impl Prepared {
         if let Err(error) = has_room(&setup) {
             return Err(Box::new(refuse(&setup, error, resources)));
         }
-        match Made::make(&setup, &mut resources) {
+        match Parts::make(&setup, &mut resources) {
             Ok(made) => {
                 let level = match (setup.spec.contain, &made.leaf) {
                     (Contain::Pidns, _) => Level::Pidns,
@@ -240,7 +240,7 @@ impl Prepared {
 }
 
 /// What [`Prepared::prepare`] makes besides the resources.
-struct Made {
+struct Parts {
     detached: Option<Box<DetachedParts>>,
     proc: ProcFs,
     leaf: Option<Leaf>,
@@ -250,8 +250,8 @@ struct Made {
     leader: LeaderCell,
 }
 
-impl Made {
-    fn make(setup: &Setup, resources: &mut Vec<Box<dyn Resource>>) -> Result<Made, String> {
+impl Parts {
+    fn make(setup: &Setup, resources: &mut Vec<Box<dyn Resource>>) -> Result<Parts, String> {
         // The leaf is the last that is made, for it is no resource: whatever fails, fails before.
         let leader = LeaderCell::create()?;
         let mut missing = Vec::new();
@@ -301,7 +301,7 @@ impl Made {
             }
         };
         penfold_sys::crash_point!("leaf-made");
-        Ok(Made { detached, proc, leaf, nested, missing, weaker, leader })
+        Ok(Parts { detached, proc, leaf, nested, missing, weaker, leader })
     }
 }
 

@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, waitpid};
 
 use crate::environment::{self, Inherited};
-use crate::launcher::{Hearing, Keys, Launcher, SavedModes, Seen, SupervisorHandle, terminal};
+use crate::launcher::{Hearing, Keys, Launcher, SavedModes, Settings, SupervisorHandle, terminal};
 use crate::prepared::Prepared;
 use crate::setup::Setup;
 use crate::signals::CHILD;
@@ -50,7 +50,7 @@ pub fn start(spec: Spec) -> Result<Launcher, StartError> {
     let terminal = terminal();
     let keys = if detached || spec.stop_on_interrupt { Keys::Stop } else { Keys::Command };
     let has_keys = terminal.is_some() && !detached;
-    let seen = Seen {
+    let settings = Settings {
         id: spec.id.short(),
         state_root: spec.state_root.clone(),
         patience: spec.patience,
@@ -84,9 +84,9 @@ pub fn start(spec: Spec) -> Result<Launcher, StartError> {
     rustix::process::set_child_subreaper(Some(getpid())).map_err(system("become a subreaper"))?;
     // From the fork on nothing may fail that would leave the sandbox alone.
     let launcher = if alone {
-        start_inner(setup, ours, seen, hearing)
+        start_supervisor(setup, ours, settings, hearing)
     } else {
-        start_standby(setup, ours, seen, hearing)?
+        start_standby(setup, ours, settings, hearing)?
     };
     if idle {
         schedule::leave_idle();
@@ -95,11 +95,11 @@ pub fn start(spec: Spec) -> Result<Launcher, StartError> {
 }
 
 /// Every child of this process will be the sandbox's: it can be the standby subreaper itself.
-fn start_inner(setup: Setup, ours: OwnedFd, seen: Seen, hearing: Hearing) -> Launcher {
+fn start_supervisor(setup: Setup, ours: OwnedFd, settings: Settings, hearing: Hearing) -> Launcher {
     let supervisor = match Prepared::prepare(setup) {
         Ok(prepared) => match fork() {
             Ok(Forked::Child) => {
-                drop((ours, hearing, seen));
+                drop((ours, hearing, settings));
                 supervisor::run(prepared, None)
             }
             Ok(Forked::Parent(supervisor)) => {
@@ -123,7 +123,7 @@ fn start_inner(setup: Setup, ours: OwnedFd, seen: Seen, hearing: Hearing) -> Lau
         },
         Err(outcome) => SupervisorHandle::Refused(outcome),
     };
-    Launcher::new(supervisor, ours, seen, hearing)
+    Launcher::new(supervisor, ours, settings, hearing)
 }
 
 /// Kills and reaps a child of this process.
@@ -133,15 +133,20 @@ fn end_child(pid: Pid) {
     let _ = retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()));
 }
 
-fn start_standby(setup: Setup, ours: OwnedFd, seen: Seen, hearing: Hearing) -> Result<Launcher, StartError> {
+fn start_standby(
+    setup: Setup,
+    ours: OwnedFd,
+    settings: Settings,
+    hearing: Hearing,
+) -> Result<Launcher, StartError> {
     match fork().map_err(system("fork"))? {
         Forked::Child => {
-            drop((ours, hearing, seen));
+            drop((ours, hearing, settings));
             standby::run(setup)
         }
         Forked::Parent(standby) => {
             let pidfd = pidfd_open(standby, PidfdFlags::empty()).ok();
-            Ok(Launcher::new(SupervisorHandle::Standby { pid: standby, pidfd }, ours, seen, hearing))
+            Ok(Launcher::new(SupervisorHandle::Standby { pid: standby, pidfd }, ours, settings, hearing))
         }
     }
 }
@@ -152,7 +157,7 @@ fn parent_id() -> Option<ProcessId> {
     Some(proc.stat(getppid()?).ok()??.id())
 }
 
-/// Who started this process. One that is outside of this pid namespace cannot be seen to die.
+/// Who started this process. One that is outside of this pid namespace cannot be settings to die.
 fn owner() -> Option<OwnedFd> {
     let parent = getppid()?;
     let owner = pidfd_open(parent, PidfdFlags::empty()).ok()?;

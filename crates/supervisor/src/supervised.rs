@@ -11,7 +11,7 @@ use penfold_teardown::lifecycle::Event;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
-use crate::control_server::Said;
+use crate::control_server::ClientMessage;
 use crate::exec::{self, ExecRequest};
 use crate::outcome::{Outcome, Report};
 use crate::policy::{Activity, Deadlines, Decision, Effect, Kind, Policy, Terms, outdo};
@@ -91,7 +91,7 @@ impl Supervised {
             self.say(Status::Running);
         }
         let mut wanted = None;
-        for Said { client, request, fds } in said {
+        for ClientMessage { client, request, fds } in said {
             let (event, answer) = match request {
                 Request::Exec(exec) => (None, self.exec(ExecRequest { client, exec, fds }, init)),
                 Request::Attach(size) => (None, Some(self.at_terminal(client, size, fds.into_iter().next()))),

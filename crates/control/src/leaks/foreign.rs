@@ -77,7 +77,7 @@ pub fn look() -> io::Result<Strays> {
             all.insert(stat.pid, stat);
         }
     })?;
-    let looking = Looking { services: services(), children: children(&all), all };
+    let looking = HostView { services: services(), children: children(&all), all };
     let mut found: HashMap<Pid, Stray> = HashMap::new();
     let mut candidates: Vec<&Stat> = looking.all.values().collect();
     candidates.sort_unstable_by_key(|stat| stat.id());
@@ -103,7 +103,7 @@ pub fn look() -> io::Result<Strays> {
     Ok(Strays { strays, complete: scanned.is_complete() })
 }
 
-struct Looking {
+struct HostView {
     all: HashMap<Pid, Stat>,
     children: HashMap<Pid, Vec<Pid>>,
     /// Processes that a file below `/run` names.
@@ -120,7 +120,7 @@ fn children(all: &HashMap<Pid, Stat>) -> HashMap<Pid, Vec<Pid>> {
     children
 }
 
-impl Looking {
+impl HostView {
     fn judge(&self, proc: &mut ProcFs, stat: &Stat) -> Option<Stray> {
         let parent = stat.parent.and_then(|parent| self.all.get(&parent))?;
         let orphan = self.is_orphan(stat, parent);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType};
 use rustix::io::Errno;
 
-use super::search::{Searching, YOUNG};
+use super::search::{LeakSearch, YOUNG};
 use super::{Leak, Thing, age};
 use penfold_state::Files;
 use penfold_state::clear::entries;
@@ -22,7 +22,7 @@ const SOCKET: &str = "control.sock";
 /// The longest path that fits a `sockaddr_un`, unix(7). Supervisors bind a longer path under another name.
 const LONGEST: usize = 107;
 
-impl Searching {
+impl LeakSearch {
     /// Adds a record that is kept for its log and exit code.
     pub(super) fn ended(&mut self, record: &Record, intent: Option<Intent>, path: PathBuf) {
         let id = record.name().to_owned();

@@ -27,7 +27,7 @@ pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Sur
     let survey = Survey { complete: true, ..Survey::default() };
     let marked = host.marked();
     let homes = Homes::new(state_root);
-    let mut search = Searching {
+    let mut search = LeakSearch {
         survey,
         host,
         marked,
@@ -51,7 +51,7 @@ pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Sur
     Ok(search.survey)
 }
 
-pub(super) struct Searching {
+pub(super) struct LeakSearch {
     pub(super) survey: Survey,
     host: Host,
     /// The processes that carry a marker, and the sandboxes in it.
@@ -65,7 +65,7 @@ pub(super) struct Searching {
     untold: HashSet<String>,
 }
 
-impl Searching {
+impl LeakSearch {
     /// Notes that something could not be read that matters for all leaks.
     pub(super) fn blind(&mut self, what: String) {
         self.survey.complete = false;

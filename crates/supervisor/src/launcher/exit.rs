@@ -42,7 +42,7 @@ impl Launcher {
     pub fn abandon(mut self, reason: &str) -> Result<Outcome, LauncherError> {
         let mut outcome = self.end(reason)?;
         outcome.report.failure.get_or_insert_with(|| StartFailure::Other(reason.to_owned()));
-        forget(&self.seen.state_root, &self.id());
+        forget(&self.settings.state_root, &self.id());
         Ok(outcome)
     }
 
@@ -52,7 +52,7 @@ impl Launcher {
         if matches!(self.supervisor, SupervisorHandle::Remote) {
             return Err(self.unwaited(unseen()));
         }
-        let until = Instant::now() + self.seen.patience + EXIT_TIMEOUT;
+        let until = Instant::now() + self.settings.patience + EXIT_TIMEOUT;
         let mut asked = false;
         loop {
             asked = asked || wire::offer(&self.channel, &Request::Kill).is_ok();

@@ -15,7 +15,7 @@ impl Launcher {
     /// Stops this process as the leader was stopped, so that who waits for it gets the terminal. Once continued, gives the
     /// terminal back to who had it, if it is this job's again, and continues the leader.
     pub(super) fn stop_as(&mut self, leader: i32) {
-        let Some(terminal) = &self.seen.terminal else { return };
+        let Some(terminal) = &self.settings.terminal else { return };
         // It may have been continued, together with this process, before this was heard.
         if !is_stopped(leader) {
             return;

@@ -33,16 +33,16 @@ impl Launcher {
         Self::reap();
         let id = self.id();
         let lost = |source| LauncherError::Lost { id: id.clone(), source };
-        let registry = Registry::open_existing(&self.seen.state_root).ok().flatten();
+        let registry = Registry::open_existing(&self.settings.state_root).ok().flatten();
         let findings = match registry {
             Some(registry) => {
                 let record = self.take_record(&registry).map_err(|error| lost(io::Error::other(error)))?;
                 match record {
-                    Some(record) => recovery::recover(record, false, self.seen.patience),
-                    None => recovery::recover_unrecorded(&id, false, self.seen.patience),
+                    Some(record) => recovery::recover(record, false, self.settings.patience),
+                    None => recovery::recover_unrecorded(&id, false, self.settings.patience),
                 }
             }
-            None => recovery::recover_unrecorded(&id, false, self.seen.patience),
+            None => recovery::recover_unrecorded(&id, false, self.settings.patience),
         };
         let findings = findings.map_err(lost)?;
         Self::reap();
@@ -60,7 +60,7 @@ impl Launcher {
         let begun = Instant::now();
         loop {
             let record = registry.take_orphan(&self.id())?;
-            if record.is_some() || !registry.holds(&self.id()) || begun.elapsed() > self.seen.patience {
+            if record.is_some() || !registry.holds(&self.id()) || begun.elapsed() > self.settings.patience {
                 return Ok(record);
             }
             let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 }));

@@ -27,7 +27,7 @@ impl Launcher {
                 prepared.nested.as_ref().map(Nested::registry)
             }
             SupervisorHandle::Standby { .. } => {
-                opened = Registry::open_existing(&self.seen.state_root).ok().flatten();
+                opened = Registry::open_existing(&self.settings.state_root).ok().flatten();
                 opened.as_ref()
             }
             SupervisorHandle::Direct { prepared: None, .. }

@@ -111,7 +111,7 @@ impl Launcher {
         }
         let is = |signals: [Signal; 2]| signals.iter().any(|one| one.as_raw() == signal);
         let group = penfold_sys::fork::group();
-        if from_kernel && self.seen.keys == Keys::Command && is([Signal::INT, Signal::QUIT]) {
+        if from_kernel && self.settings.keys == Keys::Command && is([Signal::INT, Signal::QUIT]) {
             return Some(Request::Key { signal, group });
         }
         let stops = is([Signal::INT, Signal::TERM]);
@@ -124,13 +124,13 @@ impl Launcher {
             let spared_group = Some(group).filter(|&group| from_kernel && group != 0);
             let signal = match carried {
                 Some(carried) => carried.as_raw(),
-                None if from_kernel || self.seen.keys == Keys::Client => signal,
+                None if from_kernel || self.settings.keys == Keys::Client => signal,
                 // The sandbox's own.
                 None => 0,
             };
             return Some(Request::Stop { signal, spared_group, grace_ms: None });
         }
-        if signal == Signal::HUP.as_raw() && self.seen.terminal.is_some() {
+        if signal == Signal::HUP.as_raw() && self.settings.terminal.is_some() {
             return Some(Request::OwnerGone);
         }
         // What a terminal sends goes to the command as well; an alarm or a limit of the kernel's is for us alone.

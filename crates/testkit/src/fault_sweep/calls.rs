@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// A call of a process of penfold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Seen {
+pub(crate) struct ObservedCall {
     /// What the process is.
     pub(crate) role: String,
     /// The name of the call.

@@ -10,11 +10,11 @@ use penfold_testkit::proc;
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
-use super::calls::Seen;
+use super::calls::ObservedCall;
 use super::env::{cgroups, pids};
 use super::tracer::{Start, Tracer};
 use super::tree;
-use super::word::{Fault, Level, Place, Verb, Word};
+use super::word::{Fault, Injection, Level, Place, Verb};
 
 /// What a case is.
 #[derive(Debug, Clone, clap::Args)]
@@ -33,7 +33,7 @@ pub(crate) struct Options {
     place: Place,
     /// The fault
     #[arg(long)]
-    word: Option<Word>,
+    word: Option<Injection>,
 }
 
 /// Ways to be wrong.
@@ -54,9 +54,9 @@ pub(crate) enum Wrong {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Verdict {
     /// Every call, where all are listed.
-    pub(crate) calls: Vec<Seen>,
+    pub(crate) calls: Vec<ObservedCall>,
     /// What was hit.
-    pub(crate) hits: Vec<Seen>,
+    pub(crate) hits: Vec<ObservedCall>,
     /// How the verb ended.
     pub(crate) answer: String,
     /// What was wrong.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::calls::Seen;
+use super::calls::ObservedCall;
 use super::limits;
-use super::word::{Aim, Fault, Place, Word};
+use super::word::{Aim, Fault, Injection, Place};
 
 /// xorshift64*, which is enough to draw with.
 #[derive(Debug)]
@@ -25,9 +25,9 @@ impl Prng {
 }
 
 /// At most `count` faults, of each verb and level as many, and there of each call of each process as many, no fault twice.
-pub(crate) fn draw(all: &[(Place, Vec<Seen>)], seed: u64, count: usize) -> Vec<Word> {
+pub(crate) fn draw(all: &[(Place, Vec<ObservedCall>)], seed: u64, count: usize) -> Vec<Injection> {
     let mut random = Prng::new(seed);
-    let mut heaps: Vec<Vec<Vec<Word>>> = Vec::new();
+    let mut heaps: Vec<Vec<Vec<Injection>>> = Vec::new();
     for (place, calls) in all {
         let mut kinds: BTreeMap<(&str, &str), u32> = BTreeMap::new();
         for seen in calls {
@@ -53,13 +53,13 @@ pub(crate) fn draw(all: &[(Place, Vec<Seen>)], seed: u64, count: usize) -> Vec<W
     drawn
 }
 
-fn of_one_call(place: Place, (role, call): (&str, &str), most: u32) -> Vec<Word> {
+fn of_one_call(place: Place, (role, call): (&str, &str), most: u32) -> Vec<Injection> {
     let mut words = Vec::new();
     let lasting = limits::may_last(call).then_some(None);
     for number in (1..=most).map(Some).chain(lasting) {
         for fault in Fault::common().into_iter().filter(|fault| number.is_some() || fault.may_last()) {
             let aim = Aim { role: role.to_owned(), call: call.to_owned(), part: String::new(), number };
-            let word = Word { place, aim, fault };
+            let word = Injection { place, aim, fault };
             if limits::excused(&word).is_none() {
                 words.push(word);
             }
@@ -75,7 +75,8 @@ mod tests {
     #[test]
     fn the_same_seed_draws_the_same_and_nothing_twice() {
         let place = "run/cgroup".parse().unwrap();
-        let seen = Seen { role: "launcher".to_owned(), call: "openat".to_owned(), object: String::new() };
+        let seen =
+            ObservedCall { role: "launcher".to_owned(), call: "openat".to_owned(), object: String::new() };
         let calls = vec![seen; 5];
         let all = [(place, calls)];
         let mut drawn = draw(&all, 4, 30);

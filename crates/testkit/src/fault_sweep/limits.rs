@@ -1,6 +1,6 @@
 //! What is not injected, each with its reason.
 
-use super::word::{Fault, Place, Word};
+use super::word::{Fault, Injection, Place};
 
 /// Calls that are left alone.
 const CALLS: &[(&str, &str)] = &[
@@ -86,7 +86,7 @@ pub(crate) fn may_last(call: &str) -> bool {
 }
 
 /// Why nothing is injected there; none where it is.
-pub(crate) fn excused(word: &Word) -> Option<&'static str> {
+pub(crate) fn excused(word: &Injection) -> Option<&'static str> {
     call(&word.aim.call).or_else(|| error(word)).or_else(|| place(word.place, &word.aim.role, word.fault))
 }
 
@@ -94,7 +94,7 @@ fn call(name: &str) -> Option<&'static str> {
     CALLS.iter().find(|(call, _)| *call == name).map(|(_, reason)| *reason)
 }
 
-fn error(word: &Word) -> Option<&'static str> {
+fn error(word: &Injection) -> Option<&'static str> {
     let fault = word.fault.to_string();
     ERRORS
         .iter()

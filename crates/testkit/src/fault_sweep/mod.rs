@@ -21,12 +21,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use calls::Seen;
+use calls::ObservedCall;
 use case::{Verdict, Wrong};
 use env::TestEnv;
 use penfold_testkit::proc::{self, Handle};
 use rustix::process::Signal;
-use word::{Level, Place, Verb, Word};
+use word::{Injection, Level, Place, Verb};
 
 /// What is swept, and how much of it.
 #[derive(Debug, clap::Args)]
@@ -45,7 +45,7 @@ pub(crate) struct Options {
     verb: Vec<Verb>,
     /// Exactly this fault, as it was printed; may be repeated
     #[arg(long)]
-    word: Vec<Word>,
+    word: Vec<Injection>,
     /// Print the calls of each verb and level, and inject nothing
     #[arg(long)]
     list: bool,
@@ -120,7 +120,7 @@ fn sweep(options: &Options) -> io::Result<bool> {
 }
 
 /// Lists all calls and draws from them.
-fn words(options: &Options, sweep: &Sweep) -> io::Result<Vec<Word>> {
+fn words(options: &Options, sweep: &Sweep) -> io::Result<Vec<Injection>> {
     let seed = options.seed.unwrap_or_else(|| {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         since.as_secs()
@@ -135,7 +135,7 @@ fn words(options: &Options, sweep: &Sweep) -> io::Result<Vec<Word>> {
                 return Err(io::Error::other(format!("{place} without a fault: {:?}", verdict.found)));
             }
             if options.list {
-                for Seen { role, call, object } in &verdict.calls {
+                for ObservedCall { role, call, object } in &verdict.calls {
                     say(&format!("{place} {role} {call} {object}"));
                 }
             }
@@ -150,7 +150,7 @@ fn words(options: &Options, sweep: &Sweep) -> io::Result<Vec<Word>> {
 
 impl Sweep {
     /// Runs one fault and prints what was found.
-    fn one(&self, word: &Word) {
+    fn one(&self, word: &Injection) {
         let result = self.case(word.place, Some(word));
         let mut tally = self.print.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let count = tally.verbs.entry(word.place.verb.name()).or_default();
@@ -177,7 +177,7 @@ impl Sweep {
     }
 
     /// Runs one case in a process of its own.
-    fn case(&self, place: Place, word: Option<&Word>) -> io::Result<Verdict> {
+    fn case(&self, place: Place, word: Option<&Injection>) -> io::Result<Verdict> {
         let env = TestEnv::new(self.next.fetch_add(1, Ordering::Relaxed))?;
         let mut command = Command::new(std::env::current_exe()?);
         command

@@ -18,8 +18,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal};
 
-use super::calls::{Names, Seen, object};
-use super::word::{Fault, Level, Place, Verb, Word};
+use super::calls::{Names, ObservedCall, object};
+use super::word::{Fault, Injection, Level, Place, Verb};
 
 const CHLD: i32 = 17;
 
@@ -42,15 +42,15 @@ pub(crate) struct Tracer {
     names: Names,
     traced: HashMap<Pid, Traced>,
     ended: HashMap<Pid, Exit>,
-    aim: Option<Word>,
+    aim: Option<Injection>,
     count: u32,
     armed: bool,
     /// Whether all calls are written down.
     pub(crate) listing: bool,
     /// All calls while armed.
-    pub(crate) calls: Vec<Seen>,
+    pub(crate) calls: Vec<ObservedCall>,
     /// What was hit.
-    pub(crate) hits: Vec<Seen>,
+    pub(crate) hits: Vec<ObservedCall>,
 }
 
 /// How a process is started.
@@ -66,7 +66,7 @@ pub(crate) struct Start<'a> {
 }
 
 impl Tracer {
-    pub(crate) fn new(place: Place, aim: Option<Word>) -> io::Result<Tracer> {
+    pub(crate) fn new(place: Place, aim: Option<Injection>) -> io::Result<Tracer> {
         let before = block(&SignalSet::of([CHLD]))?;
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         Ok(Tracer {
@@ -276,8 +276,11 @@ impl Tracer {
         }
         let number = pid.as_raw_nonzero().get();
         if self.listing {
-            let seen =
-                Seen { role: traced.role.clone(), call: name.to_owned(), object: object(number, name, call) };
+            let seen = ObservedCall {
+                role: traced.role.clone(),
+                call: name.to_owned(),
+                object: object(number, name, call),
+            };
             self.calls.push(seen);
         }
         let Some(word) = &self.aim else { return };
@@ -291,8 +294,11 @@ impl Tracer {
         if word.aim.number.is_some_and(|number| number != self.count) {
             return;
         }
-        let seen =
-            Seen { role: traced.role.clone(), call: name.to_owned(), object: object(number, name, call) };
+        let seen = ObservedCall {
+            role: traced.role.clone(),
+            call: name.to_owned(),
+            object: object(number, name, call),
+        };
         self.hits.push(seen);
         match word.fault {
             // It is stopped, and its end is heard here first: the number is its own.

@@ -194,13 +194,13 @@ pub(crate) struct Aim {
 
 /// One fault.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Word {
+pub(crate) struct Injection {
     pub(crate) place: Place,
     pub(crate) aim: Aim,
     pub(crate) fault: Fault,
 }
 
-impl fmt::Display for Word {
+impl fmt::Display for Injection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.place, self.aim.role, self.aim.call)?;
         if !self.aim.part.is_empty() {
@@ -214,10 +214,10 @@ impl fmt::Display for Word {
     }
 }
 
-impl FromStr for Word {
+impl FromStr for Injection {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Word, String> {
+    fn from_str(text: &str) -> Result<Injection, String> {
         let wrong = || format!("`{text}` is not VERB/LEVEL ROLE CALL[:PART]#N FAULT");
         let words: Vec<&str> = text.split_whitespace().collect();
         let [place, role, call, fault] = words[..] else { return Err(wrong()) };
@@ -225,7 +225,7 @@ impl FromStr for Word {
         let (call, part) = call.split_once(':').unwrap_or((call, ""));
         let number = if number == "*" { None } else { Some(number.parse().map_err(|_| wrong())?) };
         let aim = Aim { role: role.to_owned(), call: call.to_owned(), part: part.to_owned(), number };
-        Ok(Word { place: place.parse()?, aim, fault: fault.parse()? })
+        Ok(Injection { place: place.parse()?, aim, fault: fault.parse()? })
     }
 }
 
@@ -240,9 +240,9 @@ mod tests {
             "run-d/pidns launcher clone#1 SIGKILL",
             "exec/subreaper client openat:cgroup.procs#* EIO",
         ] {
-            assert_eq!(text.parse::<Word>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<Injection>().unwrap().to_string(), text);
         }
-        assert!("run launcher openat#1 EIO".parse::<Word>().is_err());
-        assert!("run/cgroup launcher openat#1 EFUNNY".parse::<Word>().is_err());
+        assert!("run launcher openat#1 EIO".parse::<Injection>().is_err());
+        assert!("run/cgroup launcher openat#1 EFUNNY".parse::<Injection>().is_err());
     }
 }

@@ -27,7 +27,7 @@ pub enum Shape {
 
 /// One of the processes of penfold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ours {
+pub enum PenfoldProcess {
     Launcher,
     Standby,
     Supervisor,
@@ -109,24 +109,24 @@ impl Foreground {
         self.members.iter().find(|member| member.command_line().starts_with("sh ")).expect("a leader")
     }
 
-    fn process(&self, which: Ours) -> &Process {
+    fn process(&self, which: PenfoldProcess) -> &Process {
         match which {
-            Ours::Launcher => &self.line[0],
-            Ours::Standby => {
+            PenfoldProcess::Launcher => &self.line[0],
+            PenfoldProcess::Standby => {
                 assert_eq!(self.line.len(), 3, "there is no standby");
                 &self.line[1]
             }
-            Ours::Supervisor => self.line.last().unwrap(),
+            PenfoldProcess::Supervisor => self.line.last().unwrap(),
         }
     }
 
-    pub fn signal(&self, which: Ours, signal: Signal) {
+    pub fn signal(&self, which: PenfoldProcess, signal: Signal) {
         self.process(which).signal(signal);
     }
 
     /// SIGKILL to these in one instant: none of them can act on the death of another.
     #[track_caller]
-    pub fn kill(&self, which: &[Ours]) {
+    pub fn kill(&self, which: &[PenfoldProcess]) {
         if let [one] = which {
             self.signal(*one, Signal::KILL);
             return self.process(*one).await_end();

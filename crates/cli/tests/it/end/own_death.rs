@@ -7,7 +7,9 @@ use penfold_testkit::Bystander;
 use penfold_testkit::proc::{self, Handle};
 use rustix::process::Signal;
 
-use super::foreground::{Foreground, Ours, Shape, await_nothing_left, await_unlocked, left, run_command};
+use super::foreground::{
+    Foreground, PenfoldProcess, Shape, await_nothing_left, await_unlocked, left, run_command,
+};
 use crate::support::{Level, Prng, Process, Running, TestEnv, Who, children, wait_until};
 
 /// How many early kills each test tries.
@@ -89,9 +91,9 @@ early! {
 /// spec: 4.1
 #[test]
 fn any_of_ours_that_is_left_ends_the_sandbox() {
-    use Ours::{Launcher, Standby, Supervisor};
-    let pairs: [&[Ours]; 2] = [&[Launcher], &[Supervisor]];
-    let trios: [&[Ours]; 6] = [
+    use PenfoldProcess::{Launcher, Standby, Supervisor};
+    let pairs: [&[PenfoldProcess]; 2] = [&[Launcher], &[Supervisor]];
+    let trios: [&[PenfoldProcess]; 6] = [
         &[Launcher],
         &[Standby],
         &[Supervisor],
@@ -190,12 +192,12 @@ fn stopped_launcher_and_killed_supervisor_leave_nothing() {
             println!("{shape:?} {level:?}");
             let sandbox = Foreground::start(&env, shape, level, &[]);
             sandbox.assert_alive();
-            sandbox.signal(Ours::Launcher, Signal::STOP);
-            sandbox.kill(&[Ours::Supervisor]);
+            sandbox.signal(PenfoldProcess::Launcher, Signal::STOP);
+            sandbox.kill(&[PenfoldProcess::Supervisor]);
             if shape == Shape::Trio {
                 sandbox.members.iter().for_each(Process::await_end);
             }
-            sandbox.signal(Ours::Launcher, Signal::CONT);
+            sandbox.signal(PenfoldProcess::Launcher, Signal::CONT);
             sandbox.await_end();
             await_nothing_left(&env);
         }
@@ -229,7 +231,7 @@ fn sandbox_that_is_kept_outlives_its_owner_and_ends_with_its_leader() {
     sandbox.run.signal(Signal::KILL);
     sandbox.run.process().await_end();
     // The launcher hears of the death of its owner before it passes this signal on.
-    sandbox.signal(Ours::Launcher, Signal::USR1);
+    sandbox.signal(PenfoldProcess::Launcher, Signal::USR1);
     env.await_up(&["usr1"]);
     sandbox.assert_alive();
     sandbox.leader().signal(Signal::KILL);

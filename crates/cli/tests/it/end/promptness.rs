@@ -10,7 +10,7 @@ use rustix::net::{
 };
 use rustix::process::Signal;
 
-use super::foreground::{Foreground, Ours, Shape, await_nothing_left};
+use super::foreground::{Foreground, PenfoldProcess, Shape, await_nothing_left};
 use super::kill::LISTENER;
 use super::killed_by_name::{BROAD, assert_other_names, pkill};
 use super::standing::{
@@ -32,7 +32,7 @@ fn ends_within(process: &Process, limit: Duration) -> bool {
 fn nothing_is_left_a_second_after_the_launcher_or_a_supervisor_was_killed() {
     let Some(env) = TestEnv::of(Who::Root) else { return };
     for level in Level::ALL {
-        for victim in [Ours::Launcher, Ours::Standby, Ours::Supervisor] {
+        for victim in [PenfoldProcess::Launcher, PenfoldProcess::Standby, PenfoldProcess::Supervisor] {
             let sandbox = Foreground::start(&env, Shape::Trio, level, &[]);
             sandbox.assert_alive();
             let killed = Instant::now();

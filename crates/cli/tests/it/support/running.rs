@@ -12,14 +12,14 @@ use super::{DEADLINE, Process};
 
 /// What a stream has said so far, and whether it is at its end.
 #[derive(Default)]
-struct Said {
+struct CapturedOutput {
     bytes: Mutex<(Vec<u8>, bool)>,
     more: Condvar,
 }
 
-impl Said {
-    fn of(mut stream: impl Read + Send + 'static) -> Arc<Said> {
-        let said = Arc::new(Said::default());
+impl CapturedOutput {
+    fn of(mut stream: impl Read + Send + 'static) -> Arc<CapturedOutput> {
+        let said = Arc::new(CapturedOutput::default());
         let ours = Arc::clone(&said);
         std::thread::spawn(move || {
             let mut buffer = [0_u8; 8192];
@@ -52,8 +52,8 @@ pub struct Running {
     child: Child,
     process: Process,
     input: Option<ChildStdin>,
-    out: Option<Arc<Said>>,
-    err: Option<Arc<Said>>,
+    out: Option<Arc<CapturedOutput>>,
+    err: Option<Arc<CapturedOutput>>,
 }
 
 impl Running {
@@ -75,7 +75,8 @@ impl Running {
         let pid = i32::try_from(child.id()).unwrap();
         // A child that nobody has reaped: its stat is there, and its pid is its own.
         let process = Process::open(proc::stat(pid).expect("a child").id).expect("a child");
-        let (out, err) = (child.stdout.take().map(Said::of), child.stderr.take().map(Said::of));
+        let (out, err) =
+            (child.stdout.take().map(CapturedOutput::of), child.stderr.take().map(CapturedOutput::of));
         let input = child.stdin.take();
         Running { child, process, input, out, err }
     }
@@ -124,7 +125,8 @@ impl Running {
         drop(self.input.take());
         self.process.await_end();
         let status = self.child.wait().unwrap();
-        let whole = |said: Option<&Arc<Said>>| match said.map(|said| said.wait_until(|_, end| end)) {
+        let whole = |said: Option<&Arc<CapturedOutput>>| match said.map(|said| said.wait_until(|_, end| end))
+        {
             None => Vec::new(),
             Some(Ok(bytes)) => bytes,
             Some(Err(bytes)) => {

@@ -6,7 +6,7 @@ use penfold_testkit::proc::Identity;
 
 use super::fixture::{Answer, Fixture};
 use super::harm;
-use super::model::{Before, Known};
+use super::model::{Before, ExpectedSandbox};
 use super::plan::{Act, By, HOSTILE, Look, MARKED, Mishap, SCRIPTS, Start, Tree, Whom};
 
 /// The words for a sandbox in which something may be alive.
@@ -139,20 +139,20 @@ impl Client<'_> {
             return self.wrong(&["run", "-d"], "no id", answer);
         }
         let record = fixture.env.path("root/sandboxes").join(&id);
-        let known = Known {
+        let known = ExpectedSandbox {
             slot: start.slot,
             natural,
             any: matches!(start.tree, Tree::Hostile(_)),
             touched: start.idle || start.ttl.is_some_and(|ttl| ttl != "1h"),
             supervisors: harm::supervisors(&record),
-            ..Known::default()
+            ..ExpectedSandbox::default()
         };
         let unique = {
             let mut model = fixture.model();
             let touched = known.touched || model.was_ended(&before);
             let misnamed = model.was_misnamed(&before);
             model.slots[start.slot] = Some(id.clone());
-            model.known.insert(id, Known { touched, misnamed, hurt: misnamed, ..known });
+            model.known.insert(id, ExpectedSandbox { touched, misnamed, hurt: misnamed, ..known });
             before.other.filter(|other| model.known.get(other).is_some_and(|known| !known.hurt))
         };
         // A name belongs to one that lives; what is hurt may be alive and have lost its name.

@@ -10,7 +10,7 @@ use super::plan::SLOTS;
 /// One sandbox whose id was printed.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is something else that has happened")]
-pub struct Known {
+pub struct ExpectedSandbox {
     pub slot: usize,
     /// The code that it exits with if nobody interferes.
     pub natural: Option<i32>,
@@ -33,7 +33,7 @@ pub struct Known {
 /// All of them.
 #[derive(Debug)]
 pub struct Model {
-    pub known: BTreeMap<String, Known>,
+    pub known: BTreeMap<String, ExpectedSandbox>,
     pub slots: [Option<String>; SLOTS],
     /// Who ends what has the name of a slot.
     endings: Meddling,

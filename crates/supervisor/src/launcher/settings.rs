@@ -8,7 +8,7 @@ use super::SavedModes;
 
 /// What the launcher keeps of the spec.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct Settings {
     pub(crate) id: String,
     pub(crate) state_root: PathBuf,
     pub(crate) patience: Duration,
