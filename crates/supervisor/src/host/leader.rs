@@ -54,6 +54,10 @@ impl Leader {
 impl Host {
     /// What follows from something that happened before the leader could be let go: it never is.
     pub(crate) fn interrupted(&mut self, interruption: Interruption) {
+        // The command never runs. At level pidns it goes with our init, and nobody else can tell how.
+        if matches!(self.leader, Leader::NamespaceInit(_)) {
+            self.status = Some(ExitStatus::Signal(rustix::process::Signal::KILL.as_raw()));
+        }
         let event = match interruption {
             Interruption::Limit => self.sandbox.decide(|policy| policy.time_out(Cause::Timeout)),
             Interruption::Terminated(carried) => self.sandbox.decide(|policy| policy.terminated(carried)),
