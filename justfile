@@ -63,3 +63,7 @@ compare:
 # All that the gate runs.
 ci:
     .ci/run
+
+# Write the description of the native API, docs/openapi.json, from the code.
+openapi:
+    cargo nextest run -p penfold-server --run-ignored only -E 'test(write_the_description)'

@@ -1,4 +1,4 @@
-//! Commands that take turns.
+//! Commands that are timed in turns.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -10,19 +10,19 @@ use crate::samples::Samples;
 use crate::tools::last_words;
 use crate::wait;
 
-/// A command to be timed from its spawn to its exit.
+/// A command that is timed from its spawn to its exit.
 #[derive(Debug)]
 pub(crate) struct Contender {
     pub(crate) name: String,
     command: Command,
 }
 
-/// What became of a contender.
+/// The result of a contender.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     pub(crate) name: String,
     pub(crate) samples: Samples,
-    /// Why there are no samples.
+    /// The reason why there are no samples.
     pub(crate) skipped: Option<String>,
 }
 
@@ -31,7 +31,7 @@ impl Contender {
         Contender { name: name.to_owned(), command }
     }
 
-    /// Runs it once: it gets warm, and the reason is known if it cannot run here.
+    /// Runs the command once, as a warm-up. An error is the reason why the command cannot run here.
     fn attempt(&mut self) -> Result<(), String> {
         let mut child = self
             .command
@@ -43,7 +43,7 @@ impl Contender {
         let status = wait::exit(&mut child, &self.name).map_err(|error| error.to_string())?;
         let mut said = Vec::new();
         if let Some(mut pipe) = child.stderr.take().filter(|_| !status.success()) {
-            // What the command left behind may hold the pipe.
+            // A process that the command left behind may hold the pipe.
             let mut buffer = [0; 4096];
             while wait::readable(&pipe, std::time::Duration::from_millis(100)) {
                 match std::io::Read::read(&mut pipe, &mut buffer) {
@@ -56,7 +56,7 @@ impl Contender {
         if status.success() { Ok(()) } else { Err(format!("{status}: {}", last_words(&said))) }
     }
 
-    /// Runs it once more, on the clock.
+    /// Runs the command once more and takes the time.
     fn time(&mut self, samples: &mut Samples) -> Result<(), Error> {
         let begun = Instant::now();
         let mut child = self
@@ -76,7 +76,7 @@ impl Contender {
     }
 }
 
-/// Times all in turns, the first of each round another one each time.
+/// Times all contenders in turns; each round begins with another one.
 pub(crate) fn race(mut contenders: Vec<Contender>, rounds: u32) -> Result<Vec<Outcome>, Error> {
     let mut outcomes: Vec<Outcome> = contenders
         .iter_mut()
@@ -93,7 +93,7 @@ pub(crate) fn race(mut contenders: Vec<Contender>, rounds: u32) -> Result<Vec<Ou
                 contender.time(&mut outcome.samples)?;
             }
         }
-        // Nobody always runs after the same one, whose cleaning up may still be under way.
+        // No contender always runs after the same other one, whose cleanup may still go on.
         contenders.rotate_left(1.min(count));
         outcomes.rotate_left(1.min(count));
     }
@@ -104,7 +104,7 @@ pub(crate) fn race(mut contenders: Vec<Contender>, rounds: u32) -> Result<Vec<Ou
     Ok(outcomes)
 }
 
-/// The outcome of this name.
+/// Returns the outcome with this name.
 pub(crate) fn named<'o>(outcomes: &'o [Outcome], name: &str) -> Option<&'o Outcome> {
     outcomes.iter().find(|outcome| outcome.name == name)
 }

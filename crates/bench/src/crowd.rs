@@ -1,4 +1,4 @@
-//! Many sleeping processes: children of one leader that exits when it is told to.
+//! Many sleeping processes: children of one leader that exits on request.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -16,27 +16,27 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use crate::error::Error;
 use crate::wait;
 
-/// The word that makes this program a leader: `bench VERB COUNT SECONDS|follow`.
+/// The argument that makes this program a leader: `bench VERB COUNT SECONDS|follow`.
 pub(crate) const VERB: &str = "crowd-leader";
 
-/// A member that everybody forgot ends by itself.
+/// A member ends by itself after this time.
 const LIFETIME: Duration = Duration::from_mins(3);
 
-/// What the members are, and do when their leader exits.
+/// The program of the members, and their behaviour when their leader exits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Then {
-    /// They are programs, sleep(1), and sleep on.
+pub(crate) enum AfterLeader {
+    /// The members run sleep(1), and sleep on.
     Outlive,
-    /// They are this program, and exit.
+    /// The members run this program, and exit.
     Follow,
 }
 
-/// How long those sleep that outlive their leader: by the fraction it is seen whose they are.
+/// The argument of the sleeping members that outlive their leader. The fraction is the pid of the benchmark.
 fn seconds() -> String {
     format!("{}.{:07}", LIFETIME.as_secs(), std::process::id())
 }
 
-/// How many are left of the crowds of this process whose members outlive their leader.
+/// Counts the members that have outlived their leader, of all crowds of this process.
 pub(crate) fn left(proc: &mut ProcFs) -> Result<usize, Error> {
     let mut pids = Vec::new();
     proc.processes(&mut pids).map_err(|source| Error::io("cannot list `/proc`", source))?;
@@ -44,13 +44,13 @@ pub(crate) fn left(proc: &mut ProcFs) -> Result<usize, Error> {
     Ok(pids.into_iter().filter(|&pid| proc.command_line(pid).as_ref() == Some(&line)).count())
 }
 
-/// The words that start a leader: to be run as they are, or by what contains them.
-pub(crate) fn words(bench: &Path, count: u32, then: Then) -> [std::ffi::OsString; 4] {
-    let then = if then == Then::Outlive { seconds() } else { "follow".to_owned() };
+/// The command line of a leader; a tool that contains the leader takes it as arguments.
+pub(crate) fn words(bench: &Path, count: u32, then: AfterLeader) -> [std::ffi::OsString; 4] {
+    let then = if then == AfterLeader::Outlive { seconds() } else { "follow".to_owned() };
     [bench.into(), VERB.into(), count.to_string().into(), then.into()]
 }
 
-/// A leader's life: starts its members, says so, exits when its input has a byte or is at its end.
+/// Runs a leader: it starts its members, reports that they stand, and exits on a byte or the end of its input.
 pub(crate) fn lead(mut words: impl Iterator<Item = String>) -> Result<(), Error> {
     let count = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
     let sleeps = words.next().filter(|word| word != "follow");
@@ -72,10 +72,10 @@ pub(crate) fn lead(mut words: impl Iterator<Item = String>) -> Result<(), Error>
     let mut asleep = File::from(asleep);
     let mut heard = 0_u32;
     let mut buffer = [0; 4096];
-    // Each of this program says one byte. The others say nothing, and their ends of the pipe are closed as they begin.
+    // Each member that runs this program writes one byte. The others write nothing: exec closes their ends of the pipe.
     let expected = if sleeps.is_some() { 0 } else { count };
     while heard < expected || sleeps.is_some() {
-        let got = asleep.read(&mut buffer).map_err(cannot("cannot hear of the members"))?;
+        let got = asleep.read(&mut buffer).map_err(cannot("cannot read from the members"))?;
         heard += u32::try_from(got).unwrap_or(u32::MAX);
         if got == 0 {
             break;
@@ -84,11 +84,14 @@ pub(crate) fn lead(mut words: impl Iterator<Item = String>) -> Result<(), Error>
     if heard != expected {
         return Err(Error::odd("a member died early, or `sleep` cannot be run"));
     }
-    io::stdout().write_all(b"r").and_then(|()| io::stdout().flush()).map_err(cannot("cannot say so"))?;
-    io::stdin().read(&mut buffer).map(drop).map_err(cannot("cannot hear when to exit"))
+    io::stdout()
+        .write_all(b"r")
+        .and_then(|()| io::stdout().flush())
+        .map_err(cannot("cannot report the start"))?;
+    io::stdin().read(&mut buffer).map(drop).map_err(cannot("cannot read the request to exit"))
 }
 
-/// The life of a member that goes with its leader.
+/// Runs a member that exits with its leader.
 fn sleep(here: &OwnedFd, leader: &OwnedFd) -> ! {
     let _ = rustix::io::write(here, b"h");
     let limit = Timespec::try_from(LIFETIME).ok();
@@ -96,7 +99,7 @@ fn sleep(here: &OwnedFd, leader: &OwnedFd) -> ! {
     penfold_sys::fork::exit_now(0)
 }
 
-/// The life of a member that outlives its leader.
+/// Runs a member that outlives its leader.
 fn become_sleep(here: &OwnedFd, seconds: &str) -> ! {
     let _ = Command::new("sleep").arg(seconds).exec();
     let _ = rustix::io::write(here, b"h");
@@ -105,7 +108,7 @@ fn become_sleep(here: &OwnedFd, seconds: &str) -> ! {
 
 /// A leader with its members, or a program that contains them.
 ///
-/// Dropping it tells the leader to exit, which ends all but those that outlive it and are not contained.
+/// When this value is dropped, the leader exits. So do all members, except uncontained ones that outlive their leader.
 #[derive(Debug)]
 pub(crate) struct Crowd {
     child: Child,
@@ -113,12 +116,12 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
-    /// Starts `command`, which has the words of a leader, and waits until all members sleep.
+    /// Starts `command`, which has the arguments of a leader, and waits until all members sleep.
     pub(crate) fn gather(command: &mut Command) -> Result<Crowd, Error> {
         Self::gather_by(command.stderr(Stdio::null()), Command::spawn)
     }
 
-    /// As [`Crowd::gather`], started in a way of its own and with the standard error that it has.
+    /// As [`Crowd::gather`], with another way to spawn, and with the standard error of `command`.
     pub(crate) fn gather_by(
         command: &mut Command,
         spawn: impl FnOnce(&mut Command) -> io::Result<Child>,
@@ -134,17 +137,17 @@ impl Crowd {
         let mut word = [0];
         match out.read(&mut word) {
             Ok(1) => Ok(crowd),
-            _ => Err(Error::odd(format!("`{name}` did not start the processes that were to sleep"))),
+            _ => Err(Error::odd(format!("`{name}` did not start the sleeping processes"))),
         }
     }
 
-    /// Tells the leader to exit and waits until what was started is over.
+    /// Requests the leader's exit and waits until the started program has ended.
     pub(crate) fn dismiss(mut self) -> Result<ExitStatus, Error> {
         self.end()
     }
 
     fn end(&mut self) -> Result<ExitStatus, Error> {
-        // Whatever comes of it, the child is reaped and its pid no longer its own.
+        // In any case the child is reaped after this, and the pid is no longer its own.
         self.over = true;
         self.tell();
         wait::exit(&mut self.child, "the end of a sandbox")
@@ -152,7 +155,7 @@ impl Crowd {
 
     fn tell(&mut self) {
         if let Some(mut input) = self.child.stdin.take() {
-            // A leader that is gone already needs no word.
+            // A leader that has exited needs no request.
             let _ = input.write_all(b"x");
         }
     }

@@ -1,4 +1,4 @@
-//! A thousand detached sandboxes: to start them, to look at them, to end them; and what they write.
+//! A thousand detached sandboxes: their start, their display, their end, and their output.
 
 mod output;
 mod peers;
@@ -18,27 +18,27 @@ use crate::table::{Table, unmeasured, verdict};
 use crate::tools::{Tools, last_words, running};
 use crate::{Args, talk, wait};
 
-/// After the last start, until all that it set in motion is done.
+/// The pause after the last start, until its background work is done.
 const REST: Duration = Duration::from_secs(1);
-/// A sandbox that everybody forgot ends by itself.
+/// A sandbox ends by itself after this time.
 const LIFETIME: &str = "170";
-/// The word that makes this program sleep: for a container, which has nothing else in it.
+/// The argument that makes this program sleep, in a container without any other program.
 pub(crate) const SLEEP: &str = "sleep";
-/// How many are stopped one by one.
+/// The number of sandboxes that are stopped one by one.
 const STOPPED: u32 = 20;
 
-/// Sleeps for as long as anything here may live.
+/// Sleeps for the longest time that any process here may live.
 pub(crate) fn sleep() {
     wait::pass(Duration::from_secs(LIFETIME.parse().unwrap_or(0)));
 }
 
-/// Sandboxes of one state root.
+/// The sandboxes of one state root.
 struct Herd<'t> {
     tools: &'t Tools,
     root: PathBuf,
 }
 
-/// What was measured of a herd.
+/// The measurements of a herd.
 struct Figures {
     count: u32,
     starts: Duration,
@@ -53,8 +53,8 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
     let count = if args.quick { 20 } else { 1000 };
     let figures = herd(args, tools, count)?;
     let mut body = format!(
-        "{count} sandboxes, each `penfold run -d -- sleep`, started by two callers at a time; while they run, each verb \
-         is timed from spawn to exit. *Alone*: the only sandbox of its state root, none on the host besides.\n\n{}\n",
+        "Two callers in parallel start {count} sandboxes, each with `penfold run -d -- sleep`. While all of them run, each \
+         verb is timed from spawn to exit. *Alone*: the sandbox is the only one on the host.\n\n{}\n",
         table(&figures).markdown(),
     );
     let (text, rates) = output::measure(args, tools)?;
@@ -66,7 +66,7 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
     Ok(Section { name: "detached", title: "Detached sandboxes", body, ..Section::default() })
 }
 
-/// What is compared with other tools, for one sandbox each.
+/// The figures that are compared with other tools, for one sandbox.
 struct Rates {
     start: Duration,
     pss: u64,
@@ -120,7 +120,7 @@ fn herd(args: &Args, tools: &Tools, count: u32) -> Result<Figures, Error> {
     Ok(Figures { count, starts, print, looks, stop_among, stop_alone, killed })
 }
 
-/// The same stop where there is no other sandbox.
+/// Times the same stop on a host without other sandboxes.
 fn alone(tools: &Tools, rounds: u32) -> Result<Samples, Error> {
     talk("detached: stop of one alone");
     let mut samples = Samples::default();
@@ -148,7 +148,7 @@ impl<'t> Herd<'t> {
         command
     }
 
-    /// Runs to the end, and gives what it printed.
+    /// Runs penfold to its end, and returns its output.
     fn said(&self, words: &[&str], codes: &[i32]) -> Result<String, Error> {
         let output = self.command(words).stdout(Stdio::piped()).output();
         let output = output.map_err(|source| Error::io(format!("cannot run `penfold {words:?}`"), source))?;
@@ -159,14 +159,14 @@ impl<'t> Herd<'t> {
         Err(Error::Failed { program, status: output.status, said: last_words(&output.stderr) })
     }
 
-    /// From spawn to exit.
+    /// Returns the time from spawn to exit.
     fn timed(&self, words: &[&str], codes: &[i32]) -> Result<Duration, Error> {
         let begun = Instant::now();
         self.said(words, codes)?;
         Ok(begun.elapsed())
     }
 
-    /// The worker of the benchmark is the owner: when it dies, they end.
+    /// The worker of the benchmark is the owner: when it dies, the sandboxes end.
     fn start(&self, count: u32, callers: u32) -> Result<(), Error> {
         let words = ["run", "-d", "--on-owner-exit", "kill", "--", "sleep", LIFETIME];
         let share = count.div_ceil(callers.max(1));
@@ -211,17 +211,19 @@ fn table(figures: &Figures) -> Table {
         "starts".to_owned(),
         format!("{:.0} a second ({:.2} s)", per_second(count, figures.starts), figures.starts.as_secs_f64()),
     ]);
-    table.row(["processes of penfold".to_owned(), figures.print.processes.to_string()]);
+    table.row(["penfold processes".to_owned(), figures.print.processes.to_string()]);
     table.row([
-        "memory of each, PSS (anonymous)".to_owned(),
+        "memory of a sandbox, PSS (anonymous)".to_owned(),
         format!("{} ({}) KiB", figures.print.pss / each, figures.print.anonymous / each),
     ]);
-    table.row(["wake-ups of all while idle, 3 s".to_owned(), figures.print.wakeups.to_string()]);
+    table.row(["wake-ups of all sandboxes, 3 idle seconds".to_owned(), figures.print.wakeups.to_string()]);
     for (name, samples) in &figures.looks {
         table.row([format!("`{name}`, p50 (p90)"), format!("{} ms", samples.cell())]);
     }
-    let stops =
-        [("`penfold stop` of one among them", &figures.stop_among), ("the same alone", &figures.stop_alone)];
+    let stops = [
+        ("`penfold stop` of one of them", &figures.stop_among),
+        ("`penfold stop`, alone", &figures.stop_alone),
+    ];
     for (name, samples) in stops {
         table.row([format!("{name}, p50 (p90)"), format!("{} ms", samples.cell())]);
     }
@@ -236,13 +238,13 @@ fn verdicts(figures: &Figures) -> String {
     let mut text = String::new();
     let start = ms(figures.starts / count.max(1));
     text.push_str(&verdict("a start, two at a time (300 a second)", " ms", 3.33, start));
-    text.push_str(&verdict("PSS of each", " KiB", 1024.0, Some(number(figures.print.pss / each))));
+    text.push_str(&verdict("PSS of a sandbox", " KiB", 1024.0, Some(number(figures.print.pss / each))));
     text.push_str(&verdict("wake-ups while idle", "", 0.0, Some(number(figures.print.wakeups))));
     for ((name, samples), limit) in figures.looks.iter().zip([50.0, 50.0, 150.0]) {
         text.push_str(&verdict(name, " ms", limit, ms(samples.p50())));
     }
     let ratio = figures.stop_among.times(&figures.stop_alone);
-    text.push_str(&verdict("`stop` of one among them", " × alone", 1.1, ratio));
+    text.push_str(&verdict("`stop` of one of them", " × alone", 1.1, ratio));
     text.push_str(&verdict("`kill --all`", " ms", 1500.0, ms(figures.killed)));
     text
 }

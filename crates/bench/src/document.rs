@@ -1,19 +1,19 @@
-//! The document that keeps the tables.
+//! The document with the tables.
 
 use std::path::Path;
 
 use crate::error::Error;
 
-/// What one measurement has to say.
+/// The text of one measurement.
 #[derive(Debug, Default)]
 pub(crate) struct Section {
-    /// Its name on the command line and in the document.
+    /// The name on the command line and in the document.
     pub(crate) name: &'static str,
-    /// Its heading.
+    /// The heading.
     pub(crate) title: &'static str,
-    /// Under which conditions it was measured.
+    /// The conditions of the measurement.
     pub(crate) conditions: String,
-    /// Tables and verdicts.
+    /// The tables and verdicts.
     pub(crate) body: String,
 }
 
@@ -27,10 +27,10 @@ impl Section {
     }
 }
 
-/// Puts a section in the place of the one of its name, or at the end.
+/// Replaces the section with the same name, or appends the section.
 ///
 /// # Errors
-/// When the file cannot be read or written; it is as it was, or cut short when the disk is full.
+/// When the file cannot be read or written. The file is unchanged, or truncated if the disk is full.
 pub(crate) fn replace(path: &Path, section: &Section) -> Result<(), Error> {
     let text = std::fs::read_to_string(path).map_err(Error::at("read", path))?;
     std::fs::write(path, with(&text, section)).map_err(Error::at("write", path))

@@ -1,4 +1,4 @@
-//! What can go wrong in a benchmark.
+//! The errors of a benchmark.
 
 use std::io;
 use std::path::Path;
@@ -7,28 +7,28 @@ use std::process::ExitStatus;
 /// Why a benchmark gave up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The host did not give something.
+    /// An operation on the host failed.
     #[error("{what}")]
     Io {
-        /// What was tried, with its object.
+        /// The attempt, with its object.
         what: String,
-        /// What the host said.
+        /// The error of the host.
         source: io::Error,
     },
-    /// A program did not do what it was started for.
+    /// A program failed.
     #[error("`{program}` ended with {status}: {said}")]
     Failed {
-        /// Its name.
+        /// The name of the program.
         program: String,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
-        /// Its last words.
+        /// The last line of its output.
         said: String,
     },
-    /// Something took longer than anything here may.
+    /// An operation took longer than any may.
     #[error("{what} took more than {seconds} s")]
     Late {
-        /// What it was.
+        /// The operation.
         what: String,
         /// The limit.
         seconds: u64,
@@ -36,7 +36,7 @@ pub(crate) enum Error {
     /// An answer without the expected content.
     #[error("{what}")]
     Odd {
-        /// What was expected, and of whom.
+        /// The expected content, and its source.
         what: String,
     },
 }
@@ -46,7 +46,7 @@ impl Error {
         Error::Io { what: what.into(), source }
     }
 
-    /// For `map_err`: the operation and its path.
+    /// For `map_err`: adds the operation and the path.
     pub(crate) fn at<E: Into<io::Error>>(operation: &'static str, path: &Path) -> impl FnOnce(E) -> Error {
         let what = format!("cannot {operation} `{}`", path.display());
         move |source| Error::Io { what, source: source.into() }

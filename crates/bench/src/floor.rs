@@ -18,12 +18,12 @@ use rustix::thread::set_current_timer_slack;
 use crate::error::Error;
 use crate::wait;
 
-/// What leaves made here are called, with a number.
+/// The prefix of the names of leaves made here; a number follows.
 const PREFIX: &str = "penfold-bench-";
-/// Between two reads of `cgroup.events`, whose notification may come 10 ms late.
+/// The pause between two reads of `cgroup.events`, whose notification may come 10 ms late.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Where leaves can be made, or why there is no such place.
+/// Returns a place for leaves, or the reason why there is none.
 pub(crate) fn place() -> Result<PathBuf, String> {
     match Place::find_here() {
         Ok(place) => Ok(place.path().to_owned()),
@@ -42,7 +42,7 @@ pub(crate) fn sweep(maker: Pid) {
     }
 }
 
-/// A cgroup, used as plainly as possible. Dropping it ends what is in it.
+/// A cgroup, with the least possible code. When it is dropped, its members are killed and its directory is removed.
 #[derive(Debug)]
 pub(crate) struct Leaf {
     path: PathBuf,
@@ -60,7 +60,7 @@ impl Leaf {
         &self.path
     }
 
-    /// Opens the file that a process joins by.
+    /// Opens the file through which a process joins.
     pub(crate) fn processes(&self) -> Result<OwnedFd, Error> {
         Ok(self.open("cgroup.procs")?.into())
     }
@@ -70,7 +70,7 @@ impl Leaf {
         OpenOptions::new().write(true).open(&path).map_err(Error::at("open", &path))
     }
 
-    /// Kills all in it, sees that nobody is left, removes it.
+    /// Kills all members, waits until none is left, and removes the directory.
     pub(crate) fn end(mut self) -> Result<(), Error> {
         self.end_now()
     }
@@ -109,8 +109,8 @@ impl Drop for Leaf {
     }
 }
 
-/// While it lives, short waits of this process are not stretched by the 50 µs of prctl(2) `PR_SET_TIMERSLACK`, and the
-/// processes that its children leave behind become its own.
+/// Makes this process a subreaper, and restores that and the timer slack when dropped. Without [`Prompt::sharpen`],
+/// prctl(2) `PR_SET_TIMERSLACK` stretches short waits by 50 µs.
 #[derive(Debug)]
 pub(crate) struct Prompt;
 
@@ -121,7 +121,7 @@ impl Prompt {
         Ok(Prompt)
     }
 
-    /// From here on; what is started later would inherit it.
+    /// Sets the timer slack to 1 ns. Children that are started later inherit the slack.
     pub(crate) fn sharpen() {
         let _ = set_current_timer_slack(NonZeroU64::new(1));
     }
@@ -134,7 +134,7 @@ impl Drop for Prompt {
     }
 }
 
-/// Reaps all that is left of a crowd, as whoever ends it must; there are no other children.
+/// Reaps all processes that are left of a crowd, as any tool must; there are no other children.
 pub(crate) fn reap_all() -> Result<(), Error> {
     let cannot = |source| Error::io("cannot reap", source);
     let deadline = Instant::now() + wait::LIMIT;

@@ -1,4 +1,4 @@
-//! Memory and wake-ups of what runs beside a command.
+//! Memory and wake-ups of the processes that run beside a command.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,26 +7,26 @@ use std::time::Duration;
 use penfold_process::{Pid, ProcFs};
 use penfold_state::error_chain;
 
-use crate::crowd::{self, Crowd, Then};
+use crate::crowd::{self, AfterLeader, Crowd};
 use crate::document::Section;
 use crate::error::Error;
 use crate::table::{Table, unmeasured, verdict};
 use crate::tools::{Tools, last_words, running};
 use crate::{Args, talk, wait};
 
-/// After a start, until all that it set in motion is done.
+/// The pause after a start, until its background work is done.
 const REST: Duration = Duration::from_millis(500);
 const MANY: u32 = 50;
 
-/// What some processes hold and do.
+/// The memory and the wake-ups of some processes.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Footprint {
     pub(crate) processes: usize,
-    /// KiB, `Pss` of `smaps_rollup`: shared pages in parts.
+    /// KiB, `Pss` of `smaps_rollup`: shared pages count in proportion.
     pub(crate) pss: u64,
-    /// KiB, the part of it that is no file: what each further sandbox costs for certain.
+    /// KiB, the part of `Pss` without a file: the certain cost of each further sandbox.
     pub(crate) anonymous: u64,
-    /// Context switches while idle: who is not woken is not switched to.
+    /// Context switches while idle: a process that does not wake up has none.
     pub(crate) wakeups: u64,
 }
 
@@ -83,9 +83,9 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
         }
     }
     let mut body = format!(
-        "KiB. The processes of the tool, not of its command; `Pss` and `Pss_Anon` of \
-         `smaps_rollup`: the rest are pages of the binary, which sandboxes share. Wake-ups: context switches of all of \
-         them together during {} s in which nothing happens.\n\n{}{missing}\n",
+        "KiB, for the processes of the tool without its command: `Pss` and `Pss_Anon` of `smaps_rollup`. The \
+         difference is pages of the binary, which sandboxes share. Wake-ups: context switches of all these processes \
+         together during {} idle seconds.\n\n{}{missing}\n",
         idle.as_secs_f32(),
         table.markdown(),
     );
@@ -102,7 +102,7 @@ fn verdicts(one: Option<Footprint>) -> String {
     text
 }
 
-/// Starts so many of a tool, each with one sleeping command, looks at them, and ends them.
+/// Starts this number of a tool, each with one sleeping command, measures them, and ends them.
 fn look(
     tools: &Tools,
     program: &Path,
@@ -113,7 +113,7 @@ fn look(
     let mut crowds = Vec::new();
     for _ in 0..count {
         let mut command = command();
-        command.args(crowd::words(&tools.bench, 1, Then::Follow));
+        command.args(crowd::words(&tools.bench, 1, AfterLeader::Follow));
         crowds.push(Crowd::gather(&mut command)?);
     }
     wait::pass(REST);
@@ -129,7 +129,7 @@ fn look(
     Ok(print)
 }
 
-/// What these processes hold, and do in so much time.
+/// Measures the memory of these processes, and their wake-ups during this time.
 pub(crate) fn print(pids: &[Pid], idle: Duration) -> Result<Footprint, Error> {
     let mut print = Footprint { processes: pids.len(), ..Footprint::default() };
     let before = switches(pids)?;
@@ -156,7 +156,7 @@ fn file(pid: Pid, name: &str) -> Result<String, Error> {
     std::fs::read_to_string(&path).map_err(Error::at("read", Path::new(&path)))
 }
 
-/// The numbers of all lines that begin with one of these keys.
+/// Sums up all lines that begin with one of these keys.
 fn sum(text: &str, keys: &[&str]) -> u64 {
     text.lines()
         .filter_map(|line| {

@@ -1,14 +1,14 @@
-//! Under which conditions something was measured.
+//! The conditions of a measurement.
 
 use std::process::Command;
 use std::time::Duration;
 
 use crate::{Args, Name, tools, wait};
 
-/// Above this share of busy CPUs, in percent, a measurement is called noisy.
+/// With a larger share of busy CPUs, in percent, a measurement is called noisy.
 const QUIET: u64 = 10;
 
-/// How busy the CPUs are while nothing is measured, in percent; `None` where the host does not say.
+/// The share of busy CPUs between measurements, in percent; `None` if the host does not tell.
 pub(crate) fn noise(window: Duration) -> Option<u64> {
     let before = ticks()?;
     wait::pass(window);
@@ -17,7 +17,7 @@ pub(crate) fn noise(window: Duration) -> Option<u64> {
     (busy * 100).checked_div(all)
 }
 
-/// Busy and all ticks of all CPUs since boot: the first line of `proc_stat(5)`.
+/// The busy ticks and all ticks of all CPUs since boot: the first line of `proc_stat(5)`.
 fn ticks() -> Option<(u64, u64)> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
     let line = text.lines().next()?.strip_prefix("cpu ")?;
@@ -28,13 +28,13 @@ fn ticks() -> Option<(u64, u64)> {
     Some((all - idle, all))
 }
 
-/// One paragraph: when, on what, how busy with other things, and the command that measures it again.
+/// One paragraph: date, machine, load by other programs, and the command that repeats the measurement.
 pub(crate) fn conditions(args: &Args, name: Name, noise: Option<u64>) -> String {
     let date = first_line(Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]));
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let cpus = std::thread::available_parallelism().map_or(0, usize::from);
     let source = match tools::given() {
-        Some(_) => Some("a binary that was given".to_owned()),
+        Some(_) => Some("binary from `PENFOLD_BIN`".to_owned()),
         None => first_line(Command::new("git").args(["describe", "--always", "--dirty", "--exclude", "*"]))
             .map(|commit| format!("commit {commit}")),
     };
@@ -48,7 +48,7 @@ pub(crate) fn conditions(args: &Args, name: Name, noise: Option<u64>) -> String 
         .map_or_else(String::new, |value| value.get_name().to_owned());
     let rounds = if args.quick { " --quick".to_owned() } else { format!(" --rounds {}", args.rounds) };
     format!(
-        "{}, Linux {}, {cpus} CPUs ({}), others {noise}{commit}; again with `cargo bench-all {name}{rounds}`\n",
+        "{}, Linux {}, {cpus} CPUs ({}), other programs {noise}{commit}; repeat with `cargo bench-all {name}{rounds}`\n",
         date.unwrap_or_default(),
         kernel.trim(),
         model(),

@@ -1,12 +1,12 @@
-//! `bench`: what penfold costs, next to the kernel's own floor and to other tools.
+//! `bench`: the costs of penfold, compared with the kernel's own floor and with other tools.
 //!
-//! **Purpose.** One run prints tables that can be compared: every number of penfold stands beside the floor or a peer
-//! that was measured in the same rounds, and beside the limit that it is held to.
+//! **Purpose.** One run prints comparable tables. Every number of penfold stands beside its limit, and beside the floor
+//! or a peer that was measured in the same rounds.
 //!
 //! **Non-goals.** No statistics beyond p50 and p90, no history, no gate: a shared machine is too noisy to fail a build.
 //!
-//! **Invariants.** Contenders take turns. What could not be measured is named with the reason, never left out silently.
-//! Nothing is left behind, interrupted or not; and each process started here ends by itself within minutes.
+//! **Invariants.** Contenders take turns. A missing measurement is named with its reason. Nothing is left behind, also
+//! after an interruption. Each process started here ends by itself within minutes.
 
 mod contender;
 mod crowd;
@@ -15,10 +15,11 @@ mod document;
 mod error;
 mod floor;
 mod footprint;
+mod guardian;
 mod host;
-mod keeper;
 mod samples;
 mod scan;
+mod server;
 mod size;
 mod start;
 mod table;
@@ -38,34 +39,34 @@ use crate::document::Section;
 use crate::error::Error;
 use crate::tools::Tools;
 
-/// Rounds of `run`; the other measurements make fewer, in proportion.
+/// Rounds of `run`; the other measurements have fewer, in proportion.
 const ROUNDS: u32 = 200;
 
 /// Measures penfold against the kernel's floor and other tools.
 #[derive(Parser, Debug)]
 #[command(name = "bench")]
 pub(crate) struct Args {
-    /// What to measure; all but `build` when nothing is named.
+    /// The measurements; by default all but `build`.
     #[arg(value_enum)]
     names: Vec<Name>,
-    /// Run everything once, on small numbers, to see that it works.
+    /// Run everything once, with small numbers, as a check that it works.
     #[arg(long)]
     quick: bool,
-    /// Rounds of `run`; the others make fewer, in proportion.
+    /// Rounds of `run`; the others have fewer, in proportion.
     #[arg(long, default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: u32,
-    /// End crowds of this size only.
+    /// Measure crowds of this size only.
     #[arg(long, value_name = "N")]
     size: Option<u32>,
-    /// Measure a clean release build as well, which takes minutes.
+    /// Also measure a clean release build, which takes minutes.
     #[arg(long)]
     build: bool,
-    /// Put the tables into this file, in place of its sections of the same names.
+    /// Replace the sections of this file that have the same names.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/performance.md")]
     write: Option<PathBuf>,
 }
 
-/// What can be measured.
+/// A measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Name {
     /// Start and end of a command that does nothing.
@@ -74,16 +75,18 @@ pub(crate) enum Name {
     Teardown,
     /// Memory and wake-ups of a running sandbox.
     Memory,
-    /// A look at every process of the host.
+    /// A scan of all processes of the host.
     Scan,
-    /// A thousand sandboxes that go on without their starter.
+    /// A thousand detached sandboxes.
     Detached,
-    /// Size of the binary, and the time to build it from nothing.
+    /// `penfold serve`: latency, throughput, memory.
+    Server,
+    /// Size of the binary, and the time of a clean build.
     Build,
 }
 
 impl Args {
-    /// How often to measure something of which `usual` is enough in a run of 200 rounds.
+    /// Scales a number of rounds; `usual` is the number for a run of 200 rounds.
     pub(crate) fn rounds(&self, usual: u32) -> u32 {
         if self.quick { 1 } else { (usual.saturating_mul(self.rounds) / ROUNDS).max(1) }
     }
@@ -91,7 +94,7 @@ impl Args {
     fn names(&self) -> Vec<Name> {
         let mut names = self.names.clone();
         if names.is_empty() {
-            names = vec![Name::Run, Name::Teardown, Name::Memory, Name::Scan, Name::Detached];
+            names = vec![Name::Run, Name::Teardown, Name::Memory, Name::Scan, Name::Detached, Name::Server];
         }
         if self.build && !names.contains(&Name::Build) {
             names.push(Name::Build);
@@ -103,7 +106,8 @@ impl Args {
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let first = words.next();
-    // What this program is started as by itself; kept from clap, whose work would be part of what is measured.
+    // This program starts itself with these arguments. clap does not see them: its work would be part of the
+    // measurement.
     let result = match first.as_deref() {
         Some(crowd::VERB) => crowd::lead(words),
         Some(start::NOTHING) => Ok(()),
@@ -125,7 +129,7 @@ fn main() -> ExitCode {
 
 fn keep(args: &Args) -> Result<(), Error> {
     let tools = Tools::prepare()?;
-    keeper::keep(&tools, || bench(args, &tools))
+    guardian::guard(&tools, || bench(args, &tools))
 }
 
 fn bench(args: &Args, tools: &Tools) -> Result<(), Error> {
@@ -137,6 +141,7 @@ fn bench(args: &Args, tools: &Tools) -> Result<(), Error> {
             Name::Memory => footprint::measure(args, tools)?,
             Name::Scan => scan::measure(args, tools)?,
             Name::Detached => detached::measure(args, tools)?,
+            Name::Server => server::measure(args, tools)?,
             Name::Build => size::measure(tools)?,
         };
         let section = Section { conditions: host::conditions(args, name, noise), ..section };
@@ -155,13 +160,13 @@ fn print(text: &str) -> Result<(), Error> {
         .map_err(|source| Error::io("cannot write to standard output", source))
 }
 
-/// Says what went wrong.
+/// Prints an error.
 pub(crate) fn complain(error: &Error) {
     talk(&format!("error: {}", error_chain(error)));
 }
 
 /// Writes a line for people to standard error.
 pub(crate) fn talk(line: &str) {
-    // There is no place left to complain to when this fails.
+    // If this fails, there is no place left for a message.
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

@@ -1,4 +1,4 @@
-//! Times of one contender.
+//! The times of one contender.
 
 use std::time::Duration;
 
@@ -30,14 +30,14 @@ impl Samples {
         format!("{} ({})", millis(self.p50()), millis(self.percentile(90)))
     }
 
-    /// How many times the median of `other` this median is.
+    /// The ratio of this median to the median of `other`.
     pub(crate) fn times(&self, other: &Samples) -> Option<f64> {
         let (own, other) = (self.p50().as_secs_f64(), other.p50().as_secs_f64());
         (own > 0.0 && other > 0.0).then(|| own / other)
     }
 }
 
-/// Milliseconds with three significant digits or so.
+/// Milliseconds with about three significant digits.
 pub(crate) fn millis(time: Duration) -> String {
     let millis = time.as_secs_f64() * 1000.0;
     if millis < 10.0 {

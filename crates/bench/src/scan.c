@@ -1,5 +1,5 @@
-/* The floor of a look at every process: stat and environ of each, nothing kept. One read has it all: /proc answers
- * both in one piece, as far as there is room. */
+/* The floor of a scan of all processes: reads stat and environ of each, and keeps nothing. One read of each is enough:
+ * /proc returns the whole file, as far as the buffer has room. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <dirent.h>

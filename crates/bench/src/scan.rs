@@ -1,4 +1,4 @@
-//! A look at every process of a host.
+//! A scan of all processes of a host.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use penfold_state::error_chain;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::contender::{Contender, named, race};
-use crate::crowd::{self, Crowd, Then};
+use crate::crowd::{self, AfterLeader, Crowd};
 use crate::document::Section;
 use crate::error::Error;
 use crate::table::{Table, ratio, unmeasured, verdict};
@@ -15,7 +15,7 @@ use crate::tools::{Tools, find, last_words};
 use crate::{Args, talk};
 
 const SOURCE: &str = include_str!("scan.c");
-/// Nobody has it, so that nothing is found.
+/// A variable of no process, so that the scan finds none.
 const MARK: &str = "PENFOLD_BENCH_MARK=nobody";
 const OURS: &str = "penfold reap --env K=V -n";
 const PLAIN_C: &str = "C loop";
@@ -24,7 +24,7 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
     let count = if args.quick { 200 } else { 4000 };
     let rounds = args.rounds(40);
     talk(&format!("scan: {count} processes, {rounds} rounds"));
-    let [program, words @ ..] = crowd::words(&tools.bench, count, Then::Follow);
+    let [program, words @ ..] = crowd::words(&tools.bench, count, AfterLeader::Follow);
     let crowd = Crowd::gather(Command::new(program).args(words))?;
     let mut reap = Command::new(&tools.penfold);
     reap.args(["reap", "-n", "--env", MARK]);
@@ -54,12 +54,12 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
     }
     let ours = named(&outcomes, OURS).and_then(|ours| ours.samples.times(floor?));
     let body = format!(
-        "Milliseconds from spawn to exit, {rounds} rounds, on one core of a host with {count} more processes than \
-         usual. The C loop reads `stat` and `environ` of each process, one read per file.\n\n{}{missing}\n{}",
+        "Milliseconds from spawn to exit, {rounds} rounds, on one core of a host with {count} additional \
+         processes. The C loop reads `stat` and `environ` of each process, one read per file.\n\n{}{missing}\n{}",
         table.markdown(),
         verdict(OURS, &format!(" × {PLAIN_C}"), 1.1, ours),
     );
-    Ok(Section { name: "scan", title: "A look at every process", body, ..Section::default() })
+    Ok(Section { name: "scan", title: "A scan of all processes", body, ..Section::default() })
 }
 
 fn compile(dir: &Path) -> Result<PathBuf, Error> {
@@ -75,7 +75,7 @@ fn compile(dir: &Path) -> Result<PathBuf, Error> {
     if output.status.success() { Ok(binary) } else { Err(Error::odd(last_words(&output.stderr))) }
 }
 
-/// Keeps this process and what it starts on the first CPU that it may use.
+/// Keeps this process and its later children on the first permitted CPU.
 fn on_one_cpu<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let cannot = |errno: rustix::io::Errno| Error::io("cannot choose a CPU", errno.into());
     let all = sched_getaffinity(None).map_err(cannot)?;

@@ -1,4 +1,4 @@
-//! Size of the binary, and the time to build it from nothing.
+//! Size of the binary, and the time of a clean build.
 
 use std::time::Instant;
 

@@ -14,12 +14,12 @@ use crate::table::{Table, ratio, unmeasured, verdict};
 use crate::tools::{Tools, find, last_words};
 use crate::{Args, talk};
 
-/// The word that makes this program do nothing, within a container that has no other program.
+/// The argument that makes this program do nothing, in a container without any other program.
 pub(crate) const NOTHING: &str = "nothing";
-/// The word that makes this program measure as the user it is: `bench VERB PENFOLD ROUNDS`.
+/// The argument that makes this program measure as the current user: `bench VERB PENFOLD ROUNDS`.
 pub(crate) const AS_USER: &str = "run-as-user";
 
-/// `nobody`, whom every host has.
+/// `nobody`, a user of every host.
 const USER: u32 = 65534;
 const TRUE: &str = "/bin/true";
 const PENFOLD: &str = "penfold run";
@@ -31,10 +31,10 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
     let rounds = args.rounds(crate::ROUNDS);
     talk(&format!("run: {rounds} rounds"));
     let own = race(everyday(|| tools.run(&[])), rounds)?;
-    // What takes ten times as long leaves the caches cold for who is next, so it has a race of its own.
+    // A contender that takes ten times as long leaves cold caches for the next, so these have a race of their own.
     let slow = race(slow(tools), rounds)?;
     let mut body = format!(
-        "Milliseconds from spawn to exit of `{TRUE}`, {rounds} rounds, p50 (p90). The rounds of each table are its own.\n\n"
+        "Milliseconds from spawn to exit of `{TRUE}`, {rounds} rounds, p50 (p90). Each table has its own rounds.\n\n"
     );
     if !rustix::process::geteuid().is_root() {
         body.push_str(&table("As this ordinary user", &own));
@@ -43,12 +43,12 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
     body.push_str(&table("As root", &own));
     body.push_str(&verdicts("as root", &own, &QUICK));
     body.push('\n');
-    body.push_str(&table("As root, after and before what makes containers", &slow));
+    body.push_str(&table("As root, in turns with container tools", &slow));
     body.push_str(&verdicts("as root", &slow, &SLOW));
     body.push('\n');
     talk("run: as an ordinary user");
     for (title, delegated) in
-        [("As an ordinary user with a delegated cgroup", true), ("As an ordinary user without", false)]
+        [("As an ordinary user with a delegated cgroup", true), ("As an ordinary user without one", false)]
     {
         match for_user(tools, rounds, delegated) {
             Ok(outcomes) => {
@@ -69,7 +69,7 @@ fn section(body: String) -> Section {
     Section { name: "run", title: "Start and end of a command", body, ..Section::default() }
 }
 
-/// What any user can run.
+/// The contenders that any user can run.
 fn everyday(run: impl Fn() -> Command) -> Vec<Contender> {
     let peer = |name: &str, words: &[&str]| {
         let mut command = Command::new(words.first().copied().unwrap_or(TRUE));
@@ -98,7 +98,7 @@ fn everyday(run: impl Fn() -> Command) -> Vec<Contender> {
     ]
 }
 
-/// What needs root and takes its time, and what it is compared with.
+/// The slow contenders, which need root, and the contenders for comparison.
 fn slow(tools: &Tools) -> Vec<Contender> {
     let mut firejail = Command::new("firejail");
     firejail.args(["--quiet", "--noprofile", TRUE]);
@@ -109,7 +109,7 @@ fn slow(tools: &Tools) -> Vec<Contender> {
     compared.chain([firejail]).chain(containers(tools)).collect()
 }
 
-/// Container runtimes, with the bundle that they write themselves and this program as the command.
+/// Container runtimes, with a bundle from the runtime itself and this program as the command.
 fn containers(tools: &Tools) -> Vec<Contender> {
     ["crun", "runc"]
         .into_iter()
@@ -136,7 +136,7 @@ fn write_bundle(tools: &Tools, program: &Path, bundle: &Path) -> Result<(), Erro
     let command = root.join("bench");
     std::fs::copy(&tools.bench, &command).map_err(Error::at("create", &command))?;
     let output = Command::new(program).arg("spec").current_dir(bundle).output();
-    let output = output.map_err(|source| Error::io("cannot ask for a bundle", source))?;
+    let output = output.map_err(|source| Error::io("cannot get a bundle", source))?;
     if !output.status.success() {
         return Err(Error::odd(last_words(&output.stderr)));
     }
@@ -154,7 +154,7 @@ fn write_bundle(tools: &Tools, program: &Path, bundle: &Path) -> Result<(), Erro
     std::fs::write(&path, config.to_string()).map_err(Error::at("write", &path))
 }
 
-/// Has this program measure as an ordinary user, with a runtime directory such as a session has.
+/// Lets this program measure as an ordinary user, with a runtime directory as in a session.
 fn for_user(tools: &Tools, rounds: u32, delegated: bool) -> Result<Vec<Outcome>, Error> {
     let runtime = tools.volatile().join(if delegated { "delegated" } else { "user" });
     std::fs::create_dir(&runtime).map_err(Error::at("create", &runtime))?;
@@ -194,7 +194,7 @@ fn give(path: &Path) -> Result<(), Error> {
     rustix::fs::chown(path, Some(user), Some(group)).map_err(Error::at("give away", path))
 }
 
-/// The other side of [`for_user`].
+/// The measurement in the process that [`for_user`] starts.
 pub(crate) fn as_user(mut words: impl Iterator<Item = String>) -> Result<(), Error> {
     let penfold = PathBuf::from(words.next().unwrap_or_default());
     let rounds = words.next().and_then(|word| word.parse().ok()).unwrap_or(1);
@@ -231,7 +231,7 @@ fn table(title: &str, outcomes: &[Outcome]) -> String {
     format!("{}{missing}\n", table.markdown())
 }
 
-/// Against whom, what that is called, and how many times as long it may take.
+/// The peer, its name in the text, and the highest ratio of penfold's time to its time.
 type Limit = (&'static str, &'static str, f64);
 const QUICK: [Limit; 2] = [(TIMEOUT, "timeout", 1.3), (BWRAP, "bwrap", 1.0)];
 const SLOW: [Limit; 2] = [("crun run", "crun run", 0.1), ("runc run", "runc run", 0.1)];

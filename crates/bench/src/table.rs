@@ -18,7 +18,7 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// The table, with the columns in line for those who read it as text.
+    /// Returns the table with aligned columns, for readers of the plain text.
     pub(crate) fn markdown(&self) -> String {
         let width = |column: usize| {
             let cells = std::iter::once(&self.header).chain(&self.rows);
@@ -47,13 +47,13 @@ pub(crate) fn ratio(times: Option<f64>) -> String {
     times.map_or_else(|| "–".to_owned(), |times| format!("{times:.2} ×"))
 }
 
-/// Adds a paragraph that says what was not measured, and why.
+/// Adds a paragraph about a missing measurement and its reason.
 pub(crate) fn unmeasured(text: &mut String, what: impl Display, reason: impl Display) {
-    // Writing to a string cannot fail.
+    // A write to a string cannot fail.
     let _ = write!(text, "\nNot measured: {what}: {reason}\n");
 }
 
-/// A line that says whether a limit is kept; `None` when it could not be measured.
+/// A line that says whether a limit is kept; `None` stands for a missing measurement.
 pub(crate) fn verdict(what: &str, unit: &str, limit: f64, got: Option<f64>) -> String {
     let digits = if limit > 0.0 && limit < 10.0 { 2 } else { 0 };
     match got {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use penfold_process::ProcFs;
 use penfold_state::error_chain;
 
-use crate::crowd::{self, Crowd, Then};
+use crate::crowd::{self, AfterLeader, Crowd};
 use crate::document::Section;
 use crate::error::Error;
 use crate::floor::{self, Leaf, Prompt};
@@ -16,35 +16,35 @@ use crate::table::{Table, ratio, unmeasured, verdict};
 use crate::tools::Tools;
 use crate::{Args, talk, wait};
 
-/// How many processes, and how many rounds are enough for them.
+/// The number of processes, and the number of rounds that is enough for them.
 const SIZES: [(u32, u32); 5] = [(1, 60), (10, 60), (100, 40), (1000, 14), (4000, 7)];
 const QUICK: [(u32, u32); 3] = [(1, 1), (10, 1), (100, 1)];
-/// What penfold is asked for: at which level, and whether it is to name all that it ended.
+/// The levels to measure, and whether penfold names all processes that it ended.
 const KINDS: [(&str, bool); 4] =
     [("cgroup", false), ("cgroup", true), ("subreaper", false), ("pidns", false)];
-/// What the start of a crowd has set in motion comes to rest.
+/// The pause until the background work of a crowd's start is done.
 const REST: Duration = Duration::from_millis(30);
 
-/// What was measured at one size.
+/// The measurements at one size.
 #[derive(Debug, Default)]
 struct Times {
     count: u32,
-    /// Kill to rmdir.
+    /// From the kill to rmdir.
     floor: Samples,
-    /// Kill to the last member reaped.
+    /// From the kill until the last member is reaped.
     reaped: Samples,
-    /// From the word to the leader until rmdir.
+    /// From the request to the leader to rmdir.
     floor_wall: Samples,
     kinds: [Kind; KINDS.len()],
 }
 
 #[derive(Debug, Default)]
 struct Kind {
-    /// The teardown's own time.
+    /// The time of the teardown itself.
     own: Samples,
-    /// From the word to the leader until penfold has exited.
+    /// From the request to the leader until penfold has exited.
     wall: Samples,
-    /// Why it is not measured.
+    /// The reason for a missing measurement.
     skipped: Option<String>,
 }
 
@@ -80,7 +80,7 @@ fn floor_round(tools: &Tools, place: &Path, round: u32, times: &mut Times) -> Re
     let prompt = Prompt::begin()?;
     let leaf = Leaf::create(place, round)?;
     let joined = leaf.processes()?;
-    let [program, words @ ..] = crowd::words(&tools.bench, times.count, Then::Outlive);
+    let [program, words @ ..] = crowd::words(&tools.bench, times.count, AfterLeader::Outlive);
     let mut command = Command::new(program);
     command.args(words);
     let crowd = Crowd::gather_by(&mut command, |command| penfold_sys::launch::spawn_joined(command, joined))?;
@@ -111,7 +111,7 @@ fn kind_round(
     if report {
         command.arg("--report").arg(tools.dir().join("report.json"));
     }
-    command.arg("--").args(crowd::words(&tools.bench, count, Then::Outlive)).stderr(file);
+    command.arg("--").args(crowd::words(&tools.bench, count, AfterLeader::Outlive)).stderr(file);
     let crowd = match Crowd::gather_by(&mut command, Command::spawn) {
         Ok(crowd) => crowd,
         Err(error) => {
@@ -132,7 +132,7 @@ fn kind_round(
     }
     kind.wall.push(wall);
     let text = std::fs::read_to_string(&said).map_err(Error::at("read", &said))?;
-    kind.own.push(took(&text).ok_or_else(|| Error::odd("penfold did not say how long the teardown took"))?);
+    kind.own.push(took(&text).ok_or_else(|| Error::odd("penfold did not print the time of the teardown"))?);
     let mut proc = ProcFs::open().map_err(|source| Error::io("cannot open `/proc`", source))?;
     let left = crowd::left(&mut proc)?;
     if left > 0 {
@@ -141,7 +141,7 @@ fn kind_round(
     Ok(())
 }
 
-/// The time that a teardown took, by what `penfold run -v` says of it.
+/// Reads the time of a teardown from the output of `penfold run -v`.
 fn took(said: &str) -> Option<Duration> {
     let millis: f64 = said.lines().find_map(|line| {
         let (_, took) = line.split_once(", teardown ")?;
@@ -152,11 +152,13 @@ fn took(said: &str) -> Option<Duration> {
 
 fn body(all: &[Times], no_floor: Option<String>) -> String {
     let mut text = String::from(
-        "Milliseconds, p50 (p90). N children of one leader run `sleep`; the leader is told to exit. *Floor*: then \
-         `cgroup.kill` is written, `cgroup.events` read every 50 µs until `populated 0`, the directory removed. \
-         *Floor, reaped*: until the last of them is reaped as well, which penfold does and the floor leaves to init. \
-         The others are the time that penfold gives for the same span, release and verification included, and its \
-         multiple of the floor. *All named*: with `--report`, for which the name and start time of every process are read.\n\n",
+        "Milliseconds, p50 (p90). N children of one leader run `sleep`; then the leader exits on request.\n\n\
+         - *Floor*: write `cgroup.kill`, read `cgroup.events` every 50 µs until `populated 0`, remove the directory.\n\
+         - *Floor, reaped*: the floor, until the last process is reaped too. penfold does this; the plain floor leaves \
+         the reaping to init.\n\
+         - The other columns: the time of the teardown that penfold prints, with release and verification, and its \
+         multiple of the floor.\n\
+         - *All named*: with `--report`. Then penfold reads the name and start time of every process.\n\n",
     );
     let names = ["cgroup", "×", "cgroup, all named", "×", "subreaper", "×", "pidns", "×"];
     let mut own = Table::new(["N", "floor", "floor, reaped"].into_iter().chain(names));
@@ -173,7 +175,7 @@ fn body(all: &[Times], no_floor: Option<String>) -> String {
     }
     text.push_str(&own.markdown());
     text.push_str(
-        "\nFrom the word to the leader until the caller has its answer (the floor: until rmdir):\n\n",
+        "\nFrom the request to the leader until the caller has its answer (floor: until rmdir):\n\n",
     );
     text.push_str(&wall.markdown());
     if let Some(reason) = no_floor {

@@ -1,4 +1,4 @@
-//! The programs that are measured.
+//! The measured programs.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;
@@ -12,23 +12,23 @@ use tempfile::TempDir;
 
 use crate::error::Error;
 
-/// The programs and a directory for what is made on the way.
+/// The programs, and a directory for temporary files.
 ///
-/// They are copies: nobody replaces them in the middle of a measurement, other users may execute them, and a process
+/// The programs are copies. No build replaces them during a measurement, other users may execute them, and a process
 /// that runs one was started here.
 #[derive(Debug)]
 pub(crate) struct Tools {
     dir: TempDir,
-    /// penfold as it is installed.
+    /// The installed form of penfold.
     pub(crate) penfold: PathBuf,
-    /// Where runtime directories usually are, in memory.
+    /// A directory in memory, as runtime directories usually are.
     volatile: TempDir,
     /// This program.
     pub(crate) bench: PathBuf,
 }
 
 impl Tools {
-    /// Finds or builds penfold, and copies it.
+    /// Finds or builds penfold, and copies the binary.
     pub(crate) fn prepare() -> Result<Tools, Error> {
         let built = given().map_or_else(|| build(None), Ok)?;
         let dir = tempfile::Builder::new()
@@ -52,25 +52,25 @@ impl Tools {
         self.dir.path()
     }
 
-    /// A directory in memory that is removed at the end, as a place for runtime directories.
+    /// A directory in memory for runtime directories; removed at the end.
     pub(crate) fn volatile(&self) -> &Path {
         self.volatile.path()
     }
 
-    /// `penfold run` with these options, with records of its own: those of others would be looked at on the way.
+    /// `penfold run` with these options and its own state root, so that it does not look at the records of others.
     pub(crate) fn run(&self, options: &[&str]) -> Command {
         let mut command = Command::new(&self.penfold);
         command.arg("--root").arg(self.volatile().join("root")).arg("run").args(options);
         command
     }
 
-    /// Copies a program from `PATH` to the directory; `None` when it is not installed.
+    /// Copies a program from `PATH` to the directory; `None` if it is not installed.
     pub(crate) fn borrow(&self, name: &str) -> Result<Option<PathBuf>, Error> {
         find(name).map(|path| copy(&path, self.dir())).transpose()
     }
 }
 
-/// Where `/run` is a part of the disk, as on some virtual machines, the shared memory stands for it.
+/// Returns a directory in memory. If `/run` is on the disk, as on some virtual machines, this is the shared memory.
 fn memory() -> Option<&'static Path> {
     ["/run", "/dev/shm"]
         .into_iter()
@@ -87,12 +87,12 @@ fn copy(program: &Path, dir: &Path) -> Result<PathBuf, Error> {
     Ok(to)
 }
 
-/// The binary to measure, if it is not to be built.
+/// The binary from `PENFOLD_BIN`; without it, the benchmark builds one.
 pub(crate) fn given() -> Option<PathBuf> {
     variable("PENFOLD_BIN").map(PathBuf::from)
 }
 
-/// Builds the binary that is installed, and says where it is.
+/// Builds the binary as for an installation, and returns its path.
 pub(crate) fn build(target_dir: Option<&Path>) -> Result<PathBuf, Error> {
     let mut cargo = Command::new(variable("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--release", "--package", "penfold", "--message-format", "json-render-diagnostics"]);
@@ -116,10 +116,10 @@ pub(crate) fn build(target_dir: Option<&Path>) -> Result<PathBuf, Error> {
             let is_penfold = message.pointer("/target/name")? == "penfold";
             message.get("executable")?.as_str().filter(|_| is_penfold).map(PathBuf::from)
         });
-    executable.ok_or_else(|| Error::odd("`cargo build` did not say where the binary `penfold` is"))
+    executable.ok_or_else(|| Error::odd("`cargo build` printed no path of the binary `penfold`"))
 }
 
-/// Finds a program in `PATH`, and where root has more of them.
+/// Finds a program in `PATH`, or in the directories for root's programs.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = variable("PATH").unwrap_or_default();
     let more = ["/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -131,7 +131,7 @@ fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// Every process that runs this program.
+/// Returns every process that runs this program.
 pub(crate) fn running(proc: &mut ProcFs, program: &Path) -> Result<Vec<Pid>, Error> {
     let mut pids = Vec::new();
     proc.processes(&mut pids).map_err(|source| Error::io("cannot list `/proc`", source))?;
@@ -142,7 +142,7 @@ pub(crate) fn running(proc: &mut ProcFs, program: &Path) -> Result<Vec<Pid>, Err
     Ok(pids)
 }
 
-/// The last line that a program said, for a reason in one line.
+/// Returns the last line of a program's output, as a short reason.
 pub(crate) fn last_words(stderr: &[u8]) -> String {
     let text = stderr.trim_ascii_end();
     let line = text.rsplit(|&byte| byte == b'\n').next().unwrap_or_default();

@@ -9,10 +9,10 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::error::Error;
 
-/// Longer than anything here takes on a machine that works.
+/// Longer than any operation here takes on a working machine.
 pub(crate) const LIMIT: Duration = Duration::from_mins(1);
 
-/// Waits for a child to exit, and reaps it. One that does not is killed.
+/// Waits for a child to exit, and reaps the child. Kills the child at the deadline.
 pub(crate) fn exit(child: &mut Child, what: &str) -> Result<ExitStatus, Error> {
     let cannot = |source| Error::io(format!("cannot wait for {what}"), source);
     let pidfd =
@@ -28,7 +28,7 @@ pub(crate) fn late(what: &str) -> Error {
     Error::Late { what: what.to_owned(), seconds: LIMIT.as_secs() }
 }
 
-/// Waits until a descriptor has something to say; false when it had not in the time given.
+/// Waits until a descriptor is readable; returns false at the deadline.
 pub(crate) fn readable(fd: impl AsFd, limit: Duration) -> bool {
     let deadline = Instant::now() + limit;
     loop {
@@ -42,7 +42,7 @@ pub(crate) fn readable(fd: impl AsFd, limit: Duration) -> bool {
     }
 }
 
-/// Lets time pass, for what is measured over time and for what has no event.
+/// Sleeps: for measurements over time, and for conditions without an event.
 pub(crate) fn pass(time: Duration) {
     let deadline = Instant::now() + time;
     loop {

@@ -1,4 +1,4 @@
-//! What several verbs take: the flags of all, ids and filters, bounds, patience, and what is said of wrong ones.
+//! The arguments that several verbs share, and the messages for wrong command lines.
 
 pub(crate) mod bounds;
 pub(crate) mod ids;

@@ -1,4 +1,4 @@
-//! The verbs of penfold: a file for each, with its flags, its texts and its work.
+//! The verbs of penfold: one file each, with flags, help texts and implementation.
 
 mod adopt;
 mod attach;
@@ -6,32 +6,35 @@ mod command_line;
 mod completions;
 mod doctor;
 mod events;
-mod exec;
-mod extend;
+pub(crate) mod exec;
+pub(crate) mod extend;
 mod gc;
 mod help;
-mod inspect;
-mod kill;
-mod logs;
+pub(crate) mod inspect;
+pub(crate) mod kill;
+pub(crate) mod logs;
 mod man;
-mod ps;
+pub(crate) mod ps;
 mod reap;
 mod report;
-mod rm;
-mod run;
+pub(crate) mod rm;
+pub(crate) mod run;
+mod serve;
+mod session_host;
 mod status;
-mod stop;
+pub(crate) mod stop;
 #[cfg(test)]
 mod tests;
 mod tree;
 mod version;
-mod wait;
+pub(crate) mod wait;
+mod watch;
 
 use crate::args::verb::Verb;
 
 pub(crate) use command_line::{answer, parse};
 
-/// Every verb, in the order of the help.
+/// Every verb, in the order in which `penfold --help` lists them.
 const VERBS: &[&Verb] = &[
     &run::VERB,
     &exec::VERB,
@@ -52,13 +55,18 @@ const VERBS: &[&Verb] = &[
     &reap::VERB,
     &doctor::VERB,
     &gc::VERB,
+    &serve::VERB,
+    &watch::VERB,
     &help::VERB,
     &version::VERB,
     &completions::VERB,
     &man::VERB,
 ];
 
-/// The verb with this name or alias.
+/// The verbs that only other parts of penfold call. Help, completions and manual pages leave them out.
+const INTERNAL_VERBS: &[&Verb] = &[&session_host::VERB];
+
+/// Finds the verb with this name or alias.
 fn find(name: &str) -> Option<&'static Verb> {
-    VERBS.iter().copied().find(|verb| verb.name == name || verb.aliases.contains(&name))
+    VERBS.iter().chain(INTERNAL_VERBS).copied().find(|verb| verb.name == name || verb.aliases.contains(&name))
 }

@@ -1,34 +1,34 @@
-//! Every exit code of penfold and what it means; no other file of this crate spells a code as a number.
+//! The exit codes of penfold and their meanings. No other file of this crate writes an exit code as a number.
 
-/// The work is done; for verbs that end things: done and observed gone.
+/// Success. For verbs that end sandboxes or processes: all targets were observed gone.
 pub(crate) const SUCCESS: u8 = 0;
-/// A failure that no other code describes.
+/// A failure without a code of its own.
 pub(crate) const FAILURE: u8 = 1;
-/// The command line is wrong, or the act was refused without `-f`.
+/// The command line is wrong, or penfold refused to act without `-f`.
 pub(crate) const USAGE: u8 = 2;
 /// No sandbox has this id or name.
 pub(crate) const NO_SUCH_ID: u8 = 3;
 /// The prefix of an id matches more than one sandbox.
 pub(crate) const AMBIGUOUS: u8 = 4;
-/// Some target is still there.
+/// At least one target is still there.
 pub(crate) const STILL_THERE: u8 = 5;
-/// The kernel refused the act for want of a privilege.
+/// The kernel refused a system call for lack of a privilege.
 pub(crate) const NOT_PERMITTED: u8 = 7;
 
 /// `doctor`: no leak and no warning.
 pub(crate) const DOCTOR_CLEAN: u8 = 0;
 /// `doctor`: leaks or warnings.
 pub(crate) const DOCTOR_FOUND: u8 = 1;
-/// `doctor`: could not look; a wrong command line counts.
-pub(crate) const DOCTOR_BLIND: u8 = 2;
+/// `doctor`: the host could not be examined, or the command line is wrong.
+pub(crate) const DOCTOR_CHECKS_FAILED: u8 = 2;
 
-/// The command is over but the end of all it started could not be verified.
+/// The command has ended, but the end of all members could not be verified.
 pub(crate) const UNVERIFIED: u8 = 120;
-/// `--fail-on-leak`: the command succeeded but left strays, which were ended.
+/// `--fail-on-leak`: the command exited with 0 but left strays; penfold ended them.
 pub(crate) const LEAKED: u8 = 123;
 /// A time limit ended the sandbox.
 pub(crate) const TIMED_OUT: u8 = 124;
-/// penfold failed before the command started; a wrong command line counts, and so does an id that means none or several.
+/// penfold failed before the command started. This includes a wrong command line and an unknown or ambiguous id.
 pub(crate) const NOT_STARTED: u8 = 125;
 /// The command was found but cannot be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
@@ -39,19 +39,19 @@ pub(crate) const SIGNALLED: u8 = 128;
 
 /// A group of verbs that share their codes.
 pub(crate) struct Group {
-    /// The verbs, as a heading.
+    /// The names of the verbs: the heading of the group.
     pub(crate) verbs: &'static str,
-    /// Code as text, meaning.
+    /// Each code and its meaning.
     pub(crate) codes: &'static [(Code, &'static str)],
 }
 
-/// How a line of the table names its code.
+/// The exit code in a line of [`TABLE`].
 pub(crate) enum Code {
-    /// This number.
+    /// Exactly this code.
     Is(u8),
-    /// Whatever the command chose; mostly below 120.
+    /// The command's own code, usually below 120.
     Commands,
-    /// This number plus N.
+    /// This number plus the number of a signal.
     Plus(u8),
 }
 
@@ -66,7 +66,7 @@ impl std::fmt::Display for Code {
     }
 }
 
-/// The table behind `penfold help exit-codes`.
+/// The text of `penfold help exit-codes`.
 pub(crate) const TABLE: &[Group] = &[
     Group {
         verbs: "run exec wait attach",
@@ -77,7 +77,7 @@ pub(crate) const TABLE: &[Group] = &[
             (Code::Is(TIMED_OUT), "a time limit fired (--preserve-status: the command's own)"),
             (
                 Code::Is(NOT_STARTED),
-                "penfold failed before the start; a wrong command line, no such id, an ambiguous one, included",
+                "penfold failed before the start: wrong command line, no such id or an ambiguous one, and the like",
             ),
             (Code::Is(NOT_EXECUTABLE), "the command is not executable"),
             (Code::Is(NOT_FOUND), "the command was not found"),
@@ -101,7 +101,7 @@ pub(crate) const TABLE: &[Group] = &[
         codes: &[
             (Code::Is(DOCTOR_CLEAN), "clean"),
             (Code::Is(DOCTOR_FOUND), "leaks or warnings"),
-            (Code::Is(DOCTOR_BLIND), "could not check, wrong command lines included"),
+            (Code::Is(DOCTOR_CHECKS_FAILED), "could not check, or wrong command line"),
         ],
     },
     Group {
@@ -109,7 +109,7 @@ pub(crate) const TABLE: &[Group] = &[
         codes: &[
             (Code::Is(SUCCESS), "done"),
             (Code::Is(FAILURE), "other failure"),
-            (Code::Is(USAGE), "wrong command line; so is a bare `penfold`"),
+            (Code::Is(USAGE), "wrong command line; `penfold` without a command counts as one"),
             (Code::Is(NO_SUCH_ID), "no such id"),
             (Code::Is(AMBIGUOUS), "the prefix of an id is ambiguous"),
             (Code::Is(NOT_PERMITTED), "not permitted"),

@@ -1,6 +1,6 @@
-//! The one shape of a failure: a kind, which decides the exit code, a sentence, its causes, a hint.
+//! [`Failure`]: the kind, which determines the exit code, a sentence, the causes, a hint.
 //!
-//! Errors of the libraries become failures here and nowhere else.
+//! Only this file converts errors of the libraries into failures.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -8,45 +8,46 @@ use std::io;
 use std::path::PathBuf;
 
 use penfold_control::{ForgetError, ResolveError};
+use penfold_server::ServeError;
 use penfold_state::log::LogError;
-use penfold_state::{StartFailure, StateError, sentence_chain};
+use penfold_state::{StartFailure, StateError, error_chain, sentence_chain};
 
 use crate::exit_codes;
 use crate::output::{self, WriteError};
 use crate::text::lines;
 use crate::value::{Invalid, ReservedSignal};
 
-/// What went wrong, as far as the exit code tells.
+/// The kind of a failure: one for each exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailureKind {
     /// No other kind fits.
     Other,
-    /// The command line is wrong, or the act was refused.
+    /// The command line is wrong, or penfold refused to act.
     Usage,
-    /// No sandbox has this id or name, or no process this number.
+    /// No sandbox has this id or name, or no process has this pid.
     NoSuchId,
-    /// The beginning of an id belongs to several sandboxes.
+    /// The prefix of an id matches several sandboxes.
     Ambiguous,
-    /// Something that was to be gone is still there.
+    /// Part of a target is still there.
     StillThere,
-    /// The kernel refused the act for want of a privilege.
+    /// The kernel refused a system call for lack of a privilege.
     NotPermitted,
-    /// `doctor` could not look.
-    Blind,
-    /// It was not seen that all of the sandbox is gone.
+    /// `doctor` could not examine the host.
+    ChecksFailed,
+    /// The end of all members was not verified.
     Unverified,
-    /// The time that was given is over.
+    /// A time limit passed.
     TimedOut,
     /// The command did not start.
     NotStarted,
     /// The command cannot be executed.
     NotExecutable,
-    /// There is no such command.
+    /// The command does not exist.
     NotFound,
 }
 
 impl FailureKind {
-    /// The code that the process ends with.
+    /// The exit code of this kind.
     pub(crate) fn exit_code(self) -> u8 {
         match self {
             FailureKind::Other => exit_codes::FAILURE,
@@ -55,7 +56,7 @@ impl FailureKind {
             FailureKind::Ambiguous => exit_codes::AMBIGUOUS,
             FailureKind::StillThere => exit_codes::STILL_THERE,
             FailureKind::NotPermitted => exit_codes::NOT_PERMITTED,
-            FailureKind::Blind => exit_codes::DOCTOR_BLIND,
+            FailureKind::ChecksFailed => exit_codes::DOCTOR_CHECKS_FAILED,
             FailureKind::Unverified => exit_codes::UNVERIFIED,
             FailureKind::TimedOut => exit_codes::TIMED_OUT,
             FailureKind::NotStarted => exit_codes::NOT_STARTED,
@@ -92,6 +93,15 @@ impl From<&LogError> for FailureKind {
     }
 }
 
+impl From<&ServeError> for FailureKind {
+    fn from(error: &ServeError) -> FailureKind {
+        match error {
+            ServeError::Runtime(source) | ServeError::Listen { source, .. } => source.into(),
+            ServeError::LoopbackToken(_) | ServeError::Token(_) => FailureKind::Usage,
+        }
+    }
+}
+
 impl From<&ForgetError> for FailureKind {
     fn from(error: &ForgetError) -> FailureKind {
         match error {
@@ -112,7 +122,7 @@ impl From<&StartFailure> for FailureKind {
     }
 }
 
-/// Why a verb did not do what it was asked, ready to be shown.
+/// A failed verb, ready to be printed.
 ///
 /// Printed as `penfold: <sentence>: <cause>: <cause>`, then `hint: <text>`, each on one line.
 #[derive(Debug)]
@@ -124,48 +134,54 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// A failure of this kind, with a lower-case sentence without a full stop.
+    /// Creates a failure with a lower-case sentence without a full stop.
     pub(crate) fn new(kind: FailureKind, sentence: impl Into<String>) -> Failure {
         Failure { kind, sentence: sentence.into(), cause: None, hint: None }
     }
 
-    /// The same failure where a command did not start because of it. Verbs that pass on the code of a command need this:
-    /// the low codes belong to the command.
+    /// Changes the kind to [`FailureKind::NotStarted`].
+    ///
+    /// Verbs that return the exit code of a command use this: the low codes belong to the command.
     pub(crate) fn not_started(failure: impl Into<Failure>) -> Failure {
         failure.into().with_kind(FailureKind::NotStarted)
     }
 
-    /// The same failure as another kind.
+    /// Changes the kind.
     #[must_use]
     pub(crate) fn with_kind(mut self, kind: FailureKind) -> Failure {
         self.kind = kind;
         self
     }
 
-    /// Adds the cause; its own sources are shown after it.
+    /// The kind.
+    pub(crate) fn kind(&self) -> FailureKind {
+        self.kind
+    }
+
+    /// Adds the cause; the message shows the sources of the cause after it.
     #[must_use]
     pub(crate) fn because(mut self, cause: impl Into<Box<dyn Error>>) -> Failure {
         self.cause = Some(cause.into());
         self
     }
 
-    /// Adds what the user can do; a command that helps, in backticks.
+    /// Adds a hint: preferably a command that helps, in backticks.
     #[must_use]
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Failure {
         self.hint = Some(hint.into());
         self
     }
 
-    /// The code that the process ends with.
+    /// The exit code of this failure.
     pub(crate) fn exit_code(&self) -> u8 {
         self.kind.exit_code()
     }
 
     /// Writes the failure to standard error and returns its exit code.
     ///
-    /// A standard error that cannot be written to changes nothing: the exit code still tells.
+    /// If standard error cannot be written, the caller still gets the exit code.
     pub(crate) fn report(&self, coloured: bool) -> u8 {
-        output::talk(&self.render(coloured));
+        output::message(&self.render(coloured));
         self.exit_code()
     }
 
@@ -182,9 +198,9 @@ impl Failure {
     }
 }
 
-/// Names what was tried where an error comes up.
+/// Adds to an error the operation that failed.
 pub(crate) trait OrFail<T> {
-    /// Makes the error the cause of a failure with this sentence.
+    /// Makes the error the cause of a failure; the sentence names the operation and its object.
     fn or_fail(self, kind: FailureKind, sentence: &str) -> Result<T, Failure>;
 }
 
@@ -194,13 +210,9 @@ impl<T, E: Into<Box<dyn Error>>> OrFail<T> for Result<T, E> {
     }
 }
 
-/// The sentence is what the error says, the cause its source.
+/// Makes a failure of an error: the sentence is the error with the whole chain of its sources.
 fn plain(kind: FailureKind, error: &(dyn Error + 'static)) -> Failure {
-    let failure = Failure::new(kind, error.to_string());
-    match error.source() {
-        Some(source) => failure.because(source.to_string()),
-        None => failure,
-    }
+    Failure::new(kind, error_chain(error))
 }
 
 impl From<WriteError> for Failure {
@@ -256,7 +268,7 @@ impl From<ForgetError> for Failure {
             }
             ForgetError::Left { id, survivors } => {
                 let named: Vec<String> = survivors.iter().map(ToString::to_string).collect();
-                Failure::new(kind, format!("something is left of sandbox {id}: {}", named.join(", ")))
+                Failure::new(kind, format!("cannot remove sandbox {id}: still there: {}", named.join(", ")))
             }
             _ => plain(kind, &error),
         }
@@ -265,12 +277,34 @@ impl From<ForgetError> for Failure {
 
 /// A command that did not start.
 pub(crate) struct NotStarted<'a> {
-    /// Why.
+    /// The reason.
     pub(crate) failure: &'a StartFailure,
-    /// What was typed.
+    /// The command as the user typed it.
     pub(crate) command: &'a str,
-    /// The directory that it was to run in, if one was named.
+    /// The value of `--workdir`, if given.
     pub(crate) directory: Option<PathBuf>,
+}
+
+impl From<ServeError> for Failure {
+    fn from(error: ServeError) -> Failure {
+        let kind = FailureKind::from(&error);
+        let hint = match error {
+            ServeError::LoopbackToken(_) => {
+                Some("`--token-file FILE`, or `--insecure-no-token` to serve every local user")
+            }
+            ServeError::Token(_) => Some("`--token-file FILE`"),
+            ServeError::Runtime(_) | ServeError::Listen { .. } => None,
+        };
+        let failure = match error.source() {
+            Some(source) => Failure::new(kind, error.to_string())
+                .because(sentence_chain(source.to_string(), source.source())),
+            None => Failure::new(kind, error.to_string()),
+        };
+        match hint {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
 }
 
 impl From<NotStarted<'_>> for Failure {
@@ -282,16 +316,17 @@ impl From<NotStarted<'_>> for Failure {
         let cannot_run = || Failure::new(kind, format!("cannot run `{command}`"));
         match failure {
             StartFailure::NotFound if command.contains('/') => {
-                // execve(2) says the same of a script whose interpreter, or a program whose loader, is missing.
+                // execve(2) also returns ENOENT if the interpreter of a script, or the loader of a program, is missing.
                 let exists = directory.join(command).is_file();
-                let why = if exists { "the interpreter that it names is missing" } else { "no such file" };
+                let why =
+                    if exists { "the file exists, but its interpreter does not" } else { "no such file" };
                 Failure::new(kind, format!("cannot run `{command}`: {why}"))
             }
             StartFailure::NotFound => {
                 Failure::new(kind, format!("cannot run `{command}`: not found in PATH"))
             }
             StartFailure::NotExecutable(_) if directory.join(command).is_dir() => {
-                Failure::new(kind, format!("cannot run `{command}`: it is a directory"))
+                Failure::new(kind, format!("cannot run `{command}`: the path is a directory"))
             }
             StartFailure::NotExecutable(errno) => cannot_run().because(system(*errno)),
             StartFailure::Directory(errno) => {
@@ -303,8 +338,9 @@ impl From<NotStarted<'_>> for Failure {
     }
 }
 
-/// Appends text with control and format characters escaped: arguments of strangers must not move a terminal's cursor, and
-/// a sentence stays on its line.
+/// Appends text with control and format characters escaped.
+///
+/// Arguments and names come from other programs: they must not move the terminal's cursor or break the line.
 fn push_printable(into: &mut String, text: &str) {
     for character in text.chars() {
         if character.is_control() || lines::is_format(character) {
@@ -349,6 +385,19 @@ mod tests {
     fn a_cause_that_repeats_its_wrapper_is_said_once() {
         let failure = Failure::new(FailureKind::Other, "same").because("same");
         assert_eq!(failure.render(false), "penfold: same\n");
+    }
+
+    #[test]
+    fn an_error_of_a_library_shows_its_whole_chain() {
+        let source = StateError::Io {
+            act: "open",
+            path: "/r/sandboxes".into(),
+            source: std::io::Error::from_raw_os_error(13),
+        };
+        let error = ForgetError::Closed { id: "x".to_owned(), source };
+        let text = Failure::from(error).render(false);
+        assert!(text.starts_with("penfold: the record of sandbox x cannot be opened: "), "{text}");
+        assert!(text.contains("`/r/sandboxes`: Permission denied (os error 13)"), "{text}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Processes that penfold did not start: `reap` and `gc --foreign` end them, `adopt` takes them in.
+//! Processes that penfold did not start: `reap` and `gc --foreign` end them, `adopt` makes them a sandbox.
 
 mod show;
 mod target;
@@ -17,47 +17,47 @@ use crate::{exit_codes, output};
 
 pub(crate) use target::Target;
 
-const UNSEEN: &str = "cannot look at the processes of this host";
+const CANNOT_SEARCH: &str = "cannot search the processes of this host";
 
-/// How processes are ended, and which.
+/// A request to end processes.
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// The processes.
+    /// The processes to end.
     pub(crate) target: Target,
     /// The polite signal.
     pub(crate) signal: Signal,
     /// Time between the polite signal and KILL.
     pub(crate) grace: Duration,
-    /// How long a kill may take until what is left is reported.
+    /// The time that a kill may take before penfold reports the survivors.
     pub(crate) patience: Duration,
-    /// Show what would be ended and change nothing.
+    /// Only list the processes that would be ended.
     pub(crate) dry_run: bool,
     /// Print the result as JSON.
     pub(crate) json: bool,
 }
 
-/// Ends processes that penfold did not start; gives the exit code.
+/// Ends processes that penfold did not start; returns the exit code.
 ///
 /// # Errors
-/// When nothing was ended: the processes cannot be seen, may not be signalled, or are never ended.
+/// If no process was ended: /proc cannot be read, no target may be signalled, or penfold never ends the target.
 pub(crate) fn end(global: &Global, request: &Request) -> Result<u8, Failure> {
-    let mut proc = ProcFs::open().or_fail(FailureKind::Other, UNSEEN)?;
+    let mut proc = ProcFs::open().or_fail(FailureKind::Other, CANNOT_SEARCH)?;
     let Some(selector) = target::selector(&mut proc, &request.target)? else {
         return nothing(global, request);
     };
-    let mut search = Search::new(selector.clone(), &mut proc).or_fail(FailureKind::Other, UNSEEN)?;
+    let mut search = Search::new(selector.clone(), &mut proc).or_fail(FailureKind::Other, CANNOT_SEARCH)?;
     target::refuse_spared(&search, &selector)?;
     let mut members = Vec::new();
-    let found = search.find(&mut proc, &mut members).or_fail(FailureKind::Other, UNSEEN)?;
+    let found = search.find(&mut proc, &mut members).or_fail(FailureKind::Other, CANNOT_SEARCH)?;
     if !global.quiet {
-        output::talk(&show::left_out(&search));
+        output::message(&show::left_out(&search));
     }
     if request.dry_run {
         return Ok(show::would_end(&mut proc, &members, &search, request.json)?);
     }
     if members.is_empty() {
         if !found.completeness.is_complete() {
-            let sentence = "nothing was found, but some processes could not be looked at";
+            let sentence = "no matching process was found, but /proc hides some processes from this user";
             return Err(Failure::new(FailureKind::Other, sentence));
         }
         return nothing(global, request);
@@ -76,29 +76,29 @@ pub(crate) fn end(global: &Global, request: &Request) -> Result<u8, Failure> {
     Ok(if findings.verified { exit_codes::SUCCESS } else { exit_codes::STILL_THERE })
 }
 
-/// The process with this number and all that belongs to its tree; none when it is gone.
+/// Finds the process with this pid and its tree; `None` if the process is gone.
 ///
 /// # Errors
-/// When it is no process that may be ended: a thread, the kernel's, pid 1, penfold itself or what it runs under.
+/// If penfold never ends the process: a thread, a kernel thread, pid 1, penfold itself or an ancestor of penfold.
 pub(crate) fn tree(pid: Pid) -> Result<Option<(ProcessId, Vec<Stat>)>, Failure> {
-    let mut proc = ProcFs::open().or_fail(FailureKind::Other, UNSEEN)?;
+    let mut proc = ProcFs::open().or_fail(FailureKind::Other, CANNOT_SEARCH)?;
     let target = Target::process(pid);
     let Some(selector) = target::selector(&mut proc, &target)? else { return Ok(None) };
-    let mut search = Search::new(selector.clone(), &mut proc).or_fail(FailureKind::Other, UNSEEN)?;
+    let mut search = Search::new(selector.clone(), &mut proc).or_fail(FailureKind::Other, CANNOT_SEARCH)?;
     target::refuse_spared(&search, &selector)?;
     let mut members = Vec::new();
-    let _ = search.find(&mut proc, &mut members).or_fail(FailureKind::Other, UNSEEN)?;
+    let _ = search.find(&mut proc, &mut members).or_fail(FailureKind::Other, CANNOT_SEARCH)?;
     let Selector::Process(root) = selector else { return Ok(None) };
     Ok(members.iter().any(|stat| stat.id() == root).then_some((root, members)))
 }
 
-/// Refuses what belongs to a sandbox of penfold: that has an end of its own.
+/// Refuses a process of a sandbox, and a penfold process: `penfold kill` must end these.
 pub(crate) fn refuse_ours(pid: Pid) -> Result<(), Failure> {
     let number = pid.as_raw_pid();
     match leaks::belongs(pid) {
         Ok(Belongs::Penfold) => Err(Failure::new(
             FailureKind::Usage,
-            format!("process {number} is a penfold and looks after a sandbox"),
+            format!("process {number} is the supervisor, standby or launcher of a sandbox"),
         )
         .hint("`penfold ps` lists the sandboxes")),
         Ok(Belongs::Sandbox(id)) => {
@@ -106,22 +106,22 @@ pub(crate) fn refuse_ours(pid: Pid) -> Result<(), Failure> {
             Err(Failure::new(FailureKind::Usage, format!("process {number} is a member of sandbox {id}"))
                 .hint(format!("`penfold kill {id}` ends it")))
         }
-        // Who is gone is told so by what follows.
+        // The next step of the caller reports a process that is gone.
         Ok(Belongs::Nobody | Belongs::Unknown) | Err(_) => Ok(()),
     }
 }
 
-/// There is nothing to end: already gone counts.
+/// Reports that no process matches, and returns success: a process that is already gone counts as ended.
 fn nothing(global: &Global, request: &Request) -> Result<u8, Failure> {
     if request.json {
         show::nothing_as_json(request.dry_run)?;
     } else if !global.quiet {
-        output::talk("penfold: nothing to end\n");
+        output::message("penfold: nothing to end\n");
     }
     Ok(exit_codes::SUCCESS)
 }
 
-/// When not one of them may be signalled there is no use in waiting for them.
+/// Fails at once if no member may be signalled: the grace would pass without effect.
 fn refuse_forbidden(members: &[Stat], selector: &Selector) -> Result<(), Failure> {
     let forbidden = |stat: &Stat| rustix::process::test_kill_process(stat.pid) == Err(Errno::PERM);
     if !members.iter().all(forbidden) {
@@ -134,7 +134,7 @@ fn refuse_forbidden(members: &[Stat], selector: &Selector) -> Result<(), Failure
     Err(Failure::new(FailureKind::NotPermitted, sentence).because(std::io::Error::from(Errno::PERM)))
 }
 
-/// What a teardown that found nothing has to say.
+/// The findings of a teardown without processes.
 fn verified_nothing() -> Findings {
     Findings { verified: true, ..Findings::default() }
 }

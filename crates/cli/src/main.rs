@@ -1,11 +1,14 @@
-//! The `penfold` binary: words in; text, JSON and exit codes out. No policy.
+//! The `penfold` binary: reads arguments, calls the libraries, prints text or JSON, and returns an exit code. No policy.
 //!
-//! Invariants: data goes to standard output and talk to standard error; every failure is one sentence with a
-//! documented exit code; nothing is built that the called verb does not need, for `penfold run` is on the way
-//! of every command it wraps.
+//! # Invariants
+//! - Standard output carries data, standard error carries messages.
+//! - Every failure is one sentence and has a documented exit code.
+//! - A verb builds only the definitions it needs: `penfold run` adds its start time to every command it wraps.
 //!
-//! Rooms, from the top; each imports only those below: `commands` (a file for each verb); `foreign`, `relay`; `sandboxes`;
-//! `args`, `surroundings`; `failure`; `output`, `text`; `value`, `exit_codes`.
+//! # Modules
+//! From the top; each module imports only modules below it: `remote` (the verbs as clients of a server); `commands` (a
+//! file for each verb); `foreign`, `relay`;
+//! `sandboxes`; `args`, `service_manager`, `pid_one`; `surroundings`; `failure`; `output`, `text`; `value`, `exit_codes`.
 
 #![cfg_attr(all(target_env = "gnu", not(test)), no_main)]
 
@@ -16,8 +19,11 @@ mod failure;
 mod foreign;
 mod output;
 mod panic;
+mod pid_one;
 mod relay;
+mod remote;
 mod sandboxes;
+mod service_manager;
 mod surroundings;
 mod text;
 mod value;
@@ -32,11 +38,11 @@ fn main() -> std::process::ExitCode {
     call().into()
 }
 
-/// Does what the command line says; gives the exit code.
+/// Runs the verb that the command line names; returns the exit code.
 fn call() -> u8 {
     panic::install();
     match commands::parse(std::env::args_os) {
-        Ok(call) => (call.verb.call)(&call.global, call.matches)
+        Ok(call) => remote::call(call.verb, &call.global, call.matches)
             .unwrap_or_else(|failure| failure.report(call.global.color.wanted(&io::stderr()))),
         Err(error) => commands::answer(&error, std::env::args_os()),
     }

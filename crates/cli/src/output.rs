@@ -1,24 +1,24 @@
-//! Where words go: data to standard output, talk to standard error, and colour only where it is welcome.
+//! Writes data to standard output and messages to standard error, and decides about colour.
 
 use std::io::{self, BufRead as _, ErrorKind, IsTerminal, Write};
 
 use serde::Serialize;
 
-/// Why data did not come to standard output.
+/// Data did not reach standard output.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
-    /// It cannot be written to.
+    /// Standard output cannot be written.
     #[error("cannot write to standard output")]
     Stdout(#[source] io::Error),
-    /// The data has no form as JSON.
+    /// The data cannot be serialized as JSON.
     #[error("cannot write the result as JSON")]
     Json(#[source] serde_json::Error),
 }
 
-/// When to colour, as asked with `--color`.
+/// The value of `--color`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Colour {
-    /// As `NO_COLOR`, `CLICOLOR_FORCE` and the terminal say, in this order.
+    /// Decides by `NO_COLOR`, `CLICOLOR_FORCE` and the terminal, in this order.
     #[default]
     Auto,
     /// Always.
@@ -29,10 +29,10 @@ pub(crate) enum Colour {
 
 /// Writes data to standard output at once.
 ///
-/// A reader that went away ends the output, not the verb: what the verb did keeps its exit code.
+/// EPIPE is success: the reader is gone, but the exit code of the verb's work must not change.
 ///
 /// # Errors
-/// When standard output cannot be written to for another reason.
+/// If standard output cannot be written for another reason.
 pub(crate) fn data(text: &[u8]) -> Result<(), WriteError> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text).and_then(|()| stdout.flush()) {
@@ -45,35 +45,35 @@ pub(crate) fn data(text: &[u8]) -> Result<(), WriteError> {
 /// Writes one JSON value and a line feed to standard output.
 ///
 /// # Errors
-/// When the value cannot be serialized, or as [`data`].
+/// If the value cannot be serialized, or as [`data`].
 pub(crate) fn json(value: &impl Serialize) -> Result<(), WriteError> {
     let mut text = serde_json::to_vec(value).map_err(WriteError::Json)?;
     text.push(b'\n');
     data(&text)
 }
 
-/// Writes talk to standard error in one piece, so that the lines of two processes do not mix.
-pub(crate) fn talk(text: &str) {
-    // There is no place left to complain to when this fails.
+/// Writes a message to standard error with one write(2), so that the lines of two processes do not mix.
+pub(crate) fn message(text: &str) {
+    // An error here cannot be reported: standard error is the place for reports.
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Whether somebody sits at a terminal who can be asked.
+/// Whether standard input and standard error are terminals, so that a person can answer a question.
 pub(crate) fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Asks for a yes; everything else is a no.
+/// Prints a question and reads a line; only `y`, `Y` and `yes` mean yes.
 pub(crate) fn ask(question: &str) -> bool {
-    talk(question);
+    message(question);
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
     read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
 impl Colour {
-    /// Whether this stream wants colour.
-    #[expect(clippy::disallowed_methods, reason = "the binary is who reads the environment")]
+    /// Whether output to this stream is coloured.
+    #[expect(clippy::disallowed_methods, reason = "the binary reads the environment, the libraries do not")]
     pub(crate) fn wanted(self, stream: &impl IsTerminal) -> bool {
         let set = |key| std::env::var_os(key).filter(|value| !value.is_empty());
         match self {

@@ -1,11 +1,14 @@
-//! A defect of penfold is a sentence and an exit code, never a backtrace in a user's terminal.
+//! The panic hook: a defect of penfold prints one sentence and sets an exit code, without a backtrace.
 
 use crate::{exit_codes, output};
 
-/// Makes every panic end the process with one sentence and [`exit_codes::NOT_STARTED`].
+/// Makes every panic print one sentence and exit with [`exit_codes::NOT_STARTED`].
 ///
-/// The processes of ours that watch each other see an ordinary death and end the sandbox.
-#[expect(clippy::disallowed_methods, reason = "the hook of the binary is where a defect ends the process")]
+/// The launcher, supervisor or standby that watches this process sees its exit and ends the sandbox.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "after a panic only the hook of the binary can exit with a documented code"
+)]
 pub(crate) fn install() {
     std::panic::set_hook(Box::new(|info| {
         let payload = info.payload();
@@ -16,7 +19,7 @@ pub(crate) fn install() {
             .unwrap_or("no message")
             .replace(char::is_control, " ");
         let place = info.location().map_or_else(String::new, |place| format!(" at {place}"));
-        output::talk(&format!(
+        output::message(&format!(
             "penfold: internal error{place}: {words}\nhint: please report this as a defect\n"
         ));
         std::process::exit(exit_codes::NOT_STARTED.into());

@@ -1,4 +1,4 @@
-//! Copies between the caller's terminal and one inside of a sandbox.
+//! Copies bytes between the caller's terminal and the terminal of a sandbox.
 
 use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,20 +12,21 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use rustix::termios::{OptionalActions, Termios, Winsize, tcgetattr, tcgetwinsize, tcsetattr};
 
-const AT_ONCE: usize = 16 * 1024;
-/// How much that is typed waits for a program that does not read. The keys that leave may be behind it.
-const MOST_WAITING: usize = 1 << 20;
+const BUFFER: usize = 16 * 1024;
+/// Limit of the typed bytes kept for a program that does not read. Reading continues up to this limit, because the
+/// detach keys may follow.
+const MAX_PENDING: usize = 1 << 20;
 
-/// The caller's terminal in raw mode: keys go through as they are. Put back when dropped.
+/// The caller's terminal in raw mode. Dropping this value restores the previous mode.
 pub(crate) struct Raw {
     saved: Termios,
 }
 
 impl Raw {
-    /// Takes the terminal at standard input.
+    /// Sets the terminal at standard input to raw mode.
     ///
     /// # Errors
-    /// When it is none.
+    /// If standard input is not a terminal.
     pub(crate) fn enter() -> io::Result<Raw> {
         let stdin = io::stdin();
         let saved = tcgetattr(&stdin)?;
@@ -42,7 +43,7 @@ impl Drop for Raw {
     }
 }
 
-/// The size of the caller's terminal, or the usual one.
+/// The size of the caller's terminal; 24 by 80 if unknown.
 pub(crate) fn size() -> Size {
     match tcgetwinsize(io::stdin()) {
         Ok(size) if size.ws_row > 0 => Size { rows: size.ws_row, columns: size.ws_col },
@@ -50,42 +51,44 @@ pub(crate) fn size() -> Size {
     }
 }
 
-/// The same for the kernel.
+/// Converts a size for tcsetwinsize(3).
 pub(crate) fn window(size: Size) -> Winsize {
     Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
-/// How the copying ended.
+/// The reason why copying ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// The other side is closed.
     Closed,
-    /// The keys that leave were typed.
+    /// The user typed the detach keys.
     Left,
-    /// There is nothing more to type.
+    /// Standard input is at EOF.
     InputEnded,
 }
 
-/// What is copied from and to.
+/// The parameters of a copy loop between two terminals.
 pub(crate) struct Relay<'a> {
-    /// The terminal inside, or a stream to it.
+    /// The terminal of the sandbox, or a stream to it.
     pub(crate) inside: BorrowedFd<'a>,
-    /// Whether what is typed goes there.
+    /// Whether standard input is copied to `inside`.
     pub(crate) typed: bool,
-    /// Whether it ends when there is nothing more to type.
+    /// Whether EOF on standard input ends the loop.
     pub(crate) ends_with_input: bool,
-    /// What is typed to leave without ending anything; nothing if that cannot be.
+    /// The detach keys; empty if there are none.
     pub(crate) leave: &'a [u8],
-    /// Readable when no more output will come but what is there.
+    /// Becomes readable when the command has ended: no new output follows.
     pub(crate) over: Option<BorrowedFd<'a>>,
 }
 
 impl Relay<'_> {
-    /// Copies until one side ends. `resize` is told of every new size. The caller's terminal is put back into its usual
-    /// modes: an editor inside that goes on does not do it.
+    /// Copies until one side ends, and calls `resize` with each new size. The caller must have blocked SIGWINCH.
+    ///
+    /// Afterwards this function resets the modes of the caller's terminal, such as the alternate screen: an editor that
+    /// keeps running in the sandbox does not.
     ///
     /// # Errors
-    /// Those of poll(2). SIGWINCH is blocked by the caller.
+    /// Errors of poll(2) and of writing to standard output.
     pub(crate) fn run(&self, resize: impl FnMut(Size)) -> io::Result<End> {
         let mut modes = Modes::default();
         let end = self.copy(resize, &mut modes);
@@ -99,11 +102,11 @@ impl Relay<'_> {
     fn copy(&self, mut resize: impl FnMut(Size), modes: &mut Modes) -> io::Result<End> {
         let window = SignalFd::open(&SignalSet::of([Signal::WINCH.as_raw()]))?;
         let (stdin, stdout) = (io::stdin(), io::stdout());
-        // A program that does not read what is typed must not keep us from showing what it writes.
+        // Nonblocking: a program that does not read its input must not delay the display of its output.
         rustix::io::ioctl_fionbio(self.inside, true)?;
         let mut typed = self.typed;
         let mut waiting = Vec::new();
-        let mut buffer = vec![0_u8; AT_ONCE];
+        let mut buffer = vec![0_u8; BUFFER];
         let mut keys = Keys::default();
         loop {
             let mut flags = PollFlags::IN;
@@ -111,7 +114,7 @@ impl Relay<'_> {
             let mut fds =
                 vec![PollFd::from_borrowed_fd(self.inside, flags), PollFd::new(&window, PollFlags::IN)];
             fds.extend(self.over.map(|over| PollFd::from_borrowed_fd(over, PollFlags::IN)));
-            let listens = typed && waiting.len() < MOST_WAITING;
+            let listens = typed && waiting.len() < MAX_PENDING;
             if listens {
                 fds.push(PollFd::new(&stdin, PollFlags::IN));
             }
@@ -126,7 +129,7 @@ impl Relay<'_> {
                         write_all(stdout.as_fd(), shown)?;
                     }
                     Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-                    // EIO of a terminal: nobody has its other side open any more.
+                    // EIO of a pty: no process has the other side open any more.
                     Ok(_) | Err(_) => return Ok(End::Closed),
                 }
             } else if self.over.is_some() && is_ready(2) {
@@ -158,7 +161,7 @@ impl Relay<'_> {
         }
     }
 
-    /// Passes on what was typed, as far as there is room. That the other side is gone is seen by reading.
+    /// Writes pending input as far as there is room. Ignores errors: the next read(2) detects a closed peer.
     fn type_in(&self, waiting: &mut Vec<u8>) {
         if !waiting.is_empty()
             && let Ok(length) = rustix::io::write(self.inside, waiting)
@@ -167,7 +170,7 @@ impl Relay<'_> {
         }
     }
 
-    /// Passes on all that was typed, within as long as a supervisor may take to answer.
+    /// Writes all pending input; gives up after [`ANSWER`], the time that a supervisor has to answer.
     fn type_all(&self, mut waiting: Vec<u8>) {
         let begun = Instant::now();
         loop {
@@ -185,15 +188,15 @@ impl Relay<'_> {
     }
 }
 
-/// Looks for the keys that leave in what is typed.
+/// Finds the detach keys in the typed bytes.
 #[derive(Default)]
 struct Keys {
-    /// The first of them were typed, and are held back.
+    /// The bytes held back: a prefix of the detach keys.
     held: Vec<u8>,
 }
 
 impl Keys {
-    /// What is to be passed on, and whether the rest was the keys that leave.
+    /// Returns the bytes to forward, and whether the detach keys followed them.
     fn pass(&mut self, typed: &[u8], leave: &[u8]) -> (Vec<u8>, bool) {
         let mut passed = Vec::with_capacity(typed.len() + self.held.len());
         for &key in typed {
@@ -209,7 +212,7 @@ impl Keys {
     }
 }
 
-/// Writes all, waiting for room where the other side does not block.
+/// Writes all bytes; polls for room if the descriptor is nonblocking.
 fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match rustix::io::write(to, bytes) {
@@ -224,7 +227,7 @@ fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// A new terminal: the side that is shown and typed at, and the one that a command gets.
+/// Opens a pseudoterminal: the master for penfold, the slave for the command.
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     penfold_supervisor::open_terminal()
 }

@@ -1,4 +1,4 @@
-//! What verbs share that act on sandboxes: which are meant, who is asked, what has become of them.
+//! The steps that verbs share: select sandboxes, connect to a supervisor, collect the results.
 
 pub(crate) mod conclude;
 pub(crate) mod connect;

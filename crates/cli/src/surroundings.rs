@@ -1,4 +1,4 @@
-//! What this process finds around itself: environment, state root, the sandboxes that it runs in.
+//! Reads the environment of this process: variables, the state root, the enclosing sandboxes.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::args::verb::Global;
 
-/// `--root`, else `/run/penfold` for root, else below the user's runtime directory, else below `/tmp`.
-#[expect(clippy::disallowed_methods, reason = "the binary is who reads the environment")]
+/// The state root: `--root`, else `/run/penfold` for root, else `$XDG_RUNTIME_DIR/penfold`, else `/tmp/penfold-UID`.
+#[expect(clippy::disallowed_methods, reason = "the binary reads the environment, the libraries do not")]
 pub(crate) fn root(global: &Global) -> PathBuf {
     if let Some(root) = &global.root {
         return root.clone();
@@ -23,39 +23,65 @@ pub(crate) fn root(global: &Global) -> PathBuf {
         return PathBuf::from(dir).join("penfold");
     }
     let root = PathBuf::from(format!("/tmp/penfold-{}", user.as_raw()));
-    close(&root);
+    make_private(&root);
     root
 }
 
-/// Takes from others what they may do in a directory of ours that is nobody else's by its name. One that is not ours, or a
-/// link, is refused by who opens it.
-fn close(root: &Path) {
+/// Returns [`root`] as an absolute path, for programs that are started in other directories.
+pub(crate) fn absolute_root(global: &Global) -> PathBuf {
+    let root = root(global);
+    std::path::absolute(&root).unwrap_or(root)
+}
+
+/// The default Unix socket of `penfold serve`: beside the default state root.
+pub(crate) fn socket(global: &Global) -> PathBuf {
+    root(&Global { root: None, ..global.clone() }).join("api.sock")
+}
+
+/// This program, as it can be executed even if another version has taken its place.
+pub(crate) fn program() -> PathBuf {
+    PathBuf::from("/proc/self/exe")
+}
+
+/// Sets mode 0700 on this user's `/tmp/penfold-UID`.
+///
+/// A directory of another user, or a symbolic link, stays as it is: opening the state root refuses it later.
+fn make_private(root: &Path) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(dir) = rustix::fs::open(root, flags, Mode::empty()) else { return };
     let ours = rustix::process::geteuid().as_raw();
     if rustix::fs::fstat(&dir)
         .is_ok_and(|stat| stat.st_uid == ours && Mode::from_raw_mode(stat.st_mode) != Mode::RWXU)
     {
-        // Where that is refused, what others have put there is not ours and refused later.
+        // If fchmod(2) fails, other users may have put files there; the owner check of each file refuses them later.
         let _ = rustix::fs::fchmod(&dir, Mode::RWXU);
     }
 }
 
-/// The sandboxes that this process runs in, from the outermost, by its marker.
-#[expect(clippy::disallowed_methods, reason = "the binary is who reads the environment")]
+/// The ids of the enclosing sandboxes, outermost first, from the marker of this process.
+#[expect(clippy::disallowed_methods, reason = "the binary reads the environment, the libraries do not")]
 pub(crate) fn outer_sandboxes() -> Vec<String> {
     let marker = std::env::var_os(MARKER).unwrap_or_default();
     let marker = marker.to_string_lossy();
     marker.split(':').filter(|id| Id::is_short(id)).map(str::to_owned).collect()
 }
 
-/// Where scratch directories are made.
+/// The parent of scratch directories.
 pub(crate) fn temporary() -> PathBuf {
     std::env::temp_dir()
 }
 
-/// The value of a variable.
-#[expect(clippy::disallowed_methods, reason = "the binary is who reads the environment")]
+/// The variables with the address of a server, and with the file of its token.
+pub(crate) const HOST: &str = "PENFOLD_HOST";
+pub(crate) const TOKEN_FILE: &str = "PENFOLD_TOKEN_FILE";
+
+/// Whether a variable makes penfold act on the sandboxes of a server. A server must not: it would call itself.
+pub(crate) fn names_a_server(key: &OsStr) -> bool {
+    key == HOST || key == TOKEN_FILE
+}
+
+/// The value of an environment variable.
+#[expect(clippy::disallowed_methods, reason = "the binary reads the environment, the libraries do not")]
 pub(crate) fn variable(key: &OsStr) -> Option<OsString> {
     std::env::var_os(key)
 }

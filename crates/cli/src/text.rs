@@ -1,4 +1,4 @@
-//! What people and programs read: lines, tables and templates, times, the summary of an end.
+//! The output format: lines, tables, templates, times, and the summary at the end of a sandbox.
 
 pub(crate) mod leak;
 pub(crate) mod lines;

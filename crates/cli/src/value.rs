@@ -1,7 +1,7 @@
-//! The values a person types: durations, sizes, signals, names, labels, settings of the environment.
+//! Parsers for argument values: durations, sizes, signals, names, labels, environment settings.
 //!
-//! Pure functions from text to value. A refusal says what was given and what is accepted. This module uses
-//! nothing else of the crate, so that a fuzzer can include it by path.
+//! Pure functions from text to value. An error names the given text and the accepted forms. This module imports
+//! no other module of the crate, so that a fuzzer can include it by path.
 
 mod duration;
 mod keys;
@@ -25,7 +25,7 @@ pub(crate) use signal::{ReservedSignal, Signal, name as signal_name, signal};
 pub(crate) use size::Bytes;
 pub(crate) use size::size;
 
-/// A value that is not of the asked form.
+/// The text is not of the accepted form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{given}` {problem}; accepted: {accepted}")]
 pub(crate) struct Invalid {
@@ -40,12 +40,12 @@ impl Invalid {
     }
 }
 
-/// A setting of the environment as given to `-e`.
+/// The value of `-e`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EnvSetting {
-    /// The variable; not empty, without `=`.
+    /// The name of the variable; not empty, without `=`.
     pub(crate) key: OsString,
-    /// Its value; `None` takes the caller's.
+    /// The value; `None` copies the caller's value.
     pub(crate) value: Option<OsString>,
 }
 
@@ -58,9 +58,9 @@ pub(crate) struct Label {
     pub(crate) value: String,
 }
 
-/// Reads the name of a sandbox: 1 to 64 characters, `a-z A-Z 0-9 . _ -`, the first a letter or digit.
+/// Parses the name of a sandbox: 1 to 64 characters, `a-z A-Z 0-9 . _ -`, the first a letter or digit.
 ///
-/// The form is safe as a name of a file, a cgroup and a unit.
+/// Such a name is safe as the name of a file, a cgroup or a unit.
 pub(crate) fn name(given: &str) -> Result<String, Invalid> {
     if is_word(given, "_.-") {
         return Ok(given.to_owned());
@@ -72,7 +72,7 @@ pub(crate) fn name(given: &str) -> Result<String, Invalid> {
     ))
 }
 
-/// Reads a label, see [`Label`].
+/// Parses a label, see [`Label`].
 pub(crate) fn label(given: &str) -> Result<Label, Invalid> {
     const MAX_VALUE: usize = 256;
     match given.split_once('=') {
@@ -89,7 +89,7 @@ pub(crate) fn label(given: &str) -> Result<Label, Invalid> {
     }
 }
 
-/// Reads `K` or `K=V`; bytes that are not UTF-8 pass through.
+/// Parses `K` or `K=V`; keeps bytes that are not UTF-8.
 pub(crate) fn env_setting(given: &OsStr) -> Result<EnvSetting, Invalid> {
     let bytes = given.as_bytes();
     let (key, value) = match bytes.iter().position(|&byte| byte == b'=') {
@@ -100,13 +100,13 @@ pub(crate) fn env_setting(given: &OsStr) -> Result<EnvSetting, Invalid> {
         return Err(Invalid::new(
             given.to_string_lossy(),
             "names no variable",
-            "`KEY=VALUE`, or `KEY` to pass it on",
+            "`KEY=VALUE`, or `KEY` to copy the caller's value",
         ));
     }
     Ok(EnvSetting { key: OsString::from_vec(key.to_vec()), value })
 }
 
-/// Reads `K=V` where both sides are needed; bytes that are not UTF-8 pass through.
+/// Parses `K=V`; keeps bytes that are not UTF-8.
 pub(crate) fn env_pair(given: &OsStr) -> Result<(OsString, OsString), Invalid> {
     match env_setting(given) {
         Ok(EnvSetting { key, value: Some(value) }) => Ok((key, value)),
@@ -114,7 +114,7 @@ pub(crate) fn env_pair(given: &OsStr) -> Result<(OsString, OsString), Invalid> {
     }
 }
 
-/// Reads the directory of the state. Records and events tell of it as text, so that it has to be text.
+/// Parses the state root. It must be UTF-8, because records and events contain the path as JSON text.
 pub(crate) fn root(given: &OsStr) -> Result<PathBuf, Invalid> {
     match given.to_str() {
         Some("") => Err(Invalid::new("", "names no directory", "a path")),
@@ -123,14 +123,14 @@ pub(crate) fn root(given: &OsStr) -> Result<PathBuf, Invalid> {
     }
 }
 
-/// Reads how many of something are wanted.
+/// Parses a whole number.
 pub(crate) fn number(given: &str) -> Result<u64, Invalid> {
     let digits = !given.is_empty() && given.bytes().all(|byte| byte.is_ascii_digit());
     let number = digits.then(|| given.parse().ok()).flatten();
     number.ok_or_else(|| Invalid::new(given, "is not a number", "a whole number such as `20`"))
 }
 
-/// Reads the number of a process, a process group or a session.
+/// Parses the id of a process, process group or session.
 pub(crate) fn pid(given: &str) -> Result<Pid, Invalid> {
     given
         .parse()

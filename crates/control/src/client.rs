@@ -44,7 +44,7 @@ pub enum ClientError {
         why: String,
     },
     /// No process listens on the socket.
-    #[error("nobody listens on the control socket of sandbox {id}")]
+    #[error("no process listens on the control socket of sandbox {id}")]
     Deserted {
         /// The id of the sandbox.
         id: String,
@@ -122,7 +122,7 @@ impl Client {
                 stranger.map_or(Ok(()), |why| Err(client.untrusted(why))).map(|()| client)
             }
             Answer::Hello { id, .. } => Err(client.untrusted(format!("it speaks for {id}"))),
-            _ => Err(client.untrusted("it does not say who it is".to_owned())),
+            _ => Err(client.untrusted("its first message is no greeting".to_owned())),
         }
     }
 
@@ -132,7 +132,9 @@ impl Client {
     /// dead process may still be unreaped.
     fn stranger(&self, files: &Files) -> Option<String> {
         let Some(pid) = self.peer else {
-            return Some("who listens on it is in a pid namespace that cannot be seen from here".to_owned());
+            return Some(
+                "the listening process is in a pid namespace that cannot be seen from here".to_owned(),
+            );
         };
         let stat = ProcFs::open().and_then(|mut proc| proc.stat(pid));
         let alive = stat.map_or(true, |stat| stat.is_some_and(|stat| !stat.is_dead()));

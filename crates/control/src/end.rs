@@ -33,7 +33,7 @@ pub struct Limits {
     /// For a kill, until the survivors are reported; `None` means the sandbox's own.
     pub patience: Option<Duration>,
     /// For the supervisor's processes to exit once nothing else is left.
-    pub farewell: Duration,
+    pub exit: Duration,
 }
 
 /// The patience without any setting.
@@ -52,7 +52,7 @@ impl Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { answer: Duration::from_secs(1), patience: None, farewell: Duration::from_secs(2) }
+        Limits { answer: Duration::from_secs(1), patience: None, exit: Duration::from_secs(2) }
     }
 }
 

@@ -114,7 +114,7 @@ pub fn put_away(resolver: &Resolver, known: &SandboxRef, limits: &Limits) -> Res
         },
     };
     let begun = Instant::now();
-    let mut wonder = begun + PROGRESS_DELAY;
+    let mut ask_at = begun + PROGRESS_DELAY;
     loop {
         match registry.take(&known.id) {
             // The lock may have been taken at the very moment of its release.
@@ -131,9 +131,9 @@ pub fn put_away(resolver: &Resolver, known: &SandboxRef, limits: &Limits) -> Res
             Ok(None) if begun.elapsed() >= limits.patience(known.intent.as_ref()) => {
                 return Err(ForgetError::Busy { id: id() });
             }
-            Ok(None) if Instant::now() >= wonder => {
+            Ok(None) if Instant::now() >= ask_at => {
                 wake(known);
-                wonder = Instant::now() + PROGRESS_DELAY;
+                ask_at = Instant::now() + PROGRESS_DELAY;
             }
             Ok(None) => pause(AGAIN),
             Err(source) => return Err(ForgetError::Closed { id: id(), source }),

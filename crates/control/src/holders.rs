@@ -170,6 +170,11 @@ impl Holders<'_> {
         Ok(left)
     }
 
+    /// Returns the oldest holder.
+    pub(crate) fn into_first(self) -> Option<Process> {
+        self.processes.into_iter().next()
+    }
+
     /// Returns all holders, including those that have exited.
     pub(crate) fn processes(&self) -> &[Process] {
         &self.processes

@@ -3,7 +3,9 @@
 //! - [`resolve`] — finds a sandbox by its id or name.
 //! - [`view`] — the status of a sandbox, from its record, its lock and other evidence.
 //! - [`end()`] — stops or kills many sandboxes at once; [`wait()`], [`forget()`], [`put_away()`].
+//! - [`execs`] — recorded execs: commands in a running sandbox whose output and end stay on disk.
 //! - [`Client`] — a connection to a supervisor.
+//! - [`watch()`] — has sandboxes recovered that lose all their supervisors.
 //! - [`leaks`] — remains on the host that have no supervisor.
 //! - [`host_checks`] — the features of the host, and their meaning for the guarantee.
 //!
@@ -15,6 +17,7 @@
 
 mod client;
 mod end;
+pub mod execs;
 mod forget;
 mod holders;
 pub mod host_checks;
@@ -23,6 +26,7 @@ pub mod resolve;
 mod timeout;
 pub mod view;
 mod wait;
+mod watch;
 
 pub use client::{ANSWER, Client, ClientError, at_once};
 pub use end::{EndMethod, Limits, Progress, StopResult, end};
@@ -30,3 +34,4 @@ pub use forget::{ForgetError, forget, put_away};
 pub use resolve::{Candidate, ResolveError, Resolver, SandboxRef};
 pub use view::View;
 pub use wait::{End, wait};
+pub use watch::{WatchEvent, WatchSettings, watch};

@@ -128,7 +128,7 @@ fn look(resolver: &Resolver, known: &SandboxRef) -> Option<View> {
 fn assemble(
     known: &SandboxRef,
     state: Option<State>,
-    judged: derive_status::Judged,
+    judged: derive_status::DerivedStatus,
     damage: Vec<String>,
 ) -> View {
     let intent: Option<&Intent> = known.intent.as_ref();

@@ -126,7 +126,7 @@ impl<'a> Watch<'a> {
     fn attend(&mut self) {
         let now = Instant::now();
         if self.ready && self.client.is_some() {
-            self.hear();
+            self.recv();
         } else if self.ready {
             self.member = None;
             // Wait before the next look: members may come and go faster than the host can be searched.
@@ -166,7 +166,7 @@ impl<'a> Watch<'a> {
         self.look = Instant::now() + pause;
     }
 
-    fn hear(&mut self) {
+    fn recv(&mut self) {
         match self.client.as_ref().map(Client::take) {
             Some(Ok(Received::Message(Answer::Outcome(outcome)))) => {
                 self.told = Some(Box::new(outcome.report));

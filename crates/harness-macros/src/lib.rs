@@ -25,7 +25,7 @@ struct Function {
 }
 
 impl Function {
-    /// Finds the name, and takes `#[ignore]` away, which the compiler would call unused here.
+    /// Finds the name, and removes `#[ignore]`, which the compiler would report as unused.
     fn read(function: TokenStream) -> Function {
         let mut read = Function { item: TokenStream::new(), name: String::new(), is_ignored: false };
         let mut tokens = function.into_iter().peekable();

@@ -1,11 +1,11 @@
-//! The `main` of test binaries that need more than the built-in harness gives.
+//! The `main` of test binaries that need more than the built-in harness.
 //!
 //! - Tests may be generated: [`main`] takes [`Generated`] tests beside the functions marked with [`macro@test`].
-//! - A test that is run alone, as nextest does, runs on the main thread of a process with one thread.
-//! - A test finds its own [`name`], to start itself again in other surroundings.
+//! - A single test, as nextest runs it, runs on the main thread of a process with one thread.
+//! - A test knows its own [`name`], and can start itself again in another environment.
 //! - Programs that tests start beside penfold are in the same binary.
 //!
-//! The test crate says `harness = false` for its binary, and in its root:
+//! The test crate declares `harness = false` for its binary, and its root contains:
 //!
 //! ```ignore
 //! #[macro_use]
@@ -28,38 +28,38 @@ pub use penfold_harness_macros::test;
 /// A test function, as [`macro@test`] registers it.
 #[derive(Debug)]
 pub struct Registered {
-    /// With the path of its module, which begins with the name of the binary.
+    /// The name with the path of its module, which begins with the name of the binary.
     pub name: &'static str,
-    /// Runs only when ignored tests are asked for.
+    /// Whether the test runs only if ignored tests are requested.
     pub is_ignored: bool,
-    /// Panics if the test fails.
+    /// The function, which panics if the test fails.
     pub run: fn(),
 }
 
 inventory::collect!(Registered);
 
-/// Tests that are generated. One of them is found by its name alone, so that a process that runs one test does not make all.
+/// Tests that are generated. A process that runs one test finds that test by its name, without generating the others.
 #[derive(Debug, Clone, Copy)]
 pub struct Generated {
-    /// All of them.
+    /// Generates all tests.
     pub list: fn() -> Vec<Trial>,
-    /// The one with this name.
+    /// Generates the test with this name.
     pub find: fn(&str) -> Option<Trial>,
 }
 
-/// A word to start the test binary with, and what it does then instead of running tests.
+/// An argument of the test binary, and the program that then runs instead of the tests.
 pub type Program = (&'static str, fn());
 
 thread_local! {
     static NAME: Cell<&'static str> = const { Cell::new("") };
 }
 
-/// The name of the test function that this thread runs; empty in a generated test.
+/// Returns the name of the test function that this thread runs; empty in a generated test.
 pub fn name() -> &'static str {
     NAME.get()
 }
 
-/// Runs the program or the tests that the command line asks for.
+/// Runs the program or the tests of the command line.
 #[expect(clippy::print_stderr, reason = "a test binary talks to its runner")]
 pub fn main(programs: &[Program], generated: &[Generated]) -> ExitCode {
     let word = std::env::args().nth(1).unwrap_or_default();
@@ -70,7 +70,7 @@ pub fn main(programs: &[Program], generated: &[Generated]) -> ExitCode {
     let mut arguments = libtest_mimic::Arguments::from_args();
     let trials = match &arguments.filter {
         Some(name) if arguments.exact && !arguments.list => {
-            // One test: on the main thread, with no other thread beside it.
+            // A single test runs on the main thread, without any other thread.
             arguments.test_threads = Some(1);
             arguments.include_ignored = true;
             arguments.ignored = false;

@@ -29,7 +29,7 @@ impl Status {
     /// Tells whether this signal has no effect on the process.
     ///
     /// A blocked signal may have an effect later, through sigwait(3) or a signalfd, even if the signal is ignored.
-    pub fn is_deaf_to(&self, signal: Signal) -> bool {
+    pub fn ignores(&self, signal: Signal) -> bool {
         let bit = 1 << (signal.as_raw() - 1);
         self.ignored & bit != 0 && self.blocked & bit == 0
     }
@@ -125,7 +125,7 @@ mod tests {
             ..Status::parse(TEXT).expect("a recorded text")
         };
         let int = 1 << 1;
-        let judged = |status: Status| (status.is_deaf_to(Signal::INT), status.dies_of(Signal::INT));
+        let judged = |status: Status| (status.ignores(Signal::INT), status.dies_of(Signal::INT));
         assert_eq!(judged(of(0, 0, 0)), (false, true));
         assert_eq!(judged(of(!int, !int, !int)), (false, true));
         assert_eq!(judged(of(0, int, 0)), (true, false));

@@ -194,7 +194,7 @@ impl Journal {
     }
 
     /// Writes an event with the current time. If the write fails, the event is lost and nothing else changes.
-    pub fn tell(&self, what: impl IntoIterator<Item = EventKind>) {
+    pub fn publish(&self, what: impl IntoIterator<Item = EventKind>) {
         let time_ns = now_ns();
         let events: Vec<Event> = what
             .into_iter()

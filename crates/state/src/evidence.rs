@@ -1,7 +1,7 @@
 //! Evidence that a sandbox is alive, and whether everything was read that could show it.
 //!
 //! One rule holds for all users of this module (view, control, leaks, recovery): something that could not be read is
-//! not "nothing". These types cannot turn an incomplete look into "nobody".
+//! not "nothing". These types cannot report an incomplete search as an empty result.
 
 pub mod fingerprints;
 

@@ -37,6 +37,9 @@ pub struct Intent {
     /// The scratch directory, if the sandbox has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scratch: Option<PathBuf>,
+    /// The directory in which the command of a detached sandbox starts; `None` if its path is no UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<PathBuf>,
     /// The time of creation, in milliseconds since 1970.
     #[serde(default)]
     pub made_at_ms: u64,
@@ -75,7 +78,7 @@ pub struct Detached {
     /// The owner: the parent of `penfold run -d`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<ProcessId>,
-    /// Whether the sandbox goes on when its supervisors are killed.
+    /// Whether the sandbox continues when its supervisors are killed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep: bool,
     /// Whether the record is removed when the sandbox ends.

@@ -130,6 +130,9 @@ pub struct Outcome {
     /// Whether the outcome is that of an exec, not of the sandbox.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub of_exec: bool,
+    /// The number of the recorded exec whose outcome it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exec: Option<u32>,
     /// Why the requested report could not be written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unwritten: Option<String>,
@@ -160,7 +163,7 @@ impl Outcome {
         let findings = Findings { ended: strays, survivors, steps: Vec::new(), ..report.findings.clone() };
         let report = Report { findings, command: Vec::new(), labels: BTreeMap::new(), ..report.clone() };
         let teller = rustix::process::getpid().as_raw_nonzero().get();
-        Outcome { report, totals, teller, of_exec: false, unwritten }
+        Outcome { report, totals, teller, of_exec: false, exec: None, unwritten }
     }
 }
 

@@ -14,6 +14,7 @@ use rustix::event::{PollFd, Timespec};
 
 use crate::events::{EventKind, Journal};
 use crate::evidence::fingerprints;
+use crate::execs;
 use crate::files::Files;
 use crate::intent::Intent;
 use crate::json::SCHEMA;
@@ -32,8 +33,8 @@ const SWEPT: usize = 64;
 
 /// Ends the remains of a sandbox by its record.
 ///
-/// The record is removed, except that of a detached sandbox, which then says that the sandbox was lost, and keeps its
-/// log. A record of a newer format stays unchanged.
+/// The record is removed. Only a detached sandbox keeps its record, with the status lost, and its log. A record of a
+/// newer format stays unchanged.
 ///
 /// Without a supervisor, members are found by the leaf and by a search over the host for the marker. A process that has
 /// only the marker is ended only if a user has `named` the sandbox; otherwise the process is reported as a survivor.
@@ -81,19 +82,20 @@ pub fn recover(record: Record, named: bool, patience: Duration) -> io::Result<Fi
         let _ = forget_name(root, name, files.name());
     }
     if let Some(intent) = intent.as_ref().filter(|intent| intent.detached.is_some()) {
-        tell(&files, intent, &findings);
+        publish_lost(&files, intent, &findings);
     }
     if let Some(intent) = intent.filter(|_| kept && findings.verified) {
+        execs::conclude_all(&files, Cause::Lost, level);
         write_end(&files, &intent, level, findings.clone());
     }
     Ok(findings)
 }
 
 /// Writes the event that a sandbox was lost.
-fn tell(files: &Files, intent: &Intent, findings: &Findings) {
+fn publish_lost(files: &Files, intent: &Intent, findings: &Findings) {
     let exit = files.exited().ok().flatten().and_then(|exited| exited.exit);
     let lost = EventKind::Lost { exit, verified: findings.verified, survivors: findings.survivors.len() };
-    Journal::of(files, intent).tell([lost]);
+    Journal::of(files, intent).publish([lost]);
 }
 
 /// Writes the end of a sandbox that had no supervisor. An unknown exit of its command is not invented.
@@ -201,11 +203,32 @@ pub fn has_orphans(registry: &Registry, own: &str) -> io::Result<bool> {
 
 /// Tells whether a record without a supervisor may be recovered without a request.
 ///
-/// The answer is no for a sandbox that should go on, and for a record of a newer penfold.
+/// The answer is no for a sandbox that should continue, and for a record of a newer penfold.
 fn is_swept(record: &Record) -> bool {
     match record.intent() {
         Ok(intent) => !intent.detached.is_some_and(|detached| detached.keep),
         Err(error) => error.kind() != io::ErrorKind::Unsupported,
+    }
+}
+
+/// Tells whether [`recover_lost`] would recover this sandbox.
+///
+/// # Errors
+/// When the record cannot be opened.
+pub fn is_lost(registry: &Registry, name: &str) -> io::Result<bool> {
+    let record = registry.take_orphan(name).map_err(io::Error::other)?;
+    Ok(record.is_some_and(|record| is_swept(&record)))
+}
+
+/// Ends the remains of a sandbox that has lost all its supervisors; `None` if the sandbox has a supervisor, has ended, or
+/// should continue without one.
+///
+/// # Errors
+/// When the record cannot be opened, or /proc cannot be read; the record stays.
+pub fn recover_lost(registry: &Registry, name: &str, patience: Duration) -> io::Result<Option<Findings>> {
+    match registry.take_orphan(name).map_err(io::Error::other)? {
+        Some(record) if is_swept(&record) => recover(record, false, patience).map(Some),
+        _ => Ok(None),
     }
 }
 

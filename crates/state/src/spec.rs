@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::Id;
 use crate::names::Name;
+use crate::wire::Size;
 
 /// The requested containment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,7 +34,7 @@ pub enum OwnerExit {
     Kill,
     /// The sandbox is stopped, with its grace.
     Stop,
-    /// The sandbox goes on until it ends by itself.
+    /// The sandbox continues until it ends by itself.
     Keep,
 }
 
@@ -88,7 +89,7 @@ pub struct Detach {
     pub ttl: Option<Duration>,
     /// The time that the sandbox may be without output, input or exec.
     pub idle: Option<Duration>,
-    /// Whether the sandbox goes on when its supervisor is killed.
+    /// Whether the sandbox continues when its supervisor is killed.
     pub keep: bool,
     /// Whether the record is removed when the sandbox ends.
     pub remove: bool,
@@ -121,6 +122,22 @@ pub struct ExecSpec {
     pub grace_ms: u64,
     /// Whether the standard input is a terminal that becomes the controlling terminal.
     pub terminal: bool,
-    /// Whether the exec goes on when its client is gone.
+    /// Whether the exec continues when its client is gone.
     pub detached: bool,
+    /// The settings of a recorded exec, whose output and end stay on disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<Recorded>,
+}
+
+/// The settings of a recorded exec.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recorded {
+    /// The labels.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// The size limit of the log, in bytes.
+    pub log_limit: u64,
+    /// The first size of the terminal, if the exec has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<Size>,
 }

@@ -59,10 +59,40 @@ pub enum Request {
     /// End the lease this many milliseconds from now; 0 means never.
     Extend(u64),
     /// Run a command in the sandbox. Four descriptors come with the request: a sealed memory file with the command's
-    /// specification as JSON, and its standard input, output and error.
+    /// specification as JSON, and its standard input, output and error. A recorded exec has only the first two: an
+    /// older supervisor then refuses the request.
     Exec(Exec),
-    /// Kill an exec, by its number.
+    /// Kill an exec at once, by its number.
     KillExec(u32),
+    /// Stop an exec politely.
+    StopExec {
+        /// The number of the exec.
+        number: u32,
+        /// The polite signal; 0 means the exec's own.
+        #[serde(default)]
+        signal: i32,
+        /// The grace in milliseconds; `None` means the exec's own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        grace_ms: Option<u64>,
+    },
+    /// Send a signal to the command of an exec.
+    SignalExec {
+        /// The number of the exec.
+        number: u32,
+        /// The signal.
+        signal: i32,
+    },
+    /// Set the size of the terminal of a recorded exec.
+    ResizeExec {
+        /// The number of the exec.
+        number: u32,
+        /// The size.
+        size: Size,
+    },
+    /// List the execs whose end is not verified.
+    Execs,
+    /// Answer once the end of an exec is verified and on disk.
+    AwaitExec(u32),
     /// Attach the client to the sandbox's terminal. One end of a stream socket comes with the request: the terminal's
     /// output is written to it, and bytes read from it are the terminal's input.
     Attach(Size),
@@ -78,9 +108,12 @@ pub enum Request {
 pub struct Exec {
     /// The command, for people, shortened.
     pub command: Vec<String>,
-    /// Whether the exec goes on when its client is gone.
+    /// Whether the exec continues when its client is gone.
     #[serde(default)]
     pub detached: bool,
+    /// Whether the output and the end of the exec are recorded on disk.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub recorded: bool,
 }
 
 /// The size of a terminal, in characters.
@@ -105,6 +138,17 @@ pub enum Answer {
     },
     /// The command runs.
     Running,
+    /// The command of a recorded exec runs.
+    ExecStarted {
+        /// The number of the exec.
+        number: u32,
+        /// The pid of the command in penfold's pid namespace; `None` if unknown.
+        leader: Option<i32>,
+    },
+    /// The numbers of the execs whose end is not verified.
+    Execs(Vec<u32>),
+    /// The end of the exec is verified, or there is no such exec.
+    ExecEnded(u32),
     /// The request is done.
     Done,
     /// The request is refused; a sentence.

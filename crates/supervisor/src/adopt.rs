@@ -1,13 +1,14 @@
-//! A sandbox around a tree that penfold did not start.
+//! Adopts a tree that penfold did not start into a sandbox.
 //!
 //! ```text
-//!  standby            reparented to init; takes over if the supervisor is killed
-//!    └─ adopted_supervisor        the supervisor: socket, lease, end
-//!  root               somewhere else in the tree of the host, with all that it started
+//!  standby                  reparented to init; takes over if the supervisor is killed
+//!    └─ adopted_supervisor  the supervisor: socket, lease, end
+//!  root                     elsewhere in the host's process tree, with its descendants
 //! ```
-//! The members are no descendants of ours, so that no exit code of theirs can be settings, and who was lost by its parent before
-//! the adoption is not found. At level `cgroup` the leaf holds whatever is forked from then on. At level `tree` members are
-//! those that were seen then, and whatever descends from them at the end.
+//! The members are not descendants of the supervisor. Their exit codes cannot be seen, and members that were reparented
+//! before the adoption are not found.
+//! - At level `cgroup` the leaf also holds every later fork of a member.
+//! - At level `tree` the members are the processes found at the adoption, and their descendants at the end.
 
 mod adopted_supervisor;
 mod join;
@@ -25,7 +26,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open, setsid};
 
 use crate::environment::{self, Inherited};
-use crate::launcher::{Hearing, Keys, Launcher, Settings, SupervisorHandle};
+use crate::launcher::{Keys, Launcher, LauncherSignals, Settings, SupervisorHandle};
 use crate::outcome::Outcome;
 use crate::prepared::Prepared;
 use crate::setup::Setup;
@@ -35,11 +36,11 @@ use crate::start_error::StartError;
 use crate::supervisor::{NAME, Standby};
 use crate::wire::{self, Answer};
 
-/// Adopts the tree of `root` into a detached sandbox; its command is for people only. [`Launcher::wait_running`] tells when
-/// it is looked after, or why it is not: then it was left as it was.
+/// Adopts the tree of `root` into a detached sandbox. The command in `spec` is only displayed.
+/// [`Launcher::wait_running`] reports whether the tree is supervised; if not, it was left unchanged.
 ///
 /// # Errors
-/// When not even the processes of ours could be made.
+/// When the standby could not be created.
 pub fn adopt(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
     let began = Instant::now();
     let child_ignored = signal::is_ignored(CHILD);
@@ -48,10 +49,10 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
     }
     let mask = signal::block(&SignalSet::of(1..=64)).map_err(system("block signals"))?;
     let program = environment::program(&spec, None, &Inherited { mask, child_ignored })?;
-    let (ours, theirs) =
+    let (own_end, other_end) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(system("make a socket pair"))?;
-    let hearing = Hearing::prepare(&[]).map_err(system("make a signalfd"))?;
+    let signals = LauncherSignals::open(&[]).map_err(system("make a signalfd"))?;
     let settings = Settings {
         id: spec.id.short(),
         state_root: spec.state_root.clone(),
@@ -63,11 +64,11 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
     let setup = Setup {
         spec,
         program,
-        channel: theirs,
+        channel: other_end,
         launcher: None,
         owner: None,
         owner_id: None,
-        apart: true,
+        own_session: true,
         session: penfold_sys::fork::session(),
         group: penfold_sys::fork::group(),
         keys: false,
@@ -77,12 +78,17 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
     };
     match fork().map_err(system("fork"))? {
         Forked::Child => {
-            drop((ours, hearing, settings));
+            drop((own_end, signals, settings));
             run(setup, root)
         }
         Forked::Parent(pid) => {
             let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(system("open a pidfd"))?;
-            Ok(Launcher::new(SupervisorHandle::Standby { pid, pidfd: Some(pidfd) }, ours, settings, hearing))
+            Ok(Launcher::new(
+                SupervisorHandle::Standby { pid, pidfd: Some(pidfd) },
+                own_end,
+                settings,
+                signals,
+            ))
         }
     }
 }
@@ -91,7 +97,7 @@ fn system<E: Into<io::Error>>(act: &'static str) -> impl FnOnce(E) -> StartError
     move |source| StartError::System { act, source: source.into() }
 }
 
-/// Runs the standby; ends when the sandbox is gone.
+/// Runs the standby until the sandbox is gone, then exits.
 fn run(setup: Setup, root: ProcessId) -> ! {
     let channel = setup.channel.try_clone();
     let _ = rustix::thread::set_name(NAME);
@@ -109,30 +115,30 @@ fn run(setup: Setup, root: ProcessId) -> ! {
     penfold_sys::fork::exit_now(0)
 }
 
-/// Takes the tree in and forks the supervisor. Gives the outcome of what was not taken in.
+/// Adopts the tree and forks the supervisor. Returns the outcome if the tree was not adopted.
 fn supervise(mut prepared: Prepared, root: ProcessId) -> Option<Outcome> {
-    let joined = match join::take_in(&mut prepared, root) {
+    let joined = match join::adopt_tree(&mut prepared, root) {
         Ok(joined) => joined,
         Err(reason) => return Some(prepared.give_up(reason)),
     };
     penfold_sys::crash_point!("adopted");
     let pair = pidfd_open(getpid(), PidfdFlags::empty())
         .and_then(|standby| Ok((standby, eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)));
-    let (own, apart): (OwnedFd, OwnedFd) = match pair {
+    let (own, session_ready): (OwnedFd, OwnedFd) = match pair {
         Ok(pair) => pair,
         Err(error) => return Some(refuse(prepared, &joined, format!("it cannot be watched: {error}"))),
     };
     match fork() {
-        Ok(Forked::Child) => adopted_supervisor::run(prepared, joined, Standby { pidfd: own, apart }),
+        Ok(Forked::Child) => adopted_supervisor::run(prepared, joined, Standby { pidfd: own, session_ready }),
         Ok(Forked::Parent(supervisor)) => {
             drop(own);
             if let Some(detached) = &mut prepared.detached {
                 detached.output.close_copies();
             }
             standby::set_title(&prepared.setup.spec);
-            // Without a handle it still shows as a child.
+            // Without a pidfd the supervisor is still known as a child, so the standby takes over and ends it.
             let killed = match pidfd_open(supervisor, PidfdFlags::empty()) {
-                Ok(pidfd) => standby::watch(supervisor, &pidfd, &apart),
+                Ok(pidfd) => standby::watch(supervisor, &pidfd, &session_ready),
                 Err(_) => true,
             };
             if killed {
@@ -144,8 +150,8 @@ fn supervise(mut prepared: Prepared, root: ProcessId) -> Option<Outcome> {
     }
 }
 
-/// Lets the tree go as it was.
+/// Gives up the adoption and moves the tree back.
 fn refuse(mut prepared: Prepared, joined: &join::Joined, reason: String) -> Outcome {
-    join::let_out(&mut prepared, joined);
+    join::move_back(&mut prepared, joined);
     prepared.give_up(reason)
 }

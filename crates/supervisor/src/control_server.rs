@@ -1,4 +1,4 @@
-//! The control socket of a detached sandbox: who connects, what they ask, what they are answered.
+//! The control socket of a detached sandbox: connections, requests and answers.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,39 +15,39 @@ use crate::wire::{self, Answer, PROTOCOL, Received, Request};
 
 /// The file name of the control socket.
 const SOCKET: &str = "control.sock";
-/// How many may wait to be let in.
+/// The backlog of listen(2).
 const BACKLOG: i32 = 64;
-/// How many are let in at a time: nobody needs more.
-const CLIENTS: usize = 256;
-/// How long nobody is let in where there is no descriptor for anybody: nothing tells when there is one again.
-const CLOSED: Duration = Duration::from_millis(100);
-/// The longest path that fits a `sockaddr_un`, unix(7).
-const LONGEST: usize = 107;
+/// The most clients at a time.
+const MAX_CLIENTS: usize = 256;
+/// The pause in accept(2) after EMFILE or ENFILE: the kernel does not report when a descriptor is free again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The longest path in a `sockaddr_un`, see unix(7).
+const MAX_SOCKET_PATH: usize = 107;
 
-/// The control socket and who is connected to it.
+/// The control socket and its connections.
 pub(crate) struct ControlServer {
-    /// The id of the sandbox, as clients are told it.
+    /// The id of the sandbox, sent to each client.
     id: String,
     listener: OwnedFd,
     clients: Vec<Client>,
-    /// How many are let in at a time.
-    most: usize,
+    /// The most clients at a time under the descriptor limit.
+    max_clients: usize,
     /// The number of the next client.
     next: u64,
-    /// Until when nobody is let in, for there is no descriptor for anybody.
-    closed_until: Option<Instant>,
+    /// The end of a pause in accept(2).
+    paused_until: Option<Instant>,
 }
 
 struct Client {
     number: u64,
     socket: OwnedFd,
-    /// It has asked for what comes later, and is there for that.
+    /// The client waits for a later message, such as the outcome.
     waits: bool,
-    /// When it has come, or has last said something.
-    spoke: Instant,
+    /// The time of its connection or last request.
+    last_active: Instant,
 }
 
-/// What a client said.
+/// A request with its client and descriptors.
 pub(crate) struct ClientMessage {
     pub(crate) client: u64,
     pub(crate) request: Request,
@@ -55,57 +55,60 @@ pub(crate) struct ClientMessage {
 }
 
 impl ControlServer {
-    /// Makes the socket in the record, and listens on it.
+    /// Creates the socket in the record and listens on it.
     pub(crate) fn open(files: &Files) -> io::Result<ControlServer> {
         Ok(ControlServer {
             id: files.name().to_owned(),
             listener: listen(files.dir(), files.path())?,
             clients: Vec::new(),
-            most: most_clients(),
+            max_clients: max_clients(),
             next: 1,
-            closed_until: None,
+            paused_until: None,
         })
     }
 
-    /// Listens on in the name of this process: the kernel tells clients who called listen(2) last, and whoever did is dead.
+    /// Calls listen(2) again after a takeover. `SO_PEERCRED` shows clients the last caller of listen(2), which is dead.
     pub(crate) fn listen_again(&self) {
         let _ = rustix::net::listen(&self.listener, BACKLOG);
     }
 
-    /// What to poll; [`ControlServer::serve`] takes the answers in the same order.
+    /// Returns the descriptors to poll; [`ControlServer::serve`] takes the results in the same order.
     pub(crate) fn sources(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let mut comers = PollFlags::empty();
-        comers.set(PollFlags::IN, self.opens_in().is_none());
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::IN, self.accept_pause().is_none());
         let clients = self.clients.iter().map(|client| PollFd::new(&client.socket, PollFlags::IN));
-        std::iter::once(PollFd::new(&self.listener, comers)).chain(clients)
+        std::iter::once(PollFd::new(&self.listener, flags)).chain(clients)
     }
 
-    /// How many sources there are.
+    /// Returns the number of descriptors to poll.
     pub(crate) fn source_count(&self) -> usize {
         1 + self.clients.len()
     }
 
-    /// Hears the clients and lets new ones in, in a turn that `began` then.
+    /// Receives requests and accepts clients, in a poll round that `began` then.
     pub(crate) fn serve(&mut self, ready: &[bool], began: Instant) -> Vec<ClientMessage> {
         let is_ready = |index: usize| ready.get(index).copied().unwrap_or(false);
-        let mut said = Vec::new();
+        let mut messages = Vec::new();
         for index in (0..self.clients.len()).rev().filter(|index| is_ready(1 + index)) {
-            self.hear(index, &mut said);
+            self.recv(index, &mut messages);
         }
         if is_ready(0) {
-            self.let_in(began);
+            self.accept(began);
         }
-        said
+        messages
     }
 
-    fn hear(&mut self, index: usize, said: &mut Vec<ClientMessage>) {
+    fn recv(&mut self, index: usize, messages: &mut Vec<ClientMessage>) {
         let Some(client) = self.clients.get_mut(index) else { return };
         let number = client.number;
-        client.spoke = Instant::now();
+        client.last_active = Instant::now();
         match wire::receive_with(&client.socket) {
             Ok((Received::Message(request), fds)) => {
-                client.waits |= matches!(request, Request::Stop { .. } | Request::Kill | Request::Attach(_));
-                said.push(ClientMessage { client: number, request, fds });
+                client.waits |= matches!(
+                    request,
+                    Request::Stop { .. } | Request::Kill | Request::Attach(_) | Request::AwaitExec(_)
+                );
+                messages.push(ClientMessage { client: number, request, fds });
             }
             Ok((Received::Nothing, _)) => {
                 let reason = format!("this supervisor (protocol {PROTOCOL}) does not know that request");
@@ -117,82 +120,91 @@ impl ControlServer {
         }
     }
 
-    /// Lets in as many as there is room for beside those who were heard in this turn, which began then: they are to be
-    /// answered first.
-    fn let_in(&mut self, began: Instant) {
+    /// Accepts as many clients as fit beside those with a request in this round, which must be answered first.
+    fn accept(&mut self, began: Instant) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let heard = self.clients.iter().filter(|client| client.spoke >= began).count();
-        for _ in heard..self.most {
+        let active = self.clients.iter().filter(|client| client.last_active >= began).count();
+        for _ in active..self.max_clients {
             let socket = match rustix::net::accept_with(&self.listener, flags) {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN) => return,
                 Err(Errno::MFILE | Errno::NFILE) if self.evict_idle(began) => continue,
                 Err(_) => {
-                    self.closed_until = Instant::now().checked_add(CLOSED);
+                    self.paused_until = Instant::now().checked_add(ACCEPT_PAUSE);
                     return;
                 }
             };
-            if !is_ours(socket.as_fd()) || (self.clients.len() >= self.most && !self.evict_idle(began)) {
+            if !is_ours(socket.as_fd()) || (self.clients.len() >= self.max_clients && !self.evict_idle(began))
+            {
                 continue;
             }
             let number = self.next;
             self.next += 1;
-            self.clients.push(Client { number, socket, waits: false, spoke: Instant::now() });
+            self.clients.push(Client { number, socket, waits: false, last_active: Instant::now() });
             self.answer(number, &Answer::Hello { protocol: PROTOCOL, id: self.id.clone() });
         }
     }
 
-    /// Makes room for a client that may have something to say: who has been silent for longest goes, and comes again if it
-    /// wants more. Who waits for an end, or sits at the terminal, goes after all others. False if there is none.
+    /// Evicts the longest-idle client to make room for a new one; the evicted client may reconnect. Clients that wait
+    /// for an end or are attached are evicted last. False if there is no candidate.
     fn evict_idle(&mut self, began: Instant) -> bool {
-        let clients = self.clients.iter().enumerate().filter(|(_, client)| client.spoke < began);
-        let first = clients.min_by_key(|(_, client)| (client.waits, client.spoke)).map(|(index, _)| index);
+        let clients = self.clients.iter().enumerate().filter(|(_, client)| client.last_active < began);
+        let first =
+            clients.min_by_key(|(_, client)| (client.waits, client.last_active)).map(|(index, _)| index);
         first.map(|index| self.clients.swap_remove(index)).is_some()
     }
 
-    /// How long it is until somebody may be let in again; none when that is so now.
-    pub(crate) fn opens_in(&self) -> Option<Duration> {
-        let left = self.closed_until?.saturating_duration_since(Instant::now());
+    /// Returns the rest of a pause in accept(2); `None` without a pause.
+    pub(crate) fn accept_pause(&self) -> Option<Duration> {
+        let left = self.paused_until?.saturating_duration_since(Instant::now());
         Some(left).filter(|left| !left.is_zero())
     }
 
-    /// Answers one client. One that does not listen misses it.
+    /// Sends an answer to one client. A client with a full socket buffer misses it.
     pub(crate) fn answer(&self, number: u64, answer: &Answer) {
         if let Some(client) = self.clients.iter().find(|client| client.number == number) {
             let _ = wire::offer(&client.socket, answer);
         }
     }
 
-    /// Gives away the connection to a client.
-    pub(crate) fn part_with(&mut self, number: u64) -> Option<OwnedFd> {
+    /// Tells whether the client is connected.
+    pub(crate) fn has_client(&self, number: u64) -> bool {
+        self.clients.iter().any(|client| client.number == number)
+    }
+
+    /// Takes a client's connection out of the server.
+    pub(crate) fn take_socket(&mut self, number: u64) -> Option<OwnedFd> {
         let index = self.clients.iter().position(|client| client.number == number)?;
         Some(self.clients.swap_remove(index).socket)
     }
 
-    /// Tells all clients.
-    pub(crate) fn tell(&self, answer: &Answer) {
+    /// Sends an answer to all clients.
+    pub(crate) fn broadcast(&self, answer: &Answer) {
         for client in &self.clients {
             let _ = wire::offer(&client.socket, answer);
         }
     }
 
-    /// Removes the socket: nobody finds it any more.
+    /// Unlinks the socket, so that no new client finds it.
     pub(crate) fn unlink(files: &Files) {
         let _ = rustix::fs::unlinkat(files.dir(), SOCKET, AtFlags::empty());
     }
 }
 
-/// Descriptors are few, and some of them are for what clients hand over.
-fn most_clients() -> usize {
+/// Returns the most clients under `RLIMIT_NOFILE`. The other half of the descriptors is for requests that pass
+/// descriptors.
+fn max_clients() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.and_then(|limit| usize::try_from(limit / 2).ok()).map_or(CLIENTS, |half| half.clamp(1, CLIENTS))
+    limit
+        .and_then(|limit| usize::try_from(limit / 2).ok())
+        .map_or(MAX_CLIENTS, |half| half.clamp(1, MAX_CLIENTS))
 }
 
 fn listen(dir: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     let real = path.join(SOCKET);
-    let address = if real.as_os_str().len() <= LONGEST {
+    let address = if real.as_os_str().len() <= MAX_SOCKET_PATH {
         SocketAddrUnix::new(&real)?
     } else {
         let number = std::os::fd::AsRawFd::as_raw_fd(&dir);
@@ -203,7 +215,7 @@ fn listen(dir: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Whether who connected is the user that the sandbox belongs to, or root.
+/// Tells whether the peer is root or the user of the sandbox.
 fn is_ours(socket: BorrowedFd<'_>) -> bool {
     penfold_sys::peer::peer(socket)
         .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())

@@ -1,16 +1,17 @@
-//! What a detached sandbox has besides what every sandbox has.
+//! The parts that only a detached sandbox has.
 
 use std::cell::Cell;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use penfold_process::ProcessId;
 use penfold_state::events::{EventKind, Journal};
 use penfold_state::record::{Record, SCHEMA};
 use penfold_state::state::{Exec, Exited, State, Status};
 use penfold_state::time::now_ms;
-use penfold_state::{Detach, ExitStatus, Files, Intent, Report};
+use penfold_state::{Detach, ExecFiles, ExitStatus, Files, Intent, Report};
 use penfold_teardown::{Cause, Level, Resource};
 use rustix::event::PollFd;
 
@@ -20,29 +21,32 @@ use crate::exit_record::ExitRecord;
 use crate::lease::Lease;
 use crate::output::Output;
 use crate::policy::Activity;
+use crate::wire::Answer;
 
-/// Its control socket, its output, its lease, its files. Supervisor and standby hold them both.
+/// Control socket, output, lease and files of a detached sandbox. Supervisor and standby both hold them.
 pub(crate) struct DetachedParts {
     pub(crate) control: ControlServer,
     pub(crate) output: Output,
     pub(crate) lease: Lease,
     pub(crate) exit: ExitRecord,
-    /// The commands that were put into the sandbox.
+    /// The execs of the sandbox.
     pub(crate) execs: Execs,
+    /// The clients that wait for the end of an exec, by its number.
+    exec_waiters: Vec<(u64, u32)>,
     files: Files,
     journal: Journal,
-    /// When there was output or input last.
+    /// The time of the last output or input.
     active: Instant,
     supervisors: Vec<ProcessId>,
     leader: Option<ProcessId>,
     started_at_ms: u64,
     kept: Rc<Cell<bool>>,
     remove: bool,
-    /// The command has run: there is something to tell of.
+    /// The command has run, so its events are published.
     ran: bool,
 }
 
-/// The record of a sandbox, which stays when a detached one has run.
+/// The record of a detached sandbox, which is kept after the command has run.
 pub(crate) struct KeptRecord {
     record: Record,
     kept: Rc<Cell<bool>>,
@@ -63,7 +67,7 @@ impl Resource for KeptRecord {
 }
 
 impl DetachedParts {
-    /// Makes the socket, the log and the pipes, before anything is started.
+    /// Creates the socket, the log and the pipes, before any process.
     pub(crate) fn open(record: &Record, intent: &Intent, detach: &Detach) -> io::Result<DetachedParts> {
         let files = record.files().clone();
         Ok(DetachedParts {
@@ -72,6 +76,7 @@ impl DetachedParts {
             lease: Lease::create(detach.ttl)?,
             exit: ExitRecord::default(),
             execs: Execs::default(),
+            exec_waiters: Vec::new(),
             journal: Journal::of(&files, intent),
             files,
             active: Instant::now(),
@@ -84,40 +89,83 @@ impl DetachedParts {
         })
     }
 
-    /// The record as a resource: it goes only if the command never ran, or if that was wanted.
+    /// Returns the record as a resource that is removed only if the command never ran or `--rm` is set.
     pub(crate) fn keep(&self, record: Record) -> KeptRecord {
         KeptRecord { record, kept: Rc::clone(&self.kept) }
     }
 
-    /// The command runs: from now on the record stays.
-    pub(crate) fn has_run(&mut self) {
+    /// Marks the command as running: from now on the record is kept.
+    pub(crate) fn mark_running(&mut self) {
         self.kept.set(!self.remove);
-        self.output.has_run();
+        self.output.mark_running();
         self.ran = true;
     }
 
-    /// Goes on in the place of a supervisor that was killed. `told`: that one tells how the command ended.
-    pub(crate) fn inherit(&mut self, told: bool) {
+    /// Takes over from a killed supervisor. `exit_written`: that supervisor had written `exit.json`.
+    pub(crate) fn inherit(&mut self, exit_written: bool) {
         self.output.inherit(&self.files);
         self.active = Instant::now();
         self.lease.inherit();
-        self.exit.believe(told);
-        self.has_run();
+        self.exit.trust(exit_written);
+        self.mark_running();
     }
 
-    /// The commands that were put into the sandbox, as the other process has written it down.
-    pub(crate) fn written_execs(&self) -> Vec<Exec> {
-        self.files.state().ok().flatten().map(|state| state.execs).unwrap_or_default()
+    /// Restores the execs in `state.json`, as the killed supervisor wrote them.
+    pub(crate) fn restore_execs(&mut self, leaf: Option<&Path>) {
+        let written: Vec<Exec> =
+            self.files.state().ok().flatten().map(|state| state.execs).unwrap_or_default();
+        self.execs.restore(written, leaf, &self.files);
     }
 
-    /// Names the processes that look after the sandbox, and the first one in it.
-    pub(crate) fn looked_after_by(&mut self, supervisors: Vec<ProcessId>, leader: Option<ProcessId>) {
+    /// Returns the number of the next exec, and its leaf below the sandbox's leaf.
+    pub(crate) fn number_exec(&mut self, sandbox: Option<&Path>) -> (u32, Option<PathBuf>) {
+        self.execs.number(sandbox, &self.files)
+    }
+
+    /// Creates the directory of a recorded exec.
+    pub(crate) fn create_exec_files(&self, number: u32) -> io::Result<ExecFiles> {
+        ExecFiles::create(&self.files, number)
+    }
+
+    /// Removes the directory of an exec that never began.
+    pub(crate) fn remove_exec_files(&self, exec: &ExecFiles) {
+        let _ = exec.remove(&self.files);
+    }
+
+    /// Makes a client wait for the verified end of an exec.
+    pub(crate) fn await_exec(&mut self, client: u64, number: u32) {
+        self.exec_waiters.push((client, number));
+    }
+
+    /// Answers the clients whose exec has ended.
+    pub(crate) fn answer_exec_waiters(&mut self) {
+        if self.exec_waiters.is_empty() {
+            return;
+        }
+        let running = self.execs.numbers();
+        let (ended, waiting) = self.exec_waiters.drain(..).partition(|(_, number)| !running.contains(number));
+        self.exec_waiters = waiting;
+        let ended: Vec<(u64, u32)> = ended;
+        for (client, number) in ended {
+            self.control.answer(client, &Answer::ExecEnded(number));
+        }
+        let DetachedParts { exec_waiters, control, .. } = self;
+        exec_waiters.retain(|(client, _)| control.has_client(*client));
+    }
+
+    /// Writes the ends of recorded execs whose supervisor has exited.
+    pub(crate) fn settle_execs(&mut self, level: Level, patience: Duration) {
+        self.execs.settle(&self.files, level, patience);
+    }
+
+    /// Sets the identities of supervisor, standby and leader.
+    pub(crate) fn set_processes(&mut self, supervisors: Vec<ProcessId>, leader: Option<ProcessId>) {
         self.supervisors = supervisors;
         self.leader = leader;
     }
 
-    /// Writes down how things stand. A host without room for it keeps the old word; nothing depends on it.
-    pub(crate) fn say(&self, status: Status, level: Level, missing: &[String]) {
+    /// Writes `state.json`. On a full disk the old file stays: no decision depends on it.
+    pub(crate) fn write_status(&self, status: Status, level: Level, missing: &[String]) {
         let state = State {
             schema: SCHEMA,
             status,
@@ -132,18 +180,18 @@ impl DetachedParts {
         let _ = self.files.write_state(&state);
     }
 
-    /// What the idle time is measured by.
+    /// Returns the activity that the idle time is measured by.
     pub(crate) fn activity(&self) -> Activity {
         Activity { last: self.active, execs: self.execs.running() }
     }
 
-    /// What to poll; [`DetachedParts::serve`] takes the answers in the same order.
+    /// Returns the descriptors to poll; [`DetachedParts::serve`] takes the results in the same order.
     pub(crate) fn sources(&self) -> impl Iterator<Item = PollFd<'_>> {
         let outputs = self.output.pipe_sources().chain(self.execs.sources());
         self.control.sources().chain(outputs).chain(self.output.terminal_sources())
     }
 
-    /// Lets clients in, hears them, moves output into the log.
+    /// Accepts clients, receives requests, and moves output into the log.
     pub(crate) fn serve(&mut self, ready: &[bool]) -> Vec<ClientMessage> {
         let began = Instant::now();
         let (clients, others) = ready.split_at_checked(self.control.source_count()).unwrap_or((ready, &[]));
@@ -159,34 +207,35 @@ impl DetachedParts {
         self.control.serve(clients, began)
     }
 
-    /// Writes down how the command ended, as soon as that is known, and tells of it.
+    /// Writes `exit.json` as soon as the exit is known, and publishes the event.
     pub(crate) fn write_exited(&self, exit: Option<ExitStatus>, cause: Cause) {
         if let Some(exited) = self.exit.write(&self.files, exit, cause) {
-            self.happened([EventKind::from(&exited)]);
+            self.publish_events([EventKind::from(&exited)]);
         }
     }
 
-    /// Tells those who follow the events; of a command that never ran there is nothing to tell.
-    pub(crate) fn happened(&self, what: impl IntoIterator<Item = EventKind>) {
+    /// Publishes events, unless the command never ran.
+    pub(crate) fn publish_events(&self, what: impl IntoIterator<Item = EventKind>) {
         if self.ran {
-            self.journal.tell(what);
+            self.journal.publish(what);
         }
     }
 
-    /// Writes down the end: all output, how the command ended, and last the report, by which the sandbox has ended.
+    /// Writes the end: the rest of the output, `exit.json`, and last `report.json`, which marks the sandbox as ended.
     pub(crate) fn conclude(&mut self, report: &Report) {
         self.output.finish();
         if !report.findings.verified {
             return;
         }
         self.write_exited(report.exit, report.cause);
-        // Before the report: who waits for the end finds all that led to it.
-        self.happened(report.findings.steps.iter().map(EventKind::from));
+        self.execs.conclude(&self.files, report.cause, report.level);
+        // Before the report: a client that waits for the report then finds all events.
+        self.publish_events(report.findings.steps.iter().map(EventKind::from));
         let exited = Exited { schema: SCHEMA, exit: report.exit, cause: report.cause, at_ms: now_ms() };
-        let exited = self.exit.truth(&self.files).unwrap_or(exited);
+        let exited = self.exit.resolve(&self.files).unwrap_or(exited);
         let mut report = report.clone();
         if self.exit.is_tampered() {
-            report.missing.push("a record that is whole: somebody else had written `exit.json`".to_owned());
+            report.missing.push("an intact record: another process had written `exit.json`".to_owned());
         }
         let _ = self.files.write_end(&exited, &report);
         ControlServer::unlink(&self.files);

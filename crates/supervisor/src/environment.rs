@@ -1,4 +1,4 @@
-//! What the command is given: its program, environment and signals.
+//! Prepares the command: its program, environment and signals.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -12,12 +12,12 @@ use penfold_teardown::MARKER;
 use crate::signals::CHILD;
 use crate::start_error::StartError;
 
-/// As execvp(3) where there is no PATH.
+/// The default of execvp(3) without PATH.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
-/// How deep a nesting the marker shows; outer sandboxes end the inner ones anyway.
-const NESTING: usize = 32;
+/// The most ids in a marker. A deeper nesting needs no more: enclosing sandboxes end the nested ones anyway.
+const MAX_MARKER_IDS: usize = 32;
 
-/// The sandboxes that the caller is in, from the outermost, by its marker.
+/// Returns the ids in the caller's marker: the enclosing sandboxes, outermost first.
 pub(crate) fn within(environment: &[(OsString, OsString)]) -> Vec<String> {
     let marker = environment.iter().find(|(key, _)| key == MARKER).map(|(_, value)| value.as_bytes());
     let ids: Vec<String> = marker
@@ -27,19 +27,19 @@ pub(crate) fn within(environment: &[(OsString, OsString)]) -> Vec<String> {
         .filter(|id| Id::is_short(id))
         .map(str::to_owned)
         .collect();
-    ids.get(ids.len().saturating_sub(NESTING)..).unwrap_or_default().to_vec()
+    ids.get(ids.len().saturating_sub(MAX_MARKER_IDS)..).unwrap_or_default().to_vec()
 }
 
-/// The signals as this process was started with them.
+/// The signal state in which this process was started.
 #[derive(Debug, Clone)]
 pub(crate) struct Inherited {
-    /// The mask.
+    /// The signal mask.
     pub(crate) mask: SignalSet,
-    /// SIGCHLD was ignored: nobody could be waited for.
+    /// SIGCHLD was ignored, which makes children unwaitable.
     pub(crate) child_ignored: bool,
 }
 
-/// Makes the command ready, so that nothing needs to be allocated between clone and exec.
+/// Prepares the command before the clone, so that no allocation is needed between clone and exec.
 pub(crate) fn program(
     spec: &Spec,
     scratch: Option<&Path>,
@@ -67,7 +67,7 @@ pub(crate) fn program(
     let arguments = spec
         .command
         .iter()
-        .map(|status| c_string(status.clone().into_vec(), "the command"))
+        .map(|word| c_string(word.clone().into_vec(), "the command"))
         .collect::<Result<Vec<_>, _>>()?;
     let mut program = Program::new(candidates(name, path)?, arguments, environment);
     let directory = spec.directory.as_deref().or(scratch);
@@ -78,7 +78,7 @@ pub(crate) fn program(
     if inherited.child_ignored {
         ignored.push(CHILD);
     }
-    // The Rust runtime has set it to "ignored" meanwhile.
+    // Rust's start-up code has since set SIGPIPE to "ignored".
     let pipe = if signal::pipe_inherited_ignored() { &mut ignored } else { &mut defaults };
     pipe.push(PIPE);
     program.signals(inherited.mask, ignored, defaults);
@@ -87,7 +87,7 @@ pub(crate) fn program(
 
 const PIPE: i32 = rustix::process::Signal::PIPE.as_raw();
 
-/// Where a program may be: as given when its name has a `/`, else in each directory of PATH.
+/// Returns the paths to try: the name itself if it has a `/`, otherwise its place in each directory of PATH.
 fn candidates(name: &OsStr, path: Option<&OsStr>) -> Result<Vec<CString>, StartError> {
     let bytes = name.as_bytes();
     if bytes.is_empty() {

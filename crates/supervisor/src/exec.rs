@@ -1,10 +1,8 @@
-//! A command that is put into a running sandbox: a process of ours of its own looks after it, as after a sandbox in the
-//! sandbox.
+//! Starts a command in a running sandbox under an exec supervisor of its own, like a nested sandbox.
 //!
-//! It is a child of the supervisor, a subreaper, and ends its command's tree and nothing else. When the sandbox ends, it
-//! ends with all that are in it.
+//! The exec supervisor is a child of the supervisor and a subreaper. It ends its command's tree and nothing else. When
+//! the sandbox ends, the exec ends with it.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,14 +20,16 @@ use penfold_sys::child;
 use penfold_sys::launch::OwnStdio;
 use penfold_sys::signal::{self, SignalSet};
 use penfold_sys::{Forked, fork};
-use penfold_teardown::Level;
+use penfold_teardown::{Cause, Level};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::SealFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use rustix::thread::ThreadNameSpaceType;
 
+use crate::end_cell::SeenEnd;
 use crate::environment::{self, Inherited};
+use crate::exec_stdio::{ExecStdio, record};
 use crate::execs::Running;
 use crate::poll::poll;
 use crate::prepared::Prepared;
@@ -37,65 +37,75 @@ use crate::setup::Setup;
 use crate::signals;
 use crate::wire::{self, Answer, Exec};
 
-/// A larger description of a command is refused. The kernel takes no more than 6 MiB of arguments and environment, of
-/// which each byte is up to four here.
-const LARGEST: u64 = 32 << 20;
-/// How many may run at a time: `state.json`, which names them all, is read up to a size.
-const MOST_RUNNING: usize = 2048;
+/// The largest description of a command. The kernel accepts at most 6 MiB of arguments and environment, and JSON needs
+/// up to four bytes for each.
+const MAX_REQUEST_BYTES: u64 = 32 << 20;
+/// The most execs at a time: `state.json` names them all and is read up to a size.
+const MAX_RUNNING: usize = 2048;
 
-/// The request of a client for a command in the sandbox.
-pub(crate) struct ExecRequest {
+/// A client's request for a command in the sandbox.
+pub(crate) struct NewExec {
     /// The number of the client.
     pub(crate) client: u64,
-    /// What it said of the command.
+    /// The request itself.
     pub(crate) exec: Exec,
-    /// What came with that: the description of the command and three standard descriptors.
+    /// The passed descriptors: the description of the command and its standard descriptors. A recorded exec has only a
+    /// standard input.
     pub(crate) fds: Vec<OwnedFd>,
 }
 
-/// Starts a command in the sandbox; from then on the client talks to who looks after it. `init` is ours in the pid
-/// namespace, if there is one; `supervise` is the life of who looks after a command.
+/// Forks an exec supervisor, which answers the client from then on. `init` is our init in the pid namespace, if there
+/// is one; `supervise` is the exec supervisor's main function.
 ///
 /// # Errors
-/// Why it is refused, in a sentence.
+/// The reason for a refusal, as a sentence.
 pub(crate) fn begin(
     prepared: &mut Prepared,
-    request: ExecRequest,
+    request: NewExec,
     init: Option<Pid>,
     supervise: fn(Prepared) -> !,
 ) -> Result<(), String> {
-    let ExecRequest { client, exec, fds } = request;
-    let Ok([spec, input, output, error]) = <[OwnedFd; 4]>::try_from(fds) else {
-        return Err("an exec needs its description and three standard descriptors".to_owned());
-    };
+    let NewExec { client, exec, fds } = request;
+    let mut fds = fds.into_iter();
+    let spec = fds.next().ok_or("an exec needs its description")?;
     let sandbox = prepared.leaf_of_execs();
     let detached = prepared.detached.as_mut().ok_or("it runs in the foreground")?;
-    if detached.execs.running() >= MOST_RUNNING {
-        return Err(format!("{MOST_RUNNING} commands run in it already"));
+    if detached.execs.running() >= MAX_RUNNING {
+        return Err(format!("{MAX_RUNNING} commands run in it already"));
     }
-    let (mut proc, gate) = tools().map_err(|error| format!("cannot look after a command: {error}"))?;
-    let socket = detached.control.part_with(client).ok_or("who asked for it is gone")?;
-    if has_left(&socket) {
+    let (mut proc, gate) =
+        open_proc_and_gate().map_err(|error| format!("cannot look after a command: {error}"))?;
+    let socket = detached.control.take_socket(client).ok_or("who asked for it is gone")?;
+    if has_disconnected(&socket) {
         return Err("who asked for it is gone".to_owned());
     }
-    let (number, leaf) = detached.execs.number(sandbox.as_deref());
+    let (number, leaf) = detached.number_exec(sandbox.as_deref());
     let command = shortened(exec.command);
-    let wanted = RequestedExec { spec, stdio: [input, output, error], socket, leaf: leaf.clone(), init };
+    let (stdio, recorded) = match ExecStdio::of(detached, number, exec.recorded, fds) {
+        Ok(stdio) => stdio,
+        Err(reason) => {
+            // The server no longer has the client's socket.
+            let _ = wire::offer(&socket, &Answer::Refused(reason));
+            return Ok(());
+        }
+    };
+    let requested = RequestedExec { spec, stdio, socket, leaf: leaf.clone(), init };
     let refused = match fork() {
         Ok(Forked::Child) => {
             if !gate.await_open() {
                 penfold_sys::fork::exit_now(1);
             }
-            look_after(prepared, wanted, supervise)
+            run_exec_supervisor(prepared, requested, supervise)
         }
         Ok(Forked::Parent(pid)) => match identify(&mut proc, pid) {
             Ok((supervisor, pidfd)) => {
-                detached.happened([EventKind::Exec { number, command: command.clone() }]);
+                detached.publish_events([EventKind::Exec { number, command: command.clone() }]);
                 let command = state::brief(command);
                 let state = state::Exec { number, command, supervisor, started_at_ms: now_ms() };
-                detached.execs.register(Running { state, pidfd, leaf });
-                // Before it begins: who takes the place of a supervisor that is killed then knows whose those are.
-                detached.say(Status::Running, prepared.level, &prepared.missing);
+                detached.execs.register(Running { state, pidfd, leaf, recorded });
+                // The state is written before the exec begins, so that a process that takes over knows the exec's
+                // members.
+                detached.write_status(Status::Running, prepared.level, &prepared.missing);
                 let opened = gate.open();
                 penfold_sys::crash_point!("exec-begun");
                 opened.err().map(|error| format!("cannot begin: {error}"))
@@ -105,24 +115,27 @@ pub(crate) fn begin(
         Err(error) => Some(format!("cannot fork: {error}")),
     };
     if let Some(reason) = refused {
-        let _ = wire::offer(&wanted.socket, &Answer::Refused(reason));
+        if let ExecStdio::Recorded(plan) = &requested.stdio {
+            detached.remove_exec_files(&plan.files);
+        }
+        let _ = wire::offer(&requested.socket, &Answer::Refused(reason));
     }
     Ok(())
 }
 
-/// What is needed to know who looks after a command. Before the fork: descriptors may be used up.
-fn tools() -> io::Result<(ProcFs, Gate)> {
+/// Opens the descriptors that `identify` and the gate need, before the fork: later there may be no free descriptor.
+fn open_proc_and_gate() -> io::Result<(ProcFs, Gate)> {
     Ok((ProcFs::open()?, Gate::new()?))
 }
 
-/// Who it is, and a handle to it.
+/// Returns the identity and a pidfd of the child.
 fn identify(proc: &mut ProcFs, pid: Pid) -> io::Result<(ProcessId, OwnedFd)> {
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     let stat = proc.stat(pid)?.ok_or(io::ErrorKind::NotFound)?;
     Ok((stat.id(), pidfd))
 }
 
-/// Where a child waits until it is known: one that is not would be counted, shown and ended by nobody.
+/// A pipe at which the child waits until it is registered. An unregistered exec would be neither listed nor ended.
 struct Gate {
     wait: OwnedFd,
     open: OwnedFd,
@@ -134,70 +147,91 @@ impl Gate {
         Ok(Gate { wait, open })
     }
 
-    /// Lets the child go on.
+    /// Lets the child continue.
     fn open(self) -> io::Result<()> {
         rustix::io::write(&self.open, &[1])?;
         Ok(())
     }
 
-    /// Waits in the child. False when the parent has given up, or was killed.
+    /// Waits in the child. False if the parent gave up or was killed.
     fn await_open(self) -> bool {
         drop(self.open);
         rustix::io::retry_on_intr(|| rustix::io::read(&self.wait, &mut [0; 1])) == Ok(1)
     }
 }
 
-/// Whether who asked is gone, and was perhaps told that nothing was started: a supervisor can be held up.
-fn has_left(socket: &OwnedFd) -> bool {
+/// Tells whether the client has disconnected. A delayed supervisor must not start a command that the client has
+/// reported as failed.
+fn has_disconnected(socket: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(socket, PollFlags::empty())];
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 struct RequestedExec {
     spec: OwnedFd,
-    stdio: [OwnedFd; 3],
+    stdio: ExecStdio,
     socket: OwnedFd,
     leaf: Option<PathBuf>,
     init: Option<Pid>,
 }
 
-/// The life of the process that looks after one command.
-fn look_after(prepared: &mut Prepared, wanted: RequestedExec, supervise: fn(Prepared) -> !) -> ! {
-    let answers = wanted.socket.try_clone();
-    let kept: Vec<BorrowedFd<'_>> =
-        wanted.stdio.iter().chain([&wanted.spec, &wanted.socket]).chain(&answers).map(AsFd::as_fd).collect();
+/// Runs the exec supervisor of one command.
+fn run_exec_supervisor(prepared: &mut Prepared, requested: RequestedExec, supervise: fn(Prepared) -> !) -> ! {
+    let answers = requested.socket.try_clone();
+    let cell = requested.stdio.cell();
+    let kept: Vec<BorrowedFd<'_>> = requested
+        .stdio
+        .fds()
+        .into_iter()
+        .chain([requested.spec.as_fd(), requested.socket.as_fd()])
+        .chain(answers.as_ref().ok().map(AsFd::as_fd))
+        .chain(cell.as_ref().map(AsFd::as_fd))
+        .collect();
     let refused = match penfold_sys::descriptors::keep_only(&kept) {
         Err(error) => format!("cannot let go of the supervisor's descriptors: {error}"),
-        Ok(()) => match prepare(prepared, wanted) {
+        Ok(()) => match prepare(prepared, requested) {
             Ok(prepared) => supervise(prepared),
             Err(reason) => reason,
         },
     };
+    if let Some(cell) = cell {
+        // Without a report, the supervisor removes the directory of an exec that could not start.
+        cell.store(SeenEnd { exit: None, cause: Cause::StartFailed, verified: true });
+    }
     if let Ok(answers) = answers {
         let _ = wire::offer(&answers, &Answer::Refused(refused));
     }
     penfold_sys::fork::exit_now(1)
 }
 
-fn prepare(sandbox: &Prepared, wanted: RequestedExec) -> Result<Prepared, String> {
-    let spec = read(wanted.spec).map_err(|error| format!("cannot read what to run: {error}"))?;
+fn prepare(sandbox: &Prepared, requested: RequestedExec) -> Result<Prepared, String> {
+    let spec = read(requested.spec).map_err(|error| format!("cannot read what to run: {error}"))?;
     let terminal = spec.terminal;
+    let recorded = spec.recorded.clone();
     let level = if sandbox.level == Level::Pidns { Level::Subreaper } else { sandbox.level };
-    let spec = of_sandbox(&sandbox.setup.spec, spec, level)?;
+    let spec = exec_spec(&sandbox.setup.spec, spec, level)?;
     let scratch = sandbox.setup.scratch.as_deref();
     let inherited = Inherited { mask: SignalSet::empty(), child_ignored: false };
     let mut program = environment::program(&spec, scratch, &inherited).map_err(|error| error.to_string())?;
-    let [input, output, error] = wanted.stdio;
-    program.apart(OwnStdio { input, output, error, terminal });
-    let leaf = wanted.leaf.as_deref().map(make_leaf).transpose()?;
+    let (stdio, mut record) = match requested.stdio {
+        ExecStdio::Given([input, output, error]) => (OwnStdio { input, output, error, terminal }, None),
+        ExecStdio::Recorded(plan) => {
+            let recorded = recorded.ok_or("the description of a recorded exec lacks its settings")?;
+            let (stdio, record) = record(plan, &spec, recorded, terminal)
+                .map_err(|error| format!("cannot record the exec: {}", penfold_state::error_chain(&error)))?;
+            (stdio, Some(Box::new(record)))
+        }
+    };
+    program.own_session(stdio);
+    let leaf = requested.leaf.as_deref().map(make_leaf).transpose()?;
     let setup = Setup {
         spec,
         program,
-        channel: wanted.socket,
+        channel: requested.socket,
         launcher: None,
         owner: None,
         owner_id: None,
-        apart: true,
+        own_session: true,
         session: 0,
         group: 0,
         keys: false,
@@ -205,19 +239,23 @@ fn prepare(sandbox: &Prepared, wanted: RequestedExec) -> Result<Prepared, String
         idle: sandbox.setup.idle,
         began: Instant::now(),
     };
-    // Before the process changes the namespace that it sees.
+    // Before setns(2): afterwards `/proc` shows another pid namespace.
     let mut prepared = Prepared::for_exec(setup, leaf, level)?;
-    if let Some(init) = wanted.init {
-        go_inside(&mut prepared, init)?;
+    if let (Some(record), Some(_), None) = (&mut record, requested.init, &prepared.leaf) {
+        record.keep_outer_proc();
+    }
+    prepared.recorded = record;
+    if let Some(init) = requested.init {
+        enter_namespaces(&mut prepared, init)?;
     }
     Ok(prepared)
 }
 
-/// Enters the namespaces of our init, so that what is started from now on is born there.
+/// Enters the namespaces of our init, so that later children are born there.
 ///
-/// Without a leaf a process inside looks after the command, and this one only stands for it: orphans come to a subreaper
-/// that is inside, never to one that is not (`find_new_reaper` of the kernel).
-fn go_inside(prepared: &mut Prepared, init: Pid) -> Result<(), String> {
+/// Without a leaf, a process inside the namespace becomes the exec supervisor, and this one waits for it. The kernel
+/// reparents orphans only to a subreaper in their own pid namespace (`find_new_reaper()`).
+fn enter_namespaces(prepared: &mut Prepared, init: Pid) -> Result<(), String> {
     let refused = |error: &dyn std::fmt::Display| format!("cannot enter the pid namespace: {error}");
     let init = pidfd_open(init, PidfdFlags::empty()).map_err(|error| refused(&error))?;
     let enter = |spaces| {
@@ -227,11 +265,11 @@ fn go_inside(prepared: &mut Prepared, init: Pid) -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         spaces |= ThreadNameSpaceType::USER;
     }
-    // To enter mounts is to stand at their root.
+    // Entering a mount namespace changes the working directory to its root.
     let place = rustix::process::getcwd(Vec::new());
     let enter_mounts = |spaces| {
         enter(spaces | ThreadNameSpaceType::MOUNT)?;
-        // One that was removed meanwhile is nowhere in there.
+        // A directory that was removed meanwhile cannot be entered.
         let _ = place.as_ref().map(rustix::process::chdir);
         Ok(())
     };
@@ -241,7 +279,7 @@ fn go_inside(prepared: &mut Prepared, init: Pid) -> Result<(), String> {
     enter(spaces)?;
     match fork() {
         Ok(Forked::Child) => {
-            // Not before: in a /proc of the namespace who is outside does not find itself.
+            // Only in the child: in the namespace's `/proc` a process outside of that pid namespace has no entry.
             enter_mounts(ThreadNameSpaceType::empty())?;
             let own = std::fs::read_link("/proc/self").ok();
             if own.is_none_or(|own| own.as_os_str() != getpid().as_raw_nonzero().to_string().as_str()) {
@@ -250,20 +288,20 @@ fn go_inside(prepared: &mut Prepared, init: Pid) -> Result<(), String> {
             prepared.proc = Some(ProcFs::open().map_err(|error| format!("cannot read /proc: {error}"))?);
             Ok(())
         }
-        Ok(Forked::Parent(pid)) => stand_for(pid),
+        Ok(Forked::Parent(pid)) => wait_for_exec_supervisor(pid),
         Err(error) => Err(format!("cannot fork: {error}")),
     }
 }
 
-/// Passes a wish to end on, and exits with who looks after the command.
-fn stand_for(pid: Pid) -> ! {
+/// Forwards SIGTERM to the exec supervisor until it exits, then exits.
+fn wait_for_exec_supervisor(pid: Pid) -> ! {
     let _ = penfold_sys::descriptors::keep_only(&[]);
     let opened = signals::open();
     let supervisor = pidfd_open(pid, PidfdFlags::empty());
     while let Ok(None) = child::reap(pid) {
         let (Ok(signals), Ok(supervisor)) = (&opened, &supervisor) else { break };
         let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], None);
-        signals::pass_on_wishes(signals, supervisor);
+        signals::forward_term(signals, supervisor);
     }
     penfold_sys::fork::exit_now(0)
 }
@@ -274,7 +312,7 @@ fn make_leaf(path: &Path) -> Result<Leaf, String> {
     Leaf::create(&place, name).map_err(|error| error.to_string())
 }
 
-/// A description in memory that nobody can change or make us wait for.
+/// Reads the description from a sealed memfd, which the client can neither change nor block.
 fn read(spec: OwnedFd) -> io::Result<ExecSpec> {
     let sealed = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK;
     if !rustix::fs::fcntl_get_seals(&spec)?.contains(sealed) {
@@ -282,12 +320,12 @@ fn read(spec: OwnedFd) -> io::Result<ExecSpec> {
     }
     rustix::fs::seek(&spec, rustix::fs::SeekFrom::Start(0))?;
     let mut text = Vec::new();
-    File::from(spec).take(LARGEST).read_to_end(&mut text)?;
+    File::from(spec).take(MAX_REQUEST_BYTES).read_to_end(&mut text)?;
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// The command as part of its sandbox: what it does not say itself is the sandbox's.
-fn of_sandbox(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, String> {
+/// Builds the spec of an exec: options that the request leaves out come from the sandbox.
+fn exec_spec(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, String> {
     let mut environment = sandbox.environment.clone();
     for (key, value) in exec.environment {
         environment.retain(|(known, _)| *known != key);
@@ -298,7 +336,7 @@ fn of_sandbox(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Stri
         id: sandbox.id,
         name: None,
         claim: None,
-        labels: BTreeMap::new(),
+        labels: exec.recorded.map(|recorded| recorded.labels).unwrap_or_default(),
         command: exec.command,
         environment,
         directory: exec.directory.or_else(|| sandbox.directory.clone()),

@@ -1,79 +1,86 @@
-//! The commands that were put into a sandbox, as its supervisor knows them.
+//! The execs of a sandbox, as its supervisor knows them.
 
 use std::collections::HashSet;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use penfold_cgroup::Leaf;
 use penfold_process::{Pid, ProcFs, ProcessId};
-use penfold_state::state;
-use penfold_teardown::Ended;
+use penfold_state::execs::{MAX_NUMBER, leaf_name};
+use penfold_state::{ExecFiles, Files, state};
+use penfold_teardown::{Cause, Ended, Level};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
+use crate::ended_execs::{EndedExecs, Recorded};
+use crate::exec_request::ExecRequest;
 use crate::poll::poll;
 
-/// A larger number of an exec is none of ours.
-const MOST: u32 = 1 << 30;
-
-/// The commands that were put into a sandbox.
+/// The execs of a sandbox.
 #[derive(Default)]
 pub(crate) struct Execs {
     running: Vec<Running>,
-    /// How many there were.
+    /// The number of the last exec.
     count: u32,
-    /// The processes that look after them, and once the sandbox is being ended those that did so then.
+    /// The exec supervisors; after the end has begun, those that lived then.
     supervisors: Vec<ProcessId>,
-    /// Their members when the sandbox was ended.
+    /// The members of execs when the end began.
     members: HashSet<i32>,
     ending: bool,
+    /// The recorded execs whose end is not on disk so far.
+    ended: EndedExecs,
 }
 
-/// One that runs.
+/// A running exec.
 pub(crate) struct Running {
-    /// As `state.json` has it.
+    /// The entry in `state.json`.
     pub(crate) state: state::Exec,
-    /// A handle to the process that looks after it.
+    /// A pidfd of the exec supervisor.
     pub(crate) pidfd: OwnedFd,
-    /// Its leaf, below that of the sandbox.
+    /// The leaf of the exec, below the sandbox's leaf.
     pub(crate) leaf: Option<PathBuf>,
+    /// The record of a recorded exec.
+    pub(crate) recorded: Option<Recorded>,
 }
 
 impl Execs {
-    /// How many run.
+    /// Returns the number of running execs.
     pub(crate) fn running(&self) -> usize {
         self.running.len()
     }
 
-    /// What tells that one has ended.
+    /// Returns the pidfds to poll for the end of an exec.
     pub(crate) fn sources(&self) -> impl Iterator<Item = PollFd<'_>> {
         self.running.iter().map(|running| PollFd::new(&running.pidfd, PollFlags::IN))
     }
 
-    /// For those who look.
+    /// Returns the entries for `state.json`.
     pub(crate) fn states(&self) -> Vec<state::Exec> {
         self.running.iter().map(|running| running.state.clone()).collect()
     }
 
-    /// The sandbox is being ended.
-    pub(crate) fn ends(&mut self) {
+    /// Marks the beginning of the sandbox's end.
+    pub(crate) fn mark_ending(&mut self) {
         if !std::mem::replace(&mut self.ending, true) {
-            self.note_members();
+            self.record_members();
         }
     }
 
-    /// Adds one that runs.
+    /// Adds a running exec.
     pub(crate) fn register(&mut self, running: Running) {
         self.supervisors.push(running.state.supervisor);
         self.running.push(running);
     }
 
-    /// Takes on those that a supervisor that was killed has `written` down. They are believed of our own children only.
-    pub(crate) fn recall(&mut self, written: Vec<state::Exec>, sandbox: Option<&Path>) {
+    /// Restores the execs in `written`, the state file of a killed supervisor. An entry is trusted only if its process
+    /// is a child of this process. Recorded execs without such an entry and without a report are lost.
+    pub(crate) fn restore(&mut self, written: Vec<state::Exec>, sandbox: Option<&Path>, files: &Files) {
+        let directories = ExecFiles::numbers(files).unwrap_or_default();
         let Ok(mut proc) = ProcFs::open() else { return };
-        for state in written.into_iter().filter(|state| state.number < MOST) {
+        for state in written.into_iter().filter(|state| state.number < MAX_NUMBER) {
             let pid = state.supervisor.pid;
-            // In this order: an unreaped child of ours keeps its number.
+            // This order is safe: an unreaped child keeps its pid.
             let stat = proc.stat(pid).ok().flatten();
             if stat.is_none_or(|stat| stat.id() != state.supervisor || stat.parent != Some(getpid())) {
                 continue;
@@ -81,14 +88,24 @@ impl Execs {
             if let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) {
                 let leaf = sandbox.map(|path| path.join(leaf_name(state.number)));
                 self.count = self.count.max(state.number);
-                self.register(Running { state, pidfd, leaf });
+                let recorded = directories.contains(&state.number);
+                let recorded = recorded.then_some(Recorded { number: state.number, cell: None });
+                self.register(Running { state, pidfd, leaf, recorded });
             }
         }
-        self.note_members();
+        for number in directories {
+            let is_running = self.running.iter().any(|running| running.state.number == number);
+            if !is_running && matches!(ExecFiles::open(files, number), Ok(Some(exec)) if !exec.is_reported())
+            {
+                let leaf = sandbox.map(|path| path.join(leaf_name(number)));
+                self.ended.add(Recorded { number, cell: None }, leaf.as_deref());
+            }
+        }
+        self.record_members();
     }
 
-    /// Notes who belongs to them, before the end of the sandbox, or of its supervisor, makes orphans of all.
-    fn note_members(&mut self) {
+    /// Records the members of all execs, before the end of the sandbox or of its supervisor reparents them.
+    fn record_members(&mut self) {
         if self.running.is_empty() {
             return;
         }
@@ -109,8 +126,8 @@ impl Execs {
         }
     }
 
-    /// Those who looked after them are ours and no members, and nobody whom they looked after was a stray.
-    pub(crate) fn vouch(&self, ended: &mut Vec<Ended>) {
+    /// Removes exec supervisors from the list of ended members, and clears the mark of strays from members of execs.
+    pub(crate) fn unmark_strays(&self, ended: &mut Vec<Ended>) {
         let is_supervisor = |ended: &Ended| {
             let mut supervisors = self.supervisors.iter();
             supervisors.any(|id| id.pid.as_raw_pid() == ended.pid && id.start.0 == ended.start_time)
@@ -121,46 +138,70 @@ impl Execs {
         }
     }
 
-    /// The next number, and the leaf that goes with it below that of the sandbox. A supervisor before this one may have
-    /// used some.
-    pub(crate) fn number(&mut self, sandbox: Option<&Path>) -> (u32, Option<PathBuf>) {
+    /// Returns the next number and its leaf below the sandbox's leaf. Numbers of an earlier supervisor are skipped.
+    pub(crate) fn number(&mut self, sandbox: Option<&Path>, files: &Files) -> (u32, Option<PathBuf>) {
         loop {
             self.count = self.count.saturating_add(1);
             let leaf = sandbox.map(|path| path.join(leaf_name(self.count)));
-            let taken = leaf.as_deref().is_some_and(|leaf| leaf.symlink_metadata().is_ok());
-            if !taken || self.count > MOST {
+            let taken = leaf.as_deref().is_some_and(|leaf| leaf.symlink_metadata().is_ok())
+                || ExecFiles::is_taken(files, self.count);
+            if !taken || self.count > MAX_NUMBER {
                 return (self.count, leaf);
             }
         }
     }
 
-    /// Ends one politely. False if there is none of this number.
-    pub(crate) fn stop(&self, number: u32) -> bool {
-        self.running.iter().any(|running| {
-            running.state.number == number
-                && rustix::process::pidfd_send_signal(&running.pidfd, Signal::TERM).is_ok()
-        })
+    /// Sends a request to the exec supervisor of this number.
+    ///
+    /// # Errors
+    /// The reason, as a sentence.
+    pub(crate) fn request(&self, number: u32, request: ExecRequest) -> Result<(), String> {
+        let running = self.running.iter().find(|running| running.state.number == number);
+        let running = running.ok_or_else(|| format!("no exec {number} runs in this sandbox"))?;
+        request.send(running.pidfd.as_fd()).map_err(|error| format!("exec {number} cannot be asked: {error}"))
     }
 
-    /// Forgets those whose supervisor has exited. One that was killed could not end its tree: then its leaf does, and what
-    /// is not in there ends with the sandbox.
+    /// Returns the numbers of the execs whose end is not verified, or not on disk.
+    pub(crate) fn numbers(&self) -> Vec<u32> {
+        self.running.iter().map(|running| running.state.number).chain(self.ended.numbers()).collect()
+    }
+
+    /// Returns the time until [`Execs::settle`] should be called; `None` if nothing is due.
+    pub(crate) fn next_look(&self) -> Option<Duration> {
+        self.ended.next_look()
+    }
+
+    /// Writes the ends of recorded execs whose supervisor has exited.
+    pub(crate) fn settle(&mut self, files: &Files, level: Level, patience: Duration) {
+        self.ended.settle(files, level, patience);
+    }
+
+    /// Writes the ends of all recorded execs, after the verified end of the sandbox, which had this cause.
+    pub(crate) fn conclude(&mut self, files: &Files, cause: Cause, level: Level) {
+        for running in self.running.drain(..) {
+            if let Some(recorded) = running.recorded {
+                self.ended.add_gone(recorded);
+            }
+        }
+        self.ended.conclude(files, cause, level);
+    }
+
+    /// Removes execs whose supervisor has exited. A killed exec supervisor could not end its tree: its leaf is killed
+    /// here. Members outside of that leaf end with the sandbox.
     pub(crate) fn reap(&mut self) {
-        self.running.retain(|running| {
+        self.running.retain_mut(|running| {
             let mut fds = [PollFd::new(&running.pidfd, PollFlags::IN)];
-            let over = poll(&mut fds, Some(&Timespec::default())) != Ok(0);
-            if over && let Some(Ok(Some(leaf))) = running.leaf.as_deref().map(Leaf::open) {
+            let exited = poll(&mut fds, Some(&Timespec::default())) != Ok(0);
+            if exited && let Some(recorded) = running.recorded.take() {
+                self.ended.add(recorded, running.leaf.as_deref());
+            } else if exited && let Some(Ok(Some(leaf))) = running.leaf.as_deref().map(Leaf::open) {
                 let _ = leaf.kill();
             }
-            // The report of the end leaves out those who ended with it.
-            if over && !self.ending {
+            // During the end, the supervisor stays listed so that the report leaves it out.
+            if exited && !self.ending {
                 self.supervisors.retain(|supervisor| *supervisor != running.state.supervisor);
             }
-            !over
+            !exited
         });
     }
-}
-
-/// The name of the leaf of an exec.
-fn leaf_name(number: u32) -> String {
-    format!("exec-{number}")
 }

@@ -1,4 +1,4 @@
-//! How the command of a detached sandbox ended, in `exit.json`: the first word of ours stands, and a forged one is replaced.
+//! Writes `exit.json`: the first version by a penfold process stands, and a forged one is replaced.
 
 use std::cell::Cell;
 
@@ -8,55 +8,55 @@ use penfold_state::time::now_ms;
 use penfold_state::{ExitStatus, Files};
 use penfold_teardown::Cause;
 
-/// What is known of `exit.json`.
+/// The knowledge about `exit.json`.
 #[derive(Debug, Default)]
 pub(crate) struct ExitRecord {
-    /// How the command ended, once it was told.
-    told: Cell<Option<Exited>>,
-    /// A process of ours before this one may have told it.
-    believes: bool,
-    /// Somebody else has told it.
+    /// The exit that this process has written.
+    own: Cell<Option<Exited>>,
+    /// An earlier supervisor of this sandbox may have written `exit.json`.
+    trusted: bool,
+    /// Another process has written `exit.json`.
     tampered: Cell<bool>,
 }
 
 impl ExitRecord {
-    /// Whether `exit.json`, if there is one, is the word of the supervisor before this one.
-    pub(crate) fn believe(&mut self, believes: bool) {
-        self.believes = believes;
+    /// Sets whether an existing `exit.json` is trusted as written by an earlier supervisor.
+    pub(crate) fn trust(&mut self, trusted: bool) {
+        self.trusted = trusted;
     }
 
-    /// Whether somebody else has written it.
+    /// Tells whether another process has written `exit.json`.
     pub(crate) fn is_tampered(&self) -> bool {
         self.tampered.get()
     }
 
-    /// Writes down how the command ended, as soon as that is known. What one of ours has written
-    /// stands. Gives what was written, to be told.
+    /// Writes the exit as soon as it is known, unless a penfold process wrote it before. Returns the exit if it is new,
+    /// for its event.
     pub(crate) fn write(&self, files: &Files, exit: Option<ExitStatus>, cause: Cause) -> Option<Exited> {
-        if self.told.get().is_some() {
+        if self.own.get().is_some() {
             return None;
         }
         let exited = Exited { schema: SCHEMA, exit, cause, at_ms: now_ms() };
         if matches!(files.write_exited(&exited), Ok(false)) {
-            if self.believes {
+            if self.trusted {
                 return None;
             }
             let _ = files.replace_exited(&exited);
             self.tampered.set(true);
         }
-        // Where the record is gone already, nobody else tells of it either.
-        self.told.set(Some(exited));
+        // If the record is already gone, no other process publishes the exit either.
+        self.own.set(Some(exited));
         Some(exited)
     }
 
-    /// How the command ended, by our own word if we gave it: a member may have written another.
-    pub(crate) fn truth(&self, files: &Files) -> Option<Exited> {
+    /// Returns the exit that this process wrote, if any: a member may have replaced the file, which is then restored.
+    pub(crate) fn resolve(&self, files: &Files) -> Option<Exited> {
         let written = files.exited();
-        let Some(told) = self.told.get() else { return written.ok().flatten() };
-        if !matches!(written, Ok(Some(written)) if written == told) {
+        let Some(own) = self.own.get() else { return written.ok().flatten() };
+        if !matches!(written, Ok(Some(written)) if written == own) {
             self.tampered.set(self.tampered.get() || !matches!(written, Ok(None)));
-            let _ = files.replace_exited(&told);
+            let _ = files.replace_exited(&own);
         }
-        Some(told)
+        Some(own)
     }
 }

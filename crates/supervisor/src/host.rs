@@ -1,7 +1,7 @@
-//! What a supervisor waits for, and what follows: the host of its teardown.
+//! The event loop of a supervisor: the [`Host`](penfold_teardown::Host) of its teardown.
 //!
-//! The same for a child, for a child of our init in a pid namespace and for an adopted tree. They differ in what tells of the
-//! leader; an adopted tree has neither a launcher nor an owner.
+//! The same loop serves a child, a child of our init in a pid namespace, and an adopted tree. They differ in the source
+//! of news about the leader. An adopted tree has neither launcher nor owner.
 
 mod job_control;
 mod launcher;
@@ -25,36 +25,36 @@ use crate::policy::Policy;
 use crate::poll::poll;
 use crate::supervised::{Supervised, has_ended};
 
-/// The host of the teardown: everything that can happen to a sandbox from outside comes in here.
+/// The host of the teardown: receives every external event of a sandbox.
 #[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
 pub(crate) struct Host {
     pub(crate) sandbox: Supervised,
     leader: Leader,
-    /// Those below are watched until they tell that their process has ended, which they do once.
+    /// These three pidfds are polled until they report the death of their process, then dropped.
     standby: Option<OwnedFd>,
     launcher: Option<OwnedFd>,
     owner: Option<OwnedFd>,
     channel_open: bool,
-    /// The death of the launcher is told by its pidfd, not by the end of the channel.
-    by_pidfd: bool,
-    /// Something that is to be told at the next wait.
+    /// The launcher has a pidfd, so EOF on the channel does not mean its death.
+    launcher_has_pidfd: bool,
+    /// An event to return from the next wait.
     pub(crate) due: Option<Event>,
     pub(crate) failure: Option<StartFailure>,
-    /// How the leader ended, when it is not a child of this process.
+    /// The exit of a leader that is not a child of this process.
     status: Option<ExitStatus>,
-    /// How it ended could not be heard.
-    unheard: bool,
-    /// The descriptors that the caller of penfold gave to the command are still open here, too.
+    /// The exit of the leader was lost with the link to our init.
+    exit_lost: bool,
+    /// This process still holds the descriptors that the caller passed to the command.
     holds_inherited: bool,
-    /// The launcher was told to stop as the leader did.
+    /// The launcher was asked to stop together with the leader.
     suspended: bool,
 }
 
-/// How long a command must run until the supervisor lets go of the descriptors that were meant for it. Most are over by
-/// then, and spared the work.
-const SETTLE: Duration = Duration::from_millis(5);
+/// The age of a command at which the supervisor closes the descriptors meant for the command. Most commands end earlier
+/// and save the work.
+const CLOSE_INHERITED_DELAY: Duration = Duration::from_millis(5);
 
-/// Which descriptors had something to say.
+/// The results of one poll(2), by source.
 #[expect(clippy::struct_excessive_bools, reason = "one for each descriptor that is polled")]
 struct Ready {
     signals: bool,
@@ -83,7 +83,7 @@ impl penfold_teardown::Host for Host {
             return Some(event);
         }
         if ready.link
-            && let Some(event) = self.take_news()
+            && let Some(event) = self.take_leader_event()
         {
             return Some(event);
         }
@@ -103,8 +103,8 @@ impl penfold_teardown::Host for Host {
         if ready.root {
             self.root_ended();
         }
-        // The end of a leader that is no child of ours comes after the requests: who asked for it is answered, and is its
-        // cause.
+        // An ended leader that is no child of this process is handled after the requests. The client that requested the
+        // end is then answered, and its request is the cause.
         if let Some(event) = self.due.take() {
             return Some(event);
         }
@@ -130,35 +130,39 @@ impl penfold_teardown::Host for Host {
 
     fn leader_ended(&mut self, exit: Option<Exit>) -> Event {
         self.wake_launcher();
-        let asked = self.hear_launcher();
+        let requested = self.drain_launcher();
         let status = self.status_of(exit.map(ExitStatus::from));
-        let rest = self.sandbox.decide(|policy| policy.rest(status, Instant::now()));
+        let rest = self.sandbox.decide(|policy| policy.leader_left_members(status, Instant::now()));
         let cause = self.sandbox.policy.leader_ended(status);
         self.sandbox.prepared.find_nested();
         if let Some(detached) = &mut self.sandbox.prepared.detached {
-            detached.execs.ends();
+            detached.execs.mark_ending();
         }
         if let (Some(detached), None) = (&self.sandbox.prepared.detached, &self.failure) {
-            self.sandbox.prepared.leader.note_end_told();
+            self.sandbox.prepared.leader.store_exit_written();
             detached.write_exited(status, cause);
         }
-        asked.or(rest).unwrap_or(Event::LeaderExited)
+        if let (Some(recorded), None) = (&self.sandbox.prepared.recorded, &self.failure) {
+            recorded.write_exited(status, cause);
+        }
+        requested.or(rest).unwrap_or(Event::LeaderExited)
     }
 
     fn stuck(&mut self, findings: &Findings, leader: Option<Exit>) -> ControlFlow<()> {
         let blind = findings.survivors.iter().all(|survivor| matches!(survivor, Survivor::Unknown { .. }));
         if blind && (self.launcher.is_some() || self.standby.is_some()) {
-            // A command can take away our descriptors; who forked us has its own, and takes over.
+            // A command can take away this process's descriptors with prlimit(2). The parent has its own, and takes
+            // over.
             penfold_sys::fork::exit_now(1);
         }
-        self.sandbox.say(Status::Unkillable);
-        self.tell(leader.map(ExitStatus::from), findings.clone());
+        self.sandbox.write_status(Status::Unkillable);
+        self.report(leader.map(ExitStatus::from), findings.clone());
         ControlFlow::Continue(())
     }
 }
 
 impl Host {
-    /// The host of a sandbox in this phase.
+    /// Creates the host of a sandbox in this phase.
     pub(crate) fn new(
         mut sandbox: Supervised,
         leader: Leader,
@@ -170,36 +174,38 @@ impl Host {
         Host {
             leader,
             standby,
-            by_pidfd: setup.launcher.is_some(),
+            launcher_has_pidfd: setup.launcher.is_some(),
             launcher: setup.launcher.take().filter(|_| phase == Phase::Starting),
             owner: setup.owner.take(),
             channel_open: !adopted,
             due: None,
             failure: None,
             status: None,
-            unheard: false,
+            exit_lost: false,
             holds_inherited: !adopted,
             suspended: false,
             sandbox,
         }
     }
 
-    /// Looks after the sandbox, and exits with 0 once it is gone.
-    pub(crate) fn look_after(mut self, mut teardown: Teardown, phase: Phase) -> ! {
+    /// Runs the teardown driver and exits with 0 once the sandbox is gone.
+    pub(crate) fn run(mut self, mut teardown: Teardown, phase: Phase) -> ! {
         let mut resources = std::mem::take(&mut self.sandbox.prepared.resources);
         let findings = drive(&mut teardown, phase, &mut self, &mut resources);
-        self.tell(teardown.leader_exit().map(ExitStatus::from), findings);
-        // Not by returning: to drop all this would close one by one what the exit closes at once.
+        self.report(teardown.leader_exit().map(ExitStatus::from), findings);
+        // Exits without dropping `self`: exit closes all descriptors at once, drop closes them one by one.
         penfold_sys::fork::exit_now(0)
     }
 
     fn poll(&mut self, watch: Vec<PollFd<'_>>, timeout: Option<Duration>) -> Ready {
-        let settle = self.holds_inherited.then_some(SETTLE);
+        let close_after = self.holds_inherited.then_some(CLOSE_INHERITED_DELAY);
         let until = self.sandbox.policy.next_deadline(self.sandbox.activity());
         self.sandbox.set_alarm(until.map(|(at, _)| at), timeout);
         let until = until.map(|(at, _)| at.saturating_duration_since(Instant::now()));
-        let opens = self.sandbox.prepared.detached.as_ref().and_then(|detached| detached.control.opens_in());
-        let due = [timeout, until, opens].into_iter().flatten().min();
+        let detached = self.sandbox.prepared.detached.as_ref();
+        let accept_pause = detached.and_then(|detached| detached.control.accept_pause());
+        let exec_look = detached.and_then(|detached| detached.execs.next_look());
+        let due = [timeout, until, accept_pause, exec_look].into_iter().flatten().min();
         let timespec = |duration: Option<Duration>| duration.and_then(|due| Timespec::try_from(due).ok());
         let root = match self.leader {
             Leader::Adopted { lives: true } => self.sandbox.leader.as_ref(),
@@ -219,29 +225,33 @@ impl Host {
         if let Some(detached) = &self.sandbox.prepared.detached {
             fds.extend(detached.sources());
         }
+        if let Some(recorded) = &self.sandbox.prepared.recorded {
+            fds.extend(recorded.sources());
+        }
         let before = fds.len();
         fds.extend(watch);
-        let mut happened = poll(&mut fds, timespec(due.into_iter().chain(settle).min()).as_ref());
-        let settled = settle.is_some() && !matches!(happened, Ok(1..));
-        if settled {
-            // A pipe is at its end when the command closes it, not when we do.
+        let mut polled = poll(&mut fds, timespec(due.into_iter().chain(close_after).min()).as_ref());
+        let close_now = close_after.is_some() && !matches!(polled, Ok(1..));
+        if close_now {
+            // Closes the inherited copies, so that a pipe of the caller reaches EOF when the command closes it.
             let _ = penfold_sys::descriptors::drop_inherited();
-            penfold_sys::memory::drop_text_pages();
-            // Right away, with hardly any code touched in between.
-            happened = poll(&mut fds, timespec(due.map(|due| due.saturating_sub(SETTLE))).as_ref());
+            penfold_sys::memory::drop_unneeded_pages();
+            // Polls again at once: other code would fault its dropped pages back in.
+            polled =
+                poll(&mut fds, timespec(due.map(|due| due.saturating_sub(CLOSE_INHERITED_DELAY))).as_ref());
         }
-        if happened.is_err() {
+        if polled.is_err() {
             fds.clear();
         }
         let mut fds = fds.iter().take(before).map(|fd| !fd.revents().is_empty());
         let [signals, link, root, standby, channel, launcher, owner] =
             sources.map(|source| source.is_some() && fds.next().unwrap_or(false));
         let detached = fds.collect();
-        self.holds_inherited &= !settled;
+        self.holds_inherited &= !close_now;
         Ready { signals, link, root, standby, channel, launcher, owner, detached }
     }
 
-    /// The other supervisor was killed.
+    /// Handles the death of the standby.
     fn standby_died(&mut self) -> Option<Event> {
         self.standby = None;
         if let Some(detached) = &self.sandbox.prepared.detached {
@@ -250,10 +260,10 @@ impl Host {
         self.sandbox.decide(Policy::standby_gone)
     }
 
-    /// Ends a sandbox whose deadline had passed when this process `looked`.
+    /// Ends a sandbox whose deadline had already passed at `looked`.
     fn time_out(&mut self, looked: Instant) -> Option<Event> {
         let cause = self.sandbox.policy.overdue(looked, self.sandbox.activity())?;
-        // It ended before, and both are seen late: the driver reaps it first.
+        // The leader ended before the deadline, and both were seen late: the driver reaps the leader first.
         if let Leader::Adopted { lives } = self.leader {
             if lives && self.sandbox.leader.as_ref().is_some_and(has_ended) {
                 self.root_ended();
@@ -262,21 +272,21 @@ impl Host {
         } else if self.sandbox.leader.take_if(|leader| has_ended(leader)).is_some() {
             return None;
         }
-        // Who has stopped this process may have stopped those above it, too.
+        // A command that stopped this process may have stopped launcher and standby too.
         for above in [&self.launcher, &self.standby].into_iter().flatten() {
             let _ = rustix::process::pidfd_send_signal(above, Signal::CONT);
         }
         self.sandbox.decide(|policy| policy.time_out(cause))
     }
 
-    /// Reports the end, or what is left.
-    fn tell(&mut self, reaped: Option<ExitStatus>, findings: Findings) {
+    /// Publishes the report of the end, or of the survivors.
+    fn report(&mut self, reaped: Option<ExitStatus>, findings: Findings) {
         let exit = self.status_of(reaped).filter(|_| self.failure.is_none());
         let cause = match self.failure {
             Some(_) => Cause::StartFailed,
             None => self.sandbox.policy.cause().unwrap_or(Cause::Exit),
         };
         let report = self.sandbox.prepared.report(cause, exit, self.failure.clone(), findings);
-        self.sandbox.tell(&report);
+        self.sandbox.publish_outcome(&report);
     }
 }

@@ -1,4 +1,4 @@
-//! The end of a sandbox that nobody asks anything of: all members are killed at once.
+//! Ends a sandbox without any requests: kills all members at once.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use crate::poll::poll;
 use crate::signals::CHILD;
 
-/// A host that wants everything killed at once.
+/// A host that requests a kill at once.
 pub(crate) struct ImmediateKill {
     signals: Option<SignalFd>,
     stop_policy: StopPolicy,
@@ -21,7 +21,7 @@ pub(crate) struct ImmediateKill {
 
 impl ImmediateKill {
     pub(crate) fn new(stop_policy: StopPolicy) -> ImmediateKill {
-        // Without it the timeouts of the drive still bring it forward.
+        // Without a signalfd the teardown still progresses by its timeouts.
         let signals = SignalFd::open(&SignalSet::of([CHILD])).ok();
         ImmediateKill { signals, stop_policy, begun: false }
     }

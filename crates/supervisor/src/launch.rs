@@ -1,4 +1,4 @@
-//! The start of the leader: cloned into its place, checked, and only then let go.
+//! The start of the leader: cloned into its leaf, verified, and only then released.
 
 mod watch;
 
@@ -18,55 +18,55 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::outcome::{ExitStatus, StartFailure};
 use crate::pidns;
-use crate::pidns_protocol::{InitMessage, LONGEST, RELEASE};
+use crate::pidns_protocol::{InitMessage, MAX_MESSAGE_BYTES, RELEASE};
 use crate::poll::poll;
 use crate::prepared::Prepared;
 use crate::setup::Setup;
 
 pub(crate) use self::watch::{Interruption, NotStarted, Watch};
 
-/// How long a child that was killed before it became anything may take to die.
+/// The time that an unused child may take to die of SIGKILL.
 const REAP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A leader that waits to be let go, or is on its way to become its program.
+/// A leader that waits for its release, or is about to call execve(2).
 #[derive(Debug)]
 pub(crate) enum Starting {
-    /// It is a child of this process.
+    /// The leader is a child of this process.
     Direct(Launch),
-    /// It is a child of our init in a pid namespace, which speaks for it.
+    /// The leader is a child of our init in a pid namespace, which reports its state.
     Namespaced {
-        /// Our init.
+        /// The pid of our init.
         init: Pid,
-        /// The link to it.
+        /// The socket to our init.
         link: OwnedFd,
     },
 }
 
-/// News of a leader.
+/// A change in the state of the leader.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum News {
-    /// It runs its program.
+pub(crate) enum LeaderEvent {
+    /// The leader executes its program.
     Running,
-    /// It could not become its program.
+    /// The leader could not execute its program.
     Failed(StartFailure),
-    /// It has ended; only our init tells it this way.
+    /// The leader has ended; reported by our init only.
     Ended(ExitStatus),
-    /// It was stopped, by this signal; of our init, too.
+    /// The leader was stopped by this signal; reported by our init.
     Stopped(i32),
-    /// It goes on; of our init, too.
+    /// The leader was continued; reported by our init.
     Continued,
 }
 
-/// How a leader gets into its leaf.
+/// The way in which a leader joins its leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Join {
-    /// It is born there (`CLONE_INTO_CGROUP`).
-    Born,
-    /// It writes itself there: for kernels without the other way, or with the trap in it.
-    Written,
+    /// By clone3(2) with `CLONE_INTO_CGROUP`.
+    CloneIntoCgroup,
+    /// By a write to `cgroup.procs`: for kernels without `CLONE_INTO_CGROUP`, and for cgroups that were killed once.
+    CgroupProcs,
 }
 
-/// Clones the leader into its leaf and namespaces. It waits there.
+/// Clones the leader into its leaf and namespaces. It waits there for its release.
 pub(crate) fn clone(
     setup: &mut Setup,
     leaf: Option<&Leaf>,
@@ -76,7 +76,7 @@ pub(crate) fn clone(
     if level == Level::Pidns {
         return clone_namespaced(setup, leaf);
     }
-    if let (Some(leaf), Join::Born) = (leaf, join)
+    if let (Some(leaf), Join::CloneIntoCgroup) = (leaf, join)
         && let Ok(launched) = launch(&mut setup.program, Some(leaf.dir()), None)
     {
         return Ok(Starting::Direct(launched));
@@ -88,11 +88,11 @@ pub(crate) fn clone(
         .map_err(|error| other("clone a process", &error))
 }
 
-/// Whether the leader waits for its word and really is in the leaf, by what the kernel says of it.
+/// Tells whether the leader is ready and `/proc/PID/cgroup` shows it in the leaf.
 ///
 /// # Errors
-/// Why nothing can be started, or what happened before the leader came to its wait.
-pub(crate) fn joined(
+/// When nothing can be started, or the launch was interrupted before the leader was ready.
+pub(crate) fn is_in_leaf(
     starting: &Starting,
     prepared: &mut Prepared,
     watch: &mut Watch<'_>,
@@ -102,24 +102,24 @@ pub(crate) fn joined(
         let text = proc
             .cgroups(starting.pid())
             .map_err(|error| other("see which cgroup the command is in", &error))?;
-        // First the look, which gives the leader time to come to its wait.
+        // The read of `/proc` comes first; meanwhile the leader reaches its wait.
         inside = text.is_some_and(|text| leaf.holds(&text));
     }
-    if !stands(starting, prepared, watch)? {
+    if !is_ready(starting, prepared, watch)? {
         return Ok(false);
     }
     if let (false, Some(leaf), Some(proc)) = (inside, &prepared.leaf, &mut prepared.proc) {
-        // It has just written itself there, if it was to.
+        // With [`Join::CgroupProcs`] the leader has joined only now.
         inside = proc.cgroups(starting.pid()).ok().flatten().is_some_and(|text| leaf.holds(&text));
     }
     Ok(inside)
 }
 
-/// Whether the leader waits for its word; false if it died before, or could not write itself into its leaf.
+/// Tells whether the leader is ready; false if it died before, or could not join its leaf.
 ///
 /// # Errors
-/// Why nothing can be started, or what happened before the leader came to its wait.
-pub(crate) fn stands(
+/// When nothing can be started, or the launch was interrupted before the leader was ready.
+pub(crate) fn is_ready(
     starting: &Starting,
     prepared: &Prepared,
     watch: &mut Watch<'_>,
@@ -127,7 +127,7 @@ pub(crate) fn stands(
     watch.until_readable(&prepared.setup, starting.link())?;
     match starting {
         Starting::Direct(launched) => Ok(launched.ready().unwrap_or(false)),
-        Starting::Namespaced { .. } => match starting.hear() {
+        Starting::Namespaced { .. } => match starting.recv() {
             Ok(Some(InitMessage::Ready)) => Ok(true),
             Ok(Some(InitMessage::Refused(reason))) => Err(StartFailure::Other(reason).into()),
             _ => Ok(false),
@@ -136,19 +136,19 @@ pub(crate) fn stands(
 }
 
 fn clone_namespaced(setup: &mut Setup, leaf: Option<&Leaf>) -> Result<Starting, StartFailure> {
-    let (link, theirs) =
+    let (link, other_end) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(|error| other("make a socket pair", &error))?;
-    let namespaces = pidns::wanted();
+    let namespaces = pidns::namespaces();
     let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let cloned = penfold_sys::launch::clone_process(namespaces, leaf.map(|leaf| leaf.dir()));
     match cloned.map_err(|error| other("make a pid namespace", &error))? {
         Forked::Child => {
             drop(link);
-            pidns::run(&mut setup.program, &theirs, namespaces.user.then_some(ids))
+            pidns::run(&mut setup.program, &other_end, namespaces.user.then_some(ids))
         }
         Forked::Parent(init) => {
-            drop(theirs);
+            drop(other_end);
             Ok(Starting::Namespaced { init, link })
         }
     }
@@ -159,7 +159,7 @@ fn other(act: &str, error: &dyn std::fmt::Display) -> StartFailure {
 }
 
 impl Starting {
-    /// The child of this process that is, or stands for, the leader.
+    /// Returns the pid of the child that is the leader, or of our init.
     pub(crate) fn pid(&self) -> Pid {
         match self {
             Starting::Direct(launched) => launched.pid(),
@@ -167,7 +167,7 @@ impl Starting {
         }
     }
 
-    /// A handle to it, if it is a child of this process.
+    /// Returns a pidfd of the leader, if it is a child of this process.
     pub(crate) fn pidfd(&self) -> Option<OwnedFd> {
         match self {
             Starting::Direct(launched) => launched.pidfd().try_clone_to_owned().ok(),
@@ -175,11 +175,11 @@ impl Starting {
         }
     }
 
-    /// Ends and reaps a child that never became anything. One that does not die in time is left to the teardown.
+    /// Kills and reaps a child that was never released. A child that does not die in time is left to the teardown.
     pub(crate) fn reap(self) {
         let pid = self.pid();
         let pidfd = self.pidfd().or_else(|| pidfd_open(pid, PidfdFlags::empty()).ok());
-        // Closing its link ends it, but not while it is stopped or frozen.
+        // Closing the link ends the child, unless it is stopped or frozen.
         drop(self);
         let Some(pidfd) = pidfd else { return };
         let _ = pidfd_send_signal(&pidfd, Signal::KILL);
@@ -188,7 +188,7 @@ impl Starting {
         let _ = penfold_sys::child::reap(pid);
     }
 
-    /// Lets it become its program.
+    /// Releases the leader to call execve(2).
     pub(crate) fn release(&self) -> io::Result<()> {
         match self {
             Starting::Direct(launched) => launched.release(),
@@ -199,7 +199,7 @@ impl Starting {
         }
     }
 
-    /// What to poll for news.
+    /// Returns the descriptor to poll for events of the leader.
     pub(crate) fn link(&self) -> BorrowedFd<'_> {
         match self {
             Starting::Direct(launched) => launched.link(),
@@ -207,30 +207,30 @@ impl Starting {
         }
     }
 
-    /// The news, if there is any.
-    pub(crate) fn news(&self) -> io::Result<Option<News>> {
+    /// Returns the next event of the leader, if there is one.
+    pub(crate) fn event(&self) -> io::Result<Option<LeaderEvent>> {
         match self {
             Starting::Direct(launched) => Ok(launched.outcome()?.map(|released| match released {
-                Released::Running => News::Running,
-                Released::Failed(failure) => News::Failed(explain(failure)),
+                Released::Running => LeaderEvent::Running,
+                Released::Failed(failure) => LeaderEvent::Failed(explain(failure)),
             })),
-            Starting::Namespaced { .. } => Ok(self.hear()?.and_then(|message| match message {
-                InitMessage::Running => Some(News::Running),
-                InitMessage::Failed(failure) => Some(News::Failed(explain(failure))),
-                InitMessage::Ended(exit) => Some(News::Ended(exit.into())),
-                InitMessage::Stopped(signal) => Some(News::Stopped(signal)),
-                InitMessage::Continued => Some(News::Continued),
+            Starting::Namespaced { .. } => Ok(self.recv()?.and_then(|message| match message {
+                InitMessage::Running => Some(LeaderEvent::Running),
+                InitMessage::Failed(failure) => Some(LeaderEvent::Failed(explain(failure))),
+                InitMessage::Ended(exit) => Some(LeaderEvent::Ended(exit.into())),
+                InitMessage::Stopped(signal) => Some(LeaderEvent::Stopped(signal)),
+                InitMessage::Continued => Some(LeaderEvent::Continued),
                 InitMessage::Ready | InitMessage::Refused(_) => None,
             })),
         }
     }
 
-    /// What our init has said, if there is one and it has.
-    fn hear(&self) -> io::Result<Option<InitMessage>> {
+    /// Receives a message of our init, if there is an init and a message.
+    fn recv(&self) -> io::Result<Option<InitMessage>> {
         let Starting::Namespaced { link, .. } = self else { return Ok(None) };
-        let mut text = [0_u8; LONGEST];
+        let mut text = [0_u8; MAX_MESSAGE_BYTES];
         let mut receive = || rustix::net::recv(link, &mut text, RecvFlags::DONTWAIT);
-        // Who dies without having read all makes an error here, which comes before what it has said, and once.
+        // A peer that dies with unread messages causes one ECONNRESET, before its own queued messages can be read.
         let received = match receive() {
             Err(rustix::io::Errno::CONNRESET) => receive(),
             other => other,

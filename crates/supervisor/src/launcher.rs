@@ -1,4 +1,4 @@
-//! The caller's side of a running sandbox: passes its signals on and waits for the outcome.
+//! The caller's side of a running sandbox: forwards signals and waits for the outcome.
 
 mod error;
 mod exit;
@@ -26,62 +26,62 @@ use self::progress::Due;
 pub use self::progress::Progress;
 pub(crate) use self::saved_modes::SavedModes;
 pub(crate) use self::settings::{Keys, Settings, terminal};
-pub(crate) use self::signals::Hearing;
+pub(crate) use self::signals::LauncherSignals;
 use crate::outcome::Outcome;
 use crate::poll::poll;
 use crate::prepared::Prepared;
 use crate::wire::{self, Answer, Received, Request};
 
-/// A running sandbox, seen from who started it.
+/// A running sandbox, from the side of the process that started it.
 #[derive(Debug)]
 pub struct Launcher {
     supervisor: SupervisorHandle,
     channel: OwnedFd,
     settings: Settings,
     signals: SignalFd,
-    asked: bool,
-    /// A person was told that the command has what its terminal sent.
-    explained: bool,
-    /// What there was no room for in the channel, each once.
+    stop_requested: bool,
+    /// The person at the terminal has already seen that the command handles SIGINT itself.
+    passed_on_shown: bool,
+    /// The requests that did not fit into the channel, each once.
     pending: VecDeque<Request>,
-    /// The kernel has no memory for what is to be said: it is said again after a while.
-    short: bool,
-    /// Our child that ends what others have left, where children of ours may become members.
+    /// A send failed for lack of kernel memory; it is retried after [`RETRY_DELAY`].
+    no_memory: bool,
+    /// The child that cleans up other sandboxes, if children of this process may become members.
     sweeper: Option<Pid>,
-    /// Why the sandbox cannot be waited for, and is ended.
+    /// The reason why the sandbox cannot be waited for and is ended.
     broken: Option<String>,
 }
 
-/// A detached sandbox whose command runs, or that is over.
+/// The state of a detached sandbox after its start.
 #[derive(Debug)]
 pub enum Detached {
-    /// It runs, and ends with this process until it is let go.
+    /// The command runs. The sandbox ends with this process until [`Launcher::detach`].
     Running(Launcher),
-    /// It is over; nobody was told its id.
+    /// The sandbox has ended, and its id was never printed.
     Over(Box<Outcome>),
 }
 
-/// The child of this process that stands for the sandbox.
+/// The child of this process that represents the sandbox.
 pub(crate) enum SupervisorHandle {
-    /// The supervisor. This process is the standby subreaper and takes over if it is killed.
+    /// The supervisor. This process is the second subreaper and takes over if the supervisor is killed.
     Direct {
-        /// Its pid.
+        /// The pid of the supervisor.
         pid: Pid,
-        /// Its pidfd.
+        /// The pidfd of the supervisor.
         pidfd: OwnedFd,
-        /// What the sandbox owns; none once taken over.
+        /// The resources of the sandbox; `None` after a takeover.
         prepared: Option<Box<Prepared>>,
     },
-    /// The standby, which takes over by itself.
+    /// The standby, which takes over without the launcher.
     Standby {
-        /// Its pid.
+        /// The pid of the standby.
         pid: Pid,
-        /// Its pidfd; none if the kernel would not give one.
+        /// The pidfd of the standby; `None` if `pidfd_open(2)` failed.
         pidfd: Option<OwnedFd>,
     },
-    /// A supervisor that was not started here: that of a command in a sandbox which runs already.
+    /// An exec supervisor, which is no child of this process.
     Remote,
-    /// Nothing was started.
+    /// No process was started.
     Refused(Box<Outcome>),
 }
 
@@ -96,23 +96,23 @@ impl std::fmt::Debug for SupervisorHandle {
     }
 }
 
-/// What came of a sandbox.
-enum Followed {
-    /// It runs, detached.
+/// The result of [`Launcher::follow`].
+enum FollowResult {
+    /// The detached sandbox runs.
     Running,
-    /// It is over.
+    /// The sandbox has ended.
     Over(Box<Outcome>),
 }
 
-/// How long it takes until something is tried again for which the kernel had no memory.
-const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-/// How often it may fail to hear the supervisor, each of which was tried for a second.
-const TRIES: u32 = 2;
+/// The delay before an operation is retried for which the kernel had no memory.
+const RETRY_DELAY: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// The number of failed receives from the supervisor that are tolerated. Each one was retried for a second before.
+const MAX_RECV_FAILURES: u32 = 2;
 impl Launcher {
-    /// The side of who has asked for a command in a running sandbox, over `channel`. Signals in `left` are not its own.
+    /// Creates the client's side of an exec, over `channel`. The signals in `left` belong to the caller.
     ///
     /// # Errors
-    /// When signals cannot be waited for.
+    /// When the signalfd cannot be created.
     pub fn of_exec(channel: OwnedFd, id: String, left: &[Signal]) -> io::Result<Launcher> {
         signal::block(&SignalSet::of(1..=64))?;
         let settings = Settings {
@@ -123,17 +123,18 @@ impl Launcher {
             modes: None,
             keys: Keys::Client,
         };
-        Ok(Launcher::new(SupervisorHandle::Remote, channel, settings, Hearing::prepare(left)?))
+        Ok(Launcher::new(SupervisorHandle::Remote, channel, settings, LauncherSignals::open(left)?))
     }
 
     pub(crate) fn new(
         supervisor: SupervisorHandle,
         channel: OwnedFd,
         settings: Settings,
-        hearing: Hearing,
+        signals: LauncherSignals,
     ) -> Launcher {
-        let Hearing { signals, mask } = hearing;
-        // Where it fails, what is kept stays blocked: no job control, and nothing that a sandbox would be ended for.
+        let LauncherSignals { signals, mask } = signals;
+        // If this fails, the `UNHANDLED` signals stay blocked. Only job control is lost, which is no reason to end a
+        // sandbox.
         let _ = signal::set_mask(&mask);
         let broken = match &supervisor {
             SupervisorHandle::Standby { pidfd: None, .. } => {
@@ -147,52 +148,55 @@ impl Launcher {
             channel,
             settings,
             signals,
-            asked: false,
-            explained: false,
+            stop_requested: false,
+            passed_on_shown: false,
             pending,
-            short: false,
+            no_memory: false,
             sweeper: None,
             broken,
         }
     }
 
-    /// The sandbox's id, as shown.
+    /// Returns the short id of the sandbox.
     pub fn id(&self) -> String {
         self.settings.id.clone()
     }
 
-    /// Waits for the end of the sandbox, whatever it takes, and passes on the signals that arrive meanwhile.
+    /// Waits for the end of the sandbox without a limit, and forwards the signals that arrive meanwhile.
     ///
-    /// INT and TERM stop the sandbox the first time and kill it the second, but for the INT of a terminal, which is the
-    /// leader's first; HUP is the owner's end where there is a terminal; all others go to the leader. `slow` is told what
-    /// goes on when a person has waited long enough to wonder.
+    /// - INT and TERM stop the sandbox the first time and kill it the second time.
+    /// - INT from a terminal goes to the leader first.
+    /// - HUP counts as the owner's death if there is a terminal: `--on-owner-exit` applies.
+    /// - All other signals are forwarded to the leader.
+    ///
+    /// `slow` is called with the progress when a person has waited long enough to expect news.
     ///
     /// # Errors
-    /// When the outcome cannot be known; what could be ended has been.
+    /// When the outcome is unknown. Everything that could be ended has been ended.
     pub fn wait(mut self, slow: impl FnMut(Progress)) -> Result<Outcome, LauncherError> {
         let modes = self.settings.modes.take();
         let followed = self.follow(slow, false);
         if let Some(modes) = modes
-            && !matches!(&followed, Ok(Followed::Over(outcome)) if succeeded(outcome))
+            && !matches!(&followed, Ok(FollowResult::Over(outcome)) if succeeded(outcome))
         {
             modes.restore();
         }
         match followed? {
-            Followed::Over(outcome) => Ok(*outcome),
-            // ClientMessage of detached sandboxes only.
-            Followed::Running => Err(LauncherError::Detached { id: self.id() }),
+            FollowResult::Over(outcome) => Ok(*outcome),
+            // Only `Answer::Running` with `until_running` gives this, and `until_running` is false here.
+            FollowResult::Running => Err(LauncherError::Detached { id: self.id() }),
         }
     }
 
-    /// Waits until the command of a detached sandbox runs; gives the outcome if it does not. A signal that arrives
+    /// Waits until the command of a detached sandbox runs; returns the outcome if it does not. A signal that arrives
     /// meanwhile ends the sandbox.
     ///
     /// # Errors
-    /// When the outcome cannot be known; what could be ended has been.
+    /// When the outcome is unknown. Everything that could be ended has been ended.
     pub fn wait_running(mut self) -> Result<Detached, LauncherError> {
         match self.follow(|_| (), true) {
-            Ok(Followed::Running) => Ok(Detached::Running(self)),
-            Ok(Followed::Over(outcome)) => {
+            Ok(FollowResult::Running) => Ok(Detached::Running(self)),
+            Ok(FollowResult::Over(outcome)) => {
                 forget(&self.settings.state_root, &self.id());
                 Ok(Detached::Over(outcome))
             }
@@ -204,15 +208,16 @@ impl Launcher {
         }
     }
 
-    /// Lets a detached sandbox go on without this process.
+    /// Detaches the sandbox from this process, so that it continues without a launcher.
     ///
-    /// Before its id is told: of a launcher that is killed in between nobody has heard an id that means nothing.
+    /// Call this before the id is printed. If the launcher is killed in between, the sandbox ends, and no printed id
+    /// refers to it.
     ///
     /// # Errors
-    /// Those of send(2): the sandbox would end with this process.
-    pub fn let_go(&self) -> io::Result<()> {
+    /// Those of send(2). The sandbox then still ends with this process.
+    pub fn detach(&self) -> io::Result<()> {
         match wire::send(&self.channel, &Request::LetGo) {
-            // One that has ended meanwhile does not hear it.
+            // The sandbox has ended meanwhile, so there is nothing to detach.
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
             {
@@ -226,74 +231,75 @@ impl Launcher {
         &mut self,
         mut slow: impl FnMut(Progress),
         until_running: bool,
-    ) -> Result<Followed, LauncherError> {
+    ) -> Result<FollowResult, LauncherError> {
         if let Some(reason) = self.broken.take() {
             return self.end_broken(reason);
         }
-        self.sweeper = self.look_for_orphans();
-        // What is due when nothing happens meanwhile.
-        let mut due = Some(Due::Settle);
+        self.sweeper = self.fork_sweeper();
+        let mut due = Some(Due::FreeMemory);
         let mut standby_dead = false;
         let mut failures = 0;
         loop {
-            let timeout = due.and_then(|due| Timespec::try_from(due.after()).ok());
-            let timeout = if self.short { Some(AGAIN) } else { timeout };
             if let SupervisorHandle::Refused(outcome) = &self.supervisor {
-                return Ok(Followed::Over(outcome.clone()));
+                return Ok(FollowResult::Over(outcome.clone()));
             }
-            let (happened, [channel, signals, supervisor]) = self.look(standby_dead, timeout.as_ref());
+            let (polled, [channel, signals, supervisor]) = self.poll_events(standby_dead, due);
             let mut blind = false;
-            match happened {
-                Ok(0) if self.short => {}
+            match polled {
+                Ok(0) if self.no_memory => {}
                 Ok(0) => match due.take() {
-                    Some(Due::Settle) => penfold_sys::memory::drop_text_pages(),
-                    Some(Due::Tell(progress)) => slow(progress),
+                    Some(Due::FreeMemory) => penfold_sys::memory::drop_unneeded_pages(),
+                    Some(Due::Report(progress)) => slow(progress),
                     None => {}
                 },
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                // It is looked now and then instead: to give up would be to end the sandbox.
+                // After a failed poll(2) all sources are tried without it: giving up would end the sandbox.
                 Err(_) => blind = true,
             }
             let (channel, signals) = (channel || blind, signals || blind);
             if signals {
-                self.pass_on();
+                self.forward_signals();
             }
             if !self.pending.is_empty() {
-                self.say_pending();
+                self.send_pending();
             }
             if channel || supervisor {
                 let received = wire::receive::<Answer>(&self.channel);
                 failures = if received.is_err() { failures + 1 } else { 0 };
                 match received {
                     Ok(Received::Message(Answer::Outcome(outcome))) => {
-                        return Ok(Followed::Over(Box::new(self.part(*outcome))));
+                        return Ok(FollowResult::Over(Box::new(self.wait_for_exit(*outcome))));
                     }
-                    Ok(Received::Message(Answer::Running)) if until_running => return Ok(Followed::Running),
+                    Ok(Received::Message(Answer::Running)) if until_running => {
+                        return Ok(FollowResult::Running);
+                    }
                     Ok(Received::Message(Answer::Refused(reason))) => {
                         return Err(LauncherError::Refused { id: self.id(), reason });
                     }
-                    Ok(Received::Message(Answer::LeaderEnded)) => self.say_all(),
-                    Ok(Received::Message(Answer::Suspended(leader))) => self.stop_as(leader),
-                    Ok(Received::Message(answer)) => due = self.wonder(&answer).or(due),
+                    Ok(Received::Message(Answer::LeaderEnded)) => self.send_all(),
+                    Ok(Received::Message(Answer::Suspended(leader))) => self.stop_with(leader),
+                    Ok(Received::Message(answer)) => due = self.progress_after(&answer).or(due),
                     Ok(Received::Nothing) if !supervisor => {}
-                    // The supervisor lives and ends the sandbox; the channel is at its end only when it is dead, too.
+                    // The supervisor still lives: the channel reaches EOF only with its death.
                     Ok(Received::Nothing) if matches!(self.supervisor, SupervisorHandle::Standby { .. }) => {
                         standby_dead = true;
                     }
                     Ok(Received::Nothing | Received::End) => {
-                        return self.supervisor_died().map(|outcome| Followed::Over(Box::new(outcome)));
+                        return self.supervisor_died().map(|outcome| FollowResult::Over(Box::new(outcome)));
                     }
-                    Err(error) if failures > TRIES => return Err(self.unwaited(error)),
+                    Err(error) if failures > MAX_RECV_FAILURES => return Err(self.wait_error(error)),
                     Err(_) => {
-                        let _ = rustix::thread::nanosleep(&AGAIN);
+                        let _ = rustix::thread::nanosleep(&RETRY_DELAY);
                     }
                 }
             }
         }
     }
 
-    /// Waits until something happens: to the channel, to this process, to its child.
-    fn look(&self, standby_dead: bool, timeout: Option<&Timespec>) -> (rustix::io::Result<usize>, [bool; 3]) {
+    /// Waits for an event of the channel, of a signal, or of the child's pidfd.
+    fn poll_events(&self, standby_dead: bool, due: Option<Due>) -> (rustix::io::Result<usize>, [bool; 3]) {
+        let timeout = due.and_then(|due| Timespec::try_from(due.after()).ok());
+        let timeout = if self.no_memory { Some(RETRY_DELAY) } else { timeout };
         let pidfd = match &self.supervisor {
             SupervisorHandle::Direct { pidfd, .. } | SupervisorHandle::Standby { pidfd: Some(pidfd), .. } => {
                 Some(pidfd)
@@ -304,18 +310,18 @@ impl Launcher {
         };
         let pidfd = pidfd.filter(|_| !standby_dead);
         let mut flags = PollFlags::IN;
-        flags.set(PollFlags::OUT, !self.pending.is_empty() && !self.short);
+        flags.set(PollFlags::OUT, !self.pending.is_empty() && !self.no_memory);
         let mut fds = [
             PollFd::new(&self.channel, flags),
             PollFd::new(&self.signals, PollFlags::IN),
             PollFd::new(pidfd.unwrap_or(&self.channel), PollFlags::IN),
         ];
         let watched = if pidfd.is_some() { 3 } else { 2 };
-        let happened = poll(fds.get_mut(..watched).unwrap_or_default(), timeout);
-        (happened, fds.map(|fd| !fd.revents().is_empty()))
+        let polled = poll(fds.get_mut(..watched).unwrap_or_default(), timeout.as_ref());
+        (polled, fds.map(|fd| !fd.revents().is_empty()))
     }
 
-    fn unwaited(&self, source: io::Error) -> LauncherError {
+    fn wait_error(&self, source: io::Error) -> LauncherError {
         LauncherError::Wait { id: self.id(), source }
     }
 }

@@ -1,4 +1,4 @@
-//! The lease of a detached sandbox, and how a renewal outlives a supervisor.
+//! The lease of a detached sandbox. A renewal survives a takeover.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 use penfold_state::time::{millis, now_ms};
 use rustix::fs::MemfdFlags;
 
-/// When a sandbox ends unless somebody renews it.
+/// The end of a sandbox's life, unless a client renews it.
 pub(crate) struct Lease {
-    /// When it ends that the sandbox was made with, or that was renewed before a takeover.
+    /// The end of the original lease, or of the last renewal before a takeover.
     end: Option<Instant>,
-    /// Where whoever takes over reads of a lease that was renewed: when it ends, in milliseconds since `opened`. Empty while
-    /// none was.
+    /// A memfd for the process that takes over: the end of a renewed lease in milliseconds since `opened`. Empty
+    /// without a renewal.
     renewed: OwnedFd,
     opened: Instant,
     expires_at_ms: Option<u64>,
 }
 
 impl Lease {
-    /// A lease of this length from now on; without one it never ends.
+    /// Creates a lease of this length from now on; `None` means without end.
     pub(crate) fn create(length: Option<Duration>) -> io::Result<Lease> {
         let now = Instant::now();
         Ok(Lease {
@@ -30,17 +30,17 @@ impl Lease {
         })
     }
 
-    /// When the lease ends that the supervisor began with.
+    /// Returns the end of the lease at the start of this supervisor.
     pub(crate) fn end(&self) -> Option<Instant> {
         self.end
     }
 
-    /// When it ends now, in milliseconds since 1970.
+    /// Returns the current end in milliseconds since 1970.
     pub(crate) fn expires_at_ms(&self) -> Option<u64> {
         self.expires_at_ms
     }
 
-    /// Takes on a renewal before a takeover.
+    /// Loads a renewal from before a takeover.
     pub(crate) fn inherit(&mut self) {
         let mut end = [0; 8];
         if rustix::io::pread(&self.renewed, &mut end, 0) != Ok(end.len()) {
@@ -52,7 +52,7 @@ impl Lease {
         self.expires_at_ms = left.map(|left| now_ms().saturating_add(millis(left)));
     }
 
-    /// Writes down that the lease is so many milliseconds long, and when it ends; 0 means that it never does.
+    /// Records a renewal for `ms` milliseconds until `end`; 0 means without end.
     pub(crate) fn renew(&mut self, ms: u64, end: Option<Instant>) {
         self.expires_at_ms = (ms > 0).then(|| now_ms().saturating_add(ms));
         let end = end.map_or(0, |end| millis(end.saturating_duration_since(self.opened)).max(1));

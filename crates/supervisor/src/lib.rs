@@ -1,21 +1,21 @@
-//! The small processes that look after one sandbox.
+//! Starts, supervises and ends one sandbox: its launcher, supervisor and standby.
 //!
 //! ```text
-//!  launcher    who called `start`; subreaper; passes signals on, waits for the outcome
+//!  launcher    the process that called `start`; subreaper; forwards signals, waits for the outcome
 //!    └─ supervisor  subreaper; starts the leader, waits, ends the sandbox
 //!         └─ leader    the command, in the caller's session and process group
 //! ```
-//! Launcher and supervisor watch each other: whichever is killed, the other ends the sandbox. The supervisor lives in a
-//! session of its own, so that no signal to the caller's process group or from its terminal reaches it.
+//! Launcher and supervisor hold each other's pidfd: whichever is killed, the other ends the sandbox. The supervisor has
+//! a session of its own. No signal to the caller's process group or from the caller's terminal reaches the supervisor.
 //!
-//! A launcher that has children of its own, or is the init of a container, cannot tell orphans of the sandbox from
-//! others; then a *standby* stands between the two and plays the launcher's part as the second subreaper.
+//! A launcher that has other children, or is the init of a container, cannot tell orphans of the sandbox from other
+//! processes. In this case a *standby* runs between the two and is the second subreaper instead of the launcher.
 //!
-//! - [`start()`] — from a [`Spec`](penfold_state::Spec) to a running sandbox and a [`Launcher`] for it.
-//! - [`adopt()`] — the same around a tree that runs already.
-//! - [`Launcher`] — the caller's side.
+//! - [`start()`] — starts a sandbox from a [`Spec`](penfold_state::Spec) and returns a [`Launcher`].
+//! - [`adopt()`] — makes a sandbox of a tree that runs already.
+//! - [`Launcher`] — the caller's side of a running sandbox.
 //!
-//! Invariant: every resource is made *before* the supervisor is forked, so that each of the two can end the sandbox
+//! Invariant: every resource is created *before* the supervisor is forked. Either process can therefore end the sandbox
 //! alone.
 
 use penfold_state::{outcome, wire};
@@ -23,8 +23,12 @@ use penfold_state::{outcome, wire};
 mod adopt;
 mod control_server;
 mod detached_parts;
+mod end_cell;
+mod ended_execs;
 mod environment;
 mod exec;
+mod exec_request;
+mod exec_stdio;
 mod execs;
 mod exit_record;
 mod host;
@@ -40,6 +44,7 @@ mod pidns_protocol;
 mod policy;
 mod poll;
 mod prepared;
+mod recorded_exec;
 mod report_file;
 mod setup;
 mod signals;

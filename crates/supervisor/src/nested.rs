@@ -1,30 +1,31 @@
-//! Sandboxes inside of this one. To people each is one stray with its name, not a list of processes of ours.
+//! Finds nested sandboxes, for the report. A report lists each one as one stray with its name, not as several penfold
+//! processes.
 
 use penfold_process::{Pid, ProcFs, Stat};
 use penfold_state::{Inside, Nested};
 use penfold_teardown::Ended;
 
-/// One of them, and the processes that look after it.
+/// A nested sandbox, and its penfold processes.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct NestedSandbox {
     text: String,
     supervisors: Vec<Pid>,
 }
 
-/// Looks for them while they live: what ends with this sandbox takes its record with it, and pids that were written down in
-/// another namespace say nothing here.
-pub(crate) fn find(nested: &Nested) -> Vec<Line> {
+/// Finds nested sandboxes while they live: their records end with this sandbox. Pids that were recorded in another pid
+/// namespace are compared by their namespace pid.
+pub(crate) fn find(nested: &Nested) -> Vec<NestedSandbox> {
     let inside = nested.recorded();
     if inside.is_empty() {
         return Vec::new();
     }
     let Ok(mut proc) = ProcFs::open() else { return Vec::new() };
-    let mut ours = Vec::new();
-    let _ = proc.scan(|stat| ours.extend(Some(stat).filter(Stat::has_our_name)));
-    inside.iter().map(|inside| line(inside, &ours, &mut proc)).collect()
+    let mut penfold_processes = Vec::new();
+    let _ = proc.scan(|stat| penfold_processes.extend(Some(stat).filter(Stat::has_our_name)));
+    inside.iter().map(|inside| nested_sandbox(inside, &penfold_processes, &mut proc)).collect()
 }
 
-fn line(inside: &Inside, ours: &[Stat], proc: &mut ProcFs) -> Line {
+fn nested_sandbox(inside: &Inside, penfold_processes: &[Stat], proc: &mut ProcFs) -> NestedSandbox {
     let mut has_number = |stat: &Stat, pid| {
         let status = proc.status(stat.pid).ok().flatten();
         stat.pid == pid || status.is_some_and(|status| status.namespace_pids.last() == Some(&pid))
@@ -35,9 +36,9 @@ fn line(inside: &Inside, ours: &[Stat], proc: &mut ProcFs) -> Line {
             || (inside.supervisors.is_empty() && inside.since == Some(stat.start))
     };
     let mut supervisors: Vec<Pid> =
-        ours.iter().filter(|stat| is_recorded(stat)).map(|stat| stat.pid).collect();
-    // A launcher has one or two below it.
-    for stat in ours.iter().chain(ours) {
+        penfold_processes.iter().filter(|stat| is_recorded(stat)).map(|stat| stat.pid).collect();
+    // Supervisor and standby are up to two levels below the launcher, hence two passes.
+    for stat in penfold_processes.iter().chain(penfold_processes) {
         if stat.parent.is_some_and(|parent| supervisors.contains(&parent)) && !supervisors.contains(&stat.pid)
         {
             supervisors.push(stat.pid);
@@ -47,18 +48,18 @@ fn line(inside: &Inside, ours: &[Stat], proc: &mut ProcFs) -> Line {
         Some(name) => format!("sandbox {name} ({})", inside.id),
         None => format!("sandbox {}", inside.id),
     };
-    Line { text, supervisors }
+    NestedSandbox { text, supervisors }
 }
 
-/// Makes one stray of the processes of each.
-pub(crate) fn name(lines: &[Line], ended: &mut Vec<Ended>) {
-    for line in lines {
+/// Merges the processes of each nested sandbox into one stray.
+pub(crate) fn merge(sandboxes: &[NestedSandbox], ended: &mut Vec<Ended>) {
+    for sandbox in sandboxes {
         let mut named = false;
         ended.retain_mut(|ended| {
-            if !line.supervisors.iter().any(|pid| pid.as_raw_pid() == ended.pid) {
+            if !sandbox.supervisors.iter().any(|pid| pid.as_raw_pid() == ended.pid) {
                 return true;
             }
-            ended.command = Some(line.text.clone());
+            ended.command = Some(sandbox.text.clone());
             !std::mem::replace(&mut named, true)
         });
     }

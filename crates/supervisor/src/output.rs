@@ -1,4 +1,4 @@
-//! The output of a detached sandbox: the pipes or the terminal that its command writes to, and the log.
+//! The output of a detached sandbox: its pipes or its terminal, and the log.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,52 +13,53 @@ use rustix::pipe::PipeFlags;
 use crate::terminal::Terminal;
 use crate::wire::Size;
 
-/// Output of which so many bytes come at once comes from a command that waits for its pipe.
-const BUSY: u64 = 256 << 10;
-/// As large as a pipe may be made without privilege, unless the host says otherwise (pipe(7)).
-const WIDE: usize = 1 << 20;
-/// As often as a terminal is read at the end: as much as it holds, and not more from who writes to it from outside.
-const LAST_READS: usize = 256;
+/// The size of one drain that shows a command that waits for its pipe.
+const BUSY_BYTES: u64 = 256 << 10;
+/// The largest pipe without privilege by default, see pipe(7).
+const WIDE_PIPE_BYTES: usize = 1 << 20;
+/// The most reads of a terminal at the end: its buffer, but no endless output of a writer outside of the sandbox.
+const FINAL_READS: usize = 256;
 
-/// Where the output of a command comes from, and goes to.
+/// The sources of a command's output, and the log.
 pub(crate) struct Output {
-    /// None where the other process writes it.
+    /// `None` while the other process writes the log.
     log: Option<Writer>,
     log_limit: u64,
     pipes: Vec<Pipe>,
     terminal: Option<Terminal>,
-    /// What the command gets; gone once it has it.
-    given: Option<OwnStdio>,
+    /// The command's standard descriptors, dropped once the command runs.
+    stdio: Option<OwnStdio>,
 }
 
-/// What a command writes to.
+/// A pipe that the command writes to.
 struct Pipe {
     stream: Stream,
     fd: OwnedFd,
-    wide: bool,
+    enlarged: bool,
 }
 
 impl Pipe {
-    /// Moves what it holds into the log. False once nobody can write to it any more.
+    /// Moves the content of the pipe into the log. False at EOF: no writer is left.
     fn drain(&mut self, log: &mut Writer) -> bool {
         let Ok(drained) = log.drain(self.stream, self.fd.as_fd()) else { return false };
-        if drained.bytes >= BUSY {
-            self.widen();
+        if drained.bytes >= BUSY_BYTES {
+            self.enlarge();
         }
         drained.state != PipeState::End
     }
 
-    /// Lets a command that writes much go on while what it wrote is put into the log. Its user may not have the room.
-    fn widen(&mut self) {
-        if !std::mem::replace(&mut self.wide, true) {
-            let _ = rustix::pipe::fcntl_setpipe_size(&self.fd, WIDE);
+    /// Enlarges the pipe so that a command with much output can continue while the log is written. May fail at the
+    /// user's pipe limit.
+    fn enlarge(&mut self) {
+        if !std::mem::replace(&mut self.enlarged, true) {
+            let _ = rustix::pipe::fcntl_setpipe_size(&self.fd, WIDE_PIPE_BYTES);
         }
     }
 
-    /// Moves into the log what members have left in it: as much as it holds, and not more from who writes to it from
-    /// outside.
-    fn empty(&self, log: &mut Writer) {
-        let left = rustix::pipe::fcntl_getpipe_size(&self.fd).unwrap_or(WIDE);
+    /// Moves the rest that members have left into the log. At most the pipe's size is read: a writer outside of the
+    /// sandbox could write without end.
+    fn drain_rest(&self, log: &mut Writer) {
+        let left = rustix::pipe::fcntl_getpipe_size(&self.fd).unwrap_or(WIDE_PIPE_BYTES);
         let mut left = u64::try_from(left).unwrap_or(u64::MAX);
         while let Ok(Drained { bytes, state: PipeState::Open }) = log.drain(self.stream, self.fd.as_fd())
             && bytes < left
@@ -69,32 +70,62 @@ impl Pipe {
 }
 
 impl Output {
-    /// Makes the log, and the pipes or the terminal.
+    /// Creates the log, and the pipes or the terminal.
     pub(crate) fn open(files: &Files, detach: &Detach) -> io::Result<Output> {
         let log = Writer::create(files.dir(), detach.log_limit).map_err(io::Error::other)?;
-        let (terminal, pipes, given) = if detach.terminal { with_terminal()? } else { with_pipes()? };
-        Ok(Output { log: Some(log), log_limit: detach.log_limit, pipes, terminal, given: Some(given) })
+        let (terminal, pipes, stdio) = if detach.terminal { with_terminal()? } else { with_pipes()? };
+        Ok(Output { log: Some(log), log_limit: detach.log_limit, pipes, terminal, stdio: Some(stdio) })
     }
 
-    /// Gives the command a session of its own, and the log or the terminal to write to.
-    pub(crate) fn equip(&mut self, program: &mut Program) {
-        if let Some(given) = self.given.take() {
-            program.apart(given);
+    /// Creates the log and the pipes or the terminal of a recorded exec. Returns the command's standard descriptors too.
+    ///
+    /// With a terminal, an `input` that is a stream socket becomes the first viewer.
+    pub(crate) fn of_exec(
+        files: &Files,
+        log_limit: u64,
+        terminal: Option<Size>,
+        input: OwnedFd,
+    ) -> io::Result<(Output, OwnStdio)> {
+        let log = Writer::create(files.dir(), log_limit).map_err(io::Error::other)?;
+        let (terminal, pipes, stdio) = match terminal {
+            None => {
+                let (none, pipes, stdio) = with_pipes()?;
+                (none, pipes, OwnStdio { input, ..stdio })
+            }
+            Some(size) => {
+                let (mut terminal, pipes, stdio) = with_terminal()?;
+                if let Some(terminal) = &mut terminal {
+                    if rustix::net::sockopt::socket_domain(&input).is_ok() {
+                        terminal.attach(0, input, size)?;
+                    }
+                    // After the attachment, whose redraw changes the size for a moment: no program is there to redraw.
+                    terminal.client_resized(0, size)?;
+                }
+                (terminal, pipes, stdio)
+            }
+        };
+        Ok((Output { log: Some(log), log_limit, pipes, terminal, stdio: None }, stdio))
+    }
+
+    /// Gives the command a session of its own and its standard descriptors.
+    pub(crate) fn set_stdio(&mut self, program: &mut Program) {
+        if let Some(stdio) = self.stdio.take() {
+            program.own_session(stdio);
         }
     }
 
-    /// The command has what it was given.
-    pub(crate) fn has_run(&mut self) {
-        self.given = None;
+    /// Closes the copies of the command's descriptors once the command runs.
+    pub(crate) fn mark_running(&mut self) {
+        self.stdio = None;
     }
 
-    /// Leaves the output to the supervisor, which has copies of all this.
+    /// Closes the standby's copies; the supervisor has its own.
     pub(crate) fn close_copies(&mut self) {
-        self.given = None;
+        self.stdio = None;
         self.log = None;
     }
 
-    /// Goes on in the place of a supervisor that was killed. A log that cannot be gone on with ends where it is.
+    /// Takes over from a killed supervisor. If the log cannot be reopened, it ends here.
     pub(crate) fn inherit(&mut self, files: &Files) {
         self.log = Writer::reopen(files.dir(), self.log_limit).ok();
         if let Some(terminal) = &mut self.terminal {
@@ -102,22 +133,22 @@ impl Output {
         }
     }
 
-    /// The pipes to poll; [`Output::drain`] takes the answers in the same order.
+    /// Returns the pipes to poll; [`Output::drain`] takes the results in the same order.
     pub(crate) fn pipe_sources(&self) -> impl Iterator<Item = PollFd<'_>> {
         self.pipes.iter().map(|pipe| PollFd::new(&pipe.fd, PollFlags::IN))
     }
 
-    /// How many pipes there are.
+    /// Returns the number of pipes.
     pub(crate) fn pipe_count(&self) -> usize {
         self.pipes.len()
     }
 
-    /// The descriptors of the terminal, if there is one.
+    /// Returns the terminal's descriptors to poll, if there is a terminal.
     pub(crate) fn terminal_sources(&self) -> impl Iterator<Item = PollFd<'_>> {
         self.terminal.iter().flat_map(Terminal::sources)
     }
 
-    /// Moves what the pipes hold into the log. True if one was looked into.
+    /// Moves the content of ready pipes into the log. True if a pipe was ready.
     pub(crate) fn drain(&mut self, ready: &[bool]) -> bool {
         let Output { pipes, log, .. } = self;
         let mut ready = ready.iter();
@@ -133,7 +164,7 @@ impl Output {
         any
     }
 
-    /// Shows and types at the terminal, and writes down what it shows. True if there was anything.
+    /// Serves the terminal and writes its output into the log. True if there was output.
     pub(crate) fn serve_terminal(&mut self) -> bool {
         let (Some(terminal), log) = (&mut self.terminal, &mut self.log) else { return false };
         terminal.serve(|shown| {
@@ -143,11 +174,11 @@ impl Output {
         })
     }
 
-    /// Does what is asked of the terminal.
+    /// Attaches a viewer to the terminal, or resizes one.
     ///
     /// # Errors
-    /// Why not, in a sentence.
-    pub(crate) fn at_terminal(
+    /// The reason, as a sentence.
+    pub(crate) fn attach_or_resize(
         &mut self,
         client: u64,
         size: Size,
@@ -161,17 +192,17 @@ impl Output {
         done.map_err(|error| format!("the terminal does not take it: {error}"))
     }
 
-    /// Writes down all that is left of it, at the end of the sandbox.
+    /// Moves the rest of the output into the log, at the end of the sandbox.
     pub(crate) fn finish(&mut self) {
         if let Some(log) = &mut self.log {
             for pipe in &self.pipes {
-                pipe.empty(log);
+                pipe.drain_rest(log);
             }
         }
         if let Some(terminal) = &mut self.terminal {
-            terminal.hurry();
+            terminal.stop_waiting();
         }
-        let _ = (0..LAST_READS).take_while(|_| self.serve_terminal()).count();
+        let _ = (0..FINAL_READS).take_while(|_| self.serve_terminal()).count();
     }
 }
 
@@ -190,7 +221,7 @@ fn with_pipes() -> io::Result<OpenedOutput> {
     for pipe in [&out, &err] {
         rustix::io::ioctl_fionbio(pipe, true)?;
     }
-    let pipe = |stream, fd| Pipe { stream, fd, wide: false };
+    let pipe = |stream, fd| Pipe { stream, fd, enlarged: false };
     let pipes = vec![pipe(Stream::Stdout, out), pipe(Stream::Stderr, err)];
     Ok((None, pipes, OwnStdio { input, output, error, terminal: false }))
 }

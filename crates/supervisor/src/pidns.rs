@@ -1,4 +1,5 @@
-//! Our init in a pid namespace: its pid 1, so that the kernel ends all when it ends, and nothing inside can reach it.
+//! Runs our init, pid 1 of a pid namespace. The kernel ends the namespace with its init, and no process inside can
+//! signal it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,47 +17,47 @@ use crate::pidns_protocol::{InitMessage, RELEASE};
 use crate::poll::poll;
 use crate::signals::CHILD;
 
-/// The namespaces that this user needs: an ordinary one may have the others only within a user namespace of its own.
-pub(crate) fn wanted() -> Namespaces {
+/// Returns the namespaces to create. An unprivileged user can create a pid namespace only in a new user namespace.
+pub(crate) fn namespaces() -> Namespaces {
     Namespaces { pid: true, user: !rustix::process::geteuid().is_root() }
 }
 
-/// Runs our init. `ids` are the user and group outside, if it is in a user namespace of its own.
+/// Runs our init. `ids` are the outer user and group, if init is in a new user namespace.
 pub(crate) fn run(program: &mut Program, link: &OwnedFd, ids: Option<(u32, u32)>) -> ! {
-    if let Err(reason) = live(program, link, ids) {
+    if let Err(reason) = run_init(program, link, ids) {
         let _ = rustix::net::send(link, &InitMessage::Refused(reason).encode(), SendFlags::NOSIGNAL);
     }
     penfold_sys::fork::exit_now(0)
 }
 
-fn live(program: &mut Program, link: &OwnedFd, ids: Option<(u32, u32)>) -> Result<(), String> {
-    let told = |act: &'static str| move |error: io::Error| format!("cannot {act}: {error}");
-    // First of all, and before the word that lets anything happen: the supervisor's death is ours.
+fn run_init(program: &mut Program, link: &OwnedFd, ids: Option<(u32, u32)>) -> Result<(), String> {
+    let failed = |act: &'static str| move |error: io::Error| format!("cannot {act}: {error}");
+    // Set first, before any message: init must die with the supervisor.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| format!("cannot set the parent death signal: {error}"))?;
     let kept: Vec<_> = program.given().into_iter().chain([link.as_fd()]).collect();
-    penfold_sys::descriptors::make_room(&kept).map_err(told("close descriptors"))?;
+    penfold_sys::descriptors::make_room(&kept).map_err(failed("close descriptors"))?;
     if let Some(ids) = ids {
-        map_user(ids).map_err(told("map the user"))?;
+        map_user(ids).map_err(failed("map the user"))?;
     }
     mount_proc();
-    let launched = launch(program, None, None).map_err(told("clone a process"))?;
-    if !launched.ready().map_err(told("hear from the cloned process"))? {
+    let launched = launch(program, None, None).map_err(failed("clone a process"))?;
+    if !launched.ready().map_err(failed("hear from the cloned process"))? {
         return Err("the cloned process died".to_owned());
     }
-    say(link, &InitMessage::Ready)?;
+    send(link, &InitMessage::Ready)?;
     let mut go = [0_u8; RELEASE.len()];
     if !matches!(rustix::net::recv(link, &mut go, RecvFlags::empty()), Ok((_, length)) if length == go.len())
     {
         return Ok(());
     }
-    launched.release().map_err(told("start the command"))?;
+    launched.release().map_err(failed("start the command"))?;
     let _ = poll(&mut [PollFd::from_borrowed_fd(launched.link(), PollFlags::IN)], None);
-    let came = match launched.outcome() {
+    let outcome = match launched.outcome() {
         Ok(Some(Released::Failed(failure))) => InitMessage::Failed(failure),
         _ => InitMessage::Running,
     };
-    say(link, &came)?;
+    send(link, &outcome)?;
     let leader = launched.pid();
     drop(launched);
     if penfold_sys::schedule::is_idle() {
@@ -64,29 +65,30 @@ fn live(program: &mut Program, link: &OwnedFd, ids: Option<(u32, u32)>) -> Resul
     }
     program.close_stdio();
     let _ = penfold_sys::descriptors::drop_inherited();
-    penfold_sys::memory::drop_text_pages();
+    penfold_sys::memory::drop_unneeded_pages();
     reap_for_ever(link, leader)
 }
 
-/// Reaps whatever ends in the namespace and tells how the leader did, until the supervisor, or its death, ends us: an
-/// exit of our own could be taken for the leader's.
+/// Reaps all children in the namespace and reports the leader's exit, until the supervisor, or its death, ends this
+/// process. If init exited itself, its exit could be taken for the leader's.
 fn reap_for_ever(link: &OwnedFd, leader: rustix::process::Pid) -> Result<(), String> {
     let signals = SignalFd::open(&SignalSet::of([CHILD])).map_err(|error| error.to_string())?;
     loop {
         while let Peek::Ended(pid, exit) = child::peek().map_err(|error| error.to_string())? {
             let _ = child::reap(pid);
             if pid == leader {
-                say(link, &InitMessage::Ended(exit))?;
+                send(link, &InitMessage::Ended(exit))?;
             }
         }
-        tell_stops(link, leader);
+        send_stops(link, leader);
         let _ = poll(&mut [PollFd::new(&signals, PollFlags::IN)], None);
         while let Ok(Some(_)) = signals.take() {}
     }
 }
 
-/// Tells that the leader was stopped, or goes on: only its parent hears of it. Without waiting, for a leader may do so without end.
-fn tell_stops(link: &OwnedFd, leader: rustix::process::Pid) {
+/// Reports that the leader was stopped or continued, which only its parent can see. Never blocks: a leader may stop and
+/// continue without end.
+fn send_stops(link: &OwnedFd, leader: rustix::process::Pid) {
     let options = WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
     while let Ok(Some(change)) = waitid(WaitId::Pid(leader), options) {
         let message = change.stopping_signal().map_or(InitMessage::Continued, InitMessage::Stopped);
@@ -94,21 +96,21 @@ fn tell_stops(link: &OwnedFd, leader: rustix::process::Pid) {
     }
 }
 
-/// How often a message is sent again for which the kernel has no memory, and after how long.
-const TRIES: u32 = 100;
-const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// The number of retries of a message for which the kernel has no memory, and the delay between them.
+const MAX_SENDS: u32 = 100;
+const RETRY_DELAY: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// Tells the supervisor something that it waits for.
+/// Sends a message that the supervisor waits for.
 ///
 /// # Errors
-/// When it cannot be told: then only our own end tells it something.
-fn say(link: &OwnedFd, message: &InitMessage) -> Result<(), String> {
+/// When the send fails for good. Then only the exit of init informs the supervisor.
+fn send(link: &OwnedFd, message: &InitMessage) -> Result<(), String> {
     let text = message.encode();
-    for _ in 0..TRIES {
+    for _ in 0..MAX_SENDS {
         match rustix::net::send(link, &text, SendFlags::NOSIGNAL) {
             Ok(_) => return Ok(()),
             Err(Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN | Errno::INTR) => {
-                let _ = rustix::thread::nanosleep(&PAUSE);
+                let _ = rustix::thread::nanosleep(&RETRY_DELAY);
             }
             Err(errno) => return Err(format!("cannot reach the supervisor: {errno}")),
         }
@@ -116,15 +118,15 @@ fn say(link: &OwnedFd, message: &InitMessage) -> Result<(), String> {
     Err("cannot reach the supervisor: no memory".to_owned())
 }
 
-/// Keeps the user and group ids what they were: `user_namespaces(7)`, "Defining user and group ID mappings".
+/// Maps the user and group to themselves, see `user_namespaces(7)`, "Defining user and group ID mappings".
 fn map_user((user, group): (u32, u32)) -> io::Result<()> {
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
     std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"))
 }
 
-/// Shows the namespace its own processes. A host that does not let us leaves the old /proc in place, which is ugly
-/// inside and changes nothing about the end.
+/// Mounts a `/proc` of the namespace. If the host forbids it, the old `/proc` stays: wrong pids inside, but the end is
+/// unaffected.
 fn mount_proc() {
     let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     if rustix::mount::mount_change("/", flags).is_ok() {

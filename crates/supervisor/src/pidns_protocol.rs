@@ -1,35 +1,36 @@
-//! What our init in a pid namespace and the supervisor say to each other over a socket, one message a packet.
+//! The messages between our init in a pid namespace and the supervisor, one per packet of a socket.
 //!
-//! A message is a letter, then a number of four bytes in the order of this machine, or text. Both sides are forks of one
-//! process: there are no versions.
+//! A message is a letter, then a number of four bytes in native byte order, or text. Both sides are forks of one
+//! process, so there are no versions.
 
 use penfold_sys::child::Exit;
 use penfold_sys::launch::{Failure, Step};
 
-/// What our init says.
+/// A message of our init.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum InitMessage {
-    /// The leader waits to be let go.
+    /// The leader waits for its release.
     Ready,
-    /// It cannot be made, in a sentence; our init ends with that.
+    /// The leader cannot be created, with the reason as a sentence; our init then exits.
     Refused(String),
-    /// The leader runs its program.
+    /// The leader executes its program.
     Running,
-    /// The leader could not become its program. Which step failed is told of that into its directory only.
+    /// The leader could not execute its program. Only the step `Directory` has a letter of its own; any other is
+    /// decoded as `Exec`.
     Failed(Failure),
     /// The leader has ended.
     Ended(Exit),
-    /// The leader was stopped, by this signal.
+    /// The leader was stopped by this signal.
     Stopped(i32),
-    /// The leader goes on.
+    /// The leader was continued.
     Continued,
 }
 
-/// What the supervisor says, its only word: the leader may become its program.
+/// The only message of the supervisor: the leader may call execve(2).
 pub(crate) const RELEASE: &[u8] = b"g";
 
-/// As long as a message can be; the text of a longer one is cut short.
-pub(crate) const LONGEST: usize = 512;
+/// The longest message; a longer text is truncated.
+pub(crate) const MAX_MESSAGE_BYTES: usize = 512;
 
 const READY: u8 = b'r';
 const REFUSED: u8 = b'!';
@@ -42,7 +43,7 @@ const STOPPED: u8 = b't';
 const CONTINUED: u8 = b'n';
 
 impl InitMessage {
-    /// As it is sent.
+    /// Encodes the message.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (letter, number) = match self {
             InitMessage::Refused(reason) => return [&[REFUSED], reason.as_bytes()].concat(),
@@ -60,7 +61,7 @@ impl InitMessage {
         text
     }
 
-    /// Reads what came; none if it is no message of our init.
+    /// Decodes a message; `None` if it is not one of our init.
     pub(crate) fn decode(text: &[u8]) -> Option<InitMessage> {
         let (letter, rest) = text.split_first()?;
         let number = || rest.get(..4).and_then(|bytes| bytes.try_into().ok()).map_or(0, i32::from_ne_bytes);

@@ -1,7 +1,7 @@
-//! When a sandbox ends, why, and how politely: the policy of a supervisor.
+//! The policy of a supervisor: when a sandbox ends, for which cause, and how politely.
 //!
-//! Pure: the policy reads no descriptor and no clock. The driver, `host.rs`, reports what happened;
-//! `supervised.rs` carries out each [`Decision`]. What the lifecycle makes of an [`Event`] is decided by its own table.
+//! Pure: the policy reads no descriptor and no clock. The driver, `host.rs`, reports events; `supervised.rs` carries
+//! out each [`Decision`]. The lifecycle table decides the effect of an [`Event`].
 
 use std::time::{Duration, Instant};
 
@@ -15,83 +15,83 @@ use rustix::process::Signal;
 use crate::outcome::{ExitStatus, Outcome};
 use crate::wire::{Answer, Ending, Request};
 
-/// How long after an INT of its terminal the end of a leader counts as what came of it.
-const AFTERMATH: Duration = Duration::from_mins(1);
-/// Within this time so many INT of the terminal mean that a person insists.
-const AT_ONCE: Duration = Duration::from_secs(1);
-const INSISTS: usize = 3;
+/// The time after an INT of the terminal in which the leader's end counts as its consequence.
+const INTERRUPT_WINDOW: Duration = Duration::from_mins(1);
+/// [`INTERRUPTS_TO_KILL`] INT of the terminal within this time mean that a person insists.
+const INSIST_WINDOW: Duration = Duration::from_secs(1);
+const INTERRUPTS_TO_KILL: usize = 3;
 
-/// Which leader the supervisor has.
+/// The kind of a sandbox, by its leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A child whose launcher waits for it.
+    /// A child of the supervisor; its launcher waits for it.
     Foreground,
-    /// A child that runs without its launcher, and has a control socket.
+    /// A child without a launcher; the sandbox has a control socket.
     Detached,
-    /// A child that was put into a running sandbox.
+    /// The child of an exec supervisor in a running sandbox.
     Exec,
     /// A process that penfold did not start.
     Adopted,
 }
 
-/// What a sandbox was made with.
+/// The fixed options of a sandbox.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) kind: Kind,
     pub(crate) stop_policy: StopPolicy,
     pub(crate) on_owner_exit: OwnerExit,
-    /// The sandbox goes on when one of its two supervisors is killed.
+    /// The sandbox continues when supervisor or standby is killed.
     pub(crate) keep: bool,
 }
 
-/// When a sandbox ends without a request.
+/// The times at which a sandbox ends without a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Deadlines {
     /// The end of the time limit.
     pub(crate) limit: Option<Instant>,
     /// The end of the lease.
     pub(crate) lease: Option<Instant>,
-    /// How long the sandbox may be idle.
+    /// The time that the sandbox may be idle.
     pub(crate) idle: Option<Duration>,
 }
 
-/// What the idle time is measured by.
+/// The activity that the idle time is measured by.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Activity {
     /// The time of the last output or input.
     pub(crate) last: Instant,
-    /// How many execs run.
+    /// The number of running execs.
     pub(crate) execs: usize,
 }
 
-/// What follows from something that happened.
+/// The result of an event or request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Decision {
     /// The event for the lifecycle.
     pub(crate) event: Option<Event>,
     /// The answer to the client.
     pub(crate) answer: Option<Answer>,
-    /// What the driver writes down before it answers.
+    /// The change that the driver records before it answers.
     pub(crate) effect: Option<Effect>,
 }
 
-/// What a driver writes down.
+/// A change that the driver records or sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// The sandbox is being ended from now on.
+    /// The end of the sandbox begins.
     Begin {
-        /// Why.
+        /// The first cause of the end.
         cause: Cause,
-        /// How.
+        /// The way of the end.
         ending: Ending,
     },
-    /// The leader is left to deal with what its terminal sent.
+    /// The leader handles the signal of its terminal itself.
     PassOn,
-    /// The lease is so many milliseconds long; 0 means that it never ends.
+    /// The lease was renewed for this many milliseconds; 0 means without end.
     Renew {
-        /// The length.
+        /// The length in milliseconds.
         ms: u64,
-        /// When it ends.
+        /// The end of the lease.
         end: Option<Instant>,
     },
 }
@@ -106,8 +106,8 @@ impl Decision {
     }
 }
 
-/// The stronger of the events that clients asked for in one poll round: a kill outdoes all others, else the last one counts.
-pub(crate) fn outdo(earlier: Option<Event>, later: Option<Event>) -> Option<Event> {
+/// Returns the stronger of two events requested in one poll round: a kill wins, otherwise the later one.
+pub(crate) fn stronger(earlier: Option<Event>, later: Option<Event>) -> Option<Event> {
     if earlier == Some(Event::KillRequested) { earlier } else { later.or(earlier) }
 }
 
@@ -117,9 +117,9 @@ pub(crate) struct Policy {
     deadlines: Deadlines,
     stop: StopPolicy,
     cause: Option<Cause>,
-    /// When a terminal sent INT that the leader is left to deal with, the last ones.
+    /// The times of the last INT signals of the terminal that were left to the leader.
     interrupts: Vec<Instant>,
-    /// The outcome of a teardown whose patience is over while something is left.
+    /// The outcome of a teardown with survivors after its patience.
     stuck: Option<Box<Outcome>>,
 }
 
@@ -136,25 +136,25 @@ impl Policy {
         self.terms.kind == Kind::Adopted
     }
 
-    /// How to end the sandbox.
+    /// Returns the policy by which the sandbox is ended.
     pub(crate) fn stop_policy(&self) -> StopPolicy {
         self.stop
     }
 
-    /// Why the sandbox ends; the first cause stands.
+    /// Returns the first cause of the end, which is never replaced.
     pub(crate) fn cause(&self) -> Option<Cause> {
         self.cause
     }
 
-    /// Whether the sandbox is being ended.
+    /// Tells whether the sandbox is being ended.
     pub(crate) fn is_ending(&self) -> bool {
         self.cause.is_some()
     }
 
-    /// Decides on a request. Those that need a descriptor are the driver's, and change nothing here.
+    /// Decides on a request. The driver handles requests that need a descriptor; these change nothing here.
     pub(crate) fn request(&mut self, request: &Request, now: Instant) -> Decision {
         if let (Request::Stop { .. } | Request::Kill, Some(stuck)) = (request, &self.stuck) {
-            // The next look comes at once, but the client need not wait for it to learn what is left.
+            // The sandbox is looked at again at once, but the client gets the known survivors without a wait.
             let look = Decision { event: Some(Event::Look), ..Decision::default() };
             return look.answer(Answer::Outcome(stuck.clone()));
         }
@@ -174,13 +174,18 @@ impl Policy {
             | Request::Heard
             | Request::Exec(_)
             | Request::KillExec(_)
+            | Request::StopExec { .. }
+            | Request::SignalExec { .. }
+            | Request::ResizeExec { .. }
+            | Request::Execs
+            | Request::AwaitExec(_)
             | Request::Attach(_)
             | Request::Resize(_)
             | Request::LetGo => Decision::default(),
         }
     }
 
-    /// Why no command may be put into the sandbox.
+    /// Returns the reason why no command may be started in the sandbox.
     pub(crate) fn refuse_exec(&self) -> Option<&'static str> {
         if self.is_adopted() {
             return Some("penfold did not start this sandbox and puts no command into it");
@@ -189,8 +194,8 @@ impl Policy {
     }
 
     fn stop(&mut self, number: i32, spared_group: Option<i32>, grace_ms: Option<u64>) -> Decision {
-        // The client of an exec passes on the signal that it got itself: it does not know the sandbox's polite signal, and
-        // its process group is no part of the sandbox.
+        // The client of an exec sends the signal that it received itself: it does not know the sandbox's polite signal.
+        // Its process group is not part of the sandbox.
         let free = !self.is_exec() || self.stop.signal == Signal::TERM;
         if let Some(signal) = signal(number).filter(|_| free) {
             self.stop.signal = signal;
@@ -202,41 +207,56 @@ impl Policy {
         self.end(Cause::Stop, Event::StopRequested).answer(Answer::Ending(stopping))
     }
 
-    /// A terminal has sent INT or QUIT to its foreground group, that of the launcher. `deaf`: INT does nothing to the leader.
+    /// Decides on the request of the sandbox's supervisor to stop an exec. Without a signal or grace, the exec's own
+    /// apply.
+    pub(crate) fn stop_exec(&mut self, signal: Option<Signal>, grace_ms: Option<u64>) -> Decision {
+        if self.stuck.is_some() {
+            return Decision { event: Some(Event::Look), ..Decision::default() };
+        }
+        self.stop.signal = signal.unwrap_or(self.stop.signal);
+        let grace = grace_ms.map_or(self.terms.stop_policy.grace, Duration::from_millis);
+        self.stop.give(grace, self.is_ending());
+        self.end(Cause::Stop, Event::StopRequested)
+    }
+
+    /// Decides on INT or QUIT that a terminal sent to its foreground group, the launcher's group. With `ignores_int`,
+    /// INT has no effect on the leader.
     ///
-    /// The leader comes first: it may die of INT, clean up and exit, or go on. Only where nothing comes of INT is it the
-    /// wish to stop, and what is being ended already, or was not ended by INT, is killed.
-    pub(crate) fn key(&mut self, number: i32, group: i32, deaf: bool, now: Instant) -> Decision {
+    /// The leader comes first: it may die of INT, clean up and exit, or continue.
+    /// - INT that the leader ignores is a stop request.
+    /// - INT during an end is a kill request.
+    /// - QUIT after an INT that did not end the sandbox is a kill request.
+    pub(crate) fn key(&mut self, number: i32, group: i32, ignores_int: bool, now: Instant) -> Decision {
         if self.terms.kind != Kind::Foreground {
             return Decision::refuse("the sandbox does not run in the foreground");
         }
         if number == Signal::QUIT.as_raw() {
-            // Without an INT before, it is the leader's alone.
+            // QUIT without an earlier INT is for the leader alone.
             return if self.is_interrupted(now) { self.kill(Cause::Kill) } else { Decision::default() };
         }
         if self.is_ending() {
             return self.kill(Cause::Kill);
         }
         self.stop.spared_group = Some(group).filter(|&group| group != 0);
-        if deaf {
+        if ignores_int {
             return self.end_politely(Cause::Stop);
         }
-        self.interrupts.retain(|at| now.saturating_duration_since(*at) < AT_ONCE);
+        self.interrupts.retain(|at| now.saturating_duration_since(*at) < INSIST_WINDOW);
         self.interrupts.push(now);
-        if self.interrupts.len() >= INSISTS {
+        if self.interrupts.len() >= INTERRUPTS_TO_KILL {
             return self.kill(Cause::Kill);
         }
         Decision { effect: Some(Effect::PassOn), ..Decision::default() }
     }
 
-    /// Whether what happens to the leader now follows from an INT of its terminal.
+    /// Tells whether an event of the leader now counts as a consequence of an INT of its terminal.
     fn is_interrupted(&self, now: Instant) -> bool {
-        self.interrupts.last().is_some_and(|at| now.saturating_duration_since(*at) < AFTERMATH)
+        self.interrupts.last().is_some_and(|at| now.saturating_duration_since(*at) < INTERRUPT_WINDOW)
     }
 
-    /// The leader has ended; decides on the members that it has left. After an INT of the terminal they get the grace: it was
-    /// a person who wanted an end, and not the leader who forgot them.
-    pub(crate) fn rest(&mut self, status: Option<ExitStatus>, now: Instant) -> Decision {
+    /// Decides on the remaining members once the leader has ended. After an INT of the terminal they get the grace: a
+    /// person requested the end, and the leader did not simply leave them behind.
+    pub(crate) fn leader_left_members(&mut self, status: Option<ExitStatus>, now: Instant) -> Decision {
         if self.is_ending() || !self.is_interrupted(now) {
             return Decision::default();
         }
@@ -253,10 +273,12 @@ impl Policy {
         Decision { effect: Some(Effect::Renew { ms, end }), ..Decision::default() }
     }
 
-    /// A SIGTERM to the supervisor stops the sandbox. A supervisor around this one sends its own polite signal along.
+    /// Decides on a SIGTERM to the supervisor, which stops the sandbox. An enclosing supervisor adds its own polite
+    /// signal.
     pub(crate) fn terminated(&mut self, carried: Option<Signal>) -> Decision {
         match carried {
-            // The members of an adopted tree get that signal from the supervisor around: they are not below this one.
+            // Members of an adopted tree get that signal from the enclosing supervisor: they are not descendants of
+            // this one.
             Some(_) if self.is_adopted() => return Decision::default(),
             Some(signal) if self.stop.signal == Signal::TERM => self.stop.signal = signal,
             Some(_) | None => {}
@@ -264,12 +286,13 @@ impl Policy {
         self.end_politely(Cause::Stop)
     }
 
-    /// The other supervisor was killed.
+    /// Decides on the death of the standby.
     pub(crate) fn standby_gone(&mut self) -> Decision {
         if self.terms.keep { Decision::default() } else { self.kill(Cause::Supervisor) }
     }
 
-    /// The launcher has died before it let the sandbox go. Nobody knows the id of a detached sandbox by then.
+    /// Decides on the death of a launcher that did not detach the sandbox. The id of a detached sandbox is unknown
+    /// then.
     pub(crate) fn launcher_gone(&mut self) -> Decision {
         if self.terms.kind == Kind::Detached { self.kill(Cause::Owner) } else { self.owner_gone() }
     }
@@ -282,7 +305,7 @@ impl Policy {
         }
     }
 
-    /// The next deadline, and the cause that it is.
+    /// Returns the next deadline and its cause.
     pub(crate) fn next_deadline(&self, activity: Option<Activity>) -> Option<(Instant, Cause)> {
         let Deadlines { limit, lease, idle } = self.deadlines;
         let idle = activity
@@ -292,24 +315,24 @@ impl Policy {
         all.into_iter().filter_map(|(at, cause)| Some((at?, cause))).min_by_key(|(at, _)| *at)
     }
 
-    /// The cause of a deadline that had passed when the driver looked at the clock, before it called poll(2). One that
-    /// expired since then waits for the next round: a renewal may still be queued.
+    /// Returns the cause of a deadline that had passed at `looked`, before poll(2). A deadline that expired since then
+    /// is ignored for this round: a renewal may still be queued.
     pub(crate) fn overdue(&self, looked: Instant, activity: Option<Activity>) -> Option<Cause> {
         self.next_deadline(activity).filter(|(at, _)| *at <= looked).map(|(_, cause)| cause)
     }
 
-    /// A deadline has passed, and the leader had not ended before it.
+    /// Decides on a deadline that passed before the leader ended.
     pub(crate) fn time_out(&mut self, cause: Cause) -> Decision {
         self.deadlines.limit = None;
         self.end_politely(cause)
     }
 
-    /// The kernel killed the leader because the sandbox had no memory left.
+    /// Sets the cause when the kernel's OOM killer has killed the leader.
     pub(crate) fn out_of_memory(&mut self) {
         self.cause.get_or_insert(Cause::Oom);
     }
 
-    /// The leader has ended, and how if that is known. Returns why the sandbox ends.
+    /// Handles the leader's end, with its exit if known. Returns the cause of the sandbox's end.
     pub(crate) fn leader_ended(&mut self, status: Option<ExitStatus>) -> Cause {
         self.cancel_lease();
         *self.cause.get_or_insert(Self::cause_of(status))
@@ -319,7 +342,8 @@ impl Policy {
         if matches!(status, Some(ExitStatus::Signal(_))) { Cause::Signal } else { Cause::Exit }
     }
 
-    /// The clients were sent this outcome. Where something is left, each later stop or kill gets it at once.
+    /// Handles an outcome that was sent to the clients. With survivors, each later stop or kill gets this outcome at
+    /// once.
     pub(crate) fn reported(&mut self, outcome: &Outcome) {
         self.stuck = (!outcome.report.findings.verified).then(|| Box::new(outcome.clone()));
     }
@@ -328,13 +352,13 @@ impl Policy {
         self.end(cause, Event::KillRequested)
     }
 
-    /// Ends the sandbox with the grace that it was made with, or less if it is being ended with less.
+    /// Ends the sandbox with the grace of its spec, or with less if a shorter end has begun.
     fn end_politely(&mut self, cause: Cause) -> Decision {
         self.stop.give(self.terms.stop_policy.grace, self.is_ending());
         self.end(cause, Event::StopRequested)
     }
 
-    /// The first cause stands.
+    /// Begins or hastens the end; the first cause stands.
     fn end(&mut self, cause: Cause, event: Event) -> Decision {
         let first = self.cause.is_none();
         let ending = if event == Event::StopRequested { self.stopping() } else { Ending::Killing };
@@ -346,7 +370,7 @@ impl Policy {
         Decision { event: Some(event), answer: None, effect }
     }
 
-    /// Lease and idle time end nothing any more. The time limit still shortens a longer grace.
+    /// Cancels lease and idle time. The time limit stays and can shorten a longer grace.
     fn cancel_lease(&mut self) {
         (self.deadlines.lease, self.deadlines.idle) = (None, None);
     }

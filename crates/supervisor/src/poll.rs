@@ -1,28 +1,28 @@
-//! Waiting, by processes that stay for as long as their sandbox.
+//! Waits with poll(2), in processes that live as long as their sandbox.
 
 use rustix::event::{PollFd, Timespec};
 use rustix::io::{Errno, Result};
 
-/// How long it takes to see that nothing can be seen.
-const BLIND: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+/// The pause after a failed poll(2).
+const FAILURE_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// poll(2), and a nap where it fails: a member may have set our limit of descriptors below those that there are, and who
-/// comes back in a loop must not take the processor from those that it waits for.
+/// Calls poll(2), and pauses if it fails. A member may have lowered our descriptor limit below the number of open
+/// descriptors. A loop must then not take the CPU from the processes that it waits for.
 ///
-/// Inlined: who waits after it has forgotten its code brings back every stretch of it that it touches.
+/// Inlined: after `drop_unneeded_pages` each page of code that runs is faulted in again.
 ///
 /// # Errors
 /// Those of poll(2).
 #[inline]
 pub(crate) fn poll(fds: &mut [PollFd<'_>], timeout: Option<&Timespec>) -> Result<usize> {
-    let happened = rustix::event::poll(fds, timeout);
-    if happened.is_err_and(|error| error != Errno::INTR) {
-        nap(timeout);
+    let polled = rustix::event::poll(fds, timeout);
+    if polled.is_err_and(|error| error != Errno::INTR) {
+        pause(timeout);
     }
-    happened
+    polled
 }
 
 #[cold]
-fn nap(timeout: Option<&Timespec>) {
-    let _ = rustix::thread::nanosleep(&timeout.map_or(BLIND, |timeout| BLIND.min(*timeout)));
+fn pause(timeout: Option<&Timespec>) {
+    let _ = rustix::thread::nanosleep(&timeout.map_or(FAILURE_PAUSE, |timeout| FAILURE_PAUSE.min(*timeout)));
 }

@@ -1,4 +1,4 @@
-//! What a sandbox owns, made ready before anything is started.
+//! The resources of a sandbox, created before the leader is started.
 
 mod record;
 
@@ -25,41 +25,46 @@ use crate::immediate_kill::ImmediateKill;
 use crate::leader_cell::LeaderCell;
 use crate::nested;
 use crate::outcome::{ExitStatus, Outcome, Report, StartFailure};
+use crate::recorded_exec::ExecRecord;
 use crate::report_file;
 use crate::setup::Setup;
 
-/// What two processes hold, so that either can end the sandbox alone: the supervisor and who forked it.
+/// The resources of a sandbox. The supervisor and its parent both hold them, so either can end the sandbox alone.
 pub(crate) struct Prepared {
     pub(crate) setup: Setup,
     pub(crate) proc: Option<ProcFs>,
     pub(crate) leaf: Option<Leaf>,
-    /// Where the leaf is, after the teardown has taken it.
+    /// The path of the leaf, also after the teardown has taken `leaf`.
     pub(crate) leaf_path: Option<PathBuf>,
     pub(crate) level: Level,
     /// In the order of acquisition.
     pub(crate) resources: Vec<Box<dyn Resource>>,
-    /// Sandboxes that are started inside of this one; none without a record of its own.
+    /// The registry of sandboxes started inside of this one; `None` if this sandbox has no record.
     pub(crate) nested: Option<Nested>,
-    /// Those that were there when its end began.
-    inside: Option<Vec<nested::Line>>,
-    /// What the host did not give and the guarantee would like to have.
+    /// The nested sandboxes that existed when the end began.
+    inside: Option<Vec<nested::NestedSandbox>>,
+    /// The features that the host does not offer and that would strengthen the guarantee.
     pub(crate) missing: Vec<String>,
-    /// Why the level is not a stronger one.
+    /// The reason why the level is not a stronger one.
     pub(crate) weaker: Option<String>,
     pub(crate) started_at: SystemTime,
-    /// What only a detached sandbox has.
+    /// The parts of a detached sandbox.
     pub(crate) detached: Option<Box<DetachedParts>>,
-    /// Lets this process go on at a deadline, and when that is: a member may stop both that watch each other.
+    /// The record of a recorded exec.
+    pub(crate) recorded: Option<Box<ExecRecord>>,
+    /// A timer that sends SIGCONT to this process, and its expiry. A member may stop both processes that watch each
+    /// other.
     pub(crate) alarm: Option<(Alarm, Instant)>,
-    /// Written by the supervisor, read by who takes its place.
+    /// The leader's pid, written by the supervisor and read after a takeover.
     pub(crate) leader: LeaderCell,
 }
 
 impl Prepared {
-    /// Makes what the sandbox is to own: record, scratch directory, leaf.
+    /// Creates the resources of the sandbox: record, scratch directory, leaf.
     ///
     /// # Errors
-    /// The outcome of a sandbox that was never started; what had been made is gone again, or named.
+    /// The outcome of a sandbox that never started. Resources created so far are removed again, or named in the
+    /// outcome.
     pub(crate) fn prepare(mut setup: Setup) -> Result<Prepared, Box<Outcome>> {
         let started_at = SystemTime::now().checked_sub(setup.began.elapsed()).unwrap_or(UNIX_EPOCH);
         let mut resources: Vec<Box<dyn Resource>> = Vec::new();
@@ -70,37 +75,38 @@ impl Prepared {
             return Err(Box::new(refuse(&setup, error, resources)));
         }
         match Parts::make(&setup, &mut resources) {
-            Ok(made) => {
-                let level = match (setup.spec.contain, &made.leaf) {
+            Ok(parts) => {
+                let level = match (setup.spec.contain, &parts.leaf) {
                     (Contain::Pidns, _) => Level::Pidns,
                     (_, Some(_)) => Level::Cgroup,
                     (_, None) => Level::Subreaper,
                 };
                 Ok(Prepared {
                     setup,
-                    proc: Some(made.proc),
-                    leaf_path: made.leaf.as_ref().map(|leaf| leaf.path().to_owned()),
-                    leaf: made.leaf,
+                    proc: Some(parts.proc),
+                    leaf_path: parts.leaf.as_ref().map(|leaf| leaf.path().to_owned()),
+                    leaf: parts.leaf,
                     level,
                     resources,
-                    nested: made.nested,
+                    nested: parts.nested,
                     inside: None,
-                    missing: made.missing,
-                    weaker: made.weaker,
+                    missing: parts.missing,
+                    weaker: parts.weaker,
                     started_at,
-                    detached: made.detached,
+                    detached: parts.detached,
+                    recorded: None,
                     alarm: None,
-                    leader: made.leader,
+                    leader: parts.leader,
                 })
             }
             Err(reason) => Err(Box::new(refuse(&setup, reason, resources))),
         }
     }
 
-    /// What an exec owns: the leaf below that of its sandbox, nothing else.
+    /// Returns the resources of an exec: only a leaf below the sandbox's leaf.
     ///
     /// # Errors
-    /// What stands in the way, in a sentence.
+    /// The reason, as a sentence.
     pub(crate) fn for_exec(setup: Setup, leaf: Option<Leaf>, level: Level) -> Result<Prepared, String> {
         Ok(Prepared {
             setup,
@@ -115,12 +121,13 @@ impl Prepared {
             weaker: None,
             started_at: SystemTime::now(),
             detached: None,
+            recorded: None,
             alarm: None,
             leader: LeaderCell::create()?,
         })
     }
 
-    /// Writes down for others who leads and who looks after the sandbox.
+    /// Writes the identities of the leader and of the processes of this sandbox to `state.json`.
     pub(crate) fn identify(
         &mut self,
         teardown: &mut Teardown,
@@ -132,34 +139,34 @@ impl Prepared {
         let own = rustix::process::getpid();
         let mut id = |pid| teardown.proc().stat(pid).ok().flatten().map(|stat| stat.id());
         let supervisors = standby.into_iter().chain([own]).filter_map(&mut id).collect();
-        detached.looked_after_by(supervisors, id(leader));
-        detached.say(status, self.level, &self.missing);
+        detached.set_processes(supervisors, id(leader));
+        detached.write_status(status, self.level, &self.missing);
     }
 
-    /// Tells those who follow the events that the command runs.
-    pub(crate) fn tell_start(&self) {
+    /// Publishes the start event.
+    pub(crate) fn publish_start(&self) {
         let Some(detached) = &self.detached else { return };
-        let leader = self.leader.noted().map(|(pid, _)| pid.as_raw_nonzero().get());
-        detached.happened([EventKind::Start {
+        let leader = self.leader.load().map(|(pid, _)| pid.as_raw_nonzero().get());
+        detached.publish_events([EventKind::Start {
             command: shortened(words(&self.setup)),
             level: self.level,
             leader,
         }]);
     }
 
-    /// The session that members share with the leader: its own if it has one.
+    /// Returns the session of the members: the leader's own session, or the launcher's.
     pub(crate) fn session_of(&self, leader: Pid) -> i32 {
-        if self.setup.apart { leader.as_raw_nonzero().get() } else { self.setup.session }
+        if self.setup.own_session { leader.as_raw_nonzero().get() } else { self.setup.session }
     }
 
-    /// When its time is over, be it the limit or the lease.
+    /// Returns the first deadline of the sandbox: time limit or lease.
     pub(crate) fn first_deadline(&self) -> Option<Instant> {
         let limit = self.setup.spec.timeout.and_then(|limit| self.setup.began.checked_add(limit));
         let lease = self.detached.as_ref().and_then(|detached| detached.lease.end());
         [limit, lease].into_iter().flatten().min()
     }
 
-    /// Sets the alarm. Without one it is as before: a limit of the specification.
+    /// Sets the alarm. Without a timer, a stopped supervisor can miss the deadline (limit 2 of SPECIFICATION.md).
     pub(crate) fn set_alarm(&mut self, at: Instant) {
         let now = Instant::now();
         if self.alarm.is_none() {
@@ -173,13 +180,13 @@ impl Prepared {
         }
     }
 
-    /// How the sandbox is ended unless somebody asks for it otherwise.
+    /// Returns the stop policy of the spec, which applies unless a client requests another.
     pub(crate) fn stop_policy(&self) -> StopPolicy {
         let spec = &self.setup.spec;
         StopPolicy { signal: spec.signal, spared_group: None, grace: spec.grace, patience: spec.patience }
     }
 
-    /// Puts the report together.
+    /// Builds the report.
     pub(crate) fn report(
         &self,
         cause: Cause,
@@ -188,9 +195,9 @@ impl Prepared {
         mut findings: Findings,
     ) -> Report {
         if let Some(detached) = &self.detached {
-            detached.execs.vouch(&mut findings.ended);
+            detached.execs.unmark_strays(&mut findings.ended);
         }
-        nested::name(self.inside.as_deref().unwrap_or_default(), &mut findings.ended);
+        nested::merge(self.inside.as_deref().unwrap_or_default(), &mut findings.ended);
         Report {
             level: self.level,
             cause,
@@ -203,19 +210,19 @@ impl Prepared {
         }
     }
 
-    /// The leaf of the sandbox, if those of its execs are made below it.
+    /// Returns the leaf below which leaves of execs are made, if the level has one.
     pub(crate) fn leaf_of_execs(&self) -> Option<PathBuf> {
         self.leaf_path.clone().filter(|_| self.level != Level::Subreaper)
     }
 
-    /// Finds the sandboxes inside of this one, as its end begins.
+    /// Finds nested sandboxes when the end begins.
     pub(crate) fn find_nested(&mut self) {
         if self.inside.is_none() {
             self.inside = self.nested.as_ref().map(nested::find);
         }
     }
 
-    /// Ends a sandbox whose supervisor could not be made.
+    /// Ends a sandbox whose supervisor could not be created.
     pub(crate) fn give_up(mut self, reason: String) -> Outcome {
         let mut resources = std::mem::take(&mut self.resources);
         let findings = match self.proc.take() {
@@ -230,16 +237,19 @@ impl Prepared {
         self.conclude(&report)
     }
 
-    /// Writes the report where it is wanted and cuts it short for the launcher.
+    /// Writes the report and returns the short version for the launcher.
     pub(crate) fn conclude(&mut self, report: &Report) -> Outcome {
         if let Some(detached) = &mut self.detached {
             detached.conclude(report);
+        }
+        if let Some(recorded) = &mut self.recorded {
+            recorded.conclude(report);
         }
         conclude(&self.setup, report)
     }
 }
 
-/// What [`Prepared::prepare`] makes besides the resources.
+/// The results of [`Prepared::prepare`] besides the resources.
 struct Parts {
     detached: Option<Box<DetachedParts>>,
     proc: ProcFs,
@@ -252,10 +262,10 @@ struct Parts {
 
 impl Parts {
     fn make(setup: &Setup, resources: &mut Vec<Box<dyn Resource>>) -> Result<Parts, String> {
-        // The leaf is the last that is made, for it is no resource: whatever fails, fails before.
+        // The leaf is created last: it is not in `resources`, so no later step may fail.
         let leader = LeaderCell::create()?;
         let mut missing = Vec::new();
-        let (mut proc, unseen) = proc(setup)?;
+        let (mut proc, no_proc) = open_proc(setup)?;
         if let Some(name) = setup.spec.name.as_ref().filter(|_| resources.is_empty()) {
             match names::take(&setup.spec.state_root, name, &setup.spec.id) {
                 Ok(name) => resources.push(Box::new(name)),
@@ -263,9 +273,9 @@ impl Parts {
                 Err(error) => missing.push(format!("no name: {}", error_chain(&error))),
             }
         }
-        let (place, mut weaker) = match unseen {
+        let (place, mut weaker) = match no_proc {
             Some(why) => (None, Some(why).filter(|_| setup.spec.contain == Contain::Auto)),
-            None => place(setup.spec.contain)?,
+            None => find_place(setup.spec.contain)?,
         };
         let leaf_name = LeafName::of(&setup.spec.id.short());
         let path = place.as_ref().map(|place| place.path().join(&leaf_name));
@@ -287,7 +297,8 @@ impl Parts {
         let leaf = match place.map(|place| Leaf::create(&place, leaf_name.as_str())) {
             None => None,
             Some(Ok(leaf)) => {
-                // Prepared as long as one of ours lives: a leaf without a record is not always one that was left behind.
+                // The flock protects the leaf from cleanup while a penfold process of this sandbox lives: a leaf
+                // without a record need not be an orphan.
                 let _ = lock::hold_new(leaf.dir());
                 if detached.is_some() {
                     LeafLabel::write(leaf.dir(), &intent);
@@ -305,25 +316,26 @@ impl Parts {
     }
 }
 
-/// What a sandbox opens from here on, in each of its processes: a teardown that ran out of descriptors would leave what it
-/// cannot look at. The tests walk all limits.
-const IN_FRONT: usize = 12;
-/// The same of a detached one: socket, log, pipes, lease.
-const DETACHED: usize = 18;
+/// The descriptors that each process of a foreground sandbox opens from here on. A teardown without free descriptors
+/// could not inspect the members. The tests try every descriptor limit.
+const FOREGROUND_DESCRIPTORS: usize = 12;
+/// The same number for a detached sandbox, which also has socket, log, pipes and lease.
+const DETACHED_DESCRIPTORS: usize = 18;
 
-/// Whether there is room for all that the sandbox will open, before anything is made.
+/// Checks, before any resource is created, that the descriptor limit is high enough.
 fn has_room(setup: &Setup) -> Result<(), String> {
     let spec = &setup.spec;
-    let count = if spec.detach.is_some() { DETACHED } else { IN_FRONT };
+    let count = if spec.detach.is_some() { DETACHED_DESCRIPTORS } else { FOREGROUND_DESCRIPTORS };
     let count = count + 2 * usize::from(spec.name.is_some()) + usize::from(setup.scratch.is_some());
-    descriptors::has_room(setup.channel.as_fd(), count).map_err(|error| {
-        format!("cannot open the {count} descriptors that it takes to look after it: {error}")
-    })
+    descriptors::has_room(setup.channel.as_fd(), count)
+        .map_err(|error| format!("cannot open the {count} descriptors that its supervision needs: {error}"))
 }
 
-/// Opens `/proc`. Where there is none to be believed, and why, descent alone tells who belongs to a sandbox: the kernel gives
-/// a process its own children. What needs more is refused.
-fn proc(setup: &Setup) -> Result<(ProcFs, Option<String>), String> {
+/// Opens `/proc`, or returns the reason why it cannot be read.
+///
+/// Without `/proc`, the level subreaper still works in the foreground: a process needs no `/proc` to wait for its own
+/// children. Stronger levels and detached sandboxes are refused.
+fn open_proc(setup: &Setup) -> Result<(ProcFs, Option<String>), String> {
     let error = match ProcFs::open() {
         Ok(proc) => return Ok((proc, None)),
         Err(error) => format!("cannot read /proc: {error}"),
@@ -332,8 +344,8 @@ fn proc(setup: &Setup) -> Result<(ProcFs, Option<String>), String> {
     if in_reach && setup.spec.detach.is_none() { Ok((ProcFs::blind(), Some(error))) } else { Err(error) }
 }
 
-/// Finds where a leaf may be made, if one is wanted, or why not.
-fn place(contain: Contain) -> Result<(Option<Place>, Option<String>), String> {
+/// Finds the place for a leaf if one is wanted, or the reason why there is none.
+fn find_place(contain: Contain) -> Result<(Option<Place>, Option<String>), String> {
     if contain == Contain::Subreaper {
         return Ok((None, None));
     }
@@ -347,7 +359,7 @@ fn place(contain: Contain) -> Result<(Option<Place>, Option<String>), String> {
     }
 }
 
-/// Takes back what was made for a sandbox that will not be.
+/// Releases the resources of a sandbox that will not start, and builds its outcome.
 fn refuse(setup: &Setup, reason: String, mut resources: Vec<Box<dyn Resource>>) -> Outcome {
     let mut findings = Findings::default();
     penfold_teardown::release(&mut resources, false, |resource, _, reason| {
@@ -380,15 +392,14 @@ fn blank(setup: &Setup, findings: Findings) -> Report {
 }
 
 fn words(setup: &Setup) -> Vec<String> {
-    setup.spec.command.iter().map(|status| status.to_string_lossy().into_owned()).collect()
+    setup.spec.command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
 fn millis_since_1970(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(0)
+    millis(time.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// Writes the report where it is wanted and cuts it short for the launcher.
+/// Writes the report to its file and returns the short version for the launcher.
 fn conclude(setup: &Setup, report: &Report) -> Outcome {
     let unwritten = setup
         .spec

@@ -1,4 +1,4 @@
-//! What the processes of one sandbox are given.
+//! The input of the processes of one sandbox.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -8,32 +8,34 @@ use penfold_process::ProcessId;
 use penfold_state::Spec;
 use penfold_sys::launch::Program;
 
-/// All that the processes of one sandbox are given.
+/// The input of the processes of one sandbox, made before the first fork.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) spec: Spec,
     pub(crate) program: Program,
     /// The supervisor's end of the channel to the launcher.
     pub(crate) channel: OwnedFd,
-    /// The process that called [`start()`](crate::start()); without it the end of the channel tells that it is gone.
+    /// A pidfd of the process that called [`start()`](crate::start()). Without it, EOF on the channel shows the
+    /// launcher's death.
     pub(crate) launcher: Option<OwnedFd>,
-    /// The parent of that process, if it is in sight.
+    /// A pidfd of the launcher's parent, if it is in this pid namespace.
     pub(crate) owner: Option<OwnedFd>,
-    /// Who that is, where it is to be written down.
+    /// The identity of that parent, if the record needs it.
     pub(crate) owner_id: Option<ProcessId>,
-    /// The leader has a session of its own, and the launcher is told when it runs.
-    pub(crate) apart: bool,
-    /// The session of the launcher, which the leader shares unless it is apart.
+    /// The leader gets a session of its own, and the launcher gets a message when the leader runs.
+    pub(crate) own_session: bool,
+    /// The session of the launcher. The leader shares it unless `own_session` is set.
     pub(crate) session: i32,
     /// The process group of the launcher.
     pub(crate) group: i32,
-    /// A terminal sends its keys' signals to the launcher and the command, and the launcher tells of its own.
+    /// A terminal sends the signals of its keys to the launcher and the command, and the launcher reports its own to
+    /// the supervisor.
     pub(crate) keys: bool,
-    /// Where the scratch directory is to be.
+    /// The path of the scratch directory.
     pub(crate) scratch: Option<PathBuf>,
-    /// The caller is given time only when nobody else wants it (`SCHED_IDLE`), and so is the command; our own processes
-    /// leave that policy where they may.
+    /// The caller runs under `SCHED_IDLE`, and so does the command. penfold's own processes leave that policy if
+    /// permitted.
     pub(crate) idle: bool,
-    /// When it all began.
+    /// The time at which [`start()`](crate::start()) was called.
     pub(crate) began: Instant,
 }

@@ -1,5 +1,5 @@
-//! A process of its own between the launcher and the supervisor, where the launcher cannot be the standby subreaper: it has
-//! children of its own, or is the init that all orphans of a container come to.
+//! Runs the standby: a process between launcher and supervisor. It is needed if the launcher cannot be the second
+//! subreaper: because it has children of its own, or is the init of a container that adopts all orphans.
 
 use std::os::fd::OwnedFd;
 
@@ -16,16 +16,16 @@ use crate::signals;
 use crate::supervisor::{self, NAME, Standby};
 use crate::wire::{self, Answer};
 
-/// Runs the standby; ends when the sandbox is gone.
+/// Runs the standby until the sandbox is gone, then exits.
 pub(crate) fn run(setup: Setup) -> ! {
     let mut channel = setup.channel.try_clone().ok();
     let _ = rustix::thread::set_name(NAME);
     if setup.spec.detach.is_some() {
-        // Nothing of who started it is to be held open, or to reach it.
+        // The standby leaves the caller's session and closes the caller's descriptors.
         let _ = setsid();
         let _ = penfold_sys::descriptors::drop_inherited();
     }
-    // As the supervisor does.
+    // If the command stops this process, the death of its parent continues it.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     let outcome = match rustix::process::set_child_subreaper(Some(getpid())) {
         Ok(()) => match Prepared::prepare(setup) {
@@ -35,24 +35,24 @@ pub(crate) fn run(setup: Setup) -> ! {
         Err(_) => None,
     };
     if let (Some(outcome), Some(channel)) = (outcome, channel) {
-        // A launcher that is gone is told nothing.
+        // The send fails if the launcher is dead.
         let _ = wire::send(&channel, &Answer::Outcome(Box::new(outcome)));
     }
     penfold_sys::fork::exit_now(0)
 }
 
-/// Forks the supervisor and watches it. Gives the outcome where there is none.
+/// Forks the supervisor and watches it. Returns the outcome if there is no supervisor.
 fn supervise(mut prepared: Prepared, channel: &mut Option<OwnedFd>) -> Option<crate::outcome::Outcome> {
     let pair = pidfd_open(getpid(), PidfdFlags::empty())
         .and_then(|standby| Ok((standby, eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)));
-    let (standby, apart) = match pair {
+    let (standby, session_ready) = match pair {
         Ok(pair) => pair,
         Err(error) => return Some(prepared.give_up(format!("cannot be watched: {error}"))),
     };
     match fork() {
         Ok(Forked::Child) => {
             drop(channel.take());
-            supervisor::run(prepared, Some(Standby { pidfd: standby, apart }))
+            supervisor::run(prepared, Some(Standby { pidfd: standby, session_ready }))
         }
         Ok(Forked::Parent(supervisor)) => {
             if prepared.setup.idle {
@@ -66,45 +66,46 @@ fn supervise(mut prepared: Prepared, channel: &mut Option<OwnedFd>) -> Option<cr
                 detached.output.close_copies();
             }
             set_title(&prepared.setup.spec);
-            if !watch(supervisor, &pidfd, &apart) {
-                // With all that it holds: whose lock is free is gone.
+            if !watch(supervisor, &pidfd, &session_ready) {
+                // Exits with all descriptors at once: a free lock then means that the sandbox is gone.
                 penfold_sys::fork::exit_now(0);
             }
-            supervisor::carry_on(prepared)
+            supervisor::run_takeover(prepared)
         }
         Err(error) => Some(prepared.give_up(format!("cannot fork: {error}"))),
     }
 }
 
-/// Names this process after its sandbox.
+/// Sets the process title to the role and the sandbox's id and name.
 pub(crate) fn set_title(spec: &Spec) {
     let id = spec.id.short();
     let words = ["standby", id.as_str(), spec.name.as_deref().unwrap_or_default()];
     penfold_sys::title::set(NAME, words.get(..2 + usize::from(spec.name.is_some())).unwrap_or_default());
 }
 
-/// Waits for the supervisor to exit. True if it was killed, or cannot be seen.
-pub(crate) fn watch(supervisor: Pid, pidfd: &OwnedFd, apart: &OwnedFd) -> bool {
+/// Waits for the supervisor's exit. True if the supervisor was killed or cannot be watched.
+pub(crate) fn watch(supervisor: Pid, pidfd: &OwnedFd, session_ready: &OwnedFd) -> bool {
     penfold_sys::crash_point!("standby-forked");
-    // Fails only if this were a group leader, which a fresh fork is not.
+    // setsid(2) fails only for a group leader, and a new fork is none.
     let _ = setsid();
-    if rustix::io::write(apart, &1_u64.to_ne_bytes()).is_err() {
-        // The supervisor would wait for that word; the death of this process it hears of, and ends the sandbox.
+    if rustix::io::write(session_ready, &1_u64.to_ne_bytes()).is_err() {
+        // The supervisor waits for this eventfd. It sees the exit of this process by pidfd, and ends the sandbox.
         penfold_sys::fork::exit_now(1);
     }
     let _ = penfold_sys::descriptors::drop_inherited();
-    penfold_sys::memory::drop_text_pages();
+    penfold_sys::memory::drop_unneeded_pages();
     let opened = signals::open();
     loop {
-        // It alone: who else comes to us is its orphan, and is not reaped before it is known how that ended.
+        // Only the supervisor is reaped. An orphan may be the leader, whose exit a takeover needs: no orphan is reaped
+        // before the supervisor's exit is known.
         match child::reap(supervisor) {
             Ok(Some(exit)) => return exit != Exit::Code(0),
             Err(_) => return true,
             Ok(None) => {
                 let Ok(signals) = &opened else { return true };
                 let _ = poll(&mut [PollFd::new(signals, PollFlags::IN)], None);
-                signals::pass_on_wishes(signals, pidfd);
-                // It may have been stopped by the command, which is told like a death.
+                signals::forward_term(signals, pidfd);
+                // The command may have stopped the supervisor. SIGCHLD reports a stop like an exit.
                 let _ = rustix::process::pidfd_send_signal(pidfd, Signal::CONT);
             }
         }

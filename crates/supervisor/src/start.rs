@@ -1,4 +1,4 @@
-//! From a spec to a running sandbox.
+//! Starts a sandbox from a spec.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, waitpid};
 
 use crate::environment::{self, Inherited};
-use crate::launcher::{Hearing, Keys, Launcher, SavedModes, Settings, SupervisorHandle, terminal};
+use crate::launcher::{Keys, Launcher, LauncherSignals, SavedModes, Settings, SupervisorHandle, terminal};
 use crate::prepared::Prepared;
 use crate::setup::Setup;
 use crate::signals::CHILD;
@@ -26,22 +26,22 @@ fn system<E: Into<io::Error>>(act: &'static str) -> impl FnOnce(E) -> StartError
     move |source| StartError::System { act, source: source.into() }
 }
 
-/// Starts a sandbox. From here on this process is a subreaper and blocks the signals that [`Launcher::wait`] handles.
+/// Starts a sandbox. Makes this process a subreaper and blocks the signals that [`Launcher::wait`] handles.
 ///
 /// # Errors
-/// When nothing was started. What fails later, the command missing for one, is in the outcome.
+/// When nothing was started. A later failure, such as a missing command, is in the outcome.
 pub fn start(spec: Spec) -> Result<Launcher, StartError> {
     let began = Instant::now();
     let child_ignored = signal::is_ignored(CHILD);
     if child_ignored {
         signal::set_default(CHILD);
     }
-    // Nothing may reach the copies of this process: they share its group until each has a session of its own.
+    // Signals to the process group also reach the forks of this process until each fork has a session of its own.
     let mask = signal::block(&SignalSet::of(1..=64)).map_err(system("block signals"))?;
     let inherited = Inherited { mask, child_ignored };
     let scratch = spec.scratch_in.as_deref().map(|base| Scratch::path_for(base, &spec.id.short()));
     let program = environment::program(&spec, scratch.as_deref(), &inherited)?;
-    let (ours, theirs) =
+    let (own_end, other_end) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(system("make a socket pair"))?;
     let launcher = pidfd_open(getpid(), PidfdFlags::empty()).map_err(system("open a pidfd"))?;
@@ -60,18 +60,18 @@ pub fn start(spec: Spec) -> Result<Launcher, StartError> {
     };
     let spec_keeps = spec.on_owner_exit == OwnerExit::Keep;
     let idle = schedule::is_idle();
-    let hearing = Hearing::prepare(&[]).map_err(system("make a signalfd"))?;
+    let signals = LauncherSignals::open(&[]).map_err(system("make a signalfd"))?;
     let owner_id = if detached { parent_id() } else { None };
-    // Whose death changes nothing is not watched.
+    // With `OwnerExit::Keep` the owner's death changes nothing, so its pidfd is not polled.
     let owner = if spec_keeps { None } else { owner() };
     let setup = Setup {
         spec,
         program,
-        channel: theirs,
+        channel: other_end,
         launcher: Some(launcher),
         owner,
         owner_id,
-        apart: detached,
+        own_session: detached,
         session,
         group: penfold_sys::fork::group(),
         keys: has_keys,
@@ -79,14 +79,15 @@ pub fn start(spec: Spec) -> Result<Launcher, StartError> {
         idle,
         began,
     };
-    // Before the fork: members that lose their supervisors come to us.
-    let alone = !detached && !getpid().is_init() && matches!(child::peek(), Ok(Peek::NoChild));
+    // A child that exists before the fork is not a member, so the launcher could not treat all its children as members.
+    let direct = !detached && !getpid().is_init() && matches!(child::peek(), Ok(Peek::NoChild));
+    // Set before the fork: members whose supervisor dies are reparented to this process.
     rustix::process::set_child_subreaper(Some(getpid())).map_err(system("become a subreaper"))?;
-    // From the fork on nothing may fail that would leave the sandbox alone.
-    let launcher = if alone {
-        start_supervisor(setup, ours, settings, hearing)
+    // After the fork no step may return an error: the sandbox would run without a launcher.
+    let launcher = if direct {
+        start_supervisor(setup, own_end, settings, signals)
     } else {
-        start_standby(setup, ours, settings, hearing)?
+        start_standby(setup, own_end, settings, signals)?
     };
     if idle {
         schedule::leave_idle();
@@ -94,12 +95,18 @@ pub fn start(spec: Spec) -> Result<Launcher, StartError> {
     Ok(launcher)
 }
 
-/// Every child of this process will be the sandbox's: it can be the standby subreaper itself.
-fn start_supervisor(setup: Setup, ours: OwnedFd, settings: Settings, hearing: Hearing) -> Launcher {
+/// Forks the supervisor directly. Every later child of this process is a member, so the launcher itself is the second
+/// subreaper.
+fn start_supervisor(
+    setup: Setup,
+    own_end: OwnedFd,
+    settings: Settings,
+    signals: LauncherSignals,
+) -> Launcher {
     let supervisor = match Prepared::prepare(setup) {
         Ok(prepared) => match fork() {
             Ok(Forked::Child) => {
-                drop((ours, hearing, settings));
+                drop((own_end, signals, settings));
                 supervisor::run(prepared, None)
             }
             Ok(Forked::Parent(supervisor)) => {
@@ -123,7 +130,7 @@ fn start_supervisor(setup: Setup, ours: OwnedFd, settings: Settings, hearing: He
         },
         Err(outcome) => SupervisorHandle::Refused(outcome),
     };
-    Launcher::new(supervisor, ours, settings, hearing)
+    Launcher::new(supervisor, own_end, settings, signals)
 }
 
 /// Kills and reaps a child of this process.
@@ -135,32 +142,33 @@ fn end_child(pid: Pid) {
 
 fn start_standby(
     setup: Setup,
-    ours: OwnedFd,
+    own_end: OwnedFd,
     settings: Settings,
-    hearing: Hearing,
+    signals: LauncherSignals,
 ) -> Result<Launcher, StartError> {
     match fork().map_err(system("fork"))? {
         Forked::Child => {
-            drop((ours, hearing, settings));
+            drop((own_end, signals, settings));
             standby::run(setup)
         }
         Forked::Parent(standby) => {
             let pidfd = pidfd_open(standby, PidfdFlags::empty()).ok();
-            Ok(Launcher::new(SupervisorHandle::Standby { pid: standby, pidfd }, ours, settings, hearing))
+            Ok(Launcher::new(SupervisorHandle::Standby { pid: standby, pidfd }, own_end, settings, signals))
         }
     }
 }
 
-/// Who started this process, to be written down.
+/// Returns the identity of the parent of this process, for the record.
 fn parent_id() -> Option<ProcessId> {
     let mut proc = ProcFs::open().ok()?;
     Some(proc.stat(getppid()?).ok()??.id())
 }
 
-/// Who started this process. One that is outside of this pid namespace cannot be settings to die.
+/// Opens a pidfd of the parent of this process. A parent outside of this pid namespace has no pid here and cannot be
+/// watched.
 fn owner() -> Option<OwnedFd> {
     let parent = getppid()?;
     let owner = pidfd_open(parent, PidfdFlags::empty()).ok()?;
-    // If it died in between, the number may be another's; then there is a new parent, which did not start us.
+    // If the parent died before `pidfd_open(2)`, its pid may belong to another process. A changed getppid(2) shows this.
     (getppid() == Some(parent)).then_some(owner)
 }

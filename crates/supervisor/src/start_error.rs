@@ -1,22 +1,22 @@
-//! Why a sandbox could not even be tried.
+//! The errors of a start that created nothing.
 
 use std::io;
 
-/// Why a sandbox could not even be tried.
+/// Why a sandbox could not be started at all.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A word of the command line or the environment cannot be passed on.
+    /// An argument or environment variable contains a NUL byte.
     #[error("{what} holds a NUL byte")]
     Nul {
-        /// Where.
+        /// The place of the NUL byte.
         what: &'static str,
     },
-    /// The processes of ours could not be set up.
+    /// A system call that sets up launcher or standby failed.
     #[error("cannot {act}")]
     System {
-        /// What was tried.
+        /// The operation, as a verb phrase.
         act: &'static str,
-        /// What stood in the way.
+        /// The error of the kernel.
         source: io::Error,
     },
 }

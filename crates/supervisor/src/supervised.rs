@@ -1,4 +1,4 @@
-//! What the supervisors of a child and of an adopted tree have in common: they ask the [`Policy`] and carry out its decisions.
+//! The parts shared by the supervisor of a child and of an adopted tree: ask the [`Policy`], carry out its decisions.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -12,28 +12,29 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
 use crate::control_server::ClientMessage;
-use crate::exec::{self, ExecRequest};
+use crate::exec::{self, NewExec};
+use crate::exec_request::{EXEC_REQUEST, ExecRequest};
 use crate::outcome::{Outcome, Report};
-use crate::policy::{Activity, Deadlines, Decision, Effect, Kind, Policy, Terms, outdo};
+use crate::policy::{Activity, Deadlines, Decision, Effect, Kind, Policy, Terms, stronger};
 use crate::poll::poll;
 use crate::prepared::Prepared;
 use crate::wire::{self, Answer, Ending, Request, Size};
 
-/// A sandbox, its policy, and the descriptors that both supervisors need.
+/// A sandbox, its policy, and the descriptors that both kinds of supervisor need.
 pub(crate) struct Supervised {
     pub(crate) prepared: Prepared,
     pub(crate) policy: Policy,
     pub(crate) signals: Option<SignalFd>,
-    /// A handle to the leader, for signals that are passed on.
+    /// A pidfd of the leader, for forwarded signals.
     pub(crate) leader: Option<OwnedFd>,
-    /// Its pid, where it is a child of ours or of our init.
+    /// The leader's pid, if it is a child of this process or of our init.
     pub(crate) leader_pid: Option<Pid>,
-    /// The life of a process that looks after a command put into the sandbox.
+    /// The main function of an exec supervisor.
     supervise: fn(Prepared) -> !,
 }
 
-/// How long a member that stops us may hold up the steps of an end that has begun.
-const CARE: Duration = Duration::from_secs(1);
+/// The shortest alarm during a teardown. A member that stops the supervisor can delay a teardown step by this time.
+const MIN_ALARM_DELAY: Duration = Duration::from_secs(1);
 
 impl Supervised {
     pub(crate) fn new(
@@ -47,14 +48,17 @@ impl Supervised {
         Supervised { prepared, policy, signals, leader, leader_pid: None, supervise }
     }
 
-    /// Sets an alarm to when this wait is over, so that a member that stops this process holds up no deadline, and no end
-    /// that has begun.
+    /// Sets the alarm to the end of this wait. A member that stops this process can then delay neither a deadline nor a
+    /// teardown step.
     pub(crate) fn set_alarm(&mut self, deadline: Option<Instant>, timeout: Option<Duration>) {
         let now = Instant::now();
         let ending = self.policy.is_ending();
-        // Not anew for each of many short waits.
-        let at =
-            if ending { timeout.and_then(|timeout| now.checked_add(timeout.max(CARE))) } else { deadline };
+        // A teardown has many short waits; a timer that is still pending is not set again for each.
+        let at = if ending {
+            timeout.and_then(|timeout| now.checked_add(timeout.max(MIN_ALARM_DELAY)))
+        } else {
+            deadline
+        };
         let Some(at) = at else { return };
         let is_soon = self.prepared.alarm.as_ref().is_some_and(|(_, set)| *set > now && *set <= at);
         if !(ending && is_soon) {
@@ -62,56 +66,107 @@ impl Supervised {
         }
     }
 
-    /// What the idle time is measured by.
+    /// Returns the activity that the idle time is measured by.
     pub(crate) fn activity(&self) -> Option<Activity> {
         self.prepared.detached.as_ref().map(|detached| detached.activity())
     }
 
-    /// Takes all queued signals. Children are reaped by the drive.
+    /// Reads all queued signals. Children are reaped by the driver.
     pub(crate) fn take_signals(&mut self) -> Option<Event> {
         let mut event = None;
         while let Some(Ok(Some(signalled))) = self.signals.as_ref().map(SignalFd::take) {
             if signalled.signal == Signal::TERM.as_raw() {
                 event = self.decide(|policy| policy.terminated(signalled.carried)).or(event);
+            } else if signalled.signal == EXEC_REQUEST && self.policy.is_exec() {
+                let request = ExecRequest::decode(signalled.value);
+                event = stronger(event, request.and_then(|request| self.act_on_exec(request)));
             }
         }
         event
     }
 
-    /// Hears the clients. `init` is ours in the pid namespace, if there is one.
+    /// Handles a request of the sandbox's supervisor to this exec supervisor.
+    fn act_on_exec(&mut self, request: ExecRequest) -> Option<Event> {
+        match request {
+            ExecRequest::Kill => self.handle(&Request::Kill).0,
+            ExecRequest::Stop { signal: number, grace_ms } => {
+                self.decide(|policy| policy.stop_exec(signal(number.into()), grace_ms))
+            }
+            ExecRequest::Signal(number) => {
+                let _ = self.forward(number.into());
+                None
+            }
+            ExecRequest::Resize(size) => {
+                if let Some(recorded) = &mut self.prepared.recorded {
+                    recorded.resize(size);
+                }
+                None
+            }
+        }
+    }
+
+    /// Handles ready client connections. `init` is our init in the pid namespace, if there is one.
     pub(crate) fn serve(&mut self, ready: &[bool], init: Option<Pid>) -> Option<Event> {
+        let patience = self.prepared.setup.spec.patience;
+        if let Some(detached) = &mut self.prepared.detached
+            && detached.execs.next_look().is_some()
+        {
+            detached.settle_execs(self.prepared.level, patience);
+            detached.answer_exec_waiters();
+        }
         if !ready.contains(&true) {
+            return None;
+        }
+        if let Some(recorded) = &mut self.prepared.recorded {
+            recorded.serve(ready);
             return None;
         }
         let execs =
             |prepared: &Prepared| prepared.detached.as_ref().map_or(0, |detached| detached.execs.running());
         let before = execs(&self.prepared);
-        let said = self.prepared.detached.as_mut().map(|detached| detached.serve(ready)).unwrap_or_default();
-        if execs(&self.prepared) < before && !self.policy.is_ending() {
-            self.say(Status::Running);
+        let messages =
+            self.prepared.detached.as_mut().map(|detached| detached.serve(ready)).unwrap_or_default();
+        if execs(&self.prepared) < before {
+            if let Some(detached) = &mut self.prepared.detached {
+                detached.settle_execs(self.prepared.level, patience);
+            }
+            if !self.policy.is_ending() {
+                self.write_status(Status::Running);
+            }
         }
-        let mut wanted = None;
-        for ClientMessage { client, request, fds } in said {
+        let mut strongest = None;
+        for ClientMessage { client, request, fds } in messages {
             let (event, answer) = match request {
-                Request::Exec(exec) => (None, self.exec(ExecRequest { client, exec, fds }, init)),
-                Request::Attach(size) => (None, Some(self.at_terminal(client, size, fds.into_iter().next()))),
-                Request::Resize(size) => (None, Some(self.at_terminal(client, size, None))),
-                request => self.act(&request),
+                Request::Exec(exec) => (None, self.exec(NewExec { client, exec, fds }, init)),
+                Request::Attach(size) => {
+                    (None, Some(self.attach_or_resize(client, size, fds.into_iter().next())))
+                }
+                Request::Resize(size) => (None, Some(self.attach_or_resize(client, size, None))),
+                Request::AwaitExec(number) => {
+                    if let Some(detached) = &mut self.prepared.detached {
+                        detached.await_exec(client, number);
+                    }
+                    (None, None)
+                }
+                request => self.handle(&request),
             };
             if let (Some(detached), Some(answer)) = (&self.prepared.detached, answer) {
                 detached.control.answer(client, &answer);
             }
-            wanted = outdo(wanted, event);
+            strongest = stronger(strongest, event);
         }
-        wanted
+        if let Some(detached) = &mut self.prepared.detached {
+            detached.answer_exec_waiters();
+        }
+        strongest
     }
 
-    fn at_terminal(&mut self, client: u64, size: Size, stream: Option<OwnedFd>) -> Answer {
+    fn attach_or_resize(&mut self, client: u64, size: Size, stream: Option<OwnedFd>) -> Answer {
         match self
             .prepared
             .detached
             .as_mut()
-            .map(|detached| detached.output.at_terminal(client, size, stream))
+            .map(|detached| detached.output.attach_or_resize(client, size, stream))
         {
             Some(Ok(())) => Answer::Done,
             Some(Err(reason)) => Answer::Refused(reason),
@@ -119,8 +174,8 @@ impl Supervised {
         }
     }
 
-    /// Puts a command into the sandbox. The process that looks after that command answers the client from now on.
-    fn exec(&mut self, request: ExecRequest, init: Option<Pid>) -> Option<Answer> {
+    /// Starts a command in the sandbox. From then on its exec supervisor answers the client.
+    fn exec(&mut self, request: NewExec, init: Option<Pid>) -> Option<Answer> {
         let begun = match self.policy.refuse_exec() {
             Some(reason) => Err(reason.to_owned()),
             None => exec::begin(&mut self.prepared, request, init, self.supervise),
@@ -128,8 +183,8 @@ impl Supervised {
         begun.err().map(Answer::Refused)
     }
 
-    /// Does what a client asks for. Returns what follows for the sandbox, and the answer.
-    pub(crate) fn act(&mut self, request: &Request) -> (Option<Event>, Option<Answer>) {
+    /// Handles a request. Returns the resulting event for the sandbox, and the answer.
+    pub(crate) fn handle(&mut self, request: &Request) -> (Option<Event>, Option<Answer>) {
         let answer = match *request {
             Request::Stop { .. }
             | Request::Kill
@@ -140,38 +195,61 @@ impl Supervised {
                 return self.carry_out(decision);
             }
             Request::Key { signal, group } => {
-                let deaf = self.is_deaf(group);
-                let decision = self.policy.key(signal, group, deaf, Instant::now());
+                let ignores_int = self.ignores_int(group);
+                let decision = self.policy.key(signal, group, ignores_int, Instant::now());
                 return self.carry_out(decision);
             }
             Request::Heard => Answer::Done,
             Request::Forward(number) => self.forward(number).map_or_else(Answer::Refused, |()| Answer::Done),
-            Request::KillExec(number) => {
-                let ended =
-                    self.prepared.detached.as_ref().is_some_and(|detached| detached.execs.stop(number));
-                let refused = || Answer::Refused(format!("no exec {number} runs in this sandbox"));
-                if ended { Answer::Done } else { refused() }
+            Request::KillExec(number) => self.ask_exec(number, Some(ExecRequest::Kill)),
+            Request::StopExec { number, signal, grace_ms } => {
+                let request = u8::try_from(signal).map(|signal| ExecRequest::Stop { signal, grace_ms });
+                self.ask_exec(number, request.ok())
             }
-            Request::LetGo => Answer::Refused("only who started it lets it go".to_owned()),
-            // Without descriptors, over the channel of a launcher.
-            Request::Exec(_) | Request::Attach(_) | Request::Resize(_) => {
-                Answer::Refused("what it needs did not come with it".to_owned())
+            Request::SignalExec { number, signal } => {
+                self.ask_exec(number, u8::try_from(signal).ok().map(ExecRequest::Signal))
+            }
+            Request::ResizeExec { number, size } => self.ask_exec(number, Some(ExecRequest::Resize(size))),
+            Request::Execs => {
+                let detached = self.prepared.detached.as_ref();
+                Answer::Execs(detached.map(|detached| detached.execs.numbers()).unwrap_or_default())
+            }
+            Request::LetGo => Answer::Refused("only the launcher may detach".to_owned()),
+            // These requests carry descriptors, which the channel of a launcher does not transport.
+            Request::Exec(_) | Request::Attach(_) | Request::Resize(_) | Request::AwaitExec(_) => {
+                Answer::Refused("the descriptors of the request are missing".to_owned())
             }
         };
         (None, Some(answer))
     }
 
-    /// Whether INT of a terminal, sent to this group, does nothing to the leader: it ignores it or is in another group.
-    fn is_deaf(&self, group: i32) -> bool {
-        // One that has ended has no dispositions, and its pid may be another's.
+    /// Sends a request to an exec supervisor; `None` for a signal that does not exist.
+    fn ask_exec(&self, number: u32, request: Option<ExecRequest>) -> Answer {
+        let request = request.filter(|request| match *request {
+            ExecRequest::Signal(number) => signal(number.into()).is_some(),
+            ExecRequest::Stop { signal: number, .. } => number == 0 || signal(number.into()).is_some(),
+            ExecRequest::Kill | ExecRequest::Resize(_) => true,
+        });
+        let Some(request) = request else { return Answer::Refused("there is no such signal".to_owned()) };
+        let Some(detached) = &self.prepared.detached else {
+            return Answer::Refused("it runs in the foreground".to_owned());
+        };
+        detached.execs.request(number, request).map_or_else(Answer::Refused, |()| Answer::Done)
+    }
+
+    /// Tells whether a terminal's SIGINT to `group` has no effect: the leader ignores SIGINT or is in another group.
+    fn ignores_int(&self, group: i32) -> bool {
+        // An ended leader has no dispositions, and its pid may be reused.
         let alive = self.leader.as_ref().is_some_and(|leader| !has_ended(leader));
         let (Some(pid), true) = (self.leader_pid, alive) else { return false };
         let Ok(mut proc) = ProcFs::open() else { return false };
-        let elsewhere = matches!(proc.stat(pid), Ok(Some(stat)) if !stat.is_dead() && stat.group != group);
-        elsewhere || matches!(proc.status(pid), Ok(Some(status)) if status.is_deaf_to(Signal::INT))
+        let in_other_group =
+            matches!(proc.stat(pid), Ok(Some(stat)) if !stat.is_dead() && stat.group != group);
+        in_other_group || matches!(proc.status(pid), Ok(Some(status)) if status.ignores(Signal::INT))
     }
 
-    /// A leader that is gone, or another user's, is as deaf as one that ignores the signal.
+    /// Forwards a signal to the leader. A leader that has ended, or belongs to another user, is an error for the
+    /// answer.
     fn forward(&self, number: i32) -> Result<(), String> {
         let signal = signal(number).ok_or_else(|| format!("no signal {number}"))?;
         let leader = self.leader.as_ref().ok_or("the command cannot be seen")?;
@@ -180,7 +258,7 @@ impl Supervised {
             .map_err(|error| format!("the {name} cannot be signalled: {error}"))
     }
 
-    /// Asks the policy, carries out its decision, and returns what follows for the sandbox.
+    /// Asks the policy, carries out its decision, and returns the resulting event.
     pub(crate) fn decide(&mut self, ask: impl FnOnce(&mut Policy) -> Decision) -> Option<Event> {
         let decision = ask(&mut self.policy);
         self.carry_out(decision).0
@@ -192,19 +270,19 @@ impl Supervised {
             None => {}
             Some(Effect::Begin { cause, ending }) => {
                 self.prepared.find_nested();
-                // The client of an adoption expects nothing but that the tree is looked after, or why it is not.
+                // The client of an adoption expects only one answer: the tree is supervised, or the reason why not.
                 if !self.policy.is_adopted() {
                     let _ = wire::send(&self.prepared.setup.channel, &Answer::Ending(ending));
                 }
                 if let Some(detached) = &mut self.prepared.detached {
-                    detached.execs.ends();
+                    detached.execs.mark_ending();
                     let grace_ms = match ending {
                         Ending::Stopping(grace) => Some(grace),
                         Ending::Killing => None,
                     };
-                    detached.happened([EventKind::Stop { cause, grace_ms }]);
+                    detached.publish_events([EventKind::Stop { cause, grace_ms }]);
                 }
-                self.say(Status::Stopping);
+                self.write_status(Status::Stopping);
             }
             Some(Effect::PassOn) => {
                 let _ = wire::offer(&self.prepared.setup.channel, &Answer::PassedOn);
@@ -213,40 +291,41 @@ impl Supervised {
                 if let Some(detached) = &mut self.prepared.detached {
                     detached.lease.renew(ms, end);
                 }
-                self.say(Status::Running);
+                self.write_status(Status::Running);
             }
         }
         (event, answer)
     }
 
-    /// Writes down how things stand.
-    pub(crate) fn say(&self, status: Status) {
+    /// Writes the status to `state.json`.
+    pub(crate) fn write_status(&self, status: Status) {
         if let Some(detached) = &self.prepared.detached {
-            detached.say(status, self.prepared.level, &self.prepared.missing);
+            detached.write_status(status, self.prepared.level, &self.prepared.missing);
         }
     }
 
     /// Sends the outcome to the launcher and to all clients.
-    pub(crate) fn tell(&mut self, report: &Report) {
-        let outcome = Outcome { of_exec: self.policy.is_exec(), ..self.prepared.conclude(report) };
+    pub(crate) fn publish_outcome(&mut self, report: &Report) {
+        let exec = self.prepared.recorded.as_ref().map(|recorded| recorded.number());
+        let outcome = Outcome { of_exec: self.policy.is_exec(), exec, ..self.prepared.conclude(report) };
         self.policy.reported(&outcome);
         let answer = Answer::Outcome(Box::new(outcome));
         if let Some(detached) = &self.prepared.detached {
-            detached.control.tell(&answer);
+            detached.control.broadcast(&answer);
         }
-        // A launcher that is gone does not get it, and one that had its answer does not listen any more.
+        // The send fails if the launcher is dead or has already received its answer.
         let _ = wire::send(&self.prepared.setup.channel, &answer);
     }
 }
 
-/// Whether the process of a pidfd has ended.
+/// Tells whether the process of a pidfd has ended.
 pub(crate) fn has_ended(process: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(process, PollFlags::IN)];
     poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// The policy of a sandbox, with the lease as it is now. An adopted tree has no time limit, and never outlives one of its
-/// supervisors.
+/// Builds the policy, with the current end of the lease. An adopted tree has no time limit and always ends when one of
+/// its supervisors dies.
 fn policy(prepared: &Prepared, kind: Kind) -> Policy {
     let spec = &prepared.setup.spec;
     let detach = spec.detach.as_ref();

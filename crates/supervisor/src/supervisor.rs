@@ -1,4 +1,4 @@
-//! The supervisor: starts the leader, waits, ends the sandbox.
+//! Runs the supervisor: starts the leader, waits, and ends the sandbox.
 
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,82 +21,86 @@ use crate::signals;
 use crate::supervised::Supervised;
 use crate::wire::{self, Answer};
 
-/// The process between the launcher and this one, if there is one.
+/// The standby, seen from its child, the supervisor.
 pub(crate) struct Standby {
-    /// Its pidfd.
     pub(crate) pidfd: OwnedFd,
-    /// Readable once it has a session of its own.
-    pub(crate) apart: OwnedFd,
+    /// An eventfd, readable once the standby has a session of its own.
+    pub(crate) session_ready: OwnedFd,
 }
 
-/// What the launcher and the standby are called, whatever the program's file is called: `doctor` knows them by it.
+/// The process name of launcher and standby, independent of the program's file name. `doctor` searches for it.
 pub(crate) const NAME: &std::ffi::CStr = c"penfold";
-/// What the supervisor is called: who kills by name, or by a word of the command line, leaves one of the two alive.
+/// The process name of the supervisor. `pkill` with one name, or with a word of the command line, misses one of the two
+/// processes.
 pub(crate) const SUPERVISOR: &std::ffi::CStr = c"pf-supervisor";
 
-/// Names this process after its sandbox. Not by its name or its command, for who ends processes by such a word is to miss the
-/// supervisor.
+/// Sets the process title to the sandbox's id. The sandbox's name and command are left out: a `pkill -f` by such a word
+/// must miss the supervisor.
 pub(crate) fn set_title(spec: &Spec) {
     penfold_sys::title::set(SUPERVISOR, &[&spec.id.short()]);
 }
 
-/// Runs the supervisor; ends when the sandbox is gone.
+/// Runs the supervisor until the sandbox is gone, then exits.
 pub(crate) fn run(mut prepared: Prepared, standby: Option<Standby>) -> ! {
     set_title(&prepared.setup.spec);
-    // Before anything is started that would have to be looked after.
+    // The signalfd is opened first: on failure there is no member yet to end.
     let signals = match signals::open() {
         Ok(signals) => signals,
         Err(error) => {
             let channel = prepared.setup.channel.try_clone();
             let outcome = prepared.give_up(format!("cannot make a signalfd: {error}"));
-            let told = channel.and_then(|channel| wire::send(&channel, &Answer::Outcome(Box::new(outcome))));
-            penfold_sys::fork::exit_now(i32::from(told.is_err()))
+            let sent = channel.and_then(|channel| wire::send(&channel, &Answer::Outcome(Box::new(outcome))));
+            penfold_sys::fork::exit_now(i32::from(sent.is_err()))
         }
     };
-    let lead = match start(&mut prepared, standby.as_ref(), &signals) {
-        Ok(starting) => Lead::Starting(starting),
-        Err(NotStarted::Failed(failure)) => Lead::Failed(failure),
-        Err(NotStarted::Interrupted(interruption)) => Lead::Interrupted(interruption),
+    let leader_state = match start(&mut prepared, standby.as_ref(), &signals) {
+        Ok(starting) => LeaderState::Starting(starting),
+        Err(NotStarted::Failed(failure)) => LeaderState::Failed(failure),
+        Err(NotStarted::Interrupted(interruption)) => LeaderState::Interrupted(interruption),
     };
     penfold_sys::crash_point!("supervisor-started");
-    look_after(prepared, Some(signals), standby.map(|standby| standby.pidfd), lead);
-    // Only when not even the means to look were there; who forked this process takes over.
+    supervise(prepared, Some(signals), standby.map(|standby| standby.pidfd), leader_state);
+    // `supervise` returns only if `/proc` cannot be opened. The parent of this process takes over.
     penfold_sys::fork::exit_now(1)
 }
 
-/// Runs the supervisor of a command that was put into a sandbox.
+/// Runs the exec supervisor of one command.
 pub(crate) fn run_exec(prepared: Prepared) -> ! {
     run(prepared, None)
 }
 
-/// Clones the leader, checks that it is where it belongs, and lets it go.
+/// Clones the leader, verifies its membership, and releases it to call execve(2).
 fn start(
     prepared: &mut Prepared,
     standby: Option<&Standby>,
     signals: &SignalFd,
 ) -> Result<Starting, NotStarted> {
     let mut watch = Watch::new(prepared, standby.map(|standby| standby.pidfd.as_fd()), signals);
-    // A command may stop its supervisor: then the death of who forked it lets it go on.
+    // A command may stop its supervisor with SIGSTOP. This parent-death signal continues the supervisor when its parent
+    // dies.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     rustix::process::set_child_subreaper(Some(getpid()))
         .map_err(|error| StartFailure::Other(format!("cannot become a subreaper: {error}")))?;
     if let Some(detached) = &mut prepared.detached {
-        detached.output.equip(&mut prepared.setup.program);
+        detached.output.set_stdio(&mut prepared.setup.program);
     }
     if prepared.setup.idle {
-        // For a command that is put into the sandbox: its supervisor is a copy of one that has left the policy.
+        // An exec supervisor is a fork of a supervisor that has left `SCHED_IDLE`. Its command must start under that
+        // policy again.
         schedule::enter_idle();
     }
     let mut starting =
-        launch::clone(&mut prepared.setup, prepared.leaf.as_ref(), prepared.level, Join::Born)?;
-    prepared.leader.note(starting.pid());
+        launch::clone(&mut prepared.setup, prepared.leaf.as_ref(), prepared.level, Join::CloneIntoCgroup)?;
+    prepared.leader.store(starting.pid());
     penfold_sys::crash_point!("supervisor-cloned");
-    if !launch::joined(&starting, prepared, &mut watch)? {
-        // Killed at birth: this kernel has the trap, and the cgroup that we are in was killed once. Or an old kernel.
+    if !launch::is_in_leaf(&starting, prepared, &mut watch)? {
+        // The child died at birth: the cgroup of this process was killed once (the trap of Linux 6.14, see
+        // ARCHITECTURE.md). Or the kernel is old.
         starting.reap();
-        starting = launch::clone(&mut prepared.setup, prepared.leaf.as_ref(), prepared.level, Join::Written)?;
-        prepared.leader.note(starting.pid());
-        if !launch::joined(&starting, prepared, &mut watch)? {
+        starting =
+            launch::clone(&mut prepared.setup, prepared.leaf.as_ref(), prepared.level, Join::CgroupProcs)?;
+        prepared.leader.store(starting.pid());
+        if !launch::is_in_leaf(&starting, prepared, &mut watch)? {
             starting.reap();
             starting = start_without_leaf(prepared, &mut watch)?;
         }
@@ -104,12 +108,13 @@ fn start(
     if prepared.setup.idle {
         schedule::leave_idle();
     }
-    // After the clone, for the leader stays in its caller's session; before its exec, so that no `kill 0` reaches us.
+    // After the clone, because the leader stays in the caller's session. Before its execve(2), so that `kill 0` misses
+    // the supervisor.
     let _ = setsid();
-    if let Some(Standby { apart, .. }) = standby {
-        watch.until_apart(&prepared.setup, apart.as_fd())?;
+    if let Some(Standby { session_ready, .. }) = standby {
+        watch.until_standby_session(&prepared.setup, session_ready.as_fd())?;
     }
-    // From now on the command may stop this process.
+    // A released command may stop this process, so the alarm is set before.
     if let Some(at) = prepared.first_deadline() {
         prepared.set_alarm(at);
     }
@@ -118,7 +123,7 @@ fn start(
     Ok(starting)
 }
 
-/// Clones the leader where the leaf would not take it. The leaf stays, empty, and goes with the sandbox.
+/// Clones the leader without the leaf that it cannot join. The empty leaf is removed with the sandbox.
 fn start_without_leaf(prepared: &mut Prepared, watch: &mut Watch<'_>) -> Result<Starting, NotStarted> {
     let reason = "the command cannot join the cgroup made for it".to_owned();
     if prepared.level != Level::Cgroup || prepared.setup.spec.contain != Contain::Auto {
@@ -126,94 +131,99 @@ fn start_without_leaf(prepared: &mut Prepared, watch: &mut Watch<'_>) -> Result<
     }
     prepared.weaker = Some(reason);
     prepared.level = Level::Subreaper;
-    let starting = launch::clone(&mut prepared.setup, None, prepared.level, Join::Written)?;
-    prepared.leader.note(starting.pid());
-    if launch::stands(&starting, prepared, watch)? {
+    let starting = launch::clone(&mut prepared.setup, None, prepared.level, Join::CgroupProcs)?;
+    prepared.leader.store(starting.pid());
+    if launch::is_ready(&starting, prepared, watch)? {
         return Ok(starting);
     }
     starting.reap();
     Err(StartFailure::Other("the cloned process died".to_owned()).into())
 }
 
-/// Takes the place of a supervisor that was killed: goes on where that is wanted and its command still runs, and ends the
-/// sandbox where not. All children of this process are members now.
-pub(crate) fn carry_on(mut prepared: Prepared) -> ! {
+/// Takes over from a killed supervisor. Continues the sandbox if `--on-supervisor-exit keep` is set and the command
+/// runs; ends it otherwise. All children of this process are members now.
+pub(crate) fn run_takeover(mut prepared: Prepared) -> ! {
     set_title(&prepared.setup.spec);
     penfold_sys::crash_point!("taking-over");
-    // Without it the timeouts of the drive still bring an end forward.
+    // Without a signalfd the teardown still progresses by its timeouts.
     let signals = signals::open().ok();
-    let lead = inherit(&mut prepared, signals.is_some());
-    look_after(prepared, signals, None, lead);
+    let leader_state = inherit(&mut prepared, signals.is_some());
+    supervise(prepared, signals, None, leader_state);
     penfold_sys::fork::exit_now(1)
 }
 
-/// Takes on what a supervisor that was killed has left. One that cannot be `woken` does not go on.
-fn inherit(prepared: &mut Prepared, woken: bool) -> Lead {
-    let Some((pid, runs)) = prepared.leader.noted() else { return Lead::Ending(None) };
-    let ours = prepared.proc.as_mut().is_some_and(|proc| {
+/// Loads the state of the killed supervisor. Without a signalfd (`has_signals`) the sandbox is not continued.
+fn inherit(prepared: &mut Prepared, has_signals: bool) -> LeaderState {
+    let Some((pid, runs)) = prepared.leader.load() else { return LeaderState::Ending(None) };
+    let is_child = prepared.proc.as_mut().is_some_and(|proc| {
         proc.stat(pid).is_ok_and(|stat| stat.is_some_and(|stat| stat.parent == Some(getpid())))
     });
-    // `exit.json` alone would be anybody's word.
-    let exited = prepared.leader.is_end_told();
+    // Any member may have written `exit.json`, so only the bit in the leader cell counts.
+    let exited = prepared.leader.is_exit_written();
     let leaf = prepared.leaf_of_execs();
     if let (Some(detached), true) = (&mut prepared.detached, runs) {
         detached.inherit(exited);
-        let written = detached.written_execs();
-        detached.execs.recall(written, leaf.as_deref());
+        detached.restore_execs(leaf.as_deref());
     }
-    let wanted = prepared.setup.spec.detach.as_ref().is_some_and(|detach| detach.keep);
-    let goes_on = wanted && woken && runs && ours && !exited;
-    let pidfd = goes_on.then(|| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()));
+    let keep = prepared.setup.spec.detach.as_ref().is_some_and(|detach| detach.keep);
+    let continues = keep && has_signals && runs && is_child && !exited;
+    let pidfd = continues.then(|| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()));
     match pidfd {
-        Some(Ok(pidfd)) => Lead::Running(pid, pidfd),
-        Some(Err(_)) | None => Lead::Ending(Some(pid)),
+        Some(Ok(pidfd)) => LeaderState::Running(pid, pidfd),
+        Some(Err(_)) | None => LeaderState::Ending(Some(pid)),
     }
 }
 
-/// How far the leader has come.
-enum Lead {
-    /// It waits to become its program, or is about to.
+/// The state of the leader when supervision begins.
+enum LeaderState {
+    /// The leader waits for its release, or is about to call execve(2).
     Starting(Starting),
-    /// It could not be made.
+    /// The leader could not be created.
     Failed(StartFailure),
-    /// Something ends the sandbox before it could be let go.
+    /// An event ends the sandbox before the leader was released.
     Interrupted(Interruption),
-    /// It has run for a while.
+    /// The leader ran before a takeover.
     Running(Pid, OwnedFd),
-    /// It is to end: its supervisor was killed, and may have been so before it was cloned.
+    /// The leader is to be ended: its supervisor was killed, perhaps before it cloned a leader.
     Ending(Option<Pid>),
 }
 
-/// Looks after the sandbox and exits with 0 once it is gone; returns if it cannot look.
-fn look_after(mut prepared: Prepared, signals: Option<SignalFd>, standby: Option<OwnedFd>, lead: Lead) {
+/// Supervises the sandbox and exits with 0 once it is gone; returns if `/proc` cannot be opened.
+fn supervise(
+    mut prepared: Prepared,
+    signals: Option<SignalFd>,
+    standby: Option<OwnedFd>,
+    leader_state: LeaderState,
+) {
     let Ok(proc) = prepared.proc.take().map_or_else(ProcFs::open, Ok) else { return };
-    // The leader is started and does not inherit it: the waits of a teardown are shorter than the usual 50 µs of slack.
+    // After the clone, so the leader does not inherit the slack. Teardown waits are shorter than the default slack of
+    // 50 µs.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let mut teardown = Teardown::new(proc, prepared.leaf.take(), Scope::Children);
-    if prepared.setup.spec.report.is_some() || prepared.detached.is_some() {
+    if prepared.setup.spec.report.is_some() || prepared.detached.is_some() || prepared.recorded.is_some() {
         teardown.want_details();
     }
     let of_init = prepared.level == Level::Pidns;
     let (mut link, mut failure, mut leader, mut interruption) = (None, None, None, None);
     let mut status = Status::Created;
-    match lead {
-        Lead::Failed(why) => failure = Some(why),
-        Lead::Interrupted(why) => {
-            let noted = prepared.leader.noted().map(|(pid, _)| pid);
-            leader = noted.map(|pid| of_child(&mut teardown, pid, of_init, None));
+    match leader_state {
+        LeaderState::Failed(why) => failure = Some(why),
+        LeaderState::Interrupted(why) => {
+            let stored = prepared.leader.load().map(|(pid, _)| pid);
+            leader = stored.map(|pid| leader_of_child(&mut teardown, pid, of_init, None));
             interruption = Some(why);
         }
-        Lead::Running(pid, pidfd) => {
+        LeaderState::Running(pid, pidfd) => {
             leader = Some((pid, Some(pidfd)));
             status = Status::Running;
         }
-        Lead::Ending(pid) => {
-            leader = pid.map(|pid| of_child(&mut teardown, pid, of_init, None));
+        LeaderState::Ending(pid) => {
+            leader = pid.map(|pid| leader_of_child(&mut teardown, pid, of_init, None));
             status = Status::Stopping;
         }
-        Lead::Starting(cloned) => {
+        LeaderState::Starting(cloned) => {
             let pidfd = cloned.pidfd();
-            leader = Some(of_child(&mut teardown, cloned.pid(), of_init, pidfd));
+            leader = Some(leader_of_child(&mut teardown, cloned.pid(), of_init, pidfd));
             link = Some(cloned);
         }
     }
@@ -227,7 +237,7 @@ fn look_after(mut prepared: Prepared, signals: Option<SignalFd>, standby: Option
         );
     }
     teardown.ask_at_launchers();
-    let kind = match (&prepared.detached, prepared.setup.apart) {
+    let kind = match (&prepared.detached, prepared.setup.own_session) {
         (Some(_), _) => Kind::Detached,
         (None, true) => Kind::Exec,
         (None, false) => Kind::Foreground,
@@ -246,20 +256,25 @@ fn look_after(mut prepared: Prepared, signals: Option<SignalFd>, standby: Option
     if status == Status::Stopping {
         host.due = host.sandbox.decide(|policy| policy.kill(Cause::Supervisor));
     }
-    host.look_after(teardown, phase)
+    host.run(teardown, phase)
 }
 
-/// The leader, and a handle to it: this child, or who is below it where it is our init.
-fn of_child(teardown: &mut Teardown, pid: Pid, init: bool, pidfd: Option<OwnedFd>) -> (Pid, Option<OwnedFd>) {
+/// Returns the leader's pid and pidfd: of this child, or of the child below if this child is our init.
+fn leader_of_child(
+    teardown: &mut Teardown,
+    pid: Pid,
+    init: bool,
+    pidfd: Option<OwnedFd>,
+) -> (Pid, Option<OwnedFd>) {
     if !init {
         return (pid, pidfd);
     }
     teardown.led_by_init(pid);
-    in_namespace(teardown, pid)
+    leader_below_init(teardown, pid)
 }
 
-/// The leader below our init, and a handle to it.
-fn in_namespace(teardown: &mut Teardown, init: Pid) -> (Pid, Option<OwnedFd>) {
+/// Returns the pid and a pidfd of our init's first child, the leader.
+fn leader_below_init(teardown: &mut Teardown, init: Pid) -> (Pid, Option<OwnedFd>) {
     let mut children = Vec::new();
     let _ = teardown.proc().children(init, &mut children);
     let pid = children.first().copied().unwrap_or(init);

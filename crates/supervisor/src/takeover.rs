@@ -1,4 +1,4 @@
-//! The end of a sandbox by a process that does not stay to look after it: its launcher, once the supervisor was killed.
+//! Ends a sandbox in a process that does not supervise it further: in the launcher, after the supervisor was killed.
 
 use penfold_process::ProcFs;
 use penfold_teardown::lifecycle::Phase;
@@ -8,13 +8,14 @@ use crate::immediate_kill::ImmediateKill;
 use crate::outcome::{ExitStatus, Outcome, StartFailure};
 use crate::prepared::Prepared;
 
-/// Ends the sandbox: all children of this process are its members now. What is left when the patience is over is named.
+/// Ends the sandbox; all children of this process are its members now. Survivors are reported when the patience is
+/// over.
 pub(crate) fn take_over(prepared: Prepared) -> Outcome {
     penfold_sys::crash_point!("taking-over");
     end(prepared, Cause::Supervisor, None)
 }
 
-/// Ends a sandbox whose supervisor was killed before its end could be waited for.
+/// Ends a sandbox whose supervisor was killed before the launcher could watch it.
 pub(crate) fn give_up_started(prepared: Prepared, reason: String) -> Outcome {
     end(prepared, Cause::StartFailed, Some(StartFailure::Other(reason)))
 }
@@ -25,8 +26,8 @@ fn end(mut prepared: Prepared, cause: Cause, failure: Option<StartFailure>) -> O
         Err(error) => return prepared.give_up(format!("cannot read /proc: {error}")),
     };
     let mut teardown = Teardown::new(proc, prepared.leaf.take(), Scope::Children);
-    match prepared.leader.noted() {
-        // What was noted is our init, whose end by our hand is the leader's.
+    match prepared.leader.load() {
+        // At level pidns the stored pid is our init's. The leader dies with our init when this process kills it.
         Some((pid, _)) if prepared.level == Level::Pidns => teardown.led_by_init(pid),
         Some((pid, _)) => teardown.lead_by(Leader { pid, session: prepared.session_of(pid) }),
         None => {}

@@ -1,4 +1,4 @@
-//! The terminal of a detached sandbox, and those who sit at it.
+//! The terminal of a detached sandbox, and its viewers.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,59 +19,59 @@ use crate::wire::Size;
 
 pub(crate) mod modes;
 
-/// How much is read at once, and how much typed text waits for a program that does not read.
-const AT_ONCE: usize = 4096;
-/// How often that is done before others have their turn: a program may write without end.
-const TURNS: usize = 16;
-/// How many may sit at it.
-const SEATS: usize = 64;
-/// How long the programs wait for a viewer that does not look, until it misses what they write.
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
-/// How long nothing must be drawn until the programs have drawn for another size.
-const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
-/// How long they may take for it.
-const REDRAW: Duration = Duration::from_millis(500);
+/// The size of one read, and of the typed text that waits for a program that does not read.
+const READ_BYTES: usize = 4096;
+/// The most reads per poll round: a program may write without end.
+const MAX_READS: usize = 16;
+/// The most viewers of one terminal.
+const MAX_VIEWERS: usize = 64;
+/// The time that programs wait for a viewer that does not read, before it misses their output.
+const VIEWER_PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+/// The pause in the output after which a redraw counts as complete.
+const REDRAW_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
+/// The time that programs may take to redraw.
+const REDRAW_LIMIT: Duration = Duration::from_millis(500);
 
-/// A pseudo-terminal, pty(7), on the side that shows and types.
+/// A pseudo-terminal, see pty(7), with its master side.
 pub(crate) struct Terminal {
     master: OwnedFd,
-    /// Keeps it in being while no program has it open: one that has it as its terminal may open it again.
+    /// Keeps the slave side open while no program has it: a program with this controlling terminal may open it again.
     _slave: OwnedFd,
     viewers: Vec<Viewer>,
-    /// How the programs have set it up.
+    /// The modes that the programs have set.
     modes: Modes,
-    /// The same, for who takes the supervisor's place.
-    noted_modes: OwnedFd,
-    /// Readable when the patience with a viewer, or with programs that are to draw, is over.
+    /// A memfd with these modes, for the process that takes over.
+    saved_modes: OwnedFd,
+    /// A timer: the patience with a viewer, or with programs that redraw.
     patience: OwnedFd,
-    /// The size that it is to get back once they have drawn, and since when.
-    back_to: Option<(Size, Instant)>,
-    /// There is none any more.
-    hurried: bool,
+    /// The size to restore after a redraw, and the start of the redraw.
+    restore_size: Option<(Size, Instant)>,
+    /// No viewer is waited for any more.
+    no_waiting: bool,
 }
 
-/// Who sits at it: shown is written to the stream, typed is read from it.
+/// A viewer: output is written to its stream, typed text is read from it.
 struct Viewer {
-    /// The number of the client that it belongs to.
+    /// The number of the viewer's client.
     client: u64,
     size: Size,
-    /// The modes that it was shown.
+    /// The modes that the viewer's terminal is in.
     modes: Modes,
     stream: OwnedFd,
     typed: Vec<u8>,
-    /// It types nothing more.
-    silent: bool,
-    /// It has gone away, perhaps before all that it typed was read.
-    left: bool,
-    /// What it is still to be shown, and since when it has not looked.
-    rest: Vec<u8>,
+    /// The viewer has closed its writing side.
+    input_closed: bool,
+    /// The viewer has disconnected, perhaps before all its typed text was read.
+    disconnected: bool,
+    /// The output that did not fit into the stream; `since` is the time at which the viewer last made progress.
+    unsent: Vec<u8>,
     since: Instant,
-    /// How many bytes it was not shown, because it did not look.
-    missed: usize,
+    /// The number of bytes that were dropped because the viewer did not read.
+    dropped: usize,
 }
 
 impl Terminal {
-    /// Makes a terminal, and gives the side that the command gets.
+    /// Creates a terminal, and returns its slave side for the command.
     pub(crate) fn open() -> io::Result<(Terminal, OwnedFd)> {
         let (master, slave) = open()?;
         rustix::io::ioctl_fionbio(&master, true)?;
@@ -82,23 +82,23 @@ impl Terminal {
             _slave: slave.try_clone()?,
             viewers: Vec::new(),
             modes: Modes::default(),
-            noted_modes: memfd_create(c"penfold-modes", MemfdFlags::CLOEXEC)?,
+            saved_modes: memfd_create(c"penfold-modes", MemfdFlags::CLOEXEC)?,
             patience,
-            back_to: None,
-            hurried: false,
+            restore_size: None,
+            no_waiting: false,
         };
         terminal.resize(Size { rows: 24, columns: 80 })?;
         Ok((terminal, slave))
     }
 
-    /// Takes on the modes that a supervisor that was killed has noted.
+    /// Restores the modes that a killed supervisor has saved.
     pub(crate) fn inherit(&mut self) {
-        let mut noted = [0_u8; 256];
-        let length = rustix::io::pread(&self.noted_modes, &mut noted, 0).unwrap_or(0);
-        self.modes.read(noted.get(..length).unwrap_or_default());
+        let mut saved = [0_u8; 256];
+        let length = rustix::io::pread(&self.saved_modes, &mut saved, 0).unwrap_or(0);
+        self.modes.read(saved.get(..length).unwrap_or_default());
     }
 
-    /// A client has room of another size. The smallest viewer decides how much there is.
+    /// Sets the size of a client's terminal. The smallest viewer decides the common size.
     pub(crate) fn client_resized(&mut self, client: u64, size: Size) -> io::Result<()> {
         for viewer in self.viewers.iter_mut().filter(|viewer| viewer.client == client) {
             viewer.size = size;
@@ -106,74 +106,89 @@ impl Terminal {
         self.resize(self.smallest().unwrap_or(size))
     }
 
-    /// The room that all viewers have.
+    /// Returns the largest size that fits all viewers.
     fn smallest(&self) -> Option<Size> {
-        let sizes = self.viewers.iter().filter(|viewer| !viewer.left).map(|viewer| viewer.size);
+        let sizes = self.viewers.iter().filter(|viewer| !viewer.disconnected).map(|viewer| viewer.size);
         sizes.reduce(|a, b| Size { rows: a.rows.min(b.rows), columns: a.columns.min(b.columns) })
     }
 
-    /// Tells the programs at it how much room there is.
+    /// Sets the window size. The kernel sends SIGWINCH to the foreground group if the size changes.
     fn resize(&mut self, size: Size) -> io::Result<()> {
-        self.back_to = None;
+        self.restore_size = None;
         Ok(tcsetwinsize(&self.master, window(size))?)
     }
 
-    /// Makes the programs draw for who has just sat down: nobody tells them of a size that is no new one, and who comes
-    /// back would look at nothing. One row less for a moment: at once, programs would see no change, and while they draw
-    /// some lose the second. Also for a new size, which a program that just starts may miss.
+    /// Makes the programs redraw for a new viewer.
+    ///
+    /// The kernel sends SIGWINCH only for a changed size, and without a redraw a returning viewer would see nothing.
+    /// The terminal gets one row less for a moment, also with a new size, which a starting program may miss. The size
+    /// is restored only after the redraw:
+    /// - restored at once, programs would see no change;
+    /// - restored while they draw, some programs lose the second signal.
     fn redraw(&mut self, size: Size) -> io::Result<()> {
         if size.rows < 2 {
             return self.resize(size);
         }
         self.resize(Size { rows: size.rows - 1, ..size })?;
-        self.back_to = Some((size, Instant::now()));
-        self.set_patience(QUIET);
+        self.restore_size = Some((size, Instant::now()));
+        self.set_patience(REDRAW_PAUSE);
         Ok(())
     }
 
     fn set_patience(&self, until: Timespec) {
         let timer = Itimerspec { it_interval: Timespec::default(), it_value: until };
-        // This empties it as well.
+        // `timerfd_settime(2)` also resets a pending expiration.
         let _ = timerfd_settime(&self.patience, TimerfdTimerFlags::empty(), &timer);
     }
 
-    /// Seats a client, in the modes that the programs have set.
+    /// Adds a viewer, in the modes that the programs have set.
     pub(crate) fn attach(&mut self, client: u64, stream: OwnedFd, size: Size) -> io::Result<()> {
-        // A file of another kind could make this process wait, or be always ready.
+        // A descriptor of another kind could block this process, or be always ready.
         let local = rustix::net::sockopt::socket_domain(&stream)? == AddressFamily::UNIX;
         if !local || rustix::net::sockopt::socket_type(&stream)? != SocketType::STREAM {
             return Err(io::Error::other("what came with it is no stream socket"));
         }
-        if self.viewers.len() >= SEATS {
-            self.viewers.retain(|viewer| !viewer.left);
+        if self.viewers.len() >= MAX_VIEWERS {
+            self.viewers.retain(|viewer| !viewer.disconnected);
         }
-        if self.viewers.len() >= SEATS {
-            return Err(io::Error::other("too many sit at it"));
+        if self.viewers.len() >= MAX_VIEWERS {
+            return Err(io::Error::other("too many clients are attached"));
         }
         rustix::io::ioctl_fionbio(&stream, true)?;
         let others = self.smallest().unwrap_or(size);
         self.redraw(Size { rows: size.rows.min(others.rows), columns: size.columns.min(others.columns) })?;
-        let (typed, rest) = (Vec::new(), Vec::new());
-        let (silent, left) = (false, false);
+        let (typed, unsent) = (Vec::new(), Vec::new());
+        let (input_closed, disconnected) = (false, false);
         let since = Instant::now();
         let modes = Modes::default();
-        let mut viewer = Viewer { client, size, modes, stream, typed, silent, left, rest, since, missed: 0 };
-        viewer.show(&self.modes.replay(), self.hurried);
+        let mut viewer = Viewer {
+            client,
+            size,
+            modes,
+            stream,
+            typed,
+            input_closed,
+            disconnected,
+            unsent,
+            since,
+            dropped: 0,
+        };
+        viewer.show(&self.modes.replay(), self.no_waiting);
         self.viewers.push(viewer);
         Ok(())
     }
 
-    /// What to poll: the terminal, then those who sit at it.
+    /// Returns the descriptors to poll: terminal, timer, viewers.
     pub(crate) fn sources(&self) -> impl Iterator<Item = PollFd<'_>> {
         let mut flags = PollFlags::empty();
-        flags.set(PollFlags::IN, !self.is_held());
+        flags.set(PollFlags::IN, !self.has_unsent());
         flags.set(PollFlags::OUT, self.viewers.iter().any(|viewer| !viewer.typed.is_empty()));
-        // One that has left is always ready.
-        let heard = self.viewers.iter().filter(|viewer| !viewer.left || viewer.typed.is_empty());
-        let viewers = heard.map(|viewer| {
+        // A disconnected viewer always reports POLLHUP.
+        let polled = self.viewers.iter().filter(|viewer| !viewer.disconnected || viewer.typed.is_empty());
+        let viewers = polled.map(|viewer| {
             let mut flags = PollFlags::empty();
-            flags.set(PollFlags::IN, viewer.typed.is_empty() && !viewer.silent);
-            flags.set(PollFlags::OUT, viewer.missed > 0 || !viewer.rest.is_empty());
+            flags.set(PollFlags::IN, viewer.typed.is_empty() && !viewer.input_closed);
+            flags.set(PollFlags::OUT, viewer.dropped > 0 || !viewer.unsent.is_empty());
             PollFd::new(&viewer.stream, flags)
         });
         [PollFd::new(&self.master, flags), PollFd::new(&self.patience, PollFlags::IN)]
@@ -181,10 +196,10 @@ impl Terminal {
             .chain(viewers)
     }
 
-    /// Whether a viewer has not seen yet what was written last: as with any terminal, programs write as fast as it is
-    /// looked at.
-    fn is_held(&self) -> bool {
-        self.viewers.iter().any(|viewer| !viewer.rest.is_empty())
+    /// Tells whether a viewer has not read the last output. As with any terminal, programs write only as fast as the
+    /// output is read.
+    fn has_unsent(&self) -> bool {
+        self.viewers.iter().any(|viewer| !viewer.unsent.is_empty())
     }
 
     fn is_patience_over(&self) -> bool {
@@ -192,71 +207,75 @@ impl Terminal {
         matches!(rustix::event::poll(&mut fds, Some(&Timespec::default())), Ok(1..))
     }
 
-    /// Waits for no viewer any more.
-    pub(crate) fn hurry(&mut self) {
-        self.hurried = true;
+    /// Stops waiting for viewers.
+    pub(crate) fn stop_waiting(&mut self) {
+        self.no_waiting = true;
     }
 
-    /// Shows and types what there is, within reason; `keep` gets what is shown. True if anything was shown.
+    /// Moves output to the viewers and typed text to the programs, up to a limit per call; `keep` gets the output. True
+    /// if there was output.
     pub(crate) fn serve(&mut self, mut keep: impl FnMut(&[u8])) -> bool {
-        let mut buffer = [0_u8; AT_ONCE];
+        let mut buffer = [0_u8; READ_BYTES];
         let mut any = false;
-        // That a viewer has left may be seen where it is shown something.
+        // A write to a viewer may find that it has disconnected, so the size before is kept.
         let before = self.smallest();
-        for _ in 0..TURNS {
-            if self.is_held() {
+        for _ in 0..MAX_READS {
+            if self.has_unsent() {
                 break;
             }
-            // EAGAIN: nothing more for now.
+            // EAGAIN: no more output for now.
             let Ok(length @ 1..) = rustix::io::read(&self.master, &mut buffer) else { break };
             let shown = buffer.get(..length).unwrap_or_default();
             keep(shown);
             if self.modes.read(shown) {
-                self.note_modes();
+                self.save_modes();
             }
-            self.viewers.iter_mut().for_each(|viewer| viewer.show(shown, self.hurried));
+            self.viewers.iter_mut().for_each(|viewer| viewer.show(shown, self.no_waiting));
             any = true;
         }
-        // What those typed who have left comes before what others type now.
-        let left = self.viewers.iter().any(|viewer| viewer.left);
+        // Text typed by disconnected viewers is written before newer text of others.
+        let disconnected = self.viewers.iter().any(|viewer| viewer.disconnected);
         for viewer in &mut self.viewers {
-            viewer.look_again(&self.modes, self.hurried);
-            viewer.listen(&mut buffer);
-            if viewer.left == left
+            viewer.flush(&self.modes, self.no_waiting);
+            viewer.read_typed(&mut buffer);
+            if viewer.disconnected == disconnected
                 && let Ok(length) = rustix::io::write(&self.master, &viewer.typed)
             {
                 viewer.typed.drain(..length);
             }
-            if viewer.has_left() {
-                viewer.leave();
+            if viewer.has_disconnected() {
+                viewer.disconnect();
             }
         }
-        self.viewers.retain(|viewer| !(viewer.left && viewer.silent && viewer.typed.is_empty()));
+        self.viewers
+            .retain(|viewer| !(viewer.disconnected && viewer.input_closed && viewer.typed.is_empty()));
         if let Some(size) = self.smallest().filter(|&size| before != Some(size)) {
             let _ = self.resize(size);
         }
-        self.wait_on(any);
+        self.set_timer(any);
         any
     }
 
-    fn note_modes(&self) {
-        let noted = self.modes.replay();
-        let length = u64::try_from(noted.len()).unwrap_or(0);
-        let _ = rustix::fs::ftruncate(&self.noted_modes, length);
-        let _ = rustix::io::pwrite(&self.noted_modes, &noted, 0);
+    fn save_modes(&self) {
+        let saved = self.modes.replay();
+        let length = u64::try_from(saved.len()).unwrap_or(0);
+        let _ = rustix::fs::ftruncate(&self.saved_modes, length);
+        let _ = rustix::io::pwrite(&self.saved_modes, &saved, 0);
     }
 
-    /// Decides what is waited for after this turn.
-    fn wait_on(&mut self, any: bool) {
-        match self.back_to {
-            Some((_, since)) if any && since.elapsed() < REDRAW => return self.set_patience(QUIET),
+    /// Sets the timer for the next poll round.
+    fn set_timer(&mut self, any: bool) {
+        match self.restore_size {
+            Some((_, since)) if any && since.elapsed() < REDRAW_LIMIT => {
+                return self.set_patience(REDRAW_PAUSE);
+            }
             Some(_) if !any && !self.is_patience_over() => return,
             Some((size, _)) => {
                 let _ = self.resize(size);
             }
             None => {}
         }
-        self.set_patience(if self.is_held() { PATIENCE } else { Timespec::default() });
+        self.set_patience(if self.has_unsent() { VIEWER_PATIENCE } else { Timespec::default() });
     }
 }
 
@@ -265,89 +284,93 @@ fn window(size: Size) -> Winsize {
 }
 
 impl Viewer {
-    /// Shows it what there is room for; the rest follows, or is missed where nobody waits for it.
-    fn show(&mut self, shown: &[u8], hurried: bool) {
-        if self.left {
+    /// Writes output to the viewer; the rest follows later, or is dropped if viewers are not waited for.
+    fn show(&mut self, shown: &[u8], no_waiting: bool) {
+        if self.disconnected {
             return;
         }
-        if self.missed > 0 {
-            self.missed += shown.len();
+        if self.dropped > 0 {
+            self.dropped += shown.len();
             return;
         }
         let length = match rustix::io::write(&self.stream, shown) {
-            Ok(length) => self.told(shown, length),
+            Ok(length) => self.track_modes(shown, length),
             Err(Errno::AGAIN | Errno::INTR) => 0,
-            Err(_) => return self.leave(),
+            Err(_) => return self.disconnect(),
         };
-        self.rest.extend_from_slice(shown.get(length..).unwrap_or_default());
+        self.unsent.extend_from_slice(shown.get(length..).unwrap_or_default());
         self.since = Instant::now();
-        self.miss(hurried);
+        self.drop_unsent_if(no_waiting);
     }
 
-    /// Notes that it was shown so many of these bytes.
-    fn told(&mut self, shown: &[u8], length: usize) -> usize {
+    /// Updates the viewer's modes from the bytes that were written to it.
+    fn track_modes(&mut self, shown: &[u8], length: usize) -> usize {
         self.modes.read(shown.get(..length).unwrap_or_default());
         length
     }
 
-    /// Shows it more, once there is room, or tells it how much it has missed. What it missed may have set modes.
-    fn look_again(&mut self, modes: &Modes, hurried: bool) {
-        if !self.rest.is_empty() {
-            if let Ok(length @ 1..) = rustix::io::write(&self.stream, &self.rest) {
-                let shown: Vec<u8> = self.rest.drain(..length).collect();
-                self.told(&shown, length);
+    /// Writes the rest once there is room, or a note about dropped bytes. Dropped bytes may have set modes, so the note
+    /// restores them.
+    fn flush(&mut self, modes: &Modes, no_waiting: bool) {
+        if !self.unsent.is_empty() {
+            if let Ok(length @ 1..) = rustix::io::write(&self.stream, &self.unsent) {
+                let shown: Vec<u8> = self.unsent.drain(..length).collect();
+                self.track_modes(&shown, length);
                 self.since = Instant::now();
             }
-            self.miss(hurried || Duration::try_from(PATIENCE).is_ok_and(|most| self.since.elapsed() >= most));
-        } else if self.missed > 0 {
-            let note = format!("\r\n[penfold: {} bytes not shown]\r\n", self.missed);
+            self.drop_unsent_if(
+                no_waiting
+                    || Duration::try_from(VIEWER_PATIENCE).is_ok_and(|most| self.since.elapsed() >= most),
+            );
+        } else if self.dropped > 0 {
+            let note = format!("\r\n[penfold: {} bytes not shown]\r\n", self.dropped);
             let note = [&self.modes.reset(), note.as_bytes(), &modes.replay()].concat();
             if let Ok(length @ 1..) = rustix::io::write(&self.stream, &note) {
-                self.missed = 0;
-                self.told(&note, length);
-                self.rest.extend_from_slice(note.get(length..).unwrap_or_default());
+                self.dropped = 0;
+                self.track_modes(&note, length);
+                self.unsent.extend_from_slice(note.get(length..).unwrap_or_default());
                 self.since = Instant::now();
             }
         }
     }
 
-    /// Gives up on showing it the rest, if so.
-    fn miss(&mut self, so: bool) {
-        if so {
-            self.missed += self.rest.len();
-            self.rest.clear();
+    /// Drops the rest of the output if `give_up`.
+    fn drop_unsent_if(&mut self, give_up: bool) {
+        if give_up {
+            self.dropped += self.unsent.len();
+            self.unsent.clear();
         }
     }
 
-    fn listen(&mut self, buffer: &mut [u8]) {
-        if !self.typed.is_empty() || self.silent {
+    fn read_typed(&mut self, buffer: &mut [u8]) {
+        if !self.typed.is_empty() || self.input_closed {
             return;
         }
         match rustix::io::read(&self.stream, &mut *buffer) {
-            Ok(0) => self.silent = true,
+            Ok(0) => self.input_closed = true,
             Ok(length) => self.typed.extend_from_slice(buffer.get(..length).unwrap_or_default()),
             Err(_) => {}
         }
     }
 
-    /// Shows it nothing more.
-    fn leave(&mut self) {
-        self.left = true;
-        self.rest.clear();
-        self.missed = 0;
+    /// Marks the viewer as disconnected.
+    fn disconnect(&mut self) {
+        self.disconnected = true;
+        self.unsent.clear();
+        self.dropped = 0;
     }
 
-    fn has_left(&self) -> bool {
+    fn has_disconnected(&self) -> bool {
         let mut fds = [PollFd::new(&self.stream, PollFlags::empty())];
         let now = Timespec::default();
         matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(1..))
     }
 }
 
-/// Makes a pseudo-terminal, pty(7): the side that shows and types, and the one that programs get.
+/// Creates a pseudo-terminal, see pty(7), and returns its master and slave side.
 ///
 /// # Errors
-/// When there is no devpts, or no room in it.
+/// When no devpts is mounted, or its limit is reached.
 pub fn open() -> io::Result<(OwnedFd, OwnedFd)> {
     let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     rustix::pty::grantpt(&master)?;

@@ -1,7 +1,8 @@
 //! Closes descriptors in bulk.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fd::RawFd;
 use rustix::fs::{Mode, OFlags, RawDir};
@@ -19,21 +20,31 @@ pub fn drop_inherited() -> io::Result<()> {
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;
-    let mut buffer = Vec::with_capacity(4096);
-    let mut inherited: Vec<RawFd> = Vec::new();
-    let mut entries = RawDir::new(&dir, buffer.spare_capacity_mut());
-    while let Some(entry) = entries.next() {
-        let entry = entry?;
-        let number = entry.file_name().to_str().ok().and_then(|name| name.parse::<RawFd>().ok());
-        inherited.extend(number.filter(|&fd| fd > 2 && !closes_on_exec(fd)));
+    // No value of this program owns them: they were open before the program started.
+    close_all(&[], |fd| !closes_on_exec(fd))
+}
+
+/// Returns the `count` descriptors from number 3 on that a service manager has opened for this program, with the
+/// close-on-exec flag. Only the first call in a process can succeed.
+///
+/// # Errors
+/// `EBADF` when one of them is not open or was opened by this program; the others stay open then.
+pub fn take_inherited(count: usize) -> io::Result<Vec<OwnedFd>> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    let bad = || io::Error::from_raw_os_error(libc::EBADF);
+    let end = RawFd::try_from(count).ok().and_then(|count| count.checked_add(3)).ok_or_else(bad)?;
+    // Each descriptor that this program opens has the close-on-exec flag; see `drop_inherited`.
+    if TAKEN.swap(true, Ordering::Relaxed) || (3..end).any(|fd| !is_open(fd) || closes_on_exec(fd)) {
+        return Err(bad());
     }
-    for fd in inherited {
-        // SAFETY: no value of this program owns the descriptor: it was open before the program started, see above.
-        unsafe { libc::close(fd) };
-    }
-    Ok(())
+    (3..end)
+        .map(|fd| {
+            // SAFETY: the descriptor is open, no value of this program owns it, and only the first call gets here.
+            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+            rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+            Ok(fd)
+        })
+        .collect()
 }
 
 /// Checks that `count` more descriptors can be opened, without leaving one open.
@@ -96,6 +107,11 @@ fn close_all(kept: &[BorrowedFd<'_>], chosen: impl Fn(RawFd) -> bool) -> io::Res
         unsafe { libc::close(fd) };
     }
     Ok(())
+}
+
+fn is_open(fd: RawFd) -> bool {
+    // SAFETY: the call reads a flag of a number; for a number that is no descriptor it returns -1.
+    unsafe { libc::fcntl(fd, libc::F_GETFD) != -1 }
 }
 
 fn closes_on_exec(fd: RawFd) -> bool {

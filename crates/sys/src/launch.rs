@@ -34,7 +34,7 @@ pub struct Program {
     mask: SignalSet,
     ignored: Vec<i32>,
     defaults: Vec<i32>,
-    apart: Option<OwnStdio>,
+    own_stdio: Option<OwnStdio>,
 }
 
 /// The standard descriptors of a program that runs in a session of its own.
@@ -71,30 +71,30 @@ impl Program {
             mask: SignalSet::empty(),
             ignored: Vec::new(),
             defaults: Vec::new(),
-            apart: None,
+            own_stdio: None,
         }
     }
 
     /// Gives the program a session and standard descriptors of its own.
-    pub fn apart(&mut self, apart: OwnStdio) -> &mut Program {
-        self.apart = Some(apart);
+    pub fn own_session(&mut self, stdio: OwnStdio) -> &mut Program {
+        self.own_stdio = Some(stdio);
         self
     }
 
     /// Returns the descriptors that are meant for the program.
     pub fn given(&self) -> Vec<BorrowedFd<'_>> {
-        let given = self.apart.iter().flat_map(|apart| [&apart.input, &apart.output, &apart.error]);
+        let given = self.own_stdio.iter().flat_map(|stdio| [&stdio.input, &stdio.output, &stdio.error]);
         given.map(AsFd::as_fd).collect()
     }
 
     /// Tells whether the program gets a session of its own.
     pub fn has_own_stdio(&self) -> bool {
-        self.apart.is_some()
+        self.own_stdio.is_some()
     }
 
     /// Closes the descriptors that were meant for the program: the program has its own copies.
     pub fn close_stdio(&mut self) {
-        self.apart = None;
+        self.own_stdio = None;
     }
 
     /// Sets the directory in which the program starts.
@@ -115,8 +115,8 @@ impl Program {
     ///
     /// The method makes only async-signal-safe calls and allocates nothing, so that it may run in a clone.
     pub fn exec(&mut self) -> Failure {
-        if let Some(apart) = &self.apart
-            && let Err(errno) = apart.install()
+        if let Some(stdio) = &self.own_stdio
+            && let Err(errno) = stdio.install()
         {
             return Failure { step: Step::Descriptors, errno };
         }

@@ -1,10 +1,21 @@
 //! Unmaps memory that a waiting process does not need.
 
-/// Unmaps the pages of this program's code and constants; the next use brings them back from the page cache.
+/// Returns free memory of the heap to the kernel, and unmaps the pages of this program's code and constants; the next use
+/// brings those back from the page cache.
 ///
-/// A supervisor that sleeps for hours would count as large only because of code that will not run again. Only segments
-/// that are mapped read-only are dropped: no process can have written to them.
-pub fn drop_text_pages() {
+/// A supervisor that sleeps for hours would count as large only because of code that will not run again, and of the memory
+/// that the command line took.
+pub fn drop_unneeded_pages() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes no pointer; the allocator locks itself.
+    unsafe {
+        libc::malloc_trim(0)
+    };
+    drop_text_pages();
+}
+
+/// Only segments that are mapped read-only are dropped: no process can have written to them.
+fn drop_text_pages() {
     let Some(headers) = headers() else { return };
     let bias = headers
         .iter()

@@ -108,12 +108,13 @@ pub fn die_of(signal: i32) {
     if signal != Signal::KILL.as_raw() {
         set_default(signal);
     }
+    // Only this signal may be delivered, not another pending one. The mask comes first: while every thread blocks the signal,
+    // another thread could take it from a signalfd.
+    let _ = set_mask(&SignalSet::of((1..=64).filter(|&other| other != signal)));
     if let Some(signal) = self::signal(signal) {
         #[expect(clippy::disallowed_methods, reason = "this process cannot be another")]
         let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
     }
-    // Only this signal may be delivered, not another pending one.
-    let _ = set_mask(&SignalSet::of((1..=64).filter(|&other| other != signal)));
 }
 
 static PIPE_INHERITED_IGNORED: AtomicBool = AtomicBool::new(false);
@@ -145,6 +146,8 @@ pub struct Signalled {
     pub sender: u32,
     /// The signal carried in the value, see [`pass_on`].
     pub carried: Option<Signal>,
+    /// The value that came with the signal, see [`queue`]; 0 for other signals.
+    pub value: u64,
 }
 
 /// A `siginfo_t` as sigqueue(3) fills it in.
@@ -179,18 +182,32 @@ union QueuedValue {
 pub fn pass_on(process: BorrowedFd<'_>, signal: Signal) -> io::Result<()> {
     let mut value = QueuedValue { pointer: std::ptr::null_mut() };
     value.number = signal.as_raw();
+    match send_queued(process, libc::SIGTERM, value) {
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        other => other,
+    }
+}
+
+/// Sends a signal with a value. Each real-time signal is delivered, in order.
+///
+/// # Errors
+/// Those of [pidfd_send_signal(2)](https://man7.org/linux/man-pages/man2/pidfd_send_signal.2.html): `EAGAIN` when too
+/// many signals are pending, `ESRCH` for a process that is gone.
+pub fn queue(process: BorrowedFd<'_>, signal: i32, value: u64) -> io::Result<()> {
+    let value = usize::try_from(value).map_err(io::Error::other)?;
+    send_queued(process, signal, QueuedValue { pointer: std::ptr::without_provenance_mut(value) })
+}
+
+fn send_queued(process: BorrowedFd<'_>, signal: i32, value: QueuedValue) -> io::Result<()> {
     let from = QueuedFrom { pid: 0, uid: 0, value };
-    let queued = Queued { signal: libc::SIGTERM, error: 0, code: libc::SI_QUEUE, from };
+    let queued = Queued { signal, error: 0, code: libc::SI_QUEUE, from };
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     // SAFETY: the value is the beginning of a siginfo_t as the kernel reads it, no larger and no more aligned.
     unsafe { info.as_mut_ptr().cast::<Queued>().write(queued) };
     let fd = process.as_raw_fd();
     // SAFETY: the kernel reads a siginfo_t, which `info` has room for.
-    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, libc::SIGTERM, info.as_ptr(), 0) };
-    match io::Error::last_os_error() {
-        error if sent == -1 && error.raw_os_error() != Some(libc::ESRCH) => Err(error),
-        _ => Ok(()),
-    }
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, info.as_ptr(), 0) };
+    if sent == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// `signalfd(2)`: a descriptor from which blocked signals are polled and read.
@@ -229,8 +246,10 @@ impl SignalFd {
         let info = unsafe { info.assume_init() };
         let signal = i32::try_from(info.ssi_signo).unwrap_or(0);
         let from_kernel = info.ssi_code == libc::SI_KERNEL;
-        let carried = if info.ssi_code == libc::SI_QUEUE { self::signal(info.ssi_int) } else { None };
-        Ok(Some(Signalled { signal, from_kernel, sender: info.ssi_pid, carried }))
+        let is_queued = info.ssi_code == libc::SI_QUEUE;
+        let carried = if is_queued { self::signal(info.ssi_int) } else { None };
+        let value = if is_queued { info.ssi_ptr } else { 0 };
+        Ok(Some(Signalled { signal, from_kernel, sender: info.ssi_pid, carried, value }))
     }
 }
 

@@ -1,4 +1,4 @@
-//! An innocent process.
+//! A process that belongs to no tree.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -8,44 +8,44 @@ use crate::mounts;
 use crate::tool::{NoTestkit, binary};
 use crate::tree::Tree;
 
-/// Why there is no bystander.
+/// The reason why there is no bystander.
 #[derive(Debug, thiserror::Error)]
 pub enum BystanderError {
     /// The testkit program is missing.
     #[error(transparent)]
     NoTestkit(#[from] NoTestkit),
-    /// It could not be started.
+    /// The process could not be started.
     #[error("cannot start a bystander")]
     Spawn(#[source] io::Error),
 }
 
-/// A process that looks like a hostile one and belongs to no tree; it ends with this value, or with
-/// the process that holds it.
+/// A process that looks like a hostile one and belongs to no tree. The process ends when this value is dropped, or when
+/// this process ends.
 #[derive(Debug)]
 pub struct Bystander {
     child: Child,
 }
 
 impl Bystander {
-    /// Starts one in this process's group and cgroup, the parent of whatever cgroup the tool makes.
+    /// Starts a bystander in this process's group and cgroup, the parent of any cgroup that the tool makes.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// When the process cannot be started.
     pub fn spawn() -> Result<Bystander, BystanderError> {
         Bystander::start(None, None)
     }
 
-    /// Starts one in the process group and the cgroup that the tree's tool was born in, as this user.
+    /// Starts a bystander as this user, in the process group and the cgroup in which the tree's tool was started.
     ///
     /// # Errors
-    /// When it cannot be started, or the group is gone.
+    /// When the process cannot be started, or the group is gone.
     pub fn beside(tree: &Tree, user: Option<u32>) -> Result<Bystander, BystanderError> {
         let owner = tree.owner().map(|owner| owner.pid);
         let bystander = Bystander::start(owner, user)?;
         if let Some(cgroup) = owner.and_then(mounts::cgroup_of)
             && mounts::own_cgroup().as_ref() != Some(&cgroup)
         {
-            // A child that nobody has reaped: its pid can belong to no other.
+            // An unreaped child: no other process can have the pid.
             std::fs::write(cgroup.join("cgroup.procs"), bystander.pid().to_string())
                 .map_err(BystanderError::Spawn)?;
         }
@@ -65,20 +65,20 @@ impl Bystander {
         Ok(Bystander { child: command.spawn().map_err(BystanderError::Spawn)? })
     }
 
-    /// Its pid.
+    /// Returns the pid.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it lives.
+    /// Tells whether the process lives.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Panics unless it lives.
+    /// Panics unless the process lives.
     ///
     /// # Panics
-    /// When somebody has ended it.
+    /// When another process has ended the bystander.
     pub fn assert_alive(&mut self) {
         let status = self.child.try_wait();
         assert!(matches!(status, Ok(None)), "a bystander was hit: {status:?}");

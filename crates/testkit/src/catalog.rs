@@ -1,28 +1,28 @@
-//! The names of the hostile trees and what a judge must know of each.
+//! The names of the hostile trees, and the facts that a judge needs.
 
-/// How much of a tree can be seen alive once it stands.
+/// The part of a tree that can be seen alive once the tree is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// Every process named in the ready file lives until somebody ends it.
+    /// Every process named in the ready file lives until another process ends it.
     Steady,
     /// Some processes come and go; the ready file names only the others.
     Moving,
-    /// The leader exits as soon as the tree stands, so that a good tool may already be ending the rest.
+    /// The leader exits as soon as the tree is complete, so a good tool may already be ending the rest.
     Hasty,
 }
 
 /// One hostile tree.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
-    /// The word to start it by.
+    /// The argument that starts the tree.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// The behaviour, in one line.
     pub about: &'static str,
-    /// What can be seen of it.
+    /// The visible part.
     pub pace: Pace,
-    /// What the leader exits with when it is asked to.
+    /// The leader's exit code after a request to exit.
     pub exit_code: u8,
-    /// The number to give the tree with `-n` for its full size, where it has one: by default it is small, and soon built.
+    /// The size for `-n` at which the tree is full-sized, if it has a size. The default is small and quickly built.
     pub full_size: Option<u32>,
 }
 
@@ -52,15 +52,15 @@ pub const TREES: &[Entry] = &[
     steady("daemon-holds-pipe", "a daemon that keeps the standard output open"),
     steady("thread-child", "a child of a thread that is not the main thread"),
     steady("subreaper", "a grandchild that reparented to a nested subreaper"),
-    steady("subreaper-ignores-term", "the same, and the nested subreaper ignores TERM"),
+    steady("subreaper-ignores-term", "as `subreaper`, and the nested subreaper ignores TERM"),
     steady("zombies", "a process that never reaps its 50 dead children").full_size(500),
     steady("zombie-leader", "a child whose main thread has exited while two threads live"),
     steady("zombie-main", "the command's own main thread has exited while others live"),
-    moving("comet", "fork, the parent exits, on and on"),
+    moving("comet", "a process that forks and exits, without end"),
     moving("hydra", "each dead child is replaced, a dead parent as well"),
     moving("watchers", "two processes that restart each other"),
-    moving("fork-on-term", "each TERM makes one more process").full_size(150),
-    moving("storm", "forks flat out, up to 40 alive").full_size(150),
+    moving("fork-on-term", "a tree that forks one more process on each TERM").full_size(150),
+    moving("storm", "processes that fork without pause, up to 40 alive").full_size(150),
     steady("wide", "64 children").full_size(500),
     steady("deep", "a chain of 32 generations").full_size(200),
     steady("threads", "a child with 40 threads").full_size(200),
@@ -71,10 +71,10 @@ pub const TREES: &[Entry] = &[
     steady("vfork", "a parent that waits in vfork for its child"),
     steady("no-environ", "a child and a daemon with an empty environment"),
     steady("undumpable", "a daemon whose /proc files belong to root"),
-    steady("renamed", "a daemon that calls itself a kernel thread, with `)` and a newline"),
+    steady("renamed", "a daemon with the name of a kernel thread, `)` and a newline"),
     steady("close-pids", "20 children with neighbouring pids, born in the same clock tick"),
     steady("pidns", "a child and grandchild in their own pid namespace"),
-    steady("user-pidns", "the same in their own user namespace"),
+    steady("user-pidns", "as `pidns`, in their own user namespace"),
     steady("mountns-tmpfs", "a daemon in its own mount namespace that holds a tmpfs open"),
     steady("pty", "a child leading a session on its own pseudo-terminal"),
     steady("moved-cgroup", "a daemon that moved to another cgroup"),
@@ -82,17 +82,17 @@ pub const TREES: &[Entry] = &[
     steady("frozen-v2", "a daemon in a frozen cgroup below the command's own"),
     steady("frozen-v1", "a daemon frozen by the v1 freezer"),
     steady("frozen-v1-pidns", "a pid namespace whose init is frozen by the v1 freezer"),
-    steady("kill-parent", "a leader that kills its parent when told, beside a daemon"),
-    steady("kill-grandparents", "a leader that kills its parent and that one's parent when told"),
-    steady("kill-group", "a leader that kills its process group when told, leaving a daemon"),
+    steady("kill-parent", "a leader that kills its parent on request, beside a daemon"),
+    steady("kill-grandparents", "a leader that kills its parent and grandparent on request"),
+    steady("kill-group", "a leader that kills its process group on request, and leaves a daemon"),
     Entry { exit_code: 3, ..steady("strays-exit-3", "a leader that exits 3 and leaves three strays") },
-    Entry { exit_code: 3, pace: Pace::Hasty, ..steady("hasty", "the same, at once") },
+    Entry { exit_code: 3, pace: Pace::Hasty, ..steady("hasty", "as `strays-exit-3`, without a request") },
     Entry { exit_code: 5, ..moving("storm-exit", "a leader that exits 5 and leaves a storm") },
-    steady("setuid-root", "a child that became root while the command is an ordinary user"),
+    steady("setuid-root", "a child that became root, of a command that runs as an ordinary user"),
 ];
 
-/// A tree that nothing can end before its file system is thawed, so not among those that a tool is judged by. Its
-/// command needs `--path` ([`crate::FrozenFs`]).
+/// A tree that ends only after its file system is thawed, so no tool is judged by it. Its command needs `--path`
+/// ([`crate::FrozenFs`]).
 pub const FROZEN_WRITER: Entry =
     steady("frozen-writer", "a daemon in state D, writing to a frozen file system");
 

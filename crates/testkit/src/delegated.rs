@@ -8,28 +8,28 @@ use std::time::{Duration, Instant};
 
 use crate::mounts;
 
-/// How the directories begin.
+/// The prefix of the directories.
 const PREFIX: &str = "testkit-delegated-";
 
-/// Removes a cgroup that a killed test has delegated, and all below it; any other is left alone.
+/// Removes a cgroup that a killed test has delegated, and all cgroups below; leaves any other cgroup alone.
 pub fn remove_delegated(path: &Path) {
     if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX)) {
         drop(DelegatedCgroup { path: path.to_path_buf() });
     }
 }
 
-/// A cgroup2 directory below this process's own that belongs to another user, as a service manager delegates
-/// one; it goes with this value, with all below it.
+/// A cgroup2 directory below this process's own that belongs to another user, as a service manager delegates one. When
+/// this value is dropped, the directory is removed with all cgroups below.
 #[derive(Debug)]
 pub struct DelegatedCgroup {
     path: PathBuf,
 }
 
 impl DelegatedCgroup {
-    /// Creates one and gives it to this user and group ([cgroup v2, "Delegation"]); for root.
+    /// Creates a directory and gives it to this user and group ([cgroup v2, "Delegation"]); for root.
     ///
     /// # Errors
-    /// `NotFound` when no cgroup2 mount shows the caller's own cgroup, else those of mkdir(2) and chown(2).
+    /// `NotFound` when no cgroup2 mount shows the caller's own cgroup; otherwise the errors of mkdir(2) and chown(2).
     ///
     /// [cgroup v2, "Delegation"]: https://docs.kernel.org/admin-guide/cgroup-v2.html#delegation
     pub fn new(user: u32) -> io::Result<DelegatedCgroup> {
@@ -45,12 +45,12 @@ impl DelegatedCgroup {
         Ok(cgroup)
     }
 
-    /// Its directory, for [`crate::Tool::cgroup`].
+    /// Returns the directory, for [`crate::Tool::cgroup`].
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The cgroups below it, which somebody should have removed.
+    /// Returns the cgroups below, which the tool should have removed.
     pub fn children(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         mounts::walk(&self.path, &mut found);
@@ -60,7 +60,7 @@ impl DelegatedCgroup {
 
 impl Drop for DelegatedCgroup {
     fn drop(&mut self) {
-        // A process that has just ended keeps its cgroup for a moment.
+        // The kernel holds the cgroup of an ended process for a moment.
         let deadline = Instant::now() + Duration::from_secs(3);
         for child in self.children().iter().rev() {
             drop(fs::remove_dir(child));

@@ -1,4 +1,4 @@
-//! The keeper of a frozen file system.
+//! The process that holds a frozen file system.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -7,18 +7,18 @@ use std::process::{Command, Stdio};
 
 use rustix::mount::UnmountFlags;
 
-/// Mounts a fresh ext4 image at `DIRECTORY/mnt` with a file `file` in it, freezes it, prints `frozen`, and after
-/// the word `thaw` or the end of standard input thaws it and takes everything away.
+/// Mounts a fresh ext4 image at `DIRECTORY/mnt` with a file `file`, freezes it and prints `frozen`. After the line
+/// `thaw` or the end of standard input, thaws the file system and removes everything.
 pub(crate) fn keep(directory: &Path) -> io::Result<()> {
     let image = directory.join("image");
     let point = directory.join("mnt");
     let result = set_up(&image, &point).and_then(|()| {
         writeln!(io::stdout(), "frozen")?;
-        // Both the word and the end of input mean the same.
+        // The line and the end of input mean the same.
         drop(io::stdin().read(&mut [0; 16]));
         run("fsfreeze", &["-u".as_ref(), &point])
     });
-    // The loop device was attached by mount and goes with the last user of the file system.
+    // mount(8) attached the loop device; the kernel removes it with the last user of the file system.
     let _ = rustix::mount::unmount(&point, UnmountFlags::DETACH);
     drop(fs::remove_dir(&point));
     drop(fs::remove_file(&image));

@@ -7,37 +7,37 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use crate::tool::{NoTestkit, binary};
 
-/// Why there is no frozen file system.
+/// The reason why there is no frozen file system.
 #[derive(Debug, thiserror::Error)]
 pub enum FrozenFsError {
     /// The testkit program is missing.
     #[error(transparent)]
     NoTestkit(#[from] NoTestkit),
-    /// The host refuses; nothing is left of it.
+    /// The host refuses; nothing of the attempt is left.
     #[error("cannot freeze a file system: {0}")]
     Refused(String),
-    /// A process or file could not be handled.
-    #[error("cannot handle the keeper of the file system")]
+    /// An operation on a process or file failed.
+    #[error("cannot handle the process that holds the file system")]
     Io(#[from] io::Error),
 }
 
-/// A small ext4 image, mounted and frozen: who writes to its `file` hangs in state D.
+/// A small ext4 image, mounted and frozen: a process that writes to its `file` hangs in state D.
 ///
-/// A process of the testkit binary keeps it and thaws it when this value or this process ends, however it does.
-/// A tree whose members hang there can be ended after [`FrozenFs::thaw`] only; make it before the tree, so that it
-/// would be dropped after it.
+/// A process of the testkit binary holds the file system. It thaws the file system when this value is dropped or this
+/// process ends, in any way. A tree with members that hang there can only be ended after [`FrozenFs::thaw`]. Create
+/// this value before the tree, so that it is dropped after the tree.
 #[derive(Debug)]
 pub struct FrozenFs {
     directory: PathBuf,
-    keeper: Child,
+    holder: Child,
     stdin: Option<ChildStdin>,
 }
 
 impl FrozenFs {
-    /// Sets it up; for root, with `mkfs.ext4`, `mount` and `fsfreeze`.
+    /// Sets the file system up; for root, with `mkfs.ext4`, `mount` and `fsfreeze`.
     ///
     /// # Errors
-    /// When the host refuses; nothing is left then.
+    /// When the host refuses; then nothing is left.
     pub fn new() -> Result<FrozenFs, FrozenFsError> {
         let testkit = binary()?;
         let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid")?;
@@ -46,38 +46,38 @@ impl FrozenFs {
         let mut command = Command::new(testkit);
         command.arg("frozen-fs").arg(&directory);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut keeper = command.spawn().inspect_err(|_| drop(fs::remove_dir(&directory)))?;
-        let stdin = keeper.stdin.take();
+        let mut holder = command.spawn().inspect_err(|_| drop(fs::remove_dir(&directory)))?;
+        let stdin = holder.stdin.take();
         let mut word = String::new();
-        if let Some(out) = keeper.stdout.take() {
+        if let Some(out) = holder.stdout.take() {
             BufReader::new(out).read_line(&mut word)?;
         }
         if word.trim() == "frozen" {
-            return Ok(FrozenFs { directory, keeper, stdin });
+            return Ok(FrozenFs { directory, holder, stdin });
         }
         let mut said = String::new();
-        if let Some(mut error) = keeper.stderr.take() {
+        if let Some(mut error) = holder.stderr.take() {
             error.read_to_string(&mut said)?;
         }
-        keeper.wait()?;
+        holder.wait()?;
         drop(fs::remove_dir(&directory));
         Err(FrozenFsError::Refused(said.trim().to_owned()))
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn path(&self) -> PathBuf {
         self.directory.join("mnt")
     }
 
-    /// The directory of image and mount point.
+    /// Returns the directory of image and mount point.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Thaws it and takes it away. Who hung goes on, and ends if it has been killed meanwhile.
+    /// Thaws and removes the file system. A hanging writer continues, or ends if it has been killed meanwhile.
     ///
     /// # Errors
-    /// When the keeper could not do it.
+    /// When the holding process failed.
     pub fn thaw(mut self) -> Result<(), FrozenFsError> {
         self.finish()
     }
@@ -86,12 +86,12 @@ impl FrozenFs {
         if self.stdin.take().is_none() {
             return Ok(());
         }
-        let status = self.keeper.wait()?;
+        let status = self.holder.wait()?;
         drop(fs::remove_dir(&self.directory));
         if status.success() {
             Ok(())
         } else {
-            Err(FrozenFsError::Refused(format!("the keeper ended with {status}")))
+            Err(FrozenFsError::Refused(format!("the holder ended with {status}")))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Nothing may be left when a test ends.
+//! A guard against leaks at the end of a test.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,30 +9,30 @@ use std::time::{Duration, Instant};
 use crate::proc;
 use crate::snapshot::{Difference, Filter, HostSnapshot, Item, Kind};
 
-/// How long what the kernel removes in the background may take ([`Kind::is_asynchronous`]).
+/// The time that the kernel may take for removals in the background ([`Kind::is_asynchronous`]).
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Tests of one process take turns: a process can be told to be another test's only by who started it, and that
-/// is one process under `cargo test`. Under nextest each test has its own, and nobody waits.
+/// Guards of one process take turns. Only descent tells the processes of two tests apart, and under `cargo test` all
+/// tests run in one process. Under nextest each test has a process of its own, and no guard waits.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// What a guard holds its test responsible for.
+/// The things for which a guard holds its test responsible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// What descends from the test's process or carries one of its marks. Other tests may run beside it.
+    /// Processes below the test's process, and things with one of its marks. Other tests may run at the same time.
     Own,
-    /// Everything on the host. Nothing else may run beside it.
+    /// Everything on the host. Nothing else may run at the same time.
     Host,
 }
 
 /// Compares the host at its start with the host at its end.
 ///
-/// The test's process is made a subreaper for the guard's life, so that a daemon which the test left is found
-/// as its descendant, whatever it hides. Processes, cgroups and paths must be gone at once when the test ends;
-/// only what the kernel itself removes in the background is waited for.
+/// For the guard's life, the test's process is a subreaper. The guard thus finds a daemon that the test left as a
+/// descendant, even if the daemon hides its marks. Processes, cgroups and paths must be gone at once when the test
+/// ends. The guard waits only for removals that the kernel does in the background.
 ///
-/// In [`Scope::Own`] a cgroup is the test's when its path holds a mark. Where the names are not known beforehand, give
-/// the tool a [`crate::DelegatedCgroup`] to start in and mark that: its leaves are below it then.
+/// In [`Scope::Own`] a cgroup belongs to the test if its path contains a mark. If the names are not known in advance,
+/// start the tool in a [`crate::DelegatedCgroup`] and mark that: the tool's leaves are then below it.
 #[derive(Debug)]
 pub struct LeakGuard {
     before: HostSnapshot,
@@ -50,22 +50,22 @@ impl Default for LeakGuard {
 }
 
 impl LeakGuard {
-    /// A guard over what the test itself makes.
+    /// Creates a guard over the things that the test itself makes.
     pub fn new() -> LeakGuard {
         LeakGuard::over(Scope::Own)
     }
 
-    /// A guard over this much.
+    /// Creates a guard over this scope.
     pub fn over(scope: Scope) -> LeakGuard {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        // A host that refuses has a guard that sees less; it still sees marks.
+        // If the host refuses, the guard sees less; it still sees marks.
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         let filter = Filter::penfold();
         let before = HostSnapshot::take(&filter);
         LeakGuard { before, filter, scope, marks: Vec::new(), armed: true, _turn: turn }
     }
 
-    /// Also watches this directory: what appears in it from now on must go.
+    /// Also watches this directory: entries that appear from now on must go.
     pub fn watch(&mut self, directory: impl Into<PathBuf>) {
         let directory = directory.into();
         self.marks.push(directory.display().to_string());
@@ -78,7 +78,7 @@ impl LeakGuard {
         self.before.items.extend(now.items.into_iter().filter(inside));
     }
 
-    /// Takes responsibility for whatever has this text in its name, environment or arguments: a sandbox's id, a
+    /// Takes responsibility for everything with this text in its name, environment or arguments: a sandbox's id, a
     /// tree's cookie, a link's name.
     pub fn mark(&mut self, text: impl Into<String>) {
         self.marks.push(text.into());
@@ -94,7 +94,7 @@ impl LeakGuard {
         assert!(found.is_empty(), "{}", tell(&found));
     }
 
-    /// What is different now.
+    /// Returns the differences between then and now.
     pub fn differences(&self) -> Vec<Difference> {
         let deadline = Instant::now() + PATIENCE;
         let at_once = self.look(|difference| !difference.kind.is_asynchronous());
@@ -121,7 +121,7 @@ impl LeakGuard {
             .collect()
     }
 
-    /// The pids below the test's process.
+    /// Returns the pids below the test's process.
     fn mine(&self) -> BTreeSet<i32> {
         match self.scope {
             Scope::Host => BTreeSet::new(),
@@ -162,5 +162,5 @@ impl Drop for LeakGuard {
 
 fn tell(found: &[Difference]) -> String {
     let lines: Vec<String> = found.iter().map(ToString::to_string).collect();
-    format!("the host is not as it was:\n  {}", lines.join("\n  "))
+    format!("the host has changed:\n  {}", lines.join("\n  "))
 }

@@ -1,4 +1,4 @@
-//! Every tree against one tool, counted.
+//! Runs every tree under one tool, and counts.
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
@@ -15,20 +15,20 @@ use crate::snapshot::{Difference, Filter, HostSnapshot, Kind};
 use crate::tool::Tool;
 use crate::tree::{Survivor, ToolExit, Tree, TreeError};
 
-/// What "at the moment the tool ended" allows for: the owner notices and ends, the subreaper reaps.
+/// The margin of "at the moment the tool ended": the owner notices the end, the subreaper reaps.
 const AT_ONCE: Duration = Duration::from_millis(30);
 
-/// What ends the tool's run.
+/// The event that ends the tool's run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Ending {
-    /// The tree's leader exits, or attacks in a tree that does so.
+    /// The tree's leader exits; in a tree that attacks, the leader attacks.
     LeaderExit,
     /// SIGTERM to the tool.
     Stop,
-    /// SIGINT to the tool, and once more until it has ended.
+    /// SIGINT to the tool, and again until it has ended.
     Interrupt,
-    /// The tool's own limit, which its arguments must set.
+    /// The tool's own time limit, which its arguments must set.
     Timeout,
     /// SIGKILL to the process that started the tool.
     OwnerKilled,
@@ -36,12 +36,12 @@ pub enum Ending {
     SupervisorKilled,
     /// SIGKILL to the tool's first process.
     ToolKilled,
-    /// SIGKILL to all processes of the tool from its first to the leader's parent at once.
+    /// SIGKILL at once to all processes of the tool from its first to the leader's parent.
     ChainKilled,
 }
 
 impl Ending {
-    /// All endings with the words for them.
+    /// All endings with their names on the command line.
     pub const ALL: [(&'static str, Ending); 8] = [
         ("leader-exit", Ending::LeaderExit),
         ("stop", Ending::Stop),
@@ -67,25 +67,25 @@ impl std::str::FromStr for Ending {
     }
 }
 
-/// What came of one tree.
+/// The result of one tree.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "result", rename_all = "snake_case")]
 pub enum Verdict {
-    /// Nothing was left.
+    /// Nothing is left.
     Ok,
-    /// These lived on when the wait was over.
+    /// These processes lived when the wait was over.
     Leak {
-        /// Who.
+        /// The processes.
         survivors: Vec<Survivor>,
     },
     /// The tree could not be built here.
     Skipped {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The tree did not stand, or could not be ended.
+    /// The tree was never complete, or could not be ended.
     Broken {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -95,46 +95,46 @@ pub enum Verdict {
 pub struct Line {
     /// The tree.
     pub tree: &'static str,
-    /// What came of it.
+    /// The result.
     #[serde(flatten)]
     pub verdict: Verdict,
-    /// What became of the tool, if it had ended when the wait was over.
+    /// The exit of the tool, if it had ended when the wait was over.
     pub tool_exit: Option<ToolExit>,
-    /// How many lived at the moment the tool had ended; what a tool that reports the end should have at 0.
+    /// The number of processes alive when the tool had ended: 0 for a tool that reports the end.
     pub alive_at_tool_exit: Option<usize>,
     /// Time from the ending to the verdict, in milliseconds.
     pub milliseconds: u128,
-    /// Whether an innocent process beside the tool was ended.
+    /// Whether a bystander beside the tool was ended.
     pub bystander_hit: bool,
-    /// What is left but processes: cgroups below the tool's own, and with [`Rules::host`] all that is new on the
+    /// Leftovers other than processes: cgroups below the tool's own, and with [`Rules::host`] everything new on the
     /// host.
     pub left: Vec<Difference>,
 }
 
-/// How to judge.
+/// The rules of a judgement.
 #[derive(Debug, Clone)]
 pub struct Rules {
-    /// What ends each run.
+    /// The event that ends each run.
     pub ending: Ending,
-    /// How long survivors may take to go after the tool has ended.
+    /// The time that survivors may take to go after the tool has ended.
     pub patience: Duration,
-    /// How long the tool may take to end, its own grace and time limit included.
+    /// The time that the tool may take to end, its own grace and time limit included.
     pub tool_patience: Duration,
     /// A command to run between the ending and the verdict, such as the tool's own recovery.
     pub after: Vec<OsString>,
-    /// Whether cgroups, mounts, links, sockets and directories are compared too; nothing else may run then.
+    /// Whether cgroups, mounts, links, sockets and directories are compared too; then nothing else may run.
     pub host: bool,
 }
 
 impl Rules {
-    /// This ending, five seconds for the tool and for the survivors, processes only.
+    /// Creates rules with this ending, five seconds for the tool and for the survivors, processes only.
     pub fn new(ending: Ending) -> Rules {
         let patience = Duration::from_secs(5);
         Rules { ending, patience, tool_patience: patience, after: Vec::new(), host: false }
     }
 }
 
-/// Runs one tree under the tool, ends it, and looks.
+/// Runs one tree under the tool, ends the run, and looks for survivors.
 pub fn judge(tool: &Tool, entry: &'static Entry, rules: &Rules) -> Line {
     let mut line = Line {
         tree: entry.name,
@@ -155,12 +155,12 @@ pub fn judge(tool: &Tool, entry: &'static Entry, rules: &Rules) -> Line {
 
 fn run(tool: &Tool, entry: &'static Entry, rules: &Rules, line: &mut Line) -> Result<Verdict, TreeError> {
     let before = rules.host.then(|| HostSnapshot::take(&Filter::penfold()));
-    // A cgroup of its own, where one can be had, tells the tool's leaves from those of whatever else runs.
+    // A cgroup of its own, if possible, distinguishes the tool's leaves from those of other programs.
     let user = tool.user.unwrap_or_else(|| rustix::process::geteuid().as_raw());
     let ground = if tool.cgroup.is_none() { DelegatedCgroup::new(user).ok() } else { None };
     let placed = ground.as_ref().map(|ground| tool.clone().cgroup(ground.path()));
     let tree = Tree::spawn(placed.as_ref().unwrap_or(tool), entry.name)?;
-    // A leader that kills its own group would hit a bystander in it, which is not the tool's doing.
+    // A leader that kills its own group would hit a bystander in that group; the tool is not to blame for this.
     let in_group = entry.name != "kill-group" && entry.pace != Pace::Hasty;
     let bystander = if in_group { Bystander::beside(&tree, tool.user) } else { Bystander::spawn() };
     let mut bystander = match bystander {
@@ -184,7 +184,7 @@ fn run(tool: &Tool, entry: &'static Entry, rules: &Rules, line: &mut Line) -> Re
         line.alive_at_tool_exit = Some(tree.await_gone(AT_ONCE).len());
     }
     if let Some((program, arguments)) = rules.after.split_first() {
-        // What it returns is its own business; what counts is what is left.
+        // Its exit code does not matter; only the leftovers count.
         drop(Command::new(program).args(arguments).stdin(Stdio::null()).output());
     }
     let survivors = tree.await_gone(rules.patience);
@@ -198,7 +198,7 @@ fn run(tool: &Tool, entry: &'static Entry, rules: &Rules, line: &mut Line) -> Re
     Ok(if survivors.is_empty() { Verdict::Ok } else { Verdict::Leak { survivors } })
 }
 
-/// The cgroups that the tool has left below the one it was started in.
+/// Returns the cgroups that the tool has left below the one in which it was started.
 fn leaves(ground: &DelegatedCgroup, tree: &Tree) -> Vec<Difference> {
     let names = ground.children().into_iter().map(|path| path.display().to_string());
     names
@@ -207,7 +207,7 @@ fn leaves(ground: &DelegatedCgroup, tree: &Tree) -> Vec<Difference> {
         .collect()
 }
 
-/// What is new on the host but processes, which the tree knows better, and what the tree itself has made.
+/// Returns everything new on the host, except processes, which the tree finds better, and the tree's own objects.
 fn left(before: &HostSnapshot, tree: &Tree, patience: Duration) -> Vec<Difference> {
     let deadline = Instant::now() + patience;
     loop {

@@ -10,7 +10,7 @@ use penfold_testkit::Tool;
 use penfold_testkit::catalog::{Entry, TREES, find};
 use penfold_testkit::judge::{Ending, Line, Rules, Verdict};
 
-/// What to run and how to end it.
+/// The tool, the trees and the ending.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags that have nothing to do with each other")]
 pub(crate) struct Options {
@@ -20,14 +20,14 @@ pub(crate) struct Options {
     /// Build large trees in their full size
     #[arg(long)]
     full_size: bool,
-    /// What ends each run: leader-exit, stop, interrupt, timeout, owner-killed, supervisor-killed, tool-killed,
-    /// chain-killed
+    /// The event that ends each run: leader-exit, stop, interrupt, timeout, owner-killed, supervisor-killed,
+    /// tool-killed, chain-killed
     #[arg(long, default_value = "leader-exit")]
     end: Ending,
-    /// Seconds that survivors have to go
+    /// Seconds until survivors count as a leak
     #[arg(long, default_value_t = 5.0)]
     wait: f64,
-    /// Seconds that the tool has to end after the ending
+    /// Seconds that the tool may take to end after the ending
     #[arg(long, default_value_t = 5.0)]
     tool_wait: f64,
     /// Run the tool as this user and group id
@@ -36,13 +36,13 @@ pub(crate) struct Options {
     /// Start the tool in this cgroup, a directory
     #[arg(long)]
     cgroup: Option<PathBuf>,
-    /// Command to run between the ending and the verdict, its words parted by spaces
+    /// Command to run between the ending and the verdict, with spaces between its words
     #[arg(long)]
     after: Option<String>,
     /// Compare cgroups, mounts, links, sockets and penfold's directories too; nothing else may run meanwhile
     #[arg(long)]
     host: bool,
-    /// One JSON object a line
+    /// Print one JSON object for each line
     #[arg(long)]
     json: bool,
     /// Name the survivors
@@ -53,7 +53,7 @@ pub(crate) struct Options {
     tool: Vec<OsString>,
 }
 
-/// Prints a line per tree and a summary. Exits with 1 when something was left or hit.
+/// Prints a line for each tree and a summary. Exits with 1 if something was left, or a bystander was hit.
 pub(crate) fn judge(options: Options) -> ExitCode {
     let trees: Vec<&'static Entry> = if options.tree.is_empty() {
         TREES.iter().collect()
@@ -99,7 +99,7 @@ pub(crate) fn judge(options: Options) -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    // With --json the summary must not be taken for one of the objects.
+    // With --json the summary must not look like one of the objects.
     let told =
         if options.json { writeln!(io::stderr(), "{count}") } else { writeln!(io::stdout(), "{count}") };
     drop(told);

@@ -1,18 +1,18 @@
-//! Proof that nothing is left: hostile trees, a leak guard and a judge, for penfold and for anything else that
-//! runs commands.
+//! Proves that nothing is left: hostile trees, a leak guard and a judge, for penfold and for any other tool that runs
+//! commands.
 //!
 //! - [`LeakGuard`] compares the host before and after a test and names every difference.
-//! - [`Tree`] runs a tool around one of the [`catalog`]'s hostile trees, waits until the whole tree stands,
-//!   and says afterwards who survived. It always cleans up, also when the test is killed: the tree lives below
-//!   a process of the `testkit` binary that ends everything once the test is gone.
-//! - [`Bystander`] is an innocent process that must not be hit.
-//! - [`FrozenFs`] makes members hang in state D, [`DelegatedCgroup`] is what an ordinary user may get.
+//! - [`Tree`] runs a tool around one of the [`catalog`]'s hostile trees, waits until the tree is complete, and returns
+//!   the survivors afterwards. It always cleans up, also when the test is killed: the tree lives below a process of the
+//!   `testkit` binary that ends everything once the test is gone.
+//! - [`Bystander`] is a process that must not be hit.
+//! - [`FrozenFs`] makes members hang in state D, [`DelegatedCgroup`] delegates a cgroup to an ordinary user.
 //! - [`judge`](mod@judge) runs all trees against a tool and counts.
 //!
-//! Non-goals: to be fast, or to share code with what is tested. The readers of /proc here are its own, so that
-//! an error in penfold's cannot hide itself.
+//! Non-goals: speed, or code in common with the tested program. The readers of /proc here are separate, so an error in
+//! penfold's readers cannot hide itself.
 //!
-//! Invariants: only processes that a tree started are signalled, and only by pidfd. No wait is without a deadline.
+//! Invariants: only processes that a tree started are signalled, and only by pidfd. Every wait has a deadline.
 //!
 //! ```no_run
 //! use std::time::Duration;

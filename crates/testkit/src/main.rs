@@ -33,19 +33,19 @@ struct Arguments {
 enum Verb {
     /// Print the names of the trees
     List,
-    /// Set up a tree and misbehave; ends itself after a minute
+    /// Set up a tree and misbehave; the tree ends itself after a minute
     Hostile {
-        /// Its name, see `testkit list`
+        /// Name of the tree, see `testkit list`
         name: String,
         #[command(flatten)]
         env: EnvArgs,
-        /// Size of the tree, where it has one
+        /// Size of the tree, if it has one
         #[arg(short, long)]
         n: Option<u32>,
-        /// Directory that the tree works on, where it needs one
+        /// Directory for the tree's files, if it needs one
         #[arg(long)]
         path: Option<PathBuf>,
-        /// Mark in the names of what the tree makes
+        /// Mark in the names of objects that the tree makes
         #[arg(long)]
         cookie: Option<String>,
         /// Processes that the tree must not attack, as PID:START
@@ -54,15 +54,15 @@ enum Verb {
     },
     /// Run a tool around each tree, end it, and count what is left
     Judge(judgement::Options),
-    /// Let system calls of penfold fail, one at a time, and judge what comes of it; for root
+    /// Make system calls of penfold fail, one at a time, and judge the result; for root
     FaultSweep(fault_sweep::Options),
     /// One fault
     #[command(hide = true)]
     FaultCase(fault_sweep::case::Options),
-    /// The command of a sandbox that is swept
+    /// The command of a swept sandbox
     #[command(hide = true)]
     FaultTree(fault_sweep::tree::Options),
-    /// Mount a file system, freeze it, and take it away when standard input closes; for root
+    /// Mount a file system, freeze it, and remove it when standard input closes; for root
     FrozenFs {
         /// Empty directory to work in
         directory: PathBuf,
@@ -72,14 +72,14 @@ enum Verb {
     Member {
         #[command(flatten)]
         env: EnvArgs,
-        /// What the process calls itself
+        /// Name of the process
         #[arg(long)]
         name: Option<String>,
-        /// Take all of root's identity first
+        /// Take all user ids of root first
         #[arg(long)]
         become_root: bool,
     },
-    /// Keep a tree, and end it when standard input closes
+    /// Hold a tree, and end it when standard input closes
     #[command(hide = true)]
     Subreaper(subreaper::Place),
     /// Start a tool inside a subreaper
@@ -87,13 +87,13 @@ enum Verb {
     Owner(subreaper::Place),
 }
 
-/// Where a tree says that it stands.
+/// The file with the processes of a tree.
 #[derive(Debug, clap::Args)]
 struct EnvArgs {
-    /// File that appears when the whole tree stands, with a line `PID START` for each process in it
+    /// File that appears when the tree is complete, with a line `PID START` for each process of the tree
     #[arg(long)]
     ready: PathBuf,
-    /// Seconds after which the tree ends itself, at most 60
+    /// Seconds until the tree ends itself, at most 60
     #[arg(long, default_value_t = 60)]
     life: u64,
 }
@@ -103,7 +103,7 @@ fn main() -> ExitCode {
     match Arguments::parse().verb {
         Verb::List => list(),
         Verb::Hostile { name, .. } if name == "bystander" => {
-            // Its test holds the other end, and may be killed.
+            // The test that holds the other end may be killed.
             drop(io::stdin().read(&mut [0]));
             ExitCode::SUCCESS
         }

@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 /// One line of `/proc/self/mountinfo`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// Where it is mounted.
+    /// The mount point.
     pub point: PathBuf,
     /// The directory of the file system that is the mount's root.
     pub root: PathBuf,
-    /// Type of the file system.
+    /// The type of the file system.
     pub fs_type: String,
-    /// Options of the file system; of a v1 cgroup hierarchy its controllers.
+    /// The options of the file system; for a v1 cgroup hierarchy, its controllers.
     pub options: String,
 }
 
-/// The mounts of the namespace of this process.
+/// Returns the mounts in the namespace of this process.
 ///
 /// # Errors
 /// When /proc is not mounted.
@@ -35,7 +35,7 @@ fn parse(line: &str) -> Option<Mount> {
     Some(Mount { point, root, fs_type, options: right.nth(1)?.to_owned() })
 }
 
-/// Undoes the octal escapes of mountinfo.
+/// Decodes the octal escapes of mountinfo.
 fn unescape(text: &str) -> PathBuf {
     let mut plain = text.to_owned();
     for (escaped, letter) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
@@ -44,12 +44,12 @@ fn unescape(text: &str) -> PathBuf {
     PathBuf::from(plain)
 }
 
-/// The directory of this process's own cgroup2 cgroup, where it can be seen.
+/// Returns the directory of this process's own cgroup2 cgroup, if visible.
 pub fn own_cgroup() -> Option<PathBuf> {
     cgroup_file("/proc/self/cgroup")
 }
 
-/// The directory of a process's cgroup2 cgroup, where it can be seen.
+/// Returns the directory of a process's cgroup2 cgroup, if visible.
 pub fn cgroup_of(pid: i32) -> Option<PathBuf> {
     cgroup_file(&format!("/proc/{pid}/cgroup"))
 }
@@ -62,12 +62,12 @@ fn cgroup_file(file: &str) -> Option<PathBuf> {
     Some(mount.point.join(below))
 }
 
-/// The mount point of the cgroup2 hierarchy.
+/// Returns the mount point of the cgroup2 hierarchy.
 pub fn cgroup2() -> Option<PathBuf> {
     mounts().ok()?.into_iter().find(|mount| mount.fs_type == "cgroup2").map(|mount| mount.point)
 }
 
-/// The mount point of the v1 freezer.
+/// Returns the mount point of the v1 freezer.
 pub fn freezer() -> Option<PathBuf> {
     let is_freezer = |mount: &Mount| {
         mount.fs_type == "cgroup" && mount.options.split(',').any(|option| option == "freezer")
@@ -75,7 +75,7 @@ pub fn freezer() -> Option<PathBuf> {
     mounts().ok()?.into_iter().find(is_freezer).map(|mount| mount.point)
 }
 
-/// Every directory of every mounted cgroup hierarchy, the mount points left out, parents first.
+/// Returns every directory of every mounted cgroup hierarchy, without the mount points, parents first.
 pub fn cgroups() -> Vec<PathBuf> {
     let mut found = Vec::new();
     for mount in mounts().unwrap_or_default() {

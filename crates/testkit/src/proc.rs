@@ -1,6 +1,6 @@
-//! What the kernel says of processes, read afresh and without the code under test.
+//! Reads processes from /proc, without the code under test.
 //!
-//! The judge must not share a parser with the judged: an error in it would hide itself.
+//! The judge must not share a parser with the judged program: an error in the parser would hide itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,12 +11,12 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::Serialize;
 
-/// A process that cannot be confused with a later one of the same pid.
+/// The identity of a process, distinct from a later process with the same pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Identity {
-    /// Process id in the pid namespace of this process.
+    /// The pid in the pid namespace of this process.
     pub pid: i32,
-    /// Clock ticks since boot at which it started, field 22 of `/proc/PID/stat`.
+    /// The start time in clock ticks since boot, field 22 of `/proc/PID/stat`.
     pub start: u64,
 }
 
@@ -37,33 +37,33 @@ impl std::str::FromStr for Identity {
     }
 }
 
-/// A line of `/proc/PID/stat`, as far as it is needed here ([proc_pid_stat(5)]).
+/// The needed fields of a line of `/proc/PID/stat` ([proc_pid_stat(5)]).
 ///
 /// [proc_pid_stat(5)]: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
-    /// Pid and start time.
+    /// The pid and start time.
     pub id: Identity,
-    /// Name of the main thread, lossy.
+    /// The name of the main thread, lossy.
     pub name: String,
-    /// State letter of the main thread.
+    /// The state letter of the main thread.
     pub state: char,
-    /// Parent, 0 where it is in an outer namespace.
+    /// The parent; 0 if it is in an outer namespace.
     pub parent: i32,
-    /// Process group.
+    /// The process group.
     pub group: i32,
-    /// Number of threads, a dead main thread included.
+    /// The number of threads, including a dead main thread.
     pub threads: u32,
 }
 
 impl Stat {
-    /// Whether nothing of the process runs: its main thread is dead and no other lives.
+    /// Tells whether no thread of the process runs: its main thread is dead and no other thread lives.
     pub fn is_dead(&self) -> bool {
         matches!(self.state, 'Z' | 'X') && self.threads <= 1
     }
 
     fn parse(text: &[u8]) -> Option<Stat> {
-        // The name may hold spaces, `)` and newlines; no field after it holds a `)`.
+        // The name may contain spaces, `)` and newlines; no later field contains a `)`.
         let open = text.iter().position(|&byte| byte == b'(')?;
         let close = text.iter().rposition(|&byte| byte == b')')?;
         let pid = std::str::from_utf8(text.get(..open)?).ok()?.trim().parse().ok()?;
@@ -81,13 +81,13 @@ impl Stat {
     }
 }
 
-/// Reads one process; `None` when there is none of this pid.
+/// Reads one process; `None` if no process has this pid.
 pub fn stat(pid: i32) -> Option<Stat> {
     Stat::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The calling process as /proc shows it: in a pid namespace without a /proc of its own these are the
-/// numbers of the namespace that mounted it.
+/// Reads the calling process as /proc shows it. In a pid namespace without a /proc of its own, the numbers are those of
+/// the namespace that mounted /proc.
 ///
 /// # Errors
 /// When /proc is not mounted.
@@ -95,13 +95,13 @@ pub fn this() -> io::Result<Stat> {
     Stat::parse(&fs::read("/proc/self/stat")?).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// Every process that /proc shows now.
+/// Returns every process that /proc shows now.
 pub fn all() -> Vec<Stat> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(stat).collect()
 }
 
-/// The pids below `root` in this list, `root` itself left out.
+/// Returns the pids below `root` in this list, without `root` itself.
 pub fn descendants(list: &[Stat], root: i32) -> BTreeSet<i32> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for process in list {
@@ -119,7 +119,7 @@ pub fn descendants(list: &[Stat], root: i32) -> BTreeSet<i32> {
     found
 }
 
-/// The processes that this one descends from, itself first.
+/// Returns the ancestors of this process, beginning with the process itself.
 pub fn ancestors(list: &[Stat], pid: i32) -> Vec<Identity> {
     let by_pid: BTreeMap<i32, &Stat> = list.iter().map(|process| (process.id.pid, process)).collect();
     let mut line = Vec::new();
@@ -134,9 +134,9 @@ pub fn ancestors(list: &[Stat], pid: i32) -> Vec<Identity> {
     line
 }
 
-/// Whether the environment or the arguments of any thread of the process hold these bytes.
+/// Tells whether the environment or the arguments of any thread of the process contain these bytes.
 ///
-/// Looks at the threads because a main thread that has exited shows neither.
+/// A main thread that has exited shows neither, so this looks at all threads.
 pub fn carries(pid: i32, bytes: &[u8]) -> bool {
     let holds = |path: String| fs::read(path).is_ok_and(|text| contains(&text, bytes));
     if holds(format!("/proc/{pid}/environ")) || holds(format!("/proc/{pid}/cmdline")) {
@@ -156,7 +156,7 @@ fn contains(text: &[u8], bytes: &[u8]) -> bool {
     !bytes.is_empty() && text.windows(bytes.len()).any(|window| window == bytes)
 }
 
-/// The arguments joined by spaces, at most 160 characters; the name in brackets where there are none.
+/// Returns the arguments joined by spaces, at most 160 characters; without arguments, the name in brackets.
 pub fn command_line(process: &Stat) -> String {
     let text = fs::read(format!("/proc/{}/cmdline", process.id.pid)).unwrap_or_default();
     let text: String = String::from_utf8_lossy(&text)
@@ -168,10 +168,10 @@ pub fn command_line(process: &Stat) -> String {
     if text.is_empty() { format!("[{}]", process.name.escape_default()) } else { text }
 }
 
-/// Translates identities told by processes inside some pid namespace to those seen from here, in the same order.
+/// Translates identities from inside some pid namespace to identities as seen from here, in the same order.
 ///
-/// Start times are the same in all pid namespaces; `NSpid` of `/proc/PID/status` lists a process's pids. Only
-/// descendants of `root` are meant: elsewhere on the host another namespace may have the same numbers.
+/// Start times are the same in all pid namespaces; `NSpid` of `/proc/PID/status` lists a process's pids. The search is
+/// limited to descendants of `root`: elsewhere on the host another namespace may have the same numbers.
 pub fn resolve(told: &[Identity], root: i32) -> Vec<Option<Identity>> {
     let list = all();
     let below = descendants(&list, root);
@@ -182,45 +182,47 @@ pub fn resolve(told: &[Identity], root: i32) -> Vec<Option<Identity>> {
         for pid in pids.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()) {
             seen.entry((pid, id.start)).or_insert(id);
         }
-        // What this namespace says goes before what an inner one does.
+        // A match in this namespace precedes a match in an inner one.
         seen.insert((id.pid, id.start), id);
     }
     told.iter().map(|told| seen.get(&(told.pid, told.start)).copied()).collect()
 }
 
-/// A process held by a descriptor, so that no other can be meant.
+/// A process held by a descriptor, which cannot refer to another process.
 #[derive(Debug)]
 pub struct Handle {
-    /// Which process it is.
+    /// The identity of the process.
     pub id: Identity,
     pidfd: OwnedFd,
 }
 
 impl Handle {
-    /// Opens a process; `None` when it is gone or its pid belongs to another by now.
+    /// Opens a process; `None` if it is gone or another process has its pid by now.
     ///
     /// # Errors
-    /// Those of `pidfd_open(2)` but `ESRCH`, such as `EMFILE`.
+    /// The errors of `pidfd_open(2)` other than `ESRCH`, such as `EMFILE`.
     pub fn open(id: Identity) -> io::Result<Option<Handle>> {
         let Some(pid) = Pid::from_raw(id.pid) else { return Ok(None) };
         let pidfd = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
             Ok(pidfd) => pidfd,
-            // The pid of a thread that is not the main one gives EINVAL, on newer kernels ENOENT.
+            // The pid of a thread other than the main thread gives EINVAL, on newer kernels ENOENT.
             Err(rustix::io::Errno::SRCH | rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {
                 return Ok(None);
             }
             Err(error) => return Err(error.into()),
         };
-        // The descriptor came first: if the start time still fits, it is of the process that was meant.
+        // The descriptor was opened first. If the start time still matches, the descriptor refers to the intended
+        // process.
         Ok(stat(id.pid).filter(|stat| stat.id == id).map(|_| Handle { id, pidfd }))
     }
 
-    /// Whether the last thread of the process has ended.
+    /// Tells whether the last thread of the process has ended.
     pub fn has_ended(&self) -> bool {
         self.wait(Some(std::time::Duration::ZERO))
     }
 
-    /// Waits until it has ended, at most this long; `None` waits for ever. Says whether it has.
+    /// Waits until the process has ended, at most this long; `None` waits without a deadline. Tells whether it has
+    /// ended.
     pub fn wait(&self, timeout: Option<std::time::Duration>) -> bool {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut set = [PollFd::new(&self.pidfd, PollFlags::IN)];
@@ -233,7 +235,7 @@ impl Handle {
         }
     }
 
-    /// Sends a signal; one that is gone counts as success.
+    /// Sends a signal; a process that is gone counts as success.
     ///
     /// # Errors
     /// `EPERM`.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::mounts;
 use crate::proc;
 
-/// What a thing is.
+/// The kind of a thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -19,7 +19,7 @@ pub enum Kind {
     Cgroup,
     /// A mount of this process's mount namespace.
     Mount,
-    /// A named network namespace below `/run/netns`, or one that some process is in.
+    /// A named network namespace below `/run/netns`, or one with a process.
     NetworkNamespace,
     /// A network device of this process's network namespace.
     Link,
@@ -32,28 +32,28 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether the kernel takes such a thing away some time after its last user went, so that a short wait
-    /// proves nothing wrong: mounts of a dead mount namespace, network namespaces with their links
-    /// (`cleanup_net` works in the background), sockets (closed after the exit is visible), loop devices.
+    /// Tells whether the kernel removes such a thing some time after its last user went. Then a short wait is no leak.
+    /// Examples: mounts of a dead mount namespace, network namespaces with their links (`cleanup_net` runs in the
+    /// background), sockets (closed after the exit is visible), loop devices.
     pub fn is_asynchronous(self) -> bool {
         !matches!(self, Kind::Process | Kind::Cgroup | Kind::Path)
     }
 }
 
-/// What to look at.
+/// The directories and names to compare.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Directories whose contents are compared; one that does not exist is empty.
+    /// Directories whose contents are compared; a missing directory counts as empty.
     pub directories: Vec<PathBuf>,
-    /// Of the temporary directory and `/run`, the entries whose name starts so.
+    /// Prefixes of entries of the temporary directory and of `/run` that are compared.
     pub prefixes: Vec<String>,
 }
 
 impl Filter {
-    /// Everything that penfold makes outside a state root of its own.
+    /// Returns a filter for everything that penfold makes outside a state root chosen by `--root`.
     pub fn penfold() -> Filter {
         let mut directories = vec![PathBuf::from("/run/penfold")];
-        // Read against the house's habit: it is the session's only name for the directory.
+        // A library otherwise reads no variables, but this one is the session's only name for the directory.
         directories.extend(std::env::var_os("XDG_RUNTIME_DIR").map(|base| Path::new(&base).join("penfold")));
         Filter { directories, prefixes: vec!["penfold".to_owned()] }
     }
@@ -63,18 +63,18 @@ impl Filter {
 pub(crate) struct Item {
     pub(crate) kind: Kind,
     pub(crate) name: String,
-    /// Of a process: who; empty otherwise.
+    /// The pid of a process; otherwise empty.
     pub(crate) pid: Option<i32>,
 }
 
-/// One thing that is there on one side only.
+/// A thing that exists on one side only.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Difference {
-    /// What it is.
+    /// The kind.
     pub kind: Kind,
-    /// Its name: a path, a device, or `PID:START name`.
+    /// The name: a path, a device, or `PID:START name`.
     pub name: String,
-    /// Whether it is there now and was not before; else it has vanished.
+    /// Whether the thing is new; otherwise it has vanished.
     pub appeared: bool,
 }
 
@@ -92,7 +92,7 @@ pub struct HostSnapshot {
 }
 
 impl HostSnapshot {
-    /// Looks at everything. Kernel threads and the calling process are left out.
+    /// Takes a snapshot without kernel threads and the calling process.
     pub fn take(filter: &Filter) -> HostSnapshot {
         let mut snapshot = HostSnapshot { items: BTreeSet::new() };
         snapshot.processes();
@@ -126,7 +126,7 @@ impl HostSnapshot {
             if pid == own || pid == 2 || process.parent == 2 {
                 continue;
             }
-            // A dead child of this process waits for whoever holds its handle here.
+            // A dead child of this process is not a leak: this process still holds its handle.
             if process.is_dead() && process.parent == own {
                 continue;
             }
@@ -182,19 +182,19 @@ impl HostSnapshot {
         }
     }
 
-    /// What is on one side only; `self` is the earlier one.
+    /// Returns the things that exist on one side only; `self` is the earlier side.
     pub fn diff(&self, later: &HostSnapshot) -> Vec<Difference> {
         let tell = |appeared: bool| {
             move |item: &Item| Difference { kind: item.kind, name: item.name.clone(), appeared }
         };
         let key = |item: &Item| item.kind != Kind::Process;
         let came = later.items.iter().filter(|item| !self.has(item)).map(tell(true));
-        // Processes that were there before may end whenever they like.
+        // Processes that existed before may end at any time.
         let went = self.items.iter().filter(|item| key(item) && !later.has(item)).map(tell(false));
         came.chain(went).collect()
     }
 
-    /// A process is the same whatever it calls itself by now.
+    /// A process stays the same under another name.
     pub(crate) fn has(&self, item: &Item) -> bool {
         if item.kind != Kind::Process {
             return self.items.contains(item);

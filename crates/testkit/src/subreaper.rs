@@ -1,8 +1,8 @@
 //! The process below which a tree lives, and the owner between it and the tool.
 //!
-//! The subreaper is a subreaper: whatever leaves the tree ends up as its child and is found there, whether it hides
-//! its environment or not. It ends all of it when its standard input ends, which happens also when the test
-//! is killed: then without a byte before. The owner is there to be killed.
+//! The kernel reparents every process that leaves the tree to the subreaper, which finds the process even if it hides
+//! its environment. When its standard input ends, the subreaper ends all of them. If the test was killed, the input
+//! ends without a byte before. Tests kill the owner.
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags};
 
 const CHLD: i32 = 17;
 
-/// Where a tree keeps its files, and who runs the tool.
+/// The directory of a tree, and the owner's user and cgroup.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Place {
     /// Directory of the tree
@@ -46,12 +46,12 @@ fn write(directory: &Path, name: &str, text: &str) -> io::Result<()> {
     fs::rename(fresh, directory.join(name))
 }
 
-/// Starts the owner, reaps, and ends everything when the test is done or gone.
+/// Starts the owner, reaps, and ends everything when the test has finished or is gone.
 pub(crate) fn subreaper(place: &Place) -> io::Result<bool> {
     let before = block(&SignalSet::of([CHLD]))?;
     rustix::process::setpgid(None, None)?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    // For the trees that attack upwards: this one is out of bounds.
+    // Trees that attack upwards must spare this process.
     write(&place.directory, "subreaper", &proc::this()?.id.to_string())?;
     let signals = SignalFd::open(&SignalSet::of([CHLD]))?;
     let mut owner = Command::new(std::env::current_exe()?);
@@ -61,10 +61,10 @@ pub(crate) fn subreaper(place: &Place) -> io::Result<bool> {
     block(&SignalSet::of([CHLD]))?;
     let own = proc::this()?.id.pid;
     loop {
-        // Before the first wait, too: a child may have ended while the signal had its default.
+        // Before the first wait, too: a child may have ended while SIGCHLD had its default disposition.
         while signals.take()?.is_some() {}
         if reap_all(place, &owner) {
-            // Exact, unlike any scan: descendants cannot leave a subreaper while it lives.
+            // Exact, unlike a scan: descendants cannot leave a subreaper while it lives.
             write(&place.directory, "childless", "")?;
         }
         let stdin = rustix::stdio::stdin();
@@ -84,14 +84,14 @@ pub(crate) fn subreaper(place: &Place) -> io::Result<bool> {
         write(&place.directory, "left", &left.join("\n"))?;
     }
     if test_was_killed {
-        // Nobody else will.
+        // No other process removes these.
         place.cgroup.iter().for_each(|cgroup| penfold_testkit::remove_delegated(cgroup));
         fs::remove_dir_all(&place.directory)?;
     }
     Ok(left.is_empty())
 }
 
-/// Reaps whoever has ended and says whether there is no child left.
+/// Reaps all ended children, and tells whether no child is left.
 fn reap_all(place: &Place, owner: &Child) -> bool {
     loop {
         let (pid, exit) = match peek() {
@@ -100,7 +100,7 @@ fn reap_all(place: &Place, owner: &Child) -> bool {
             Ok(Peek::NoneEnded) | Err(_) => return false,
         };
         let pid_number = pid.as_raw_nonzero().get();
-        // The tool becomes a child of the subreaper when its owner dies first.
+        // If its owner dies first, the tool becomes a child of the subreaper.
         if u32::try_from(pid_number) != Ok(owner.id()) && tool(place).is_some_and(|id| id.pid == pid_number) {
             drop(write(&place.directory, "tool-exit", &told(exit)));
         }
@@ -128,13 +128,13 @@ fn told_status(status: ExitStatus) -> String {
     })
 }
 
-/// Starts the tool and writes down what became of it.
+/// Starts the tool and writes down how the tool ended.
 pub(crate) fn owner(place: &Place) -> io::Result<()> {
     if let Some(cgroup) = &place.cgroup {
         fs::write(cgroup.join("cgroup.procs"), "0")?;
     }
     if let Some(user) = place.user {
-        // Again as that user, with the rest of the arguments.
+        // Starts this program again as that user, with the rest of the arguments.
         let mut again = Command::new(std::env::current_exe()?);
         again.arg("owner").arg("--directory").arg(&place.directory).arg("--cookie").arg(&place.cookie);
         return Err(again.arg("--").args(&place.command).uid(user).gid(user).exec());

@@ -1,4 +1,4 @@
-//! The end of everything that carries a cookie or descends from a process; for clean-up after a verdict only.
+//! Ends everything that carries a cookie or descends from a process; only for cleanup after a verdict.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use crate::mounts;
 use crate::proc::{self, Handle, Stat};
 
-/// The living processes below `root` and those whose environment or arguments hold `cookie`; without `root`
+/// Returns the living processes below `root`, and those with `cookie` in their environment or arguments, without `root`
 /// and the calling process.
 pub fn living(root: i32, cookie: &str) -> Vec<Stat> {
     let own = proc::this().map_or(0, |stat| stat.id.pid);
@@ -24,7 +24,7 @@ pub fn living(root: i32, cookie: &str) -> Vec<Stat> {
         .collect()
 }
 
-/// The cgroups whose own name holds the cookie, and all below them; parents first.
+/// Returns the cgroups with the cookie in their own name, and all cgroups below; parents first.
 pub fn cgroups(cookie: &str) -> Vec<PathBuf> {
     mounts::cgroups().into_iter().filter(|path| path.to_string_lossy().contains(cookie)).collect()
 }
@@ -38,11 +38,11 @@ fn thaw(cookie: &str) {
     }
 }
 
-/// Ends all that [`living`] finds, removes the cgroups and mounts of the cookie, and returns what is left of
-/// them after at most `patience`.
+/// Ends all processes that [`living`] finds, and removes the cgroups and mounts of the cookie. Returns the leftovers
+/// after at most `patience`.
 ///
-/// `reap` is called in every round by the root, whose children these are, and says whether it has none left: a
-/// look at /proc alone can miss a process that forks and exits faster than the look goes.
+/// `root` is the parent of these processes and calls `reap` in every round; `reap` tells whether no child is left. A
+/// scan of /proc alone can miss a process that forks and exits faster than the scan.
 pub fn sweep(root: i32, cookie: &str, patience: Duration, mut reap: impl FnMut() -> bool) -> Vec<String> {
     let deadline = Instant::now() + patience;
     loop {
@@ -86,8 +86,8 @@ fn remove(cookie: &str, deadline: Instant) -> Vec<String> {
     }
 }
 
-/// Removes the leaves of sandboxes whose attribute says that their state is below `place`, or which have a record in
-/// `place/root`: those of a test that ended before they did, once all in them were killed.
+/// Removes the leaves of sandboxes of a test that ended before its sandboxes, after all members were killed. The leaf's
+/// attribute names a state root below `place`, or `place/root` has the record.
 pub fn remove_leaves(place: &Path, patience: Duration) {
     let deadline = Instant::now() + patience;
     let records = fs::read_dir(place.join("root/sandboxes")).into_iter().flatten().flatten();

@@ -1,10 +1,10 @@
-//! The program under test and how it is called.
+//! The tool under test and its command line.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// A command with a place for the tree's own command in it.
+/// A command with a place for the tree's own command.
 #[derive(Debug, Clone)]
 pub struct Tool {
     arguments: Vec<OsString>,
@@ -16,8 +16,9 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// A tool with its arguments. An argument `{cmd}` becomes the words of the tree's command; inside a longer
-    /// argument it becomes the same words with spaces between. Without one the command is appended.
+    /// Creates a tool from its arguments. An argument `{cmd}` is replaced by the words of the tree's command. Inside a
+    /// longer argument, `{cmd}` is replaced by the same words with spaces between. Without `{cmd}`, the command is
+    /// appended.
     pub fn new(arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Tool {
         let arguments = arguments.into_iter().map(Into::into).collect();
         Tool {
@@ -37,7 +38,7 @@ impl Tool {
         self
     }
 
-    /// Runs the tool as this user and group, without other groups; only root can.
+    /// Runs the tool as this user and group, without supplementary groups; only root can.
     #[must_use]
     pub fn user(mut self, user: u32) -> Tool {
         self.user = Some(user);
@@ -58,14 +59,14 @@ impl Tool {
         self
     }
 
-    /// The tool exits with 0 once the tree's command runs, and the tree goes on without it.
+    /// Declares that the tool exits with 0 once the tree's command runs, and the tree continues without the tool.
     #[must_use]
     pub fn detaches(mut self) -> Tool {
         self.detaches = true;
         self
     }
 
-    /// The words to run for this command.
+    /// Returns the command line of the tool around this command.
     pub fn words(&self, command: &[OsString]) -> Vec<OsString> {
         let joined = command.join(OsStr::new(" ")).to_string_lossy().into_owned();
         let mut words = Vec::new();
@@ -89,28 +90,28 @@ impl Tool {
     }
 }
 
-/// There is no `testkit` program to start trees with.
+/// No `testkit` program exists to start trees with.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot find the program `testkit` beside `{}`; build it with `cargo build -p penfold-testkit`", .0.display())]
 pub struct NoTestkit(PathBuf);
 
-/// Which program is `testkit`, where the running one has said so.
+/// The path of `testkit`, if the running program has declared itself.
 static OWN: OnceLock<PathBuf> = OnceLock::new();
 
-/// Makes the running program the one that [`binary`] finds: `testkit` itself says so, whatever its file is called.
+/// Makes [`binary`] return the running program: `testkit` itself calls this, whatever the name of its file is.
 pub fn use_own_binary() {
     if let Ok(path) = std::env::current_exe() {
         OWN.get_or_init(|| path);
     }
 }
 
-/// The `testkit` program: this one if it has said so, else the one named by `TESTKIT_BIN`, else the one that cargo
-/// put beside the running test.
+/// Returns the `testkit` program: the running program if it has declared itself, or else the one named by
+/// `TESTKIT_BIN`, or else the one that cargo put beside the running test.
 ///
-/// The variable is read here, against the house's habit, because a test has no other place to say it once.
+/// A library otherwise reads no variables, but a test has no other place to set this path once.
 ///
 /// # Errors
-/// When there is none; nothing is built.
+/// When no such program exists; nothing is built.
 pub fn binary() -> Result<PathBuf, NoTestkit> {
     if let Some(path) = OWN.get() {
         return Ok(path.clone());

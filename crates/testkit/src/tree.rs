@@ -18,61 +18,61 @@ use crate::sweep;
 use crate::tool::{NoTestkit, Tool, binary};
 use crate::until::until;
 
-/// How long a tree may take to stand.
+/// The time until a tree must be complete.
 const READY: Duration = Duration::from_secs(20);
-/// How long the clean-up may take.
+/// The time that the cleanup may take.
 const END: Duration = Duration::from_secs(15);
 
-/// Why a tree could not be used.
+/// The reason why a tree could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TreeError {
-    /// This host, this user or this tool cannot build the tree; nothing is left of it.
+    /// This host, this user or this tool cannot build the tree; nothing of the tree is left.
     #[error("skipped: {0}")]
     Skipped(String),
-    /// There is no tree of this name.
+    /// No tree has this name.
     #[error("there is no tree `{0}`")]
     Unknown(String),
-    /// The tool ended, or the time did, before the tree stood; what the tool said follows.
+    /// The tool ended, or the time was over, before the tree was complete; the output of the tool follows.
     #[error("tree `{name}` does not stand: {why}: {said}")]
     NotReady {
         /// The tree.
         name: &'static str,
-        /// What happened instead.
+        /// The event that came instead.
         why: String,
         /// The end of the tool's standard error.
         said: String,
     },
-    /// Something of the tree could not be ended.
+    /// A process or object of the tree could not be ended.
     #[error("cannot end the tree: {0}")]
     NotEnded(String),
     /// The testkit program is missing.
     #[error(transparent)]
     NoTestkit(#[from] NoTestkit),
-    /// A file or process of the tree could not be handled.
+    /// An operation on a file or process of the tree failed.
     #[error("cannot handle the tree's files or processes")]
     Io(#[from] io::Error),
 }
 
-/// What became of the tool.
+/// The exit of the tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolExit {
-    /// It exited with this code.
+    /// The tool exited with this code.
     Code(i32),
-    /// This signal ended it.
+    /// This signal ended the tool.
     Signal(i32),
 }
 
 /// A process that should be gone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Survivor {
-    /// Who.
+    /// The identity.
     pub id: Identity,
-    /// Name of its main thread.
+    /// The name of the main thread.
     pub name: String,
-    /// State letter of its main thread.
+    /// The state letter of the main thread.
     pub state: char,
-    /// Its arguments.
+    /// The arguments.
     pub command_line: String,
 }
 
@@ -82,16 +82,16 @@ impl std::fmt::Display for Survivor {
     }
 }
 
-/// A tool that runs a hostile tree; everything of it ends with this value.
+/// A tool that runs a hostile tree. When this value is dropped, all their processes end.
 #[derive(Debug)]
 pub struct Tree {
     entry: &'static Entry,
     cookie: String,
     directory: PathBuf,
-    /// The tool may be over, with 0, before the tree stands.
+    /// Whether the tool may exit with 0 before the tree is complete.
     detached: bool,
     subreaper: Child,
-    // Closing it is the word to clean up.
+    // When this pipe closes, the subreaper cleans up.
     stdin: Option<ChildStdin>,
     subreaper_id: Identity,
     owner: Option<Handle>,
@@ -100,10 +100,10 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Starts the tool around the tree and waits until all of the tree stands.
+    /// Starts the tool around the tree and waits until the tree is complete.
     ///
     /// # Errors
-    /// When the tree cannot be built; whatever had been started is gone then.
+    /// When the tree cannot be built; then everything that was started is gone.
     pub fn spawn(tool: &Tool, name: &str) -> Result<Tree, TreeError> {
         let entry = catalog::find(name).ok_or_else(|| TreeError::Unknown(name.to_owned()))?;
         let mut tree = Tree::start(tool, entry)?;
@@ -121,7 +121,7 @@ impl Tree {
         let cookie = fs::read_to_string("/proc/sys/kernel/random/uuid")?.trim().to_owned();
         let directory = std::env::temp_dir().join(format!("testkit-{cookie}"));
         fs::create_dir(&directory)?;
-        // Other users write here: the directory's random name is what keeps strangers out.
+        // Other users write here: the directory's random name keeps strangers out.
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o777))?;
         let mut command = Command::new(&testkit);
         command.arg("subreaper").arg("--directory").arg(&directory).arg("--cookie").arg(&cookie);
@@ -129,7 +129,8 @@ impl Tree {
             command.arg("--user").arg(user.to_string());
             if entry.name == "setuid-root" {
                 let copy = directory.join("suid");
-                // Not by this process: whatever another thread forks meanwhile would hold the file open for writing.
+                // Another process copies: in this one, a child that another thread forks would hold the file open for
+                // writing.
                 let copied = Command::new("cp").arg(&testkit).arg(&copy).status()?;
                 if !copied.success() {
                     return Err(io::Error::other(format!("cp: {copied}")).into());
@@ -150,7 +151,7 @@ impl Tree {
         let mut subreaper = command.spawn().inspect_err(|_| drop(fs::remove_dir_all(&directory)))?;
         let stdin = subreaper.stdin.take();
         let pid = i32::try_from(subreaper.id()).unwrap_or(0);
-        // The subreaper is a child that nobody has reaped, so its stat is there.
+        // The subreaper is an unreaped child, so its stat exists.
         let subreaper_id = proc::stat(pid).map_or(Identity { pid, start: 0 }, |stat| stat.id);
         let (owner, detached, tool, members) = (None, tool.detaches, None, Vec::new());
         Ok(Tree { entry, cookie, directory, detached, subreaper, stdin, subreaper_id, owner, tool, members })
@@ -162,7 +163,7 @@ impl Tree {
             if let Some(why) = self.read("ready.skip") {
                 return Err(TreeError::Skipped(why));
             }
-            // A fast tree stands before the owner has written down who the tool is.
+            // A fast tree is complete before the owner has written down the pid of the tool.
             if let Some(list) = self.read("ready").filter(|_| self.directory.join("tool").exists()) {
                 return self.hold(&list);
             }
@@ -183,13 +184,14 @@ impl Tree {
         }
     }
 
-    /// Opens everybody that the ready file names.
+    /// Opens all processes that the ready file names.
     fn hold(&mut self, list: &str) -> Result<(), TreeError> {
         self.owner = self.open("owner")?;
         self.tool = self.open("tool")?;
         let told: Vec<Identity> =
             list.lines().filter_map(|line| line.replace(' ', ":").parse().ok()).collect();
-        // A look misses those below one that exits meanwhile: its children have moved, and were read with it as their parent.
+        // If a process exits during a scan, the scan misses its descendants: their recorded parent is the exited
+        // process.
         let mut found = proc::resolve(&told, self.subreaper_id.pid);
         let deadline = Instant::now() + Duration::from_secs(1);
         while self.entry.pace != Pace::Hasty && found.contains(&None) && Instant::now() < deadline {
@@ -211,7 +213,7 @@ impl Tree {
         fs::read_to_string(self.directory.join(file)).ok()
     }
 
-    /// What the tool wrote to its standard error so far, the end of it.
+    /// Returns the end of the tool's standard error so far.
     pub fn stderr(&self) -> String {
         let mut text = Vec::new();
         for file in ["tool.err", "subreaper.err"] {
@@ -223,51 +225,50 @@ impl Tree {
         String::from_utf8_lossy(&text[start..]).trim().to_owned()
     }
 
-    /// What the tool wrote to its standard output so far.
+    /// Returns the tool's standard output so far.
     pub fn stdout(&self) -> String {
         self.read("tool.out").unwrap_or_default()
     }
 
-    /// The mark that the tool and all processes of the tree carry.
+    /// Returns the mark that the tool and all processes of the tree carry.
     pub fn cookie(&self) -> &str {
         &self.cookie
     }
 
-    /// The directory of the tree's files.
+    /// Returns the directory of the tree's files.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The processes of the tree at the time it stood, the leader first.
+    /// Returns the processes of the tree at the time it was complete, the leader first.
     pub fn members(&self) -> Vec<Identity> {
         self.members.iter().map(|member| member.id).collect()
     }
 
-    /// The tool's first process.
+    /// Returns the tool's first process.
     pub fn tool(&self) -> Option<Identity> {
         self.tool.as_ref().map(|tool| tool.id)
     }
 
-    /// The process that started the tool; it leads the process group that the tool was born in.
+    /// Returns the process that started the tool, the leader of the process group in which the tool was started.
     pub fn owner(&self) -> Option<Identity> {
         self.owner.as_ref().map(|owner| owner.id)
     }
 
-    /// Panics unless all of the tree lives that can be expected to; a test that never saw the tree alive has
-    /// proved nothing.
+    /// Panics unless all expected processes of the tree live. A test that never saw the tree alive has proved nothing.
     ///
     /// # Panics
-    /// When somebody is missing already.
+    /// When a process is already missing.
     pub fn assert_alive(&self) {
         if let Err(why) = self.check_alive() {
             panic!("tree `{}` is not alive: {why}", self.entry.name);
         }
     }
 
-    /// As [`Tree::assert_alive`], but returns what is wrong.
+    /// As [`Tree::assert_alive`], but returns an error.
     ///
     /// # Errors
-    /// Who is missing.
+    /// The missing processes.
     pub fn check_alive(&self) -> Result<(), String> {
         let told = self.read("ready").unwrap_or_default().lines().count();
         let ended = self.members.iter().filter(|member| member.has_ended()).count();
@@ -302,9 +303,9 @@ impl Tree {
             .collect()
     }
 
-    /// Everything of tool and tree that lives now: who was in the tree when it stood, who descends from it and
-    /// who carries its cookie. A dead process that nobody has reaped does not count. One that forks and exits
-    /// faster than the look can be missed: [`Tree::await_gone`] is the proof.
+    /// Returns all living processes of tool and tree: members at the time the tree was complete, descendants, and
+    /// carriers of the cookie. A dead, unreaped process does not count. A process that forks and exits faster than the
+    /// scan may be missed: [`Tree::await_gone`] is the proof.
     pub fn survivors(&self) -> Vec<Survivor> {
         let mut found = self.living();
         for member in self.members.iter().filter(|member| !member.has_ended()) {
@@ -316,8 +317,8 @@ impl Tree {
                 found.push(Survivor { id: stat.id, name: stat.name, state: stat.state, command_line });
             }
         }
-        // The owner ends a moment after the tool and is none of the tool's business. Whoever has died during the look, which
-        // beside a storm may be a long one, does not live now.
+        // The owner ends a moment after the tool and does not count. A process that died during the scan, which may be
+        // long beside a storm, does not live now.
         let owner = self.owner();
         let lives = |id: Identity| proc::stat(id.pid).is_some_and(|stat| stat.id == id && !stat.is_dead());
         found.retain(|survivor| Some(survivor.id) != owner && lives(survivor.id));
@@ -325,10 +326,10 @@ impl Tree {
         found
     }
 
-    /// Waits until nobody survives, at most this long, and returns who does.
+    /// Waits until no process survives, at most this long, and returns the survivors.
     ///
-    /// That nobody does is taken from the kernel, which tells the subreaper that it has no child left; a look at
-    /// /proc alone misses what moves faster. Such a one is returned with pid 0.
+    /// The kernel proves that none survives: it tells the subreaper that no child is left. A scan of /proc alone misses
+    /// a process that forks and exits faster. Such a process is returned with pid 0.
     pub fn await_gone(&self, patience: Duration) -> Vec<Survivor> {
         let deadline = Instant::now() + patience;
         let left = || deadline.saturating_duration_since(Instant::now());
@@ -336,7 +337,7 @@ impl Tree {
             member.wait(Some(left()));
         }
         let childless = until(left(), || self.directory.join("childless").exists());
-        // The look is the proof, and comes last: a look at everything takes the time of those that are to end.
+        // The scan is the proof and comes last: it takes processor time from the processes that have to end.
         let mut survivors = Vec::new();
         until(left(), || {
             survivors = self.survivors();
@@ -353,10 +354,10 @@ impl Tree {
         survivors
     }
 
-    /// Tells the leader to exit, or in a tree that attacks, to attack.
+    /// Requests the leader's exit; in a tree that attacks, requests the attack.
     ///
     /// # Errors
-    /// When the word cannot be left.
+    /// When the request cannot be written.
     pub fn tell_leader_to_exit(&self) -> Result<(), TreeError> {
         Ok(fs::write(self.directory.join("ready.exit"), "")?)
     }
@@ -369,7 +370,7 @@ impl Tree {
         self.tool.as_ref().map_or(Ok(()), |tool| tool.signal(signal)).map_err(TreeError::from)
     }
 
-    /// SIGKILL to the process that started the tool.
+    /// Sends SIGKILL to the process that started the tool.
     ///
     /// # Errors
     /// `EPERM`.
@@ -377,7 +378,7 @@ impl Tree {
         self.owner.as_ref().map_or(Ok(()), |owner| owner.signal(Signal::KILL)).map_err(TreeError::from)
     }
 
-    /// The processes of the tool from the leader's parent up to the tool's first, by handle.
+    /// Opens the processes of the tool from the leader's parent up to the tool's first.
     fn chain(&self) -> Result<Vec<Handle>, TreeError> {
         let leader = self.members.first().map_or(0, |leader| leader.id.pid);
         let outside = [Some(self.subreaper_id), self.owner()];
@@ -391,7 +392,8 @@ impl Tree {
         Ok(chain)
     }
 
-    /// SIGKILL to the parent of the leader: the tool's innermost process, or the tool itself where it has one only.
+    /// Sends SIGKILL to the leader's parent: the tool's innermost process, or the tool itself if it is a single
+    /// process.
     ///
     /// # Errors
     /// `EPERM`. [`TreeError::Skipped`] when the leader's parent is no process of the tool.
@@ -399,7 +401,7 @@ impl Tree {
         self.chain()?.first().map_or(Ok(()), |parent| parent.signal(Signal::KILL)).map_err(TreeError::from)
     }
 
-    /// SIGKILL to every process of the tool between its first and the leader, as close together as can be.
+    /// Sends SIGKILL to every process of the tool between its first and the leader, with the shortest possible delay.
     ///
     /// # Errors
     /// As [`Tree::kill_supervisor`].
@@ -408,7 +410,7 @@ impl Tree {
         chain.iter().try_for_each(|process| process.signal(Signal::KILL)).map_err(TreeError::from)
     }
 
-    /// What became of the tool, once it has ended.
+    /// Returns the exit of the tool, once it has ended.
     pub fn tool_exit(&self) -> Option<ToolExit> {
         let text = self.read("tool-exit")?;
         let (kind, number) = text.split_once(' ')?;
@@ -422,7 +424,7 @@ impl Tree {
         if let Some(tool) = &self.tool
             && tool.wait(Some(patience))
         {
-            // It has ended; whoever reaps it writes that down a moment later.
+            // The tool has ended; the process that reaps it writes the exit down a moment later.
             deadline = deadline.min(Instant::now() + Duration::from_secs(10));
         }
         let mut exit = None;
@@ -433,17 +435,17 @@ impl Tree {
         exit
     }
 
-    /// Ends whatever is left and removes what the tree made.
+    /// Ends all survivors and removes the tree's objects.
     ///
     /// # Errors
-    /// When something cannot be ended or removed; its name is told.
+    /// When an object cannot be ended or removed; the error names it.
     pub fn end(mut self) -> Result<(), TreeError> {
         self.finish()
     }
 
     fn finish(&mut self) -> Result<(), TreeError> {
         let Some(mut stdin) = self.stdin.take() else { return Ok(()) };
-        // The subreaper tells a test that is done from one that was killed. It may be gone itself.
+        // The byte tells the subreaper that the test has finished and was not killed. The subreaper itself may be gone.
         let _ = stdin.write(b".");
         drop(stdin);
         let deadline = Instant::now() + END;
@@ -459,7 +461,7 @@ impl Tree {
         };
         let mut left = self.read("left");
         if status.code().is_none_or(|code| code > 1) {
-            // Its children are somebody else's now; their cookie is all there is to know them by.
+            // Its children have another parent now; only their cookie identifies them.
             let found = sweep::sweep(self.subreaper_id.pid, &self.cookie, END, || true);
             left = Some(format!("the subreaper ended with {status}: {} {}", self.stderr(), found.join(", ")));
         }
@@ -470,7 +472,7 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // A failure here would panic in a panic; `end` is the way to hear of it.
+        // A failure here would panic in a panic; callers of `end` get the error.
         drop(self.finish());
     }
 }

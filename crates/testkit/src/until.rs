@@ -1,13 +1,14 @@
-//! Waiting for what can only be looked at.
+//! Waits for conditions without an event.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The first pause between two looks, and the longest: who waits long looks rarely, for looks cost what others need.
+/// The first pause between two looks, and the longest: a long wait looks rarely, since each look takes processor time.
 const FIRST: Duration = Duration::from_micros(500);
 const LONGEST: Duration = Duration::from_millis(20);
 
-/// Looks again and again until something holds, at most this long; says whether it does. It is looked at least once.
+/// Looks again and again until a condition holds, at most this long; tells whether it holds. There is at least one
+/// look.
 pub fn until(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + limit;
     let mut pause = FIRST;
@@ -24,20 +25,20 @@ pub fn until(limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Longer than anything that a test waits for may take on a busy machine.
+/// Longer than any awaited condition of a test takes on a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 ///
 /// # Panics
-/// With its name, when it does not hold within [`DEADLINE`].
+/// With the name of the condition, if it does not hold within [`DEADLINE`].
 #[track_caller]
 pub fn wait_until(what: &str, holds: impl FnMut() -> bool) {
     assert!(until(DEADLINE, holds), "not within {DEADLINE:?}: {what}");
 }
 
-/// Says why a test does not run, in the words that the gate looks for.
+/// Prints why a test does not run, in the form that `.ci/run` searches for.
 pub fn skip(reason: &str) {
-    // Not by `eprintln!`: a library prints nothing else.
+    // Without `eprintln!`: a library prints nothing else.
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("skipped: {reason}\n").as_bytes());
 }

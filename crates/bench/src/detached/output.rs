@@ -1,4 +1,4 @@
-//! What a detached sandbox writes: how soon a follower has it, and how much goes through.
+//! The output of a detached sandbox: the delay until a follower has it, and the throughput.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use crate::table::{Table, verdict};
 use crate::tools::Tools;
 use crate::{Args, talk, wait};
 
-/// Between two lines: nobody is still busy with the one before.
+/// The pause between two lines: the previous line has been handled completely.
 const PAUSE: Duration = Duration::from_millis(5);
 
 pub(super) struct Rates {
@@ -48,7 +48,7 @@ pub(super) fn measure(args: &Args, tools: &Tools) -> Result<(String, Rates), Err
         through.push(into_log(tools, mebibytes)?);
     }
     let mut table = Table::new(["output", "p50 (p90) ms"]);
-    table.row(["a line, from write to the reader of `penfold logs -f`".to_owned(), line.cell()]);
+    table.row(["one line, from the write to the reader of `penfold logs -f`".to_owned(), line.cell()]);
     table.row([format!("{mebibytes} MiB by `dd bs=64K` into `cat >/dev/null`"), plain.cell()]);
     table.row([
         format!("{mebibytes} MiB by `dd bs=64K` in a detached sandbox, start and end included"),
@@ -57,19 +57,19 @@ pub(super) fn measure(args: &Args, tools: &Tools) -> Result<(String, Rates), Err
     Ok((format!("\n{}", table.markdown()), Rates { line, through, plain }))
 }
 
-/// The time that a line needs from the command to who follows.
+/// Measures the time of a line from the command to the follower.
 fn lines(tools: &Tools, rounds: u32) -> Result<Samples, Error> {
     let herd = Herd::new(tools, "lines")?;
     let path = tools.volatile().join("words");
     mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR)
         .map_err(|errno| Error::io("cannot make a pipe", errno.into()))?;
-    // Both ends, so that neither open waits for the other.
+    // One descriptor holds both ends, so that neither open waits for the other.
     let mut words = File::options().read(true).write(true).open(&path).map_err(Error::at("open", &path))?;
     let name = path.display().to_string();
     let id = herd.said(&["run", "-d", "--on-owner-exit", "kill", "--", "cat", &name], &[0])?;
     let mut follower = Follower::of(&herd, id.trim())?;
     let mut samples = Samples::default();
-    // The first one is there when everybody is.
+    // When the first line arrives, all processes are ready.
     for round in 0..=rounds {
         let begun = Instant::now();
         words.write_all(b"word\n").map_err(Error::at("write to", &path))?;
@@ -82,7 +82,7 @@ fn lines(tools: &Tools, rounds: u32) -> Result<Samples, Error> {
     Ok(samples)
 }
 
-/// `penfold logs -f`.
+/// A running `penfold logs -f`.
 struct Follower {
     child: Child,
     out: ChildStdout,

@@ -1,4 +1,4 @@
-//! The same with `podman run -d`: conmon beside each container does what a supervisor does.
+//! The same with `podman run -d`, where a conmon for each container does the work of a supervisor.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -14,10 +14,10 @@ use crate::table::Table;
 use crate::tools::{Tools, find, last_words, running};
 use crate::{Args, talk, wait};
 
-/// How many containers: each takes a hundred times as long as a sandbox.
+/// The number of containers: each takes a hundred times as long as a sandbox.
 const FEW: u32 = 20;
 
-/// podman with a runtime, and a store of its own.
+/// podman with a given runtime, and a store of its own.
 struct Podman<'t> {
     tools: &'t Tools,
     program: PathBuf,
@@ -26,7 +26,8 @@ struct Podman<'t> {
 
 pub(super) fn measure(args: &Args, tools: &Tools, penfold: &Rates) -> String {
     let count = if args.quick { 2 } else { FEW };
-    let mut table = Table::new(["each of", "count", "start", "end of all", "PSS of who looks after it"]);
+    let mut table =
+        Table::new(["tool", "count", "start, each", "`kill --all`, each", "PSS, each, without the command"]);
     let mut missing = String::new();
     let row = |name: &str, count: &str, rates: &Rates| {
         let ms = |time: Duration| format!("{} ms", millis(time));
@@ -109,7 +110,7 @@ impl Podman<'_> {
     }
 }
 
-/// Of all conmon that run here, of others too if there are any.
+/// Adds up all running conmon processes, including those of other users.
 fn pss() -> Result<u64, Error> {
     let conmon = find("conmon").ok_or_else(|| Error::odd("`conmon` is not installed"))?;
     let mut proc = ProcFs::open().map_err(|source| Error::io("cannot open `/proc`", source))?;

@@ -1,4 +1,4 @@
-//! Which sandboxes are meant: ids, names, `-`, `--all` and `--filter`, the same for every verb that takes several.
+//! The arguments that select sandboxes: ids, names, `-`, `--all` and `--filter`.
 
 use clap::Args;
 use penfold_control::View;
@@ -8,23 +8,23 @@ use penfold_state::state::Status;
 use crate::text::template::{STOPPED, is_stopped};
 use crate::value::Invalid;
 
-/// Which sandboxes are meant; a verb flattens it into its own flags.
+/// The selection of sandboxes; a verb flattens this into its own flags.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Ids {
-    /// Ids, unique beginnings of ids, or names; `-` reads them from standard input.
+    /// Ids, unique prefixes of ids, or names; `-` reads them from standard input.
     #[arg(value_name = "ID")]
     pub(crate) words: Vec<String>,
-    /// All of them.
+    /// Select all sandboxes.
     #[arg(long)]
     pub(crate) all: bool,
     #[command(flatten)]
     pub(crate) filters: Filters,
 }
 
-/// What sandboxes have to be like: all labels that are given, and one of the values for each other key.
+/// The filters. A sandbox must have all given labels, and for each other key one of the given values.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Filters {
-    /// Only those like this: `id=PREFIX`, `name=NAME`, `label=KEY[=VALUE]`, `status=WORD`; may be given again.
+    /// Select by a property: `id=PREFIX`, `name=NAME`, `label=KEY[=VALUE]`, `status=WORD`; may be repeated.
     #[arg(long = "filter", value_name = "KEY=VALUE", value_parser = filter)]
     pub(crate) filters: Vec<Filter>,
 }
@@ -32,35 +32,35 @@ pub(crate) struct Filters {
 /// One property of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Filter {
-    /// How its id begins.
+    /// A prefix of the id.
     Id(String),
-    /// Its name.
+    /// The name.
     Name(String),
-    /// A label, whatever its value if none is given.
+    /// A label; without a value, any value matches.
     Label(String, Option<String>),
-    /// The word for its state.
+    /// The status.
     Status(String),
 }
 
 impl Ids {
-    /// Whether more may be hit than was named one by one.
+    /// Whether the selection can contain sandboxes that were not named one by one.
     pub(crate) fn is_broad(&self) -> bool {
         self.all || !self.filters.filters.is_empty()
     }
 }
 
 impl Filters {
-    /// Whether a status is asked for that only a sandbox can have in which nothing is alive.
+    /// Whether a filter asks for a status of sandboxes without live members.
     pub(crate) fn wants_ended(&self) -> bool {
         let is_over = |filter: &Filter| matches!(filter, Filter::Status(text) if text == STOPPED || word(text).is_some_and(|word| !word.is_living()));
         self.filters.iter().any(is_over)
     }
 
-    /// Whether a sandbox is like this: for each key that is given, one of its values.
+    /// Whether a sandbox passes the filters.
     pub(crate) fn match_all(&self, view: &View) -> bool {
         self.filters.iter().all(|wanted| {
             let same_key = |other: &&Filter| std::mem::discriminant(*other) == std::mem::discriminant(wanted);
-            // Labels are not alternatives: a sandbox has many of them.
+            // A sandbox has several labels, so the labels of the filters are not alternatives.
             match wanted {
                 Filter::Label(..) => wanted.matches(view),
                 _ => self.filters.iter().filter(same_key).any(|filter| filter.matches(view)),
@@ -77,7 +77,7 @@ impl Filter {
             Filter::Label(key, value) => {
                 view.labels.get(key).is_some_and(|is| value.as_ref().is_none_or(|value| is == value))
             }
-            // Who was stopped is found by that word, too.
+            // A stopped sandbox matches `killed` and `stopped`: the stored status is `killed`.
             Filter::Status(word) => view.status.as_str() == word || (word == STOPPED && is_stopped(view)),
         }
     }
@@ -87,7 +87,7 @@ impl Filter {
 fn filter(given: &str) -> Result<Filter, Invalid> {
     const ACCEPTED: &str = "`id=PREFIX`, `name=NAME`, `label=KEY` or `label=KEY=VALUE`, `status=WORD`";
     let invalid = |problem| Invalid::new(given, problem, ACCEPTED);
-    let (key, value) = given.split_once('=').ok_or_else(|| invalid("is not a filter"))?;
+    let (key, value) = given.split_once('=').ok_or_else(|| invalid("is not of the form `KEY=VALUE`"))?;
     if value.is_empty() {
         return Err(invalid("has no value"));
     }
@@ -102,7 +102,7 @@ fn filter(given: &str) -> Result<Filter, Invalid> {
         "status" => {
             return Err(Invalid::new(
                 given,
-                "names no status",
+                "is not a status",
                 "created, running, stopping, unkillable, exited, failed, stopped, killed, orphaned, lost",
             ));
         }
@@ -110,7 +110,7 @@ fn filter(given: &str) -> Result<Filter, Invalid> {
     })
 }
 
-/// The part of a full uuid that is shown as the id; anything else as it is.
+/// Shortens a full uuid to the id that penfold shows; returns any other text unchanged.
 pub(crate) fn as_shown(id: &str) -> String {
     Id::from_whole(id).map_or_else(|| id.to_owned(), |id| id.short())
 }

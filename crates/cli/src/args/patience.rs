@@ -1,4 +1,4 @@
-//! How long a kill may take until what is left is reported: a flag of every verb that kills.
+//! `--patience`, a flag of every verb that kills: the time that a kill may take before penfold reports the survivors.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use clap::Args;
 
 use crate::value;
 
-/// For verbs that decide it themselves.
+/// `--patience` with a default, for verbs that start sandboxes or end foreign processes.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// How long a kill may take until what is left is reported.
+    /// The time that a kill may take before penfold reports the survivors.
     #[arg(
         long,
         value_name = "DURATION",
@@ -20,10 +20,10 @@ pub(crate) struct Patience {
     pub(crate) patience: Duration,
 }
 
-/// For verbs that end sandboxes, which were made with one.
+/// `--patience` for verbs that end sandboxes: the default is the value given to `penfold run`.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct PatienceOverride {
-    /// How long a kill may take until what is left is reported [default: what the sandbox was made with].
+    /// The time that a kill may take before penfold reports the survivors [default: the sandbox's value].
     #[arg(long, value_name = "DURATION", value_parser = value::duration, allow_hyphen_values = true)]
     pub(crate) patience: Option<Duration>,
 }

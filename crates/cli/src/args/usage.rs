@@ -1,4 +1,4 @@
-//! What is wrong with a command line, in one sentence.
+//! Turns the errors of clap into sentences with a hint.
 
 use std::error::Error as _;
 
@@ -8,48 +8,48 @@ use clap::{ArgMatches, FromArgMatches};
 use super::verb::Verb;
 use crate::failure::{Failure, FailureKind};
 
-/// The verbs that end or remove something. A word that is more than a slip of the finger away never leads to one.
+/// The verbs that end or remove something. penfold suggests them only for a word with a single typing error.
 pub(crate) const ENDING: &[&str] = &["kill", "stop", "rm", "reap", "gc", "prune"];
 
-/// Words of docker, podman and systemd, and what does that here.
+/// Commands of docker, podman and systemd, and the penfold command to use instead.
 pub(crate) const FOREIGN: &[(&str, &str)] = &[
-    ("start", "`penfold run -d CMD` starts a sandbox; one that has ended is not started again"),
-    ("restart", "`penfold run -d CMD` starts a sandbox; one that has ended is not started again"),
-    ("create", "`penfold run -d CMD` makes and starts a sandbox"),
+    ("start", "`penfold run -d CMD` starts a new sandbox; an ended sandbox cannot be started again"),
+    ("restart", "`penfold run -d CMD` starts a new sandbox; an ended sandbox cannot be started again"),
+    ("create", "`penfold run -d CMD` creates and starts a sandbox"),
     ("up", "`penfold run -d CMD` starts a sandbox"),
     ("down", "`penfold stop ID` ends a sandbox"),
     ("pause", "a sandbox cannot be paused; `penfold --help` lists the commands"),
     ("unpause", "a sandbox cannot be paused; `penfold --help` lists the commands"),
     ("freeze", "a sandbox cannot be paused; `penfold --help` lists the commands"),
     ("thaw", "a sandbox cannot be paused; `penfold --help` lists the commands"),
-    ("reload", "a sandbox reads nothing again; `penfold --help` lists the commands"),
-    ("remove", "`penfold rm ID` forgets a sandbox that has ended"),
-    ("delete", "`penfold rm ID` forgets a sandbox that has ended"),
-    ("clean", "`penfold gc -n` shows what outlived its sandbox"),
+    ("reload", "a sandbox has no configuration to reload; `penfold --help` lists the commands"),
+    ("remove", "`penfold rm ID` removes the record of an ended sandbox"),
+    ("delete", "`penfold rm ID` removes the record of an ended sandbox"),
+    ("clean", "`penfold gc -n` lists the leaks of sandboxes"),
     ("list", "`penfold ps` lists sandboxes"),
     ("list-units", "`penfold ps` lists sandboxes"),
-    ("show", "`penfold inspect ID` shows all that is known of a sandbox"),
+    ("show", "`penfold inspect ID` shows the complete record of a sandbox"),
     ("top", "`penfold tree ID` shows the processes of a sandbox"),
-    ("stats", "`penfold status ID` tells how a sandbox is"),
+    ("stats", "`penfold status ID` shows the status of a sandbox"),
     ("rename", "a sandbox gets its name at the start: `penfold run --name NAME CMD`"),
-    ("is-active", "`penfold ps -q --filter name=NAME` prints nothing if it does not run"),
+    ("is-active", "`penfold ps -q --filter name=NAME` prints the id if the sandbox is running"),
     ("journal", "`penfold logs ID` shows the output of a sandbox"),
-    ("info", "`penfold doctor` tells what this host can do"),
+    ("info", "`penfold doctor` shows the features of this host"),
 ];
 
-/// The flags of a verb out of its matches.
+/// Converts the matches of a verb into its flags.
 ///
 /// # Errors
-/// None that a user can cause: the matches were made from the same definition.
+/// No command line causes an error: the matches come from the same definition.
 pub(crate) fn read<A: FromArgMatches>(verb: &Verb, mut matches: ArgMatches) -> Result<A, Failure> {
     A::from_arg_matches_mut(&mut matches).map_err(|error| failure(&error, Some(verb)))
 }
 
-/// The sentence for what is wrong.
+/// Makes a failure of an error of clap.
 pub(crate) fn failure(error: &clap::Error, verb: Option<&Verb>) -> Failure {
     let kind = verb.map_or(FailureKind::Usage, |verb| verb.usage_failure);
     let help = match verb {
-        Some(verb) => format!("`penfold {} --help` shows what it takes", verb.name),
+        Some(verb) => format!("`penfold {} --help` lists the options", verb.name),
         None => "`penfold --help` lists the commands".to_owned(),
     };
     let failure = Failure::new(kind, sentence(error));
@@ -85,7 +85,7 @@ fn sentence(error: &clap::Error) -> String {
             )
         }
         ErrorKind::TooManyValues => format!("`{}` takes no value, but `{}` was given", argument(), value()),
-        ErrorKind::InvalidUtf8 => "an argument that has to be text is not UTF-8".to_owned(),
+        ErrorKind::InvalidUtf8 => "an argument is not UTF-8".to_owned(),
         kind => kind.as_str().unwrap_or("cannot understand the command line").to_lowercase(),
     }
 }
@@ -104,7 +104,7 @@ fn suggestion(error: &clap::Error) -> Option<String> {
     }
     let kinds = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
     let word = kinds.into_iter().find_map(|kind| match error.get(kind)? {
-        // From the least to the most alike.
+        // clap sorts suggestions by similarity, the best last.
         ContextValue::Strings(words) => words.last().cloned(),
         ContextValue::String(word) => Some(word.clone()),
         _ => None,
@@ -112,7 +112,7 @@ fn suggestion(error: &clap::Error) -> Option<String> {
     Some(format!("did you mean `{word}`?"))
 }
 
-/// Whether a word becomes another by one slip: a letter too many, one too few, a wrong one, or two that changed places.
+/// Whether two words differ by one typing error: an extra, missing or wrong letter, or two swapped letters.
 fn is_slip(given: &str, word: &str) -> bool {
     let (given, word): (Vec<char>, Vec<char>) = (given.chars().collect(), word.chars().collect());
     let same = given.iter().zip(&word).take_while(|(one, other)| one == other).count();
@@ -126,7 +126,7 @@ fn is_slip(given: &str, word: &str) -> bool {
     }
 }
 
-/// What is missing, each out of clap's notation: `<CMD>...` or `<--pid <PID>|--pgid <PGID>>`.
+/// Names the missing arguments. clap writes them as `<CMD>...` or `<--pid <PID>|--pgid <PGID>>`.
 fn missing(error: &clap::Error) -> String {
     let notations: &[String] = match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::Strings(notations)) => notations,
@@ -134,7 +134,7 @@ fn missing(error: &clap::Error) -> String {
         _ => &[],
     };
     let named = notations.iter().map(|notation| {
-        // A group is in brackets as a whole, a value may be followed by dots.
+        // A group has brackets around it; dots may follow a single value.
         let group = notation.strip_prefix('<').and_then(|rest| rest.strip_suffix('>'));
         let choices: Vec<String> =
             group.unwrap_or(notation).split('|').map(|choice| format!("`{}`", plain(choice))).collect();
@@ -146,7 +146,7 @@ fn missing(error: &clap::Error) -> String {
     named.collect::<Vec<_>>().join(" and ")
 }
 
-/// An option as it is typed, or the name of an argument; clap writes `--grace <DURATION>`, `<SHELL>`, `<CMD>...`.
+/// Strips clap's notation, `--grace <DURATION>`, `<SHELL>`, `<CMD>...`, to the option or the argument's name.
 fn plain(notation: &str) -> &str {
     match notation.split_once([' ', '[']) {
         Some((name, _)) if name.starts_with('-') => name,
@@ -156,7 +156,7 @@ fn plain(notation: &str) -> &str {
 
 fn option(error: &clap::Error, kind: ContextKind) -> String {
     let text = text(error, kind);
-    // What a stranger typed is not notation.
+    // An unknown argument is the user's text, not clap's notation.
     if error.kind() == ErrorKind::UnknownArgument { text } else { plain(&text).to_owned() }
 }
 

@@ -1,38 +1,39 @@
-//! A verb as a value, and the flags that every verb takes.
+//! [`Verb`], the definition of a verb, and [`Global`], the flags of every verb.
 
 use std::path::PathBuf;
 
 use clap::builder::TypedValueParser;
 use clap::{ArgAction, ArgMatches, Args, Command};
+use penfold_client::Host;
 
 use crate::failure::{Failure, FailureKind};
 use crate::output::Colour;
 use crate::value;
 
-/// A verb: what it is called, what it takes, what it does.
+/// A verb: names, help texts, flags and implementation.
 pub(crate) struct Verb {
     /// The word on the command line.
     pub(crate) name: &'static str,
-    /// Other words for it.
+    /// Other names.
     pub(crate) aliases: &'static [&'static str],
-    /// One line for the list of verbs.
+    /// The line in the list of verbs.
     pub(crate) about: &'static str,
-    /// One paragraph.
+    /// The paragraph in `--help`.
     pub(crate) description: &'static str,
-    /// Two to four calls, each with what it is for.
+    /// Two to five command lines, each with its purpose.
     pub(crate) examples: &'static [(&'static str, &'static str)],
-    /// What a wrong command line is.
+    /// The kind of failure for a wrong command line; the kind determines the exit code.
     pub(crate) usage_failure: FailureKind,
-    /// Adds the verb's flags; the texts come from the fields above.
+    /// Adds the verb's flags.
     pub(crate) define: fn(Command) -> Command,
-    /// Does the work and returns the exit code.
+    /// Runs the verb and returns the exit code.
     pub(crate) call: fn(&Global, ArgMatches) -> Result<u8, Failure>,
 }
 
-/// Flags that every verb takes, before or after its name.
+/// The flags that every verb accepts, before or after its name.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Global {
-    /// Directory that holds the state of sandboxes.
+    /// State root: the directory with the records of sandboxes.
     #[arg(
         long,
         global = true,
@@ -41,6 +42,12 @@ pub(crate) struct Global {
         help_heading = "Global options"
     )]
     pub(crate) root: Option<PathBuf>,
+    /// Act on the sandboxes of this server: `unix:PATH` or `http://HOST:PORT` [default: `$PENFOLD_HOST`, else this host].
+    #[arg(long, global = true, value_name = "ADDRESS", help_heading = "Global options")]
+    pub(crate) host: Option<Host>,
+    /// File with the token for --host, by default `$PENFOLD_TOKEN_FILE`; for `serve`, the tokens of callers on TCP.
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
+    pub(crate) token_file: Option<PathBuf>,
     /// When to use colour.
     #[arg(
         long,
@@ -53,10 +60,10 @@ pub(crate) struct Global {
         help_heading = "Global options"
     )]
     pub(crate) color: Colour,
-    /// Say only what went wrong.
+    /// Print only errors.
     #[arg(short, long, global = true, help_heading = "Global options")]
     pub(crate) quiet: bool,
-    /// Say more; twice for even more.
+    /// Print more; may be repeated.
     #[arg(short, long, global = true, action = ArgAction::Count, help_heading = "Global options")]
     pub(crate) verbose: u8,
 }

@@ -23,31 +23,31 @@ use crate::{exit_codes, foreign, output, surroundings};
 pub(crate) const VERB: Verb = Verb {
     name: "adopt",
     aliases: &[],
-    about: "Put a process tree that penfold did not start under a handle",
-    description: "Makes a detached sandbox around a process and all that descends from it, and prints its id: from then \
-        on it has a name, a lease and an end like those that penfold started. Where that can be, the tree is moved into \
-        a cgroup of its own. The sandbox ends when the process ends, on request, or when its lease runs out. How the \
-        process ended is told to its parent only, so that the sandbox has no exit code. Never takes in pid 1, penfold \
-        itself, what it runs under, or members of a sandbox.",
+    about: "Make a sandbox of a process tree that penfold did not start",
+    description: "Makes a detached sandbox of a process and its descendants, and prints the id. All commands for \
+        detached sandboxes, such as `stop` and `extend`, then work on it. penfold moves the tree into a cgroup of its \
+        own if the host permits. The sandbox ends when the process exits, on a stop or kill, or when the lease runs out. \
+        The kernel reports the exit status to the parent of the process only, so the sandbox has no exit code. penfold \
+        never adopts pid 1, itself, its own ancestors, or members of a sandbox.",
     examples: &[
-        ("penfold adopt 4121", "take in a stray that `penfold doctor --foreign` shows"),
-        ("penfold adopt --name web --ttl 2h 4121", "name it, and end it in two hours"),
+        ("penfold adopt 4121", "adopt a stray that `penfold doctor --foreign` lists"),
+        ("penfold adopt --name web --ttl 2h 4121", "give the sandbox a name, and end it in two hours"),
     ],
     usage_failure: FailureKind::Usage,
     define: AdoptArgs::augment_args,
     call: |global, matches| adopt(global, usage::read(&VERB, matches)?),
 };
 
-/// What `penfold adopt` was asked to do.
+/// The arguments of `penfold adopt`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AdoptArgs {
-    /// The process; all that descends from it is taken in with it.
+    /// The process; penfold adopts its descendants, too.
     #[arg(value_name = "PID", value_parser = value::pid, allow_hyphen_values = true)]
     pub(crate) pid: Pid,
     /// Name of the sandbox.
     #[arg(long, value_name = "NAME", value_parser = value::name)]
     pub(crate) name: Option<String>,
-    /// Attach a label; may be repeated, the last of a key counts.
+    /// Add a label; may be repeated; the last value of a key counts.
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = value::label)]
     pub(crate) label: Vec<Label>,
     #[arg(
@@ -60,19 +60,20 @@ pub(crate) struct AdoptArgs {
     pub(crate) ttl: Option<Duration>,
 }
 
-/// The grace of a stop that does not say another.
+/// The default grace of a stop.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long a kill may take until what is left is named.
+/// The time that a kill may take before penfold reports the survivors.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A log that nothing is written to.
+/// The size of the log, which stays empty: penfold does not have the output of an adopted tree.
 const LOG: u64 = 64 << 10;
 
-/// Puts a tree under a handle; prints the id.
+/// Makes a sandbox of a tree; prints the id.
 pub(crate) fn adopt(global: &Global, args: AdoptArgs) -> Result<u8, Failure> {
     let number = args.pid.as_raw_pid();
     let failed = |kind| Failure::new(kind, format!("cannot adopt process {number}"));
-    let (root, members) = foreign::tree(args.pid)?
-        .ok_or_else(|| Failure::new(FailureKind::NoSuchId, format!("there is no process {number}")))?;
+    let (root, members) = foreign::tree(args.pid)?.ok_or_else(|| {
+        Failure::new(FailureKind::NoSuchId, format!("cannot adopt process {number}: no such process"))
+    })?;
     if rustix::process::test_kill_process(args.pid) == Err(Errno::PERM) {
         return Err(failed(FailureKind::NotPermitted).because(std::io::Error::from(Errno::PERM)));
     }
@@ -83,8 +84,8 @@ pub(crate) fn adopt(global: &Global, args: AdoptArgs) -> Result<u8, Failure> {
     let outcome = match launcher.wait_running().map_err(|error| failed(FailureKind::Other).because(error))? {
         Detached::Over(outcome) => outcome,
         Detached::Running(launcher) => {
-            launcher.let_go().map_err(|error| failed(FailureKind::Other).because(error))?;
-            // The sandbox goes on all the same: `penfold ps` has its id.
+            launcher.detach().map_err(|error| failed(FailureKind::Other).because(error))?;
+            // The sandbox keeps running: `penfold ps` shows its id.
             if let Err(error) = output::data(format!("{id}\n").as_bytes()) {
                 Failure::from(error).report(false);
             }
@@ -93,25 +94,28 @@ pub(crate) fn adopt(global: &Global, args: AdoptArgs) -> Result<u8, Failure> {
     };
     match outcome.report.failure {
         Some(StartFailure::Other(reason)) => Err(failed(FailureKind::Other).because(reason)),
-        _ => Err(failed(FailureKind::Other).because("its supervisor did not come to look after it")),
+        _ => Err(failed(FailureKind::Other).because("the supervisor did not start")),
     }
 }
 
-/// Refuses a tree in which somebody belongs to a sandbox that is looked after: it would have two ends.
+/// Refuses a tree with a member of a supervised sandbox: two supervisors would end the same process.
 fn refuse_members(global: &Global, members: &[Stat]) -> Result<(), Failure> {
     for stat in members {
         foreign::refuse_ours(stat.pid)?;
     }
-    // One that was adopted and could not be moved shows in its record only.
-    let sentence = "cannot tell whether it belongs to a sandbox";
+    // A tree that was adopted without a cgroup of its own is known by its record only.
+    let sentence = "cannot tell whether the process belongs to a sandbox";
     let known = Resolver::new(&surroundings::root(global)).all().or_fail(FailureKind::Other, sentence)?;
     let pids: HashSet<ProcessId> = members.iter().map(Stat::id).collect();
     for files in known.iter().filter_map(|known| known.record.as_ref()) {
         let leader = files.state().ok().flatten().and_then(|state| state.leader);
         if leader.is_some_and(|leader| pids.contains(&leader)) && files.lock().may_be_held() {
             let id = files.name();
-            return Err(Failure::new(FailureKind::Usage, format!("it belongs to sandbox {id} already"))
-                .hint(format!("`penfold kill {id}` ends it")));
+            return Err(Failure::new(
+                FailureKind::Usage,
+                format!("the process already belongs to sandbox {id}"),
+            )
+            .hint(format!("`penfold kill {id}` ends it")));
         }
     }
     Ok(())
@@ -148,7 +152,7 @@ fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<Spec, Failu
     })
 }
 
-/// What it runs, for people.
+/// The command line of the process for the record; `[name]` if /proc has none.
 fn command(pid: Pid) -> Vec<OsString> {
     let number = pid.as_raw_pid();
     let line = std::fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();

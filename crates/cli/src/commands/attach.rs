@@ -27,26 +27,27 @@ use crate::{exit_codes, output, surroundings};
 pub(crate) const VERB: Verb = Verb {
     name: "attach",
     aliases: &[],
-    about: "Sit down at the terminal of a detached sandbox",
-    description: "Connects the terminal that penfold is called from with that of a sandbox started with `penfold run -d -t`. \
-        Ctrl-P Ctrl-Q, or what --detach-keys says, leaves it, and the sandbox goes on; every other key, Ctrl-C included, goes to the program in it. The end \
-        of standard input leaves it, too, once all of that was typed. The terminal inside is as large as the smallest that \
-        is attached. When the sandbox ends, penfold exits with its command's code; with 125 when ID means no sandbox or \
-        several, when it has no terminal, or when penfold runs in that very sandbox.",
+    about: "Connect to the terminal of a detached sandbox",
+    description: "Connects this terminal to the terminal of a sandbox that `penfold run -d -t` started. \
+        Ctrl-P Ctrl-Q, or the keys of --detach-keys, disconnect, and the sandbox keeps running. Every other key, Ctrl-C \
+        included, goes to the program in the sandbox. EOF on standard input also disconnects, after all input was \
+        delivered. The sandbox's terminal has the size of the smallest attached terminal. When the sandbox ends, penfold \
+        exits with the command's code. The exit code is 125 for an unknown or ambiguous ID, for a sandbox without a \
+        terminal, and if penfold runs inside that sandbox.",
     examples: &[
-        ("penfold attach shell", "sit down; Ctrl-P Ctrl-Q leaves"),
-        ("penfold attach --no-stdin shell", "only look on"),
-        ("penfold attach --detach-keys ctrl-x,d shell", "where Ctrl-P is needed for something else"),
+        ("penfold attach shell", "attach; Ctrl-P Ctrl-Q disconnects"),
+        ("penfold attach --no-stdin shell", "watch the output only"),
+        ("penfold attach --detach-keys ctrl-x,d shell", "use other keys to disconnect"),
     ],
     usage_failure: FailureKind::NotStarted,
     define: AttachArgs::augment_args,
     call: |global, matches| attach(global, &usage::read(&VERB, matches)?),
 };
 
-/// What `penfold attach` was asked to do.
+/// The arguments of `penfold attach`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct AttachArgs {
-    /// Only look: what is typed stays here.
+    /// Show the output only; do not send input.
     #[arg(long)]
     pub(crate) no_stdin: bool,
     #[arg(
@@ -54,15 +55,15 @@ pub(crate) struct AttachArgs {
         value_name = "KEYS",
         value_parser = value::keys,
         default_value = "ctrl-p,ctrl-q",
-        help = "What to type to leave it; an empty word for nothing"
+        help = "The keys that disconnect; an empty value for none"
     )]
     pub(crate) detach_keys: Keys,
-    /// Id, unique beginning of an id, or name.
+    /// Id, unique prefix of an id, or name.
     #[arg(value_name = "ID")]
     pub(crate) id: String,
 }
 
-/// Sits down at the terminal of a sandbox, and again where another supervisor goes on in the place of one that was killed.
+/// Attaches to the terminal of a sandbox; attaches again after a takeover.
 pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> {
     let client = connect(global, &args.id)?;
     refuse_inside(global, client.id())?;
@@ -73,10 +74,10 @@ pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> 
     let typed = !args.no_stdin;
     let raw = (typed && io::stdin().is_terminal()).then(Raw::enter).and_then(Result::ok);
     loop {
-        if let Some(outcome) = attached.told.take() {
+        if let Some(outcome) = attached.outcome.take() {
             return conclude(global, &outcome, &id);
         }
-        let mut told = None;
+        let mut received = None;
         let relay = Relay {
             inside: attached.stream.as_fd(),
             typed,
@@ -86,64 +87,70 @@ pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> 
         };
         let end = relay.run(|size| {
             let _ = attached.client.send(&Request::Resize(size), &[]);
-            hear(&attached.client, &mut told);
+            read_answers(&attached.client, &mut received);
         });
         let why = match end.map_err(failed)? {
             End::Closed => None,
             End::Left => Some(""),
-            End::InputEnded => Some(" at the end of the input"),
+            End::InputEnded => Some(" at EOF on standard input"),
         };
         if let Some(why) = why {
             drop(raw);
-            output::talk(&format!("penfold: left {id}{why}, which goes on\n"));
+            output::message(&format!("penfold: left {id}{why}; the sandbox keeps running\n"));
             return Ok(exit_codes::SUCCESS);
         }
-        let told = told.take().map(|outcome| *outcome);
-        let told = told.map_or_else(|| outcome(&attached.client), |outcome| Ok(Some(outcome)));
-        if let Some(outcome) = told.map_err(failed)? {
+        let received = received.take().map(|outcome| *outcome);
+        let received = received.map_or_else(|| outcome(&attached.client), |outcome| Ok(Some(outcome)));
+        if let Some(outcome) = received.map_err(failed)? {
             drop(raw);
             return conclude(global, &outcome, &id);
         }
-        let Some(next) = successor(global, &id) else {
-            return Err(Failure::new(FailureKind::Unverified, format!("the supervisor of {id} is gone"))
-                .hint(format!("`penfold wait {id}` tells how it ended")));
+        let Some(next) = reattach(global, &id) else {
+            return Err(Failure::new(
+                FailureKind::Unverified,
+                format!("lost the supervisor of sandbox {id}"),
+            )
+            .hint(format!("`penfold wait {id}` prints the exit code")));
         };
         attached = next;
     }
 }
 
-/// Refuses who sits at that very terminal: all that is shown would be shown again, for ever.
+/// Refuses a caller inside the sandbox: its output would come back as new output of the sandbox, endlessly.
 fn refuse_inside(global: &Global, id: &str) -> Result<(), Failure> {
     let leads = || {
         let known = find::resolver(global).resolve(id).ok()?;
         let leader = known.record?.state().ok()??.leader?;
-        // The leader of a sandbox with a terminal leads the session that has it.
+        // The leader of a sandbox with a terminal leads the session of that terminal.
         Some(leader.pid.as_raw_pid() == penfold_sys::fork::session())
     };
     if !surroundings::outer_sandboxes().iter().any(|outer| outer == id) && !leads().unwrap_or(false) {
         return Ok(());
     }
-    Err(Failure::new(FailureKind::NotStarted, format!("cannot attach to {id}: this command runs in it"))
-        .hint(format!("`penfold exec -it {id} sh` gives another terminal in it")))
+    Err(Failure::new(
+        FailureKind::NotStarted,
+        format!("cannot attach to {id}: this command runs in that sandbox"),
+    )
+    .hint(format!("`penfold exec -it {id} sh` opens another terminal in the sandbox")))
 }
 
-/// Says how a sandbox ended that did not end by itself; the exit code is its command's.
+/// Prints how the sandbox ended unless its command exited by itself; returns the command's exit code.
 fn conclude(global: &Global, outcome: &Outcome, id: &str) -> Result<u8, Failure> {
     if !global.quiet
         && let Some(how) = summary::for_viewer(&outcome.report)
     {
         let name = outcome.report.name.as_deref().unwrap_or(id);
-        output::talk(&format!("penfold: `{name}` {how}\n"));
+        output::message(&format!("penfold: `{name}` {how}\n"));
     }
     conclude::conclude(outcome, id, None, false, false)
 }
 
-/// A place at the terminal of a sandbox.
+/// A connection to the terminal of a sandbox.
 struct AttachClient {
     client: Client,
     stream: OwnedFd,
-    /// The sandbox ended while a place was asked for.
-    told: Option<Box<Outcome>>,
+    /// The outcome, if the sandbox ended during the request.
+    outcome: Option<Box<Outcome>>,
 }
 
 impl AttachClient {
@@ -152,24 +159,24 @@ impl AttachClient {
         let (stream, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                 .map_err(|error| failed(&id, error.into()))?;
-        let seated = client
+        let answer = client
             .request_with(&Request::Attach(relay::size()), &[theirs.as_fd()], ANSWER)
             .map_err(|error| failed(&id, io::Error::other(error)))?;
-        match seated {
+        match answer {
             Answer::Refused(reason) => {
                 Err(Failure::new(FailureKind::NotStarted, format!("cannot attach to {id}: {reason}"))
-                    .hint("a terminal is given with `penfold run -d -t`"))
+                    .hint("`penfold run -d -t` starts a sandbox with a terminal"))
             }
-            Answer::Outcome(outcome) => Ok(AttachClient { client, stream, told: Some(outcome) }),
-            _ => Ok(AttachClient { client, stream, told: None }),
+            Answer::Outcome(outcome) => Ok(AttachClient { client, stream, outcome: Some(outcome) }),
+            _ => Ok(AttachClient { client, stream, outcome: None }),
         }
     }
 }
 
-/// A attached with the supervisor that goes on in the place of one that is gone; none if nobody does.
-fn successor(global: &Global, id: &str) -> Option<AttachClient> {
+/// Attaches to the supervisor after a takeover; `None` if there is none within [`TAKEOVER`].
+fn reattach(global: &Global, id: &str) -> Option<AttachClient> {
     let begun = Instant::now();
-    while begun.elapsed() < SUCCESSION {
+    while begun.elapsed() < TAKEOVER {
         if let Ok(attached) = connect(global, id).and_then(AttachClient::take) {
             return Some(attached);
         }
@@ -178,24 +185,24 @@ fn successor(global: &Global, id: &str) -> Option<AttachClient> {
     None
 }
 
-/// How long another supervisor may take to go on.
-const SUCCESSION: Duration = Duration::from_secs(1);
+/// The time that a takeover may take.
+const TAKEOVER: Duration = Duration::from_secs(1);
 
 fn failed(id: &str, error: io::Error) -> Failure {
     Failure::new(FailureKind::NotStarted, format!("cannot attach to {id}")).because(error)
 }
 
-/// Takes the answers that have come, so that they do not pile up. The end may be told at any time, also where a request
-/// waits for its answer.
-fn hear(client: &Client, told: &mut Option<Box<Outcome>>) {
+/// Reads the pending answers, so that the socket's queue does not fill up. The outcome can arrive at any time, also while
+/// a request waits for its answer.
+fn read_answers(client: &Client, outcome: &mut Option<Box<Outcome>>) {
     while let Ok(Received::Message(answer)) = client.take() {
-        if let Answer::Outcome(outcome) = answer {
-            *told = Some(outcome);
+        if let Answer::Outcome(received) = answer {
+            *outcome = Some(received);
         }
     }
 }
 
-/// Waits for the outcome of the sandbox; none if its supervisor goes without telling.
+/// Waits for the outcome of the sandbox; `None` if the supervisor closes the connection without one.
 fn outcome(client: &Client) -> io::Result<Option<Outcome>> {
     loop {
         match client.take().map_err(io::Error::other)? {

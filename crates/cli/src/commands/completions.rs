@@ -13,11 +13,14 @@ use crate::{exit_codes, output};
 pub(crate) const VERB: Verb = Verb {
     name: "completions",
     aliases: &[],
-    about: "Print the completions for a shell",
-    description: "Prints a script that teaches a shell to complete penfold's commands and flags.",
+    about: "Print the completion script for a shell",
+    description: "Prints a script with which a shell completes the commands and flags of penfold.",
     examples: &[
-        ("penfold completions bash > /etc/bash_completion.d/penfold", "for every user of bash"),
-        ("penfold completions fish | source", "for this fish only"),
+        (
+            "penfold completions bash > /etc/bash_completion.d/penfold",
+            "install the completions for all users of bash",
+        ),
+        ("penfold completions fish | source", "load the completions into this fish only"),
     ],
     usage_failure: FailureKind::Usage,
     define: CompletionsArgs::augment_args,

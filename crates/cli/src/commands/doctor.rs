@@ -23,26 +23,25 @@ use crate::{exit_codes, surroundings};
 pub(crate) const VERB: Verb = Verb {
     name: "doctor",
     aliases: &[],
-    about: "Show what this host can do and what was left on it; changes nothing",
-    description: "Looks at the host: kernel, cgroup mounts and delegation, pidfd, namespaces, limits, and what \
-        each of them means for the guarantee. Then looks for what outlived its sandbox and names the command \
-        that removes it. With --foreign also for strays of other tools: processes that lost their parent, have a \
-        session of their own and no terminal and are no service, or name a session in their environment whose owner \
-        is dead. Changes nothing.",
+    about: "Check the features of this host and find leaks; changes nothing",
+    description: "Checks the host: kernel, cgroup mounts and delegation, pidfd, namespaces, limits, and what each of them \
+        means for the guarantee. Then searches for leaks and prints the command that removes each. With --foreign also \
+        searches for strays of other tools. Such a stray is an orphan with a session of its own, without a terminal, \
+        and no service; or its environment names the session of a dead owner. Changes nothing.",
     examples: &[
-        ("penfold doctor", "why is the containment weaker here than elsewhere?"),
-        ("penfold doctor --foreign", "what did agents, editors and builds leave running here?"),
-        ("penfold doctor --json", "the same for a script; the exit code tells: 0 clean, 1 found, 2 blind"),
+        ("penfold doctor", "check why the containment is weaker on this host"),
+        ("penfold doctor --foreign", "list processes that agents, editors and builds left behind"),
+        ("penfold doctor --json", "print JSON; the exit code is 0 clean, 1 found, 2 could not check"),
     ],
-    usage_failure: FailureKind::Blind,
+    usage_failure: FailureKind::ChecksFailed,
     define: DoctorArgs::augment_args,
     call: |global, matches| doctor(global, &usage::read(&VERB, matches)?),
 };
 
-/// What `penfold doctor` was asked to do.
+/// The arguments of `penfold doctor`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DoctorArgs {
-    /// Show also what other tools left behind; it is never touched.
+    /// Also list strays of other tools; penfold does not end them.
     #[arg(long)]
     pub(crate) foreign: bool,
     /// Print the result as JSON.
@@ -50,7 +49,7 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Diagnosis<'a> {
     schema: u32,
@@ -59,25 +58,25 @@ struct Diagnosis<'a> {
     abilities: &'a Abilities,
     #[serde(flatten)]
     survey: &'a Survey,
-    /// How many records are kept of sandboxes that have ended.
+    /// The number of kept records of ended sandboxes.
     ended: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     foreign: Option<&'a Strays>,
 }
 
-/// Looks at the host and at what was left on it.
+/// Checks the host and searches for leaks.
 pub(crate) fn doctor(global: &Global, args: &DoctorArgs) -> Result<u8, Failure> {
-    let unwritten = |error: WriteError| Failure::from(error).with_kind(FailureKind::Blind);
+    let unwritten = |error: WriteError| Failure::from(error).with_kind(FailureKind::ChecksFailed);
     let root = surroundings::root(global);
-    // Leaks first: what the tries of the abilities make is none.
+    // Leaks first: the checks of the host create cgroups and directories that are no leaks.
     let survey = leaks::look(&root, &[surroundings::temporary()])
         .unwrap_or_else(|error| Survey { unread: vec![error.to_string()], ..Survey::default() });
     let makeshift = global.root.is_none() && root.starts_with("/tmp");
     let abilities =
-        host_checks::look(&root, makeshift).or_fail(FailureKind::Blind, "cannot look at this host")?;
+        host_checks::look(&root, makeshift).or_fail(FailureKind::ChecksFailed, "cannot check this host")?;
     let fine = abilities.abilities.iter().all(|ability| ability.state == State::Ok);
     let strays = if args.foreign {
-        Some(foreign::look().or_fail(FailureKind::Blind, "cannot look at this host")?)
+        Some(foreign::look().or_fail(FailureKind::ChecksFailed, "cannot search the processes of this host")?)
     } else {
         None
     };
@@ -102,8 +101,8 @@ pub(crate) fn doctor(global: &Global, args: &DoctorArgs) -> Result<u8, Failure> 
     Ok(if clean { exit_codes::DOCTOR_CLEAN } else { exit_codes::DOCTOR_FOUND })
 }
 
-/// The command that removes it.
-fn mend(leak: &Leak, root: Option<&Path>) -> String {
+/// The command that removes a leak.
+fn removal_command(leak: &Leak, root: Option<&Path>) -> String {
     let root = root.map_or_else(String::new, |root| format!(" --root {}", root.display()));
     let id = if leak.id.is_empty() { "--kind name" } else { &leak.id };
     if leak.is_alive() {
@@ -129,20 +128,19 @@ impl Page<'_> {
             self.level(level, &found.abilities);
         }
         for unread in &survey.unread {
-            self.line(State::Warn, &format!("not seen: {unread}"));
+            self.line(State::Warn, &format!("incomplete search: {unread}"));
         }
         if survey.leaks.is_empty() {
-            let found =
-                if survey.complete { "nothing of ours was left behind" } else { "no leak of ours was seen" };
+            let found = if survey.complete { "no leaks of ours" } else { "no leaks of ours seen" };
             self.line(if survey.complete { State::Ok } else { State::Warn }, found);
         } else {
             self.line(State::Fail, &format!("{} of ours", count(survey.leaks.len(), "leak", "leaks")));
         }
         for leak in &survey.leaks {
-            self.below(&format!("{}     {}", describe(leak), mend(leak, self.root)));
+            self.below(&format!("{}     {}", describe(leak), removal_command(leak, self.root)));
         }
         if !survey.kept.is_empty() {
-            let kept = count(survey.kept.len(), "sandbox that has ended is", "sandboxes that have ended are");
+            let kept = count(survey.kept.len(), "ended sandbox is", "ended sandboxes are");
             self.line(
                 State::Ok,
                 &format!("{kept} kept with log and exit code until `penfold rm` or `penfold gc`"),
@@ -165,13 +163,13 @@ impl Page<'_> {
     }
 
     fn level(&mut self, level: &LevelAbility, said: &[Ability]) {
-        // The reason is mostly one of the abilities above.
+        // Omit a reason that a line above already prints.
         let reason = if said.iter().any(|ability| ability.found.ends_with(&level.reason)) {
             String::new()
         } else {
             format!(": {}", level.reason)
         };
-        let can = if level.available { "" } else { " cannot be had" };
+        let can = if level.available { "" } else { " is not available" };
         let state = if level.available { State::Ok } else { State::Warn };
         self.line(state, &format!("--contain {}{can}{reason}", level.level));
     }

@@ -22,58 +22,58 @@ use crate::{exit_codes, surroundings};
 pub(crate) const VERB: Verb = Verb {
     name: "events",
     aliases: &[],
-    about: "Show what happens to detached sandboxes",
-    description: "Shows what happens to detached sandboxes from now on, until it is interrupted: start, exec, stop, \
-        exit, lost, leak, adopted, and with --steps each teardown-step. With --since also what has happened; with --no-follow only that, and \
-        all that is kept if no --since is given. At least the last 8 MiB of events are kept. They are news, not \
-        evidence: what is there for certain is told by `penfold ps`.",
+    about: "Show the events of detached sandboxes",
+    description: "Shows the events of detached sandboxes from now on, until it is interrupted: start, exec, stop, exit, \
+        lost, leak, adopted, and with --steps each teardown-step. --since also shows past events. --no-follow shows only \
+        past events: all kept events, unless --since limits them. penfold keeps at least the last 8 MiB of events. An \
+        event is news, not evidence: `penfold ps` shows the verified status.",
     examples: &[
-        ("penfold events", "watch what happens from now on"),
+        ("penfold events", "watch new events"),
         (
             "penfold events --no-follow --since 10m -f name=web",
-            "what happened to one in the last ten minutes?",
+            "show the events of web in the last ten minutes",
         ),
-        ("penfold events --json -f kind=exit -f kind=lost", "one JSON object for each end, for programs"),
+        ("penfold events --json -f kind=exit -f kind=lost", "print a JSON object for each end of a sandbox"),
     ],
     usage_failure: FailureKind::Usage,
     define: EventsArgs::augment_args,
     call: |global, matches| events(global, &usage::read(&VERB, matches)?),
 };
 
-/// What `penfold events` was asked to do.
+/// The arguments of `penfold events`.
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "flags")]
 pub(crate) struct EventsArgs {
-    /// Begin with what is not older: a duration, or a time as in `2026-11-21T10:35:00Z`.
+    /// Also show past events: not older than a duration such as `10m`, or a time such as `2026-11-21T10:35:00Z`.
     #[arg(long, value_name = "TIME", value_parser = since, allow_hyphen_values = true)]
     pub(crate) since: Option<Since>,
-    /// Only events like this: `id=PREFIX`, `name=NAME`, `label=KEY[=VALUE]`, `kind=KIND`; may be given again.
+    /// Select events: `id=PREFIX`, `name=NAME`, `label=KEY[=VALUE]`, `kind=KIND`; may be repeated.
     #[arg(short, long = "filter", value_name = "KEY=VALUE", value_parser = filter)]
     pub(crate) filters: Vec<Filter>,
     /// Also show each step of a teardown, as `kind=teardown-step` does.
     #[arg(long)]
     pub(crate) steps: bool,
-    /// End after what has happened already.
+    /// Show past events only, then exit.
     #[arg(long, overrides_with = "follow")]
     pub(crate) no_follow: bool,
-    /// Go on with what happens, as is usual.
+    /// Show new events until interrupted; this is the default.
     #[arg(long, action = ArgAction::SetTrue, overrides_with = "no_follow")]
     pub(crate) follow: bool,
-    /// Print one JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// What an event has to be like: all labels that are given, and one of the values for each other key.
+/// A filter. An event must have all given labels, and for each other key one of the given values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Filter {
-    /// How the id of its sandbox begins.
+    /// A prefix of the id of the sandbox.
     Id(String),
-    /// The name of its sandbox.
+    /// The name of the sandbox.
     Name(String),
-    /// A label of its sandbox, whatever its value if none is given.
+    /// A label of the sandbox; without a value, any value matches.
     Label(String, Option<String>),
-    /// Its kind.
+    /// The kind of the event.
     Kind(String),
 }
 
@@ -82,9 +82,9 @@ fn filter(given: &str) -> Result<Filter, Invalid> {
         let accepted = "`id=PREFIX`, `name=NAME`, `label=KEY[=VALUE]`, `kind=KIND`";
         Invalid::new(given, problem, accepted)
     };
-    let (key, value) = given.split_once('=').ok_or_else(|| invalid("is no filter"))?;
+    let (key, value) = given.split_once('=').ok_or_else(|| invalid("is not of the form `KEY=VALUE`"))?;
     if value.is_empty() {
-        return Err(invalid("names nothing"));
+        return Err(invalid("has no value"));
     }
     Ok(match key {
         "id" => Filter::Id(ids::as_shown(value)),
@@ -93,20 +93,20 @@ fn filter(given: &str) -> Result<Filter, Invalid> {
             Some((key, value)) => Filter::Label(key.to_owned(), Some(value.to_owned())),
             None => Filter::Label(value.to_owned(), None),
         },
-        // `event` is docker's word for it.
+        // docker calls the kind `event`.
         "kind" | "event" if KINDS.contains(&value) => Filter::Kind(value.to_owned()),
         "kind" | "event" => {
             let kinds = "start, exec, exit, stop, teardown-step, leak, lost, adopted";
-            return Err(Invalid::new(given, "names no kind", kinds));
+            return Err(Invalid::new(given, "is not a kind of event", kinds));
         }
         _ => return Err(invalid("has an unknown key")),
     })
 }
 
-/// So much is collected before it is written.
-const ENOUGH: usize = 64 << 10;
+/// The output is written when this many bytes are collected.
+const BUFFER: usize = 64 << 10;
 
-/// An event as `--json` prints it.
+/// An event in the format of `--json`.
 #[derive(Serialize)]
 struct Shown<'a> {
     schema: u32,
@@ -117,7 +117,7 @@ struct Shown<'a> {
     what: &'a EventKind,
 }
 
-/// Shows what happened, and what happens if that is wanted.
+/// Shows past events, then follows new ones unless `--no-follow` is given.
 pub(crate) fn events(global: &Global, args: &EventsArgs) -> Result<u8, Failure> {
     let root = surroundings::root(global);
     let from = if args.no_follow || args.since.is_some() { From::Start } else { From::End };
@@ -132,7 +132,7 @@ pub(crate) fn events(global: &Global, args: &EventsArgs) -> Result<u8, Failure> 
     }
 }
 
-/// Shows what can be read now.
+/// Shows the events that can be read now.
 fn show(global: &Global, args: &EventsArgs, since: u64, reader: &mut Reader) -> Result<(), Failure> {
     let mut text = Vec::new();
     let mut skipped = 0;
@@ -144,7 +144,7 @@ fn show(global: &Global, args: &EventsArgs, since: u64, reader: &mut Reader) -> 
             Entry::Event(_) => {}
             Entry::Skipped => skipped += 1,
         }
-        if text.len() >= ENOUGH {
+        if text.len() >= BUFFER {
             output::data(&text)?;
             text.clear();
         }
@@ -153,10 +153,10 @@ fn show(global: &Global, args: &EventsArgs, since: u64, reader: &mut Reader) -> 
         output::data(&text)?;
     }
     if skipped > 0 && !global.quiet {
-        let lines = count(skipped, "line of the events was", "lines of the events were");
+        let lines = count(skipped, "event was", "events were");
         let mut talk = String::new();
-        lines::say(&mut talk, &format!("{lines} skipped: damaged, or of a newer penfold"));
-        output::talk(&talk);
+        lines::say(&mut talk, &format!("{lines} skipped: damaged, or written by a newer penfold"));
+        output::message(&talk);
     }
     Ok(())
 }
@@ -193,7 +193,7 @@ fn add(event: &Event, json: bool, text: &mut Vec<u8>) -> Result<(), WriteError> 
         let About { id, name, .. } = &event.about;
         let name = name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
         let mut line = String::new();
-        // Members may have written here.
+        // Members of the same user can write to the event file, so the text is escaped.
         lines::push(&mut line, &format!("{time} {} {id}{name} {}", event.what.kind(), details(&event.what)));
         text.extend_from_slice(line.trim_end().as_bytes());
     }
@@ -201,7 +201,7 @@ fn add(event: &Event, json: bool, text: &mut Vec<u8>) -> Result<(), WriteError> 
     Ok(())
 }
 
-/// An event in words.
+/// The details of an event as text.
 fn details(what: &EventKind) -> String {
     match what {
         EventKind::Start { command, .. } => command.join(" "),

@@ -1,5 +1,6 @@
 //! `penfold exec`.
 
+use std::error::Error;
 use std::ffi::{CStr, OsString};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,37 +36,38 @@ pub(crate) const VERB: Verb = Verb {
     name: "exec",
     aliases: &[],
     about: "Run a command in a running sandbox",
-    description: "Runs CMD in a detached sandbox, with the environment and directory that the sandbox was started with. \
-        CMD has a group of its own: when it exits, is interrupted or loses its caller, all that it started is ended, and \
-        nothing else of the sandbox. When the sandbox ends, CMD ends with it. Without --signal it is asked to end as the \
-        sandbox is; where neither says how, with what penfold itself is sent, INT or TERM. Exits with CMD's code; \
-        with 125 when ID means no sandbox or several, or CMD cannot be put into it.",
+    description: "Runs CMD in a detached sandbox, with the environment and working directory of the sandbox. \
+        CMD has a supervisor of its own, and a cgroup if the sandbox has one. When CMD exits, is interrupted or loses its caller, penfold ends \
+        everything that CMD started and nothing else of the sandbox. When the sandbox ends, CMD ends with it. A stop \
+        sends --signal, else the polite signal of the sandbox, else the signal that penfold received, INT or TERM. \
+        The exit code is CMD's code. It is 125 for an unknown or ambiguous ID, or if CMD cannot start in the sandbox.",
     examples: &[
-        ("penfold exec web ls -l", "run a command where the sandbox runs"),
-        ("penfold exec -it web bash", "a shell in it, with a terminal"),
-        ("penfold exec -d web ./worker.sh", "start another process in it and go on"),
-        ("penfold exec -i db psql <dump.sql", "with standard input"),
+        ("penfold exec web ls -l", "run a command in the sandbox web"),
+        ("penfold exec -it web bash", "start a shell with a terminal"),
+        ("penfold exec -d web ./worker.sh", "start another process and do not wait"),
+        ("penfold exec -i db psql <dump.sql", "pass standard input to the command"),
+        ("penfold --host http://127.0.0.1:3000 exec web ls", "run a command in a sandbox of a server"),
     ],
     usage_failure: FailureKind::NotStarted,
     define: ExecArgs::augment_args,
     call: |global, matches| exec(global, &usage::read(&VERB, matches)?),
 };
 
-/// What `penfold exec` was asked to do.
+/// The arguments of `penfold exec`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ExecArgs {
-    /// Pass standard input on.
+    /// Pass standard input to the command.
     #[arg(short, long)]
     pub(crate) interactive: bool,
     /// Give the command a terminal of its own.
     #[arg(short, long)]
     pub(crate) tty: bool,
-    /// Do not wait: the command goes on until it ends or the sandbox does.
+    /// Do not wait: the command runs until it exits or the sandbox ends.
     #[arg(short, long, conflicts_with_all = ["interactive", "tty"])]
     pub(crate) detach: bool,
     #[command(flatten)]
     pub(crate) bounds: Bounds,
-    /// Id, unique beginning of an id, or name.
+    /// Id, unique prefix of an id, or name.
     #[arg(value_name = "ID")]
     pub(crate) id: String,
     /// The command and its arguments.
@@ -73,8 +75,8 @@ pub(crate) struct ExecArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// How long a person who wants to end it waits for that.
-const SOON: Duration = Duration::from_secs(1);
+/// The time for which SIGINT and SIGTERM stay blocked while a supervisor starts the command.
+const SIGNALS_BLOCKED: Duration = Duration::from_secs(1);
 
 /// Runs a command in a running sandbox.
 pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
@@ -84,54 +86,55 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     }
     let client = connect(global, &args.id)?;
     let id = client.id().to_owned();
-    let refused = |reason: &dyn std::fmt::Display| {
-        Failure::new(FailureKind::NotStarted, format!("cannot run `{name}` in {}", args.id))
-            .because(reason.to_string())
+    let refused = |reason: Box<dyn Error>| {
+        Failure::new(FailureKind::NotStarted, format!("cannot run `{name}` in {}", args.id)).because(reason)
     };
-    let spec = describe(args).map_err(|error| refused(&error))?;
-    let (stdio, terminal) = stdio(args).map_err(|error| refused(&error))?;
+    let spec = describe(args).map_err(|error| refused(error.into()))?;
+    let (stdio, terminal) = stdio(args).map_err(|error| refused(error.into()))?;
     let command = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let request = Request::Exec(wire::Exec { command: shortened(command), detached: args.detach });
+    let request =
+        Request::Exec(wire::Exec { command: shortened(command), detached: args.detach, recorded: false });
     let [input, out, error] = &stdio;
     let fds = [spec.as_fd(), input.as_fd(), out.as_fd(), error.as_fd()];
-    // Once it was asked for it may run: without an answer nobody knows.
-    let unseen = |error: &dyn std::fmt::Display| refused(error).with_kind(FailureKind::Unverified);
-    // From then on it may run, and is to be asked politely: a signal that would end this process waits until it can be passed on.
+    // After the request was sent the command may run, even if the answer is lost.
+    let unseen = |error: Box<dyn Error>| refused(error).with_kind(FailureKind::Unverified);
+    // SIGINT and SIGTERM stay pending until they can be forwarded: after the request they must not kill this process,
+    // because then the command would end without a polite signal.
     let mask = signal::block(&SignalSet::of([Signal::INT.as_raw(), Signal::TERM.as_raw()])).ok();
-    client.send(&request, &fds).map_err(|error| refused(&error))?;
-    let answer = await_answer(&client, mask).map_err(|error| unseen(&error))?;
+    client.send(&request, &fds).map_err(|error| refused(error.into()))?;
+    let answer = await_answer(&client, mask).map_err(|error| unseen(error.into()))?;
     drop(stdio);
     let outcome = match answer {
-        Answer::Refused(reason) => return Err(refused(&reason)),
-        // A supervisor of an older build does not say whose it is.
+        Answer::Refused(reason) => return Err(refused(reason.into())),
+        // A supervisor of an older build does not set `of_exec`.
         Answer::Outcome(outcome) if outcome.of_exec || outcome.report.cause == Cause::StartFailed => {
             Some(*outcome)
         }
-        Answer::Outcome(_) => return Err(refused(&"the sandbox has ended")),
+        Answer::Outcome(_) => return Err(refused("the sandbox has ended".into())),
         _ if args.detach => None,
         _ => {
             let left: &[Signal] = if terminal.is_some() { &[Signal::WINCH] } else { &[] };
             let launcher =
-                Launcher::of_exec(client.into(), id.clone(), left).map_err(|error| unseen(&error))?;
+                Launcher::of_exec(client.into(), id.clone(), left).map_err(|error| unseen(error.into()))?;
             let outcome = wait(launcher, &id, terminal, args.interactive)
-                .or_fail(FailureKind::Unverified, "the end was not seen")?;
+                .or_fail(FailureKind::Unverified, "cannot tell how the command ended")?;
             Some(outcome)
         }
     };
     let Some(mut outcome) = outcome else { return Ok(exit_codes::SUCCESS) };
-    // The sandbox goes on; what is said here is said of this command.
+    // The summary must name the exec: the sandbox itself keeps running.
     outcome.report.id = format!("exec in {}", outcome.report.id);
     if !args.tty {
-        output::talk(&summary::of(&outcome, global.verbose > 0, global.quiet));
+        output::message(&summary::of(&outcome, global.verbose > 0, global.quiet));
     }
     conclude(&outcome, &name, args.bounds.workdir.clone(), args.bounds.preserve_status, false)
 }
 
-/// Waits until the command that was asked for runs. Signals wait in the meantime, but not for a supervisor that takes its time:
-/// then they act as the caller's `mask` says.
+/// Waits for the answer of the supervisor. Signals stay blocked for [`SIGNALS_BLOCKED`] at most: after that this function
+/// restores the caller's `mask`, so that Ctrl-C works while a supervisor is slow.
 fn await_answer(client: &Client, mask: Option<SignalSet>) -> Result<Answer, ClientError> {
     let until = Instant::now() + ANSWER;
-    match (client.answer(Instant::now() + SOON), mask) {
+    match (client.answer(Instant::now() + SIGNALS_BLOCKED), mask) {
         (Err(ClientError::Silent { .. }), Some(mask)) => {
             let _ = signal::set_mask(&mask);
             client.answer(until)
@@ -140,7 +143,7 @@ fn await_answer(client: &Client, mask: Option<SignalSet>) -> Result<Answer, Clie
     }
 }
 
-/// Waits for the command's end, and copies between its terminal and the caller's if it has one.
+/// Waits for the end of the command. If the command has a terminal, copies between it and the caller's terminal.
 fn wait(
     launcher: Launcher,
     id: &str,
@@ -160,7 +163,7 @@ fn wait(
             let _ = tcsetwinsize(&master, relay::window(size));
         })
     };
-    // Nobody would see what it writes. Without its launcher it ends.
+    // On failure the launcher is dropped, and the command ends with it: without this thread it would have no reader.
     let copying = std::thread::Builder::new()
         .spawn(copy)
         .map_err(|source| LauncherError::Wait { id: id.to_owned(), source })?;
@@ -173,7 +176,7 @@ fn wait(
     outcome
 }
 
-/// What is to be run, in memory that cannot be changed.
+/// Writes the request into a sealed memfd, so that the supervisor reads data that cannot change.
 fn describe(args: &ExecArgs) -> io::Result<OwnedFd> {
     let environment = args
         .bounds
@@ -196,6 +199,7 @@ fn describe(args: &ExecArgs) -> io::Result<OwnedFd> {
         grace_ms: millis(args.bounds.grace),
         terminal: args.tty,
         detached: args.detach,
+        recorded: None,
     };
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create(c"penfold-exec", flags)?;
@@ -208,17 +212,17 @@ fn describe(args: &ExecArgs) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// The kind of the caller's terminal, for the program that is to draw on it.
+/// The caller's `TERM`, for a command with a terminal.
 fn own_terminal() -> Option<(OsString, Option<OsString>)> {
     let key = OsString::from("TERM");
     surroundings::variable(&key).map(|value| (key, Some(value)))
 }
 
-/// The standard descriptors of the command, and our side of its terminal if it has one.
+/// The standard descriptors of the command, and the master side of its terminal if `-t` is given.
 fn stdio(args: &ExecArgs) -> io::Result<([OwnedFd; 3], Option<OwnedFd>)> {
     if args.tty {
         if args.interactive && !io::stdin().is_terminal() {
-            return Err(io::Error::other("standard input is no terminal: leave out -t"));
+            return Err(io::Error::other("standard input is not a terminal; leave out `-t`"));
         }
         let (master, slave) = relay::pair()?;
         tcsetwinsize(&master, relay::window(relay::size()))?;

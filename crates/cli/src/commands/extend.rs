@@ -1,5 +1,6 @@
 //! `penfold extend`.
 
+use std::error::Error;
 use std::time::Duration;
 
 use clap::Args;
@@ -19,24 +20,24 @@ pub(crate) const VERB: Verb = Verb {
     name: "extend",
     aliases: &[],
     about: "Renew the lease of a detached sandbox",
-    description: "Sets the time at which a detached sandbox is stopped to so much from now, whether it was started with \
-        `--ttl` or not. With 0 it has no such time any more.",
+    description: "Sets the lease of a detached sandbox: penfold stops the sandbox after DURATION from now. A sandbox that \
+        was started without `--ttl` gets a lease. DURATION 0 removes the lease.",
     examples: &[
-        ("penfold extend web 30m", "stop web in half an hour from now, not earlier"),
-        ("penfold extend web 0", "let web run for as long as it wants"),
+        ("penfold extend web 30m", "stop web in half an hour from now"),
+        ("penfold extend web 0", "remove the lease of web"),
     ],
     usage_failure: FailureKind::Usage,
     define: ExtendArgs::augment_args,
     call: |global, matches| extend(global, &usage::read(&VERB, matches)?),
 };
 
-/// What `penfold extend` was asked to do.
+/// The arguments of `penfold extend`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ExtendArgs {
-    /// Id, unique beginning of an id, or name.
+    /// Id, unique prefix of an id, or name.
     #[arg(value_name = "ID")]
     pub(crate) id: String,
-    /// How long it may go on from now; 0 for as long as it wants.
+    /// The lease from now; 0 for no lease.
     #[arg(value_name = "DURATION", value_parser = value::duration, allow_hyphen_values = true)]
     pub(crate) lease: Duration,
 }
@@ -45,26 +46,28 @@ pub(crate) struct ExtendArgs {
 pub(crate) fn extend(global: &Global, args: &ExtendArgs) -> Result<u8, Failure> {
     let resolver = find::resolver(global);
     let known = resolver.resolve(&args.id)?;
-    let failed = |reason: String| {
+    let failed = |reason: Box<dyn Error>| {
         Failure::new(FailureKind::Other, format!("cannot extend the lease of sandbox {}", known.id))
             .because(reason)
     };
     let seen = view::view(&resolver, &known);
     let word = seen.map(|seen| seen.status);
     let Some(files) = known.record.as_ref().filter(|_| word.is_some_and(Status::is_living)) else {
-        return Err(failed(word.map_or_else(|| "it is gone".to_owned(), |word| format!("it is {word}"))));
+        let reason =
+            word.map_or_else(|| "the sandbox is gone".to_owned(), |word| format!("the sandbox is {word}"));
+        return Err(failed(reason.into()));
     };
     let ms = millis(args.lease);
-    // Less than a millisecond is not for ever.
+    // Round up: 0 would remove the lease.
     let ms = if args.lease.is_zero() { 0 } else { ms.max(1) };
     let answer = Client::connect(files, ANSWER)
         .and_then(|client| client.request(&Request::Extend(ms), ANSWER))
-        .map_err(|error| failed(error.to_string()))?;
+        .map_err(|error| failed(error.into()))?;
     match answer {
         Answer::Done => {}
-        Answer::Refused(reason) => return Err(failed(reason)),
-        Answer::Outcome(_) => return Err(failed("it has ended".to_owned())),
-        _ => return Err(failed("its supervisor answers something else".to_owned())),
+        Answer::Refused(reason) => return Err(failed(reason.into())),
+        Answer::Outcome(_) => return Err(failed("the sandbox has ended".into())),
+        _ => return Err(failed("the supervisor sent an unexpected answer".into())),
     }
     output::data(format!("{}\n", known.id).as_bytes())?;
     Ok(exit_codes::SUCCESS)

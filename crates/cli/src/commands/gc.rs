@@ -23,33 +23,35 @@ use collected::{Collected, Outcome};
 pub(crate) const VERB: Verb = Verb {
     name: "gc",
     aliases: &["prune"],
-    about: "Remove what outlived its sandbox",
-    description: "Ends and removes what `penfold doctor` names: sandboxes that have no supervisor any more, whatever \
-        their age; processes, cgroups and directories without a record, and the records of detached sandboxes that \
-        have ended, with their log and exit code, once they are old enough. What belongs to another state root is not touched; \
-        what lives and may belong to one goes only when its id is given. Acts only on what is ours and completely \
-        seen; whatever could not be read counts as alive and stays. Asks first on a terminal, unless ids are given; \
-        elsewhere it needs -f. With --foreign it ends the trees of the processes that are named, which penfold did \
-        not start, and nothing else.",
+    about: "Remove leaks and old records",
+    description: "Ends and removes the leaks that `penfold doctor` lists: sandboxes without a supervisor at any age; \
+        processes, cgroups and directories without a record if they are older than --older-than. Also removes the \
+        records of ended detached sandboxes of that age, with log and exit code. gc leaves everything of another state \
+        root alone; it ends processes that may belong to one only if their id is given. If gc cannot read something, \
+        that counts as alive and stays. Without ids gc asks for confirmation on a terminal; elsewhere it needs -f. With \
+        --foreign it ends only the named process trees, which penfold did not start.",
     examples: &[
-        ("penfold gc -n", "show what would be removed"),
-        ("penfold gc -f", "remove it without asking, as in a timer"),
-        ("penfold gc -f --kind ended --older-than 7d", "forget sandboxes that ended a week ago"),
-        ("penfold gc --foreign 4121", "end the tree of a stray that `penfold doctor --foreign` shows"),
+        ("penfold gc -n", "list what would be removed"),
+        ("penfold gc -f", "remove leaks without confirmation, as in a timer"),
+        (
+            "penfold gc -f --kind ended --older-than 7d",
+            "remove the records of sandboxes that ended a week ago",
+        ),
+        ("penfold gc --foreign 4121", "end the tree of a stray that `penfold doctor --foreign` lists"),
     ],
     usage_failure: FailureKind::Usage,
     define: GcArgs::augment_args,
     call: |global, matches| gc(global, &usage::read(&VERB, matches)?),
 };
 
-/// What `penfold gc` was asked to do.
+/// The arguments of `penfold gc`.
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "flags that have nothing to do with each other")]
 pub(crate) struct GcArgs {
-    /// Act only on these: ids, unique beginnings of ids or names; with --foreign, pids.
+    /// Act only on these: ids, unique prefixes of ids, or names; with --foreign, pids.
     #[arg(value_name = "ID")]
     pub(crate) words: Vec<String>,
-    /// Act only on these kinds of things; may be given again.
+    /// Act only on leaks of this kind; may be repeated.
     #[arg(
         long = "kind",
         value_name = "KIND",
@@ -57,7 +59,7 @@ pub(crate) struct GcArgs {
         value_parser = clap::builder::PossibleValuesParser::new(Thing::KINDS)
     )]
     pub(crate) kinds: Vec<String>,
-    /// End the trees of the processes that are named, which penfold did not start.
+    /// End the trees of the named processes, which penfold did not start.
     #[arg(long, requires = "words", conflicts_with_all = ["kinds", "older_than"])]
     pub(crate) foreign: bool,
     #[arg(
@@ -72,13 +74,13 @@ pub(crate) struct GcArgs {
     pub(crate) grace: Duration,
     #[command(flatten)]
     pub(crate) patience: Patience,
-    /// Show what would be removed and change nothing.
+    /// List what would be removed, and change nothing.
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(short, long)]
     pub(crate) force: bool,
-    /// Leave alone what is younger than this.
+    /// Keep leaks and records that are younger than this.
     #[arg(
         long,
         value_name = "DURATION",
@@ -101,7 +103,7 @@ struct Answer<'a> {
     leaks: &'a [Collected],
 }
 
-/// Ends and removes what outlived its sandbox.
+/// Ends and removes leaks, and removes old records.
 pub(crate) fn gc(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
     if args.foreign {
         return foreign::end(global, args);
@@ -116,7 +118,7 @@ pub(crate) fn gc(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
     {
         choice.leaks.retain(|leak| is_wanted(leak, &survey));
         answer::confirm(global, args, &choice.leaks)?;
-        // What the question was about may have changed while it was open, and what has come since was not in it.
+        // Search again: during the question a leak may have changed. Leaks that the question did not list stay.
         survey = look(global)?;
         let shown = std::mem::replace(&mut choice, choose(global, args, &mut survey)).leaks;
         choice.leaks.retain(|leak| shown.iter().any(|other| is_same(leak, other)));
@@ -132,7 +134,7 @@ pub(crate) fn gc(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
             None if args.dry_run => Collected { leak, outcome: Outcome::WouldRemove },
             None => {
                 let one = Collected::collect(leak, &root, !args.words.is_empty(), args.patience.patience);
-                one.write_down(&root);
+                one.write_event(&root);
                 one
             }
         })
@@ -148,17 +150,17 @@ pub(crate) fn gc(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
     Ok(if done == exit_codes::SUCCESS { missed.first().copied().unwrap_or(done) } else { done })
 }
 
-/// Whether two looks have found the same thing.
+/// Whether two searches found the same leak.
 fn is_same(leak: &Leak, other: &Leak) -> bool {
     leak.id == other.id && leak.thing.kind() == other.thing.kind() && leak.thing.path() == other.thing.path()
 }
 
 fn look(global: &Global) -> Result<Survey, Failure> {
     leaks::look(&surroundings::root(global), &[surroundings::temporary()])
-        .or_fail(FailureKind::Other, "cannot look at this host")
+        .or_fail(FailureKind::Other, "cannot search this host for leaks")
 }
 
-/// Why a leak is left alone.
+/// The reason to keep a leak; `None` if gc removes it.
 fn refusal(leak: &Leak, survey: &Survey, args: &GcArgs) -> Option<String> {
     if leak.is_alive() {
         return Some(format!("its supervisor lives; `penfold kill {}` ends it", leak.id));
@@ -170,7 +172,7 @@ fn refusal(leak: &Leak, survey: &Survey, args: &GcArgs) -> Option<String> {
         return Some(format!("it may belong to another state root; `penfold gc {}` ends it", leak.id));
     }
     if !survey.complete {
-        return Some("not everything could be looked at, so it may be alive".to_owned());
+        return Some("parts of this host could not be read, so it may be alive".to_owned());
     }
     (leak.age() < args.older_than).then(|| "younger than --older-than".to_owned())
 }

@@ -1,4 +1,4 @@
-//! `penfold help`: commands and topics.
+//! `penfold help`: help on commands and topics.
 
 use std::fmt::Write as _;
 use std::io;
@@ -16,11 +16,12 @@ pub(crate) const VERB: Verb = Verb {
     name: "help",
     aliases: &[],
     about: "Explain a command or a topic",
-    description: "Explains a command as its --help does, or a topic: `exit-codes` or `guarantees`.",
+    description: "Prints the help of a command, as its --help does, or of a topic: `exit-codes`, `guarantees` or `remote`.",
     examples: &[
         ("penfold help run", "the flags of `penfold run`"),
-        ("penfold help exit-codes", "what every exit code means"),
-        ("penfold help guarantees", "what penfold promises"),
+        ("penfold help exit-codes", "the meaning of every exit code"),
+        ("penfold help guarantees", "the guarantees of penfold"),
+        ("penfold help remote", "the commands that work on a server"),
     ],
     usage_failure: FailureKind::Usage,
     define: HelpArgs::augment_args,
@@ -30,22 +31,44 @@ pub(crate) const VERB: Verb = Verb {
 const GUARANTEES: &str = "\
 What penfold promises:
 
-1. A sandbox ends when its command exits, it is stopped or killed, its time runs out, its owner dies or its
-   supervisor dies. Whichever it is, everything it owned is gone before penfold reports the end.
-2. `gone` means seen to be gone: a signal that was sent is no proof. What is still there is named with its pid,
-   its state and what it waits for, and has an exit code of its own.
-3. Nothing is signalled by name or by a number that may have been reused. A process that is not part of the
-   sandbox is never hit.
-4. `kill -9` of any one penfold process leaves nothing running that was meant to end.
-5. Damaged, missing or forged state on disk never makes a live sandbox look stopped and never deletes other
-   people's files. What is not known counts as alive.
-6. No lock for all: any number of penfold commands work at the same time, and a frozen one blocks no other.
-7. Every wait has a deadline: a process that is stuck in the kernel makes a report, not a hang.
+1. A sandbox ends when its command exits, on a stop or kill, at a time limit, or when its owner or supervisor
+   dies. In each case everything that the sandbox owned is gone before penfold reports the end.
+2. `gone` means observed gone: a sent signal is no proof. penfold names each survivor with its pid, state and
+   wait channel, and uses an exit code of its own for survivors.
+3. penfold never signals a process by name, or by a pid that may have been reused. A process outside the sandbox
+   never gets a signal.
+4. `kill -9` of any one penfold process leaves no process running that was to end.
+5. Damaged, missing or forged state on disk never makes a live sandbox look stopped, and never deletes files of
+   other users. If penfold cannot tell, the sandbox counts as alive.
+6. There is no global lock: any number of penfold commands work at the same time, and a frozen one blocks no other.
+7. Every wait has a deadline: for a process that is stuck in the kernel penfold reports instead of hanging.
+";
+
+const REMOTE: &str = "\
+With `--host ADDRESS`, or the variable PENFOLD_HOST, penfold is a client of a `penfold serve`:
+
+  penfold --host unix:/run/penfold/api.sock ps
+  penfold --host http://127.0.0.1:3000 --token-file token run -- make test
+  PENFOLD_HOST=http://127.0.0.1:3000 PENFOLD_TOKEN_FILE=token penfold logs -f web
+
+run, exec, ps, inspect, logs, wait, stop, kill, rm and extend work on a server, with the output and exit codes that
+they have on its host. Every other command that acts on sandboxes refuses. The differences:
+
+- The server has no TLS. Reach another host through a tunnel, such as `ssh -L 3000:127.0.0.1:3000 HOST`.
+- A command gets a few variables of the server and those of -e, and starts in the directory of the server or of -w.
+- The standard input of `run` is empty. `exec -i` sends standard input whole, before the command starts. There is no
+  `exec -t`.
+- A foreground `run` stops its sandbox at the first Ctrl-C or SIGTERM, and kills it at the second. The sandbox has a
+  lease: it is stopped when its client has been dead or suspended for a minute. With `--on-owner-exit keep`, not.
+- An `exec` goes on when its client dies; it ends with the sandbox at the latest.
+- `run -d --report`, and `kill` with another signal than KILL, refuse. `inspect` has the report and no other file.
+- `logs -f`, `wait`, `run` and `exec` survive a restart of the server: they try for 10 s to reach it again, and lose no
+  output. After that, `run` and `exec` exit with 120, because the command may still run.
 ";
 
 #[derive(Args, Clone, Debug)]
 struct HelpArgs {
-    /// A command or a topic.
+    /// Command or topic.
     #[arg(value_name = "COMMAND|TOPIC")]
     topic: Option<String>,
 }
@@ -55,16 +78,19 @@ fn help(global: &Global, args: &HelpArgs) -> Result<u8, Failure> {
         None => command_help(global, None)?,
         Some("exit-codes") => exit_codes_text(),
         Some("guarantees") => GUARANTEES.to_owned(),
-        Some(word) => match super::find(word) {
-            Some(verb) => command_help(global, Some(verb))?,
-            None => {
-                return Err(Failure::new(
+        Some("remote") => REMOTE.to_owned(),
+        Some(word) => {
+            match super::find(word) {
+                Some(verb) => command_help(global, Some(verb))?,
+                None => {
+                    return Err(Failure::new(
                     FailureKind::Usage,
                     format!("no command or topic is called `{word}`"),
                 )
-                .hint("`penfold help` lists the commands; topics are `exit-codes` and `guarantees`"));
+                .hint("`penfold help` lists the commands; topics are `exit-codes`, `guarantees` and `remote`"));
+                }
             }
-        },
+        }
     };
     output::data(text.as_bytes())?;
     Ok(exit_codes::SUCCESS)
@@ -78,7 +104,7 @@ fn command_help(global: &Global, verb: Option<&Verb>) -> Result<String, Failure>
         Some(verb) => root
             .find_subcommand_mut(verb.name)
             .map(clap::Command::render_long_help)
-            .ok_or_else(|| Failure::new(FailureKind::Other, "cannot find the definition of a command"))?,
+            .ok_or_else(|| Failure::new(FailureKind::Other, "cannot find the definition of this command"))?,
     };
     let coloured = global.color.wanted(&io::stdout());
     Ok(if coloured { text.ansi().to_string() } else { text.to_string() })

@@ -21,50 +21,51 @@ use crate::text::template::{self, Format};
 pub(crate) const VERB: Verb = Verb {
     name: "inspect",
     aliases: &[],
-    about: "Print everything about sandboxes, as JSON",
-    description: "Prints all that is known of sandboxes as a JSON array: what `penfold ps --json` prints, and below \
-        `files` what their records hold: what was meant to be, what the supervisor says, how the command ended, the \
-        report of the teardown with its steps. A file that is damaged is null and named in `damage`.",
+    about: "Print the complete records of sandboxes as JSON",
+    description: "Prints a JSON array with the fields of `penfold ps --json` and, under `files`, the files of each \
+        record: the intent, the supervisor's state, the exit status of the command, and the report with the steps of \
+        the teardown. A damaged file is null, and `damage` names it.",
     examples: &[
-        ("penfold inspect web", "all about one sandbox"),
-        ("penfold inspect 3f9 --format {{.Status}}", "one field of it"),
+        ("penfold inspect web", "print the record of one sandbox"),
+        ("penfold inspect 3f9 --format {{.Status}}", "print one field"),
     ],
     usage_failure: FailureKind::Usage,
     define: InspectArgs::augment_args,
     call: |global, matches| inspect(global, &usage::read(&VERB, matches)?),
 };
 
-/// What `penfold inspect` was asked to do.
+/// The arguments of `penfold inspect`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct InspectArgs {
-    /// Ids, unique beginnings of ids, or names; `-` reads them from standard input.
+    /// Ids, unique prefixes of ids, or names; `-` reads them from standard input.
     #[arg(value_name = "ID", required = true)]
     pub(crate) ids: Vec<String>,
-    /// Print JSON, as is done anyway.
+    /// Print JSON; this is the default.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print a line for each as this says: text with fields such as `{{.ID}}`.
+    /// Print a line for each sandbox from a template with fields such as `{{.ID}}`.
     #[arg(long, value_name = "FORMAT", value_parser = template::format, conflicts_with = "json")]
     pub(crate) format: Option<Format>,
 }
 
+/// A sandbox with the files of its record.
 #[derive(Serialize)]
-struct Inspected<'a> {
+pub(crate) struct Inspected<'a> {
     #[serde(flatten)]
-    row: Row<'a>,
-    files: Contents<'a>,
+    pub(crate) row: Row<'a>,
+    pub(crate) files: Contents<'a>,
 }
 
-/// The files of a record; null when one is missing or damaged.
+/// The files of a record; null if a file is missing or damaged.
 #[derive(Serialize)]
-struct Contents<'a> {
-    intent: Option<&'a Intent>,
-    state: Value,
-    exit: Value,
-    report: Value,
+pub(crate) struct Contents<'a> {
+    pub(crate) intent: Option<&'a Intent>,
+    pub(crate) state: Value,
+    pub(crate) exit: Value,
+    pub(crate) report: Value,
 }
 
-/// Prints all that is known of sandboxes.
+/// Prints the views and records of sandboxes.
 pub(crate) fn inspect(global: &Global, args: &InspectArgs) -> Result<u8, Failure> {
     let resolver = find::resolver(global);
     let mut chosen = find::choose(global, &resolver, &args.ids)?;

@@ -1,5 +1,7 @@
 //! `penfold kill`.
 
+use std::error::Error;
+
 use clap::Args;
 use penfold_control::{ANSWER, Client, ClientError, EndMethod, Limits, Resolver, SandboxRef, view};
 use penfold_state::Files;
@@ -21,27 +23,27 @@ pub(crate) const VERB: Verb = Verb {
     name: "kill",
     aliases: &[],
     about: "Kill sandboxes, or send a signal to their commands",
-    description: "Kills everything in a sandbox and waits until all of it was seen to be gone. Several are killed at the \
-        same time. It also ends what has lost its supervisor or its record, and what has a supervisor that does not \
-        answer. With another signal than KILL nothing is ended: the signal is sent to the command. What is gone already \
-        counts as killed.",
+    description: "Sends SIGKILL to every member of a sandbox and waits until all members are verified gone. Several \
+        sandboxes are killed in parallel. This also ends a sandbox without a supervisor or record, or with a supervisor \
+        that does not answer. With another signal than KILL, penfold only sends that signal to the command. A sandbox \
+        that is already gone counts as killed.",
     examples: &[
         ("penfold kill web", "kill the sandbox named web"),
-        ("penfold kill -s HUP web", "send HUP to its command"),
-        ("penfold kill --all -f", "kill all sandboxes without being asked"),
-        ("penfold kill --filter label=ci -f", "kill those with this label without being asked"),
+        ("penfold kill -s HUP web", "send HUP to the command of web"),
+        ("penfold kill --all -f", "kill all sandboxes without confirmation"),
+        ("penfold kill --filter label=ci -f", "kill all sandboxes with the label ci"),
     ],
     usage_failure: FailureKind::Usage,
     define: KillArgs::augment_args,
     call: |global, matches| kill(global, &usage::read(&VERB, matches)?),
 };
 
-/// What `penfold kill` was asked to do.
+/// The arguments of `penfold kill`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct KillArgs {
     #[command(flatten)]
     pub(crate) ids: Ids,
-    /// The signal; any but KILL is sent to the command and ends nothing else.
+    /// The signal; any signal but KILL goes to the command only.
     #[arg(
         short = 's',
         long,
@@ -53,12 +55,12 @@ pub(crate) struct KillArgs {
     pub(crate) signal: value::Signal,
     #[command(flatten)]
     pub(crate) patience: PatienceOverride,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(short, long)]
     pub(crate) force: bool,
 }
 
-/// Ends sandboxes at once, or sends a signal to their commands.
+/// Kills sandboxes, or sends a signal to their commands.
 pub(crate) fn kill(global: &Global, args: &KillArgs) -> Result<u8, Failure> {
     let signal = args.signal.sendable()?;
     let act = if signal == Signal::KILL { "kill" } else { "signal" };
@@ -97,28 +99,27 @@ fn is_living(resolver: &Resolver, known: &SandboxRef) -> bool {
     view::view(resolver, known).is_some_and(|seen| seen.status.is_living())
 }
 
-/// What a supervisor says that was to send a signal to its command. One that is over takes none, which is as well.
+/// Judges the answer of a supervisor to a signal request. If the sandbox has ended meanwhile, that is success.
 fn is_sent(
     resolver: &Resolver,
     known: &SandboxRef,
     answer: Option<Result<Answer, ClientError>>,
 ) -> Result<(), Failure> {
-    let failed = |reason: String| {
+    let failed = |reason: Box<dyn Error>| {
         Failure::new(FailureKind::Other, format!("cannot signal the command of sandbox {}", known.id))
             .because(reason)
     };
     match answer {
         Some(Ok(Answer::Done)) => Ok(()),
         _ if !is_living(&resolver.again(), known) => Ok(()),
-        Some(Ok(Answer::Refused(reason))) => Err(failed(reason)),
-        Some(Ok(_)) => Err(failed("its supervisor answers something else".to_owned())),
-        Some(Err(ClientError::NoSocket { .. })) => Err(failed(
-            "it is no detached sandbox, and only `penfold run` itself passes signals on".to_owned(),
-        )),
-        Some(Err(error)) => Err(failed(error.to_string())),
+        Some(Ok(Answer::Refused(reason))) => Err(failed(reason.into())),
+        Some(Ok(_)) => Err(failed("the supervisor sent an unexpected answer".into())),
+        Some(Err(ClientError::NoSocket { .. })) => {
+            Err(failed("it is a foreground sandbox: send the signal to its `penfold run`".into()))
+        }
+        Some(Err(error)) => Err(failed(error.into())),
         None => {
-            Err(failed("nobody looks after it".to_owned())
-                .hint(format!("`penfold kill {}` ends it", known.id)))
+            Err(failed("it has no supervisor".into()).hint(format!("`penfold kill {}` ends it", known.id)))
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `penfold logs`.
 
-mod write;
+pub(crate) mod write;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -25,60 +25,60 @@ use write::Output;
 pub(crate) const VERB: Verb = Verb {
     name: "logs",
     aliases: &[],
-    about: "Show what a detached sandbox has written",
-    description: "Shows what the command of a detached sandbox has written, byte for byte: its standard output on \
-        standard output, its standard error on standard error. The log is kept after the end, until `penfold rm`. It \
-        is bounded: when it is full the oldest goes first.",
+    about: "Show the output of a detached sandbox",
+    description: "Shows the output of a detached sandbox byte for byte: standard output on standard output, standard error \
+        on standard error. penfold keeps the log after the end, until `penfold rm`. A full log drops the oldest output.",
     examples: &[
-        ("penfold logs web", "show all that is kept"),
-        ("penfold logs -f -n 20 web", "show the last 20 lines and what follows, until the end"),
-        ("penfold logs --since 10m -t 3f9a", "show the last ten minutes, each line with its time"),
-        ("penfold logs --json -f web", "one JSON object a line, for programs"),
+        ("penfold logs web", "show the complete log"),
+        ("penfold logs -f -n 20 web", "show the last 20 lines and new output, until the end"),
+        ("penfold logs --since 10m -t 3f9a", "show the last ten minutes with a time on each line"),
+        ("penfold logs --json -f web", "print one JSON object per line, for programs"),
+        ("penfold --host http://127.0.0.1:3000 logs -f web", "follow the log of a sandbox of a server"),
     ],
     usage_failure: FailureKind::Usage,
     define: LogsArgs::augment_args,
     call: |global, matches| logs(global, &usage::read(&VERB, matches)?),
 };
 
-/// What `penfold logs` was asked to do.
+/// The arguments of `penfold logs`.
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LogsArgs {
-    /// Id, unique beginning of an id, or name.
+    /// Id, unique prefix of an id, or name.
     #[arg(value_name = "ID")]
     pub(crate) id: String,
-    /// Show also what is written from now on, until the sandbox has ended.
+    /// Also show new output until the sandbox has ended.
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// Show only the last lines.
+    /// Show only the last N lines.
     #[arg(short = 'n', long = "lines", value_name = "N", value_parser = value::number, conflicts_with = "since")]
     pub(crate) lines: Option<u64>,
-    /// Show only what is not older: a duration, or a time as in `2026-11-21T10:35:00Z`.
+    /// Show only output not older than a duration such as `10m`, or a time such as `2026-11-21T10:35:00Z`.
     #[arg(long, value_name = "TIME", value_parser = since, allow_hyphen_values = true)]
     pub(crate) since: Option<Since>,
-    /// Put the time (UTC) before each line.
+    /// Print the time (UTC) before each line.
     #[arg(short, long)]
     pub(crate) timestamps: bool,
-    /// Show only what was written to standard error, on standard output.
+    /// Show only the output to standard error, on standard output.
     #[arg(long)]
     pub(crate) stderr: bool,
-    /// Print one JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long, conflicts_with = "timestamps")]
     pub(crate) json: bool,
 }
 
-/// How long a sandbox may take to be made or put away before it counts as damaged.
+/// The time that the start or removal of a sandbox may take; after that a missing log is an error.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often it is looked whether it has a log by now.
-const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+/// The interval between attempts to open the log.
+const RETRY_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// Shows what is in the log, and follows it if that is wanted.
+/// Shows the log, and follows it with `--follow`.
 pub(crate) fn logs(global: &Global, args: &LogsArgs) -> Result<u8, Failure> {
     let (record, mut reader) = open(global, args)?;
     let mut output = Output::new(args);
     match show(&mut reader, &record, args, &mut output) {
         Ok(()) => {}
-        // Who reads has seen enough.
+        // EPIPE is success: the reader closed standard output, as `head` does.
         Err(Stopped::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
         Err(Stopped::Write(error)) => {
             return Err(WriteError::Stdout(error).into());
@@ -86,27 +86,27 @@ pub(crate) fn logs(global: &Global, args: &LogsArgs) -> Result<u8, Failure> {
         Err(Stopped::Read(error)) => return Err(unreadable(record.name(), error)),
     }
     if reader.lost() > 0 && !global.quiet {
-        remark(&format!("{} could not be kept for want of room", bytes(reader.lost())));
+        remark(&format!("{} of output were lost: the log could not be written", bytes(reader.lost())));
     }
     Ok(exit_codes::SUCCESS)
 }
 
-/// Finds the log; that of a sandbox which is just being started may come a moment later.
+/// Opens the log. Retries for [`PATIENCE`] if the sandbox is just starting: its log may not exist yet.
 fn open(global: &Global, args: &LogsArgs) -> Result<(Files, Reader), Failure> {
     let until = Instant::now() + PATIENCE;
     loop {
         let known = find::resolver(global).resolve(&args.id)?;
-        // Before it is opened: what is seen to be whole then has a log or never gets one.
+        // Checked before the log is opened: a complete record without a log never gets one.
         let passing = known.is_passing();
         let missing = || Failure::new(FailureKind::Other, format!("sandbox `{}` has no log", known.id));
         let record = known.record.as_ref().ok_or_else(missing)?;
         match Reader::open(record.dir(), begin(args)) {
             Ok(reader) => return Ok((record.clone(), reader)),
             Err(LogError::Missing) if (passing || known.is_passing()) && Instant::now() < until => {
-                let _ = rustix::event::poll(&mut [], Some(&MOMENT));
+                let _ = rustix::event::poll(&mut [], Some(&RETRY_INTERVAL));
             }
             Err(LogError::Missing) => {
-                return Err(missing().hint("only a detached sandbox has one: `penfold run -d`"));
+                return Err(missing().hint("only a sandbox of `penfold run -d` has a log"));
             }
             Err(error) => return Err(unreadable(&known.id, error)),
         }
@@ -114,7 +114,7 @@ fn open(global: &Global, args: &LogsArgs) -> Result<(Files, Reader), Failure> {
 }
 
 fn unreadable(id: &str, error: LogError) -> Failure {
-    Failure::new(FailureKind::from(&error), format!("cannot show the log of `{id}`")).because(error)
+    Failure::new(FailureKind::from(&error), format!("cannot read the log of sandbox `{id}`")).because(error)
 }
 
 fn begin(args: &LogsArgs) -> From {
@@ -126,7 +126,7 @@ fn begin(args: &LogsArgs) -> From {
     }
 }
 
-/// What ended the showing.
+/// The error that stopped the output.
 enum Stopped {
     Read(LogError),
     Write(io::Error),
@@ -151,7 +151,9 @@ fn show(reader: &mut Reader, record: &Files, args: &LogsArgs, output: &mut Outpu
     output.finish().map_err(Stopped::Write)
 }
 
-/// A lock that cannot be tested is taken for held: unknown means alive.
+/// Waits for new output, the end of the sandbox, or a closed standard output.
+///
+/// A lock that cannot be tested counts as held: if penfold cannot tell, the sandbox counts as alive.
 fn wait(reader: &mut Reader, record: &Files, stdout: BorrowedFd<'_>) -> Result<Waited, LogError> {
     reader.wait(|| record.has_ended() || record.lock().is_free(), Some(stdout))
 }
@@ -160,8 +162,8 @@ fn show_entry(entry: &Entry<'_>, args: &LogsArgs, output: &mut Output) -> io::Re
     let (kind, count) = match *entry {
         Entry::Data { stream, .. } if args.stderr && stream != Stream::Stderr => return Ok(()),
         Entry::Data { stream, time, offset, bytes } => return output.data(stream, time, offset, bytes),
-        Entry::Lost { bytes, .. } => ("could not be kept for want of room", bytes),
-        Entry::Missed { bytes } => ("were overwritten before they could be shown", bytes),
+        Entry::Lost { bytes, .. } => ("of output were lost: the log could not be written", bytes),
+        Entry::Missed { bytes } => ("of output were overwritten before `penfold logs` read them", bytes),
         Entry::Damaged { bytes, .. } => ("of the log are damaged", bytes),
     };
     output.flush()?;
@@ -169,12 +171,12 @@ fn show_entry(entry: &Entry<'_>, args: &LogsArgs, output: &mut Output) -> io::Re
     Ok(())
 }
 
-fn bytes(number: u64) -> String {
+pub(crate) fn bytes(number: u64) -> String {
     if number == 1 { "1 byte".to_owned() } else { format!("{number} bytes") }
 }
 
-fn remark(words: &str) {
+pub(crate) fn remark(words: &str) {
     let mut text = String::new();
     lines::say(&mut text, words);
-    output::talk(&text);
+    output::message(&text);
 }

@@ -15,10 +15,10 @@ pub(crate) const VERB: Verb = Verb {
     name: "man",
     aliases: &[],
     about: "Write the manual pages",
-    description: "Writes one manual page for penfold and one for each command into a directory that exists.",
+    description: "Writes a manual page for penfold and one for each command into an existing directory.",
     examples: &[
-        ("penfold man /usr/local/share/man/man1", "install them"),
-        ("penfold man . && man ./penfold-run.1", "read one"),
+        ("penfold man /usr/local/share/man/man1", "install the manual pages"),
+        ("penfold man . && man ./penfold-run.1", "read the manual page of `penfold run`"),
     ],
     usage_failure: FailureKind::Usage,
     define: ManArgs::augment_args,
@@ -27,7 +27,7 @@ pub(crate) const VERB: Verb = Verb {
 
 #[derive(Args, Clone, Debug)]
 struct ManArgs {
-    /// Where to write to.
+    /// The directory for the manual pages.
     #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     dir: PathBuf,
 }

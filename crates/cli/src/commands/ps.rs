@@ -22,29 +22,30 @@ pub(crate) const VERB: Verb = Verb {
     name: "ps",
     aliases: &["ls"],
     about: "List sandboxes",
-    description: "Lists the sandboxes in which something may be alive; with -a those that have ended, too. A sandbox \
-        that nobody looks after is `orphaned` while anything of it is alive, and `lost` when nothing of it was found \
-        and nobody saw it end. One that was stopped is `stopped` where its command did not have to be killed, and found by \
-        `status=killed`, too. -q prints ids only.",
+    description: "Lists the sandboxes that may have live members; with -a also ended sandboxes. A sandbox without a \
+        supervisor is `orphaned` while members live, and `lost` if no members were found and no supervisor saw the end. \
+        A sandbox is `stopped` if a stop ended its command without SIGKILL; the filter `status=killed` finds it, too. \
+        -q prints ids only.",
     examples: &[
-        ("penfold ps", "what runs here?"),
-        ("penfold ps -a --filter label=job=17", "all of one job, those that have ended too"),
-        ("penfold ps --format {{.ID}}:{{.Status}}", "two fields, a line each"),
-        ("penfold ps -q --filter status=orphaned", "ids for another command"),
+        ("penfold ps", "list the running sandboxes"),
+        ("penfold ps -a --filter label=job=17", "list all sandboxes of a job, ended ones included"),
+        ("penfold ps --format {{.ID}}:{{.Status}}", "print two fields of each sandbox on a line"),
+        ("penfold --host unix:/run/penfold/api.sock ps", "list the sandboxes of a server"),
+        ("penfold ps -q --filter status=orphaned", "print ids as input for another command"),
     ],
     usage_failure: FailureKind::Usage,
     define: PsArgs::augment_args,
     call: |global, matches| ps(global, &usage::read(&VERB, matches)?),
 };
 
-/// What `penfold ps` was asked to do.
+/// The arguments of `penfold ps`.
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "flags are")]
 pub(crate) struct PsArgs {
-    /// List those that have ended, too.
+    /// Also list ended sandboxes.
     #[arg(short, long)]
     pub(crate) all: bool,
-    /// List only the one that was started last, whether it has ended or not.
+    /// List only the sandbox that was started last, even if it has ended.
     #[arg(short, long)]
     pub(crate) latest: bool,
     #[command(flatten)]
@@ -52,24 +53,36 @@ pub(crate) struct PsArgs {
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print each as this says: `json`, or text with fields such as `{{.ID}}`; `table` before it adds headings.
+    /// Print each sandbox in this format: `json`, or a template with fields such as `{{.ID}}`; `table` first adds headings.
     #[arg(long, value_name = "FORMAT", value_parser = template::format, conflicts_with = "json")]
     pub(crate) format: Option<Format>,
-    /// Cut nothing short.
+    /// Do not truncate commands.
     #[arg(long)]
     pub(crate) no_trunc: bool,
-    /// List again each second until interrupted.
+    /// List again every second until interrupted.
     #[arg(long)]
     pub(crate) watch: bool,
 }
 
-/// How long a command may be in a table on a terminal.
+/// The maximum width of a command in a table on a terminal.
 const COMMAND_WIDTH: usize = 40;
 
 /// Lists sandboxes.
 pub(crate) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {
+    list(global, args, |among| {
+        let found = find::list(&find::resolver(global), among)?;
+        Ok(found.into_iter().map(|(_, view)| view).collect())
+    })
+}
+
+/// Lists the sandboxes that `look` finds.
+pub(crate) fn list(
+    global: &Global,
+    args: &PsArgs,
+    look: impl Fn(Among) -> Result<Vec<View>, Failure>,
+) -> Result<u8, Failure> {
     loop {
-        let views = found(global, args)?;
+        let views = found(args, &look)?;
         let mut text = match &args.format {
             _ if global.quiet => views.iter().flat_map(|view| [view.id.as_str(), "\n"]).collect(),
             Some(Format::Json) => json(&views)?,
@@ -88,15 +101,12 @@ pub(crate) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {
     }
 }
 
-fn found(global: &Global, args: &PsArgs) -> Result<Vec<View>, Failure> {
+fn found(args: &PsArgs, look: impl Fn(Among) -> Result<Vec<View>, Failure>) -> Result<Vec<View>, Failure> {
     let among =
         if args.all || args.latest || args.filters.wants_ended() { Among::Every } else { Among::Living };
-    let mut views: Vec<View> = find::list(&find::resolver(global), among)?
-        .into_iter()
-        .map(|(_, view)| view)
-        .filter(|view| args.filters.match_all(view))
-        .collect();
-    // The youngest first, as people look for what they have just started.
+    let mut views: Vec<View> = look(among)?;
+    views.retain(|view| args.filters.match_all(view));
+    // The newest first, as in docker.
     views.reverse();
     if args.latest {
         views.truncate(1);
@@ -104,7 +114,7 @@ fn found(global: &Global, args: &PsArgs) -> Result<Vec<View>, Failure> {
     Ok(views)
 }
 
-/// An array, one sandbox a line.
+/// A JSON array with one sandbox per line.
 fn json(views: &[View]) -> Result<String, WriteError> {
     let rows: Result<Vec<String>, _> =
         views.iter().map(|view| serde_json::to_string(&Row::of(view))).collect();
@@ -136,7 +146,7 @@ fn shortened(command: &str) -> String {
     format!("{kept}…")
 }
 
-/// Waits for the next look; false when nobody reads any more.
+/// Waits until the next listing is due; false if the reader of standard output is gone.
 fn another() -> bool {
     const PAUSE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
     let stdout = std::io::stdout();

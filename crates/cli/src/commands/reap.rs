@@ -16,22 +16,21 @@ pub(crate) const VERB: Verb = Verb {
     name: "reap",
     aliases: &[],
     about: "End a process tree that penfold did not start",
-    description: "Ends processes that penfold did not start: a tree over all its threads, a process group, a \
-        session, a cgroup, or all that carry a variable in their environment. Each is held by a handle before \
-        it is signalled, so a reused number is never hit; new members are looked for until there are none. \
-        Success means that all of them were observed gone. Never touches pid 1, penfold itself or what it \
-        runs under.",
+    description: "Ends processes that penfold did not start: a tree, a process group, a session, a cgroup, or all \
+        processes with a variable in their environment. penfold signals each process through a pidfd, so a reused pid \
+        never gets a signal, and searches for new members until there are none. Exit code 0 means that all members were \
+        observed gone. penfold never ends pid 1, itself or its own ancestors.",
     examples: &[
-        ("penfold reap -n --pid 4121", "show what would be ended"),
+        ("penfold reap -n --pid 4121", "list the processes that would be ended"),
         ("penfold reap --pid 4121 --grace 2s", "end the tree below 4121: TERM, 2 s later KILL"),
-        ("penfold reap --env BUILD_ID=1729", "end every process of a build, wherever it went"),
+        ("penfold reap --env BUILD_ID=1729", "end every process of a build, daemons included"),
     ],
     usage_failure: FailureKind::Usage,
     define: ReapArgs::augment_args,
     call: |global, matches| reap(global, usage::read(&VERB, matches)?),
 };
 
-/// What `penfold reap` was asked to do.
+/// The arguments of `penfold reap`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ReapArgs {
     #[command(flatten)]
@@ -57,7 +56,7 @@ pub(crate) struct ReapArgs {
     pub(crate) signal: Signal,
     #[command(flatten)]
     pub(crate) patience: Patience,
-    /// Show what would be ended and change nothing.
+    /// List the processes that would be ended, and change nothing.
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
     /// Print the result as JSON.

@@ -21,31 +21,31 @@ use crate::{exit_codes, output};
 pub(crate) const VERB: Verb = Verb {
     name: "report",
     aliases: &[],
-    about: "Show what the end of sandboxes found and did",
-    description: "Shows the reports of sandboxes that have ended and whose records were kept: why they ended, what \
-        was left behind and ended, the steps of the teardown, and whether it was seen that nothing is left. Without an \
-        id it lists all reports, the last first.",
+    about: "Show the teardown reports of ended sandboxes",
+    description: "Shows the reports of ended sandboxes while their records are kept: the cause of the end, the strays, \
+        the steps of the teardown, and whether the end was verified. Without an ID it lists all reports, the newest \
+        first.",
     examples: &[
-        ("penfold report", "how did the last ones end?"),
-        ("penfold report web", "one of them, step by step"),
-        ("penfold report --last --json", "the last one for a script"),
-        ("penfold report --failed", "those whose command failed or whose end was not verified"),
+        ("penfold report", "list the reports of all ended sandboxes"),
+        ("penfold report web", "show one report with all steps"),
+        ("penfold report --last --json", "print the newest report as JSON"),
+        ("penfold report --failed", "list failed commands and unverified ends"),
     ],
     usage_failure: FailureKind::Usage,
     define: ReportArgs::augment_args,
     call: |global, matches| report(global, &usage::read(&VERB, matches)?),
 };
 
-/// What `penfold report` was asked to do.
+/// The arguments of `penfold report`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ReportArgs {
-    /// Ids, unique beginnings of ids, or names; `-` reads them from standard input.
+    /// Ids, unique prefixes of ids, or names; `-` reads them from standard input.
     #[arg(value_name = "ID")]
     pub(crate) ids: Vec<String>,
-    /// Only that of the sandbox that ended last.
+    /// Show only the report of the sandbox that ended last.
     #[arg(long, conflicts_with = "ids")]
     pub(crate) last: bool,
-    /// Only those whose command did not exit with 0, or whose end was not verified.
+    /// Show only reports of a command that did not exit with 0, or of an unverified end.
     #[arg(long)]
     pub(crate) failed: bool,
     /// Print the reports as JSON.
@@ -53,7 +53,7 @@ pub(crate) struct ReportArgs {
     pub(crate) json: bool,
 }
 
-/// Shows what the end of sandboxes found and did.
+/// Shows the reports of ended sandboxes.
 pub(crate) fn report(global: &Global, args: &ReportArgs) -> Result<u8, Failure> {
     let resolver = find::resolver(global);
     let named = !args.ids.is_empty();
@@ -102,14 +102,14 @@ pub(crate) fn report(global: &Global, args: &ReportArgs) -> Result<u8, Failure> 
 
 fn read(known: &SandboxRef, seen: &View) -> Result<Report, Failure> {
     let none = |why: &str| {
-        Failure::new(FailureKind::Other, format!("{} has no report: {why}", known.id))
-            .hint(format!("`penfold status {}` tells how it is", known.id))
+        Failure::new(FailureKind::Other, format!("sandbox {} has no report: {why}", known.id))
+            .hint(format!("`penfold status {}` shows its status", known.id))
     };
     match known.record.as_ref().map(penfold_state::Files::report) {
         Some(Ok(Some(report))) => Ok(report),
         Some(Err(error)) => Err(none(&error.to_string())),
-        _ if seen.status.is_living() => Err(none("it has not ended")),
-        _ => Err(none("nobody saw it end")),
+        _ if seen.status.is_living() => Err(none("the sandbox has not ended")),
+        _ => Err(none("no supervisor saw the end")),
     }
 }
 

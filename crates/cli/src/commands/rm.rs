@@ -16,33 +16,33 @@ use crate::sandboxes::tally::{self, Tally};
 pub(crate) const VERB: Verb = Verb {
     name: "rm",
     aliases: &[],
-    about: "Forget sandboxes that are over",
-    description: "Removes what is kept of a sandbox that is over: its record, its log, its report. One that is not over \
-        is refused, unless it is to be killed first. Nothing is removed before the end was seen. A name means all \
-        sandboxes that have ended and bear it.",
+    about: "Remove the records of ended sandboxes",
+    description: "Removes the record of an ended sandbox, with its log, exit code and report. A sandbox that has not ended \
+        is refused; -f kills it first. penfold removes a record only after the verified end of its sandbox. A name \
+        selects all ended sandboxes with this name.",
     examples: &[
-        ("penfold rm web", "forget the sandboxes named web that have ended"),
-        ("penfold rm -f 3f9", "kill it first if it still runs"),
-        ("penfold rm --filter status=exited -f", "forget all whose commands ended by themselves"),
+        ("penfold rm web", "remove the records of ended sandboxes with the name web"),
+        ("penfold rm -f 3f9", "kill the sandbox first if it still runs"),
+        ("penfold rm --filter status=exited -f", "remove all sandboxes whose commands exited by themselves"),
     ],
     usage_failure: FailureKind::Usage,
     define: RmArgs::augment_args,
     call: |global, matches| rm(global, &usage::read(&VERB, matches)?),
 };
 
-/// What `penfold rm` was asked to do.
+/// The arguments of `penfold rm`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RmArgs {
     #[command(flatten)]
     pub(crate) ids: Ids,
     #[command(flatten)]
     pub(crate) patience: PatienceOverride,
-    /// Kill what is not over, and do not ask.
+    /// Kill sandboxes that have not ended, and do not ask for confirmation.
     #[arg(short, long)]
     pub(crate) force: bool,
 }
 
-/// Forgets sandboxes that are over; ends them first if that is wanted.
+/// Removes the records of ended sandboxes; with `--force` kills the sandboxes first.
 pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
     let (resolver, selection) = select::select(global, &args.ids, Among::Every, args.force, "remove")?;
     let coloured = global.color.wanted(&std::io::stderr());

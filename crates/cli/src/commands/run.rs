@@ -1,7 +1,7 @@
 //! `penfold run`.
 
 mod replace;
-mod spec;
+pub(crate) mod spec;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -28,40 +28,39 @@ pub(crate) const VERB: Verb = Verb {
     name: "run",
     aliases: &[],
     about: "Run a command; when it ends, nothing of it is left",
-    description: "Runs CMD in the foreground as a sandbox: standard input, output and error, the terminal and \
-        inherited descriptors pass through. The sandbox ends when CMD exits, its time runs out, it is \
-        interrupted, or penfold or its caller dies. Then every process that CMD started is ended and looked \
-        for, and only when none is left does penfold exit, with CMD's exit code. With --detach it goes on \
-        without its caller, and is looked after, stopped and asked by its id or name. Ctrl-C belongs to CMD: if it \
-        dies of INT or exits, what it left is stopped; if it handles INT and goes on, so does the sandbox, and \
-        Ctrl-\\ or three times Ctrl-C within a second kill it; if it ignores INT, the sandbox is stopped, and a \
-        second Ctrl-C kills it. Options end at the first \
-        word that is not one: all that follows CMD belongs to CMD, even `--help`.",
+    description: "Runs CMD in the foreground as a sandbox. CMD gets penfold's standard input, output and error, terminal \
+        and inherited descriptors. The sandbox ends when CMD exits, at a time limit, on an interrupt, or when penfold or \
+        its caller dies. penfold then ends every process that CMD started, verifies that none is left, and exits with \
+        CMD's exit code. With --detach the sandbox keeps running without its caller; other commands use its id or name. \
+        Ctrl-C goes to CMD. If CMD exits or dies of INT, penfold stops the remaining processes. If CMD handles INT and \
+        keeps running, the sandbox keeps running too; Ctrl-\\ or three times Ctrl-C within a second kill it. If CMD \
+        ignores INT, penfold stops the sandbox, and a second Ctrl-C kills it. Options of penfold end at CMD: all words \
+        after CMD belong to CMD, even `--help`.",
     examples: &[
-        ("penfold run -- npm test", "run the tests and end the servers that they forget"),
-        ("penfold run --timeout 10m --grace 5s make -j8", "give up after ten minutes: TERM, 5 s later KILL"),
-        ("penfold run --fail-on-leak --report report.json ./ci.sh", "fail with 123 if processes were left"),
+        ("penfold run -- npm test", "run the tests and end the servers that they leave behind"),
+        ("penfold run --timeout 10m --grace 5s make -j8", "stop after ten minutes: TERM, 5 s later KILL"),
         (
-            "penfold run -d --name web --ttl 8h npm start",
-            "go on in the background; `penfold stop web` ends it",
+            "penfold run --fail-on-leak --report report.json ./ci.sh",
+            "exit with 123 if the command leaves processes",
         ),
-        ("penfold run -d --replace --name web npm start", "the same in the place of the one that runs"),
+        ("penfold run -d --name web --ttl 8h npm start", "run in the background; `penfold stop web` ends it"),
+        ("penfold run -d --replace --name web npm start", "stop the sandbox web first, then start a new one"),
     ],
     usage_failure: FailureKind::NotStarted,
     define: RunArgs::augment_args,
     call: |global, matches| run(global, usage::read(&VERB, matches)?),
 };
 
-/// What `penfold run` was asked to do.
+/// The arguments of `penfold run`.
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "flags")]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) bounds: Bounds,
-    /// How the processes of the sandbox are known.
+    /// Containment: the way in which penfold knows the members of the sandbox.
     #[arg(long, value_enum, value_name = "LEVEL", default_value = "auto")]
     pub(crate) contain: Contain,
-    /// Go on without the caller: print the id once CMD runs, and keep its output for `penfold logs`.
+    /// Run in the background: print the id when CMD runs, and keep its output for `penfold logs`.
     #[arg(short, long)]
     pub(crate) detach: bool,
     /// Give a detached sandbox a terminal, for `penfold attach`.
@@ -83,7 +82,7 @@ pub(crate) struct RunArgs {
         help = "End a detached sandbox that had no output and no exec for this time"
     )]
     pub(crate) idle_timeout: Option<Duration>,
-    /// Forget a detached sandbox when it ends, with its log and exit code.
+    /// Remove the record of a detached sandbox at its end, with log and exit code.
     #[arg(long)]
     pub(crate) rm: bool,
     #[arg(
@@ -91,40 +90,40 @@ pub(crate) struct RunArgs {
         value_name = "SIZE",
         value_parser = value::size,
         default_value = "64M",
-        help = "How much output of a detached sandbox is kept; the oldest goes first"
+        help = "Size of the log of a detached sandbox; a full log drops the oldest output"
     )]
     pub(crate) log_size: u64,
     #[arg(
         long,
         value_enum,
         value_name = "ACT",
-        help = "What happens when the caller dies; kill, unless --detach, then keep"
+        help = "Action when the caller dies [default: kill; keep with --detach]"
     )]
     pub(crate) on_owner_exit: Option<OnOwnerExit>,
-    /// What happens to a detached sandbox when its supervisor is killed.
+    /// Action when the supervisor of a detached sandbox is killed.
     #[arg(long, value_enum, value_name = "ACT", default_value = "kill")]
     pub(crate) on_supervisor_exit: OnSupervisorExit,
     #[command(flatten)]
     pub(crate) patience: Patience,
-    /// Make a new, empty directory that is removed at the end; TMPDIR, and the directory to run in unless -w.
+    /// Create an empty directory and remove it at the end; it is TMPDIR and, without -w, the working directory.
     #[arg(long)]
     pub(crate) scratch: bool,
-    /// The first Ctrl-C stops the sandbox and the second kills it, whatever CMD does with INT; not with --detach.
+    /// Stop the sandbox at the first Ctrl-C and kill it at the second, even if CMD handles INT; not with --detach.
     #[arg(long, conflicts_with = "detach")]
     pub(crate) stop_on_interrupt: bool,
-    /// Exit with 123 if the command succeeded but left processes behind; not with --detach.
+    /// Exit with 123 if the command succeeded but left processes; not with --detach.
     #[arg(long)]
     pub(crate) fail_on_leak: bool,
-    /// Write what was found and done at the end to this file, as JSON; `-` is standard output.
+    /// Write the teardown report to this file, as JSON; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
     /// Name of the sandbox, for its record and report.
     #[arg(long, value_name = "NAME", value_parser = value::name)]
     pub(crate) name: Option<String>,
-    /// Stop the sandbox that has the name first, and take it over.
+    /// First stop the sandbox that has this name, then take the name.
     #[arg(long, requires = "name")]
     pub(crate) replace: bool,
-    /// Attach a label; may be repeated, the last of a key counts.
+    /// Add a label; may be repeated; the last value of a key counts.
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = value::label)]
     pub(crate) label: Vec<Label>,
     /// The command and its arguments.
@@ -132,40 +131,40 @@ pub(crate) struct RunArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// How membership in a sandbox is known.
+/// The value of `--contain`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Contain {
-    /// The strongest that the host offers.
+    /// `cgroup` if the host permits, else `subreaper`.
     Auto,
     /// A cgroup of its own.
     Cgroup,
     /// A pid namespace.
     Pidns,
-    /// Descendants of the supervisor.
+    /// The descendants of the supervisor, a subreaper.
     Subreaper,
 }
 
-/// What the death of the owner does to the sandbox.
+/// The value of `--on-owner-exit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnOwnerExit {
-    /// End it at once.
+    /// Kill the sandbox.
     Kill,
-    /// End it politely first.
+    /// Stop the sandbox: polite signal, grace, kill.
     Stop,
-    /// Leave it running until it ends by itself.
+    /// Keep the sandbox running.
     Keep,
 }
 
-/// What the death of the supervisor does to a detached sandbox.
+/// The value of `--on-supervisor-exit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnSupervisorExit {
-    /// End it at once.
+    /// Kill the sandbox.
     Kill,
-    /// Let it go on under another supervisor.
+    /// Keep the sandbox running under a new supervisor.
     Keep,
 }
 
-/// Runs a command to its end and that of all it started.
+/// Runs a command, and waits for its end and the end of all its descendants.
 pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
     let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
     let (preserve, fail_on_leak, detached) = (args.bounds.preserve_status, args.fail_on_leak, args.detach);
@@ -184,20 +183,43 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
     let watched = !global.quiet && std::io::stderr().is_terminal();
     let slow = |progress| {
         if watched {
-            output::talk(&summary::progress(progress));
+            output::message(&summary::progress(progress));
         }
     };
-    let outcome = launcher.wait(slow).or_fail(FailureKind::Unverified, "the end was not seen")?;
-    output::talk(&summary::of(&outcome, global.verbose > 0, global.quiet));
-    let code = conclude(&outcome, &name, directory, preserve, fail_on_leak)?;
-    if let Some(signal) = died_of(&outcome) {
+    let outcome =
+        launcher.wait(slow).or_fail(FailureKind::Unverified, "cannot tell how the sandbox ended")?;
+    tell(global, &outcome, &name, directory, Codes { preserve, fail_on_leak })
+}
+
+/// How the exit code is chosen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Codes {
+    /// `--preserve-status`.
+    pub(crate) preserve: bool,
+    /// `--fail-on-leak`.
+    pub(crate) fail_on_leak: bool,
+}
+
+/// Prints the summary of a foreground sandbox, and returns the exit code. Dies of the signal that ended the command.
+pub(crate) fn tell(
+    global: &Global,
+    outcome: &Outcome,
+    name: &str,
+    directory: Option<PathBuf>,
+    codes: Codes,
+) -> Result<u8, Failure> {
+    output::message(&summary::of(outcome, global.verbose > 0, global.quiet));
+    let code = conclude(outcome, name, directory, codes.preserve, codes.fail_on_leak)?;
+    if let Some(signal) = died_of(outcome) {
         penfold_sys::signal::die_of(signal);
     }
     Ok(code)
 }
 
-/// The signal that ended the command, where penfold is to die of it, too: shells, make and systemd treat that otherwise
-/// than an exit with 128+N. A code that penfold has chosen stays a code.
+/// The signal that ended the command, if penfold must die of the same signal.
+///
+/// Shells, make and systemd distinguish death by a signal from an exit with 128+N. If penfold chose the exit code
+/// itself, such as 124, it exits with that code.
 fn died_of(outcome: &Outcome) -> Option<i32> {
     let report = &outcome.report;
     match report.exit {
@@ -212,28 +234,28 @@ fn died_of(outcome: &Outcome) -> Option<i32> {
     }
 }
 
-/// Starts a detached sandbox: its id once its command runs.
+/// Starts a detached sandbox; prints the id when the command runs.
 fn run_detached(launcher: Launcher, name: &str, directory: Option<PathBuf>) -> Result<u8, Failure> {
     let id = launcher.id();
     let lost = |error| {
-        Failure::new(FailureKind::Unverified, format!("cannot run `{name}`: something of {id} may be left"))
+        Failure::new(FailureKind::Unverified, format!("cannot run `{name}`: sandbox {id} may be left"))
             .because(error)
-            .hint("`penfold doctor` shows what is left, `penfold gc` ends it")
+            .hint("`penfold doctor` lists leaks, `penfold gc` ends them")
     };
     let outcome = match launcher.wait_running().map_err(lost)? {
         Detached::Over(outcome) => *outcome,
         Detached::Running(launcher) => {
-            let let_go = launcher.let_go().map_err(|error| {
-                Failure::new(FailureKind::NotStarted, format!("cannot let {id} go on by itself"))
+            let detached = launcher.detach().map_err(|error| {
+                Failure::new(FailureKind::NotStarted, format!("cannot detach from sandbox {id}"))
                     .because(error)
             });
-            let told = let_go
+            let printed = detached
                 .and_then(|()| output::data(format!("{id}\n").as_bytes()).map_err(Failure::not_started));
-            match told {
+            match printed {
                 Ok(()) => return Ok(exit_codes::SUCCESS),
                 Err(failure) => {
-                    let outcome = launcher.abandon("its id cannot be told").map_err(lost)?;
-                    output::talk(&summary::survivors(&outcome));
+                    let outcome = launcher.abandon("the id cannot be printed").map_err(lost)?;
+                    output::message(&summary::survivors(&outcome));
                     let verified = outcome.report.findings.verified;
                     return Err(if verified { failure } else { failure.with_kind(FailureKind::Unverified) });
                 }
@@ -242,7 +264,7 @@ fn run_detached(launcher: Launcher, name: &str, directory: Option<PathBuf>) -> R
     };
     let failure = outcome.report.failure.as_ref().map_or_else(
         || {
-            let sentence = format!("cannot run `{name}`: {id} was ended before its id was printed");
+            let sentence = format!("cannot run `{name}`: sandbox {id} was ended before its id was printed");
             Failure::new(FailureKind::NotStarted, sentence)
         },
         |failure| NotStarted { failure, command: name, directory }.into(),
@@ -250,6 +272,6 @@ fn run_detached(launcher: Launcher, name: &str, directory: Option<PathBuf>) -> R
     if outcome.report.findings.verified {
         return Err(failure);
     }
-    output::talk(&summary::survivors(&outcome));
+    output::message(&summary::survivors(&outcome));
     Err(failure.with_kind(FailureKind::Unverified))
 }

@@ -21,36 +21,36 @@ use crate::{output, value};
 pub(crate) const VERB: Verb = Verb {
     name: "status",
     aliases: &[],
-    about: "Explain how sandboxes are",
-    description: "Explains to people in which state a sandbox is, why and since when; shows its processes and the \
-        last lines of its log.",
+    about: "Explain the status of sandboxes",
+    description: "Explains the status of a sandbox and the evidence for it; shows its processes and the last lines \
+        of its log.",
     examples: &[
-        ("penfold status web", "how is it, and what did it say last?"),
-        ("penfold status web -n 50", "with more of its log"),
+        ("penfold status web", "show the status and the last lines of the log"),
+        ("penfold status web -n 50", "show the last 50 lines of the log"),
     ],
     usage_failure: FailureKind::Usage,
     define: StatusArgs::augment_args,
     call: |global, matches| status(global, &usage::read(&VERB, matches)?),
 };
 
-/// What `penfold status` was asked to do.
+/// The arguments of `penfold status`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StatusArgs {
-    /// Ids, unique beginnings of ids, or names; `-` reads them from standard input.
+    /// Ids, unique prefixes of ids, or names; `-` reads them from standard input.
     #[arg(value_name = "ID", required = true)]
     pub(crate) ids: Vec<String>,
-    /// How many lines of the log to show.
+    /// The number of log lines to show.
     #[arg(short = 'n', long, value_name = "N", value_parser = value::number, default_value_t = 10)]
     pub(crate) lines: u64,
-    /// Print the state as JSON, as `penfold ps --json` does.
+    /// Print the status as JSON, as `penfold ps --json` does.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// How much of the log is shown at most.
+/// The maximum size of the shown part of the log.
 const MOST_LOG: usize = 64 * 1024;
 
-/// Explains how sandboxes are.
+/// Explains the status of sandboxes.
 pub(crate) fn status(global: &Global, args: &StatusArgs) -> Result<u8, Failure> {
     let resolver = find::resolver(global);
     let chosen = find::choose(global, &resolver, &args.ids)?;
@@ -108,22 +108,22 @@ fn page(resolver: &Resolver, known: &SandboxRef, seen: &View, log_lines: u64) ->
     Ok(text)
 }
 
-/// What a word means, and what can be done.
+/// The meaning of a status, with the command that helps.
 fn meaning(status: Status) -> &'static str {
     match status {
-        Status::Created => "its command does not run yet",
-        Status::Running => "its command runs and somebody looks after it",
-        Status::Stopping => "it is being ended",
-        Status::Unkillable => "something in it does not die; its supervisor tries again",
-        Status::Exited => "its command ended by itself, and nothing of it is left",
-        Status::Failed => "its command could not be run, and nothing of it is left",
-        Status::Killed => "it was ended, and nothing of it is left",
-        Status::Orphaned => "nobody looks after it and something of it is alive: `penfold kill` ends it",
-        Status::Lost => "nobody saw it end, and nothing of it was found",
+        Status::Created => "the command does not run yet",
+        Status::Running => "the command runs and has a supervisor",
+        Status::Stopping => "the sandbox is ending",
+        Status::Unkillable => "members survived SIGKILL; the supervisor tries again",
+        Status::Exited => "the command exited by itself; all members are gone",
+        Status::Failed => "the command did not start; all members are gone",
+        Status::Killed => "penfold ended the sandbox; all members are gone",
+        Status::Orphaned => "members live without a supervisor: `penfold kill` ends them",
+        Status::Lost => "no supervisor saw the end; no members were found",
     }
 }
 
-/// The last lines of the log; nothing when there is none.
+/// The last lines of the log; empty if there is no log.
 fn log(known: &SandboxRef, wanted: u64) -> String {
     let Some(files) = known.record.as_ref().filter(|_| wanted > 0) else { return String::new() };
     let from = From::Last { lines: wanted, of: None };
@@ -133,7 +133,7 @@ fn log(known: &SandboxRef, wanted: u64) -> String {
         if let Entry::Data { bytes: some, .. } = entry {
             bytes.extend_from_slice(some);
         }
-        // A line without an end, or a writer that is faster than this.
+        // Stop at the limit: a line may have no end, and a writer may be faster than this reader.
         if bytes.len() > MOST_LOG {
             break;
         }

@@ -20,25 +20,25 @@ pub(crate) const VERB: Verb = Verb {
     name: "stop",
     aliases: &[],
     about: "Stop sandboxes: politely at first, then by force",
-    description: "Sends the polite signal to everything in a sandbox, gives it the grace to end, kills what is left, \
-        and waits until all of it was seen to be gone. Several are stopped at the same time. A supervisor that does \
-        not answer holds nothing up: its sandbox is ended over its head. What is gone already counts as stopped.",
+    description: "Sends the polite signal to every member of a sandbox, and SIGKILL to the remaining members after the \
+        grace. Then waits until all members are verified gone. Several sandboxes are stopped in parallel. If the supervisor is \
+        dead or hung, penfold ends its sandbox directly. A sandbox that is already gone counts as stopped.",
     examples: &[
-        ("penfold stop web", "stop the sandbox named web"),
-        ("penfold stop -t 2s 3f9 c07", "give two sandboxes two seconds before what is left is killed"),
-        ("penfold stop --filter label=job=1729 -f", "stop all sandboxes of a job without being asked"),
+        ("penfold stop web", "stop the sandbox web"),
+        ("penfold stop -t 2s 3f9 c07", "stop two sandboxes and kill them after two seconds"),
+        ("penfold stop --filter label=job=1729 -f", "stop all sandboxes of a job without confirmation"),
     ],
     usage_failure: FailureKind::Usage,
     define: StopArgs::augment_args,
     call: |global, matches| stop(global, &usage::read(&VERB, matches)?),
 };
 
-/// What `penfold stop` was asked to do.
+/// The arguments of `penfold stop`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StopArgs {
     #[command(flatten)]
     pub(crate) ids: Ids,
-    /// Time between the polite signal and KILL [default: what the sandbox was made with].
+    /// Time between the polite signal and KILL [default: the sandbox's value].
     #[arg(
         short = 't',
         long,
@@ -48,17 +48,17 @@ pub(crate) struct StopArgs {
         allow_hyphen_values = true
     )]
     pub(crate) grace: Option<Duration>,
-    /// The polite signal [default: what the sandbox was made with].
+    /// The polite signal [default: the sandbox's value].
     #[arg(short = 's', long, value_name = "SIGNAL", value_parser = value::signal, allow_hyphen_values = true)]
     pub(crate) signal: Option<Signal>,
     #[command(flatten)]
     pub(crate) patience: PatienceOverride,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(short, long)]
     pub(crate) force: bool,
 }
 
-/// Ends sandboxes politely.
+/// Stops sandboxes.
 pub(crate) fn stop(global: &Global, args: &StopArgs) -> Result<u8, Failure> {
     let signal = args.signal.map(Signal::sendable).transpose()?;
     let (resolver, selection) = select::select(global, &args.ids, Among::Living, args.force, "stop")?;

@@ -44,6 +44,18 @@ fn definitions_hold_together() {
 }
 
 #[test]
+fn internal_verbs_are_read_and_not_shown() {
+    for verb in super::INTERNAL_VERBS {
+        assert!(root().find_subcommand(verb.name).is_none(), "{}", verb.name);
+        let (example, _) = verb.examples[0];
+        let line: Vec<&str> = example.split_whitespace().skip(1).collect();
+        assert_eq!(understood(&words(&line)).map(|call| call.verb.name), Some(verb.name));
+        let wrong = parse(|| words(&[verb.name, "--no-such-option"]).into_iter());
+        assert_eq!(wrong.err().map(|error| error.kind()), Some(clap::error::ErrorKind::UnknownArgument));
+    }
+}
+
+#[test]
 fn examples_of_the_help_are_understood() {
     for verb in VERBS {
         for (example, _) in verb.examples {

@@ -21,29 +21,28 @@ pub(crate) const VERB: Verb = Verb {
     name: "tree",
     aliases: &[],
     about: "Show the processes of sandboxes as trees",
-    description: "Shows the processes of one sandbox or of all: those below its command, those below each command \
-        that was put into it later, and strays, which have a session of their own, have lost their parent, or have \
-        left the cgroup.",
+    description: "Shows the processes of one sandbox or of all: the tree of the command, the tree of each exec, and the \
+        strays. A stray has a session of its own, has lost its parent, or has left the cgroup.",
     examples: &[
-        ("penfold tree", "what is running in all sandboxes?"),
-        ("penfold tree -p web", "one of them, with the numbers of its processes"),
-        ("penfold tree --full 3f9", "with whole command lines"),
+        ("penfold tree", "show the processes of all sandboxes"),
+        ("penfold tree -p web", "show one sandbox with pids"),
+        ("penfold tree --full 3f9", "show complete command lines"),
     ],
     usage_failure: FailureKind::Usage,
     define: TreeArgs::augment_args,
     call: |global, matches| tree(global, &usage::read(&VERB, matches)?),
 };
 
-/// What `penfold tree` was asked to do.
+/// The arguments of `penfold tree`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TreeArgs {
-    /// An id, the unique beginning of one, or a name; all that live if none is given.
+    /// Id, unique prefix of an id, or name [default: all sandboxes with live members].
     #[arg(value_name = "ID")]
     pub(crate) ids: Vec<String>,
-    /// Show the numbers of processes.
+    /// Show pids.
     #[arg(short, long)]
     pub(crate) pids: bool,
-    /// Show whole command lines instead of names.
+    /// Show complete command lines instead of names.
     #[arg(long)]
     pub(crate) full: bool,
     /// Print the result as JSON.

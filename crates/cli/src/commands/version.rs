@@ -12,8 +12,11 @@ pub(crate) const VERB: Verb = Verb {
     name: "version",
     aliases: &[],
     about: "Print the version",
-    description: "Prints the version, for people or as JSON for scripts.",
-    examples: &[("penfold version", "penfold 0.1.0"), ("penfold version --json", "an object with `version`")],
+    description: "Prints the version as text, or as JSON for scripts.",
+    examples: &[
+        ("penfold version", "print `penfold 0.1.0`"),
+        ("penfold version --json", "print an object with the field `version`"),
+    ],
     usage_failure: FailureKind::Usage,
     define: VersionArgs::augment_args,
     call: |_, matches| version(&usage::read(&VERB, matches)?),
@@ -21,7 +24,7 @@ pub(crate) const VERB: Verb = Verb {
 
 #[derive(Args, Clone, Debug)]
 struct VersionArgs {
-    /// Print an object.
+    /// Print the version as a JSON object.
     #[arg(long)]
     json: bool,
 }

@@ -22,37 +22,40 @@ use crate::{exit_codes, output, value};
 pub(crate) const VERB: Verb = Verb {
     name: "wait",
     aliases: &[],
-    about: "Wait until sandboxes are over and give their exit codes",
-    description: "Waits until sandboxes are over, prints the exit code of each command on a line of its own, in the order \
-        of the ids, and exits with it; with the first that is not 0 if there are several. The codes are those of \
-        `penfold run`. All who wait get the same answer. A sandbox that nobody \
-        looks after is waited for until nothing of it is left. When nobody saw how a command ended, `unknown` is printed \
-        and the exit code is 120: none is invented. The same of a sandbox that ran in the foreground: its code went to who \
-        called `penfold run`. When an ID means no sandbox or several, the exit code is 125.",
+    about: "Wait until sandboxes have ended and return their exit codes",
+    description: "Waits until sandboxes have ended and prints the exit code of each command on a line, in the order of \
+        the ids. The exit code is that of the command; for several sandboxes, the first code that is not 0. \
+        The codes are those of `penfold run`. Every `penfold wait` gets the same answer. For a sandbox without a \
+        supervisor it waits until all members are gone. If no supervisor saw how a command ended, it prints `unknown` \
+        and exits with 120; penfold never invents a code. The same holds for a foreground sandbox: only its \
+        `penfold run` gets the code. For an unknown or ambiguous ID the exit code is 125.",
     examples: &[
-        ("penfold wait web", "wait for the sandbox named web; `$?` is the code of its command"),
-        ("penfold wait --timeout 1m web", "wait no longer than a minute; 124 when it is not over by then"),
-        ("penfold wait --any 3f9 c07", "wait for the first of two, and print which it was with its code"),
+        ("penfold wait web", "wait for the sandbox web; `$?` is the code of its command"),
+        (
+            "penfold wait --timeout 1m web",
+            "wait at most a minute; exit with 124 if web has not ended by then",
+        ),
+        ("penfold wait --any 3f9 c07", "wait for the first of two, and print its id and code"),
     ],
     usage_failure: FailureKind::NotStarted,
     define: WaitArgs::augment_args,
     call: |global, matches| wait(global, &usage::read(&VERB, matches)?),
 };
 
-/// What `penfold wait` was asked to do.
+/// The arguments of `penfold wait`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct WaitArgs {
     #[command(flatten)]
     pub(crate) ids: Ids,
-    /// Wait for one of them only, and print `ID CODE`.
+    /// Wait for the first sandbox to end, and print `ID CODE`.
     #[arg(long)]
     pub(crate) any: bool,
-    /// Wait no longer than this.
+    /// Wait at most this long.
     #[arg(long, value_name = "DURATION", value_parser = value::duration, allow_hyphen_values = true)]
     pub(crate) timeout: Option<Duration>,
 }
 
-/// Waits until sandboxes are over and gives the exit codes of their commands.
+/// Waits until sandboxes have ended; returns the exit codes of their commands.
 pub(crate) fn wait(global: &Global, args: &WaitArgs) -> Result<u8, Failure> {
     let (resolver, selection) =
         select::select(global, &args.ids, Among::Living, true, "wait for").map_err(Failure::not_started)?;
@@ -69,48 +72,52 @@ pub(crate) fn wait(global: &Global, args: &WaitArgs) -> Result<u8, Failure> {
             continue;
         };
         if *end == End::Removed && !ended_in_front(known) {
-            let sentence = format!("no sandbox is called `{}` any more: its record was removed", known.id);
+            let sentence = format!(
+                "no sandbox is called `{}` any more: its record was removed during the wait",
+                known.id
+            );
             tally.missed(global, &[Failure::new(FailureKind::NotStarted, sentence)]);
             codes.push(exit_codes::NOT_STARTED);
             continue;
         }
-        let code = code(known, end);
+        let over = known.record.as_ref().is_some_and(|files| matches!(files.exited(), Ok(Some(_))));
+        let code = code(&known.id, end, over, ended_in_front(known));
         let text = code.map_or_else(|| "unknown".to_owned(), |code| code.to_string());
         tally.done(&if args.any { format!("{} {text}", known.id) } else { text });
         codes.push(code.unwrap_or(exit_codes::UNVERIFIED));
     }
     let enough = args.any && left.len() < ends.len();
     if !left.is_empty() && !enough {
-        let sentence = format!("not over in time: {}", left.join(", "));
+        let sentence = format!("not ended in time: {}", left.join(", "));
         codes.push(Failure::new(FailureKind::TimedOut, sentence).report(false));
     }
     tally.finish()?;
-    // Whatever its number is, a command's code is no worse than another's: the first one counts.
+    // The codes of commands have no order of severity, so the first one that is not 0 counts.
     Ok(codes.into_iter().find(|&code| code != exit_codes::SUCCESS).unwrap_or(exit_codes::SUCCESS))
 }
 
-/// The exit code by the table of `penfold run`; nothing, and a sentence, when it is not known.
-fn code(known: &SandboxRef, end: &End) -> Option<u8> {
-    let id = &known.id;
+/// The exit code by the table of `penfold run`. If the code is unknown, prints the reason and returns `None`.
+///
+/// `over` means that the command itself has ended; `in_front`, that only its `penfold run` got the code.
+pub(crate) fn code(id: &str, end: &End, over: bool, in_front: bool) -> Option<u8> {
     let unknown = |why: &str| {
-        output::talk(&format!("penfold: {id}: {why}\n"));
+        output::message(&format!("penfold: {id}: {why}\n"));
         None
     };
     match end {
         End::Unverified => {
-            // What would not end may be the command.
-            let over = known.record.as_ref().is_some_and(|files| matches!(files.exited(), Ok(Some(_))));
-            let over = if over { "the command is over but " } else { "" };
-            output::talk(&format!(
-                "penfold: {id}: {over}something in the sandbox would not end; `penfold status {id}` says what\n"
+            // The survivor may be the command itself.
+            let over = if over { "the command has ended, but " } else { "" };
+            output::message(&format!(
+                "penfold: {id}: {over}some members of the sandbox are not gone; `penfold status {id}` lists them\n"
             ));
             Some(exit_codes::UNVERIFIED)
         }
-        End::Unknown | End::Removed if ended_in_front(known) => {
-            unknown("it ran in the foreground: its code went to who called `penfold run`")
+        End::Unknown | End::Removed if in_front => {
+            unknown("the sandbox ran in the foreground: only its `penfold run` got the exit code")
         }
         End::Unknown | End::Removed => {
-            unknown("nobody looked after its end, so the exit code of its command is not known")
+            unknown("no supervisor saw the end, so the exit code of the command is unknown")
         }
         End::SandboxRef { cause: Cause::Timeout, .. } => Some(exit_codes::TIMED_OUT),
         End::SandboxRef { cause: Cause::StartFailed, failure, .. } => {
@@ -118,11 +125,11 @@ fn code(known: &SandboxRef, end: &End) -> Option<u8> {
             Some(kind.exit_code())
         }
         End::SandboxRef { exit: Some(status), .. } => Some(command_code(*status)),
-        End::SandboxRef { exit: None, .. } => unknown("nobody saw how its command ended"),
+        End::SandboxRef { exit: None, .. } => unknown("no supervisor saw how the command ended"),
     }
 }
 
-/// Whether it was a foreground sandbox whose record went with it, as it does when its supervisor has looked after its end.
+/// Whether this was a foreground sandbox whose supervisor removed the record at the end.
 fn ended_in_front(known: &SandboxRef) -> bool {
     let foreground = known.intent.as_ref().is_some_and(|intent| intent.detached.is_none());
     let gone = |files: &Files| files.intent().is_err_and(|error| error.kind() == ErrorKind::NotFound);

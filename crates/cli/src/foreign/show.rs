@@ -1,4 +1,4 @@
-//! What `penfold reap` says.
+//! The output of `penfold reap`.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use crate::text::summary;
 
 const SCHEMA: u32 = penfold_teardown::report::SCHEMA;
 
-/// One process, by its identity and its name.
+/// A process in the JSON output: identity and name.
 #[derive(Serialize)]
 pub(super) struct Mark {
     pid: i32,
@@ -48,7 +48,7 @@ struct Would {
     left_out: Vec<Mark>,
 }
 
-/// A line on who matched and is never touched; penfold itself goes without saying.
+/// A line that names the matching processes that penfold never ends, without penfold itself.
 pub(super) fn left_out(search: &Search) -> String {
     let own = rustix::process::getpid();
     let named: Vec<String> = search
@@ -61,13 +61,13 @@ pub(super) fn left_out(search: &Search) -> String {
     if !named.is_empty() {
         say(
             &mut text,
-            &format!("left out: {}; pid 1 and what penfold runs under are never ended", named.join(", ")),
+            &format!("left out: {}; penfold never ends pid 1 or its own ancestors", named.join(", ")),
         );
     }
     text
 }
 
-/// Lists who would be ended.
+/// Lists the processes that would be ended.
 pub(super) fn would_end(
     proc: &mut ProcFs,
     members: &[Stat],
@@ -97,7 +97,7 @@ pub(super) fn would_end(
     Ok(exit_codes::SUCCESS)
 }
 
-/// The findings: as data if asked for, and in words what went wrong.
+/// Prints the findings: survivors on standard error, JSON on standard output if requested.
 pub(super) fn findings(
     global: &Global,
     findings: &Findings,
@@ -117,14 +117,14 @@ pub(super) fn findings(
     for survivor in &findings.survivors {
         say(&mut text, &format!("not gone: {survivor}"));
     }
-    output::talk(&text);
+    output::message(&text);
     if json {
         output::json(&Done { schema: SCHEMA, findings, left_out })?;
     }
     Ok(())
 }
 
-/// The same where there was nothing to end.
+/// Prints the JSON of a call that found no process.
 pub(super) fn nothing_as_json(dry_run: bool) -> Result<(), WriteError> {
     if dry_run {
         let would = Would { schema: SCHEMA, dry_run, targets: Vec::new(), left_out: Vec::new() };

@@ -1,4 +1,4 @@
-//! Which processes are meant, and which are never ended.
+//! The target of `reap`: the processes to end, and those that penfold never ends.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -14,11 +14,11 @@ use rustix::io::Errno;
 use crate::failure::{Failure, FailureKind};
 use crate::value;
 
-/// Which processes are meant; exactly one is set.
+/// The target; exactly one field is set.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Target {
-    /// A process and everything below it.
+    /// A process and its descendants.
     #[arg(long, value_name = "PID", value_parser = value::pid, allow_hyphen_values = true)]
     pub(crate) pid: Option<Pid>,
     /// A process group.
@@ -27,7 +27,7 @@ pub(crate) struct Target {
     /// A session.
     #[arg(long, value_name = "SID", value_parser = value::pid, allow_hyphen_values = true)]
     pub(crate) session: Option<Pid>,
-    /// A cgroup and those below it, as a directory.
+    /// A cgroup directory; includes the cgroups below it.
     #[arg(long, value_name = "PATH")]
     pub(crate) cgroup: Option<PathBuf>,
     /// Every process with this variable in its environment.
@@ -40,13 +40,13 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// A process and everything below it.
+    /// The target that is a process and its descendants.
     pub(crate) fn process(pid: Pid) -> Target {
         Target { pid: Some(pid), pgid: None, session: None, cgroup: None, env: None }
     }
 }
 
-/// The selector; none when what was named is gone already.
+/// Makes the selector; `None` if the target is already gone.
 pub(super) fn selector(proc: &mut ProcFs, target: &Target) -> Result<Option<Selector>, Failure> {
     if let Some(pid) = target.pid {
         return process(proc, pid);
@@ -65,8 +65,8 @@ pub(super) fn selector(proc: &mut ProcFs, target: &Target) -> Result<Option<Sele
     let (key, value) = target.env.clone().unwrap_or_default();
     if value.is_empty() {
         let sentence =
-            format!("`--env {}=` has no value: it would match more than was meant", key.to_string_lossy());
-        return Err(refused(sentence).hint("a variable that the shell did not know is empty"));
+            format!("refused to end processes by `--env {}=`: the value is empty", key.to_string_lossy());
+        return Err(refused(sentence).hint("the shell expands an unset variable to nothing; check the value"));
     }
     Ok(Some(Selector::Environment { key: key.into_vec(), value: value.into_vec() }))
 }
@@ -77,20 +77,21 @@ fn refused(sentence: impl Into<String>) -> Failure {
 
 fn process(proc: &mut ProcFs, pid: Pid) -> Result<Option<Selector>, Failure> {
     let number = pid.as_raw_pid();
-    let unread =
-        |error| Failure::new(FailureKind::Other, format!("cannot look at process {number}")).because(error);
+    let unread = |error| {
+        Failure::new(FailureKind::Other, format!("cannot read process {number} in /proc")).because(error)
+    };
     let Some(stat) = proc.stat(pid).map_err(unread)? else {
-        // A /proc that hides the processes of others answers as if they were gone.
+        // With the mount option hidepid, /proc reports processes of other users as gone.
         return match rustix::process::test_kill_process(pid) {
             Err(Errno::PERM) => {
-                let sentence = format!("process {number} is hidden and not permitted to be signalled");
+                let sentence = format!("not permitted to see or signal process {number}");
                 Err(Failure::new(FailureKind::NotPermitted, sentence))
             }
             _ => Ok(None),
         };
     };
     if stat.is_kernel_thread() {
-        return Err(refused(format!("process {number} ({}) is a thread of the kernel", stat.comm)));
+        return Err(refused(format!("process {number} ({}) is a kernel thread", stat.comm)));
     }
     match proc.status(pid).map_err(unread)? {
         Some(status) if status.process != pid => {
@@ -104,37 +105,38 @@ fn process(proc: &mut ProcFs, pid: Pid) -> Result<Option<Selector>, Failure> {
     }
 }
 
-/// What pid 1 leads is everything that never asked for a group or session of its own.
-fn refuse_init(number: Pid, what: &str) -> Result<(), Failure> {
+/// Refuses group 1 and session 1: every process that never made a group or session belongs to those of pid 1.
+fn refuse_init(number: Pid, kind: &str) -> Result<(), Failure> {
     if number.is_init() {
-        return Err(refused(format!("{what} 1 is that of pid 1 and is never ended")));
+        return Err(refused(format!("refused to end {kind} 1: pid 1 leads this {kind}")));
     }
     Ok(())
 }
 
-/// Refuses a process that is never ended when it is named by itself.
+/// Refuses a target that is pid 1, penfold or an ancestor of penfold.
 pub(super) fn refuse_spared(search: &Search, selector: &Selector) -> Result<(), Failure> {
     let Selector::Process(id) = selector else { return Ok(()) };
     if !search.spares(id.pid) {
         return Ok(());
     }
     let number = id.pid.as_raw_pid();
-    let what = if id.pid.is_init() {
-        "the first process of this host"
+    let role = if id.pid.is_init() {
+        "pid 1 of this host or container"
     } else if id.pid == rustix::process::getpid() {
         "penfold itself"
     } else {
-        "what penfold runs under"
+        "an ancestor of this penfold"
     };
-    Err(refused(format!("process {number} is {what} and is never ended")))
+    Err(refused(format!("refused to end process {number}: it is {role}")))
 }
 
-/// The directory of a cgroup, given as such or as `/proc/<pid>/cgroup` shows it; none when it is gone.
+/// Finds the directory of a cgroup, given as a path or in the notation of `/proc/<pid>/cgroup`; `None` if gone.
 fn cgroup(given: &Path) -> Result<Option<PathBuf>, Failure> {
     let shown = given.display();
-    let unread = |error| Failure::new(FailureKind::Other, "cannot read the list of mounts").because(error);
+    let unread =
+        |error| Failure::new(FailureKind::Other, "cannot read `/proc/self/mountinfo`").because(error);
     if !given.is_absolute() || given.components().any(|part| part == Component::ParentDir) {
-        return Err(refused(format!("`{shown}` is no absolute path without `..`")));
+        return Err(refused(format!("`{shown}` is not an absolute path without `..`")));
     }
     let text = std::fs::read("/proc/self/mountinfo").map_err(unread)?;
     let mounts = mountinfo::parse(&text).map_err(|error| unread(std::io::Error::other(error)))?;
@@ -142,7 +144,7 @@ fn cgroup(given: &Path) -> Result<Option<PathBuf>, Failure> {
     let candidates: Vec<PathBuf> = if mounts.iter().any(|mount| given.starts_with(&mount.mount_point)) {
         vec![given.to_owned()]
     } else {
-        // As the kernel shows it, counted from the root of the hierarchy.
+        // The notation of /proc/<pid>/cgroup: relative to the root of the hierarchy.
         let below = mounts.iter().rev().filter_map(|mount| {
             let rest = given.strip_prefix(&mount.root).ok()?;
             Some(mount.mount_point.join(rest))
@@ -151,16 +153,16 @@ fn cgroup(given: &Path) -> Result<Option<PathBuf>, Failure> {
     };
     for path in candidates {
         if mounts.iter().any(|mount| path == mount.mount_point) {
-            return Err(refused(format!("`{shown}` is the root of all cgroups and is never ended")));
+            return Err(refused(format!("refused to end `{shown}`: it is the root of all cgroups")));
         }
         let opened = Leaf::open(&path).map_err(|error| {
-            Failure::new(FailureKind::Other, format!("cannot use the cgroup `{shown}`")).because(error)
+            Failure::new(FailureKind::Other, format!("cannot open the cgroup `{shown}`")).because(error)
         })?;
         if opened.is_some() {
             return Ok(Some(path));
         }
     }
-    // It may be there and be something else, such as a directory of cgroup v1.
+    // The path may exist and be no cgroup2 directory: a directory of cgroup v1, for example.
     match given.try_exists() {
         Ok(true) if !mounts.iter().any(|mount| given.starts_with(&mount.mount_point)) => {
             Err(refused(format!("`{shown}` is not a directory of a cgroup2 file system")))

@@ -8,7 +8,7 @@ use penfold_teardown::Cause;
 use crate::exit_codes;
 use crate::failure::{Failure, NotStarted};
 
-/// The exit code of a command that has ended, or why it did not run.
+/// Returns the exit code of a command that has ended, or the failure of a command that did not start.
 pub(crate) fn conclude(
     outcome: &Outcome,
     name: &str,
@@ -35,12 +35,12 @@ fn exit_code(outcome: &Outcome, preserve: bool, fail_on_leak: bool) -> u8 {
     match report.exit {
         Some(ExitStatus::Code(0)) if fail_on_leak && outcome.totals.strays > 0 => exit_codes::LEAKED,
         Some(status) => command_code(status),
-        // Never invented: who must know asks the report.
+        // No supervisor saw the exit: penfold does not invent a code.
         None => exit_codes::UNVERIFIED,
     }
 }
 
-/// The exit code that tells how a command ended.
+/// The exit code for the exit status of a command.
 pub(crate) fn command_code(status: ExitStatus) -> u8 {
     match status {
         ExitStatus::Code(code) => u8::try_from(code).unwrap_or(exit_codes::FAILURE),

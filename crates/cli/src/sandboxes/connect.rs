@@ -1,31 +1,32 @@
 //! A connection to the supervisor of one sandbox.
 
 use penfold_control::{ANSWER, Client, ClientError};
+use penfold_state::error_chain;
 
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find;
 
-/// Connects to the supervisor of a sandbox that can be asked for something.
+/// Connects to the supervisor of a sandbox, for `exec` and `attach`.
 pub(crate) fn connect(global: &Global, word: &str) -> Result<Client, Failure> {
     let resolver = find::resolver(global);
     let known = resolver.resolve(word).map_err(Failure::not_started)?;
     let id = known.id.clone();
-    let refused = |reason: &str| Failure::new(FailureKind::NotStarted, format!("{id} {reason}"));
+    let refused = |reason: &str| Failure::new(FailureKind::NotStarted, format!("sandbox {id} {reason}"));
     let Some(files) = &known.record else {
-        let gone = || refused("has no record any more");
+        let gone = || refused("has no record");
         return Err(resolver.blocked().map_or_else(gone, Failure::not_started));
     };
-    // A report beside a lock that is held was written by somebody else.
+    // A held lock outweighs a report: a member may have written the report.
     if files.has_ended() && files.lock().is_free() {
-        return Err(refused("has ended").hint(format!("`penfold report {id}` says how")));
+        return Err(refused("has ended").hint(format!("`penfold report {id}` shows how")));
     }
     Client::connect(files, ANSWER).map_err(|error| {
         let foreground = known.intent.as_ref().is_some_and(|intent| intent.detached.is_none());
         let foreground = foreground && matches!(error, ClientError::NoSocket { .. });
-        let failure = refused("cannot be asked for it").because(error);
+        let failure = Failure::new(FailureKind::NotStarted, error_chain(&error));
         if foreground {
-            return failure.hint("only detached sandboxes can be, those of `penfold run -d`");
+            return failure.hint("only a sandbox of `penfold run -d` accepts `exec` and `attach`");
         }
         failure
     })

@@ -1,4 +1,4 @@
-//! Finds the sandboxes that the words of a command line mean.
+//! Finds the sandboxes that the arguments select.
 
 use std::io::BufRead as _;
 use std::path::Path;
@@ -11,29 +11,29 @@ use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{exit_codes, surroundings};
 
-/// Which sandboxes `--all` and `--filter` are about.
+/// The sandboxes that `--all` and `--filter` consider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Among {
-    /// Those that may have something alive in them.
+    /// Sandboxes that may have live members.
     Living,
-    /// Those that have ended too; a name then means all that have ended and bear it.
+    /// Ended sandboxes too; a name then selects all ended sandboxes with this name.
     Every,
 }
 
-/// What the words of a command line mean.
+/// The result of a selection.
 #[derive(Debug)]
 pub(crate) struct Selection {
-    /// The sandboxes, each once, in the order in which they were named.
+    /// The sandboxes, each once, in the order of the arguments.
     pub(crate) found: Vec<SandboxRef>,
-    /// Why a word means none; the others are acted on all the same.
+    /// A failure for each argument that selects no sandbox. The verb still acts on the others.
     pub(crate) missed: Vec<Failure>,
 }
 
-/// Finds what is meant.
+/// Finds the selected sandboxes.
 ///
 /// # Errors
-/// When nothing is named (the code of a wrong command line), or the records cannot be listed. What a single word
-/// does not mean is told in [`Selection::missed`].
+/// If the arguments name no sandbox at all (a wrong command line), or the records cannot be listed. A single argument
+/// without a sandbox is no error: [`Selection::missed`] has its failure.
 pub(super) fn find_all(ids: &Ids, resolver: &Resolver, among: Among) -> Result<Selection, Failure> {
     let mut selection = Selection { found: Vec::new(), missed: Vec::new() };
     if ids.is_broad() {
@@ -66,10 +66,10 @@ pub(super) fn find_all(ids: &Ids, resolver: &Resolver, among: Among) -> Result<S
     Ok(selection)
 }
 
-/// What is listed, each with what is to be seen of it.
+/// Lists sandboxes with their views.
 ///
 /// # Errors
-/// When the records cannot be read.
+/// If the records cannot be read.
 pub(crate) fn list(resolver: &Resolver, among: Among) -> Result<Vec<(SandboxRef, View)>, Failure> {
     if let Some(error) = resolver.blocked() {
         return Err(error.into());
@@ -77,28 +77,28 @@ pub(crate) fn list(resolver: &Resolver, among: Among) -> Result<Vec<(SandboxRef,
     view::select(resolver, among == Among::Every).or_fail(FailureKind::Other, "cannot list the sandboxes")
 }
 
-/// The other sandboxes that have ended and bear the same name, if the word is the name of this one.
+/// The other ended sandboxes with the same name, if `word` is the name of `newest`.
 fn older(resolver: &Resolver, word: &str, newest: &SandboxRef) -> Result<Vec<SandboxRef>, Failure> {
     if newest.name.as_deref() != Some(word) {
         return Ok(Vec::new());
     }
-    let sentence = format!("cannot list the sandboxes called `{word}`");
+    let sentence = format!("cannot list the sandboxes with the name `{word}`");
     resolver.ended_with_name(word).or_fail(FailureKind::Other, &sentence)
 }
 
-/// Sandboxes that were named, with what is to be seen of them.
+/// The named sandboxes with their views.
 #[derive(Debug)]
 pub(crate) struct Chosen {
-    /// In the order in which they were named.
+    /// The sandboxes in the order of the arguments.
     pub(crate) found: Vec<(SandboxRef, View)>,
-    /// The exit code: that of the first word that meant none.
+    /// The exit code of the first argument that selects no sandbox, else success.
     pub(crate) exit: u8,
 }
 
-/// Looks at the sandboxes that some words mean, and says at once which word means none.
+/// Views the named sandboxes; prints a failure for each argument that selects none.
 ///
 /// # Errors
-/// When standard input cannot be read.
+/// If standard input cannot be read.
 pub(crate) fn choose(global: &Global, resolver: &Resolver, ids: &[String]) -> Result<Chosen, Failure> {
     let mut chosen = Chosen { found: Vec::new(), exit: exit_codes::SUCCESS };
     let coloured = global.color.wanted(&std::io::stderr());
@@ -121,13 +121,13 @@ pub(crate) fn choose(global: &Global, resolver: &Resolver, ids: &[String]) -> Re
     Ok(chosen)
 }
 
-/// The resolver of the state root that the command line means.
+/// The resolver for the state root of this call.
 pub(crate) fn resolver(global: &Global) -> Resolver {
     Resolver::new(Path::new(&surroundings::root(global)))
 }
 
-/// The words, those from standard input in the place of `-`.
-fn read_words(ids: &[String]) -> Result<Vec<String>, Failure> {
+/// Replaces `-` by the words on standard input.
+pub(crate) fn read_words(ids: &[String]) -> Result<Vec<String>, Failure> {
     let mut words = Vec::new();
     for id in ids {
         if id != "-" {
@@ -145,7 +145,7 @@ fn read_words(ids: &[String]) -> Result<Vec<String>, Failure> {
 /// The processes of one sandbox; `full` also reads their command lines.
 ///
 /// # Errors
-/// When they cannot be listed.
+/// If the processes cannot be listed.
 pub(crate) fn members(
     resolver: &Resolver,
     known: &SandboxRef,
@@ -155,5 +155,6 @@ pub(crate) fn members(
     if !seen.status.is_living() {
         return Ok(Vec::new());
     }
-    view::members(resolver, known, seen, full).or_fail(FailureKind::Other, "cannot look at the processes")
+    view::members(resolver, known, seen, full)
+        .or_fail(FailureKind::Other, "cannot list the processes of the sandbox")
 }

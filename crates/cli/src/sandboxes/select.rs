@@ -1,4 +1,4 @@
-//! Chooses the sandboxes that a verb acts on, and asks before it acts on more than were named.
+//! Selects the sandboxes that a verb acts on. `--all` and `--filter` need a confirmation.
 
 use penfold_control::{Resolver, SandboxRef};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -10,11 +10,12 @@ use crate::output;
 use crate::sandboxes::find::{self, Among, Selection};
 use crate::text::lines::{self, count};
 
-/// Finds what is meant. More than what is named one by one is asked about first, unless `force`; what was shown must
-/// then still be the same.
+/// Finds the selected sandboxes. Asks for confirmation if not all of them were named one by one, unless `force`.
+///
+/// After the answer, every sandbox must still be the one that the question showed.
 ///
 /// # Errors
-/// When nothing is named, the records cannot be listed, or the question was not answered with yes.
+/// If the arguments name no sandbox, the records cannot be listed, or the answer was not yes.
 pub(crate) fn select(
     global: &Global,
     ids: &Ids,
@@ -24,7 +25,8 @@ pub(crate) fn select(
 ) -> Result<(Resolver, Selection), Failure> {
     allow_many();
     let resolver = find::resolver(global);
-    // What root cannot read is damaged, and ended by what is left of it on the host; for others it is not theirs.
+    // A record that root cannot read is damaged: root still ends such a sandbox by its leaf and marker. For any other
+    // user the record belongs to somebody else.
     if let Some(error) = resolver.blocked().filter(|_| !rustix::process::geteuid().is_root()) {
         return Err(error.into());
     }
@@ -32,17 +34,18 @@ pub(crate) fn select(
     if !ids.is_broad() || force || selection.found.is_empty() {
         return Ok((resolver, selection));
     }
-    confirm(&selection.found, verb)?;
+    let shown: Vec<Shown<'_>> = selection.found.iter().map(Shown::of).collect();
+    confirm(&shown, verb)?;
     let fresh = resolver.again();
     let shown = std::mem::take(&mut selection.found);
     for known in shown {
         let same = |now: &SandboxRef| now.id == known.id && now.generation() == known.generation();
         match fresh.resolve(&known.id) {
             Ok(now) if same(&now) => selection.found.push(now),
-            // It is gone, which is what was wanted.
+            // The record disappeared during the question: the sandbox counts as gone.
             Err(penfold_control::ResolveError::NotFound { .. }) => selection.found.push(known),
             Ok(_) | Err(_) => {
-                let sentence = format!("sandbox {} is not the one any more that was shown", known.id);
+                let sentence = format!("sandbox {} changed while the question was open", known.id);
                 selection.missed.push(Failure::new(FailureKind::Other, sentence));
             }
         }
@@ -50,32 +53,52 @@ pub(crate) fn select(
     Ok((fresh, selection))
 }
 
-/// As many descriptors as this process may have: each sandbox takes two.
+/// Raises the soft limit of open descriptors to the hard limit: each sandbox needs two.
 fn allow_many() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Asks a person; refuses where there is none.
-fn confirm(found: &[SandboxRef], verb: &str) -> Result<(), Failure> {
+/// A sandbox as the question shows it.
+#[derive(Debug)]
+pub(crate) struct Shown<'a> {
+    /// The id.
+    pub(crate) id: &'a str,
+    /// The name.
+    pub(crate) name: Option<&'a str>,
+    /// The command.
+    pub(crate) command: String,
+}
+
+impl<'a> Shown<'a> {
+    fn of(known: &'a SandboxRef) -> Shown<'a> {
+        let command = known.intent.as_ref().map(|intent| intent.command.join(" ")).unwrap_or_default();
+        Shown { id: &known.id, name: known.name.as_deref(), command }
+    }
+}
+
+/// Asks for confirmation; refuses without a terminal.
+///
+/// # Errors
+/// If the answer was not yes, or nobody can answer.
+pub(crate) fn confirm(found: &[Shown<'_>], verb: &str) -> Result<(), Failure> {
     let number = count(found.len(), "sandbox", "sandboxes");
     if !output::can_ask() {
         let typed = std::env::args_os().skip(1);
         let typed: Vec<String> = typed.map(|word| word.to_string_lossy().into_owned()).collect();
-        let sentence = format!("refused to {verb} {number} without being asked twice");
+        let sentence = format!("refused to {verb} {number} without confirmation");
         return Err(Failure::new(FailureKind::Usage, sentence)
             .hint(format!("`penfold {} -f` does it", typed.join(" "))));
     }
     let mut text = String::new();
-    for known in found {
-        let name = known.name.as_deref().unwrap_or("-");
-        let command = known.intent.as_ref().map(|intent| intent.command.join(" ")).unwrap_or_default();
-        lines::push(&mut text, &format!("  {}  {name}  {command}", known.id));
+    for Shown { id, name, command } in found {
+        let name = name.unwrap_or("-");
+        lines::push(&mut text, &format!("  {id}  {name}  {command}"));
         text.push('\n');
     }
     lines::push(&mut text, &format!("Really {verb} {number}? [y/N] "));
     if output::ask(&text) {
         return Ok(());
     }
-    Err(Failure::new(FailureKind::Usage, "nothing was done"))
+    Err(Failure::new(FailureKind::Usage, "no sandbox was changed: the answer was not `y`"))
 }

@@ -1,4 +1,4 @@
-//! What a person hears while sandboxes are ended, and what has become of them.
+//! The progress messages while penfold ends sandboxes, and the results.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -10,25 +10,26 @@ use crate::failure::{Failure, FailureKind};
 use crate::text::lines::{self, count};
 use crate::{exit_codes, output};
 
-/// How long a person waits without wondering, and then for the next word.
+/// The time before the first progress message.
 const PROGRESS_DELAY: Duration = Duration::from_millis(300);
-const AGAIN: Duration = Duration::from_secs(1);
+/// The time between two progress messages.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Tells a person who waits how far things have come.
+/// Returns a callback that prints progress messages to a terminal.
 pub(crate) fn progress(global: &Global, doing: &str) -> impl FnMut(Progress) {
     let watched = !global.quiet && std::io::stderr().is_terminal();
     let doing = doing.to_owned();
     let mut next = PROGRESS_DELAY;
     move |progress| {
         if watched && progress.since >= next {
-            next = progress.since + AGAIN;
+            next = progress.since + PROGRESS_INTERVAL;
             let left = count(progress.left, "sandbox", "sandboxes");
-            output::talk(&format!("penfold: {doing} {left}\n"));
+            output::message(&format!("penfold: {doing} {left}\n"));
         }
     }
 }
 
-/// What has become of several sandboxes, one after the other.
+/// The results for several sandboxes, and the exit code for all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     data: String,
@@ -36,13 +37,13 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Done: the id is all there is to say.
+    /// Records a success: prints the id.
     pub(crate) fn done(&mut self, id: &str) {
         self.data.push_str(id);
         self.data.push('\n');
     }
 
-    /// Done, or why not.
+    /// Records the result of a stop or kill.
     pub(crate) fn stop_result(&mut self, id: &str, stop_result: StopResult) {
         match stop_result {
             StopResult::Gone => self.done(id),
@@ -52,7 +53,7 @@ impl Tally {
                     lines::push(&mut text, &format!("{id}  not gone: {survivor}"));
                     text.push('\n');
                 }
-                output::talk(&text);
+                output::message(&text);
                 self.note(exit_codes::STILL_THERE);
             }
             StopResult::Failed(error) => {
@@ -63,29 +64,29 @@ impl Tally {
         }
     }
 
-    /// Not done.
+    /// Prints a failure and records its exit code.
     pub(crate) fn failed(&mut self, failure: &Failure, coloured: bool) {
         self.note(failure.report(coloured));
     }
 
-    /// Tells which words meant nothing.
+    /// Prints the failures of arguments that select no sandbox.
     pub(crate) fn missed(&mut self, global: &Global, missed: &[Failure]) {
         for failure in missed {
             self.failed(failure, global.color.wanted(&std::io::stderr()));
         }
     }
 
-    /// That something is still there is the worst; else the first failure counts.
+    /// Records an exit code. [`exit_codes::STILL_THERE`] wins; otherwise the first failure does.
     pub(crate) fn note(&mut self, code: u8) {
         if self.code == exit_codes::SUCCESS || code == exit_codes::STILL_THERE {
             self.code = code;
         }
     }
 
-    /// Writes the ids of what was done; gives the exit code.
+    /// Prints the ids of the successes; returns the exit code.
     ///
     /// # Errors
-    /// When standard output cannot be written to.
+    /// If standard output cannot be written.
     pub(crate) fn finish(self) -> Result<u8, Failure> {
         output::data(self.data.as_bytes())?;
         Ok(self.code)

@@ -1,4 +1,4 @@
-//! What was left behind, in a few words.
+//! A leak in a few words.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use penfold_control::leaks::{Leak, Thing};
 use crate::text::lines::count;
 use crate::text::summary::human;
 
-/// What is younger is left alone if nothing else is said.
+/// The default of `gc --older-than`: gc keeps younger leaks.
 pub(crate) const USUAL_AGE: Duration = Duration::from_mins(10);
 
-/// What it is, in a few words: `cgroup /sys/fs/cgroup/penfold-…`.
+/// Describes a leak: `cgroup /sys/fs/cgroup/penfold-…`, with the reason and the age.
 pub(crate) fn describe(leak: &Leak) -> String {
     let what = match &leak.thing {
         Thing::Record { command, begun: true, .. } | Thing::Ended { command, .. } if !command.is_empty() => {
@@ -29,7 +29,7 @@ pub(crate) fn describe(leak: &Leak) -> String {
     };
     let why = match &leak.thing {
         Thing::Record { begun: true, .. } => "its supervisors are gone",
-        Thing::Record { .. } => "its maker is gone",
+        Thing::Record { .. } => "the penfold command that made it is gone",
         Thing::Ended { .. } => "it has ended",
         Thing::Name { .. } => "no living sandbox holds it",
         Thing::File { .. } => "its writer is gone",
@@ -50,14 +50,14 @@ pub(crate) fn describe(leak: &Leak) -> String {
         let more = if leak.processes.len() > named.len() { ", …" } else { "" };
         text = format!("{text}  {number} ({}{more})", named.join(", "));
     }
-    // What is gone has no age.
+    // The record is gone, and the age with it.
     if matches!(leak.thing, Thing::Socket { .. }) {
         return format!("{text}, {why}");
     }
     format!("{text}, {} old, {why}", old(leak.age()))
 }
 
-/// The age of something that was left behind.
+/// Formats the age of a leak.
 pub(crate) fn old(age: Duration) -> String {
     const HOUR: u64 = 3600;
     match age.as_secs() {

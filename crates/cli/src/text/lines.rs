@@ -1,13 +1,13 @@
-//! Lines of talk and of data that several verbs write in the same way.
+//! Lines that several verbs print in the same format.
 
-/// Adds a line of talk.
+/// Adds a message with the prefix `penfold: `.
 pub(crate) fn say(text: &mut String, words: &str) {
     text.push_str("penfold: ");
     push(text, words);
     text.push('\n');
 }
 
-/// Adds text with control characters replaced and format characters escaped: names of processes are chosen by strangers.
+/// Adds text with control characters replaced and format characters escaped: any program can choose a process name.
 pub(crate) fn push(text: &mut String, words: &str) {
     for character in words.chars() {
         if character.is_control() {
@@ -20,8 +20,8 @@ pub(crate) fn push(text: &mut String, words: &str) {
     }
 }
 
-/// Whether a character is not seen itself, but turns, hides, joins or breaks the text beside it: general categories Cf
-/// (without the number signs, which are seen), Zl and Zp of [UAX #44](https://www.unicode.org/reports/tr44/).
+/// Whether a character is invisible and changes the display of the text beside it: general categories Cf, Zl and Zp of
+/// [UAX #44](https://www.unicode.org/reports/tr44/), without the number signs of Cf, which are visible.
 pub(crate) fn is_format(character: char) -> bool {
     matches!(character,
         '\u{ad}' | '\u{61c}' | '\u{70f}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
@@ -29,7 +29,7 @@ pub(crate) fn is_format(character: char) -> bool {
         | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0001}'..='\u{e007f}')
 }
 
-/// `one thing`, `2 things`.
+/// Formats a number with its noun: `1 leak`, `2 leaks`.
 pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }

@@ -8,14 +8,14 @@ use penfold_control::view::Member;
 
 use crate::text::{lines, template};
 
-/// How processes are shown.
+/// The format of the tree.
 #[derive(Clone, Copy)]
 pub(crate) struct Style {
     pub(crate) pids: bool,
     pub(crate) full: bool,
 }
 
-/// One line for each process, below lines for the commands that were put in later.
+/// Draws one line for each process; the processes of an exec are below a line for that exec.
 pub(crate) fn draw(seen: &View, members: &[Member], style: Style) -> String {
     let mut page = Page { text: String::new(), style, below: HashMap::new() };
     for member in members {
@@ -43,9 +43,10 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// No recursion: a tree may be as deep as the host allows. `closed` when nothing follows below these.
+    /// Draws the processes below `tops`. `closed`: no other branch follows. Iterative, because a tree may be as deep as
+    /// the pid limit of the host.
     fn level(&mut self, tops: &[&Member], indent: &str, closed: bool) {
-        /// Deeper ones are not moved further to the right.
+        /// The maximum indent; deeper processes keep it.
         const DEEP: usize = 200;
         let mut pending: Vec<(&Member, String, bool)> = Vec::new();
         for (index, member) in tops.iter().enumerate().rev() {

@@ -1,4 +1,4 @@
-//! The few lines about the end of a sandbox that people get to read.
+//! The summary that penfold prints at the end of a sandbox.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::text::lines::{self, count};
 use crate::text::template;
 use crate::value;
 
-/// How many strays are named: a line is read as long as it is short, and `--report` has all.
+/// The number of strays in the summary, which must stay short; `--report` lists all.
 const NAMED: usize = 4;
 
-/// The line for a person who waits for an end that takes its time.
+/// The line for a terminal while a sandbox is ending.
 pub(crate) fn progress(progress: Progress) -> String {
     match progress {
         Progress::PassedOn => {
@@ -26,11 +26,11 @@ pub(crate) fn progress(progress: Progress) -> String {
             let grace = human(Duration::from_millis(grace));
             format!("penfold: stopping; what is left after {grace} is killed, Ctrl-C kills now\n")
         }
-        Progress::Ending(Ending::Killing) => "penfold: killing, and waiting for it to be over\n".to_owned(),
+        Progress::Ending(Ending::Killing) => "penfold: killing, and waiting until all members are gone\n".to_owned(),
     }
 }
 
-/// The summary; nothing when there is nothing to say. `quiet` leaves only what went wrong.
+/// The summary; empty if the command ended by itself without strays. `quiet` prints errors only.
 pub(crate) fn of(outcome: &Outcome, verbose: bool, quiet: bool) -> String {
     let mut text = String::new();
     let report = &outcome.report;
@@ -47,7 +47,7 @@ pub(crate) fn of(outcome: &Outcome, verbose: bool, quiet: bool) -> String {
         }
         let by_itself = matches!(report.cause, Cause::Exit | Cause::Signal | Cause::StartFailed);
         if !by_itself || outcome.totals.strays > 0 {
-            let mut words = format!("{} {}", report.id, what_happened(outcome));
+            let mut words = format!("{} {}", report.id, describe_end(outcome));
             if outcome.totals.ended > 0 {
                 let _ = write!(words, "; {}", what_was_done(&outcome.totals, report.findings.took_us));
             }
@@ -62,7 +62,7 @@ pub(crate) fn of(outcome: &Outcome, verbose: bool, quiet: bool) -> String {
     text
 }
 
-/// A line for each thing that is left.
+/// A line for each survivor.
 pub(crate) fn survivors(outcome: &Outcome) -> String {
     let mut text = String::new();
     for survivor in &outcome.report.findings.survivors {
@@ -75,7 +75,7 @@ fn line(text: &mut String, words: &str) {
     lines::say(text, words);
 }
 
-fn what_happened(outcome: &Outcome) -> String {
+fn describe_end(outcome: &Outcome) -> String {
     let report = &outcome.report;
     match (report.cause, report.exit) {
         (Cause::Timeout, _) => {
@@ -83,8 +83,8 @@ fn what_happened(outcome: &Outcome) -> String {
             format!("timed out after {}", human(Duration::from_millis(ran)))
         }
         (Cause::Ttl, _) => "ended because its lease ran out".to_owned(),
-        (Cause::Idle, _) => "ended because nothing happened in it".to_owned(),
-        (Cause::Oom, _) => "ended because it had no memory left".to_owned(),
+        (Cause::Idle, _) => "ended because it was idle".to_owned(),
+        (Cause::Oom, _) => "ended because it ran out of memory".to_owned(),
         (Cause::Stop, _) => "stopped".to_owned(),
         (Cause::Kill, _) => "killed".to_owned(),
         (Cause::Owner, _) => "ended because its owner is gone".to_owned(),
@@ -99,7 +99,7 @@ fn what_happened(outcome: &Outcome) -> String {
     }
 }
 
-/// What somebody reads who looked on when a sandbox ended; nothing when it ended by itself.
+/// The message for viewers of a sandbox; `None` if the command ended by itself.
 pub(crate) fn for_viewer(report: &Report) -> Option<String> {
     let code = report.exit.map(template::code);
     let how = match (report.cause, report.exit) {
@@ -113,15 +113,15 @@ pub(crate) fn for_viewer(report: &Report) -> Option<String> {
         (Cause::Stop | Cause::Kill, _) => "was killed",
         (Cause::Timeout, _) => "timed out",
         (Cause::Ttl, _) => "was ended because its lease ran out",
-        (Cause::Idle, _) => "was ended because nothing happened in it",
-        (Cause::Oom, _) => "was ended because it had no memory left",
+        (Cause::Idle, _) => "was ended because it was idle",
+        (Cause::Oom, _) => "was ended because it ran out of memory",
         (Cause::Owner, _) => "was ended because its owner is gone",
         (Cause::Supervisor | Cause::Lost, _) => "was ended because a process of penfold was killed",
     };
     Some(code.map_or_else(|| how.to_owned(), |code| format!("{how} ({code})")))
 }
 
-/// Who was ended, how, and in which time.
+/// The number of ended processes by signal, and the duration.
 pub(crate) fn what_was_done(totals: &Totals, took_us: u64) -> String {
     const KILL: i32 = rustix::process::Signal::KILL.as_raw();
     let mut signals: Vec<(i32, usize)> = totals.signals.iter().map(|(&signal, &sum)| (signal, sum)).collect();
@@ -160,7 +160,7 @@ fn name(stray: &Ended) -> String {
     }
 }
 
-/// A duration as people say it: `320us`, `12ms`, `1.2s`, `3m5s`.
+/// A rounded duration: `320us`, `12ms`, `1.2s`, `3m5s`.
 pub(crate) fn human(duration: Duration) -> String {
     let seconds = duration.as_secs();
     if seconds >= 60 {

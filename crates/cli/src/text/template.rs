@@ -1,4 +1,4 @@
-//! `--format`: the fields of docker's templates, replaced and nothing more; tables without borders; times for people.
+//! `--format`: replaces the field names of docker's templates, without functions. Tables and rounded times.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use crate::text::lines;
 use crate::text::time::utc;
 use crate::value::Invalid;
 
-/// The word for the state of a sandbox that was stopped, beside [`Status::Killed`].
+/// The status shown for a sandbox that a stop ended; its stored status is [`Status::Killed`].
 pub(crate) const STOPPED: &str = "stopped";
 
 /// The fields of a template: name, heading, value.
@@ -40,14 +40,14 @@ const FIELDS: &[Field] = &[
     }),
 ];
 
-/// What `--format` asks for.
+/// The value of `--format`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     /// `json`.
     Json,
     /// `table TEMPLATE`: columns with headings.
     Table(Template),
-    /// A line for each sandbox.
+    /// A template: one line for each sandbox.
     Lines(Template),
 }
 
@@ -94,20 +94,20 @@ fn template(given: &str) -> Result<Template, Invalid> {
     Ok(Template { parts })
 }
 
-/// Shells pass on `\t` and `\n` as they are typed.
+/// Replaces typed `\t` and `\n`: a shell does not replace them.
 fn unescaped(text: &str) -> String {
     text.replace("\\t", "\t").replace("\\n", "\n")
 }
 
 impl Template {
-    /// The text for one sandbox, and a line feed.
+    /// Fills in the template for one sandbox; adds a line feed.
     pub(crate) fn line(&self, view: &View, now: u64) -> String {
         let mut text = self.fill(|(_, _, value)| printable(&value(view, now)));
         text.push('\n');
         text
     }
 
-    /// The table of some sandboxes.
+    /// The table of several sandboxes.
     pub(crate) fn table(&self, views: &[View], now: u64) -> String {
         let split = |line: String| line.split('\t').map(|cell| cell.trim().to_owned()).collect();
         let mut rows: Vec<Vec<String>> = vec![split(self.fill(|(_, heading, _)| (*heading).to_owned()))];
@@ -126,7 +126,7 @@ impl Template {
     }
 }
 
-/// Columns, three blanks apart.
+/// Aligns columns with three blanks between them.
 pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width =
@@ -145,7 +145,7 @@ pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Text of strangers for a cell: one line that moves no cursor.
+/// Escapes text of other programs for a table cell: one line that cannot move the cursor.
 pub(crate) fn printable(text: &str) -> String {
     let mut clean = String::new();
     lines::push(&mut clean, text);
@@ -156,7 +156,7 @@ pub(crate) fn name(view: &View) -> String {
     view.name.clone().unwrap_or_else(|| "-".to_owned())
 }
 
-/// The command as a person would type it again, more or less.
+/// The command and its arguments, separated by blanks; `?` if the record does not have them.
 pub(crate) fn command(view: &View) -> String {
     if view.command.is_empty() { "?".to_owned() } else { view.command_line() }
 }
@@ -169,7 +169,7 @@ fn pid(process: Option<penfold_process::ProcessId>) -> String {
     process.map(|process| process.pid.as_raw_pid().to_string()).unwrap_or_default()
 }
 
-/// Why a sandbox ended, in one word.
+/// The cause of the end, in one word.
 pub(crate) fn cause(cause: Cause) -> String {
     let word = serde_json::to_value(cause).ok();
     word.as_ref().and_then(|word| word.as_str()).unwrap_or("?").to_owned()
@@ -183,7 +183,7 @@ pub(crate) fn exit(status: ExitStatus) -> String {
     }
 }
 
-/// The code that a shell sees: `3`, or 128 and the signal.
+/// The exit code as a shell reports it: `3`, or 128 plus the signal.
 pub(crate) fn code(status: ExitStatus) -> i32 {
     match status {
         ExitStatus::Code(code) => code,
@@ -191,17 +191,17 @@ pub(crate) fn code(status: ExitStatus) -> i32 {
     }
 }
 
-/// Whether a command that ended like this, after it was asked to, did not have to be killed.
+/// Whether the exit status of a stopped command shows that SIGKILL was not needed.
 pub(crate) fn is_polite(exit: Option<ExitStatus>) -> bool {
     exit.is_some_and(|exit| exit != ExitStatus::Signal(rustix::process::Signal::KILL.as_raw()))
 }
 
-/// Whether a sandbox was ended by a stop and its command did not have to be killed.
+/// Whether a stop ended the sandbox without SIGKILL to its command.
 pub(crate) fn is_stopped(view: &View) -> bool {
     view.status == Status::Killed && view.cause == Some(Cause::Stop) && is_polite(view.exit)
 }
 
-/// The state with what belongs to it: `exited (3) 2m ago`, `stopped (0) 3m ago`, `killed (timeout, 143) 1h ago`.
+/// The status with details: `exited (3) 2m ago`, `stopped (0) 3m ago`, `killed (timeout, 143) 1h ago`.
 pub(crate) fn status(view: &View, now: u64) -> String {
     let word = view.status;
     let code = || view.exit.map(|exit| code(exit).to_string());
@@ -231,12 +231,12 @@ pub(crate) fn started(view: &View, now: u64) -> String {
     view.started_at_ms.map_or_else(|| "?".to_owned(), |at| format!("{} ago", ago(at, now)))
 }
 
-/// How long ago, in one or two units; nothing is longer ago than it can be when a clock was set back.
+/// The age of a time, in one or two units; 0 if the clock was set back.
 pub(crate) fn ago(at_ms: u64, now_ms: u64) -> String {
     span(now_ms.saturating_sub(at_ms) / 1000)
 }
 
-/// A time in seconds, in one unit where one is enough.
+/// A number of seconds in one or two units.
 pub(crate) fn span(seconds: u64) -> String {
     const MINUTE: u64 = 60;
     const HOUR: u64 = 60 * MINUTE;

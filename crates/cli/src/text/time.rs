@@ -1,21 +1,21 @@
-//! Times of the calendar: UTC, as RFC 3339 writes them.
+//! Calendar times in UTC, in the format of RFC 3339.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::value;
 
-/// From when on.
+/// The value of `--since`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Since {
-    /// So long ago.
+    /// A duration before now.
     Ago(Duration),
-    /// Nanoseconds since 1970.
+    /// A time, in nanoseconds since 1970.
     At(u64),
 }
 
 impl Since {
-    /// Nanoseconds since 1970.
+    /// The time in nanoseconds since 1970.
     pub(crate) fn nanoseconds(self) -> u64 {
         match self {
             Since::At(time) => time,
@@ -27,7 +27,7 @@ impl Since {
     }
 }
 
-/// A text that is neither a duration nor a time.
+/// The text is neither a duration nor a time.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("`{0}` is not a time; accepted: a duration as in `10m`, or a time as in `2026-11-21T10:35:00Z`")]
 pub(crate) struct NoTime(String);
@@ -35,20 +35,20 @@ pub(crate) struct NoTime(String);
 const SECOND: u64 = 1_000_000_000;
 const DAY: i64 = 86_400;
 
-/// Reads a duration back from now, or a time.
+/// Parses a duration before now, or a time.
 pub(crate) fn since(given: &str) -> Result<Since, NoTime> {
     let ago = value::duration(given).ok().map(Since::Ago);
     ago.or_else(|| parse(given).map(Since::At)).ok_or_else(|| NoTime(given.to_owned()))
 }
 
-/// Writes milliseconds since 1970 as `2026-11-21T10:35:00Z`, for people.
+/// Formats milliseconds since 1970 as `2026-11-21T10:35:00Z`.
 pub(crate) fn utc(ms: u64) -> String {
     let mut text = rfc3339(ms.saturating_mul(1_000_000));
     text.replace_range(19..29, "");
     text
 }
 
-/// Writes nanoseconds since 1970 as `2026-11-21T10:35:00.000000000Z`: always as long, so that lines stand in columns.
+/// Formats nanoseconds since 1970 as `2026-11-21T10:35:00.000000000Z`. The length is constant, so that columns align.
 pub(crate) fn rfc3339(time: u64) -> String {
     let seconds = time / SECOND;
     let (days, second) = (seconds / 86_400, seconds % 86_400);
@@ -61,7 +61,7 @@ pub(crate) fn rfc3339(time: u64) -> String {
     text
 }
 
-/// Reads a time; none when it is not one, or is not in 1970 to 2554.
+/// Parses a time of the years 1970 to 2554.
 fn parse(text: &str) -> Option<u64> {
     let (date, time) = (text.get(..10)?, text.get(10..)?);
     let time = time.strip_prefix(['T', 't', ' '])?;
@@ -73,7 +73,7 @@ fn parse(text: &str) -> Option<u64> {
         None => ("0", rest),
     };
     let days = days(year, month, day);
-    // A leap second is the first second of the next minute.
+    // A leap second, 60, becomes the first second of the next minute.
     if hour > 23
         || minute > 59
         || second > 60
@@ -87,7 +87,7 @@ fn parse(text: &str) -> Option<u64> {
     u64::try_from(seconds).ok()?.checked_mul(SECOND)?.checked_add(nanoseconds)
 }
 
-/// Three numbers of digits only, of the length that their places have.
+/// Parses three numbers with a fixed number of digits each.
 fn numbers(text: &str, between: char) -> Option<[i64; 3]> {
     let mut parts = text.split(between);
     let mut next =
@@ -96,7 +96,7 @@ fn numbers(text: &str, between: char) -> Option<[i64; 3]> {
     parts.next().is_none().then_some(numbers)
 }
 
-/// Seconds that a zone is ahead of UTC.
+/// The offset of a time zone from UTC, in seconds.
 fn offset(zone: &str) -> Option<i64> {
     let (sign, clock) = match zone.split_at_checked(1)? {
         ("Z" | "z", "") => return Some(0),
@@ -109,14 +109,14 @@ fn offset(zone: &str) -> Option<i64> {
     (hours < 24 && minutes < 60).then_some(sign * (hours * 3600 + minutes * 60))
 }
 
-/// Days from 1970 to a date of the Gregorian calendar; the year is counted from March, so that a leap day is its last.
+/// The days from 1970 to a Gregorian date. The year starts in March here, so that a leap day is its last day.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month > 2 { year } else { year - 1 };
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year - 719_468
 }
 
-/// The date that is so many days after 1970.
+/// The Gregorian date for a number of days since 1970.
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));

@@ -10,11 +10,10 @@ const ACCEPTED: &str = "`500ms`, `10s`, `5m`, `1h30m`, `1d`, or a number of seco
 const SECOND: u128 = 1_000_000_000;
 const DAY: u128 = 86_400 * SECOND;
 
-/// The longest duration taken. A hundred years fit into 64-bit nanoseconds, so a deadline made of one cannot
-/// overflow a clock.
+/// The maximum duration. A hundred years fit into 64-bit nanoseconds, so that a deadline cannot overflow a clock.
 const LONGEST: u128 = 36_500 * DAY;
 
-/// Units from long to short with their nanoseconds; the first name of a length is the one that is printed.
+/// Units from long to short with their nanoseconds. Output uses the first name of a length.
 const UNITS: [(&str, u128); 8] = [
     ("d", DAY),
     ("h", 3600 * SECOND),
@@ -26,9 +25,9 @@ const UNITS: [(&str, u128); 8] = [
     ("ns", 1),
 ];
 
-/// Reads a duration: numbers with units in falling order, or a bare number of seconds; decimals allowed.
+/// Parses a duration: numbers with units in descending order, or a bare number of seconds. Decimals are accepted.
 ///
-/// What is finer than a nanosecond rounds up, so that only a written zero is zero.
+/// Fractions of a nanosecond round up, so that only a written zero is zero: zero means no limit.
 pub(crate) fn duration(given: &str) -> Result<Duration, Invalid> {
     let refuse = |problem| Invalid::new(given, problem, ACCEPTED);
     if given.strip_prefix('-').is_some_and(|rest| parse(rest).is_ok()) {
@@ -61,7 +60,7 @@ fn parse(text: &str) -> Result<u128, Problem> {
         let (number, tail) = split(rest, |c| !is_numeric(c));
         let (name, next) = split(tail, is_numeric);
         let (_, unit) = UNITS.iter().find(|(unit, _)| *unit == name).ok_or(Problem::Form)?;
-        // `30m1h` and `5m5m` are slips of the finger more often than they are meant.
+        // `30m1h` and `5m5m` are more likely typing errors than durations.
         if *unit >= previous {
             return Err(Problem::Form);
         }
@@ -90,7 +89,7 @@ fn is_number(text: &str) -> bool {
 
 /// A decimal number times a unit, in nanoseconds, rounded up.
 fn scaled(number: &str, unit: u128) -> Result<u128, Problem> {
-    /// More digits than any unit has nanoseconds; the product with a unit still fits.
+    /// The digits kept of a fraction: more than any unit has nanoseconds, and the product with a unit fits u128.
     const DIGITS: usize = 18;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if fraction.contains('.') || (whole.is_empty() && fraction.is_empty()) {
@@ -110,7 +109,7 @@ fn scaled(number: &str, unit: u128) -> Result<u128, Problem> {
     Ok(u128::from(whole) * unit + (numerator * unit).div_ceil(denominator))
 }
 
-/// Shows a duration to the nanosecond in the form that [`duration`] reads, as in `1h30m`.
+/// Formats a duration exactly, in the form that [`duration`] parses: `1h30m`.
 #[derive(Clone, Copy, Debug)]
 #[allow(dead_code, reason = "for messages that name a duration")]
 pub(crate) struct Exact(pub(crate) Duration);

@@ -1,17 +1,17 @@
-//! Keys in a row: `ctrl-p,ctrl-q`, as docker and podman take them.
+//! Key sequences: `ctrl-p,ctrl-q`, in the notation of docker and podman.
 
 use super::Invalid;
 
-const ACCEPTED: &str = "keys such as `ctrl-p,ctrl-q` or `ctrl-x,d`; nothing for none";
+const ACCEPTED: &str = "keys such as `ctrl-p,ctrl-q` or `ctrl-x,d`; empty for none";
 
-/// What a terminal sends for keys in a row.
+/// The bytes that a terminal sends for a key sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Keys(pub(crate) Vec<u8>);
 
-/// Reads keys: single characters, and `ctrl-` with a letter or one of `@[\\]^_`.
+/// Parses keys: single characters, and `ctrl-` with a lower-case letter or one of `@[\\]^_`.
 pub(crate) fn keys(given: &str) -> Result<Keys, Invalid> {
     let key = |word: &str| match (word.strip_prefix("ctrl-").map(str::as_bytes), word.as_bytes()) {
-        // A terminal drops all but the lower five bits.
+        // With Ctrl a terminal keeps only the lower five bits.
         (Some([key @ (b'a'..=b'z' | b'@' | b'[' | b'\\' | b']' | b'^' | b'_')]), _) => Some(key & 0x1f),
         (None, [key]) if key.is_ascii_graphic() => Some(*key),
         _ => None,
@@ -20,7 +20,7 @@ pub(crate) fn keys(given: &str) -> Result<Keys, Invalid> {
         return Ok(Keys(Vec::new()));
     }
     let all: Option<Vec<u8>> = given.split(',').map(key).collect();
-    all.map(Keys).ok_or_else(|| Invalid::new(given, "names a key that there is not", ACCEPTED))
+    all.map(Keys).ok_or_else(|| Invalid::new(given, "contains an unknown key", ACCEPTED))
 }
 
 #[cfg(test)]

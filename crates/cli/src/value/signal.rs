@@ -6,11 +6,11 @@ use super::Invalid;
 
 const ACCEPTED: &str = "a name such as `TERM` or `SIGTERM`, a number from 1 to 64, `RTMIN+3`, `RTMAX-1`";
 
-/// The real-time signals as the C library of the host counts them: the kernel's first two belong to its threads.
+/// The real-time signals as the C library numbers them: it uses 32 and 33 for its threads.
 const RTMIN: i32 = 34;
 const RTMAX: i32 = 64;
 
-/// Names of x86, arm64 and RISC-V, see signal(7); the first name of a number is the one that is printed.
+/// The names on x86, arm64 and RISC-V, see signal(7). Output uses the first name of a number.
 const NAMES: [(&str, i32); 34] = [
     ("HUP", 1),
     ("INT", 2),
@@ -48,31 +48,31 @@ const NAMES: [(&str, i32); 34] = [
     ("SYS", 31),
 ];
 
-/// A signal that can be sent, 1 to 64.
+/// A signal number, 1 to 64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Signal(i32);
 
-/// A signal that cannot be sent on purpose.
+/// The signal belongs to the C library and cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("signals 32 and 33 belong to the C library")]
 pub(crate) struct ReservedSignal;
 
 impl Signal {
-    /// Its number.
+    /// The number of the signal.
     pub(crate) fn number(self) -> i32 {
         self.0
     }
 
-    /// The signal as the kernel takes it.
+    /// Converts to a signal that can be sent.
     ///
     /// # Errors
-    /// For the two that cannot be sent on purpose.
+    /// For 32 and 33.
     pub(crate) fn sendable(self) -> Result<rustix::process::Signal, ReservedSignal> {
         penfold_sys::signal::signal(self.0).ok_or(ReservedSignal)
     }
 }
 
-/// Reads a signal; upper and lower case are the same. Zero is no signal.
+/// Parses a signal, ignoring case. Zero is not accepted.
 pub(crate) fn signal(given: &str) -> Result<Signal, Invalid> {
     let refuse = |problem| Invalid::new(given, problem, ACCEPTED);
     if !given.is_empty() && given.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -99,12 +99,12 @@ pub(crate) fn signal(given: &str) -> Result<Signal, Invalid> {
         .ok_or_else(|| refuse("is not a signal"))
 }
 
-/// The name of the signal of this number.
+/// The name of the signal with this number.
 pub(crate) fn name(number: i32) -> String {
     Signal(number).to_string()
 }
 
-/// The steps in `+3`; nothing at all is no step.
+/// Parses the offset `+3`; empty text is 0.
 fn steps(offset: &str, sign: char) -> Option<i32> {
     if offset.is_empty() {
         return Some(0);
@@ -125,7 +125,7 @@ impl fmt::Display for Signal {
             RTMAX => f.write_str("RTMAX"),
             number if number > RTMIN && number <= MIDDLE => write!(f, "RTMIN+{}", number - RTMIN),
             number if number > MIDDLE => write!(f, "RTMAX-{}", RTMAX - number),
-            // The two that the C library keeps for itself have no name.
+            // 32 and 33 belong to the C library and have no name.
             number => write!(f, "{number}"),
         }
     }

@@ -6,10 +6,10 @@ use super::Invalid;
 
 const ACCEPTED: &str = "a number of bytes, or one with a unit: `64K`, `512M`, `2G`, `1T`";
 
-/// Units from large to small; powers of 1024 as `ls -h` and docker have them.
+/// Units from large to small; powers of 1024, as in `ls -h` and docker.
 const UNITS: [(&str, u64); 5] = [("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10), ("", 1)];
 
-/// Reads a size in bytes: a whole number with a unit `K M G T` of either case, `KiB` and the like included.
+/// Parses a size in bytes: a whole number with a unit `K M G T` or `KiB MiB GiB TiB`, ignoring case.
 pub(crate) fn size(given: &str) -> Result<u64, Invalid> {
     let end = given.find(|c: char| !c.is_ascii_digit()).unwrap_or(given.len());
     let (number, name) = given.split_at(end);
@@ -30,7 +30,7 @@ pub(crate) fn size(given: &str) -> Result<u64, Invalid> {
     }
 }
 
-/// Shows a size exactly, in the largest unit that divides it.
+/// Formats a size exactly, in the largest unit that divides it.
 #[cfg_attr(not(test), allow(dead_code, reason = "for messages that name a size"))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes(pub(crate) u64);

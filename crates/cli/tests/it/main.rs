@@ -14,6 +14,7 @@ mod end;
 mod hostile;
 mod observe;
 mod run;
+mod serve;
 mod state;
 mod support;
 
@@ -26,6 +27,12 @@ const PROGRAMS: &[penfold_harness::Program] = &[
 fn main() -> std::process::ExitCode {
     penfold_harness::main(
         PROGRAMS,
-        &[hostile::matrix::TESTS, state::CRASH_POINTS, state::CRASHES_OF_DETACHED, state::DAMAGE],
+        &[
+            hostile::matrix::TESTS,
+            serve::hostile::TESTS,
+            state::CRASH_POINTS,
+            state::CRASHES_OF_DETACHED,
+            state::DAMAGE,
+        ],
     )
 }

@@ -192,7 +192,7 @@ impl<'a> Forced<'a> {
         let asked = matches!(job.reason, Reason::Overdue | Reason::Unverified);
         // If the supervisor has already used up the patience, a short time is enough to name the survivors.
         let patience = limits.patience(job.known.intent.as_ref());
-        let short = if job.reason == Reason::Unverified { limits.farewell.min(patience) } else { patience };
+        let short = if job.reason == Reason::Unverified { limits.exit.min(patience) } else { patience };
         let usual = StopPolicy { patience: short, ..StopPolicy::default() };
         let made_with = made_with(job.known);
         let stop_policy = match how {
@@ -257,7 +257,7 @@ impl<'a> Forced<'a> {
             let mut record = self.wait_for_lock(&mut proc, &holders, limit)?;
             if record.is_none() && self.reason != Reason::Unverified {
                 left.extend(self.end_holders(&mut proc, &holders)?);
-                record = self.wait_for_lock(&mut proc, &holders, self.limits.farewell)?;
+                record = self.wait_for_lock(&mut proc, &holders, self.limits.exit)?;
             }
             if let Some(record) = record {
                 return self.wait_exit(self.recover(record)?, holders.processes());
@@ -277,7 +277,7 @@ impl<'a> Forced<'a> {
     fn limit(&self, proc: &mut ProcFs, holders: &Holders<'_>) -> io::Result<Duration> {
         // A holder that has just reported survivors is a supervisor, even if no member is its child.
         if holders.are_passing() && self.reason != Reason::Unverified {
-            return Ok(self.patience * 2 + self.limits.farewell);
+            return Ok(self.patience * 2 + self.limits.exit);
         }
         if holders.are_stopped(proc)? {
             return Ok(PASSING_TIMEOUT);
@@ -285,8 +285,8 @@ impl<'a> Forced<'a> {
         Ok(match self.reason {
             // Its supervisor stays as long as something is left: the lock becomes free only if the survivors end
             // meanwhile.
-            Reason::Unverified => self.limits.farewell.min(self.patience),
-            Reason::Unresponsive | Reason::Overdue | Reason::Untrusted => self.limits.farewell,
+            Reason::Unverified => self.limits.exit.min(self.patience),
+            Reason::Unresponsive | Reason::Overdue | Reason::Untrusted => self.limits.exit,
             Reason::Unattended | Reason::NoRecord | Reason::NoSocket => self.patience,
         })
     }
@@ -349,7 +349,7 @@ impl<'a> Forced<'a> {
         if !matches!(stop_result, StopResult::Gone) {
             return Ok(stop_result);
         }
-        let late = holders::wait_exit(supervisors, Instant::now() + self.limits.farewell)?;
+        let late = holders::wait_exit(supervisors, Instant::now() + self.limits.exit)?;
         if late.is_empty() {
             return Ok(stop_result);
         }
@@ -431,7 +431,7 @@ impl<'a> Forced<'a> {
 
     /// Takes a fresh look and returns the result. With `attended`, the lock and the socket are evidence, too.
     fn look(&self, mut left: Vec<Survivor>, attended: bool) -> StopResult {
-        let until = Instant::now() + if self.told.is_empty() { self.limits.farewell } else { Duration::ZERO };
+        let until = Instant::now() + if self.told.is_empty() { self.limits.exit } else { Duration::ZERO };
         let mut evidence = self.evidence(attended);
         // Without a lock to wait for, the socket shows that the supervisors have not exited yet. Another command that
         // cleans up may also hold a lock for a moment.

@@ -157,9 +157,9 @@ impl<'a> Talk<'a> {
         self.listener.is_some()
     }
 
-    fn part(&mut self, farewell: Duration) -> Step {
+    fn part(&mut self, exit: Duration) -> Step {
         self.client = None;
-        self.stage = Stage::Parting(Instant::now() + farewell);
+        self.stage = Stage::Parting(Instant::now() + exit);
         (self.interval, self.look) = (LOOK_FIRST, Instant::now());
         Step::Stay
     }
@@ -196,7 +196,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         listen(all);
         let mut kept = Vec::with_capacity(all.len());
         for mut talk in all.drain(..) {
-            let step = if talk.ready { self.hear(&mut talk) } else { Step::Stay };
+            let step = if talk.ready { self.recv(&mut talk) } else { Step::Stay };
             let step = match step {
                 Step::Stay if talk.stage != Stage::Waiting && talk.look <= Instant::now() => {
                     self.look(&mut talk)
@@ -240,7 +240,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
                     if files.has_ended() && !has_leaf {
                         talk.listener = holders::leaving(files);
                         if talk.listener.is_some() {
-                            talk.stage = Stage::Parting(Instant::now() + self.limits.farewell);
+                            talk.stage = Stage::Parting(Instant::now() + self.limits.exit);
                             return true;
                         }
                         suspects.push(talk.index);
@@ -260,7 +260,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
     }
 
     /// Receives a message of the supervisor.
-    fn hear(&mut self, talk: &mut Talk<'a>) -> Step {
+    fn recv(&mut self, talk: &mut Talk<'a>) -> Step {
         let Some(client) = &talk.client else { return Step::Stay };
         match client.take() {
             Ok(Received::Message(Answer::Hello { id, .. })) => {
@@ -278,7 +278,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             }
             Ok(Received::Message(Answer::Ending(ending))) => self.begins_to_end(talk, ending),
             Ok(Received::Message(Answer::Outcome(outcome))) if outcome.report.findings.verified => {
-                talk.part(self.limits.farewell)
+                talk.part(self.limits.exit)
             }
             Ok(Received::Message(Answer::Outcome(outcome))) => {
                 talk.told = outcome.report.findings.survivors;
@@ -324,7 +324,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             return Step::Stay;
         }
         let patience = self.limits.patience(talk.known.intent.as_ref());
-        let most = grace.saturating_add(patience).saturating_add(self.limits.farewell);
+        let most = grace.saturating_add(patience).saturating_add(self.limits.exit);
         let now = Instant::now();
         talk.stage = Stage::Ending(now.checked_add(most).unwrap_or(now));
         (talk.interval, talk.look) = (LOOK_MEANWHILE, now + LOOK_MEANWHILE);
@@ -385,7 +385,7 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         // Even if the listener held no lock, it gets the time to exit.
         let until = match talk.stage {
             Stage::Parting(until) => until,
-            _ => now + self.limits.farewell,
+            _ => now + self.limits.exit,
         };
         if until <= now || !talk.is_heard_of() {
             return Step::Gone;

@@ -92,7 +92,7 @@ fn take_ended(state_root: &Path, id: &str, patience: Duration) -> io::Result<Opt
         turn => turn,
     };
     in_turn(patience, || look(state_root, id).map(ended)).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => io::Error::other("it has not ended, or somebody holds its lock"),
+        io::ErrorKind::WouldBlock => io::Error::other("it has not ended, or another process holds its lock"),
         _ => error,
     })
 }
@@ -143,7 +143,7 @@ fn in_turn<T>(patience: Duration, mut look: impl FnMut() -> io::Result<Turn<T>>)
             Turn::Ours(thing) => return Ok(Some(thing)),
             Turn::Gone => return Ok(None),
             Turn::Another if begun.elapsed() > patience => {
-                return Err(io::Error::new(io::ErrorKind::WouldBlock, "somebody holds its lock"));
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, "another process holds its lock"));
             }
             Turn::Another => {
                 let _ = rustix::event::poll(&mut [], Some(&PAUSE));

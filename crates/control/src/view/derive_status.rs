@@ -19,7 +19,7 @@ const YOUNG_MS: u64 = 2000;
 
 /// The status, with the facts behind it.
 #[derive(Debug)]
-pub(super) struct Judged {
+pub(super) struct DerivedStatus {
     pub(super) status: Status,
     pub(super) exit: Option<ExitStatus>,
     pub(super) cause: Option<Cause>,
@@ -28,12 +28,19 @@ pub(super) struct Judged {
     pub(super) evidence: Vec<String>,
 }
 
-impl Judged {
-    fn of(status: Status) -> Judged {
-        Judged { status, exit: None, cause: None, level: None, ended_at_ms: None, evidence: Vec::new() }
+impl DerivedStatus {
+    fn of(status: Status) -> DerivedStatus {
+        DerivedStatus {
+            status,
+            exit: None,
+            cause: None,
+            level: None,
+            ended_at_ms: None,
+            evidence: Vec::new(),
+        }
     }
 
-    fn ended(mut self, exited: Option<Exited>) -> Judged {
+    fn ended(mut self, exited: Option<Exited>) -> DerivedStatus {
         if let Some(Exited { exit, cause, at_ms, .. }) = exited {
             (self.exit, self.cause, self.ended_at_ms) = (exit, Some(cause), Some(at_ms));
         }
@@ -47,22 +54,22 @@ pub(super) fn looked_after(
     known: &SandboxRef,
     state: Option<&State>,
     damage: &mut Vec<String>,
-) -> Judged {
+) -> DerivedStatus {
     if let Some(evidence) = state.and_then(|state| put_away(resolver, known, state)) {
         let exited = known.record.as_ref().and_then(|files| files.exited().ok().flatten());
-        return Judged { evidence, ..Judged::of(Status::Orphaned).ended(exited) };
+        return DerivedStatus { evidence, ..DerivedStatus::of(Status::Orphaned).ended(exited) };
     }
     let status = match state.map(|state| state.status) {
-        Some(status @ (Status::Created | Status::Running)) => return Judged::of(status),
+        Some(status @ (Status::Created | Status::Running)) => return DerivedStatus::of(status),
         Some(status @ (Status::Stopping | Status::Unkillable)) => status,
         Some(status) => {
-            damage.push(format!("state.json: it says `{status}` of a sandbox that is looked after"));
+            damage.push(format!("state.json: it says `{status}` of a sandbox that has a supervisor"));
             Status::Running
         }
-        None => return Judged::of(unsaid(known, damage)),
+        None => return DerivedStatus::of(unsaid(known, damage)),
     };
     let exited = known.record.as_ref().and_then(|files| files.exited().ok().flatten());
-    Judged::of(status).ended(exited)
+    DerivedStatus::of(status).ended(exited)
 }
 
 /// Returns evidence that the lock is held by a command that cleans up after dead supervisors, whose state is out of
@@ -106,7 +113,11 @@ fn unsaid(known: &SandboxRef, damage: &mut Vec<String>) -> Status {
 }
 
 /// Derives the status of a sandbox without a supervisor; `None` when nothing of it exists.
-pub(super) fn abandoned(resolver: &Resolver, known: &SandboxRef, damage: &mut Vec<String>) -> Option<Judged> {
+pub(super) fn abandoned(
+    resolver: &Resolver,
+    known: &SandboxRef,
+    damage: &mut Vec<String>,
+) -> Option<DerivedStatus> {
     let evidence = Evidence::of(resolver.fingerprints(), &known.subject());
     let ended = known.record.as_ref().is_some_and(Files::has_ended);
     if !evidence.is_nothing() {
@@ -116,11 +127,11 @@ pub(super) fn abandoned(resolver: &Resolver, known: &SandboxRef, damage: &mut Ve
         let exited = known.record.as_ref().and_then(|files| files.exited().ok().flatten());
         let mut evidence = evidence.sentences();
         evidence.insert(0, why_orphaned(known));
-        return Some(Judged { evidence, ..Judged::of(Status::Orphaned).ended(exited) });
+        return Some(DerivedStatus { evidence, ..DerivedStatus::of(Status::Orphaned).ended(exited) });
     }
     let Some(files) = &known.record else {
         let empty = known.leaf.as_ref().filter(|leaf| fingerprints::members(leaf).is_some());
-        let mut judged = Judged::of(Status::Lost);
+        let mut judged = DerivedStatus::of(Status::Lost);
         judged.evidence = match empty {
             Some(leaf) => {
                 vec![why_orphaned(known), format!("the cgroup `{}` is left, empty", leaf.display())]
@@ -138,7 +149,7 @@ pub(super) fn abandoned(resolver: &Resolver, known: &SandboxRef, damage: &mut Ve
 
 fn why_orphaned(known: &SandboxRef) -> String {
     let why = match &known.record {
-        Some(_) => "nobody holds the lock of its record",
+        Some(_) => "no process holds the lock of its record",
         None if known.damage.is_empty() => "it has no record",
         None => "its record cannot be opened",
     };
@@ -146,7 +157,7 @@ fn why_orphaned(known: &SandboxRef) -> String {
 }
 
 /// Derives the status of a sandbox with a verified end.
-fn over(files: &Files, damage: &mut Vec<String>) -> Judged {
+fn over(files: &Files, damage: &mut Vec<String>) -> DerivedStatus {
     let report = files.report().unwrap_or_else(|error| {
         damage.push(format!("report.json: {error}"));
         None
@@ -164,20 +175,20 @@ fn over(files: &Files, damage: &mut Vec<String>) -> Judged {
         })
     });
     let status = told.map_or(Status::Lost, |exited| exited.status());
-    Judged { level: report.map(|report| report.level), ..Judged::of(status).ended(told) }
+    DerivedStatus { level: report.map(|report| report.level), ..DerivedStatus::of(status).ended(told) }
 }
 
 /// Derives the status of a sandbox without a verified end, of which nothing was found.
-fn lost(files: &Files, damage: &mut Vec<String>) -> Judged {
+fn lost(files: &Files, damage: &mut Vec<String>) -> DerivedStatus {
     let exited = files.exited().unwrap_or_else(|error| {
         damage.push(format!("exit.json: {error}"));
         None
     });
     let evidence = vec![
-        "nobody holds the lock of its record".to_owned(),
+        "no process holds the lock of its record".to_owned(),
         "no process was found in its cgroup or with its marker".to_owned(),
     ];
-    Judged { evidence, ..Judged::of(Status::Lost).ended(exited) }
+    DerivedStatus { evidence, ..DerivedStatus::of(Status::Lost).ended(exited) }
 }
 
 /// Tells whether a sandbox has ended and left no cgroup: a quick check for lists of living sandboxes.

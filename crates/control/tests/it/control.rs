@@ -1,6 +1,5 @@
 //! The client of a supervisor: the listeners that it trusts, its timeouts, the descriptors that it sends.
 
-use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
@@ -11,15 +10,17 @@ use std::time::Duration;
 use penfold_control::Resolver;
 use penfold_control::{Client, ClientError, EndMethod, ForgetError, Limits, StopResult, end, put_away};
 use penfold_process::{ProcFs, ProcessId, State as ProcessState};
+use penfold_state::Registry;
 use penfold_state::intent::{Detached, Intent};
 use penfold_state::record::{Record, SCHEMA};
 use penfold_state::state::{State, Status};
 use penfold_state::wire::{self, Answer, PROTOCOL, Received, Request};
-use penfold_state::{Id, Registry};
 use penfold_teardown::{Level, Resource as _};
 use penfold_testkit::wait_until;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::view_support;
 
 pub const LIMIT: Duration = Duration::from_millis(500);
 /// The time for an answer that comes, on a busy machine.
@@ -39,26 +40,7 @@ impl Place {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join(name);
         let registry = Registry::open(&root).unwrap();
-        let intent = Intent {
-            schema: SCHEMA,
-            id: Id::new().unwrap(),
-            name: None,
-            labels: BTreeMap::new(),
-            command: vec!["true".to_owned()],
-            boot: penfold_process::boot_id().unwrap(),
-            within: Vec::new(),
-            leaf: None,
-            scratch: None,
-            home: None,
-            ancestors: Vec::new(),
-            session: None,
-            since: None,
-            made_at_ms: 0,
-            signal: None,
-            grace_ms: None,
-            patience_ms: None,
-            detached,
-        };
+        let intent = Intent { detached, ..view_support::intent() };
         let record = registry.reserve(&intent).unwrap();
         Place { dir, record }
     }
@@ -326,7 +308,7 @@ ctypes.CDLL(None).syscall(60 if platform.machine()=='x86_64' else 93,0)";
     let (over, waits) = channel();
     let (mut turns, mut record) = (0, Some(record));
     let ending = std::thread::spawn(move || {
-        let limits = Limits { farewell: LONG, ..Limits::default() };
+        let limits = Limits { exit: LONG, ..Limits::default() };
         end(&resolver, &known, EndMethod::Kill, &limits, &mut |_| {
             turns += 1;
             if turns == 3 {

@@ -74,7 +74,7 @@ fn a_name_wins_over_a_beginning() {
     assert_eq!(id_of(&env, "cafe").unwrap(), named.id.short());
     // The same once it has ended.
     drop(name);
-    env.let_go(record);
+    env.close(record);
     remove(&env.record(&named.id.short()));
     env.end(&named, r#"{"code":0}"#, "exit");
     assert_eq!(id_of(&env, "cafe").unwrap(), named.id.short());

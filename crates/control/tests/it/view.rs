@@ -99,7 +99,7 @@ fn what_has_a_populated_leaf_never_counts_as_ended() {
             let id = intent.id.short();
             let record = env.reserve(&intent);
             record.files().write_state(&state(Status::Running)).unwrap();
-            env.let_go(record);
+            env.close(record);
             forge_end(&env, &id);
             damage(&env.record(&id).join(file));
             // Also damage a second file, because faults come in pairs.
@@ -209,7 +209,7 @@ fn nothing_of_a_sandbox_that_nobody_saw_end_makes_it_lost() {
     let id = intent.id.short();
     let record = env.reserve(&intent);
     record.files().write_state(&state(Status::Running)).unwrap();
-    env.let_go(record);
+    env.close(record);
     assert_eq!(env.listed(&id, false), None);
     let seen = env.listed(&id, true).unwrap();
     assert_eq!((seen.status, seen.exit, seen.cause), (Status::Lost, None, None));
@@ -328,7 +328,7 @@ fn a_foreground_sandbox_runs_without_a_state() {
     let record = env.reserve(&intent);
     let seen = env.listed(&id, false).unwrap();
     assert_eq!((seen.status, seen.detached, seen.damage), (Status::Running, false, Vec::new()));
-    env.let_go(record);
+    env.close(record);
     assert_eq!(env.see(&id).unwrap().status, Status::Lost);
 }
 

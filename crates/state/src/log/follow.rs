@@ -45,7 +45,7 @@ fn watch(file: BorrowedFd<'_>) -> Option<ChangeWatch> {
 impl Reader {
     /// Waits until there is more to read, or no more will come.
     ///
-    /// `ended` tells whether the writer is gone; it is called at least twice a second. With `peer`, the call also
+    /// `ended` returns whether the writer is gone; it is called at least twice a second. With `peer`, the call also
     /// returns when the other end of `peer` closes.
     ///
     /// # Errors

@@ -59,6 +59,7 @@ fn intent() -> Intent {
         within: Vec::new(),
         leaf: None,
         scratch: None,
+        workspace: None,
         home: None,
         ancestors: Vec::new(),
         session: None,

@@ -1,4 +1,4 @@
-//! The supervisor of an adopted tree.
+//! Runs the supervisor of an adopted tree.
 
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
@@ -22,58 +22,59 @@ use crate::supervised::Supervised;
 use crate::supervisor::{self, Standby, set_title};
 use crate::wire::{self, Answer};
 
-/// Runs the supervisor; ends when the sandbox is gone.
+/// Runs the supervisor until the sandbox is gone, then exits.
 pub(super) fn run(mut prepared: Prepared, joined: Joined, standby: Standby) -> ! {
     set_title(&prepared.setup.spec);
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::CONT));
     let _ = setsid();
     let Ok(signals) = signals::open() else {
-        // Who forked this process takes over.
+        // The standby takes over.
         penfold_sys::fork::exit_now(1)
     };
-    let mut fds = [PollFd::new(&standby.apart, PollFlags::IN), PollFd::new(&standby.pidfd, PollFlags::IN)];
+    let mut fds =
+        [PollFd::new(&standby.session_ready, PollFlags::IN), PollFd::new(&standby.pidfd, PollFlags::IN)];
     let _ = rustix::io::retry_on_intr(|| poll(&mut fds, None));
     if let Some(detached) = &mut prepared.detached {
-        detached.has_run();
+        detached.mark_running();
     }
     let Joined { root, pidfd, search, .. } = joined;
     let Some(mut teardown) = teardown(&mut prepared, search) else { penfold_sys::fork::exit_now(1) };
     teardown.lead_by(penfold_teardown::Leader { pid: root.pid, session: root.session });
-    prepared.leader.note_running(root.pid);
+    prepared.leader.store_running(root.pid);
     prepared.identify(&mut teardown, root.pid, getppid(), Status::Running);
     if let Some(detached) = &prepared.detached {
-        let command = prepared.setup.spec.command.iter().map(|status| status.to_string_lossy().into_owned());
-        detached.happened([EventKind::Adopted {
+        let command = prepared.setup.spec.command.iter().map(|word| word.to_string_lossy().into_owned());
+        detached.publish_events([EventKind::Adopted {
             pid: root.pid.as_raw_nonzero().get(),
             command: command.collect(),
         }]);
     }
     penfold_sys::crash_point!("adopted-kept");
     wire::offer_once(&prepared.setup.channel, &Answer::Running);
-    penfold_sys::memory::drop_text_pages();
+    penfold_sys::memory::drop_unneeded_pages();
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-    host(prepared, Some(signals), Some(standby.pidfd), pidfd).look_after(teardown, Phase::Running)
+    host(prepared, Some(signals), Some(standby.pidfd), pidfd).run(teardown, Phase::Running)
 }
 
-/// Ends the tree in the place of a supervisor that was killed.
+/// Takes over from a killed supervisor and ends the tree.
 pub(super) fn take_over(mut prepared: Prepared, joined: Joined) -> ! {
     penfold_sys::crash_point!("taking-over");
-    // `exit.json` alone would be anybody's word.
-    let exited = prepared.leader.is_end_told();
+    // Any member may have written `exit.json`, so only the bit in the leader cell counts.
+    let exited = prepared.leader.is_exit_written();
     if let Some(detached) = &mut prepared.detached {
         detached.inherit(exited);
     }
     let Joined { root, pidfd, search, .. } = joined;
     let Some(mut teardown) = teardown(&mut prepared, search) else {
-        // Without a look at /proc nothing is known to be gone: the record stays for the next command.
+        // Without `/proc` no member is known to be gone: the record stays for the next command.
         penfold_sys::fork::exit_now(1)
     };
     teardown.lead_by(penfold_teardown::Leader { pid: root.pid, session: root.session });
     prepared.identify(&mut teardown, root.pid, None, Status::Stopping);
-    // Without signals the timeouts of the drive still bring it forward.
+    // Without a signalfd the teardown still progresses by its timeouts.
     let mut host = host(prepared, signals::open().ok(), None, pidfd);
     host.due = host.sandbox.decide(|policy| policy.kill(Cause::Supervisor));
-    host.look_after(teardown, Phase::Running)
+    host.run(teardown, Phase::Running)
 }
 
 fn teardown(prepared: &mut Prepared, search: Search) -> Option<Teardown> {

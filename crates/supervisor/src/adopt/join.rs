@@ -1,4 +1,4 @@
-//! The way of a tree into a leaf, and out of it if that does not succeed.
+//! Moves a tree into a leaf, and back if that fails.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,18 +13,19 @@ use rustix::io::Errno;
 
 use crate::prepared::Prepared;
 
-/// How often it is looked for members outside of the leaf. A tree that forks faster than it is moved is not taken in.
-const LOOKS: usize = 64;
+/// The most searches for members outside of the leaf. A tree that forks faster than it is moved is not adopted into a
+/// leaf.
+const MAX_SEARCHES: usize = 64;
 
-/// A tree that was taken in.
+/// A tree that was adopted.
 pub(super) struct Joined {
-    /// Its root.
+    /// The root of the tree.
     pub(super) root: Stat,
-    /// A handle to the root.
+    /// A pidfd of the root.
     pub(super) pidfd: OwnedFd,
-    /// Who belongs.
+    /// The search that finds the members.
     pub(super) search: Search,
-    /// Who was moved into the leaf, and from where.
+    /// The members that were moved into the leaf, and their cgroups before.
     moved: Vec<Moved>,
 }
 
@@ -33,25 +34,26 @@ struct Moved {
     from: PathBuf,
 }
 
-/// Finds the members and moves them into the leaf. Where that cannot be they stay where they are, and the level is `tree`.
+/// Finds the members and moves them into the leaf. If a member cannot be moved, all stay in their cgroups, and the
+/// level is `tree`.
 ///
 /// # Errors
-/// A sentence; nobody is in the leaf then, or the leaf is not held any more.
-pub(super) fn take_in(prepared: &mut Prepared, root: ProcessId) -> Result<Joined, String> {
-    let unread = |error: io::Error| format!("cannot look at process {}: {error}", root.pid);
+/// The reason, as a sentence. No member is in the leaf then, or the leaf is no longer held.
+pub(super) fn adopt_tree(prepared: &mut Prepared, root: ProcessId) -> Result<Joined, String> {
+    let read_error = |error: io::Error| format!("cannot look at process {}: {error}", root.pid);
     let gone = || format!("process {} is gone", root.pid);
-    let mut proc = ProcFs::open().map_err(unread)?;
-    let mut search = Search::new(Selector::Process(root), &mut proc).map_err(unread)?;
-    let process = Process::open_exact(&mut proc, root).map_err(unread)?.ok_or_else(gone)?;
+    let mut proc = ProcFs::open().map_err(read_error)?;
+    let mut search = Search::new(Selector::Process(root), &mut proc).map_err(read_error)?;
+    let process = Process::open_exact(&mut proc, root).map_err(read_error)?.ok_or_else(gone)?;
     let mut members = Vec::new();
-    let _ = search.find(&mut proc, &mut members).map_err(unread)?;
+    let _ = search.find(&mut proc, &mut members).map_err(read_error)?;
     let stat = members.iter().find(|stat| stat.id() == root).cloned().ok_or_else(gone)?;
     let mut joined = Joined { root: stat, pidfd: process.into_pidfd(), search, moved: Vec::new() };
     if let Some(leaf) = &prepared.leaf
         && let Err(why) = move_all(leaf, &mut proc, &mut joined)
     {
-        let_out(prepared, &joined);
-        // Empty it goes; one that is not is no longer ours to kill.
+        move_back(prepared, &joined);
+        // An empty leaf is removed. A leaf that still has processes must not be killed: they are no members.
         if let Some(leaf) = prepared.leaf.take() {
             leaf.remove().map_err(|failed| error_chain(&failed.source))?;
         }
@@ -63,16 +65,16 @@ pub(super) fn take_in(prepared: &mut Prepared, root: ProcessId) -> Result<Joined
     Ok(joined)
 }
 
-/// Moves members until a look finds nobody outside: who is forked by a member in the leaf is born there.
+/// Moves members until a search finds none outside of the leaf: forks of a member in the leaf are born there.
 fn move_all(leaf: &Leaf, proc: &mut ProcFs, joined: &mut Joined) -> Result<(), String> {
     let processes = leaf.processes_file().map_err(|error| error_chain(&error))?;
-    let unread = |error: io::Error| format!("cannot look at the members: {error}");
+    let read_error = |error: io::Error| format!("cannot look at the members: {error}");
     let mut members = Vec::new();
-    for _ in 0..LOOKS {
-        let found = joined.search.find(proc, &mut members).map_err(unread)?;
+    for _ in 0..MAX_SEARCHES {
+        let found = joined.search.find(proc, &mut members).map_err(read_error)?;
         let mut outside = false;
         for stat in &members {
-            let groups = proc.cgroups(stat.pid).map_err(unread)?.unwrap_or_default();
+            let groups = proc.cgroups(stat.pid).map_err(read_error)?.unwrap_or_default();
             if groups.is_empty() || leaf.holds(&groups) {
                 continue;
             }
@@ -99,7 +101,7 @@ fn move_one(leaf: &Leaf, processes: &OwnedFd, proc: &mut ProcFs, id: ProcessId) 
     let Some(process) = Process::open_exact(proc, id)? else { return Ok(()) };
     match rustix::io::write(processes, id.pid.as_raw_pid().to_string().as_bytes()) {
         Ok(_) => {}
-        // It has ended since.
+        // The member has ended since.
         Err(Errno::SRCH) => return Ok(()),
         Err(errno) => return Err(errno.into()),
     }
@@ -109,42 +111,43 @@ fn move_one(leaf: &Leaf, processes: &OwnedFd, proc: &mut ProcFs, id: ProcessId) 
     Ok(())
 }
 
-/// If the number of a member was given away just before the write, a stranger was moved: it goes to where its parent is.
+/// Moves a non-member out of the leaf, into its parent's cgroup. The member's pid may have been reused just before the
+/// write.
 fn spare_successor(leaf: &Leaf, proc: &mut ProcFs, id: ProcessId) -> io::Result<()> {
     let Some(stat) = proc.stat(id.pid)?.filter(|stat| stat.id() != id) else { return Ok(()) };
     let moved = proc.cgroups(id.pid)?.is_some_and(|groups| leaf.holds(&groups));
     let Some(parent) = stat.parent.filter(|_| moved) else { return Ok(()) };
     let groups = proc.cgroups(parent)?.unwrap_or_default();
     let home = directory(leaf, &groups).filter(|_| !leaf.holds(&groups));
-    put(id.pid, &home.unwrap_or_else(|| above(leaf)))
+    move_to(id.pid, &home.unwrap_or_else(|| parent_cgroup(leaf)))
 }
 
-/// Moves who was moved back to where it was.
-pub(super) fn let_out(prepared: &mut Prepared, joined: &Joined) {
+/// Moves the members back into their cgroups.
+pub(super) fn move_back(prepared: &mut Prepared, joined: &Joined) {
     let (Some(leaf), Ok(mut proc)) = (&prepared.leaf, ProcFs::open()) else { return };
     for Moved { id, from } in &joined.moved {
         if let Ok(Some(_)) = Process::open_exact(&mut proc, *id)
-            && put(id.pid, from).is_err()
+            && move_to(id.pid, from).is_err()
         {
-            let _ = put(id.pid, &above(leaf));
+            let _ = move_to(id.pid, &parent_cgroup(leaf));
         }
     }
-    // Who was born there meanwhile goes to where the root was.
+    // Processes that were forked in the leaf meanwhile go to the root's cgroup.
     let mut pids = Vec::new();
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_SEARCHES {
         if leaf.processes(&mut pids).is_err() || pids.is_empty() {
             return;
         }
-        let home = joined.moved.first().map_or_else(|| above(leaf), |moved| moved.from.clone());
+        let home = joined.moved.first().map_or_else(|| parent_cgroup(leaf), |moved| moved.from.clone());
         for pid in &pids {
-            let _ = put(*pid, &home);
+            let _ = move_to(*pid, &home);
         }
     }
-    // To end a sandbox is to kill its leaf: not this one.
+    // The teardown would kill the leaf, and with it processes that are no members.
     prepared.leaf = None;
 }
 
-fn put(pid: Pid, cgroup: &Path) -> io::Result<()> {
+fn move_to(pid: Pid, cgroup: &Path) -> io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
     let file = rustix::fs::open(cgroup.join("cgroup.procs"), flags, Mode::empty())?;
     match rustix::io::write(file.as_fd(), pid.as_raw_pid().to_string().as_bytes()) {
@@ -153,12 +156,12 @@ fn put(pid: Pid, cgroup: &Path) -> io::Result<()> {
     }
 }
 
-/// The cgroup that the leaf was made in.
-fn above(leaf: &Leaf) -> PathBuf {
+/// Returns the path of the leaf's parent cgroup.
+fn parent_cgroup(leaf: &Leaf) -> PathBuf {
     leaf.path().parent().map_or_else(|| leaf.path().to_owned(), Path::to_owned)
 }
 
-/// The directory of the cgroup that the text of `/proc/<pid>/cgroup` names, below the mount of the leaf.
+/// Returns the directory of a cgroup from the text of `/proc/PID/cgroup`, below the leaf's mount point.
 fn directory(leaf: &Leaf, groups: &[u8]) -> Option<PathBuf> {
     let name = groups.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"0::/"))?;
     let name = std::str::from_utf8(name).ok().filter(|name| !name.split('/').any(|part| part == ".."))?;
@@ -185,7 +188,7 @@ mod tests {
         };
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let pid = Pid::from_child(&child);
-        put(pid, leaf.path()).unwrap();
+        move_to(pid, leaf.path()).unwrap();
         let mut proc = ProcFs::open().unwrap();
         let member = proc.stat(pid).unwrap().unwrap().id();
         let is_inside = || {

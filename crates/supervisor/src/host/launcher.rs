@@ -1,4 +1,4 @@
-//! What the launcher says to the supervisor, and its death.
+//! Handles the messages of the launcher and its death.
 
 use std::time::{Duration, Instant};
 
@@ -6,22 +6,22 @@ use penfold_teardown::lifecycle::Event;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::Host;
-use crate::policy::{Policy, outdo};
+use crate::policy::{Policy, stronger};
 use crate::poll::poll;
 use crate::supervised::has_ended;
 use crate::wire::{self, Answer, Received, Request};
 
-/// How long a launcher that is not scheduled, or is stopped by its terminal, may take to say what it was sent.
-const HEARD: Duration = Duration::from_secs(2);
+/// The time that a launcher may take to send its requests, if it is not scheduled or stopped by its terminal.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Host {
-    /// The launcher is dead: what it has said before counts first, for it may have let the sandbox go.
+    /// Handles the launcher's death. Queued messages come first: the launcher may have detached the sandbox.
     pub(super) fn launcher_died(&mut self) -> Option<Event> {
         while self.launcher.is_some() {
             match wire::receive(&self.sandbox.prepared.setup.channel) {
                 Ok(Received::Message(Request::LetGo)) => self.launcher = None,
                 Ok(Received::Message(request)) => {
-                    if let Some(event) = self.sandbox.act(&request).0 {
+                    if let Some(event) = self.sandbox.handle(&request).0 {
                         return Some(event);
                     }
                 }
@@ -36,31 +36,31 @@ impl Host {
 
     pub(super) fn take_request(&mut self) -> Option<Event> {
         match wire::receive(&self.sandbox.prepared.setup.channel) {
-            // Who started it may go now.
+            // Detaching is final: the launcher may exit from now on.
             Ok(Received::Message(Request::LetGo)) => {
                 self.launcher = None;
                 None
             }
-            Ok(Received::Message(request)) => self.sandbox.act(&request).0,
+            Ok(Received::Message(request)) => self.sandbox.handle(&request).0,
             Ok(Received::Nothing) => None,
-            // Who started a sandbox closes its end only by dying, and its pidfd says so.
+            // A launcher with a pidfd closes its end only by dying, and the pidfd shows that.
             Ok(Received::End) | Err(_) => {
                 self.channel_open = false;
-                if self.by_pidfd { None } else { self.sandbox.decide(Policy::owner_gone) }
+                if self.launcher_has_pidfd { None } else { self.sandbox.decide(Policy::owner_gone) }
             }
         }
     }
 
-    /// Hears all that a terminal has sent to the launcher until the leader ended, and what follows.
+    /// Receives all requests for signals that a terminal sent until the leader ended, and returns the resulting event.
     ///
-    /// The kernel sends to a whole group before one of it is seen to have ended: `kill_pgrp()` holds the lock that an exit
-    /// takes. So the launcher has what the leader had, but may not have come to say so.
-    pub(super) fn hear_launcher(&mut self) -> Option<Event> {
+    /// The kernel signals a whole process group before any member is seen as ended: `kill_pgrp()` holds the lock that
+    /// an exit takes. The launcher therefore has the leader's signal pending, but may not have sent its request yet.
+    pub(super) fn drain_launcher(&mut self) -> Option<Event> {
         if !self.sandbox.prepared.setup.keys || self.launcher.is_none() || !self.channel_open {
             return None;
         }
         wire::offer(&self.sandbox.prepared.setup.channel, &Answer::LeaderEnded).ok()?;
-        let until = Instant::now() + HEARD;
+        let until = Instant::now() + DRAIN_TIMEOUT;
         let mut event = None;
         loop {
             let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
@@ -73,10 +73,10 @@ impl Host {
             }
             match wire::receive(channel) {
                 Ok(Received::Message(Request::Heard)) => return event,
-                Ok(Received::Message(request)) => event = outdo(event, self.sandbox.act(&request).0),
+                Ok(Received::Message(request)) => event = stronger(event, self.sandbox.handle(&request).0),
                 Ok(Received::Nothing)
                     if self.launcher.as_ref().is_some_and(|launcher| !has_ended(launcher)) => {}
-                // A launcher that has died is told by its pidfd.
+                // The pidfd reports the death of the launcher.
                 Ok(Received::Nothing | Received::End) | Err(_) => return event,
             }
         }

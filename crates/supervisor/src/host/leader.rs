@@ -1,4 +1,4 @@
-//! What tells the supervisor of its leader.
+//! The sources of news about the leader.
 
 use std::io::ErrorKind;
 
@@ -7,27 +7,27 @@ use penfold_teardown::Cause;
 use penfold_teardown::lifecycle::Event;
 
 use super::Host;
-use crate::launch::{Interruption, News, Starting};
+use crate::launch::{Interruption, LeaderEvent, Starting};
 use crate::outcome::ExitStatus;
 use crate::policy::Policy;
 use crate::supervised::has_ended;
 use crate::wire::{self, Answer};
 
-/// The first process of a sandbox, by what tells of it.
+/// The first process of a sandbox, by its source of news.
 pub(crate) enum Leader {
-    /// A child of this process. The link tells whether it becomes its program; then there is none any more.
+    /// A child of this process. The link reports the result of execve(2) and is then closed.
     Child(Option<Starting>),
-    /// A child of our init in a pid namespace. The link to our init tells of it until both have ended.
+    /// A child of our init in a pid namespace. The link to our init reports its changes until both have ended.
     NamespaceInit(Option<Starting>),
-    /// A process that penfold did not start. Its pidfd tells when it has ended, and nothing tells how.
+    /// A process that penfold did not start. Its pidfd reports its end, and no source reports its exit.
     Adopted {
-        /// It has not been told so far.
+        /// The end has not been reported so far.
         lives: bool,
     },
 }
 
 impl Leader {
-    /// The link, if there is one.
+    /// Returns the link, if there is one.
     pub(super) fn link(&self) -> Option<&Starting> {
         match self {
             Leader::Child(link) | Leader::NamespaceInit(link) => link.as_ref(),
@@ -43,7 +43,7 @@ impl Leader {
         }
     }
 
-    /// Closes a link that tells nothing after the leader has become its program.
+    /// Closes the link of a child, which reports nothing after execve(2).
     fn close_unless_of_init(&mut self) {
         if let Leader::Child(link) = self {
             *link = None;
@@ -52,9 +52,10 @@ impl Leader {
 }
 
 impl Host {
-    /// What follows from something that happened before the leader could be let go: it never is.
+    /// Handles an event from before the leader's release. The leader is never released.
     pub(crate) fn interrupted(&mut self, interruption: Interruption) {
-        // The command never runs. At level pidns it goes with our init, and nobody else can tell how.
+        // The command never runs. At level pidns the leader dies with our init, and no other process can report its
+        // exit.
         if matches!(self.leader, Leader::NamespaceInit(_)) {
             self.status = Some(ExitStatus::Signal(rustix::process::Signal::KILL.as_raw()));
         }
@@ -63,84 +64,89 @@ impl Host {
             Interruption::Terminated(carried) => self.sandbox.decide(|policy| policy.terminated(carried)),
             Interruption::Launcher => self.sandbox.decide(Policy::launcher_gone),
             Interruption::Standby => self.sandbox.decide(|policy| policy.kill(Cause::Supervisor)),
-            Interruption::Asked(request) => self.sandbox.act(&request).0,
+            Interruption::Requested(request) => self.sandbox.handle(&request).0,
         };
         let event = event.or_else(|| self.sandbox.decide(|policy| policy.kill(Cause::Owner)));
         self.due = event.or(Some(Event::KillRequested));
     }
 
-    /// Hears news over the link.
-    pub(super) fn take_news(&mut self) -> Option<Event> {
-        let news = self.leader.link()?.news();
-        match news {
-            // Its leaf was killed before it became its program, and that looks the same.
-            Ok(Some(News::Running)) if self.sandbox.policy.is_ending() => {
+    /// Receives an event of the leader over the link.
+    pub(super) fn take_leader_event(&mut self) -> Option<Event> {
+        let event = self.leader.link()?.event();
+        match event {
+            // A leaf killed before the leader's execve(2) looks the same as a started leader.
+            Ok(Some(LeaderEvent::Running)) if self.sandbox.policy.is_ending() => {
                 self.leader.close_unless_of_init();
                 None
             }
-            Ok(Some(News::Running)) => {
+            Ok(Some(LeaderEvent::Running)) => {
                 self.leader.close_unless_of_init();
-                self.runs();
+                self.leader_runs();
                 Some(Event::Started)
             }
-            Ok(Some(News::Failed(failure))) => {
+            Ok(Some(LeaderEvent::Failed(failure))) => {
                 self.leader.close();
                 self.failure = Some(failure);
                 Some(Event::StartFailed)
             }
-            Ok(Some(News::Ended(status))) => {
+            Ok(Some(LeaderEvent::Ended(status))) => {
                 self.status = Some(status);
                 self.due = Some(Event::LeaderExited);
                 None
             }
-            Ok(Some(News::Stopped(signal))) => {
+            Ok(Some(LeaderEvent::Stopped(signal))) => {
                 self.leader_stopped(signal);
                 None
             }
-            Ok(Some(News::Continued)) => {
+            Ok(Some(LeaderEvent::Continued)) => {
                 self.wake_launcher();
                 None
             }
             Ok(None) => None,
-            // Our init was killed, or cannot be heard; what it held in its namespace may still take a while to go.
+            // Our init was killed, or its link failed. Processes in its namespace may still take time to die.
             Err(error) => {
                 self.leader.close();
-                // At the end of the link all was heard. Else the end of our init tells how the leader ended only if that
-                // lives until then.
-                self.unheard = error.kind() != ErrorKind::UnexpectedEof
+                // EOF means that all messages were received. After another error, the end of our init tells the
+                // leader's exit only if the leader still lives: a living leader dies with our init.
+                self.exit_lost = error.kind() != ErrorKind::UnexpectedEof
                     && self.sandbox.leader.as_ref().is_none_or(has_ended);
                 self.sandbox.decide(|policy| policy.kill(Cause::Supervisor))
             }
         }
     }
 
-    /// The root of an adopted tree has ended.
+    /// Handles the end of an adopted tree's root.
     pub(super) fn root_ended(&mut self) {
         self.leader = Leader::Adopted { lives: false };
         self.due = Some(Event::LeaderExited);
     }
 
-    /// How the leader ended: what our init says of it, or how the process in its place was `reaped`.
+    /// Returns the exit of the leader: reported by our init, or of the `reaped` process in the leader's place.
     pub(super) fn status_of(&self, reaped: Option<ExitStatus>) -> Option<ExitStatus> {
-        // One that penfold did not start tells how it ended to its parent, and to nobody else.
-        let reaped = reaped.filter(|_| !self.unheard && !matches!(self.leader, Leader::Adopted { .. }));
+        // The exit status of an adopted process goes to its parent only.
+        let reaped = reaped.filter(|_| !self.exit_lost && !matches!(self.leader, Leader::Adopted { .. }));
         self.status.or(reaped)
     }
 
-    /// The leader has become its program.
-    fn runs(&mut self) {
-        if !self.sandbox.prepared.setup.apart {
+    /// Handles the leader's successful execve(2).
+    fn leader_runs(&mut self) {
+        if !self.sandbox.prepared.setup.own_session {
             return;
         }
         if let Some(detached) = &mut self.sandbox.prepared.detached {
-            detached.has_run();
-            if let Some((pid, _)) = self.sandbox.prepared.leader.noted() {
-                self.sandbox.prepared.leader.note_running(pid);
+            detached.mark_running();
+            if let Some((pid, _)) = self.sandbox.prepared.leader.load() {
+                self.sandbox.prepared.leader.store_running(pid);
             }
-            self.sandbox.say(Status::Running);
-            self.sandbox.prepared.tell_start();
+            self.sandbox.write_status(Status::Running);
+            self.sandbox.prepared.publish_start();
+        }
+        let mut answer = Answer::Running;
+        if let Some(recorded) = &mut self.sandbox.prepared.recorded {
+            let leader = recorded.mark_running(self.sandbox.leader_pid);
+            answer = Answer::ExecStarted { number: recorded.number(), leader };
         }
         penfold_sys::crash_point!("running");
-        wire::offer_once(&self.sandbox.prepared.setup.channel, &Answer::Running);
+        wire::offer_once(&self.sandbox.prepared.setup.channel, &answer);
     }
 }

@@ -1,4 +1,5 @@
-//! What ends a launch before the leader stands: a child that is stopped or frozen never says that it does.
+//! Waits for the leader before its release. A child that is stopped or frozen never becomes ready, so deadlines,
+//! signals and requests are polled too.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
@@ -8,18 +9,19 @@ use penfold_sys::signal::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
+use crate::exec_request::{EXEC_REQUEST, ExecRequest};
 use crate::outcome::StartFailure;
 use crate::poll::poll;
 use crate::prepared::Prepared;
 use crate::setup::Setup;
 use crate::wire::{self, Received, Request};
 
-/// Why a leader was not let go.
+/// Why a leader was not released.
 #[derive(Debug)]
 pub(crate) enum NotStarted {
-    /// It could not be made.
+    /// The leader could not be created.
     Failed(StartFailure),
-    /// Something ends the sandbox.
+    /// The sandbox is to be ended.
     Interrupted(Interruption),
 }
 
@@ -29,32 +31,32 @@ impl From<StartFailure> for NotStarted {
     }
 }
 
-/// What ends a sandbox whose leader has not been let go.
+/// An event that ends a sandbox before its leader was released.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Interruption {
-    /// Its time limit.
+    /// The time limit.
     Limit,
-    /// A SIGTERM, and the polite signal that came with it.
+    /// A SIGTERM, and the polite signal that it carried.
     Terminated(Option<Signal>),
     /// The death of the launcher.
     Launcher,
     /// The death of the standby.
     Standby,
     /// A request of the launcher.
-    Asked(Request),
+    Requested(Request),
 }
 
-/// Waits for the leader, and for what ends the sandbox meanwhile.
+/// Waits for the leader, and for events that end the sandbox meanwhile.
 #[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
 pub(crate) struct Watch<'a> {
     standby: Option<BorrowedFd<'a>>,
     signals: &'a SignalFd,
     limit: Option<Instant>,
     /// The sandbox ends with its launcher.
-    bound: bool,
-    /// The sandbox goes on without its standby.
+    ends_with_launcher: bool,
+    /// The sandbox continues without its standby.
     keep: bool,
-    /// It is the standby that is waited for.
+    /// The current wait is for the standby, not for the leader.
     awaits_standby: bool,
     channel_open: bool,
 }
@@ -67,25 +69,29 @@ impl<'a> Watch<'a> {
     ) -> Watch<'a> {
         let spec = &prepared.setup.spec;
         let limit = spec.timeout.and_then(|limit| prepared.setup.began.checked_add(limit));
-        // Nobody knows the id of a detached one before its launcher does.
-        let bound = spec.detach.is_some() || spec.on_owner_exit != OwnerExit::Keep;
+        // No client knows the id of a detached sandbox until its launcher has printed it.
+        let ends_with_launcher = spec.detach.is_some() || spec.on_owner_exit != OwnerExit::Keep;
         let keep = spec.detach.as_ref().is_some_and(|detach| detach.keep);
-        Watch { standby, signals, limit, bound, keep, awaits_standby: false, channel_open: true }
+        Watch { standby, signals, limit, ends_with_launcher, keep, awaits_standby: false, channel_open: true }
     }
 
-    /// Waits until the standby has a session of its own, if there is one.
+    /// Waits until the standby, if there is one, has a session of its own.
     ///
     /// # Errors
-    /// What ends the sandbox before that.
-    pub(crate) fn until_apart(&mut self, setup: &Setup, apart: BorrowedFd<'_>) -> Result<(), NotStarted> {
+    /// When an event ends the sandbox before.
+    pub(crate) fn until_standby_session(
+        &mut self,
+        setup: &Setup,
+        session_ready: BorrowedFd<'_>,
+    ) -> Result<(), NotStarted> {
         self.awaits_standby = true;
-        if self.standby.is_some() { self.until_readable(setup, apart) } else { Ok(()) }
+        if self.standby.is_some() { self.until_readable(setup, session_ready) } else { Ok(()) }
     }
 
-    /// Waits until `fd` is readable, or at its end.
+    /// Waits until `fd` is readable or at EOF.
     ///
     /// # Errors
-    /// What ends the sandbox before that.
+    /// When an event ends the sandbox before.
     pub(crate) fn until_readable(&mut self, setup: &Setup, fd: BorrowedFd<'_>) -> Result<(), NotStarted> {
         loop {
             let timeout = self.limit.map(|limit| limit.saturating_duration_since(Instant::now()));
@@ -94,7 +100,7 @@ impl<'a> Watch<'a> {
                 Some(fd),
                 Some(self.signals.as_fd()),
                 self.channel_open.then_some(setup.channel.as_fd()),
-                setup.launcher.as_ref().filter(|_| self.bound).map(AsFd::as_fd),
+                setup.launcher.as_ref().filter(|_| self.ends_with_launcher).map(AsFd::as_fd),
                 self.standby,
             ];
             let mut fds: Vec<PollFd<'_>> =
@@ -111,7 +117,7 @@ impl<'a> Watch<'a> {
             let interruption = if signals && let Some(terminated) = self.terminated() {
                 Some(terminated)
             } else if channel {
-                self.asked(setup)
+                self.take_request(setup)
             } else if launcher {
                 Some(Interruption::Launcher)
             } else if standby && self.keep {
@@ -131,30 +137,37 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Takes what was signalled up to the first TERM.
+    /// Reads queued signals up to the first SIGTERM.
     fn terminated(&self) -> Option<Interruption> {
         while let Ok(Some(signalled)) = self.signals.take() {
             if signalled.signal == Signal::TERM.as_raw() {
                 return Some(Interruption::Terminated(signalled.carried));
             }
+            // A command that does not run needs no polite signal.
+            if signalled.signal == EXEC_REQUEST
+                && let Some(ExecRequest::Kill | ExecRequest::Stop { .. }) =
+                    ExecRequest::decode(signalled.value)
+            {
+                return Some(Interruption::Requested(Request::Kill));
+            }
         }
         None
     }
 
-    /// What the launcher asks for that ends the sandbox. There is no leader yet that a signal could be passed on to.
-    fn asked(&mut self, setup: &Setup) -> Option<Interruption> {
+    /// Receives a request of the launcher that ends the sandbox. Signals are not forwarded: there is no leader yet.
+    fn take_request(&mut self, setup: &Setup) -> Option<Interruption> {
         match wire::receive(&setup.channel) {
             Ok(Received::Message(request @ (Request::Stop { .. } | Request::Kill))) => {
-                Some(Interruption::Asked(request))
+                Some(Interruption::Requested(request))
             }
             Ok(Received::Message(Request::OwnerGone)) => {
-                self.bound.then_some(Interruption::Asked(Request::OwnerGone))
+                self.ends_with_launcher.then_some(Interruption::Requested(Request::OwnerGone))
             }
             Ok(Received::Message(_) | Received::Nothing) => None,
-            // The death of a launcher with a pidfd is told by that.
+            // If the launcher has a pidfd, the pidfd shows its death.
             Ok(Received::End) | Err(_) => {
                 self.channel_open = false;
-                (self.bound && setup.launcher.is_none()).then_some(Interruption::Launcher)
+                (self.ends_with_launcher && setup.launcher.is_none()).then_some(Interruption::Launcher)
             }
         }
     }

@@ -1,38 +1,38 @@
-//! Why the outcome of a sandbox is not known.
+//! The errors of a launcher that does not know the outcome of its sandbox.
 
 use std::io;
 
 /// Why the outcome of a sandbox is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum LauncherError {
-    /// Both supervisors were killed and what they looked after could not be recovered.
+    /// Launcher-side recovery failed after supervisor and standby were killed.
     #[error("the supervisors of {id} were killed and what is left of it could not be ended")]
     Lost {
-        /// The sandbox.
+        /// The id of the sandbox.
         id: String,
-        /// What stood in the way.
+        /// The cause.
         source: io::Error,
     },
-    /// It goes on without who started it, so that its end is not seen here.
+    /// The sandbox continues without its launcher, so its end is not observed here.
     #[error("{id} is detached")]
     Detached {
-        /// The sandbox.
+        /// The id of the sandbox.
         id: String,
     },
-    /// The supervisor does not put the command into its sandbox.
+    /// The supervisor refused to start the command in its sandbox.
     #[error("sandbox {id} refuses: {reason}")]
     Refused {
-        /// The sandbox.
+        /// The id of the sandbox.
         id: String,
-        /// Its words.
+        /// The reason that the supervisor gave.
         reason: String,
     },
-    /// The kernel refused to let us wait.
+    /// The kernel refused a wait.
     #[error("cannot wait for {id}")]
     Wait {
-        /// The sandbox.
+        /// The id of the sandbox.
         id: String,
-        /// What stood in the way.
+        /// The cause.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! The end of the launcher: with its sandbox, or before.
+//! Ends the launcher, with its sandbox or before.
 
 use std::io;
 use std::path::Path;
@@ -10,21 +10,21 @@ use penfold_teardown::{Cause, Resource};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::{AGAIN, Followed, Launcher, LauncherError, SupervisorHandle};
+use super::{FollowResult, Launcher, LauncherError, RETRY_DELAY, SupervisorHandle};
 use crate::outcome::{ExitStatus, Outcome, Report, StartFailure};
 use crate::poll::poll;
 use crate::wire::{self, Answer, Received, Request};
 
-/// How long the supervisors may take to exit once they have said that nothing is left.
+/// The time that supervisor and standby may take to exit after the outcome.
 pub(super) const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Whether the command has ended as it wanted to: what it has made of the terminal is what it is for, as of stty(1).
+/// Tells whether the command succeeded. Its changes of the terminal modes are then intended, as with stty(1), and stay.
 pub(super) fn succeeded(outcome: &Outcome) -> bool {
     let Report { cause, exit, .. } = &outcome.report;
     *cause == Cause::Exit && *exit == Some(ExitStatus::Code(0))
 }
 
-/// Removes the record of a sandbox whose id nobody was told. One that something is left of keeps it.
+/// Removes the record of a sandbox whose id was never printed, unless something of the sandbox is left.
 pub(super) fn forget(root: &Path, id: &str) {
     if let Ok(Some(registry)) = Registry::open_existing(root)
         && let Ok(Some(mut record)) = registry.take(id)
@@ -35,10 +35,10 @@ pub(super) fn forget(root: &Path, id: &str) {
 }
 
 impl Launcher {
-    /// Ends a sandbox whose id nobody can be told.
+    /// Ends a sandbox whose id cannot be printed.
     ///
     /// # Errors
-    /// When its end was not seen.
+    /// When the end was not observed.
     pub fn abandon(mut self, reason: &str) -> Result<Outcome, LauncherError> {
         let mut outcome = self.end(reason)?;
         outcome.report.failure.get_or_insert_with(|| StartFailure::Other(reason.to_owned()));
@@ -46,45 +46,46 @@ impl Launcher {
         Ok(outcome)
     }
 
-    /// Kills the sandbox and waits for its end without poll(2), which may be what fails.
+    /// Kills the sandbox and waits for its end without poll(2), which may be the failing call.
     fn end(&mut self, reason: &str) -> Result<Outcome, LauncherError> {
         let unseen = || io::Error::other(reason.to_owned());
         if matches!(self.supervisor, SupervisorHandle::Remote) {
-            return Err(self.unwaited(unseen()));
+            return Err(self.wait_error(unseen()));
         }
         let until = Instant::now() + self.settings.patience + EXIT_TIMEOUT;
-        let mut asked = false;
+        let mut kill_sent = false;
         loop {
-            asked = asked || wire::offer(&self.channel, &Request::Kill).is_ok();
+            kill_sent = kill_sent || wire::offer(&self.channel, &Request::Kill).is_ok();
             match wire::receive::<Answer>(&self.channel) {
-                Ok(Received::Message(Answer::Outcome(outcome))) => return Ok(self.part(*outcome)),
+                Ok(Received::Message(Answer::Outcome(outcome))) => return Ok(self.wait_for_exit(*outcome)),
                 Ok(Received::Message(_)) => continue,
                 Ok(Received::End) => return self.supervisor_died(),
                 Ok(Received::Nothing) | Err(_) => {}
             }
             if Instant::now() > until {
-                return Err(self.unwaited(unseen()));
+                return Err(self.wait_error(unseen()));
             }
-            let _ = rustix::thread::nanosleep(&AGAIN);
+            let _ = rustix::thread::nanosleep(&RETRY_DELAY);
         }
     }
 
     /// Ends a sandbox that cannot be waited for.
-    pub(super) fn end_broken(&mut self, reason: String) -> Result<Followed, LauncherError> {
+    pub(super) fn end_broken(&mut self, reason: String) -> Result<FollowResult, LauncherError> {
         let mut outcome = self.end(&reason)?;
         outcome.report.failure.get_or_insert(StartFailure::Other(reason));
-        Ok(Followed::Over(Box::new(outcome)))
+        Ok(FollowResult::Over(Box::new(outcome)))
     }
 
-    /// As the init of a container this process is given children that nobody else would reap.
+    /// Reaps all ended children. As the init of a container, this process adopts orphans and is the only one to reap
+    /// them.
     pub(super) fn reap() {
         while let Ok(Peek::Ended(pid, _)) = child::peek() {
             let _ = child::reap(pid);
         }
     }
 
-    /// Waits for the supervisors to be gone, too: nothing is left, not even they.
-    pub(super) fn part(&self, outcome: Outcome) -> Outcome {
+    /// Waits until supervisor and standby have exited: a verified end includes them.
+    pub(super) fn wait_for_exit(&self, outcome: Outcome) -> Outcome {
         if let SupervisorHandle::Direct { pid, pidfd, .. }
         | SupervisorHandle::Standby { pid, pidfd: Some(pidfd) } = &self.supervisor
             && outcome.report.findings.verified
@@ -93,7 +94,8 @@ impl Launcher {
             let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
             let _ = rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref()));
             let _ = child::reap(*pid);
-            // If the standby died first, the supervisor has come to us: its pid is its own until it is reaped here.
+            // If the standby died first, the supervisor was reparented to this process. Its pid cannot be reused until
+            // it is reaped here.
             if let Some(teller) = Pid::from_raw(outcome.teller).filter(|teller| teller != pid)
                 && matches!(child::reap(teller), Ok(None))
                 && let Ok(pidfd) = pidfd_open(teller, PidfdFlags::empty())

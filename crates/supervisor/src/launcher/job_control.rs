@@ -1,4 +1,4 @@
-//! Stops with a leader that its terminal has not stopped together with this process.
+//! Stops the launcher with a leader that was stopped without it.
 
 use std::os::fd::OwnedFd;
 
@@ -12,49 +12,51 @@ use super::Launcher;
 use crate::wire::Request;
 
 impl Launcher {
-    /// Stops this process as the leader was stopped, so that who waits for it gets the terminal. Once continued, gives the
-    /// terminal back to who had it, if it is this job's again, and continues the leader.
-    pub(super) fn stop_as(&mut self, leader: i32) {
+    /// Stops this process as the leader was stopped, so that the waiting shell gets the terminal.
+    ///
+    /// Once continued, restores the terminal's foreground group if this job is in the foreground again, and continues
+    /// the leader.
+    pub(super) fn stop_with(&mut self, leader: i32) {
         let Some(terminal) = &self.settings.terminal else { return };
-        // It may have been continued, together with this process, before this was heard.
+        // The leader may have been continued, together with this process, before the message was read.
         if !is_stopped(leader) {
             return;
         }
         let Ok(itself) = pidfd_open(getpid(), PidfdFlags::empty()) else { return };
-        let had = holder(terminal, leader);
-        // The init of a container cannot stop itself, and goes on at once.
+        let group = group_to_restore(terminal, leader);
+        // For the init of a container, SIGSTOP from its own namespace has no effect, and this continues at once.
         let _ = pidfd_send_signal(&itself, Signal::STOP);
-        if let Some(had) = had {
-            give_back(terminal, had);
+        if let Some(group) = group {
+            set_foreground(terminal, group);
         }
         self.pending.push_back(Request::Forward(Signal::CONT.as_raw()));
-        self.say_pending();
+        self.send_pending();
     }
 }
 
-/// Whether this process is stopped.
+/// Tells whether this process is stopped.
 fn is_stopped(pid: i32) -> bool {
     let stat = Pid::from_raw(pid).and_then(|pid| ProcFs::open().ok()?.stat(pid).ok()?);
     stat.is_some_and(|stat| stat.state == State::Stopped)
 }
 
-/// The process group that the terminal is to be given back to: the one in front, or that of the leader where the launcher is the
-/// shell's, since the leader has stopped in the background.
-fn holder(terminal: &OwnedFd, leader: i32) -> Option<Pid> {
-    let launcher = tcgetpgrp(terminal).ok()?;
+/// Returns the process group to which the terminal is given back: the foreground group, or the leader's group if the
+/// shell is in the foreground. In the latter case the leader stopped in the background.
+fn group_to_restore(terminal: &OwnedFd, leader: i32) -> Option<Pid> {
+    let foreground = tcgetpgrp(terminal).ok()?;
     let shell = getppid().and_then(|shell| fork::group_of(shell.as_raw_nonzero().get()));
-    if shell == Some(launcher.as_raw_nonzero().get()) {
+    if shell == Some(foreground.as_raw_nonzero().get()) {
         return fork::group_of(leader).and_then(Pid::from_raw);
     }
-    Some(launcher)
+    Some(foreground)
 }
 
-/// Makes a process group the terminal's, if that is now of this process.
-fn give_back(terminal: &OwnedFd, group: Pid) {
-    if !tcgetpgrp(terminal).is_ok_and(|launcher| launcher.as_raw_nonzero().get() == fork::group()) {
+/// Makes `group` the foreground group of the terminal, if the foreground group is the one of this process.
+fn set_foreground(terminal: &OwnedFd, group: Pid) {
+    if !tcgetpgrp(terminal).is_ok_and(|foreground| foreground.as_raw_nonzero().get() == fork::group()) {
         return;
     }
-    // Once it is no more the terminal's, this process would be stopped for it.
+    // After the change this process is in the background, where SIGTTOU would stop it.
     let Ok(mask) = signal::block(&SignalSet::of([Signal::TTOU.as_raw()])) else { return };
     let _ = tcsetpgrp(terminal, group);
     let _ = signal::set_mask(&mask);

@@ -1,4 +1,4 @@
-//! The end of a sandbox whose supervisor is dead.
+//! Ends a sandbox whose supervisor is dead.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,21 +14,21 @@ use crate::poll::poll;
 use crate::takeover::take_over;
 
 impl Launcher {
-    /// The supervisor is dead and has not said how it ended.
+    /// Handles the death of a supervisor that sent no outcome.
     pub(super) fn supervisor_died(&mut self) -> Result<Outcome, LauncherError> {
         if matches!(self.supervisor, SupervisorHandle::Remote) {
-            return Err(self.unwaited(io::ErrorKind::UnexpectedEof.into()));
+            return Err(self.wait_error(io::ErrorKind::UnexpectedEof.into()));
         }
         if let SupervisorHandle::Direct { prepared, .. } = &mut self.supervisor
             && let Some(prepared) = prepared.take()
         {
-            self.dismiss_sweeper();
+            self.kill_sweeper();
             return Ok(take_over(*prepared));
         }
         self.recover()
     }
 
-    /// Standby and supervisor are dead: what they looked after is ended from its record.
+    /// Ends the sandbox from its record, after both standby and supervisor died.
     fn recover(&self) -> Result<Outcome, LauncherError> {
         Self::reap();
         let id = self.id();
@@ -51,11 +51,12 @@ impl Launcher {
             totals: Totals::default(),
             teller: 0,
             of_exec: false,
+            exec: None,
             unwritten: None,
         })
     }
 
-    /// Takes over the record once the last process that holds its lock has died: our init may be slower than the others.
+    /// Takes over the record once the last holder of its lock has died: our init may die later than the others.
     fn take_record(&self, registry: &Registry) -> Result<Option<Record>, StateError> {
         let begun = Instant::now();
         loop {

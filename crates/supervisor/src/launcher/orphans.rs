@@ -1,4 +1,4 @@
-//! Sandboxes of others that lost all their processes: the launcher has them cleaned up beside its own.
+//! Cleans up other sandboxes that lost all their processes, beside the launcher's own sandbox.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use super::exit::EXIT_TIMEOUT;
 use super::{Launcher, SupervisorHandle};
 use crate::poll::poll;
 
-/// How long the leftovers of others may take to die.
+/// The time that members of other sandboxes may take to die.
 const ORPHANS_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Launcher {
-    /// Ends, beside this sandbox, what was left by others that nobody looks after.
+    /// Forks a process that ends orphaned sandboxes, beside this sandbox.
     ///
-    /// In a process of its own: it may take a while, and who waits for this sandbox must not wait for that. Gives that
-    /// process where nobody else reaps it.
-    pub(super) fn look_for_orphans(&self) -> Option<Pid> {
+    /// The cleanup may take long, and the caller of this sandbox must not wait for it. Returns the pid if this process
+    /// must reap it.
+    pub(super) fn fork_sweeper(&self) -> Option<Pid> {
         let opened;
         let registry = match &self.supervisor {
             SupervisorHandle::Direct { prepared: Some(prepared), .. } => {
@@ -43,7 +43,8 @@ impl Launcher {
             Forked::Child => {
                 let _ = rustix::process::setsid();
                 let _ = penfold_sys::descriptors::drop_inherited();
-                // Above all not the lock of this sandbox: it would count as looked after for as long as this takes.
+                // Above all, the lock of this sandbox is closed: the sandbox would count as supervised for the whole
+                // cleanup.
                 if penfold_sys::descriptors::keep_only(&[registry.as_fd()]).is_ok() {
                     let _ = recovery::sweep(registry, ORPHANS_PATIENCE);
                 }
@@ -52,10 +53,10 @@ impl Launcher {
         }
     }
 
-    /// Ends who ends what others have left: to who takes over, all children of this process are members. The rest of it
-    /// is for the next command.
-    pub(super) fn dismiss_sweeper(&mut self) {
-        // Not reaped so far, so that the number is its own.
+    /// Kills the cleanup process before a takeover, in which all children of this process count as members. The next
+    /// command continues the cleanup.
+    pub(super) fn kill_sweeper(&mut self) {
+        // The child has not been reaped, so its pid cannot be reused.
         if let Some(pid) = self.sweeper.take()
             && let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty())
         {

@@ -1,51 +1,51 @@
-//! What a person who waits for the launcher may wonder about, and when.
+//! The progress messages for a person who waits for the launcher.
 
 use std::time::Duration;
 
 use super::Launcher;
 use crate::wire::{Answer, Ending};
 
-/// How long a person waits without wondering.
+/// The delay after which a person is told that the sandbox is being ended.
 const PROGRESS_DELAY: Duration = Duration::from_millis(300);
-/// How long a command may take to clean up after Ctrl-C before a person wonders.
-const CLEANS_UP: Duration = Duration::from_secs(2);
-/// How long a command must run until this process makes itself small. Most are over by then, and spared the work.
-const SETTLE: Duration = Duration::from_millis(5);
-/// What the launcher does when nothing has happened for a while.
+/// The time that a command may take to clean up after Ctrl-C before a person gets a message.
+const PASSED_ON_DELAY: Duration = Duration::from_secs(2);
+/// The age at which a launcher frees memory. Most commands end earlier and save the work.
+const FREE_MEMORY_DELAY: Duration = Duration::from_millis(5);
+/// The action of the launcher after a time without events.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Due {
-    Settle,
-    Tell(Progress),
+    FreeMemory,
+    Report(Progress),
 }
 
-/// What a person who waits may wonder about.
+/// The progress that a waiting person may ask about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// How the sandbox is being ended.
+    /// The way in which the sandbox is being ended.
     Ending(Ending),
-    /// The command handles what its terminal sent, and goes on.
+    /// The command handles the signal of its terminal, and continues.
     PassedOn,
 }
 
 impl Due {
-    /// How long nothing must have happened.
+    /// Returns the time without events after which the action is due.
     pub(super) fn after(self) -> Duration {
         match self {
-            Due::Settle => SETTLE,
-            Due::Tell(Progress::Ending(_)) => PROGRESS_DELAY,
-            Due::Tell(Progress::PassedOn) => CLEANS_UP,
+            Due::FreeMemory => FREE_MEMORY_DELAY,
+            Due::Report(Progress::Ending(_)) => PROGRESS_DELAY,
+            Due::Report(Progress::PassedOn) => PASSED_ON_DELAY,
         }
     }
 }
 
 impl Launcher {
-    /// What a person will wonder about after this answer.
-    pub(super) fn wonder(&mut self, answer: &Answer) -> Option<Due> {
+    /// Returns the action that is due some time after this answer.
+    pub(super) fn progress_after(&mut self, answer: &Answer) -> Option<Due> {
         match answer {
-            Answer::Ending(ending) => Some(Due::Tell(Progress::Ending(*ending))),
-            // Once: a prompt is not written over at each key.
-            Answer::PassedOn if !std::mem::replace(&mut self.explained, true) => {
-                Some(Due::Tell(Progress::PassedOn))
+            Answer::Ending(ending) => Some(Due::Report(Progress::Ending(*ending))),
+            // Only once: each key press would otherwise write over the command's prompt.
+            Answer::PassedOn if !std::mem::replace(&mut self.passed_on_shown, true) => {
+                Some(Due::Report(Progress::PassedOn))
             }
             _ => None,
         }

@@ -1,4 +1,4 @@
-//! What the launcher knows of its sandbox and of its caller.
+//! The settings of a launcher.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -6,32 +6,32 @@ use std::time::Duration;
 
 use super::SavedModes;
 
-/// What the launcher keeps of the spec.
+/// The settings that the launcher needs of its sandbox and its caller.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) id: String,
     pub(crate) state_root: PathBuf,
     pub(crate) patience: Duration,
-    /// The terminal of the caller, if it has one.
+    /// The caller's terminal, if there is one.
     pub(crate) terminal: Option<OwnedFd>,
-    /// The modes of that terminal before the command, where they are to be put back.
+    /// The modes of that terminal before the command, if they are to be restored.
     pub(crate) modes: Option<Box<SavedModes>>,
-    /// What a signal that asks for an end, or that a terminal sent, means.
+    /// The meaning of INT, TERM and the signals of a terminal's keys.
     pub(crate) keys: Keys,
 }
 
-/// What the launcher makes of INT.
+/// The meaning of INT for a launcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keys {
-    /// That of a terminal is the command's first, and the policy decides; other INT stops.
+    /// INT of a terminal goes to the command first, and the policy decides; other INT stops.
     Command,
-    /// The first stops, with INT as the polite signal, and the second kills.
+    /// The first INT stops, with INT as the polite signal; the second kills.
     Stop,
-    /// As `Stop`, and a signal that asks for an end is passed on as the polite signal: that of an `exec`.
+    /// As `Stop`, and INT or TERM is also the polite signal: for the client of an `exec`.
     Client,
 }
 
-/// The terminal that this process has, if any.
+/// Opens the controlling terminal of this process, if there is one.
 pub(crate) fn terminal() -> Option<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
     rustix::fs::open("/dev/tty", OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).ok()

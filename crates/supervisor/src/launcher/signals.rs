@@ -1,4 +1,4 @@
-//! The signals of the launcher: which it hears, and what it asks the supervisor for when one comes.
+//! The signals of the launcher: the signals in its signalfd, and the request that each one becomes.
 
 use std::io;
 
@@ -9,9 +9,9 @@ use super::{Keys, Launcher, SupervisorHandle};
 use crate::signals::CHILD;
 use crate::wire::{self, Request};
 
-/// Signals that stay as they are: they cannot be caught, tell of our own faults, or are the terminal's job control,
-/// which stops this process together with the command.
-const KEPT: [Signal; 14] = [
+/// The signals that keep their disposition: they cannot be caught, report faults of this process, or are job control.
+/// Job control stops this process together with the command.
+const UNHANDLED: [Signal; 14] = [
     Signal::KILL,
     Signal::STOP,
     Signal::ILL,
@@ -28,73 +28,79 @@ const KEPT: [Signal; 14] = [
     Signal::PIPE,
 ];
 
-/// What a terminal sends to all of its foreground group, besides INT.
-const TERMINAL: [Signal; 3] = [Signal::QUIT, Signal::WINCH, Signal::HUP];
+/// The signals besides INT that a terminal sends to its whole foreground group.
+const TERMINAL_SIGNALS: [Signal; 3] = [Signal::QUIT, Signal::WINCH, Signal::HUP];
 
-/// How a launcher hears signals: made before anything is started, so that no failure of it leaves a sandbox alone.
-pub(crate) struct Hearing {
+/// The signalfd of a launcher and its signal mask. Created before any process, so that a failure leaves no sandbox
+/// without a launcher.
+pub(crate) struct LauncherSignals {
     pub(super) signals: SignalFd,
     pub(super) mask: SignalSet,
 }
 
-impl Hearing {
-    /// For all signals but those in `left`, which are not ours. All of them are blocked.
-    pub(crate) fn prepare(left: &[Signal]) -> io::Result<Hearing> {
-        // What the caller ignores (nohup) stays ignored, here and in the command.
+impl LauncherSignals {
+    /// Opens a signalfd for all signals but those in `left`, which belong to the caller. All of these signals are
+    /// blocked.
+    pub(crate) fn open(left: &[Signal]) -> io::Result<LauncherSignals> {
+        // A signal that the caller ignores, as with nohup(1), stays ignored in the launcher and in the command.
         let handled = SignalSet::of((1..=64).filter(|&number| {
-            let kept = KEPT.iter().chain(left).any(|kept| kept.as_raw() == number);
+            let kept = UNHANDLED.iter().chain(left).any(|kept| kept.as_raw() == number);
             !kept && (number == CHILD || !signal::is_ignored(number))
         }));
         let blocked = (1..=64).filter(|&n| handled.contains(n) || left.iter().any(|left| left.as_raw() == n));
-        Ok(Hearing { signals: SignalFd::open(&handled)?, mask: SignalSet::of(blocked) })
+        Ok(LauncherSignals { signals: SignalFd::open(&handled)?, mask: SignalSet::of(blocked) })
     }
 }
 
 impl Launcher {
-    /// Passes on what was signalled.
-    pub(super) fn pass_on(&mut self) {
+    /// Forwards all queued signals to the supervisor.
+    pub(super) fn forward_signals(&mut self) {
         while let Ok(Some(signalled)) = self.signals.take() {
             if signalled.signal == CHILD {
                 self.wake_supervisor();
-                // Who comes to us from a dead supervisor is not reaped before it is known how it ended.
+                // An orphan of the supervisor may be the leader, whose exit a takeover needs. No orphan is reaped
+                // before the supervisor's exit is known.
                 if matches!(self.supervisor, SupervisorHandle::Standby { .. }) {
                     Self::reap();
                 }
             } else if let Some(request) = self.request(signalled)
-                // A supervisor that does not listen has hundreds of them waiting: as signals do, more of the same merge.
+                // A supervisor that does not read has hundreds of requests queued. Equal requests merge, as standard
+                // signals do.
                 && !self.pending.contains(&request)
             {
                 self.pending.push_back(request);
-                self.say_pending();
+                self.send_pending();
             }
         }
     }
 
-    /// Says all that it was sent so far.
-    pub(super) fn say_all(&mut self) {
-        self.pass_on();
+    /// Sends the requests of all signals so far, and then `Heard`.
+    pub(super) fn send_all(&mut self) {
+        self.forward_signals();
         self.pending.push_back(Request::Heard);
-        self.say_pending();
+        self.send_pending();
     }
 
-    /// Says what there is room for. The kernel tells of room once most of the channel is free again.
-    pub(super) fn say_pending(&mut self) {
-        self.short = false;
+    /// Sends the pending requests that fit. The kernel reports POLLOUT once most of the channel is free again.
+    pub(super) fn send_pending(&mut self) {
+        self.no_memory = false;
         while let Some(request) = self.pending.front() {
             match wire::offer(&self.channel, request) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // unix(7): the kernel has no memory for it, and does not tell when there is some. A stop is never given up.
+                // ENOBUFS or ENOMEM, see unix(7). The kernel does not report when memory is free again. A stop request
+                // is never dropped.
                 Err(error) if !wire::is_final(&error) => {
-                    self.short = true;
+                    self.no_memory = true;
                     return;
                 }
-                // A supervisor that is gone shows as the end of the channel.
+                // A dead supervisor shows as EOF on the channel.
                 Ok(()) | Err(_) => drop(self.pending.pop_front()),
             }
         }
     }
 
-    /// A command can stop its supervisor as it can stop any process of its user; that is told like a death.
+    /// Continues the supervisor. A command can stop any process of its user, and SIGCHLD reports a stopped child like a
+    /// dead one.
     fn wake_supervisor(&self) {
         if let SupervisorHandle::Direct { pidfd, .. } | SupervisorHandle::Standby { pidfd: Some(pidfd), .. } =
             &self.supervisor
@@ -104,8 +110,8 @@ impl Launcher {
     }
 
     fn request(&mut self, signalled: Signalled) -> Option<Request> {
-        let Signalled { signal, from_kernel, sender, carried } = signalled;
-        // Our own doing: a record too large for RLIMIT_FSIZE.
+        let Signalled { signal, from_kernel, sender, carried, .. } = signalled;
+        // This process caused the signal itself: a record larger than `RLIMIT_FSIZE` raises SIGXFSZ.
         if u32::try_from(rustix::process::getpid().as_raw_nonzero().get()) == Ok(sender) {
             return None;
         }
@@ -115,17 +121,17 @@ impl Launcher {
             return Some(Request::Key { signal, group });
         }
         let stops = is([Signal::INT, Signal::TERM]);
-        if stops && self.asked {
+        if stops && self.stop_requested {
             return Some(Request::Kill);
         }
         if stops {
-            self.asked = true;
-            // Where the group's leader is out of sight its number is 0, which is nobody's to spare.
+            self.stop_requested = true;
+            // If the group's leader is in another pid namespace, the group reads as 0, which matches no process.
             let spared_group = Some(group).filter(|&group| from_kernel && group != 0);
             let signal = match carried {
                 Some(carried) => carried.as_raw(),
                 None if from_kernel || self.settings.keys == Keys::Client => signal,
-                // The sandbox's own.
+                // 0 means the polite signal of the sandbox.
                 None => 0,
             };
             return Some(Request::Stop { signal, spared_group, grace_ms: None });
@@ -133,8 +139,8 @@ impl Launcher {
         if signal == Signal::HUP.as_raw() && self.settings.terminal.is_some() {
             return Some(Request::OwnerGone);
         }
-        // What a terminal sends goes to the command as well; an alarm or a limit of the kernel's is for us alone.
-        let from_terminal = from_kernel && TERMINAL.iter().any(|sent| sent.as_raw() == signal);
+        // The command gets a terminal's signal too. SIGALRM or a kernel limit's signal is for this process only.
+        let from_terminal = from_kernel && TERMINAL_SIGNALS.iter().any(|sent| sent.as_raw() == signal);
         (!from_terminal).then_some(Request::Forward(signal))
     }
 }

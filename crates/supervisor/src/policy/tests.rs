@@ -1,4 +1,5 @@
-//! The policy under a fake host: random clients and a clock of its own, against a model that keeps only the history.
+//! Tests the policy with a fake host: random clients and a simulated clock, against a model that keeps only the
+//! history.
 
 mod examples;
 mod history;
@@ -12,35 +13,35 @@ use penfold_teardown::lifecycle::Phase;
 use penfold_teardown::{Findings, Level};
 use proptest::prelude::*;
 
-use self::history::{History, Wish};
+use self::history::{EndRequest, History};
 use self::script::script;
 use self::world::World;
 use super::*;
 
-/// What can happen to a sandbox from outside.
+/// An external event of a sandbox.
 #[derive(Debug, Clone)]
 enum Input {
     Asked(Request),
     Term(Option<Signal>),
-    OuterGone,
+    StandbyGone,
     LauncherGone,
     OwnerGone,
     LeaderEnded(Option<ExitStatus>),
     OutOfMemory,
-    /// Output, or the start or end of an exec; so many run from then on.
+    /// Output, or the start or end of an exec, with the number of execs that run from then on.
     Active(usize),
 }
 
-/// One poll round: inputs that are queued together, so many ticks after the last round.
+/// One poll round: inputs that are queued together, `after` ticks later than the last round.
 #[derive(Debug, Clone)]
 struct Round {
     after: u64,
     inputs: Vec<Input>,
-    /// The supervisor is not scheduled before, even where a deadline passes.
+    /// The supervisor is not scheduled before `after`, even if a deadline passes.
     stalled: bool,
 }
 
-/// A sandbox and all that happens to it.
+/// A sandbox and all its external events.
 #[derive(Debug, Clone)]
 struct Script {
     terms: Terms,
@@ -58,7 +59,7 @@ fn ticks(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap()
 }
 
-fn has_desk(kind: Kind) -> bool {
+fn has_control_socket(kind: Kind) -> bool {
     matches!(kind, Kind::Detached | Kind::Adopted)
 }
 
@@ -100,9 +101,9 @@ proptest! {
         let made = ticks(world.history.script.terms.stop_policy.grace);
         for (at, wish) in &world.history.wishes {
             let grace = match wish {
-                Wish::Polite(_, grace) => grace.unwrap_or(made),
-                Wish::Kill(_) => 0,
-                Wish::LeaderEnded(_) => continue,
+                EndRequest::Polite(_, grace) => grace.unwrap_or(made),
+                EndRequest::Kill(_) => 0,
+                EndRequest::LeaderEnded(_) => continue,
             };
             prop_assert!(world.killed.is_some_and(|killed| killed <= at + grace), "{:?} at {}", wish, at);
         }

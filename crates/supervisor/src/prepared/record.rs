@@ -1,4 +1,4 @@
-//! The record of a sandbox that is being made.
+//! Writes the record of a sandbox before its resources are created.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -15,7 +15,7 @@ use crate::detached_parts::DetachedParts;
 use crate::environment;
 use crate::setup::Setup;
 
-/// What a record says was meant to be.
+/// Builds the intent: the resources that the sandbox is going to own.
 pub(super) fn intent(setup: &Setup, leaf: Option<PathBuf>, proc: &mut ProcFs) -> Intent {
     let spec = &setup.spec;
     let own = rustix::process::getpid();
@@ -34,11 +34,12 @@ pub(super) fn intent(setup: &Setup, leaf: Option<PathBuf>, proc: &mut ProcFs) ->
         within: environment::within(&spec.environment),
         leaf,
         scratch: setup.scratch.clone(),
+        workspace: spec.detach.as_ref().and_then(|_| workspace(setup)),
         made_at_ms: millis_since_1970(SystemTime::now()),
         signal: Some(spec.signal.as_raw()),
         grace_ms: u64::try_from(spec.grace.as_millis()).ok(),
         home,
-        session: Some(setup.session).filter(|session| *session > 0 && !setup.apart),
+        session: Some(setup.session).filter(|session| *session > 0 && !setup.own_session),
         ancestors: above.unwrap_or_default(),
         since: stat.map(|stat| stat.start),
         patience_ms: u64::try_from(spec.patience.as_millis()).ok(),
@@ -52,7 +53,15 @@ pub(super) fn intent(setup: &Setup, leaf: Option<PathBuf>, proc: &mut ProcFs) ->
     }
 }
 
-/// Writes the record. A host without a place for it loses what only the record gives, not the sandbox.
+/// Returns the directory in which the command starts, if a record can name it.
+fn workspace(setup: &Setup) -> Option<PathBuf> {
+    let own = || std::env::current_dir().ok();
+    let given = setup.spec.directory.clone().or_else(|| setup.scratch.clone());
+    let directory = given.map_or_else(own, |given| std::path::absolute(given).ok())?;
+    directory.to_str().is_some().then_some(directory)
+}
+
+/// Writes the record. On a host without a place for it the sandbox runs without a record.
 pub(super) fn write(
     setup: &Setup,
     intent: &Intent,
@@ -64,7 +73,7 @@ pub(super) fn write(
         Ok((registry, record)) => {
             let nested = Nested::of(&registry, record.files());
             resources.push(Box::new(record));
-            // Released before the record: sandboxes in this one go before it.
+            // Resources are released in reverse order: nested sandboxes must end before this record is removed.
             resources.push(Box::new(nested.clone()));
             Some(nested)
         }
@@ -75,7 +84,7 @@ pub(super) fn write(
     }
 }
 
-/// Makes the record, noted before in those of the sandboxes that this one is in.
+/// Creates the record. Before that, notes it in the records of the enclosing sandboxes.
 fn reserve(
     spec: &Spec,
     intent: &Intent,
@@ -83,14 +92,15 @@ fn reserve(
 ) -> Result<(Registry, Record), StateError> {
     let registry = Registry::open(&spec.state_root)?;
     if let Some(notes) = Notes::leave(&registry, intent) {
-        // Released last of all: whatever is left before, they tell of.
+        // At index 0, so released last: the notes name this sandbox while any other resource remains.
         resources.insert(0, Box::new(notes));
     }
     let record = registry.reserve(intent)?;
     Ok((registry, record))
 }
 
-/// Writes the record of a detached sandbox, which nobody could find without.
+/// Writes the record of a detached sandbox. Without a record no client could find the sandbox, so a failure is an
+/// error.
 pub(super) fn write_detached(
     setup: &Setup,
     intent: &Intent,

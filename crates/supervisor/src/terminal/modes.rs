@@ -1,24 +1,24 @@
-//! The modes that programs set on a terminal and that outlive a viewer.
+//! Tracks the modes that programs set on a terminal and that must survive a change of viewers.
 //!
-//! A viewer that attaches while an editor runs has to be put into the modes that the editor set before, and its own
-//! terminal back into the usual ones when it leaves. Colours and contents are not followed: programs draw those anew.
+//! A viewer that attaches while an editor runs needs the modes that the editor set before. When the viewer leaves, its
+//! own terminal needs the usual modes again. Colours and contents are not tracked: programs redraw them.
 //!
-//! The numbers are those of xterm: <https://invisible-island.net/xterm/ctlseqs/ctlseqs.html>; the grammar is that of
+//! The numbers are those of xterm: <https://invisible-island.net/xterm/ctlseqs/ctlseqs.html>. The grammar is that of
 //! ECMA-48, without 8-bit control characters, which are parts of characters in UTF-8.
 
-/// The longest parameters of a control sequence that are looked at.
-const LONGEST: usize = 64;
+/// The longest parameters of a control sequence that are parsed.
+const MAX_PARAMETER_BYTES: usize = 64;
 
-/// The modes of a terminal, read from what is written to it.
+/// The modes of a terminal, parsed from its output.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Modes {
     place: Place,
-    /// The parameters of the control sequence so far.
+    /// The parameters of the current control sequence.
     parameters: Vec<u8>,
     set: Set,
 }
 
-/// Where in the grammar the output stands.
+/// The parser's position in the grammar.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Place {
     #[default]
@@ -29,24 +29,24 @@ enum Place {
     Intermediate,
     /// After `ESC [`.
     Control,
-    /// In a title or another string of an operating system command: BEL ends it as well.
+    /// In a title or another string of an operating system command, which BEL ends as well.
     Command,
     /// In a string that `ESC \` ends.
     String,
 }
 
-/// What differs from a terminal that was just opened.
+/// The differences from a newly opened terminal.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a switch of the terminal's, apart from the others"
 )]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Set {
-    /// 47, 1047 or 1049.
+    /// The private mode 47, 1047 or 1049.
     alternate_screen: Option<u16>,
-    /// What the mouse reports: 9, 1000, 1001, 1002 or 1003.
+    /// The mouse reporting mode: 9, 1000, 1001, 1002 or 1003.
     mouse: Option<u16>,
-    /// In which form: 1005, 1006, 1015 or 1016.
+    /// The encoding of mouse reports: 1005, 1006, 1015 or 1016.
     mouse_form: Option<u16>,
     cursor_keys: bool,
     keypad: bool,
@@ -56,7 +56,7 @@ struct Set {
 }
 
 impl Modes {
-    /// Reads what is written to the terminal. True if a mode has changed.
+    /// Parses output of the terminal. True if a mode has changed.
     pub fn read(&mut self, written: &[u8]) -> bool {
         let before = self.set;
         for &byte in written {
@@ -67,10 +67,10 @@ impl Modes {
 
     fn read_byte(&mut self, byte: u8) {
         self.place = match (self.place, byte) {
-            // CAN and SUB end whatever was begun; ESC begins anew.
+            // CAN and SUB abort a sequence; ESC starts a new one.
             (_, 0x18 | 0x1a) | (Place::Command, 0x07) => Place::Text,
             (_, 0x1b) => Place::Escape,
-            // Other control characters act at once, within a sequence too.
+            // Other control characters act at once, also within a sequence.
             (place @ (Place::Text | Place::Command | Place::String), _) | (place, 0x00..=0x1f | 0x7f..) => {
                 place
             }
@@ -87,7 +87,7 @@ impl Modes {
                 Place::Text
             }
             (Place::Control, 0x20..=0x3f) => {
-                if self.parameters.len() <= LONGEST {
+                if self.parameters.len() <= MAX_PARAMETER_BYTES {
                     self.parameters.push(byte);
                 }
                 Place::Control
@@ -111,14 +111,14 @@ impl Modes {
     fn control(&mut self, last: u8) {
         let parameters = std::mem::take(&mut self.parameters);
         match (parameters.as_slice(), last) {
-            (parameters, _) if parameters.len() > LONGEST => {}
+            (parameters, _) if parameters.len() > MAX_PARAMETER_BYTES => {}
             ([b'?', numbers @ ..], b'h' | b'l') => {
                 let numbers = numbers.split(|&byte| byte == b';');
                 for number in numbers.filter_map(|number| str::from_utf8(number).ok()?.parse().ok()) {
                     self.set.change(number, last == b'h');
                 }
             }
-            // A soft reset: DECSTR.
+            // A soft reset (DECSTR).
             (b"!", b'p') => {
                 self.set = Set { cursor_keys: false, keypad: false, hidden_cursor: false, ..self.set };
             }
@@ -128,7 +128,7 @@ impl Modes {
         self.parameters.clear();
     }
 
-    /// What puts a terminal that was just opened into these modes.
+    /// Returns the sequences that put a newly opened terminal into these modes.
     pub fn replay(&self) -> Vec<u8> {
         let set = self.set;
         let numbers = set.alternate_screen.into_iter().chain(set.others());
@@ -143,7 +143,7 @@ impl Modes {
         written
     }
 
-    /// What puts a terminal in these modes back into the usual ones.
+    /// Returns the sequences that put a terminal in these modes back into the usual ones.
     pub fn reset(&self) -> Vec<u8> {
         let set = self.set;
         let mut written = Vec::new();
@@ -153,7 +153,7 @@ impl Modes {
         if set.hidden_cursor {
             written.extend(b"\x1b[?25h");
         }
-        // The screen last: what a terminal keeps for each screen is put back on the one where it was changed.
+        // The screen comes last: modes that a terminal keeps per screen are reset on the screen where they were set.
         let numbers = set.others().chain(set.alternate_screen);
         written.extend(numbers.flat_map(|number| format!("\x1b[?{number}l").into_bytes()));
         written
@@ -169,14 +169,14 @@ impl Set {
             1004 => self.focus = on,
             2004 => self.bracketed_paste = on,
             47 | 1047 | 1049 => self.alternate_screen = on.then_some(number),
-            // One at a time; whichever is switched off, the mouse reports nothing more.
+            // Only one mode is active; switching any of them off ends mouse reports.
             9 | 1000..=1003 => self.mouse = on.then_some(number),
             1005 | 1006 | 1015 | 1016 => self.mouse_form = on.then_some(number),
             _ => {}
         }
     }
 
-    /// The numbers of all but the screen.
+    /// Returns the numbers of all modes but the screen.
     fn others(self) -> impl Iterator<Item = u16> {
         let switched = [(self.cursor_keys, 1), (self.focus, 1004), (self.bracketed_paste, 2004)];
         let switched = switched.into_iter().filter_map(|(on, number)| on.then_some(number));
@@ -238,9 +238,9 @@ mod tests {
         ] {
             assert_eq!(replayed(written), "", "{written:?}");
         }
-        let long = format!("\x1b[?{}1h", "0;".repeat(LONGEST));
+        let long = format!("\x1b[?{}1h", "0;".repeat(MAX_PARAMETER_BYTES));
         assert_eq!(replayed(&long), "");
-        // A control character within a sequence acts, and the sequence goes on.
+        // A control character within a sequence acts, and the sequence continues.
         assert_eq!(replayed("\x1b[?\r1h"), "\x1b[?1h");
         assert_eq!(replayed("\x1b]0;title\x1b\\\x1b[?1h\x1b[31m"), "\x1b[?1h");
     }

@@ -89,7 +89,7 @@ impl Teardown {
     /// Returns the effect of the SIGINT that was sent to a member.
     fn interrupted(&mut self, stat: &Stat) -> io::Result<Interrupted> {
         Ok(match self.proc.status(stat.pid)? {
-            Some(status) if status.is_deaf_to(Signal::INT) => Interrupted::No,
+            Some(status) if status.ignores(Signal::INT) => Interrupted::No,
             Some(status) if !status.dies_of(Signal::INT) => Interrupted::Handles,
             Some(_) | None => Interrupted::Dies,
         })

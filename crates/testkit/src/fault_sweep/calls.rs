@@ -1,4 +1,4 @@
-//! System calls of x86-64: their names, and the file that one is about.
+//! System calls of x86-64: their names, and the file of a call.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -6,10 +6,10 @@ use std::os::unix::fs::FileExt;
 use penfold_sys::trace::Call;
 use serde::{Deserialize, Serialize};
 
-/// A call of a process of penfold.
+/// A call of a penfold process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ObservedCall {
-    /// What the process is.
+    /// The role of the process.
     pub(crate) role: String,
     /// The name of the call.
     pub(crate) call: String,
@@ -17,7 +17,7 @@ pub(crate) struct ObservedCall {
     pub(crate) object: String,
 }
 
-/// From 0 on, in their order.
+/// The calls from number 0 on, in order.
 const LOW: &str = "\
     read write open close stat fstat lstat poll lseek mmap mprotect munmap brk rt_sigaction rt_sigprocmask \
     rt_sigreturn ioctl pread64 pwrite64 readv writev access pipe select sched_yield mremap msync mincore \
@@ -52,7 +52,7 @@ const LOW: &str = "\
     setns getcpu process_vm_readv process_vm_writev kcmp finit_module sched_setattr sched_getattr renameat2 \
     seccomp getrandom memfd_create kexec_file_load bpf execveat userfaultfd membarrier mlock2 \
     copy_file_range preadv2 pwritev2 pkey_mprotect pkey_alloc pkey_free statx io_pgetevents rseq";
-/// From 424 on; between the two there are none.
+/// The calls from number 424 on; the numbers between have no calls.
 const HIGH: &str = "\
     pidfd_send_signal io_uring_setup io_uring_enter io_uring_register open_tree move_mount fsopen fsconfig \
     fsmount fspick pidfd_open clone3 close_range openat2 pidfd_getfd faccessat2 process_madvise epoll_pwait2 \
@@ -60,7 +60,7 @@ const HIGH: &str = "\
     process_mrelease futex_waitv set_mempolicy_home_node";
 const HIGH_BEGINS: usize = 424;
 
-/// The names, to be looked up by number.
+/// The names, for look-up by number.
 #[derive(Debug)]
 pub(crate) struct Names {
     low: Vec<&'static str>,
@@ -72,7 +72,7 @@ impl Names {
         Names { low: LOW.split(' ').collect(), high: HIGH.split(' ').collect() }
     }
 
-    /// The name of a call; `other` for one that is younger than this table.
+    /// Returns the name of a call; `other` for a call newer than this table.
     pub(crate) fn of(&self, call: &Call) -> &'static str {
         let number = usize::try_from(call.number).unwrap_or(usize::MAX);
         let found = match number.checked_sub(HIGH_BEGINS) {
@@ -86,7 +86,7 @@ impl Names {
 /// The longest name that is read.
 const LONGEST: usize = 512;
 
-/// What a call is about: the path that it is given, or what its descriptor stands for. Empty for calls without either.
+/// Returns the path argument of a call, or the file of its descriptor. Empty for calls without either.
 pub(crate) fn object(pid: i32, name: &str, call: &Call) -> String {
     let [first, second, third, ..] = call.arguments;
     match name {

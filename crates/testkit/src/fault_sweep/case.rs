@@ -1,4 +1,4 @@
-//! One case: a process that sets the stage, traces a verb with a fault, and judges what came of it.
+//! One case: a process that prepares a sandbox, traces a verb with a fault, and judges the result.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ use super::tracer::{Start, Tracer};
 use super::tree;
 use super::word::{Fault, Injection, Level, Place, Verb};
 
-/// What a case is.
+/// The parameters of a case.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
     /// Directory of its own
@@ -25,7 +25,7 @@ pub(crate) struct Options {
     /// Cgroup of its own, in which it runs
     #[arg(long)]
     cgroup: PathBuf,
-    /// What is judged
+    /// The binary to judge
     #[arg(long)]
     penfold: PathBuf,
     /// Verb and level; without a fault all calls are listed
@@ -36,38 +36,38 @@ pub(crate) struct Options {
     word: Option<Injection>,
 }
 
-/// Ways to be wrong.
+/// A kind of wrong result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Wrong {
-    /// A member lives on after its sandbox was said to be gone, or long after it should be.
+pub(crate) enum Defect {
+    /// A member lives although penfold reported its sandbox as gone, or long after it should have ended.
     Survivor,
     /// No answer.
     Hang,
-    /// An answer that is not so.
+    /// A false answer.
     Lie,
-    /// Something on disk, or a process of penfold, that nothing takes away.
+    /// A file, or a process of penfold, that no command removes.
     Leftover,
 }
 
-/// What a case says.
+/// The result of a case.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Verdict {
-    /// Every call, where all are listed.
+    /// Every call, if all are listed.
     pub(crate) calls: Vec<ObservedCall>,
-    /// What was hit.
+    /// The calls that were hit.
     pub(crate) hits: Vec<ObservedCall>,
-    /// How the verb ended.
+    /// The end of the verb.
     pub(crate) answer: String,
-    /// What was wrong.
-    pub(crate) found: Vec<(Wrong, String)>,
+    /// The wrong results.
+    pub(crate) found: Vec<(Defect, String)>,
 }
 
-/// How long a verb may take.
+/// The time that a verb may take.
 const HANG: Duration = Duration::from_secs(15);
-/// The code of what ended by TERM.
+/// The exit code after SIGTERM.
 const TERMINATED: i32 = 143;
-/// How long what nobody promises sooner may take.
+/// The time that an end without a promised moment may take.
 const LATE: Duration = Duration::from_secs(14);
 
 pub(crate) struct Case {
@@ -102,7 +102,7 @@ impl Case {
         self.tidy()
     }
 
-    fn wrong(&mut self, wrong: Wrong, text: impl Into<String>) {
+    fn wrong(&mut self, wrong: Defect, text: impl Into<String>) {
         self.verdict.found.push((wrong, text.into()));
     }
 
@@ -114,7 +114,7 @@ impl Case {
         self.directory().join("root")
     }
 
-    /// The words that start the command.
+    /// The command line of the sandbox's command.
     fn command(&self, name: &str, stay: bool) -> Vec<String> {
         let testkit = std::env::current_exe().unwrap_or_default();
         let mut words = vec![
@@ -152,7 +152,7 @@ impl Case {
         String::from_utf8_lossy(&text).trim().to_owned()
     }
 
-    /// Waits for the answer of the verb; none is a hang.
+    /// Waits for the answer of the verb; no answer is a hang.
     fn answer(&mut self, pid: Pid) -> io::Result<Option<Exit>> {
         self.tracer.pump(HANG, |tracer| tracer.exit_of(pid).is_some())?;
         let exit = self.tracer.exit_of(pid);
@@ -162,7 +162,7 @@ impl Case {
             Some(Exit::Signal(signal)) => format!("signal {signal} {text}"),
             None => {
                 let frozen: Vec<String> = self.ours().into_iter().map(describe).collect();
-                self.wrong(Wrong::Hang, format!("no answer within {HANG:?}; {}", frozen.join(", ")));
+                self.wrong(Defect::Hang, format!("no answer within {HANG:?}; {}", frozen.join(", ")));
                 self.tracer.disarm();
                 format!("none {text}")
             }
@@ -170,7 +170,7 @@ impl Case {
         Ok(exit)
     }
 
-    /// Members of the command of this name that are alive.
+    /// Returns the living members of the command with this name.
     fn members(&self, name: &str) -> Vec<i32> {
         let own = self.directory().to_string_lossy().into_owned();
         let wanted: Vec<u8> = ["fault-tree", &own, name].join("\0").into_bytes();
@@ -184,7 +184,7 @@ impl Case {
         living
     }
 
-    /// Living processes of penfold.
+    /// Returns the living processes of penfold.
     fn ours(&self) -> Vec<i32> {
         let mut living = pids(&self.options.cgroup);
         living.retain(|pid| {
@@ -214,16 +214,16 @@ impl Case {
         tree::has_stood(self.directory(), name)
     }
 
-    /// At the answer nothing may live.
+    /// Checks that no member lives at the time of the answer.
     fn must_be_gone(&mut self, name: &str) {
         let living = self.members(name);
         if !living.is_empty() {
             let text: Vec<String> = living.iter().map(|&pid| describe(pid)).collect();
-            self.wrong(Wrong::Survivor, format!("at the answer: {}", text.join(", ")));
+            self.wrong(Defect::Survivor, format!("at the answer: {}", text.join(", ")));
         }
     }
 
-    /// Without a promise for the moment, nothing may live after a while.
+    /// Checks that no member lives after a while, where no promise names the moment.
     fn must_go(&mut self, name: &str) -> io::Result<()> {
         let deadline = Instant::now() + LATE;
         let mut living = self.members(name);
@@ -233,30 +233,30 @@ impl Case {
         }
         if !living.is_empty() {
             let text: Vec<String> = living.iter().map(|&pid| describe(pid)).collect();
-            self.wrong(Wrong::Survivor, format!("after {LATE:?}: {}", text.join(", ")));
+            self.wrong(Defect::Survivor, format!("after {LATE:?}: {}", text.join(", ")));
         }
         Ok(())
     }
 
-    /// `penfold run`: the code of a command that exits by itself.
+    /// Checks the exit code of `penfold run` for a command that exits by itself.
     fn judge_code(&mut self, name: &str, exit: Option<Exit>, speaker: &str) -> io::Result<()> {
         let code = match exit {
             None => return self.must_go(name),
             Some(Exit::Signal(_)) if self.killed(speaker) => return self.must_go(name),
-            // As the command died.
+            // penfold dies of the signal that ended the command.
             Some(Exit::Signal(signal)) => 128 + signal,
             Some(Exit::Code(code)) => code,
         };
         let (ran, stood) = (self.ran(name), self.stood(name));
         match code {
             TERMINATED if self.options.place.verb == Verb::RunStopped => {}
-            7 if !stood => self.wrong(Wrong::Lie, "7 though the command did not come to that"),
-            125..=127 if ran => self.wrong(Wrong::Lie, format!("{code} though the command ran")),
+            7 if !stood => self.wrong(Defect::Lie, "7 although the command did not finish"),
+            125..=127 if ran => self.wrong(Defect::Lie, format!("{code} although the command ran")),
             7 | 120 | 125..=127 | 137 => {}
-            _ => self.wrong(Wrong::Lie, format!("{code} for a command that exits with 7")),
+            _ => self.wrong(Defect::Lie, format!("{code} for a command that exits with 7")),
         }
         if code == 120 {
-            // What cannot be looked at stays until it can be.
+            // A member that penfold cannot examine stays until it can.
             self.tracer.disarm();
         } else {
             self.must_be_gone(name);
@@ -302,7 +302,7 @@ impl Case {
         let exit = self.answer(pid)?;
         let id = self.said("verb", "out");
         if exit == Some(Exit::Code(0)) && id.is_empty() {
-            self.wrong(Wrong::Lie, "0 without an id");
+            self.wrong(Defect::Lie, "0 without an id");
         }
         if let Some(Exit::Code(code)) = exit
             && code != 0
@@ -313,40 +313,40 @@ impl Case {
             self.must_go("a")?;
         }
         if exit == Some(Exit::Code(0)) {
-            // It runs, or a fault after the answer has ended it.
+            // The command runs, or a fault after the answer has ended it.
             let directory = self.directory().to_path_buf();
             let cgroup = self.options.cgroup.clone();
             let own = i32::try_from(std::process::id()).unwrap_or(0);
             let alone = |cgroup: &Path| pids(cgroup).iter().all(|&pid| pid == own);
             let quiet = self.tracer.pump(HANG, |_| tree::has_stood(&directory, "a") || alone(&cgroup))?;
             if !quiet {
-                self.wrong(Wrong::Hang, "0, and then the command does not run");
+                self.wrong(Defect::Hang, "0 although the command does not run");
             }
-            // What the supervisors do once the start is over.
+            // Time for the work of the supervisors after the start.
             self.tracer.pump(Duration::from_millis(15), |_| false)?;
         }
         Ok(())
     }
 
-    /// A detached sandbox whose whole tree stands.
+    /// Starts a detached sandbox and waits until its tree is complete.
     fn stage(&mut self) -> io::Result<()> {
         let pid = self.start_detached("stage", true)?;
         self.tracer.pump(HANG, |tracer| tracer.exit_of(pid).is_some())?;
         self.stands()
     }
 
-    /// Waits until the whole tree stands.
+    /// Waits until the tree is complete.
     fn stands(&mut self) -> io::Result<()> {
         let directory = self.directory().to_path_buf();
         self.tracer.pump(HANG, |_| tree::has_stood(&directory, "a"))?;
-        // The grandchild's parent is on its way out.
+        // The grandchild's parent is about to exit.
         let deadline = Instant::now() + HANG;
         while self.members("a").len() != tree::SIZE && Instant::now() < deadline {
             self.tracer.pump(Duration::from_millis(2), |_| false)?;
         }
         let count = self.members("a").len();
         if count != tree::SIZE {
-            let text = format!("the stage does not stand: {count} members: {}", self.said("stage", "err"));
+            let text = format!("the tree is incomplete: {count} members: {}", self.said("stage", "err"));
 
             return Err(io::Error::other(text));
         }
@@ -361,16 +361,16 @@ impl Case {
         let pid = self.start(Some("client"), "verb", &["exec", "swept"], command)?;
         let exit = self.answer(pid)?;
         if self.killed("exec") && self.options.place.level == Level::Subreaper {
-            // Without a leaf nobody else knows what belongs to it: that ends with the sandbox.
+            // Without a leaf, only the exec supervisor knew the exec's members: they end with the sandbox.
             if !matches!(exit, Some(Exit::Code(120))) {
-                self.wrong(Wrong::Lie, "not 120 though who looked after the exec was killed");
+                self.wrong(Defect::Lie, "not 120 although the exec supervisor was killed");
             }
         } else {
             self.judge_code("b", exit, "client")?;
         }
         self.tracer.disarm();
         if !self.any_killed() && self.members("a").len() != tree::SIZE {
-            self.wrong(Wrong::Lie, "the sandbox ended though only the exec had to");
+            self.wrong(Defect::Lie, "the sandbox ended although only the exec had to");
         }
         Ok(())
     }
@@ -396,15 +396,15 @@ impl Case {
                 self.must_be_gone("a");
                 let left = self.records();
                 if self.options.place.verb == Verb::Rm && !left.is_empty() {
-                    self.wrong(Wrong::Lie, format!("0 though there is {}", left.join(", ")));
+                    self.wrong(Defect::Lie, format!("0 although these are left: {}", left.join(", ")));
                 }
             }
             Some(Exit::Code(3)) if !self.members("a").is_empty() => {
-                self.wrong(Wrong::Lie, "3, no such id, though it lives");
+                self.wrong(Defect::Lie, "3 (no such id) although the sandbox lives");
             }
             Some(Exit::Code(1..=7)) | None => {}
             Some(Exit::Signal(_)) if self.killed("client") => {}
-            Some(other) => self.wrong(Wrong::Lie, format!("{other:?} is no code of this verb")),
+            Some(other) => self.wrong(Defect::Lie, format!("{other:?} is no code of this verb")),
         }
     }
 
@@ -421,7 +421,7 @@ impl Case {
 
     fn gc(&mut self) -> io::Result<()> {
         self.stage()?;
-        // Both at once: neither sees the other's end before its own.
+        // Both at once: neither can react to the other's death.
         self.tracer.kill_all();
         self.tracer.pump(HANG, Tracer::is_idle)?;
         if self.ours().is_empty() && self.records().is_empty() {
@@ -437,31 +437,31 @@ impl Case {
         Ok(())
     }
 
-    /// Ends and tidies with commands that nothing happens to, and looks what is left.
+    /// Ends and cleans up by commands without faults, and looks for leftovers.
     fn tidy(&mut self) -> io::Result<()> {
         self.tracer.disarm();
         let ids = self.records();
         if !ids.is_empty() {
             let pid = self.start(None, "rm", &["rm", "-f"], ids)?;
             if !self.tracer.pump(HANG, |tracer| tracer.exit_of(pid).is_some())? {
-                self.wrong(Wrong::Hang, "`rm -f` afterwards gives no answer");
+                self.wrong(Defect::Hang, "`rm -f` afterwards gives no answer");
             }
         }
         if self.any_killed() {
-            // What it has left is young; nothing of another root is of these kinds.
+            // Its leftovers are young; no other state root has any of these kinds.
             let young = ["gc", "-f", "--older-than", "0", "--kind", "file", "--kind", "record"];
             let pid = self.start(None, "gc", &young, Vec::new())?;
             self.tracer.pump(HANG, |tracer| tracer.exit_of(pid).is_some())?;
         }
         let pid = self.start(None, "gc", &["gc", "-f"], Vec::new())?;
         if !self.tracer.pump(HANG, |tracer| tracer.exit_of(pid).is_some())? {
-            self.wrong(Wrong::Hang, "`gc -f` afterwards gives no answer");
+            self.wrong(Defect::Hang, "`gc -f` afterwards gives no answer");
         }
-        if self.verdict.found.iter().all(|(wrong, _)| *wrong != Wrong::Survivor) {
+        if self.verdict.found.iter().all(|(wrong, _)| *wrong != Defect::Survivor) {
             self.must_go("a")?;
             self.must_go("b")?;
         }
-        // Files go by nobody's doing once all processes are gone.
+        // The last files disappear only with the last process.
         let deadline = Instant::now() + LATE;
         while !self.ours().is_empty() && Instant::now() < deadline {
             self.tracer.pump(Duration::from_millis(10), |_| false)?;
@@ -469,12 +469,12 @@ impl Case {
         let left = self.left();
         if !left.is_empty() {
             let (rm, gc) = (self.said("rm", "err"), self.said("gc", "err"));
-            self.wrong(Wrong::Leftover, format!("{}; rm: {rm}; gc: {gc}", left.join(", ")));
+            self.wrong(Defect::Leftover, format!("{}; rm: {rm}; gc: {gc}", left.join(", ")));
         }
         Ok(())
     }
 
-    /// What should be no more.
+    /// Returns the objects that should be gone.
     fn left(&self) -> Vec<String> {
         let mut left: Vec<String> = self.ours().into_iter().map(describe).collect();
         let places = ["root/sandboxes", "root/names", "tmp", "root"];
@@ -482,7 +482,7 @@ impl Case {
             for entry in fs::read_dir(self.directory().join(place)).into_iter().flatten().flatten() {
                 let name = entry.file_name().to_string_lossy().into_owned();
                 if place == "root/names" && is_free(&entry.path()) {
-                    // Nobody's, and gone by the next `gc` once it is old enough.
+                    // A name without an owner: the next `gc` removes it once it is old enough.
                     continue;
                 }
                 if place != "root" || !["sandboxes", "names", "events.jsonl"].contains(&name.as_str()) {
@@ -495,7 +495,7 @@ impl Case {
     }
 }
 
-/// A process, for people.
+/// Describes a process for people.
 fn describe(pid: i32) -> String {
     let file = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let state = proc::stat(pid).map_or('?', |stat| stat.state);
@@ -505,7 +505,7 @@ fn describe(pid: i32) -> String {
     format!("{pid} {state} {} {tail}", file("wchan"))
 }
 
-/// Whether nobody holds the lock of a file.
+/// Tells whether no process holds the lock of a file.
 fn is_free(path: &Path) -> bool {
     fs::File::open(path).is_ok_and(|file| {
         rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()

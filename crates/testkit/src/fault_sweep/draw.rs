@@ -1,4 +1,4 @@
-//! Which faults are injected: drawn by a seed, rare calls as often as those that are made a hundred times.
+//! Draws the faults by a seed: a rare call is as likely as a call that is made a hundred times.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::calls::ObservedCall;
 use super::limits;
 use super::word::{Aim, Fault, Injection, Place};
 
-/// xorshift64*, which is enough to draw with.
+/// xorshift64*, which is good enough for a draw.
 #[derive(Debug)]
 struct Prng(u64);
 
@@ -24,7 +24,8 @@ impl Prng {
     }
 }
 
-/// At most `count` faults, of each verb and level as many, and there of each call of each process as many, no fault twice.
+/// Draws at most `count` different faults: equally many for each verb and level, and within these for each call of each
+/// process.
 pub(crate) fn draw(all: &[(Place, Vec<ObservedCall>)], seed: u64, count: usize) -> Vec<Injection> {
     let mut random = Prng::new(seed);
     let mut heaps: Vec<Vec<Vec<Injection>>> = Vec::new();

@@ -1,4 +1,4 @@
-//! What a case has of its own: a cgroup and a directory. Both go with it, and all in them.
+//! The cgroup and directory of a case. Both are removed with the case, including their contents.
 
 use std::fs;
 use std::io;
@@ -10,10 +10,10 @@ use penfold_testkit::mounts;
 use penfold_testkit::proc::{self, Handle};
 use rustix::process::Signal;
 
-/// How the cgroups and directories begin.
+/// The prefix of the cgroups and directories.
 const PREFIX: &str = "testkit-fault-";
 
-/// The env of one case.
+/// The environment of one case.
 #[derive(Debug)]
 pub(crate) struct TestEnv {
     pub(crate) cgroup: PathBuf,
@@ -21,7 +21,7 @@ pub(crate) struct TestEnv {
 }
 
 impl TestEnv {
-    /// Makes it.
+    /// Creates the cgroup and the directory.
     pub(crate) fn new(number: usize) -> io::Result<TestEnv> {
         let name = format!("{PREFIX}{}-{number}", std::process::id());
         let parent =
@@ -33,7 +33,7 @@ impl TestEnv {
     }
 }
 
-/// Takes away what sweeps have left that were killed: what ran in it ends by itself, its cgroup and directory do not.
+/// Removes the cgroups and directories of killed sweeps; their processes end by themselves.
 pub(crate) fn remove_abandoned() {
     let Some(parent) = mounts::own_cgroup() else { return };
     for entry in fs::read_dir(&parent).into_iter().flatten().flatten() {
@@ -51,7 +51,7 @@ impl Drop for TestEnv {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             drop(fs::write(self.cgroup.join("cgroup.kill"), "1"));
-            // Without it, or where it misses one whose main thread has ended.
+            // For kernels without `cgroup.kill`, and for processes whose main thread has ended.
             for pid in pids(&self.cgroup) {
                 let Some(stat) = proc::stat(pid) else { continue };
                 if let Ok(Some(handle)) = Handle::open(stat.id) {
@@ -70,7 +70,7 @@ impl Drop for TestEnv {
     }
 }
 
-/// The cgroups below this one, parents first.
+/// Returns the cgroups below this one, parents first.
 pub(crate) fn cgroups(cgroup: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![cgroup.to_path_buf()];
@@ -86,7 +86,7 @@ pub(crate) fn cgroups(cgroup: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The living processes in this cgroup and below it.
+/// Returns the living processes in this cgroup and below.
 pub(crate) fn pids(cgroup: &Path) -> Vec<i32> {
     let mut all = cgroups(cgroup);
     all.push(cgroup.to_path_buf());
@@ -95,7 +95,7 @@ pub(crate) fn pids(cgroup: &Path) -> Vec<i32> {
         .filter_map(|cgroup| fs::read_to_string(cgroup.join("cgroup.procs")).ok())
         .flat_map(|text| text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<i32>>())
         .collect();
-    // One that moves is seen twice.
+    // A process that moves is seen twice.
     pids.sort_unstable();
     pids.dedup();
     pids.retain(|&pid| proc::stat(pid).is_some_and(|stat| !stat.is_dead()));

@@ -1,10 +1,10 @@
-//! What is not injected, each with its reason.
+//! The faults that are not injected, each with its reason.
 
 use super::word::{Fault, Injection, Place};
 
-/// Calls that are left alone.
+/// Calls that never fail here.
 const CALLS: &[(&str, &str)] = &[
-    ("close", "frees the descriptor whatever it answers (close(2))"),
+    ("close", "frees the descriptor in any case (close(2))"),
     ("exit_group", "does not return"),
     ("exit", "does not return"),
     ("getpid", "never fails"),
@@ -20,36 +20,33 @@ const CALLS: &[(&str, &str)] = &[
     ("set_tid_address", "before `main`"),
     ("rseq", "before `main`"),
     ("arch_prctl", "before `main`"),
-    ("futex", "nobody else waits: one thread"),
-    ("mmap", "memory that cannot be had aborts: as SIGKILL, which is injected"),
+    ("futex", "never waits: the process has one thread"),
+    ("mmap", "without memory the process aborts: as with SIGKILL, which is injected"),
     ("brk", "falls back to mmap"),
-    ("munmap", "fails only for addresses that are wrong"),
+    ("munmap", "fails only for wrong addresses"),
     ("mprotect", "before `main`"),
     ("clock_nanosleep", "fails for wrong times only, and EINTR"),
     ("prlimit64", "never fails for the process itself"),
-    (
-        "getrandom",
-        "the C library and Rust end the process without it; the kernel gives it since the start of the host",
-    ),
+    ("getrandom", "the C library and Rust abort on failure; the call fails only early in the boot"),
     ("getrusage", "never fails"),
-    ("waitid", "asked without waiting it has no error but that there is no child"),
+    ("waitid", "with WNOHANG its only error is that there is no child"),
     ("wait4", "as waitid"),
     ("sched_yield", "never fails"),
 ];
 
 /// Errors that a call cannot have.
 const ERRORS: &[(&str, &[&str], &str)] = &[
-    ("flock", &["EAGAIN"], "says that somebody holds the lock: the answer, not a failure"),
+    ("flock", &["EAGAIN"], "means that a process holds the lock: an answer, not a failure"),
     (
         "fstat",
         &["EINTR", "EAGAIN", "EMFILE", "ENOSPC", "EPERM"],
-        "of an open file: an error of the disk, or of memory",
+        "an open file has only errors of the disk or of memory",
     ),
 ];
 
-/// Calls that a host may refuse for good: for want of room, of descriptors, of permission. Without the others, such as
-/// waitid(2) and ppoll(2), nothing could be done at all. Those that open /proc fail once only: without it each pid is asked for,
-/// which takes minutes under a tracer.
+/// Calls that a host may refuse permanently: for lack of space, descriptors or permission. Without other calls, such as
+/// waitid(2) and ppoll(2), no operation would be possible. Calls that open /proc fail once only: without /proc, penfold
+/// tries each pid, which takes minutes under a tracer.
 const LASTING: &[&str] = &[
     "openat",
     "openat2",
@@ -80,12 +77,12 @@ const LASTING: &[&str] = &[
     "readlink",
 ];
 
-/// Whether all calls of this name are let fail, too.
+/// Tells whether all calls with this name may fail too.
 pub(crate) fn may_last(call: &str) -> bool {
     LASTING.contains(&call)
 }
 
-/// Why nothing is injected there; none where it is.
+/// Returns the reason why this fault is not injected; `None` if it is.
 pub(crate) fn excused(word: &Injection) -> Option<&'static str> {
     call(&word.aim.call).or_else(|| error(word)).or_else(|| place(word.place, &word.aim.role, word.fault))
 }
@@ -103,6 +100,7 @@ fn error(word: &Injection) -> Option<&'static str> {
 }
 
 fn place(_: Place, role: &str, fault: Fault) -> Option<&'static str> {
-    // Between the clone and the exec the process is the command to be, and does nothing that it could undo.
-    (role == "leader" && fault == Fault::Kill).then_some("the command's own process, which anybody may kill")
+    // Between clone and exec the process is the future command, and can undo nothing.
+    (role == "leader" && fault == Fault::Kill)
+        .then_some("the command's own process, which any process may kill")
 }

@@ -1,7 +1,7 @@
-//! `fault-sweep`: lets each system call of penfold's processes fail, one at a time, and judges what comes of it.
+//! `fault-sweep`: makes each system call of penfold's processes fail, one at a time, and judges the result.
 //!
-//! Each case is a process with a cgroup and a directory of its own, which traces penfold's processes and nobody else's:
-//! a first one for each verb and level lists the calls, then each fault that is drawn has one.
+//! Each case is a process with a cgroup and a directory of its own. It traces penfold's processes and no others. For
+//! each verb and level, a first case lists the calls. Then each drawn fault has a case.
 
 mod calls;
 pub(crate) mod case;
@@ -22,45 +22,45 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use calls::ObservedCall;
-use case::{Verdict, Wrong};
+use case::{Defect, Verdict};
 use env::TestEnv;
 use penfold_testkit::proc::{self, Handle};
 use rustix::process::Signal;
 use word::{Injection, Level, Place, Verb};
 
-/// What is swept, and how much of it.
+/// The faults to inject.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Draws the faults; the same seed draws the same of the same calls
+    /// Seed of the draw; with the same calls, the same seed draws the same faults
     #[arg(long)]
     seed: Option<u64>,
-    /// How many faults
+    /// Number of faults
     #[arg(long, default_value_t = 400)]
     count: usize,
-    /// How many at a time
+    /// Number of parallel cases
     #[arg(long, default_value_t = 2)]
     jobs: usize,
     /// Only this verb: run, run-stop, run-d, exec, kill, stop, rm, gc; may be repeated
     #[arg(long)]
     verb: Vec<Verb>,
-    /// Exactly this fault, as it was printed; may be repeated
+    /// Exactly this fault, in the printed form; may be repeated
     #[arg(long)]
     word: Vec<Injection>,
     /// Print the calls of each verb and level, and inject nothing
     #[arg(long)]
     list: bool,
-    /// Exit with 1, too, if a fault was not reached
+    /// Also exit with 1 if a fault was not reached
     #[arg(long)]
     strict: bool,
     /// Print each fault with its answer
     #[arg(short, long)]
     verbose: bool,
-    /// The binary that is swept; by default the one beside this
+    /// The binary to sweep; by default the one beside this
     #[arg(long)]
     penfold: Option<PathBuf>,
 }
 
-/// No case lasts longer: stage, verb, what may be late, and tidying.
+/// The longest time of a case: preparation, verb, late ends, and cleanup.
 const LONGEST: Duration = Duration::from_secs(90);
 
 struct Sweep {
@@ -73,12 +73,12 @@ struct Sweep {
 #[derive(Default)]
 struct Tally {
     verbs: BTreeMap<&'static str, (usize, usize)>,
-    found: BTreeMap<Wrong, usize>,
+    found: BTreeMap<Defect, usize>,
     lines: Vec<String>,
     failed: usize,
 }
 
-/// Sweeps. Exits with 1 if anything was found, with 2 if it could not be swept.
+/// Runs a sweep. Exits with 1 if a wrong result was found, with 2 if the sweep failed.
 pub(crate) fn run(options: &Options) -> ExitCode {
     match sweep(options) {
         Ok(true) => ExitCode::SUCCESS,
@@ -95,7 +95,7 @@ fn say(line: &str) {
 }
 
 fn sweep(options: &Options) -> io::Result<bool> {
-    // What a case that is killed leaves comes here; its cgroup ends it.
+    // Processes of a killed case are reparented to this process; the case's cgroup ends them.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let beside = std::env::current_exe()?.with_file_name("penfold");
     let penfold = fs::canonicalize(options.penfold.as_ref().unwrap_or(&beside))?;
@@ -149,7 +149,7 @@ fn words(options: &Options, sweep: &Sweep) -> io::Result<Vec<Injection>> {
 }
 
 impl Sweep {
-    /// Runs one fault and prints what was found.
+    /// Runs one fault and prints the wrong results.
     fn one(&self, word: &Injection) {
         let result = self.case(word.place, Some(word));
         let mut tally = self.print.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -197,14 +197,14 @@ impl Sweep {
         let join = fs::OpenOptions::new().write(true).open(env.cgroup.join("cgroup.procs"))?;
         let mut child = penfold_sys::launch::spawn_joined(&mut command, join.into())?;
         let judged = read_verdict(&mut child, &env.directory);
-        // Whatever it was: nothing of it goes on.
+        // In any case none of its processes goes on.
         drop(env);
         drop(child.wait());
         judged
     }
 }
 
-/// What the case says, within the time that any of them may take.
+/// Returns the result of the case, within the longest time of a case.
 fn read_verdict(child: &mut std::process::Child, directory: &Path) -> io::Result<Verdict> {
     let pid = i32::try_from(child.id()).unwrap_or(0);
     let handle = proc::stat(pid).and_then(|stat| Handle::open(stat.id).ok().flatten());
@@ -228,21 +228,21 @@ fn read_verdict(child: &mut std::process::Child, directory: &Path) -> io::Result
 }
 
 impl Tally {
-    /// Prints the figures; says how many faults were reached.
+    /// Prints the figures; returns the number of faults that were reached.
     fn report(&self, drawn: usize, took: Duration) -> usize {
         let mut reached = 0;
         for (verb, (run, hit)) in &self.verbs {
             say(&format!("{verb}: {hit} of {run} injected"));
             reached += hit;
         }
-        let figure = |wrong: Wrong| self.found.get(&wrong).copied().unwrap_or(0);
+        let figure = |wrong: Defect| self.found.get(&wrong).copied().unwrap_or(0);
         let rate = f64::from(u32::try_from(drawn).unwrap_or(u32::MAX)) / took.as_secs_f64().max(0.001);
         say(&format!("{reached} injected in {:.0} s, {rate:.1} a second", took.as_secs_f64()));
         for (wrong, name) in [
-            (Wrong::Survivor, "survivors"),
-            (Wrong::Hang, "hangs"),
-            (Wrong::Lie, "lies"),
-            (Wrong::Leftover, "leftovers"),
+            (Defect::Survivor, "survivors"),
+            (Defect::Hang, "hangs"),
+            (Defect::Lie, "lies"),
+            (Defect::Leftover, "leftovers"),
         ] {
             say(&format!("{name}: {}", figure(wrong)));
         }

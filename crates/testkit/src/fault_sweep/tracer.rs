@@ -1,4 +1,4 @@
-//! Follows penfold's processes from call to call, counts, and lets the chosen call fail.
+//! Follows penfold's processes from call to call, counts, and makes the chosen call fail.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -27,13 +27,13 @@ const CHLD: i32 = 17;
 struct Traced {
     role: String,
     children: u32,
-    /// It has come to `main`.
+    /// Whether the process has reached `main`.
     begun: bool,
-    /// What its call fails with once it returns.
+    /// The error that the current call returns.
     failing: Option<i32>,
 }
 
-/// The tracer of one case, and the parent of all that it starts.
+/// The tracer of one case, and the parent of all started processes.
 #[derive(Debug)]
 pub(crate) struct Tracer {
     signals: SignalFd,
@@ -45,22 +45,22 @@ pub(crate) struct Tracer {
     aim: Option<Injection>,
     count: u32,
     armed: bool,
-    /// Whether all calls are written down.
+    /// Whether all calls are recorded.
     pub(crate) listing: bool,
     /// All calls while armed.
     pub(crate) calls: Vec<ObservedCall>,
-    /// What was hit.
+    /// The calls that were hit.
     pub(crate) hits: Vec<ObservedCall>,
 }
 
-/// How a process is started.
+/// The parameters for the start of a process.
 #[derive(Debug)]
 pub(crate) struct Start<'a> {
     pub(crate) program: &'a Path,
     pub(crate) arguments: Vec<String>,
-    /// Its role; untraced without.
+    /// The role; a process without a role is not traced.
     pub(crate) role: Option<&'static str>,
-    /// Beginning of the names of the files with its output.
+    /// The prefix of the names of the files with its output.
     pub(crate) output: PathBuf,
     pub(crate) temporary: PathBuf,
 }
@@ -85,17 +85,17 @@ impl Tracer {
         })
     }
 
-    /// From here on calls are counted, and hit.
+    /// Begins to count and hit calls.
     pub(crate) fn arm(&mut self) {
         self.armed = true;
     }
 
-    /// From here on nothing is hit any more.
+    /// Ends the injection of faults.
     pub(crate) fn disarm(&mut self) {
         self.armed = false;
     }
 
-    /// Starts a program; with a role it is traced from its exec on.
+    /// Starts a program; with a role, the program is traced from its exec on.
     pub(crate) fn start(&mut self, start: &Start<'_>) -> io::Result<Pid> {
         let (go, going) = pipe_with(PipeFlags::CLOEXEC)?;
         let out = File::create(start.output.with_extension("out"))?;
@@ -135,7 +135,7 @@ impl Tracer {
         self.traced.insert(pid, Traced { role, children: 0, begun, failing: None });
     }
 
-    /// Handles all that happens until something holds or the time is over; says whether it holds.
+    /// Handles all events until a condition holds or the time is over; tells whether the condition holds.
     pub(crate) fn pump(
         &mut self,
         limit: Duration,
@@ -155,7 +155,7 @@ impl Tracer {
             let timeout = Timespec::try_from(pause.min(left)).ok();
             let mut set = [PollFd::new(&self.signals, PollFlags::IN)];
             match rustix::event::poll(&mut set, timeout.as_ref()) {
-                // What is waited for may be a file, which nobody tells of.
+                // The condition may be a file, for which no event comes.
                 Ok(0) => pause = (pause * 2).min(Duration::from_millis(20)),
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -175,12 +175,12 @@ impl Tracer {
         }
     }
 
-    /// How a child, or a process that is traced, has ended.
+    /// Returns the exit of a child or of a traced process.
     pub(crate) fn exit_of(&self, pid: Pid) -> Option<Exit> {
         self.ended.get(&pid).copied()
     }
 
-    /// Every error means that the process was killed meanwhile: its end is the next that is heard of it.
+    /// Handles an event. Every error means that the process was killed meanwhile: its end is the next event.
     fn handle(&mut self, pid: Pid, event: Event) {
         match event {
             Event::Ended(exit) => {
@@ -199,7 +199,7 @@ impl Tracer {
                 if self.traced.get(&pid).is_some_and(|traced| !traced.begun) {
                     self.resume(pid, 0);
                 } else {
-                    // The command: it is no business of ours.
+                    // The command runs untraced.
                     self.traced.remove(&pid);
                     drop(trace::detach(pid));
                 }
@@ -221,26 +221,25 @@ impl Tracer {
     /// Sends a signal to a child of this process.
     pub(crate) fn signal(&self, pid: Pid, signal: Signal) {
         if !self.ended.contains_key(&pid) {
-            // It is reaped here only, and was not: the number is its own.
+            // Only this process reaps the child, and has not: no other process can have the pid.
             let _ = rustix::process::kill_process(pid, signal);
         }
     }
 
-    /// Kills all that is traced, before any of it can see another's end.
+    /// Kills all traced processes, before any of them can react to another's death.
     pub(crate) fn kill_all(&self) {
-        // In the order of their numbers: standby before the supervisor, which comes to this process then.
         for pid in self.traced.keys() {
-            // Nobody but this process reaps what it traces: the numbers are theirs.
+            // Only this process reaps the traced processes: no other process can have these pids.
             let _ = rustix::process::kill_process(*pid, Signal::KILL);
         }
     }
 
-    /// Whether nothing is traced.
+    /// Tells whether no process is traced.
     pub(crate) fn is_idle(&self) -> bool {
         self.traced.is_empty()
     }
 
-    /// Once the fault has been there nothing is slowed down any more.
+    /// Continues a process. After the only hit, calls are not traced any more, so nothing is slowed down.
     fn resume(&self, pid: Pid, signal: i32) {
         let once = self.aim.as_ref().is_some_and(|word| word.aim.number.is_some());
         let failing = self.traced.get(&pid).is_some_and(|traced| traced.failing.is_some());
@@ -269,7 +268,7 @@ impl Tracer {
     fn enter(&mut self, pid: Pid, call: &Call) {
         let Some(traced) = self.traced.get_mut(&pid) else { return };
         let name = self.names.of(call);
-        // The first that penfold's own `main` does: see `entry!`.
+        // The first call of penfold's own `main`: see `entry!`.
         traced.begun |= name == "fcntl";
         if !self.armed || !traced.begun {
             return;
@@ -301,7 +300,7 @@ impl Tracer {
         };
         self.hits.push(seen);
         match word.fault {
-            // It is stopped, and its end is heard here first: the number is its own.
+            // The process is stopped, and only this process reaps it: no other process can have the pid.
             Fault::Kill => {
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
             }
@@ -314,7 +313,7 @@ impl Tracer {
     }
 }
 
-/// What the `nth` child of a process of penfold is.
+/// Returns the role of the `nth` child of a penfold process.
 fn role(parent: &str, nth: u32, place: Place, armed: bool) -> String {
     let detached = !matches!(place.verb, Verb::Run | Verb::RunStopped);
     match (parent, nth) {

@@ -9,36 +9,36 @@ use std::time::Duration;
 
 use penfold_sys::Forked;
 
-/// The code of a command that exits by itself.
+/// The exit code of a command that exits by itself.
 pub(crate) const CODE: u8 = 7;
-/// After this the processes end by themselves, should everything else fail.
+/// After this time the processes end by themselves, if everything else fails.
 const LIFE: Duration = Duration::from_secs(50);
-/// How many processes it has at most, a leader that stays included.
+/// The largest number of its processes, including a leader that stays.
 pub(crate) const SIZE: usize = 3;
 
-/// Where it says what it does, and whether it stays.
+/// The directory and the behaviour of the command.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
-    /// Directory for the files NAME.ran, when it has begun, and NAME.done, when all of it stands
+    /// Directory for the files NAME.ran (the command has begun) and NAME.done (the tree is complete)
     directory: PathBuf,
-    /// What it is called
+    /// Name of the command
     name: String,
-    /// The leader stays, too
+    /// Make the leader stay, too
     #[arg(long)]
     stay: bool,
 }
 
-/// Whether the command of this name has made its first step.
+/// Tells whether the command with this name has begun.
 pub(crate) fn has_run(directory: &Path, name: &str) -> bool {
     directory.join(format!("{name}.ran")).exists()
 }
 
-/// Whether all of its processes stood.
+/// Tells whether the tree was complete.
 pub(crate) fn has_stood(directory: &Path, name: &str) -> bool {
     directory.join(format!("{name}.done")).exists()
 }
 
-/// Is the command.
+/// Runs the command.
 pub(crate) fn run(options: &Options) -> ExitCode {
     match grow(options) {
         Ok(()) if options.stay => stay(),

@@ -1,28 +1,28 @@
 //! A fault as one line: `VERB/LEVEL ROLE CALL[:PART]#N FAULT`.
 //!
-//! `PART` is a part of the path that the call is about; `N` counts such calls of that process from 1, `*` means all of them.
+//! `PART` is a part of the call's path. `N` counts such calls of that process from 1; `*` means all of them.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What is swept.
+/// The verb of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Verb {
     /// In the foreground; the command leaves processes and exits.
     Run,
-    /// In the foreground, from a TERM on.
+    /// In the foreground, beginning with a SIGTERM.
     RunStopped,
     /// Detached, until its id was printed.
     RunDetached,
     /// A command in a detached sandbox; it leaves processes and exits.
     Exec,
-    /// Of a detached sandbox.
+    /// `kill` of a detached sandbox.
     Kill,
-    /// Of a detached sandbox.
+    /// `stop` of a detached sandbox.
     Stop,
-    /// `rm -f` of a detached sandbox that runs.
+    /// `rm -f` of a running detached sandbox.
     Rm,
-    /// With an orphan: a sandbox whose supervisors were both killed.
+    /// `gc` with an orphan: a sandbox whose supervisor and standby were both killed.
     Gc,
 }
 
@@ -63,13 +63,13 @@ impl FromStr for Verb {
     }
 }
 
-/// How the members of the sandbox are known.
+/// The containment of the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     Cgroup,
     Subreaper,
     Pidns,
-    /// Cgroup, falling back to subreaper.
+    /// Cgroup, with a fallback to subreaper.
     Auto,
 }
 
@@ -112,12 +112,12 @@ impl FromStr for Place {
     }
 }
 
-/// What happens at the call.
+/// The effect of a fault on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
-    /// It does nothing and fails with this error.
+    /// The call does nothing and fails with this error.
     Error(&'static str, i32),
-    /// The process is killed before it.
+    /// The process is killed before the call.
     Kill,
 }
 
@@ -143,12 +143,12 @@ const ERRORS: &[(&str, i32)] = &[
 ];
 
 impl Fault {
-    /// Whether a host may give it again and again.
+    /// Tells whether a host may return this error again and again.
     pub(crate) fn may_last(self) -> bool {
         ["ENOSPC", "EIO", "EMFILE", "ENOMEM", "EPERM"].contains(&self.to_string().as_str())
     }
 
-    /// Those that are drawn for every call that can fail.
+    /// The faults that are drawn for every call that can fail.
     pub(crate) fn common() -> Vec<Fault> {
         let names = ["ENOSPC", "EIO", "EMFILE", "ENOMEM", "EAGAIN", "EINTR", "EPERM"];
         names.iter().filter_map(|name| name.parse().ok()).chain([Fault::Kill]).collect()
@@ -179,16 +179,16 @@ impl FromStr for Fault {
     }
 }
 
-/// Which calls are hit.
+/// The calls to hit.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Aim {
-    /// Of which process.
+    /// The role of the process.
     pub(crate) role: String,
-    /// Name of the call.
+    /// The name of the call.
     pub(crate) call: String,
-    /// What its path holds.
+    /// A part of its path.
     pub(crate) part: String,
-    /// The how manieth, from 1; none means all.
+    /// The position among such calls, from 1; `None` means all.
     pub(crate) number: Option<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! Children that leave the ways everybody knows.
+//! Children that leave in well-known ways.
 
 use std::fs::OpenOptions;
 use std::os::fd::AsFd;
@@ -81,7 +81,7 @@ pub(super) fn thread_child(env: &TestEnv) -> Never {
         if let Err(error) = command.spawn() {
             thread.report(&error.into());
         }
-        // The child's parent is this thread: it stays, so that only a look at all threads finds the child.
+        // The child's parent is this thread, which stays: only a search of all threads finds the child.
         thread.linger()
     });
     env.stands(2)?;
@@ -94,7 +94,7 @@ pub(super) fn pty(env: &TestEnv) -> Never {
     rustix::pty::unlockpt(&master).step("cannot unlock the pseudo-terminal")?;
     env.child(|env| {
         let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags).step("cannot open the terminal")?;
-        // The terminal hangs up when the leader, who holds the other end, is gone.
+        // The terminal hangs up when the leader, which holds the other end, is gone.
         set_ignored(HUP);
         rustix::process::setsid().step("cannot start a session")?;
         rustix::process::ioctl_tiocsctty(slave.as_fd()).step("cannot take the terminal")?;

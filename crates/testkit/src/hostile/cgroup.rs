@@ -1,4 +1,4 @@
-//! Members that use cgroups against their keeper.
+//! Members that use cgroups against their supervisor.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn make(parent: Option<PathBuf>, name: &str, what: &str) -> Result<PathBuf, Trou
 }
 
 pub(super) fn moved(env: &TestEnv) -> Never {
-    // The top of the hierarchy where that is allowed, else beside the command's own cgroup.
+    // At the top of the hierarchy if permitted, or else beside the command's own cgroup.
     let beside = mounts::own_cgroup().and_then(|own| own.parent().map(Path::to_path_buf));
     let cgroup = make(mounts::cgroup2(), &env.tag(), "cgroup2 mount")
         .or_else(|_| make(beside, &env.tag(), "cgroup2 mount"))?;

@@ -1,4 +1,4 @@
-//! What all trees share: birth, registration, the word that the tree stands, and the end.
+//! The common parts of all trees: fork, registration, the ready file, and the end.
 
 use std::convert::Infallible;
 use std::ffi::OsStr;
@@ -14,15 +14,15 @@ use penfold_sys::Forked;
 use penfold_testkit::proc::{self, Identity};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
-/// A process of a tree never returns.
+/// The result of a tree's process, which never returns.
 pub(crate) type Never = Result<Infallible, Trouble>;
 
-/// Why a tree does not stand.
+/// The reason why a tree is incomplete.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// This host or this user cannot build it.
+    /// This host or this user cannot build the tree.
     Skip(String),
-    /// It should have worked.
+    /// An operation failed that should have worked.
     Broken(String),
 }
 
@@ -56,13 +56,13 @@ impl<T, E: std::fmt::Display> Step<T> for Result<T, E> {
     }
 }
 
-/// How long a process that waits for something of its own tree waits at most.
+/// The longest wait of a process for its own tree.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// No tree lives longer, whoever forgets it.
+/// No tree lives longer, even if no test ends it.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// The env a tree stands on.
+/// The environment of a tree.
 #[derive(Debug, Clone)]
 pub(crate) struct TestEnv {
     ready: PathBuf,
@@ -89,7 +89,7 @@ impl TestEnv {
         Ok(TestEnv { ready, cookie, spare, end, number: None, target: None })
     }
 
-    /// Sets the size of the tree and the directory that it works on.
+    /// Sets the size of the tree and the directory for its files.
     pub(crate) fn sized(mut self, number: Option<u32>, target: Option<PathBuf>) -> TestEnv {
         self.number = number;
         self.target = target;
@@ -100,16 +100,16 @@ impl TestEnv {
         self.target.as_deref()
     }
 
-    /// Creates the list that the members write themselves into; the leader does this once.
+    /// Creates the list in which the members register; the leader does this once.
     pub(crate) fn open(&self) -> Result<(), Trouble> {
         let part = self.path("part");
         fs::write(&part, "").step("cannot create the list of members")?;
-        // Members may have become other users by the time they register.
+        // Members may have become other users before they register.
         fs::set_permissions(&part, fs::Permissions::from_mode(0o666)).step("cannot open the list to all")?;
         self.register()
     }
 
-    /// A file beside the ready file.
+    /// Returns the path of a file beside the ready file.
     pub(crate) fn path(&self, suffix: &str) -> PathBuf {
         let mut name = self.ready.clone().into_os_string();
         name.push(".");
@@ -117,7 +117,7 @@ impl TestEnv {
         PathBuf::from(name)
     }
 
-    /// A name for things that the tree makes outside its directory.
+    /// Returns a name for objects that the tree makes outside its directory.
     pub(crate) fn tag(&self) -> String {
         format!("testkit-{}", self.cookie)
     }
@@ -130,7 +130,7 @@ impl TestEnv {
         self.ready.parent().unwrap_or(Path::new("."))
     }
 
-    /// Whether the judge or the clock has ended the tree.
+    /// Tells whether the judge or the clock has ended the tree.
     pub(crate) fn is_over(&self) -> bool {
         Instant::now() >= self.end || self.is_marked("end")
     }
@@ -145,7 +145,7 @@ impl TestEnv {
         list.write_all(format!("{} {}\n", own.pid, own.start).as_bytes()).step("cannot register")
     }
 
-    /// Waits until `count` processes have registered, the caller's own registration included, and tells who.
+    /// Waits until `count` processes have registered, including the caller, and returns them.
     pub(crate) fn await_members(&self, count: usize) -> Result<Vec<Identity>, Trouble> {
         let part = self.path("part");
         let list = || fs::read_to_string(&part).unwrap_or_default();
@@ -153,14 +153,14 @@ impl TestEnv {
         Ok(list().lines().filter_map(|line| line.replace(' ', ":").parse().ok()).collect())
     }
 
-    /// Waits until `count` processes have registered, then says that the tree stands.
+    /// Waits until `count` processes have registered, then publishes the ready file.
     pub(crate) fn stands(&self, count: usize) -> Result<(), Trouble> {
         self.await_members(count)?;
         fs::rename(self.path("part"), &self.ready).step("cannot publish the list of members")
     }
 
-    /// Leaves a mark for others of the tree. Where it is left already that costs a look: hundreds of processes do so again and
-    /// again, and would wait for each other in the directory.
+    /// Leaves a mark for other processes of the tree. An existing mark costs a look only: hundreds of processes repeat
+    /// this, and would wait for each other in the directory.
     pub(crate) fn mark(&self, name: &str) -> Result<(), Trouble> {
         if self.is_marked(name) { Ok(()) } else { fs::write(self.path(name), "").step("cannot leave a mark") }
     }
@@ -169,7 +169,7 @@ impl TestEnv {
         rustix::fs::access(self.path(name), rustix::fs::Access::EXISTS).is_ok()
     }
 
-    /// Waits until something holds.
+    /// Waits until a condition holds.
     pub(crate) fn until(&self, mut holds: impl FnMut() -> bool) -> Result<(), &'static str> {
         let end = self.end.min(Instant::now() + PATIENCE);
         while !holds() {
@@ -181,7 +181,7 @@ impl TestEnv {
         Ok(())
     }
 
-    /// Forks a child that never comes back from `life`.
+    /// Forks a child that never returns from `life`.
     pub(crate) fn child(&self, life: impl FnOnce(&TestEnv) -> Never) -> Result<Pid, Trouble> {
         match penfold_sys::fork().step("cannot fork")? {
             Forked::Parent(pid) => Ok(pid),
@@ -189,13 +189,13 @@ impl TestEnv {
         }
     }
 
-    /// Lives a forked process's life to its end.
+    /// Runs a forked process to its end.
     pub(crate) fn live(&self, life: impl FnOnce(&TestEnv) -> Never) -> ! {
         let Err(trouble) = life(self);
         self.report(&trouble)
     }
 
-    /// Tells why this process gives up, and ends it.
+    /// Reports why this process gives up, and exits.
     pub(crate) fn report(&self, trouble: &Trouble) -> ! {
         let (text, code) = match trouble {
             Trouble::Skip(why) => {
@@ -209,7 +209,7 @@ impl TestEnv {
         std::process::exit(code)
     }
 
-    /// Forks a grandchild whose parent is gone by the time this returns.
+    /// Forks a grandchild whose parent is gone when this returns.
     pub(crate) fn orphan(&self, life: impl FnOnce(&TestEnv) -> Never) -> Result<(), Trouble> {
         let middle = self.child(|env| {
             env.child(life)?;
@@ -228,12 +228,12 @@ impl TestEnv {
         })
     }
 
-    /// This program again, as a single sleeping member.
+    /// Returns a command that runs this program as a single sleeping member.
     pub(crate) fn member(&self, extra: &[&str]) -> Result<Command, Trouble> {
         Ok(self.member_of(&std::env::current_exe().step("cannot find this program")?, extra))
     }
 
-    /// The same from another copy of the program.
+    /// As [`TestEnv::member`], from another copy of the program.
     pub(crate) fn member_of(&self, program: impl AsRef<OsStr>, extra: &[&str]) -> Command {
         let mut command = Command::new(program);
         let left = self.end.saturating_duration_since(Instant::now());
@@ -248,7 +248,7 @@ impl TestEnv {
         self.linger()
     }
 
-    /// Sleeps to the end of the tree's time, whatever signals come and are survived.
+    /// Sleeps until the tree's time is over, also if signals interrupt the sleep.
     pub(crate) fn linger(&self) -> ! {
         while let Some(left) = self.end.checked_duration_since(Instant::now()) {
             sleep(left + Duration::from_millis(1));
@@ -256,14 +256,14 @@ impl TestEnv {
         std::process::exit(0)
     }
 
-    /// Waits for the word to exit, as a leader.
+    /// Waits for the request to exit, as a leader.
     pub(crate) fn wait_for_word(&self) {
         while !self.is_marked("exit") && !self.is_over() {
             sleep(Duration::from_millis(10));
         }
     }
 
-    /// A leader's life after the tree stands: exits with 0 when told.
+    /// Runs a leader once the tree is complete: exits with 0 on request.
     pub(crate) fn lead(&self) -> ! {
         self.lead_to(0)
     }
@@ -273,20 +273,20 @@ impl TestEnv {
         std::process::exit(code)
     }
 
-    /// Whether this process must not be killed by a tree, whatever the tree wants.
+    /// Tells whether no tree may kill this process.
     pub(crate) fn is_spared(&self, id: Identity) -> bool {
         id.pid <= 1 || self.spare.contains(&id)
     }
 
-    /// Whether the caller's process group holds one that must not be killed.
+    /// Tells whether the caller's process group has a process that must not be killed.
     pub(crate) fn group_is_spared(&self) -> bool {
         let own = proc::this().map_or(0, |stat| stat.group);
         self.spare.iter().any(|id| proc::stat(id.pid).is_some_and(|stat| stat.group == own))
     }
 
-    /// Leaves a process behind that ends at the tree's time what cannot end itself.
+    /// Forks a daemon that ends `pid` when the tree's time is over, because `pid` cannot end itself.
     pub(crate) fn watch(&self, pid: Pid, freezer: Option<PathBuf>) -> Result<(), Trouble> {
-        // A child of this process that is not reaped: its pid can belong to no other.
+        // An unreaped child of this process: no other process can have the pid.
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).step("cannot open the child")?;
         self.daemon(|env| {
             env.register()?;

@@ -1,4 +1,4 @@
-//! Processes that hide who they are.
+//! Processes that hide their identity.
 
 use std::os::unix::process::CommandExt;
 
@@ -48,7 +48,7 @@ pub(super) fn setuid_root(env: &TestEnv) -> Never {
     env.lead()
 }
 
-/// Calls the main thread by another name.
+/// Renames the main thread.
 pub(super) fn rename(name: String) -> Result<(), Trouble> {
     let name = std::ffi::CString::new(name).step("a name holds a zero")?;
     rustix::thread::set_name(&name).step("cannot change the name")

@@ -1,4 +1,4 @@
-//! Leaders that attack those above them, once they are told to exit.
+//! Leaders that attack their ancestors on a request to exit.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -16,14 +16,14 @@ fn beside_a_daemon(env: &TestEnv) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// The pid of the parent as this process and as /proc see it; they differ in a pid namespace.
+/// Returns the pid of the parent as this process and as /proc see it; they differ in a pid namespace.
 fn parent_pids() -> Result<(Pid, i32), Trouble> {
     let parent = rustix::process::getppid()
         .ok_or_else(|| Trouble::Skip("the parent is in an outer pid namespace".to_owned()))?;
     Ok((parent, proc::this().step("cannot read /proc/self/stat")?.parent))
 }
 
-/// Kills the parent; spares who must be spared, whom only the host's own numbers can name.
+/// Kills the parent.
 fn kill_parent() -> Result<(), Trouble> {
     let (parent, _) = parent_pids()?;
     let pidfd = rustix::process::pidfd_open(parent, PidfdFlags::empty()).step("cannot open the parent")?;
@@ -38,8 +38,8 @@ fn parent_is_spared(env: &TestEnv) -> Result<bool, Trouble> {
     Ok(proc::stat(seen).is_none_or(|stat| env.is_spared(stat.id)))
 }
 
-/// Kills the parent unless it is spared. Lingers as a stray where that worked; else exits, so that the tool
-/// comes to its end in the usual way.
+/// Kills the parent unless the parent must be spared. After a kill this process lingers as a stray; otherwise it exits,
+/// so that the tool ends in the usual way.
 fn attack(env: &TestEnv) -> Never {
     let before = rustix::process::getppid();
     if !parent_is_spared(env)? {
@@ -63,7 +63,7 @@ pub(super) fn parent(env: &TestEnv) -> Never {
 pub(super) fn grandparents(env: &TestEnv) -> Never {
     beside_a_daemon(env)?;
     let (parent, seen) = parent_pids()?;
-    // Where the two differ this is a pid namespace, and whom /proc names is out of reach.
+    // If the two differ, this is a pid namespace, and the process that /proc names is out of reach.
     if parent.as_raw_nonzero().get() == seen
         && let Some(grandparent) = proc::stat(seen).and_then(|stat| proc::stat(stat.parent))
         && !env.is_spared(grandparent.id)

@@ -1,4 +1,4 @@
-//! The trees themselves, one file per family.
+//! The trees themselves, one file for each family.
 
 mod basic;
 mod cgroup;

@@ -1,4 +1,4 @@
-//! Trees that do not hold still. Each is bounded in the number of live processes and in time.
+//! Trees that change all the time. Each has a limit for the number of live processes and for its time.
 
 use std::os::fd::OwnedFd;
 use std::thread::sleep;
@@ -26,7 +26,7 @@ pub(super) fn comet(env: &TestEnv) -> Never {
             if generation == 20 {
                 env.mark("moving")?;
             }
-            // In bursts, lest an unreaped trail fill the host's pid space.
+            // In bursts, so that unreaped processes do not fill the host's pid space.
             if generation.is_multiple_of(50) {
                 sleep(Duration::from_millis(5));
             }
@@ -78,7 +78,7 @@ fn storming(env: &TestEnv, slots: &Slots, mut own: Option<Slot>) -> Never {
                 seed = super::slots::seed();
                 forks = 0;
             }
-            // Parents go now and then, so that the tree keeps losing its shape.
+            // Parents exit now and then, so that the tree keeps losing its shape.
             Ok(penfold_sys::Forked::Parent(_)) if forks >= 8 => break,
             Ok(penfold_sys::Forked::Parent(_)) => forks += 1,
             Err(_) => sleep(Duration::from_millis(5)),
@@ -88,12 +88,12 @@ fn storming(env: &TestEnv, slots: &Slots, mut own: Option<Slot>) -> Never {
     std::process::exit(0)
 }
 
-/// A pipe whose read end says when the holder of the write end is gone.
+/// A pipe; the read end shows when the holder of the write end is gone.
 fn lifeline() -> Result<(OwnedFd, OwnedFd), Trouble> {
     rustix::pipe::pipe_with(PipeFlags::CLOEXEC).step("cannot make a pipe")
 }
 
-/// Whether the other end of a lifeline is gone, after at most 5 ms.
+/// Tells whether the other end of a lifeline is gone, after at most 5 ms.
 fn is_cut(line: &OwnedFd) -> bool {
     let mut set = [PollFd::new(line, PollFlags::IN)];
     let wait = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
@@ -110,7 +110,7 @@ pub(super) fn hydra(env: &TestEnv) -> Never {
     env.lead()
 }
 
-/// Keeps three children, each of which takes its place when it dies.
+/// Runs three children; when this process dies, each of them replaces it.
 fn head(env: &TestEnv, slots: &Slots) -> Never {
     let mut seed = seed();
     let (mut read, mut write) = lifeline()?;
@@ -129,7 +129,7 @@ fn head(env: &TestEnv, slots: &Slots) -> Never {
                         std::process::exit(0);
                     }
                 }
-                // From here on this process is a head; the slot stays its own until it dies.
+                // From here on this process is a head, and holds the slot until it dies.
                 let _ = rustix::process::setsid();
                 (read, write) = lifeline()?;
                 necks = 0;
@@ -155,7 +155,7 @@ pub(super) fn watchers(env: &TestEnv) -> Never {
     env.lead()
 }
 
-/// Has one partner; whichever of the two dies is replaced by the other.
+/// Has one partner; when one of the two dies, the other replaces it.
 fn watcher(env: &TestEnv) -> Never {
     for _ in 0..20_000 {
         let (read, write) = lifeline()?;
@@ -167,7 +167,7 @@ fn watcher(env: &TestEnv) -> Never {
                         std::process::exit(0);
                     }
                 }
-                // The watched one is gone: this process takes its place.
+                // The watched process is gone: this process takes its place.
                 let _ = rustix::process::setsid();
             }
             penfold_sys::Forked::Parent(partner) => {

@@ -10,7 +10,7 @@ use rustix::thread::UnshareFlags;
 
 use super::env::{Never, Step, TestEnv, Trouble};
 
-/// Starts a pid namespace with an init and a child; both are registered once it stands.
+/// Starts a pid namespace with an init and a child; both have registered when this returns.
 pub(super) fn namespace(env: &TestEnv, user: bool) -> Result<Pid, Trouble> {
     let namespaces = Namespaces { pid: true, user };
     match clone_process(namespaces, None).or_skip("cannot make a pid namespace")? {
@@ -51,7 +51,7 @@ pub(super) fn mountns_tmpfs(env: &TestEnv) -> Never {
             .or_skip("cannot make the mounts private")?;
         rustix::mount::mount("testkit", &point, "tmpfs", MountFlags::empty(), None)
             .or_skip("cannot mount a tmpfs")?;
-        // Its root: a user without a mapping cannot create files there.
+        // Root of that namespace: a user without a mapping cannot create files there.
         let _held = File::open(&point).step("cannot open the tmpfs")?;
         env.sleeper()
     })?;

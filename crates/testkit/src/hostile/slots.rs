@@ -1,4 +1,4 @@
-//! A bound on the number of live processes of a storm that holds even when they are killed.
+//! A limit for the number of live processes of a storm, which holds even when they are killed.
 
 use std::os::fd::OwnedFd;
 
@@ -6,10 +6,11 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 
 use super::env::TestEnv;
 
-/// As many names as processes may live; each holds a socket with one of them ([unix(7)], abstract).
+/// A set of names, one for each process that may live; each process binds a socket to one of them ([unix(7)],
+/// abstract).
 ///
-/// The kernel frees the name when the process ends, however it ends, so a killed process makes room for
-/// another: a killer gets no help from the bound.
+/// The kernel frees the name when the process ends in any way, so a killed process makes room for another: the limit
+/// does not help a killer.
 ///
 /// [unix(7)]: https://man7.org/linux/man-pages/man7/unix.7.html
 #[derive(Debug, Clone)]
@@ -29,7 +30,7 @@ impl Slots {
         Slots { name: env.tag(), count }
     }
 
-    /// Takes a free slot, looking at four only: a full env must not cost a scan each time.
+    /// Takes a free slot. Tries four only: with all slots taken, an attempt must not cost a full scan.
     pub(crate) fn take(&self, seed: &mut u32) -> Option<Slot> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
         let taken = (0..4).any(|_| {
@@ -42,7 +43,7 @@ impl Slots {
     }
 }
 
-/// A start for the order in which this process tries slots.
+/// Returns a start for the order in which this process tries slots.
 pub(crate) fn seed() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get().unsigned_abs().wrapping_mul(2_654_435_761)
 }

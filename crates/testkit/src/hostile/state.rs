@@ -9,8 +9,8 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use super::env::{Never, Step, TestEnv, Trouble};
 
-/// Waits until this child has stopped, for a signal or a tracer. By wait, because in a pid namespace the pid of a
-/// fork is not the one that /proc shows.
+/// Waits until this child has stopped, for a signal or a tracer. This uses wait, because in a pid namespace the pid
+/// from fork differs from the pid in /proc.
 fn await_stop(pid: Pid) -> Result<(), Trouble> {
     let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED)
         .step("cannot wait for the child")?
@@ -19,13 +19,13 @@ fn await_stop(pid: Pid) -> Result<(), Trouble> {
 }
 
 fn stopped_child(env: &TestEnv) -> Result<Pid, Trouble> {
-    // A session of its own: the kernel continues what stops in a group whose parents are gone.
+    // In a session of its own: the kernel continues stopped processes of an orphaned process group.
     let pid = env.child(|env| {
         rustix::process::setsid().step("cannot start a session")?;
         env.sleeper()
     })?;
     env.await_members(2)?;
-    // A child of this process that is not reaped: its pid can belong to no other.
+    // An unreaped child of this process: no other process can have the pid.
     kill_process(pid, Signal::STOP).step("cannot stop the child")?;
     await_stop(pid)?;
     env.watch(pid, None)?;
@@ -69,7 +69,7 @@ pub(super) fn vfork(env: &TestEnv) -> Never {
     env.lead()
 }
 
-/// A daemon that hangs in the kernel, in state D, because it writes to a file on a frozen file system.
+/// A daemon in state D: it writes to a file on a frozen file system, and hangs in the kernel.
 pub(super) fn frozen_writer(env: &TestEnv) -> Never {
     let directory = env
         .target()

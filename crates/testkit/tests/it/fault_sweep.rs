@@ -1,30 +1,30 @@
-//! What `scripts/fault-sweep` has found once.
+//! The faults that `scripts/fault-sweep` has found.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Faults that have left something, or made penfold wait or lie. A call is named by the path it is about, or all of its
-/// name are hit, so that a word stays what it is when other calls come and go.
+/// Faults that left something, or made penfold hang or lie. Each names a call by its path, or hits all calls of that
+/// name. So a fault keeps its meaning when other calls come and go.
 const FOUND: &[&str] = &[
-    // A scratch directory that could not be removed lost its record, and nobody came back for it.
+    // The record of a scratch directory that could not be removed was lost, and no command tried again.
     "run/cgroup supervisor readlink:/proc/self/fd/#* EIO",
     "run/subreaper supervisor fchmod#* EIO",
     "run/auto supervisor unlinkat:tmp/penfold-#* EINTR",
-    // A stop that could not be sent, or not be heard, was forgotten.
+    // A stop that could not be sent or received was forgotten.
     "run-stop/cgroup supervisor recvfrom#1 EMFILE",
     "run-stop/pidns launcher sendto#1 EPERM",
-    // The launcher never heard that the command ran.
+    // The launcher never learned that the command ran.
     "run-d/auto supervisor sendto#2 ENOSPC",
     "run-d/cgroup standby write:eventfd#1 EIO",
-    // The leader waited for its parent, and that for the leader.
+    // The leader waited for its parent, and the parent for the leader.
     "run/auto leader sendto#1 EMFILE",
     "run-d/pidns leader sendto#1 ENOMEM",
-    // The word that the command runs was lost, and the launcher waited for it.
+    // The message that the command runs was lost, and the launcher waited for it.
     "run-d/pidns supervisor sendto#2 EAGAIN",
-    // Our init could not say how the command ended: the code was 0.
+    // penfold's init could not report the exit of the command: the code was 0.
     "run/pidns init sendto#* EIO",
     "run/pidns supervisor recvfrom#* ECONNRESET",
-    // The launcher failed after the fork: 125, and the sandbox ran.
+    // The launcher failed after the fork: 125 although the sandbox ran.
     "run-d/cgroup launcher signalfd4#* EMFILE",
     "run-d/subreaper launcher pidfd_open#* EMFILE",
     "run-d/pidns launcher recvfrom#1 EIO",
@@ -38,10 +38,10 @@ const FOUND: &[&str] = &[
     // A leaf without a record.
     "run/cgroup launcher eventfd2#* EMFILE",
     "run-d/pidns standby eventfd2#* EMFILE",
-    // Nothing was seen, and 0 was said.
+    // The scan failed, and the answer was 0.
     "gc/cgroup client flock:root/sandboxes#* EMFILE",
     "gc/subreaper client newfstatat:intent.json#* ENOMEM",
-    // What could not be looked at counted as removed, as another's, or as gone.
+    // An unreadable object counted as removed, as property of another user, or as gone.
     "rm/auto client fstat:root/sandboxes#* ENOMEM",
     "rm/auto client newfstatat#* ENOMEM",
     "kill/cgroup client openat#* EMFILE",

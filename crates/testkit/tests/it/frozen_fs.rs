@@ -1,4 +1,4 @@
-//! A writer on a frozen file system outlives SIGKILL and is gone once it thaws.
+//! A writer on a frozen file system outlives SIGKILL, and is gone after the thaw.
 
 #![allow(clippy::print_stderr, reason = "a skipped test says why")]
 

@@ -1,4 +1,4 @@
-//! The guard sees what was left, names it, and does not see what is another's.
+//! The guard finds and names leaks, and ignores things of other tests.
 
 #![allow(clippy::print_stderr, reason = "a skipped test says why")]
 
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use penfold_testkit::{Kind, LeakGuard, mounts};
 
-/// A daemon: its parent exits and leaves it to the test's process.
+/// A daemon: its parent exits, and the kernel reparents the daemon to the test's process.
 fn leave_a_daemon(mark: &str) {
     let status = Command::new("setsid")
         .args(["--fork", "sleep", "30"])

@@ -1,4 +1,4 @@
-//! The judge tells tools apart: what is known of them is what it finds.
+//! The judge distinguishes tools: its results match what is known of each tool.
 
 #![allow(clippy::print_stderr, reason = "a skipped test says why")]
 
@@ -11,7 +11,7 @@ fn run(tool: &[&str], tree: &str, ending: Ending) -> Line {
     run_within(Duration::from_millis(500), tool, tree, ending)
 }
 
-/// For a tool that is to end all: it is done sooner, or the machine is busy.
+/// For a tool that ends everything: it finishes earlier, unless the machine is busy.
 fn run_to_its_end(tool: &[&str], tree: &str, ending: Ending) -> Line {
     run_within(Duration::from_secs(10), tool, tree, ending)
 }
@@ -45,7 +45,7 @@ fn setsid_leaves_a_comet_that_no_look_can_hold() {
     assert!(matches!(&line.verdict, Verdict::Leak { survivors } if !survivors.is_empty()), "{line:?}");
 }
 
-/// Longer than a tree takes to stand on a busy machine.
+/// Longer than a tree takes to be complete on a busy machine.
 const TIMEOUT: [&str; 5] = ["timeout", "-k", "1", "3", "{cmd}"];
 
 #[test]

@@ -1,4 +1,4 @@
-//! A test runner's timeout is SIGKILL, and no destructor runs: the subreaper cleans up all the same.
+//! A test runner's timeout is SIGKILL, and no destructor runs: the subreaper still cleans up.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -21,7 +21,7 @@ fn killed_test_leaves_nothing() {
         .spawn()
         .unwrap();
     let trees = || fs::read_dir(&directory).unwrap().flatten().map(|entry| entry.path());
-    // Either tree will do: where the first is skipped the second stands.
+    // Either tree will do: where the first is skipped, the second can be built.
     wait_until("a tree stands", || trees().any(|tree| tree.join("ready").exists()));
     let ready = trees().find_map(|tree| fs::read_to_string(tree.join("ready")).ok()).unwrap();
     let leader = ready.split(' ').next().unwrap().parse().unwrap();

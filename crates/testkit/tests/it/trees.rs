@@ -1,4 +1,4 @@
-//! Every tree stands up, is seen alive, and is ended without a trace.
+//! Every tree is built, is seen alive, and ends without a trace.
 
 #![allow(clippy::print_stderr, reason = "a skipped test says why")]
 
@@ -19,7 +19,7 @@ fn stands_and_ends(name: &str, tool: &Tool) {
     };
     guard.mark(tree.cookie());
     tree.assert_alive();
-    // Nobody but the tree itself would end it.
+    // Only the tree itself would end it.
     assert!(!tree.await_gone(Duration::from_millis(10)).is_empty());
     tree.end().unwrap();
     guard.check();
@@ -51,7 +51,7 @@ trees! {
     kill_parent kill_grandparents kill_group strays_exit_3 hasty storm_exit setuid_root
 }
 
-/// Forty at a time, with its leader and its subreaper: a storm of one, or without end, would stand and end as well.
+/// Forty at a time, plus leader and subreaper: a storm of one, or without a limit, would also start and end.
 #[test]
 fn a_storm_fills_its_bound_and_keeps_it() {
     let mut guard = LeakGuard::new();
@@ -59,7 +59,7 @@ fn a_storm_fills_its_bound_and_keeps_it() {
     guard.mark(tree.cookie());
     let fills = penfold_testkit::until(Duration::from_secs(30), || tree.survivors().len() >= 32);
     assert!(fills, "{} live", tree.survivors().len());
-    // Who is replaced during a look may be seen beside the successor.
+    // A replaced process may be seen beside its successor during a scan.
     for _ in 0..10 {
         let living = tree.survivors().len();
         assert!(living < 60, "{living} live");
@@ -68,7 +68,7 @@ fn a_storm_fills_its_bound_and_keeps_it() {
     guard.check();
 }
 
-/// The uid that owns nothing.
+/// A uid that owns nothing.
 const NOBODY: u32 = 65534;
 
 #[test]

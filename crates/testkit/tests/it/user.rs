@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use penfold_testkit::{Bystander, DelegatedCgroup, LeakGuard, Tool, Tree, mounts};
 
-/// The uid that owns nothing.
+/// A uid that owns nothing.
 const NOBODY: u32 = 65534;
 
 #[test]

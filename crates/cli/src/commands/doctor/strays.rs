@@ -1,4 +1,4 @@
-//! What `penfold doctor --foreign` says of the strays of other tools.
+//! The output of `penfold doctor --foreign`: strays of other tools.
 
 use std::time::Duration;
 
@@ -9,20 +9,26 @@ use super::Page;
 use crate::text::leak::old;
 use crate::text::lines::count;
 
-/// How many marks of a session are shown besides those that are evidence.
+/// The number of session variables that are shown in addition to the evidence.
 const MARKS: usize = 3;
 
 impl Page<'_> {
     pub(super) fn strays(&mut self, found: &Strays) {
         if !found.complete {
-            self.line(State::Warn, "some processes could not be looked at: other tools may have left more");
+            self.line(
+                State::Warn,
+                "some processes could not be read: there may be more strays of other tools",
+            );
         }
         if found.strays.is_empty() {
-            self.line(State::Ok, "no stray of another tool was seen");
+            self.line(State::Ok, "no strays of other tools seen");
             return;
         }
         let number = count(found.strays.len(), "stray", "strays");
-        self.line(State::Warn, &format!("{number} that penfold did not start; ended only when named"));
+        self.line(
+            State::Warn,
+            &format!("{number} that penfold did not start; `penfold gc` ends only named ones"),
+        );
         for stray in &found.strays {
             self.stray(stray);
         }

@@ -1,4 +1,4 @@
-//! What `penfold gc` asks and says.
+//! The questions and messages of `penfold gc`.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use crate::output::{self, WriteError};
 use crate::text::leak::{USUAL_AGE, describe};
 use crate::text::lines::{self, count, say};
 
-/// Asks a person; refuses where there is none.
+/// Asks for confirmation; refuses without a terminal.
 pub(super) fn confirm(global: &Global, args: &GcArgs, wanted: &[Leak]) -> Result<(), Failure> {
     let ended = wanted.iter().filter(|leak| matches!(leak.thing, Thing::Ended { .. })).count();
     let number = match (wanted.len() - ended, ended) {
@@ -24,7 +24,7 @@ pub(super) fn confirm(global: &Global, args: &GcArgs, wanted: &[Leak]) -> Result
         }
     };
     if !output::can_ask() {
-        let sentence = format!("refused to end and remove {number} without being asked twice");
+        let sentence = format!("refused to end and remove {number} without confirmation");
         return Err(
             Failure::new(FailureKind::Usage, sentence).hint(format!("`{}` does it", command(global, args)))
         );
@@ -38,10 +38,10 @@ pub(super) fn confirm(global: &Global, args: &GcArgs, wanted: &[Leak]) -> Result
     if output::ask(&text) {
         return Ok(());
     }
-    Err(Failure::new(FailureKind::Usage, "nothing was removed"))
+    Err(Failure::new(FailureKind::Usage, "nothing was removed: the answer was not `y`"))
 }
 
-/// The command to type.
+/// The command that does the same without a question.
 fn command(global: &Global, args: &GcArgs) -> String {
     let root = global.root.as_ref().map_or_else(String::new, |root| format!(" --root {}", root.display()));
     let age = if args.older_than == USUAL_AGE {
@@ -54,7 +54,7 @@ fn command(global: &Global, args: &GcArgs) -> String {
     format!("penfold{root} gc -f{age}{kinds}")
 }
 
-/// Says what became of each leak.
+/// Prints the result for each leak.
 pub(super) fn tell(
     global: &Global,
     args: &GcArgs,
@@ -64,7 +64,7 @@ pub(super) fn tell(
     let mut data = String::new();
     let mut talk = String::new();
     for unread in &survey.unread {
-        say(&mut talk, &format!("not seen: {unread}"));
+        say(&mut talk, &format!("incomplete search: {unread}"));
     }
     for one in collected {
         let what = describe(&one.leak);
@@ -83,11 +83,11 @@ pub(super) fn tell(
     if !global.quiet {
         kept(args, collected, &mut talk);
     }
-    output::talk(&talk);
+    output::message(&talk);
     if args.json || (global.quiet && !args.dry_run) { Ok(()) } else { output::data(data.as_bytes()) }
 }
 
-/// Names what was kept and why. Where nobody asked for it by name, one line for each reason is enough.
+/// Names the kept leaks with the reason. With `--force` and without ids, prints one line for each reason.
 fn kept(args: &GcArgs, collected: &[Collected], talk: &mut String) {
     let mut reasons: Vec<(String, Vec<&Collected>)> = Vec::new();
     for one in collected.iter().filter(|one| one.is_kept()) {

@@ -1,10 +1,11 @@
-//! What became of each leak.
+//! The results for leaks.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use penfold_control::leaks::{self, Leak, Member, Survey, Thing};
+use penfold_state::error_chain;
 use penfold_state::events::{About, EventKind, Journal};
 use penfold_teardown::Findings;
 use serde::Serialize;
@@ -13,7 +14,7 @@ use crate::exit_codes;
 use crate::failure::FailureKind;
 use crate::text::leak::describe;
 
-/// A leak and what became of it.
+/// A leak with its result.
 #[derive(Serialize)]
 pub(super) struct Collected {
     #[serde(flatten)]
@@ -22,42 +23,42 @@ pub(super) struct Collected {
     pub(super) outcome: Outcome,
 }
 
-/// What became of a leak; `--json` prints the word for it as `outcome`.
+/// The result for a leak; `--json` prints its name as `outcome`.
 #[derive(Serialize)]
 #[serde(tag = "outcome")]
 pub(super) enum Outcome {
-    /// It was seen to be gone.
+    /// The leak is verified gone.
     #[serde(rename = "removed")]
     Removed { findings: Findings },
-    /// It would be removed, were this no dry run.
+    /// Dry run: the leak would be removed.
     #[serde(rename = "would remove")]
     WouldRemove,
-    /// It was left alone.
+    /// gc kept the leak.
     #[serde(rename = "kept")]
     Kept { reason: String },
-    /// It was ended, and something of it is still there.
+    /// gc tried to end the leak, but part of it is still there.
     #[serde(rename = "failed")]
     Survived {
         findings: Findings,
-        /// The processes that keep it from going, as far as that can be seen.
+        /// The processes that hold the leak, as far as /proc shows them.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         holders: Vec<Member>,
     },
-    /// It could not be ended.
+    /// The attempt to end the leak failed.
     #[serde(rename = "failed")]
     Failed {
         reason: String,
-        /// As above.
+        /// The processes that hold the leak, as far as /proc shows them.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         holders: Vec<Member>,
-        /// What stood in the way, for the exit code.
+        /// The kind of the error, for the exit code.
         #[serde(skip)]
         kind: FailureKind,
     },
 }
 
 impl Outcome {
-    /// The word that events and `--json` have for it.
+    /// The name of the result in events and `--json`.
     fn word(&self) -> &'static str {
         match self {
             Outcome::Removed { .. } => "removed",
@@ -77,7 +78,7 @@ impl Collected {
             Ok(findings) if findings.verified => Outcome::Removed { findings },
             Ok(findings) => Outcome::Survived { findings, holders: holders() },
             Err(error) => Outcome::Failed {
-                reason: error.to_string(),
+                reason: error_chain(&error),
                 holders: holders(),
                 kind: FailureKind::from(&error),
             },
@@ -85,12 +86,12 @@ impl Collected {
         Collected { leak, outcome }
     }
 
-    /// Whether it was left alone.
+    /// Whether gc kept the leak.
     pub(super) fn is_kept(&self) -> bool {
         matches!(self.outcome, Outcome::Kept { .. })
     }
 
-    /// Why it is not gone, and which processes hold it.
+    /// The reasons why the leak is not gone, and the processes that hold it.
     pub(super) fn why(&self) -> String {
         let survivors = |findings: &Findings| -> Vec<String> {
             findings.survivors.iter().map(ToString::to_string).collect()
@@ -110,8 +111,8 @@ impl Collected {
         if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join("; ")) }
     }
 
-    /// Tells those who follow the events. What was kept on purpose was no leak.
-    pub(super) fn write_down(&self, root: &Path) {
+    /// Writes the event of a removed leak. A kept record of an ended sandbox is no leak and gets no event.
+    pub(super) fn write_event(&self, root: &Path) {
         if matches!(self.leak.thing, Thing::Ended { .. }) {
             return;
         }
@@ -119,11 +120,11 @@ impl Collected {
         let outcome = self.outcome.word().to_owned();
         let what = EventKind::Leak { what: describe(&self.leak), outcome, reason };
         let about = About { id: self.leak.id.clone(), name: self.leak.name.clone(), labels: BTreeMap::new() };
-        Journal::new(root, about).tell([what]);
+        Journal::new(root, about).publish([what]);
     }
 }
 
-/// The exit code for all of them.
+/// The exit code for all results.
 pub(super) fn exit_code(survey: &Survey, collected: &[Collected]) -> u8 {
     let failed = |one: &Collected| match one.outcome {
         Outcome::Survived { .. } => Some(FailureKind::StillThere),

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::foreign::{self, Request, Target};
 use crate::value::{self, Invalid};
 
-/// Ends them one after the other, as `penfold reap --pid` does; each is acted on, whatever became of the others.
+/// Ends the trees one after another, as `penfold reap --pid` does. A failure does not stop the loop.
 pub(super) fn end(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
     let pids = args.words.iter().map(|word| value::pid(word)).collect::<Result<Vec<Pid>, Invalid>>()?;
     let coloured = global.color.wanted(&std::io::stderr());

@@ -1,4 +1,4 @@
-//! What is in a log, as bytes, as lines with their times, or as JSON.
+//! Prints a log as bytes, as lines with times, or as JSON.
 
 use std::io::{self, Write};
 
@@ -9,20 +9,20 @@ use serde::Serialize;
 use super::LogsArgs;
 use crate::text::time::rfc3339;
 
-/// So much is collected before it is written.
-const ENOUGH: usize = 64 << 10;
-/// The longest text of one JSON object; a longer line is several.
+/// The output is written when this many bytes are collected.
+const BUFFER: usize = 64 << 10;
+/// The maximum text of one JSON object; a longer line becomes several objects.
 const LONGEST_TEXT: usize = 16 << 10;
 
-/// Where a log goes, in the form that was asked for.
-pub(super) struct Output {
+/// The output of a log in the requested format.
+pub(crate) struct Output {
     form: Form,
-    /// Everything goes to standard output.
+    /// Both streams go to standard output.
     joined: bool,
     buffer: Vec<u8>,
-    /// Where what is in the buffer goes.
+    /// The destination of the buffer.
     to: Stream,
-    /// A line of each stream that has begun.
+    /// The unfinished line of each stream.
     open: [Line; 2],
 }
 
@@ -51,7 +51,7 @@ struct Object<'a> {
 }
 
 impl Output {
-    pub(super) fn new(args: &LogsArgs) -> Output {
+    pub(crate) fn new(args: &LogsArgs) -> Output {
         let form = match (args.json, args.timestamps) {
             (true, _) => Form::Json,
             (false, true) => Form::Times,
@@ -61,10 +61,10 @@ impl Output {
         Output { form, joined, buffer: Vec::new(), to: Stream::Stdout, open: Default::default() }
     }
 
-    /// Takes what was written to a stream.
-    pub(super) fn data(&mut self, stream: Stream, time: u64, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    /// Adds output of a stream.
+    pub(crate) fn data(&mut self, stream: Stream, time: u64, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let to = if self.joined { Stream::Stdout } else { stream };
-        if to != self.to || self.buffer.len() >= ENOUGH {
+        if to != self.to || self.buffer.len() >= BUFFER {
             self.flush()?;
             self.to = to;
         }
@@ -107,10 +107,10 @@ impl Output {
         Ok(())
     }
 
-    /// Writes the line that has begun; a character that was cut stays for the next one.
+    /// Writes the unfinished line as an object. An incomplete UTF-8 character at its end moves to the next object.
     fn object(&mut self, stream: Stream) -> io::Result<()> {
         let line = &mut self.open[index(stream)];
-        let cut = if line.bytes.len() >= LONGEST_TEXT { begun_character(&line.bytes) } else { 0 };
+        let cut = if line.bytes.len() >= LONGEST_TEXT { incomplete_character(&line.bytes) } else { 0 };
         let rest = line.bytes.split_off(line.bytes.len() - cut);
         let object = Object {
             schema: 1,
@@ -123,22 +123,22 @@ impl Output {
         self.buffer.push(b'\n');
         line.offset += u64::try_from(line.bytes.len()).unwrap_or(0);
         line.bytes = rest;
-        if self.buffer.len() >= ENOUGH { self.flush() } else { Ok(()) }
+        if self.buffer.len() >= BUFFER { self.flush() } else { Ok(()) }
     }
 
-    /// Writes what is collected.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    /// Writes the buffer.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
         let result = match self.to {
             Stream::Stdout => write_all(rustix::stdio::stdout(), &self.buffer),
-            // Standard error in our own hands: nobody else writes to it meanwhile.
+            // The lock keeps messages of this process out of the output.
             Stream::Stderr => io::stderr().lock().write_all(&self.buffer),
         };
         self.buffer.clear();
         result
     }
 
-    /// Writes all there is, lines that were not ended too.
-    pub(super) fn finish(&mut self) -> io::Result<()> {
+    /// Writes the buffer and the unfinished lines.
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
         for stream in [Stream::Stdout, Stream::Stderr] {
             if !self.open[index(stream)].bytes.is_empty() {
                 self.object(stream)?;
@@ -151,7 +151,7 @@ impl Output {
     }
 }
 
-/// Not by way of `Stdout`, which looks for line feeds in all that it is given.
+/// Writes all bytes with write(2): `Stdout` would search all of them for line feeds.
 fn write_all(fd: std::os::fd::BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match rustix::io::write(fd, bytes) {
@@ -164,7 +164,7 @@ fn write_all(fd: std::os::fd::BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()
     Ok(())
 }
 
-/// Whoever shares the descriptor has made it nonblocking.
+/// Waits until the descriptor is writable: another process that shares it may have made it nonblocking.
 fn wait_for_room(fd: std::os::fd::BorrowedFd<'_>) -> io::Result<()> {
     use rustix::event::{PollFd, PollFlags, poll};
     match poll(&mut [PollFd::new(&fd, PollFlags::OUT)], None) {
@@ -177,8 +177,8 @@ fn index(stream: Stream) -> usize {
     usize::from(stream == Stream::Stderr)
 }
 
-/// How many bytes at the end are the beginning of a character of UTF-8.
-fn begun_character(bytes: &[u8]) -> usize {
+/// The number of bytes at the end that begin an incomplete UTF-8 character.
+fn incomplete_character(bytes: &[u8]) -> usize {
     let tail = bytes.get(bytes.len().saturating_sub(3)..).unwrap_or_default();
     (1..=tail.len())
         .find(|&back| {
@@ -253,7 +253,7 @@ mod tests {
             (b"a\xff", 0),
             (b"a\x80", 0),
         ] {
-            assert_eq!(begun_character(bytes), expected, "{bytes:?}");
+            assert_eq!(incomplete_character(bytes), expected, "{bytes:?}");
         }
     }
 }

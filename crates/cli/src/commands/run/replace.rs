@@ -1,4 +1,4 @@
-//! `penfold run --replace`: takes a name over from the sandbox that has it.
+//! `penfold run --replace`: stops the sandbox that has a name, and takes the name.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,16 +13,16 @@ use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::tally;
 use crate::surroundings;
 
-/// For how long several that want the same name take it from each other.
+/// The time limit while several calls with `--replace` take the same name from each other.
 const CONTEST: Duration = Duration::from_secs(30);
-/// How often the name of a sandbox is tried that has no record yet, or has none any more.
-const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+/// The interval between attempts while the name belongs to a sandbox without a record: it is starting or ending.
+const RETRY_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
-/// Takes a name for a sandbox that is about to start. The sandbox that has the name is stopped first, with its own signal
-/// and grace, and was seen to be gone.
+/// Takes a name for a new sandbox. First stops the sandbox that has the name, with that sandbox's signal and grace, until
+/// it is verified gone.
 ///
 /// # Errors
-/// When that sandbox cannot be ended or is one that the caller is in, or others take the name again and again.
+/// If that sandbox cannot be ended or encloses the caller, or if other calls keep taking the name.
 pub(crate) fn take(global: &Global, root: &Path, name: &str, id: &Id) -> Result<Name, Failure> {
     let refused = |why: &dyn std::fmt::Display| {
         Failure::new(FailureKind::NotStarted, format!("cannot replace `{name}`: {why}"))
@@ -33,7 +33,7 @@ pub(crate) fn take(global: &Global, root: &Path, name: &str, id: &Id) -> Result<
             Ok(name) => return Ok(name),
             Err(NameError::Taken { holder, .. }) if begun.elapsed() < CONTEST => holder,
             Err(error @ NameError::Taken { .. }) => return Err(refused(&error)),
-            Err(error) => return Err(refused(&"the name cannot be taken").because(error)),
+            Err(error) => return Err(refused(&"cannot take the name").because(error)),
         };
         if surroundings::outer_sandboxes().contains(&holder) {
             return Err(refused(&format!("this command runs in sandbox {holder}, which has the name")));
@@ -48,15 +48,15 @@ pub(crate) fn take(global: &Global, root: &Path, name: &str, id: &Id) -> Result<
                 Some(StopResult::Left(survivors)) => {
                     let named: Vec<String> = survivors.iter().map(ToString::to_string).collect();
                     let left = named.join(", ");
-                    return Err(refused(&format!("something is left of sandbox {holder}: {left}")));
+                    return Err(refused(&format!("members of sandbox {holder} are still there: {left}")));
                 }
                 Some(StopResult::Failed(error)) => {
-                    return Err(refused(&format!("sandbox {holder} cannot be ended")).because(error));
+                    return Err(refused(&format!("cannot end sandbox {holder}")).because(error));
                 }
                 Some(StopResult::Gone) | None => {}
             }
         }
-        // Its processes let the name go when they exit; of a sandbox that is just being made there is no record yet.
-        let _ = rustix::event::poll(&mut [], Some(&AGAIN));
+        // The processes of the sandbox release the name when they exit. A sandbox that is just starting has no record yet.
+        let _ = rustix::event::poll(&mut [], Some(&RETRY_INTERVAL));
     }
 }

@@ -1,4 +1,4 @@
-//! From the flags of `penfold run` to what the supervisor is to do.
+//! Converts the flags of `penfold run` into a [`Spec`].
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,8 +13,8 @@ use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::surroundings;
 use crate::value::{EnvSetting, ReservedSignal};
 
-/// Flags that mean nothing for a sandbox in the foreground.
-pub(super) fn refuse_detached_flags(args: &RunArgs) -> Result<(), Failure> {
+/// Refuses flags that have no effect on a foreground sandbox.
+pub(crate) fn refuse_detached_flags(args: &RunArgs) -> Result<(), Failure> {
     let flags = [
         (args.tty, "--tty"),
         (args.ttl.is_some(), "--ttl"),
@@ -24,22 +24,24 @@ pub(super) fn refuse_detached_flags(args: &RunArgs) -> Result<(), Failure> {
     match flags.into_iter().find(|(given, _)| *given && !args.detach) {
         None => Ok(()),
         Some((_, flag)) => {
-            let sentence = format!("`{flag}` is for detached sandboxes");
+            let sentence = format!("`{flag}` works for detached sandboxes only");
             Err(Failure::new(FailureKind::NotStarted, sentence).hint("add `--detach`"))
         }
     }
 }
 
-/// Where the report is written.
-fn report_file(args: &RunArgs) -> Result<Option<File>, Failure> {
+/// Opens the report file, so that an unwritable path fails before the command runs.
+pub(crate) fn report_file(args: &RunArgs) -> Result<Option<File>, Failure> {
     let Some(path) = &args.report else { return Ok(None) };
     let cannot = |sentence: &str| Failure::new(FailureKind::NotStarted, sentence);
     let opened = if path.as_os_str() != "-" {
         let mut options = File::options();
         options.write(true).create(true).truncate(false).open(path)
     } else if args.detach {
-        return Err(cannot("`--report -` writes to a standard output that `--detach` does not keep")
-            .hint("`--report FILE`, or `penfold report ID` after the end"));
+        return Err(cannot(
+            "`--report -` cannot be used together with `--detach`, which does not keep standard output",
+        )
+        .hint("use `--report FILE`, or `penfold report ID` after the end"));
     } else {
         std::io::stdout().as_fd().try_clone_to_owned().map(File::from)
     };
@@ -50,7 +52,7 @@ fn report_file(args: &RunArgs) -> Result<Option<File>, Failure> {
     Ok(Some(file))
 }
 
-/// What is to be run, and how.
+/// Makes the specification of the sandbox.
 pub(super) fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
     let report = report_file(&args)?;
     let report_is_shared = args.report.as_ref().is_some_and(|path| path.as_os_str() == "-");
@@ -61,7 +63,7 @@ pub(super) fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
         .map_err(Failure::not_started)?;
     let state_root = surroundings::root(global);
     let environment = environment(&args.bounds.env);
-    // Last: another sandbox is ended for it.
+    // Last, after all checks: this step stops another sandbox.
     let name = args.name.as_deref().filter(|_| args.replace);
     let claim = name.map(|name| replace::take(global, &state_root, name, &id)).transpose()?;
     Ok(Spec {
@@ -97,19 +99,18 @@ pub(super) fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
     })
 }
 
-/// How a sandbox is to live that goes on without its caller; none of one in the foreground.
-fn detach(args: &RunArgs) -> Result<Option<Detach>, Failure> {
+/// The settings of a detached sandbox; `None` in the foreground.
+pub(crate) fn detach(args: &RunArgs) -> Result<Option<Detach>, Failure> {
     let not_started = |sentence: &str| Failure::new(FailureKind::NotStarted, sentence);
     let keep = args.on_supervisor_exit == OnSupervisorExit::Keep;
     if keep && !args.detach {
-        return Err(
-            not_started("`--on-supervisor-exit keep` is for detached sandboxes").hint("add `--detach`")
-        );
+        return Err(not_started("`--on-supervisor-exit keep` works for detached sandboxes only")
+            .hint("add `--detach`"));
     }
     if keep && args.contain == Contain::Pidns {
         return Err(not_started(
-            "a pid namespace ends with its supervisor: `--contain pidns` and `--on-supervisor-exit keep` \
-             exclude each other",
+            "`--contain pidns` cannot be used together with `--on-supervisor-exit keep`: \
+             a pid namespace ends with its supervisor",
         ));
     }
     Ok(args.detach.then(|| Detach {
@@ -122,15 +123,15 @@ fn detach(args: &RunArgs) -> Result<Option<Detach>, Failure> {
     }))
 }
 
-/// The caller's environment with the settings of the command line, the last of a name winning.
+/// The caller's environment with the settings of `-e`; the last setting of a variable counts.
 fn environment(settings: &[EnvSetting]) -> Vec<(OsString, OsString)> {
-    // What is to open penfold's own doors is not for the command, unless it is named.
+    // `PENFOLD_*TOKEN` variables are credentials of penfold: the command gets one only if `-e` names it.
     let (own, mut environment): (Vec<_>, Vec<_>) = std::env::vars_os().partition(|(key, _)| {
         let key = key.as_encoded_bytes();
         key.starts_with(b"PENFOLD_") && key.ends_with(b"TOKEN")
     });
     for setting in settings {
-        // Without a value the caller's is meant, which is there already, or is not.
+        // A setting without a value copies the caller's variable, which `environment` usually contains already.
         let named = || own.iter().find(|(key, _)| *key == setting.key).map(|(_, value)| value.clone());
         if let Some(value) = setting.value.clone().or_else(named) {
             environment.retain(|(key, _)| *key != setting.key);

@@ -1,4 +1,4 @@
-//! `penfold adopt`: strays get a handle, and some processes are never adopted.
+//! `penfold adopt`: strays become sandboxes; penfold refuses some processes.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! Terminals of detached sandboxes and of commands in them: size, keys, job control, viewers that leave and come back.
+//! Terminals of detached sandboxes and of commands in them: size, keys, job control, viewers that disconnect and attach again.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Command, Stdio};
@@ -487,10 +487,10 @@ fn without_a_terminal_there_is_nothing_to_attach_to() {
     let env = TestEnv::new();
     let plain = env.detach(["--", "sleep", "4310"]);
     let refused = plain.call(&env, &["attach", "ID"]);
-    let hint = "hint: a terminal is given with `penfold run -d -t`";
+    let hint = "hint: `penfold run -d -t` starts a sandbox with a terminal";
     assert!(refused.err().contains(hint), "{}", refused.err());
     refused.refused(125, "cannot attach");
-    begin(&env, &plain, &["-it"], &["true"]).finish().refused(125, "no terminal");
+    begin(&env, &plain, &["-it"], &["true"]).finish().refused(125, "not a terminal");
     remove(&env, &plain);
     // The client needs no terminal of its own.
     let sandbox = env.detach(["-t", "--", "sh", "-c", "read x; echo got $x; exit 4"]);

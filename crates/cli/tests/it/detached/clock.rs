@@ -1,7 +1,7 @@
-//! A wall clock that jumps: no lease, limit, grace or patience is measured by it, and the log keeps its order.
+//! A jump of the wall clock changes no lease, limit, grace or patience, and the log keeps its order.
 //!
-//! The clock of the host is left alone. A test writes over the copy that one process has of the kernel's `clock_gettime`
-//! (vdso(7)): from then on that process reads another time.
+//! The tests do not change the clock of the host. A test overwrites `clock_gettime` in the vdso(7) of one process: then
+//! that process reads another time.
 //!
 //! After a jump back by a day, a deadline of seconds by the wall clock would be a day away: the sandbox must end. After a
 //! jump on by a day, a deadline of an hour by the wall clock would be over: the sandbox must go on.

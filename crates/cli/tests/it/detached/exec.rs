@@ -1,4 +1,4 @@
-//! Commands that are put into a running sandbox: their environment, their streams, their codes, and the end of their trees.
+//! `penfold exec`: environment, streams, exit codes, and the end of the tree.
 
 use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
@@ -354,7 +354,7 @@ fn only_a_running_detached_sandbox_takes_commands() {
     refused(&["", "touch", "ran"], 125, "");
     let launcher = Running::start(&mut env.run_command(["--name", "launcher", "--", "sleep", "4001"]));
     await_running(&env, &["sleep 4001"]);
-    refused(&["launcher", "touch", "ran"], 125, "cannot be asked");
+    refused(&["launcher", "touch", "ran"], 125, "it runs in the foreground");
     launcher.signal(Signal::TERM);
     launcher.finish();
     let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";

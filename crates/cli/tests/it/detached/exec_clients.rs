@@ -1,4 +1,4 @@
-//! Clients that send what they should not, or keep what they are given: the supervisor goes on, answers others and rests.
+//! Clients that send invalid messages or never read: the supervisor keeps running, answers other clients and stays idle.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -351,7 +351,7 @@ fn seat_at_the_terminal_is_for_stream_sockets() {
 /// spec: 13.4
 #[test]
 fn only_a_foreground_sandbox_is_said_to_be_one() {
-    const HINT: &str = "only detached sandboxes can be";
+    const HINT: &str = "only a sandbox of `penfold run -d` accepts";
     let env = TestEnv::new();
     let script = "echo lead >> $UP; sleep 4214";
     let launcher = Running::start(&mut env.run_command(["--name", "fore", "--", "sh", "-c", script]));
@@ -365,7 +365,7 @@ fn only_a_foreground_sandbox_is_said_to_be_one() {
     let orphan = env.detach(["--on-supervisor-exit", "keep", "--name", "orphan", "--", "sleep", "4215"]);
     orphan.kill_supervisors();
     let told = env.call(["exec", "orphan", "true"]).with_code(125).err();
-    assert!(told.contains("nobody listens") && !told.contains(HINT), "{told}");
+    assert!(told.contains("no process listens") && !told.contains(HINT), "{told}");
     remove(&env, &orphan);
 }
 
@@ -387,7 +387,7 @@ fn end_of_the_sandbox_is_not_taken_for_another_answer() {
     assert!(told.err().contains("the sandbox has ended"), "{}", told.err());
     let told = env.call(["extend", id, "1h"]).with_code(1);
     assert_eq!(told.out(), "");
-    assert!(told.err().contains("it has ended"), "{}", told.err());
+    assert!(told.err().contains("the sandbox has ended"), "{}", told.err());
     assert_eq!(env.call(["attach", "--no-stdin", id]).with_code(137).out(), "");
     drop((supervisor, lock));
     assert_eq!(env.call(["kill", id]).with_code(0).out(), format!("{id}\n"));

@@ -1,4 +1,4 @@
-//! The life of detached sandboxes: how they begin, what ends them, and what their record says afterwards.
+//! The life of detached sandboxes: start, causes of the end, and the record afterwards.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -9,6 +9,8 @@ mod life;
 mod modes;
 mod namespaces;
 mod promptness;
+mod recorded;
 mod replace;
 mod sandboxes;
+mod sessions;
 mod viewers;

@@ -1,4 +1,4 @@
-//! What a terminal keeps beside what it shows: its modes and its size.
+//! The modes and the size of a terminal.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;

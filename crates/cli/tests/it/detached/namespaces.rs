@@ -1,5 +1,5 @@
-//! A state root that is shared between pid and time namespaces: on the other side, the pids and start times in a record are
-//! those of other processes, or of none.
+//! A state root that is shared between pid and time namespaces: in another namespace, the pids and start times of a record
+//! belong to other processes or to none.
 
 use std::process::{Command, Stdio};
 

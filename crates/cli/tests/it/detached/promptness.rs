@@ -1,4 +1,4 @@
-//! How soon supervisors answer and act. Nothing else runs meanwhile.
+//! Time limits for answers and actions of supervisors. These tests run alone.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! `run --replace`: one sandbox in the place of another.
+//! `run --replace`: a new sandbox takes the name of another one.
 
 use super::sandboxes::{await_running, end, remove};
 use crate::support::{Running, Sandbox, TestEnv, wait_until};

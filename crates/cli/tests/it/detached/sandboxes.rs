@@ -1,4 +1,4 @@
-//! What the tests of this room do with detached sandboxes: commands in them, their trees by handle, their end.
+//! Fixtures for tests of detached sandboxes: execs, processes by handle, and the end.
 
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};

@@ -1,4 +1,4 @@
-//! Who sits at the terminal of a detached sandbox: who may not, and how viewers go.
+//! Viewers of a detached sandbox's terminal: refused viewers, and the end of a viewer.
 
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
@@ -93,7 +93,7 @@ fn who_is_inside_of_a_sandbox_cannot_attach_to_it() {
     for said in ["work/marked", "work/seated"] {
         let said = std::fs::read_to_string(env.path(said)).unwrap();
         assert!(
-            said.contains(&format!("cannot attach to {}: this command runs in it", sandbox.id)),
+            said.contains(&format!("cannot attach to {}: this command runs in that sandbox", sandbox.id)),
             "{said}"
         );
     }
@@ -107,7 +107,7 @@ fn viewer_without_a_terminal_leaves_at_the_end_of_its_input() {
     let env = TestEnv::new();
     let script = "while read x; do echo got $x; done";
     let sandbox = env.detach(["-t", "--", "sh", "-c", script]);
-    let left = format!("penfold: left {} at the end of the input, which goes on\n", sandbox.id);
+    let left = format!("penfold: left {} at EOF on standard input; the sandbox keeps running\n", sandbox.id);
     assert_eq!(sandbox.call(&env, &["attach", "ID"]).with_code(0).err(), left);
     let mut attach = env.penfold(["attach", &sandbox.id]);
     let mut viewer = Running::start(attach.stdin(Stdio::piped()));

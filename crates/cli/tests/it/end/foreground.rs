@@ -1,4 +1,4 @@
-//! Sandboxes in the foreground, with the processes of penfold around their leaders by handle.
+//! Fixtures for foreground sandboxes: the leader and the penfold processes by handle.
 
 use std::path::PathBuf;
 use std::process::Command;

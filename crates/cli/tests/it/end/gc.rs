@@ -1,4 +1,4 @@
-//! `penfold gc` on what killed supervisors left, and on what only looks like that.
+//! `penfold gc` on the leaks of killed supervisors, and on things that only resemble leaks.
 
 use std::path::Path;
 

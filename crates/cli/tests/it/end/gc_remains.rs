@@ -1,5 +1,5 @@
-//! `penfold gc` and `penfold doctor` on what detached sandboxes leave: ended records, names, unfinished files, supervisors
-//! that nobody can ask.
+//! `penfold gc` and `penfold doctor` on remains of detached sandboxes: ended records, names, unfinished files, supervisors
+//! without a control socket.
 
 use std::os::unix::fs::PermissionsExt as _;
 

@@ -1,4 +1,4 @@
-//! `penfold gc` and `penfold doctor` on what belongs to another state root or another user.
+//! `penfold gc` and `penfold doctor` on things of another state root or another user.
 
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt as _;

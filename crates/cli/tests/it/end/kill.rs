@@ -1,4 +1,4 @@
-//! `penfold kill`: which sandboxes end, and what the command answers.
+//! `penfold kill`: the selected sandboxes end; messages and exit codes.
 
 use std::io;
 use std::path::{Path, PathBuf};

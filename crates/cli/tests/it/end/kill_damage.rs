@@ -1,4 +1,4 @@
-//! `penfold kill` and `stop` where the supervisor cannot be asked, lies, or its record is damaged or gone.
+//! `penfold kill` and `stop` with an unreachable or lying supervisor, or with a damaged or missing record.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What happens between the request of `penfold kill` and its answer.
+//! Events between the request of `penfold kill` and its answer.
 
 use std::process::{Command, Stdio};
 

@@ -1,4 +1,4 @@
-//! `pkill -9 penfold`: a broad kill by name, in a pid namespace of the test's own. One of the two processes that look after a
+//! `pkill -9 penfold`: a broad kill by name, in a pid namespace of the test's own. One of the two penfold processes of a
 //! sandbox has another name and another command line.
 
 use std::process::Stdio;

@@ -1,4 +1,4 @@
-//! What `penfold doctor` and `gc` say of leaks, and directories that look like some.
+//! Fixtures: the leaks that `penfold doctor` and `gc` report, and directories that resemble leaks.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! What ends sandboxes: `stop`, `kill`, `rm`, `reap`, `gc`, and the death of penfold itself.
+//! The causes that end sandboxes: `stop`, `kill`, `rm`, `reap`, `gc`, and the death of penfold itself.
 
 mod copied_marker;
 mod foreground;

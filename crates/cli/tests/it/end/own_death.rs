@@ -1,4 +1,4 @@
-//! SIGKILL to processes of penfold, at any moment and in any combination: nothing is left that the policy says must end.
+//! SIGKILL to processes of penfold, at any moment and in any combination: every process that must end by the policy is gone.
 
 use std::process::Stdio;
 use std::time::Duration;

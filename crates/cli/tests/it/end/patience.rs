@@ -1,4 +1,4 @@
-//! `--patience`: when a kill that does not succeed is reported.
+//! `--patience`: the time after which penfold reports an unsuccessful kill.
 
 use std::process::{Command, Stdio};
 

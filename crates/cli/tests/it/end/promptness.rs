@@ -1,4 +1,4 @@
-//! How soon a sandbox ends, and how soon a client is answered. These tests run alone.
+//! Time limits for the end of a sandbox and for answers to clients. These tests run alone.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `penfold rm`: forgets what has ended, and nothing else.
+//! `penfold rm`: removes the records of ended sandboxes only.
 
 use super::standing::{Standing, answers, ended, hold_lock, listed};
 use crate::support::jail::jailed;

@@ -1,5 +1,4 @@
-//! What the tests of the end of sandboxes share: trees whose members are known by handle, locks that others hold, and members
-//! that cannot end.
+//! Fixtures for tests of the end: trees with members by handle, locks of other processes, and members that cannot end.
 
 use std::ops::Deref;
 use std::os::unix::process::CommandExt as _;

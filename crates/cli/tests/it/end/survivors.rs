@@ -1,7 +1,6 @@
-//! `penfold run` where a member cannot end: the member is named, its supervisor stays, and its end is noticed.
+//! `penfold run` with a member that cannot end: penfold names the member, the supervisor stays and notices the later end.
 //!
-//! That a member that became root is named is also a case of the matrix of hostile trees; here is what the report says of
-//! such a member.
+//! The matrix of hostile trees also has a member that became root; the tests here check the report about such a member.
 
 use std::fs::File;
 use std::path::Path;

@@ -250,7 +250,7 @@ fn garbage_is_noted_and_the_rest_is_shown() {
     env.call(["kill", &id]).with_code(0);
     let shown = kept(&env, &["-f", "kind=start", "-f", "kind=exit"]);
     assert_eq!(shown.out().lines().count(), 2);
-    assert!(shown.err().contains("2 lines"), "{}", shown.err());
+    assert!(shown.err().contains("2 events"), "{}", shown.err());
     assert_eq!(env.call(["-q", "events", "--no-follow"]).err(), "");
 }
 

@@ -74,7 +74,7 @@ fn a_sandbox_that_lost_both_supervisors_is_an_orphan_until_it_is_dead() {
     if env.is_running("sleep 4424") {
         let seen = shown(&env, ["ps", "--format", "{{.Name}} {{.State}}"]);
         assert!(seen.lines().any(|line| line == "web orphaned"), "{seen}");
-        assert!(shown(&env, ["status", "web"]).contains("nobody holds the lock"), "{}", web.id);
+        assert!(shown(&env, ["status", "web"]).contains("no process holds the lock"), "{}", web.id);
     }
     // `gc` ends the members and keeps the record of a detached sandbox. Without an id it would end leaks of other tests.
     env.call(["gc", "-f", &web.id]).with_code(0);
@@ -140,5 +140,5 @@ fn reports_are_listed_and_shown_step_by_step() {
     let page = shown(&env, ["report", "bad"]);
     assert!(page.contains("step") && page.contains("sleep") && page.contains("ended 1 process"), "{page}");
     let none = env.call(["report", "web"]).with_code(1);
-    assert!(none.err().contains("it has not ended"), "{}", none.err());
+    assert!(none.err().contains("the sandbox has not ended"), "{}", none.err());
 }

@@ -107,7 +107,7 @@ fn code_of_a_foreground_run_went_to_its_caller() {
     go(&env);
     launcher.finish().with_code(3);
     let finished = told(waiter.finish(), 120, &["unknown"]);
-    let why = "it ran in the foreground: its code went to who called `penfold run`";
+    let why = "the sandbox ran in the foreground: only its `penfold run` got the exit code";
     assert!(finished.err().contains(why), "{}", finished.err());
 }
 
@@ -156,7 +156,7 @@ fn end_that_nobody_saw_is_unknown() {
         }
         let finished = told(waiter.finish(), 120, &["unknown"]);
         let said = finished.err();
-        assert!(said.contains(&sandbox.id) && said.contains("nobody"), "{said}");
+        assert!(said.contains(&sandbox.id) && said.contains("no supervisor saw"), "{said}");
         assert!(members.iter().all(Process::has_ended), "{flags:?}: answered before the end");
     }
 }

@@ -1,4 +1,4 @@
-//! Hosts that lack something: `run` goes on where the guarantee holds, and says what is missing; otherwise it does not start.
+//! Hosts without some features: `run` works and names the missing feature if the guarantee holds, else it does not start.
 
 use std::ffi::OsStr;
 use std::path::Path;

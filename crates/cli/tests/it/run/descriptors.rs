@@ -1,4 +1,4 @@
-//! Few descriptors (`RLIMIT_NOFILE`): a sandbox that starts has all that its end needs, and one that cannot leaves nothing.
+//! Few descriptors (`RLIMIT_NOFILE`): a sandbox starts with enough for its end, or leaves nothing.
 
 use crate::support::{Finished, Level, Running, Sandbox, TestEnv, Who, penfold, wait_until};
 

@@ -1,4 +1,4 @@
-//! What a running sandbox costs while nothing happens. `promptness` tests that no timer wakes penfold.
+//! The cost of a running sandbox without events. `promptness` tests that no timer wakes penfold.
 
 use std::collections::BTreeMap;
 

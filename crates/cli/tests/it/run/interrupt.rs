@@ -1,4 +1,4 @@
-//! Ctrl-C at a terminal: it is the command's first, and what the command makes of it decides.
+//! Ctrl-C at a terminal goes to the command first; the command's reaction decides about the sandbox.
 
 use super::launcher::{SERVE, await_started};
 use crate::support::{Level, Terminal, TestEnv, has_program, wait_until};

@@ -1,6 +1,7 @@
-//! System calls that fail, processes that stand still, and cgroups that change while a sandbox is being started: strace(1) lets
-//! calls fail, and a build with debug assertions stops where `PENFOLD_STOP_AT` says.
+//! Failing system calls, stopped processes and changing cgroups during the start of a sandbox. strace(1) injects failures;
+//! a build with debug assertions stops at the point in `PENFOLD_STOP_AT`.
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -103,12 +104,17 @@ fn time_limit_ends_a_launch_that_stands_still() {
 #[test]
 fn signals_end_a_launch_that_stands_still() {
     let Some(env) = stoppable() else { return };
-    for (level, signal) in [("cgroup", Signal::TERM), ("pidns", Signal::INT), ("cgroup", Signal::KILL)] {
+    let signals = [Signal::TERM, Signal::INT, Signal::KILL];
+    for (level, signal) in ["cgroup", "pidns"].iter().flat_map(|level| signals.map(|signal| (level, signal)))
+    {
         let words = ["--contain", level, "--", "sh", "-c", "echo ran"];
         let running = Standing::start(&env, &words).go_on_frozen();
         assert!(running.is_alive());
         running.signal(signal);
-        assert_eq!(running.finish().out(), "", "{level} {signal:?}");
+        let finished = running.finish();
+        assert_eq!(finished.out(), "", "{level} {signal:?}");
+        // No leader became its program, so a stop has no polite signal to send: the leader is killed, and penfold dies likewise.
+        assert_eq!(finished.status.signal(), Some(9), "{level} {signal:?}: {finished:?}");
         env.assert_nothing_left();
     }
 }

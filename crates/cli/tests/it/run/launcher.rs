@@ -1,4 +1,4 @@
-//! What the tests of `penfold run` share: the processes of penfold around a command, and commands that print `ready`.
+//! Fixtures for tests of `penfold run`: the penfold processes around a command, and commands that print `ready`.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;

@@ -1,4 +1,4 @@
-//! `penfold run` inside `penfold run`: the inner one ends with the outer one, and alone without it.
+//! `penfold run` inside `penfold run`: a nested sandbox ends with the enclosing one, and can end alone.
 
 use rustix::process::Signal;
 

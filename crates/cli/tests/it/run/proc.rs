@@ -1,4 +1,4 @@
-//! A `/proc` that does not show what it should: that of another pid namespace, or one that hides the processes of others.
+//! An unsuitable `/proc`: of another pid namespace, or mounted with hidepid.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;

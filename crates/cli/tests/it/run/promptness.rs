@@ -1,4 +1,4 @@
-//! How soon `penfold run` ends, and that nothing wakes it before. These tests run alone.
+//! Time limits for the end of `penfold run`, and for wake-ups before. These tests run alone.
 
 use std::time::{Duration, Instant};
 

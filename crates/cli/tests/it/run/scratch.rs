@@ -1,4 +1,4 @@
-//! `penfold run --scratch`: the directory is the command's own, and gone afterwards whatever was done to it.
+//! `penfold run --scratch`: the directory is private to the command, and removed at the end whatever its contents.
 
 use std::path::PathBuf;
 

@@ -239,16 +239,18 @@ fn code_after_a_stop_is_the_commands() {
 #[test]
 fn signal_before_the_command_runs_ends_it_too() {
     let env = TestEnv::new();
-    for round in 0..60 {
-        let running = Running::start(&mut env.run_command(["sleep", "600"]));
-        // Each signal comes at another moment of the start.
-        let moment = Duration::from_micros(round * 50);
-        penfold_testkit::until(moment, || false);
-        running.signal(Signal::TERM);
-        let finished = running.finish();
-        // Until its handlers are set, penfold is an ordinary process and dies of the signal.
-        let fine = finished.signal() == Some(15) || matches!(finished.code(), Some(143 | 137));
-        assert!(fine, "{finished:?}");
+    for level in env.levels() {
+        for round in 0..60 {
+            let running = Running::start(&mut env.run_command(["--contain", level.word(), "sleep", "600"]));
+            // Each signal comes at another moment of the start, which takes longest with a pid namespace.
+            let moment = Duration::from_micros(round * 70);
+            penfold_testkit::until(moment, || false);
+            running.signal(Signal::TERM);
+            let finished = running.finish();
+            // Until its handlers are set, penfold is an ordinary process and dies of the signal.
+            let fine = finished.signal() == Some(15) || matches!(finished.code(), Some(143 | 137));
+            assert!(fine, "{level:?} {moment:?}: {finished:?}");
+        }
     }
     env.assert_nothing_left();
 }

@@ -1,4 +1,4 @@
-//! What `penfold run` says and answers when the command cannot be run: one sentence, the documented code, nothing left.
+//! `penfold run` with a command that cannot start: one sentence, the documented exit code, no remains.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -61,7 +61,8 @@ fn working_directory_that_cannot_be_entered_is_125() {
 fn script_whose_interpreter_is_missing_is_127() {
     let env = TestEnv::new();
     executable(&env.path("work/script"), b"#!/no/such/interpreter\n");
-    env.run(["./script"]).refused(127, "cannot run `./script`: the interpreter that it names is missing");
+    env.run(["./script"])
+        .refused(127, "cannot run `./script`: the file exists, but its interpreter does not");
     env.assert_nothing_left();
 }
 
@@ -147,7 +148,10 @@ fn flags_about_the_exit_code_are_refused_with_detach() {
     for flag in ["--preserve-status", "--fail-on-leak"] {
         let finished = env.run(["-d", flag, "touch", "ran"]);
         assert!(finished.err().contains("\nhint: "), "{}", finished.err());
-        finished.refused(125, &format!("`{flag}` is about the end, which `--detach` does not wait for"));
+        finished.refused(
+            125,
+            &format!("`{flag}` cannot be used together with `--detach`, which does not wait for the end"),
+        );
     }
     assert!(!env.path("work/ran").try_exists().unwrap());
     env.assert_nothing_left();

@@ -1,4 +1,4 @@
-//! `penfold run` at a terminal: job control, keys, window size and hangup are as without it.
+//! `penfold run` at a terminal: job control, keys, window size and hangup work as without penfold.
 
 use rustix::process::Signal;
 

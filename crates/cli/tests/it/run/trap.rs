@@ -1,5 +1,5 @@
-//! A caller whose own cgroup was killed once: the kernel (Linux 6.14 to 7.2, and stable branches) kills at birth whatever it
-//! clones straight into a cgroup. <https://git.kernel.org/linus/b69bb476dee9>
+//! A caller whose own cgroup was killed once. Linux 6.14 to 7.2 and stable branches kill every process at birth that such a
+//! caller clones directly into a cgroup. <https://git.kernel.org/linus/b69bb476dee9>
 
 use crate::support::{Running, TestEnv, Who, json, wait_until};
 

@@ -1,4 +1,4 @@
-//! The command line from outside: codes, where words go, what is printed.
+//! The command line as a user sees it: exit codes, output streams, messages.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -45,17 +45,17 @@ fn wrong_run_lines_exit_with_125() {
         let finished = call(&[&["run"], line, &["true"]].concat());
         assert_eq!(finished.code(), Some(125), "{line:?}");
         let said = finished.err();
-        assert!(said.contains("` is for detached sandboxes\nhint: add `--detach`"), "{said}");
+        assert!(said.contains("` works for detached sandboxes only\nhint: add `--detach`"), "{said}");
     }
     refused(
         &["run", "-d", "--report", "-", "true"],
         125,
-        "`--report -` writes to a standard output that `--detach` does not keep",
+        "`--report -` cannot be used together with `--detach`, which does not keep standard output",
     );
     refused(&["exec"], 125, "missing `ID` and `CMD`");
     refused(&["exec", "web"], 125, "missing `CMD`");
-    refused(&["run", "/"], 126, "cannot run `/`: it is a directory");
-    refused(&["run", "-w", "/", "./tmp"], 126, "cannot run `./tmp`: it is a directory");
+    refused(&["run", "/"], 126, "cannot run `/`: the path is a directory");
+    refused(&["run", "-w", "/", "./tmp"], 126, "cannot run `./tmp`: the path is a directory");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn wrong_values_say_what_is_accepted() {
         "x",
         "is not a label; accepted: `key=value`, the key like a name, the value up to 256 bytes",
     );
-    value("--env", "=x", "names no variable; accepted: `KEY=VALUE`, or `KEY` to pass it on");
+    value("--env", "=x", "names no variable; accepted: `KEY=VALUE`, or `KEY` to copy the caller's value");
     for signal in ["0", "65", "NOPE", "-9"] {
         let finished = call(&["run", "--signal", signal, "true"]);
         assert_eq!(finished.code(), Some(125));
@@ -121,11 +121,7 @@ fn wrong_lines_of_other_verbs_exit_with_2() {
 #[test]
 fn text_that_is_not_utf_8_is_refused_where_text_is_needed() {
     let odd = OsStr::from_bytes(b"\xff");
-    refused(
-        &[OsStr::new("run"), OsStr::new("--name"), odd],
-        125,
-        "an argument that has to be text is not UTF-8",
-    );
+    refused(&[OsStr::new("run"), OsStr::new("--name"), odd], 125, "an argument is not UTF-8");
     let finished = call(&[odd]);
     assert_eq!(finished.code(), Some(2));
 }
@@ -170,7 +166,8 @@ fn every_verb_refuses_a_state_root_that_is_empty_or_no_text() {
         {
             // What a verb needs, for want of which it would be refused as well.
             let needed: &[&str] = match verb {
-                "ps" | "tree" | "doctor" | "gc" | "events" | "report" | "version" | "help" => &[],
+                "ps" | "tree" | "doctor" | "gc" | "events" | "report" | "version" | "help" | "serve"
+                | "watch" => &[],
                 "reap" => &["--pid", "5"],
                 "completions" => &["bash"],
                 "exec" | "extend" => &["x", "5"],

@@ -349,7 +349,7 @@ fn impostor(env: &TestEnv, level: Level) {
     let impostor = sandbox.leader().unwrap();
     let ended = sandbox.call(env, &["exec", "ID", "true"]);
     assert!(ended.err().contains("not to be trusted"), "{}", ended.err());
-    ended.refused(125, "cannot be asked");
+    ended.refused(125, "not to be trusted");
     assert!(!impostor.has_ended());
     sandbox.call(env, &["kill", "ID"]).with_code(0);
     assert!(impostor.has_ended());

@@ -113,6 +113,16 @@ impl Running {
         }
     }
 
+    /// Waits until it has printed this to standard error, as often as that; gives all that it has printed there.
+    #[track_caller]
+    pub fn hear_error(&self, text: &str, times: usize) -> String {
+        let so = |bytes: &[u8], _: bool| String::from_utf8_lossy(bytes).matches(text).count() >= times;
+        match self.err.as_ref().unwrap().wait_until(so) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(bytes) => panic!("no {times} x `{text}` in: {}", String::from_utf8_lossy(&bytes)),
+        }
+    }
+
     /// What it has printed so far.
     pub fn heard(&self) -> String {
         let bytes = self.out.as_ref().unwrap().bytes.lock().unwrap();

@@ -1,4 +1,4 @@
-//! Shared code of the tests of `resolve` and `view`: hand-made records, real leaves, real processes.
+//! Shared code of the tests: hand-made records, real leaves, real processes.
 
 use penfold_testkit::wait_until;
 use std::collections::BTreeMap;
@@ -15,6 +15,31 @@ use penfold_state::state::{State, Status};
 use penfold_state::time::now_ms;
 use penfold_state::{Id, Registry};
 use penfold_teardown::Level;
+
+/// Makes the intent of a foreground sandbox with a new id and no resources.
+pub fn intent() -> Intent {
+    Intent {
+        schema: SCHEMA,
+        id: Id::new().unwrap(),
+        name: None,
+        labels: BTreeMap::new(),
+        command: vec!["true".to_owned()],
+        boot: penfold_process::boot_id().unwrap(),
+        within: Vec::new(),
+        leaf: None,
+        scratch: None,
+        workspace: None,
+        home: None,
+        ancestors: Vec::new(),
+        session: None,
+        since: None,
+        made_at_ms: 0,
+        signal: None,
+        grace_ms: None,
+        patience_ms: None,
+        detached: None,
+    }
+}
 
 /// A state root for one test.
 pub struct TestEnv {
@@ -45,24 +70,12 @@ impl TestEnv {
     /// Makes the intent of a detached sandbox of this root.
     pub fn intent(&self, name: Option<&str>) -> Intent {
         Intent {
-            schema: SCHEMA,
-            id: Id::new().unwrap(),
             name: name.map(str::to_owned),
             labels: BTreeMap::from([("job".to_owned(), "17".to_owned())]),
             command: vec!["sleep".to_owned(), "1000".to_owned()],
-            boot: penfold_process::boot_id().unwrap(),
-            within: Vec::new(),
-            leaf: None,
-            scratch: None,
-            home: None,
-            ancestors: Vec::new(),
-            session: None,
-            since: None,
             made_at_ms: now_ms() - 60_000,
-            signal: None,
-            grace_ms: None,
-            patience_ms: None,
             detached: Some(Detached { root: Some(self.root()), ..Detached::default() }),
+            ..intent()
         }
     }
 
@@ -73,11 +86,11 @@ impl TestEnv {
 
     /// Makes a record without a supervisor and without a report.
     pub fn abandon(&self, intent: &Intent) {
-        self.let_go(self.reserve(intent));
+        self.close(self.reserve(intent));
     }
 
     /// Releases the lock of a record. A fork of another test also holds the lock until it executes its program.
-    pub fn let_go(&self, record: Record) {
+    pub fn close(&self, record: Record) {
         let id = record.name().to_owned();
         drop(record);
         wait_until("the lock is free", || self.registry().look(&id).unwrap().unwrap().lock().is_free());
@@ -93,7 +106,7 @@ impl TestEnv {
             &format!(r#"{{"schema":1,"exit":{exit},"cause":"{cause}","at_ms":{}}}"#, now_ms()),
         );
         self.put(&id, "report.json", &report(&id, exit, cause));
-        self.let_go(record);
+        self.close(record);
     }
 
     pub fn put(&self, id: &str, file: &str, text: &str) {

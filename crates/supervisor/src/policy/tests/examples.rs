@@ -1,4 +1,4 @@
-//! Examples with names.
+//! Named examples.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn script_of(kind: Kind) -> Script {
     Script { terms: terms_of(kind), limit: None, lease: None, idle: None, rounds: Vec::new() }
 }
 
-/// Runs a sandbox to which this happens at these times.
+/// Runs a sandbox with these inputs at these times.
 fn run(mut script: Script, inputs: impl IntoIterator<Item = (u64, Vec<Input>)>) -> World {
     let mut last = 0;
     script.rounds.extend(inputs.into_iter().map(|(at, inputs)| {
@@ -136,10 +136,10 @@ fn lease_beyond_the_range_of_the_clock_never_ends() {
 #[test]
 fn renewal_that_is_queued_when_the_lease_ends_is_in_time() {
     let mut world = World::new(Script { lease: Some(300), ..script_of(Kind::Detached) });
-    // The supervisor is not scheduled for a while, and finds both at once.
+    // The supervisor is not scheduled for a while, and finds deadline and renewal together.
     world.round(&Round { after: 900, inputs: vec![extend(600)], stalled: true });
     assert_eq!(world.policy.cause(), None);
-    // The renewal comes after poll(2) has returned for the deadline: the same.
+    // The same if the renewal comes after poll(2) has returned for the deadline.
     world.round(&Round { after: 600, inputs: Vec::new(), stalled: true });
     assert_eq!((world.now, world.policy.cause()), (1500, None));
     world.round(&Round { after: 10, inputs: vec![extend(50)], stalled: true });
@@ -194,7 +194,7 @@ fn stop_or_kill_of_a_stuck_sandbox_is_answered_at_once_and_looks_again() {
         let decision = world.policy.request(&request, Instant::now());
         assert_eq!(decision, Decision { event: Some(Event::Look), answer: left.clone(), effect: None });
         let looks = world.looks;
-        world.happen(decision.event);
+        world.apply(decision.event);
         assert_eq!(world.looks, looks + 1);
     }
     world.policy.reported(&outcome(true));
@@ -219,7 +219,7 @@ fn death_of_the_owner_kills_stops_or_changes_nothing() {
             assert_eq!(gone(Kind::Foreground, policy, input.clone()), expected);
             assert_eq!(gone(Kind::Exec, policy, input), expected);
         }
-        // Nobody knows the id of a detached sandbox whose launcher dies before it runs.
+        // The id of a detached sandbox is unknown if its launcher dies before the command runs.
         assert_eq!(gone(Kind::Detached, policy, Input::LauncherGone), killed);
         assert_eq!(gone(Kind::Adopted, policy, Input::Asked(Request::OwnerGone)), (None, None, None));
     }
@@ -230,7 +230,7 @@ fn death_of_the_other_supervisor_kills_unless_the_sandbox_is_to_be_kept() {
     for (keep, cause) in [(false, Some(Cause::Supervisor)), (true, None)] {
         let terms = Terms { keep, ..terms_of(Kind::Detached) };
         let script = Script { terms, ..script_of(Kind::Detached) };
-        let world = run(script, [(100, vec![Input::OuterGone])]);
+        let world = run(script, [(100, vec![Input::StandbyGone])]);
         assert_eq!((world.policy.cause(), world.killed), (cause, cause.map(|_| 100)));
     }
 }
@@ -327,18 +327,18 @@ fn members_of_a_leader_that_ends_after_an_interrupt_get_the_grace() {
             let mut policy = World::new(script_of(Kind::Foreground)).policy;
             let base = Instant::now();
             let _ = policy.key(INT, 7, false, base);
-            let decision = policy.rest(Some(status), at(base, ends));
+            let decision = policy.leader_left_members(Some(status), at(base, ends));
             assert_eq!(decision.event, asked.then_some(Event::StopRequested), "{ends}");
             assert_eq!(decision.effect.is_some(), asked);
             let cause = if status == ExitStatus::Code(0) { Cause::Exit } else { Cause::Signal };
             assert_eq!(policy.leader_ended(Some(status)), cause, "the leader ended by itself");
-            // A person who does not want to wait.
+            // A person who does not want to wait presses Ctrl-C again.
             let second = policy.key(INT, 7, false, at(base, ends + 5000));
             assert_eq!(second.event, Some(Event::KillRequested));
         }
     }
     let mut policy = World::new(script_of(Kind::Foreground)).policy;
-    assert_eq!(policy.rest(Some(ExitStatus::Code(0)), Instant::now()), Decision::default());
+    assert_eq!(policy.leader_left_members(Some(ExitStatus::Code(0)), Instant::now()), Decision::default());
 }
 
 /// spec: 1.2.1
@@ -349,8 +349,8 @@ fn interrupt_that_the_leader_ignores_stops_and_the_second_kills() {
     let first = policy.key(INT, 7, true, now);
     assert_eq!((first.event, policy.cause()), (Some(Event::StopRequested), Some(Cause::Stop)));
     assert_eq!((policy.stop_policy().signal, policy.stop_policy().spared_group), (Signal::TERM, Some(7)));
-    // The leader has ended, and those that it left have the grace that they were given.
-    assert_eq!(policy.rest(Some(ExitStatus::Code(0)), now), Decision::default());
+    // The leader has ended; the remaining members keep their grace.
+    assert_eq!(policy.leader_left_members(Some(ExitStatus::Code(0)), now), Decision::default());
     assert_eq!(policy.key(INT, 7, true, now).event, Some(Event::KillRequested));
 }
 

@@ -1,22 +1,22 @@
-//! The model: it keeps what has happened, and works out from the whole history what follows.
+//! The model: keeps all events, and computes the expected decisions from the whole history.
 
 use super::*;
 
-/// What an input means for the end of the sandbox.
+/// The meaning of an input for the end of the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wish {
-    /// To end politely; with the grace that the sandbox was made with unless another is given.
+pub(super) enum EndRequest {
+    /// A polite end; with the grace of the sandbox's terms unless another is given.
     Polite(Cause, Option<u64>),
     Kill(Cause),
     LeaderEnded(Cause),
 }
 
-/// The model: all that has happened, and nothing that follows from it.
+/// The model: all events, and no derived state.
 #[derive(Debug)]
 pub(super) struct History {
     pub(super) script: Script,
-    pub(super) wishes: Vec<(u64, Wish)>,
-    /// Time, length, and whether the sandbox was being ended already.
+    pub(super) wishes: Vec<(u64, EndRequest)>,
+    /// Time, length, and whether the end had begun before.
     pub(super) patiences: Vec<(u64, u64, bool)>,
     pub(super) renewals: Vec<(u64, u64)>,
     pub(super) stops: Vec<(i32, Option<i32>)>,
@@ -45,38 +45,38 @@ impl History {
 
     pub(super) fn cause(&self) -> Option<Cause> {
         self.wishes.first().map(|(_, wish)| match *wish {
-            Wish::Polite(cause, _) | Wish::Kill(cause) | Wish::LeaderEnded(cause) => cause,
+            EndRequest::Polite(cause, _) | EndRequest::Kill(cause) | EndRequest::LeaderEnded(cause) => cause,
         })
     }
 
-    fn owner_wish(&self) -> Option<Wish> {
+    fn owner_wish(&self) -> Option<EndRequest> {
         match self.script.terms.on_owner_exit {
-            OwnerExit::Kill => Some(Wish::Kill(Cause::Owner)),
-            OwnerExit::Stop => Some(Wish::Polite(Cause::Owner, None)),
+            OwnerExit::Kill => Some(EndRequest::Kill(Cause::Owner)),
+            OwnerExit::Stop => Some(EndRequest::Polite(Cause::Owner, None)),
             OwnerExit::Keep => None,
         }
     }
 
-    fn wish(&self, input: &Input) -> Option<Wish> {
+    fn wish(&self, input: &Input) -> Option<EndRequest> {
         let adopted = self.kind() == Kind::Adopted;
         match input {
             Input::Asked(Request::Stop { .. } | Request::Kill) if self.stuck => None,
-            Input::Asked(Request::Stop { grace_ms, .. }) => Some(Wish::Polite(Cause::Stop, *grace_ms)),
-            Input::Asked(Request::Kill) => Some(Wish::Kill(Cause::Kill)),
+            Input::Asked(Request::Stop { grace_ms, .. }) => Some(EndRequest::Polite(Cause::Stop, *grace_ms)),
+            Input::Asked(Request::Kill) => Some(EndRequest::Kill(Cause::Kill)),
             Input::Asked(Request::OwnerGone) | Input::Term(Some(_)) if adopted => None,
             Input::Asked(Request::OwnerGone) | Input::OwnerGone => self.owner_wish(),
             Input::Asked(_) | Input::Active(_) => None,
-            Input::Term(_) => Some(Wish::Polite(Cause::Stop, None)),
-            Input::OuterGone => (!self.script.terms.keep).then_some(Wish::Kill(Cause::Supervisor)),
-            Input::LauncherGone if self.kind() == Kind::Detached => Some(Wish::Kill(Cause::Owner)),
+            Input::Term(_) => Some(EndRequest::Polite(Cause::Stop, None)),
+            Input::StandbyGone => (!self.script.terms.keep).then_some(EndRequest::Kill(Cause::Supervisor)),
+            Input::LauncherGone if self.kind() == Kind::Detached => Some(EndRequest::Kill(Cause::Owner)),
             Input::LauncherGone => self.owner_wish(),
-            Input::LeaderEnded(Some(ExitStatus::Signal(_))) => Some(Wish::LeaderEnded(Cause::Signal)),
-            Input::LeaderEnded(_) => Some(Wish::LeaderEnded(Cause::Exit)),
-            Input::OutOfMemory => Some(Wish::LeaderEnded(Cause::Oom)),
+            Input::LeaderEnded(Some(ExitStatus::Signal(_))) => Some(EndRequest::LeaderEnded(Cause::Signal)),
+            Input::LeaderEnded(_) => Some(EndRequest::LeaderEnded(Cause::Exit)),
+            Input::OutOfMemory => Some(EndRequest::LeaderEnded(Cause::Oom)),
         }
     }
 
-    /// Notes an input, and says what the policy has to decide.
+    /// Adds an input, and returns the expected decision.
     pub(super) fn note(&mut self, now: u64, input: &Input) -> (Option<Event>, Option<Answer>, bool) {
         let ending = self.cause().is_some();
         let wish = self.wish(input);
@@ -98,13 +98,13 @@ impl History {
             }
             Input::Asked(Request::Extend(_)) if ending => answer = refused(),
             Input::Asked(Request::Extend(length)) => {
-                if has_desk(self.kind()) {
+                if has_control_socket(self.kind()) {
                     self.renewals.push((now, *length));
                 }
                 answer = Some(Answer::Done);
             }
             Input::Asked(Request::OwnerGone) if self.kind() == Kind::Adopted => answer = Some(Answer::Done),
-            // As a stop whose signal counts only where no other was asked for.
+            // Like a stop whose signal counts only if no other signal was requested.
             Input::Term(carried) if wish.is_some() && self.signal() == 15 => {
                 let group = self.stops.last().and_then(|stop| stop.1);
                 self.stops.push((carried.map_or(0, Signal::as_raw), group));
@@ -112,27 +112,27 @@ impl History {
             Input::Active(execs) => self.active = (now, *execs),
             _ => {}
         }
-        let begins = !ending && matches!(wish, Some(Wish::Polite(..) | Wish::Kill(_)));
+        let begins = !ending && matches!(wish, Some(EndRequest::Polite(..) | EndRequest::Kill(_)));
         let event = wish.map(|wish| match wish {
-            Wish::Polite(..) => Event::StopRequested,
-            Wish::Kill(_) => Event::KillRequested,
-            Wish::LeaderEnded(_) => Event::LeaderExited,
+            EndRequest::Polite(..) => Event::StopRequested,
+            EndRequest::Kill(_) => Event::KillRequested,
+            EndRequest::LeaderEnded(_) => Event::LeaderExited,
         });
         (event, answer, begins)
     }
 
-    /// The grace that counts at that time: the first one, or the shortest that came since.
+    /// Returns the grace at that time: the first one, or the shortest one since.
     pub(super) fn grace(&self, until: u64) -> u64 {
         let made = ticks(self.script.terms.stop_policy.grace);
         let graces = self.wishes.iter().enumerate().filter(|(_, (at, _))| *at <= until);
         let graces = graces.filter_map(|(index, (_, wish))| match wish {
-            Wish::Polite(_, grace) => Some(grace.unwrap_or(made)),
-            Wish::Kill(_) | Wish::LeaderEnded(_) => (index == 0).then_some(made),
+            EndRequest::Polite(_, grace) => Some(grace.unwrap_or(made)),
+            EndRequest::Kill(_) | EndRequest::LeaderEnded(_) => (index == 0).then_some(made),
         });
         graces.min().unwrap_or(made)
     }
 
-    /// The patience that counts at that time: the last one before the end began, or the shortest that came since.
+    /// Returns the patience at that time: the last one before the end began, or the shortest one since.
     pub(super) fn patience(&self, until: u64) -> u64 {
         let asked = || self.patiences.iter().filter(|(at, _, _)| *at <= until);
         let before = asked().rfind(|(_, _, ending)| !ending).map(|patience| patience.1);
@@ -147,7 +147,7 @@ impl History {
             return made;
         }
         if self.kind() == Kind::Exec {
-            // The first that is not the usual one stays.
+            // The first signal other than SIGTERM stays.
             return valid.find(|number| *number != 15).unwrap_or(made);
         }
         valid.next_back().unwrap_or(made)
@@ -157,7 +157,7 @@ impl History {
         self.stops.last().and_then(|stop| stop.1).filter(|_| self.kind() != Kind::Exec)
     }
 
-    /// When the sandbox ends without a request, as things stand, and why.
+    /// Returns the next deadline without a request, and its cause.
     pub(super) fn deadline(&self) -> Option<(u64, Cause)> {
         let (last, execs) = self.active;
         let limit = self.script.limit.filter(|_| !self.timed_out);
@@ -181,22 +181,24 @@ impl History {
         first
     }
 
-    /// When the members are killed, after all that has happened: nobody who asked waits longer than the own grace.
+    /// Returns the time at which the members are killed: no client waits longer than its own grace.
     pub(super) fn kill_time(&self) -> Option<u64> {
         let times = self.wishes.iter().enumerate().filter_map(|(index, (at, wish))| match wish {
-            Wish::Polite(..) => Some(at + self.grace(*at)),
-            Wish::Kill(_) => Some(*at),
-            // Members that were asked to end keep their grace when the leader has ended.
-            Wish::LeaderEnded(_) => (index == 0).then_some(*at),
+            EndRequest::Polite(..) => Some(at + self.grace(*at)),
+            EndRequest::Kill(_) => Some(*at),
+            // Members that were asked to end keep their grace after the leader's end.
+            EndRequest::LeaderEnded(_) => (index == 0).then_some(*at),
         });
         times.min()
     }
 
-    /// When what is left is reported.
+    /// Returns the time at which survivors are reported.
     pub(super) fn report_time(&self) -> Option<u64> {
         let killed = self.kill_time()?;
-        let later =
-            self.wishes.iter().filter(|(at, wish)| *at >= killed && !matches!(wish, Wish::LeaderEnded(_)));
+        let later = self
+            .wishes
+            .iter()
+            .filter(|(at, wish)| *at >= killed && !matches!(wish, EndRequest::LeaderEnded(_)));
         let times = later.map(|(at, _)| at + self.patience(*at));
         times.chain([killed + self.patience(killed)]).min()
     }

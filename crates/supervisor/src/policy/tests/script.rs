@@ -1,4 +1,4 @@
-//! Random sandboxes and what happens to them.
+//! Generates random sandboxes and their external events.
 
 use penfold_state::wire::{Exec, Size};
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ fn number() -> impl Strategy<Value = i32> {
 }
 
 fn request() -> impl Strategy<Value = Request> {
-    let exec = Exec { command: Vec::new(), detached: false };
+    let exec = Exec { command: Vec::new(), detached: false, recorded: false };
     let size = Size { rows: 24, columns: 80 };
     let length = || 0_u64..60;
     let group = proptest::option::of(7..9);
@@ -38,7 +38,7 @@ fn input() -> impl Strategy<Value = Input> {
         12 => request().prop_map(Input::Asked),
         6 => (0_usize..3).prop_map(Input::Active),
         1 => carried.prop_map(Input::Term),
-        1 => Just(Input::OuterGone),
+        1 => Just(Input::StandbyGone),
         1 => Just(Input::LauncherGone),
         1 => Just(Input::OwnerGone),
         1 => status.prop_map(Input::LeaderEnded),
@@ -71,7 +71,7 @@ pub(super) fn script() -> impl Strategy<Value = Script> {
     let rounds = proptest::collection::vec(round, 0..12);
     (terms(), deadline(), deadline(), deadline(), rounds).prop_map(
         |(terms, limit, lease, idle, mut rounds)| {
-            // A leader ends once, and the drive tells it before it asks the host.
+            // A leader ends once, and the driver reports its end before it asks the host.
             let mut lives = true;
             let ends = |input: &Input| matches!(input, Input::LeaderEnded(_) | Input::OutOfMemory);
             for round in &mut rounds {
@@ -80,11 +80,11 @@ pub(super) fn script() -> impl Strategy<Value = Script> {
                     round.inputs = vec![end.clone()];
                 }
             }
-            let desk = has_desk(terms.kind);
+            let controlled = has_control_socket(terms.kind);
             Script {
                 limit: limit.filter(|_| terms.kind != Kind::Adopted),
-                lease: lease.filter(|_| desk),
-                idle: idle.filter(|_| desk),
+                lease: lease.filter(|_| controlled),
+                idle: idle.filter(|_| controlled),
                 terms,
                 rounds,
             }

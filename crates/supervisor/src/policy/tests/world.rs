@@ -1,13 +1,13 @@
 //! The fake host.
 //!
-//! It follows the rules of the real one: requests before deadlines, `looked` before poll(2), the table of the lifecycle, grace
-//! and patience as the drive arms them.
+//! It follows the rules of the real host: requests before deadlines, `looked` before poll(2), the lifecycle table.
+//! Grace and patience are armed as by the driver.
 
 use penfold_teardown::lifecycle::{Action, step};
 
 use super::*;
 
-/// The host and the drive.
+/// The host and the driver.
 pub(super) struct World {
     pub(super) base: Instant,
     pub(super) now: u64,
@@ -53,7 +53,7 @@ impl World {
         for round in rounds {
             world.round(&round);
         }
-        // No client comes any more: what is due happens.
+        // No more clients; the remaining deadlines expire.
         world.round(&Round { after: 10_000, inputs: Vec::new(), stalled: false });
         world
     }
@@ -64,10 +64,10 @@ impl World {
 
     pub(super) fn activity(&self) -> Option<Activity> {
         let (last, execs) = self.history.active;
-        has_desk(self.history.kind()).then(|| Activity { last: self.at(last), execs })
+        has_control_socket(self.history.kind()).then(|| Activity { last: self.at(last), execs })
     }
 
-    /// Sleeps until the inputs come, and handles them.
+    /// Sleeps until the inputs arrive, and handles them.
     pub(super) fn round(&mut self, round: &Round) {
         let arrival = self.now + round.after;
         let mut inputs = Some(&round.inputs);
@@ -85,22 +85,22 @@ impl World {
             } else {
                 self.now = arrival;
                 inputs = None;
-                queued.iter().fold(None, |wanted, input| outdo(wanted, self.take(input)))
+                queued.iter().fold(None, |wanted, input| stronger(wanted, self.take(input)))
             };
             let event = event.or_else(|| self.time_out(looked));
-            self.happen(event);
+            self.apply(event);
         }
         self.due();
     }
 
-    /// Hands one input to the policy, and compares.
+    /// Passes one input to the policy and compares the decision with the model.
     fn take(&mut self, input: &Input) -> Option<Event> {
         let (event, answer, begins) = self.history.note(self.now, input);
         let now = self.at(self.now);
         let decision = match input {
             Input::Asked(request) => self.policy.request(request, now),
             Input::Term(carried) => self.policy.terminated(*carried),
-            Input::OuterGone => self.policy.standby_gone(),
+            Input::StandbyGone => self.policy.standby_gone(),
             Input::LauncherGone => self.policy.launcher_gone(),
             Input::OwnerGone => self.policy.owner_gone(),
             Input::LeaderEnded(_) | Input::OutOfMemory => {
@@ -130,7 +130,7 @@ impl World {
                 Some(Effect::Begin { cause: self.history.cause().unwrap(), ending })
             }
             Input::Asked(Request::Extend(length))
-                if decision.answer == Some(Answer::Done) && has_desk(self.history.kind()) =>
+                if decision.answer == Some(Answer::Done) && has_control_socket(self.history.kind()) =>
             {
                 let end = (*length > 0).then(|| self.at(self.now + length));
                 Some(Effect::Renew { ms: *length, end })
@@ -140,7 +140,7 @@ impl World {
         assert_eq!(decision.effect, expected, "{input:?} at {}", self.now);
     }
 
-    /// What the policy holds is what follows from the history.
+    /// Compares the policy's state with the model.
     fn compare(&self) {
         let stop_policy = self.policy.stop_policy();
         assert_eq!(self.policy.cause(), self.history.cause());
@@ -161,7 +161,7 @@ impl World {
         assert_eq!(overdue, expected.map(|(_, cause)| cause), "at {}, looked at {looked}", self.now);
         let cause = overdue?;
         let begins = self.history.cause().is_none();
-        self.history.wishes.push((self.now, Wish::Polite(cause, None)));
+        self.history.wishes.push((self.now, EndRequest::Polite(cause, None)));
         self.history.timed_out = true;
         let decision = self.policy.time_out(cause);
         assert_eq!((decision.event, &decision.answer), (Some(Event::StopRequested), &None));
@@ -170,20 +170,20 @@ impl World {
         decision.event
     }
 
-    /// Grace and patience, as the drive arms them.
+    /// Handles grace and patience, as the driver arms them.
     fn due(&mut self) {
         if self.patience.take_if(|at| *at <= self.now).is_some() {
-            self.happen(Some(Event::PatienceOver));
+            self.apply(Some(Event::PatienceOver));
         }
         if self.grace.take_if(|at| *at <= self.now).is_some() {
-            self.happen(Some(Event::GraceOver));
+            self.apply(Some(Event::GraceOver));
         }
         if self.patience.is_some_and(|at| at <= self.now) {
             self.due();
         }
     }
 
-    pub(super) fn happen(&mut self, event: Option<Event>) {
+    pub(super) fn apply(&mut self, event: Option<Event>) {
         let Some(event) = event else { return };
         let StopPolicy { grace, patience, .. } = self.policy.stop_policy();
         if matches!(event, Event::StopRequested | Event::KillRequested) {

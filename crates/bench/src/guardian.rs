@@ -1,4 +1,4 @@
-//! Cleaning up after a benchmark that was interrupted: it runs in a process of its own, and this one outlives it.
+//! Cleans up after an interrupted benchmark. The benchmark runs in a child; this process outlives the child.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -12,14 +12,14 @@ use crate::error::Error;
 use crate::tools::{Tools, running};
 use crate::{floor, wait};
 
-/// How long what was interrupted may take to end by itself, as all of it does.
+/// The time that an interrupted benchmark's processes may take to end; all of them end by themselves.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two looks at what is still running.
+/// The pause between two looks at running processes.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Does the work in a child; returns once nothing of it is left, whether the child finished or was killed.
-pub(crate) fn keep(tools: &Tools, work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
-    let cannot = |source: io::Error| Error::io("cannot look after the benchmark", source);
+/// Does the work in a child. Returns when none of its processes is left, whether the child finished or was killed.
+pub(crate) fn guard(tools: &Tools, work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+    let cannot = |source: io::Error| Error::io("cannot supervise the benchmark", source);
     let ends = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT].map(Signal::as_raw);
     let watched = SignalSet::of(ends.into_iter().chain([Signal::CHILD.as_raw()]));
     let before = signal::block(&watched).map_err(cannot)?;
@@ -36,12 +36,12 @@ pub(crate) fn keep(tools: &Tools, work: impl FnOnce() -> Result<(), Error>) -> R
     sweep(tools, worker)?;
     match status {
         Some(0) => Ok(()),
-        Some(_) => Err(Error::odd("not all was measured")),
+        Some(_) => Err(Error::odd("a measurement is missing")),
         None => Err(Error::odd("interrupted")),
     }
 }
 
-/// Waits for the worker, and kills it when this process is asked to end. Gives its exit code, if it had one.
+/// Waits for the worker, and kills the worker if this process gets a signal. Returns the worker's exit code, if any.
 fn end_of(worker: Pid, signals: &SignalFd) -> io::Result<Option<i32>> {
     let handle = Process::open(&mut ProcFs::open()?, worker)?;
     loop {
@@ -59,7 +59,7 @@ fn end_of(worker: Pid, signals: &SignalFd) -> io::Result<Option<i32>> {
     }
 }
 
-/// Ends what the worker left and waits until nothing runs a program of ours: leaders exit when their word-giver is gone.
+/// Ends the leaves of the worker and waits until no copied program runs: leaders exit when their input ends.
 fn sweep(tools: &Tools, worker: Pid) -> Result<(), Error> {
     let deadline = Instant::now() + PATIENCE;
     let mut proc = ProcFs::open().map_err(|source| Error::io("cannot open `/proc`", source))?;
@@ -70,7 +70,7 @@ fn sweep(tools: &Tools, worker: Pid) -> Result<(), Error> {
             return Ok(());
         }
         if Instant::now() > deadline {
-            return Err(Error::odd(format!("{left} processes of the benchmark are still there")));
+            return Err(Error::odd(format!("{left} processes of the benchmark are left")));
         }
         wait::pass(PAUSE);
     }

@@ -1,0 +1,175 @@
+//! The bodies of the native API that server and clients share.
+//!
+//! The server makes them, and clients read them. Fields are only ever added; a missing one has its default.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use penfold_control::View;
+use penfold_process::ProcessId;
+use penfold_state::outcome::ExitStatus;
+use penfold_state::state::{Exec, Status};
+use penfold_state::{Intent, Report};
+use penfold_teardown::{Cause, Level};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A sandbox, as observed at one moment.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Sandbox {
+    /// The id: 12 hexadecimal digits.
+    #[schema(example = "3f9c07a1b2c4")]
+    pub id: String,
+    /// The name.
+    pub name: Option<String>,
+    /// The labels.
+    pub labels: BTreeMap<String, String>,
+    /// The command, shortened.
+    pub command: Vec<String>,
+    /// The status: `created`, `running`, `stopping`, `unkillable`, `exited`, `failed`, `killed`, `orphaned` or `lost`.
+    #[schema(value_type = String)]
+    pub status: Status,
+    /// Whether something of the sandbox may be alive.
+    pub living: bool,
+    /// How the command ended: `{"code": N}` or `{"signal": N}`; null if it has not ended, or the exit is unknown.
+    #[schema(value_type = Option<Object>)]
+    pub exit: Option<ExitStatus>,
+    /// Why the sandbox ended: `exit`, `signal`, `start-failed`, `timeout`, `ttl`, `idle`, `oom`, `stop`, `kill`, `owner`,
+    /// `supervisor` or `lost`.
+    #[schema(value_type = Option<String>)]
+    pub cause: Option<Cause>,
+    /// How membership is known: `cgroup`, `pidns`, `subreaper` or `tree`.
+    #[schema(value_type = Option<String>)]
+    pub level: Option<Level>,
+    /// Whether the sandbox is detached.
+    pub detached: bool,
+    /// The start of the command, in milliseconds since 1970.
+    pub started_at_ms: Option<u64>,
+    /// The end of the command, in milliseconds since 1970.
+    pub ended_at_ms: Option<u64>,
+    /// The end of the lease, in milliseconds since 1970.
+    pub expires_at_ms: Option<u64>,
+    /// The first process.
+    #[schema(value_type = Option<Object>)]
+    pub leader: Option<ProcessId>,
+    /// The processes of penfold that own the sandbox.
+    #[schema(value_type = Vec<Object>)]
+    pub supervisors: Vec<ProcessId>,
+    /// The execs that run.
+    #[schema(value_type = Vec<Object>)]
+    pub execs: Vec<Exec>,
+    /// The enclosing sandboxes, outermost first.
+    pub within: Vec<String>,
+    /// The directory in which the command started: the workspace.
+    #[schema(value_type = Option<String>)]
+    pub workspace: Option<PathBuf>,
+    /// The scratch directory.
+    #[schema(value_type = Option<String>)]
+    pub scratch: Option<PathBuf>,
+    /// The directory of the cgroup.
+    #[schema(value_type = Option<String>)]
+    pub leaf: Option<PathBuf>,
+    /// The features that the host lacks, and the consequences.
+    pub missing: Vec<String>,
+    /// The evidence for the status of a sandbox without a supervisor.
+    pub evidence: Vec<String>,
+    /// The damage of the record.
+    pub damage: Vec<String>,
+}
+
+impl Sandbox {
+    /// Makes the answer about a sandbox, from its intent and its view.
+    pub fn of(intent: Option<&Intent>, view: View) -> Sandbox {
+        Sandbox {
+            id: view.id,
+            name: view.name,
+            labels: view.labels,
+            command: view.command,
+            living: view.status.is_living(),
+            status: view.status,
+            exit: view.exit,
+            cause: view.cause,
+            level: view.level,
+            detached: view.detached,
+            started_at_ms: view.started_at_ms,
+            ended_at_ms: view.ended_at_ms,
+            expires_at_ms: view.expires_at_ms,
+            leader: view.leader,
+            supervisors: view.supervisors,
+            execs: view.execs,
+            within: view.within,
+            workspace: intent.and_then(|intent| intent.workspace.clone()),
+            scratch: view.scratch,
+            leaf: view.leaf,
+            missing: view.missing,
+            evidence: view.evidence,
+            damage: view.damage,
+        }
+    }
+
+    /// Makes the view of the sandbox for a client: without the owner and the record, which only the server's host has.
+    pub fn into_view(self) -> View {
+        View {
+            id: self.id,
+            name: self.name,
+            labels: self.labels,
+            command: self.command,
+            status: self.status,
+            exit: self.exit,
+            cause: self.cause,
+            level: self.level,
+            detached: self.detached,
+            owner: None,
+            started_at_ms: self.started_at_ms,
+            ended_at_ms: self.ended_at_ms,
+            expires_at_ms: self.expires_at_ms,
+            leader: self.leader,
+            supervisors: self.supervisors,
+            execs: self.execs,
+            within: self.within,
+            leaf: self.leaf,
+            scratch: self.scratch,
+            record: None,
+            claimed: true,
+            missing: self.missing,
+            evidence: self.evidence,
+            damage: self.damage,
+        }
+    }
+}
+
+/// A page of sandboxes.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct SandboxPage {
+    /// The sandboxes, the youngest last.
+    pub sandboxes: Vec<Sandbox>,
+    /// The `cursor` of the next page; null on the last page.
+    pub next_cursor: Option<String>,
+}
+
+/// The result of a stop, kill or delete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EndResult {
+    /// Everything was observed gone.
+    Gone,
+    /// It had ended before the request.
+    AlreadyGone,
+    /// The end has begun (`wait=0`).
+    Accepted,
+}
+
+/// The answer to a stop, kill or delete.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Ended {
+    /// The sandbox.
+    pub id: String,
+    /// The result.
+    pub result: EndResult,
+    /// The path of the report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report_url: Option<String>,
+    /// The report of the end, if it is kept.
+    #[schema(value_type = Option<Object>)]
+    pub report: Option<Report>,
+}

@@ -1,0 +1,189 @@
+//! `penfold serve`.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use penfold_server::{Access, Address, Apis, Config, Limits, Listener, LogFormat, ServeEvent, Tokens};
+use penfold_sys::signal::{self, SignalSet};
+use rustix::process::Signal;
+
+use crate::args::usage;
+use crate::args::verb::{Global, Verb};
+use crate::failure::{Failure, FailureKind, OrFail as _};
+use crate::{exit_codes, pid_one, service_manager, surroundings, value};
+
+/// The verb `serve`.
+pub(crate) const VERB: Verb = Verb {
+    name: "serve",
+    aliases: &[],
+    about: "Serve sandboxes over HTTP",
+    description: "Answers requests over HTTP until SIGTERM or SIGINT; the native API is below /v1, the Cloudflare Sandbox API \
+        at /. The server owns nothing: if it ends or is killed, every sandbox goes on, and the next server finds all of \
+        them. While it runs, a sandbox that loses all its supervisors is ended within a second. Without --listen, the \
+        server listens on the sockets that systemd hands over, else on the Unix socket /run/penfold/api.sock (for users: \
+        $XDG_RUNTIME_DIR/penfold/api.sock), which serves processes of the same user and of root; with --api cloudflare \
+        alone, on 127.0.0.1:3000. A TCP port needs --token-file. A caller sends a token as `Authorization: Bearer TOKEN` \
+        (native API), as `X-Penfold-Token: TOKEN`, or before the path as /t/TOKEN.",
+    examples: &[
+        ("penfold serve", "listen on a Unix socket that only this user can use"),
+        (
+            "penfold serve --listen 127.0.0.1:3000 --token-file tokens",
+            "listen on a port, for callers with a token",
+        ),
+        ("penfold serve --api cloudflare --token-file tokens", "serve clients of the Cloudflare Sandbox SDK"),
+    ],
+    usage_failure: FailureKind::Usage,
+    define: ServeArgs::augment_args,
+    call: |global, matches| serve(global, &usage::read(&VERB, matches)?),
+};
+
+/// The port of the Cloudflare Sandbox API.
+const PORT: u16 = 3000;
+/// The longest file with tokens that is read.
+const LONGEST: u64 = 1 << 20;
+
+/// An API that the server can serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Api {
+    /// Below `/v1`.
+    Native,
+    /// The Cloudflare Sandbox API.
+    Cloudflare,
+}
+
+/// The form of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Text,
+    /// An object on each line.
+    Json,
+}
+
+/// What `penfold serve` was asked to do.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ServeArgs {
+    /// Listen on `unix:PATH` or `HOST:PORT`; may be given again.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Vec<Address>,
+    /// Serve every local process on loopback addresses without a token.
+    #[arg(long, conflicts_with = "token_file")]
+    pub(crate) insecure_no_token: bool,
+    /// The APIs that are served: native, cloudflare.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "API",
+        value_delimiter = ',',
+        hide_possible_values = true,
+        default_value = "native,cloudflare"
+    )]
+    pub(crate) api: Vec<Api>,
+    /// Time that requests have to finish after SIGTERM or SIGINT; a second signal ends the server at once.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = value::duration,
+        allow_hyphen_values = true,
+        default_value = "10s"
+    )]
+    pub(crate) drain: Duration,
+    /// Form of the log lines on standard error: text, json.
+    #[arg(long, value_enum, value_name = "FORMAT", hide_possible_values = true, default_value = "text")]
+    pub(crate) log_format: Format,
+    /// The most connections at one time.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().connections, value_parser = positive)]
+    pub(crate) max_connections: usize,
+    /// The most living sandboxes that callers with one token can have.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().sandboxes, value_parser = positive)]
+    pub(crate) max_sandboxes: usize,
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_parser = value::size,
+        default_value = "64M",
+        help = "Size of the output of a command that is kept; the oldest output beyond is counted and lost"
+    )]
+    pub(crate) output_limit: u64,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|count| (1..=1_000_000).contains(count))
+        .ok_or_else(|| "not a number from 1 to 1000000".to_owned())
+}
+
+/// Serves until a signal.
+pub(crate) fn serve(global: &Global, args: &ServeArgs) -> Result<u8, Failure> {
+    if let Some(code) = pid_one::fork_if_init()? {
+        return Ok(code);
+    }
+    let tokens = global.token_file.as_deref().map(read_tokens).transpose()?.unwrap_or_default();
+    // A signal that comes before the server handles it must not leave the socket behind.
+    let signals = SignalSet::of([Signal::TERM.as_raw(), Signal::INT.as_raw()]);
+    let before = signal::block(&signals).or_fail(FailureKind::Other, "cannot block signals")?;
+    let listeners = listen(global, args, &tokens)?;
+    let config = Config {
+        state_root: surroundings::absolute_root(global),
+        temporary: surroundings::temporary(),
+        program: surroundings::program(),
+        environment: std::env::vars_os()
+            .filter(|(key, _)| !service_manager::is_own(key) && !surroundings::names_a_server(key))
+            .collect(),
+        apis: Apis {
+            native: args.api.contains(&Api::Native),
+            cloudflare: args.api.contains(&Api::Cloudflare),
+        },
+        tokens,
+        limits: Limits {
+            connections: args.max_connections,
+            sandboxes: args.max_sandboxes,
+            output: args.output_limit,
+            ..Limits::default()
+        },
+        drain: args.drain,
+    };
+    let format = match args.log_format {
+        Format::Text => LogFormat::Text,
+        Format::Json => LogFormat::Json,
+    };
+    penfold_server::log_to_standard_error(format, global.quiet);
+    penfold_server::serve(config, listeners, &mut |event| match event {
+        ServeEvent::Started => drop(signal::set_mask(&before)),
+        ServeEvent::Ready => service_manager::notify_ready(),
+        ServeEvent::Ending => service_manager::notify_stopping(),
+    })?;
+    Ok(exit_codes::SUCCESS)
+}
+
+fn read_tokens(path: &Path) -> Result<Tokens, Failure> {
+    let sentence = format!("cannot read the tokens in `{}`", path.display());
+    let mut text = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(LONGEST).read_to_end(&mut text));
+    read.map_err(|error| Failure::new(FailureKind::from(&error), sentence.clone()).because(error))?;
+    Tokens::parse(&text).or_fail(FailureKind::Usage, &sentence)
+}
+
+/// Listens on what was asked for.
+fn listen(global: &Global, args: &ServeArgs, tokens: &Tokens) -> Result<Vec<Listener>, Failure> {
+    let access = Access { tokens, insecure_no_token: args.insecure_no_token };
+    let mut addresses = args.listen.clone();
+    if addresses.is_empty() {
+        let inherited = service_manager::sockets()
+            .or_fail(FailureKind::Other, "cannot take over the sockets of the service manager")?;
+        if !inherited.is_empty() {
+            return inherited.into_iter().map(|socket| Ok(Listener::inherit(socket, access)?)).collect();
+        }
+        addresses.push(if args.api.contains(&Api::Native) {
+            Address::Unix(surroundings::socket(global))
+        } else {
+            Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)))
+        });
+    }
+    addresses.iter().map(|address| Ok(Listener::open(address, access)?)).collect()
+}

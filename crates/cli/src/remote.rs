@@ -1,0 +1,154 @@
+//! The verbs as clients of a server, with `--host` or `PENFOLD_HOST`: one file for each group of verbs.
+//!
+//! Output and exit codes are those of the local verbs, as far as the API carries the facts.
+
+mod ending;
+mod exec;
+mod foreground;
+mod listing;
+mod logs;
+mod run;
+mod select;
+mod wait;
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use clap::ArgMatches;
+use penfold_client::{Client, Error, Host, Problem};
+
+use crate::args::usage;
+use crate::args::verb::{Global, Verb};
+use crate::commands;
+use crate::failure::{Failure, FailureKind};
+use crate::surroundings::{self, HOST, TOKEN_FILE};
+
+/// The verbs that have nothing to do with sandboxes, or serve those of this host. A variable does not change them.
+const ALWAYS_LOCAL: [&str; 7] = ["serve", "watch", "session-host", "help", "version", "completions", "man"];
+
+/// Runs a verb: on this host, or as a client of the server that was named.
+pub(crate) fn call(verb: &Verb, global: &Global, matches: ArgMatches) -> Result<u8, Failure> {
+    match host(verb, global)? {
+        None => (verb.call)(global, matches),
+        Some(host) => {
+            let done = ask(verb, global, matches, &host);
+            // The low codes of these verbs belong to the command.
+            done.map_err(|failure| match verb.usage_failure {
+                FailureKind::NotStarted => before_the_start(failure),
+                _ => failure,
+            })
+        }
+    }
+}
+
+/// The server that was named; `None` for this host.
+fn host(verb: &Verb, global: &Global) -> Result<Option<Host>, Failure> {
+    let is_local = ALWAYS_LOCAL.contains(&verb.name);
+    match &global.host {
+        Some(_) if is_local => Err(refused(verb)),
+        Some(host) => Ok(Some(host.clone())),
+        None if is_local => Ok(None),
+        None => {
+            let Some(text) = surroundings::variable(OsStr::new(HOST)).filter(|text| !text.is_empty()) else {
+                return Ok(None);
+            };
+            let host = text.to_string_lossy().parse().map_err(|error: penfold_client::InvalidHost| {
+                Failure::new(verb.usage_failure, format!("the variable `{HOST}` is wrong")).because(error)
+            })?;
+            Ok(Some(host))
+        }
+    }
+}
+
+fn ask(verb: &Verb, global: &Global, matches: ArgMatches, host: &Host) -> Result<u8, Failure> {
+    let client = || Client::new(host.clone(), token(global)?).map_err(failure);
+    match verb.name {
+        "ps" => listing::ps(&client()?, global, &usage::read(verb, matches)?),
+        "inspect" => listing::inspect(&client()?, global, &usage::read(verb, matches)?),
+        "run" => run::run(&client()?, global, usage::read(verb, matches)?),
+        "exec" => exec::exec(&client()?, global, &usage::read(verb, matches)?),
+        "logs" => logs::logs(&client()?, global, &usage::read(verb, matches)?),
+        "wait" => wait::wait(&client()?, global, &usage::read(verb, matches)?),
+        "stop" => ending::stop(&client()?, global, &usage::read(verb, matches)?),
+        "kill" => ending::kill(&client()?, global, &usage::read(verb, matches)?),
+        "rm" => ending::rm(&client()?, global, &usage::read(verb, matches)?),
+        "extend" => ending::extend(&client()?, &usage::read::<commands::extend::ExtendArgs>(verb, matches)?),
+        _ => Err(refused(verb)),
+    }
+}
+
+fn refused(verb: &Verb) -> Failure {
+    Failure::new(
+        verb.usage_failure,
+        format!("`penfold {}` works on this host only, not on a server", verb.name),
+    )
+    .hint(format!("leave out `--host`, or unset `{HOST}`"))
+}
+
+/// Reads the token: the first line of the file that is neither empty nor a comment.
+fn token(global: &Global) -> Result<Option<String>, Failure> {
+    let variable = || surroundings::variable(OsStr::new(TOKEN_FILE)).filter(|path| !path.is_empty());
+    let Some(path) = global.token_file.clone().or_else(|| variable().map(PathBuf::from)) else {
+        return Ok(None);
+    };
+    let sentence = format!("cannot read the token in `{}`", path.display());
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| Failure::new(FailureKind::from(&error), sentence.clone()).because(error))?;
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    match lines.next() {
+        Some(token) if token.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(Some(token.to_owned())),
+        Some(_) => {
+            Err(Failure::new(FailureKind::Usage, sentence).because("it has other characters than a token"))
+        }
+        None => Err(Failure::new(FailureKind::Usage, sentence).because("it is empty")),
+    }
+}
+
+/// Makes a failure of an error of the client.
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::Problem(problem) => of_problem(&problem),
+        Error::Unreachable { host, source } => {
+            Failure::new(FailureKind::Other, format!("cannot connect to the server at `{host}`"))
+                .because(source)
+                .hint("`penfold serve` starts a server")
+        }
+        error => Failure::new(FailureKind::Other, penfold_state::error_chain(&error)),
+    }
+}
+
+fn of_problem(problem: &Problem) -> Failure {
+    let kind = match problem.kind() {
+        "not_found" => FailureKind::NoSuchId,
+        "ambiguous" => FailureKind::Ambiguous,
+        "unauthorized" | "forbidden" | "not_permitted" => FailureKind::NotPermitted,
+        "invalid_field" | "invalid_json" | "bad_request" => FailureKind::Usage,
+        "unverified" => FailureKind::StillThere,
+        "command_not_found" => FailureKind::NotFound,
+        "command_not_executable" => FailureKind::NotExecutable,
+        _ => FailureKind::Other,
+    };
+    let failure = match kind {
+        FailureKind::NotPermitted => Failure::new(kind, format!("the server refused the request: {problem}")),
+        _ => Failure::new(kind, problem.to_string()),
+    };
+    match problem.kind() {
+        "not_found" => failure.hint("`penfold ps -a` lists the sandboxes"),
+        "ambiguous" => failure.hint("give more characters, or the whole id"),
+        "unauthorized" => failure.hint("`--token-file FILE`"),
+        _ => failure,
+    }
+}
+
+/// Gives a failure the code that `run`, `exec` and `wait` have for it.
+fn before_the_start(failure: Failure) -> Failure {
+    match failure.kind() {
+        FailureKind::StillThere => failure.with_kind(FailureKind::Unverified),
+        FailureKind::Other
+        | FailureKind::Usage
+        | FailureKind::NoSuchId
+        | FailureKind::Ambiguous
+        | FailureKind::NotPermitted => Failure::not_started(failure),
+        _ => failure,
+    }
+}

@@ -1,0 +1,148 @@
+//! `exec` on a server.
+
+use std::io::{self, IsTerminal as _, Read as _};
+
+use penfold_client::{Client, Error, Method};
+use penfold_state::time::millis;
+use penfold_state::{Outcome, Report};
+use penfold_teardown::Survivor;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::foreground::{Signals, copy_output};
+use super::{ending, failure, run, select};
+use crate::args::bounds;
+use crate::args::verb::Global;
+use crate::commands::exec::ExecArgs;
+use crate::failure::{Failure, FailureKind, OrFail as _};
+use crate::sandboxes::conclude::conclude;
+use crate::text::{lines, summary};
+use crate::{exit_codes, output};
+
+/// An exec, as the server describes it.
+#[derive(Debug, Deserialize)]
+struct Exec {
+    number: u32,
+    #[serde(default)]
+    report: Option<Report>,
+}
+
+/// The end of an exec, as far as the server knows it.
+#[derive(Debug, Deserialize)]
+struct Waited {
+    ended: bool,
+    #[serde(default)]
+    remaining: Vec<Survivor>,
+}
+
+/// Runs a command in a running sandbox.
+pub(super) fn exec(client: &Client, global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
+    if args.detach {
+        bounds::refuse_code_flags(args.bounds.preserve_status, false)?;
+    }
+    if args.tty {
+        let sentence = "a command on a server gets no terminal of this one: leave out `--tty`";
+        return Err(Failure::new(FailureKind::NotStarted, sentence));
+    }
+    let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+    let id = select::find(client, &args.id)?.id;
+    let body = describe(args)?;
+    let signals = if args.detach { None } else { Some(Signals::watch(client, false)?) };
+    let execs = format!("{}/execs", ending::path(&id));
+    let started: Exec =
+        client.call(Method::POST, &execs, &[], &body).map_err(|error| not_started(error, &name, args))?;
+    let Some(signals) = signals else { return Ok(exit_codes::SUCCESS) };
+    let path = format!("{execs}/{}", started.number);
+    signals.aim(client, &path);
+    let lost = |error| {
+        failure(error)
+            .with_kind(FailureKind::Unverified)
+            .hint(format!("`{name}` may still run in sandbox {id}"))
+    };
+    copy_output(client, &path, &signals).map_err(lost)?;
+    if let Some(left) = wait(client, &path).map_err(lost)? {
+        let mut text = String::new();
+        for survivor in left {
+            lines::say(&mut text, &format!("exec in {id} not gone: {survivor}"));
+        }
+        output::message(&text);
+        return Ok(exit_codes::UNVERIFIED);
+    }
+    let ended = client.persist(false, |client| client.get::<Exec>(&path)).map_err(lost)?;
+    let _ = client.send::<Value>(Method::DELETE, &path, &[], Vec::new().into());
+    let Some(mut report) = ended.report else {
+        let sentence = format!("cannot tell how `{name}` ended: the exec has no report");
+        return Err(Failure::new(FailureKind::Unverified, sentence));
+    };
+    // The summary must name the exec: the sandbox itself keeps running.
+    report.id = format!("exec in {id}");
+    signals.attribute(&mut report);
+    let outcome = Outcome::of(&report, None);
+    output::message(&summary::of(&outcome, global.verbose > 0, global.quiet));
+    conclude(&outcome, &name, args.bounds.workdir.clone(), args.bounds.preserve_status, false)
+}
+
+/// Waits until the exec has ended; returns what is left of it after the patience.
+fn wait(client: &Client, path: &str) -> Result<Option<Vec<Survivor>>, Error> {
+    loop {
+        let url = format!("{path}/wait?timeout_ms=30000");
+        let waited = client.persist(false, |client| client.get::<Waited>(&url))?;
+        if waited.ended {
+            return Ok(None);
+        }
+        if !waited.remaining.is_empty() {
+            return Ok(Some(waited.remaining));
+        }
+    }
+}
+
+fn not_started(error: Error, name: &str, args: &ExecArgs) -> Failure {
+    match error.problem().map(penfold_client::Problem::kind) {
+        Some("command_not_found") => {
+            let why = if name.contains('/') { "no such file" } else { "not found in PATH" };
+            Failure::new(FailureKind::NotFound, format!("cannot run `{name}`: {why}"))
+        }
+        Some("command_not_executable") => {
+            Failure::new(FailureKind::NotExecutable, format!("cannot run `{name}`: it is not executable"))
+        }
+        Some(_) => Failure::new(FailureKind::NotStarted, format!("cannot run `{name}` in {}", args.id))
+            .because(error),
+        // After the request was sent the command may run.
+        None if matches!(error, Error::Lost { .. }) => failure(error).with_kind(FailureKind::Unverified),
+        None => failure(error),
+    }
+}
+
+/// The body of the request.
+fn describe(args: &ExecArgs) -> Result<Value, Failure> {
+    let mut body = Map::new();
+    let mut put = |key: &str, value: Value| drop(body.insert(key.to_owned(), value));
+    put("command", json!(run::texts(&args.command)?));
+    put("env", json!(run::environment(&args.bounds)?));
+    if let Some(dir) = &args.bounds.workdir {
+        put("dir", json!(run::text(dir.as_os_str())?));
+    }
+    put("timeout_ms", json!(args.bounds.timeout().map(millis)));
+    put("grace_ms", json!(millis(args.bounds.grace)));
+    if !args.bounds.leaves_signal() {
+        put("signal", json!(args.bounds.signal().to_string()));
+    }
+    if args.interactive {
+        put("stdin_base64", json!(penfold_client::base64(&input()?)));
+    }
+    Ok(Value::Object(body))
+}
+
+/// Reads standard input to its end: the server takes it whole.
+fn input() -> Result<Vec<u8>, Failure> {
+    if io::stdin().is_terminal() {
+        let sentence = "standard input is a terminal, and a server takes it only whole";
+        return Err(Failure::new(FailureKind::NotStarted, sentence).hint("pass a file or a pipe"));
+    }
+    let mut bytes = Vec::new();
+    io::stdin()
+        .lock()
+        .read_to_end(&mut bytes)
+        .or_fail(FailureKind::NotStarted, "cannot read standard input")?;
+    Ok(bytes)
+}

@@ -1,0 +1,136 @@
+//! Sessions: made, listed, ended.
+
+use serde_json::json;
+
+use super::super::Server;
+use super::{Api, alive, pid_in};
+use crate::support::{Running, TestEnv, penfold, wait_until};
+
+#[test]
+fn a_session_is_made_once_listed_and_deleted() {
+    let api = Api::start();
+    let create = json!({ "id": "one", "env": { "COLOUR": "blue" }, "cwd": api.path("") });
+    api.post("/api/session/create", &create).ok();
+    let error = api.post("/api/session/create", &create).fails(409, "SESSION_ALREADY_EXISTS");
+    assert_eq!(error["context"]["sessionId"], "one");
+    assert_eq!(api.get("/api/session/list").ok()["data"], json!(["one"]));
+    let told = api.out("one", "echo $COLOUR $LANG; pwd");
+    assert_eq!(told, format!("blue C.UTF-8\n{}\n", api.path("").trim_end_matches('/')));
+    assert_eq!(api.post("/api/session/delete", &json!({ "sessionId": "one" })).ok()["sessionId"], "one");
+    let error = api.post("/api/session/delete", &json!({ "sessionId": "one" })).fails(500, "INTERNAL_ERROR");
+    assert_eq!(error["message"], "Session 'one' not found");
+    api.post("/api/session/delete", &json!({})).fails(400, "VALIDATION_FAILED");
+    assert_eq!(api.get("/api/session/list").ok()["data"], json!([]));
+    api.post("/api/session/create", &create).ok();
+}
+
+#[test]
+fn a_session_without_a_body_or_with_odd_settings() {
+    let api = Api::start();
+    api.ask("POST", "/api/session/create", "", "").ok();
+    api.post("/api/session/create", &json!({ "id": "x", "env": { "A-B": "1" } }))
+        .fails(400, "VALIDATION_FAILED");
+    api.post("/api/session/create", &json!({ "id": "__DISABLE_SESSION__" })).fails(400, "VALIDATION_FAILED");
+    api.post("/api/session/create", &json!({ "id": "lost", "cwd": "/no/such" })).ok();
+    api.out("lost", "true");
+}
+
+#[test]
+fn the_session_is_selected_by_body_bearer_header_and_query() {
+    let api = Api::start();
+    for (path, headers, id) in [
+        ("/api/execute", "authorization: Bearer by-bearer\r\nx-session-id: no\r\n", "by-bearer"),
+        ("/api/execute?session=no", "x-session-id: by-header\r\n", "by-header"),
+        ("/api/execute?session=by-query", "", "by-query"),
+        ("/api/execute", "", "default"),
+    ] {
+        let told = api.ask("POST", path, headers, &json!({ "command": "true" }).to_string()).ok();
+        assert_eq!(told["sessionId"], id);
+    }
+    assert_eq!(
+        api.get("/api/session/list").ok()["data"],
+        json!(["by-bearer", "by-header", "by-query", "default"])
+    );
+}
+
+#[test]
+fn of_fifty_creations_of_one_id_one_succeeds() {
+    let api = Api::start();
+    let create = |_| api.post("/api/session/create", &json!({ "id": "same" })).status;
+    let mut all: Vec<u16> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..50).map(|number| scope.spawn(move || create(number))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    all.sort_unstable();
+    assert_eq!(all[0], 200);
+    assert_eq!(all[1..], [409; 49]);
+    assert_eq!(api.get("/api/session/list").ok()["data"], json!(["same"]));
+    api.post("/api/session/delete", &json!({ "sessionId": "same" })).ok();
+    assert!(!api.env.is_running("session-host"), "a host without a session");
+}
+
+#[test]
+fn fifty_commands_for_an_unknown_session_make_one() {
+    let api = Api::start();
+    let pids: std::collections::BTreeSet<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..50).map(|_| scope.spawn(|| api.out("auto", "echo $$"))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(pids.len(), 1, "{pids:?}");
+    assert_eq!(api.get("/api/session/list").ok()["data"], json!(["auto"]));
+}
+
+#[test]
+fn a_delete_ends_all_that_the_session_started_while_a_command_runs() {
+    let api = Api::start();
+    let file = |name: &str| api.path(name);
+    api.out("busy", &format!("sleep 1000 & echo $! > {}", file("job")));
+    let setsid =
+        format!("setsid sh -c 'trap \"\" TERM; echo $$ > {}; sleep 1000' & sleep 1001; true", file("daemon"));
+    let process = api.process("busy", "p", &setsid);
+    let mut stream = api.follow("p");
+    stream.next();
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| api.run("busy", &format!("echo $$ > {}; sleep 1000", file("shell"))));
+        let pids = [pid_in(&file("job")), pid_in(&file("daemon")), pid_in(&file("shell")), process];
+        assert!(pids.into_iter().all(alive));
+        let begun = std::time::Instant::now();
+        api.post("/api/session/delete", &json!({ "sessionId": "busy" })).ok();
+        assert!(!pids.into_iter().any(alive), "{pids:?}");
+        assert!(begun.elapsed() < std::time::Duration::from_secs(5));
+        running.join().unwrap().fails(410, "SESSION_DESTROYED");
+    });
+    let last = stream.rest().pop().unwrap();
+    assert_eq!((last["type"].as_str(), last["exitCode"].as_i64()), (Some("exit"), Some(137)));
+    api.get("/api/process/p").fails(404, "PROCESS_NOT_FOUND");
+    wait_until("no record is left", || {
+        std::fs::read_dir(api.env.root().join("sandboxes")).unwrap().count() == 0
+    });
+}
+
+#[test]
+fn a_shell_that_exits_is_told_once_and_replaced() {
+    let api = Api::start();
+    api.out("s", "export A=1");
+    for (command, code) in [("exit 7", 7), ("exec true", 0), ("set -e; false", 1), ("kill -9 $$", 137)] {
+        let error = api.run("s", command).fails(410, "SESSION_TERMINATED");
+        assert_eq!(
+            (error["context"]["sessionId"].as_str(), error["context"]["exitCode"].as_i64()),
+            (Some("s"), Some(code))
+        );
+        assert_eq!(api.out("s", "echo again"), "again\n", "{command}");
+    }
+    assert_eq!(api.out("s", "echo \"<$A>\""), "<>\n");
+    assert_eq!(api.get("/api/session/list").ok()["data"], json!(["s"]));
+}
+
+#[test]
+fn session_runs_where_the_state_root_is_a_relative_path() {
+    let env = TestEnv::new();
+    let mut command = env.command(penfold());
+    command.args(["--root", "../root", "serve", "--api", "cloudflare", "--insecure-no-token"]);
+    let server = Server::of(Running::start(command.args(["--listen", "127.0.0.1:0"])));
+    let api = Api { env, server };
+    assert_eq!(api.out("s", "echo here"), "here\n");
+    api.post("/api/session/delete", &json!({ "sessionId": "s" })).ok();
+}

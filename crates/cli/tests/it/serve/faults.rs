@@ -1,0 +1,242 @@
+//! The server is killed in the middle of a request, its disk is full, its descriptors are used up.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::cloudflare::{Api, Told, alive, output, pid_in};
+use super::native;
+use super::{Answer, Place, Server};
+use crate::support::{Process, TestEnv, is_root, skip, wait_until};
+
+/// Waits for this time.
+fn pause(time: Duration) {
+    let end = Instant::now() + time;
+    wait_until("a while has passed", || Instant::now() >= end);
+}
+
+/// A client of a server that is killed gets half an answer at most.
+#[track_caller]
+fn assert_cut_off(stream: &mut dyn std::io::Read) {
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes);
+    assert!(!bytes.ends_with(b"0\r\n\r\n"), "{}", String::from_utf8_lossy(&bytes));
+}
+
+#[test]
+fn a_command_in_flight_runs_on_when_the_server_is_killed() {
+    let mut api = Api::start();
+    api.out("s", "cd /usr; A=1");
+    let (up, go, done) = (api.path("up"), api.path("go"), api.path("done"));
+    let command = format!("echo $$ > {up}; until [ -e {go} ]; do sleep 0.02; done; A=2; echo 7 > {done}");
+    let body = json!({ "command": command, "sessionId": "s" }).to_string();
+    for path in ["/api/execute", "/api/execute/stream"] {
+        for file in [&up, &go, &done] {
+            let _ = std::fs::remove_file(file);
+        }
+        let mut answer = api.send("POST", path, "", &body);
+        let shell = pid_in(&up);
+        api.replace_server();
+        assert_cut_off(&mut answer);
+        assert!(alive(shell) && !std::fs::exists(&done).unwrap());
+        assert_eq!(api.get("/api/session/list").ok()["data"], json!(["s"]));
+        std::fs::write(&go, "").unwrap();
+        assert_eq!(pid_in(&done), 7);
+        wait_until("it has ended", || path == "/api/execute" || !alive(shell));
+        // The command of a stream is a process beside the shell.
+        assert_eq!(api.out("s", "pwd; echo $A"), "/usr\n2\n");
+    }
+}
+
+#[test]
+fn a_stream_of_a_killed_server_is_cut_off_and_the_next_one_has_every_byte() {
+    let mut api = Api::start();
+    let text = "for i in $(seq 1 600); do echo line $i; [ $((i % 100)) = 0 ] && sleep 0.1; done; exit 3";
+    api.process("s", "p", text);
+    let whole: String = (1..=600).flat_map(|number| ["line ".to_owned(), format!("{number}\n")]).collect();
+    for _ in 0..3 {
+        let mut stream = api.follow("p");
+        stream.await_output("line ");
+        api.replace_server();
+        let rest = stream.rest();
+        let over = rest.iter().any(|event| event["type"] == "exit");
+        assert!(!over || rest.last().unwrap()["exitCode"] == 3, "{rest:?}");
+    }
+    let events = api.follow("p").rest();
+    assert!(output(&events, "stdout") == whole);
+    assert_eq!(events.last().unwrap()["exitCode"], 3);
+    assert_eq!(api.get("/api/process/p/logs").ok()["stdout"], whole);
+}
+
+/// Each session is listed and usable, or there is nothing of it.
+#[test]
+fn a_creation_in_flight_leaves_a_whole_session_or_nothing_unlisted() {
+    let mut api = Api::start();
+    let mut listed = 0;
+    for round in 0..12_u64 {
+        let id = format!("s{round}");
+        let mut answer = api.send("POST", "/api/session/create", "", &json!({ "id": id }).to_string());
+        pause(Duration::from_millis(round * 3));
+        api.replace_server();
+        let _ = answer.read_to_end(&mut Vec::new());
+        api.server.await_ready();
+        let made = api.get("/api/session/list").ok()["data"].as_array().unwrap().contains(&json!(id));
+        listed += u32::from(made);
+        let again = api.post("/api/session/create", &json!({ "id": id }));
+        // A creation may have been complete just after the list.
+        assert!(again.status == 409 || again.status == 200 && !made, "{made}: {:?}", again.json());
+        assert_eq!(api.out(&id, "echo usable"), "usable\n");
+        api.post("/api/session/delete", &json!({ "sessionId": id })).ok();
+        let left = || api.env.processes().iter().map(Process::command_line).collect::<Vec<_>>();
+        wait_until("nothing is left", || api.env.left().is_empty() && left().len() == 1);
+    }
+    assert!(listed < 12, "no creation was interrupted");
+}
+
+#[test]
+fn a_kill_in_flight_is_completed_without_the_server() {
+    let mut api = Api::with(&["--api", "native,cloudflare"]);
+    let deaf = "trap '' TERM; echo up; while :; do sleep 0.1; done";
+    let id = native::script(&api.server, "exec sleep 600");
+    let execs = format!("/v1/sandboxes/{id}/execs");
+    let body = json!({ "command": ["sh", "-c", deaf], "grace_ms": 1500 });
+    let made = native::post(&api.server, &execs, &body).with(201).json();
+    let exec = format!("{execs}/{}", made["number"]);
+    wait_until("the trap is set", || {
+        native::get(&api.server, &format!("{exec}/logs?format=raw")).body == b"up\n"
+    });
+    let leader = i32::try_from(native::get(&api.server, &exec).json()["pid"].as_i64().unwrap()).unwrap();
+    let mut stop = api.server.connect();
+    native::send(&mut *stop, "POST", &format!("{exec}/stop"), "", b"");
+    let pid = api.process("s", "p", deaf);
+    api.follow("p").await_output("up");
+    let mut kill = api.send("DELETE", "/api/process/p", "", "");
+    pause(Duration::from_millis(300));
+    assert!(alive(leader) && alive(pid), "the kill was over before the server");
+    api.server.running.signal(Signal::KILL);
+    api.server.running.process().await_end();
+    let fresh = Server::start(&api.env, &["--api", "native,cloudflare"]);
+    std::mem::replace(&mut api.server, fresh).running.finish().with_code(137);
+    assert_cut_off(&mut *stop);
+    assert_cut_off(&mut kill);
+    let status = api.status("p").0;
+    assert!(if alive(pid) { status == "running" } else { status == "killed" }, "{status}");
+    let ended = native::get(&api.server, &format!("{exec}/wait")).with(200).json();
+    assert_eq!((&ended["ended"], &ended["cause"]), (&json!(true), &json!("stop")), "{ended}");
+    assert!(!alive(leader));
+    // Either this one ends it, or it has ended.
+    let told = api.delete("/api/process/p");
+    assert!(matches!(told.status, 200 | 404), "{:?}", told.json());
+    assert!(!alive(pid));
+    assert_eq!(api.status("p"), ("killed".to_owned(), Some(137)));
+}
+
+/// A small file system at the state root, until this is dropped.
+struct SmallDisk(PathBuf);
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_full_state_root_is_a_clear_error_and_loses_nothing() {
+    if !is_root() {
+        return;
+    }
+    let env = TestEnv::new();
+    if mount("none", env.root(), "tmpfs", MountFlags::empty(), c"size=1m,nr_inodes=400").is_err() {
+        return skip("no tmpfs can be mounted here");
+    }
+    let server = Server::start(&env, &["--api", "native,cloudflare"]);
+    let api = Api { env, server };
+    // Dropped before the environment, which removes the directory.
+    let disk = SmallDisk(api.env.root());
+    api.out("s", "cd /usr; A=1");
+    let pid = api.process("s", "p", "sleep 1000");
+    let id = native::script(&api.server, "exec sleep 600");
+    let filler = api.env.path("root/filler");
+    let mut file = File::create(&filler).unwrap();
+    while file.write_all(&[1; 512]).is_ok() {}
+    drop(file);
+    let is_clear = |told: &Told| {
+        let body = told.json();
+        assert!(told.status >= 400, "{body}");
+        let text = body.to_string();
+        assert!(text.contains("space") || text.contains("full"), "{body}");
+    };
+    is_clear(&api.post("/api/session/create", &json!({ "id": "t" })));
+    is_clear(&api.post("/api/process/start", &json!({ "command": "true", "sessionId": "s" })));
+    let refused = native::post(&api.server, "/v1/sandboxes", &json!({ "command": ["true"] }));
+    assert!(refused.status >= 500 || refused.status == 422, "{refused:?}");
+    refused.problem();
+    // A command may run or be refused; it does not hang.
+    let told = api.run("s", "echo a");
+    assert!(told.status == 200 || told.status >= 400, "{:?}", told.json());
+    assert_eq!(api.status("p").0, "running");
+    assert!(alive(pid));
+    // An end is possible without any room; the record of it waits for room.
+    let told = api.delete("/api/process/p");
+    assert!(!alive(pid), "{:?}", told.json());
+    std::fs::remove_file(&filler).unwrap();
+    wait_until("the end is recorded", || api.status("p").0 == "killed");
+    assert_eq!(api.get("/api/session/list").ok()["data"], json!(["s"]));
+    assert_eq!(api.out("s", "pwd; echo $A"), "/usr\n1\n");
+    native::delete(&api.server, &format!("/v1/sandboxes/{id}")).with(200);
+    api.post("/api/session/delete", &json!({ "sessionId": "s" })).ok();
+    let said = api.server.end();
+    assert!(!said.contains("panicked"), "{said}");
+    drop(disk);
+}
+
+#[test]
+fn a_server_without_descriptors_refuses_clearly_and_recovers() {
+    let env = TestEnv::new();
+    let path = env.path("work/api.sock");
+    let mut command = env.command("sh");
+    command.args(["-c", "ulimit -n 48; exec \"$@\"", "sh"]).arg(crate::support::penfold());
+    command.arg("--root").arg(env.root()).args(["serve", "--api", "native,cloudflare", "--listen"]);
+    command.arg(format!("unix:{}", path.display()));
+    let running = crate::support::Running::start(&mut command);
+    let server = Server { running, place: Place::Unix(path) };
+    wait_until("the server listens", || server.try_connect().is_ok());
+    let api = Api { env, server };
+    api.out("s", "A=1");
+    for count in [15, 18, 20, 21, 22, 23, 60] {
+        // An idle connection takes a descriptor as soon as it is accepted.
+        let held: Vec<_> = (0..count).filter_map(|_| api.server.try_connect().ok()).collect();
+        let asked: Vec<(&str, Value)> = vec![
+            ("/api/execute", json!({ "command": "echo a", "sessionId": "s" })),
+            ("/api/session/create", json!({ "id": "t" })),
+            ("/v1/sandboxes", json!({ "command": ["true"] })),
+        ];
+        for (path, body) in asked {
+            let mut stream = api.server.connect();
+            let body = body.to_string();
+            let request = format!(
+                "POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            let _ = stream.write_all(request.as_bytes());
+            let mut bytes = Vec::new();
+            let _ = stream.read_to_end(&mut bytes);
+            let answer = Answer::parse(&String::from_utf8_lossy(&bytes));
+            assert!(
+                matches!(answer.status, 200 | 201 | 409 | 429) || answer.status >= 500,
+                "{count} {path}: {answer:?}"
+            );
+            assert!(!answer.body.is_empty(), "{count} {path}");
+        }
+        drop(held);
+        wait_until("there is room again", || api.run("s", "echo $A").status == 200);
+        assert_eq!(api.out("s", "echo $A"), "1\n");
+    }
+    let said = api.server.end();
+    assert!(!said.contains("panicked"), "{said}");
+}

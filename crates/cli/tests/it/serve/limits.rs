@@ -1,0 +1,187 @@
+//! Malformed, slow and oversized requests: 4xx or a closed connection, and the next request is answered.
+
+use std::io::Write as _;
+
+use super::{Answer, Server, read_all};
+use crate::support::TestEnv;
+
+/// A request that is answered with this status, or with a closed connection where it is 0.
+const MALFORMED: &[(&str, u16)] = &[
+    ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+    ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 400),
+    ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked, gzip\r\n\r\n0\r\n\r\n", 400),
+    ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: xchunked\r\n\r\n0\r\n\r\n", 400),
+    ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab", 400),
+    ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n", 400),
+    ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: +4\r\n\r\nabcd", 400),
+    ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 99999999999999999999\r\n\r\n", 400),
+    ("POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+    ("GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", 400),
+    ("GET /a\0b HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    ("GET /%00 HTTP/1.1\r\nhost: a\r\n\r\n", 400),
+    ("GET / HTTP/1.1\r\nhost: a\r\nx: a\0b\r\n\r\n", 400),
+    ("GET / HTTP/1.1\r\nhost : a\r\n\r\n", 400),
+    ("GET / HTTP/1.1\r\nx: a\r\n folded: b\r\n\r\n", 400),
+    ("GET / HTTP/9.9\r\nhost: a\r\n\r\n", 400),
+    ("\u{16}\u{3}\u{1}\u{0}\u{0}", 400),
+    ("nonsense\r\n\r\n", 400),
+    ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 0),
+];
+
+/// spec: 15.4
+#[test]
+fn malformed_requests_are_refused_and_nothing_follows_them() {
+    let env = TestEnv::new();
+    let server = Server::start(&env, &[]);
+    for (request, status) in MALFORMED {
+        let smuggled = format!("{request}GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n");
+        let said = server.say(smuggled.as_bytes());
+        let answers = said.matches("HTTP/1.1 ").count();
+        if *status > 0 || answers > 0 {
+            let answer = Answer::parse(&said);
+            assert!((400..500).contains(&answer.status), "{request:?}: {said}");
+        }
+        assert_eq!(answers, usize::from(answers > 0), "{request:?}: {said}");
+        assert!(!said.contains("ok\n"), "{request:?}: {said}");
+    }
+    assert_eq!(server.get("/healthz", "").status, 200);
+    let said = server.end();
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+/// spec: 15.4
+#[test]
+fn nothing_follows_a_chunked_request_on_its_connection() {
+    let env = TestEnv::new();
+    let server = Server::start(&env, &[]);
+    for body in
+        ["0\r\n\r\n", "3\r\nabc\r\n0\r\n\r\n", "zz\r\n", "ffffffffffffffffff\r\n", "3\r\nabcdef\r\n0\r\n\r\n"]
+    {
+        let request = format!(
+            "POST /healthz HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n{body}GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n"
+        );
+        let said = server.say(request.as_bytes());
+        assert!(said.matches("HTTP/1.1 ").count() <= 1 && !said.contains("ok\n"), "{body:?}: {said}");
+    }
+    server.end();
+}
+
+/// spec: 15.4
+#[test]
+fn large_heads_are_refused() {
+    let env = TestEnv::new();
+    let server = Server::start(&env, &[]);
+    let long = "a".repeat(100_000);
+    let many: String = "x: y\r\n".repeat(200);
+    for request in [
+        format!("GET /{long} HTTP/1.1\r\nhost: a\r\n\r\n"),
+        format!("GET / HTTP/1.1\r\nhost: a\r\nx: {long}\r\n\r\n"),
+        format!("GET / HTTP/1.1\r\nhost: a\r\n{many}\r\n"),
+    ] {
+        let said = server.say(request.as_bytes());
+        let status = Answer::parse(&said).status;
+        assert!([400, 414, 431].contains(&status), "{said}");
+    }
+    assert_eq!(server.get("/healthz", "").status, 200);
+    server.end();
+}
+
+/// spec: 15.4
+#[test]
+fn connections_beyond_the_limit_are_told_so() {
+    let env = TestEnv::new();
+    let server = Server::start(&env, &["--max-connections", "3"]);
+    // Each is served before the next one comes, so that the server has counted it.
+    let mut held = Vec::new();
+    crate::support::wait_until("the first connection is over", || {
+        held.clear();
+        for _ in 0..3 {
+            let mut stream = server.connect();
+            let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n");
+            let mut buffer = [0_u8; 12];
+            if stream.read_exact(&mut buffer).is_err() || &buffer != b"HTTP/1.1 200" {
+                return false;
+            }
+            held.push(stream);
+        }
+        true
+    });
+    let mut refused = server.connect();
+    let answer = Answer::parse(&read_all(&mut *refused));
+    assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")));
+    held.clear();
+    crate::support::wait_until("there is room again", || {
+        server.say(b"GET /healthz HTTP/1.0\r\n\r\n").starts_with("HTTP/1.0 200")
+    });
+    server.end();
+}
+
+/// spec: 15.7
+#[test]
+fn request_ids_come_back_and_into_the_log() {
+    let env = TestEnv::new();
+    let server = Server::start(&env, &["--log-format", "json"]);
+    assert_eq!(server.get("/healthz", "x-request-id: abc-1\r\n").header("x-request-id"), Some("abc-1"));
+    let made = server.get("/none", "x-request-id: not a word\r\n");
+    let made = made.header("x-request-id").unwrap().to_owned();
+    assert!(!made.contains(' ') && !made.is_empty());
+    let said = server.end();
+    let lines: Vec<serde_json::Value> =
+        said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |id: &str| lines.iter().find(|line| line["id"] == id).unwrap();
+    assert_eq!((&of("abc-1")["status"], &of("abc-1")["path"]), (&200.into(), &"/healthz".into()));
+    assert_eq!(of(&made)["status"], 404);
+}
+
+#[test]
+fn metrics_count_requests() {
+    let env = TestEnv::new();
+    let server = Server::start(&env, &[]);
+    server.get("/v1/none", "");
+    let text = server.get("/metrics", "").body;
+    assert!(
+        text.contains("penfold_http_requests_total{api=\"native\",method=\"GET\",status=\"404\"} 1"),
+        "{text}"
+    );
+    assert!(text.contains("penfold_http_connections"), "{text}");
+    assert!(text.trim_end().ends_with("# EOF"), "{text}");
+    server.end();
+}
+
+/// spec: 15.4
+#[test]
+fn sandboxes_of_a_token_have_a_limit_that_a_restart_keeps() {
+    let env = TestEnv::new();
+    let tokens = super::token_file(&env);
+    let words = ["--token-file", tokens.as_str(), "--max-sandboxes", "2"];
+    let body = r#"{"command": ["sleep", "600"]}"#;
+    let request = format!(
+        "POST /v1/sandboxes HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         authorization: Bearer {}\r\ncontent-length: {}\r\n\r\n{body}",
+        super::TOKEN,
+        body.len()
+    );
+    let create = |server: &Server| {
+        let answer = Answer::parse(&server.say(request.as_bytes()));
+        assert!([201, 429].contains(&answer.status), "{answer:?}");
+        (answer.status == 201).then(|| {
+            let sandbox: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+            sandbox["id"].as_str().unwrap().to_owned()
+        })
+    };
+    let server = Server::start_tcp(&env, &words);
+    let first = create(&server).unwrap();
+    let second = create(&server).unwrap();
+    assert_eq!(create(&server), None);
+    // Those that others start do not count.
+    env.detach(["sleep", "600"]);
+    env.call(["rm", "-f", &first]).with_code(0);
+    let third = create(&server).unwrap();
+    assert_eq!(create(&server), None);
+    server.end();
+    let server = Server::start_tcp(&env, &words);
+    assert_eq!(create(&server), None);
+    env.call(["rm", "-f", &second, &third]).with_code(0);
+    assert!(create(&server).is_some());
+    server.end();
+}

@@ -1,0 +1,163 @@
+//! Many clients at once: consistent answers, nothing left, and a server that stays small.
+
+use std::io::Read as _;
+
+use serde_json::{Value, json};
+
+use super::cloudflare::{Api, alive};
+use super::native::{self, Events, output};
+use crate::support::wait_until;
+
+/// The most memory that the server has used since it was told to forget that, in bytes.
+fn peak(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+fn forget_peak(pid: i32) {
+    std::fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
+}
+
+#[test]
+fn forty_sessions_keep_their_commands_apart() {
+    let api = Api::start();
+    let session = |number: usize| {
+        let id = format!("s{number}");
+        assert_eq!(api.out(&id, &format!("cd /proc; n={number}000; echo $n")), format!("{number}000\n"));
+        for round in 1..10 {
+            let told = api.run(&id, "n=$((n + 1)); pwd; echo $n >&2; (exit $((n % 1000)))").ok();
+            let said = (&told["stdout"], &told["stderr"], &told["exitCode"]);
+            let expected = (json!("/proc\n"), json!(format!("{}\n", number * 1000 + round)), json!(round));
+            assert_eq!(said, (&expected.0, &expected.1, &expected.2), "{told}");
+        }
+    };
+    std::thread::scope(|scope| {
+        for client in 0..8 {
+            scope.spawn(move || (0..5).for_each(|turn| session(client * 5 + turn)));
+        }
+    });
+    let listed = api.get("/api/session/list").ok();
+    assert_eq!(listed["data"].as_array().unwrap().len(), 40);
+    std::thread::scope(|scope| {
+        for client in 0..4 {
+            let api = &api;
+            scope.spawn(move || {
+                for number in client * 10..client * 10 + 10 {
+                    api.post("/api/session/delete", &json!({ "sessionId": format!("s{number}") })).ok();
+                }
+            });
+        }
+    });
+    assert_eq!(api.get("/api/session/list").ok()["data"], json!([]));
+    wait_until("nothing is left", || api.env.left().is_empty() && api.env.processes().len() == 1);
+}
+
+#[test]
+fn each_of_fifty_followers_gets_every_byte_or_is_told_what_it_missed() {
+    let (env, server) = native::start();
+    let go = env.path("work/go").display().to_string();
+    let text = format!("until [ -e {go} ]; do sleep 0.02; done; seq -w 1 40000");
+    let id = native::script(&server, &text);
+    let all: String = (1..=40000).flat_map(|number| [format!("{number:05}"), "\n".to_owned()]).collect();
+    let path = format!("/v1/sandboxes/{id}/logs?follow=true");
+    let followers: Vec<Events> = (0..50).map(|_| Events::open(&server, &path, "")).collect();
+    std::fs::write(&go, "").unwrap();
+    let follow = |mut events: Events| {
+        let (mut at, mut missed) = (0, 0);
+        loop {
+            let event = events.next().expect("a stream ends with `end`");
+            match event.name.as_str() {
+                "stdout" => {
+                    let part = String::from_utf8(output(&event)).unwrap();
+                    let rest = &all[at..];
+                    let gap =
+                        if missed > 0 { rest.find(&part) } else { rest.starts_with(&part).then_some(0) };
+                    at += gap.expect("the next bytes") + part.len();
+                    missed = 0;
+                }
+                "lagged" => missed = event.data["bytes"].as_u64().unwrap(),
+                "end" => return assert!(at == all.len() || missed > 0, "{at} bytes"),
+                other => panic!("{other}"),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for events in followers {
+            scope.spawn(|| follow(events));
+        }
+    });
+    native::delete(&server, &format!("/v1/sandboxes/{id}")).with(200);
+}
+
+/// Four clients kill on either API while the commands end by themselves.
+#[test]
+fn of_a_hundred_kills_that_race_with_exits_no_record_stays_running() {
+    let api = Api::with(&["--api", "native,cloudflare"]);
+    api.out("s", "true");
+    let id = native::script(&api.server, "exec sleep 600");
+    let race = |client: u32| {
+        for round in 0..25 {
+            let command = format!("sleep 0.0{}", (client + round) % 6);
+            if client.is_multiple_of(2) {
+                let name = format!("p{client}-{round}");
+                let pid = api.process("s", &name, &command);
+                let told = api.delete(&format!("/api/process/{name}"));
+                assert!(matches!(told.status, 200 | 404), "{:?}", told.json());
+                let (status, code) = api.status(&name);
+                assert!(status != "running" && code.is_some(), "{status} {code:?}");
+                assert!(!alive(pid));
+            } else {
+                let body = json!({ "command": ["sh", "-c", command] });
+                let execs = format!("/v1/sandboxes/{id}/execs");
+                let made = native::post(&api.server, &execs, &body).with(201).json();
+                let exec = format!("{execs}/{}", made["number"]);
+                let kill = native::ask(&api.server, "POST", &format!("{exec}/kill"), "", b"").with(200);
+                let result = kill.json()["result"].clone();
+                assert!(result == "gone" || result == "already_gone", "{result}");
+                let after = native::get(&api.server, &exec).with(200).json();
+                assert_eq!(after["status"], "ended", "{after}");
+                assert!(!after["exit"].is_null(), "{after}");
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for client in 0..4 {
+            scope.spawn(move || race(client));
+        }
+    });
+    let listed = api.get("/api/process/list").ok();
+    let processes = listed["processes"].as_array().unwrap();
+    assert_eq!(processes.len(), 50);
+    assert!(processes.iter().all(|process| process["status"] != "running"), "{listed}");
+    assert!(!api.env.processes().iter().any(|process| process.command_line().starts_with("sleep 0.")));
+}
+
+#[test]
+fn large_output_stays_out_of_the_memory_of_the_server() {
+    let api = Api::with(&["--api", "native,cloudflare", "--output-limit", "8M"]);
+    api.out("s", "true");
+    let pid = api.server.running.pid();
+    forget_peak(pid);
+    let before = peak(pid);
+    let told = api.run("s", "yes 123456789012345678901234567890123456789 | head -c 200000000").ok();
+    let (kept, cut) = (told["stdout"].as_str().unwrap().len(), told["truncatedBytes"].as_u64().unwrap());
+    assert!(kept > 1 << 20, "{kept}");
+    assert_eq!(u64::try_from(kept).unwrap() + cut, 200_000_000);
+    // A follower of a command that writes without end.
+    let text = "head -c 100000000 /dev/zero | tr '\\0' x; exec sleep 600";
+    let made = native::script(&api.server, text);
+    let mut stream = api.server.connect();
+    let path = format!("/v1/sandboxes/{made}/logs?follow=true&format=raw");
+    native::send(&mut *stream, "GET", &path, "", b"");
+    let mut buffer = vec![0_u8; 1 << 16];
+    let mut taken = 0;
+    while taken < 1_000_000 {
+        taken += stream.read(&mut buffer).unwrap();
+    }
+    drop(stream);
+    let grown = peak(pid) - before;
+    assert!(grown < 32 << 20, "{grown} bytes");
+    let after: Value = native::delete(&api.server, &format!("/v1/sandboxes/{made}")).with(200).json();
+    assert_eq!(after["result"], "gone");
+}

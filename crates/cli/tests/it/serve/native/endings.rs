@@ -1,0 +1,146 @@
+//! Stop, kill, delete, wait, extend, report.
+
+use serde_json::json;
+
+use super::{Server, ask, create, delete, get, post, script, start};
+use crate::end::standing::{await_state_d, await_verified, frozen, write_to};
+use crate::support::{Process, Sandbox, TREE, TestEnv, wait_until};
+
+/// A sandbox of a hostile tree that stands, with its members.
+fn tree(env: &TestEnv, server: &Server) -> (String, Vec<Process>) {
+    let up = env.path("work/up");
+    let _ = std::fs::remove_file(&up);
+    let body = json!({ "command": ["sh", "-c", TREE], "env": { "UP": up.to_str().unwrap() }, "grace_ms": 300,
+        "inherit_env": true });
+    let id = create(server, &body)["id"].as_str().unwrap().to_owned();
+    wait_until("the tree stands", || {
+        std::fs::read_to_string(&up).is_ok_and(|text| text.lines().count() == 2)
+    });
+    let members = Sandbox::printed(env, &format!("{id}\n")).members(env);
+    assert!(members.len() >= 4, "{members:?}");
+    (id, members)
+}
+
+#[test]
+fn stop_kill_and_delete_answer_after_the_whole_tree_is_gone() {
+    let (env, server) = start();
+    for (method, path, cause) in
+        [("POST", "/stop", "stop"), ("POST", "/kill", "kill"), ("DELETE", "", "kill")]
+    {
+        let (id, members) = tree(&env, &server);
+        let ended = ask(&server, method, &format!("/v1/sandboxes/{id}{path}"), "", b"").with(200).json();
+        assert!(members.iter().all(Process::has_ended), "{method} {path}");
+        assert_eq!(
+            (&ended["result"], &ended["report"]["verified"]),
+            (&json!("gone"), &json!(true)),
+            "{ended}"
+        );
+        assert_eq!((&ended["report"]["cause"], &ended["report"]["survivors"]), (&json!(cause), &json!([])));
+        assert!(ended["report"]["ended"].as_array().unwrap().len() >= members.len());
+        let report = get(&server, &format!("/v1/sandboxes/{id}/report"));
+        assert_eq!(report.status, if path.is_empty() { 404 } else { 200 });
+        let again = ask(&server, method, &format!("/v1/sandboxes/{id}{path}"), "", b"").with(200).json();
+        assert_eq!(again["result"], "already_gone");
+    }
+    for path in ["/stop", "/kill"] {
+        assert_eq!(
+            ask(&server, "POST", &format!("/v1/sandboxes/no-name{path}"), "", b"").with(404).problem(),
+            "not_found"
+        );
+    }
+}
+
+#[test]
+fn an_end_that_is_not_waited_for_names_its_report() {
+    let (env, server) = start();
+    let (id, members) = tree(&env, &server);
+    let reply = ask(&server, "POST", &format!("/v1/sandboxes/{id}/kill?wait=0"), "", b"").with(202);
+    let url = reply.json()["report_url"].as_str().unwrap().to_owned();
+    assert!(reply.head.contains(&format!("location: {url}")));
+    wait_until("the report is there", || get(&server, &url).status == 200);
+    assert!(members.iter().all(Process::has_ended));
+    assert_eq!(get(&server, &url).json()["verified"], true);
+    let reply = ask(&server, "POST", &format!("/v1/sandboxes/{id}/kill?wait=2"), "", b"").with(422);
+    assert_eq!(reply.problem(), "invalid_field");
+}
+
+#[test]
+fn a_stop_has_a_signal_and_a_grace() {
+    let (_env, server) = start();
+    let id = script(&server, "trap 'exit 7' USR1; trap '' TERM; echo up; while :; do sleep 0.1; done");
+    wait_until("the traps are set", || {
+        !get(&server, &format!("/v1/sandboxes/{id}/logs")).json()["frames"].as_array().unwrap().is_empty()
+    });
+    let body = json!({ "signal": "SIGUSR1", "grace_ms": 20_000 });
+    let ended = post(&server, &format!("/v1/sandboxes/{id}/stop"), &body).with(200).json();
+    assert_eq!(
+        (&ended["report"]["exit"], &ended["report"]["cause"]),
+        (&json!({ "code": 7 }), &json!("stop"))
+    );
+    for body in
+        [json!({ "signal": "NOPE" }), json!({ "signal": 15 }), json!({ "grace_ms": -1 }), json!({ "x": 1 })]
+    {
+        let reply = post(&server, &format!("/v1/sandboxes/{id}/stop"), &body).with(422);
+        assert_eq!(reply.problem(), "invalid_field");
+    }
+}
+
+#[test]
+fn a_wait_returns_the_exit_or_that_there_is_none() {
+    let (_env, server) = start();
+    let id = script(&server, "read line < /proc/self/fd/0; sleep 600");
+    let path = format!("/v1/sandboxes/{id}/wait");
+    let waited = get(&server, &format!("{path}?timeout_ms=50")).with(200).json();
+    assert_eq!((&waited["ended"], &waited["exit"]), (&json!(false), &json!(null)));
+    assert_eq!(get(&server, &format!("/v1/sandboxes/{id}/report")).with(409).problem(), "not_ended");
+    let waited = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| get(&server, &path).with(200).json());
+        delete(&server, &format!("/v1/sandboxes/{id}?wait=1")).with(200);
+        waiting.join().unwrap()
+    });
+    assert_eq!(waited["ended"], true);
+    let id = script(&server, "exit 3");
+    let waited = get(&server, &format!("/v1/sandboxes/{id}/wait")).with(200).json();
+    assert_eq!((&waited["exit"], &waited["cause"]), (&json!({ "code": 3 }), &json!("exit")));
+    assert_eq!(get(&server, &format!("{path}?timeout_ms=60001")).with(422).problem(), "invalid_field");
+}
+
+#[test]
+fn a_lease_can_be_extended_while_the_sandbox_lives() {
+    let (_env, server) = start();
+    let id = script(&server, "sleep 600");
+    let path = format!("/v1/sandboxes/{id}/extend");
+    let extended = post(&server, &path, &json!({ "lease_ms": 60_000 })).with(200).json();
+    assert!(extended["expires_at_ms"].is_u64());
+    let extended = post(&server, &path, &json!({ "lease_ms": 0 })).with(200).json();
+    assert!(extended["expires_at_ms"].is_null());
+    post(&server, &path, &json!({ "lease_ms": 1 })).with(200);
+    let waited = get(&server, &format!("/v1/sandboxes/{id}/wait")).with(200).json();
+    assert_eq!(waited["cause"], "ttl");
+    assert_eq!(post(&server, &path, &json!({ "lease_ms": 1 })).with(409).problem(), "has_ended");
+}
+
+#[test]
+fn an_end_that_cannot_be_verified_names_what_is_left() {
+    let Some(frozen) = frozen() else { return };
+    let (env, server) = start();
+    let text = format!("{}; sleep 600", write_to(&frozen));
+    let body = json!({ "command": ["sh", "-c", text], "patience_ms": 300 });
+    let id = create(&server, &body)["id"].as_str().unwrap().to_owned();
+    let sandbox = Sandbox::printed(&env, &format!("{id}\n"));
+    let leader = sandbox.leader().unwrap();
+    await_state_d(&leader);
+    for (method, path) in [("POST", "/stop"), ("POST", "/kill"), ("DELETE", "")] {
+        let headers = if method == "DELETE" { "" } else { "content-type: application/json\r\n" };
+        let body: &[u8] = if path == "/stop" { b"{\"grace_ms\":1}" } else { b"" };
+        let reply = ask(&server, method, &format!("/v1/sandboxes/{id}{path}"), headers, body).with(500);
+        assert_eq!(reply.problem(), "unverified");
+        let left = reply.json()["remaining"][0].clone();
+        assert_eq!((&left["pid"], &left["state"]), (&json!(leader.pid()), &json!("D")), "{left}");
+        assert_eq!(get(&server, &format!("/v1/sandboxes/{id}")).json()["status"], "unkillable");
+    }
+    drop(frozen);
+    await_verified(&sandbox);
+    let ended = ask(&server, "POST", &format!("/v1/sandboxes/{id}/kill"), "", b"").with(200).json();
+    assert_eq!((&ended["result"], &ended["report"]["verified"]), (&json!("already_gone"), &json!(true)));
+}

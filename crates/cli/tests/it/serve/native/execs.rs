@@ -1,0 +1,143 @@
+//! Recorded execs.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::{Events, Server, ask, delete, get, output, post, script, start};
+use crate::support::{Process, Sandbox, TestEnv, wait_until};
+
+fn exec(server: &Server, id: &str, body: &Value) -> Value {
+    post(server, &format!("/v1/sandboxes/{id}/execs"), body).with(201).json()
+}
+
+fn path(id: &str, exec: &Value, rest: &str) -> String {
+    format!("/v1/sandboxes/{id}/execs/{}{rest}", exec["number"])
+}
+
+fn waited(server: &Server, id: &str, exec: &Value) -> Value {
+    get(server, &path(id, exec, "/wait")).with(200).json()
+}
+
+#[test]
+fn an_exec_has_input_environment_directory_output_and_exit() {
+    let (env, server) = start();
+    let id = script(&server, "sleep 600");
+    let work = env.path("work").to_str().unwrap().to_owned();
+    let body = json!({ "command": ["sh", "-c", "cat; pwd; echo \"$A\" >&2; exit 4"], "stdin": "in\nput\n",
+        "env": { "A": "b c" }, "dir": work, "labels": { "x": "y" } });
+    let made = exec(&server, &id, &body);
+    assert_eq!(made["labels"], json!({ "x": "y" }));
+    let end = waited(&server, &id, &made);
+    assert_eq!((&end["ended"], &end["exit"]), (&json!(true), &json!({ "code": 4 })));
+    let raw = |stream: &str| {
+        get(&server, &path(&id, &made, &format!("/logs?format=raw&stream={stream}"))).with(200).body
+    };
+    assert_eq!(raw("stdout"), format!("in\nput\n{work}\n").into_bytes());
+    assert_eq!(raw("stderr"), b"b c\n");
+    let binary = json!({ "command": ["od", "-An", "-tx1"], "stdin_base64": "/wD+" });
+    let made = exec(&server, &id, &binary);
+    waited(&server, &id, &made);
+    assert_eq!(get(&server, &path(&id, &made, "/logs?format=raw")).body, b" ff 00 fe\n");
+    let listed = get(&server, &format!("/v1/sandboxes/{id}/execs")).with(200).json();
+    assert_eq!(listed["execs"].as_array().unwrap().len(), 2);
+    delete(&server, &path(&id, &made, "")).with(204);
+    assert_eq!(get(&server, &path(&id, &made, "")).with(404).problem(), "not_found");
+    for (body, kind) in [
+        (json!({ "command": ["no-such-program"] }), "command_not_found"),
+        (json!({ "command": ["true"], "dir": "/no/such" }), "not_started"),
+        (json!({ "command": ["true"], "stdin": "a", "stdin_base64": "YQ==" }), "invalid_field"),
+        (json!({ "command": ["true"], "stdin_base64": "?" }), "invalid_field"),
+        (json!({ "command": ["true"], "env": { "PENFOLD_X": "1" } }), "invalid_field"),
+    ] {
+        assert_eq!(
+            post(&server, &format!("/v1/sandboxes/{id}/execs"), &body).with(422).problem(),
+            kind,
+            "{body}"
+        );
+    }
+}
+
+/// What /proc tells of a process.
+pub fn stat(process: &Process) -> String {
+    std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap_or_default()
+}
+
+/// Starts an exec of a hostile tree that stands; returns it with the processes that it started.
+fn tree(env: &TestEnv, server: &Server, id: &str) -> (Value, Vec<Process>) {
+    let sandbox = Sandbox::printed(env, &format!("{id}\n"));
+    let before: Vec<i32> = sandbox.members(env).iter().map(Process::pid).collect();
+    let text = "setsid sleep 1000 & (setsid sh -c 'trap \"\" TERM; echo deaf; sleep 1000 & wait' &); echo lead; sleep 1000 & wait";
+    let made = exec(server, id, &json!({ "command": ["sh", "-c", text], "grace_ms": 300 }));
+    wait_until("the tree stands", || {
+        get(server, &path(id, &made, "/logs?format=raw")).body.split(|byte| *byte == b'\n').count() == 3
+    });
+    let mut members = sandbox.members(env);
+    members.retain(|member| !before.contains(&member.pid()));
+    assert!(members.len() >= 4, "{members:?}");
+    (made, members)
+}
+
+#[test]
+fn the_end_of_an_exec_takes_its_tree_and_leaves_the_sandbox() {
+    let (env, server) = start();
+    let id = script(&server, "sleep 600");
+    let leader = Sandbox::printed(&env, &format!("{id}\n")).leader().unwrap();
+    for verb in ["stop", "kill"] {
+        let (made, members) = tree(&env, &server, &id);
+        let mut events = Events::open(&server, &path(&id, &made, "/logs"), "");
+        let ended = ask(&server, "POST", &path(&id, &made, &format!("/{verb}")), "", b"").with(200).json();
+        let left: Vec<String> = members.iter().filter(|member| !member.has_ended()).map(stat).collect();
+        assert!(left.is_empty(), "{verb}: {left:?}");
+        assert_eq!(
+            (&ended["result"], &ended["report"]["verified"]),
+            (&json!("gone"), &json!(true)),
+            "{ended}"
+        );
+        assert_eq!(ended["cause"], verb);
+        assert_eq!(events.rest().last().unwrap().data["cause"], verb);
+        let again = ask(&server, "POST", &path(&id, &made, &format!("/{verb}")), "", b"").with(200).json();
+        assert_eq!(again["result"], "already_gone");
+        let reply = post(&server, &path(&id, &made, "/signal"), &json!({ "signal": "HUP" })).with(409);
+        assert_eq!(reply.problem(), "has_ended");
+    }
+    assert!(!leader.has_ended());
+}
+
+#[test]
+fn an_exec_gets_signals_and_runs_on_without_its_server() {
+    let (env, server) = start();
+    let id = script(&server, "sleep 600");
+    let text = "trap 'echo hup' HUP; trap 'exit 9' USR1; echo up; while :; do sleep 0.05; done";
+    let made = exec(&server, &id, &json!({ "command": ["sh", "-c", text] }));
+    let mut events = Events::open(&server, &path(&id, &made, "/logs"), "");
+    assert_eq!(output(&events.expect("stdout")), b"up\n");
+    post(&server, &path(&id, &made, "/signal"), &json!({ "signal": "HUP" })).with(204);
+    let event = events.expect("stdout");
+    assert_eq!(output(&event), b"hup\n");
+    server.running.signal(Signal::KILL);
+    server.running.finish().with_code(137);
+    let server = Server::start(&env, &["--api", "native"]);
+    assert_eq!(get(&server, &path(&id, &made, "")).json()["status"], "running");
+    let header = format!("last-event-id: {}\r\n", event.id.unwrap());
+    let mut events = Events::open(&server, &path(&id, &made, "/logs"), &header);
+    post(&server, &path(&id, &made, "/signal"), &json!({ "signal": "USR1" })).with(204);
+    let end = events.expect("end");
+    assert_eq!(end.data["exit"], json!({ "code": 9 }));
+}
+
+#[test]
+fn an_exec_with_a_terminal_can_be_resized() {
+    let (_env, server) = start();
+    let id = script(&server, "sleep 600");
+    let text = "trap 'stty size; exit 0' WINCH; stty size; while :; do sleep 0.05; done";
+    let made = exec(
+        &server,
+        &id,
+        &json!({ "command": ["sh", "-c", text], "terminal": { "rows": 5, "columns": 40 } }),
+    );
+    let mut events = Events::open(&server, &path(&id, &made, "/logs"), "");
+    assert_eq!(output(&events.expect("stdout")), b"5 40\r\n");
+    post(&server, &path(&id, &made, "/resize"), &json!({ "rows": 7, "columns": 50 })).with(204);
+    assert_eq!(output(&events.expect("stdout")), b"7 50\r\n");
+    events.expect("end");
+}

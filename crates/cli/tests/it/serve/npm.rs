@@ -1,0 +1,63 @@
+//! The published npm clients of the Cloudflare API, from plain Node: `tests/npm/drive.mjs` has the checks.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::Server;
+use crate::support::{TestEnv, skip};
+
+/// Where `scripts/setup` installs the clients.
+fn clients() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/npm")
+}
+
+/// Drives a server with one client; each check must pass, and nothing may be left.
+fn drive(client: &str) {
+    let clients = clients();
+    if !clients.join("node_modules").join(client).is_dir() {
+        return skip("the npm clients are not installed: `scripts/setup` does so");
+    }
+    let env = TestEnv::new();
+    let server = Server::start_tcp(&env, &["--api", "cloudflare", "--insecure-no-token"]);
+    let directory = env.path("work/shared");
+    std::fs::create_dir(&directory).unwrap();
+    let mut node = Command::new("node");
+    node.current_dir(&clients).arg("--import").arg("./hooks.mjs").arg("drive.mjs");
+    node.arg(client).arg(format!("http://{}", server.address())).arg(&directory);
+    // A cache of compiled code would stay in TMPDIR.
+    let done = node.env("NODE_DISABLE_COMPILE_CACHE", "1").output().unwrap();
+    let said = String::from_utf8_lossy(&done.stdout);
+    assert!(done.status.success(), "{said}{}", String::from_utf8_lossy(&done.stderr));
+    assert!(said.trim_end().ends_with(" passed, 0 failed"), "{said}");
+    let log = server.end();
+    assert!(!log.contains("panicked"), "{log}");
+    // The sandbox of commands without a session.
+    let ended = env.call(["rm", "--all", "-f"]);
+    assert!(matches!(ended.code(), Some(0 | 1)), "{}", ended.err());
+    env.assert_nothing_left();
+}
+
+#[test]
+fn client_0_7_finds_every_route_as_it_expects() {
+    drive("client-0.7");
+}
+
+#[test]
+fn client_0_8_finds_every_route_as_it_expects() {
+    drive("client-0.8");
+}
+
+#[test]
+fn client_0_9_finds_every_route_as_it_expects() {
+    drive("client-0.9");
+}
+
+#[test]
+fn client_0_10_finds_every_route_as_it_expects() {
+    drive("client-0.10");
+}
+
+#[test]
+fn client_0_12_finds_every_route_as_it_expects() {
+    drive("client-0.12");
+}

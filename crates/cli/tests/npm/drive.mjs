@@ -1,0 +1,252 @@
+// Drives a server with one of the published clients: each method for the routes that penfold serves, errors included.
+//
+//   node --import ./hooks.mjs drive.mjs CLIENT BASE_URL DIRECTORY
+//
+// CLIENT is an alias of package.json; DIRECTORY is an empty one that both sides see. Prints a line for each check, and
+// exits with 1 if one failed.
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+
+const [alias, baseUrl, directory] = process.argv.slice(2);
+const { SandboxClient, parseSSEStream, streamFile } = await import(alias);
+const client = new SandboxClient({ baseUrl });
+const { commands, processes, files, utils } = client;
+const version = alias.replace('client-', '');
+const session = `npm-${version}`;
+
+const events = async (stream) => {
+  const all = [];
+  for await (const event of parseSSEStream(stream)) all.push(event);
+  return all;
+};
+const text = (all, type) => all.filter((event) => event.type === type).map((event) => event.data).join('');
+const fails = async (promise, code, status) => {
+  const error = await promise.then(
+    () => assert.fail(`it succeeded instead of failing with ${code}`),
+    (error) => error,
+  );
+  assert.equal(error.code ?? error.errorResponse?.code, code, error.stack);
+  assert.equal(error.httpStatus ?? error.errorResponse?.httpStatus, status);
+  return error;
+};
+const alive = (pid) => {
+  try {
+    return !readFileSync(`/proc/${pid}/stat`, 'utf8').includes(') Z ');
+  } catch {
+    return false;
+  }
+};
+const until = async (what, holds) => {
+  const end = Date.now() + 20_000;
+  while (!(await holds())) {
+    assert.ok(Date.now() < end, `not within 20 s: ${what}`);
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  }
+};
+const read = (file) => {
+  try {
+    return readFileSync(`${directory}/${file}`, 'utf8').trim();
+  } catch {
+    return '';
+  }
+};
+
+const checks = {
+  'ping and version answer': async () => {
+    assert.equal(await utils.ping(), undefined);
+    assert.match(await utils.getVersion(), /\S/);
+  },
+  'the list of commands is no endpoint': () => fails(utils.getCommands(), 'UNKNOWN_ERROR', 500),
+
+  'a session is created once': async () => {
+    const made = await utils.createSession({ id: session, cwd: directory, env: { COLOUR: 'blue' } });
+    assert.equal(made.success, true);
+    const error = await fails(utils.createSession({ id: session }), 'SESSION_ALREADY_EXISTS', 409);
+    assert.equal(error.context?.sessionId ?? session, session);
+  },
+  'a command gives its output and its code': async () => {
+    const done = await commands.execute('echo out; echo err >&2; (exit 3)', session);
+    assert.deepEqual(
+      [done.success, done.exitCode, done.stdout, done.stderr, done.command],
+      [false, 3, 'out\n', 'err\n', 'echo out; echo err >&2; (exit 3)'],
+    );
+  },
+  'output without a final newline stays without': async () => {
+    assert.equal((await commands.execute('printf "a b"', session)).stdout, 'a b');
+    assert.equal((await commands.execute('printf é€😀', session)).stdout, 'é€😀');
+  },
+  'environment and directory of the session hold': async () => {
+    assert.equal((await commands.execute('echo $COLOUR $PWD', session)).stdout, `blue ${directory}\n`);
+  },
+  'a directory, variables, functions and aliases persist': async () => {
+    await commands.execute('mkdir -p sub; cd sub; export A=1; B=2; f() { echo f$A$B; }; alias g="echo g"', session);
+    assert.equal((await commands.execute('f; g; pwd', session)).stdout, `f12\ng\n${directory}/sub\n`);
+    await commands.execute('cd ..', session);
+  },
+  'options of one command do not stay': async () => {
+    const options = { env: { ONCE: 'yes' }, cwd: '/' };
+    assert.equal((await commands.execute('echo $ONCE; pwd', session, options)).stdout, 'yes\n/\n');
+    assert.equal((await commands.execute('echo "<$ONCE>"; pwd', session)).stdout, `<>\n${directory}\n`);
+  },
+  'a directory that is missing is an error of the command': async () => {
+    const done = await commands.execute('pwd', session, { cwd: '/no/such/place' });
+    assert.equal(done.exitCode, 1);
+    assert.match(done.stderr, /Failed to change directory/);
+  },
+  'input is empty, heredocs work, quotes may be unbalanced': async () => {
+    assert.equal((await commands.execute('cat; echo end', session)).stdout, 'end\n');
+    assert.equal((await commands.execute('cat <<X\none\ntwo\nX', session)).stdout, 'one\ntwo\n');
+    assert.notEqual((await commands.execute("echo 'open", session)).exitCode, 0);
+    assert.equal((await commands.execute('echo usable', session)).stdout, 'usable\n');
+  },
+  'a time limit ends the command, and the session goes on': async () => {
+    const command = `echo $BASHPID > ${directory}/shell; sleep 1000 & sleep 1001`;
+    const error = await fails(
+      commands.execute(command, session, { timeoutMs: 300 }),
+      'COMMAND_EXECUTION_ERROR',
+      500,
+    );
+    assert.match(error.message, /timeout after 300ms/i);
+    assert.equal((await commands.execute('echo $A$B; jobs -r', session)).stdout, '12\n');
+  },
+  'a large output arrives whole': async () => {
+    const done = await commands.execute('head -c 3000000 /dev/zero | tr "\\0" x', session);
+    assert.equal(done.stdout.length, 3_000_000);
+    assert.equal(done.stdout.replaceAll('x', ''), '');
+  },
+  'a stream of a command ends with its code': async () => {
+    const all = await events(await commands.executeStream('echo one; echo two >&2; exit 4', session));
+    assert.equal(all[0].type, 'start');
+    assert.equal(text(all, 'stdout'), 'one\n');
+    assert.equal(text(all, 'stderr'), 'two\n');
+    assert.deepEqual([all.at(-1).type, all.at(-1).exitCode], ['complete', 4]);
+  },
+  'an empty command is refused': () => fails(commands.executeStream('', session), 'INVALID_COMMAND', 400),
+  'a shell that exits is told once': async () => {
+    const other = `${session}-exits`;
+    await utils.createSession({ id: other, cwd: directory });
+    await fails(commands.execute('exit 7', other), 'SESSION_TERMINATED', 410);
+    assert.equal((await commands.execute('echo again', other)).stdout, 'again\n');
+    await utils.deleteSession(other);
+  },
+  'a command without a session has a shell of its own': async () => {
+    const none = '__DISABLE_SESSION__';
+    const done = await commands.execute('cd /; X=1; echo out; exit 5', none);
+    assert.deepEqual([done.exitCode, done.stdout], [5, 'out\n']);
+    assert.equal((await commands.execute('echo "<$X>"', none)).stdout, '<>\n');
+    assert.equal((await commands.execute('sleep 1000', none, { timeoutMs: 300 })).exitCode, 124);
+  },
+
+  'a process runs, is listed, and ends with its code': async () => {
+    const started = await processes.startProcess('echo hello; exit 0', session, { processId: `${session}-p1` });
+    assert.equal(started.processId, `${session}-p1`);
+    assert.ok(started.pid > 0);
+    const all = await events(await processes.streamProcessLogs(started.processId));
+    assert.equal(all[0].type, 'process_info');
+    assert.equal(text(all, 'stdout'), 'hello\n');
+    assert.deepEqual([all.at(-1).type, all.at(-1).exitCode], ['exit', 0]);
+    const { process } = await processes.getProcess(started.processId);
+    assert.deepEqual([process.id, process.status, process.exitCode], [started.processId, 'completed', 0]);
+    const logs = await processes.getProcessLogs(started.processId);
+    assert.deepEqual([logs.stdout, logs.stderr], ['hello\n', '']);
+    const { processes: list } = await processes.listProcesses();
+    assert.ok(list.some((one) => one.id === started.processId && one.status === 'completed'));
+  },
+  'status words tell how a process ended': async () => {
+    for (const [command, status, exitCode] of [
+      ['exit 0', 'completed', 0],
+      ['exit 1', 'failed', 1],
+      ['exit 130', 'failed', 130],
+      ['exit 255', 'failed', 255],
+      ['exit 137', 'killed', 137],
+      ['exit 143', 'killed', 143],
+    ]) {
+      const { processId } = await processes.startProcess(command, session);
+      const all = await events(await processes.streamProcessLogs(processId));
+      assert.equal(all.at(-1).exitCode, exitCode);
+      const { process } = await processes.getProcess(processId);
+      assert.deepEqual([process.status, process.exitCode], [status, exitCode], command);
+    }
+  },
+  'a second process of an id is refused': async () => {
+    const id = `${session}-twice`;
+    await processes.startProcess('sleep 1000', session, { processId: id });
+    await assert.rejects(processes.startProcess('sleep 1000', session, { processId: id }));
+    await processes.killProcess(id);
+  },
+  'a kill ends daemons, and is told': async () => {
+    const id = `${session}-tree`;
+    const command = 'setsid sh -c "sleep 1000 & echo \\$! > daemon; wait" & (sleep 1001 & echo $! > grand); sleep 1002';
+    const { pid } = await processes.startProcess(command, session, { processId: id });
+    await until('the tree runs', () => read('daemon') && read('grand'));
+    assert.ok(alive(pid) && alive(read('daemon')) && alive(read('grand')));
+    await processes.killProcess(id);
+    assert.deepEqual([pid, read('daemon'), read('grand')].filter(alive), []);
+    const { process } = await processes.getProcess(id);
+    assert.deepEqual([process.status, process.exitCode], ['killed', 143]);
+    await fails(processes.killProcess(id), 'COMMAND_NOT_FOUND', 404);
+  },
+  'an unknown process is not found': async () => {
+    await fails(processes.getProcess('no-such'), 'PROCESS_NOT_FOUND', 404);
+    await fails(processes.killProcess('no-such'), 'PROCESS_NOT_FOUND', 404);
+    await fails(processes.getProcessLogs('no-such'), 'PROCESS_NOT_FOUND', 404);
+    await fails(processes.streamProcessLogs('no-such'), 'PROCESS_NOT_FOUND', 404);
+  },
+  'all processes are killed at once': async () => {
+    const started = await Promise.all([1, 2, 3].map(() => processes.startProcess('sleep 1000', session)));
+    assert.ok(started.every(({ pid }) => alive(pid)));
+    const { cleanedCount } = await processes.killAllProcesses();
+    assert.equal(cleanedCount, 3);
+    assert.deepEqual(started.map(({ pid }) => pid).filter(alive), []);
+  },
+
+  'files are written, read, listed, moved and deleted': async () => {
+    const path = `${directory}/files`;
+    await files.mkdir(path, session, { recursive: true });
+    await files.writeFile(`${path}/a.txt`, 'café', session);
+    const got = await files.readFile(`${path}/a.txt`, session);
+    assert.deepEqual([got.content, got.encoding, got.isBinary, got.size], ['café', 'utf-8', false, 5]);
+    await files.writeFile(`${path}/b.bin`, Buffer.from([0, 255, 1]).toString('base64'), session, { encoding: 'base64' });
+    const binary = await files.readFile(`${path}/b.bin`, session, { encoding: 'base64' });
+    assert.deepEqual([...Buffer.from(binary.content, 'base64')], [0, 255, 1]);
+    const listed = await files.listFiles(path, session);
+    assert.deepEqual(listed.files.map(({ name, type }) => [name, type]).sort(), [['a.txt', 'file'], ['b.bin', 'file']]);
+    await files.renameFile(`${path}/a.txt`, `${path}/c.txt`, session);
+    await files.moveFile(`${path}/c.txt`, `${path}/d.txt`, session);
+    if (files.exists) {
+      assert.equal((await files.exists(`${path}/d.txt`, session)).exists, true);
+      assert.equal((await files.exists(`${path}/a.txt`, session)).exists, false);
+    }
+    let streamed = '';
+    for await (const part of streamFile(await files.readFileStream(`${path}/d.txt`, session))) {
+      streamed += typeof part === 'string' ? part : Buffer.from(part).toString();
+    }
+    assert.equal(streamed, 'café');
+    await files.deleteFile(`${path}/d.txt`, session);
+    await fails(files.readFile(`${path}/d.txt`, session), 'FILE_NOT_FOUND', 404);
+    await fails(files.deleteFile(path, session), 'IS_DIRECTORY', 400);
+    await fails(files.listFiles(`${path}/b.bin`, session), 'NOT_DIRECTORY', 400);
+  },
+
+  'a session is deleted with all that it started': async () => {
+    await commands.execute('sleep 1000 & echo $! > job', session);
+    const { pid } = await processes.startProcess('sleep 1000', session);
+    assert.ok(alive(read('job')) && alive(pid));
+    await utils.deleteSession(session);
+    assert.deepEqual([read('job'), pid].filter(alive), []);
+    await fails(utils.deleteSession(session), 'INTERNAL_ERROR', 500);
+  },
+};
+
+let failed = 0;
+for (const [name, check] of Object.entries(checks)) {
+  try {
+    await check();
+    console.log(`ok ${name}`);
+  } catch (error) {
+    failed += 1;
+    console.log(`not ok ${name}\n    ${String(error.stack ?? error).replaceAll('\n', '\n    ')}`);
+  }
+}
+console.log(`${Object.keys(checks).length - failed} passed, ${failed} failed`);
+process.exit(failed ? 1 : 0);

@@ -1,0 +1,19 @@
+//! A client of penfold's native API: requests and answers over HTTP/1.1, on TCP or a Unix socket; blocking.
+//!
+//! # Non-goals
+//! TLS: a tunnel or a proxy does that. Connections that are kept: each request has its own.
+//!
+//! # Invariants
+//! - A call never hangs on a server that is gone: connections and silent streams have time limits.
+//! - A followed log is whole: after a lost connection it goes on at the next byte, or the call fails.
+
+mod address;
+mod client;
+mod error;
+mod events;
+mod follow;
+
+pub use address::{Host, InvalidHost};
+pub use client::{Client, Method, RECONNECT, base64, encoded};
+pub use error::{Error, Problem};
+pub use follow::{Follow, LogEnd, LogEvent, LogFrame, LogRange};

@@ -1,0 +1,143 @@
+//! Starts a recorded exec.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, OsString};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use penfold_state::intent::shortened;
+use penfold_state::log::USUAL_LIMIT;
+use penfold_state::record::SCHEMA;
+use penfold_state::time::millis;
+use penfold_state::wire::{Answer, Exec, Request, Size};
+use penfold_state::{ExecSpec, Files, Recorded, StartFailure};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::process::Signal;
+
+use super::ExecError;
+use crate::client::{ANSWER, Client};
+
+/// The grace of an exec, unless chosen otherwise.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// A command to run as a recorded exec.
+#[derive(Debug)]
+pub struct ExecStart {
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// Changes to the environment of the sandbox; `None` removes a variable.
+    pub environment: Vec<(OsString, Option<OsString>)>,
+    /// The directory in which the command starts, if not the sandbox's.
+    pub directory: Option<PathBuf>,
+    /// The standard input; `None` means `/dev/null`. With a terminal, one end of a stream socket: the terminal's output
+    /// is written to it, and bytes read from it are typed.
+    pub stdin: Option<OwnedFd>,
+    /// The size of the terminal, if the command gets one.
+    pub terminal: Option<Size>,
+    /// The time limit.
+    pub timeout: Option<Duration>,
+    /// The polite signal, if not the sandbox's.
+    pub signal: Option<i32>,
+    /// The time to end after the polite signal.
+    pub grace: Duration,
+    /// The labels.
+    pub labels: BTreeMap<String, String>,
+    /// The size limit of the log, in bytes.
+    pub log_limit: u64,
+}
+
+impl ExecStart {
+    /// Describes a command without input, terminal, time limit or labels.
+    pub fn new(command: impl IntoIterator<Item = impl Into<OsString>>) -> ExecStart {
+        ExecStart {
+            command: command.into_iter().map(Into::into).collect(),
+            environment: Vec::new(),
+            directory: None,
+            stdin: None,
+            terminal: None,
+            timeout: None,
+            signal: None,
+            grace: GRACE,
+            labels: BTreeMap::new(),
+            log_limit: USUAL_LIMIT,
+        }
+    }
+}
+
+/// A running exec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Started {
+    /// The number of the exec in its sandbox.
+    pub number: u32,
+    /// The pid of the command in penfold's pid namespace; `None` if unknown.
+    pub pid: Option<i32>,
+}
+
+/// Starts a command in a running sandbox. Returns once the command runs.
+///
+/// # Errors
+/// After [`ExecError::Unanswered`], the command may run.
+pub fn start(files: &Files, start: ExecStart) -> Result<Started, ExecError> {
+    let words: Vec<String> = start.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let (spec, input) = describe(start).map_err(ExecError::io("describe an exec"))?;
+    let exec = Exec { command: shortened(words), detached: true, recorded: true };
+    let client = Client::connect(files, ANSWER).map_err(ExecError::Client)?;
+    let until = Instant::now() + ANSWER;
+    client.send(&Request::Exec(exec), &[spec.as_fd(), input.as_fd()]).map_err(ExecError::Client)?;
+    match client.answer(until).map_err(ExecError::Unanswered)? {
+        Answer::ExecStarted { number, leader } => Ok(Started { number, pid: leader }),
+        Answer::Refused(reason) => Err(ExecError::Refused(reason)),
+        Answer::Outcome(outcome) if outcome.of_exec => {
+            let failure = outcome.report.failure;
+            let ended = || StartFailure::Other("the exec was ended before its command ran".to_owned());
+            Err(ExecError::StartFailed {
+                number: outcome.exec.unwrap_or(0),
+                failure: failure.unwrap_or_else(ended),
+            })
+        }
+        _ => Err(ExecError::Refused("the sandbox has ended".to_owned())),
+    }
+}
+
+/// Writes the description into a sealed memfd, and opens the standard input.
+fn describe(start: ExecStart) -> io::Result<(OwnedFd, OwnedFd)> {
+    let ExecStart {
+        command,
+        environment,
+        directory,
+        stdin,
+        terminal,
+        timeout,
+        signal,
+        grace,
+        labels,
+        log_limit,
+    } = start;
+    let spec = ExecSpec {
+        schema: SCHEMA,
+        command,
+        environment,
+        directory,
+        timeout_ms: timeout.map(millis),
+        signal: signal.unwrap_or(Signal::TERM.as_raw()),
+        as_sandbox: signal.is_none(),
+        grace_ms: millis(grace),
+        terminal: terminal.is_some(),
+        detached: true,
+        recorded: Some(Recorded { labels, log_limit, size: terminal }),
+    };
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let mut file = File::from(rustix::fs::memfd_create(c"penfold-exec", flags)?);
+    file.write_all(&serde_json::to_vec(&spec)?)?;
+    let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals)?;
+    let null: &CStr = c"/dev/null";
+    let input = match stdin {
+        Some(stdin) => stdin,
+        None => rustix::fs::open(null, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?,
+    };
+    Ok((file.into(), input))
+}

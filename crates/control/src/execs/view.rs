@@ -1,0 +1,203 @@
+//! The status of recorded execs, from their files and the evidence.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use penfold_cgroup::Leaf;
+use penfold_state::evidence::LockState;
+use penfold_state::execs::{ExecFiles, leaf_name};
+use penfold_state::wire::{Answer, Request};
+use penfold_state::{ExitStatus, Files, Report};
+use penfold_teardown::{Cause, Survivor};
+
+use crate::client::Client;
+
+/// The time in which a supervisor must list its execs. Without an answer, their leaves are looked at.
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// The status of an exec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExecStatus {
+    /// The exec runs, is being ended, or its state is unknown.
+    Running,
+    /// The end of the exec is verified.
+    Ended,
+}
+
+/// A recorded exec.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExecView {
+    /// The number of the exec in its sandbox.
+    pub number: u32,
+    /// The beginning of the command.
+    pub command: Vec<String>,
+    /// The labels.
+    pub labels: BTreeMap<String, String>,
+    /// The status.
+    pub status: ExecStatus,
+    /// How the command ended; `None` while it runs, or if unknown.
+    pub exit: Option<ExitStatus>,
+    /// Why the exec ended.
+    pub cause: Option<Cause>,
+    /// The pid of the command in penfold's pid namespace, as the record says. Never signal it.
+    pub leader_pid: Option<i32>,
+    /// The start time, in milliseconds since 1970.
+    pub started_at_ms: u64,
+    /// The time of the end, in milliseconds since 1970.
+    pub ended_at_ms: Option<u64>,
+    /// Whether the command has a terminal.
+    pub terminal: bool,
+    /// The size limit of the log, in bytes.
+    pub log_limit: u64,
+    /// The report of the verified end.
+    pub report: Option<Report>,
+    /// The survivors after the patience.
+    pub remaining: Vec<Survivor>,
+}
+
+/// Returns all recorded execs of a sandbox, by number.
+///
+/// # Errors
+/// When the directory of the execs cannot be read.
+pub fn list(files: &Files) -> io::Result<Vec<ExecView>> {
+    let mut evidence = Evidence::default();
+    let mut views = Vec::new();
+    for number in ExecFiles::numbers(files)? {
+        // A directory may have been removed meanwhile; another user's is no exec's.
+        if let Ok(Some(exec)) = ExecFiles::open(files, number) {
+            views.push(of(files, &exec, &mut evidence));
+        }
+    }
+    Ok(views)
+}
+
+/// Returns one recorded exec; `None` if there is none with this number.
+///
+/// # Errors
+/// When its directory cannot be opened.
+pub fn get(files: &Files, number: u32) -> io::Result<Option<ExecView>> {
+    let exec = ExecFiles::open(files, number)?;
+    Ok(exec.map(|exec| of(files, &exec, &mut Evidence::default())))
+}
+
+/// Tells whether the end of an exec is verified, or its record is gone.
+pub fn has_ended(files: &Files, number: u32) -> bool {
+    match ExecFiles::open(files, number) {
+        Ok(Some(exec)) => Evidence::default().confirms_end(files, &exec),
+        Ok(None) => true,
+        Err(_) => false,
+    }
+}
+
+/// Builds the view of an exec.
+pub(super) fn of(files: &Files, exec: &ExecFiles, evidence: &mut Evidence) -> ExecView {
+    let ended = evidence.confirms_end(files, exec);
+    // After the evidence: a report that was written meanwhile is not looked at.
+    let report = if ended { exec.report().ok().flatten() } else { None };
+    let remaining = if ended { None } else { exec.remaining().ok().flatten() };
+    let remaining = remaining.map(|remaining| remaining.survivors).unwrap_or_default();
+    let exited = (ended || !remaining.is_empty()).then(|| exec.exited().ok().flatten()).flatten();
+    let described = exec.exec().ok().flatten().filter(|described| described.number == exec.number());
+    let (exit, cause) = match (&report, &exited) {
+        (Some(report), _) => (report.exit, Some(report.cause)),
+        (None, Some(exited)) => (exited.exit, Some(exited.cause)),
+        (None, None) => (None, ended.then_some(Cause::Lost)),
+    };
+    let mut view = ExecView {
+        number: exec.number(),
+        command: Vec::new(),
+        labels: BTreeMap::new(),
+        status: if ended { ExecStatus::Ended } else { ExecStatus::Running },
+        exit,
+        cause,
+        leader_pid: None,
+        started_at_ms: report.as_ref().map_or(0, |report| report.started_at_ms),
+        ended_at_ms: exited.map(|exited| exited.at_ms),
+        terminal: false,
+        log_limit: 0,
+        report,
+        remaining,
+    };
+    if let Some(described) = described {
+        view.command = described.command;
+        view.labels = described.labels;
+        view.leader_pid = described.leader;
+        view.started_at_ms = described.started_at_ms;
+        view.terminal = described.terminal;
+        view.log_limit = described.log_limit;
+    }
+    view
+}
+
+/// The evidence about all execs of a sandbox, collected once when a report needs it.
+#[derive(Debug, Default)]
+pub(super) struct Evidence(Option<Collected>);
+
+#[derive(Debug)]
+enum Collected {
+    /// The end of the sandbox is verified.
+    SandboxEnded,
+    /// The supervisor has listed the execs whose end is not verified.
+    Listed(HashSet<u32>),
+    /// The supervisor does not answer. Execs have leaves below this one, which has members.
+    Leaf(PathBuf),
+    /// There is no evidence.
+    Unknown,
+}
+
+impl Evidence {
+    /// Returns the supervisor's word about one exec.
+    pub(super) fn of_supervisor(number: u32, has_ended: bool) -> Evidence {
+        let running = (!has_ended).then_some(number);
+        Evidence(Some(Collected::Listed(running.into_iter().collect())))
+    }
+
+    /// Tells whether an exec has a report that the evidence confirms.
+    fn confirms_end(&mut self, files: &Files, exec: &ExecFiles) -> bool {
+        if let Some(Collected::Listed(running)) = &self.0 {
+            return !running.contains(&exec.number());
+        }
+        let sandbox_ended = matches!(self.0, Some(Collected::SandboxEnded));
+        if !exec.is_reported() && !sandbox_ended {
+            if self.0.is_none() && files.lock() == LockState::Free && files.has_ended() {
+                self.0 = Some(Collected::SandboxEnded);
+                return true;
+            }
+            return false;
+        }
+        match self.0.get_or_insert_with(|| Collected::of(files)) {
+            Collected::SandboxEnded => true,
+            Collected::Leaf(leaf) => {
+                let leaf = leaf.join(leaf_name(exec.number()));
+                let error = leaf.symlink_metadata().err();
+                error.is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
+            }
+            Collected::Listed(running) => !running.contains(&exec.number()),
+            Collected::Unknown => false,
+        }
+    }
+}
+
+impl Collected {
+    fn of(files: &Files) -> Collected {
+        if files.lock() == LockState::Free && files.has_ended() {
+            return Collected::SandboxEnded;
+        }
+        // The supervisor replaces a forged report before it stops listing the exec.
+        let client = Client::connect(files, LIMIT);
+        if let Ok(Answer::Execs(running)) = client.and_then(|client| client.request(&Request::Execs, LIMIT)) {
+            return Collected::Listed(running.into_iter().collect());
+        }
+        // An empty leaf means that the sandbox could not join it: then its execs have no leaves either.
+        let leaf = files.intent().ok().and_then(|intent| intent.leaf);
+        if let Some(leaf) = leaf
+            && let Ok(Some(opened)) = Leaf::open(&leaf)
+            && matches!(opened.populated(), Ok(true))
+        {
+            return Collected::Leaf(leaf);
+        }
+        Collected::Unknown
+    }
+}

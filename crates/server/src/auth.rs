@@ -1,0 +1,94 @@
+//! Decides whether a request is served.
+
+use std::net::IpAddr;
+
+use axum::http::request::Parts;
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+
+use crate::caller::{Caller, Peer};
+use crate::refusal::Refusal;
+use crate::tokens::Tokens;
+
+/// The header with the token, for clients that use `Authorization` for something else.
+const HEADER: &str = "x-penfold-token";
+/// The beginning of a path with the token in it.
+const PREFIX: &str = "/t/";
+
+/// Answered without a token: monitors need it, and it says nothing.
+const OPEN: [&str; 2] = ["/healthz", "/readyz"];
+
+/// Decides whether a request is served, and removes the token from its path and headers.
+///
+/// # Errors
+/// 401 without a valid token, 403 for a request from a web page, 400 for an ambiguous one.
+pub(crate) fn authorize(tokens: &Tokens, peer: Peer, parts: &mut Parts) -> Result<Caller, Refusal> {
+    let by_path = take_from_path(&mut parts.uri)?;
+    let by_header = parts.headers.remove(HEADER);
+    let by_bearer =
+        if is_native(parts.uri.path()) { parts.headers.remove(header::AUTHORIZATION) } else { None };
+    let bearer = by_bearer.as_ref().and_then(|value| bearer(value.as_bytes()));
+    let given =
+        by_path.as_deref().map(str::as_bytes).or(by_header.as_ref().map(HeaderValue::as_bytes)).or(bearer);
+    let token = match given {
+        // A token that is wrong is refused even where none is needed: the caller believes that it counts.
+        Some(given) if !tokens.is_empty() => Some(tokens.find(given).ok_or_else(unauthorized)?),
+        _ => None,
+    };
+    let is_open = OPEN.contains(&parts.uri.path());
+    match peer {
+        Peer::Tcp(_) if token.is_none() && !tokens.is_empty() && !is_open => return Err(unauthorized()),
+        Peer::Tcp(_) if token.is_none() && !is_open => refuse_web_pages(parts)?,
+        _ => {}
+    }
+    Ok(Caller { peer, token })
+}
+
+/// Whether a path belongs to the native API, where `Authorization` has the token.
+pub(crate) fn is_native(path: &str) -> bool {
+    ["/v1", "/metrics", "/docs", "/openapi.json"]
+        .iter()
+        .any(|own| path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+}
+
+fn unauthorized() -> Refusal {
+    Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", "a valid token is needed")
+}
+
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+/// Takes `/t/TOKEN` from the beginning of a path.
+fn take_from_path(uri: &mut Uri) -> Result<Option<String>, Refusal> {
+    let Some(rest) = uri.path().strip_prefix(PREFIX) else { return Ok(None) };
+    let token = rest.split('/').next().unwrap_or_default().to_owned();
+    let rest = rest.strip_prefix(&token).unwrap_or_default();
+    let rest = if rest.is_empty() { "/" } else { rest };
+    let text = uri.query().map_or_else(|| rest.to_owned(), |query| format!("{rest}?{query}"));
+    let malformed = |_| Refusal::new(StatusCode::BAD_REQUEST, "bad_request", "the path is malformed");
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(PathAndQuery::try_from(text).map_err(malformed)?);
+    *uri = Uri::from_parts(parts)
+        .map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "bad_request", "the path is malformed"))?;
+    Ok(Some(token))
+}
+
+/// Without a token, any web page that this user visits could send requests to a loopback port: with its own origin, or with
+/// a name that it points at the loopback address.
+fn refuse_web_pages(parts: &Parts) -> Result<(), Refusal> {
+    let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok()).or(parts.uri.host());
+    let is_local = host.is_none_or(|host| {
+        let name = host
+            .rsplit_once(':')
+            .filter(|(_, port)| port.parse::<u16>().is_ok())
+            .map_or(host, |(name, _)| name);
+        let name = name.trim_start_matches('[').trim_end_matches(']');
+        name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+    });
+    if is_local && !parts.headers.contains_key(header::ORIGIN) {
+        return Ok(());
+    }
+    Err(Refusal::new(StatusCode::FORBIDDEN, "forbidden", "requests of web pages need a token"))
+}

@@ -1,0 +1,75 @@
+//! A command without a session: `bash -c` in a tree of its own.
+
+use std::time::Duration;
+
+use penfold_control::execs::{self, ExecError};
+use penfold_state::log::From;
+use penfold_state::{Files, StartFailure};
+use penfold_teardown::Cause;
+
+use crate::cloudflare::answer::Answer;
+use crate::cloudflare::api::ApiState;
+use crate::cloudflare::error::{ApiError, Code};
+use crate::cloudflare::ids::SessionId;
+use crate::cloudflare::processes::code_of;
+use crate::cloudflare::{processes, remaining, sessions};
+
+use super::Wanted;
+use super::output::Done;
+
+/// The code of a command that reached its time limit, as timeout(1) has it.
+const TIMED_OUT: i32 = 124;
+/// The time between SIGTERM and SIGKILL at the time limit.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Runs a command in the sandbox of the commands without a session, and answers when its tree is gone.
+pub(super) async fn execute(api: &ApiState, id: &SessionId, wanted: Wanted) -> Answer {
+    let sandbox = sessions::obtain(api, id).await?;
+    let limit = api.output_limit();
+    api.wait(move |_| run(&sandbox.files, wanted, limit)).await?.answer()
+}
+
+fn run(files: &Files, wanted: Wanted, limit: u64) -> Result<Done, ApiError> {
+    let Wanted { command, env, cwd, timeout_ms } = wanted;
+    let mut start = processes::plain(&command, env).map_err(|error| ApiError::internal(&error))?;
+    start.directory = cwd.as_ref().map(Into::into);
+    start.timeout = timeout_ms.map(Duration::from_millis);
+    start.grace = GRACE;
+    start.log_limit = limit;
+    let failed = |error: &dyn std::error::Error| {
+        ApiError::new(Code::CommandExecutionError, penfold_state::error_chain(error))
+            .with("command", command.as_str())
+    };
+    let mut done = Done {
+        command: command.clone(),
+        session: SessionId::none().as_str().to_owned(),
+        code: 1,
+        logs: None,
+        stderr: String::new(),
+        bytes: Some(0),
+        truncated_bytes: 0,
+        more: Vec::new(),
+    };
+    let number = match execs::start(files, start) {
+        Ok(started) => started.number,
+        Err(ExecError::StartFailed { number, failure: StartFailure::Directory(_) }) => {
+            processes::discard(files, number);
+            done.stderr = format!("Failed to change directory to '{}'", cwd.unwrap_or_default());
+            return Ok(done);
+        }
+        Err(error) => return Err(failed(&error)),
+    };
+    let log = || execs::log(files, number, From::Start).map_err(|error| failed(&error));
+    done.logs = Some([log()?, log()?]);
+    done.bytes = None;
+    let end = execs::wait(files, number, None).map_err(|error| failed(&error))?;
+    let Some(end) = end else { return Err(failed(&ExecError::Unverified { number })) };
+    done.code = if end.cause == Some(Cause::Timeout) { TIMED_OUT } else { code_of(end.exit) };
+    if !end.remaining.is_empty() {
+        tracing::warn!(command = done.command, left = end.remaining.len(), "a command is not gone");
+        done.more.push(("remaining", remaining::list(&end.remaining)));
+    }
+    // Its open log stays readable.
+    let _ = execs::forget(files, number);
+    Ok(done)
+}

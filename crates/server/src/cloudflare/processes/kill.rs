@@ -1,0 +1,103 @@
+//! Ends processes: TERM to the whole tree, a grace, KILL, and an observed end.
+
+use std::time::Duration;
+
+use penfold_control::at_once;
+use penfold_control::execs::{self, ExecEnd, ExecError};
+use penfold_state::error_chain;
+use rustix::process::Signal;
+
+use crate::cloudflare::api::ApiState;
+use crate::cloudflare::error::{ApiError, Code};
+use crate::cloudflare::remaining;
+
+use super::launch::GRACE;
+use super::look::{self, Seen};
+
+/// The time for a verified end: the grace, the patience of the sandbox, and a moment for the answer.
+const PATIENCE: Duration = Duration::from_millis(5000 + 5000 + 1500);
+
+/// Ends one process.
+///
+/// # Errors
+/// 404 when there is none, or it has ended; 500 with what is left when its end was not observed.
+pub(super) async fn one(api: &ApiState, id: String) -> Result<(), ApiError> {
+    let killed = api.wait(move |api| {
+        let seen = look::one(api, &id)?;
+        if !seen.is_running() {
+            return Err(ended_before(&seen));
+        }
+        end(&seen).map(|()| seen)
+    });
+    let seen = killed.await?;
+    let (sandbox, number) = (seen.files.name().to_owned(), seen.number());
+    api.followers.finish(|followed| *followed == (sandbox.clone(), number)).await;
+    Ok(())
+}
+
+fn ended_before(seen: &Seen) -> ApiError {
+    let (id, session) = (&seen.id, &seen.session);
+    let message = format!("Command '{id}' not found or already completed in session '{session}'");
+    ApiError::new(Code::CommandNotFound, message).with("command", id.as_str()).with("processId", id.as_str())
+}
+
+fn end(seen: &Seen) -> Result<(), ApiError> {
+    let term = Some(Signal::TERM.as_raw());
+    match execs::stop(&seen.files, seen.number(), term, Some(GRACE), PATIENCE) {
+        Ok(ExecEnd { remaining, .. }) if remaining.is_empty() => Ok(()),
+        Ok(ExecEnd { remaining, .. }) => Err(not_gone(seen, &remaining)),
+        // Its session was deleted meanwhile, and that verified its end.
+        Err(ExecError::NotFound { .. }) => Ok(()),
+        Err(error) if execs::has_ended(&seen.files, seen.number()) => {
+            tracing::debug!(process = seen.id, %error, "a process ended by itself");
+            Ok(())
+        }
+        Err(ExecError::Unverified { .. }) => Err(not_gone(seen, &[])),
+        Err(error) => {
+            let message = format!("Process '{}' cannot be killed: {}", seen.id, error_chain(&error));
+            Err(ApiError::new(Code::ProcessError, message).with("processId", seen.id.as_str()))
+        }
+    }
+}
+
+fn not_gone(seen: &Seen, survivors: &[penfold_teardown::Survivor]) -> ApiError {
+    let list = remaining::list(survivors);
+    tracing::warn!(process = seen.id, session = seen.session, remaining = %list, "a process is not gone");
+    let message = format!("Process '{}' is not gone: {}", seen.id, remaining::sentence(survivors));
+    ApiError::new(Code::ProcessError, message).with("processId", seen.id.as_str()).with("remaining", list)
+}
+
+/// The result of ending all processes.
+#[derive(Debug)]
+pub(super) struct AllEnded {
+    /// Those whose end was observed.
+    pub(super) verified: usize,
+    /// The errors of the others, by process.
+    pub(super) failed: Vec<(String, ApiError)>,
+}
+
+/// Ends all processes at the same time.
+///
+/// # Errors
+/// When the state root cannot be read.
+pub(super) async fn all(api: &ApiState) -> Result<AllEnded, ApiError> {
+    let ended = api.wait(|api| {
+        let mut running = look::all(api)?;
+        running.retain(Seen::is_running);
+        let results = at_once(&running, end);
+        Ok(running.into_iter().zip(results).collect::<Vec<_>>())
+    });
+    let mut all = AllEnded { verified: 0, failed: Vec::new() };
+    let mut gone = Vec::new();
+    for (seen, result) in ended.await? {
+        match result {
+            Ok(()) => {
+                all.verified += 1;
+                gone.push((seen.files.name().to_owned(), seen.number()));
+            }
+            Err(error) => all.failed.push((seen.id, error)),
+        }
+    }
+    api.followers.finish(|followed| gone.contains(followed)).await;
+    Ok(all)
+}

@@ -1,0 +1,94 @@
+//! Finds processes by their labels.
+
+use penfold_control::execs::{self, ExecStatus, ExecView};
+use penfold_state::Files;
+
+use crate::cloudflare::api::Api;
+use crate::cloudflare::error::{ApiError, Code};
+use crate::cloudflare::ids::ProcessId;
+use crate::cloudflare::places::Spot;
+use crate::cloudflare::sessions::find;
+
+use super::labels::PROCESS;
+
+/// A process as it was observed.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    pub(super) id: String,
+    pub(super) session: String,
+    pub(super) files: Files,
+    pub(super) view: ExecView,
+}
+
+impl Seen {
+    pub(super) fn is_running(&self) -> bool {
+        self.view.status == ExecStatus::Running
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        self.view.number
+    }
+}
+
+/// Observes all processes, the oldest first.
+///
+/// # Errors
+/// When the state root cannot be read.
+pub(super) fn all(api: &Api) -> Result<Vec<Seen>, ApiError> {
+    let mut found = Vec::new();
+    for (session, files) in find::all(api.app.engine.state_root())? {
+        // A record that is being removed has no execs.
+        for view in execs::list(&files).unwrap_or_default() {
+            if let Some(id) = view.labels.get(PROCESS).cloned() {
+                found.push(Seen { id, session: session.as_str().to_owned(), files: files.clone(), view });
+            }
+        }
+    }
+    found.sort_by(|one, other| (one.view.started_at_ms, &one.id).cmp(&(other.view.started_at_ms, &other.id)));
+    Ok(found)
+}
+
+/// Reads all processes from the disk once, so that no id is given twice.
+///
+/// # Errors
+/// As [`all`].
+pub(super) fn complete(api: &Api) -> Result<(), ApiError> {
+    if api.places.is_complete() { Ok(()) } else { refill(api).map(drop) }
+}
+
+fn refill(api: &Api) -> Result<Vec<Seen>, ApiError> {
+    let all = all(api)?;
+    let spot = |seen: &Seen| Spot { sandbox: seen.files.name().to_owned(), number: seen.number() };
+    api.places.fill(all.iter().map(|seen| (seen.id.clone(), spot(seen))));
+    Ok(all)
+}
+
+/// Observes one process.
+///
+/// # Errors
+/// 404 when there is none with this id.
+pub(super) fn one(api: &Api, id: &str) -> Result<Seen, ApiError> {
+    if let Some(spot) = api.places.get(id) {
+        if let Some(seen) = at(api, id, &spot)? {
+            return Ok(seen);
+        }
+        api.places.forget(id, &spot);
+    }
+    // An id that cannot exist needs no search.
+    let found = if ProcessId::new(Some(id)).is_ok() { refill(api)? } else { Vec::new() };
+    found.into_iter().find(|seen| seen.id == id).ok_or_else(|| missing(id))
+}
+
+fn at(api: &Api, id: &str, spot: &Spot) -> Result<Option<Seen>, ApiError> {
+    let Some(files) = find::record(api.app.engine.state_root(), &spot.sandbox)? else { return Ok(None) };
+    let Ok(Some(view)) = execs::get(&files, spot.number) else { return Ok(None) };
+    if view.labels.get(PROCESS).is_none_or(|label| label != id) {
+        return Ok(None);
+    }
+    let session = files.intent().ok().and_then(|intent| intent.labels.get(find::SESSION).cloned());
+    Ok(Some(Seen { id: id.to_owned(), session: session.unwrap_or_default(), files, view }))
+}
+
+fn missing(id: &str) -> ApiError {
+    ApiError::new(Code::ProcessNotFound, format!("Process '{id}' not found")).with("processId", id)
+}

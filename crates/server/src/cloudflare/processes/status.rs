@@ -1,0 +1,90 @@
+//! The words and codes by which this API tells how a process ended.
+
+use penfold_control::execs::{ExecStatus, ExecView};
+use penfold_state::ExitStatus;
+use penfold_teardown::Cause;
+
+/// The code of a process whose end no process has seen: it was killed with its supervisor.
+const UNSEEN: i32 = 128 + 9;
+
+/// The state of a process as the API tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) word: &'static str,
+    /// The code, once the process has ended.
+    pub(super) code: Option<i32>,
+}
+
+/// Converts how a command ended to a code, as a shell does.
+pub(crate) fn code_of(exit: Option<ExitStatus>) -> i32 {
+    match exit {
+        Some(ExitStatus::Code(code)) => code,
+        Some(ExitStatus::Signal(signal)) => 128 + signal,
+        None => UNSEEN,
+    }
+}
+
+/// Converts what was observed of a process.
+pub(super) fn told(view: &ExecView) -> Told {
+    match view.status {
+        ExecStatus::Running => Told { word: "running", code: None },
+        ExecStatus::Ended => ended(view.exit, view.cause),
+    }
+}
+
+/// Converts the end of a process.
+pub(super) fn ended(exit: Option<ExitStatus>, cause: Option<Cause>) -> Told {
+    let code = code_of(exit);
+    let by_itself = matches!(cause, Some(Cause::Exit | Cause::Signal | Cause::StartFailed | Cause::Oom));
+    let word = match code {
+        _ if !by_itself => "killed",
+        0 => "completed",
+        137 | 143 => "killed",
+        _ => "failed",
+    };
+    Told { word, code: Some(code) }
+}
+
+/// The end of a process whose record is gone: its session was deleted.
+pub(super) const DELETED: Told = Told { word: "killed", code: Some(UNSEEN) };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_words() {
+        let by_itself = [
+            (ExitStatus::Code(0), "completed", 0),
+            (ExitStatus::Code(1), "failed", 1),
+            (ExitStatus::Code(2), "failed", 2),
+            (ExitStatus::Code(124), "failed", 124),
+            (ExitStatus::Code(130), "failed", 130),
+            (ExitStatus::Code(137), "killed", 137),
+            (ExitStatus::Code(143), "killed", 143),
+            (ExitStatus::Code(255), "failed", 255),
+            (ExitStatus::Signal(9), "killed", 137),
+            (ExitStatus::Signal(15), "killed", 143),
+            (ExitStatus::Signal(11), "failed", 139),
+            (ExitStatus::Signal(2), "failed", 130),
+        ];
+        for (exit, word, code) in by_itself {
+            for cause in [Cause::Exit, Cause::Signal] {
+                assert_eq!(ended(Some(exit), Some(cause)), Told { word, code: Some(code) }, "{exit:?}");
+            }
+        }
+        let by_us = [
+            (Some(ExitStatus::Code(0)), 0),
+            (Some(ExitStatus::Code(7)), 7),
+            (Some(ExitStatus::Signal(15)), 143),
+            (Some(ExitStatus::Signal(9)), 137),
+            (None, 137),
+        ];
+        for (exit, code) in by_us {
+            for cause in [Cause::Stop, Cause::Kill, Cause::Timeout, Cause::Lost, Cause::Supervisor] {
+                assert_eq!(ended(exit, Some(cause)), Told { word: "killed", code: Some(code) }, "{exit:?}");
+            }
+        }
+        assert_eq!(ended(None, None), DELETED);
+    }
+}

@@ -1,0 +1,57 @@
+//! Ends a session: everything that it ever started is killed at once, and the answer comes when all is gone.
+
+use penfold_control::{EndMethod, Limits, Resolver, StopResult, put_away};
+
+use crate::cloudflare::api::ApiState;
+use crate::cloudflare::error::{ApiError, Code};
+use crate::cloudflare::ids::SessionId;
+use crate::cloudflare::remaining;
+
+use super::find;
+
+/// Ends a session and removes its record.
+///
+/// # Errors
+/// When there is no such session, or something of it is left.
+pub(crate) async fn delete(api: &ApiState, id: &SessionId) -> Result<(), ApiError> {
+    let _lock = api.locks.lock(id.as_str()).await;
+    let wanted = id.clone();
+    let killed = api.wait(move |api| {
+        let root = api.app.engine.state_root();
+        let Some(session) = find::find(root, &wanted)? else { return Ok(None) };
+        let resolver = Resolver::new(root);
+        let known = resolver.resolve(session.files.name()).map_err(|error| ApiError::internal(&error))?;
+        let one = std::slice::from_ref(&known);
+        let results = penfold_control::end(&resolver, one, EndMethod::Kill, &Limits::default(), &mut |_| ());
+        Ok(Some((known, results.into_iter().next())))
+    });
+    let Some((known, result)) = killed.await? else {
+        let message = format!("Session '{}' not found", id.as_str());
+        return Err(ApiError::new(Code::InternalError, message).with("sessionId", id.as_str()));
+    };
+    match result {
+        Some(StopResult::Gone) | None => {}
+        Some(StopResult::Left(survivors)) => {
+            tracing::warn!(session = id.as_str(), left = survivors.len(), "a session is not gone");
+            let message =
+                format!("Session '{}' is not gone: {}", id.as_str(), remaining::sentence(&survivors));
+            let error = ApiError::new(Code::ProcessError, message).with("sessionId", id.as_str());
+            return Err(error.with("remaining", remaining::list(&survivors)));
+        }
+        Some(StopResult::Failed(error)) => return Err(ApiError::internal(&error)),
+    }
+    // Their last event needs the record.
+    let sandbox = known.id.clone();
+    api.followers.finish(|(followed, _)| *followed == sandbox).await;
+    let name = id.sandbox_name();
+    api.wait(move |api| {
+        let resolver = Resolver::new(api.app.engine.state_root());
+        put_away(&resolver, &known, &Limits::default()).map_err(|error| ApiError::internal(&error))?;
+        // Earlier sandboxes of this session, which were ended by others.
+        for earlier in resolver.ended_with_name(&name).unwrap_or_default() {
+            let _ = penfold_control::forget(&resolver, &earlier, &Limits::default());
+        }
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,38 @@
+//! The settings of the server.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::limits::Limits;
+use crate::tokens::Tokens;
+
+/// The settings of the server.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The directory with the records of all sandboxes.
+    pub state_root: PathBuf,
+    /// The directory in which scratch directories are made.
+    pub temporary: PathBuf,
+    /// The penfold program, which the server executes to start a sandbox.
+    pub program: PathBuf,
+    /// The environment of the server, of which sandboxes get a part.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The APIs that are served.
+    pub apis: Apis,
+    /// The tokens of callers on TCP; without any, every caller on TCP is served.
+    pub tokens: Tokens,
+    /// What a caller can use at most.
+    pub limits: Limits,
+    /// The time that requests have to finish once the server is asked to end.
+    pub drain: Duration,
+}
+
+/// The APIs that are served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Apis {
+    /// The API below `/v1`.
+    pub native: bool,
+    /// The Cloudflare Sandbox API.
+    pub cloudflare: bool,
+}

@@ -1,0 +1,167 @@
+//! Accepts connections and serves them, within the limits.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::AsFd;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::app::AppState;
+use crate::caller::Peer;
+use crate::front;
+use crate::listen::{Listener, SocketFile};
+use crate::metrics::RefusedLabels;
+
+/// The pause after a failed accept(2): no event tells when there is a descriptor again.
+const PAUSE: Duration = Duration::from_millis(100);
+/// What a connection beyond the limit is told.
+const FULL: &[u8] =
+    b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-type: text/plain\r\ncontent-length: 21\r\nconnection: close\r\n\r\ntoo many connections\n";
+/// The descriptors that connections leave to the work of requests, if the process has at least twice as many.
+const SPARE: usize = 64;
+
+/// The connections of a server.
+#[derive(Clone)]
+pub(crate) struct Connections {
+    app: AppState,
+    router: Router,
+    room: Arc<Semaphore>,
+    limit: usize,
+}
+
+/// The connections that the process has descriptors for.
+fn most_connections() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    limit.saturating_sub(SPARE).max(limit / 2).max(1)
+}
+
+impl Connections {
+    pub(crate) fn new(app: &AppState, router: Router) -> Connections {
+        let limit = app.config.limits.connections.min(most_connections());
+        Connections { app: app.clone(), router, room: Arc::new(Semaphore::new(limit)), limit }
+    }
+
+    /// Waits until no connection is left. There must be no accept loop any more.
+    pub(crate) async fn all_closed(&self) {
+        let all = u32::try_from(self.limit).unwrap_or(u32::MAX);
+        // The semaphore is never closed.
+        let _ = self.room.acquire_many(all).await;
+    }
+
+    /// Accepts connections until the server begins to end.
+    ///
+    /// # Errors
+    /// When the socket cannot be polled.
+    pub(crate) async fn accept(self, listener: Listener) -> io::Result<()> {
+        match listener {
+            Listener::Unix(listener, file) => self.accept_unix(UnixListener::from_std(listener)?, file).await,
+            Listener::Tcp(listener) => self.accept_tcp(TcpListener::from_std(listener)?).await,
+        }
+        Ok(())
+    }
+
+    async fn accept_unix(self, listener: UnixListener, file: Option<SocketFile>) {
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = self.app.drain.begun() => break,
+            };
+            match accepted {
+                Ok((stream, _)) if is_ours(&stream) => self.start(stream, Peer::Unix),
+                Ok(_) => self.count_refused("user"),
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            }
+        }
+        drop(file);
+    }
+
+    async fn accept_tcp(self, listener: TcpListener) {
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = self.app.drain.begun() => break,
+            };
+            match accepted {
+                Ok((stream, address)) => {
+                    // Each answer is complete when it is written; waiting for more only delays it.
+                    let _ = stream.set_nodelay(true);
+                    self.start(stream, Peer::Tcp(address));
+                }
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            }
+        }
+    }
+
+    fn count_refused(&self, reason: &'static str) {
+        self.app.metrics.refused.get_or_create(&RefusedLabels { reason }).inc();
+    }
+
+    fn start<S>(&self, mut stream: S, peer: Peer)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
+            tokio::spawn(serve(self.app.clone(), self.router.clone(), stream, peer, permit));
+        } else {
+            self.count_refused("limit");
+            tokio::spawn(async move { tokio::time::timeout(PAUSE, refuse(&mut stream)).await });
+        }
+    }
+}
+
+/// Answers that the server is full, and reads what the peer still sends: a close before that would reset the connection,
+/// and the peer would not get the answer.
+async fn refuse(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result<()> {
+    stream.write_all(FULL).await?;
+    stream.shutdown().await?;
+    let mut rest = [0; 1024];
+    while stream.read(&mut rest).await? > 0 {}
+    Ok(())
+}
+
+/// Whether a connection is from this user or root.
+fn is_ours(stream: &impl AsFd) -> bool {
+    penfold_sys::peer::peer(stream.as_fd())
+        .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
+}
+
+/// Serves the requests of one connection.
+async fn serve<S>(app: AppState, router: Router, stream: S, peer: Peer, _room: OwnedSemaphorePermit)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    app.metrics.connections.inc();
+    let limits = app.config.limits;
+    let service = service_fn(|request: Request<Incoming>| {
+        let response = front::serve(app.clone(), router.clone(), peer, request);
+        async { Ok::<_, Infallible>(response.await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head_time)
+        .max_buf_size(limits.head)
+        .max_headers(limits.headers)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
+    // An error is the peer's: it sent no HTTP, or went away.
+    let _ = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = app.drain.begun() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    app.metrics.connections.dec();
+}

@@ -1,0 +1,228 @@
+//! The calls into penfold. They block, so each runs on a thread beside the runtime.
+
+mod create;
+mod quota;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+
+use penfold_control::{
+    EndMethod, ForgetError, Limits, ResolveError, Resolver, SandboxRef, StopResult, View, view,
+};
+use prometheus_client::metrics::counter::Counter;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+
+use crate::config::Config;
+use crate::metrics::Metrics;
+
+pub use create::{NewSandbox, is_settable};
+
+/// Why a call into penfold gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// There is no such sandbox, or the word is ambiguous.
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    /// The records or the host cannot be read.
+    #[error("cannot look at the sandboxes")]
+    Look(#[source] io::Error),
+    /// `penfold run` cannot be executed.
+    #[error("cannot execute `{}`", program.display())]
+    Execute {
+        /// The path of the program.
+        program: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Another living sandbox has the name.
+    #[error("{sentence}")]
+    NameTaken {
+        /// The id of that sandbox.
+        holder: String,
+        /// The sentence of `penfold run`.
+        sentence: String,
+    },
+    /// The command does not exist.
+    #[error("{sentence}")]
+    CommandNotFound {
+        /// The sentence of `penfold run`.
+        sentence: String,
+    },
+    /// The command cannot be executed.
+    #[error("{sentence}")]
+    CommandNotExecutable {
+        /// The sentence of `penfold run`.
+        sentence: String,
+    },
+    /// Command and environment are larger than the kernel permits.
+    #[error("the command and its environment are too large for execve(2)")]
+    TooLarge,
+    /// The command was not started, for another reason.
+    #[error("{sentence}")]
+    NotStarted {
+        /// The exit code of `penfold run`.
+        code: Option<i32>,
+        /// The sentence of `penfold run`.
+        sentence: String,
+    },
+    /// The command was not started, and something of the sandbox may be left.
+    #[error("{sentence}")]
+    Unverified {
+        /// The sentence of `penfold run`.
+        sentence: String,
+    },
+    /// The callers with this token have as many sandboxes as they can have.
+    #[error("there are {most} living sandboxes of this token already")]
+    TooMany {
+        /// The limit.
+        most: usize,
+    },
+    /// The record cannot be removed.
+    #[error(transparent)]
+    Forget(#[from] ForgetError),
+    /// The call panicked, or the server ends.
+    #[error("the call was abandoned")]
+    Abandoned,
+}
+
+/// The calls into penfold.
+#[derive(Debug)]
+pub struct Engine {
+    state_root: PathBuf,
+    program: PathBuf,
+    environment: Arc<Vec<(OsString, OsString)>>,
+    creating: Mutex<()>,
+    quota: Arc<quota::Quota>,
+    started: Counter,
+    checking: Mutex<()>,
+    followers: Arc<Semaphore>,
+}
+
+/// The most streams at one time; each has a thread.
+const FOLLOWERS: usize = 512;
+
+impl Engine {
+    /// Makes the engine of a server with these settings.
+    pub(crate) fn new(config: &Config, metrics: &Metrics) -> Engine {
+        Engine {
+            state_root: config.state_root.clone(),
+            program: config.program.clone(),
+            environment: Arc::new(config.environment.clone()),
+            creating: Mutex::new(()),
+            quota: Arc::new(quota::Quota::new(config.limits.sandboxes)),
+            started: metrics.sandboxes_started.clone(),
+            checking: Mutex::new(()),
+            followers: Arc::new(Semaphore::new(FOLLOWERS)),
+        }
+    }
+
+    /// The directory with the records.
+    pub fn state_root(&self) -> &Path {
+        &self.state_root
+    }
+
+    /// A lock for those that look for a sandbox and create one if there is none.
+    pub(crate) fn creating(&self) -> &Mutex<()> {
+        &self.creating
+    }
+
+    /// A lock for those that search the whole host.
+    pub(crate) fn checking(&self) -> &Mutex<()> {
+        &self.checking
+    }
+
+    /// A place for one more stream; `None` when there are as many as there can be.
+    pub(crate) fn follower(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.followers).try_acquire_owned().ok()
+    }
+
+    /// Does blocking work on a thread beside the runtime; the work gets the state root. A caller that goes away does not
+    /// end the work.
+    ///
+    /// # Errors
+    /// [`EngineError::Abandoned`] if the work panicked or the runtime ends.
+    pub async fn call<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Path) -> T + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let root = self.state_root.clone();
+        tokio::task::spawn_blocking(move || work(&root)).await.map_err(|_| EngineError::Abandoned)
+    }
+
+    /// Starts a detached sandbox. Returns its id once its command runs.
+    ///
+    /// # Errors
+    /// When the command does not run; nothing is left then, unless the error is [`EngineError::Unverified`].
+    pub async fn create(&self, mut wanted: NewSandbox) -> Result<String, EngineError> {
+        let (program, environment) = (self.program.clone(), Arc::clone(&self.environment));
+        let quota = Arc::clone(&self.quota);
+        let id = self.call(move |root| {
+            // Nobody else can set this label.
+            wanted.labels.remove(quota::LABEL);
+            if let Some(token) = wanted.token {
+                quota.take(token, root)?;
+                wanted.labels.insert(quota::LABEL.to_owned(), token.to_string());
+            }
+            create::create(&program, root, &environment, &wanted)
+        });
+        let id = id.await??;
+        self.started.inc();
+        Ok(id)
+    }
+
+    /// Executes penfold with these words to its end, for work that a process with threads must not do itself.
+    ///
+    /// # Errors
+    /// When it cannot be executed.
+    pub(crate) async fn execute(&self, words: Vec<OsString>) -> Result<Output, EngineError> {
+        let (program, environment) = (self.program.clone(), Arc::clone(&self.environment));
+        self.call(move |root| {
+            let mut command = Command::new(&program);
+            command.arg("--root").arg(root).args(words).stdin(Stdio::null());
+            command.env_clear().envs(environment.iter().map(|(key, value)| (key, value)));
+            command.output().map_err(|source| EngineError::Execute { program, source })
+        })
+        .await?
+    }
+
+    /// Lists the sandboxes that may have a living member, or `all`, each with its traces.
+    ///
+    /// # Errors
+    /// When the records cannot be read.
+    pub async fn list(&self, all: bool) -> Result<Vec<(SandboxRef, View)>, EngineError> {
+        self.call(move |root| view::select(&Resolver::new(root), all).map_err(EngineError::Look)).await?
+    }
+
+    /// Finds one sandbox by its id, a unique prefix of the id, or its name; the view is `None` while it is being made.
+    ///
+    /// # Errors
+    /// When there is no such sandbox, or the word is ambiguous.
+    pub async fn find(&self, word: String) -> Result<(SandboxRef, Option<View>), EngineError> {
+        self.call(move |root| {
+            let resolver = Resolver::new(root);
+            let known = resolver.resolve(&word)?;
+            let seen = view::view(&resolver, &known);
+            Ok((known, seen))
+        })
+        .await?
+    }
+
+    /// Ends sandboxes, and answers once each was observed gone or its patience is over.
+    ///
+    /// # Errors
+    /// [`EngineError::Abandoned`] only; the result of each sandbox is in the list.
+    pub async fn end(
+        &self,
+        known: Vec<SandboxRef>,
+        method: EndMethod,
+        limits: Limits,
+    ) -> Result<Vec<StopResult>, EngineError> {
+        self.call(move |root| {
+            penfold_control::end(&Resolver::new(root), &known, method, &limits, &mut |_| ())
+        })
+        .await
+    }
+}

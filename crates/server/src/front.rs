@@ -1,0 +1,117 @@
+//! What happens to every request before and after its route.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use axum::Router;
+use axum::body::{Body, HttpBody as _};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
+use axum::response::Response;
+use hyper::body::Incoming;
+use tower_service::Service as _;
+
+use crate::app::AppState;
+use crate::auth;
+use crate::caller::{Peer, RequestId};
+use crate::metrics::RequestLabels;
+use crate::refusal::Refusal;
+use crate::timed_body::TimedBody;
+
+/// The header with the id of a request.
+static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The longest id that is taken from a caller.
+const LONGEST_ID: usize = 128;
+
+/// Serves one request of this peer.
+pub(crate) async fn serve(
+    app: AppState,
+    mut router: Router,
+    peer: Peer,
+    request: Request<Incoming>,
+) -> Response {
+    let begun = Instant::now();
+    let (mut parts, body) = request.into_parts();
+    let id = request_id(&parts.headers);
+    let is_chunked = parts.headers.contains_key(header::TRANSFER_ENCODING);
+    let declared = body.size_hint().lower();
+    let admitted = check(&parts, app.config.limits.head)
+        .and_then(|()| auth::authorize(&app.config.tokens, peer, &mut parts));
+    let native = auth::is_native(parts.uri.path());
+    let method = parts.method.clone();
+    let path = parts.uri.path().to_owned();
+    let mut response = match admitted {
+        Ok(caller) => {
+            parts.extensions.insert(caller);
+            parts.extensions.insert(RequestId(id.clone()));
+            let body = Body::new(TimedBody::new(body, app.config.limits.body_time));
+            // A router is always ready, and cannot fail.
+            match router.call(Request::from_parts(parts, body)).await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            }
+        }
+        Err(refusal) => refusal.answer(native),
+    };
+    // A body of unknown length is where servers disagree about its end: nothing may follow on the connection.
+    if is_chunked || declared > u64::try_from(app.config.limits.body).unwrap_or(u64::MAX) {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(&REQUEST_ID, id);
+    }
+    let (status, time) = (response.status(), begun.elapsed());
+    app.metrics.requests.get_or_create(&RequestLabels::new(native, &method, status)).inc();
+    app.metrics.request_seconds.observe(time.as_secs_f64());
+    let ms = time.as_secs_f64() * 1000.0;
+    tracing::info!(%method, path, status = status.as_u16(), ms, %peer, id, "request");
+    response
+}
+
+/// The id that the caller gave, if it can be a header and a word of a log line, or a new one.
+fn request_id(headers: &HeaderMap) -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let given = headers.get(&REQUEST_ID).and_then(|id| id.to_str().ok());
+    let is_word = |id: &&str| {
+        (1..=LONGEST_ID).contains(&id.len())
+            && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte))
+    };
+    given.filter(is_word).map_or_else(
+        || {
+            let pid = rustix::process::getpid().as_raw_pid();
+            let ms = penfold_state::time::now_ms();
+            format!("{ms:x}-{pid:x}-{:x}", NEXT.fetch_add(1, Ordering::Relaxed))
+        },
+        str::to_owned,
+    )
+}
+
+/// Refuses requests that two servers could read in two ways.
+fn check(parts: &Parts, most: usize) -> Result<(), Refusal> {
+    let bad = |sentence| Err(Refusal::new(StatusCode::BAD_REQUEST, "bad_request", sentence));
+    let headers = &parts.headers;
+    // hyper's own limit is on its buffer, which one large read may exceed.
+    let sizes = headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+    if sizes.chain(parts.uri.path_and_query().map(|path| path.as_str().len())).sum::<usize>() > most {
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        return Err(Refusal::new(status, "head_too_large", "the head of the request is too large"));
+    }
+    let count = |name: &HeaderName| headers.get_all(name).iter().count();
+    if headers.contains_key(header::TRANSFER_ENCODING) && headers.contains_key(header::CONTENT_LENGTH) {
+        return bad("`Content-Length` and `Transfer-Encoding` exclude each other");
+    }
+    if count(&header::CONTENT_LENGTH) > 1 || count(&header::TRANSFER_ENCODING) > 1 || count(&header::HOST) > 1
+    {
+        return bad("a header that must be unique was sent twice");
+    }
+    if headers
+        .get(header::TRANSFER_ENCODING)
+        .is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
+    {
+        return bad("the only transfer coding is `chunked`");
+    }
+    if parts.uri.path().as_bytes().windows(3).any(|window| window == b"%00") {
+        return bad("the path has a NUL");
+    }
+    Ok(())
+}

@@ -1,0 +1,39 @@
+//! What a caller can use at most.
+
+use std::time::Duration;
+
+/// What a caller can use at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The connections at one time; a connection beyond is answered with 429 and closed.
+    pub connections: usize,
+    /// The bytes of a request's body, unless a route says otherwise.
+    pub body: usize,
+    /// The bytes of the head of a request: request line and headers.
+    pub head: usize,
+    /// The headers of a request.
+    pub headers: usize,
+    /// The time for a complete head; an idle connection is closed after this time.
+    pub head_time: Duration,
+    /// The time in which more of a body must come.
+    pub body_time: Duration,
+    /// The living sandboxes that the callers with one token can have.
+    pub sandboxes: usize,
+    /// The bytes of a command's output that are kept; the oldest output beyond is lost, and counted.
+    pub output: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connections: 1024,
+            body: 16 << 20,
+            head: 64 << 10,
+            headers: 100,
+            head_time: Duration::from_secs(30),
+            body_time: Duration::from_secs(30),
+            sandboxes: 1000,
+            output: penfold_state::log::USUAL_LIMIT,
+        }
+    }
+}

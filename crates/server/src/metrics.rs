@@ -1,0 +1,107 @@
+//! The counters behind `/metrics`; docs/metrics.md has their names.
+
+use axum::http::{Method, StatusCode};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+/// Upper bounds of the buckets of a request's time, in seconds.
+const BUCKETS: [f64; 10] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 60.0];
+
+/// The labels of a request. There are few values of each, whatever callers send.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct RequestLabels {
+    api: &'static str,
+    method: &'static str,
+    status: u16,
+}
+
+impl RequestLabels {
+    /// The labels of an answered request.
+    pub fn new(native: bool, method: &Method, status: StatusCode) -> RequestLabels {
+        let method = match *method {
+            Method::GET => "GET",
+            Method::POST => "POST",
+            Method::PUT => "PUT",
+            Method::DELETE => "DELETE",
+            Method::HEAD => "HEAD",
+            Method::PATCH => "PATCH",
+            _ => "other",
+        };
+        RequestLabels { api: if native { "native" } else { "cloudflare" }, method, status: status.as_u16() }
+    }
+}
+
+/// The labels of a connection that was not served.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct RefusedLabels {
+    /// `limit` or `user`.
+    pub reason: &'static str,
+}
+
+/// The counters behind `/metrics`.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    /// Answered requests.
+    pub requests: Family<RequestLabels, Counter>,
+    /// The time from the head of a request to the head of its answer.
+    pub request_seconds: Histogram,
+    /// Open connections.
+    pub connections: Gauge,
+    /// Connections that were closed unserved.
+    pub refused: Family<RefusedLabels, Counter>,
+    /// Sandboxes that were started.
+    pub sandboxes_started: Counter,
+    /// Sandboxes that lost their supervisors and were recovered.
+    pub sandboxes_recovered: Counter,
+    /// Open streams of output or events.
+    pub streams: Gauge,
+    /// Streams that lost output, since their reader was slow.
+    pub streams_lagged: Counter,
+}
+
+impl Default for Metrics {
+    fn default() -> Metrics {
+        let mut metrics = Metrics {
+            registry: Registry::with_prefix("penfold"),
+            requests: Family::default(),
+            request_seconds: Histogram::new(BUCKETS),
+            connections: Gauge::default(),
+            refused: Family::default(),
+            sandboxes_started: Counter::default(),
+            sandboxes_recovered: Counter::default(),
+            streams: Gauge::default(),
+            streams_lagged: Counter::default(),
+        };
+        let registry = &mut metrics.registry;
+        registry.register("http_requests", "Answered requests", metrics.requests.clone());
+        let help = "Seconds from the head of a request to the head of its answer";
+        registry.register("http_request_seconds", help, metrics.request_seconds.clone());
+        registry.register("http_connections", "Open connections", metrics.connections.clone());
+        registry.register("http_connections_refused", "Connections closed unserved", metrics.refused.clone());
+        registry.register("sandboxes_started", "Started sandboxes", metrics.sandboxes_started.clone());
+        let help = "Sandboxes that lost their supervisors and were recovered";
+        registry.register("sandboxes_recovered", help, metrics.sandboxes_recovered.clone());
+        registry.register("streams", "Open streams of output or events", metrics.streams.clone());
+        registry.register(
+            "streams_lagged",
+            "Streams that lost output to a slow reader",
+            metrics.streams_lagged.clone(),
+        );
+        metrics
+    }
+}
+
+impl Metrics {
+    /// Writes all of them as text for `/metrics`.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
+        text
+    }
+}

@@ -1,0 +1,155 @@
+//! Writes the body of a request to a file that appears whole.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::pin::Pin;
+
+use axum::body::{Body, Bytes, HttpBody as _};
+use penfold_state::error_chain;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use tokio::sync::mpsc;
+
+use super::workspace::{Place, problem, readable};
+use crate::app::AppState;
+use crate::native::problem::{Kind, Problem};
+
+/// The parts of a body that wait for the disk.
+const QUEUE: usize = 8;
+/// The tries to find a name that is free.
+const TRIES: u32 = 16;
+const USUAL_MODE: Mode = Mode::from_raw_mode(0o644);
+
+/// Writes a body to a file, and returns its size.
+pub(super) async fn write(
+    app: &AppState,
+    place: Place,
+    mode: Option<Mode>,
+    body: Body,
+) -> Result<u64, Problem> {
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    let writing = app.engine.call(move |_| receive(&place, mode, receiver));
+    let sending = send(body, sender);
+    let (written, sent) = tokio::join!(writing, sending);
+    match sent {
+        Err(error) => Err(Problem::new(Kind::BadRequest, format!("the body broke off: {error}"))),
+        Ok(()) => written?,
+    }
+}
+
+/// Passes the body on. The last message says that the body is whole.
+async fn send(mut body: Body, sender: mpsc::Sender<Option<Bytes>>) -> Result<(), axum::Error> {
+    while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        if let Ok(data) = frame?.into_data()
+            && sender.send(Some(data)).await.is_err()
+        {
+            return Ok(());
+        }
+    }
+    let _ = sender.send(None).await;
+    Ok(())
+}
+
+fn receive(
+    place: &Place,
+    mode: Option<Mode>,
+    mut parts: mpsc::Receiver<Option<Bytes>>,
+) -> Result<u64, Problem> {
+    let failed = |error: &io::Error| {
+        let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
+        problem(&place.name, errno)
+    };
+    let old = rustix::fs::statat(&place.dir, &place.name, AtFlags::SYMLINK_NOFOLLOW).ok();
+    let kind = old.as_ref().map(|old| FileType::from_raw_mode(old.st_mode));
+    if kind == Some(FileType::Directory) {
+        return Err(problem(&place.name, Errno::ISDIR));
+    }
+    let old_mode = old.filter(|_| kind == Some(FileType::RegularFile)).map(|old| old.st_mode & 0o7777);
+    let mode = mode.or(old_mode.map(Mode::from_raw_mode)).unwrap_or(USUAL_MODE);
+    let mut draft = Draft::create(place).map_err(|errno| problem(&place.name, errno))?;
+    let mut size = 0;
+    loop {
+        match parts.blocking_recv() {
+            Some(Some(part)) => {
+                draft.file.write_all(&part).map_err(|error| failed(&error))?;
+                size += u64::try_from(part.len()).unwrap_or(0);
+            }
+            Some(None) => break,
+            None => return Err(Problem::new(Kind::BadRequest, "the body broke off")),
+        }
+    }
+    rustix::fs::fchmod(&draft.file, mode).map_err(|errno| problem(&place.name, errno))?;
+    draft.finish(place).map_err(|errno| problem(&place.name, errno))?;
+    Ok(size)
+}
+
+/// A file that is not complete. It has no name where the file system permits that, and goes with its descriptor.
+struct Draft {
+    file: File,
+    /// The name, and the directory for its removal.
+    named: Option<(OwnedFd, String)>,
+}
+
+impl Draft {
+    fn create(place: &Place) -> Result<Draft, Errno> {
+        let private = Mode::RUSR | Mode::WUSR;
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        match rustix::fs::openat(&place.dir, ".", flags | OFlags::TMPFILE, private) {
+            Ok(file) => return Ok(Draft { file: file.into(), named: None }),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {}
+            Err(errno) => return Err(errno),
+        }
+        let dir = readable(&place.dir)?;
+        let (name, file) = fresh(|name| {
+            rustix::fs::openat(
+                &place.dir,
+                name,
+                flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW,
+                private,
+            )
+        })?;
+        Ok(Draft { file: file.into(), named: Some((dir, name)) })
+    }
+
+    /// Puts the file in its place.
+    fn finish(mut self, place: &Place) -> Result<(), Errno> {
+        if self.named.is_none() {
+            let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            let link = |name: &str| rustix::fs::linkat(CWD, &path, &place.dir, name, AtFlags::SYMLINK_FOLLOW);
+            let (name, ()) = fresh(link)?;
+            self.named = Some((readable(&place.dir)?, name));
+        }
+        if let Some((_, name)) = &self.named {
+            rustix::fs::renameat(&place.dir, name, &place.dir, &place.name)?;
+        }
+        self.named = None;
+        Ok(())
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if let Some((dir, name)) = &self.named
+            && let Err(errno) = rustix::fs::unlinkat(dir, name, AtFlags::empty())
+            && errno != Errno::NOENT
+        {
+            tracing::warn!(name, error = error_chain(&errno), "an incomplete file is left");
+        }
+    }
+}
+
+/// Makes something under a name that is free.
+fn fresh<T>(make: impl Fn(&str) -> Result<T, Errno>) -> Result<(String, T), Errno> {
+    for _ in 0..TRIES {
+        let mut random = [0_u8; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let name = format!(".penfold-{:016x}", u64::from_le_bytes(random));
+        match make(&name) {
+            Ok(value) => return Ok((name, value)),
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(Errno::EXIST)
+}

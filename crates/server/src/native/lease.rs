@@ -1,0 +1,194 @@
+//! `/v1/sandboxes/{id}`: extend the lease, wait for the end, read the report.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use penfold_control::{ANSWER, Client, ClientError, End, Resolver, view};
+use penfold_state::Report;
+use penfold_state::error_chain;
+use penfold_state::outcome::{ExitStatus, StartFailure};
+use penfold_state::state::Status;
+use penfold_state::time::millis;
+use penfold_state::wire::{Answer, Request};
+use penfold_teardown::Cause;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::extract::{Json, Path, Query};
+use super::model::Sandbox;
+use super::problem::{Kind, Problem, ProblemDocument};
+use super::{sandboxes, valid};
+use crate::app::AppState;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(extend)).routes(routes!(wait)).routes(routes!(report))
+}
+
+/// A new lease.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExtendRequest {
+    /// The lease in milliseconds from now; 0 removes the lease.
+    lease_ms: u64,
+}
+
+/// Sets the lease of a sandbox: it is stopped after this time from now.
+#[utoipa::path(
+    post, path = "/sandboxes/{id}/extend", tag = "sandboxes", operation_id = "extendSandbox",
+    params(("id" = String, Path, description = "the id, a unique prefix of the id, or the name")),
+    request_body = ExtendRequest,
+    responses(
+        (status = 200, description = "the sandbox with its new lease", body = Sandbox),
+        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+    )
+)]
+async fn extend(
+    State(app): State<AppState>,
+    Path(id): Path<String>,
+    Json(request): Json<ExtendRequest>,
+) -> Result<axum::Json<Sandbox>, Problem> {
+    let lease = millis(valid::time("lease_ms", request.lease_ms)?);
+    let known = app.engine.call(move |root| extend_now(&Resolver::new(root), &id, lease)).await??;
+    Ok(axum::Json(sandboxes::find(&app, &known).await?.1))
+}
+
+fn extend_now(resolver: &Resolver, word: &str, lease: u64) -> Result<String, Problem> {
+    let known = resolver.resolve(word)?;
+    let status = view::view(resolver, &known).map(|seen| seen.status);
+    let Some(files) = known.record.as_ref().filter(|_| status.is_some_and(Status::is_living)) else {
+        return Err(Problem::new(Kind::HasEnded, format!("sandbox {} has ended", known.id)));
+    };
+    let answer = Client::connect(files, ANSWER)
+        .and_then(|client| client.request(&Request::Extend(lease), ANSWER))
+        .map_err(|error| unanswered(&error))?;
+    match answer {
+        Answer::Done => Ok(known.id),
+        Answer::Refused(reason) => Err(Problem::new(Kind::Refused, reason)),
+        Answer::Outcome(_) => Err(Problem::new(Kind::HasEnded, format!("sandbox {} has ended", known.id))),
+        _ => Err(Problem::new(Kind::Unanswered, "the supervisor sent an unexpected answer")),
+    }
+}
+
+/// A supervisor could not be asked.
+pub(super) fn unanswered(error: &ClientError) -> Problem {
+    let kind = match error {
+        ClientError::NoSocket { .. } => Kind::Refused,
+        ClientError::Untrusted { .. } => Kind::NotPermitted,
+        ClientError::Deserted { .. } | ClientError::Silent { .. } | ClientError::Gone { .. } => {
+            Kind::Unanswered
+        }
+        ClientError::Io { .. } => Kind::Internal,
+    };
+    Problem::new(kind, error_chain(error))
+}
+
+/// How long to wait.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct TimeoutQuery {
+    /// The most milliseconds to wait, up to 60000; default 30000. To wait for longer, repeat the request.
+    #[param(maximum = 60000)]
+    timeout_ms: Option<u64>,
+}
+
+const USUAL_WAIT: u64 = 30_000;
+const LONGEST_WAIT: u64 = 60_000;
+
+impl TimeoutQuery {
+    /// The time to wait.
+    pub(super) fn time(&self) -> Result<Duration, Problem> {
+        match self.timeout_ms.unwrap_or(USUAL_WAIT) {
+            ms @ 0..=LONGEST_WAIT => Ok(Duration::from_millis(ms)),
+            _ => Err(Problem::field("timeout_ms", "more than 60000; repeat the request to wait for longer")),
+        }
+    }
+}
+
+/// The end of a sandbox, as far as it is known.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Waited {
+    /// The sandbox.
+    id: String,
+    /// Whether the sandbox has ended.
+    ended: bool,
+    /// How the command ended: `{"code": N}` or `{"signal": N}`; null if unknown.
+    #[schema(value_type = Option<Object>)]
+    exit: Option<ExitStatus>,
+    /// Why the sandbox ended.
+    #[schema(value_type = Option<String>)]
+    cause: Option<Cause>,
+    /// Why the command was not run, if it was not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    failure: Option<StartFailure>,
+}
+
+/// Waits until a sandbox has ended. If the time is over before, `ended` is false.
+#[utoipa::path(
+    get, path = "/sandboxes/{id}/wait", tag = "sandboxes", operation_id = "waitForSandbox",
+    params(("id" = String, Path, description = "the id, a unique prefix of the id, or the name"), TimeoutQuery),
+    responses(
+        (status = 200, description = "the end, or that it has not come", body = Waited),
+        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+    )
+)]
+async fn wait(
+    State(app): State<AppState>,
+    Path(id): Path<String>,
+    Query(query): Query<TimeoutQuery>,
+) -> Result<axum::Json<Waited>, Problem> {
+    let limit = query.time()?;
+    let waiting = app.engine.call(move |root| wait_now(&Resolver::new(root), &id, limit));
+    tokio::select! {
+        waited = waiting => Ok(axum::Json(waited??)),
+        () = app.drain.begun() => Err(Problem::draining()),
+    }
+}
+
+fn wait_now(resolver: &Resolver, word: &str, limit: Duration) -> Result<Waited, Problem> {
+    let known = resolver.resolve(word)?;
+    let targets = std::slice::from_ref(&known);
+    let end = penfold_control::wait(resolver, targets, false, Some(limit), &mut |_| ()).pop().flatten();
+    let id = known.id.clone();
+    let nothing = |ended| Waited { id, ended, exit: None, cause: None, failure: None };
+    match end {
+        None => Ok(nothing(false)),
+        Some(End::SandboxRef { exit, cause, failure }) => {
+            Ok(Waited { exit, cause: Some(cause), failure, ..nothing(true) })
+        }
+        Some(End::Unknown | End::Removed) => Ok(nothing(true)),
+        Some(End::Unverified) => {
+            let sentence = format!("something of sandbox {} is left", known.id);
+            Err(Problem::new(Kind::Unverified, sentence))
+        }
+    }
+}
+
+/// Returns the report of an ended sandbox: what the teardown found and did.
+#[utoipa::path(
+    get, path = "/sandboxes/{id}/report", tag = "sandboxes", operation_id = "getReport",
+    params(("id" = String, Path, description = "the id, a unique prefix of the id, or the name")),
+    responses(
+        (status = 200, description = "the report", body = Object),
+        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+    )
+)]
+async fn report(State(app): State<AppState>, Path(id): Path<String>) -> Result<axum::Json<Report>, Problem> {
+    let report = app.engine.call(move |root| {
+        let known = Resolver::new(root).resolve(&id)?;
+        let report = known.record.as_ref().map(penfold_state::Files::report);
+        match report {
+            Some(Ok(Some(report))) => Ok(report),
+            Some(Err(error)) => {
+                Err(Problem::new(Kind::Internal, format!("cannot read the report: {}", error_chain(&error))))
+            }
+            Some(Ok(None)) | None => {
+                Err(Problem::new(Kind::NotEnded, format!("sandbox {} has no report yet", known.id)))
+            }
+        }
+    });
+    Ok(axum::Json(report.await??))
+}

@@ -1,0 +1,78 @@
+//! Checks of values in requests.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::problem::Problem;
+use crate::engine::is_settable;
+
+/// The largest log.
+pub(super) const LARGEST_LOG: u64 = 64 << 30;
+/// The longest time: 100 years of 365 days.
+const LONGEST_MS: u64 = 100 * 365 * 24 * 60 * 60 * 1000;
+const LONGEST_LABEL: usize = 256;
+const LONGEST_NAME: usize = 64;
+
+/// Checks a command: a program, and no word with a NUL.
+pub(super) fn command(field: &str, words: &[String]) -> Result<(), Problem> {
+    if words.first().is_none_or(String::is_empty) {
+        return Err(Problem::field(field, "names no program"));
+    }
+    words.iter().try_for_each(|word| text(field, word))
+}
+
+/// Checks a text that the kernel must accept: no NUL.
+pub(super) fn text(field: &str, text: &str) -> Result<(), Problem> {
+    if text.contains('\0') { Err(Problem::field(field, "contains a NUL")) } else { Ok(()) }
+}
+
+/// Checks a name of a sandbox.
+pub(super) fn name(field: &str, name: &str) -> Result<(), Problem> {
+    if is_word(name, "_.-") {
+        return Ok(());
+    }
+    let sentence = "not 1 to 64 of letters, digits, `_`, `.` and `-`, the first a letter or a digit";
+    Err(Problem::field(field, sentence))
+}
+
+/// Checks labels.
+pub(super) fn labels(labels: &BTreeMap<String, String>) -> Result<(), Problem> {
+    for (key, value) in labels {
+        if !is_word(key, "_.-/") {
+            return Err(Problem::field("labels", "a key is like a name, and may contain `/`"));
+        }
+        if value.len() > LONGEST_LABEL || value.chars().any(char::is_control) {
+            return Err(Problem::field("labels", "a value has at most 256 bytes and no control characters"));
+        }
+    }
+    Ok(())
+}
+
+/// Checks variables.
+pub(super) fn environment(variables: &BTreeMap<String, String>) -> Result<(), Problem> {
+    for (key, value) in variables {
+        if !is_settable(key) {
+            return Err(Problem::field(
+                "env",
+                "a name is empty, contains `=` or NUL, or begins with `PENFOLD_`",
+            ));
+        }
+        text("env", value)?;
+    }
+    Ok(())
+}
+
+/// Converts a time in milliseconds.
+pub(super) fn time(field: &str, ms: u64) -> Result<Duration, Problem> {
+    if ms > LONGEST_MS {
+        Err(Problem::field(field, "longer than 100 years"))
+    } else {
+        Ok(Duration::from_millis(ms))
+    }
+}
+
+fn is_word(text: &str, marks: &str) -> bool {
+    text.len() <= LONGEST_NAME
+        && text.chars().next().is_some_and(|first| first.is_ascii_alphanumeric())
+        && text.chars().all(|one| one.is_ascii_alphanumeric() || marks.contains(one))
+}

@@ -1,0 +1,3 @@
+//! The server on real sockets.
+
+#![allow(unreachable_pub, reason = "nobody imports a test program")]

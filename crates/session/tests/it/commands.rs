@@ -1,0 +1,302 @@
+//! What commands print, how they end, and what of them persists.
+
+use penfold_session::{EndKind, Run};
+
+use crate::support::{Session, run, sh};
+
+/// A command, and what comes of it.
+struct Case {
+    text: &'static str,
+    how: EndKind,
+    code: i32,
+    out: &'static [u8],
+    /// What standard error contains; nothing means that it is empty.
+    err: &'static str,
+}
+
+const fn case(text: &'static str, code: i32, out: &'static str, err: &'static str) -> Case {
+    Case { text, how: EndKind::Exited, code, out: out.as_bytes(), err }
+}
+
+/// The shell ends; the next command has a fresh one.
+const fn exits(text: &'static str, code: i32, out: &'static str, err: &'static str) -> Case {
+    Case { text, how: EndKind::ShellExited, code, out: out.as_bytes(), err }
+}
+
+const TABLE: &[Case] = &[
+    case("true", 0, "", ""),
+    case("false", 1, "", ""),
+    case("echo hi", 0, "hi\n", ""),
+    case("printf 'no end'", 0, "no end", ""),
+    case("printf 'a\\0b'", 0, "a\0b", ""),
+    case("printf '\\377\\376' | od -An -tx1", 0, " ff fe\n", ""),
+    case("echo out; echo err >&2", 0, "out\n", "err\n"),
+    case("(exit 42)", 42, "", ""),
+    case("return 4", 4, "", ""),
+    case("", 0, "", ""),
+    case("# nothing", 0, "", ""),
+    case("no-such-command", 127, "", "no-such-command: command not found"),
+    case("echo 'unbalanced", 2, "", "unexpected EOF"),
+    case("echo \"unbalanced", 2, "", "unexpected EOF"),
+    case("if true; then echo half", 2, "", "syntax error"),
+    case("echo a; )", 2, "", "syntax error"),
+    case("cat <<EOF\nhere $((1+1))\nEOF", 0, "here 2\n", ""),
+    case("cat <<EOF\nopen", 0, "open\n", "here-document"),
+    case("cat <<'EOF'\n$x 'quoted\nEOF", 0, "$x 'quoted\n", ""),
+    case("cat", 0, "", ""),
+    case("read line; echo $?", 0, "1\n", ""),
+    case("head -c 3 /dev/zero | tr '\\0' x", 0, "xxx", ""),
+    case("exec 0<&- 1>&- 2>&-; echo lost", 1, "", ""),
+    case("exec >/dev/null; echo lost", 0, "", ""),
+    case("exec 3>&1; echo three >&3; exec 3>&-", 0, "three\n", ""),
+    case("PS1=x PS2=y PROMPT_COMMAND='echo prompt'; echo p; unset PS1 PROMPT_COMMAND", 0, "p\n", ""),
+    case("set -C; echo c; set +C", 0, "c\n", ""),
+    case("set -x; : x; set +x", 0, "", "++ : x\n++ set +x\n"),
+    case("set -v\necho v; set +v", 0, "v\n", "echo v; set +v\n"),
+    case("set -o posix; no-such", 127, "", "not found"),
+    case("set +o posix", 0, "", ""),
+    case("set -f; echo *x; set +f", 0, "*x\n", ""),
+    case("set -u; echo u; set +u", 0, "u\n", ""),
+    case("trap 'echo dbg' DEBUG; echo with", 0, "dbg\nwith\n", ""),
+    case("echo again; trap - DEBUG", 0, "again\n", ""),
+    case("trap 'echo err' ERR; false; trap - ERR", 0, "err\n", ""),
+    case("trap 'echo err' ERR; true; (exit 3)", 3, "err\n", ""),
+    case("trap - ERR; false; true", 0, "", ""),
+    case("trap 'echo ret' RETURN; f() { echo f; }; f; trap - RETURN; unset -f f", 0, "f\n", ""),
+    case("umask 777; true", 0, "", ""),
+    case("umask 022; echo u", 0, "u\n", ""),
+    case("echo $((1/0)); echo more", 1, "", "division by 0"),
+    case("break; continue; echo still", 0, "still\n", "loop"),
+    case("for i in 1 2; do echo $i; done", 0, "1\n2\n", ""),
+    case("cd /; alias builtin=false cd=false export=false; true", 0, "", ""),
+    case("unalias -a; echo ok", 0, "ok\n", ""),
+    case("IFS=/; echo i; unset IFS", 0, "i\n", ""),
+    case("sleep 0.001 & wait $!; echo $?", 0, "0\n", ""),
+    exits("exit 7", 7, "", ""),
+    exits("exit", 0, "", ""),
+    exits("trap 'echo bye' EXIT; exit 3", 3, "bye\n", ""),
+    exits("set -e; false; echo more", 1, "", ""),
+    exits("set -e; true; exit 0", 0, "", ""),
+    exits("exec echo replaced", 0, "replaced\n", ""),
+    exits("set -u; echo $nope; echo more", 1, "", "unbound variable"),
+    exits("echo ${nope?message}; echo more", 1, "", "message"),
+    exits("kill -9 $$", 137, "", ""),
+    exits("exec no-such-program", 127, "", "not found"),
+];
+
+/// How often each case is run, all in one session.
+const TIMES: usize = 100;
+
+fn check(part: usize, parts: usize) {
+    let session = Session::start();
+    let mut client = session.connect();
+    for time in 0..TIMES {
+        if time % parts != part {
+            continue;
+        }
+        // Cases follow each other: some need the one before.
+        for (index, case) in TABLE.iter().enumerate() {
+            let done = sh(&mut client, case.text);
+            let place = format!("round {time}, case {index}: {:?}: {done:?}", case.text);
+            assert_eq!((done.end.how, done.end.code), (case.how, case.code), "{place}");
+            assert_eq!(done.out, case.out, "{place}");
+            let fits = if case.err.is_empty() { done.err.is_empty() } else { done.err().contains(case.err) };
+            assert!(fits, "{place}");
+            assert!(!done.end.replaced, "{place}");
+            assert_eq!(done.end.stdout_bytes, u64::try_from(case.out.len()).unwrap(), "{place}");
+            let next = sh(&mut client, "echo usable");
+            assert_eq!(next.out(), "usable\n", "after {place}: {next:?}");
+            assert_eq!((next.end.how, next.end.code), (EndKind::Exited, 0), "after {place}");
+        }
+    }
+}
+
+#[test]
+fn table_of_commands_holds_a_hundred_times_first_half() {
+    check(0, 2);
+}
+
+#[test]
+fn table_of_commands_holds_a_hundred_times_second_half() {
+    check(1, 2);
+}
+
+#[test]
+fn shell_keeps_what_commands_set() {
+    let session = Session::start();
+    let mut client = session.connect();
+    sh(&mut client, "x=5; export y=7; f() { echo f$x$1; }; alias greet='echo hello'; cd /usr; set -- a b");
+    let done = sh(&mut client, "f 1; echo $y; greet; pwd; echo $2 $#; echo $FROM_HOST");
+    assert_eq!(done.out(), "f51\n7\nhello\n/usr\nb 2\n1\n");
+    sh(&mut client, "(exit 9)");
+    assert_eq!(sh(&mut client, "echo $?").out(), "9\n");
+}
+
+#[test]
+fn variables_of_one_command_are_restored() {
+    let session = Session::start();
+    let mut client = session.connect();
+    sh(&mut client, "export was=\"it's old\"; plain=p; readonly fixed=f");
+    let env =
+        ["was", "plain", "fresh", "fixed"].map(|name| (name.to_owned(), "it's \"new\" $x\n2".to_owned()));
+    let with =
+        Run { env: env.to_vec(), ..Run::new("env -0 | grep -zE '^(was|plain|fresh|fixed)=' | sort -z") };
+    let done = run(&mut client, &with);
+    assert_eq!(
+        done.out(),
+        "fresh=it's \"new\" $x\n2\0plain=it's \"new\" $x\n2\0was=it's \"new\" $x\n2\0",
+        "{done:?}"
+    );
+    let after = sh(
+        &mut client,
+        "echo $was; echo $plain; echo ${fresh-unset} $fixed; env | grep -cE '^(plain|fresh)='; compgen -v __penfold",
+    );
+    assert_eq!(after.out(), "it's old\np\nunset f\n0\n");
+    for bad in ["", "1a", "a b", "a=b", "ä"] {
+        let run = Run { env: vec![(bad.to_owned(), String::new())], ..Run::new("true") };
+        assert!(client.run(&run).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn directory_of_one_command_is_restored() {
+    let session = Session::start();
+    let mut client = session.connect();
+    sh(&mut client, "mkdir -p \"it's a dir\"; ln -s \"it's a dir\" link; cd link; cd ..; cd link");
+    let here = sh(&mut client, "pwd").out();
+    assert!(here.ends_with("/link\n"), "{here}");
+    let there = Run { cwd: Some("/usr".to_owned()), ..Run::new("pwd; (exit 5)") };
+    let done = run(&mut client, &there);
+    assert_eq!((done.out().as_str(), done.end.code), ("/usr\n", 5));
+    assert_eq!(sh(&mut client, "echo $?; pwd").out(), format!("5\n{here}"));
+    let missing = Run { cwd: Some("/no/such's".to_owned()), ..Run::new("echo ran") };
+    let done = run(&mut client, &missing);
+    assert_eq!((done.out().as_str(), done.end.code), ("", 1));
+    assert_eq!(done.err(), "Failed to change directory to '/no/such's'\n");
+    assert_eq!(sh(&mut client, "pwd").out(), here);
+    assert!(client.run(&Run { cwd: Some("/\0".to_owned()), ..Run::new("true") }).is_err());
+}
+
+#[test]
+fn status_of_the_last_command_is_visible_in_a_wrapped_one() {
+    let session = Session::start();
+    let mut client = session.connect();
+    sh(&mut client, "(exit 9)");
+    let wrapped = Run {
+        cwd: Some("/".to_owned()),
+        env: vec![("a".to_owned(), "b".to_owned())],
+        ..Run::new("echo $? $a $PWD")
+    };
+    assert_eq!(run(&mut client, &wrapped).out(), "9 b /\n");
+    sh(&mut client, "set -eu; trap 'echo trapped' ERR");
+    assert_eq!(run(&mut client, &wrapped).out(), "0 b /\n");
+    let done = run(&mut client, &Run { command: "false; echo more".to_owned(), ..wrapped });
+    assert_eq!((done.end.how, done.end.code, done.out().as_str()), (EndKind::ShellExited, 1, "trapped\n"));
+}
+
+#[test]
+fn nul_in_a_command_is_refused() {
+    let session = Session::start();
+    let mut client = session.connect();
+    let refused = client.run(&Run::new("echo a\0b")).expect_err("refused");
+    assert!(refused.to_string().contains("NUL"), "{refused}");
+    assert_eq!(sh(&mut client, "echo ok").end.number, 1);
+}
+
+#[test]
+fn long_command_runs() {
+    let session = Session::start();
+    let mut client = session.connect();
+    let word = "x".repeat(1 << 20);
+    let done = sh(&mut client, &format!("echo {word} | wc -c"));
+    assert_eq!(done.out().trim(), ((1 << 20) + 1).to_string());
+    let lines = "echo y\n".repeat(10_000);
+    assert_eq!(sh(&mut client, &lines).end.stdout_bytes, 20_000);
+}
+
+#[test]
+fn large_output_is_kept_whole() {
+    let session = Session::start();
+    let mut client = session.connect();
+    let done = sh(&mut client, "head -c 50000000 /dev/zero; echo end >&2");
+    assert_eq!((done.end.stdout_bytes, done.end.truncated_bytes), (50_000_000, 0), "{:?}", done.end);
+    assert_eq!((done.out.len(), done.err().as_str()), (50_000_000, "end\n"));
+}
+
+#[test]
+fn output_beyond_the_limit_is_counted() {
+    let session = Session::start();
+    let mut client = session.connect();
+    let small = Run { output_limit: Some(1 << 20), ..Run::new("head -c 10000000 /dev/zero") };
+    let done = run(&mut client, &small);
+    let kept = u64::try_from(done.out.len()).unwrap();
+    assert_eq!(done.end.stdout_bytes, 10_000_000);
+    assert_eq!(done.end.truncated_bytes, 10_000_000 - kept);
+    assert!((500_000..=1 << 20).contains(&kept), "{kept}");
+    let exact =
+        run(&mut client, &Run { output_limit: Some(1 << 20), ..Run::new("head -c 100000 /dev/zero") });
+    assert_eq!((exact.end.truncated_bytes, exact.out.len()), (0, 100_000));
+    let last = run(&mut client, &Run { output_limit: Some(1 << 16), ..Run::new("seq 100000") });
+    assert!(last.out().ends_with("99999\n100000\n"), "the end is kept");
+}
+
+#[test]
+fn background_job_goes_on_and_can_be_waited_for() {
+    let session = Session::start();
+    let mut client = session.connect();
+    let done = sh(&mut client, "(sleep 0.3; exit 6) & echo $!");
+    assert_eq!((done.end.how, done.end.code), (EndKind::Exited, 0));
+    let pid = done.out().trim().to_owned();
+    assert!(sh(&mut client, "jobs").out().contains("Running"));
+    assert_eq!(sh(&mut client, "echo $!").out().trim(), pid);
+    assert_eq!(sh(&mut client, &format!("wait {pid}; echo $?")).out(), "6\n");
+}
+
+#[test]
+fn noisy_background_job_neither_blocks_nor_shows() {
+    let session = Session::start();
+    let mut client = session.connect();
+    sh(&mut client, "while :; do echo noise; echo noise >&2; done & true");
+    for _ in 0..20 {
+        assert_eq!(sh(&mut client, "echo quiet").out(), "quiet\n");
+    }
+    assert_eq!(sh(&mut client, "kill %1; wait %1; echo $?").out(), "143\n");
+}
+
+#[test]
+fn shell_that_ignores_its_lines_is_replaced() {
+    let session = Session::start();
+    let mut client = session.connect();
+    sh(&mut client, "export kept=yes; cd /usr");
+    let done = sh(&mut client, "set -n");
+    assert_eq!((done.end.how, done.end.replaced), (EndKind::ShellExited, true), "{done:?}");
+    assert_eq!(sh(&mut client, "echo $kept; pwd").end.how, EndKind::Exited);
+}
+
+#[test]
+fn shell_killed_while_idle_ends_the_next_command_once() {
+    let session = Session::start();
+    let mut client = session.connect();
+    let pid = sh(&mut client, "echo $$").out();
+    let pid = penfold_process::pid_from_raw(pid.trim().parse().unwrap()).unwrap();
+    let mut proc = penfold_process::ProcFs::open().unwrap();
+    let shell = penfold_process::Process::open(&mut proc, pid).unwrap().unwrap();
+    shell.signal(penfold_process::Signal::KILL).unwrap();
+    crate::support::until("the shell is reaped", || proc.stat(pid).unwrap().is_none());
+    let done = sh(&mut client, "echo ran");
+    assert_eq!((done.end.how, done.end.code, done.end.began), (EndKind::ShellExited, 137, false));
+    assert_eq!(sh(&mut client, "echo ran").out(), "ran\n");
+}
+
+#[test]
+fn snapshot_is_the_state_after_the_last_command() {
+    let session = Session::start();
+    let mut client = session.connect();
+    sh(&mut client, "export a=1; f() { echo f; }; alias l='echo l'; plain=2; cd /usr");
+    crate::support::until("the state is written", || client.snapshot().unwrap().number == 1);
+    let snapshot = client.snapshot().unwrap();
+    assert_eq!(snapshot.cwd, std::path::Path::new("/usr"));
+    let state = std::fs::read_to_string(client.state_path(&snapshot)).unwrap();
+    assert!(state.contains("a=\"1\"") && state.contains("f ()") && state.contains("alias l="), "{state}");
+    assert!(!state.contains("plain"), "{state}");
+}

@@ -1,0 +1,273 @@
+//! The directories of recorded execs in a sandbox's record: `execs/<number>/`.
+//!
+//! An exec supervisor writes them, and the sandbox's supervisor writes the end of an exec whose supervisor was killed.
+//! Any member may write there too. Nothing in them is therefore proof, and no process is signalled by a number from
+//! them.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Deref;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use penfold_process::ProcessId;
+use penfold_teardown::{Cause, Findings, Level, Survivor};
+use rustix::fs::{AtFlags, Mode};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::clear::{clear, entries};
+use crate::files::Files;
+use crate::json::{self, REPORT, SCHEMA};
+use crate::outcome::{ExitStatus, Report};
+use crate::record::{StateError, open_or_make, open_private};
+use crate::state::Exited;
+use crate::time::now_ms;
+
+const EXECS: &str = "execs";
+const EXEC: &str = "exec.json";
+const REMAINING: &str = "remaining.json";
+/// The largest number of an exec.
+pub const MAX_NUMBER: u32 = 1 << 30;
+/// The most survivors in `remaining.json`.
+const MAX_SURVIVORS: usize = 256;
+
+/// `exec.json`: what a recorded exec runs. For people and programs that look.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedExec {
+    /// The version of this format.
+    pub schema: u32,
+    /// The number of the exec in its sandbox, from 1.
+    pub number: u32,
+    /// The beginning of the command.
+    pub command: Vec<String>,
+    /// The labels.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// The start time, in milliseconds since 1970.
+    pub started_at_ms: u64,
+    /// The exec supervisor.
+    pub supervisor: ProcessId,
+    /// The pid of the command, once it runs.
+    pub leader: Option<i32>,
+    /// The size limit of the log, in bytes.
+    pub log_limit: u64,
+    /// Whether the command has a terminal.
+    #[serde(default)]
+    pub terminal: bool,
+}
+
+/// `remaining.json`: the members of an exec that still exist although the patience is over.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remaining {
+    /// The version of this format.
+    pub schema: u32,
+    /// The first survivors.
+    pub survivors: Vec<Survivor>,
+    /// The time of the look, in milliseconds since 1970.
+    pub at_ms: u64,
+}
+
+/// The directory of one recorded exec, opened without following a link.
+#[derive(Debug, Clone)]
+pub struct ExecFiles {
+    number: u32,
+    files: Files,
+}
+
+impl ExecFiles {
+    /// Creates the directory of a new exec.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when the number is taken. Otherwise when the directory cannot be made, or `execs` is a link or
+    /// belongs to another user.
+    pub fn create(record: &Files, number: u32) -> io::Result<ExecFiles> {
+        let execs = open_or_make(record.dir(), Path::new(EXECS)).map_err(io_error)?;
+        let name = number.to_string();
+        rustix::fs::mkdirat(&execs, &name, Mode::RWXU)?;
+        ExecFiles::of(record, number, open_private(execs.as_fd(), Path::new(&name)))
+    }
+
+    /// Opens the directory of an exec; `None` when there is none.
+    ///
+    /// # Errors
+    /// When a directory is a link, belongs to another user, or cannot be opened.
+    pub fn open(record: &Files, number: u32) -> io::Result<Option<ExecFiles>> {
+        let opened = open_private(record.dir(), Path::new(EXECS))
+            .and_then(|execs| open_private(execs.as_fd(), Path::new(&number.to_string())));
+        match ExecFiles::of(record, number, opened) {
+            Ok(files) => Ok(Some(files)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn of(record: &Files, number: u32, opened: Result<OwnedFd, StateError>) -> io::Result<ExecFiles> {
+        let path = path_of(record, number);
+        let files = Files { dir: Arc::new(opened.map_err(io_error)?), name: record.name.clone(), path };
+        Ok(ExecFiles { number, files })
+    }
+
+    /// Returns the numbers of all directories, sorted. Other entries are ignored.
+    ///
+    /// # Errors
+    /// When `execs` is a link, belongs to another user, or cannot be read.
+    pub fn numbers(record: &Files) -> io::Result<Vec<u32>> {
+        let execs = match open_private(record.dir(), Path::new(EXECS)).map_err(io_error) {
+            Ok(execs) => execs,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let names = entries(execs.as_fd())?;
+        let number = |name: &std::ffi::CStr| {
+            let text = name.to_str().ok()?;
+            text.parse::<u32>().ok().filter(|number| number.to_string() == text && *number <= MAX_NUMBER)
+        };
+        let directories = names.iter().filter(|(_, kind)| *kind == rustix::fs::FileType::Directory);
+        let mut numbers: Vec<u32> = directories.filter_map(|(name, _)| number(name)).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// Tells whether the number is taken by an entry of any kind.
+    pub fn is_taken(record: &Files, number: u32) -> bool {
+        let path = Path::new(EXECS).join(number.to_string());
+        rustix::fs::statat(record.dir(), path, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// Returns the number of the exec.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Reads what the exec runs; `None` before it was written.
+    ///
+    /// # Errors
+    /// When the file is damaged, another user's, a link, or of a newer version.
+    pub fn exec(&self) -> io::Result<Option<RecordedExec>> {
+        json::read(self.dir(), EXEC)
+    }
+
+    /// Writes what the exec runs.
+    ///
+    /// # Errors
+    /// The old content stays after an error.
+    pub fn write_exec(&self, exec: &RecordedExec) -> io::Result<()> {
+        json::replace(self.dir(), EXEC, exec)
+    }
+
+    /// Reads the survivors; `None` when there are none.
+    ///
+    /// # Errors
+    /// When the file is damaged, another user's, a link, or of a newer version.
+    pub fn remaining(&self) -> io::Result<Option<Remaining>> {
+        json::read(self.dir(), REMAINING)
+    }
+
+    /// Writes the survivors.
+    ///
+    /// # Errors
+    /// The old content stays after an error.
+    pub fn write_remaining(&self, survivors: &[Survivor]) -> io::Result<()> {
+        let survivors = survivors.get(..MAX_SURVIVORS).unwrap_or(survivors).to_vec();
+        json::replace(self.dir(), REMAINING, &Remaining { schema: SCHEMA, survivors, at_ms: now_ms() })
+    }
+
+    /// Removes the list of survivors, once they are gone.
+    pub fn remove_remaining(&self) {
+        let _ = rustix::fs::unlinkat(self.dir(), REMAINING, AtFlags::empty());
+    }
+
+    /// Tells whether there is a report. A member may have written it.
+    pub fn is_reported(&self) -> bool {
+        rustix::fs::statat(self.dir(), REPORT, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// Replaces the end by a verified one that a process other than the exec supervisor has seen.
+    ///
+    /// # Errors
+    /// When the disk is full.
+    pub fn replace_end(&self, exit: Option<ExitStatus>, cause: Cause, level: Level) -> io::Result<()> {
+        let exec = self.exec().ok().flatten();
+        let now = now_ms();
+        let started_at_ms = exec.as_ref().map_or(now, |exec| exec.started_at_ms);
+        let (command, labels) = exec.map(|exec| (exec.command, exec.labels)).unwrap_or_default();
+        let exited = Exited { schema: SCHEMA, exit, cause, at_ms: now };
+        let report = Report {
+            schema: SCHEMA,
+            id: self.name().to_owned(),
+            name: None,
+            labels,
+            command,
+            level,
+            cause,
+            exit,
+            failure: None,
+            started_at_ms,
+            duration_ms: now.saturating_sub(started_at_ms),
+            missing: Vec::new(),
+            weaker: None,
+            findings: Findings { verified: true, ..Findings::default() },
+        };
+        let known = self.exited().ok().flatten();
+        if known.is_none_or(|known| (known.exit, known.cause) != (exit, cause)) {
+            self.replace_exited(&exited)?;
+        }
+        self.write_end(&exited, &report)?;
+        self.remove_remaining();
+        Ok(())
+    }
+
+    /// Removes the directory.
+    ///
+    /// # Errors
+    /// When an entry cannot be removed.
+    pub fn remove(&self, record: &Files) -> io::Result<()> {
+        // The exec counts as ended until nothing else is left.
+        clear(self.dir(), &[EXEC, REPORT])?;
+        let execs = open_private(record.dir(), Path::new(EXECS)).map_err(io_error)?;
+        match rustix::fs::unlinkat(&execs, self.number.to_string(), AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+impl Deref for ExecFiles {
+    type Target = Files;
+
+    fn deref(&self) -> &Files {
+        &self.files
+    }
+}
+
+/// Writes the end of all recorded execs that have none, after the verified end of their sandbox.
+///
+/// Files that cannot be written are left out: nothing of the execs exists any more.
+pub fn conclude_all(record: &Files, cause: Cause, level: Level) {
+    for number in ExecFiles::numbers(record).unwrap_or_default() {
+        if let Ok(Some(files)) = ExecFiles::open(record, number)
+            && !matches!(files.report(), Ok(Some(_)))
+        {
+            let exit = files.exited().ok().flatten().and_then(|exited| exited.exit);
+            let _ = files.replace_end(exit, cause, level);
+        }
+    }
+}
+
+/// Returns the name of an exec's leaf, below the leaf of its sandbox.
+pub fn leaf_name(number: u32) -> String {
+    format!("exec-{number}")
+}
+
+fn path_of(record: &Files, number: u32) -> PathBuf {
+    record.path().join(EXECS).join(number.to_string())
+}
+
+fn io_error(error: StateError) -> io::Error {
+    match error {
+        StateError::Io { source, .. } => source,
+        stranger @ StateError::Stranger { .. } => io::Error::new(io::ErrorKind::PermissionDenied, stranger),
+    }
+}

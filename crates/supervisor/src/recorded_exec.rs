@@ -1,0 +1,142 @@
+//! The record of an exec, in its exec supervisor: the output goes into a log, the end into files.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use penfold_process::Pid;
+use penfold_state::{ExecFiles, RecordedExec};
+use penfold_teardown::Cause;
+use rustix::event::PollFd;
+use rustix::fs::{Mode, OFlags};
+
+use crate::end_cell::{EndCell, SeenEnd};
+use crate::exit_record::ExitRecord;
+use crate::outcome::{ExitStatus, Report};
+use crate::output::Output;
+use crate::wire::Size;
+
+/// The output and the files of a recorded exec.
+pub(crate) struct ExecRecord {
+    files: ExecFiles,
+    cell: EndCell,
+    output: Output,
+    exit: ExitRecord,
+    exec: RecordedExec,
+    /// The `/proc` of the sandbox's supervisor, if the exec supervisor is in another pid namespace.
+    outer_proc: Option<File>,
+    has_remaining: bool,
+}
+
+impl ExecRecord {
+    /// Writes `exec.json`, before the command runs.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(crate) fn begin(
+        files: ExecFiles,
+        cell: EndCell,
+        output: Output,
+        exec: RecordedExec,
+    ) -> io::Result<ExecRecord> {
+        files.write_exec(&exec)?;
+        let (exit, outer_proc) = (ExitRecord::default(), None);
+        Ok(ExecRecord { files, cell, output, exit, exec, outer_proc, has_remaining: false })
+    }
+
+    /// Keeps the `/proc` of this pid namespace, before the exec supervisor enters another one.
+    pub(crate) fn keep_outer_proc(&mut self) {
+        self.outer_proc = File::open("/proc").ok();
+    }
+
+    /// Returns the number of the exec.
+    pub(crate) fn number(&self) -> u32 {
+        self.files.number()
+    }
+
+    /// Marks the command as running. Returns its pid in the pid namespace of the sandbox's supervisor.
+    pub(crate) fn mark_running(&mut self, leader: Option<Pid>) -> Option<i32> {
+        self.output.mark_running();
+        self.exec.leader = match self.outer_proc.take() {
+            Some(proc) => only_child(&proc),
+            None => leader.map(|leader| leader.as_raw_nonzero().get()),
+        };
+        // On a full disk the file stays as it was: only the pid is missing.
+        let _ = self.files.write_exec(&self.exec);
+        self.exec.leader
+    }
+
+    /// Returns the descriptors to poll; [`ExecRecord::serve`] takes the results in the same order.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = PollFd<'_>> {
+        self.output.pipe_sources().chain(self.output.terminal_sources())
+    }
+
+    /// Moves output into the log.
+    pub(crate) fn serve(&mut self, ready: &[bool]) {
+        let (pipes, terminal) = ready.split_at_checked(self.output.pipe_count()).unwrap_or((ready, &[]));
+        self.output.drain(pipes);
+        if terminal.contains(&true) {
+            self.output.serve_terminal();
+        }
+    }
+
+    /// Sets the size of the terminal.
+    pub(crate) fn resize(&mut self, size: Size) {
+        let _ = self.output.attach_or_resize(0, size, None);
+    }
+
+    /// Writes `exit.json` as soon as the exit is known.
+    pub(crate) fn write_exited(&self, exit: Option<ExitStatus>, cause: Cause) {
+        self.cell.store(SeenEnd { exit, cause, verified: false });
+        self.exit.write(&self.files, exit, cause);
+    }
+
+    /// Writes the end, or the survivors. The report comes last: it marks the exec as ended.
+    pub(crate) fn conclude(&mut self, report: &Report) {
+        self.output.finish();
+        let Report { exit, cause, .. } = *report;
+        if !report.findings.verified {
+            self.has_remaining = true;
+            let _ = self.files.write_remaining(&report.findings.survivors);
+            return;
+        }
+        self.cell.store(SeenEnd { exit, cause, verified: true });
+        self.exit.write(&self.files, exit, cause);
+        let Some(exited) = self.exit.resolve(&self.files) else { return };
+        let mut report = report.clone();
+        if self.exit.is_tampered() {
+            report.missing.push("a record that is whole: somebody else had written `exit.json`".to_owned());
+        }
+        let _ = self.files.write_end(&exited, &report);
+        if self.has_remaining {
+            self.files.remove_remaining();
+        }
+    }
+}
+
+/// Returns the pid of this process's only child, in the pid namespace of another `/proc`.
+fn only_child(proc: &File) -> Option<i32> {
+    let own = rustix::fs::readlinkat(proc, "self", Vec::new()).ok()?;
+    let own = own.to_str().ok()?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(proc, format!("{own}/task/{own}/children"), flags, Mode::empty()).ok()?;
+    let mut text = [0_u8; 16];
+    let length = rustix::io::read(&file, &mut text).ok()?;
+    let text = std::str::from_utf8(text.get(..length)?).ok()?;
+    text.trim_end().parse().ok()
+}
+
+/// The descriptors with which a recorded exec begins, made by the sandbox's supervisor.
+pub(crate) struct ExecPlan {
+    /// The standard input, or the stream of the terminal's first viewer.
+    pub(crate) input: OwnedFd,
+    pub(crate) files: ExecFiles,
+    pub(crate) cell: EndCell,
+}
+
+impl ExecPlan {
+    /// Returns the descriptors that the exec supervisor keeps.
+    pub(crate) fn fds(&self) -> [BorrowedFd<'_>; 3] {
+        [self.input.as_fd(), self.files.dir(), self.cell.as_fd()]
+    }
+}
