@@ -54,9 +54,10 @@ impl Following {
         let (kind, fields) = self.first.clone();
         sse::send(sink, kind, fields)?;
         let mut kept = None;
-        match execs::log(&self.files, self.number, From::Start) {
-            Ok(reader) => {
-                if !self.copy(sink, kept.insert(reader), is_draining)? {
+        let told = match execs::log(&self.files, self.number, From::Start) {
+            Ok(reader) => match self.copy(sink, kept.insert(reader), is_draining)? {
+                Some(told) => told,
+                None => {
                     // The stream is not complete, and must not look so.
                     sse::send(
                         sink,
@@ -67,38 +68,62 @@ impl Following {
                     let _ = rustix::event::poll(&mut [], Some(&FLUSH));
                     return Err(io::ErrorKind::Interrupted.into());
                 }
-            }
-            Err(LogError::Missing) => {}
+            },
+            Err(LogError::Missing) => self.end().ok_or(io::ErrorKind::NotFound)?,
             Err(error) => return Err(io::Error::other(error)),
-        }
-        let view = execs::get(&self.files, self.number).ok().flatten();
-        let (kind, fields) = (self.last)(view.map_or(status::DELETED, |view| status::told(&view)));
+        };
+        let (kind, fields) = (self.last)(told);
         sse::send(sink, kind, self.event(fields))?;
         Ok(kept)
     }
 
-    /// Copies the output until the process has ended; false if the server ends before.
-    fn copy(&self, sink: &mut Sink, reader: &mut Reader, is_draining: &dyn Fn() -> bool) -> io::Result<bool> {
+    /// Returns the end of the process, if it is verified.
+    fn end(&self) -> Option<Told> {
+        if !execs::has_ended(&self.files, self.number) {
+            return None;
+        }
+        match execs::get(&self.files, self.number) {
+            Ok(Some(view)) => Some(status::told(&view)).filter(|told| told.code.is_some()),
+            Ok(None) => Some(status::DELETED),
+            Err(_) => None,
+        }
+    }
+
+    /// Copies the output until the process has ended, and returns the end; `None` if the server ends before.
+    ///
+    /// An end that was seen stays: while the record of its sandbox is removed, it cannot be observed any more.
+    fn copy(
+        &self,
+        sink: &mut Sink,
+        reader: &mut Reader,
+        is_draining: &dyn Fn() -> bool,
+    ) -> io::Result<Option<Told>> {
         let mut decoders = [Utf8::default(), Utf8::default()];
         let mut peer = sink.wake.take();
-        loop {
+        let told = loop {
             self.copy_new(sink, reader, &mut decoders)?;
-            let ended = || execs::has_ended(&self.files, self.number) || is_draining();
+            let mut end = None;
+            let ended = || {
+                end = self.end();
+                end.is_some() || is_draining()
+            };
             match reader.wait(ended, peer.as_ref().map(|peer| peer.as_fd())).map_err(io::Error::other)? {
                 Waited::More => {}
-                Waited::Ended if execs::has_ended(&self.files, self.number) => break,
-                Waited::Ended => return Ok(false),
+                Waited::Ended => match end {
+                    Some(told) => break told,
+                    None => return Ok(None),
+                },
                 Waited::HungUp if sink.is_closed() => return Err(io::ErrorKind::BrokenPipe.into()),
                 // A kill is over.
                 Waited::HungUp => peer = None,
             }
-        }
+        };
         for (stream, decoder) in [Stream::Stdout, Stream::Stderr].into_iter().zip(&mut decoders) {
             let mut text = String::new();
             decoder.end(&mut text);
             self.output(sink, stream, &text)?;
         }
-        Ok(true)
+        Ok(Some(told))
     }
 
     fn copy_new(&self, sink: &mut Sink, reader: &mut Reader, decoders: &mut [Utf8; 2]) -> io::Result<()> {
