@@ -18,6 +18,10 @@ use crate::protocol::{CommandEnd, EndKind};
 const BUSY: u64 = 48 << 10;
 /// The largest pipe without privilege, unless the host has another limit, pipe(7).
 const WIDE: usize = 1 << 20;
+/// The code of a command that reached its time limit, as timeout(1) has it.
+const TIMED_OUT: i32 = 124;
+/// The code of a command that a client has interrupted, as a shell has it after SIGINT.
+const INTERRUPTED: i32 = 128 + 2;
 /// The time after which the shell is first checked for having lost its lines, and the longest interval of checks.
 const FIRST_CHECK: Duration = Duration::from_millis(100);
 const LAST_CHECK: Duration = Duration::from_secs(2);
@@ -188,15 +192,15 @@ impl Running {
         for (pipe, has_writer) in [out, err].into_iter().zip(has_writers) {
             fifos.close(session, pipe, has_writer, drains);
         }
-        let how = match (&self.interrupt, self.shell_code) {
-            (Some(interrupt), _) => interrupt.kind,
-            (None, Some(_)) => EndKind::ShellExited,
-            (None, None) => EndKind::Exited,
+        let (how, code) = match (&self.interrupt, self.shell_code) {
+            (Some(interrupt), _) => (interrupt.kind, code_of(interrupt.kind)),
+            (None, Some(code)) => (EndKind::ShellExited, self.status.unwrap_or(code)),
+            (None, None) => (EndKind::Exited, self.status.unwrap_or(1)),
         };
         let end = CommandEnd {
             number: self.number,
             how,
-            code: self.status.or(self.shell_code).unwrap_or(1),
+            code,
             began: true,
             replaced: self.is_replaced,
             stdout_bytes,
@@ -234,6 +238,11 @@ impl Pipe {
             }
         }
     }
+}
+
+/// Returns the code of a command that the host has ended. The shell's own status says only how its lines were left.
+pub(crate) fn code_of(kind: EndKind) -> i32 {
+    if kind == EndKind::TimedOut { TIMED_OUT } else { INTERRUPTED }
 }
 
 /// Returns the number of output bytes that a log keeps.

@@ -147,6 +147,12 @@ impl SessionDir {
         let _ = write_file(self.fd(), &format!("state.{number}"), b"");
     }
 
+    /// Tells whether a state has nothing in it. That of a usable shell has variables at least.
+    pub(crate) fn is_state_empty(&self, number: u64) -> bool {
+        let stat = rustix::fs::statat(&self.fd, format!("state.{number}"), AtFlags::SYMLINK_NOFOLLOW);
+        stat.is_ok_and(|stat| stat.st_size == 0)
+    }
+
     pub(crate) fn remove_state(&self, number: u64) {
         let _ = rustix::fs::unlinkat(&self.fd, format!("state.{number}"), AtFlags::empty());
     }

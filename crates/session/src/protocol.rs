@@ -126,7 +126,8 @@ pub struct CommandEnd {
     pub number: u64,
     /// How the command ended.
     pub how: EndKind,
-    /// The status that the shell gave, or the shell's own exit code; 128 and the signal for a signal.
+    /// The status that the shell gave, or the shell's own exit code; 128 and the signal for a signal. Always 124 at the
+    /// time limit, and 130 after an interrupt.
     pub code: i32,
     /// Whether the command has begun.
     pub began: bool,

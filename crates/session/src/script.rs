@@ -2,7 +2,10 @@
 //!
 //! What a command does to its shell must not change their meaning:
 //! - the status travels in the *name* of a file, which needs no builtin and no function
-//! - `\.` and `\builtin` are no aliases; `&&` keeps `set -e` and a trap on ERR away
+//! - every builtin is called as `\builtin NAME`: an alias or a function of that name is not used; `&&` keeps `set -e`
+//!   and a trap on ERR away
+//! - only a function named `builtin` can come between, and it usually calls the builtin. If it does not, the state of
+//!   the shell comes out empty, and the host replaces the shell
 //! - `>|` overwrites despite `set -C`; no line uses a variable, for `set -u`
 //! - standard error of the shell is `/dev/null`: `set -x` shows nothing of these lines
 
@@ -17,8 +20,9 @@ use std::os::unix::ffi::OsStrExt;
 /// loops and the command's file, and keeps its state. At the top, where only the host's lines are left, the trap removes
 /// itself. A trap on DEBUG that the command has set is lost.
 const START: &str = "shopt -s expand_aliases
-__penfold_abort() { if ((${#FUNCNAME[@]} > 1)); then return 2; fi; trap - DEBUG; shopt -u extdebug; set +T; return 0; }
-trap 'set -T; shopt -s extdebug; trap __penfold_abort DEBUG' RTMAX-3
+__penfold_abort() { if ((${#FUNCNAME[@]} > 1)); then \\builtin return 2; fi; \\builtin trap - DEBUG
+\\builtin shopt -u extdebug; \\builtin set +T; \\builtin return 0; }
+trap '\\builtin set -T; \\builtin shopt -s extdebug; \\builtin trap __penfold_abort DEBUG' RTMAX-3
 ";
 
 /// The signal that interrupts a shell with [`START`]: SIGRTMAX-3.
@@ -61,7 +65,7 @@ impl Words {
         if let Some((state, cwd)) = from {
             add(
                 &mut text,
-                &[b"\\. ", &self.file(&format!("state.{state}")), b" </dev/null >/dev/null 2>&1\n"],
+                &[b"\\builtin . ", &self.file(&format!("state.{state}")), b" </dev/null >/dev/null 2>&1\n"],
             );
             add(&mut text, &[b"\\builtin cd -- ", &quote(cwd.as_os_str().as_bytes()), b"\n"]);
         } else {
@@ -78,18 +82,21 @@ impl Words {
         let mut text = Vec::new();
         if is_wrapped {
             // Standard error would show the trace of `set -x`.
-            add(&mut text, &[b"\\. ", &of("pre"), b" </dev/null >>", &self.file(err), b" && { "]);
+            add(&mut text, &[b"\\builtin . ", &of("pre"), b" </dev/null >>", &self.file(err), b" && { "]);
         }
         if last != 0 {
-            add(&mut text, &[b"(exit ", last.to_string().as_bytes(), b") && :\n"]);
+            add(&mut text, &[b"(\\builtin exit ", last.to_string().as_bytes(), b") && \\builtin :\n"]);
         } else if is_wrapped {
-            text.extend_from_slice(b":\n");
+            text.extend_from_slice(b"\\builtin :\n");
         }
-        add(&mut text, &[b"\\. ", &of("cmd"), b" </dev/null >>", &self.file(out), b" 2>>", &self.file(err)]);
+        add(
+            &mut text,
+            &[b"\\builtin . ", &of("cmd"), b" </dev/null >>", &self.file(out), b" 2>>", &self.file(err)],
+        );
         text.extend_from_slice(if is_wrapped { b"\n}\n" } else { b"\n" });
         add(&mut text, &[b">|", &self.file(&format!("ends/{number}.")), b"$? >|", &self.file("bell"), b"\n"]);
         if is_wrapped {
-            add(&mut text, &[b"\\. ", &of("post"), b" </dev/null || :\n"]);
+            add(&mut text, &[b"\\builtin . ", &of("post"), b" </dev/null || \\builtin :\n"]);
         }
         self.add_state(&mut text, number);
         add(&mut text, &[b">|", &self.file("ready"), b"\n"]);
@@ -111,7 +118,7 @@ impl Words {
             let failed = quote(format!("Failed to change directory to '{cwd}'\n").as_bytes());
             text.extend_from_slice(b"__penfold_pwd=$PWD __penfold_oldpwd=${OLDPWD-}\n");
             add(&mut text, &[b"\\builtin cd -- ", &quote(cwd.as_bytes()), b" >/dev/null 2>&1 || "]);
-            add(&mut text, &[b"{ \\builtin printf %s ", &failed, b"; return 1; }\n"]);
+            add(&mut text, &[b"{ \\builtin printf %s ", &failed, b"; \\builtin return 1; }\n"]);
         }
         for (name, value) in env {
             let value = quote(value.as_bytes());
@@ -124,7 +131,7 @@ impl Words {
             add(&mut text, &[b"[[ $__penfold_env_", name, b" == keep ]] || \\builtin export ", name]);
             add(&mut text, &[b"=", &value, b"\n"]);
         }
-        text.extend_from_slice(b"return 0\n");
+        text.extend_from_slice(b"\\builtin return 0\n");
         text
     }
 
@@ -142,7 +149,7 @@ impl Words {
         if has_cwd {
             // A failed `cd` of `pre` leaves the variables too.
             text.extend_from_slice(
-                b"if [[ ${__penfold_pwd+x} ]]; then \\builtin cd -- \"$__penfold_pwd\" >/dev/null || :
+                b"if [[ ${__penfold_pwd+x} ]]; then \\builtin cd -- \"$__penfold_pwd\" >/dev/null || \\builtin :
 OLDPWD=$__penfold_oldpwd; fi
 \\builtin unset -v __penfold_pwd __penfold_oldpwd
 ",
@@ -191,7 +198,7 @@ mod tests {
         let text = String::from_utf8(words.command(line)).unwrap();
         assert_eq!(
             text,
-            "\\. '/s/commands/7/cmd' </dev/null >>'/s/out.1' 2>>'/s/err.2'\n\
+            "\\builtin . '/s/commands/7/cmd' </dev/null >>'/s/out.1' 2>>'/s/err.2'\n\
              >|'/s/ends/7.'$? >|'/s/bell'\n\
              { \\builtin export -p && \\builtin declare -f && \\builtin alias -p; } >|'/s/state.7' && >|'/s/whole'\n\
              >|'/s/ready'\n"

@@ -104,6 +104,12 @@ impl Host {
 
     /// Takes over the state that the shell has written after a command.
     pub(super) fn settled(&mut self, number: u64, is_complete: bool) {
+        if is_complete && self.dir.is_state_empty(number) {
+            // A function has the name of the builtin that every line needs.
+            self.dir.remove_state(number);
+            self.give_up_shell();
+            return;
+        }
         if is_complete {
             let old = std::mem::replace(&mut self.snapshot.number, number);
             self.dir.remove_state(old);

@@ -70,6 +70,15 @@ const TABLE: &[Case] = &[
     case("for i in 1 2; do echo $i; done", 0, "1\n2\n", ""),
     case("cd /; alias builtin=false cd=false export=false; true", 0, "", ""),
     case("unalias -a; echo ok", 0, "ok\n", ""),
+    case(FUNCTIONS, 5, "mine\nmine\n", ""),
+    case(". x; export A; false", 1, "mine\nmine\n", ""),
+    case("builtin() { command builtin \"$@\"; }; . x", 0, "mine\n", ""),
+    case(
+        "unset -f builtin . exit return : trap shopt set export declare alias cd unset; echo ok",
+        0,
+        "ok\n",
+        "",
+    ),
     case("IFS=/; echo i; unset IFS", 0, "i\n", ""),
     case("sleep 0.001 & wait $!; echo $?", 0, "0\n", ""),
     exits("exit 7", 7, "", ""),
@@ -83,6 +92,11 @@ const TABLE: &[Case] = &[
     exits("kill -9 $$", 137, "", ""),
     exits("exec no-such-program", 127, "", "not found"),
 ];
+
+/// Functions with the names of all builtins that the lines of the host use.
+const FUNCTIONS: &str = ".() { echo mine; }; exit() { .; }; return() { .; }; :() { .; }; trap() { .; }
+shopt() { .; }; set() { .; }; export() { .; }; declare() { .; }; alias() { .; }; cd() { .; }; . x; exit
+f() { builtin return 5; }; f";
 
 /// How often each case is run, all in one session.
 const TIMES: usize = 100;
@@ -271,6 +285,32 @@ fn shell_that_ignores_its_lines_is_replaced() {
     let done = sh(&mut client, "set -n");
     assert_eq!((done.end.how, done.end.replaced), (EndKind::ShellExited, true), "{done:?}");
     assert_eq!(sh(&mut client, "echo $kept; pwd").end.how, EndKind::Exited);
+}
+
+#[test]
+fn shell_without_builtins_is_replaced_and_says_so_once() {
+    let session = Session::start();
+    let mut client = session.connect();
+    sh(&mut client, "export kept=yes; cd /usr");
+    assert_eq!(sh(&mut client, "builtin() { :; }").end.how, EndKind::Exited);
+    let done = sh(&mut client, "echo ran");
+    assert_eq!((done.end.how, done.end.code, done.end.began), (EndKind::ShellExited, 137, false), "{done:?}");
+    assert_eq!(sh(&mut client, "echo $kept; pwd").out(), "yes\n/usr\n");
+}
+
+#[test]
+fn directory_and_variables_of_one_command_need_no_name_that_a_function_has() {
+    let session = Session::start();
+    let mut client = session.connect();
+    sh(&mut client, &format!("{FUNCTIONS}\nprintf() {{ .; }}"));
+    let env = vec![("A".to_owned(), "1".to_owned())];
+    let done = run(&mut client, &Run { cwd: Some("/usr".to_owned()), env, ..Run::new("echo $A $PWD; f") });
+    assert_eq!((done.out().as_str(), done.err().as_str(), done.end.code), ("1 /usr\n", "", 5));
+    let nowhere = Run { cwd: Some("/nowhere".to_owned()), ..Run::new("echo ran") };
+    let done = run(&mut client, &nowhere);
+    let said = "Failed to change directory to '/nowhere'\n";
+    assert_eq!((done.out().as_str(), done.err().as_str(), done.end.code), ("", said, 1));
+    assert_eq!(sh(&mut client, "echo $? ${A-unset}").out(), "1 unset\n");
 }
 
 #[test]

@@ -63,10 +63,28 @@ fn time_limit_ends_the_processes_and_the_shell_keeps_its_state() {
         let place = format!("{text:?} {:?}: {done:?}", began.elapsed());
         assert_eq!((done.end.how, done.end.replaced), (EndKind::TimedOut, false), "{place}");
         assert!(done.end.remaining.is_empty() && done.end.began, "{place}");
+        assert_eq!(done.end.code, 124, "{place}");
         assert!(!done.out().contains("more"), "{place}");
         assert_eq!(session.processes().len(), 1, "{place}: {:?}", session.processes());
         is_kept(&mut client, &place);
     }
+}
+
+#[test]
+fn time_limit_needs_no_name_that_a_function_has() {
+    let session = Session::start();
+    let mut client = session.connect();
+    prepare(&mut client);
+    let mine = ".() { :; }; set() { :; }; shopt() { :; }; trap() { :; }; return() { :; }; declare() { :; }";
+    sh(&mut client, mine);
+    for text in ["while :; do :; done; echo more", "sleep 1000; echo more"] {
+        let done = run(&mut client, &limited(text, 100));
+        assert_eq!((done.end.how, done.end.replaced), (EndKind::TimedOut, false), "{text}: {done:?}");
+        assert!(!done.out().contains("more"), "{done:?}");
+        assert_eq!(sh(&mut client, "echo $?").out(), "124\n");
+    }
+    sh(&mut client, "unset -f . set shopt trap return declare");
+    is_kept(&mut client, "at the end");
 }
 
 #[test]
@@ -83,6 +101,7 @@ fn shell_that_does_not_come_back_is_replaced_with_directory_and_exports() {
     ] {
         let done = run(&mut client, &limited(text, 100));
         assert_eq!((done.end.how, done.end.replaced), (EndKind::TimedOut, true), "{text}: {done:?}");
+        assert_eq!(done.end.code, 124, "{text}");
         let next = sh(&mut client, "pwd; echo $here; f");
         // The function is part of the state, the variable in it is not.
         assert_eq!(next.out(), "/usr/bin\nthere\nf\n", "{text}: {next:?}");
@@ -123,7 +142,7 @@ fn client_interrupts_a_running_and_a_waiting_command() {
     until("the first has begun", || session.processes().len() > 1);
     client.interrupt(first).unwrap();
     let done = wait(&mut client, first);
-    assert_eq!((done.end.how, done.out().as_str()), (EndKind::Interrupted, "begun\n"));
+    assert_eq!((done.end.how, done.out().as_str(), done.end.code), (EndKind::Interrupted, "begun\n", 130));
     assert_eq!(wait(&mut client, third).out(), "third\n");
     assert!(client.interrupt(first).is_err() && client.interrupt(99).is_err());
 }

@@ -23,7 +23,7 @@ pub(crate) fn plain(command: &str, env: Environment) -> io::Result<ExecStart> {
     let mut start = if command.len() <= LONGEST {
         ExecStart::new(["bash", "-c", command])
     } else {
-        from_file(&format!("\\builtin exec </dev/null\n{command}\n"), "\\. /dev/stdin")?
+        from_file(&format!("\\builtin exec </dev/null\n{command}\n"), "\\builtin . /dev/stdin")?
     };
     start.environment = env.into_iter().map(|(name, value)| (name.into(), value.map(Into::into))).collect();
     Ok(start)
@@ -49,10 +49,10 @@ pub(crate) fn beside_shell(command: &str, env: &Environment, state: &str) -> io:
         }
     }
     if command.len() <= LONGEST {
-        from_file(&file, &format!("\\. /dev/stdin 2>/dev/null\n\\builtin exec </dev/null\n{command}"))
+        from_file(&file, &format!("\\builtin . /dev/stdin 2>/dev/null\n\\builtin exec </dev/null\n{command}"))
     } else {
         let _ = writeln!(file, "\\builtin exec </dev/null\n{command}");
-        from_file(&file, "\\. /dev/stdin")
+        from_file(&file, "\\builtin . /dev/stdin")
     }
 }
 

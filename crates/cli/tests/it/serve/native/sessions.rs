@@ -73,14 +73,14 @@ fn a_command_streams_its_output_and_can_be_interrupted() {
     let number = events.expect("accepted").data["number"].clone();
     assert_eq!(output(&events.expect("stdout")), b"begun\n");
     let ended = post(&server, &format!("{path}/interrupt"), &json!({ "number": number })).with(200).json();
-    assert_eq!(ended["end"]["how"], "interrupted");
+    assert_eq!((&ended["end"]["how"], &ended["end"]["code"]), (&json!("interrupted"), &json!(130)));
     // bash may say `Terminated` before.
     let end = events.rest().pop().unwrap();
     assert_eq!((end.name.as_str(), &end.data["how"]), ("end", &json!("interrupted")));
     assert_eq!(said(&run(&server, &path, "echo $X")), ("kept\n", "", 0));
     let body = json!({ "command": "sleep 600", "timeout_ms": 100 });
     let ended = post(&server, &format!("{path}/run"), &body).with(200).json();
-    assert_eq!(ended["end"]["how"], "timed_out");
+    assert_eq!((&ended["end"]["how"], &ended["end"]["code"]), (&json!("timed_out"), &json!(124)));
     let reply = post(&server, &format!("{path}/interrupt"), &json!({ "number": 999 }));
     assert!((400..500).contains(&reply.status), "{reply:?}");
 }
