@@ -55,20 +55,17 @@ impl Following {
         sse::send(sink, kind, fields)?;
         let mut kept = None;
         let told = match execs::log(&self.files, self.number, From::Start) {
-            Ok(reader) => match self.copy(sink, kept.insert(reader), is_draining)? {
-                Some(told) => told,
-                None => {
+            Ok(reader) => {
+                let Some(told) = self.copy(sink, kept.insert(reader), is_draining)? else {
                     // The stream is not complete, and must not look so.
-                    sse::send(
-                        sink,
-                        "error",
-                        self.event(json!({ "error": "the server is ending; the process goes on" })),
-                    )?;
+                    let error = json!({ "error": "the server is ending; the process goes on" });
+                    sse::send(sink, "error", self.event(error))?;
                     // A reset would overtake the event.
                     let _ = rustix::event::poll(&mut [], Some(&FLUSH));
                     return Err(io::ErrorKind::Interrupted.into());
-                }
-            },
+                };
+                told
+            }
             Err(LogError::Missing) => self.end().ok_or(io::ErrorKind::NotFound)?,
             Err(error) => return Err(io::Error::other(error)),
         };
