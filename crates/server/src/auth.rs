@@ -4,32 +4,35 @@ use std::net::IpAddr;
 
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
-use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
 
 use crate::caller::{Caller, Peer};
 use crate::refusal::Refusal;
 use crate::tokens::Tokens;
 
 /// The header with the token, for clients that use `Authorization` for something else.
-const HEADER: &str = "x-penfold-token";
+pub(crate) const HEADER: HeaderName = HeaderName::from_static("x-penfold-token");
 /// The beginning of a path with the token in it.
 const PREFIX: &str = "/t/";
 
 /// Answered without a token: monitors need it, and it says nothing.
 const OPEN: [&str; 2] = ["/healthz", "/readyz"];
 
-/// Decides whether a request is served, and removes the token from its path and headers.
+/// Decides whether a request is served, and removes the token from its headers. `by_path` is what [`take_from_path`] took.
 ///
 /// # Errors
-/// 401 without a valid token, 403 for a request from a web page, 400 for an ambiguous one.
-pub(crate) fn authorize(tokens: &Tokens, peer: Peer, parts: &mut Parts) -> Result<Caller, Refusal> {
-    let by_path = take_from_path(&mut parts.uri)?;
+/// 401 without a valid token, 403 for a request from a web page.
+pub(crate) fn authorize(
+    tokens: &Tokens,
+    peer: Peer,
+    by_path: Option<&str>,
+    parts: &mut Parts,
+) -> Result<Caller, Refusal> {
     let by_header = parts.headers.remove(HEADER);
     let by_bearer =
         if is_native(parts.uri.path()) { parts.headers.remove(header::AUTHORIZATION) } else { None };
     let bearer = by_bearer.as_ref().and_then(|value| bearer(value.as_bytes()));
-    let given =
-        by_path.as_deref().map(str::as_bytes).or(by_header.as_ref().map(HeaderValue::as_bytes)).or(bearer);
+    let given = by_path.map(str::as_bytes).or(by_header.as_ref().map(HeaderValue::as_bytes)).or(bearer);
     let token = match given {
         // A token that is wrong is refused even where none is needed: the caller believes that it counts.
         Some(given) if !tokens.is_empty() => Some(tokens.find(given).ok_or_else(unauthorized)?),
@@ -60,19 +63,18 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
-/// Takes `/t/TOKEN` from the beginning of a path.
-fn take_from_path(uri: &mut Uri) -> Result<Option<String>, Refusal> {
-    let Some(rest) = uri.path().strip_prefix(PREFIX) else { return Ok(None) };
+/// Takes `/t/TOKEN` from the beginning of a path, before anything looks at the path or logs it.
+pub(crate) fn take_from_path(uri: &mut Uri) -> Option<String> {
+    let rest = uri.path().strip_prefix(PREFIX)?;
     let token = rest.split('/').next().unwrap_or_default().to_owned();
     let rest = rest.strip_prefix(&token).unwrap_or_default();
     let rest = if rest.is_empty() { "/" } else { rest };
     let text = uri.query().map_or_else(|| rest.to_owned(), |query| format!("{rest}?{query}"));
-    let malformed = |_| Refusal::new(StatusCode::BAD_REQUEST, "bad_request", "the path is malformed");
     let mut parts = uri.clone().into_parts();
-    parts.path_and_query = Some(PathAndQuery::try_from(text).map_err(malformed)?);
-    *uri = Uri::from_parts(parts)
-        .map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "bad_request", "the path is malformed"))?;
-    Ok(Some(token))
+    // A part of a valid path that begins with `/` is a valid path.
+    parts.path_and_query = PathAndQuery::try_from(text).ok().or(Some(PathAndQuery::from_static("/")));
+    *uri = Uri::from_parts(parts).unwrap_or_default();
+    Some(token)
 }
 
 /// Without a token, any web page that this user visits could send requests to a loopback port: with its own origin, or with

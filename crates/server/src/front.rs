@@ -35,8 +35,10 @@ pub(crate) async fn serve(
     let id = request_id(&parts.headers);
     let is_chunked = parts.headers.contains_key(header::TRANSFER_ENCODING);
     let declared = body.size_hint().lower();
-    let admitted = check(&parts, app.config.limits.head)
-        .and_then(|()| auth::authorize(&app.config.tokens, peer, &mut parts));
+    let length = parts.uri.path_and_query().map_or(0, |path| path.as_str().len());
+    let token = auth::take_from_path(&mut parts.uri);
+    let admitted = check(&parts, length, app.config.limits.head)
+        .and_then(|()| auth::authorize(&app.config.tokens, peer, token.as_deref(), &mut parts));
     let native = auth::is_native(parts.uri.path());
     let method = parts.method.clone();
     let path = parts.uri.path().to_owned();
@@ -86,13 +88,13 @@ fn request_id(headers: &HeaderMap) -> String {
     )
 }
 
-/// Refuses requests that two servers could read in two ways.
-fn check(parts: &Parts, most: usize) -> Result<(), Refusal> {
+/// Refuses requests that two servers could read in two ways. `length` is that of the path as it was sent.
+fn check(parts: &Parts, length: usize, most: usize) -> Result<(), Refusal> {
     let bad = |sentence| Err(Refusal::new(StatusCode::BAD_REQUEST, "bad_request", sentence));
     let headers = &parts.headers;
     // hyper's own limit is on its buffer, which one large read may exceed.
     let sizes = headers.iter().map(|(name, value)| name.as_str().len() + value.len());
-    if sizes.chain(parts.uri.path_and_query().map(|path| path.as_str().len())).sum::<usize>() > most {
+    if length + sizes.sum::<usize>() > most {
         let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
         return Err(Refusal::new(status, "head_too_large", "the head of the request is too large"));
     }
@@ -100,8 +102,14 @@ fn check(parts: &Parts, most: usize) -> Result<(), Refusal> {
     if headers.contains_key(header::TRANSFER_ENCODING) && headers.contains_key(header::CONTENT_LENGTH) {
         return bad("`Content-Length` and `Transfer-Encoding` exclude each other");
     }
-    if count(&header::CONTENT_LENGTH) > 1 || count(&header::TRANSFER_ENCODING) > 1 || count(&header::HOST) > 1
-    {
+    let unique = [
+        header::CONTENT_LENGTH,
+        header::TRANSFER_ENCODING,
+        header::HOST,
+        header::AUTHORIZATION,
+        auth::HEADER,
+    ];
+    if unique.iter().any(|name| count(name) > 1) {
         return bad("a header that must be unique was sent twice");
     }
     if headers

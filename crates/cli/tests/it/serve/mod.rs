@@ -72,7 +72,9 @@ impl Server {
     #[track_caller]
     pub fn of(running: Running) -> Server {
         let said = running.hear_error("listening", 1);
-        let address = said.split("address=").nth(1).unwrap().split_whitespace().next().unwrap();
+        // `address=…` or `"address":"…"`.
+        let address = said.split("address").nth(1).unwrap().trim_start_matches(['=', '"', ':']);
+        let address = address.split([' ', '"', '\n']).next().unwrap();
         Server { running, place: Place::Tcp(address.parse().unwrap()) }
     }
 

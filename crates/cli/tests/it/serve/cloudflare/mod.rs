@@ -9,6 +9,7 @@ mod restart;
 mod routes;
 mod sessions;
 mod stuck;
+mod tokens;
 
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::path::Path;
