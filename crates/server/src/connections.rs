@@ -22,6 +22,7 @@ use crate::caller::Peer;
 use crate::front;
 use crate::listen::{Listener, SocketFile};
 use crate::metrics::RefusedLabels;
+use crate::timed_stream::TimedStream;
 
 /// The pause after a failed accept(2): no event tells when there is a descriptor again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -153,7 +154,7 @@ where
         .header_read_timeout(limits.head_time)
         .max_buf_size(limits.head)
         .max_headers(limits.headers)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(TimedStream::new(stream, limits.write_time)), service);
     let mut connection = pin!(connection);
     // An error is the peer's: it sent no HTTP, or went away.
     let _ = tokio::select! {

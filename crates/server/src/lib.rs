@@ -37,6 +37,7 @@ mod sent_body;
 mod serve;
 mod sse;
 mod timed_body;
+mod timed_stream;
 mod tokens;
 
 pub use address::{Address, InvalidAddress};

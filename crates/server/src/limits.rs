@@ -17,6 +17,8 @@ pub struct Limits {
     pub head_time: Duration,
     /// The time in which more of a body must come.
     pub body_time: Duration,
+    /// The time in which a caller must take enough of an answer that more can be written.
+    pub write_time: Duration,
     /// The living sandboxes that the callers with one token can have.
     pub sandboxes: usize,
     /// The bytes of a command's output that are kept; the oldest output beyond is lost, and counted.
@@ -32,6 +34,8 @@ impl Default for Limits {
             headers: 100,
             head_time: Duration::from_secs(30),
             body_time: Duration::from_secs(30),
+            // Long: a person may pause a followed log, and a program may work on what it has read.
+            write_time: Duration::from_mins(5),
             sandboxes: 1000,
             output: penfold_state::log::USUAL_LIMIT,
         }

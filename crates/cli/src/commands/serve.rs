@@ -95,7 +95,7 @@ pub(crate) struct ServeArgs {
     /// Form of the log lines on standard error: text, json.
     #[arg(long, value_enum, value_name = "FORMAT", hide_possible_values = true, default_value = "text")]
     pub(crate) log_format: Format,
-    /// The most connections at one time.
+    /// The most connections at one time; fewer if the limit of descriptors (`RLIMIT_NOFILE`) is lower.
     #[arg(long, value_name = "N", default_value_t = Limits::default().connections, value_parser = positive)]
     pub(crate) max_connections: usize,
     /// The most living sandboxes that callers with one token can have.

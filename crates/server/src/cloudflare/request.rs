@@ -51,7 +51,8 @@ async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Api
         if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
             ApiError::new(Code::FileTooLarge, "the body of the request is too large")
         } else {
-            unparsed(&rejection.body_text())
+            // Its end did not come, or cannot be told: the request is malformed, whatever it holds.
+            ApiError::new(Code::ValidationFailed, rejection.body_text())
         }
     })
 }

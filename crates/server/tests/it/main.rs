@@ -1,3 +1,5 @@
 //! The server on real sockets.
 
 #![allow(unreachable_pub, reason = "nobody imports a test program")]
+
+mod slow;
