@@ -136,8 +136,8 @@ fn a_kill_in_flight_is_completed_without_the_server() {
     assert_eq!(api.status("p"), ("killed".to_owned(), Some(137)));
 }
 
-/// A small file system at the state root, until this is dropped.
-struct SmallDisk(PathBuf);
+/// A file system that is unmounted when this is dropped.
+pub struct SmallDisk(pub PathBuf);
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {

@@ -12,6 +12,18 @@ const MALFORMED: &[(&str, u16)] = &[
     ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked, gzip\r\n\r\n0\r\n\r\n", 400),
     ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: xchunked\r\n\r\n0\r\n\r\n", 400),
     ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab", 400),
+    ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\ncontent-length: 1\r\n\r\nab", 400),
+    ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1, 2\r\n\r\nab", 400),
+    ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0x2\r\n\r\nab", 400),
+    ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length:\r\n\r\n", 400),
+    ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length\t: 2\r\n\r\nab", 400),
+    ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ncontent-length: 4\r\n\r\n0\r\n\r\n", 400),
+    (
+        "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        400,
+    ),
+    ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding:\r\n chunked\r\n\r\n0\r\n\r\n", 400),
+    ("GET / HTTP/1.1\r\nhost: a\r\n content-length: 40\r\n\r\n", 400),
     ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: -1\r\n\r\n", 400),
     ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: +4\r\n\r\nabcd", 400),
     ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 99999999999999999999\r\n\r\n", 400),
@@ -84,6 +96,68 @@ fn large_heads_are_refused() {
     }
     assert_eq!(server.get("/healthz", "").status, 200);
     server.end();
+}
+
+/// A server reads equal lengths as one length; the bytes behind the body are the next request and nothing else.
+///
+/// spec: 15.4
+#[test]
+fn equal_lengths_have_one_meaning() {
+    let env = TestEnv::new();
+    let server = Server::start(&env, &[]);
+    let body = "GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n";
+    let length = body.len();
+    let said = server.say(
+        format!("POST /none HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {length}\r\ncontent-length: {length}\r\n\r\n{body}")
+            .as_bytes(),
+    );
+    assert_eq!(said.matches("HTTP/1.1 ").count(), 1, "{said}");
+    assert!((400..500).contains(&Answer::parse(&said).status), "{said}");
+    server.end();
+}
+
+/// spec: 15.4
+#[test]
+fn a_body_of_a_hundred_megabytes_is_refused_and_not_kept() {
+    let env = TestEnv::new();
+    let server = Server::start(&env, &[]);
+    let pid = server.running.pid();
+    super::load::forget_peak(pid);
+    let before = super::load::peak(pid);
+    let part = vec![b'x'; 1 << 20];
+    for path in ["/v1/sandboxes", "/v1/gc", "/api/execute", "/api/write"] {
+        for is_chunked in [false, true] {
+            let coding = if is_chunked { "transfer-encoding: chunked" } else { "content-length: 100000000" };
+            let mut stream = server.connect();
+            let head = format!(
+                "POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n{coding}\r\n\r\n"
+            );
+            stream.write_all(head.as_bytes()).unwrap();
+            // The server answers and closes before it has read all.
+            let mut left = 100_000_000_usize;
+            while left > 0 {
+                let part = &part[..left.min(part.len())];
+                let sent = if is_chunked {
+                    let head = format!("{:x}\r\n", part.len());
+                    [head.as_bytes(), part, b"\r\n"].iter().try_for_each(|bytes| stream.write_all(bytes))
+                } else {
+                    stream.write_all(part)
+                };
+                if sent.is_err() {
+                    break;
+                }
+                left -= part.len();
+            }
+            assert!(left > 0, "{path}: the server read all");
+            let said = read_all(&mut *stream);
+            assert!(said.is_empty() || Answer::parse(&said).status == 413, "{path}: {said}");
+        }
+    }
+    let grown = super::load::peak(pid) - before;
+    assert!(grown < 64 << 20, "{grown} bytes");
+    assert_eq!(server.get("/healthz", "").status, 200);
+    let said = server.end();
+    assert!(!said.contains("panicked"), "{said}");
 }
 
 /// spec: 15.4

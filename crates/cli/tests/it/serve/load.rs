@@ -9,13 +9,13 @@ use super::native::{self, Events, output};
 use crate::support::wait_until;
 
 /// The most memory that the server has used since it was told to forget that, in bytes.
-fn peak(pid: i32) -> u64 {
+pub fn peak(pid: i32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-fn forget_peak(pid: i32) {
+pub fn forget_peak(pid: i32) {
     std::fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
 }
 

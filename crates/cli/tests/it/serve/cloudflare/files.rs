@@ -1,8 +1,13 @@
 //! The routes for files.
 
+use std::os::unix::fs::PermissionsExt as _;
+
+use rustix::mount::{MountFlags, mount, mount_remount};
 use serde_json::{Value, json};
 
-use super::{Api, output};
+use super::super::faults::SmallDisk;
+use super::{Api, output, serve};
+use crate::support::{TestEnv, Who, is_root, skip};
 
 #[test]
 fn a_file_is_written_and_read_as_text_or_base64() {
@@ -124,4 +129,115 @@ fn a_relative_path_begins_in_the_directory_of_the_session() {
     api.out("s", &format!("mkdir -p {0}; cd {0}", api.path("deep")));
     api.post("/api/write", &json!({ "path": "rel", "content": "x", "sessionId": "s" })).ok();
     assert_eq!(std::fs::read_to_string(api.path("deep/rel")).unwrap(), "x");
+}
+
+/// Asks each route that changes or reads something in a directory; each must fail with this code.
+#[track_caller]
+fn assert_refused(api: &Api, dir: &str, reads: bool, status: u16, code: &str) {
+    let file = format!("{dir}/file");
+    let other = api.path("other");
+    std::fs::write(&other, "other").unwrap();
+    let mut asked = vec![
+        ("write", json!({ "path": file, "content": "new" })),
+        ("write", json!({ "path": format!("{dir}/new"), "content": "new" })),
+        ("delete", json!({ "path": file })),
+        ("rename", json!({ "oldPath": file, "newPath": format!("{dir}/b") })),
+        ("move", json!({ "sourcePath": other, "destinationPath": format!("{dir}/b") })),
+        ("mkdir", json!({ "path": format!("{dir}/new") })),
+        ("mkdir", json!({ "path": format!("{dir}/new/deep"), "recursive": true })),
+    ];
+    if reads {
+        asked.push(("read", json!({ "path": file })));
+        asked.push(("list-files", json!({ "path": dir })));
+    }
+    for (route, body) in asked {
+        let told = api.post(&format!("/api/{route}"), &body);
+        assert_eq!(told.json()["code"], code, "{route} {body}: {:?}", told.json());
+        assert!(told.fails(status, code)["context"]["path"].is_string());
+    }
+    assert_eq!(std::fs::read_to_string(&other).unwrap(), "other");
+}
+
+#[test]
+fn a_file_of_another_user_is_not_permitted() {
+    let env = if is_root() { TestEnv::of(Who::Plain).unwrap() } else { TestEnv::new() };
+    let server = serve(&env, &[]);
+    let api = Api { env, server };
+    let dir = api.path("locked");
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::write(format!("{dir}/file"), "x").unwrap();
+    let set = |mode| std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(mode)).unwrap();
+    set(0);
+    assert_refused(&api, &dir, true, 403, "PERMISSION_DENIED");
+    let events = api.events("POST", "/api/read/stream", &json!({ "path": format!("{dir}/file") })).rest();
+    assert_eq!((events.len(), events[0]["type"].as_str()), (1, Some("error")));
+    set(0o700);
+    assert_eq!(std::fs::read_to_string(format!("{dir}/file")).unwrap(), "x");
+}
+
+#[test]
+fn a_file_system_that_is_read_only_is_not_changed() {
+    if !is_root() {
+        return;
+    }
+    let api = Api::start();
+    let dir = api.path("disk");
+    std::fs::create_dir(&dir).unwrap();
+    if mount("none", &dir, "tmpfs", MountFlags::empty(), c"size=64k").is_err() {
+        return skip("no tmpfs can be mounted here");
+    }
+    let disk = SmallDisk(dir.clone().into());
+    std::fs::write(format!("{dir}/file"), "x").unwrap();
+    mount_remount(&dir, MountFlags::RDONLY, "").unwrap();
+    assert_refused(&api, &dir, false, 403, "READ_ONLY");
+    assert_eq!(api.post("/api/read", &json!({ "path": format!("{dir}/file") })).ok()["content"], "x");
+    drop(disk);
+}
+
+#[test]
+fn a_full_disk_is_no_space() {
+    if !is_root() {
+        return;
+    }
+    let api = Api::start();
+    let dir = api.path("disk");
+    std::fs::create_dir(&dir).unwrap();
+    if mount("none", &dir, "tmpfs", MountFlags::empty(), c"size=64k,nr_inodes=4").is_err() {
+        return skip("no tmpfs can be mounted here");
+    }
+    let disk = SmallDisk(dir.clone().into());
+    let large = "x".repeat(200_000);
+    let write = |name: &str, text: &str| {
+        api.post("/api/write", &json!({ "path": format!("{dir}/{name}"), "content": text }))
+    };
+    write("large", &large).fails(500, "NO_SPACE");
+    // A move from another file system leaves the file where it is.
+    let old = api.path("old");
+    std::fs::write(&old, &large).unwrap();
+    let into = json!({ "sourcePath": old, "destinationPath": format!("{dir}/large") });
+    api.post("/api/move", &into).fails(500, "NO_SPACE");
+    assert_eq!(std::fs::read_to_string(&old).unwrap(), large);
+    api.post("/api/delete", &json!({ "path": format!("{dir}/large") })).ok();
+    // There is room, and then no inode.
+    for name in ["a", "b", "c"] {
+        write(name, name).ok();
+    }
+    write("d", "d").fails(500, "NO_SPACE");
+    api.post("/api/mkdir", &json!({ "path": format!("{dir}/e") })).fails(500, "NO_SPACE");
+    assert_eq!(api.post("/api/read", &json!({ "path": format!("{dir}/c") })).ok()["content"], "c");
+    drop(disk);
+}
+
+#[test]
+fn a_directory_with_files_is_not_replaced() {
+    let api = Api::start();
+    for dir in ["a", "b"] {
+        api.post("/api/write", &json!({ "path": api.path(&format!("{dir}/file")), "content": dir })).ok();
+    }
+    let (a, b) = (api.path("a"), api.path("b"));
+    api.post("/api/rename", &json!({ "oldPath": a, "newPath": b })).fails(409, "FILE_EXISTS");
+    api.post("/api/move", &json!({ "sourcePath": a, "destinationPath": b })).fails(409, "FILE_EXISTS");
+    for dir in ["a", "b"] {
+        assert_eq!(std::fs::read_to_string(api.path(&format!("{dir}/file"))).unwrap(), dir);
+    }
 }

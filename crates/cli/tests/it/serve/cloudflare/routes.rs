@@ -1,8 +1,10 @@
 //! Paths, methods, headers, ids.
 
+use std::io::{BufReader, Write as _};
+
 use serde_json::json;
 
-use super::Api;
+use super::{Api, Told};
 
 #[test]
 fn ping_version_and_the_first_page_answer() {
@@ -54,9 +56,28 @@ fn a_body_that_is_no_json_is_an_internal_error() {
         }
     }
     api.ask("POST", "/api/execute", "", "{\"command\":\"\\ud800\"}").fails(500, "INTERNAL_ERROR");
+    for body in [&b"{\"command\":\"\xff\xfe\"}"[..], b"\xff", b"{\"command\":\"\xed\xa0\x80\"}", b"\0\0\0"] {
+        let mut stream = api.server.connect();
+        let length = body.len();
+        let head = "POST /api/execute HTTP/1.1\r\nhost: a\r\nconnection: close\r\n";
+        write!(stream, "{head}content-length: {length}\r\n\r\n").unwrap();
+        stream.write_all(body).unwrap();
+        Told::read(&mut BufReader::new(stream)).fails(500, "INTERNAL_ERROR");
+    }
     api.post("/api/execute", &json!({ "command": 7 })).fails(400, "VALIDATION_FAILED");
     api.post("/api/execute", &json!({})).fails(400, "VALIDATION_FAILED");
     assert_eq!(api.get("/api/session/list").ok()["data"], json!([]));
+}
+
+#[test]
+fn a_command_with_a_nul_is_not_run() {
+    let api = Api::start();
+    let made = api.path("made");
+    let command = format!("touch {made}\0; touch {made}");
+    let error = api.run("s", &command).fails(500, "COMMAND_EXECUTION_ERROR");
+    assert!(error["message"].as_str().unwrap().contains("NUL"), "{error}");
+    assert!(!std::fs::exists(&made).unwrap());
+    assert_eq!(api.out("s", "echo usable"), "usable\n");
 }
 
 #[test]
