@@ -31,7 +31,7 @@ use utoipa_axum::routes;
 use super::ending::WaitQuery;
 use super::extract::{Json, OptionalJson, Path, Query};
 use super::lease::{TimeoutQuery, unanswered};
-use super::log_answer::{self, LogEvent, LogQuery, LogRange, LogSource};
+use super::log_answer::{self, LogEnd, LogEvent, LogQuery, LogRange, LogSource};
 use super::model::EndResult;
 use super::problem::{Kind, Problem, ProblemDocument};
 use super::valid;
@@ -598,14 +598,22 @@ async fn logs(
 
 fn source(files: Files, number: u32, from: LogFrom) -> Result<LogSource, Problem> {
     let reader = execs::log(&files, number, from).map_err(|error| log_answer::unreadable(&error))?;
-    let followed = files.clone();
-    let end = move || -> Value {
-        let view = execs::get(&files, number).ok().flatten();
-        let (exit, cause) = view.map_or((None, None), |view| (view.exit, view.cause));
-        json!({ "status": "ended", "exit": exit, "cause": cause })
+    Ok(LogSource { reader, end: LogEnd::new(move || verified_end(&files, number)) })
+}
+
+/// Returns the end of an exec, if it is verified or its record is gone.
+fn verified_end(files: &Files, number: u32) -> Option<Value> {
+    let mut seen = execs::get(files, number).ok()?;
+    if seen.as_ref().is_some_and(|view| view.status == ExecStatus::Ended && view.report.is_none()) {
+        // The record may have been removed during the look. The next look does not take that for an end.
+        seen = execs::get(files, number).ok()?;
+    }
+    let (exit, cause) = match seen {
+        Some(view) if view.status == ExecStatus::Running => return None,
+        Some(view) => (view.exit, view.cause),
+        None => (None, None),
     };
-    let has_ended = move || execs::has_ended(&followed, number);
-    Ok(LogSource { reader, has_ended: Box::new(has_ended), end: Box::new(end) })
+    Some(json!({ "status": "ended", "exit": exit, "cause": cause }))
 }
 
 /// Finds the record of a sandbox.

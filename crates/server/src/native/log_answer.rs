@@ -114,13 +114,30 @@ pub(super) enum LogEvent {
     End(Value),
 }
 
-/// A log, and how to tell its end.
+/// A log, and its end.
 pub(super) struct LogSource {
     pub(super) reader: Reader,
-    /// Tells whether no more output will come.
-    pub(super) has_ended: Box<dyn FnMut() -> bool + Send>,
-    /// The data of the `end` event.
-    pub(super) end: Box<dyn FnOnce() -> Value + Send>,
+    pub(super) end: LogEnd,
+}
+
+/// The end of a log: the data of the `end` event, once no more output will come.
+///
+/// An end that was seen stays: while the record of its sandbox is removed, it cannot be observed any more.
+pub(super) struct LogEnd {
+    observe: Box<dyn FnMut() -> Option<Value> + Send>,
+    seen: Option<Value>,
+}
+
+impl LogEnd {
+    /// `observe` returns `None` as long as more output may come.
+    pub(super) fn new(observe: impl FnMut() -> Option<Value> + Send + 'static) -> LogEnd {
+        LogEnd { observe: Box::new(observe), seen: None }
+    }
+
+    fn has_come(&mut self) -> bool {
+        self.seen = self.seen.take().or_else(&mut self.observe);
+        self.seen.is_some()
+    }
 }
 
 /// The default and the largest `limit`.
@@ -236,12 +253,14 @@ fn range(mut source: LogSource, query: &LogQuery) -> Result<LogRange, Problem> {
     let failed = |error: io::Error| Problem::new(Kind::Internal, error_chain(&error));
     let mut left = query.limit.unwrap_or(USUAL);
     let mut range = LogRange { next_offset: source.reader.offset(), ..LogRange::default() };
-    // Before the last read, so that `complete` is true only if nothing came after it.
-    let has_ended = (source.has_ended)();
     while left > 0 {
         let Some((entry, next)) = log_stream::next(&mut source.reader).map_err(failed)? else {
-            range.complete = has_ended;
-            break;
+            range.complete = source.end.seen.is_some();
+            if range.complete || !source.end.has_come() {
+                break;
+            }
+            // Output may have come before the end: read again.
+            continue;
         };
         range.next_offset = next;
         match entry {
@@ -270,7 +289,7 @@ impl LogFrame {
 }
 
 pub(super) fn events(app: &AppState, sink: &mut Sink, source: LogSource, query: &LogQuery) -> io::Result<()> {
-    let LogSource { mut reader, has_ended, end } = source;
+    let LogSource { mut reader, mut end } = source;
     let each = |sink: &mut Sink, piece: Piece<'_>| match piece {
         Piece::Silence => sse::beat(sink),
         Piece::Entry(entry, next) => match entry {
@@ -289,8 +308,8 @@ pub(super) fn events(app: &AppState, sink: &mut Sink, source: LogSource, query: 
             }
         },
     };
-    match log_stream::follow(sink, &mut reader, &app.drain, SILENCE, (has_ended, each))? {
-        StreamEnd::Complete => sse::send(sink, "end", Some(&reader.offset()), &end()),
+    match log_stream::follow(sink, &mut reader, &app.drain, SILENCE, (|| end.has_come(), each))? {
+        StreamEnd::Complete => sse::send(sink, "end", Some(&reader.offset()), &end.seen),
         StreamEnd::Draining => sse::send(sink, "error", None, &Problem::draining().document()),
     }
 }
@@ -302,7 +321,7 @@ fn raw(
     query: &LogQuery,
     follows: bool,
 ) -> io::Result<()> {
-    let LogSource { mut reader, has_ended, .. } = source;
+    let LogSource { mut reader, mut end } = source;
     let each = |sink: &mut Sink, piece: Piece<'_>| match piece {
         Piece::Entry(Entry::Data { stream, bytes, .. }, _) if query.has(stream) => sink.write(bytes),
         // A gap would look like a whole output.
@@ -317,8 +336,25 @@ fn raw(
         }
         return Ok(());
     }
-    match log_stream::follow(sink, &mut reader, &app.drain, SILENCE, (has_ended, each))? {
+    match log_stream::follow(sink, &mut reader, &app.drain, SILENCE, (|| end.has_come(), each))? {
         StreamEnd::Complete => Ok(()),
         StreamEnd::Draining => Err(io::Error::other("the server ends")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_that_was_seen_stays() {
+        let mut observations = [None, Some(json!({ "exit": { "code": 7 } })), None, None].into_iter();
+        let mut end = LogEnd::new(move || observations.next().flatten());
+        assert!(!end.has_come());
+        assert_eq!(end.seen, None);
+        for _ in 0..3 {
+            assert!(end.has_come());
+            assert_eq!(end.seen, Some(json!({ "exit": { "code": 7 } })));
+        }
     }
 }

@@ -5,14 +5,15 @@ use std::path::Path as FsPath;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use penfold_control::{Resolver, view};
+use penfold_control::{Resolver, SandboxRef, view};
+use penfold_state::Files;
 use penfold_state::log::{From, Reader};
 use serde_json::{Value, json};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::extract::{Path, Query};
-use super::log_answer::{self, LogEvent, LogQuery, LogRange, LogSource};
+use super::log_answer::{self, LogEnd, LogEvent, LogQuery, LogRange, LogSource};
 use super::problem::{Kind, Problem, ProblemDocument};
 use crate::app::AppState;
 
@@ -52,13 +53,21 @@ fn open(root: &FsPath, word: &str, from: From) -> Result<LogSource, Problem> {
     let missing = || Problem::new(Kind::NotFound, format!("sandbox {} has no log", known.id));
     let files = known.record.clone().ok_or_else(missing)?;
     let reader = Reader::open(files.dir(), from).map_err(|error| log_answer::unreadable(&error))?;
-    let end = move || -> Value {
-        let seen = view::view(&resolver.again(), &known);
-        let exited = known.record.as_ref().and_then(|files| files.exited().ok().flatten());
-        let status = seen.map(|seen| seen.status).or_else(|| exited.map(|exited| exited.status()));
-        let (exit, cause) = exited.map_or((None, None), |exited| (exited.exit, Some(exited.cause)));
-        json!({ "status": status, "exit": exit, "cause": cause })
-    };
-    let has_ended = move || files.has_ended() || files.lock().is_free();
-    Ok(LogSource { reader, has_ended: Box::new(has_ended), end: Box::new(end) })
+    let end = LogEnd::new(move || end(&resolver, &known, &files));
+    Ok(LogSource { reader, end })
+}
+
+/// Returns the end of a sandbox, once no process will write to its log.
+fn end(resolver: &Resolver, known: &SandboxRef, files: &Files) -> Option<Value> {
+    let is_verified = files.has_ended();
+    if !is_verified && !files.lock().is_free() {
+        return None;
+    }
+    let exited = files.exited().ok().flatten();
+    let seen = view::view(&resolver.again(), known).map(|seen| seen.status);
+    // The holder of the lock of an ended sandbox removes the record: the sandbox may seem to live.
+    let seen = seen.filter(|status| !(is_verified && files.lock().may_be_held() && status.is_living()));
+    let status = seen.or_else(|| exited.map(|exited| exited.status()));
+    let (exit, cause) = exited.map_or((None, None), |exited| (exited.exit, Some(exited.cause)));
+    Some(json!({ "status": status, "exit": exit, "cause": cause }))
 }

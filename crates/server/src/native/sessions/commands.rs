@@ -15,7 +15,7 @@ use penfold_session::{Client, ClientError, CommandEnd, Run};
 use penfold_state::Files;
 use penfold_state::log::{Entry, From as LogFrom, LogError, Reader, Stream};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -25,7 +25,7 @@ use super::{connect, living, problem};
 use crate::app::{App, AppState};
 use crate::native::ending::WaitQuery;
 use crate::native::extract::{Json, Path, Query};
-use crate::native::log_answer::{self, LogEvent, LogQuery, LogRange, LogSource};
+use crate::native::log_answer::{self, LogEnd, LogEvent, LogQuery, LogRange, LogSource};
 use crate::native::problem::{Kind, Problem, ProblemDocument};
 use crate::native::valid;
 use crate::{sent_body, sse};
@@ -214,12 +214,16 @@ struct Host {
 }
 
 impl Host {
-    /// Tells whether a command has ended, or will have no end.
-    fn has_ended(&self, number: u64) -> bool {
-        self.client.end(number).is_some()
-            || self.client.command_dir(number).is_err()
+    /// Returns the end of a command, or null if the command will have no end.
+    fn end(&self, number: u64) -> Option<Value> {
+        if let Some(end) = self.client.end(number) {
+            return Some(json!(end));
+        }
+        let has_no_host = self.client.command_dir(number).is_err()
             || self.files.has_ended()
-            || matches!(living(&self.files, &self.name), Ok(None))
+            || matches!(living(&self.files, &self.name), Ok(None));
+        // The host may have written the end before it went away.
+        has_no_host.then(|| json!(self.client.end(number)))
     }
 
     /// Waits for the log of a command, which is made when the command begins.
@@ -242,12 +246,8 @@ impl Host {
     }
 
     fn source(self, reader: Reader, number: u64) -> LogSource {
-        let host = Arc::new(self);
-        let ended = Arc::clone(&host);
-        // The log is watched, so this is asked rarely.
-        let has_ended = move || ended.has_ended(number);
-        let end = move || json!(host.client.end(number));
-        LogSource { reader, has_ended: Box::new(has_ended), end: Box::new(end) }
+        // The log is watched, so the end is looked for rarely.
+        LogSource { reader, end: LogEnd::new(move || self.end(number)) }
     }
 }
 
