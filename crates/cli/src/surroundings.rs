@@ -4,27 +4,72 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use penfold_state::Id;
+use penfold_state::evidence::fingerprints::is_same_root;
 use penfold_teardown::MARKER;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::args::verb::Global;
 
-/// The state root: `--root`, else `/run/penfold` for root, else `$XDG_RUNTIME_DIR/penfold`, else `/tmp/penfold-UID`.
-#[expect(clippy::disallowed_methods, reason = "the binary reads the environment, the libraries do not")]
+/// The name of a state root below a runtime directory.
+const ROOT: &str = "penfold";
+
+/// The state root: `--root`, else `/run/penfold` for root, else `penfold` below the runtime directory, else
+/// `/tmp/penfold-UID`.
+///
+/// The runtime directory is `$XDG_RUNTIME_DIR`, else `/run/user/UID` if it belongs to this user. A service has no variable
+/// but the same directory as the user's login sessions.
 pub(crate) fn root(global: &Global) -> PathBuf {
     if let Some(root) = &global.root {
         return root.clone();
     }
-    let user = rustix::process::geteuid();
-    if user.is_root() {
+    if rustix::process::geteuid().is_root() {
         return PathBuf::from("/run/penfold");
     }
-    if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
-        return PathBuf::from(dir).join("penfold");
+    if let Some(dir) = runtime_variable().or_else(own_runtime_directory) {
+        return dir.join(ROOT);
     }
-    let root = PathBuf::from(format!("/tmp/penfold-{}", user.as_raw()));
+    let root = makeshift_root();
     make_private(&root);
     root
+}
+
+/// The other directories that are this user's state root in other surroundings, and that exist; none with `--root`.
+pub(crate) fn other_roots(global: &Global) -> Vec<PathBuf> {
+    if global.root.is_some() {
+        return Vec::new();
+    }
+    let mut known = vec![root(global)];
+    let runtime = runtime_variable().into_iter().chain(own_runtime_directory()).map(|dir| dir.join(ROOT));
+    for other in runtime.chain([makeshift_root()]) {
+        if !known.iter().any(|root| is_same_root(root, &other)) && is_own_directory(&other) {
+            known.push(other);
+        }
+    }
+    known.split_off(1)
+}
+
+/// The value of `XDG_RUNTIME_DIR`.
+fn runtime_variable() -> Option<PathBuf> {
+    variable(OsStr::new("XDG_RUNTIME_DIR")).filter(|dir| !dir.is_empty()).map(PathBuf::from)
+}
+
+/// `/run/user/UID`, if it belongs to this user and no other user may write to it.
+fn own_runtime_directory() -> Option<PathBuf> {
+    let dir = PathBuf::from(format!("/run/user/{}", rustix::process::geteuid().as_raw()));
+    is_own_directory(&dir).then_some(dir)
+}
+
+fn makeshift_root() -> PathBuf {
+    PathBuf::from(format!("/tmp/penfold-{}", rustix::process::geteuid().as_raw()))
+}
+
+/// Tells whether a path is a directory of this user, and no link, to which no other user may write.
+fn is_own_directory(path: &Path) -> bool {
+    rustix::fs::lstat(path).is_ok_and(|stat| {
+        FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+            && stat.st_uid == rustix::process::geteuid().as_raw()
+            && !Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH)
+    })
 }
 
 /// Returns [`root`] as an absolute path, for programs that are started in other directories.

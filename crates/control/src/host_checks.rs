@@ -121,6 +121,14 @@ pub fn look(state_root: &Path, makeshift: bool) -> io::Result<Abilities> {
     Ok(Abilities { abilities, levels })
 }
 
+/// Describes another state root of this user, and the number of living sandboxes in it.
+pub fn other_root(root: &Path, living: usize) -> Ability {
+    let (shown, those) = (root.display(), if living == 1 { "sandbox lives" } else { "sandboxes live" });
+    let found = format!("{living} {those} below another state root of this user, {shown}");
+    let meaning = "commands act on the sandboxes of one state root only";
+    ability("other-root", State::Ok, found, meaning).mend(format!("penfold --root {shown} ps"))
+}
+
 /// Tries to hold and signal a process by a pidfd.
 fn handles(proc: &mut ProcFs) -> io::Result<()> {
     let own = rustix::process::getpid();
@@ -377,7 +385,7 @@ fn state(root: &Path, makeshift: bool) -> Ability {
         return warn(format!("records cannot be kept: `{shown}` is read-only"));
     }
     let found = if makeshift {
-        format!("records in {shown}, as there is no runtime directory (XDG_RUNTIME_DIR)")
+        format!("records in {shown}, as there is no runtime directory (XDG_RUNTIME_DIR, /run/user/UID)")
     } else {
         format!("records in {shown}")
     };

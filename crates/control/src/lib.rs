@@ -3,6 +3,7 @@
 //! - [`resolve`] — finds a sandbox by its id or name.
 //! - [`view`] — the status of a sandbox, from its record, its lock and other evidence.
 //! - [`end()`] — stops or kills many sandboxes at once; [`wait()`], [`forget()`], [`put_away()`].
+//! - [`all_users`] — the state roots of all users, for root.
 //! - [`execs`] — recorded execs: commands in a running sandbox whose output and end stay on disk.
 //! - [`Client`] — a connection to a supervisor.
 //! - [`watch()`] — has sandboxes recovered that lose all their supervisors.
@@ -15,6 +16,7 @@
 //! - Members are ended by the one teardown.
 //! - A penfold process is killed only if it is seen to hold the lock of that very sandbox.
 
+pub mod all_users;
 mod client;
 mod end;
 pub mod execs;

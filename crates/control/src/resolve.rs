@@ -296,7 +296,11 @@ impl Resolver {
         ResolveError::Unreadable { word: word.to_owned(), why }
     }
 
-    fn record_names(&self) -> io::Result<Vec<String>> {
+    /// Returns the ids of all records.
+    ///
+    /// # Errors
+    /// When the records cannot be read.
+    pub(crate) fn record_names(&self) -> io::Result<Vec<String>> {
         self.registry().map_or_else(|| Ok(Vec::new()), Registry::names)
     }
 

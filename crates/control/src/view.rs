@@ -16,6 +16,7 @@ use penfold_teardown::{Cause, Level};
 use serde::Serialize;
 
 use crate::resolve::{Resolver, SandboxRef};
+use penfold_state::error_chain;
 use penfold_state::evidence::LockState;
 use penfold_state::intent::Intent;
 use penfold_state::outcome::ExitStatus;
@@ -179,6 +180,22 @@ fn assemble(
 /// When the records cannot be read.
 pub fn list(root: &Path, all: bool) -> io::Result<Vec<View>> {
     Ok(select(&Resolver::new(root), all)?.into_iter().map(|(_, view)| view).collect())
+}
+
+/// Counts the sandboxes with a record below a state root that may have a living member.
+///
+/// # Errors
+/// When the records cannot be read.
+pub fn count_living(root: &Path) -> io::Result<usize> {
+    let resolver = Resolver::new(root);
+    if let Some(error) = resolver.blocked() {
+        return Err(io::Error::other(error_chain(error)));
+    }
+    let known = resolver.record_names()?.into_iter().filter_map(|id| resolver.by_id(&id));
+    let lives = |known: &SandboxRef| {
+        known.record.is_some() && look(&resolver, known).is_some_and(|seen| seen.status.is_living())
+    };
+    Ok(known.filter(lives).count())
 }
 
 /// Like [`list`], each with the traces by which it was found.

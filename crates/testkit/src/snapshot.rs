@@ -54,7 +54,9 @@ impl Filter {
     pub fn penfold() -> Filter {
         let mut directories = vec![PathBuf::from("/run/penfold")];
         // A library otherwise reads no variables, but this one is the session's only name for the directory.
-        directories.extend(std::env::var_os("XDG_RUNTIME_DIR").map(|base| Path::new(&base).join("penfold")));
+        let own = PathBuf::from(format!("/run/user/{}", rustix::process::geteuid().as_raw()));
+        let base = std::env::var_os("XDG_RUNTIME_DIR").map_or(own, PathBuf::from);
+        directories.push(base.join("penfold"));
         Filter { directories, prefixes: vec!["penfold".to_owned()] }
     }
 }

@@ -33,7 +33,8 @@ pub(crate) struct Verb {
 /// The flags that every verb accepts, before or after its name.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Global {
-    /// State root: the directory with the records of sandboxes.
+    /// State root: the directory with the records of sandboxes [default: for root `/run/penfold`; for users `penfold` in
+    /// `$XDG_RUNTIME_DIR`, else in `/run/user/UID`, else `/tmp/penfold-UID`].
     #[arg(
         long,
         global = true,

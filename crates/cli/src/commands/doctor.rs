@@ -15,6 +15,7 @@ use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::output::{self, WriteError};
+use crate::sandboxes::other_roots;
 use crate::text::leak::{USUAL_AGE, describe};
 use crate::text::lines::{self, count};
 use crate::{exit_codes, surroundings};
@@ -25,7 +26,7 @@ pub(crate) const VERB: Verb = Verb {
     aliases: &[],
     about: "Check the features of this host and find leaks; changes nothing",
     description: "Checks the host: kernel, cgroup mounts and delegation, pidfd, namespaces, limits, and what each of them \
-        means for the guarantee. Then searches for leaks and prints the command that removes each. With --foreign also \
+        means for the guarantee. Names other state roots of this user with living sandboxes. Then searches for leaks and prints the command that removes each. With --foreign also \
         searches for strays of other tools. Such a stray is an orphan with a session of its own, without a terminal, \
         and no service; or its environment names the session of a dead owner. Changes nothing.",
     examples: &[
@@ -72,8 +73,10 @@ pub(crate) fn doctor(global: &Global, args: &DoctorArgs) -> Result<u8, Failure> 
     let survey = leaks::look(&root, &[surroundings::temporary()])
         .unwrap_or_else(|error| Survey { unread: vec![error.to_string()], ..Survey::default() });
     let makeshift = global.root.is_none() && root.starts_with("/tmp");
-    let abilities =
+    let mut abilities =
         host_checks::look(&root, makeshift).or_fail(FailureKind::ChecksFailed, "cannot check this host")?;
+    let others = other_roots::with_living(global);
+    abilities.abilities.extend(others.iter().map(|(root, living)| host_checks::other_root(root, *living)));
     let fine = abilities.abilities.iter().all(|ability| ability.state == State::Ok);
     let strays = if args.foreign {
         Some(foreign::look().or_fail(FailureKind::ChecksFailed, "cannot search the processes of this host")?)

@@ -1,5 +1,7 @@
 //! `penfold ps`.
 
+mod all_users;
+
 use std::io::IsTerminal;
 
 use clap::Args;
@@ -14,7 +16,8 @@ use crate::exit_codes;
 use crate::failure::{Failure, FailureKind};
 use crate::output::{self, WriteError};
 use crate::sandboxes::find::{self, Among};
-use crate::text::row::Row;
+use crate::sandboxes::other_roots;
+use crate::text::row::{Row, UserHome};
 use crate::text::template::{self, Format};
 
 /// The verb `ps`.
@@ -25,7 +28,8 @@ pub(crate) const VERB: Verb = Verb {
     description: "Lists the sandboxes that may have live members; with -a also ended sandboxes. A sandbox without a \
         supervisor is `orphaned` while members live, and `lost` if no members were found and no supervisor saw the end. \
         A sandbox is `stopped` if a stop ended its command without SIGKILL; the filter `status=killed` finds it, too. \
-        -q prints ids only.",
+        -q prints ids only. Sandboxes below other state roots of this user are not listed; a line on standard error \
+        names each such root with living sandboxes. Root lists the sandboxes of all users with --all-users.",
     examples: &[
         ("penfold ps", "list the running sandboxes"),
         ("penfold ps -a --filter label=job=17", "list all sandboxes of a job, ended ones included"),
@@ -50,6 +54,9 @@ pub(crate) struct PsArgs {
     pub(crate) latest: bool,
     #[command(flatten)]
     pub(crate) filters: Filters,
+    /// List the sandboxes in the state roots of all users; only for root.
+    #[arg(long)]
+    pub(crate) all_users: bool,
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -67,11 +74,27 @@ pub(crate) struct PsArgs {
 /// The maximum width of a command in a table on a terminal.
 const COMMAND_WIDTH: usize = 40;
 
+/// A sandbox in a list.
+pub(crate) struct Listed {
+    view: View,
+    home: Option<UserHome>,
+}
+
+impl From<View> for Listed {
+    fn from(view: View) -> Listed {
+        Listed { view, home: None }
+    }
+}
+
 /// Lists sandboxes.
 pub(crate) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {
+    if args.all_users {
+        return all_users::ps(global, args);
+    }
+    other_roots::name(global);
     list(global, args, |among| {
         let found = find::list(&find::resolver(global), among)?;
-        Ok(found.into_iter().map(|(_, view)| view).collect())
+        Ok(found.into_iter().map(|(_, view)| view.into()).collect())
     })
 }
 
@@ -79,17 +102,18 @@ pub(crate) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {
 pub(crate) fn list(
     global: &Global,
     args: &PsArgs,
-    look: impl Fn(Among) -> Result<Vec<View>, Failure>,
+    look: impl Fn(Among) -> Result<Vec<Listed>, Failure>,
 ) -> Result<u8, Failure> {
     loop {
-        let views = found(args, &look)?;
+        let found = found(args, &look)?;
+        let views = || found.iter().map(|listed| &listed.view);
         let mut text = match &args.format {
-            _ if global.quiet => views.iter().flat_map(|view| [view.id.as_str(), "\n"]).collect(),
-            Some(Format::Json) => json(&views)?,
-            None if args.json => json(&views)?,
-            Some(Format::Lines(template)) => views.iter().map(|view| template.line(view, now_ms())).collect(),
-            Some(Format::Table(template)) => template.table(&views, now_ms()),
-            None => table(&views, args),
+            _ if global.quiet => views().flat_map(|view| [view.id.as_str(), "\n"]).collect(),
+            Some(Format::Json) => json(&found)?,
+            None if args.json => json(&found)?,
+            Some(Format::Lines(template)) => views().map(|view| template.line(view, now_ms())).collect(),
+            Some(Format::Table(template)) => template.table(views(), now_ms()),
+            None => table(&found, args),
         };
         if args.watch && std::io::stdout().is_terminal() {
             text.insert_str(0, "\u{1b}[H\u{1b}[2J");
@@ -101,40 +125,47 @@ pub(crate) fn list(
     }
 }
 
-fn found(args: &PsArgs, look: impl Fn(Among) -> Result<Vec<View>, Failure>) -> Result<Vec<View>, Failure> {
+fn found(
+    args: &PsArgs,
+    look: impl Fn(Among) -> Result<Vec<Listed>, Failure>,
+) -> Result<Vec<Listed>, Failure> {
     let among =
         if args.all || args.latest || args.filters.wants_ended() { Among::Every } else { Among::Living };
-    let mut views: Vec<View> = look(among)?;
-    views.retain(|view| args.filters.match_all(view));
+    let mut found: Vec<Listed> = look(among)?;
+    found.retain(|listed| args.filters.match_all(&listed.view));
     // The newest first, as in docker.
-    views.reverse();
+    found.reverse();
     if args.latest {
-        views.truncate(1);
+        found.truncate(1);
     }
-    Ok(views)
+    Ok(found)
 }
 
 /// A JSON array with one sandbox per line.
-fn json(views: &[View]) -> Result<String, WriteError> {
-    let rows: Result<Vec<String>, _> =
-        views.iter().map(|view| serde_json::to_string(&Row::of(view))).collect();
+fn json(found: &[Listed]) -> Result<String, WriteError> {
+    let row =
+        |listed: &Listed| serde_json::to_string(&Row { home: listed.home.as_ref(), ..Row::of(&listed.view) });
+    let rows: Result<Vec<String>, _> = found.iter().map(row).collect();
     Ok(format!("[{}]\n", rows.map_err(WriteError::Json)?.join(",\n")))
 }
 
-fn table(views: &[View], args: &PsArgs) -> String {
+fn table(found: &[Listed], args: &PsArgs) -> String {
     let whole = args.no_trunc || !std::io::stdout().is_terminal();
-    let heading = ["ID", "NAME", "STATUS", "STARTED", "COMMAND"].map(str::to_owned).to_vec();
+    let user = args.all_users.then(|| "USER".to_owned());
+    let heading = ["ID", "NAME", "STATUS", "STARTED", "COMMAND"].map(str::to_owned);
     let now = now_ms();
-    let rows = views.iter().map(|view| {
+    let rows = found.iter().map(|Listed { view, home }| {
         let command = template::printable(&template::command(view));
-        vec![
+        let cells = [
             view.id.clone(),
             template::printable(&template::name(view)),
             template::status(view, now),
             template::started(view, now),
             if whole { command } else { shortened(&command) },
-        ]
+        ];
+        home.iter().map(all_users::shown).chain(cells).collect()
     });
+    let heading = user.into_iter().chain(heading).collect();
     template::aligned(&std::iter::once(heading).chain(rows).collect::<Vec<_>>())
 }
 

@@ -25,7 +25,7 @@ pub(crate) const VERB: Verb = Verb {
         at /. The server owns nothing: if it ends or is killed, every sandbox goes on, and the next server finds all of \
         them. While it runs, a sandbox that loses all its supervisors is ended within a second. Without --listen, the \
         server listens on the sockets that systemd hands over, else on the Unix socket /run/penfold/api.sock (for users: \
-        $XDG_RUNTIME_DIR/penfold/api.sock), which serves processes of the same user and of root; with --api cloudflare \
+        penfold/api.sock in $XDG_RUNTIME_DIR, else in /run/user/UID), which serves processes of the same user and of root; with --api cloudflare \
         alone, on 127.0.0.1:3000. A TCP port needs --token-file. A caller sends a token as `Authorization: Bearer TOKEN` \
         (native API), as `X-Penfold-Token: TOKEN`, or before the path as /t/TOKEN.",
     examples: &[

@@ -9,7 +9,7 @@ use super::{failure, select};
 use crate::args::verb::Global;
 use crate::commands::inspect::{Contents, InspectArgs, Inspected};
 use crate::commands::ps::{self, PsArgs};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find;
 use crate::text::row::Row;
 use crate::text::template::Format;
@@ -17,7 +17,11 @@ use crate::{exit_codes, output};
 
 /// Lists sandboxes.
 pub(super) fn ps(client: &Client, global: &Global, args: &PsArgs) -> Result<u8, Failure> {
-    ps::list(global, args, |among| select::list(client, among))
+    if args.all_users {
+        let sentence = "`penfold ps --all-users` works on this host only, not on a server";
+        return Err(Failure::new(FailureKind::Usage, sentence));
+    }
+    ps::list(global, args, |among| Ok(select::list(client, among)?.into_iter().map(Into::into).collect()))
 }
 
 /// Prints the views of sandboxes, with their reports. The server sends no other file of a record.

@@ -108,10 +108,10 @@ impl Template {
     }
 
     /// The table of several sandboxes.
-    pub(crate) fn table(&self, views: &[View], now: u64) -> String {
+    pub(crate) fn table<'a>(&self, views: impl Iterator<Item = &'a View>, now: u64) -> String {
         let split = |line: String| line.split('\t').map(|cell| cell.trim().to_owned()).collect();
         let mut rows: Vec<Vec<String>> = vec![split(self.fill(|(_, heading, _)| (*heading).to_owned()))];
-        rows.extend(views.iter().map(|view| split(self.fill(|(_, _, value)| printable(&value(view, now))))));
+        rows.extend(views.map(|view| split(self.fill(|(_, _, value)| printable(&value(view, now))))));
         aligned(&rows)
     }
 

@@ -8,6 +8,7 @@ pub mod old_protocol;
 mod old_supervisor;
 mod pid_reuse;
 mod promptness;
+mod roots;
 mod security;
 
 use penfold_harness::{Generated, Trial};
