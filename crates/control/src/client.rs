@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::resume_unwind;
+use std::sync::Arc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -27,7 +28,7 @@ pub const ANSWER: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(5);
 
 /// Why a client cannot talk to a supervisor.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum ClientError {
     /// There is no control socket: a foreground sandbox has none, and a socket can be lost.
     #[error("sandbox {id} cannot be asked: it runs in the foreground, or its control socket is gone")]
@@ -67,7 +68,7 @@ pub enum ClientError {
         /// The id of the sandbox.
         id: String,
         /// The cause.
-        source: io::Error,
+        source: Arc<io::Error>,
     },
 }
 
@@ -161,9 +162,9 @@ impl Client {
         let file = match rustix::fs::openat(files.dir(), SOCKET, flags, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT) => return Err(ClientError::NoSocket { id }),
-            Err(errno) => return Err(ClientError::Io { id, source: errno.into() }),
+            Err(errno) => return Err(ClientError::Io { id, source: Arc::new(errno.into()) }),
         };
-        let io = |errno: Errno| ClientError::Io { id: id.clone(), source: errno.into() };
+        let io = |errno: Errno| ClientError::Io { id: id.clone(), source: Arc::new(errno.into()) };
         let untrusted = |why: String| ClientError::Untrusted { id: id.clone(), why };
         let stat = rustix::fs::fstat(&file).map_err(io)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
@@ -186,7 +187,7 @@ impl Client {
             Err(errno) => return Err(io(errno)),
         }
         let peer = penfold_sys::peer::peer(socket.as_fd())
-            .map_err(|source| ClientError::Io { id: id.clone(), source })?;
+            .map_err(|source| ClientError::Io { id: id.clone(), source: Arc::new(source) })?;
         if peer.uid != user && !peer.uid.is_root() {
             return Err(untrusted(format!("user {} listens on it", peer.uid.as_raw())));
         }
@@ -274,7 +275,7 @@ impl Client {
     }
 
     fn failed(&self, source: io::Error) -> ClientError {
-        ClientError::Io { id: self.id.clone(), source }
+        ClientError::Io { id: self.id.clone(), source: Arc::new(source) }
     }
 
     fn untrusted(&self, why: String) -> ClientError {

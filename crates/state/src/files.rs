@@ -125,8 +125,12 @@ impl Files {
     /// When there is still no room; the sandbox then counts as lost.
     pub fn write_end(&self, exited: &Exited, report: &Report) -> io::Result<()> {
         let write = || {
-            self.write_exited(exited)?;
-            let first = self.exited().ok().flatten().unwrap_or(*exited);
+            let mut first = self.exited().ok().flatten();
+            if first.is_none() {
+                self.write_exited(exited)?;
+                first = self.exited().ok().flatten();
+            }
+            let first = first.unwrap_or(*exited);
             self.write_report(&Report { exit: first.exit, cause: first.cause, ..report.clone() })
         };
         write().or_else(|_| {

@@ -1,5 +1,7 @@
 //! Recorded execs, through `penfold_control::execs`: their output, their end, and the death of their supervisors.
 
+mod many;
+
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;

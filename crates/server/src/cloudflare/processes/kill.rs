@@ -14,6 +14,7 @@ use crate::cloudflare::remaining;
 use super::launch::GRACE;
 use super::look::{self, Seen};
 
+const TERM: Option<i32> = Some(Signal::TERM.as_raw());
 /// The time for a verified end: the grace, the patience of the sandbox, and a moment for the answer.
 const PATIENCE: Duration = Duration::from_millis(5000 + 5000 + 1500);
 
@@ -42,8 +43,11 @@ fn ended_before(seen: &Seen) -> ApiError {
 }
 
 fn end(seen: &Seen) -> Result<(), ApiError> {
-    let term = Some(Signal::TERM.as_raw());
-    match execs::stop(&seen.files, seen.number(), term, Some(GRACE), PATIENCE) {
+    verified(seen, execs::stop(&seen.files, seen.number(), TERM, Some(GRACE), PATIENCE))
+}
+
+fn verified(seen: &Seen, ended: Result<ExecEnd, ExecError>) -> Result<(), ApiError> {
+    match ended {
         Ok(ExecEnd { remaining, .. }) if remaining.is_empty() => Ok(()),
         Ok(ExecEnd { remaining, .. }) => Err(not_gone(seen, &remaining)),
         // Its session was deleted meanwhile, and that verified its end.
@@ -67,6 +71,25 @@ fn not_gone(seen: &Seen, survivors: &[penfold_teardown::Survivor]) -> ApiError {
     ApiError::new(Code::ProcessError, message).with("processId", seen.id.as_str()).with("remaining", list)
 }
 
+/// Ends processes, those of each sandbox on one connection to its supervisor. No sandbox waits for another.
+fn end_all(mut all: Vec<Seen>) -> Vec<(Seen, Result<(), ApiError>)> {
+    all.sort_by(|one, other| one.files.name().cmp(other.files.name()));
+    let of_sandboxes: Vec<&[Seen]> =
+        all.chunk_by(|one, other| one.files.name() == other.files.name()).collect();
+    let results = at_once(&of_sandboxes, |some| match *some {
+        [] => Vec::new(),
+        [first, ..] => {
+            let numbers: Vec<u32> = some.iter().map(Seen::number).collect();
+            let ends = execs::stop_all(&first.files, &numbers, TERM, Some(GRACE), PATIENCE);
+            some.iter().zip(ends).map(|(seen, end)| verified(seen, end)).collect()
+        }
+    });
+    let results: Vec<_> = results.into_iter().flatten().collect();
+    let mut all: Vec<_> = all.into_iter().zip(results).collect();
+    all.sort_by(|(one, _), (other, _)| look::by_age(one, other));
+    all
+}
+
 /// The result of ending all processes.
 #[derive(Debug)]
 pub(super) struct AllEnded {
@@ -81,12 +104,7 @@ pub(super) struct AllEnded {
 /// # Errors
 /// When the state root cannot be read.
 pub(super) async fn all(api: &ApiState) -> Result<AllEnded, ApiError> {
-    let ended = api.wait(|api| {
-        let mut running = look::all(api)?;
-        running.retain(Seen::is_running);
-        let results = at_once(&running, end);
-        Ok(running.into_iter().zip(results).collect::<Vec<_>>())
-    });
+    let ended = api.wait(|api| Ok(end_all(look::running(api)?)));
     let mut all = AllEnded { verified: 0, failed: Vec::new() };
     let mut gone = Vec::new();
     for (seen, result) in ended.await? {

@@ -1,5 +1,7 @@
 //! Finds processes by their labels.
 
+use std::cmp::Ordering;
+
 use penfold_control::execs::{self, ExecStatus, ExecView};
 use penfold_state::Files;
 
@@ -35,17 +37,34 @@ impl Seen {
 /// # Errors
 /// When the state root cannot be read.
 pub(super) fn all(api: &Api) -> Result<Vec<Seen>, ApiError> {
+    all_of(api, execs::list)
+}
+
+/// Observes the running processes, the oldest first.
+///
+/// # Errors
+/// When the state root cannot be read.
+pub(super) fn running(api: &Api) -> Result<Vec<Seen>, ApiError> {
+    all_of(api, execs::running)
+}
+
+fn all_of(api: &Api, list: impl Fn(&Files) -> std::io::Result<Vec<ExecView>>) -> Result<Vec<Seen>, ApiError> {
     let mut found = Vec::new();
     for (session, files) in find::all(api.app.engine.state_root())? {
         // A record that is being removed has no execs.
-        for view in execs::list(&files).unwrap_or_default() {
+        for view in list(&files).unwrap_or_default() {
             if let Some(id) = view.labels.get(PROCESS).cloned() {
                 found.push(Seen { id, session: session.as_str().to_owned(), files: files.clone(), view });
             }
         }
     }
-    found.sort_by(|one, other| (one.view.started_at_ms, &one.id).cmp(&(other.view.started_at_ms, &other.id)));
+    found.sort_by(by_age);
     Ok(found)
+}
+
+/// Orders processes by age, the oldest first.
+pub(super) fn by_age(one: &Seen, other: &Seen) -> Ordering {
+    (one.view.started_at_ms, &one.id).cmp(&(other.view.started_at_ms, &other.id))
 }
 
 /// Reads all processes from the disk once, so that no id is given twice.
