@@ -1,0 +1,156 @@
+//! Starts an exec.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use penfold_control::execs::{self, ExecStart};
+use penfold_state::error_chain;
+use penfold_state::wire::Size;
+use rustix::fs::{MemfdFlags, SealFlags};
+use serde::Deserialize;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::problems::{missing, problem};
+use super::running::TerminalSize;
+use super::{Exec, files};
+use crate::app::AppState;
+use crate::native::extract::{Json, Path};
+use crate::native::problem::{Kind, Problem, ProblemDocument};
+use crate::native::signal::signal;
+use crate::native::valid;
+
+pub(super) fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(create))
+}
+
+/// A command to run in a sandbox.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CreateExec {
+    /// The program and its arguments.
+    #[schema(example = json!(["npm", "test"]), min_items = 1)]
+    command: Vec<String>,
+    /// Changes to the environment of the sandbox; null removes a variable.
+    #[serde(default)]
+    env: BTreeMap<String, Option<String>>,
+    /// The directory in which the command starts; default: that of the sandbox.
+    dir: Option<String>,
+    /// The standard input, as text.
+    stdin: Option<String>,
+    /// The standard input, in Base64.
+    stdin_base64: Option<String>,
+    /// The time limit in milliseconds.
+    timeout_ms: Option<u64>,
+    /// The polite signal; default: that of the sandbox.
+    signal: Option<String>,
+    /// The time in milliseconds between the polite signal and SIGKILL.
+    grace_ms: Option<u64>,
+    /// Labels; a value has at most 256 bytes.
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    /// The size of the log in bytes; a full log drops the oldest output.
+    log_size: Option<u64>,
+    /// The size of the terminal, if the command gets one.
+    terminal: Option<TerminalSize>,
+}
+
+impl CreateExec {
+    fn check(self) -> Result<ExecStart, Problem> {
+        valid::command("command", &self.command)?;
+        valid::labels(&self.labels)?;
+        let mut start = ExecStart::new(self.command);
+        for (key, value) in self.env {
+            valid::environment(&BTreeMap::from([(key.clone(), value.clone().unwrap_or_default())]))?;
+            start.environment.push((key.into(), value.map(OsString::from)));
+        }
+        if let Some(dir) = self.dir {
+            valid::text("dir", &dir)?;
+            start.directory = Some(PathBuf::from(dir));
+        }
+        let input = match (self.stdin, self.stdin_base64) {
+            (Some(_), Some(_)) => return Err(Problem::field("stdin_base64", "not together with `stdin`")),
+            (Some(text), None) => Some(text.into_bytes()),
+            (None, Some(text)) => {
+                Some(STANDARD.decode(text).map_err(|error| Problem::field("stdin_base64", error))?)
+            }
+            (None, None) => None,
+        };
+        if self.terminal.is_some() && input.is_some() {
+            return Err(Problem::field("stdin", "not together with `terminal`"));
+        }
+        start.stdin = input.map(|input| memory(&input)).transpose()?;
+        start.timeout = self.timeout_ms.map(|ms| valid::time("timeout_ms", ms)).transpose()?;
+        start.signal =
+            self.signal.map(|text| signal("signal", &text)).transpose()?.map(rustix::process::Signal::as_raw);
+        if let Some(ms) = self.grace_ms {
+            start.grace = valid::time("grace_ms", ms)?;
+        }
+        if let Some(size) = self.log_size {
+            if size > valid::LARGEST_LOG {
+                return Err(Problem::field("log_size", "larger than 64 GiB"));
+            }
+            start.log_limit = size;
+        }
+        start.labels = self.labels;
+        start.terminal = self.terminal.map(|size| Size { rows: size.rows, columns: size.columns });
+        Ok(start)
+    }
+}
+
+/// Puts input into memory that nobody can change; the command reads it as a file.
+fn memory(input: &[u8]) -> Result<OwnedFd, Problem> {
+    let made = || -> std::io::Result<OwnedFd> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let mut file = File::from(rustix::fs::memfd_create(c"penfold-input", flags)?);
+        file.write_all(input)?;
+        let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&file, seals)?;
+        // Its own open file, at the beginning and only for reading.
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        Ok(File::open(path)?.into())
+    };
+    made().map_err(|error| {
+        Problem::new(Kind::Internal, format!("cannot keep the input: {}", error_chain(&error)))
+    })
+}
+
+/// Starts a command in a running sandbox. The answer comes once the command runs.
+#[utoipa::path(
+    post, path = "/sandboxes/{id}/execs", tag = "execs", operation_id = "createExec",
+    params(("id" = String, Path, description = "the id, a unique prefix of the id, or the name")),
+    request_body = CreateExec,
+    responses(
+        (status = 201, description = "the command runs", body = Exec),
+        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+    )
+)]
+async fn create(
+    State(app): State<AppState>,
+    Path(id): Path<String>,
+    Json(request): Json<CreateExec>,
+) -> Result<Response, Problem> {
+    let start = request.check()?;
+    let created = app.engine.call(move |root| {
+        let files = files(root, &id)?;
+        let started = execs::start(&files, start).map_err(problem)?;
+        let view = execs::get(&files, started.number).ok().flatten();
+        let view = view.ok_or_else(|| missing(&files, started.number))?;
+        Ok::<_, Problem>((files.name().to_owned(), Exec::from(view)))
+    });
+    let (id, exec) = created.await??;
+    let location = HeaderValue::from_str(&format!("/v1/sandboxes/{id}/execs/{}", exec.number)).ok();
+    let mut response = (StatusCode::CREATED, axum::Json(exec)).into_response();
+    response.headers_mut().extend(location.map(|location| (header::LOCATION, location)));
+    Ok(response)
+}
