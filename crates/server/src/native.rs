@@ -27,15 +27,18 @@ use utoipa::openapi::OpenApiVersion;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::app::AppState;
-use problem::{Kind, Problem};
+use problem::{Kind, Problem, ProblemDocument};
 
 /// The head of the description.
 #[derive(OpenApi)]
-#[openapi(info(
-    title = "penfold",
-    description = "Runs commands as sandboxes. When a sandbox ends, nothing of it is left, and that was verified.",
-    license(name = "MIT OR Apache-2.0")
-))]
+#[openapi(
+    components(schemas(ProblemDocument)),
+    info(
+        title = "penfold",
+        description = "Runs commands as sandboxes. When a sandbox ends, nothing of it is left, and that was verified.",
+        license(name = "MIT OR Apache-2.0")
+    )
+)]
 struct Description;
 
 /// The routes of the native API.

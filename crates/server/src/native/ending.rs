@@ -16,7 +16,7 @@ use utoipa_axum::routes;
 
 use super::extract::{OptionalJson, Path, Query};
 use super::model::{EndResult, Ended};
-use super::problem::{Kind, Problem, ProblemDocument};
+use super::problem::{Kind, Problem};
 use super::valid;
 use crate::app::AppState;
 
@@ -72,7 +72,7 @@ pub(super) struct KillRequest {
     responses(
         (status = 200, description = "everything was observed gone", body = Ended),
         (status = 202, description = "the end has begun", body = Ended),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn stop(
@@ -96,7 +96,7 @@ async fn stop(
     responses(
         (status = 200, description = "everything was observed gone", body = Ended),
         (status = 202, description = "the end has begun", body = Ended),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn kill(
@@ -117,7 +117,7 @@ async fn kill(
     responses(
         (status = 200, description = "everything was observed gone", body = Ended),
         (status = 202, description = "the end has begun", body = Ended),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn delete(

@@ -20,7 +20,7 @@ use utoipa_axum::routes;
 
 use super::extract::Query;
 use super::log_answer::too_many;
-use super::problem::{Kind, Problem, ProblemDocument};
+use super::problem::{Kind, Problem};
 use crate::app::AppState;
 use crate::sent_body::{self, Sink};
 use crate::sse;
@@ -70,7 +70,7 @@ const SILENCE: Duration = Duration::from_secs(15);
     ),
     responses(
         (status = 200, description = "the events", content((Object = "text/event-stream", item_schema = Object))),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn events(

@@ -23,7 +23,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::extract::Path;
-use super::problem::{Kind, Problem, ProblemDocument};
+use super::problem::{Kind, Problem};
 use crate::app::AppState;
 use problems::{missing, unreadable};
 
@@ -108,7 +108,7 @@ pub(super) struct ExecList {
     params(("id" = String, Path, description = "the id, a unique prefix of the id, or the name")),
     responses(
         (status = 200, description = "the execs", body = ExecList),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn list(State(app): State<AppState>, Path(id): Path<String>) -> Result<axum::Json<ExecList>, Problem> {
@@ -128,7 +128,7 @@ async fn list(State(app): State<AppState>, Path(id): Path<String>) -> Result<axu
     ),
     responses(
         (status = 200, description = "the exec", body = Exec),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn get(
@@ -152,7 +152,7 @@ async fn get(
     ),
     responses(
         (status = 204, description = "the record is gone"),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn forget(

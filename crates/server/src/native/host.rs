@@ -15,7 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::extract::OptionalJson;
-use super::problem::{Kind, Problem, ProblemDocument};
+use super::problem::{Kind, Problem};
 use super::valid;
 use crate::app::AppState;
 
@@ -29,7 +29,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     get, path = "/doctor", tag = "host", operation_id = "getDoctor",
     responses(
         (status = 200, description = "the result", body = Object),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn doctor(State(app): State<AppState>) -> Result<axum::Json<Value>, Problem> {
@@ -116,7 +116,7 @@ const USUAL_PATIENCE: Duration = Duration::from_secs(10);
     request_body(content = Option<GcRequest>),
     responses(
         (status = 200, description = "each leak with its result", body = Collection),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn gc(

@@ -18,7 +18,7 @@ use utoipa_axum::routes;
 
 use super::extract::{Json, Path, Query};
 use super::model::Sandbox;
-use super::problem::{Kind, Problem, ProblemDocument};
+use super::problem::{Kind, Problem};
 use super::{sandboxes, valid};
 use crate::app::AppState;
 
@@ -41,7 +41,7 @@ pub(super) struct ExtendRequest {
     request_body = ExtendRequest,
     responses(
         (status = 200, description = "the sandbox with its new lease", body = Sandbox),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn extend(
@@ -132,7 +132,7 @@ pub(super) struct Waited {
     params(("id" = String, Path, description = "the id, a unique prefix of the id, or the name"), TimeoutQuery),
     responses(
         (status = 200, description = "the end, or that it has not come", body = Waited),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn wait(
@@ -173,7 +173,7 @@ fn wait_now(resolver: &Resolver, word: &str, limit: Duration) -> Result<Waited, 
     params(("id" = String, Path, description = "the id, a unique prefix of the id, or the name")),
     responses(
         (status = 200, description = "the report", body = Object),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn report(State(app): State<AppState>, Path(id): Path<String>) -> Result<axum::Json<Report>, Problem> {

@@ -14,7 +14,7 @@ use utoipa_axum::routes;
 
 use super::extract::{Path, Query};
 use super::log_answer::{self, LogEnd, LogEvent, LogQuery, LogRange, LogSource};
-use super::problem::{Kind, Problem, ProblemDocument};
+use super::problem::{Kind, Problem};
 use crate::app::AppState;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
@@ -35,7 +35,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
             (LogEvent = "text/event-stream", item_schema = LogEvent),
             (Vec<u8> = "application/octet-stream"),
         )),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn logs(

@@ -1,12 +1,15 @@
 //! Problem documents: the body of every answer that is an error (RFC 9457).
 
+use std::collections::BTreeMap;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use penfold_control::{Candidate, ForgetError, ResolveError};
 use penfold_state::error_chain;
 use penfold_teardown::Survivor;
 use serde::Serialize;
-use utoipa::ToSchema;
+use utoipa::openapi::{Content, Ref, RefOr, ResponseBuilder};
+use utoipa::{IntoResponses, ToSchema};
 
 use crate::engine::EngineError;
 
@@ -52,6 +55,15 @@ struct Lists {
     remaining: Vec<Survivor>,
     candidates: Vec<CandidateSandbox>,
     holder: Option<String>,
+}
+
+/// Any status that a description of a route does not list.
+impl IntoResponses for Problem {
+    fn responses() -> BTreeMap<String, RefOr<utoipa::openapi::Response>> {
+        let content = Content::new(Some(Ref::from_schema_name(ProblemDocument::name())));
+        let response = ResponseBuilder::new().description("a problem").content(PROBLEM_JSON, content).build();
+        BTreeMap::from([("default".to_owned(), RefOr::T(response))])
+    }
 }
 
 /// A sandbox that an ambiguous word matches.

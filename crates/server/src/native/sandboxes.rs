@@ -17,7 +17,7 @@ use utoipa_axum::routes;
 use super::extract::{Json, Path, Query};
 use super::idempotency::{self, KeyedRequest};
 use super::model::{Sandbox, SandboxPage};
-use super::problem::{Kind, Problem, ProblemDocument};
+use super::problem::{Kind, Problem};
 use super::valid;
 use crate::app::AppState;
 use crate::caller::Caller;
@@ -148,7 +148,7 @@ impl CreateSandbox {
     responses(
         (status = 201, description = "the command runs", body = Sandbox),
         (status = 200, description = "an earlier request with this key has started it", body = Sandbox),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn create(
@@ -238,7 +238,7 @@ impl ListQuery {
     get, path = "/sandboxes", tag = "sandboxes", operation_id = "listSandboxes", params(ListQuery),
     responses(
         (status = 200, description = "a page", body = SandboxPage),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn list(
@@ -286,7 +286,7 @@ fn parse_cursor(text: &str) -> Result<(u64, String), Problem> {
     params(("id" = String, Path, description = "the id, a unique prefix of the id, or the name")),
     responses(
         (status = 200, description = "the sandbox", body = Sandbox),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn get(State(app): State<AppState>, Path(id): Path<String>) -> Result<axum::Json<Sandbox>, Problem> {

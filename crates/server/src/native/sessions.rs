@@ -23,7 +23,7 @@ use utoipa_axum::routes;
 use super::execs::{files, problem as exec_problem};
 use super::extract::{Json, Path};
 use super::model::EndResult;
-use super::problem::{Kind, Problem, ProblemDocument};
+use super::problem::{Kind, Problem};
 use super::valid;
 use crate::app::AppState;
 use crate::engine::EngineError;
@@ -93,7 +93,7 @@ pub(super) struct SessionEnded {
     request_body = CreateSession,
     responses(
         (status = 201, description = "the shell is ready", body = Session),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn create(
@@ -177,7 +177,7 @@ fn said(files: &Files, number: u32) -> String {
     params(("id" = String, Path, description = "the id, a unique prefix of the id, or the name")),
     responses(
         (status = 200, description = "the sessions", body = SessionList),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn list(
@@ -205,7 +205,7 @@ async fn list(
     ),
     responses(
         (status = 200, description = "the session", body = Session),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn get(
@@ -228,7 +228,7 @@ async fn get(
     ),
     responses(
         (status = 200, description = "everything was observed gone", body = SessionEnded),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn delete(

@@ -21,7 +21,7 @@ use crate::native::ending::WaitQuery;
 use crate::native::extract::{OptionalJson, Path, Query};
 use crate::native::lease::TimeoutQuery;
 use crate::native::model::EndResult;
-use crate::native::problem::{Problem, ProblemDocument};
+use crate::native::problem::Problem;
 use crate::native::signal::signal;
 use crate::native::valid;
 
@@ -98,7 +98,7 @@ const USUAL_GRACE: Duration = Duration::from_mins(1);
     responses(
         (status = 200, description = "everything was observed gone", body = ExecEnded),
         (status = 202, description = "the end has begun", body = ExecEnded),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn stop(
@@ -127,7 +127,7 @@ async fn stop(
     responses(
         (status = 200, description = "everything was observed gone", body = ExecEnded),
         (status = 202, description = "the end has begun", body = ExecEnded),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn kill(
@@ -189,7 +189,7 @@ async fn end(
     ),
     responses(
         (status = 200, description = "the end, or that it has not come", body = ExecWaited),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn wait(

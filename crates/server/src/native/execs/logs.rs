@@ -16,7 +16,7 @@ use super::files;
 use crate::app::AppState;
 use crate::native::extract::{Path, Query};
 use crate::native::log_answer::{self, LogEnd, LogEvent, LogQuery, LogRange, LogSource};
-use crate::native::problem::{Problem, ProblemDocument};
+use crate::native::problem::Problem;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(logs))
@@ -36,7 +36,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
             (LogEvent = "text/event-stream", item_schema = LogEvent),
             (Vec<u8> = "application/octet-stream"),
         )),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn logs(

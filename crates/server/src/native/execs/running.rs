@@ -16,7 +16,7 @@ use super::files;
 use super::problems::{missing, problem, unreadable};
 use crate::app::AppState;
 use crate::native::extract::{Json, Path};
-use crate::native::problem::{Kind, Problem, ProblemDocument};
+use crate::native::problem::{Kind, Problem};
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(signal)).routes(routes!(resize))
@@ -40,7 +40,7 @@ pub(super) struct SignalRequest {
     request_body = SignalRequest,
     responses(
         (status = 204, description = "the signal was sent"),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn signal(
@@ -80,7 +80,7 @@ pub(super) struct TerminalSize {
     request_body = TerminalSize,
     responses(
         (status = 204, description = "the terminal has its new size"),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn resize(

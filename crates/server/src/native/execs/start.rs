@@ -26,7 +26,7 @@ use super::running::TerminalSize;
 use super::{Exec, files};
 use crate::app::AppState;
 use crate::native::extract::{Json, Path};
-use crate::native::problem::{Kind, Problem, ProblemDocument};
+use crate::native::problem::{Kind, Problem};
 use crate::native::signal::signal;
 use crate::native::valid;
 
@@ -132,7 +132,7 @@ fn memory(input: &[u8]) -> Result<OwnedFd, Problem> {
     request_body = CreateExec,
     responses(
         (status = 201, description = "the command runs", body = Exec),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn create(

@@ -19,7 +19,7 @@ use super::upload;
 use super::workspace::{Workspace, problem};
 use crate::app::AppState;
 use crate::native::extract::{Path, Query};
-use crate::native::problem::{Kind, Problem, ProblemDocument};
+use crate::native::problem::{Kind, Problem};
 use crate::sent_body;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
@@ -49,7 +49,7 @@ const PART: usize = 64 << 10;
     responses(
         (status = 200, description = "the file", content((Vec<u8> = "application/octet-stream"))),
         (status = 206, description = "the range of the file", content((Vec<u8> = "application/octet-stream"))),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn read(
@@ -160,7 +160,7 @@ pub(super) struct Written {
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses(
         (status = 200, description = "the file has its new content", body = Written),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn write(

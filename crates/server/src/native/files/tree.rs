@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use super::workspace::{Place, Workspace, is_there, problem, readable, type_word};
 use crate::app::AppState;
 use crate::native::extract::{Json, Path, Query};
-use crate::native::problem::{Problem, ProblemDocument};
+use crate::native::problem::Problem;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
@@ -84,7 +84,7 @@ pub(super) struct PathQuery {
     params(("id" = String, Path, description = "the id, a unique prefix of the id, or the name"), PathQuery),
     responses(
         (status = 200, description = "the file", body = FileEntry),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn stat(
@@ -138,7 +138,7 @@ const LARGEST_PAGE: usize = 10_000;
     params(("id" = String, Path, description = "the id, a unique prefix of the id, or the name"), ListFilesQuery),
     responses(
         (status = 200, description = "a page", body = FilePage),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn list(
@@ -205,7 +205,7 @@ pub(super) struct MakeDirectory {
     request_body = MakeDirectory,
     responses(
         (status = 204, description = "the directory is there"),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn make_directory(
@@ -247,7 +247,7 @@ pub(super) struct MoveFile {
     request_body = MoveFile,
     responses(
         (status = 204, description = "the file has its new path"),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn move_file(
@@ -290,7 +290,7 @@ pub(super) struct RemoveQuery {
     params(("id" = String, Path, description = "the id, a unique prefix of the id, or the name"), RemoveQuery),
     responses(
         (status = 204, description = "the file is gone"),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn remove(

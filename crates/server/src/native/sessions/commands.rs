@@ -26,7 +26,7 @@ use crate::app::{App, AppState};
 use crate::native::ending::WaitQuery;
 use crate::native::extract::{Json, Path, Query};
 use crate::native::log_answer::{self, LogEnd, LogEvent, LogQuery, LogRange, LogSource};
-use crate::native::problem::{Kind, Problem, ProblemDocument};
+use crate::native::problem::{Kind, Problem};
 use crate::native::valid;
 use crate::{sent_body, sse};
 
@@ -127,7 +127,7 @@ impl RunCommand {
             (LogEvent = "text/event-stream", item_schema = LogEvent),
         )),
         (status = 202, description = "the command runs or waits", body = SessionCommand),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn run(
@@ -295,7 +295,7 @@ pub(in crate::native) struct InterruptCommand {
     request_body = InterruptCommand,
     responses(
         (status = 200, description = "the command has ended", body = SessionCommand),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn interrupt(
@@ -325,7 +325,7 @@ async fn interrupt(
     ),
     responses(
         (status = 200, description = "the command", body = SessionCommand),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn get(
@@ -359,7 +359,7 @@ async fn get(
             (LogEvent = "text/event-stream", item_schema = LogEvent),
             (Vec<u8> = "application/octet-stream"),
         )),
-        (status = "default", description = "a problem", body = ProblemDocument, content_type = "application/problem+json"),
+        Problem,
     )
 )]
 async fn logs(
