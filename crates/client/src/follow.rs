@@ -11,7 +11,8 @@ use serde::Deserialize;
 
 use crate::client::{Client, RECONNECT};
 use crate::error::{Error, Problem};
-use crate::events::{Event, Events, Received};
+use crate::event_parser::{Event, Received};
+use crate::events::Events;
 
 /// Bytes from one stream, read at one time.
 #[derive(Debug, Clone, Deserialize)]

@@ -10,10 +10,12 @@
 mod address;
 mod client;
 mod error;
+mod event_parser;
 mod events;
 mod follow;
 
 pub use address::{Host, InvalidHost};
 pub use client::{Client, Method, RECONNECT, base64, encoded};
 pub use error::{Error, Problem};
+pub use event_parser::{Event, EventParser, Received};
 pub use follow::{Follow, LogEnd, LogEvent, LogFrame, LogRange};

@@ -59,3 +59,51 @@ pub(crate) fn is_accepted(headers: &HeaderMap) -> bool {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     accept.split(',').next().is_some_and(|first| first.trim().starts_with(EVENT_STREAM))
 }
+
+#[cfg(test)]
+mod tests {
+    use penfold_client::{Event, EventParser, Received};
+
+    use super::*;
+    use crate::sent_body;
+
+    #[test]
+    fn whatever_is_sent_the_client_reads_it_back() {
+        let texts = [
+            "",
+            "a\nb",
+            "\r",
+            "\r\n\r\n",
+            "\n\ndata: x\n\n",
+            ": x",
+            "\0",
+            "\u{85}\u{2028}\u{2029}",
+            "\u{feff}\u{fffd}é😀",
+        ];
+        let body = sent_body::body(move |sink| {
+            for text in texts {
+                send(sink, "stdout", Some(&7), &text)?;
+                beat(sink)?;
+                send(sink, "end", None, &serde_json::json!({ text: [text] }))?;
+            }
+            Ok(())
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let bytes = runtime.block_on(axum::body::to_bytes(body.unwrap(), usize::MAX)).unwrap();
+        for size in [1, 2, 3, 7, bytes.len()] {
+            let mut parser = EventParser::default();
+            bytes.chunks(size).for_each(|piece| parser.feed(piece));
+            let mut read = || parser.take().unwrap();
+            for text in texts {
+                let event = |name: &str, id: Option<&str>, data: String| {
+                    Received::Event(Event { name: name.to_owned(), id: id.map(str::to_owned), data })
+                };
+                assert_eq!(read(), event("stdout", Some("7"), serde_json::to_string(text).unwrap()));
+                assert_eq!(read(), Received::Comment);
+                let data = serde_json::json!({ text: [text] }).to_string();
+                assert_eq!(read(), event("end", None, data));
+            }
+            assert_eq!((parser.take(), parser.length()), (None, 0));
+        }
+    }
+}

@@ -2,4 +2,5 @@
 
 #![allow(unreachable_pub, reason = "nobody imports a test program")]
 
+mod bodies;
 mod slow;

@@ -19,13 +19,13 @@ const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_hours(1);
 
 /// A server in this process, until the process ends.
-struct Server {
+pub struct Server {
     dir: TempDir,
 }
 
 impl Server {
     /// Starts one where each limit on time is long, except those that `change` sets.
-    fn start(change: impl FnOnce(&mut Limits)) -> Server {
+    pub fn start(change: impl FnOnce(&mut Limits)) -> Server {
         let dir = TempDir::new().unwrap();
         let mut limits = Limits { head_time: LONG, body_time: LONG, write_time: LONG, ..Limits::default() };
         change(&mut limits);
@@ -56,9 +56,9 @@ impl Server {
 
     /// Sends a request, and reads the whole answer.
     #[track_caller]
-    fn say(&self, request: &str) -> String {
+    pub fn say(&self, request: impl AsRef<[u8]>) -> String {
         let mut stream = self.connect();
-        stream.write_all(request.as_bytes()).unwrap();
+        stream.write_all(request.as_ref()).unwrap();
         rest(&mut stream)
     }
 
@@ -143,11 +143,11 @@ fn a_caller_that_stops_in_the_middle_of_a_body_is_closed() {
     let head = "HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n";
     for path in ["/v1/sandboxes", "/api/execute"] {
         for body in ["content-length: 10\r\n\r\n{\"a\"", "transfer-encoding: chunked\r\n\r\n5\r\n{\"a\""] {
-            let said = server.say(&format!("POST {path} {head}connection: close\r\n{body}"));
+            let said = server.say(format!("POST {path} {head}connection: close\r\n{body}"));
             assert!(said.starts_with("HTTP/1.1 400"), "{said}");
         }
         // What follows is not taken for a request.
-        let said = server.say(&format!("POST {path} {head}content-length: 10\r\n\r\n{{\"a\""));
+        let said = server.say(format!("POST {path} {head}content-length: 10\r\n\r\n{{\"a\""));
         assert!(said.matches("HTTP/1.1 ").count() <= 1, "{said}");
     }
     wait_until("each connection is closed", || server.connections() == 0);
