@@ -28,6 +28,7 @@ fn assert_cut_off(stream: &mut dyn std::io::Read) {
     assert!(!bytes.ends_with(b"0\r\n\r\n"), "{}", String::from_utf8_lossy(&bytes));
 }
 
+/// spec: 15.1
 #[test]
 fn a_command_in_flight_runs_on_when_the_server_is_killed() {
     let mut api = Api::start();
@@ -53,6 +54,7 @@ fn a_command_in_flight_runs_on_when_the_server_is_killed() {
     }
 }
 
+/// spec: 15.1
 #[test]
 fn a_stream_of_a_killed_server_is_cut_off_and_the_next_one_has_every_byte() {
     let mut api = Api::start();

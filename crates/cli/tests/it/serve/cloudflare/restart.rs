@@ -5,6 +5,7 @@ use serde_json::json;
 use super::{Api, alive, output};
 use crate::support::wait_until;
 
+/// spec: 15.1
 #[test]
 fn sessions_processes_logs_and_codes_outlive_the_server() {
     let mut api = Api::start();
@@ -43,6 +44,7 @@ fn sessions_processes_logs_and_codes_outlive_the_server() {
     assert_eq!(api.status("last"), ("killed".to_owned(), Some(143)));
 }
 
+/// spec: 15.5
 #[test]
 fn a_drained_stream_does_not_look_complete() {
     let api = Api::with(&["--drain", "20s"]);
