@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Server, ask, create, delete, get, post, script, start};
+use super::{Server, ask, create, get, post, script, start};
 use crate::end::standing::{await_state_d, await_verified, frozen, write_to};
 use crate::support::{Process, Sandbox, TREE, TestEnv, wait_until};
 
