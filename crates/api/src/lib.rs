@@ -131,6 +131,7 @@ impl Sandbox {
             scratch: self.scratch,
             record: None,
             claimed: true,
+            elsewhere: false,
             missing: self.missing,
             evidence: self.evidence,
             damage: self.damage,

@@ -3,7 +3,6 @@
 //! The pids in a record are never trusted. For each descriptor, the kernel shows the file and whether a lock was taken
 //! through it (`/proc/<pid>/fdinfo`, proc(5)); that cannot be forged.
 
-use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
@@ -17,6 +16,7 @@ use rustix::event::{PollFd, PollFlags};
 use crate::timeout::timespec;
 
 use penfold_state::Files;
+use penfold_state::lock::is_held_through;
 
 /// The device and inode of a file.
 type Inode = (u64, u64);
@@ -79,7 +79,7 @@ impl Locks {
         let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
         entries
             .filter_map(Result::ok)
-            .any(|entry| self.is_one(&entry.path()) && is_locked(pid, &entry.file_name()))
+            .any(|entry| self.is_one(&entry.path()) && is_held_through(pid, &entry.file_name()))
     }
 
     fn is_one(&self, link: &Path) -> bool {
@@ -215,17 +215,4 @@ fn is_stopped(proc: &mut ProcFs, process: &Process) -> io::Result<bool> {
 fn is_exiting(proc: &mut ProcFs, process: &Process) -> io::Result<bool> {
     let stat = proc.stat(process.id().pid)?;
     Ok(stat.is_some_and(|stat| stat.id() == process.id() && stat.is_exiting()))
-}
-
-/// Tells whether an exclusive flock(2) was taken through this descriptor.
-fn is_locked(pid: i32, fd: &OsStr) -> bool {
-    let text = std::fs::read_to_string(Path::new(&format!("/proc/{pid}/fdinfo")).join(fd));
-    text.is_ok_and(|text| {
-        text.lines().any(|line| {
-            let mut words = line.split_whitespace();
-            words.next() == Some("lock:")
-                && words.clone().any(|word| word == "FLOCK")
-                && words.any(|word| word == "WRITE")
-        })
-    })
 }

@@ -69,6 +69,8 @@ pub struct View {
     pub record: Option<PathBuf>,
     /// Whether the sandbox is known to belong to this state root.
     pub claimed: bool,
+    /// Whether the supervisor is in another mount namespace. The state root of this path that has the record is there.
+    pub elsewhere: bool,
     /// The features that the host lacks, and the consequences.
     pub missing: Vec<String>,
     /// The evidence for the status of a sandbox without a supervisor, a sentence each.
@@ -138,8 +140,8 @@ fn assemble(
     let started = state.as_ref().map(|state| state.started_at_ms).filter(|&ms| ms > 0);
     let made = intent.map(|intent| intent.made_at_ms).filter(|&ms| ms > 0);
     let (level, leader, supervisors, execs, expires, missing) = match state {
-        // A dead supervisor's account of the processes is out of date.
-        Some(state) if living && judged.status != Status::Orphaned => {
+        // The account of a dead supervisor is out of date, and a record here is not that of a supervisor elsewhere.
+        Some(state) if living && judged.status != Status::Orphaned && !judged.elsewhere => {
             let State { level, leader, supervisors, execs, expires_at_ms, missing, .. } = state;
             (Some(level), leader, supervisors, execs, expires_at_ms, missing)
         }
@@ -167,7 +169,8 @@ fn assemble(
         leaf: known.leaf.clone(),
         scratch: intent.and_then(|intent| intent.scratch.clone()),
         record: known.record.as_ref().map(|files| files.path().to_owned()),
-        claimed: known.claimed,
+        claimed: known.claimed && !judged.elsewhere,
+        elsewhere: judged.elsewhere,
         missing,
         evidence: judged.evidence,
         damage,

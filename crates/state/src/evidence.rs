@@ -3,7 +3,9 @@
 //! One rule holds for all users of this module (view, control, leaks, recovery): something that could not be read is
 //! not "nothing". These types cannot report an incomplete search as an empty result.
 
+pub mod elsewhere;
 pub mod fingerprints;
+mod record_holders;
 
 use std::collections::HashMap;
 use std::io;

@@ -1,7 +1,9 @@
 //! Locks that show that a supervisor lives. A reader that probes a lock holds it itself for that moment.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use rustix::event::Timespec;
 use rustix::fs::FlockOperation;
@@ -51,6 +53,19 @@ pub(crate) fn hold(file: impl AsFd) -> io::Result<bool> {
         pause(tries);
     }
     Ok(false)
+}
+
+/// Tells whether an exclusive flock(2) was taken through this descriptor of a process: `/proc/<pid>/fdinfo`, proc(5).
+pub fn is_held_through(pid: i32, fd: &OsStr) -> bool {
+    let text = std::fs::read_to_string(Path::new(&format!("/proc/{pid}/fdinfo")).join(fd));
+    text.is_ok_and(|text| {
+        text.lines().any(|line| {
+            let mut words = line.split_whitespace();
+            words.next() == Some("lock:")
+                && words.clone().any(|word| word == "FLOCK")
+                && words.any(|word| word == "WRITE")
+        })
+    })
 }
 
 /// Lets other processes run that may be probing the lock.

@@ -13,7 +13,8 @@ use penfold_teardown::{Cause, Findings, Host, Level, Marker, Resource, Scope, St
 use rustix::event::{PollFd, Timespec};
 
 use crate::events::{EventKind, Journal};
-use crate::evidence::fingerprints;
+use crate::evidence::fingerprints::{self, Fingerprints};
+use crate::evidence::{Subject, elsewhere};
 use crate::execs;
 use crate::files::Files;
 use crate::intent::Intent;
@@ -203,12 +204,21 @@ pub fn has_orphans(registry: &Registry, own: &str) -> io::Result<bool> {
 
 /// Tells whether a record without a supervisor may be recovered without a request.
 ///
-/// The answer is no for a sandbox that should continue, and for a record of a newer penfold.
+/// The answer is no for a sandbox that should continue, for a record of a newer penfold, and for a sandbox that runs
+/// elsewhere.
 fn is_swept(record: &Record) -> bool {
-    match record.intent() {
-        Ok(intent) => !intent.detached.is_some_and(|detached| detached.keep),
-        Err(error) => error.kind() != io::ErrorKind::Unsupported,
-    }
+    let (is_meant, leaf) = match record.intent() {
+        Ok(intent) => (!intent.detached.is_some_and(|detached| detached.keep), intent.leaf),
+        Err(error) => (error.kind() != io::ErrorKind::Unsupported, None),
+    };
+    is_meant && !runs_elsewhere(record, leaf.as_deref())
+}
+
+/// Tells whether a record is a copy of the one that a supervisor in another mount namespace holds.
+fn runs_elsewhere(record: &Record, leaf: Option<&Path>) -> bool {
+    let root = record.files().path().ancestors().nth(2).unwrap_or(Path::new("/"));
+    let subject = Subject { id: record.name(), leaf, has_record: true };
+    !elsewhere::supervisors(&Fingerprints::below(root), &subject).is_empty()
 }
 
 /// Tells whether [`recover_lost`] would recover this sandbox.

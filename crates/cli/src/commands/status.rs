@@ -73,7 +73,7 @@ fn page(resolver: &Resolver, known: &SandboxRef, seen: &View, log_lines: u64) ->
     };
     line("sandbox", &format!("{}  {}", seen.id, template::name(seen)));
     line("status", &template::status(seen, now));
-    line("", meaning(seen.status));
+    line("", if seen.elsewhere { ELSEWHERE } else { meaning(seen.status) });
     line("command", &template::command(seen));
     if !seen.labels.is_empty() {
         line("labels", &template::labels(seen));
@@ -107,6 +107,9 @@ fn page(resolver: &Resolver, known: &SandboxRef, seen: &View, log_lines: u64) ->
     text.push_str(&log(known, log_lines));
     Ok(text)
 }
+
+/// The meaning of the status of a sandbox whose supervisor is in another mount namespace.
+const ELSEWHERE: &str = "the command runs; its supervisor and its record are in another mount namespace";
 
 /// The meaning of a status, with the command that helps.
 fn meaning(status: Status) -> &'static str {

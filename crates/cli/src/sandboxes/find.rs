@@ -42,7 +42,7 @@ pub(super) fn find_all(ids: &Ids, resolver: &Resolver, among: Among) -> Result<S
             return Err(Failure::new(FailureKind::Usage, sentence));
         }
         let found = list(resolver, among)?;
-        let wanted = found.into_iter().filter(|(known, seen)| known.claimed && ids.filters.match_all(seen));
+        let wanted = found.into_iter().filter(|(_, seen)| seen.claimed && ids.filters.match_all(seen));
         selection.found = wanted.map(|(known, _)| known).collect();
         return Ok(selection);
     }

@@ -218,6 +218,9 @@ pub(crate) fn status(view: &View, now: u64) -> String {
     if let Some(detail) = detail {
         let _ = write!(text, " ({detail})");
     }
+    if view.elsewhere {
+        text.push_str(" (elsewhere)");
+    }
     if let Some(at) = view.ended_at_ms.filter(|_| !word.is_living()) {
         let _ = write!(text, " {} ago", ago(at, now));
     }

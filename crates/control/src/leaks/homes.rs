@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::resolve::Resolver;
 use fingerprints::Home;
 use penfold_state::LeafLabel;
-use penfold_state::evidence::fingerprints;
+use penfold_state::evidence::{Subject, elsewhere, fingerprints};
 
 /// Whether remains without a record belong to this state root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +34,13 @@ impl Homes {
     /// Returns the leaf of this user that is named after a sandbox.
     pub(super) fn leaf(&self, id: &str) -> Option<PathBuf> {
         self.0.fingerprints().leaves().get(id).cloned()
+    }
+
+    /// Tells whether a sandbox has a supervisor in another mount namespace.
+    pub(super) fn is_elsewhere(&self, id: &str) -> bool {
+        let leaf = self.leaf(id);
+        let subject = Subject { id, leaf: leaf.as_deref(), has_record: false };
+        !elsewhere::supervisors(self.0.fingerprints(), &subject).is_empty()
     }
 
     /// Returns the state root of a sandbox's leaf and of the carriers of its marker.

@@ -66,12 +66,16 @@ impl LeakSearch {
             if here && rustix::fs::statat(CWD, &record, AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT)
             {
                 self.living.insert(id.clone());
+                if self.homes.is_elsewhere(id) {
+                    self.elsewhere.insert(id.clone());
+                    continue;
+                }
                 let thing = Thing::Socket { path: record.join(SOCKET) };
                 self.survey.leaks.push(leak(id, None, thing));
             }
         }
-        let silent: Vec<String> =
-            self.living.iter().filter(|id| !sockets.contains_key(*id)).cloned().collect();
+        let here = self.living.difference(&self.elsewhere);
+        let silent: Vec<String> = here.filter(|id| !sockets.contains_key(*id)).cloned().collect();
         for id in silent {
             let record = root.join("sandboxes").join(&id);
             if record.join(SOCKET).as_os_str().len() <= LONGEST

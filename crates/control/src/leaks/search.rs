@@ -33,6 +33,7 @@ pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Sur
         marked,
         homes,
         living: HashSet::new(),
+        elsewhere: HashSet::new(),
         orphaned: HashSet::new(),
         untold: HashSet::new(),
     };
@@ -56,9 +57,11 @@ pub(super) struct LeakSearch {
     host: Host,
     /// The processes that carry a marker, and the sandboxes in it.
     marked: HashMap<Pid, Vec<String>>,
-    homes: Homes,
+    pub(super) homes: Homes,
     /// Sandboxes with a supervisor.
     pub(super) living: HashSet<String>,
+    /// Those of them whose supervisor is in another mount namespace: a record here is not theirs.
+    pub(super) elsewhere: HashSet<String>,
     /// Sandboxes with a record and no supervisor: their remains go with the record.
     pub(super) orphaned: HashSet<String>,
     /// Orphaned sandboxes without an intent: only the name of a directory shows that it is theirs.
@@ -96,6 +99,9 @@ impl LeakSearch {
                 // A report beside a living member was forged.
                 if record.files().has_ended() && processes.is_empty() {
                     self.ended(&record, intent, path);
+                } else if self.homes.is_elsewhere(&name) {
+                    self.elsewhere.insert(name.clone());
+                    self.living.insert(name);
                 } else {
                     if intent.is_none() {
                         self.untold.insert(name.clone());

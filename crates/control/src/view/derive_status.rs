@@ -7,8 +7,7 @@ use super::{View, look};
 use crate::holders::passing;
 use crate::resolve::{Resolver, SandboxRef, wait_a_moment};
 use penfold_state::Files;
-use penfold_state::evidence::fingerprints;
-use penfold_state::evidence::{Evidence, named};
+use penfold_state::evidence::{Evidence, elsewhere, fingerprints, named};
 use penfold_state::outcome::ExitStatus;
 use penfold_state::record::SCHEMA;
 use penfold_state::state::{Exited, State, Status};
@@ -26,6 +25,7 @@ pub(super) struct DerivedStatus {
     pub(super) level: Option<Level>,
     pub(super) ended_at_ms: Option<u64>,
     pub(super) evidence: Vec<String>,
+    pub(super) elsewhere: bool,
 }
 
 impl DerivedStatus {
@@ -37,6 +37,7 @@ impl DerivedStatus {
             level: None,
             ended_at_ms: None,
             evidence: Vec::new(),
+            elsewhere: false,
         }
     }
 
@@ -121,6 +122,12 @@ pub(super) fn abandoned(
     let evidence = Evidence::of(resolver.fingerprints(), &known.subject());
     let ended = known.record.as_ref().is_some_and(Files::has_ended);
     if !evidence.is_nothing() {
+        let supervisors = elsewhere::supervisors(resolver.fingerprints(), &known.subject());
+        if !supervisors.is_empty() {
+            let evidence =
+                vec![format!("in another mount namespace, {} holds its record", named(&supervisors))];
+            return Some(DerivedStatus { evidence, elsewhere: true, ..DerivedStatus::of(Status::Running) });
+        }
         if ended {
             damage.push("report.json: it says that nothing is left".to_owned());
         }

@@ -9,11 +9,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use penfold_cgroup::{Leaf, mountinfo};
-use penfold_process::{Evidence, Pid, ProcFs};
+use penfold_process::{Evidence, Pid, ProcFs, ProcessId};
 use penfold_teardown::MARKER;
 use rustix::io::Errno;
 
-use super::Listing;
+use super::{Listing, record_holders};
 use crate::id::Id;
 use crate::leaf_name::LeafName;
 
@@ -40,6 +40,7 @@ pub struct Fingerprints {
     leaves: OnceCell<Listing<PathBuf>>,
     sockets: OnceCell<Listing<PathBuf>>,
     marked: OnceCell<Listing<Vec<Pid>>>,
+    elsewhere: OnceCell<Listing<Vec<ProcessId>>>,
 }
 
 impl Fingerprints {
@@ -50,6 +51,7 @@ impl Fingerprints {
             leaves: OnceCell::new(),
             sockets: OnceCell::new(),
             marked: OnceCell::new(),
+            elsewhere: OnceCell::new(),
         }
     }
 
@@ -65,6 +67,7 @@ impl Fingerprints {
             leaves: OnceCell::from(leaves),
             sockets: OnceCell::from(sockets),
             marked: OnceCell::from(marked),
+            elsewhere: OnceCell::new(),
         }
     }
 
@@ -86,6 +89,11 @@ impl Fingerprints {
     /// Returns the processes that carry a marker: this reads all processes of the host.
     pub fn marked(&self) -> &Listing<Vec<Pid>> {
         self.marked.get_or_init(|| marked(|_| false))
+    }
+
+    /// Returns the processes of penfold in other mount namespaces that hold records.
+    pub(super) fn elsewhere(&self) -> &Listing<Vec<ProcessId>> {
+        self.elsewhere.get_or_init(record_holders::holders_elsewhere)
     }
 }
 

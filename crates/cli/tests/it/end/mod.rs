@@ -1,6 +1,7 @@
 //! The causes that end sandboxes: `stop`, `kill`, `rm`, `reap`, `gc`, and the death of penfold itself.
 
 mod copied_marker;
+mod elsewhere;
 mod foreground;
 mod gc;
 mod gc_remains;
