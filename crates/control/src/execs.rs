@@ -2,6 +2,7 @@
 //!
 //! - [`start()`] — runs a command. The exec goes on when this process is gone.
 //! - [`list`], [`running`], [`get`] — the execs of a sandbox, also after its end; [`log`] reads the output.
+//! - [`forget`], [`forget_oldest`] — remove records of ended execs.
 //! - [`stop`], [`kill`], [`wait`] — return once the end of the exec is verified, or its survivors are known.
 //! - [`stop_all`] — the same for many execs of a sandbox at once, on one connection.
 //!
@@ -9,6 +10,7 @@
 //! agrees: the supervisor does not list the exec as running, or, without a supervisor that answers, its leaf is gone. Unknown means alive.
 
 mod end;
+mod retain;
 mod start;
 mod view;
 
@@ -22,6 +24,7 @@ use penfold_state::{Files, StartFailure};
 use crate::client::{ANSWER, Client, ClientError};
 
 pub use end::{ExecEnd, kill, stop, stop_all, wait};
+pub use retain::{KEPT, forget_oldest};
 pub use start::{ExecStart, Started, start};
 pub use view::{ExecStatus, ExecView, get, has_ended, list, running};
 

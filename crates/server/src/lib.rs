@@ -31,6 +31,7 @@ mod log_output;
 mod log_stream;
 mod metrics;
 pub mod native;
+mod no_space;
 mod orphans;
 mod refusal;
 mod sent_body;

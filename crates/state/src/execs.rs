@@ -30,6 +30,8 @@ const EXEC: &str = "exec.json";
 const REMAINING: &str = "remaining.json";
 /// The largest number of an exec.
 pub const MAX_NUMBER: u32 = 1 << 30;
+/// The bit in the mode of an exec's directory: the end could not be written.
+const UNWRITTEN: Mode = Mode::SVTX;
 /// The most survivors in `remaining.json`.
 const MAX_SURVIVORS: usize = 256;
 
@@ -130,6 +132,19 @@ impl ExecFiles {
         Ok(numbers)
     }
 
+    /// Sorts numbers by the last change of their directories, the oldest first: an exec that ended was changed then.
+    ///
+    /// # Errors
+    /// When `execs` is a link, belongs to another user, or cannot be read.
+    pub fn sort_by_change(record: &Files, numbers: &mut [u32]) -> io::Result<()> {
+        let execs = open_private(record.dir(), Path::new(EXECS)).map_err(io_error)?;
+        numbers.sort_by_cached_key(|number| {
+            let stat = rustix::fs::statat(&execs, number.to_string(), AtFlags::SYMLINK_NOFOLLOW).ok();
+            (stat.map(|stat| (stat.st_mtime, stat.st_mtime_nsec)), *number)
+        });
+        Ok(())
+    }
+
     /// Tells whether the number is taken by an entry of any kind.
     pub fn is_taken(record: &Files, number: u32) -> bool {
         let path = Path::new(EXECS).join(number.to_string());
@@ -184,17 +199,25 @@ impl ExecFiles {
         rustix::fs::statat(self.dir(), REPORT, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// Replaces the end by a verified one that a process other than the exec supervisor has seen.
+    /// Marks the exec: its verified end could not be written, and only the sandbox's supervisor knows it.
     ///
-    /// # Errors
-    /// When the disk is full.
-    pub fn replace_end(&self, exit: Option<ExitStatus>, cause: Cause, level: Level) -> io::Result<()> {
+    /// The mark is a bit of the directory's mode, which needs no room. A member may set it too: then the supervisor is
+    /// asked in vain.
+    pub fn mark_unwritten(&self) {
+        let _ = rustix::fs::fchmod(self.dir(), Mode::RWXU | UNWRITTEN);
+    }
+
+    /// Tells whether the exec has the mark of [`ExecFiles::mark_unwritten`].
+    pub fn is_unwritten(&self) -> bool {
+        rustix::fs::fstat(self.dir()).is_ok_and(|stat| Mode::from_raw_mode(stat.st_mode).contains(UNWRITTEN))
+    }
+
+    /// Makes the report of a verified end that a process other than the exec supervisor has seen.
+    pub fn report_of(&self, exit: Option<ExitStatus>, cause: Cause, level: Level, at_ms: u64) -> Report {
         let exec = self.exec().ok().flatten();
-        let now = now_ms();
-        let started_at_ms = exec.as_ref().map_or(now, |exec| exec.started_at_ms);
+        let started_at_ms = exec.as_ref().map_or(at_ms, |exec| exec.started_at_ms);
         let (command, labels) = exec.map(|exec| (exec.command, exec.labels)).unwrap_or_default();
-        let exited = Exited { schema: SCHEMA, exit, cause, at_ms: now };
-        let report = Report {
+        Report {
             schema: SCHEMA,
             id: self.name().to_owned(),
             name: None,
@@ -205,11 +228,26 @@ impl ExecFiles {
             exit,
             failure: None,
             started_at_ms,
-            duration_ms: now.saturating_sub(started_at_ms),
+            duration_ms: at_ms.saturating_sub(started_at_ms),
             missing: Vec::new(),
             weaker: None,
             findings: Findings { verified: true, ..Findings::default() },
-        };
+        }
+    }
+
+    /// Replaces the end by a verified one that a process other than the exec supervisor has seen, at this time.
+    ///
+    /// # Errors
+    /// When the disk is full.
+    pub fn replace_end(
+        &self,
+        exit: Option<ExitStatus>,
+        cause: Cause,
+        level: Level,
+        at_ms: u64,
+    ) -> io::Result<()> {
+        let exited = Exited { schema: SCHEMA, exit, cause, at_ms };
+        let report = self.report_of(exit, cause, level, at_ms);
         let known = self.exited().ok().flatten();
         if known.is_none_or(|known| (known.exit, known.cause) != (exit, cause)) {
             self.replace_exited(&exited)?;
@@ -251,7 +289,7 @@ pub fn conclude_all(record: &Files, cause: Cause, level: Level) {
             && !matches!(files.report(), Ok(Some(_)))
         {
             let exit = files.exited().ok().flatten().and_then(|exited| exited.exit);
-            let _ = files.replace_end(exit, cause, level);
+            let _ = files.replace_end(exit, cause, level, now_ms());
         }
     }
 }

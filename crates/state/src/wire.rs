@@ -6,6 +6,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use penfold_teardown::{Cause, Level};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -14,7 +15,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::outcome::Outcome;
+use crate::outcome::{ExitStatus, Outcome};
 
 /// The version of the control socket's protocol.
 ///
@@ -91,8 +92,11 @@ pub enum Request {
     },
     /// List the execs whose end is not verified.
     Execs,
-    /// Answer once the end of an exec is verified and on disk.
+    /// Answer once the end of an exec is verified: with [`Answer::ExecEnded`] if the end is on disk, else with
+    /// [`Answer::UnwrittenEnds`].
     AwaitExec(u32),
+    /// List the verified ends of execs that could not be written to a full disk so far.
+    UnwrittenEnds,
     /// Attach the client to the sandbox's terminal. One end of a stream socket comes with the request: the terminal's
     /// output is written to it, and bytes read from it are the terminal's input.
     Attach(Size),
@@ -149,6 +153,8 @@ pub enum Answer {
     Execs(Vec<u32>),
     /// The end of the exec is verified, or there is no such exec.
     ExecEnded(u32),
+    /// Verified ends that are not on disk.
+    UnwrittenEnds(Vec<UnwrittenEnd>),
     /// The request is done.
     Done,
     /// The request is refused; a sentence.
@@ -165,6 +171,21 @@ pub enum Answer {
     LeaderEnded,
     /// The sandbox has ended, or its survivors take longer than the patience.
     Outcome(Box<Outcome>),
+}
+
+/// The verified end of an exec that is not on disk: the disk is full.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnwrittenEnd {
+    /// The number of the exec.
+    pub number: u32,
+    /// How the command ended; `None` if unknown.
+    pub exit: Option<ExitStatus>,
+    /// Why the exec ended.
+    pub cause: Cause,
+    /// How membership was known.
+    pub level: Level,
+    /// The time of the end, in milliseconds since 1970.
+    pub at_ms: u64,
 }
 
 /// How a sandbox is being ended.

@@ -149,6 +149,13 @@ impl DetachedParts {
         for (client, number) in ended {
             self.control.answer(client, &Answer::ExecEnded(number));
         }
+        for end in self.execs.unwritten() {
+            let number = end.number;
+            let answer = Answer::UnwrittenEnds(vec![end]);
+            for (client, _) in self.exec_waiters.extract_if(.., |(_, awaited)| *awaited == number) {
+                self.control.answer(client, &answer);
+            }
+        }
         let DetachedParts { exec_waiters, control, .. } = self;
         exec_waiters.retain(|(client, _)| control.has_client(*client));
     }

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use penfold_cgroup::{KilledLeaf, Leaf};
 use penfold_process::ProcFs;
+use penfold_state::time::now_ms;
+use penfold_state::wire::UnwrittenEnd;
 use penfold_state::{ExecFiles, ExitStatus, Files};
 use penfold_teardown::{Cause, Level, Survivor};
 
@@ -13,6 +15,8 @@ use crate::end_cell::{EndCell, SeenEnd};
 /// The interval of looks at an exec that has lost its supervisor.
 const LOOK: Duration = Duration::from_millis(2);
 const LOOK_STUCK: Duration = Duration::from_millis(500);
+/// The most unwritten ends in one message, which has a size limit.
+const MAX_UNWRITTEN: usize = 1000;
 
 /// The record of an exec, as the sandbox's supervisor knows it.
 #[derive(Debug)]
@@ -33,6 +37,8 @@ struct EndedExec {
     looked: Instant,
     /// The survivors, or the lost exit, are on disk.
     noted: bool,
+    /// The verified end, if it could not be written so far.
+    unwritten: Option<UnwrittenEnd>,
 }
 
 /// The members of an exec that has lost its supervisor.
@@ -59,19 +65,22 @@ impl EndedExecs {
             },
             Some(Err(error)) => Members::Unknown(error.to_string()),
         };
-        let now = Instant::now();
-        self.0.push(EndedExec { recorded, members, since: now, looked: now, noted: false });
+        self.0.push(EndedExec::new(recorded, members));
     }
 
     /// Adds an exec of a sandbox whose end is verified.
     pub(crate) fn add_gone(&mut self, recorded: Recorded) {
-        let now = Instant::now();
-        self.0.push(EndedExec { recorded, members: Members::Gone, since: now, looked: now, noted: false });
+        self.0.push(EndedExec::new(recorded, Members::Gone));
     }
 
     /// Returns the numbers of the execs.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
         self.0.iter().map(|ended| ended.recorded.number)
+    }
+
+    /// Returns the verified ends that could not be written so far.
+    pub(crate) fn unwritten(&self) -> Vec<UnwrittenEnd> {
+        self.0.iter().filter_map(|ended| ended.unwritten.clone()).take(MAX_UNWRITTEN).collect()
     }
 
     /// Returns the time until the next look; `None` if there is nothing to look at.
@@ -98,12 +107,33 @@ impl EndedExecs {
             }
             let seen = ended.recorded.seen();
             let cause = seen.map_or_else(|| cause_of_exec(cause), |seen| seen.cause);
-            let _ = write(files, &ended.recorded, seen.and_then(|seen| seen.exit), cause, level);
+            let end = ended.recorded.end(seen.and_then(|seen| seen.exit), cause, level);
+            let _ = write(files, &end);
         }
     }
 }
 
 impl EndedExec {
+    fn new(recorded: Recorded, members: Members) -> EndedExec {
+        let now = Instant::now();
+        EndedExec { recorded, members, since: now, looked: now, noted: false, unwritten: None }
+    }
+
+    /// Writes the verified end. False on a full disk.
+    fn write(&mut self, files: &Files, exit: Option<ExitStatus>, cause: Cause, level: Level) -> bool {
+        let is_first = self.unwritten.is_none();
+        // A later try has the time of the first one.
+        let end = self.unwritten.take().unwrap_or_else(|| self.recorded.end(exit, cause, level));
+        if write(files, &end) {
+            return true;
+        }
+        if is_first && let Ok(Some(exec)) = ExecFiles::open(files, end.number) {
+            exec.mark_unwritten();
+        }
+        self.unwritten = Some(end);
+        false
+    }
+
     /// True if the end is on disk, or nobody wants to read it.
     fn settle(&mut self, files: &Files, level: Level, patience: Duration) -> bool {
         let seen = self.recorded.seen();
@@ -117,7 +147,7 @@ impl EndedExec {
                 let _ = exec.remove(files);
                 return true;
             }
-            return write(files, &self.recorded, exit, cause, level);
+            return self.write(files, exit, cause, level);
         }
         let exit = seen.and_then(|seen| seen.exit);
         let gone = match &self.members {
@@ -144,7 +174,7 @@ impl EndedExec {
                 return false;
             }
             self.noted = true;
-            return write(files, &self.recorded, exit, Cause::Lost, level);
+            return self.write(files, exit, Cause::Lost, level);
         }
         self.note(files, exit, patience);
         false
@@ -168,7 +198,7 @@ impl EndedExec {
             schema: penfold_state::record::SCHEMA,
             exit,
             cause: Cause::Lost,
-            at_ms: penfold_state::time::now_ms(),
+            at_ms: now_ms(),
         };
         let _ = exec.replace_exited(&lost);
         let reason = match &self.members {
@@ -188,6 +218,11 @@ impl Recorded {
     fn seen(&self) -> Option<SeenEnd> {
         self.cell.as_ref().and_then(EndCell::load)
     }
+
+    /// Describes a verified end that is seen now.
+    fn end(&self, exit: Option<ExitStatus>, cause: Cause, level: Level) -> UnwrittenEnd {
+        UnwrittenEnd { number: self.number, exit, cause, level, at_ms: now_ms() }
+    }
 }
 
 /// Returns the cause of an exec's end for the cause of its sandbox's end.
@@ -200,12 +235,13 @@ fn cause_of_exec(cause: Cause) -> Cause {
 }
 
 /// Writes a verified end, unless it is on disk. False on a full disk.
-fn write(files: &Files, recorded: &Recorded, exit: Option<ExitStatus>, cause: Cause, level: Level) -> bool {
-    let Ok(Some(exec)) = ExecFiles::open(files, recorded.number) else { return true };
+fn write(files: &Files, end: &UnwrittenEnd) -> bool {
+    let &UnwrittenEnd { number, exit, cause, level, at_ms } = end;
+    let Ok(Some(exec)) = ExecFiles::open(files, number) else { return true };
     let written = exec.report().ok().flatten();
     if written.is_some_and(|report| report.exit == exit && report.cause == cause && report.findings.verified)
     {
         return true;
     }
-    exec.replace_end(exit, cause, level).is_ok()
+    exec.replace_end(exit, cause, level, at_ms).is_ok()
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use penfold_cgroup::Leaf;
 use penfold_process::{Pid, ProcFs, ProcessId};
 use penfold_state::execs::{MAX_NUMBER, leaf_name};
+use penfold_state::wire::UnwrittenEnd;
 use penfold_state::{ExecFiles, Files, state};
 use penfold_teardown::{Cause, Ended, Level};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -164,6 +165,11 @@ impl Execs {
     /// Returns the numbers of the execs whose end is not verified, or not on disk.
     pub(crate) fn numbers(&self) -> Vec<u32> {
         self.running.iter().map(|running| running.state.number).chain(self.ended.numbers()).collect()
+    }
+
+    /// Returns the verified ends that could not be written so far.
+    pub(crate) fn unwritten(&self) -> Vec<UnwrittenEnd> {
+        self.ended.unwritten()
     }
 
     /// Returns the time until [`Execs::settle`] should be called; `None` if nothing is due.

@@ -178,6 +178,7 @@ impl Policy {
             | Request::SignalExec { .. }
             | Request::ResizeExec { .. }
             | Request::Execs
+            | Request::UnwrittenEnds
             | Request::AwaitExec(_)
             | Request::Attach(_)
             | Request::Resize(_)

@@ -214,6 +214,10 @@ impl Supervised {
                 let detached = self.prepared.detached.as_ref();
                 Answer::Execs(detached.map(|detached| detached.execs.numbers()).unwrap_or_default())
             }
+            Request::UnwrittenEnds => {
+                let detached = self.prepared.detached.as_ref();
+                Answer::UnwrittenEnds(detached.map(|detached| detached.execs.unwritten()).unwrap_or_default())
+            }
             Request::LetGo => Answer::Refused("only the launcher may detach".to_owned()),
             // These requests carry descriptors, which the channel of a launcher does not transport.
             Request::Exec(_) | Request::Attach(_) | Request::Resize(_) | Request::AwaitExec(_) => {

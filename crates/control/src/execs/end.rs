@@ -246,7 +246,9 @@ impl Supervisor {
             self.reports = Some(number);
         }
         match client.answer(until) {
-            Ok(Answer::ExecEnded(_)) => (self.reports, self.is_news) = (None, true),
+            Ok(Answer::ExecEnded(_) | Answer::UnwrittenEnds(_)) => {
+                (self.reports, self.is_news) = (None, true);
+            }
             Err(ClientError::Silent { .. }) => {}
             Ok(Answer::Refused(_)) | Err(_) => {
                 *self = Supervisor::default();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use penfold_cgroup::Leaf;
 use penfold_state::evidence::LockState;
 use penfold_state::execs::{ExecFiles, leaf_name};
-use penfold_state::wire::{Answer, Request};
+use penfold_state::wire::{Answer, Request, UnwrittenEnd};
 use penfold_state::{ExitStatus, Files, Report};
 use penfold_teardown::{Cause, Survivor};
 
@@ -125,6 +125,11 @@ impl Ending {
         let ended = evidence.confirms_end(files, exec);
         // After the evidence: a report that was written meanwhile is not looked at.
         let report = if ended { exec.report().ok().flatten() } else { None };
+        let unwritten = if ended && report.is_none() { evidence.unwritten(files, exec) } else { None };
+        let report = report.or_else(|| {
+            let end = unwritten.as_ref()?;
+            Some(exec.report_of(end.exit, end.cause, end.level, end.at_ms))
+        });
         let remaining = if ended { None } else { exec.remaining().ok().flatten() };
         let remaining = remaining.map(|remaining| remaining.survivors).unwrap_or_default();
         let exited = (ended || !remaining.is_empty()).then(|| exec.exited().ok().flatten()).flatten();
@@ -137,7 +142,7 @@ impl Ending {
             status: if ended { ExecStatus::Ended } else { ExecStatus::Running },
             exit,
             cause,
-            ended_at_ms: exited.map(|exited| exited.at_ms),
+            ended_at_ms: unwritten.map(|end| end.at_ms).or(exited.map(|exited| exited.at_ms)),
             report,
             remaining,
         }
@@ -176,7 +181,11 @@ fn of(files: &Files, exec: &ExecFiles, evidence: &mut Evidence) -> ExecView {
 
 /// The evidence about all execs of a sandbox, collected once when a report needs it.
 #[derive(Debug, Default)]
-pub(super) struct Evidence(Option<Collected>);
+pub(super) struct Evidence {
+    collected: Option<Collected>,
+    /// The ends that the supervisor cannot write to a full disk.
+    unwritten: Option<Vec<UnwrittenEnd>>,
+}
 
 #[derive(Debug)]
 enum Collected {
@@ -193,23 +202,50 @@ enum Collected {
 impl Evidence {
     /// Returns the supervisor's word that the end of these execs is not verified, and that of all others is.
     pub(super) fn of_supervisor(running: impl IntoIterator<Item = u32>) -> Evidence {
-        Evidence(Some(Collected::Listed(running.into_iter().collect())))
+        Evidence { collected: Some(Collected::Listed(running.into_iter().collect())), unwritten: None }
+    }
+
+    /// Returns the verified end of an exec, if a full disk kept the supervisor from writing it.
+    fn unwritten(&mut self, files: &Files, exec: &ExecFiles) -> Option<UnwrittenEnd> {
+        if !exec.is_unwritten() {
+            return None;
+        }
+        let ends = self.unwritten.get_or_insert_with(|| {
+            let client = Client::connect(files, LIMIT);
+            match client.and_then(|client| client.request(&Request::UnwrittenEnds, LIMIT)) {
+                Ok(Answer::UnwrittenEnds(ends)) => ends,
+                _ => Vec::new(),
+            }
+        });
+        ends.iter().find(|end| end.number == exec.number()).cloned()
     }
 
     /// Tells whether an exec has a report that the evidence confirms.
     fn confirms_end(&mut self, files: &Files, exec: &ExecFiles) -> bool {
-        if let Some(Collected::Listed(running)) = &self.0 {
-            return !running.contains(&exec.number());
-        }
-        let sandbox_ended = matches!(self.0, Some(Collected::SandboxEnded));
-        if !exec.is_reported() && !sandbox_ended {
-            if self.0.is_none() && files.lock() == LockState::Free && files.has_ended() {
-                self.0 = Some(Collected::SandboxEnded);
+        if let Some(Collected::Listed(running)) = &self.collected {
+            if !running.contains(&exec.number()) || self.unwritten(files, exec).is_some() {
                 return true;
             }
-            return false;
+            if !is_written_late(exec) {
+                return false;
+            }
+            // The list is older than the report.
+            self.collected = None;
         }
-        match self.0.get_or_insert_with(|| Collected::of(files)) {
+        let sandbox_ended = matches!(self.collected, Some(Collected::SandboxEnded));
+        if !exec.is_reported() && !sandbox_ended {
+            if self.collected.is_none() && files.lock() == LockState::Free && files.has_ended() {
+                self.collected = Some(Collected::SandboxEnded);
+                return true;
+            }
+            if self.unwritten(files, exec).is_some() {
+                return true;
+            }
+            if !is_written_late(exec) {
+                return false;
+            }
+        }
+        match self.collected.get_or_insert_with(|| Collected::of(files)) {
             Collected::SandboxEnded => true,
             Collected::Leaf(leaf) => {
                 let leaf = leaf.join(leaf_name(exec.number()));
@@ -220,6 +256,11 @@ impl Evidence {
             Collected::Unknown => false,
         }
     }
+}
+
+/// Tells whether an exec has a report that a full disk has delayed. The supervisor may have written it just now.
+fn is_written_late(exec: &ExecFiles) -> bool {
+    exec.is_unwritten() && exec.is_reported()
 }
 
 impl Collected {

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
 use super::time;
+use crate::no_space::is_no_space;
 
 /// The code of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,6 +36,11 @@ pub(crate) enum Code {
 }
 
 impl Code {
+    /// Returns [`Code::NoSpace`] if the reason of the error is a full disk: another try does not help.
+    pub(crate) fn or_no_space(self, reason: &str) -> Code {
+        if is_no_space(reason) { Code::NoSpace } else { self }
+    }
+
     /// The code as the wire has it, and its status.
     fn on_wire(self) -> (&'static str, StatusCode) {
         const INTERNAL: StatusCode = StatusCode::INTERNAL_SERVER_ERROR;
@@ -113,6 +119,10 @@ impl ApiError {
 
     /// Too much is asked for at one time. Clients repeat a 503 for two minutes, so this is never one.
     pub(crate) fn overload(code: Code, message: impl Into<String>) -> ApiError {
+        let message = message.into();
+        if is_no_space(&message) {
+            return ApiError::new(Code::NoSpace, message);
+        }
         ApiError::new(code, message).status(StatusCode::TOO_MANY_REQUESTS).suggestion("try again later")
     }
 
@@ -123,13 +133,18 @@ impl ApiError {
 
     /// An operation of penfold or of the host failed.
     pub(crate) fn internal(error: &dyn std::error::Error) -> ApiError {
-        ApiError::new(Code::InternalError, penfold_state::error_chain(error))
+        let message = penfold_state::error_chain(error);
+        ApiError::new(Code::InternalError.or_no_space(&message), message)
     }
 
     /// A path or method that no route has.
     pub(crate) fn unmatched() -> ApiError {
         ApiError::new(Code::UnknownError, "The requested endpoint was not found")
             .status(StatusCode::NOT_FOUND)
+    }
+
+    pub(crate) fn code(&self) -> Code {
+        self.0.code
     }
 
     pub(crate) fn message(&self) -> &str {

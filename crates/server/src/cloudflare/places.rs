@@ -63,6 +63,11 @@ impl Places {
         }
     }
 
+    /// Forgets the processes of a sandbox that is gone from the disk.
+    pub(crate) fn forget_sandbox(&self, sandbox: &str) {
+        self.known().spots.retain(|_, spot| spot.as_ref().is_none_or(|spot| spot.sandbox != sandbox));
+    }
+
     /// Reserves an id for a new process; `None` if a process has it.
     pub(crate) fn reserve(&self, id: &ProcessId) -> Option<Reserved<'_>> {
         let mut known = self.known();

@@ -9,7 +9,7 @@ mod routes;
 mod script;
 mod status;
 
-pub(crate) use launch::{Launch, discard};
+pub(crate) use launch::{Launch, discard, make_room};
 pub(crate) use routes::{answer_start, answer_stream, routes};
 pub(crate) use script::plain;
 pub(crate) use status::code_of;

@@ -28,6 +28,7 @@ use crate::app::AppState;
 use problems::{missing, unreadable};
 
 pub(super) use problems::problem;
+pub(super) use start::make_room;
 
 pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()

@@ -12,6 +12,7 @@ use utoipa::openapi::{Content, Ref, RefOr, ResponseBuilder};
 use utoipa::{IntoResponses, ToSchema};
 
 use crate::engine::EngineError;
+use crate::no_space::is_no_space;
 
 /// The media type of a problem document.
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
@@ -170,6 +171,11 @@ impl Kind {
         Kind::Internal,
     ];
 
+    /// Returns [`Kind::NoSpace`] if the reason of the error is a full disk.
+    pub(crate) fn or_no_space(self, reason: &str) -> Kind {
+        if is_no_space(reason) { Kind::NoSpace } else { self }
+    }
+
     /// The status code, the word in `type`, and the title.
     pub(crate) fn parts(self) -> (StatusCode, &'static str, &'static str) {
         match self {
@@ -268,7 +274,8 @@ impl Problem {
     }
 
     fn error(kind: Kind, error: &dyn std::error::Error) -> Problem {
-        Problem::new(kind, error_chain(error))
+        let detail = error_chain(error);
+        Problem::new(kind.or_no_space(&detail), detail)
     }
 }
 

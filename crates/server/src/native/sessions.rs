@@ -20,7 +20,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::execs::{files, problem as exec_problem};
+use super::execs::{files, make_room, problem as exec_problem};
 use super::extract::{Json, Path};
 use super::model::EndResult;
 use super::problem::{Kind, Problem};
@@ -142,6 +142,7 @@ fn begin(files: &Files, name: &str, start: ExecStart) -> Result<Session, Problem
         let sentence = format!("exec {} holds a session with this name", view.number);
         return Err(Problem::new(Kind::Exists, sentence));
     }
+    make_room(files);
     let number = execs::start(files, start).map_err(exec_problem)?.number;
     let has_ended = || files.has_ended() || execs::has_ended(files, number);
     let connected = Client::connect_in(files.dir(), files.path(), name, START, has_ended);
@@ -153,7 +154,7 @@ fn begin(files: &Files, name: &str, start: ExecStart) -> Result<Session, Problem
         (Err(error), _) => {
             let sentence = format!("{}: {}", error_chain(&error), said(files, number));
             let _ = execs::kill(files, number, PATIENCE);
-            Err(Problem::new(Kind::NotStarted, sentence))
+            Err(Problem::new(Kind::NotStarted.or_no_space(&sentence), sentence))
         }
     }
 }
@@ -311,5 +312,6 @@ fn problem(error: &ClientError) -> Problem {
         ClientError::Refused(_) => Kind::Refused,
         ClientError::Io { .. } => Kind::Internal,
     };
-    Problem::new(kind, error_chain(error))
+    let detail = error_chain(error);
+    Problem::new(kind.or_no_space(&detail), detail)
 }

@@ -494,9 +494,15 @@ fn end_on_a_full_disk_is_written_once_there_is_room() {
     wait_until("the exec supervisor has exited", || {
         sandbox.exec_supervisors().iter().all(Process::has_ended)
     });
-    assert_eq!(view(&env, &sandbox, number).status, ExecStatus::Running);
+    // The supervisor answers with the end that it cannot write.
+    let end = wait(&env, &sandbox, number);
+    assert_eq!((end.exit, end.cause), (Some(ExitStatus::Code(7)), Some(Cause::Exit)));
+    assert_eq!(view(&env, &sandbox, number).status, ExecStatus::Ended);
+    let report = sandbox.record.join(format!("execs/{number}/report.json"));
+    assert!(!report.try_exists().unwrap());
     std::fs::remove_file(&filler).unwrap();
     drop(file);
+    wait_until("the end is on disk", || report.try_exists().unwrap());
     let end = wait(&env, &sandbox, number);
     assert_eq!((end.exit, end.cause), (Some(ExitStatus::Code(7)), Some(Cause::Exit)));
     assert!(end.report.is_some());

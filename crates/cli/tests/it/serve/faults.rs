@@ -9,7 +9,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::cloudflare::{Api, Told, alive, output, pid_in};
+use super::cloudflare::{Api, alive, output, pid_in};
 use super::native;
 use super::{Answer, Place, Server};
 use crate::support::{Process, TestEnv, is_root, skip, wait_until};
@@ -147,54 +147,138 @@ impl Drop for SmallDisk {
     }
 }
 
+/// A server whose state root is a small file system.
+struct FullDisk {
+    /// Dropped before the environment, which removes the directory.
+    mounted: SmallDisk,
+    api: Api,
+}
+
+impl FullDisk {
+    /// Returns `None` if no file system can be mounted.
+    fn start() -> Option<FullDisk> {
+        if !is_root() {
+            return None;
+        }
+        let env = TestEnv::new();
+        if mount("none", env.root(), "tmpfs", MountFlags::empty(), c"size=1m,nr_inodes=400").is_err() {
+            skip("no tmpfs can be mounted here");
+            return None;
+        }
+        let mounted = SmallDisk(env.root());
+        let server = Server::start(&env, &["--api", "native,cloudflare"]);
+        Some(FullDisk { mounted, api: Api { env, server } })
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.api.env.path("root/filler")
+    }
+
+    fn fill(&self) {
+        let mut file = File::create(self.filler()).unwrap();
+        while file.write_all(&[1; 512]).is_ok() {}
+    }
+
+    fn make_room(&self) {
+        std::fs::remove_file(self.filler()).unwrap();
+    }
+
+    /// Ends the server, which must not have panicked.
+    fn end(self) {
+        let FullDisk { mounted, api: Api { env, server } } = self;
+        let said = server.end();
+        assert!(!said.contains("panicked"), "{said}");
+        drop(mounted);
+        drop(env);
+    }
+}
+
 #[test]
 fn a_full_state_root_is_a_clear_error_and_loses_nothing() {
-    if !is_root() {
-        return;
-    }
-    let env = TestEnv::new();
-    if mount("none", env.root(), "tmpfs", MountFlags::empty(), c"size=1m,nr_inodes=400").is_err() {
-        return skip("no tmpfs can be mounted here");
-    }
-    let server = Server::start(&env, &["--api", "native,cloudflare"]);
-    let api = Api { env, server };
-    // Dropped before the environment, which removes the directory.
-    let disk = SmallDisk(api.env.root());
+    let Some(disk) = FullDisk::start() else { return };
+    let api = &disk.api;
     api.out("s", "cd /usr; A=1");
     let pid = api.process("s", "p", "sleep 1000");
     let id = native::script(&api.server, "exec sleep 600");
-    let filler = api.env.path("root/filler");
-    let mut file = File::create(&filler).unwrap();
-    while file.write_all(&[1; 512]).is_ok() {}
-    drop(file);
-    let is_clear = |told: &Told| {
-        let body = told.json();
-        assert!(told.status >= 400, "{body}");
-        let text = body.to_string();
-        assert!(text.contains("space") || text.contains("full"), "{body}");
-    };
-    is_clear(&api.post("/api/session/create", &json!({ "id": "t" })));
-    is_clear(&api.post("/api/process/start", &json!({ "command": "true", "sessionId": "s" })));
-    let refused = native::post(&api.server, "/v1/sandboxes", &json!({ "command": ["true"] }));
-    assert!(refused.status >= 500 || refused.status == 422, "{refused:?}");
-    refused.problem();
+    let sessions = format!("/v1/sandboxes/{id}/sessions");
+    native::post(&api.server, &sessions, &json!({ "name": "main" })).with(201);
+    disk.fill();
+    // No 429: another try does not help.
+    api.post("/api/session/create", &json!({ "id": "t" })).fails(500, "NO_SPACE");
+    for session in ["s", "__DISABLE_SESSION__"] {
+        let body = json!({ "command": "true", "sessionId": session });
+        api.post("/api/process/start", &body).fails(500, "NO_SPACE");
+        api.post("/api/execute/stream", &body).fails(500, "NO_SPACE");
+    }
+    api.run("__DISABLE_SESSION__", "true").fails(500, "NO_SPACE");
+    for (path, body) in [
+        ("/v1/sandboxes".to_owned(), json!({ "command": ["true"] })),
+        (format!("/v1/sandboxes/{id}/execs"), json!({ "command": ["true"] })),
+        (sessions.clone(), json!({ "name": "other" })),
+        (format!("{sessions}/main/run"), json!({ "command": "x".repeat(100_000) })),
+    ] {
+        assert_eq!(native::post(&api.server, &path, &body).with(507).problem(), "no_space", "{path}");
+    }
     // A command may run or be refused; it does not hang.
     let told = api.run("s", "echo a");
     assert!(told.status == 200 || told.status >= 400, "{:?}", told.json());
     assert_eq!(api.status("p").0, "running");
     assert!(alive(pid));
-    // An end is possible without any room; the record of it waits for room.
-    let told = api.delete("/api/process/p");
-    assert!(!alive(pid), "{:?}", told.json());
-    std::fs::remove_file(&filler).unwrap();
-    wait_until("the end is recorded", || api.status("p").0 == "killed");
+    disk.make_room();
     assert_eq!(api.get("/api/session/list").ok()["data"], json!(["s"]));
     assert_eq!(api.out("s", "pwd; echo $A"), "/usr\n1\n");
     native::delete(&api.server, &format!("/v1/sandboxes/{id}")).with(200);
     api.post("/api/session/delete", &json!({ "sessionId": "s" })).ok();
-    let said = api.server.end();
-    assert!(!said.contains("panicked"), "{said}");
-    drop(disk);
+    disk.end();
+}
+
+/// An end needs no room: the supervisor keeps it until there is room for its record.
+#[test]
+fn a_kill_on_a_full_state_root_ends_everything_and_says_how_it_ended() {
+    let Some(disk) = FullDisk::start() else { return };
+    let api = &disk.api;
+    let pid = api.process("s", "p", "sleep 1000");
+    let tree = "trap 'exit 7' TERM; sleep 1000 & setsid sleep 1000 & echo up; while :; do wait; done";
+    let root = api.process("s", "tree", tree);
+    let mut stream = api.follow("tree");
+    stream.await_output("up");
+    for number in 0..5 {
+        api.process("s", &format!("more{number}"), "sleep 1000");
+    }
+    let id = native::script(&api.server, "exec sleep 600");
+    let execs = format!("/v1/sandboxes/{id}/execs");
+    let command = json!({ "command": ["sleep", "1000"] });
+    let number = native::post(&api.server, &execs, &command).with(201).json()["number"].clone();
+    disk.fill();
+    assert!(alive(pid) && alive(root));
+    let began = Instant::now();
+    api.delete("/api/process/p").ok();
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    assert!(!alive(pid));
+    assert_eq!(api.status("p"), ("killed".to_owned(), Some(143)));
+    api.delete("/api/process/p").fails(404, "COMMAND_NOT_FOUND");
+    api.delete("/api/process/tree").ok();
+    assert!(!alive(root));
+    let end = stream.rest().pop().unwrap();
+    assert_eq!((&end["type"], &end["exitCode"]), (&json!("exit"), &json!(7)));
+    assert_eq!(api.delete("/api/process/kill-all").ok()["cleanedCount"], 5);
+    let exec = format!("{execs}/{number}");
+    let killed = native::post(&api.server, &format!("{exec}/kill"), &json!({})).with(200).json();
+    assert_eq!((&killed["result"], &killed["exit"]), (&json!("gone"), &json!({ "signal": 9 })), "{killed}");
+    assert_eq!(killed["report"]["verified"], true, "{killed}");
+    let ended = native::get(&api.server, &exec).with(200).json();
+    assert!(ended["ended_at_ms"].as_u64().is_some_and(|ms| ms > 0), "{ended}");
+    let list = api.get("/api/process/list").ok();
+    let list = list["processes"].as_array().unwrap();
+    assert!(list.len() == 7 && list.iter().all(|process| process["status"] == "killed"), "{list:?}");
+    disk.make_room();
+    let record = api.env.root().join(format!("sandboxes/{id}/execs/{number}/report.json"));
+    wait_until("the end is recorded", || record.try_exists().unwrap());
+    assert_eq!(native::get(&api.server, &exec).with(200).json(), ended);
+    assert_eq!((api.status("p").1, api.status("tree").1), (Some(143), Some(7)));
+    native::delete(&api.server, &format!("/v1/sandboxes/{id}")).with(200);
+    api.post("/api/session/delete", &json!({ "sessionId": "s" })).ok();
+    disk.end();
 }
 
 #[test]

@@ -26,7 +26,13 @@ const GRACE: Duration = Duration::from_secs(1);
 pub(super) async fn execute(api: &ApiState, id: &SessionId, wanted: Wanted) -> Answer {
     let sandbox = sessions::obtain(api, id).await?;
     let limit = api.output_limit();
-    api.wait(move |_| run(&sandbox.files, wanted, limit)).await?.answer()
+    api.wait(move |api| {
+        // Commands whose server was killed.
+        processes::make_room(api, &sandbox.files);
+        run(&sandbox.files, wanted, limit)
+    })
+    .await?
+    .answer()
 }
 
 fn run(files: &Files, wanted: Wanted, limit: u64) -> Result<Done, ApiError> {
@@ -37,8 +43,8 @@ fn run(files: &Files, wanted: Wanted, limit: u64) -> Result<Done, ApiError> {
     start.grace = GRACE;
     start.log_limit = limit;
     let failed = |error: &dyn std::error::Error| {
-        ApiError::new(Code::CommandExecutionError, penfold_state::error_chain(error))
-            .with("command", command.as_str())
+        let why = penfold_state::error_chain(error);
+        ApiError::new(Code::CommandExecutionError.or_no_space(&why), why).with("command", command.as_str())
     };
     let mut done = Done {
         command: command.clone(),

@@ -89,7 +89,7 @@ fn conclude(session: &Session, mut client: Client, run: Run, end: &CommandEnd) -
 fn failed(session: &Session, command: &str, why: &str) -> ApiError {
     let id = session.id.as_str();
     let message = format!("Failed to execute command '{command}' in session '{id}': {why}");
-    ApiError::new(Code::CommandExecutionError, message)
+    ApiError::new(Code::CommandExecutionError.or_no_space(why), message)
         .with("command", command)
         .with("stderr", why)
         .with("sessionId", json!(id))

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use penfold_control::execs::{self, ExecError, ExecStart, Started};
+use penfold_control::execs::{self, ExecError, ExecStart, KEPT, Started};
 use penfold_session::Client;
 use penfold_session::protocol::is_variable;
 use penfold_state::{Files, StartFailure, error_chain};
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::cloudflare::api::{Api, ApiState};
 use crate::cloudflare::error::{ApiError, Code};
 use crate::cloudflare::ids::{ProcessId, SessionId};
-use crate::cloudflare::places::Spot;
+use crate::cloudflare::places::{Reserved, Spot};
 use crate::cloudflare::sessions::{self, Session};
 
 use super::labels::{COMMAND, PROCESS};
@@ -84,12 +84,36 @@ pub(super) async fn launch(
     let id = id.clone();
     api.wait(move |api| {
         look::complete(api)?;
-        let reserved = api.places.reserve(&id).ok_or_else(|| taken(&id))?;
+        let reserved = reserve(api, &id).ok_or_else(|| taken(&id))?;
+        make_room(api, &session.files);
         let started = start(api, &session, &id, launch)?;
         reserved.settle(Spot { sandbox: session.files.name().to_owned(), number: started.number });
         Ok(Launched { session, started })
     })
     .await
+}
+
+/// Reserves an id, unless a process on disk has it or is about to get it.
+fn reserve<'a>(api: &'a Api, id: &ProcessId) -> Option<Reserved<'a>> {
+    // The process of a known id may be gone from the disk: by another server, or by `penfold rm`.
+    let is_gone = || look::one(api, id.as_str()).is_err_and(|error| error.code() == Code::ProcessNotFound);
+    api.places.reserve(id).or_else(|| if is_gone() { api.places.reserve(id) } else { None })
+}
+
+/// Removes the records of the oldest ended processes of a sandbox, beyond those that are kept.
+pub(crate) fn make_room(api: &Api, files: &Files) {
+    let sandbox = files.name();
+    let is_used = |number| api.followers.has(&(sandbox.to_owned(), number));
+    match execs::forget_oldest(files, KEPT, is_used) {
+        Ok(removed) => {
+            for exec in removed {
+                if let Some(id) = exec.labels.get(PROCESS) {
+                    api.places.forget(id, &Spot { sandbox: sandbox.to_owned(), number: exec.number });
+                }
+            }
+        }
+        Err(error) => tracing::warn!(sandbox, %error, "cannot remove the records of ended processes"),
+    }
 }
 
 fn taken(id: &ProcessId) -> ApiError {
@@ -119,7 +143,10 @@ fn start(api: &Api, session: &Session, id: &ProcessId, launch: Launch) -> Result
     start.labels.insert(COMMAND.to_owned(), label.clone());
     execs::start(&session.files, start).map_err(|error| {
         let not_started = |why: &str| {
-            let error = ApiError::new(Code::StreamStartError, format!("Failed to start '{label}': {why}"));
+            let error = ApiError::new(
+                Code::StreamStartError.or_no_space(why),
+                format!("Failed to start '{label}': {why}"),
+            );
             error.with("command", label.as_str()).with("processId", id.as_str())
         };
         match error {

@@ -47,6 +47,7 @@ pub(crate) async fn delete(api: &ApiState, id: &SessionId) -> Result<(), ApiErro
     api.wait(move |api| {
         let resolver = Resolver::new(api.app.engine.state_root());
         put_away(&resolver, &known, &Limits::default()).map_err(|error| ApiError::internal(&error))?;
+        api.places.forget_sandbox(&known.id);
         // Earlier sandboxes of this session, which were ended by others.
         for earlier in resolver.ended_with_name(&name).unwrap_or_default() {
             let _ = penfold_control::forget(&resolver, &earlier, &Limits::default());

@@ -22,11 +22,11 @@ pub(in crate::native) fn problem(error: ExecError) -> Problem {
     let detail = error_chain(&error);
     match error {
         ExecError::NotFound { .. } => Problem::new(Kind::NotFound, detail),
-        ExecError::Refused(_) => Problem::new(Kind::Refused, detail),
+        ExecError::Refused(_) => Problem::new(Kind::Refused.or_no_space(&detail), detail),
         ExecError::Unverified { .. } => Problem::new(Kind::Unverified, detail),
         ExecError::Unanswered(_) => Problem::new(Kind::Unanswered, detail),
         ExecError::Client(error) => unanswered(&error),
-        ExecError::Io { .. } => Problem::new(Kind::Internal, detail),
+        ExecError::Io { .. } => Problem::new(Kind::Internal.or_no_space(&detail), detail),
         ExecError::StartFailed { failure, .. } => match failure {
             StartFailure::NotFound => Problem::new(Kind::CommandNotFound, detail),
             StartFailure::NotExecutable(_) => Problem::new(Kind::CommandNotExecutable, detail),
@@ -34,7 +34,9 @@ pub(in crate::native) fn problem(error: ExecError) -> Problem {
                 let error = std::io::Error::from_raw_os_error(errno);
                 Problem::new(Kind::NotStarted, format!("{detail}: the directory cannot be entered: {error}"))
             }
-            StartFailure::Other(sentence) => Problem::new(Kind::NotStarted, format!("{detail}: {sentence}")),
+            StartFailure::Other(sentence) => {
+                Problem::new(Kind::NotStarted.or_no_space(&sentence), format!("{detail}: {sentence}"))
+            }
         },
     }
 }

@@ -13,8 +13,8 @@ use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use penfold_control::execs::{self, ExecStart};
-use penfold_state::error_chain;
 use penfold_state::wire::Size;
+use penfold_state::{Files, error_chain};
 use rustix::fs::{MemfdFlags, SealFlags};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -125,6 +125,13 @@ fn memory(input: &[u8]) -> Result<OwnedFd, Problem> {
     })
 }
 
+/// Removes the records of the oldest ended execs of a sandbox, beyond those that are kept.
+pub(in crate::native) fn make_room(files: &Files) {
+    if let Err(error) = execs::forget_oldest(files, execs::KEPT, |_| false) {
+        tracing::warn!(sandbox = files.name(), %error, "cannot remove the records of ended execs");
+    }
+}
+
 /// Starts a command in a running sandbox. The answer comes once the command runs.
 #[utoipa::path(
     post, path = "/sandboxes/{id}/execs", tag = "execs", operation_id = "createExec",
@@ -143,6 +150,7 @@ async fn create(
     let start = request.check()?;
     let created = app.engine.call(move |root| {
         let files = files(root, &id)?;
+        make_room(&files);
         let started = execs::start(&files, start).map_err(problem)?;
         let view = execs::get(&files, started.number).ok().flatten();
         let view = view.ok_or_else(|| missing(&files, started.number))?;

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{Api, output};
+use super::super::native;
+use super::{Api, alive, output};
+use crate::support::wait_until;
 
 #[test]
 fn a_process_runs_and_its_record_tells_all() {
@@ -162,4 +164,46 @@ fn a_time_limit_of_a_process_ends_its_tree() {
     api.post("/api/process/start", &start).ok();
     assert_eq!(api.follow("p").rest().pop().unwrap()["exitCode"], 143);
     assert_eq!(api.status("p"), ("killed".to_owned(), Some(143)));
+}
+
+#[test]
+fn the_oldest_ended_processes_are_forgotten_and_no_other() {
+    const KEPT: usize = 256;
+    let api = Api::with(&["--api", "native,cloudflare"]);
+    let running = api.process("s", "running", "sleep 1000");
+    let list = || api.get("/api/process/list").ok()["processes"].as_array().unwrap().clone();
+    let ended = || list().iter().filter(|process| process["status"] == "completed").count();
+    // Its client does not read so far.
+    api.process("s", "followed", "seq 200000");
+    let mut followed = api.follow("followed");
+    followed.await_output("1\n");
+    for number in 0..KEPT + 10 {
+        api.process("s", &format!("p{number}"), "true");
+    }
+    wait_until("all have ended", || ended() == list().len() - 1);
+    api.process("s", "last", "exit 5");
+    api.follow("last").rest();
+    assert_eq!(list().len(), KEPT + 2);
+    for id in ["p0", "p9"] {
+        api.get(&format!("/api/process/{id}")).fails(404, "PROCESS_NOT_FOUND");
+        api.delete(&format!("/api/process/{id}")).fails(404, "PROCESS_NOT_FOUND");
+    }
+    assert_eq!(api.status("last"), ("failed".to_owned(), Some(5)));
+    assert_eq!(api.status("running").0, "running");
+    assert!(alive(running));
+    // The id is free again.
+    api.process("s", "p0", "exit 6");
+    assert_eq!(api.follow("p0").rest().pop().unwrap()["exitCode"], 6);
+    let rest = followed.rest();
+    assert!(output(&rest, "stdout").ends_with("\n199999\n200000\n"));
+    assert_eq!(rest.last().unwrap()["exitCode"], 0);
+    // The execs of the other API have the same bound.
+    let sandboxes = native::get(&api.server, "/v1/sandboxes").json();
+    let execs = format!("/v1/sandboxes/{}/execs", sandboxes["sandboxes"][0]["id"].as_str().unwrap());
+    for _ in 0..3 {
+        let exec = native::post(&api.server, &execs, &json!({ "command": ["true"] })).with(201).json();
+        native::get(&api.server, &format!("{execs}/{}/wait", exec["number"])).with(200);
+    }
+    let all = native::get(&api.server, &execs).json();
+    assert_eq!(all["execs"].as_array().unwrap().len(), KEPT + 2);
 }

@@ -1,9 +1,12 @@
 //! Sessions: made, listed, ended.
 
-use serde_json::json;
+use std::collections::BTreeSet;
+use std::io::{BufReader, Write as _};
+
+use serde_json::{Value, json};
 
 use super::super::Server;
-use super::{Api, alive, pid_in};
+use super::{Api, Told, alive, pid_in};
 use crate::support::{Running, TestEnv, penfold, wait_until};
 
 #[test]
@@ -133,4 +136,69 @@ fn session_runs_where_the_state_root_is_a_relative_path() {
     let api = Api { env, server };
     assert_eq!(api.out("s", "echo here"), "here\n");
     api.post("/api/session/delete", &json!({ "sessionId": "s" })).ok();
+}
+
+/// Sends a request to one of several servers.
+fn ask(server: &Server, path: &str, body: &Value) -> Told {
+    let mut stream = server.connect();
+    let body = body.to_string();
+    let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
+    write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+    Told::read(&mut BufReader::new(stream))
+}
+
+/// Asks two servers of one state root at the same time, fifty times.
+fn fifty(servers: [&Server; 2], path: &str, body: &Value) -> Vec<Told> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            servers.iter().cycle().take(50).map(|server| scope.spawn(|| ask(server, path, body))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn of_fifty_creations_through_two_servers_one_succeeds() {
+    let api = Api::start();
+    let other = Server::start_tcp(&api.env, &["--api", "cloudflare", "--insecure-no-token"]);
+    for round in 0..4 {
+        let id = format!("same{round}");
+        let all = fifty([&api.server, &other], "/api/session/create", &json!({ "id": id }));
+        let (made, refused): (Vec<&Told>, Vec<&Told>) = all.iter().partition(|told| told.status == 200);
+        assert_eq!(made.len(), 1, "{:?}", made.iter().map(|told| told.json()).collect::<Vec<_>>());
+        for told in refused {
+            told.fails(409, "SESSION_ALREADY_EXISTS");
+        }
+        assert_eq!(api.get("/api/session/list").ok()["data"], json!([id]));
+        assert_eq!(ask(&other, "/api/execute", &json!({ "command": "true", "sessionId": id })).status, 200);
+        api.post("/api/session/delete", &json!({ "sessionId": id })).ok();
+        assert!(!api.env.is_running("session-host"), "a host without a session");
+    }
+}
+
+#[test]
+fn fifty_commands_through_two_servers_for_an_unknown_session_make_one() {
+    let api = Api::start();
+    let other = Server::start_tcp(&api.env, &["--api", "cloudflare", "--insecure-no-token"]);
+    for round in 0..3 {
+        let body = json!({ "command": "echo $$", "sessionId": format!("auto{round}") });
+        let all = fifty([&api.server, &other], "/api/execute", &body);
+        let pids: BTreeSet<String> = all.iter().map(|told| told.ok()["stdout"].to_string()).collect();
+        assert_eq!(pids.len(), 1, "{pids:?}");
+        api.post("/api/session/delete", &json!({ "sessionId": format!("auto{round}") })).ok();
+        assert!(!api.env.is_running("session-host"), "a host without a session");
+    }
+}
+
+#[test]
+fn the_id_of_a_process_is_free_after_the_delete_of_its_session() {
+    let api = Api::start();
+    let other = Server::start_tcp(&api.env, &["--api", "cloudflare", "--insecure-no-token"]);
+    let start = json!({ "command": "sleep 1000", "sessionId": "s", "processId": "p" });
+    // Each server has seen the process of the other.
+    for server in [&api.server, &other, &api.server, &other, &other] {
+        ask(server, "/api/process/start", &start).ok();
+        ask(server, "/api/process/start", &start).fails(409, "PROCESS_ERROR");
+        api.status("p");
+        api.post("/api/session/delete", &json!({ "sessionId": "s" })).ok();
+    }
 }
