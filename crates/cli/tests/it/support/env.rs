@@ -310,6 +310,7 @@ impl Drop for TestEnv {
         penfold_testkit::until(Duration::from_secs(10), ended);
         sweep::remove_leaves(self.dir.path(), Duration::from_secs(2));
         // A supervisor that was missed writes its record while the directory is removed.
+        #[expect(clippy::disallowed_methods, reason = "our own directory, as tempfile removes it")]
         let removed = || match std::fs::remove_dir_all(self.dir.path()) {
             Ok(()) => true,
             Err(error) => error.kind() == std::io::ErrorKind::NotFound,
