@@ -73,11 +73,13 @@ fn nothing_is_lost_when_many_write_and_files_are_renamed() {
     // More than two files were filled, and only two are kept, each hardly larger than its limit.
     let (now, before) = (size(&place.current()), size(&place.before()));
     assert!((FULL..FULL + (1 << 20)).contains(&before) && now < FULL, "{now} {before}");
-    // The kept events have no gap in the middle either.
+    // The kept events have no gap in the middle either. A writer that was early may have none among them.
     let kept = whats(all(&place));
+    assert!(!kept.is_empty());
     for writer in 0..WRITERS {
         let numbers: Vec<usize> = kept.iter().filter(|kept| kept.0 == writer).map(|kept| kept.1).collect();
-        assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1) && numbers.last() == Some(&(EACH - 1)));
+        assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1));
+        assert!(numbers.last().is_none_or(|last| *last == EACH - 1));
     }
 }
 

@@ -99,7 +99,8 @@ impl Client<'_> {
             0 => self.started(start, natural, &answer, before),
             125 if answer.err.contains("is taken by sandbox") => {}
             // By its name, which it has before its id is printed.
-            125 if answer.err.contains("was ended before it ran") && fixture.model().was_ended(&before) => {}
+            125 if answer.err.contains("was ended before its id was printed")
+                && fixture.model().was_ended(&before) => {}
             _ => self.wrong(&words, "not started", &answer),
         }
     }
