@@ -100,9 +100,13 @@ pub(crate) fn create_once(dir: BorrowedFd<'_>, name: &str, value: &impl Serializ
 /// Each process writes to its own temporary file, so that two writers do not mix.
 fn write_fresh(dir: BorrowedFd<'_>, name: &str, value: &impl Serialize) -> io::Result<String> {
     let fresh = format!("{name}.{}.new", rustix::process::getpid());
-    let _ = rustix::fs::unlinkat(dir, &fresh, AtFlags::empty());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(dir.as_fd(), &fresh, flags, Mode::RUSR | Mode::WUSR)?;
+    let create = || rustix::fs::openat(dir.as_fd(), &fresh, flags, Mode::RUSR | Mode::WUSR);
+    let file = create().or_else(|_| {
+        // A process that had this pid may have died here.
+        let _ = rustix::fs::unlinkat(dir, &fresh, AtFlags::empty());
+        create()
+    })?;
     let mut text = serde_json::to_vec(value)?;
     text.push(b'\n');
     if let Err(error) = File::from(file).write_all(&text) {

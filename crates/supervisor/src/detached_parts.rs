@@ -23,6 +23,10 @@ use crate::output::Output;
 use crate::policy::Activity;
 use crate::wire::Answer;
 
+/// The shortest time between the last write of `state.json` and one that only leaves out ended execs. The file lists all
+/// execs, and many may end at once.
+const STATE_INTERVAL: Duration = Duration::from_millis(10);
+
 /// Control socket, output, lease and files of a detached sandbox. Supervisor and standby both hold them.
 pub(crate) struct DetachedParts {
     pub(crate) control: ControlServer,
@@ -40,6 +44,9 @@ pub(crate) struct DetachedParts {
     supervisors: Vec<ProcessId>,
     leader: Option<ProcessId>,
     started_at_ms: u64,
+    state_written: Cell<Instant>,
+    /// `state.json` lists an exec that has ended.
+    state_is_stale: Cell<bool>,
     kept: Rc<Cell<bool>>,
     remove: bool,
     /// The command has run, so its events are published.
@@ -83,6 +90,8 @@ impl DetachedParts {
             supervisors: Vec::new(),
             leader: None,
             started_at_ms: now_ms(),
+            state_written: Cell::new(Instant::now()),
+            state_is_stale: Cell::new(false),
             kept: Rc::new(Cell::new(false)),
             remove: detach.remove,
             ran: false,
@@ -185,6 +194,19 @@ impl DetachedParts {
             missing: missing.to_vec(),
         };
         let _ = self.files.write_state(&state);
+        self.state_written.set(Instant::now());
+        self.state_is_stale.set(false);
+    }
+
+    /// Notes that `state.json` lists an exec that has ended. Nothing believes the entry: its process is gone.
+    pub(crate) fn mark_state_stale(&self) {
+        self.state_is_stale.set(true);
+    }
+
+    /// Returns the time until a stale `state.json` is written again; `None` if it is not stale.
+    pub(crate) fn next_state(&self) -> Option<Duration> {
+        let due = STATE_INTERVAL.saturating_sub(self.state_written.get().elapsed());
+        self.state_is_stale.get().then_some(due)
     }
 
     /// Returns the activity that the idle time is measured by.
@@ -207,7 +229,8 @@ impl DetachedParts {
             self.active = Instant::now();
         }
         if others.contains(&true) {
-            self.execs.reap();
+            let (execs, _) = others.split_at_checked(self.execs.running()).unwrap_or((others, &[]));
+            self.execs.reap(execs);
             self.output.serve_terminal();
             self.active = Instant::now();
         }

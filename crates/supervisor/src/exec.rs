@@ -187,7 +187,10 @@ fn run_exec_supervisor(prepared: &mut Prepared, requested: RequestedExec, superv
         .chain(answers.as_ref().ok().map(AsFd::as_fd))
         .chain(cell.as_ref().map(AsFd::as_fd))
         .collect();
-    let refused = match penfold_sys::descriptors::keep_only(&kept) {
+    // The sandbox's supervisor may still hold the streams of its caller.
+    let dropped =
+        penfold_sys::descriptors::keep_only(&kept).and_then(|()| penfold_sys::descriptors::drop_streams());
+    let refused = match dropped {
         Err(error) => format!("cannot let go of the supervisor's descriptors: {error}"),
         Ok(()) => match prepare(prepared, requested) {
             Ok(prepared) => supervise(prepared),

@@ -11,12 +11,11 @@ use penfold_state::execs::{MAX_NUMBER, leaf_name};
 use penfold_state::wire::UnwrittenEnd;
 use penfold_state::{ExecFiles, Files, state};
 use penfold_teardown::{Cause, Ended, Level};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
 use crate::ended_execs::{EndedExecs, Recorded};
 use crate::exec_request::ExecRequest;
-use crate::poll::poll;
 
 /// The execs of a sandbox.
 #[derive(Default)]
@@ -51,7 +50,7 @@ impl Execs {
         self.running.len()
     }
 
-    /// Returns the pidfds to poll for the end of an exec.
+    /// Returns the pidfds to poll for the end of an exec; [`Execs::reap`] takes the results in the same order.
     pub(crate) fn sources(&self) -> impl Iterator<Item = PollFd<'_>> {
         self.running.iter().map(|running| PollFd::new(&running.pidfd, PollFlags::IN))
     }
@@ -192,12 +191,13 @@ impl Execs {
         self.ended.conclude(files, cause, level);
     }
 
-    /// Removes execs whose supervisor has exited. A killed exec supervisor could not end its tree: its leaf is killed
-    /// here. Members outside of that leaf end with the sandbox.
-    pub(crate) fn reap(&mut self) {
+    /// Removes execs whose supervisor has exited: `ended` has the results of poll(2), in the order of
+    /// [`Execs::sources`]. A killed exec supervisor could not end its tree: its leaf is killed here. Members outside of
+    /// that leaf end with the sandbox.
+    pub(crate) fn reap(&mut self, ended: &[bool]) {
+        let mut ended = ended.iter();
         self.running.retain_mut(|running| {
-            let mut fds = [PollFd::new(&running.pidfd, PollFlags::IN)];
-            let exited = poll(&mut fds, Some(&Timespec::default())) != Ok(0);
+            let exited = ended.next() == Some(&true);
             if exited && let Some(recorded) = running.recorded.take() {
                 self.ended.add(recorded, running.leaf.as_deref());
             } else if exited && let Some(Ok(Some(leaf))) = running.leaf.as_deref().map(Leaf::open) {

@@ -182,7 +182,8 @@ impl Host {
             failure: None,
             status: None,
             exit_lost: false,
-            holds_inherited: !adopted,
+            // An exec supervisor begins without them, and shares the pages of its code with the sandbox's supervisor.
+            holds_inherited: !adopted && !sandbox.policy.is_exec(),
             suspended: false,
             sandbox,
         }
@@ -205,7 +206,9 @@ impl Host {
         let detached = self.sandbox.prepared.detached.as_ref();
         let accept_pause = detached.and_then(|detached| detached.control.accept_pause());
         let exec_look = detached.and_then(|detached| detached.execs.next_look());
-        let due = [timeout, until, accept_pause, exec_look].into_iter().flatten().min();
+        let state =
+            detached.filter(|_| !self.sandbox.policy.is_ending()).and_then(|parts| parts.next_state());
+        let due = [timeout, until, accept_pause, exec_look, state].into_iter().flatten().min();
         let timespec = |duration: Option<Duration>| duration.and_then(|due| Timespec::try_from(due).ok());
         let root = match self.leader {
             Leader::Adopted { lives: true } => self.sandbox.leader.as_ref(),

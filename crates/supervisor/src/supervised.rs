@@ -115,6 +115,7 @@ impl Supervised {
             detached.answer_exec_waiters();
         }
         if !ready.contains(&true) {
+            self.write_stale_state();
             return None;
         }
         if let Some(recorded) = &mut self.prepared.recorded {
@@ -129,11 +130,10 @@ impl Supervised {
         if execs(&self.prepared) < before {
             if let Some(detached) = &mut self.prepared.detached {
                 detached.settle_execs(self.prepared.level, patience);
-            }
-            if !self.policy.is_ending() {
-                self.write_status(Status::Running);
+                detached.mark_state_stale();
             }
         }
+        self.write_stale_state();
         let mut strongest = None;
         for ClientMessage { client, request, fds } in messages {
             let (event, answer) = match request {
@@ -159,6 +159,15 @@ impl Supervised {
             detached.answer_exec_waiters();
         }
         strongest
+    }
+
+    /// Writes `state.json` if it lists an ended exec and is due.
+    fn write_stale_state(&self) {
+        let detached = self.prepared.detached.as_ref();
+        let due = detached.and_then(|detached| detached.next_state());
+        if due.is_some_and(|due| due.is_zero()) && !self.policy.is_ending() {
+            self.write_status(Status::Running);
+        }
     }
 
     fn attach_or_resize(&mut self, client: u64, size: Size, stream: Option<OwnedFd>) -> Answer {

@@ -16,12 +16,21 @@ use rustix::fs::{Mode, OFlags, RawDir};
 /// # Errors
 /// When `/dev/null` or `/proc/self/fd` cannot be opened; descriptors closed by then stay closed.
 pub fn drop_inherited() -> io::Result<()> {
+    drop_streams()?;
+    // No value of this program owns them: they were open before the program started.
+    close_all(&[], |fd| !closes_on_exec(fd))
+}
+
+/// Opens `/dev/null` as the three standard streams.
+///
+/// # Errors
+/// When `/dev/null` cannot be opened; the streams stay open then.
+pub fn drop_streams() -> io::Result<()> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
-    // No value of this program owns them: they were open before the program started.
-    close_all(&[], |fd| !closes_on_exec(fd))
+    Ok(())
 }
 
 /// Returns the `count` descriptors from number 3 on that a service manager has opened for this program, with the
@@ -83,9 +92,36 @@ const FEW: u64 = 128;
 /// descriptor must never be used or dropped here, so the process must end by [`exit_now`](crate::fork::exit_now).
 ///
 /// # Errors
-/// When `/proc/self/fd` cannot be read; descriptors closed by then stay closed.
+/// When the kernel refuses close_range(2) (Linux before 5.9) and `/proc/self/fd` cannot be read; descriptors closed by
+/// then stay closed.
 pub fn keep_only(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
-    close_all(kept, |_| true)
+    // A list of `/proc/self/fd` leaves an entry for each descriptor in the kernel's cache, and whoever reaps this process
+    // pays for their removal.
+    close_gaps(kept).or_else(|_| close_all(kept, |_| true))
+}
+
+/// Closes the ranges of numbers between `kept`, from number 3 on.
+fn close_gaps(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut kept: Vec<u32> =
+        kept.iter().map(|fd| fd.as_raw_fd().cast_unsigned()).filter(|fd| *fd > 2).collect();
+    kept.sort_unstable();
+    let mut first = 3;
+    for fd in kept {
+        if first < fd {
+            close_range(first, fd - 1)?;
+        }
+        first = fd + 1;
+    }
+    close_range(first, u32::MAX)
+}
+
+/// close_range(2)
+fn close_range(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: the caller of `keep_only` promises that no value used from here on owns one of the descriptors.
+    match unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Closes the chosen descriptors, but never `kept` and the three standard streams.

@@ -1,8 +1,9 @@
-//! Reads `/proc` for real processes.
+//! Reads `/proc` for real processes, and forks.
 
 #[macro_use]
 extern crate penfold_harness;
 
+mod descriptors;
 mod live;
 mod zombie_leader;
 
