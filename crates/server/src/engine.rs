@@ -166,7 +166,10 @@ impl Engine {
                 quota.take(token, root)?;
                 wanted.labels.insert(quota::LABEL.to_owned(), token.to_string());
             }
-            create::create(&program, root, &environment, &wanted)
+            penfold_sys::crash_point!("serve-sandbox-wanted");
+            let made = create::create(&program, root, &environment, &wanted);
+            penfold_sys::crash_point!("serve-sandbox-made");
+            made
         });
         let id = id.await??;
         self.started.inc();

@@ -47,6 +47,7 @@ pub(crate) async fn serve(
             parts.extensions.insert(caller);
             parts.extensions.insert(RequestId(id.clone()));
             let body = Body::new(TimedBody::new(body, app.config.limits.body_time));
+            penfold_sys::crash_point!("serve-admitted");
             // A router is always ready, and cannot fail.
             match router.call(Request::from_parts(parts, body)).await {
                 Ok(response) => response,
@@ -55,6 +56,7 @@ pub(crate) async fn serve(
         }
         Err(refusal) => refusal.answer(native),
     };
+    penfold_sys::crash_point!("serve-answering");
     // A body of unknown length is where servers disagree about its end: nothing may follow on the connection.
     if is_chunked || declared > u64::try_from(app.config.limits.body).unwrap_or(u64::MAX) {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

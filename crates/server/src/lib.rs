@@ -22,6 +22,7 @@ mod connections;
 mod drain;
 mod engine;
 mod error;
+mod fnv;
 mod front;
 mod health;
 mod json_body;

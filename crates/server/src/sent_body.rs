@@ -48,7 +48,9 @@ impl Sink {
             return if self.is_closed() { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) };
         }
         let part = Bytes::from(std::mem::take(&mut self.buffer));
-        self.parts.blocking_send(Ok(part)).map_err(|_| io::ErrorKind::BrokenPipe.into())
+        let sent = self.parts.blocking_send(Ok(part)).map_err(|_| io::ErrorKind::BrokenPipe.into());
+        penfold_sys::crash_point!("serve-part-sent");
+        sent
     }
 
     /// Tells whether the reader is gone.

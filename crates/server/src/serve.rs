@@ -89,6 +89,7 @@ async fn run(
     tell(ServeEvent::Ending);
     tracing::info!("ending");
     app.drain.begin();
+    penfold_sys::crash_point!("serve-draining");
     let closed = async {
         while accepting.join_next().await.is_some() {}
         connections.all_closed().await;

@@ -29,6 +29,7 @@ fn main() -> std::process::ExitCode {
         PROGRAMS,
         &[
             hostile::matrix::TESTS,
+            serve::crash::TESTS,
             serve::hostile::TESTS,
             state::CRASH_POINTS,
             state::CRASHES_OF_DETACHED,

@@ -180,7 +180,9 @@ impl Order {
             EndResult::AlreadyGone
         } else {
             let targets = std::slice::from_ref(known);
+            penfold_sys::crash_point!("serve-end-wanted");
             let results = penfold_control::end(resolver, targets, self.method, &limits, &mut |_| ());
+            penfold_sys::crash_point!("serve-ended");
             match results.into_iter().next() {
                 Some(StopResult::Gone) | None => EndResult::Gone,
                 Some(StopResult::Left(survivors)) => {

@@ -144,6 +144,7 @@ fn begin(files: &Files, name: &str, start: ExecStart) -> Result<Session, Problem
     }
     make_room(files);
     let number = execs::start(files, start).map_err(exec_problem)?.number;
+    penfold_sys::crash_point!("serve-host-started");
     let has_ended = || files.has_ended() || execs::has_ended(files, number);
     let connected = Client::connect_in(files.dir(), files.path(), name, START, has_ended);
     let view = execs::get(files, number).ok().flatten().filter(|view| view.status == ExecStatus::Running);
@@ -248,7 +249,9 @@ fn end(files: &Files, name: &str) -> Result<SessionEnded, Problem> {
         let result = EndResult::AlreadyGone;
         return Ok(SessionEnded { name: name.to_owned(), result, report: last.report });
     }
+    penfold_sys::crash_point!("serve-host-kill-wanted");
     let end = execs::kill(files, last.number, PATIENCE).map_err(exec_problem)?;
+    penfold_sys::crash_point!("serve-host-killed");
     if !end.remaining.is_empty() {
         return Err(Problem::remaining(format!("something of session `{name}` is left"), end.remaining));
     }

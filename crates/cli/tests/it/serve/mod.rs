@@ -2,6 +2,7 @@
 
 mod client;
 mod cloudflare;
+pub mod crash;
 mod drain;
 mod faults;
 pub mod hostile;
@@ -18,6 +19,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::process::Signal;
 
@@ -54,9 +56,22 @@ impl Server {
     /// Starts one on a Unix socket in the working directory of the test.
     #[track_caller]
     pub fn start(env: &TestEnv, words: &[&str]) -> Server {
-        let path = env.path("work/api.sock");
+        Server::start_with(env, "api.sock", words, |_| ())
+    }
+
+    /// The same on a socket of this name, with a change of the command.
+    #[track_caller]
+    pub fn start_with(
+        env: &TestEnv,
+        socket: &str,
+        words: &[&str],
+        change: impl FnOnce(&mut Command),
+    ) -> Server {
+        let path = env.path("work").join(socket);
         let listen = format!("unix:{}", path.display());
-        let running = env.begin(["serve", "--listen", &listen].iter().chain(words));
+        let mut command = env.penfold(["serve", "--listen", &listen].iter().chain(words));
+        change(&mut command);
+        let running = Running::start(&mut command);
         let server = Server { running, place: Place::Unix(path) };
         wait_until("the server listens", || server.try_connect().is_ok());
         server

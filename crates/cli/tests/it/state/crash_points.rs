@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use super::crash::{
     self, LEAVES, POINTS, STAYS, await_inaction, begin_case, clean_up, crashing, left, start_silent,
 };
+use crate::serve;
 use crate::support::{
     Level, Process, Running, TestEnv, Who, descendants, entries, has_debug_assertions, kill_at_once, penfold,
     skip,
@@ -165,7 +166,8 @@ fn every_crash_point_in_the_sources_is_tested() {
     for directory in entries(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()) {
         points_in(&directory.join("src"), &mut found);
     }
-    assert_eq!(found, POINTS.map(str::to_owned).into());
+    let tested = POINTS.into_iter().chain(serve::crash::points()).map(str::to_owned);
+    assert_eq!(found, tested.collect());
 }
 
 /// The release binary beside the binary under test.

@@ -1,6 +1,6 @@
 //! State on disk: damaged, forged, of other versions, and cut short by a crash.
 
-mod crash;
+pub mod crash;
 mod crash_detached;
 mod crash_points;
 pub mod damage;

@@ -36,7 +36,9 @@ fn run(session: &Session, wanted: Wanted, output_limit: u64) -> Result<Done, Api
     }
     let mut client = session.connect()?;
     let number = client.run(&run).map_err(|error| gave_up(session, &run.command, error))?;
+    penfold_sys::crash_point!("serve-execute-accepted");
     let end = client.wait_end(number, None).map_err(|error| gave_up(session, &run.command, error))?;
+    penfold_sys::crash_point!("serve-execute-ended");
     conclude(session, client, run, &end)
 }
 

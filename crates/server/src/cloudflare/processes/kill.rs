@@ -28,7 +28,10 @@ pub(super) async fn one(api: &ApiState, id: String) -> Result<(), ApiError> {
         if !seen.is_running() {
             return Err(ended_before(&seen));
         }
-        end(&seen).map(|()| seen)
+        penfold_sys::crash_point!("serve-kill-wanted");
+        end(&seen)?;
+        penfold_sys::crash_point!("serve-killed");
+        Ok(seen)
     });
     let seen = killed.await?;
     let (sandbox, number) = (seen.files.name().to_owned(), seen.number());
@@ -104,7 +107,13 @@ pub(super) struct AllEnded {
 /// # Errors
 /// When the state root cannot be read.
 pub(super) async fn all(api: &ApiState) -> Result<AllEnded, ApiError> {
-    let ended = api.wait(|api| Ok(end_all(look::running(api)?)));
+    let ended = api.wait(|api| {
+        let running = look::running(api)?;
+        penfold_sys::crash_point!("serve-kill-all-wanted");
+        let ended = end_all(running);
+        penfold_sys::crash_point!("serve-all-killed");
+        Ok(ended)
+    });
     let mut all = AllEnded { verified: 0, failed: Vec::new() };
     let mut gone = Vec::new();
     for (seen, result) in ended.await? {

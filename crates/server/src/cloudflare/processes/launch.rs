@@ -86,7 +86,9 @@ pub(super) async fn launch(
         look::complete(api)?;
         let reserved = reserve(api, &id).ok_or_else(|| taken(&id))?;
         make_room(api, &session.files);
+        penfold_sys::crash_point!("serve-process-reserved");
         let started = start(api, &session, &id, launch)?;
+        penfold_sys::crash_point!("serve-process-started");
         reserved.settle(Spot { sandbox: session.files.name().to_owned(), number: started.number });
         Ok(Launched { session, started })
     })

@@ -2,7 +2,7 @@
 
 use penfold_control::{EndMethod, Limits, Resolver, StopResult, put_away};
 
-use crate::cloudflare::api::ApiState;
+use crate::cloudflare::api::{Api, ApiState};
 use crate::cloudflare::error::{ApiError, Code};
 use crate::cloudflare::ids::SessionId;
 use crate::cloudflare::remaining;
@@ -22,10 +22,19 @@ pub(crate) async fn delete(api: &ApiState, id: &SessionId) -> Result<(), ApiErro
         let resolver = Resolver::new(root);
         let known = resolver.resolve(session.files.name()).map_err(|error| ApiError::internal(&error))?;
         let one = std::slice::from_ref(&known);
+        penfold_sys::crash_point!("serve-delete-wanted");
         let results = penfold_control::end(&resolver, one, EndMethod::Kill, &Limits::default(), &mut |_| ());
+        penfold_sys::crash_point!("serve-deleted");
         Ok(Some((known, results.into_iter().next())))
     });
     let Some((known, result)) = killed.await? else {
+        // The server that ended it may have been killed before the record was removed.
+        let name = id.sandbox_name();
+        api.wait(move |api| {
+            forget_ended(api, &name);
+            Ok(())
+        })
+        .await?;
         let message = format!("Session '{}' not found", id.as_str());
         return Err(ApiError::new(Code::InternalError, message).with("sessionId", id.as_str()));
     };
@@ -48,11 +57,16 @@ pub(crate) async fn delete(api: &ApiState, id: &SessionId) -> Result<(), ApiErro
         let resolver = Resolver::new(api.app.engine.state_root());
         put_away(&resolver, &known, &Limits::default()).map_err(|error| ApiError::internal(&error))?;
         api.places.forget_sandbox(&known.id);
-        // Earlier sandboxes of this session, which were ended by others.
-        for earlier in resolver.ended_with_name(&name).unwrap_or_default() {
-            let _ = penfold_control::forget(&resolver, &earlier, &Limits::default());
-        }
+        forget_ended(api, &name);
         Ok(())
     })
     .await
+}
+
+/// Removes the records of earlier sandboxes of a session, which were ended by others.
+fn forget_ended(api: &Api, name: &str) {
+    let resolver = Resolver::new(api.app.engine.state_root());
+    for earlier in resolver.ended_with_name(name).unwrap_or_default() {
+        let _ = penfold_control::forget(&resolver, &earlier, &Limits::default());
+    }
 }

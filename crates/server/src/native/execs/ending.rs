@@ -161,6 +161,12 @@ async fn end(
         return Ok(axum::Json(ended).into_response());
     }
     let engine_app = app.clone();
+    let act = move |files: &Files| {
+        penfold_sys::crash_point!("serve-exec-end-wanted");
+        let ended = act(files);
+        penfold_sys::crash_point!("serve-exec-ended");
+        ended
+    };
     let ending = async move { engine_app.engine.call(move |_| act(&files)).await };
     if !waits {
         tokio::spawn(async move {

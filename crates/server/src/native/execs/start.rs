@@ -151,7 +151,9 @@ async fn create(
     let created = app.engine.call(move |root| {
         let files = files(root, &id)?;
         make_room(&files);
+        penfold_sys::crash_point!("serve-exec-wanted");
         let started = execs::start(&files, start).map_err(problem)?;
+        penfold_sys::crash_point!("serve-exec-started");
         let view = execs::get(&files, started.number).ok().flatten();
         let view = view.ok_or_else(|| missing(&files, started.number))?;
         Ok::<_, Problem>((files.name().to_owned(), Exec::from(view)))

@@ -2,23 +2,24 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::pin::Pin;
 
 use axum::body::{Body, Bytes, HttpBody as _};
 use penfold_state::error_chain;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use tokio::sync::mpsc;
 
 use super::workspace::{Place, problem, readable};
 use crate::app::AppState;
+use crate::fnv::fnv;
 use crate::native::problem::{Kind, Problem};
 
 /// The parts of a body that wait for the disk.
 const QUEUE: usize = 8;
-/// The tries to find a name that is free.
-const TRIES: u32 = 16;
+/// The drafts with a name that one file can have at one time.
+const TRIES: u32 = 64;
 const USUAL_MODE: Mode = Mode::from_raw_mode(0o644);
 
 /// Writes a body to a file, and returns its size.
@@ -68,6 +69,7 @@ fn receive(
     let old_mode = old.filter(|_| kind == Some(FileType::RegularFile)).map(|old| old.st_mode & 0o7777);
     let mode = mode.or(old_mode.map(Mode::from_raw_mode)).unwrap_or(USUAL_MODE);
     let mut draft = Draft::create(place).map_err(|errno| problem(&place.name, errno))?;
+    penfold_sys::crash_point!("serve-upload-begun");
     let mut size = 0;
     loop {
         match parts.blocking_recv() {
@@ -85,6 +87,8 @@ fn receive(
 }
 
 /// A file that is not complete. It has no name where the file system permits that, and goes with its descriptor.
+/// Otherwise its name is made from the name of the target, and the server that writes it holds a lock on it: a draft
+/// whose lock is free is the rest of a server that was killed, and the next write of the target removes it.
 struct Draft {
     file: File,
     /// The name, and the directory for its removal.
@@ -101,25 +105,32 @@ impl Draft {
             Err(errno) => return Err(errno),
         }
         let dir = readable(&place.dir)?;
-        let (name, file) = fresh(|name| {
-            rustix::fs::openat(
-                &place.dir,
-                name,
-                flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW,
-                private,
-            )
+        let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let (name, file) = under_name(place, |name| {
+            let file = rustix::fs::openat(&place.dir, name, flags, private)?;
+            lock(&file)?;
+            // Before the lock, another writer could take it for the rest of a killed server.
+            if is_at(&file, place, name)? { Ok(file) } else { Err(Errno::EXIST) }
         })?;
         Ok(Draft { file: file.into(), named: Some((dir, name)) })
     }
 
     /// Puts the file in its place.
     fn finish(mut self, place: &Place) -> Result<(), Errno> {
+        penfold_sys::crash_point!("serve-upload-whole");
         if self.named.is_none() {
             let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
             let link = |name: &str| rustix::fs::linkat(CWD, &path, &place.dir, name, AtFlags::SYMLINK_FOLLOW);
-            let (name, ()) = fresh(link)?;
+            // A link replaces nothing; only a rename does.
+            match link(&place.name) {
+                Err(Errno::EXIST) => {}
+                other => return other,
+            }
+            lock(&self.file)?;
+            let (name, ()) = under_name(place, link)?;
             self.named = Some((readable(&place.dir)?, name));
         }
+        penfold_sys::crash_point!("serve-upload-named");
         if let Some((_, name)) = &self.named {
             rustix::fs::renameat(&place.dir, name, &place.dir, &place.name)?;
         }
@@ -139,17 +150,49 @@ impl Drop for Draft {
     }
 }
 
-/// Makes something under a name that is free.
-fn fresh<T>(make: impl Fn(&str) -> Result<T, Errno>) -> Result<(String, T), Errno> {
-    for _ in 0..TRIES {
-        let mut random = [0_u8; 8];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
-        let name = format!(".penfold-{:016x}", u64::from_le_bytes(random));
-        match make(&name) {
+/// Makes a draft under the first of its names that is free, or whose server was killed.
+fn under_name<T>(place: &Place, make: impl Fn(&str) -> Result<T, Errno>) -> Result<(String, T), Errno> {
+    let hash = fnv(place.name.as_bytes());
+    for number in 0..TRIES {
+        let name = format!(".penfold-{hash:032x}-{number}");
+        let draft = match make(&name) {
+            Err(Errno::EXIST) if remove_abandoned(place, &name) => make(&name),
+            draft => draft,
+        };
+        match draft {
             Ok(value) => return Ok((name, value)),
             Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
         }
     }
     Err(Errno::EXIST)
+}
+
+/// Locks a draft as long as its descriptor is open.
+fn lock(file: impl AsFd) -> Result<(), Errno> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        // Another writer looks whether the lock is free.
+        Err(Errno::WOULDBLOCK) => Err(Errno::EXIST),
+        other => other,
+    }
+}
+
+/// Removes a draft that no server writes any more.
+fn remove_abandoned(place: &Place, name: &str) -> bool {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::openat(&place.dir, name, flags, Mode::empty()) else { return false };
+    lock(&file).is_ok()
+        && is_at(&file, place, name) == Ok(true)
+        && rustix::fs::unlinkat(&place.dir, name, AtFlags::empty()).is_ok()
+}
+
+/// Tells whether a regular file has this name.
+fn is_at(file: impl AsFd, place: &Place, name: &str) -> Result<bool, Errno> {
+    let open = rustix::fs::fstat(file)?;
+    let named = match rustix::fs::statat(&place.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(false),
+        named => named?,
+    };
+    let is_regular = FileType::from_raw_mode(open.st_mode) == FileType::RegularFile;
+    Ok(is_regular && (open.st_dev, open.st_ino) == (named.st_dev, named.st_ino))
 }

@@ -143,6 +143,7 @@ async fn run(
     let host = app.engine.call(move |root| {
         let (files, mut client) = connect(root, &id, &name)?;
         let number = client.run(&run).map_err(|error| problem(&error))?;
+        penfold_sys::crash_point!("serve-command-accepted");
         Ok::<_, Problem>((files, client, number, name))
     });
     let (files, client, number, name) = host.await??;
@@ -310,6 +311,7 @@ async fn interrupt(
         {
             return Err(problem(&error));
         }
+        penfold_sys::crash_point!("serve-interrupted");
         finish(client, number)
     });
     Ok(axum::Json(ended.await??))

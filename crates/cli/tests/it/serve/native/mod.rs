@@ -165,6 +165,14 @@ impl Events {
         Events { stream, raw, text: Vec::new(), is_over: false }
     }
 
+    /// The events in an answer that may have broken off, also before its head.
+    pub fn of_part(answer: &[u8]) -> Events {
+        let at = answer.windows(4).position(|window| window == b"\r\n\r\n");
+        let raw = at.map_or_else(Vec::new, |at| answer[at + 4..].to_vec());
+        let stream = Box::new(std::io::Cursor::new(Vec::new()));
+        Events { stream, raw, text: Vec::new(), is_over: false }
+    }
+
     /// The next event; nothing at the end of the stream.
     #[track_caller]
     pub fn next(&mut self) -> Option<Event> {
