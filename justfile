@@ -67,3 +67,7 @@ ci:
 # Write the description of the native API, docs/openapi.json, from the code.
 openapi:
     cargo nextest run -p penfold-server --run-ignored only -E 'test(write_the_description)'
+
+# Write the table of session commands, docs/session-commands.md, from the tests.
+session-commands:
+    cargo nextest run -p penfold-session --run-ignored only -E 'test(write_the_table)'

@@ -8,9 +8,11 @@ extern crate penfold_harness;
 
 mod clients;
 mod commands;
+mod document;
 mod interrupts;
 mod promptness;
 mod support;
+mod table;
 
 /// The host is a program of its own, in a process of its own.
 const PROGRAMS: &[penfold_harness::Program] = &[("host", support::host)];

@@ -9,6 +9,7 @@ mod restart;
 mod routes;
 mod sessions;
 mod stuck;
+mod table;
 mod tokens;
 
 use std::io::{BufRead as _, BufReader, Read, Write as _};
