@@ -10,6 +10,7 @@
 
 mod answer;
 mod api;
+mod claims;
 mod error;
 mod execute;
 mod files;

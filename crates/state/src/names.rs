@@ -4,8 +4,9 @@
 //! a free lock is a free name, however the processes died.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use penfold_teardown::Resource;
@@ -67,6 +68,19 @@ pub fn is_name(text: &str) -> bool {
 /// # Errors
 /// When a living sandbox has the name, or the file cannot be made.
 pub fn take(root: &Path, name: &str, id: &Id) -> Result<Name, NameError> {
+    let mut taken = claim(root, name)?;
+    if let Err(source) = taken.give(&id.short()) {
+        let _ = taken.release(false);
+        return Err(NameError::Io { name: name.to_owned(), source });
+    }
+    Ok(taken)
+}
+
+/// Takes a name, and leaves its file as it is: the caller may look first at the sandbox that had the name last.
+///
+/// # Errors
+/// When the name is held, or the file cannot be made.
+pub fn claim(root: &Path, name: &str) -> Result<Name, NameError> {
     let io = |source: io::Error| NameError::Io { name: name.to_owned(), source };
     if !is_name(name) {
         return Err(io(io::ErrorKind::InvalidInput.into()));
@@ -83,13 +97,7 @@ pub fn take(root: &Path, name: &str, id: &Id) -> Result<Name, NameError> {
         }
         // The last holder may have removed the file between the open and the lock.
         if is_same(&dir, name, &file).map_err(io)? {
-            let mut taken = Name { dir, file: File::from(file), text: name.to_owned() };
-            let written = taken.file.set_len(0).and_then(|()| taken.file.write_all(id.short().as_bytes()));
-            if let Err(source) = written {
-                let _ = taken.release(false);
-                return Err(io(source));
-            }
-            return Ok(taken);
+            return Ok(Name { dir, file: File::from(file), text: name.to_owned() });
         }
     }
     Err(io(io::ErrorKind::TimedOut.into()))
@@ -166,7 +174,7 @@ fn open_name(dir: &OwnedFd, name: &str) -> Option<OwnedFd> {
     (ours && FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some(file)
 }
 
-fn id_in(file: &OwnedFd) -> String {
+fn id_in(file: impl AsFd) -> String {
     let mut text = [0_u8; 64];
     let length = rustix::io::pread(file, &mut text, 0).unwrap_or(0);
     let text = std::str::from_utf8(text.get(..length).unwrap_or_default()).unwrap_or_default();
@@ -215,6 +223,22 @@ pub fn forget_name(root: &Path, name: &str, id: &str) -> io::Result<()> {
     }
 }
 
+impl Name {
+    /// Returns the id of the sandbox that had the name last, if the file has one.
+    pub fn last_holder(&self) -> Option<String> {
+        Some(id_in(&self.file)).filter(|id| !id.is_empty())
+    }
+
+    /// Writes the id of the sandbox that has the name now.
+    ///
+    /// # Errors
+    /// When the disk is full.
+    pub fn give(&mut self, id: &str) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.write_all_at(id.as_bytes(), 0)
+    }
+}
+
 impl Resource for Name {
     fn describe(&self) -> String {
         format!("name {}", self.text)
@@ -254,6 +278,26 @@ mod tests {
         drop(died);
         assert_eq!(holder(&root, "web").unwrap(), None, "a file that nobody locks is nobody's");
         take(&root, "web", &one).unwrap();
+    }
+
+    #[test]
+    fn a_claim_shows_the_last_holder_and_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        let (one, two) = (Id::new().unwrap().short(), Id::new().unwrap().short());
+        let mut claimed = claim(&root, "web").unwrap();
+        assert_eq!(claimed.last_holder(), None);
+        assert!(matches!(claim(&root, "web"), Err(NameError::Taken { .. })));
+        claimed.give(&one).unwrap();
+        drop(claimed);
+        drop(claim(&root, "web").unwrap());
+        let mut claimed = claim(&root, "web").unwrap();
+        assert_eq!(claimed.last_holder(), Some(one));
+        claimed.give(&two).unwrap();
+        assert_eq!(claimed.last_holder(), Some(two.clone()));
+        drop(claimed);
+        forget_name(&root, "web", &two).unwrap();
+        assert_eq!(last_holder(&root, "web").unwrap(), None);
     }
 
     #[test]

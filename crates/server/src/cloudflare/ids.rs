@@ -72,7 +72,10 @@ impl SessionId {
 
 /// The id of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct ProcessId(String);
+pub(crate) struct ProcessId {
+    text: String,
+    is_chosen: bool,
+}
 
 impl ProcessId {
     /// Checks an id; without one, a new one is made.
@@ -86,7 +89,7 @@ impl ProcessId {
             let message = format!("`{text}` is reserved and cannot be a processId");
             return Err(ApiError::new(Code::ValidationFailed, message));
         }
-        Ok(ProcessId(text.to_owned()))
+        Ok(ProcessId { text: text.to_owned(), is_chosen: true })
     }
 
     fn fresh() -> ProcessId {
@@ -100,11 +103,16 @@ impl ProcessId {
             word.extend(digit);
             left /= 36;
         }
-        ProcessId(format!("proc_{ms}_{word}"))
+        ProcessId { text: format!("proc_{ms}_{word}"), is_chosen: false }
     }
 
     pub(crate) fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// Whether a client chose the id. Nobody else makes an id that the server made.
+    pub(crate) fn is_chosen(&self) -> bool {
+        self.is_chosen
     }
 }
 
@@ -201,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_new_process_id_has_the_form_of_the_reference() {
-        let ProcessId(id) = ProcessId::new(None).unwrap();
+        let id = ProcessId::new(None).unwrap().text;
         let parts: Vec<&str> = id.split('_').collect();
         assert_eq!((parts.len(), parts[0], parts[2].len()), (3, "proc", 6), "{id}");
     }

@@ -63,9 +63,11 @@ impl Places {
         }
     }
 
-    /// Forgets the processes of a sandbox that is gone from the disk.
-    pub(crate) fn forget_sandbox(&self, sandbox: &str) {
-        self.known().spots.retain(|_, spot| spot.as_ref().is_none_or(|spot| spot.sandbox != sandbox));
+    /// Forgets the processes of a sandbox that is gone from the disk, and returns their ids.
+    pub(crate) fn forget_sandbox(&self, sandbox: &str) -> Vec<String> {
+        let is_there =
+            |_: &String, spot: &mut Option<Spot>| spot.as_ref().is_some_and(|spot| spot.sandbox == sandbox);
+        self.known().spots.extract_if(is_there).map(|(id, _)| id).collect()
     }
 
     /// Reserves an id for a new process; `None` if a process has it.

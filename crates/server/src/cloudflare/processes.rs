@@ -1,5 +1,6 @@
 //! Processes: recorded execs in the sandbox of a session, each with a tree and a kill of its own.
 
+mod claim;
 mod follow;
 mod kill;
 mod labels;

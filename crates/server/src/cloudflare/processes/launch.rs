@@ -10,11 +10,13 @@ use penfold_state::{Files, StartFailure, error_chain};
 use rustix::io::Errno;
 
 use crate::cloudflare::api::{Api, ApiState};
+use crate::cloudflare::claims;
 use crate::cloudflare::error::{ApiError, Code};
 use crate::cloudflare::ids::{ProcessId, SessionId};
 use crate::cloudflare::places::{Reserved, Spot};
 use crate::cloudflare::sessions::{self, Session};
 
+use super::claim::{Claim, taken};
 use super::labels::{COMMAND, PROCESS};
 use super::look;
 use super::script::{self, Environment};
@@ -85,9 +87,12 @@ pub(super) async fn launch(
     api.wait(move |api| {
         look::complete(api)?;
         let reserved = reserve(api, &id).ok_or_else(|| taken(&id))?;
+        let mut claim = Claim::of(api, &id, session.files.name())?;
         make_room(api, &session.files);
         penfold_sys::crash_point!("serve-process-reserved");
-        let started = start(api, &session, &id, launch)?;
+        let started = start(api, &session, &id, launch).inspect_err(|_| {
+            claim.withdraw(api, &id, session.files.name());
+        })?;
         penfold_sys::crash_point!("serve-process-started");
         reserved.settle(Spot { sandbox: session.files.name().to_owned(), number: started.number });
         Ok(Launched { session, started })
@@ -111,17 +116,12 @@ pub(crate) fn make_room(api: &Api, files: &Files) {
             for exec in removed {
                 if let Some(id) = exec.labels.get(PROCESS) {
                     api.places.forget(id, &Spot { sandbox: sandbox.to_owned(), number: exec.number });
+                    claims::forget(api.app.engine.state_root(), id, sandbox);
                 }
             }
         }
         Err(error) => tracing::warn!(sandbox, %error, "cannot remove the records of ended processes"),
     }
-}
-
-fn taken(id: &ProcessId) -> ApiError {
-    let message = format!("a process with the id '{}' exists already", id.as_str());
-    let error = ApiError::new(Code::ProcessError, message).status(axum::http::StatusCode::CONFLICT);
-    error.with("processId", id.as_str())
 }
 
 fn start(api: &Api, session: &Session, id: &ProcessId, launch: Launch) -> Result<Started, ApiError> {

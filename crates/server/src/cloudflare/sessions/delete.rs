@@ -3,6 +3,7 @@
 use penfold_control::{EndMethod, Limits, Resolver, StopResult, put_away};
 
 use crate::cloudflare::api::{Api, ApiState};
+use crate::cloudflare::claims;
 use crate::cloudflare::error::{ApiError, Code};
 use crate::cloudflare::ids::SessionId;
 use crate::cloudflare::remaining;
@@ -56,7 +57,9 @@ pub(crate) async fn delete(api: &ApiState, id: &SessionId) -> Result<(), ApiErro
     api.wait(move |api| {
         let resolver = Resolver::new(api.app.engine.state_root());
         put_away(&resolver, &known, &Limits::default()).map_err(|error| ApiError::internal(&error))?;
-        api.places.forget_sandbox(&known.id);
+        for process in api.places.forget_sandbox(&known.id) {
+            claims::forget(api.app.engine.state_root(), &process, &known.id);
+        }
         forget_ended(api, &name);
         Ok(())
     })

@@ -1,8 +1,10 @@
 //! Processes: started, listed, followed.
 
+use std::sync::Barrier;
+
 use serde_json::{Value, json};
 
-use super::super::native;
+use super::super::{Server, native};
 use super::{Api, alive, output};
 use crate::support::wait_until;
 
@@ -206,4 +208,60 @@ fn the_oldest_ended_processes_are_forgotten_and_no_other() {
     }
     let all = native::get(&api.server, &execs).json();
     assert_eq!(all["execs"].as_array().unwrap().len(), KEPT + 2);
+}
+
+/// spec: 15.8
+#[test]
+fn of_two_servers_one_gives_an_id_to_a_process() {
+    let api = Api::start();
+    let other = Server::start_with(&api.env, "other.sock", &["--api", "cloudflare"], |_| ());
+    let servers = [(&api.server, "s"), (&other, "t")];
+    let start = |(server, session): (&Server, &str), id: &str| {
+        let body = json!({ "command": "sleep 1000", "sessionId": session, "processId": id });
+        native::post(server, "/api/process/start", &body)
+    };
+    // Each server knows its own processes only.
+    start(servers[0], "first").with(200);
+    start(servers[1], "second").with(200);
+    for id in ["first", "second"] {
+        for server in servers {
+            assert_eq!(start(server, id).with(409).json()["code"], "PROCESS_ERROR", "{id}");
+        }
+    }
+    for round in 0..20 {
+        let id = format!("p{round}");
+        let both = Barrier::new(2);
+        let started = std::thread::scope(|scope| {
+            let handles = servers.map(|server| {
+                let (both, start, id) = (&both, &start, &id);
+                scope.spawn(move || {
+                    both.wait();
+                    start(server, id).status
+                })
+            });
+            handles.map(|handle| handle.join().unwrap())
+        });
+        assert!(matches!(started, [200, 409] | [409, 200]), "{started:?}");
+    }
+    let listed = api.get("/api/process/list").ok();
+    let mut ids: Vec<&str> = listed["processes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|process| process["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(ids.len(), 22);
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 22, "{ids:?}");
+    // An id is free again with its session, and after a start that failed.
+    api.post("/api/session/delete", &json!({ "sessionId": "s" })).ok();
+    start(servers[1], "first").with(200);
+    let body = json!({ "command": "true", "sessionId": "t", "processId": "wrong", "cwd": "/no/such" });
+    native::post(&other, "/api/process/start", &body).with(500);
+    start(servers[0], "wrong").with(200);
+    for session in ["s", "t"] {
+        api.post("/api/session/delete", &json!({ "sessionId": session })).ok();
+    }
+    other.end();
 }
