@@ -2,7 +2,7 @@
 //!
 //! - [`start()`] — runs a command. The exec goes on when this process is gone.
 //! - [`list`], [`running`], [`get`] — the execs of a sandbox, also after its end; [`log`] reads the output.
-//! - [`forget`], [`forget_oldest`] — remove records of ended execs.
+//! - [`forget`], [`forget_oldest`] — remove records of ended execs; [`hold`] keeps one for a reader.
 //! - [`stop`], [`kill`], [`wait`] — return once the end of the exec is verified, or its survivors are known.
 //! - [`stop_all`] — the same for many execs of a sandbox at once, on one connection.
 //!
@@ -15,6 +15,7 @@ mod start;
 mod view;
 
 use std::io;
+use std::os::fd::OwnedFd;
 
 use penfold_state::ExecFiles;
 use penfold_state::log::{From, LogError, Reader};
@@ -104,6 +105,15 @@ pub fn log(files: &Files, number: u32, from: From) -> Result<Reader, LogError> {
         Ok(None) => Err(LogError::Missing),
         Err(source) => Err(LogError::Io { act: "open", source }),
     }
+}
+
+/// Keeps the record of an exec from [`forget_oldest`] as long as the returned descriptor is open, so that a reader of the
+/// log also finds the end. `None` when there is no such exec, or it is being removed.
+///
+/// # Errors
+/// When its directory cannot be opened or locked.
+pub fn hold(files: &Files, number: u32) -> io::Result<Option<OwnedFd>> {
+    ExecFiles::open(files, number)?.map_or(Ok(None), |exec| exec.hold())
 }
 
 /// Removes the record of an exec that has ended.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use penfold_process::ProcessId;
 use penfold_teardown::{Cause, Findings, Level, Survivor};
-use rustix::fs::{AtFlags, Mode};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -255,6 +255,35 @@ impl ExecFiles {
         self.write_end(&exited, &report)?;
         self.remove_remaining();
         Ok(())
+    }
+
+    /// Keeps the directory from [`ExecFiles::remove_unheld`] as long as the returned descriptor is open; `None` while it is
+    /// being removed.
+    ///
+    /// # Errors
+    /// When it cannot be opened or locked.
+    pub fn hold(&self) -> io::Result<Option<OwnedFd>> {
+        self.lock_dir(FlockOperation::NonBlockingLockShared)
+    }
+
+    fn lock_dir(&self, operation: FlockOperation) -> io::Result<Option<OwnedFd>> {
+        // A lock belongs to an open file, and that of `self` is shared.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(self.dir(), ".", flags, Mode::empty())?;
+        match rustix::fs::flock(&dir, operation) {
+            Ok(()) => Ok(Some(dir)),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Removes the directory, unless a process holds it. Returns whether it was removed.
+    ///
+    /// # Errors
+    /// When it cannot be locked, or an entry cannot be removed.
+    pub fn remove_unheld(&self, record: &Files) -> io::Result<bool> {
+        let Some(_lock) = self.lock_dir(FlockOperation::NonBlockingLockExclusive)? else { return Ok(false) };
+        self.remove(record).map(|()| true)
     }
 
     /// Removes the directory.

@@ -14,15 +14,11 @@ pub const KEPT: usize = 256;
 const LIMIT: Duration = Duration::from_secs(1);
 
 /// Removes the records of the oldest ended execs until `keep` of them are left, and returns those that were removed.
-/// Execs that `is_used` stay. Without a supervisor that answers, all stay.
+/// Execs that a process [holds](super::hold) stay. Without a supervisor that answers, all stay.
 ///
 /// # Errors
 /// When the directory of the execs cannot be read.
-pub fn forget_oldest(
-    files: &Files,
-    keep: usize,
-    is_used: impl Fn(u32) -> bool,
-) -> io::Result<Vec<RecordedExec>> {
+pub fn forget_oldest(files: &Files, keep: usize) -> io::Result<Vec<RecordedExec>> {
     let mut numbers = ExecFiles::numbers(files)?;
     if numbers.len() <= keep {
         return Ok(Vec::new());
@@ -37,12 +33,17 @@ pub fn forget_oldest(
     // After a takeover, a low number may be a young exec.
     ExecFiles::sort_by_change(files, &mut numbers)?;
     let mut removed = Vec::new();
-    for number in numbers.into_iter().filter(|number| !is_used(*number)).take(excess) {
+    let mut left = excess;
+    for number in numbers {
+        if left == 0 {
+            break;
+        }
         // Another server may do the same.
         if let Ok(Some(exec)) = ExecFiles::open(files, number) {
             let described = exec.exec().ok().flatten().filter(|described| described.number == number);
-            if exec.remove(files).is_ok() {
+            if exec.remove_unheld(files).is_ok_and(|is_removed| is_removed) {
                 removed.extend(described);
+                left -= 1;
             }
         }
     }

@@ -38,14 +38,6 @@ impl Followers {
         all.entry(exec).or_default().push(follower);
     }
 
-    /// Tells whether a stream of this exec is open.
-    pub(crate) fn has(&self, exec: &Followed) -> bool {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let followers = all.get(exec);
-        followers
-            .is_some_and(|followers| followers.iter().any(|follower| follower.open.has_changed().is_ok()))
-    }
-
     /// Wakes the streams of ended execs that `is_meant`, and waits until they are sent.
     pub(crate) async fn finish(&self, is_meant: impl Fn(&Followed) -> bool) {
         let mut open: Vec<Follower> = Vec::new();

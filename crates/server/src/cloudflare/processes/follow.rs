@@ -1,7 +1,7 @@
 //! Streams of a process: what it wrote and writes, and its end.
 
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use axum::response::Response;
 use penfold_control::execs;
@@ -27,6 +27,8 @@ const FLUSH: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 pub(super) struct Following {
     pub(super) files: Files,
     pub(super) number: u32,
+    /// Keeps the record until the stream has its end.
+    pub(super) held: Option<OwnedFd>,
     /// The first event.
     pub(super) first: (&'static str, Value),
     /// Fields of each further event.
@@ -50,7 +52,8 @@ pub(super) fn answer(api: &ApiState, following: Following) -> Result<Response, A
 impl Following {
     /// Writes the stream. The returned reader is to be dropped late: the kernel takes about 15 ms to close its inotify
     /// descriptor, and the end must not wait for that.
-    fn write(self, sink: &mut Sink, is_draining: &dyn Fn() -> bool) -> io::Result<Option<Reader>> {
+    fn write(mut self, sink: &mut Sink, is_draining: &dyn Fn() -> bool) -> io::Result<Option<Reader>> {
+        let _held = self.held.take();
         let (kind, fields) = self.first.clone();
         sse::send(sink, kind, fields)?;
         let mut kept = None;

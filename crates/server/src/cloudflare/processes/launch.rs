@@ -1,5 +1,6 @@
 //! Starts a process: a recorded exec beside the session's shell.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,8 @@ pub(crate) struct Launch {
 pub(super) struct Launched {
     pub(super) session: Session,
     pub(super) started: Started,
+    /// Keeps the record for a stream.
+    pub(super) held: Option<OwnedFd>,
 }
 
 impl Launch {
@@ -95,7 +98,8 @@ pub(super) async fn launch(
         })?;
         penfold_sys::crash_point!("serve-process-started");
         reserved.settle(Spot { sandbox: session.files.name().to_owned(), number: started.number });
-        Ok(Launched { session, started })
+        let held = execs::hold(&session.files, started.number).ok().flatten();
+        Ok(Launched { session, started, held })
     })
     .await
 }
@@ -110,8 +114,7 @@ fn reserve<'a>(api: &'a Api, id: &ProcessId) -> Option<Reserved<'a>> {
 /// Removes the records of the oldest ended processes of a sandbox, beyond those that are kept.
 pub(crate) fn make_room(api: &Api, files: &Files) {
     let sandbox = files.name();
-    let is_used = |number| api.followers.has(&(sandbox.to_owned(), number));
-    match execs::forget_oldest(files, KEPT, is_used) {
+    match execs::forget_oldest(files, KEPT) {
         Ok(removed) => {
             for exec in removed {
                 if let Some(id) = exec.labels.get(PROCESS) {

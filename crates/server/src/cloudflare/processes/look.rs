@@ -108,6 +108,6 @@ fn at(api: &Api, id: &str, spot: &Spot) -> Result<Option<Seen>, ApiError> {
     Ok(Some(Seen { id: id.to_owned(), session: session.unwrap_or_default(), files, view }))
 }
 
-fn missing(id: &str) -> ApiError {
+pub(super) fn missing(id: &str) -> ApiError {
     ApiError::new(Code::ProcessNotFound, format!("Process '{id}' not found")).with("processId", id)
 }

@@ -88,6 +88,7 @@ pub(crate) async fn answer_stream(
     let following = Following {
         files: launched.session.files,
         number: launched.started.number,
+        held: launched.held,
         first: (
             "start",
             json!({
@@ -189,12 +190,19 @@ async fn logs(State(api): State<ApiState>, Path(id): Path<String>) -> Answer {
 }
 
 async fn stream(State(api): State<ApiState>, Path(id): Path<String>) -> Answer {
-    let seen = api.call(move |api| look::one(api, &id)).await?;
+    let found = api.call(move |api| {
+        let seen = look::one(api, &id)?;
+        let held = execs::hold(&seen.files, seen.number()).map_err(|error| ApiError::internal(&error))?;
+        // The record was removed just now.
+        held.ok_or_else(|| look::missing(&seen.id)).map(|held| (seen, held))
+    });
+    let (seen, held) = found.await?;
     let told = status::told(&seen.view);
     let info = json!({ "processId": seen.id, "command": seen.view.labels.get(COMMAND), "status": told.word });
     let following = Following {
         number: seen.number(),
         files: seen.files,
+        held: Some(held),
         first: ("process_info", info),
         common: json!({ "processId": seen.id }),
         last: |told| {

@@ -13,6 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::files;
+use super::problems::{missing, unreadable};
 use crate::app::AppState;
 use crate::native::extract::{Path, Query};
 use crate::native::log_answer::{self, LogEnd, LogEvent, LogQuery, LogRange, LogSource};
@@ -50,8 +51,15 @@ async fn logs(
 }
 
 fn source(files: Files, number: u32, from: LogFrom) -> Result<LogSource, Problem> {
+    // A client that reads slowly gets the end long after it came.
+    let held = execs::hold(&files, number).map_err(|error| unreadable(&error))?;
+    let held = held.ok_or_else(|| missing(&files, number))?;
     let reader = execs::log(&files, number, from).map_err(|error| log_answer::unreadable(&error))?;
-    Ok(LogSource { reader, end: LogEnd::new(move || verified_end(&files, number)) })
+    let end = move || {
+        let _held = &held;
+        verified_end(&files, number)
+    };
+    Ok(LogSource { reader, end: LogEnd::new(end) })
 }
 
 /// Returns the end of an exec, if it is verified or its record is gone.

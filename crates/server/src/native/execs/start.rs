@@ -127,7 +127,7 @@ fn memory(input: &[u8]) -> Result<OwnedFd, Problem> {
 
 /// Removes the records of the oldest ended execs of a sandbox, beyond those that are kept.
 pub(in crate::native) fn make_room(files: &Files) {
-    if let Err(error) = execs::forget_oldest(files, execs::KEPT, |_| false) {
+    if let Err(error) = execs::forget_oldest(files, execs::KEPT) {
         tracing::warn!(sandbox = files.name(), %error, "cannot remove the records of ended execs");
     }
 }

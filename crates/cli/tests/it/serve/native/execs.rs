@@ -1,5 +1,8 @@
 //! Recorded execs.
 
+use penfold_state::ExecFiles;
+use penfold_state::record::Registry;
+use penfold_teardown::{Cause, Level};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -148,4 +151,42 @@ fn an_exec_with_a_terminal_can_be_resized() {
     post(&server, &path(&id, &made, "/resize"), &json!({ "rows": 7, "columns": 50 })).with(204);
     assert_eq!(line(), b"7 50\r\n");
     events.expect("end");
+}
+
+/// spec: 13.14
+#[test]
+fn a_slow_follower_gets_the_end_of_an_exec_whose_record_is_the_oldest() {
+    let (env, server) = start();
+    let id = script(&server, "exec sleep 600");
+    let execs = format!("/v1/sandboxes/{id}/execs");
+    let record = Registry::open_existing(&env.root()).unwrap().unwrap().look(&id).unwrap().unwrap();
+    let begin = |text: &str| {
+        let body = json!({ "command": ["sh", "-c", text] });
+        post(&server, &execs, &body).with(201).json()["number"].clone()
+    };
+    // More than the sockets and the queue take.
+    let number = begin("head -c 8000000 /dev/zero | tr '\\0' x; exit 7");
+    let mut events = Events::open(&server, &format!("{execs}/{number}/logs"), "");
+    wait_until("the exec has ended", || {
+        get(&server, &format!("{execs}/{number}")).json()["status"] == "ended"
+    });
+    // As many younger ones as are kept.
+    for later in 0..256 {
+        let exec = ExecFiles::create(&record, 1000 + later).unwrap();
+        exec.replace_end(None, Cause::Exit, Level::Subreaper, 0).unwrap();
+    }
+    begin("true");
+    begin("true");
+    let mut last = None;
+    while let Some(event) = events.next() {
+        last = Some(event);
+    }
+    let last = last.unwrap();
+    assert_eq!((last.name.as_str(), &last.data["exit"]), ("end", &json!({ "code": 7 })), "{last:?}");
+    // Nobody reads it any more.
+    wait_until("its record is gone", || {
+        begin("true");
+        get(&server, &format!("{execs}/{number}")).status == 404
+    });
+    delete(&server, &format!("/v1/sandboxes/{id}")).with(200);
 }
