@@ -46,7 +46,7 @@ pub(crate) async fn serve(
         Ok(caller) => {
             parts.extensions.insert(caller);
             parts.extensions.insert(RequestId(id.clone()));
-            let body = Body::new(TimedBody::new(body, app.config.limits.body_time));
+            let body = Body::new(TimedBody::new(body, app.config.limits.body_times()));
             penfold_sys::crash_point!("serve-admitted");
             // A router is always ready, and cannot fail.
             match router.call(Request::from_parts(parts, body)).await {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::timed_body::BodyTimes;
+
 /// What a caller can use at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -17,12 +19,22 @@ pub struct Limits {
     pub head_time: Duration,
     /// The time in which more of a body must come.
     pub body_time: Duration,
+    /// The time for a whole body; one more second for each [`Limits::body_rate`] bytes.
+    pub body_whole_time: Duration,
+    /// The bytes of a body that must come in a second, after [`Limits::body_whole_time`].
+    pub body_rate: u64,
     /// The time in which a caller must take enough of an answer that more can be written.
     pub write_time: Duration,
     /// The living sandboxes that the callers with one token can have.
     pub sandboxes: usize,
     /// The bytes of a command's output that are kept; the oldest output beyond is lost, and counted.
     pub output: u64,
+}
+
+impl Limits {
+    pub(crate) fn body_times(&self) -> BodyTimes {
+        BodyTimes { pause: self.body_time, whole: self.body_whole_time, rate: self.body_rate }
+    }
 }
 
 impl Default for Limits {
@@ -34,6 +46,8 @@ impl Default for Limits {
             headers: 100,
             head_time: Duration::from_secs(30),
             body_time: Duration::from_secs(30),
+            body_whole_time: Duration::from_mins(5),
+            body_rate: 1024,
             // Long: a person may pause a followed log, and a program may work on what it has read.
             write_time: Duration::from_mins(5),
             sandboxes: 1000,

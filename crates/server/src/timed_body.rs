@@ -9,21 +9,50 @@ use axum::body::{Bytes, HttpBody};
 use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::time::{Instant, Sleep};
 
-/// A client stopped sending its request.
+/// A client sent its request too slowly.
 #[derive(Debug, thiserror::Error)]
-#[error("no more of the body came for {} s", .0.as_secs())]
-pub(crate) struct SlowBody(Duration);
+pub(crate) enum SlowBody {
+    /// Nothing came for a while.
+    #[error("no more of the body came for {} s", .0.as_secs())]
+    Stopped(Duration),
+    /// Something came at each moment, but not enough.
+    #[error("only {received} bytes of the body came in {} s", .time.as_secs())]
+    Slow { received: u64, time: Duration },
+}
 
-/// The body of a request; an error once nothing of it came for a while.
+/// The times for the body of a request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BodyTimes {
+    /// More must come in this time.
+    pub(crate) pause: Duration,
+    /// The whole body must come in this time, and one more second for each `rate` bytes.
+    pub(crate) whole: Duration,
+    pub(crate) rate: u64,
+}
+
+/// The body of a request; an error once nothing of it came for a while, or it takes too long altogether.
 pub(crate) struct TimedBody {
     body: Incoming,
-    time: Duration,
+    times: BodyTimes,
+    begun: Instant,
+    received: u64,
     timer: Pin<Box<Sleep>>,
 }
 
 impl TimedBody {
-    pub(crate) fn new(body: Incoming, time: Duration) -> TimedBody {
-        TimedBody { body, time, timer: Box::pin(tokio::time::sleep(time)) }
+    pub(crate) fn new(body: Incoming, times: BodyTimes) -> TimedBody {
+        let begun = Instant::now();
+        let first = tokio::time::sleep(times.pause.min(times.whole));
+        TimedBody { body, times, begun, received: 0, timer: Box::pin(first) }
+    }
+
+    /// The time that the whole body may take, as far as it has come.
+    fn limit(&self) -> Duration {
+        self.times.whole.saturating_add(Duration::from_secs(self.received / self.times.rate.max(1)))
+    }
+
+    fn slow(&self) -> SlowBody {
+        SlowBody::Slow { received: self.received, time: self.begun.elapsed() }
     }
 }
 
@@ -35,13 +64,24 @@ impl HttpBody for TimedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
-            let until = Instant::now() + self.time;
-            self.timer.as_mut().reset(until);
-            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
+            std::task::ready!(self.timer.as_mut().poll(context));
+            let is_slow = self.begun.elapsed() >= self.limit();
+            let slow = if is_slow { self.slow() } else { SlowBody::Stopped(self.times.pause) };
+            return Poll::Ready(Some(Err(slow.into())));
+        };
+        if let Some(Ok(part)) = &frame {
+            let length = part.data_ref().map_or(0, Bytes::len);
+            self.received = self.received.saturating_add(u64::try_from(length).unwrap_or(u64::MAX));
+            // A caller that always has one more byte never lets the timer run.
+            if self.begun.elapsed() >= self.limit() {
+                return Poll::Ready(Some(Err(self.slow().into())));
+            }
         }
-        std::task::ready!(self.timer.as_mut().poll(context));
-        Poll::Ready(Some(Err(SlowBody(self.time).into())))
+        let (now, pause) = (Instant::now(), self.times.pause);
+        let until = (now + pause).min(self.begun + self.limit());
+        self.timer.as_mut().reset(until);
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -153,6 +153,44 @@ fn a_caller_that_stops_in_the_middle_of_a_body_is_closed() {
     wait_until("each connection is closed", || server.connections() == 0);
 }
 
+/// Sends a body of this many parts, one each now and then, and returns the answer.
+#[track_caller]
+fn slow_body(server: &Server, part: &str, count: usize) -> String {
+    let head =
+        "POST /api/exists HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nconnection: close\r\n";
+    let last = r#"{"path":"/"}"#;
+    let mut stream = server.connect();
+    write!(stream, "{head}content-length: {}\r\n\r\n", part.len() * count + last.len()).unwrap();
+    for _ in 0..count {
+        // The server may close while we send.
+        if stream.write_all(part.as_bytes()).is_err() {
+            break;
+        }
+        pause(SHORT / 20);
+    }
+    let _ = stream.write_all(last.as_bytes());
+    rest(&mut stream)
+}
+
+/// spec: 15.4.1
+#[test]
+fn a_caller_that_sends_a_body_byte_by_byte_is_closed() {
+    let server = Server::start(|limits| {
+        limits.body_whole_time = SHORT;
+        limits.body_rate = 10_000;
+    });
+    let begun = Instant::now();
+    let said = slow_body(&server, " ", 5000);
+    assert!(said.is_empty() || said.starts_with("HTTP/1.1 400"), "{said}");
+    assert!(begun.elapsed() < 20 * SHORT, "{:?}", begun.elapsed());
+    wait_until("the connection is closed", || server.connections() == 0);
+    // A body that is fast enough may take longer than that.
+    let begun = Instant::now();
+    let said = slow_body(&server, &" ".repeat(10_000), 60);
+    assert!(said.starts_with("HTTP/1.1 200"), "{said}");
+    assert!(begun.elapsed() > 2 * SHORT, "{:?}", begun.elapsed());
+}
+
 /// Asks for two long answers, and reads only the beginning of each.
 #[track_caller]
 fn stuck_readers(server: &Server) -> Vec<UnixStream> {
