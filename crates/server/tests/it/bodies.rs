@@ -89,6 +89,7 @@ fn seed() -> u64 {
     u64::from(std::process::id()) << 32 | 0x9e37_79b9
 }
 
+/// spec: 15.4
 #[test]
 fn a_random_body_of_the_native_api_is_a_problem() {
     let server = Server::start(|_| ());
@@ -109,6 +110,7 @@ fn a_random_body_of_the_native_api_is_a_problem() {
     }
 }
 
+/// spec: 15.4
 #[test]
 fn a_random_body_of_the_cloudflare_api_has_an_answer_with_a_code() {
     let server = Server::start(|_| ());

@@ -260,6 +260,7 @@ fn the_command_is_stopped_when_nobody_reads_its_output() {
     wait_until("the sandbox has ended", || env.call(["ps", "-q"]).out().is_empty());
 }
 
+/// spec: 15.1, 15.5
 #[test]
 fn a_followed_log_goes_on_after_restarts_without_a_byte_lost_or_twice() {
     let env = TestEnv::new();
@@ -289,6 +290,7 @@ fn a_followed_log_goes_on_after_restarts_without_a_byte_lost_or_twice() {
     server.end();
 }
 
+/// spec: 15.1
 #[test]
 fn a_server_that_does_not_come_back_is_told() {
     let env = TestEnv::new();

@@ -76,6 +76,7 @@ fn a_stream_of_a_killed_server_is_cut_off_and_the_next_one_has_every_byte() {
 }
 
 /// Each session is listed and usable, or there is nothing of it.
+/// spec: 15.1.1
 #[test]
 fn a_creation_in_flight_leaves_a_whole_session_or_nothing_unlisted() {
     let mut api = Api::start();
@@ -100,6 +101,7 @@ fn a_creation_in_flight_leaves_a_whole_session_or_nothing_unlisted() {
     assert!(listed < 12, "no creation was interrupted");
 }
 
+/// spec: 15.1.1
 #[test]
 fn a_kill_in_flight_is_completed_without_the_server() {
     let mut api = Api::with(&["--api", "native,cloudflare"]);
@@ -233,6 +235,7 @@ fn a_full_state_root_is_a_clear_error_and_loses_nothing() {
 }
 
 /// An end needs no room: the supervisor keeps it until there is room for its record.
+/// spec: 13.13
 #[test]
 fn a_kill_on_a_full_state_root_ends_everything_and_says_how_it_ended() {
     let Some(disk) = FullDisk::start() else { return };

@@ -17,16 +17,19 @@ fn kill_leaves_nothing(command: &str, files: &[&str]) {
     assert_eq!(api.status("p").0, "killed");
 }
 
+/// spec: 13.10
 #[test]
 fn a_kill_does_not_miss_setsid() {
     kill_leaves_nothing("setsid sh -c 'echo $$ > DIR/a; sleep 1000' & sleep 1001; true", &["a"]);
 }
 
+/// spec: 13.10
 #[test]
 fn a_kill_does_not_miss_a_double_fork() {
     kill_leaves_nothing("(setsid sh -c '(sleep 1000 & echo $! > DIR/a) & exit' &); sleep 1001; true", &["a"]);
 }
 
+/// spec: 13.10
 #[test]
 fn a_kill_does_not_miss_what_a_term_handler_forks() {
     let api = Api::start();
@@ -49,6 +52,7 @@ fn a_kill_does_not_miss_what_a_term_handler_forks() {
     }
 }
 
+/// spec: 13.10
 #[test]
 fn a_kill_does_not_miss_a_rolling_chain() {
     let api = Api::start();
@@ -71,6 +75,7 @@ fn exit_in_a_background_command_ends_with_its_code() {
     assert_eq!(events.last().unwrap()["exitCode"], 9);
 }
 
+/// spec: 15.8
 #[test]
 fn a_second_process_of_an_id_does_not_replace_the_first() {
     let api = Api::start();
@@ -104,6 +109,7 @@ fn a_process_that_dies_with_its_shell_has_a_code() {
     assert_eq!(stream.rest().pop().unwrap()["exitCode"], 143);
 }
 
+/// spec: 13.15
 #[test]
 fn a_command_with_a_heredoc_or_open_quotes_does_not_block_the_session() {
     let api = Api::start();

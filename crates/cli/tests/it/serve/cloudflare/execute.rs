@@ -6,6 +6,7 @@ use super::{Api, alive, pid_in};
 
 const NONE: &str = "__DISABLE_SESSION__";
 
+/// spec: 13.15
 #[test]
 fn output_and_code_are_exact() {
     let api = Api::start();

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use super::{Api, alive, pid_in};
 use crate::support::wait_until;
 
+/// spec: 13.10
 #[test]
 fn a_kill_ends_the_tree_and_its_record_has_status_and_code() {
     let api = Api::start();
@@ -26,6 +27,7 @@ fn a_kill_ends_the_tree_and_its_record_has_status_and_code() {
     assert_eq!(api.out("s", "echo usable"), "usable\n");
 }
 
+/// spec: 13.10
 #[test]
 fn the_code_of_a_term_handler_is_the_code_of_the_kill() {
     let api = Api::start();
@@ -38,6 +40,7 @@ fn the_code_of_a_term_handler_is_the_code_of_the_kill() {
     }
 }
 
+/// spec: 13.10
 #[test]
 fn a_process_that_ignores_term_is_killed_after_five_seconds() {
     let api = Api::start();
@@ -79,6 +82,7 @@ fn each_follower_has_the_exit_before_the_answer() {
     }
 }
 
+/// spec: 13.10
 #[test]
 fn a_kill_that_races_with_the_natural_exit_leaves_no_running_record() {
     let api = Api::start();
@@ -104,6 +108,7 @@ fn a_kill_that_races_with_the_natural_exit_leaves_no_running_record() {
     assert!(ends.values().sum::<u32>() == 100, "{ends:?}");
 }
 
+/// spec: 13.10
 #[test]
 fn kill_all_ends_twenty_trees_that_ignore_term_in_one_grace() {
     let api = Api::start();

@@ -168,6 +168,7 @@ fn a_time_limit_of_a_process_ends_its_tree() {
     assert_eq!(api.status("p"), ("killed".to_owned(), Some(143)));
 }
 
+/// spec: 13.14
 #[test]
 fn the_oldest_ended_processes_are_forgotten_and_no_other() {
     const KEPT: usize = 256;

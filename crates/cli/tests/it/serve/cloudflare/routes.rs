@@ -80,6 +80,7 @@ fn a_command_with_a_nul_is_not_run() {
     assert_eq!(api.out("s", "echo usable"), "usable\n");
 }
 
+/// spec: 15.4
 #[test]
 fn ids_that_could_be_paths_are_refused() {
     let api = Api::start();
@@ -98,6 +99,7 @@ fn ids_that_could_be_paths_are_refused() {
     assert_eq!(api.get("/api/session/list").ok()["data"], json!([]));
 }
 
+/// spec: 15.4
 #[test]
 fn a_body_beyond_the_limit_is_refused() {
     let api = Api::start();

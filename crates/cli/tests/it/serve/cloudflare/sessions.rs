@@ -111,6 +111,7 @@ fn a_delete_ends_all_that_the_session_started_while_a_command_runs() {
     });
 }
 
+/// spec: 13.15
 #[test]
 fn a_shell_that_exits_is_told_once_and_replaced() {
     let api = Api::start();
@@ -189,6 +190,7 @@ fn fifty_commands_through_two_servers_for_an_unknown_session_make_one() {
     }
 }
 
+/// spec: 15.8
 #[test]
 fn the_id_of_a_process_is_free_after_the_delete_of_its_session() {
     let api = Api::start();

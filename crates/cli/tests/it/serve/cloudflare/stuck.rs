@@ -20,6 +20,7 @@ fn frozen() -> Option<FrozenFs> {
     }
 }
 
+/// spec: 13.10
 #[test]
 fn a_kill_that_cannot_be_verified_names_what_is_left_until_it_is_gone() {
     let Some(frozen) = frozen() else { return };

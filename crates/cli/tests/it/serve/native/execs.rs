@@ -21,6 +21,7 @@ fn waited(server: &Server, id: &str, exec: &Value) -> Value {
     get(server, &path(id, exec, "/wait")).with(200).json()
 }
 
+/// spec: 13.9
 #[test]
 fn an_exec_has_input_environment_directory_output_and_exit() {
     let (env, server) = start();
@@ -80,6 +81,7 @@ fn tree(env: &TestEnv, server: &Server, id: &str) -> (Value, Vec<Process>) {
     (made, members)
 }
 
+/// spec: 13.10
 #[test]
 fn the_end_of_an_exec_takes_its_tree_and_leaves_the_sandbox() {
     let (env, server) = start();
@@ -106,6 +108,7 @@ fn the_end_of_an_exec_takes_its_tree_and_leaves_the_sandbox() {
     assert!(!leader.has_ended());
 }
 
+/// spec: 13.9, 15.1
 #[test]
 fn an_exec_gets_signals_and_runs_on_without_its_server() {
     let (env, server) = start();
@@ -128,6 +131,7 @@ fn an_exec_gets_signals_and_runs_on_without_its_server() {
     assert_eq!(end.data["exit"], json!({ "code": 9 }));
 }
 
+/// spec: 13.9
 #[test]
 fn an_exec_with_a_terminal_can_be_resized() {
     let (_env, server) = start();

@@ -48,6 +48,7 @@ fn bad_bodies() -> Vec<Vec<u8>> {
     bodies
 }
 
+/// spec: 15.4
 #[test]
 fn bad_bodies_are_refused_and_change_nothing() {
     let (_env, server) = start();
@@ -75,6 +76,7 @@ fn routes(server: &Server) -> Vec<(String, String, Value)> {
     paths.into_iter().flat_map(of).collect()
 }
 
+/// spec: 15.4
 #[test]
 fn every_route_refuses_bad_words_in_its_path() {
     let (_env, server) = start();
@@ -101,6 +103,7 @@ fn every_route_refuses_bad_words_in_its_path() {
     assert_eq!(reply.with(405).problem(), "method_not_allowed");
 }
 
+/// spec: 15.4
 #[test]
 fn every_route_refuses_unknown_fields_and_parameters() {
     let (_env, server) = start();

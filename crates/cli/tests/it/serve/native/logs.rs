@@ -84,6 +84,7 @@ fn numbers(last: u32) -> Vec<u8> {
     (1..=last).flat_map(|number| format!("{number}\n").into_bytes()).collect()
 }
 
+/// spec: 15.1
 #[test]
 fn a_stream_resumes_without_a_byte_lost_or_twice_also_after_the_server_was_killed() {
     let (env, mut server) = start();
@@ -148,6 +149,7 @@ fn a_slow_reader_is_told_what_it_missed_and_delays_nobody() {
     assert_eq!(slow.rest().last().unwrap().name, "end");
 }
 
+/// spec: 15.5
 #[test]
 fn a_drained_stream_ends_with_an_error() {
     let (env, server) = start();

@@ -6,6 +6,7 @@ use serde_json::json;
 use super::{Server, get, script, start};
 use crate::support::wait_until;
 
+/// spec: 15.1
 #[test]
 fn the_next_server_finds_the_same_sandboxes_logs_and_exits() {
     let (env, server) = start();

@@ -56,6 +56,7 @@ fn a_command_that_cannot_run_is_a_problem_of_its_own_kind() {
     assert_eq!(get(&server, "/v1/sandboxes/nobody").with(404).problem(), "not_found");
 }
 
+/// spec: 15.1
 #[test]
 fn a_repeated_create_gets_the_same_sandbox_also_from_the_next_server() {
     let (env, server) = start();

@@ -25,6 +25,7 @@ fn said(command: &Value) -> (&str, &str, i64) {
     (text("stdout"), text("stderr"), command["end"]["code"].as_i64().unwrap())
 }
 
+/// spec: 15.1
 #[test]
 fn a_session_keeps_its_state_and_survives_the_server() {
     if !has_program(&["bash", "-c", "true"]) {
