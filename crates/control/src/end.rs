@@ -72,6 +72,8 @@ pub enum StopResult {
 pub struct Progress {
     /// The number of sandboxes that have not ended yet.
     pub left: usize,
+    /// The number of sandboxes that have ended, or whose supervisor ends them: they end also if the caller dies.
+    pub begun: usize,
     /// The time since the call.
     pub since: Duration,
 }

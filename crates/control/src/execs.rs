@@ -4,6 +4,7 @@
 //! - [`list`], [`running`], [`get`] — the execs of a sandbox, also after its end; [`log`] reads the output.
 //! - [`forget`], [`forget_oldest`] — remove records of ended execs; [`hold`] keeps one for a reader.
 //! - [`stop`], [`kill`], [`wait`] — return once the end of the exec is verified, or its survivors are known.
+//! - [`begin_stop`], [`begin_kill`] — return once the supervisor ends the exec.
 //! - [`stop_all`] — the same for many execs of a sandbox at once, on one connection.
 //!
 //! Any member may write to the files of an exec. An exec counts as ended only if its report exists and the evidence
@@ -24,7 +25,7 @@ use penfold_state::{Files, StartFailure};
 
 use crate::client::{ANSWER, Client, ClientError};
 
-pub use end::{ExecEnd, kill, stop, stop_all, wait};
+pub use end::{ExecEnd, begin_kill, begin_stop, kill, stop, stop_all, wait};
 pub use retain::{KEPT, forget_oldest};
 pub use start::{ExecStart, Started, start};
 pub use view::{ExecStatus, ExecView, get, has_ended, list, running};

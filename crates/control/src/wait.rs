@@ -77,7 +77,7 @@ pub fn wait(
         if over || until.is_some_and(|until| until <= now) {
             return watches.into_iter().map(|watch| watch.end).collect();
         }
-        slow(Progress { left, since: begun.elapsed() });
+        slow(Progress { left, begun: targets.len().saturating_sub(left), since: begun.elapsed() });
         listen(&mut watches, until, now);
     }
 }

@@ -61,11 +61,14 @@ pub fn end(
         };
         let mut all: Vec<Talk<'_>> = targets.iter().enumerate().map(Talk::new).collect();
         while talks.turn(&mut all) {
-            slow(Progress { left: all.len(), since: begun.elapsed() });
+            let ending = all.iter().filter(|talk| matches!(talk.stage, Stage::Ending(_) | Stage::Parting(_)));
+            slow(Progress { left: all.len(), begun: ending.count() + talks.ended(), since: begun.elapsed() });
         }
         talks.look_for_members(resolver, targets);
         let Talks { workers, mut stop_results, .. } = talks;
-        workers.finish(&mut stop_results, &mut |left| slow(Progress { left, since: begun.elapsed() }));
+        workers.finish(&mut stop_results, &mut |left| {
+            slow(Progress { left, begun: targets.len().saturating_sub(left), since: begun.elapsed() });
+        });
         let unseen = || StopResult::Failed(std::io::Error::other("its end was not looked for"));
         stop_results.into_iter().map(|stop_result| stop_result.unwrap_or_else(unseen)).collect()
     })
@@ -214,6 +217,11 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         }
         *all = kept;
         !all.is_empty()
+    }
+
+    /// The number of sandboxes that have ended by themselves or by their supervisors.
+    fn ended(&self) -> usize {
+        self.suspects.len() + self.stop_results.iter().filter(|stop_result| stop_result.is_some()).count()
     }
 
     fn note(&mut self, index: usize, stop_result: StopResult) {

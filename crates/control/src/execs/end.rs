@@ -11,7 +11,7 @@ use penfold_state::{ExecFiles, ExitStatus, Files, Report};
 use penfold_teardown::{Cause, Survivor};
 
 use super::view::{Ending, Evidence, ExecStatus, LIMIT};
-use super::{ExecError, open};
+use super::{ExecError, ask, open};
 use crate::client::{ANSWER, Client, ClientError};
 use crate::timeout::pause;
 
@@ -77,6 +77,27 @@ pub fn stop_all(
 pub fn kill(files: &Files, number: u32, patience: Duration) -> Result<ExecEnd, ExecError> {
     let mut ends = end_all(files, &[number], Request::KillExec, patience);
     ends.pop().unwrap_or(Err(ExecError::Unverified { number }))
+}
+
+/// Asks the supervisor to stop an exec as [`stop`] does, and does not wait for the end. The stop goes on without the caller.
+///
+/// # Errors
+/// [`ExecError::Refused`] when no such exec runs.
+pub fn begin_stop(
+    files: &Files,
+    number: u32,
+    signal: Option<i32>,
+    grace: Option<Duration>,
+) -> Result<(), ExecError> {
+    ask(files, &Request::StopExec { number, signal: signal.unwrap_or(0), grace_ms: grace.map(millis) })
+}
+
+/// Asks the supervisor to kill an exec, and does not wait for the end. The kill goes on without the caller.
+///
+/// # Errors
+/// [`ExecError::Refused`] when no such exec runs.
+pub fn begin_kill(files: &Files, number: u32) -> Result<(), ExecError> {
+    ask(files, &Request::KillExec(number))
 }
 
 /// Waits for the end of an exec. `None` when the exec has not ended at the deadline.

@@ -6,10 +6,13 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use penfold_control::{EndMethod, Limits, ResolveError, Resolver, SandboxRef, StopResult, put_away, view};
+use penfold_control::{
+    EndMethod, Limits, Progress, ResolveError, Resolver, SandboxRef, StopResult, put_away, view,
+};
 use penfold_state::state::Status;
 use penfold_state::{Files, Id, error_chain};
 use serde::Deserialize;
+use tokio::sync::oneshot;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -29,7 +32,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WaitQuery {
-    /// 0: answer 202 at once, and end the sandbox meanwhile.
+    /// 0: answer 202 as soon as the end has begun. It is completed also without the server.
     #[param(minimum = 0, maximum = 1)]
     wait: Option<u8>,
 }
@@ -150,14 +153,26 @@ impl Order {
         };
         let id = known.id.clone();
         let engine_app = app.clone();
+        let (sender, begun) = oneshot::channel();
         tokio::spawn(async move {
             let id = known.id.clone();
-            let ended =
-                engine_app.engine.call(move |root| self.end_known(&Resolver::new(root), &known)).await;
-            if let Ok(Err(problem)) = ended {
+            let ending = engine_app.engine.call(move |root| {
+                let mut sender = Some(sender);
+                self.end_known(&Resolver::new(root), &known, &mut |progress| {
+                    if progress.begun > 0
+                        && let Some(sender) = sender.take()
+                    {
+                        // The request may be gone.
+                        let _ = sender.send(());
+                    }
+                })
+            });
+            if let Ok(Err(problem)) = ending.await {
                 tracing::warn!(id, problem = ?problem, "a sandbox could not be ended");
             }
         });
+        // Also an end that fails closes the channel.
+        let _ = begun.await;
         let url = format!("/v1/sandboxes/{id}/report");
         let location = HeaderValue::from_str(&url).ok();
         let ended = Ended { id, result: EndResult::Accepted, report_url: Some(url), report: None };
@@ -169,19 +184,24 @@ impl Order {
     fn end(self, root: &FsPath, word: &str) -> Result<Ended, Problem> {
         let resolver = Resolver::new(root);
         match resolve(&resolver, word)? {
-            Resolved::Known(known) => self.end_known(&resolver, &known),
+            Resolved::Known(known) => self.end_known(&resolver, &known, &mut |_| ()),
             Resolved::Gone(ended) => Ok(ended),
         }
     }
 
-    fn end_known(self, resolver: &Resolver, known: &SandboxRef) -> Result<Ended, Problem> {
+    fn end_known(
+        self,
+        resolver: &Resolver,
+        known: &SandboxRef,
+        slow: &mut dyn FnMut(Progress),
+    ) -> Result<Ended, Problem> {
         let limits = Limits { patience: self.patience, ..Limits::default() };
         let result = if is_over(resolver, known) {
             EndResult::AlreadyGone
         } else {
             let targets = std::slice::from_ref(known);
             penfold_sys::crash_point!("serve-end-wanted");
-            let results = penfold_control::end(resolver, targets, self.method, &limits, &mut |_| ());
+            let results = penfold_control::end(resolver, targets, self.method, &limits, slow);
             penfold_sys::crash_point!("serve-ended");
             match results.into_iter().next() {
                 Some(StopResult::Gone) | None => EndResult::Gone,

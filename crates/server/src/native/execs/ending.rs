@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use penfold_control::execs::{self, ExecEnd, ExecError, ExecStatus, ExecView};
 use penfold_state::outcome::ExitStatus;
-use penfold_state::{Files, Report, error_chain};
+use penfold_state::{Files, Report};
 use penfold_teardown::{Cause, Survivor};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -112,8 +112,11 @@ async fn stop(
     let patience = request.patience_ms.map(|ms| valid::time("patience_ms", ms)).transpose()?;
     let patience = patience.unwrap_or(USUAL_PATIENCE) + grace.unwrap_or(USUAL_GRACE);
     let signal = signal.map(rustix::process::Signal::as_raw);
-    end(app, id, number, query.waits()?, move |files| execs::stop(files, number, signal, grace, patience))
-        .await
+    let order = Order {
+        begin: move |files: &Files| execs::begin_stop(files, number, signal, grace),
+        act: move |files: &Files| execs::stop(files, number, signal, grace, patience),
+    };
+    end(app, id, number, query.waits()?, order).await
 }
 
 /// Kills an exec: SIGKILL to everything that it started, and a look that nothing of it is left.
@@ -138,16 +141,30 @@ async fn kill(
 ) -> Result<Response, Problem> {
     let patience = request.patience_ms.map(|ms| valid::time("patience_ms", ms)).transpose()?;
     let patience = patience.unwrap_or(USUAL_PATIENCE);
-    end(app, id, number, query.waits()?, move |files| execs::kill(files, number, patience)).await
+    let order = Order {
+        begin: move |files: &Files| execs::begin_kill(files, number),
+        act: move |files: &Files| execs::kill(files, number, patience),
+    };
+    end(app, id, number, query.waits()?, order).await
 }
 
-async fn end(
+/// An end that a client asks for: how it begins, and how it is waited for.
+struct Order<B, A> {
+    begin: B,
+    act: A,
+}
+
+async fn end<B, A>(
     app: AppState,
     id: String,
     number: u32,
     waits: bool,
-    act: impl FnOnce(&Files) -> Result<ExecEnd, ExecError> + Send + 'static,
-) -> Result<Response, Problem> {
+    order: Order<B, A>,
+) -> Result<Response, Problem>
+where
+    B: FnOnce(&Files) -> Result<(), ExecError> + Send + 'static,
+    A: FnOnce(&Files) -> Result<ExecEnd, ExecError> + Send + 'static,
+{
     let found = app.engine.call(move |root| {
         let files = files(root, &id)?;
         let view = execs::get(&files, number).map_err(|error| unreadable(&error))?;
@@ -160,24 +177,22 @@ async fn end(
         let ended = ExecEnded { number, result: EndResult::AlreadyGone, exit, cause, report };
         return Ok(axum::Json(ended).into_response());
     }
-    let engine_app = app.clone();
-    let act = move |files: &Files| {
-        penfold_sys::crash_point!("serve-exec-end-wanted");
-        let ended = act(files);
-        penfold_sys::crash_point!("serve-exec-ended");
-        ended
-    };
-    let ending = async move { engine_app.engine.call(move |_| act(&files)).await };
     if !waits {
-        tokio::spawn(async move {
-            if let Ok(Err(error)) = ending.await {
-                tracing::warn!(number, error = error_chain(&error), "an exec could not be ended");
-            }
-        });
+        match app.engine.call(move |_| (order.begin)(&files)).await? {
+            // A refusal: it ends just now.
+            Ok(()) | Err(ExecError::Refused(_)) => {}
+            Err(error) => return Err(problem(error)),
+        }
         let result = EndResult::Accepted;
         let ended = ExecEnded { number, result, exit: None, cause: None, report: None };
         return Ok((StatusCode::ACCEPTED, axum::Json(ended)).into_response());
     }
+    let ending = app.engine.call(move |_| {
+        penfold_sys::crash_point!("serve-exec-end-wanted");
+        let ended = (order.act)(&files);
+        penfold_sys::crash_point!("serve-exec-ended");
+        ended
+    });
     let ExecEnd { exit, cause, report, remaining, .. } = ending.await?.map_err(problem)?;
     if !remaining.is_empty() {
         return Err(Problem::remaining(format!("something of exec {number} is left"), remaining));

@@ -44,6 +44,8 @@ pub(super) const CASES: &[Case] = &[
     case("serve-end-wanted", "", a_sandbox_goes_on),
     case("serve-ended", "kill", a_sandbox_was_killed),
     case("serve-ended", "delete", a_sandbox_was_deleted),
+    case("serve-answering", "kill accepted", an_accepted_kill_is_completed),
+    case("serve-answering", "exec kill accepted", an_accepted_kill_of_an_exec_is_completed),
     case("serve-part-sent", "process", a_stream_of_a_process_is_cut_off),
     case("serve-part-sent", "log", a_followed_log_goes_on),
     case("serve-upload-begun", "", a_file_is_as_before),
@@ -362,8 +364,24 @@ fn a_sandbox_was_deleted(scene: &mut Scene) {
     native::get(scene.server(), &path).with(404);
 }
 
+/// The answer to a request that does not wait comes after the end has begun.
+fn an_accepted_kill_is_completed(scene: &mut Scene) {
+    let (path, pid) = sandbox(scene);
+    assert!(scene.crash(|scene| scene.send_json(&format!("{path}/kill?wait=0"), &json!({}))).is_empty());
+    wait_until("the sandbox has ended", || scene.native(&path)["status"] == "killed");
+    assert!(!alive(pid));
+}
+
+fn an_accepted_kill_of_an_exec_is_completed(scene: &mut Scene) {
+    let (path, pid) = exec(scene);
+    assert!(scene.crash(|scene| scene.send_json(&format!("{path}/kill?wait=0"), &json!({}))).is_empty());
+    wait_until("the exec has ended", || scene.native(&path)["status"] == "ended");
+    assert_eq!(scene.native(&path)["cause"], "kill");
+    assert!(!alive(pid));
+}
+
 fn lines() -> String {
-    (1..=300).map(|number| format!("line {number}\n")).collect()
+    (1..=300).flat_map(|number| ["line ".to_owned(), format!("{number}\n")]).collect()
 }
 
 const LINES: &str = "for i in $(seq 1 300); do echo line $i; done; read -r _ < \"$0\"; exit 3";
