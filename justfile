@@ -64,6 +64,10 @@ compare:
 ci:
     .ci/run
 
+# Feeds a target of fuzz/ for a minute.
+fuzz TARGET *ARGS:
+    cargo fuzz run --sanitizer none {{TARGET}} -- -max_total_time=60 -dict=fuzz/dictionary {{ARGS}}
+
 # Write the description of the native API, docs/openapi.json, from the code.
 openapi:
     cargo nextest run -p penfold-server --run-ignored only -E 'test(write_the_description)'

@@ -109,7 +109,8 @@ impl Connections {
         self.app.metrics.refused.get_or_create(&RefusedLabels { reason }).inc();
     }
 
-    fn start<S>(&self, mut stream: S, peer: Peer)
+    /// Serves a connection, or refuses it at the limit.
+    pub(crate) fn start<S>(&self, mut stream: S, peer: Peer)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {

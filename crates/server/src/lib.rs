@@ -24,6 +24,8 @@ mod engine;
 mod error;
 mod fnv;
 mod front;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod health;
 mod json_body;
 mod limits;

@@ -54,7 +54,7 @@ pub fn serve(
     result
 }
 
-fn router(app: &AppState) -> Router {
+pub(crate) fn router(app: &AppState) -> Router {
     let mut router = health::router(app.clone());
     if app.config.apis.native {
         router = router.merge(native::router(app.clone()));

@@ -21,6 +21,8 @@ mod command;
 mod connections;
 mod dir;
 mod drains;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 pub mod host;
 mod interrupt;
 mod members;

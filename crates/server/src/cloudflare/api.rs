@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::app::AppState;
+use crate::engine::EngineError;
 
 use super::error::ApiError;
 use super::followers::Followers;
@@ -60,6 +61,9 @@ impl Api {
         self: &Arc<Api>,
         work: impl FnOnce(&Api) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
+        if cfg!(fuzzing) {
+            return Err(ApiError::internal(&EngineError::Abandoned));
+        }
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let api = Arc::clone(self);
         let begun = crate::sent_body::beside("wait", move || {

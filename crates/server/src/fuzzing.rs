@@ -1,0 +1,68 @@
+//! The HTTP edge for the targets of `fuzz/`: bytes of a connection in, bytes out. Every call into penfold is refused, so
+//! that no request changes anything.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::runtime::Runtime;
+
+use crate::app::App;
+use crate::caller::Peer;
+use crate::config::{Apis, Config};
+use crate::connections::Connections;
+use crate::limits::Limits;
+use crate::serve::router;
+use crate::tokens::Tokens;
+
+/// The token of callers on TCP.
+pub const TOKEN: &str = "0123456789abcdef";
+/// The detail of an answer to a request that passed every check.
+pub const PASSED: &str = "the call was abandoned";
+
+/// A server without a socket.
+pub struct Edge {
+    runtime: Runtime,
+    connections: Connections,
+}
+
+impl Edge {
+    /// Makes a server with both APIs. A request by TCP needs [`TOKEN`].
+    ///
+    /// # Panics
+    /// When there is no descriptor for the runtime.
+    #[expect(clippy::new_without_default, reason = "this is not a value")]
+    pub fn new() -> Edge {
+        let config = Config {
+            state_root: "/nonexistent".into(),
+            temporary: "/nonexistent".into(),
+            program: "/nonexistent".into(),
+            environment: Vec::new(),
+            apis: Apis { native: true, cloudflare: true },
+            tokens: Tokens::parse(TOKEN.as_bytes()).expect("it is a token"),
+            limits: Limits::default(),
+            drain: std::time::Duration::ZERO,
+        };
+        let app = App::new(config);
+        let connections = Connections::new(&app, router(&app));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        Edge { runtime: runtime.expect("a runtime can be made"), connections }
+    }
+
+    /// Returns the answers to all that a peer sends on one connection.
+    ///
+    /// # Panics
+    /// When the connection is not closed after the last answer.
+    pub fn answers(&self, sent: &[u8], is_tcp: bool) -> Vec<u8> {
+        let peer = if is_tcp { Peer::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1))) } else { Peer::Unix };
+        self.runtime.block_on(async {
+            let (mut ours, theirs) = tokio::io::duplex(sent.len().max(1 << 16));
+            // The server may close before it has read all.
+            let _ = ours.write_all(sent).await;
+            let _ = ours.shutdown().await;
+            self.connections.start(theirs, peer);
+            let mut answers = Vec::new();
+            ours.read_to_end(&mut answers).await.expect("the pipe does not fail");
+            answers
+        })
+    }
+}
