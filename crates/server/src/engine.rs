@@ -9,14 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
-use penfold_control::{
-    EndMethod, ForgetError, Limits, ResolveError, Resolver, SandboxRef, StopResult, View, view,
-};
+use penfold_control::{ForgetError, ResolveError, Resolver, SandboxRef, View, view};
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
 use crate::config::Config;
 use crate::metrics::Metrics;
+use crate::sent_body::beside;
 
 pub use create::{NewSandbox, is_settable};
 
@@ -80,6 +79,9 @@ pub enum EngineError {
         /// The limit.
         most: usize,
     },
+    /// As many requests wait as can wait.
+    #[error("this server has as many waiting requests as it can have")]
+    Busy,
     /// The record cannot be removed.
     #[error(transparent)]
     Forget(#[from] ForgetError),
@@ -99,10 +101,14 @@ pub struct Engine {
     started: Counter,
     checking: Mutex<()>,
     followers: Arc<Semaphore>,
+    enders: Arc<Semaphore>,
 }
 
-/// The most streams at one time; each has a thread.
+/// The most streams and waits at one time; each has a thread.
 const FOLLOWERS: usize = 512;
+/// The most requests at one time that end something; each has a thread. More than the others: a kill must find room while
+/// politer requests wait for the end of a grace.
+const ENDERS: usize = 1024;
 
 impl Engine {
     /// Makes the engine of a server with these settings.
@@ -116,6 +122,7 @@ impl Engine {
             started: metrics.sandboxes_started.clone(),
             checking: Mutex::new(()),
             followers: Arc::new(Semaphore::new(FOLLOWERS)),
+            enders: Arc::new(Semaphore::new(ENDERS)),
         }
     }
 
@@ -134,13 +141,46 @@ impl Engine {
         &self.checking
     }
 
-    /// A place for one more stream; `None` when there are as many as there can be.
+    /// A place for one more stream or wait; `None` when there are as many as there can be.
     pub(crate) fn follower(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.followers).try_acquire_owned().ok()
     }
 
-    /// Does blocking work on a thread beside the runtime; the work gets the state root. A caller that goes away does not
-    /// end the work.
+    /// A place for one more request that ends something.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`] when there are as many as there can be.
+    pub(crate) fn ender(&self) -> Result<OwnedSemaphorePermit, EngineError> {
+        Arc::clone(&self.enders).try_acquire_owned().map_err(|_| EngineError::Busy)
+    }
+
+    /// Does work that may wait for long, on a thread of its own: the threads of [`Engine::call`] are few, and stay free for
+    /// short work. A caller that goes away does not end the work.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`] if no thread can be started, [`EngineError::Abandoned`] if the work panicked.
+    pub(crate) async fn wait<T: Send + 'static>(
+        &self,
+        place: OwnedSemaphorePermit,
+        work: impl FnOnce(&Path) -> T + Send + 'static,
+    ) -> Result<T, EngineError> {
+        if cfg!(fuzzing) {
+            return Err(EngineError::Abandoned);
+        }
+        let root = self.state_root.clone();
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let begun = beside("wait", move || {
+            let done = work(&root);
+            drop(place);
+            // The request may be gone.
+            let _ = sender.send(done);
+        });
+        begun.map_err(|_| EngineError::Busy)?;
+        receiver.await.map_err(|_| EngineError::Abandoned)
+    }
+
+    /// Does short blocking work on a thread beside the runtime; the work gets the state root. A caller that goes away does
+    /// not end the work.
     ///
     /// # Errors
     /// [`EngineError::Abandoned`] if the work panicked or the runtime ends.
@@ -216,20 +256,61 @@ impl Engine {
         })
         .await?
     }
+}
 
-    /// Ends sandboxes, and answers once each was observed gone or its patience is over.
-    ///
-    /// # Errors
-    /// [`EngineError::Abandoned`] only; the result of each sandbox is in the list.
-    pub async fn end(
-        &self,
-        known: Vec<SandboxRef>,
-        method: EndMethod,
-        limits: Limits,
-    ) -> Result<Vec<StopResult>, EngineError> {
-        self.call(move |root| {
-            penfold_control::end(&Resolver::new(root), &known, method, &limits, &mut |_| ())
-        })
-        .await
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::Apis;
+    use crate::limits::Limits;
+    use crate::tokens::Tokens;
+
+    fn engine() -> Engine {
+        let config = Config {
+            state_root: "/nonexistent".into(),
+            temporary: "/nonexistent".into(),
+            program: "/nonexistent".into(),
+            environment: Vec::new(),
+            apis: Apis { native: true, cloudflare: false },
+            tokens: Tokens::default(),
+            limits: Limits::default(),
+            drain: Duration::ZERO,
+        };
+        Engine::new(&config, &Metrics::default())
+    }
+
+    /// spec: 15.4.2
+    #[test]
+    fn long_waits_leave_the_threads_for_short_work_free_and_are_bounded() {
+        // One thread for all short work: a wait on it would keep everything else waiting.
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).enable_all().build();
+        runtime.unwrap().block_on(async {
+            let engine = Arc::new(engine());
+            let mut releases = Vec::new();
+            let mut waits = Vec::new();
+            for _ in 0..3 {
+                let engine = Arc::clone(&engine);
+                let place = engine.ender().unwrap();
+                let (release, held) = mpsc::channel::<()>();
+                releases.push(release);
+                waits.push(tokio::spawn(
+                    async move { engine.wait(place, move |_| held.recv().is_err()).await },
+                ));
+            }
+            tokio::task::yield_now().await;
+            let short = tokio::time::timeout(Duration::from_secs(60), engine.call(|_| 7));
+            assert_eq!(short.await.unwrap().unwrap(), 7);
+            let places: Vec<_> = (3..ENDERS).map(|_| engine.ender().unwrap()).collect();
+            assert!(matches!(engine.ender(), Err(EngineError::Busy)));
+            drop((places, releases));
+            for wait in waits {
+                assert!(wait.await.unwrap().unwrap());
+            }
+            assert!(engine.ender().is_ok());
+        });
     }
 }

@@ -142,8 +142,9 @@ struct Order {
 
 impl Order {
     async fn carry_out(self, app: AppState, word: String, waits: bool) -> Result<Response, Problem> {
+        let place = app.engine.ender()?;
         if waits {
-            let ended = app.engine.call(move |root| self.end(root, &word)).await??;
+            let ended = app.engine.wait(place, move |root| self.end(root, &word)).await??;
             return Ok(axum::Json(ended).into_response());
         }
         let resolved = app.engine.call(move |root| resolve(&Resolver::new(root), &word)).await??;
@@ -156,7 +157,7 @@ impl Order {
         let (sender, begun) = oneshot::channel();
         tokio::spawn(async move {
             let id = known.id.clone();
-            let ending = engine_app.engine.call(move |root| {
+            let ending = engine_app.engine.wait(place, move |root| {
                 let mut sender = Some(sender);
                 self.end_known(&Resolver::new(root), &known, &mut |progress| {
                     if progress.begun > 0
@@ -167,7 +168,7 @@ impl Order {
                     }
                 })
             });
-            if let Ok(Err(problem)) = ending.await {
+            if let Err(problem) = ending.await.unwrap_or_else(|error| Err(error.into())) {
                 tracing::warn!(id, problem = ?problem, "a sandbox could not be ended");
             }
         });

@@ -17,6 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::extract::{Json, Path, Query};
+use super::log_answer::too_many;
 use super::model::Sandbox;
 use super::problem::{Kind, Problem};
 use super::{sandboxes, valid};
@@ -141,7 +142,8 @@ async fn wait(
     Query(query): Query<TimeoutQuery>,
 ) -> Result<axum::Json<Waited>, Problem> {
     let limit = query.time()?;
-    let waiting = app.engine.call(move |root| wait_now(&Resolver::new(root), &id, limit));
+    let place = app.engine.follower().ok_or_else(too_many)?;
+    let waiting = app.engine.wait(place, move |root| wait_now(&Resolver::new(root), &id, limit));
     tokio::select! {
         waited = waiting => Ok(axum::Json(waited??)),
         () = app.drain.begun() => Err(Problem::draining()),

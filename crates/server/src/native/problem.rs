@@ -332,7 +332,7 @@ impl From<EngineError> for Problem {
             }
             EngineError::CommandNotFound { .. } => Problem::error(Kind::CommandNotFound, &error),
             EngineError::CommandNotExecutable { .. } => Problem::error(Kind::CommandNotExecutable, &error),
-            EngineError::TooMany { .. } => Problem::error(Kind::TooMany, &error),
+            EngineError::TooMany { .. } | EngineError::Busy => Problem::error(Kind::TooMany, &error),
             EngineError::TooLarge => Problem::error(Kind::TooLarge, &error),
             EngineError::NotStarted { .. } => Problem::error(Kind::NotStarted, &error),
             EngineError::Unverified { .. } => Problem::error(Kind::Unverified, &error),

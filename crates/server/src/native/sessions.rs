@@ -237,7 +237,8 @@ async fn delete(
     State(app): State<AppState>,
     Path((id, name)): Path<(String, String)>,
 ) -> Result<axum::Json<SessionEnded>, Problem> {
-    let ended = app.engine.call(move |root| end(&files(root, &id)?, &name));
+    let place = app.engine.ender()?;
+    let ended = app.engine.wait(place, move |root| end(&files(root, &id)?, &name));
     Ok(axum::Json(ended.await??))
 }
 

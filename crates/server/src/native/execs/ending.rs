@@ -20,6 +20,7 @@ use crate::app::AppState;
 use crate::native::ending::WaitQuery;
 use crate::native::extract::{OptionalJson, Path, Query};
 use crate::native::lease::TimeoutQuery;
+use crate::native::log_answer::too_many;
 use crate::native::model::EndResult;
 use crate::native::problem::Problem;
 use crate::native::signal::signal;
@@ -165,6 +166,7 @@ where
     B: FnOnce(&Files) -> Result<(), ExecError> + Send + 'static,
     A: FnOnce(&Files) -> Result<ExecEnd, ExecError> + Send + 'static,
 {
+    let place = app.engine.ender()?;
     let found = app.engine.call(move |root| {
         let files = files(root, &id)?;
         let view = execs::get(&files, number).map_err(|error| unreadable(&error))?;
@@ -187,7 +189,7 @@ where
         let ended = ExecEnded { number, result, exit: None, cause: None, report: None };
         return Ok((StatusCode::ACCEPTED, axum::Json(ended)).into_response());
     }
-    let ending = app.engine.call(move |_| {
+    let ending = app.engine.wait(place, move |_| {
         penfold_sys::crash_point!("serve-exec-end-wanted");
         let ended = (order.act)(&files);
         penfold_sys::crash_point!("serve-exec-ended");
@@ -219,7 +221,8 @@ async fn wait(
     Query(query): Query<TimeoutQuery>,
 ) -> Result<axum::Json<ExecWaited>, Problem> {
     let limit = query.time()?;
-    let waiting = app.engine.call(move |root| {
+    let place = app.engine.follower().ok_or_else(too_many)?;
+    let waiting = app.engine.wait(place, move |root| {
         let files = files(root, &id)?;
         let end = execs::wait(&files, number, Instant::now().checked_add(limit)).map_err(problem)?;
         Ok::<_, Problem>(end.map_or(

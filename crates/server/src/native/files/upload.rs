@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use super::workspace::{Place, problem, readable};
 use crate::app::AppState;
 use crate::fnv::fnv;
+use crate::native::log_answer::too_many;
 use crate::native::problem::{Kind, Problem};
 
 /// The parts of a body that wait for the disk.
@@ -30,7 +31,8 @@ pub(super) async fn write(
     body: Body,
 ) -> Result<u64, Problem> {
     let (sender, receiver) = mpsc::channel(QUEUE);
-    let writing = app.engine.call(move |_| receive(&place, mode, receiver));
+    let writer = app.engine.follower().ok_or_else(too_many)?;
+    let writing = app.engine.wait(writer, move |_| receive(&place, mode, receiver));
     let sending = send(body, sender);
     let (written, sent) = tokio::join!(writing, sending);
     match sent {

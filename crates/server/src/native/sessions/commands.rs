@@ -304,7 +304,9 @@ async fn interrupt(
     Path((id, name)): Path<(String, String)>,
     Json(InterruptCommand { number }): Json<InterruptCommand>,
 ) -> Result<axum::Json<SessionCommand>, Problem> {
-    let ended = app.engine.call(move |root| {
+    let place = app.engine.ender()?;
+    // The end comes after the grace of the command.
+    let ended = app.engine.wait(place, move |root| {
         let (_, mut client) = connect(root, &id, &name)?;
         if let Err(error) = client.interrupt(number)
             && client.end(number).is_none()
