@@ -23,7 +23,12 @@ impl Refusal {
     pub(crate) fn answer(self, native: bool) -> Response {
         let Refusal { status, kind, sentence } = self;
         let mut response = if native {
-            let body = json!({ "type": format!("urn:penfold:problem:{kind}"), "title": sentence, "status": status.as_u16() });
+            let body = json!({
+                "type": format!("urn:penfold:problem:{kind}"),
+                "title": "the request is refused before its route",
+                "status": status.as_u16(),
+                "detail": sentence,
+            });
             let mut response = (status, Json(body)).into_response();
             let problem = HeaderValue::from_static("application/problem+json");
             response.headers_mut().insert(header::CONTENT_TYPE, problem);
@@ -38,5 +43,27 @@ impl Refusal {
         }
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_a_problem_document_with_all_that_the_description_requires() {
+        let answer = Refusal::new(StatusCode::UNAUTHORIZED, "unauthorized", "why").answer(true);
+        assert_eq!(answer.headers()[header::CONTENT_TYPE], "application/problem+json");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let body = runtime.block_on(axum::body::to_bytes(answer.into_body(), usize::MAX)).unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        let description = include_str!("../../../docs/openapi.json");
+        let description: serde_json::Value = serde_json::from_str(description).unwrap();
+        let required = description["components"]["schemas"]["Problem"]["required"].as_array().unwrap();
+        assert!(required.len() >= 4, "{required:?}");
+        for field in required {
+            assert!(body.get(field.as_str().unwrap()).is_some(), "{field} is missing in {body}");
+        }
+        assert_eq!((&body["status"], &body["detail"]), (&json!(401), &json!("why")));
     }
 }
