@@ -181,19 +181,39 @@ fn answer(output: &Output) -> Result<String, EngineError> {
         Some(UNVERIFIED) => EngineError::Unverified { sentence },
         Some(NOT_EXECUTABLE) => EngineError::CommandNotExecutable { sentence },
         Some(NOT_FOUND) => EngineError::CommandNotFound { sentence },
-        _ => match sentence.rsplit_once(" is taken by sandbox ") {
-            Some((_, holder)) => {
-                let holder = holder.split(|byte: char| !byte.is_ascii_hexdigit()).next().unwrap_or_default();
-                EngineError::NameTaken { holder: holder.to_owned(), sentence: sentence.clone() }
-            }
+        _ => match holder(&sentence) {
+            Some(holder) => EngineError::NameTaken { holder: holder.to_owned(), sentence: sentence.clone() },
             None => EngineError::NotStarted { code, sentence },
         },
     })
 }
 
+/// The sandbox that has the name, if that is why `penfold run` failed. The caller's own words in a sentence about
+/// something else are followed by its cause.
+fn holder(sentence: &str) -> Option<&str> {
+    let (_, holder) = sentence.rsplit_once("` is taken by sandbox ")?;
+    // The holder's id could not be read.
+    if holder == "?" {
+        return Some("");
+    }
+    (!holder.is_empty() && holder.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(holder)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_sentence_about_a_name_has_a_holder() {
+        assert_eq!(
+            holder("cannot run `sleep`: the name `a` is taken by sandbox 8a51fc14a0cf"),
+            Some("8a51fc14a0cf")
+        );
+        let dir = "cannot enter the working directory `the name `a` is taken by sandbox 8a`: No such file or directory";
+        assert_eq!(holder(dir), None);
+        assert_eq!(holder("cannot run `sleep`: the name `a` is taken by sandbox ?"), Some(""));
+        assert_eq!(holder("cannot run `x` is taken by sandbox "), None);
+    }
 
     #[test]
     fn a_value_is_never_read_as_a_flag() {
