@@ -1,7 +1,7 @@
 //! The content of files: read and write.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 
 use axum::body::Body;
@@ -59,10 +59,7 @@ async fn read(
     Query(query): Query<ReadQuery>,
 ) -> Result<Response, Problem> {
     let (file, size) = app.engine.call(move |root| open(&Workspace::open(root, &id)?, &query.path)).await??;
-    let range = match headers.get(header::RANGE) {
-        None => None,
-        Some(value) => Some(range(value, size)?),
-    };
+    let range = wanted_range(&headers, size)?;
     let permit = app.engine.follower().ok_or_else(crate::native::log_answer::too_many)?;
     let (begin, end) = range.unwrap_or((0, size));
     let body = sent_body::body(move |sink| {
@@ -100,20 +97,38 @@ async fn read(
 }
 
 fn open(workspace: &Workspace, path: &str) -> Result<(OwnedFd, u64), Problem> {
-    // A FIFO without a writer would block.
-    let file = workspace.at(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
-    let stat = rustix::fs::fstat(&file).map_err(|errno| problem(path, errno))?;
+    // A look first: a socket cannot be opened, and to open a device or a FIFO has effects.
+    let found = workspace.at(path, OFlags::PATH, Mode::empty())?;
+    let stat = rustix::fs::fstat(&found).map_err(|errno| problem(path, errno))?;
     match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Ok((file, u64::try_from(stat.st_size).unwrap_or(0))),
+        FileType::RegularFile => {
+            let found = format!("/proc/self/fd/{}", found.as_raw_fd());
+            let file = rustix::fs::open(found, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+            let file = file.map_err(|errno| problem(path, errno))?;
+            Ok((file, u64::try_from(stat.st_size).unwrap_or(0)))
+        }
         FileType::Directory => Err(problem(path, Errno::ISDIR)),
         _ => Err(Problem::new(Kind::FileConflict, format!("`{path}`: not a plain file"))),
     }
 }
 
+/// Reads the header `Range`: the first offset and the one after the last. A unit other than bytes is ignored, as RFC 9110
+/// asks for.
+fn wanted_range(headers: &HeaderMap, size: u64) -> Result<Option<(u64, u64)>, Problem> {
+    let mut given = headers.get_all(header::RANGE).iter();
+    let Some(value) = given.next() else { return Ok(None) };
+    if given.next().is_some() {
+        return Err(Problem::new(Kind::BadRange, "`Range` was sent twice"));
+    }
+    let unit = value.as_bytes().split(|&byte| byte == b'=').next().unwrap_or_default();
+    if unit.eq_ignore_ascii_case(b"bytes") { range(value, size).map(Some) } else { Ok(None) }
+}
+
 /// Parses `bytes=A-B`, `bytes=A-` and `bytes=-N`; returns the first offset and the one after the last.
 fn range(value: &HeaderValue, size: u64) -> Result<(u64, u64), Problem> {
     let bad = || Problem::new(Kind::BadRange, format!("not one range of bytes in a file of {size} bytes"));
-    let text = value.to_str().ok().and_then(|text| text.strip_prefix("bytes=")).ok_or_else(bad)?;
+    let text =
+        value.to_str().ok().and_then(|text| text.split_once('=')).map(|(_, text)| text).ok_or_else(bad)?;
     let (first, last) = text.split_once('-').ok_or_else(bad)?;
     let number = |text: &str| -> Result<u64, Problem> {
         if text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -188,6 +203,42 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_plain_files_are_opened() {
+        let top = tempfile::tempdir().unwrap();
+        let workspace = crate::native::files::workspace::of_test(top.path());
+        let _socket = std::os::unix::net::UnixListener::bind(top.path().join("socket")).unwrap();
+        let fifo = Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, top.path().join("fifo"), FileType::Fifo, fifo, 0).unwrap();
+        std::fs::create_dir(top.path().join("directory")).unwrap();
+        std::fs::write(top.path().join("file"), "abc").unwrap();
+        std::os::unix::fs::symlink("file", top.path().join("link")).unwrap();
+        for path in ["socket", "fifo", "directory", ""] {
+            let status = open(&workspace, path).unwrap_err().into_response().status();
+            assert_eq!(status, StatusCode::CONFLICT, "{path}");
+        }
+        for path in ["file", "link"] {
+            let (file, size) = open(&workspace, path).unwrap();
+            assert_eq!((io::read_to_string(std::fs::File::from(file)).unwrap().as_str(), size), ("abc", 3));
+        }
+    }
+
+    #[test]
+    fn a_range_comes_once_and_in_bytes() {
+        let of = |values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(header::RANGE, HeaderValue::from_static(value));
+            }
+            wanted_range(&headers, 10).ok()
+        };
+        assert_eq!(of(&[]), Some(None));
+        assert_eq!(of(&["lines=1-2"]), Some(None));
+        assert_eq!(of(&["BYTES=0-1"]), Some(Some((0, 2))));
+        assert_eq!(of(&["bytes"]), None);
+        assert_eq!(of(&["bytes=0-1", "bytes=4-5"]), None);
+    }
+
+    #[test]
     fn a_range_is_inside_the_file() {
         let of = |text: &str| range(&HeaderValue::from_str(text).unwrap(), 10).ok();
         assert_eq!(of("bytes=0-0"), Some((0, 1)));
@@ -201,7 +252,6 @@ mod tests {
             "bytes=-0",
             "bytes=a-b",
             "bytes=0-1,3-4",
-            "lines=1-2",
             "bytes=+1-2",
             "bytes=99999999999999999999999-",
         ] {

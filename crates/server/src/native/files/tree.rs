@@ -4,6 +4,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use axum::extract::State;
 use axum::http::StatusCode;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use penfold_state::clear::{clear, entries};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
@@ -165,11 +167,15 @@ fn page(dir: &OwnedFd, query: &ListFilesQuery, limit: usize) -> Result<FilePage,
     names.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
     let shown = |name: &std::ffi::CString| name.to_string_lossy().into_owned();
     if let Some(cursor) = &query.cursor {
-        names.retain(|(name, _)| shown(name).as_str() > cursor.as_str());
+        // The bytes of the last name: two names that are not UTF-8 may look the same.
+        let last = URL_SAFE_NO_PAD.decode(cursor);
+        let last = last.map_err(|_| Problem::field("cursor", "not the `next_cursor` of a page"))?;
+        names.retain(|(name, _)| name.as_bytes() > last.as_slice());
     }
     let has_more = names.len() > limit;
     names.truncate(limit);
-    let next_cursor = names.last().filter(|_| has_more).map(|(name, _)| shown(name));
+    let next_cursor =
+        names.last().filter(|_| has_more).map(|(name, _)| URL_SAFE_NO_PAD.encode(name.as_bytes()));
     let mut found = Vec::with_capacity(names.len());
     for (name, _) in &names {
         let stat = match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -330,4 +336,36 @@ pub(super) fn mode(text: &str) -> Result<Mode, Problem> {
     number
         .map(Mode::from_raw_mode)
         .ok_or_else(|| Problem::field("mode", "not permissions in octal, such as `0644`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+
+    use super::*;
+
+    #[test]
+    fn pages_have_every_name_once() {
+        let top = tempfile::tempdir().unwrap();
+        // In the order of their bytes: the replacement of a byte that is not UTF-8 sorts before the last but one.
+        let names: [&[u8]; 6] = [b"a", b"b", "\u{1f600}".as_bytes(), b"\xfd", b"\xfe", b"\xff"];
+        for name in names {
+            std::fs::write(top.path().join(OsStr::from_bytes(name)), "").unwrap();
+        }
+        let dir: OwnedFd = std::fs::File::open(top.path()).unwrap().into();
+        let mut query = ListFilesQuery { path: String::new(), limit: None, cursor: None };
+        let mut listed = Vec::new();
+        loop {
+            let FilePage { entries, next_cursor } = page(&dir, &query, 1).unwrap();
+            listed.extend(entries.into_iter().map(|entry| entry.name));
+            query.cursor = next_cursor;
+            if query.cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(listed, names.map(|name| String::from_utf8_lossy(name).into_owned()));
+        query.cursor = Some("\u{1f600}".to_owned());
+        assert!(page(&dir, &query, 1).is_err());
+    }
 }
