@@ -24,7 +24,11 @@ pub(super) struct KeyedRequest {
 
 /// Reads the key of a request.
 pub(super) fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
-    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    let mut given = headers.get_all("idempotency-key").iter();
+    let Some(value) = given.next() else { return Ok(None) };
+    if given.next().is_some() {
+        return Err(Problem::new(Kind::BadRequest, "`Idempotency-Key` was sent twice"));
+    }
     let text = value.to_str().ok().filter(|text| {
         (1..=LONGEST).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
     });
