@@ -37,7 +37,7 @@ pub(super) struct CreateSandbox {
     command: Vec<String>,
     /// The name: 1 to 64 of letters, digits, `_`, `.` and `-`, the first a letter or a digit.
     name: Option<String>,
-    /// Labels; a value has at most 256 bytes.
+    /// Labels; a value has at most 256 bytes. Keys that begin with `penfold.` are those of the server.
     #[serde(default)]
     labels: BTreeMap<String, String>,
     /// Variables of the command. The server adds a few of its own, such as `PATH` and `HOME`.

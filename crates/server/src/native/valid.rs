@@ -10,6 +10,8 @@ use crate::engine::is_settable;
 pub(super) const LARGEST_LOG: u64 = 64 << 30;
 /// The longest time: 100 years of 365 days.
 const LONGEST_MS: u64 = 100 * 365 * 24 * 60 * 60 * 1000;
+/// The server itself trusts labels with this prefix: tokens, idempotency keys, sessions.
+const OWN_LABELS: &str = "penfold.";
 const LONGEST_LABEL: usize = 256;
 const LONGEST_NAME: usize = 64;
 
@@ -40,6 +42,9 @@ pub(super) fn labels(labels: &BTreeMap<String, String>) -> Result<(), Problem> {
     for (key, value) in labels {
         if !is_word(key, "_.-/") {
             return Err(Problem::field("labels", "a key is like a name, and may contain `/`"));
+        }
+        if key.starts_with(OWN_LABELS) {
+            return Err(Problem::field("labels", "keys that begin with `penfold.` are those of the server"));
         }
         if value.len() > LONGEST_LABEL || value.chars().any(char::is_control) {
             return Err(Problem::field("labels", "a value has at most 256 bytes and no control characters"));

@@ -56,7 +56,7 @@ pub(super) struct CreateExec {
     signal: Option<String>,
     /// The time in milliseconds between the polite signal and SIGKILL.
     grace_ms: Option<u64>,
-    /// Labels; a value has at most 256 bytes.
+    /// Labels; a value has at most 256 bytes. Keys that begin with `penfold.` are those of the server.
     #[serde(default)]
     labels: BTreeMap<String, String>,
     /// The size of the log in bytes; a full log drops the oldest output.

@@ -27,6 +27,7 @@ fn bad_bodies() -> Vec<Vec<u8>> {
         "{\"command\":[\"true\"],\"timeout_ms\":99999999999999999999999}",
         "{\"command\":[\"true\"],\"labels\":{\"a=b\":\"c\"}}",
         "{\"command\":[\"true\"],\"labels\":{\"a\":\"\\n\"}}",
+        "{\"command\":[\"true\"],\"labels\":{\"penfold.idempotency-key\":\"c\"}}",
         "{\"command\":[\"true\"],\"env\":{\"A=B\":\"c\"}}",
         "{\"command\":[\"true\"],\"env\":{\"\":\"c\"}}",
         "{\"command\":[\"true\"],\"env\":{\"PENFOLD_SANDBOX\":\"c\"}}",
