@@ -27,12 +27,14 @@ use utoipa::openapi::OpenApiVersion;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::app::AppState;
+use events::EventMessage;
+use log_answer::LogEvent;
 use problem::{Kind, Problem, ProblemDocument};
 
 /// The head of the description.
 #[derive(OpenApi)]
 #[openapi(
-    components(schemas(ProblemDocument)),
+    components(schemas(ProblemDocument, EventMessage, LogEvent)),
     info(
         title = "penfold",
         description = "Runs commands as sandboxes. When a sandbox ends, nothing of it is left, and that was verified.",

@@ -49,9 +49,17 @@ pub(crate) fn beat(sink: &mut Sink) -> io::Result<()> {
     sink.flush()
 }
 
-/// The id of the last event that the reader has received.
-pub(crate) fn last_event_id(headers: &HeaderMap) -> Option<&str> {
-    headers.get("last-event-id").and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty())
+/// The id of the last event that the reader has received; without one, or with an empty one, the stream begins anew.
+///
+/// # Errors
+/// A sentence, if the header is none: a stream that begins anew instead would repeat events.
+pub(crate) fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, &'static str> {
+    let mut given = headers.get_all("last-event-id").iter();
+    let Some(id) = given.next() else { return Ok(None) };
+    if given.next().is_some() {
+        return Err("sent twice");
+    }
+    id.to_str().map(|id| Some(id).filter(|id| !id.is_empty())).map_err(|_| "not the id of an event")
 }
 
 /// Tells whether the caller accepts a stream of events, and names no other type before.
@@ -66,6 +74,22 @@ mod tests {
 
     use super::*;
     use crate::sent_body;
+
+    #[test]
+    fn an_id_that_cannot_be_read_is_no_new_stream() {
+        let of = |values: &[&[u8]]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append("last-event-id", header::HeaderValue::from_bytes(value).unwrap());
+            }
+            last_event_id(&headers).map(|id| id.map(str::to_owned))
+        };
+        assert_eq!(of(&[]), Ok(None));
+        assert_eq!(of(&[b""]), Ok(None));
+        assert_eq!(of(&[b"7"]), Ok(Some("7".to_owned())));
+        assert!(of(&[b"\xff"]).is_err());
+        assert!(of(&[b"7", b"8"]).is_err());
+    }
 
     #[test]
     fn whatever_is_sent_the_client_reads_it_back() {

@@ -57,6 +57,20 @@ pub(super) enum EventStart {
     End,
 }
 
+/// A server-sent event of the feed.
+#[derive(Debug, ToSchema)]
+#[allow(dead_code, reason = "describes the events")]
+pub(super) struct EventMessage {
+    /// The kind of the event; `end` after the last one, `error` if the stream breaks off.
+    event: String,
+    /// For `Last-Event-ID`.
+    #[schema(nullable = false)]
+    id: Option<String>,
+    /// JSON: the event as `penfold events --json` prints it, or a `Problem`.
+    #[schema(content_media_type = "application/json")]
+    data: String,
+}
+
 /// A comment is sent after this time without an event.
 const SILENCE: Duration = Duration::from_secs(15);
 
@@ -69,7 +83,7 @@ const SILENCE: Duration = Duration::from_secs(15);
         ("Last-Event-ID" = Option<String>, Header, description = "the id of the last event that was received"),
     ),
     responses(
-        (status = 200, description = "the events", content((Object = "text/event-stream", item_schema = Object))),
+        (status = 200, description = "the events", content(("text/event-stream", item_schema = EventMessage))),
         Problem,
     )
 )]
@@ -82,7 +96,10 @@ async fn events(
     if let Some(kind) = kinds.into_iter().find(|kind| !KINDS.contains(kind)) {
         return Err(Problem::field("kind", format!("`{kind}` is not one of {}", KINDS.join(", "))));
     }
-    let after = sse::last_event_id(&headers).map(parse_id).transpose()?;
+    let after = sse::last_event_id(&headers)
+        .map_err(|why| Problem::field("Last-Event-ID", why))?
+        .map(parse_id)
+        .transpose()?;
     let from = if after.is_some() || query.from == EventStart::Start { From::Start } else { From::End };
     let reader = app.engine.call(move |root: &FsPath| Reader::open(root, from)).await?;
     let reader = reader.map_err(|error| Problem::new(Kind::Internal, error_chain(&error)))?;

@@ -98,20 +98,22 @@ pub(super) struct LogRange {
     damaged_bytes: u64,
 }
 
-/// An event of a followed log: `stdout`, `stderr`, `lagged`, `lost`, `end` or `error`.
-#[derive(Debug, Serialize, ToSchema)]
-#[allow(dead_code, reason = "describes the data of the events")]
-#[serde(untagged)]
-pub(super) enum LogEvent {
-    /// `stdout`, `stderr`: output. The id of the event is the offset of the next byte.
-    Output(LogFrame),
-    /// `lagged`: output was overwritten before this reader took it. `lost`: the disk was full.
-    Gap {
-        /// The number of bytes.
-        bytes: u64,
-    },
-    /// `end`: the command has ended, and all output was sent.
-    End(Value),
+/// A server-sent event of a followed log.
+#[derive(Debug, ToSchema)]
+#[allow(dead_code, reason = "describes the events")]
+pub(super) struct LogEvent {
+    /// - `stdout`, `stderr`: output.
+    /// - `lagged`: output was overwritten before this reader took it. `lost`: the disk was full. `damaged`: the log is.
+    /// - `end`: the command has ended, and all output was sent.
+    /// - `error`: the stream ends before the log does.
+    event: String,
+    /// The offset of the next byte, for `Last-Event-ID`.
+    #[schema(nullable = false)]
+    id: Option<String>,
+    /// JSON: a `LogFrame` for output; `bytes`, their number, for a gap; the end of the command, as far as it is known; a
+    /// `Problem` for an error.
+    #[schema(content_media_type = "application/json")]
+    data: String,
 }
 
 /// A log, and its end.
@@ -143,19 +145,24 @@ impl LogEnd {
 /// The default and the largest `limit`.
 const USUAL: u64 = 64 << 10;
 const LARGEST: u64 = 1 << 20;
+/// The largest offset: that of a file.
+const LARGEST_OFFSET: u64 = i64::MAX.cast_unsigned();
 /// A comment is sent after this time without output.
 const SILENCE: Duration = Duration::from_secs(15);
 
 impl LogQuery {
     /// Where to begin to read.
     fn from(&self, headers: &HeaderMap) -> Result<From, Problem> {
-        if let Some(id) = sse::last_event_id(headers) {
+        if let Some(id) = sse::last_event_id(headers).map_err(|why| Problem::field("Last-Event-ID", why))? {
             let offset = id.parse().map_err(|_| Problem::field("Last-Event-ID", "not an offset"))?;
-            return Ok(From::Offset(offset));
+            return Ok(From::Offset(valid_offset("Last-Event-ID", offset)?));
         }
         match (self.offset, self.lines) {
             (Some(_), Some(_)) => Err(Problem::field("lines", "not together with `offset`")),
-            (Some(offset), None) => Ok(From::Offset(offset)),
+            (Some(offset), None) => Ok(From::Offset(valid_offset("offset", offset)?)),
+            (None, Some(lines)) if lines > LARGEST_OFFSET => {
+                Err(Problem::field("lines", "more than any log has"))
+            }
             (None, Some(lines)) => Ok(From::Last { lines, of: self.stream.map(Into::into) }),
             (None, None) => Ok(From::Start),
         }
@@ -164,6 +171,11 @@ impl LogQuery {
     fn has(&self, stream: Stream) -> bool {
         self.stream.is_none_or(|wanted| wanted == stream.into())
     }
+}
+
+/// Checks an offset. A program without integers of 64 bits could not send a larger one back.
+fn valid_offset(field: &str, offset: u64) -> Result<u64, Problem> {
+    if offset > LARGEST_OFFSET { Err(Problem::field(field, "beyond any log")) } else { Ok(offset) }
 }
 
 impl std::convert::From<Stream> for LogStream {

@@ -32,7 +32,7 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     responses(
         (status = 200, description = "the output", content(
             (LogRange = "application/json"),
-            (LogEvent = "text/event-stream", item_schema = LogEvent),
+            ("text/event-stream", item_schema = LogEvent),
             (Vec<u8> = "application/octet-stream"),
         )),
         Problem,

@@ -124,7 +124,7 @@ impl RunCommand {
     responses(
         (status = 200, description = "the command has ended", content(
             (SessionCommand = "application/json"),
-            (LogEvent = "text/event-stream", item_schema = LogEvent),
+            ("text/event-stream", item_schema = LogEvent),
         )),
         (status = 202, description = "the command runs or waits", body = SessionCommand),
         Problem,
@@ -360,7 +360,7 @@ async fn get(
     responses(
         (status = 200, description = "the output", content(
             (LogRange = "application/json"),
-            (LogEvent = "text/event-stream", item_schema = LogEvent),
+            ("text/event-stream", item_schema = LogEvent),
             (Vec<u8> = "application/octet-stream"),
         )),
         Problem,

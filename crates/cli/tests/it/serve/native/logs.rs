@@ -52,6 +52,10 @@ fn ranges_join_to_the_exact_bytes() {
         (err["frames"][0]["stream"].as_str(), err["frames"][0]["text"].as_str()),
         (Some("stderr"), Some("err\n"))
     );
+    for query in ["offset=9223372036854775808", "lines=9223372036854775808"] {
+        let reply = get(&server, &format!("/v1/sandboxes/{id}/logs?{query}"));
+        assert_eq!(reply.with(422).problem(), "invalid_field");
+    }
     let far = get(&server, &format!("/v1/sandboxes/{id}/logs?offset=99999999999")).with(200).json();
     assert_eq!((&far["frames"], &far["complete"]), (&json!([]), &json!(true)));
 }
