@@ -64,6 +64,10 @@ compare:
 ci:
     .ci/run
 
+# Tests a live server against docs/openapi.json.
+openapi-test *ARGS:
+    scripts/openapi-test {{ARGS}}
+
 # Feeds a target of fuzz/ for a minute.
 fuzz TARGET *ARGS:
     cargo fuzz run --sanitizer none {{TARGET}} -- -max_total_time=60 -dict=fuzz/dictionary {{ARGS}}
