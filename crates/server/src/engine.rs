@@ -302,7 +302,7 @@ mod tests {
                 ));
             }
             tokio::task::yield_now().await;
-            let short = tokio::time::timeout(Duration::from_secs(60), engine.call(|_| 7));
+            let short = tokio::time::timeout(Duration::from_mins(1), engine.call(|_| 7));
             assert_eq!(short.await.unwrap().unwrap(), 7);
             let places: Vec<_> = (3..ENDERS).map(|_| engine.ender().unwrap()).collect();
             assert!(matches!(engine.ender(), Err(EngineError::Busy)));
