@@ -69,6 +69,9 @@ pub struct Sandbox {
     /// The directory of the cgroup.
     #[schema(value_type = Option<String>)]
     pub leaf: Option<PathBuf>,
+    /// The supervisor is in another mount namespace, such as that of a container.
+    #[serde(default)]
+    pub elsewhere: bool,
     /// The features that the host lacks, and the consequences.
     pub missing: Vec<String>,
     /// The evidence for the status of a sandbox without a supervisor.
@@ -101,6 +104,7 @@ impl Sandbox {
             workspace: intent.and_then(|intent| intent.workspace.clone()),
             scratch: view.scratch,
             leaf: view.leaf,
+            elsewhere: view.elsewhere,
             missing: view.missing,
             evidence: view.evidence,
             damage: view.damage,
@@ -130,8 +134,8 @@ impl Sandbox {
             leaf: self.leaf,
             scratch: self.scratch,
             record: None,
-            claimed: true,
-            elsewhere: false,
+            claimed: !self.elsewhere,
+            elsewhere: self.elsewhere,
             missing: self.missing,
             evidence: self.evidence,
             damage: self.damage,
@@ -173,4 +177,24 @@ pub struct Ended {
     /// The report of the end, if it is kept.
     #[schema(value_type = Option<Object>)]
     pub report: Option<Report>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// spec: 5.16
+    #[test]
+    fn a_client_learns_that_a_sandbox_is_elsewhere_and_an_older_server_does_not_say_it() {
+        let text = r#"{"id":"3f9c07a1b2c4","name":null,"labels":{},"command":[],"status":"running","living":true,
+            "exit":null,"cause":null,"level":null,"detached":true,"started_at_ms":null,"ended_at_ms":null,
+            "expires_at_ms":null,"leader":null,"supervisors":[],"execs":[],"within":[],"workspace":null,"scratch":null,
+            "leaf":null,"missing":[],"evidence":[],"damage":[]}"#;
+        let mut sandbox: Sandbox = serde_json::from_str(text).unwrap();
+        assert!(!sandbox.elsewhere);
+        sandbox.elsewhere = true;
+        let view = sandbox.into_view();
+        assert!(view.elsewhere && !view.claimed);
+        assert!(Sandbox::of(None, view).elsewhere);
+    }
 }
