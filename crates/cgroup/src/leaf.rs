@@ -13,6 +13,7 @@ use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 
 use crate::membership::Membership;
+use crate::oom::{self, Baseline};
 use crate::place::{NoPlace, Place, cgroup_at};
 use crate::walk::{Visit, walk};
 use crate::{dir, members};
@@ -129,11 +130,13 @@ pub struct Cgroup {
     kill: Option<OwnedFd>,
     /// The time of the first read of `cgroup.events`.
     read: Option<Instant>,
+    /// Kills for lack of memory above, if the leaf has no count of its own.
+    oom_above: Option<Baseline>,
 }
 
 impl Cgroup {
     fn new(dir: OwnedFd, path: PathBuf, name: String) -> Self {
-        Self { path, name, dir, events: None, processes: None, kill: None, read: None }
+        Self { path, name, dir, events: None, processes: None, kill: None, read: None, oom_above: None }
     }
 
     /// Returns the directory of the leaf.
@@ -223,10 +226,17 @@ impl Cgroup {
 
     /// Returns the number of members that the kernel has killed for lack of memory.
     ///
-    /// It is `oom_kill` of `memory.events`, if the controller is enabled.
+    /// It is `oom_kill` of `memory.events`, if the controller is enabled. Otherwise the limit is that of a cgroup above,
+    /// such as a service: then it is the number of kills there since [`Leaf::make_ready`], also of processes outside of
+    /// the leaf.
     pub fn oom_kills(&self) -> u64 {
+        let above = || self.oom_above.as_ref().map_or(0, Baseline::kills_since);
+        self.own_oom_kills().unwrap_or_else(above)
+    }
+
+    fn own_oom_kills(&self) -> Option<u64> {
         let mut text = [0; 512];
-        dir::read_short(self.dir.as_fd(), c"memory.events", &mut text).ok().and_then(oom_kills).unwrap_or(0)
+        dir::read_short(self.dir.as_fd(), c"memory.events", &mut text).ok().and_then(oom::kills)
     }
 
     /// Sends SIGKILL to every visible member through a verified pidfd, and returns the number of signals.
@@ -299,6 +309,9 @@ impl Cgroup {
             self.kill = dir::open_for_writing(self.dir.as_fd(), c"cgroup.kill").ok();
             // The kernel notifies of changes only after the first read.
             self.read = self.populated().ok().map(|_| Instant::now());
+            if self.oom_above.is_none() && self.own_oom_kills().is_none() {
+                self.oom_above = Baseline::above(&self.path);
+            }
         }
     }
 
@@ -392,11 +405,6 @@ impl Visit for Removal {
 
 fn is_removed(path: &Path) -> bool {
     matches!(rustix::fs::lstat(path), Err(errno) if dir::is_gone(errno))
-}
-
-/// Returns the count in the text of `memory.events`.
-fn oom_kills(text: &[u8]) -> Option<u64> {
-    text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"oom_kill ")).and_then(number)
 }
 
 /// Returns the path of an open directory, for messages.
@@ -558,19 +566,5 @@ impl Deref for KilledLeaf {
 
     fn deref(&self) -> &Cgroup {
         &self.0
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kills_for_want_of_memory_are_counted_apart_from_those_of_groups() {
-        // From a host with cgroup v2 only, Linux 6.12.
-        let text = b"low 0\nhigh 0\nmax 31\noom 2\noom_kill 1\noom_group_kill 0\n";
-        assert_eq!(oom_kills(text), Some(1));
-        assert_eq!(oom_kills(b"low 0\nhigh 0\nmax 0\noom 0\n"), None);
-        assert_eq!(oom_kills(b""), None);
     }
 }

@@ -20,6 +20,7 @@ mod leaf;
 mod members;
 mod membership;
 pub mod mountinfo;
+mod oom;
 mod place;
 pub mod v1freezer;
 mod walk;
