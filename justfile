@@ -16,6 +16,14 @@ test *ARGS:
 test-full *ARGS:
     scripts/test-full {{ARGS}}
 
+# Runs penfold on other hosts, as guests in qemu: all, or root, old, user, service, container, reboot, newer.
+vm-test *NAMES:
+    scripts/vm-test {{NAMES}}
+
+# Replaces the binary under 1000 living sandboxes.
+upgrade-test *COMMIT:
+    scripts/upgrade-test {{COMMIT}}
+
 # Repeats chosen tests under load.
 stress NAME *COUNT:
     scripts/stress {{NAME}} {{COUNT}}
