@@ -65,8 +65,8 @@ skip() { record skip "$1" "$2"; }
 # A new number for a trial. Its members are `sleep NUMBER`.
 next() { token=$((token + 1)); }
 
-# count: the number of processes that have the trial's number as an argument. The pattern keeps grep from finding itself.
-count() { grep -lzxE -- "[${token:0:1}]${token:1}" /proc/[0-9]*/cmdline 2>/dev/null | wc -l; }
+# count: the number of members of the trial: processes whose whole command line is `sleep NUMBER`.
+count() { pgrep -x -f "sleep $token" | wc -l; }
 alive() { [[ $(count) == "$1" ]]; }
 gone() { alive 0; }
 # The leaves of sandboxes on this host, and the processes in them.
