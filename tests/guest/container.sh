@@ -25,7 +25,8 @@ mkdir -p /run/box
 chmod 1777 /run/box
 podman_run() { podman run --network none --log-driver none -v /run/box:/out "$@"; }
 level_of() { sed -n 's/.*"level": *"\([a-z]*\)".*/\1/p' "$1" | head -n 1; }
-terms_in() { grep -A 1 '"name": "sleep"' "$1" | grep -c '"how": "term"'; }
+# ends_in FILE: how the members of the report ended. busybox may name a member `exe`.
+ends_in() { grep -o '"how": "[a-z]*"' "$1" | sort | uniq -c | sed 's/ *//; s/"how": //; s/"//g' | tr '\n' ' '; }
 no_container() { [[ -z $(podman ps -aq) ]]; }
 pid_in() { podman inspect -f '{{.State.Pid}}' "$1"; }
 
@@ -51,7 +52,7 @@ pid1() {
     becomes "stop: no member is left" gone
     expect "stop: the code of the container" 143 "$(podman wait one 2>&1)"
     podman rm one >/dev/null
-    expect "stop: the five got TERM and died of it" 5 "$(terms_in /run/box/report.json)"
+    expect "stop: at least the five died of TERM, and none had to be killed" "[5-9] term " "$(ends_in /run/box/report.json)"
     becomes "stop: no container is left" no_container
 
     # Pid 1 reaps what is no member of a sandbox, too.
