@@ -4,6 +4,7 @@
 //! it.
 
 mod probe;
+mod scope;
 
 use std::io;
 use std::path::Path;
@@ -19,6 +20,7 @@ use serde::Serialize;
 use penfold_state::error_chain;
 use penfold_state::record::Registry;
 use probe::LeafProbe;
+pub use scope::ScopeTrial;
 
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -161,22 +163,24 @@ fn kernel(handles: Result<&(), &io::Error>, leaf: Option<&LeafProbe>) -> Ability
     ability(NAME, State::Ok, format!("kernel {release}: {}", has.join(", ")), meaning)
 }
 
+/// Returns the remedy where no cgroup can be made. The errors of `--contain cgroup` show the same.
+pub fn mend_place(why: &NoPlace) -> &'static str {
+    match why {
+        NoPlace::NotMounted => "as root: mount -t cgroup2 none /sys/fs/cgroup/unified",
+        NoPlace::NotWritable { .. } => {
+            "run it as root, or in a cgroup delegated to this user: systemd-run --user --scope -p Delegate=yes"
+        }
+        NoPlace::ReadOnly { .. } => "start the container with a cgroup file system that it may write to",
+        _ => "run it in a cgroup that this user may write to",
+    }
+}
+
 fn cgroups(mountinfo: &[u8], place: &Result<Place, NoPlace>, leaf: Option<&LeafProbe>) -> Vec<Ability> {
     let place = match place {
         Ok(place) => place,
         Err(why) => {
             let meaning = "sandboxes are tracked by descent alone: a command that kills both penfold processes gets away";
-            let mend = match why {
-                NoPlace::NotMounted => "as root: mount -t cgroup2 none /sys/fs/cgroup/unified",
-                NoPlace::NotWritable { .. } => {
-                    "run it as root, or in a cgroup delegated to this user: systemd-run --user --scope -p Delegate=yes"
-                }
-                NoPlace::ReadOnly { .. } => {
-                    "start the container with a cgroup file system that it may write to"
-                }
-                _ => "run it in a cgroup that this user may write to",
-            };
-            return vec![ability("cgroup", State::Warn, error_chain(why), meaning).mend(mend)];
+            return vec![ability("cgroup", State::Warn, error_chain(why), meaning).mend(mend_place(why))];
         }
     };
     let v1 =

@@ -34,6 +34,9 @@ pub struct Intent {
     /// The leaf, if the sandbox has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaf: Option<PathBuf>,
+    /// The cgroup of the scope that a service manager made for the sandbox. The leaf and the supervisors are below.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<PathBuf>,
     /// The scratch directory, if the sandbox has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scratch: Option<PathBuf>,

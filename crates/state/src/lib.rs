@@ -3,6 +3,7 @@
 //! - [`Spec`] — the sandbox that a caller requests.
 //! - [`Id`] — the id of a sandbox, never used twice.
 //! - [`record`] — the record on disk: made first, removed last.
+//! - [`ScopeDir`] — the cgroup of a scope that a service manager made for a sandbox.
 //! - [`Scratch`] — a directory that lives as long as its sandbox.
 //! - [`events`] — the events of detached sandboxes.
 //! - [`recovery`] — ends the remains of a sandbox without a supervisor.
@@ -29,6 +30,7 @@ mod nested;
 pub mod outcome;
 pub mod record;
 pub mod recovery;
+mod scope_dir;
 mod scratch;
 mod spec;
 pub mod state;
@@ -46,5 +48,6 @@ pub use leaf_name::LeafName;
 pub use nested::{Inside, Nested, Notes};
 pub use outcome::{ExitStatus, Outcome, Report, StartFailure, Totals};
 pub use record::{Record, Registry, StateError};
+pub use scope_dir::{REMOVAL_LIMIT, SUPERVISORS, ScopeDir, ScopeLeft};
 pub use scratch::Scratch;
 pub use spec::{Contain, Detach, ExecSpec, OwnerExit, Recorded, Spec};

@@ -25,6 +25,7 @@ use crate::marked;
 use crate::names::forget_name;
 use crate::outcome::Report;
 use crate::record::{Record, Registry};
+use crate::scope_dir::ScopeDir;
 use crate::scratch::Scratch;
 use crate::state::Exited;
 use crate::time;
@@ -75,6 +76,7 @@ pub fn recover(record: Record, named: bool, patience: Duration) -> io::Result<Fi
     if let Some(scratch) = existing(scratch)? {
         resources.push(Box::new(scratch));
     }
+    resources.extend(scope(intent.as_ref(), &id));
     let level = if leaf.is_some() { Level::Cgroup } else { Level::Subreaper };
     let findings = end(&marker, patience, leaf, resources)?;
     let name = intent.as_ref().and_then(|intent| intent.name.as_ref());
@@ -133,12 +135,19 @@ pub fn recover_unrecorded(id: &str, named: bool, patience: Duration) -> io::Resu
     let leaf = unrecorded_leaf(id)?;
     let intent = leaf.as_ref().and_then(|leaf| labelled(leaf, id));
     let marker = marked::marker(id, intent.as_ref(), None, named);
+    let scope = scope(intent.as_ref(), id);
     let scratch = match intent {
         Some(intent) => intent.scratch,
         None => unrecorded_scratch(id)?,
     };
-    let resources = existing(scratch)?.map(|scratch| -> Box<dyn Resource> { Box::new(scratch) });
-    end(&marker, patience, leaf, resources.into_iter().collect())
+    let scratch = existing(scratch)?.map(|scratch| -> Box<dyn Resource> { Box::new(scratch) });
+    end(&marker, patience, leaf, scratch.into_iter().chain(scope).collect())
+}
+
+/// Returns the scope of a sandbox as a resource: without supervisors, all that is in it is the sandbox's.
+fn scope(intent: Option<&Intent>, id: &str) -> Option<Box<dyn Resource>> {
+    let scope = ScopeDir::of(intent?.scope.as_deref()?, id)?;
+    Some(Box::new(scope))
 }
 
 fn existing(scratch: Option<PathBuf>) -> io::Result<Option<Scratch>> {

@@ -238,6 +238,7 @@ fn prepare(sandbox: &Prepared, requested: RequestedExec) -> Result<Prepared, Str
         session: 0,
         group: 0,
         keys: false,
+        scope: None,
         scratch: None,
         idle: sandbox.setup.idle,
         began: Instant::now(),

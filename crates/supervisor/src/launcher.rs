@@ -119,6 +119,7 @@ impl Launcher {
             id,
             state_root: PathBuf::new(),
             patience: Duration::ZERO,
+            scope: None,
             terminal: terminal(),
             modes: None,
             keys: Keys::Client,

@@ -12,6 +12,7 @@
 //! processes. In this case a *standby* runs between the two and is the second subreaper instead of the launcher.
 //!
 //! - [`start()`] — starts a sandbox from a [`Spec`](penfold_state::Spec) and returns a [`Launcher`].
+//! - [`start_in_scope()`] — the same in a scope that a service manager makes.
 //! - [`adopt()`] — makes a sandbox of a tree that runs already.
 //! - [`Launcher`] — the caller's side of a running sandbox.
 //!
@@ -46,6 +47,7 @@ mod poll;
 mod prepared;
 mod recorded_exec;
 mod report_file;
+mod scope;
 mod setup;
 mod signals;
 mod standby;
@@ -58,7 +60,8 @@ mod terminal;
 
 pub use adopt::adopt;
 pub use launcher::{Detached, Launcher, LauncherError, Progress};
-pub use start::start;
+pub use scope::Entered;
+pub use start::{start, start_in_scope};
 pub use start_error::StartError;
 pub use terminal::modes::Modes;
 pub use terminal::open as open_terminal;

@@ -3,7 +3,7 @@
 mod record;
 
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use penfold_cgroup::{Leaf, NoPlace, Place};
@@ -275,7 +275,7 @@ impl Parts {
         }
         let (place, mut weaker) = match no_proc {
             Some(why) => (None, Some(why).filter(|_| setup.spec.contain == Contain::Auto)),
-            None => find_place(setup.spec.contain)?,
+            None => find_place(setup.spec.contain, setup.scope.as_deref())?,
         };
         let leaf_name = LeafName::of(&setup.spec.id.short());
         let path = place.as_ref().map(|place| place.path().join(&leaf_name));
@@ -344,12 +344,13 @@ fn open_proc(setup: &Setup) -> Result<(ProcFs, Option<String>), String> {
     if in_reach && setup.spec.detach.is_none() { Ok((ProcFs::blind(), Some(error))) } else { Err(error) }
 }
 
-/// Finds the place for a leaf if one is wanted, or the reason why there is none.
-fn find_place(contain: Contain) -> Result<(Option<Place>, Option<String>), String> {
+/// Finds the place for a leaf if one is wanted, or the reason why there is none. In a scope the leaf is beside the cgroup of this
+/// process.
+fn find_place(contain: Contain, scope: Option<&Path>) -> Result<(Option<Place>, Option<String>), String> {
     if contain == Contain::Subreaper {
         return Ok((None, None));
     }
-    match Place::find_here() {
+    match scope.map_or_else(Place::find_here, Place::at) {
         Ok(place) => Ok((Some(place), None)),
         Err(error) if contain == Contain::Cgroup => {
             Err(format!("no cgroup can be made here: {}", error_chain(&error)))

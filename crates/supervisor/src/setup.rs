@@ -31,6 +31,8 @@ pub(crate) struct Setup {
     /// A terminal sends the signals of its keys to the launcher and the command, and the launcher reports its own to
     /// the supervisor.
     pub(crate) keys: bool,
+    /// The cgroup of the scope in which this process is, if a service manager made one.
+    pub(crate) scope: Option<PathBuf>,
     /// The path of the scratch directory.
     pub(crate) scratch: Option<PathBuf>,
     /// The caller runs under `SCHED_IDLE`, and so does the command. penfold's own processes leave that policy if

@@ -11,13 +11,21 @@ use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, setsid};
 
 use crate::poll::poll;
 use crate::prepared::Prepared;
+use crate::scope::{self, Gate};
 use crate::setup::Setup;
 use crate::signals;
 use crate::supervisor::{self, NAME, Standby};
 use crate::wire::{self, Answer};
 
-/// Runs the standby until the sandbox is gone, then exits.
-pub(crate) fn run(setup: Setup) -> ! {
+/// Runs the standby until the sandbox is gone, then exits. With a gate, it first waits to be moved into a scope.
+pub(crate) fn run(mut setup: Setup, gate: Option<Gate>) -> ! {
+    if let Some(gate) = gate {
+        match gate.pass() {
+            Some(true) => setup.scope = scope::settle(&setup.spec.id.short()),
+            Some(false) => {}
+            None => penfold_sys::fork::exit_now(0),
+        }
+    }
     let mut channel = setup.channel.try_clone().ok();
     let _ = rustix::thread::set_name(NAME);
     if setup.spec.detach.is_some() {

@@ -5,10 +5,11 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use penfold_process::{ProcFs, ProcessId};
-use penfold_state::{OwnerExit, Scratch, Spec};
+use penfold_state::{OwnerExit, ScopeDir, Scratch, Spec};
 use penfold_sys::child::{self, Peek};
 use penfold_sys::signal::{self, SignalSet};
 use penfold_sys::{Forked, fork, schedule};
+use penfold_teardown::Resource as _;
 use rustix::io::retry_on_intr;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, waitpid};
@@ -16,6 +17,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pid
 use crate::environment::{self, Inherited};
 use crate::launcher::{Keys, Launcher, LauncherSignals, SavedModes, Settings, SupervisorHandle, terminal};
 use crate::prepared::Prepared;
+use crate::scope::{Entered, Gate};
 use crate::setup::Setup;
 use crate::signals::CHILD;
 use crate::start_error::StartError;
@@ -31,6 +33,21 @@ fn system<E: Into<io::Error>>(act: &'static str) -> impl FnOnce(E) -> StartError
 /// # Errors
 /// When nothing was started. A later failure, such as a missing command, is in the outcome.
 pub fn start(spec: Spec) -> Result<Launcher, StartError> {
+    begin(spec, None)
+}
+
+/// Starts a sandbox whose processes are in a scope of their own, which a service manager makes.
+///
+/// `enter` gets the pid of the standby, a child that waits, and asks the manager to move it. The launcher stays in its own cgroup,
+/// so that it can see the scope removed at the end.
+///
+/// # Errors
+/// As [`start`], and [`StartError::NoScope`] if `enter` refuses.
+pub fn start_in_scope(spec: Spec, enter: &mut dyn FnMut(Pid) -> Entered) -> Result<Launcher, StartError> {
+    begin(spec, Some(enter))
+}
+
+fn begin(spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Result<Launcher, StartError> {
     let began = Instant::now();
     let child_ignored = signal::is_ignored(CHILD);
     if child_ignored {
@@ -54,6 +71,7 @@ pub fn start(spec: Spec) -> Result<Launcher, StartError> {
         id: spec.id.short(),
         state_root: spec.state_root.clone(),
         patience: spec.patience,
+        scope: None,
         modes: terminal.as_ref().filter(|_| !detached).and_then(SavedModes::of).map(Box::new),
         terminal,
         keys,
@@ -75,19 +93,21 @@ pub fn start(spec: Spec) -> Result<Launcher, StartError> {
         session,
         group: penfold_sys::fork::group(),
         keys: has_keys,
+        scope: None,
         scratch,
         idle,
         began,
     };
     // A child that exists before the fork is not a member, so the launcher could not treat all its children as members.
-    let direct = !detached && !getpid().is_init() && matches!(child::peek(), Ok(Peek::NoChild));
+    let direct =
+        !detached && enter.is_none() && !getpid().is_init() && matches!(child::peek(), Ok(Peek::NoChild));
     // Set before the fork: members whose supervisor dies are reparented to this process.
     rustix::process::set_child_subreaper(Some(getpid())).map_err(system("become a subreaper"))?;
     // After the fork no step may return an error: the sandbox would run without a launcher.
     let launcher = if direct {
         start_supervisor(setup, own_end, settings, signals)
     } else {
-        start_standby(setup, own_end, settings, signals)?
+        start_standby(setup, own_end, settings, signals, enter)?
     };
     if idle {
         schedule::leave_idle();
@@ -143,15 +163,31 @@ fn end_child(pid: Pid) {
 fn start_standby(
     setup: Setup,
     own_end: OwnedFd,
-    settings: Settings,
+    mut settings: Settings,
     signals: LauncherSignals,
+    enter: Option<&mut dyn FnMut(Pid) -> Entered>,
 ) -> Result<Launcher, StartError> {
+    let gate = enter.as_ref().map(|_| Gate::create()).transpose().map_err(system("make a pipe"))?;
     match fork().map_err(system("fork"))? {
         Forked::Child => {
             drop((own_end, signals, settings));
-            standby::run(setup)
+            standby::run(setup, gate)
         }
         Forked::Parent(standby) => {
+            if let (Some(enter), Some(gate)) = (enter, gate) {
+                let entered = enter(standby);
+                if !gate.open(&entered) {
+                    // It has created nothing.
+                    end_child(standby);
+                    if let Some(mut name) = setup.spec.claim {
+                        let _ = name.release(false);
+                    }
+                    return Err(StartError::NoScope);
+                }
+                if let Entered::Scope(path) = entered {
+                    settings.scope = ScopeDir::of(&path, &settings.id);
+                }
+            }
             let pidfd = pidfd_open(standby, PidfdFlags::empty()).ok();
             Ok(Launcher::new(SupervisorHandle::Standby { pid: standby, pidfd }, own_end, settings, signals))
         }

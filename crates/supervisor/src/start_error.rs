@@ -19,4 +19,7 @@ pub enum StartError {
         /// The error of the kernel.
         source: io::Error,
     },
+    /// The sandbox was to run in a scope of its own, and got none.
+    #[error("there is no scope for it")]
+    NoScope,
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use penfold_process::{ProcFs, State};
-use penfold_teardown::Survivor;
+use penfold_teardown::{Resource as _, Survivor};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{PidfdFlags, pidfd_open};
 
@@ -19,6 +19,7 @@ use penfold_state::evidence;
 use penfold_state::record::Registry;
 use penfold_state::time::millis;
 use penfold_state::wire::{Answer, Ending, Received, Request};
+use penfold_state::{REMOVAL_LIMIT, ScopeDir};
 
 /// The most supervisors that get a request at a time. More would delay each other until some seem unresponsive.
 const ASKED: usize = 128;
@@ -70,8 +71,27 @@ pub fn end(
             slow(Progress { left, begun: targets.len().saturating_sub(left), since: begun.elapsed() });
         });
         let unseen = || StopResult::Failed(std::io::Error::other("its end was not looked for"));
-        stop_results.into_iter().map(|stop_result| stop_result.unwrap_or_else(unseen)).collect()
+        let until = Instant::now() + REMOVAL_LIMIT;
+        let settled = |(known, result): (&SandboxRef, Option<StopResult>)| {
+            with_scope(known, result.unwrap_or_else(unseen), until)
+        };
+        targets.iter().zip(stop_results).map(settled).collect()
     })
+}
+
+/// Waits until the scope of an ended sandbox is removed, which its manager does after the exit of the supervisors.
+fn with_scope(known: &SandboxRef, result: StopResult, until: Instant) -> StopResult {
+    let recorded = known.intent.as_ref().and_then(|intent| intent.scope.as_deref());
+    match (&result, recorded.and_then(|path| ScopeDir::of(path, &known.id))) {
+        (StopResult::Gone, Some(scope)) => match scope.wait_gone(until) {
+            Ok(()) => StopResult::Gone,
+            Err(left) => {
+                let survivor = Survivor::Resource { what: scope.describe(), reason: left.to_string() };
+                StopResult::Left(vec![survivor])
+            }
+        },
+        _ => result,
+    }
 }
 
 fn request(how: EndMethod) -> Request {

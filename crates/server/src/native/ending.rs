@@ -150,7 +150,7 @@ impl Order {
         let resolved = app.engine.call(move |root| resolve(&Resolver::new(root), &word)).await??;
         let Resolved::Known(known) = resolved else {
             let Resolved::Gone(ended) = resolved else { return Err(Problem::new(Kind::Internal, "")) };
-            return Ok(axum::Json(ended).into_response());
+            return Ok(axum::Json(*ended).into_response());
         };
         let id = known.id.clone();
         let engine_app = app.clone();
@@ -186,7 +186,7 @@ impl Order {
         let resolver = Resolver::new(root);
         match resolve(&resolver, word)? {
             Resolved::Known(known) => self.end_known(&resolver, &known, &mut |_| ()),
-            Resolved::Gone(ended) => Ok(ended),
+            Resolved::Gone(ended) => Ok(*ended),
         }
     }
 
@@ -228,20 +228,20 @@ impl Order {
 
 /// The sandbox that a word means.
 enum Resolved {
-    Known(SandboxRef),
+    Known(Box<SandboxRef>),
     /// No trace of this id was found.
-    Gone(Ended),
+    Gone(Box<Ended>),
 }
 
 fn resolve(resolver: &Resolver, word: &str) -> Result<Resolved, Problem> {
     match resolver.resolve(word) {
-        Ok(known) => Ok(Resolved::Known(known)),
-        Err(ResolveError::NotFound { .. }) if Id::is_short(word) => Ok(Resolved::Gone(Ended {
+        Ok(known) => Ok(Resolved::Known(Box::new(known))),
+        Err(ResolveError::NotFound { .. }) if Id::is_short(word) => Ok(Resolved::Gone(Box::new(Ended {
             id: word.to_owned(),
             result: EndResult::AlreadyGone,
             report_url: None,
             report: None,
-        })),
+        }))),
         Err(error) => Err(error.into()),
     }
 }

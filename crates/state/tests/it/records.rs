@@ -58,6 +58,7 @@ fn intent() -> Intent {
         boot: penfold_process::boot_id().unwrap(),
         within: Vec::new(),
         leaf: None,
+        scope: None,
         scratch: None,
         workspace: None,
         home: None,

@@ -4,9 +4,9 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use penfold_state::Registry;
+use penfold_state::{REMOVAL_LIMIT, Registry};
 use penfold_sys::child::{self, Peek};
-use penfold_teardown::{Cause, Resource};
+use penfold_teardown::{Cause, Resource, Survivor};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -85,7 +85,7 @@ impl Launcher {
     }
 
     /// Waits until supervisor and standby have exited: a verified end includes them.
-    pub(super) fn wait_for_exit(&self, outcome: Outcome) -> Outcome {
+    pub(super) fn wait_for_exit(&self, mut outcome: Outcome) -> Outcome {
         if let SupervisorHandle::Direct { pid, pidfd, .. }
         | SupervisorHandle::Standby { pid, pidfd: Some(pidfd) } = &self.supervisor
             && outcome.report.findings.verified
@@ -105,7 +105,19 @@ impl Launcher {
                 let _ = child::reap(teller);
             }
             Self::reap();
+            self.wait_for_scope(&mut outcome);
         }
         outcome
+    }
+
+    /// Waits until the scope of the sandbox is removed: a verified end includes it. The supervisor could not wait, since it was in
+    /// the scope.
+    fn wait_for_scope(&self, outcome: &mut Outcome) {
+        let Some(scope) = &self.settings.scope else { return };
+        if let Err(left) = scope.wait_gone(Instant::now() + REMOVAL_LIMIT) {
+            let survivor = Survivor::Resource { what: scope.describe(), reason: left.to_string() };
+            outcome.report.findings.survivors.push(survivor);
+            outcome.report.findings.verified = false;
+        }
     }
 }

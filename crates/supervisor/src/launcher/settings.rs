@@ -4,6 +4,8 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use penfold_state::ScopeDir;
+
 use super::SavedModes;
 
 /// The settings that the launcher needs of its sandbox and its caller.
@@ -12,6 +14,8 @@ pub(crate) struct Settings {
     pub(crate) id: String,
     pub(crate) state_root: PathBuf,
     pub(crate) patience: Duration,
+    /// The scope of the sandbox, if a service manager made one. This process is not in it.
+    pub(crate) scope: Option<ScopeDir>,
     /// The caller's terminal, if there is one.
     pub(crate) terminal: Option<OwnedFd>,
     /// The modes of that terminal before the command, if they are to be restored.
