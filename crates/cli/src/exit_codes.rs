@@ -15,9 +15,9 @@ pub(crate) const STILL_THERE: u8 = 5;
 /// The kernel refused a system call for lack of a privilege.
 pub(crate) const NOT_PERMITTED: u8 = 7;
 
-/// `doctor`: no leak and no warning.
+/// `doctor`: no leak; without `--strict` also with warnings.
 pub(crate) const DOCTOR_CLEAN: u8 = 0;
-/// `doctor`: leaks or warnings.
+/// `doctor`: leaks, an incomplete search, or penfold does not work here; with `--strict` also warnings.
 pub(crate) const DOCTOR_FOUND: u8 = 1;
 /// `doctor`: the host could not be examined, or the command line is wrong.
 pub(crate) const DOCTOR_CHECKS_FAILED: u8 = 2;
@@ -99,8 +99,8 @@ pub(crate) const TABLE: &[Group] = &[
     Group {
         verbs: "doctor",
         codes: &[
-            (Code::Is(DOCTOR_CLEAN), "clean"),
-            (Code::Is(DOCTOR_FOUND), "leaks or warnings"),
+            (Code::Is(DOCTOR_CLEAN), "no leaks; warnings count only with --strict"),
+            (Code::Is(DOCTOR_FOUND), "leaks, or penfold does not work here (with --strict warnings, too)"),
             (Code::Is(DOCTOR_CHECKS_FAILED), "could not check, or wrong command line"),
         ],
     },

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use penfold_state::Id;
 use penfold_state::evidence::fingerprints::is_same_root;
 use penfold_teardown::MARKER;
+use penfold_unit::Buses;
 use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::args::verb::Global;
@@ -123,6 +124,24 @@ pub(crate) const TOKEN_FILE: &str = "PENFOLD_TOKEN_FILE";
 /// Whether a variable makes penfold act on the sandboxes of a server. A server must not: it would call itself.
 pub(crate) fn names_a_server(key: &OsStr) -> bool {
     key == HOST || key == TOKEN_FILE
+}
+
+/// The buses of the service managers: those of the variables, and those at the usual sockets.
+pub(crate) fn buses() -> Buses {
+    let named = |key| variable(OsStr::new(key)).and_then(|value| value.into_string().ok());
+    let listed = |value: Option<String>| {
+        let value = value.unwrap_or_default();
+        value.split(';').filter(|address| !address.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let mut buses = Buses {
+        user: listed(named("DBUS_SESSION_BUS_ADDRESS")),
+        system: listed(named("DBUS_SYSTEM_BUS_ADDRESS")),
+    };
+    let runtime = runtime_variable().into_iter().chain(own_runtime_directory());
+    buses.user.extend(runtime.map(|dir| Buses::at_socket(&dir.join("bus"))));
+    buses.system.push(Buses::at_socket(Path::new("/run/dbus/system_bus_socket")));
+    buses.user.dedup();
+    buses
 }
 
 /// The value of an environment variable.

@@ -1,5 +1,6 @@
 //! `penfold doctor`.
 
+mod scope;
 mod strays;
 
 use std::fmt::Write as _;
@@ -32,7 +33,8 @@ pub(crate) const VERB: Verb = Verb {
     examples: &[
         ("penfold doctor", "check why the containment is weaker on this host"),
         ("penfold doctor --foreign", "list processes that agents, editors and builds left behind"),
-        ("penfold doctor --json", "print JSON; the exit code is 0 clean, 1 found, 2 could not check"),
+        ("penfold doctor --json", "print JSON; the exit code is 0 no leaks, 1 leaks, 2 could not check"),
+        ("penfold doctor --strict", "exit with 1 also if the host has only warnings"),
     ],
     usage_failure: FailureKind::ChecksFailed,
     define: DoctorArgs::augment_args,
@@ -48,6 +50,9 @@ pub(crate) struct DoctorArgs {
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Exit with 1 also for warnings.
+    #[arg(long)]
+    pub(crate) strict: bool,
 }
 
 /// The output of `--json`.
@@ -75,16 +80,22 @@ pub(crate) fn doctor(global: &Global, args: &DoctorArgs) -> Result<u8, Failure> 
     let makeshift = global.root.is_none() && root.starts_with("/tmp");
     let mut abilities =
         host_checks::look(&root, makeshift).or_fail(FailureKind::ChecksFailed, "cannot check this host")?;
+    if let Some(trial) = scope::trial() {
+        abilities.add_scope(&trial);
+    }
     let others = other_roots::with_living(global);
     abilities.abilities.extend(others.iter().map(|(root, living)| host_checks::other_root(root, *living)));
-    let fine = abilities.abilities.iter().all(|ability| ability.state == State::Ok);
+    let worst = |states: &[State]| abilities.abilities.iter().any(|ability| states.contains(&ability.state));
+    let (fine, works) = (!worst(&[State::Warn, State::Fail]), !worst(&[State::Fail]));
     let strays = if args.foreign {
         Some(foreign::look().or_fail(FailureKind::ChecksFailed, "cannot search the processes of this host")?)
     } else {
         None
     };
     let lonely = strays.as_ref().is_none_or(|found| found.strays.is_empty() && found.complete);
-    let clean = fine && survey.leaks.is_empty() && survey.complete && survey.unread.is_empty() && lonely;
+    let no_leaks = survey.leaks.is_empty() && survey.complete && survey.unread.is_empty() && lonely;
+    let clean = fine && no_leaks;
+    let passes = no_leaks && if args.strict { fine } else { works };
     if args.json {
         let diagnosis = Diagnosis {
             schema: penfold_teardown::report::SCHEMA,
@@ -101,7 +112,7 @@ pub(crate) fn doctor(global: &Global, args: &DoctorArgs) -> Result<u8, Failure> 
         let text = page.all(&abilities, &survey, strays.as_ref());
         output::data(text.as_bytes()).map_err(unwritten)?;
     }
-    Ok(if clean { exit_codes::DOCTOR_CLEAN } else { exit_codes::DOCTOR_FOUND })
+    Ok(if passes { exit_codes::DOCTOR_CLEAN } else { exit_codes::DOCTOR_FOUND })
 }
 
 /// The command that removes a leak.

@@ -2,6 +2,7 @@
 
 mod replace;
 pub(crate) mod spec;
+pub(crate) mod unit;
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -60,6 +61,15 @@ pub(crate) struct RunArgs {
     /// Containment: the way in which penfold knows the members of the sandbox.
     #[arg(long, value_enum, value_name = "LEVEL", default_value = "auto")]
     pub(crate) contain: Contain,
+    #[arg(
+        long,
+        value_enum,
+        value_name = "UNIT",
+        hide_possible_values = true,
+        help = "systemd scope for the sandbox: auto, none, user, system [default: $PENFOLD_UNIT; else auto with --detach and \
+            --contain cgroup, and none otherwise]"
+    )]
+    pub(crate) unit: Option<unit::Unit>,
     /// Run in the background: print the id when CMD runs, and keep its output for `penfold logs`.
     #[arg(short, long)]
     pub(crate) detach: bool,
@@ -173,13 +183,21 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
         bounds::refuse_code_flags(preserve, fail_on_leak)?;
     }
     spec::refuse_detached_flags(&args)?;
+    let mut plan = unit::plan(&args)?;
+    let contain = args.contain;
     let spec = spec::spec(global, args)?;
-    let launcher = penfold_supervisor::start(spec).map_err(|error| {
-        Failure::new(FailureKind::NotStarted, format!("cannot run `{name}`")).because(error)
+    let launcher = unit::start(&mut plan, spec).map_err(|error| {
+        let failure = Failure::new(FailureKind::NotStarted, format!("cannot run `{name}`"));
+        unit::explain(&plan, contain, failure.because(error))
     })?;
+    let id = launcher.id();
     if detached {
-        return run_detached(launcher, &name, directory);
+        let code = run_detached(launcher, &name, directory)
+            .map_err(|failure| unit::explain(&plan, contain, failure))?;
+        unit::warn(global, &plan, &id, detached);
+        return Ok(code);
     }
+    unit::warn(global, &plan, &id, detached);
     let watched = !global.quiet && std::io::stderr().is_terminal();
     let slow = |progress| {
         if watched {
@@ -189,6 +207,7 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
     let outcome =
         launcher.wait(slow).or_fail(FailureKind::Unverified, "cannot tell how the sandbox ended")?;
     tell(global, &outcome, &name, directory, Codes { preserve, fail_on_leak })
+        .map_err(|failure| unit::explain(&plan, contain, failure))
 }
 
 /// How the exit code is chosen.

@@ -13,4 +13,5 @@ mod recorded;
 mod replace;
 mod sandboxes;
 mod sessions;
+mod units;
 mod viewers;

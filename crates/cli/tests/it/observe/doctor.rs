@@ -15,7 +15,7 @@ use crate::support::{Running, TestEnv, fresh_id, is_root, penfold, skip};
 fn every_ability_has_a_state_and_a_meaning_and_nothing_is_left_of_the_tries() {
     let env = TestEnv::new();
     std::fs::remove_dir(env.root()).unwrap();
-    let done = env.call(["doctor", "--json"]);
+    let done = env.call(["doctor", "--strict", "--json"]);
     let found = done.json();
     assert_eq!(found["schema"], 1);
     assert_eq!(done.code(), Some(i32::from(found["clean"] != Value::Bool(true))), "{found}");
@@ -50,17 +50,36 @@ fn text_has_a_line_for_each_and_is_readable_without_colour() {
 fn an_ordinary_user_gets_the_same_with_other_answers() {
     let env = TestEnv::new();
     let root = std::path::Path::new("/nonexistent/penfold");
-    let Some(mut command) = as_user(&env, root, &["doctor", "--json"]) else { return };
+    let Some(mut command) = as_user(&env, root, &["doctor", "--strict", "--json"]) else { return };
     let found = Running::start(&mut command).finish().with_code(1).json();
     let abilities = found["abilities"].as_array().unwrap();
     let state = abilities.iter().find(|ability| ability["name"] == "state").unwrap();
     assert_eq!(state["state"], "warn", "a root that cannot be made: {found}");
 }
 
+/// spec: 8.2.1
+#[test]
+fn warnings_are_no_failure_unless_strict_and_leaks_always_are() {
+    jailed(|| {
+        let env = TestEnv::new();
+        let call = |words: &[&str]| {
+            let words = [&["doctor", "--json"], words].concat();
+            // That this call is refused is a warning.
+            let command = denied(&env, &[("clone3", Errno::PERM.raw_os_error())], &words);
+            command.map(|mut command| Running::start(&mut command).finish())
+        };
+        let Some(found) = call(&[]) else { return };
+        assert_eq!(found.with_code(0).json()["clean"], false);
+        call(&["--strict"]).unwrap().with_code(1);
+        let _leak = new_directory(&env, &fresh_id());
+        call(&[]).unwrap().with_code(1);
+    });
+}
+
 /// What `doctor` says of one ability and of the levels where these calls fail.
 fn under_filter(env: &TestEnv, calls: &[(&str, Errno)]) -> Option<Value> {
     let calls: Vec<(&str, i32)> = calls.iter().map(|(call, errno)| (*call, errno.raw_os_error())).collect();
-    let mut command = denied(env, &calls, &["doctor", "--json"])?;
+    let mut command = denied(env, &calls, &["doctor", "--strict", "--json"])?;
     Some(Running::start(&mut command).finish().with_code(1).json())
 }
 

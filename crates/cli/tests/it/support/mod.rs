@@ -6,6 +6,7 @@
 //! - [`Process`]: any process, by handle.
 //! - [`ControlClient`], [`Impostor`]: both sides of a control socket, spelled out.
 //! - [`Terminal`]: tmux with a shell in it. [`jail`]: a test in namespaces of its own.
+//! - [`manager`]: a stand-in for systemd on a private bus.
 //! - [`wait_until`]: the only way to wait for what can only be looked at.
 
 mod control_client;
@@ -13,6 +14,7 @@ mod env;
 pub mod filter;
 mod impostor;
 pub mod jail;
+pub mod manager;
 mod prng;
 mod process;
 mod running;

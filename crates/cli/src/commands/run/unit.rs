@@ -1,0 +1,226 @@
+//! `penfold run --unit`: whether a sandbox gets a scope of its own from a service manager.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use penfold_cgroup::{Membership, NoPlace, Place};
+use penfold_control::host_checks::mend_place;
+use penfold_state::{ScopeDir, Spec, error_chain};
+use penfold_supervisor::{Entered, Launcher, StartError};
+use penfold_unit::{Caller, Kind, Manager, Scope, ScopeError, ScopeRequest};
+use rustix::process::Pid;
+
+use super::{Contain, RunArgs};
+use crate::args::verb::Global;
+use crate::failure::{Failure, FailureKind};
+use crate::output;
+use crate::surroundings;
+
+/// The variable that is used without `--unit`.
+const VARIABLE: &str = "PENFOLD_UNIT";
+/// The time for the question how a service ends, and for the scope.
+const ASK_LIMIT: Duration = Duration::from_millis(500);
+const SCOPE_LIMIT: Duration = Duration::from_millis(1500);
+/// The time that the manager gives the sandbox beyond its own grace and patience before it kills.
+const STOP_MARGIN: Duration = Duration::from_secs(5);
+
+/// The value of `--unit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Unit {
+    /// A scope where the caller's login session or service could end the sandbox, or has no delegated cgroup.
+    Auto,
+    /// No scope: the sandbox stays in the caller's unit.
+    None,
+    /// A scope from the user's manager, or an error.
+    User,
+    /// A scope from the system's manager, or an error.
+    System,
+}
+
+/// The unit that a sandbox will be in.
+pub(crate) enum Plan {
+    /// That of the caller, which may end it.
+    Stay(Option<String>),
+    /// A scope of its own.
+    Scope(Wanted),
+}
+
+/// A scope that is asked for.
+pub(crate) struct Wanted {
+    manager: Manager,
+    slice: Option<String>,
+    /// Whether the sandbox does not start without the scope.
+    is_required: bool,
+    /// What the user must know if there is no scope.
+    warning: Option<String>,
+    taken: Option<Result<Scope, ScopeError>>,
+}
+
+impl Wanted {
+    fn of(caller: Option<&Caller>, manager: Manager) -> Wanted {
+        let slice = caller.filter(|caller| caller.manager == manager).and_then(|caller| caller.slice.clone());
+        Wanted { manager, slice, is_required: false, warning: None, taken: None }
+    }
+}
+
+/// Decides whether to ask for a scope. In the foreground nothing is read, unless a flag or the variable asks for more.
+pub(crate) fn plan(args: &RunArgs) -> Result<Plan, Failure> {
+    let variable = surroundings::variable(OsStr::new(VARIABLE)).filter(|value| !value.is_empty());
+    let configured = match variable.filter(|_| args.unit.is_none()) {
+        None => None,
+        Some(value) => {
+            let value = value.to_string_lossy();
+            let unit = Unit::from_str(&value, false).map_err(|_| {
+                let sentence =
+                    format!("the value `{value}` of {VARIABLE} is none of auto, none, user, system");
+                Failure::new(FailureKind::NotStarted, sentence)
+            })?;
+            Some(unit)
+        }
+    };
+    let asks = args.detach || args.contain == Contain::Cgroup;
+    let manager = match args.unit.or(configured) {
+        Some(Unit::None) => return Ok(Plan::Stay(None)),
+        None if !asks => return Ok(Plan::Stay(None)),
+        None | Some(Unit::Auto) => None,
+        Some(Unit::User) => Some(Manager::User),
+        Some(Unit::System) => Some(Manager::System),
+    };
+    let enclosing = surroundings::outer_sandboxes().pop();
+    if args.contain == Contain::Subreaper || enclosing.is_some() {
+        return match enclosing {
+            _ if args.unit.is_none() || manager.is_none() => Ok(Plan::Stay(None)),
+            Some(id) => Err(refused(&format!("this command runs in sandbox {id}, which would not hold it"))),
+            None => Err(refused("`--contain subreaper` uses no cgroup")),
+        };
+    }
+    let own = std::fs::read("/proc/self/cgroup").unwrap_or_default();
+    let own = Membership::of(&own).unified().unwrap_or_default();
+    let caller = Caller::of(&String::from_utf8_lossy(own));
+    match manager {
+        Some(manager) => {
+            Ok(Plan::Scope(Wanted { is_required: true, ..Wanted::of(caller.as_ref(), manager) }))
+        }
+        None => Ok(caller
+            .filter(|_| penfold_unit::is_booted())
+            .map_or(Plan::Stay(None), |caller| auto(args, &caller))),
+    }
+}
+
+fn refused(why: &str) -> Failure {
+    Failure::new(FailureKind::NotStarted, format!("cannot give the sandbox a scope: {why}"))
+}
+
+/// Decides for `--unit auto`, where systemd runs and the caller is in a unit.
+fn auto(args: &RunArgs, caller: &Caller) -> Plan {
+    let place = Place::find_here();
+    let can_stay = !matches!(place, Err(NoPlace::NotWritable { .. }));
+    let wanted = || {
+        let is_root = rustix::process::geteuid().is_root();
+        let manager = if is_root { Manager::System } else { Manager::User };
+        // Without the scope the start fails anyway, and this error has both reasons.
+        let is_required = !can_stay && args.contain == Contain::Cgroup;
+        Wanted { is_required, ..Wanted::of(Some(caller), manager) }
+    };
+    match caller.kind {
+        Kind::Session if args.detach => Plan::Scope(wanted()),
+        Kind::Service if args.detach => in_service(caller, place.as_ref().ok().map(Place::path), wanted),
+        _ if can_stay => Plan::Stay(None),
+        _ => Plan::Scope(wanted()),
+    }
+}
+
+/// Decides for a detached sandbox of a service. `place` is its cgroup, if sandboxes can be made there.
+fn in_service(caller: &Caller, place: Option<&Path>, wanted: impl FnOnce() -> Wanted) -> Plan {
+    // Only a delegated cgroup is writable for others than root.
+    if place.is_some_and(|place| caller.is_delegated(place) || !rustix::process::geteuid().is_root()) {
+        return Plan::Stay(None);
+    }
+    let unit = &caller.unit;
+    let service = penfold_unit::ask_service(&surroundings::buses(), caller.manager, unit, ASK_LIMIT);
+    let (ends_soon, warning) = match service.ok().flatten() {
+        Some(service) if !service.kills_members => (false, None),
+        Some(service) => (
+            service.is_oneshot && !service.remains,
+            Some(format!("the end of {unit} ends it: `--unit` gives it a scope of its own")),
+        ),
+        None => (
+            false,
+            Some(format!(
+                "the end of {unit} may end it, and its manager does not tell: `--unit` gives it a scope of its own"
+            )),
+        ),
+    };
+    if ends_soon || place.is_none() {
+        return Plan::Scope(Wanted { warning, ..wanted() });
+    }
+    Plan::Stay(warning)
+}
+
+/// Starts the sandbox, in the scope if one is wanted and can be had.
+pub(crate) fn start(plan: &mut Plan, spec: Spec) -> Result<Launcher, StartError> {
+    let Plan::Scope(wanted) = plan else { return penfold_supervisor::start(spec) };
+    let id = spec.id.short();
+    let (name, description) = (ScopeDir::unit(&id), described(&id, spec.name.as_deref()));
+    let stop_timeout = spec.grace.saturating_add(spec.patience).saturating_add(STOP_MARGIN);
+    penfold_supervisor::start_in_scope(spec, &mut |process: Pid| {
+        let request = ScopeRequest {
+            manager: wanted.manager,
+            name: &name,
+            description: &description,
+            slice: wanted.slice.as_deref(),
+            stop_timeout,
+        };
+        let taken = penfold_unit::take(&request, &surroundings::buses(), process, SCOPE_LIMIT);
+        let entered = match &taken {
+            Ok(scope) => Entered::Scope(scope.path.clone()),
+            Err(_) if wanted.is_required => Entered::Refused,
+            Err(_) => Entered::Nothing,
+        };
+        wanted.taken = Some(taken);
+        entered
+    })
+}
+
+fn described(id: &str, name: Option<&str>) -> String {
+    name.map_or_else(|| format!("penfold sandbox {id}"), |name| format!("penfold sandbox {id} ({name})"))
+}
+
+/// Adds the reason why there is no scope, and the hint that `doctor` shows.
+pub(crate) fn explain(plan: &Plan, contain: Contain, failure: Failure) -> Failure {
+    let failure = match plan {
+        Plan::Scope(Wanted { taken: Some(Err(error)), is_required: true, .. }) => {
+            failure.because(error_chain(error))
+        }
+        _ => failure,
+    };
+    if contain != Contain::Cgroup || failure.kind() != FailureKind::NotStarted {
+        return failure;
+    }
+    match Place::find_here() {
+        Err(why) => failure.hint(mend_place(&why)),
+        Ok(_) => failure,
+    }
+}
+
+/// Prints what may end the sandbox unexpectedly, in one line.
+pub(crate) fn warn(global: &Global, plan: &Plan, id: &str, detached: bool) {
+    let warning = match plan {
+        Plan::Stay(warning) => warning.clone(),
+        Plan::Scope(Wanted { taken: Some(Ok(scope)), .. }) => (scope.lingers == Some(false) && detached)
+            .then(|| "logout ends it, since linger is off: see `loginctl enable-linger`".to_owned()),
+        Plan::Scope(Wanted { taken: Some(Err(error)), warning, .. }) => {
+            let reason = error_chain(error);
+            Some(match warning {
+                Some(warning) => format!("{reason}; {warning}"),
+                None => format!("{reason}; see `penfold doctor`"),
+            })
+        }
+        Plan::Scope(Wanted { taken: None, .. }) => None,
+    };
+    if let Some(warning) = warning.filter(|_| !global.quiet) {
+        output::message(&format!("penfold: sandbox {id}: {warning}\n"));
+    }
+}
