@@ -127,11 +127,11 @@ impl Supervised {
         let before = execs(&self.prepared);
         let messages =
             self.prepared.detached.as_mut().map(|detached| detached.serve(ready)).unwrap_or_default();
-        if execs(&self.prepared) < before {
-            if let Some(detached) = &mut self.prepared.detached {
-                detached.settle_execs(self.prepared.level, patience);
-                detached.mark_state_stale();
-            }
+        if execs(&self.prepared) < before
+            && let Some(detached) = &mut self.prepared.detached
+        {
+            detached.settle_execs(self.prepared.level, patience);
+            detached.mark_state_stale();
         }
         self.write_stale_state();
         let mut strongest = None;

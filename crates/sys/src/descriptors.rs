@@ -92,7 +92,7 @@ const FEW: u64 = 128;
 /// descriptor must never be used or dropped here, so the process must end by [`exit_now`](crate::fork::exit_now).
 ///
 /// # Errors
-/// When the kernel refuses close_range(2) (Linux before 5.9) and `/proc/self/fd` cannot be read; descriptors closed by
+/// When the kernel refuses `close_range(2)` (Linux before 5.9) and `/proc/self/fd` cannot be read; descriptors closed by
 /// then stay closed.
 pub fn keep_only(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     // A list of `/proc/self/fd` leaves an entry for each descriptor in the kernel's cache, and whoever reaps this process
@@ -115,7 +115,7 @@ fn close_gaps(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     close_range(first, u32::MAX)
 }
 
-/// close_range(2)
+/// Calls `close_range(2)`.
 fn close_range(first: u32, last: u32) -> io::Result<()> {
     // SAFETY: the caller of `keep_only` promises that no value used from here on owns one of the descriptors.
     match unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } {
