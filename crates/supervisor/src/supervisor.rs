@@ -273,10 +273,20 @@ fn leader_of_child(
     leader_below_init(teardown, pid)
 }
 
-/// Returns the pid and a pidfd of our init's first child, the leader.
+/// The pid of the leader in the pid namespace of our init, which starts it first.
+const LEADER_IN_NAMESPACE: i32 = 2;
+
+/// Returns the pid and a pidfd of the leader, a child of our init. A leader that has ended already has left its place among
+/// the children to a process that lost its parent; then the pid is that of our init.
 fn leader_below_init(teardown: &mut Teardown, init: Pid) -> (Pid, Option<OwnedFd>) {
     let mut children = Vec::new();
     let _ = teardown.proc().children(init, &mut children);
-    let pid = children.first().copied().unwrap_or(init);
+    let leader = children.into_iter().find(|&pid| {
+        let status = teardown.proc().status(pid).ok().flatten();
+        status.is_some_and(|status| {
+            status.namespace_pids.last().map(|pid| pid.as_raw_pid()) == Some(LEADER_IN_NAMESPACE)
+        })
+    });
+    let Some(pid) = leader else { return (init, None) };
     (pid, Process::open(teardown.proc(), pid).ok().flatten().map(Process::into_pidfd))
 }

@@ -54,10 +54,10 @@ fn supervisors_are_beside_the_leaf_and_the_scope_goes_with_the_sandbox() {
         let Some((env, manager)) = scene(who, Manner::default()) else { return };
         let sandbox = detach(&env, &manager);
         let scope = scope_of(&sandbox);
-        assert_eq!(manager.scopes(), [scope.clone()]);
+        assert_eq!(manager.scopes(), std::slice::from_ref(&scope));
         let leaf = sandbox.leaf.clone().unwrap();
         assert_eq!(leaf, scope.join(format!("penfold-{}", sandbox.id)));
-        let supervisors: Vec<i32> = sandbox.supervisors.iter().map(|process| process.pid()).collect();
+        let supervisors: Vec<i32> = sandbox.supervisors.iter().map(Process::pid).collect();
         let mut inside = members(&scope.join("supervisor"));
         inside.sort_unstable_by_key(|pid| supervisors.iter().position(|known| known == pid));
         assert_eq!(inside, supervisors, "launcher and D-Bus are elsewhere");
@@ -308,14 +308,19 @@ fn the_end_of_the_scope_by_its_manager_is_recorded_truthfully() {
         if signal == Signal::KILL {
             kill_at_once(&processes.iter().collect::<Vec<_>>());
         } else {
-            processes.iter().for_each(|process| process.signal(signal));
+            for process in &processes {
+                process.signal(signal);
+            }
         }
         for process in &processes {
             process.await_end();
         }
         wait_until("the scope is gone", || !scope.try_exists().unwrap());
+        // This starts the recovery of a lost sandbox and does not wait for it.
         env.run(["--", "true"]).with_code(0);
-        let status = sandbox.status(&env).unwrap();
+        let status = || sandbox.status(&env).unwrap();
+        wait_until("no orphan is left", || status() != "orphaned");
+        let status = status();
         assert!(truths.contains(&status.as_str()), "{status} after {signal:?}");
         let exit = sandbox.file("exit.json").unwrap_or_default();
         let expected =

@@ -16,7 +16,7 @@ use super::{TestEnv, is_root, skip};
 
 const JOB: &str = "/org/freedesktop/systemd1/job/1";
 /// The longest life of a scope here.
-const LIFE: Duration = Duration::from_secs(120);
+const LIFE: Duration = Duration::from_mins(2);
 
 /// How the stand-in answers.
 #[derive(Debug, Clone, Copy)]
@@ -176,7 +176,7 @@ impl StandIn {
     async fn answer(&self, bus: &Connection, message: &Message) -> zbus::Result<()> {
         let call = message.header();
         let unit = ObjectPath::try_from("/org/freedesktop/systemd1/unit/x")?;
-        match call.member().map(|member| member.to_string()).as_deref() {
+        match call.member().map(ToString::to_string).as_deref() {
             Some("StartTransientUnit") => self.start(bus, message, &call).await,
             Some("GetUnit" | "GetUser") => bus.reply(&call, &unit).await,
             Some("Get") => {
