@@ -136,8 +136,8 @@ done
 
 level=detached
 next
-# A oneshot service ends what it started when its command has exited.
-systemd-run --quiet --wait -p Type=oneshot penfold run -d --name oneshot -- sleep $token >/dev/null 2>&1
+# Without a scope, a oneshot service ends what it started when its command has exited.
+systemd-run --quiet --wait -p Type=oneshot penfold run -d --unit none --name oneshot -- sleep $token >/dev/null 2>&1
 becomes "oneshot: no member is left" gone
 expect "oneshot: ps agrees" "" "$(penfold ps -q)"
 penfold rm -f oneshot >/dev/null 2>&1

@@ -76,7 +76,7 @@ next
 as alice "systemd-run --user --quiet --unit=web -p Delegate=yes -p Type=exec penfold run --grace 20 -- sleep $token"
 as alice "penfold run -d --name session -- sleep $token" >/dev/null
 systemd-run --quiet --unit=web2 -p User=alice -p Type=exec penfold run -- sleep $token
-systemd-run --quiet --wait --pipe -p User=alice penfold run -d --name service -- sleep $((token + 100)) >/dev/null 2>&1
+systemd-run --quiet --wait --pipe -p User=alice penfold run -d --unit none --name service -- sleep $((token + 100)) >/dev/null 2>&1
 becomes "three sandboxes of alice live" alive 3
 expect "a login session sees the detached sandbox" "session running" "$(as alice "penfold ps --format '{{.Names}} {{.State}}' --filter name=session")"
 seen() { systemd-run --quiet --wait --pipe -p User=alice penfold ps --filter name=session --format '{{.Names}} {{.State}}' 2>&1; }
@@ -111,7 +111,7 @@ agrees() {
 for linger in off on; do
     if [[ $linger == on ]]; then loginctl enable-linger alice; fi
     next
-    as alice "penfold run -d --name linger-$linger --grace 20 -- sleep $token" >/out/run 2>&1
+    as alice "penfold run -d --unit none --name linger-$linger --grace 20 -- sleep $token" >/out/run 2>&1
     becomes "linger $linger: the sandbox lives" alive 1
     becomes "linger $linger: the session has ended" sessions_of_alice_end
     holds "linger $linger: the sandbox lives on after the logout" alive 1
