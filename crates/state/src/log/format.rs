@@ -12,6 +12,7 @@ use super::{LOG, LogError};
 const FRONT: u64 = 4096;
 /// The position of the mark on the front page.
 const MARK_AT: u64 = 64;
+const MARK_RANGE: std::ops::Range<usize> = 64..64 + MARK_LEN;
 const MARK_LEN: usize = 24;
 const MAGIC: &[u8; 12] = b"penfold log\n";
 const VERSION: u32 = 1;
@@ -110,6 +111,17 @@ pub(crate) struct Mark {
     pub(crate) lost: u64,
 }
 
+impl Mark {
+    fn encode(self) -> [u8; MARK_LEN] {
+        let check = self.end ^ self.lost.rotate_left(32) ^ MARK_SALT;
+        let mut bytes = [0; MARK_LEN];
+        bytes[..8].copy_from_slice(&self.end.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.lost.to_le_bytes());
+        bytes[16..].copy_from_slice(&check.to_le_bytes());
+        bytes
+    }
+}
+
 /// The size and the number of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
@@ -188,15 +200,17 @@ impl LogFile {
         front[12..16].copy_from_slice(&VERSION.to_le_bytes());
         front[16..24].copy_from_slice(&file.shape.block.to_le_bytes());
         front[24..32].copy_from_slice(&file.shape.blocks.to_le_bytes());
-        let written = file.write_all(&front, 0).and_then(|()| file.write_mark(Mark { end: 0, lost: 0 }));
-        if let Err(errno) = written {
+        front[MARK_RANGE].copy_from_slice(&Mark { end: 0, lost: 0 }.encode());
+        // One write: a reader finds the whole page or an empty file.
+        if let Err(errno) = file.write_all(&front, 0) {
             let _ = rustix::fs::unlinkat(record, LOG, rustix::fs::AtFlags::empty());
             return Err(LogError::io("write")(errno));
         }
         Ok(file)
     }
 
-    /// Opens the file without following a link, and only if it belongs to this user.
+    /// Opens the file without following a link, and only if it belongs to this user. An empty file is a log that is being
+    /// made, so it is missing.
     pub(crate) fn open(record: BorrowedFd<'_>, access: Access) -> Result<LogFile, LogError> {
         let way = if access == Access::Write { OFlags::RDWR } else { OFlags::RDONLY };
         let flags = way | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -216,6 +230,9 @@ impl LogFile {
         }
         let mut front = [0; 32];
         let read = read_at(fd.as_fd(), &mut front, 0).map_err(LogError::io("read"))?;
+        if read == 0 {
+            return Err(LogError::Missing);
+        }
         Ok(LogFile { shape: shape_of(&front[..read])?, fd })
     }
 
@@ -241,11 +258,7 @@ impl LogFile {
     }
 
     pub(crate) fn write_mark(&self, mark: Mark) -> Result<(), Errno> {
-        let check = mark.end ^ mark.lost.rotate_left(32) ^ MARK_SALT;
-        let mut bytes = [0; MARK_LEN];
-        bytes[..8].copy_from_slice(&mark.end.to_le_bytes());
-        bytes[8..16].copy_from_slice(&mark.lost.to_le_bytes());
-        bytes[16..].copy_from_slice(&check.to_le_bytes());
+        let bytes = mark.encode();
         fence(Ordering::SeqCst);
         self.write_all(&bytes, MARK_AT)
     }

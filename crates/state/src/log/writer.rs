@@ -76,11 +76,12 @@ impl Writer {
                 }
                 Ok(Writer::of(file, mark))
             }
-            Err(LogError::Missing) => Writer::create(record, limit),
-            Err(LogError::Damaged(_)) => {
-                rustix::fs::unlinkat(record, LOG, rustix::fs::AtFlags::empty())
-                    .map_err(LogError::io("replace"))?;
-                Writer::create(record, limit)
+            Err(LogError::Missing | LogError::Damaged(_)) => {
+                // Also an empty file: its writer died before it wrote.
+                match rustix::fs::unlinkat(record, LOG, rustix::fs::AtFlags::empty()) {
+                    Ok(()) | Err(Errno::NOENT) => Writer::create(record, limit),
+                    Err(errno) => Err(LogError::io("replace")(errno)),
+                }
             }
             Err(error) => Err(error),
         }

@@ -1,6 +1,7 @@
 //! A log returns what was written to it, as far back as its limit allows.
 
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::log_support::{Place, Read};
 use penfold_state::log::{Entry, From, LogError, PipeState, Reader, Stream, USUAL_LIMIT, Writer};
@@ -190,6 +191,32 @@ fn a_second_log_is_not_made_and_a_missing_one_is_named() {
     assert!(Writer::create(place.as_fd(), 0).is_err());
     drop(writer);
     assert_eq!(std::fs::metadata(place.log()).unwrap().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn a_log_is_whole_as_soon_as_it_is_seen() {
+    let place = Place::new();
+    let made = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..2000 {
+                drop(Writer::create(place.as_fd(), 0).unwrap());
+                std::fs::remove_file(place.log()).unwrap();
+            }
+            made.store(true, Ordering::Relaxed);
+        });
+        while !made.load(Ordering::Relaxed) {
+            match Reader::open(place.as_fd(), From::Start) {
+                Ok(_) | Err(LogError::Missing) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+    // Its writer died before it wrote.
+    std::fs::write(place.log(), b"").unwrap();
+    assert!(matches!(Reader::open(place.as_fd(), From::Start), Err(LogError::Missing)));
+    Writer::reopen(place.as_fd(), 0).unwrap().append(Stream::Stdout, b"anew");
+    assert_eq!(place.text(From::Start), "anew");
 }
 
 /// spec: 9.3

@@ -118,7 +118,7 @@ fn a_newer_format_is_left_alone_and_garbage_is_replaced() {
     assert!(matches!(Reader::open(place.as_fd(), From::Start), Err(LogError::Newer)));
     assert!(matches!(Writer::reopen(place.as_fd(), 0), Err(LogError::Newer)));
     assert_eq!(std::fs::read(place.log()).unwrap(), launcher);
-    for garbage in [&b""[..], b"penfold", &[0; 5000], &[0xff; 5000]] {
+    for garbage in [&b"penfold"[..], &[0; 5000], &[0xff; 5000]] {
         std::fs::write(place.log(), garbage).unwrap();
         assert!(matches!(Reader::open(place.as_fd(), From::Start), Err(LogError::Damaged(_))));
         Writer::reopen(place.as_fd(), 0).unwrap().append(Stream::Stdout, b"anew");
