@@ -239,8 +239,15 @@ impl TestEnv {
     pub fn processes(&self) -> Vec<Process> {
         let entry = format!("{MARK}={}", self.dir.path().display());
         let is_ours = |process: &Process| {
-            let text = std::fs::read(format!("/proc/{}/environ", process.pid())).unwrap_or_default();
-            text.is_empty() || text.split(|&byte| byte == 0).any(|one| one == entry.as_bytes())
+            // While a process calls execve(2), it seems to have neither arguments nor environment.
+            let mut seen = String::new();
+            let mut environ = Vec::new();
+            penfold_testkit::until(Duration::from_secs(1), || {
+                let before = std::mem::replace(&mut seen, command_line(process.pid()));
+                environ = std::fs::read(format!("/proc/{}/environ", process.pid())).unwrap_or_default();
+                !environ.is_empty() || process.has_ended() || !seen.is_empty() && seen == before
+            });
+            environ.is_empty() || environ.split(|&byte| byte == 0).any(|one| one == entry.as_bytes())
         };
         let below = descendants(proc::this().unwrap().id.pid).into_iter().filter_map(Process::find);
         below.filter(|process| !process.has_ended() && is_ours(process)).collect()
