@@ -124,7 +124,7 @@ impl Files {
     /// # Errors
     /// When there is still no room; the sandbox then counts as lost.
     pub fn write_end(&self, exited: &Exited, report: &Report) -> io::Result<()> {
-        let write = || {
+        self.with_room(|| {
             let mut first = self.exited().ok().flatten();
             if first.is_none() {
                 self.write_exited(exited)?;
@@ -132,7 +132,18 @@ impl Files {
             }
             let first = first.unwrap_or(*exited);
             self.write_report(&Report { exit: first.exit, cause: first.cause, ..report.clone() })
-        };
+        })
+    }
+
+    /// Writes the report after an exit that is known to be on disk: like [`Files::write_end`], which reads it again.
+    ///
+    /// # Errors
+    /// Those of [`Files::write_end`].
+    pub fn write_last(&self, report: &Report) -> io::Result<()> {
+        self.with_room(|| self.write_report(report))
+    }
+
+    fn with_room(&self, write: impl Fn() -> io::Result<()>) -> io::Result<()> {
         write().or_else(|_| {
             let _ = rustix::fs::unlinkat(&self.dir, STATE, AtFlags::empty());
             write()

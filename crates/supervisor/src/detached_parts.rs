@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use penfold_process::ProcessId;
 use penfold_state::events::{EventKind, Journal};
 use penfold_state::record::{Record, SCHEMA};
-use penfold_state::state::{Exec, Exited, State, Status};
+use penfold_state::state::{Exec, State, Status};
 use penfold_state::time::now_ms;
 use penfold_state::{Detach, ExecFiles, ExitStatus, Files, Intent, Report};
 use penfold_teardown::{Cause, Level, Resource};
@@ -261,13 +261,7 @@ impl DetachedParts {
         self.execs.conclude(&self.files, report.cause, report.level);
         // Before the report: a client that waits for the report then finds all events.
         self.publish_events(report.findings.steps.iter().map(EventKind::from));
-        let exited = Exited { schema: SCHEMA, exit: report.exit, cause: report.cause, at_ms: now_ms() };
-        let exited = self.exit.resolve(&self.files).unwrap_or(exited);
-        let mut report = report.clone();
-        if self.exit.is_tampered() {
-            report.missing.push("an intact record: another process had written `exit.json`".to_owned());
-        }
-        let _ = self.files.write_end(&exited, &report);
+        self.exit.conclude(&self.files, report);
         ControlServer::unlink(&self.files);
     }
 }

@@ -8,6 +8,8 @@ use penfold_state::time::now_ms;
 use penfold_state::{ExitStatus, Files};
 use penfold_teardown::Cause;
 
+use crate::outcome::Report;
+
 /// The knowledge about `exit.json`.
 #[derive(Debug, Default)]
 pub(crate) struct ExitRecord {
@@ -23,11 +25,6 @@ impl ExitRecord {
     /// Sets whether an existing `exit.json` is trusted as written by an earlier supervisor.
     pub(crate) fn trust(&mut self, trusted: bool) {
         self.trusted = trusted;
-    }
-
-    /// Tells whether another process has written `exit.json`.
-    pub(crate) fn is_tampered(&self) -> bool {
-        self.tampered.get()
     }
 
     /// Writes the exit as soon as it is known, unless a penfold process wrote it before. Returns the exit if it is new,
@@ -49,14 +46,25 @@ impl ExitRecord {
         Some(exited)
     }
 
-    /// Returns the exit that this process wrote, if any: a member may have replaced the file, which is then restored.
-    pub(crate) fn resolve(&self, files: &Files) -> Option<Exited> {
+    /// Writes the report, which marks the end, after `exit.json`: a member may have replaced that file, which is then
+    /// restored.
+    pub(crate) fn conclude(&self, files: &Files, report: &Report) {
+        let Some(own) = self.own.get() else {
+            // An earlier supervisor wrote it.
+            let exited = Exited { schema: SCHEMA, exit: report.exit, cause: report.cause, at_ms: now_ms() };
+            let _ = files.write_end(&exited, report);
+            return;
+        };
         let written = files.exited();
-        let Some(own) = self.own.get() else { return written.ok().flatten() };
-        if !matches!(written, Ok(Some(written)) if written == own) {
+        let mut report = Report { exit: own.exit, cause: own.cause, ..report.clone() };
+        let is_ours = matches!(written, Ok(Some(written)) if written == own);
+        if !is_ours {
             self.tampered.set(self.tampered.get() || !matches!(written, Ok(None)));
             let _ = files.replace_exited(&own);
         }
-        Some(own)
+        if self.tampered.get() {
+            report.missing.push("an intact record: another process had written `exit.json`".to_owned());
+        }
+        let _ = if is_ours { files.write_last(&report) } else { files.write_end(&own, &report) };
     }
 }

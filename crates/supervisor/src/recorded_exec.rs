@@ -102,12 +102,7 @@ impl ExecRecord {
         }
         self.cell.store(SeenEnd { exit, cause, verified: true });
         self.exit.write(&self.files, exit, cause);
-        let Some(exited) = self.exit.resolve(&self.files) else { return };
-        let mut report = report.clone();
-        if self.exit.is_tampered() {
-            report.missing.push("a record that is whole: somebody else had written `exit.json`".to_owned());
-        }
-        let _ = self.files.write_end(&exited, &report);
+        self.exit.conclude(&self.files, report);
         if self.has_remaining {
             self.files.remove_remaining();
         }

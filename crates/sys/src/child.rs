@@ -61,11 +61,13 @@ pub fn peek() -> io::Result<Peek> {
 /// alive, without `/proc`.
 #[must_use]
 pub fn among(pids: std::ops::RangeInclusive<i32>) -> Vec<Pid> {
-    pids.filter(|&pid| is_child(pid)).filter_map(Pid::from_raw).collect()
+    pids.filter_map(Pid::from_raw).filter(|&pid| is_child(pid)).collect()
 }
 
-fn is_child(pid: i32) -> bool {
-    let Ok(pid) = libc::id_t::try_from(pid) else { return false };
+/// `waitid(P_PID, WEXITED | WNOHANG | WNOWAIT)`—Tells whether this process has such a child, dead or alive.
+#[must_use]
+pub fn is_child(pid: Pid) -> bool {
+    let Ok(pid) = libc::id_t::try_from(pid.as_raw_nonzero().get()) else { return false };
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
     // SAFETY: with a null siginfo_t the kernel writes nothing.
     unsafe { libc::waitid(libc::P_PID, pid, std::ptr::null_mut(), options) == 0 }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::io;
 
 use penfold_process::{Pid, Process, Stat};
+use penfold_sys::child;
 use penfold_sys::signal::pass_on;
 use rustix::process::Signal;
 
@@ -21,6 +22,23 @@ enum Interrupted {
     Dies,
 }
 
+/// A member that is asked to end.
+enum Asked {
+    /// A child of this process: unreaped, so it keeps its pid.
+    Child(Pid),
+    Member(Process),
+}
+
+impl Asked {
+    #[expect(clippy::disallowed_methods, reason = "an unreaped child keeps its pid")]
+    fn signal(&self, signal: Signal) -> io::Result<()> {
+        match self {
+            Asked::Child(pid) => rustix::process::kill_process(*pid, signal).map_err(io::Error::from),
+            Asked::Member(process) => process.signal(signal).map(drop),
+        }
+    }
+}
+
 impl Teardown {
     /// Sends the polite signal to every member that has not had it, children before parents, and continues the stopped.
     ///
@@ -30,9 +48,6 @@ impl Teardown {
     /// # Errors
     /// When the members cannot be listed. A member that could not be signalled is a survivor later on, if it stays.
     pub fn ask(&mut self, signal: Signal, spared_group: Option<i32>) -> io::Result<()> {
-        if matches!(self.scope, Scope::Children) {
-            self.note_strays(&[])?;
-        }
         let first = self.ledger.is_empty();
         let members = match self.scope {
             // The children of a member that dies are reparented to strangers: stop all members until all have the
@@ -40,6 +55,7 @@ impl Teardown {
             Scope::Host(_) if first => self.stand_still()?,
             Scope::Host(_) | Scope::Children => self.survey()?.into_seen(),
         };
+        self.note_reparented(&members)?;
         self.ask_unseen(signal)?;
         let (relays, relayed) = self.relayed(&members);
         let mut unnamed = SHOWN;
@@ -48,8 +64,8 @@ impl Teardown {
             if self.ledger.get(&stat.id()).is_some_and(|entry| entry.asked) {
                 continue;
             }
-            // A member that is hidden since the look is left to the kill.
-            let Ok(Some(process)) = Process::open_exact(&mut self.proc, stat.id()) else { continue };
+            let is_relay = relays.contains(&stat.pid);
+            let Some(asked) = self.open(stat, is_relay) else { continue };
             if unnamed > 0 && self.why_stray(stat).is_some() {
                 unnamed -= 1;
                 self.note_command(stat.pid);
@@ -57,32 +73,58 @@ impl Teardown {
             let has =
                 if spared_group == Some(stat.group) { self.interrupted(stat)? } else { Interrupted::No };
             if has == Interrupted::Dies {
-                woken.push(process);
+                woken.push(asked);
                 continue;
             }
             // A penfold process handles SIGINT in its own way, but still needs the polite signal that is requested
             // here.
-            let has_it =
-                has == Interrupted::Handles && !(relays.contains(&stat.pid) && signal != Signal::INT);
-            let sent = if has_it {
-                Ok(())
-            } else if relays.contains(&stat.pid) {
-                pass_on(process.pidfd(), signal)
-            } else {
-                process.signal(signal).map(drop)
+            let has_it = has == Interrupted::Handles && !(is_relay && signal != Signal::INT);
+            let sent = match &asked {
+                _ if has_it => Ok(()),
+                Asked::Member(process) if is_relay => pass_on(process.pidfd(), signal),
+                _ => asked.signal(signal),
             };
             let entry = self.enter(stat);
             entry.asked = true;
             entry.ended.how = EndedBy::Term;
             entry.ended.signal = Some(if has_it { Signal::INT.as_raw() } else { signal.as_raw() });
             entry.refused = sent.err();
-            woken.push(process);
+            woken.push(asked);
         }
-        for process in woken {
+        for asked in woken {
             // A member that refused the signal refuses this one too, and is reported for it.
-            let _ = process.signal(Signal::CONT);
+            let _ = asked.signal(Signal::CONT);
         }
         self.watch_some(&members);
+        Ok(())
+    }
+
+    /// Opens a member for signals; `None` if it has ended. A member that is hidden since the look is left to the kill.
+    fn open(&mut self, stat: &Stat, is_relay: bool) -> Option<Asked> {
+        let own = rustix::process::getpid();
+        let children = matches!(self.scope, Scope::Children);
+        if children && !is_relay && stat.parent == Some(own) && child::is_child(stat.pid) {
+            return Some(Asked::Child(stat.pid));
+        }
+        Process::open_exact(&mut self.proc, stat.id()).ok().flatten().map(Asked::Member)
+    }
+
+    /// Notes the members that have lost their parent, and the names of the first of them.
+    fn note_reparented(&mut self, members: &[Stat]) -> io::Result<()> {
+        if !matches!(self.scope, Scope::Children) {
+            return Ok(());
+        }
+        if self.proc.is_blind() {
+            return self.note_strays(&[]).map(drop);
+        }
+        let parent = self.init.unwrap_or_else(rustix::process::getpid);
+        let is_leader = |pid| self.leader.is_some_and(|leader| leader.pid == pid);
+        let strays = members.iter().filter(|stat| stat.parent == Some(parent) && !is_leader(stat.pid));
+        let strays: Vec<Pid> = strays.map(|stat| stat.pid).collect();
+        for &pid in strays.iter().take(SHOWN) {
+            self.note_command(pid);
+        }
+        self.reparented.extend(strays);
         Ok(())
     }
 
