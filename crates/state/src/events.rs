@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use penfold_teardown::report::Step;
+use penfold_teardown::report::{RmdirBusy, Step};
 use penfold_teardown::{Cause, Level};
 use serde::{Deserialize, Serialize};
 
@@ -110,6 +110,19 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
+    /// The kernel refused to remove the cgroup of the sandbox although it seemed to be empty.
+    RmdirBusy {
+        /// The directory.
+        path: String,
+        /// The error number.
+        errno: i32,
+        /// The first processes that were found inside.
+        pids: Vec<i32>,
+        /// The number of refusals.
+        tries: u32,
+        /// The time from the first refusal to the removal, in microseconds.
+        took_us: u64,
+    },
     /// A leak was found: something that outlived its sandbox.
     Leak {
         /// The kind of leak, with its path.
@@ -139,7 +152,8 @@ pub enum EventKind {
 }
 
 /// The kinds of events, as the file names them.
-pub const KINDS: &[&str] = &["start", "exec", "exit", "stop", "teardown-step", "leak", "lost", "adopted"];
+pub const KINDS: &[&str] =
+    &["start", "exec", "exit", "stop", "teardown-step", "rmdir-busy", "leak", "lost", "adopted"];
 
 impl EventKind {
     /// Returns the kind, as the file names it.
@@ -150,6 +164,7 @@ impl EventKind {
             EventKind::Exit { .. } => "exit",
             EventKind::Stop { .. } => "stop",
             EventKind::TeardownStep { .. } => "teardown-step",
+            EventKind::RmdirBusy { .. } => "rmdir-busy",
             EventKind::Leak { .. } => "leak",
             EventKind::Lost { .. } => "lost",
             EventKind::Adopted { .. } => "adopted",
@@ -167,6 +182,14 @@ impl std::convert::From<&Step> for EventKind {
     fn from(step: &Step) -> EventKind {
         let Step { what, at_us, took_us, error } = step.clone();
         EventKind::TeardownStep { step: what, at_us, took_us, error }
+    }
+}
+
+impl std::convert::From<&RmdirBusy> for EventKind {
+    fn from(busy: &RmdirBusy) -> EventKind {
+        let RmdirBusy { path, errno, pids, tries, took_us } = busy.clone();
+        let path = path.display().to_string();
+        EventKind::RmdirBusy { path, errno, pids, tries, took_us }
     }
 }
 

@@ -98,7 +98,7 @@ pub fn recover(record: Record, named: bool, patience: Duration) -> io::Result<Fi
 fn publish_lost(files: &Files, intent: &Intent, findings: &Findings) {
     let exit = files.exited().ok().flatten().and_then(|exited| exited.exit);
     let lost = EventKind::Lost { exit, verified: findings.verified, survivors: findings.survivors.len() };
-    Journal::of(files, intent).publish([lost]);
+    Journal::of(files, intent).publish([lost].into_iter().chain(findings.busy.iter().map(EventKind::from)));
 }
 
 /// Writes the end of a sandbox that had no supervisor. An unknown exit of its command is not invented.

@@ -260,7 +260,8 @@ impl DetachedParts {
         self.write_exited(report.exit, report.cause);
         self.execs.conclude(&self.files, report.cause, report.level);
         // Before the report: a client that waits for the report then finds all events.
-        self.publish_events(report.findings.steps.iter().map(EventKind::from));
+        let steps = report.findings.steps.iter().map(EventKind::from);
+        self.publish_events(steps.chain(report.findings.busy.iter().map(EventKind::from)));
         self.exit.conclude(&self.files, report);
         ControlServer::unlink(&self.files);
     }

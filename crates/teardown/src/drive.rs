@@ -1,16 +1,18 @@
 //! The event loop between the table of [`lifecycle`](crate::lifecycle) and the members.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use penfold_sys::child::Exit;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use rustix::process::Signal;
 use rustix::thread::nanosleep;
 
 use crate::lifecycle::{Action, Event, Phase, step};
 use crate::members::Teardown;
-use crate::report::{Findings, Step, Survivor, micros};
+use crate::report::{Findings, RmdirBusy, Step, Survivor, micros};
 use crate::resource::{Resource, release};
 
 /// The policy by which a sandbox is ended: signal, grace and patience.
@@ -84,6 +86,8 @@ const LOOK_STUCK: Duration = Duration::from_secs(10);
 
 const KILLED: Exit = Exit::Signal(Signal::KILL.as_raw());
 
+/// The most processes that are named as found in a leaf that could not be removed.
+const BUSY_PIDS: usize = 16;
 /// After this many deaths in one look more are expected at once, and the loop pauses for [`SETTLE_TIMEOUT`].
 const MANY: usize = 16;
 const SETTLE_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000 };
@@ -103,6 +107,7 @@ pub fn drive(
         phase,
         findings: Findings::default(),
         begun: None,
+        busy_since: None,
         due: Due::default(),
         leader_ended: false,
     }
@@ -157,6 +162,8 @@ struct Drive<'a> {
     phase: Phase,
     findings: Findings,
     begun: Option<Instant>,
+    /// When the kernel first refused to remove the leaf.
+    busy_since: Option<Instant>,
     due: Due,
     leader_ended: bool,
 }
@@ -278,10 +285,33 @@ impl Drive<'_> {
                 }
                 true
             }
-            Ok(false) => false,
+            Ok(false) => {
+                self.note_busy();
+                false
+            }
             Err(error) => {
                 self.note_error(&leaf.unwrap_or_default(), &error);
                 false
+            }
+        }
+    }
+
+    /// Notes that the kernel refused to remove the leaf, and who is inside now.
+    fn note_busy(&mut self) {
+        let Some(path) = self.teardown.leaf_path().map(Path::to_owned) else { return };
+        self.busy_since.get_or_insert_with(Instant::now);
+        let busy = self.findings.busy.get_or_insert(RmdirBusy {
+            path,
+            errno: Errno::BUSY.raw_os_error(),
+            pids: Vec::new(),
+            tries: 0,
+            took_us: 0,
+        });
+        busy.tries = busy.tries.saturating_add(1);
+        for pid in self.teardown.inside_leaf() {
+            let pid = pid.as_raw_nonzero().get();
+            if busy.pids.len() < BUSY_PIDS && !busy.pids.contains(&pid) {
+                busy.pids.push(pid);
             }
         }
     }
@@ -405,6 +435,9 @@ impl Drive<'_> {
     }
 
     fn finish(&mut self, mut findings: Findings) -> Findings {
+        if let (Some(busy), Some(since)) = (&mut findings.busy, self.busy_since) {
+            busy.took_us = micros(since.elapsed());
+        }
         findings.took_us = self.begun.map_or(0, |begun| micros(begun.elapsed()));
         self.teardown.account(&mut findings);
         findings
@@ -450,6 +483,7 @@ mod tests {
             phase: Phase::Killing,
             findings: Findings::default(),
             begun: None,
+            busy_since: None,
             due: Due::default(),
             leader_ended: true,
         };

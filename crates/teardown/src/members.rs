@@ -314,6 +314,17 @@ impl Teardown {
         Ok(Survey::new(members, completeness))
     }
 
+    /// Returns the members of the leaf, as far as they can be read.
+    pub(crate) fn inside_leaf(&self) -> Vec<Pid> {
+        let mut pids = Vec::new();
+        let _ = match &self.leaf {
+            LeafState::None => Ok(()),
+            LeafState::Live(leaf) => leaf.processes(&mut pids),
+            LeafState::Killed(leaf) => leaf.processes(&mut pids),
+        };
+        pids
+    }
+
     /// Watches members whose end causes no SIGCHLD here.
     fn watch_some(&mut self, members: &[Stat]) {
         self.watched.clear();

@@ -1,5 +1,6 @@
 //! The findings of a teardown. The JSON format is versioned by [`SCHEMA`]; fields are only ever added.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use penfold_process::{Pid, ProcessId};
@@ -171,6 +172,9 @@ pub struct Findings {
     pub survivors: Vec<Survivor>,
     /// All actions, in order.
     pub steps: Vec<Step>,
+    /// The kernel refused to remove the cgroup although it seemed to be empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy: Option<RmdirBusy>,
     /// Whether an observation showed that nothing is left.
     pub verified: bool,
     /// The duration of the teardown, in microseconds.
@@ -179,6 +183,21 @@ pub struct Findings {
     pub cpu_us: u64,
     /// Largest resident set of a single member, or the peak of the whole leaf if the host accounts for it, in bytes.
     pub peak_memory_bytes: u64,
+}
+
+/// Refusals of the kernel to remove the cgroup of a sandbox, rmdir(2).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RmdirBusy {
+    /// The directory.
+    pub path: PathBuf,
+    /// The error number, `EBUSY`.
+    pub errno: i32,
+    /// The first processes that were found inside after a refusal.
+    pub pids: Vec<i32>,
+    /// The number of refusals.
+    pub tries: u32,
+    /// The time from the first refusal to the removal, or to this report, in microseconds.
+    pub took_us: u64,
 }
 
 impl Findings {

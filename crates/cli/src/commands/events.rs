@@ -24,7 +24,7 @@ pub(crate) const VERB: Verb = Verb {
     aliases: &[],
     about: "Show the events of detached sandboxes",
     description: "Shows the events of detached sandboxes from now on, until it is interrupted: start, exec, stop, exit, \
-        lost, leak, adopted, and with --steps each teardown-step. --since also shows past events. --no-follow shows only \
+        lost, rmdir-busy, leak, adopted, and with --steps each teardown-step. --since also shows past events. --no-follow shows only \
         past events: all kept events, unless --since limits them. penfold keeps at least the last 8 MiB of events. An \
         event is news, not evidence: `penfold ps` shows the verified status.",
     examples: &[
@@ -96,7 +96,7 @@ fn filter(given: &str) -> Result<Filter, Invalid> {
         // docker calls the kind `event`.
         "kind" | "event" if KINDS.contains(&value) => Filter::Kind(value.to_owned()),
         "kind" | "event" => {
-            let kinds = "start, exec, exit, stop, teardown-step, leak, lost, adopted";
+            let kinds = "start, exec, exit, stop, teardown-step, rmdir-busy, leak, lost, adopted";
             return Err(Invalid::new(given, "is not a kind of event", kinds));
         }
         _ => return Err(invalid("has an unknown key")),
@@ -219,6 +219,11 @@ fn details(what: &EventKind) -> String {
         EventKind::TeardownStep { step, took_us, error, .. } => {
             let error = error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
             format!("{step} ({took_us} us){error}")
+        }
+        EventKind::RmdirBusy { path, pids, tries, took_us, .. } => {
+            let pids = pids.iter().map(i32::to_string).collect::<Vec<_>>().join(" ");
+            let inside = if pids.is_empty() { String::new() } else { format!(", inside: {pids}") };
+            format!("{path}: refused {tries} times in {took_us} us{inside}")
         }
         EventKind::Leak { what, outcome, reason } => {
             let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));

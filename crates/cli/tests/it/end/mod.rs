@@ -1,5 +1,6 @@
 //! The causes that end sandboxes: `stop`, `kill`, `rm`, `reap`, `gc`, and the death of penfold itself.
 
+mod busy_leaf;
 mod copied_marker;
 mod elsewhere;
 mod foreground;
