@@ -2,6 +2,8 @@
 //!
 //! The server makes them, and clients read them. Fields are only ever added; a missing one has its default.
 
+mod spec;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -13,6 +15,8 @@ use penfold_state::{Intent, Report};
 use penfold_teardown::{Cause, Level};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
+pub use spec::{Containment, SandboxSpec};
 
 /// A sandbox, as observed at one moment.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

@@ -205,10 +205,10 @@ impl Engine {
         let quota = Arc::clone(&self.quota);
         let id = self.call(move |root| {
             // Nobody else can set this label.
-            wanted.labels.remove(quota::LABEL);
+            wanted.spec.labels.remove(quota::LABEL);
             if let Some(token) = wanted.token {
                 quota.take(token, root)?;
-                wanted.labels.insert(quota::LABEL.to_owned(), token.to_string());
+                wanted.spec.labels.insert(quota::LABEL.to_owned(), token.to_string());
             }
             penfold_sys::crash_point!("serve-sandbox-wanted");
             let made = create::create(&program, root, &environment, &wanted);

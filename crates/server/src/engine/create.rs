@@ -1,13 +1,12 @@
 //! Starts a detached sandbox by executing `penfold run -d`.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
+use penfold_api::SandboxSpec;
 use rustix::io::Errno;
 
 use super::EngineError;
@@ -33,46 +32,11 @@ const USUAL: [&str; 11] = [
 /// The prefix of penfold's own variables. A command gets the marker of the enclosing sandboxes.
 const OWN: &str = "PENFOLD_";
 
-/// A sandbox to be started. The defaults are those of `penfold run -d`.
+/// A sandbox to be started.
 #[derive(Debug, Clone, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "flags of `penfold run`")]
 pub struct NewSandbox {
-    /// The program and its arguments.
-    pub command: Vec<String>,
-    /// The name.
-    pub name: Option<String>,
-    /// The labels.
-    pub labels: BTreeMap<String, String>,
-    /// Variables of the command.
-    pub environment: BTreeMap<String, String>,
-    /// Whether the command gets all variables of the server, instead of a few such as `PATH` and `HOME`.
-    pub inherits_environment: bool,
-    /// The directory in which the command starts, if not the server's.
-    pub directory: Option<PathBuf>,
-    /// The time limit.
-    pub timeout: Option<Duration>,
-    /// The length of the lease.
-    pub ttl: Option<Duration>,
-    /// The time that the sandbox may be without output and exec.
-    pub idle: Option<Duration>,
-    /// The time between the polite signal and SIGKILL.
-    pub grace: Option<Duration>,
-    /// The time that a kill may take until the survivors are reported.
-    pub patience: Option<Duration>,
-    /// The number of the polite signal.
-    pub signal: Option<i32>,
-    /// The containment, as `penfold run --contain` names it.
-    pub contain: Option<&'static str>,
-    /// The size of the log, in bytes.
-    pub log_limit: Option<u64>,
-    /// Whether the record is removed when the sandbox ends.
-    pub remove: bool,
-    /// Whether the sandbox gets an empty directory, which is removed at the end.
-    pub scratch: bool,
-    /// Whether the sandbox goes on when its supervisor is killed.
-    pub keep: bool,
-    /// Whether the command gets a terminal.
-    pub terminal: bool,
+    /// What is asked for.
+    pub spec: SandboxSpec,
     /// The place of the caller's token, which has a limit of sandboxes.
     pub token: Option<usize>,
 }
@@ -80,57 +44,32 @@ pub struct NewSandbox {
 impl NewSandbox {
     /// Makes a sandbox for this command.
     pub fn new(command: Vec<String>) -> NewSandbox {
-        NewSandbox { command, ..NewSandbox::default() }
+        NewSandbox { spec: SandboxSpec { command, ..SandboxSpec::default() }, token: None }
     }
 
     /// The words that follow `penfold run -d`.
     fn words(&self) -> Vec<OsString> {
-        let mut words: Vec<OsString> = Vec::new();
-        let mut option = |flag: &str, value: Option<OsString>| {
-            if let Some(value) = value {
-                // In one word, so that a value with a leading hyphen is no flag.
-                let mut word = OsString::from(format!("{flag}="));
-                word.push(value);
-                words.push(word);
-            }
-        };
-        let ms = |time: Option<Duration>| time.map(|time| format!("{}ms", time.as_millis()).into());
-        option("--name", self.name.as_ref().map(Into::into));
-        for (key, value) in &self.labels {
-            option("--label", Some(format!("{key}={value}").into()));
-        }
-        option("--workdir", self.directory.as_ref().map(Into::into));
-        option("--timeout", ms(self.timeout));
-        option("--ttl", ms(self.ttl));
-        option("--idle-timeout", ms(self.idle));
-        option("--grace", ms(self.grace));
-        option("--patience", ms(self.patience));
-        option("--signal", self.signal.map(|signal| signal.to_string().into()));
-        option("--contain", self.contain.map(Into::into));
-        option("--log-size", self.log_limit.map(|size| size.to_string().into()));
-        option("--on-supervisor-exit", self.keep.then(|| "keep".into()));
-        let flags = [(self.remove, "--rm"), (self.scratch, "--scratch"), (self.terminal, "--tty")];
-        words.extend(flags.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag.into()));
+        let mut words = self.spec.flags();
         words.push("--".into());
-        words.extend(self.command.iter().map(Into::into));
+        words.extend(self.spec.command.iter().map(Into::into));
         words
     }
 
     /// A text that differs for different sandboxes, and is the same in every version of the server.
     pub(crate) fn fingerprint(&self) -> String {
-        format!("{:?}{:?}{}", self.words(), self.environment, self.inherits_environment)
+        format!("{:?}{:?}{}", self.words(), self.spec.env, self.spec.inherit_env)
     }
 
     /// The environment of `penfold run`, made from the server's.
     fn environment(&self, server: &[(OsString, OsString)]) -> Vec<(OsString, OsString)> {
         let wanted = |key: &OsString| {
-            self.inherits_environment
+            self.spec.inherit_env
                 || key.to_str().is_some_and(|key| USUAL.contains(&key) || key == penfold_teardown::MARKER)
         };
         let mut environment: Vec<(OsString, OsString)> =
             server.iter().filter(|(key, _)| wanted(key)).cloned().collect();
         // penfold makes the scratch directory below its own TMPDIR, and then sets the command's.
-        let given = self.environment.iter().filter(|(key, _)| !(self.scratch && *key == "TMPDIR"));
+        let given = self.spec.env.iter().filter(|(key, _)| !(self.spec.scratch && *key == "TMPDIR"));
         for (key, value) in given {
             environment.retain(|(other, _)| other != key.as_str());
             environment.push((key.into(), value.into()));
@@ -218,9 +157,9 @@ mod tests {
     #[test]
     fn a_value_is_never_read_as_a_flag() {
         let mut sandbox = NewSandbox::new(vec!["--help".to_owned()]);
-        sandbox.directory = Some("-x".into());
-        sandbox.grace = Some(Duration::from_millis(1500));
-        assert_eq!(sandbox.words(), ["--workdir=-x", "--grace=1500ms", "--", "--help"]);
+        sandbox.spec.dir = Some("-x".into());
+        sandbox.spec.grace_ms = Some(1500);
+        assert_eq!(sandbox.words(), ["--workdir=-x", "--grace=1500ms", "--contain=auto", "--", "--help"]);
     }
 
     #[test]
@@ -230,7 +169,7 @@ mod tests {
                 .map(|(key, value)| (key.into(), value.into()))
                 .to_vec();
         let mut sandbox = NewSandbox::default();
-        sandbox.environment.insert("PATH".to_owned(), "/x".to_owned());
+        sandbox.spec.env.insert("PATH".to_owned(), "/x".to_owned());
         let environment = sandbox.environment(&server);
         let expected =
             [("PENFOLD_SANDBOX", "a"), ("PATH", "/x")].map(|(key, value)| (key.into(), value.into()));

@@ -41,8 +41,8 @@ impl KeyedRequest {
     /// Notes the key and the hash in the labels of the sandbox.
     pub(super) fn label(key: String, wanted: &mut NewSandbox) -> KeyedRequest {
         let hash = hash(&wanted.fingerprint());
-        wanted.labels.insert(KEY.to_owned(), key.clone());
-        wanted.labels.insert(HASH.to_owned(), hash.clone());
+        wanted.spec.labels.insert(KEY.to_owned(), key.clone());
+        wanted.spec.labels.insert(HASH.to_owned(), hash.clone());
         KeyedRequest { key, hash }
     }
 }

@@ -8,6 +8,7 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use penfold_api::SandboxSpec;
 use penfold_control::{Resolver, SandboxRef, View, view};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
@@ -27,116 +28,33 @@ pub(super) fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(create, list)).routes(routes!(get))
 }
 
-/// A sandbox to be started.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[expect(clippy::struct_excessive_bools, reason = "flags of `penfold run`")]
-pub(super) struct CreateSandbox {
-    /// The program and its arguments.
-    #[schema(example = json!(["sh", "-c", "npm start"]), min_items = 1)]
-    command: Vec<String>,
-    /// The name: 1 to 64 of letters, digits, `_`, `.` and `-`, the first a letter or a digit.
-    name: Option<String>,
-    /// Labels; a value has at most 256 bytes. Keys that begin with `penfold.` are those of the server.
-    #[serde(default)]
-    labels: BTreeMap<String, String>,
-    /// Variables of the command. The server adds a few of its own, such as `PATH` and `HOME`.
-    #[serde(default)]
-    env: BTreeMap<String, String>,
-    /// Whether the command gets all variables of the server.
-    #[serde(default)]
-    inherit_env: bool,
-    /// The directory in which the command starts; default: that of the server.
-    dir: Option<String>,
-    /// Whether the sandbox gets an empty directory, which is removed at the end. Without `dir` it is the workspace.
-    #[serde(default)]
-    scratch: bool,
-    /// The time limit in milliseconds.
-    timeout_ms: Option<u64>,
-    /// The lease in milliseconds: the sandbox is stopped after this time, unless the lease is extended.
-    lease_ms: Option<u64>,
-    /// The time in milliseconds that the sandbox may be without output and exec.
-    idle_timeout_ms: Option<u64>,
-    /// The polite signal: a name such as `TERM`, or a number.
-    signal: Option<String>,
-    /// The time in milliseconds between the polite signal and SIGKILL.
-    grace_ms: Option<u64>,
-    /// The time in milliseconds that a kill may take until the survivors are reported.
-    patience_ms: Option<u64>,
-    /// The containment.
-    #[serde(default)]
-    contain: Containment,
-    /// The size of the log in bytes; a full log drops the oldest output.
-    log_size: Option<u64>,
-    /// Whether the record is removed when the sandbox ends, with log, exit and report.
-    #[serde(default)]
-    remove_at_end: bool,
-    /// Whether the sandbox goes on when its supervisor is killed.
-    #[serde(default)]
-    survive_supervisor: bool,
-    /// Whether the command gets a terminal.
-    #[serde(default)]
-    terminal: bool,
-}
-
-/// The containment: the way in which penfold knows the members of the sandbox.
-#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Containment {
-    /// `cgroup` if the host permits, else `subreaper`.
-    #[default]
-    Auto,
-    /// A cgroup of its own.
-    Cgroup,
-    /// A pid namespace.
-    Pidns,
-    /// The descendants of the supervisor.
-    Subreaper,
-}
-
-impl CreateSandbox {
-    fn check(self) -> Result<NewSandbox, Problem> {
-        valid::command("command", &self.command)?;
-        if let Some(name) = &self.name {
-            valid::name("name", name)?;
-        }
-        valid::labels(&self.labels)?;
-        valid::environment(&self.env)?;
-        let signal = self.signal.map(|text| super::signal::signal("signal", &text)).transpose()?;
-        let time = |field, ms: Option<u64>| ms.map(|ms| valid::time(field, ms)).transpose();
-        if let Some(dir) = &self.dir {
-            valid::text("dir", dir)?;
-        }
-        if self.log_size.is_some_and(|size| size > valid::LARGEST_LOG) {
-            return Err(Problem::field("log_size", "larger than 64 GiB"));
-        }
-        Ok(NewSandbox {
-            command: self.command,
-            name: self.name,
-            labels: self.labels,
-            environment: self.env,
-            inherits_environment: self.inherit_env,
-            directory: self.dir.map(PathBuf::from),
-            timeout: time("timeout_ms", self.timeout_ms)?,
-            ttl: time("lease_ms", self.lease_ms)?,
-            idle: time("idle_timeout_ms", self.idle_timeout_ms)?,
-            grace: time("grace_ms", self.grace_ms)?,
-            patience: time("patience_ms", self.patience_ms)?,
-            signal: signal.map(rustix::process::Signal::as_raw),
-            contain: Some(match self.contain {
-                Containment::Auto => "auto",
-                Containment::Cgroup => "cgroup",
-                Containment::Pidns => "pidns",
-                Containment::Subreaper => "subreaper",
-            }),
-            log_limit: self.log_size,
-            remove: self.remove_at_end,
-            scratch: self.scratch,
-            keep: self.survive_supervisor,
-            terminal: self.terminal,
-            token: None,
-        })
+/// Checks what a caller asks for.
+fn check(mut spec: SandboxSpec) -> Result<NewSandbox, Problem> {
+    valid::command("command", &spec.command)?;
+    if let Some(name) = &spec.name {
+        valid::name("name", name)?;
     }
+    valid::labels(&spec.labels)?;
+    valid::environment(&spec.env)?;
+    if let Some(text) = &spec.signal {
+        spec.signal = Some(super::signal::signal("signal", text)?.as_raw().to_string());
+    }
+    if let Some(dir) = &spec.dir {
+        valid::text("dir", dir)?;
+    }
+    if spec.log_size.is_some_and(|size| size > valid::LARGEST_LOG) {
+        return Err(Problem::field("log_size", "larger than 64 GiB"));
+    }
+    for (field, ms) in [
+        ("timeout_ms", spec.timeout_ms),
+        ("lease_ms", spec.lease_ms),
+        ("idle_timeout_ms", spec.idle_timeout_ms),
+        ("grace_ms", spec.grace_ms),
+        ("patience_ms", spec.patience_ms),
+    ] {
+        ms.map(|ms| valid::time(field, ms)).transpose()?;
+    }
+    Ok(NewSandbox { spec, token: None })
 }
 
 /// Starts a sandbox. The answer comes once its command runs. With an idempotency key, a repeated request gets the
@@ -144,7 +62,7 @@ impl CreateSandbox {
 #[utoipa::path(
     post, path = "/sandboxes", tag = "sandboxes", operation_id = "createSandbox",
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 128 visible ASCII characters")),
-    request_body = CreateSandbox,
+    request_body = SandboxSpec,
     responses(
         (status = 201, description = "the command runs", body = Sandbox),
         (status = 200, description = "an earlier request with this key has started it", body = Sandbox),
@@ -155,10 +73,10 @@ async fn create(
     State(app): State<AppState>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
-    Json(request): Json<CreateSandbox>,
+    Json(request): Json<SandboxSpec>,
 ) -> Result<Response, Problem> {
     let key = idempotency::key(&headers)?;
-    let mut wanted = request.check()?;
+    let mut wanted = check(request)?;
     wanted.token = caller.token;
     // A client that goes away does not interrupt this: a repeated request must find the sandbox.
     let task = tokio::spawn(async move {

@@ -143,19 +143,20 @@ fn describe(api: &ApiState, id: &SessionId, settings: &Settings) -> NewSandbox {
     let mut command: Vec<String> = host.map(str::to_owned).to_vec();
     command.push(directory.display().to_string());
     let mut sandbox = NewSandbox::new(command);
-    sandbox.name = Some(id.sandbox_name());
-    sandbox.labels.insert(API.to_owned(), CLOUDFLARE.to_owned());
-    sandbox.labels.insert(SESSION.to_owned(), id.as_str().to_owned());
+    let spec = &mut sandbox.spec;
+    spec.name = Some(id.sandbox_name());
+    spec.labels.insert(API.to_owned(), CLOUDFLARE.to_owned());
+    spec.labels.insert(SESSION.to_owned(), id.as_str().to_owned());
     if let Some(timeout) = settings.timeout_ms {
-        sandbox.labels.insert(TIMEOUT.to_owned(), timeout.to_string());
+        spec.labels.insert(TIMEOUT.to_owned(), timeout.to_string());
     }
     for name in ["LANG", "LC_ALL"] {
-        sandbox.environment.insert(name.to_owned(), "C.UTF-8".to_owned());
+        spec.env.insert(name.to_owned(), "C.UTF-8".to_owned());
     }
-    sandbox.environment.extend(settings.env.clone());
-    sandbox.inherits_environment = true;
-    sandbox.directory = Some(directory);
-    sandbox.patience = Some(PATIENCE);
+    spec.env.extend(settings.env.clone());
+    spec.inherit_env = true;
+    spec.dir = Some(directory.display().to_string());
+    spec.patience_ms = u64::try_from(PATIENCE.as_millis()).ok();
     sandbox.token = TOKEN.try_with(|token| *token).ok().flatten();
     sandbox
 }

@@ -1,0 +1,115 @@
+//! What a user asks for: the body of `POST /v1/sandboxes`, and a file for `penfold run --spec`.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A sandbox to be started. The defaults are those of `penfold run`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of `penfold run`")]
+pub struct SandboxSpec {
+    /// The program and its arguments.
+    #[schema(example = json!(["sh", "-c", "npm start"]), min_items = 1)]
+    pub command: Vec<String>,
+    /// The name: 1 to 64 of letters, digits, `_`, `.` and `-`, the first a letter or a digit.
+    pub name: Option<String>,
+    /// Labels; a value has at most 256 bytes. Keys that begin with `penfold.` are those of the server.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Variables of the command. The server adds a few of its own, such as `PATH` and `HOME`.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Whether the command gets all variables of the server.
+    #[serde(default)]
+    pub inherit_env: bool,
+    /// The directory in which the command starts; default: that of the server.
+    pub dir: Option<String>,
+    /// Whether the sandbox gets an empty directory, which is removed at the end. Without `dir` it is the workspace.
+    #[serde(default)]
+    pub scratch: bool,
+    /// The time limit in milliseconds.
+    pub timeout_ms: Option<u64>,
+    /// The lease in milliseconds: the sandbox is stopped after this time, unless the lease is extended.
+    pub lease_ms: Option<u64>,
+    /// The time in milliseconds that the sandbox may be without output and exec.
+    pub idle_timeout_ms: Option<u64>,
+    /// The polite signal: a name such as `TERM`, or a number.
+    pub signal: Option<String>,
+    /// The time in milliseconds between the polite signal and SIGKILL.
+    pub grace_ms: Option<u64>,
+    /// The time in milliseconds that a kill may take until the survivors are reported.
+    pub patience_ms: Option<u64>,
+    /// The containment.
+    #[serde(default)]
+    pub contain: Containment,
+    /// The size of the log in bytes; a full log drops the oldest output.
+    pub log_size: Option<u64>,
+    /// Whether the record is removed when the sandbox ends, with log, exit and report.
+    #[serde(default)]
+    pub remove_at_end: bool,
+    /// Whether the sandbox goes on when its supervisor is killed.
+    #[serde(default)]
+    pub survive_supervisor: bool,
+    /// Whether the command gets a terminal.
+    #[serde(default)]
+    pub terminal: bool,
+}
+
+/// The containment: the way in which penfold knows the members of the sandbox.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Containment {
+    /// `cgroup` if the host permits, else `subreaper`.
+    #[default]
+    Auto,
+    /// A cgroup of its own.
+    Cgroup,
+    /// A pid namespace.
+    Pidns,
+    /// The descendants of the supervisor.
+    Subreaper,
+}
+
+impl Containment {
+    fn word(self) -> &'static str {
+        match self {
+            Containment::Auto => "auto",
+            Containment::Cgroup => "cgroup",
+            Containment::Pidns => "pidns",
+            Containment::Subreaper => "subreaper",
+        }
+    }
+}
+
+impl SandboxSpec {
+    /// The flags of `penfold run` that mean the same, without those for the environment.
+    #[must_use]
+    pub fn flags(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = Vec::new();
+        let mut option = |flag: &str, value: Option<&str>| {
+            // In one word, so that a value with a leading hyphen is no flag.
+            words.extend(value.map(|value| OsString::from(format!("{flag}={value}"))));
+        };
+        let ms = |time: Option<u64>| time.map(|time| format!("{time}ms"));
+        option("--name", self.name.as_deref());
+        for (key, value) in &self.labels {
+            option("--label", Some(&format!("{key}={value}")));
+        }
+        option("--workdir", self.dir.as_deref());
+        option("--timeout", ms(self.timeout_ms).as_deref());
+        option("--ttl", ms(self.lease_ms).as_deref());
+        option("--idle-timeout", ms(self.idle_timeout_ms).as_deref());
+        option("--grace", ms(self.grace_ms).as_deref());
+        option("--patience", ms(self.patience_ms).as_deref());
+        option("--signal", self.signal.as_deref());
+        option("--contain", Some(self.contain.word()));
+        option("--log-size", self.log_size.map(|size| size.to_string()).as_deref());
+        option("--on-supervisor-exit", self.survive_supervisor.then_some("keep"));
+        let flags = [(self.remove_at_end, "--rm"), (self.scratch, "--scratch"), (self.terminal, "--tty")];
+        words.extend(flags.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag.into()));
+        words
+    }
+}
