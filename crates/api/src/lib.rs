@@ -11,7 +11,7 @@ use penfold_control::View;
 use penfold_process::ProcessId;
 use penfold_state::outcome::ExitStatus;
 use penfold_state::state::{Exec, Status};
-use penfold_state::{Intent, Report};
+use penfold_state::{Intent, Limits, Report};
 use penfold_teardown::{Cause, Level};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -38,7 +38,7 @@ pub struct Sandbox {
     /// How the command ended: `{"code": N}` or `{"signal": N}`; null if it has not ended, or the exit is unknown.
     #[schema(value_type = Option<Object>)]
     pub exit: Option<ExitStatus>,
-    /// Why the sandbox ended: `exit`, `signal`, `start-failed`, `timeout`, `ttl`, `idle`, `oom`, `stop`, `kill`, `owner`,
+    /// Why the sandbox ended: `exit`, `signal`, `start-failed`, `timeout`, `ttl`, `idle`, `memory`, `oom`, `stop`, `kill`, `owner`,
     /// `supervisor` or `lost`.
     #[schema(value_type = Option<String>)]
     pub cause: Option<Cause>,
@@ -73,6 +73,10 @@ pub struct Sandbox {
     /// The directory of the cgroup.
     #[schema(value_type = Option<String>)]
     pub leaf: Option<PathBuf>,
+    /// The limits of the cgroup: `memory_bytes`, `pids` and `cpus`, each only if it is limited.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub limits: Limits,
     /// The supervisor is in another mount namespace, such as that of a container.
     #[serde(default)]
     pub elsewhere: bool,
@@ -108,6 +112,7 @@ impl Sandbox {
             workspace: intent.and_then(|intent| intent.workspace.clone()),
             scratch: view.scratch,
             leaf: view.leaf,
+            limits: view.limits,
             elsewhere: view.elsewhere,
             missing: view.missing,
             evidence: view.evidence,
@@ -136,6 +141,7 @@ impl Sandbox {
             execs: self.execs,
             within: self.within,
             leaf: self.leaf,
+            limits: self.limits,
             scratch: self.scratch,
             record: None,
             claimed: !self.elsewhere,

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 
 use crate::membership::Membership;
-use crate::oom::{self, Baseline};
+use crate::oom::{self, Baseline, Shortages};
 use crate::place::{NoPlace, Place, cgroup_at};
 use crate::walk::{Visit, walk};
 use crate::{dir, members};
@@ -224,19 +224,24 @@ impl Cgroup {
         Usage { cpu, memory_peak }
     }
 
-    /// Returns the number of members that the kernel has killed for lack of memory.
+    /// Returns how often the members were short of memory.
     ///
-    /// It is `oom_kill` of `memory.events`, if the controller is enabled. Otherwise the limit is that of a cgroup above,
-    /// such as a service: then it is the number of kills there since [`Leaf::make_ready`], also of processes outside of
-    /// the leaf.
-    pub fn oom_kills(&self) -> u64 {
-        let above = || self.oom_above.as_ref().map_or(0, Baseline::kills_since);
-        self.own_oom_kills().unwrap_or_else(above)
+    /// The counts are those of the leaf, if the controller is enabled. Otherwise the limit is that of a cgroup above, such as
+    /// a service: then they count since [`Leaf::make_ready`], and also processes outside of the leaf.
+    pub fn shortages(&self) -> Shortages {
+        let above = || self.oom_above.as_ref().map_or_else(Shortages::default, Baseline::since);
+        self.own_shortages().unwrap_or_else(above)
     }
 
-    fn own_oom_kills(&self) -> Option<u64> {
-        let mut text = [0; 512];
-        dir::read_short(self.dir.as_fd(), c"memory.events", &mut text).ok().and_then(oom::kills)
+    fn own_shortages(&self) -> Option<Shortages> {
+        let read = |name: &CStr| {
+            let mut text = [0; 512];
+            dir::read_short(self.dir.as_fd(), name, &mut text).ok().and_then(oom::parse)
+        };
+        let all = read(c"memory.events")?;
+        // Limits of cgroups below do not count. Kernels before 5.2 do not tell them apart.
+        let own = read(c"memory.events.local").unwrap_or(all);
+        Some(Shortages { at_limit: own.at_limit, ..all })
     }
 
     /// Sends SIGKILL to every visible member through a verified pidfd, and returns the number of signals.
@@ -309,7 +314,7 @@ impl Cgroup {
             self.kill = dir::open_for_writing(self.dir.as_fd(), c"cgroup.kill").ok();
             // The kernel notifies of changes only after the first read.
             self.read = self.populated().ok().map(|_| Instant::now());
-            if self.oom_above.is_none() && self.own_oom_kills().is_none() {
+            if self.oom_above.is_none() && self.own_shortages().is_none() {
                 self.oom_above = Baseline::above(&self.path);
             }
         }

@@ -158,7 +158,7 @@ impl Place {
         self.dir.as_fd()
     }
 
-    fn open(Located { path, cgroup }: Located) -> Result<Self, NoPlace> {
+    pub(crate) fn open(Located { path, cgroup }: Located) -> Result<Self, NoPlace> {
         let dir = match dir::open_absolute(&path) {
             Ok(dir) => dir,
             Err(errno) => return Err(NoPlace::Io { path, source: errno.into() }),

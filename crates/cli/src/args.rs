@@ -2,6 +2,7 @@
 
 pub(crate) mod bounds;
 pub(crate) mod ids;
+pub(crate) mod limits;
 pub(crate) mod patience;
 pub(crate) mod usage;
 pub(crate) mod verb;

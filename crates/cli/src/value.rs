@@ -5,6 +5,7 @@
 
 mod duration;
 mod keys;
+mod limits;
 mod signal;
 mod size;
 #[cfg(test)]
@@ -20,10 +21,9 @@ use rustix::process::Pid;
 pub(crate) use duration::Exact;
 pub(crate) use duration::duration;
 pub(crate) use keys::{Keys, keys};
+pub(crate) use limits::{cpus, memory, pids};
 pub(crate) use signal::{ReservedSignal, Signal, name as signal_name, signal};
-#[cfg(test)]
-pub(crate) use size::Bytes;
-pub(crate) use size::size;
+pub(crate) use size::{Bytes, size};
 
 /// The text is not of the accepted form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

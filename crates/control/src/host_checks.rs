@@ -3,6 +3,7 @@
 //! The checks look and try. What a try creates (a cgroup, a few processes) is removed before the report, or named in
 //! it.
 
+mod limits;
 mod probe;
 mod scope;
 
@@ -17,6 +18,7 @@ use rustix::fs::Access;
 use rustix::process::{PidfdFlags, Resource, pidfd_open};
 use serde::Serialize;
 
+pub use limits::{mend_limits, mend_scope_limits};
 use penfold_state::error_chain;
 use penfold_state::record::Registry;
 use probe::LeafProbe;
@@ -103,10 +105,11 @@ pub fn look(state_root: &Path, makeshift: bool) -> io::Result<Abilities> {
     let handles = handles(&mut proc);
     let mut abilities = vec![kernel(handles.as_ref(), leaf.as_ref())];
     abilities.extend(cgroups(&mountinfo, &place, leaf.as_ref()));
+    abilities.push(limits::look());
     abilities.push(freezer());
     abilities.push(pid_namespaces(&namespaces));
     abilities.push(pids());
-    abilities.extend(limits());
+    abilities.extend(process_limit());
     abilities.push(visible(&mut proc, unseen.as_ref()));
     abilities.push(state(state_root, makeshift));
     let mut levels = levels(&place, leaf.as_ref(), &namespaces);
@@ -186,11 +189,8 @@ fn cgroups(mountinfo: &[u8], place: &Result<Place, NoPlace>, leaf: Option<&LeafP
     let v1 =
         mountinfo::parse(mountinfo).is_ok_and(|mounts| mounts.iter().any(|mount| mount.fs_type == "cgroup"));
     let path = place.path().display();
-    let found = if v1 {
-        format!("hybrid cgroups: leaves in {path}; limits need controllers, which are with cgroup v1 here")
-    } else {
-        format!("cgroup2: leaves in {path}")
-    };
+    let found =
+        if v1 { format!("hybrid cgroups: leaves in {path}") } else { format!("cgroup2: leaves in {path}") };
     let meaning = "a sandbox has a cgroup of its own, which no member can leave by itself";
     let mut list = vec![ability("cgroup", State::Ok, found, meaning)];
     if let Some(leaf) = leaf {
@@ -335,7 +335,7 @@ fn pids() -> Ability {
     )
 }
 
-fn limits() -> Option<Ability> {
+fn process_limit() -> Option<Ability> {
     /// Fewer processes leave no room for penfold's own and those of a command.
     const FEW: u64 = 32;
     let limit = rustix::process::getrlimit(Resource::Nproc).current?;

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use penfold_cgroup::Limits;
 use penfold_process::ProcessId;
 use penfold_teardown::{Cause, Level};
 use serde::Serialize;
@@ -63,6 +64,8 @@ pub struct View {
     pub within: Vec<String>,
     /// The leaf.
     pub leaf: Option<PathBuf>,
+    /// The limits of the leaf.
+    pub limits: Limits,
     /// The scratch directory.
     pub scratch: Option<PathBuf>,
     /// The record; `None` when it is gone.
@@ -167,6 +170,7 @@ fn assemble(
         execs,
         within: intent.map(|intent| intent.within.clone()).unwrap_or_default(),
         leaf: known.leaf.clone(),
+        limits: intent.map(|intent| intent.limits).unwrap_or_default(),
         scratch: intent.and_then(|intent| intent.scratch.clone()),
         record: known.record.as_ref().map(|files| files.path().to_owned()),
         claimed: known.claimed && !judged.elsewhere,

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use penfold_cgroup::Limits;
 use penfold_process::ProcessId;
 use penfold_teardown::{Cause, Findings, Level, Survivor};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
@@ -226,6 +227,7 @@ impl ExecFiles {
             level,
             cause,
             exit,
+            limits: Limits::default(),
             failure: None,
             started_at_ms,
             duration_ms: at_ms.saturating_sub(started_at_ms),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use penfold_cgroup::Limits;
 use penfold_process::{ProcessId, StartTime};
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +35,9 @@ pub struct Intent {
     /// The leaf, if the sandbox has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaf: Option<PathBuf>,
+    /// The limits of the leaf. Those of the caller count where they are stricter.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
     /// The cgroup of the scope that a service manager made for the sandbox. The leaf and the supervisors are below.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<PathBuf>,

@@ -3,9 +3,9 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use crate::id::Id;
+use penfold_cgroup::limits::LEAF_PREFIX as PREFIX;
 
-const PREFIX: &str = "penfold-";
+use crate::id::Id;
 
 /// `penfold-<id>`: shows the sandbox of a cgroup or directory that no record names.
 #[derive(Debug, Clone, PartialEq, Eq)]

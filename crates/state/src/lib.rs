@@ -37,6 +37,8 @@ pub mod state;
 pub mod time;
 pub mod wire;
 
+pub use penfold_cgroup::limits::{self, Limits};
+
 pub use error_chain::{error_chain, sentence_chain};
 pub use evidence::LockState;
 pub use execs::{ExecFiles, RecordedExec};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use penfold_cgroup::Limits;
 use penfold_sys::child::Exit;
 use penfold_teardown::{Cause, Ended, EndedBy, Findings, Level, Survivor};
 use rustix::process::Signal;
@@ -61,6 +62,9 @@ pub struct Report {
     pub cause: Cause,
     /// How the leader ended; `None` if unknown.
     pub exit: Option<ExitStatus>,
+    /// The limits of the leaf.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
     /// Why the command was not run, if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<StartFailure>,

@@ -116,6 +116,7 @@ fn write_end(files: &Files, intent: &Intent, level: Level, findings: Findings) {
         level,
         cause: Cause::Lost,
         exit: None,
+        limits: intent.limits,
         failure: None,
         started_at_ms: intent.made_at_ms,
         duration_ms: now.saturating_sub(intent.made_at_ms),

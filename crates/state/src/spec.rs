@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use penfold_cgroup::Limits;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +60,8 @@ pub struct Spec {
     pub scratch_in: Option<PathBuf>,
     /// The containment.
     pub contain: Contain,
+    /// The limits; with any, there must be a leaf.
+    pub limits: Limits,
     /// The time limit.
     pub timeout: Option<Duration>,
     /// The polite signal.

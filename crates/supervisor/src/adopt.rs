@@ -74,6 +74,7 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
         group: penfold_sys::fork::group(),
         keys: false,
         scope: None,
+        caller_cgroup: Vec::new(),
         scratch: None,
         idle: schedule::is_idle(),
         began,

@@ -21,8 +21,8 @@ const SIGNAL_BIT: u64 = 1 << 50;
 const VERIFIED_BIT: u64 = 1 << 51;
 const CAUSE_SHIFT: u32 = 32;
 
-/// All causes; the cell holds an index.
-const CAUSES: [Cause; 12] = [
+/// All causes; the cell holds an index, which another version of penfold may read.
+const CAUSES: [Cause; 13] = [
     Cause::Exit,
     Cause::Signal,
     Cause::StartFailed,
@@ -35,6 +35,7 @@ const CAUSES: [Cause; 12] = [
     Cause::Owner,
     Cause::Supervisor,
     Cause::Lost,
+    Cause::Memory,
 ];
 
 /// The end of an exec, as far as its supervisor has seen it.

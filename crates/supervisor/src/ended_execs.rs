@@ -229,7 +229,7 @@ impl Recorded {
 fn cause_of_exec(cause: Cause) -> Cause {
     match cause {
         // The exec was killed because the sandbox's command had ended.
-        Cause::Exit | Cause::Signal | Cause::StartFailed | Cause::Oom => Cause::Kill,
+        Cause::Exit | Cause::Signal | Cause::StartFailed | Cause::Memory | Cause::Oom => Cause::Kill,
         cause => cause,
     }
 }

@@ -124,8 +124,10 @@ impl penfold_teardown::Host for Host {
         self.sandbox.policy.stop_policy()
     }
 
-    fn out_of_memory(&mut self) {
-        self.sandbox.policy.out_of_memory();
+    fn out_of_memory(&mut self, at_limit: bool) {
+        // An exec has the limits of its sandbox.
+        let limited = self.sandbox.prepared.setup.spec.limits.memory_bytes.is_some();
+        self.sandbox.policy.out_of_memory(if at_limit && limited { Cause::Memory } else { Cause::Oom });
     }
 
     fn leader_ended(&mut self, exit: Option<Exit>) -> Event {

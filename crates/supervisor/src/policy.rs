@@ -328,9 +328,9 @@ impl Policy {
         self.end_politely(cause)
     }
 
-    /// Sets the cause when the kernel's OOM killer has killed the leader.
-    pub(crate) fn out_of_memory(&mut self) {
-        self.cause.get_or_insert(Cause::Oom);
+    /// Sets the cause when the kernel's OOM killer has killed the leader: [`Cause::Memory`] or [`Cause::Oom`].
+    pub(crate) fn out_of_memory(&mut self, cause: Cause) {
+        self.cause.get_or_insert(cause);
     }
 
     /// Handles the leader's end, with its exit if known. Returns the cause of the sandbox's end.

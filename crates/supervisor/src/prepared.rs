@@ -1,12 +1,13 @@
 //! The resources of a sandbox, created before the leader is started.
 
+mod limited;
 mod record;
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use penfold_cgroup::{Leaf, NoPlace, Place};
+use penfold_cgroup::{Leaf, LimitedPlace, NoPlace, Place};
 use penfold_process::{Pid, ProcFs};
 use penfold_state::error_chain;
 use penfold_state::events::EventKind;
@@ -74,7 +75,11 @@ impl Prepared {
         if let Err(error) = has_room(&setup) {
             return Err(Box::new(refuse(&setup, error, resources)));
         }
-        match Parts::make(&setup, &mut resources) {
+        let limited = match limited::find(&mut setup) {
+            Ok(limited) => limited,
+            Err(error) => return Err(Box::new(refuse(&setup, error, resources))),
+        };
+        match Parts::make(&setup, limited, &mut resources) {
             Ok(parts) => {
                 let level = match (setup.spec.contain, &parts.leaf) {
                     (Contain::Pidns, _) => Level::Pidns,
@@ -261,7 +266,11 @@ struct Parts {
 }
 
 impl Parts {
-    fn make(setup: &Setup, resources: &mut Vec<Box<dyn Resource>>) -> Result<Parts, String> {
+    fn make(
+        setup: &Setup,
+        limited: Option<LimitedPlace>,
+        resources: &mut Vec<Box<dyn Resource>>,
+    ) -> Result<Parts, String> {
         // The leaf is created last: it is not in `resources`, so no later step may fail.
         let leader = LeaderCell::create()?;
         let mut missing = Vec::new();
@@ -273,9 +282,10 @@ impl Parts {
                 Err(error) => missing.push(format!("no name: {}", error_chain(&error))),
             }
         }
-        let (place, mut weaker) = match no_proc {
-            Some(why) => (None, Some(why).filter(|_| setup.spec.contain == Contain::Auto)),
-            None => find_place(setup.spec.contain, setup.scope.as_deref())?,
+        let (place, mut weaker) = match (limited, no_proc) {
+            (Some(limited), _) => (Some(limited::enable(limited)?), None),
+            (None, Some(why)) => (None, Some(why).filter(|_| setup.spec.contain == Contain::Auto)),
+            (None, None) => find_place(setup.spec.contain, setup.scope.as_deref())?,
         };
         let leaf_name = LeafName::of(&setup.spec.id.short());
         let path = place.as_ref().map(|place| place.path().join(&leaf_name));
@@ -297,6 +307,7 @@ impl Parts {
         let leaf = match place.map(|place| Leaf::create(&place, leaf_name.as_str())) {
             None => None,
             Some(Ok(leaf)) => {
+                let leaf = limited::hold(leaf, &setup.spec.limits)?;
                 // The flock protects the leaf from cleanup while a penfold process of this sandbox lives: a leaf
                 // without a record need not be an orphan.
                 let _ = lock::hold_new(leaf.dir());
@@ -305,7 +316,9 @@ impl Parts {
                 }
                 Some(leaf)
             }
-            Some(Err(error)) if setup.spec.contain == Contain::Cgroup => return Err(error_chain(&error)),
+            Some(Err(error)) if setup.spec.contain == Contain::Cgroup || !setup.spec.limits.is_empty() => {
+                return Err(error_chain(&error));
+            }
             Some(Err(error)) => {
                 weaker = Some(error_chain(&error));
                 None
@@ -383,6 +396,7 @@ fn blank(setup: &Setup, findings: Findings) -> Report {
         level: Level::Subreaper,
         cause: Cause::StartFailed,
         exit: None,
+        limits: setup.spec.limits,
         failure: None,
         started_at_ms: millis_since_1970(SystemTime::now()),
         duration_ms: millis(setup.began.elapsed()),

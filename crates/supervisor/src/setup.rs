@@ -33,6 +33,8 @@ pub(crate) struct Setup {
     pub(crate) keys: bool,
     /// The cgroup of the scope in which this process is, if a service manager made one.
     pub(crate) scope: Option<PathBuf>,
+    /// The text of `/proc/<pid>/cgroup` of the caller, for a sandbox in a scope with limits: those of the caller hold too.
+    pub(crate) caller_cgroup: Vec<u8>,
     /// The path of the scratch directory.
     pub(crate) scratch: Option<PathBuf>,
     /// The caller runs under `SCHED_IDLE`, and so does the command. penfold's own processes leave that policy if

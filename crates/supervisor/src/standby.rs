@@ -20,6 +20,10 @@ use crate::wire::{self, Answer};
 /// Runs the standby until the sandbox is gone, then exits. With a gate, it first waits to be moved into a scope.
 pub(crate) fn run(mut setup: Setup, gate: Option<Gate>) -> ! {
     if let Some(gate) = gate {
+        // Here, this process is still in the cgroup of the caller.
+        if !setup.spec.limits.is_empty() {
+            setup.caller_cgroup = std::fs::read("/proc/self/cgroup").unwrap_or_default();
+        }
         match gate.pass() {
             Some(true) => setup.scope = scope::settle(&setup.spec.id.short()),
             Some(false) => {}

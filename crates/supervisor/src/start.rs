@@ -62,7 +62,6 @@ fn begin(spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Result<La
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(system("make a socket pair"))?;
     let launcher = pidfd_open(getpid(), PidfdFlags::empty()).map_err(system("open a pidfd"))?;
-    let session = penfold_sys::fork::session();
     let detached = spec.detach.is_some();
     let terminal = terminal();
     let keys = if detached || spec.stop_on_interrupt { Keys::Stop } else { Keys::Command };
@@ -90,10 +89,11 @@ fn begin(spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Result<La
         owner,
         owner_id,
         own_session: detached,
-        session,
+        session: penfold_sys::fork::session(),
         group: penfold_sys::fork::group(),
         keys: has_keys,
         scope: None,
+        caller_cgroup: Vec::new(),
         scratch,
         idle,
         began,

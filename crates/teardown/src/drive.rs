@@ -62,8 +62,9 @@ pub trait Host {
     /// Returns the policy for the end, which may change with each request.
     fn stop_policy(&self) -> StopPolicy;
 
-    /// Called when the kernel has killed the leader because the sandbox had no memory left.
-    fn out_of_memory(&mut self) {}
+    /// Called when the kernel has killed the leader because the sandbox had no memory left. With `at_limit`, the limit of
+    /// the cgroup that counts the memory of the leaf was reached, otherwise one above or the memory of the host.
+    fn out_of_memory(&mut self, _at_limit: bool) {}
 
     /// Called when the leader has ended, with its exit if it was reaped here. Whatever happens later was not the cause.
     ///
@@ -240,8 +241,11 @@ impl Drive<'_> {
             self.teardown.outlived();
         }
         let exit = self.teardown.leader_exit();
-        if exit == Some(KILLED) && self.teardown.has_oom_killed() {
-            self.host.out_of_memory();
+        if exit == Some(KILLED) {
+            let shortages = self.teardown.shortages();
+            if shortages.kills > 0 {
+                self.host.out_of_memory(shortages.at_limit > 0);
+            }
         }
         self.host.leader_ended(exit)
     }

@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use penfold_cgroup::{KilledLeaf, Leaf};
+use penfold_cgroup::{KilledLeaf, Leaf, Shortages};
 use penfold_process::{Pid, ProcFs, Process, ProcessId, Stat};
 use penfold_sys::child::{self, Exit, Peek};
 use rustix::process::Signal;
@@ -174,12 +174,12 @@ impl Teardown {
         self.leader_ended
     }
 
-    /// Tells whether the kernel has killed a member of the leaf for lack of memory.
-    pub fn has_oom_killed(&self) -> bool {
+    /// Returns how often the members of the leaf were short of memory.
+    pub fn shortages(&self) -> Shortages {
         match &self.leaf {
-            LeafState::None => false,
-            LeafState::Live(leaf) => leaf.oom_kills() > 0,
-            LeafState::Killed(leaf) => leaf.oom_kills() > 0,
+            LeafState::None => Shortages::default(),
+            LeafState::Live(leaf) => leaf.shortages(),
+            LeafState::Killed(leaf) => leaf.shortages(),
         }
     }
 

@@ -25,7 +25,9 @@ pub enum Cause {
     Ttl,
     /// The sandbox was idle for too long.
     Idle,
-    /// The kernel ended the leader because the sandbox had no memory left.
+    /// The kernel ended the leader because the sandbox reached its own memory limit.
+    Memory,
+    /// The kernel ended the leader for lack of memory outside of the sandbox, such as that of a service or of the host.
     Oom,
     /// The sandbox was stopped on request.
     Stop,

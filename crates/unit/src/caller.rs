@@ -62,16 +62,8 @@ impl Caller {
     }
 
     /// Tells whether the unit was delegated to its processes. `own` is the directory of the process's cgroup.
-    ///
-    /// systemd marks the cgroups of such units: with `trusted.delegate`, which only root can read, and since version 251 with
-    /// `user.delegate`.
     pub fn is_delegated(&self, own: &Path) -> bool {
-        let Some(unit) = own.ancestors().nth(self.below) else { return false };
-        ["user.delegate", "trusted.delegate"].into_iter().any(|name| {
-            let mut value = [0_u8; 8];
-            rustix::fs::getxattr(unit, name, &mut value[..])
-                .is_ok_and(|length| value.get(..length) == Some(&b"1"[..]))
-        })
+        own.ancestors().nth(self.below).is_some_and(penfold_cgroup::limits::is_delegated)
     }
 }
 

@@ -16,6 +16,8 @@ use crate::scope_request::ScopeRequest;
 pub struct Scope {
     /// The directory of its cgroup.
     pub path: PathBuf,
+    /// The text of its `cgroup.controllers`.
+    pub controllers: String,
     /// Whether the user's manager, and so the scope, goes on after logout; `None` if that is not known or the scope is the
     /// system's.
     pub lingers: Option<bool>,
@@ -79,5 +81,6 @@ pub fn take(
     if located.path.file_name().is_none_or(|last| last != request.name) {
         return Err(ScopeError::NotSeen { manager, cgroup: located.cgroup });
     }
-    Ok(Scope { path: located.path, lingers })
+    let controllers = std::fs::read_to_string(located.path.join("cgroup.controllers")).unwrap_or_default();
+    Ok(Scope { path: located.path, controllers, lingers })
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use penfold_control::Resolver;
 use penfold_process::{Pid, ProcessId, Stat};
-use penfold_state::{Contain, Detach, Id, OwnerExit, Spec, StartFailure};
+use penfold_state::{Contain, Detach, Id, Limits, OwnerExit, Spec, StartFailure};
 use penfold_supervisor::Detached;
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -132,6 +132,7 @@ fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<Spec, Failu
         directory: None,
         scratch_in: None,
         contain: Contain::Auto,
+        limits: Limits::default(),
         timeout: None,
         signal: Signal::TERM,
         grace: GRACE,

@@ -15,6 +15,7 @@ use penfold_supervisor::{Detached, Launcher};
 use penfold_teardown::Cause;
 
 use crate::args::bounds::{self, Bounds};
+use crate::args::limits::LimitArgs;
 use crate::args::patience::Patience;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
@@ -44,6 +45,10 @@ pub(crate) const VERB: Verb = Verb {
             "penfold run --fail-on-leak --report report.json ./ci.sh",
             "exit with 123 if the command leaves processes",
         ),
+        (
+            "penfold run --memory 2G --pids 500 --cpus 1.5 make -j8",
+            "limit all processes of the command together",
+        ),
         ("penfold run -d --name web --ttl 8h npm start", "run in the background; `penfold stop web` ends it"),
         ("penfold run -d --replace --name web npm start", "stop the sandbox web first, then start a new one"),
     ],
@@ -66,8 +71,8 @@ pub(crate) struct RunArgs {
         value_enum,
         value_name = "UNIT",
         hide_possible_values = true,
-        help = "systemd scope for the sandbox: auto, none, user, system [default: $PENFOLD_UNIT; else auto with --detach and \
-            --contain cgroup, and none otherwise]"
+        help = "systemd scope for the sandbox: auto, none, user, system [default: $PENFOLD_UNIT; else auto with --detach, \
+            --contain cgroup and limits, and none otherwise]"
     )]
     pub(crate) unit: Option<unit::Unit>,
     /// Run in the background: print the id when CMD runs, and keep its output for `penfold logs`.
@@ -113,6 +118,8 @@ pub(crate) struct RunArgs {
     /// Action when the supervisor of a detached sandbox is killed.
     #[arg(long, value_enum, value_name = "ACT", default_value = "kill")]
     pub(crate) on_supervisor_exit: OnSupervisorExit,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
     #[command(flatten)]
     pub(crate) patience: Patience,
     /// Create an empty directory and remove it at the end; it is TMPDIR and, without -w, the working directory.
@@ -183,17 +190,18 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
         bounds::refuse_code_flags(preserve, fail_on_leak)?;
     }
     spec::refuse_detached_flags(&args)?;
+    spec::refuse_limits(&args)?;
     let mut plan = unit::plan(&args)?;
-    let contain = args.contain;
+    let asked = unit::Asked::of(&args);
     let spec = spec::spec(global, args)?;
     let launcher = unit::start(&mut plan, spec).map_err(|error| {
         let failure = Failure::new(FailureKind::NotStarted, format!("cannot run `{name}`"));
-        unit::explain(&plan, contain, failure.because(error))
+        unit::explain(&plan, &asked, failure.because(error))
     })?;
     let id = launcher.id();
     if detached {
         let code = run_detached(launcher, &name, directory)
-            .map_err(|failure| unit::explain(&plan, contain, failure))?;
+            .map_err(|failure| unit::explain(&plan, &asked, failure))?;
         unit::warn(global, &plan, &id, detached);
         return Ok(code);
     }
@@ -207,7 +215,7 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
     let outcome =
         launcher.wait(slow).or_fail(FailureKind::Unverified, "cannot tell how the sandbox ended")?;
     tell(global, &outcome, &name, directory, Codes { preserve, fail_on_leak })
-        .map_err(|failure| unit::explain(&plan, contain, failure))
+        .map_err(|failure| unit::explain(&plan, &asked, failure))
 }
 
 /// How the exit code is chosen.

@@ -7,7 +7,7 @@ use std::io::{Seek as _, Write as _};
 use penfold_api::Sandbox;
 use penfold_client::{Client, Error, Method};
 use penfold_state::time::millis;
-use penfold_state::{Id, Outcome, Report};
+use penfold_state::{Id, Limits, Outcome, Report};
 use serde_json::{Map, Value, json};
 
 use super::foreground::{LEASE, Signals, copy_output};
@@ -25,6 +25,7 @@ pub(super) fn run(client: &Client, global: &Global, args: RunArgs) -> Result<u8,
         bounds::refuse_code_flags(codes.preserve, codes.fail_on_leak)?;
     }
     spec::refuse_detached_flags(&args)?;
+    spec::refuse_limits(&args)?;
     spec::detach(&args)?;
     if args.detach && args.report.is_some() {
         let sentence = "`--report` cannot be used together with `--detach` on a server";
@@ -141,6 +142,7 @@ fn describe(args: &RunArgs) -> Result<Value, Failure> {
             Contain::Subreaper => "subreaper",
         }),
     );
+    put_limits(&args.limits.limits(), &mut put);
     put("log_size", json!(args.log_size));
     if args.detach {
         put("lease_ms", json!(args.ttl.filter(|ttl| !ttl.is_zero()).map(millis)));
@@ -152,6 +154,12 @@ fn describe(args: &RunArgs) -> Result<Value, Failure> {
         put("lease_ms", json!(millis(LEASE)));
     }
     Ok(Value::Object(body))
+}
+
+fn put_limits(limits: &Limits, put: &mut impl FnMut(&str, Value)) {
+    put("memory_bytes", json!(limits.memory_bytes));
+    put("pids", json!(limits.pids));
+    put("cpus", json!(limits.cpus.map(|cpus| cpus.as_secs_f64())));
 }
 
 /// The words of a command, as the API carries them.

@@ -84,6 +84,7 @@ fn describe_end(outcome: &Outcome) -> String {
         }
         (Cause::Ttl, _) => "ended because its lease ran out".to_owned(),
         (Cause::Idle, _) => "ended because it was idle".to_owned(),
+        (Cause::Memory, _) => format!("ended because it ran out of memory{}", memory_limit(report)),
         (Cause::Oom, _) => "ended because it ran out of memory".to_owned(),
         (Cause::Stop, _) => "stopped".to_owned(),
         (Cause::Kill, _) => "killed".to_owned(),
@@ -99,9 +100,16 @@ fn describe_end(outcome: &Outcome) -> String {
     }
 }
 
+/// The memory limit that was reached, if it was the sandbox's own.
+fn memory_limit(report: &Report) -> String {
+    let limit = report.limits.memory_bytes.filter(|_| report.cause == Cause::Memory);
+    limit.map_or_else(String::new, |bytes| format!(" (limit {})", value::Bytes(bytes).spelled()))
+}
+
 /// The message for viewers of a sandbox; `None` if the command ended by itself.
 pub(crate) fn for_viewer(report: &Report) -> Option<String> {
     let code = report.exit.map(template::code);
+    let out_of_memory = format!("was ended because it ran out of memory{}", memory_limit(report));
     let how = match (report.cause, report.exit) {
         (Cause::Signal, Some(ExitStatus::Signal(signal)))
             if signal == rustix::process::Signal::KILL.as_raw() =>
@@ -114,7 +122,7 @@ pub(crate) fn for_viewer(report: &Report) -> Option<String> {
         (Cause::Timeout, _) => "timed out",
         (Cause::Ttl, _) => "was ended because its lease ran out",
         (Cause::Idle, _) => "was ended because it was idle",
-        (Cause::Oom, _) => "was ended because it ran out of memory",
+        (Cause::Memory | Cause::Oom, _) => &out_of_memory,
         (Cause::Owner, _) => "was ended because its owner is gone",
         (Cause::Supervisor | Cause::Lost, _) => "was ended because a process of penfold was killed",
     };

@@ -31,9 +31,19 @@ pub(crate) fn size(given: &str) -> Result<u64, Invalid> {
 }
 
 /// Formats a size exactly, in the largest unit that divides it.
-#[cfg_attr(not(test), allow(dead_code, reason = "for messages that name a size"))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes(pub(crate) u64);
+
+impl Bytes {
+    /// The size with its unit in full, such as `512 MiB`, for sentences.
+    pub(crate) fn spelled(self) -> String {
+        let text = self.to_string();
+        match text.strip_suffix(|last: char| last.is_ascii_alphabetic()) {
+            Some(number) => format!("{number} {}iB", text.trim_start_matches(|c: char| c.is_ascii_digit())),
+            None => format!("{text} bytes"),
+        }
+    }
+}
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -236,3 +236,36 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_size_in_a_sentence_has_its_unit_in_full() {
+    for (bytes, expected) in
+        [(512 << 20, "512 MiB"), (3 << 30, "3 GiB"), (1000, "1000 bytes"), (0, "0 bytes")]
+    {
+        assert_eq!(Bytes(bytes).spelled(), expected);
+    }
+}
+
+/// spec: 17.1
+#[test]
+fn limits_are_read_and_absurd_ones_are_refused() {
+    assert_eq!(memory("512M"), Ok(512 << 20));
+    assert_eq!(memory("1M"), Ok(1 << 20));
+    assert_eq!(memory("1024T"), Ok(1 << 50));
+    for text in ["0", "-1", "-5M", "1023K", "1025T", "16777216T", "1.5G", "much", ""] {
+        assert!(memory(text).is_err(), "{text}");
+    }
+    assert_eq!(memory("0").unwrap_err().problem, "is too little memory");
+    assert_eq!(memory("1025T").unwrap_err().problem, "is too much memory");
+    assert_eq!(pids("1"), Ok(1));
+    assert_eq!(pids("4194304"), Ok(4 << 20));
+    for text in ["0", "-1", "4194305", "1.5", "1K", "max", ""] {
+        assert!(pids(text).is_err(), "{text}");
+    }
+    for (text, ms) in [("1.5", 1500), ("0.01", 10), (".5", 500), ("2", 2000), ("8192", 8_192_000)] {
+        assert_eq!(cpus(text), Ok(Duration::from_millis(ms)), "{text}");
+    }
+    for text in ["0", "0.009", "-1", "+1", "8193", "1e2", "inf", "nan", "1,5", "1.5.0", ".", ""] {
+        assert!(cpus(text).is_err(), "{text}");
+    }
+}

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use penfold_teardown::Level;
 
-use super::{Abilities, Ability, State, ability};
+use super::{Abilities, Ability, State, ability, limits};
 
 /// The result of a try to get a scope.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub struct ScopeTrial {
     pub manager: String,
     /// The reason why there is no scope.
     pub refused: Option<String>,
+    /// The text of `cgroup.controllers` of the scope.
+    pub controllers: String,
     /// Whether the manager goes on after logout; `None` if that is not known or does not matter.
     pub lingers: Option<bool>,
     /// The cgroup of the scope, if it was not removed.
@@ -32,6 +34,9 @@ impl Abilities {
                     Some("penfold run --contain cgroup, or `penfold run -d`: in a scope".to_owned());
             }
         }
+        if trial.refused.is_none() {
+            limits::add_scope(&mut self.abilities, &trial.manager, &trial.controllers);
+        }
         let at = self.abilities.iter().position(|ability| ability.name == "cgroup").map_or(0, |at| at + 1);
         self.abilities.splice(at..at, describe(trial, needed));
     }
@@ -39,7 +44,7 @@ impl Abilities {
 
 fn describe(trial: &ScopeTrial, needed: bool) -> Vec<Ability> {
     const NAME: &str = "scope";
-    let ScopeTrial { manager, refused, lingers, left } = trial;
+    let ScopeTrial { manager, refused, lingers, left, controllers: _ } = trial;
     let mut list = Vec::new();
     if let Some(reason) = refused {
         let meaning = "`run -d` and `--contain cgroup` get no cgroup of their own in a login session";

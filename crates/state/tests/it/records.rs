@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use penfold_state::intent::{Detached, Intent};
 use penfold_state::record::SCHEMA;
-use penfold_state::{Id, Registry, recovery};
+use penfold_state::{Id, Limits, Registry, recovery};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -58,6 +58,7 @@ fn intent() -> Intent {
         boot: penfold_process::boot_id().unwrap(),
         within: Vec::new(),
         leaf: None,
+        limits: Limits::default(),
         scope: None,
         scratch: None,
         workspace: None,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Instant;
 
+use penfold_cgroup::Limits;
 use penfold_state::{Record, Registry, StateError, recovery};
 use penfold_teardown::{Cause, Findings, Level};
 use rustix::event::Timespec;
@@ -78,6 +79,7 @@ impl Launcher {
             level: Level::Subreaper,
             cause: Cause::Lost,
             exit: None,
+            limits: Limits::default(),
             failure: None,
             started_at_ms: 0,
             duration_ms: 0,

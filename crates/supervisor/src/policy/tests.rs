@@ -8,7 +8,7 @@ mod world;
 
 use std::collections::BTreeMap;
 
-use penfold_state::Report;
+use penfold_state::{Limits, Report};
 use penfold_teardown::lifecycle::Phase;
 use penfold_teardown::{Findings, Level};
 use proptest::prelude::*;
@@ -73,6 +73,7 @@ fn outcome(verified: bool) -> Outcome {
         level: Level::Cgroup,
         cause: Cause::Kill,
         exit: None,
+        limits: Limits::default(),
         failure: None,
         started_at_ms: 0,
         duration_ms: 0,

@@ -33,6 +33,7 @@ pub(super) fn intent(setup: &Setup, leaf: Option<PathBuf>, proc: &mut ProcFs) ->
         boot: penfold_process::boot_id().unwrap_or_default(),
         within: environment::within(&spec.environment),
         leaf,
+        limits: spec.limits,
         scope: setup.scope.clone(),
         scratch: setup.scratch.clone(),
         workspace: spec.detach.as_ref().and_then(|_| workspace(setup)),

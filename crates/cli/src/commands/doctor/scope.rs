@@ -25,12 +25,23 @@ pub(super) fn trial() -> Option<ScopeTrial> {
         slice: None,
         stop_timeout: LIMIT,
     };
-    let trial = ScopeTrial { manager: manager.to_string(), refused: None, lingers: None, left: None };
+    let trial = ScopeTrial {
+        manager: manager.to_string(),
+        refused: None,
+        controllers: String::new(),
+        lingers: None,
+        left: None,
+    };
     Some(match penfold_unit::try_scope(&request, &surroundings::buses(), LIMIT) {
         Ok(scope) => {
             let left = ScopeDir::of(&scope.path, &id)
                 .filter(|scope| scope.wait_gone(Instant::now() + REMOVAL_LIMIT).is_err());
-            ScopeTrial { lingers: scope.lingers, left: left.map(|scope| scope.path().to_owned()), ..trial }
+            ScopeTrial {
+                controllers: scope.controllers,
+                lingers: scope.lingers,
+                left: left.map(|scope| scope.path().to_owned()),
+                ..trial
+            }
         }
         Err(error) => ScopeTrial { refused: Some(error_chain(&error)), ..trial },
     })

@@ -30,6 +30,17 @@ pub(crate) fn refuse_detached_flags(args: &RunArgs) -> Result<(), Failure> {
     }
 }
 
+/// Refuses limits where no cgroup holds them.
+pub(crate) fn refuse_limits(args: &RunArgs) -> Result<(), Failure> {
+    match args.limits.flag().filter(|_| args.contain == Contain::Subreaper) {
+        None => Ok(()),
+        Some(flag) => Err(Failure::new(
+            FailureKind::NotStarted,
+            format!("`{flag}` cannot be used together with `--contain subreaper`, which uses no cgroup"),
+        )),
+    }
+}
+
 /// Opens the report file, so that an unwritable path fails before the command runs.
 pub(crate) fn report_file(args: &RunArgs) -> Result<Option<File>, Failure> {
     let Some(path) = &args.report else { return Ok(None) };
@@ -72,11 +83,14 @@ pub(super) fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
         environment,
         scratch_in: args.scratch.then(surroundings::temporary),
         contain: match args.contain {
+            // Without a cgroup, no limit would hold.
+            Contain::Auto if args.limits.flag().is_some() => penfold_state::Contain::Cgroup,
             Contain::Auto => penfold_state::Contain::Auto,
             Contain::Cgroup => penfold_state::Contain::Cgroup,
             Contain::Pidns => penfold_state::Contain::Pidns,
             Contain::Subreaper => penfold_state::Contain::Subreaper,
         },
+        limits: args.limits.limits(),
         on_owner_exit: match args.on_owner_exit {
             None if args.detach => OwnerExit::Keep,
             None | Some(OnOwnerExit::Kill) => OwnerExit::Kill,

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use penfold_cgroup::{Membership, NoPlace, Place};
-use penfold_control::host_checks::mend_place;
+use penfold_cgroup::{LimitError, LimitedPlace, Limits, Membership, NoPlace, Place};
+use penfold_control::host_checks::{mend_limits, mend_place, mend_scope_limits};
 use penfold_state::{ScopeDir, Spec, error_chain};
 use penfold_supervisor::{Entered, Launcher, StartError};
 use penfold_unit::{Caller, Kind, Manager, Scope, ScopeError, ScopeRequest};
@@ -80,7 +80,7 @@ pub(crate) fn plan(args: &RunArgs) -> Result<Plan, Failure> {
             Some(unit)
         }
     };
-    let asks = args.detach || args.contain == Contain::Cgroup;
+    let asks = args.detach || args.contain == Contain::Cgroup || args.limits.flag().is_some();
     let manager = match args.unit.or(configured) {
         Some(Unit::None) => return Ok(Plan::Stay(None)),
         None if !asks => return Ok(Plan::Stay(None)),
@@ -115,16 +115,21 @@ fn refused(why: &str) -> Failure {
 
 /// Decides for `--unit auto`, where systemd runs and the caller is in a unit.
 fn auto(args: &RunArgs, caller: &Caller) -> Plan {
+    let limits = args.limits.limits();
+    // Where cgroup v1 has a controller, no scope has it.
+    let has_limits =
+        limits.is_empty() || matches!(LimitedPlace::find_here(&limits), Ok(_) | Err(LimitError::OnV1 { .. }));
     let place = Place::find_here();
     let can_stay = !matches!(place, Err(NoPlace::NotWritable { .. }));
     let wanted = || {
         let is_root = rustix::process::geteuid().is_root();
         let manager = if is_root { Manager::System } else { Manager::User };
         // Without the scope the start fails anyway, and this error has both reasons.
-        let is_required = !can_stay && args.contain == Contain::Cgroup;
+        let is_required = !has_limits || (!can_stay && args.contain == Contain::Cgroup);
         Wanted { is_required, ..Wanted::of(Some(caller), manager) }
     };
     match caller.kind {
+        _ if !has_limits => Plan::Scope(wanted()),
         Kind::Session if args.detach => Plan::Scope(wanted()),
         Kind::Service if args.detach => in_service(caller, place.as_ref().ok().map(Place::path), wanted),
         _ if can_stay => Plan::Stay(None),
@@ -188,15 +193,41 @@ fn described(id: &str, name: Option<&str>) -> String {
     name.map_or_else(|| format!("penfold sandbox {id}"), |name| format!("penfold sandbox {id} ({name})"))
 }
 
+/// What the user asked for that needs a cgroup.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    contain: Contain,
+    limits: Limits,
+}
+
+impl Asked {
+    pub(crate) fn of(args: &RunArgs) -> Asked {
+        Asked { contain: args.contain, limits: args.limits.limits() }
+    }
+}
+
 /// Adds the reason why there is no scope, and the hint that `doctor` shows.
-pub(crate) fn explain(plan: &Plan, contain: Contain, failure: Failure) -> Failure {
+pub(crate) fn explain(plan: &Plan, asked: &Asked, failure: Failure) -> Failure {
     let failure = match plan {
         Plan::Scope(Wanted { taken: Some(Err(error)), is_required: true, .. }) => {
             failure.because(error_chain(error))
         }
         _ => failure,
     };
-    if contain != Contain::Cgroup || failure.kind() != FailureKind::NotStarted {
+    if failure.kind() != FailureKind::NotStarted {
+        return failure;
+    }
+    if !asked.limits.is_empty() {
+        return match (plan, LimitedPlace::find_here(&asked.limits)) {
+            (Plan::Scope(Wanted { taken: Some(Ok(scope)), .. }), _) => {
+                let lacks = asked.limits.controllers().any(|wanted| !wanted.is_in(&scope.controllers));
+                if lacks { failure.hint(mend_scope_limits()) } else { failure }
+            }
+            (_, Err(why)) => failure.hint(mend_limits(&why)),
+            (_, Ok(_)) => failure,
+        };
+    }
+    if asked.contain != Contain::Cgroup {
         return failure;
     }
     match Place::find_here() {

@@ -13,7 +13,7 @@ use penfold_state::intent::{Detached, Intent};
 use penfold_state::record::{Record, SCHEMA};
 use penfold_state::state::{State, Status};
 use penfold_state::time::now_ms;
-use penfold_state::{Id, Registry};
+use penfold_state::{Id, Limits, Registry};
 use penfold_teardown::Level;
 
 /// Makes the intent of a foreground sandbox with a new id and no resources.
@@ -27,6 +27,7 @@ pub fn intent() -> Intent {
         boot: penfold_process::boot_id().unwrap(),
         within: Vec::new(),
         leaf: None,
+        limits: Limits::default(),
         scope: None,
         scratch: None,
         workspace: None,

@@ -35,7 +35,8 @@ pub(super) fn told(view: &ExecView) -> Told {
 /// Converts the end of a process.
 pub(super) fn ended(exit: Option<ExitStatus>, cause: Option<Cause>) -> Told {
     let code = code_of(exit);
-    let by_itself = matches!(cause, Some(Cause::Exit | Cause::Signal | Cause::StartFailed | Cause::Oom));
+    let by_itself =
+        matches!(cause, Some(Cause::Exit | Cause::Signal | Cause::StartFailed | Cause::Memory | Cause::Oom));
     let word = match code {
         _ if !by_itself => "killed",
         0 => "completed",

@@ -105,7 +105,7 @@ impl World {
             Input::OwnerGone => self.policy.owner_gone(),
             Input::LeaderEnded(_) | Input::OutOfMemory => {
                 if let Input::OutOfMemory = input {
-                    self.policy.out_of_memory();
+                    self.policy.out_of_memory(Cause::Oom);
                 }
                 let status = if let Input::LeaderEnded(status) = input { *status } else { None };
                 assert_eq!(Some(self.policy.leader_ended(status)), self.history.cause());

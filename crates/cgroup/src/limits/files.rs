@@ -1,0 +1,118 @@
+//! The control files that hold limits: `memory.max`, `pids.max`, `cpu.max`.
+
+use std::ffi::CStr;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::Limits;
+use super::error::LimitError;
+use super::subtree::read;
+use crate::dir;
+use crate::leaf::Leaf;
+
+/// The period of `cpu.max`, the kernel's default.
+const PERIOD: Duration = Duration::from_millis(100);
+
+impl Leaf {
+    /// Limits the members, and reads back what the kernel holds.
+    ///
+    /// The cgroup above must have the controllers enabled: [`LimitedPlace::enable`](super::LimitedPlace::enable). Members beyond
+    /// the memory limit are killed all together (`memory.oom.group`, Linux 4.19) and do not use swap instead.
+    ///
+    /// # Errors
+    /// Some limits may hold then: remove the leaf.
+    pub fn limit(&self, limits: &Limits) -> Result<(), LimitError> {
+        if let Some(bytes) = limits.memory_bytes {
+            self.hold_if_present(c"memory.oom.group", "1")?;
+            self.hold_if_present(c"memory.swap.max", "0")?;
+            // The kernel keeps whole pages.
+            let page = u64::try_from(rustix::param::page_size()).unwrap_or(1);
+            self.hold(c"memory.max", &(bytes - bytes % page).to_string())?;
+        }
+        if let Some(pids) = limits.pids {
+            self.hold(c"pids.max", &pids.to_string())?;
+        }
+        if let Some(cpus) = limits.cpus {
+            let quota = cpus.as_micros() * PERIOD.as_micros() / Duration::from_secs(1).as_micros();
+            self.hold(c"cpu.max", &format!("{quota} {}", PERIOD.as_micros()))?;
+        }
+        Ok(())
+    }
+
+    /// Writes to a file that kernels without the feature lack.
+    fn hold_if_present(&self, name: &CStr, text: &str) -> Result<(), LimitError> {
+        match self.hold(name, text) {
+            Err(LimitError::Write { source, .. })
+                if source.raw_os_error() == Some(Errno::NOENT.raw_os_error()) =>
+            {
+                Ok(())
+            }
+            held => held,
+        }
+    }
+
+    fn hold(&self, name: &CStr, text: &str) -> Result<(), LimitError> {
+        let path = || self.path().join(name.to_string_lossy().as_ref());
+        dir::write(self.dir(), name, text.as_bytes()).map_err(|errno| LimitError::Write {
+            text: text.to_owned(),
+            path: path(),
+            source: errno.into(),
+        })?;
+        let mut held = [0; 128];
+        let held = dir::read_short(self.dir(), name, &mut held)
+            .map_err(|errno| LimitError::Read { path: path(), source: errno.into() })?;
+        let held = held.trim_ascii_end();
+        if held == text.as_bytes() {
+            return Ok(());
+        }
+        let found = String::from_utf8_lossy(held).into_owned();
+        Err(LimitError::Differs { text: text.to_owned(), path: path(), found })
+    }
+}
+
+/// Reads the limits of one cgroup. A cgroup without a controller has no limit of that kind.
+pub(super) fn of(dir: &Path) -> Result<Limits, LimitError> {
+    let value = |name: &str| match read(&dir.join(name)) {
+        Ok(text) => Ok(Some(text)),
+        Err(LimitError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    };
+    let number = |name: &str| value(name).map(|text| text.and_then(|text| text.trim_ascii().parse().ok()));
+    Ok(Limits {
+        memory_bytes: number("memory.max")?,
+        pids: number("pids.max")?,
+        cpus: value("cpu.max")?.as_deref().and_then(per_second),
+    })
+}
+
+/// Converts the text of `cpu.max`, quota and period in microseconds, to the processor time for each second.
+fn per_second(text: &str) -> Option<Duration> {
+    let (quota, period) = text.trim_ascii().split_once(' ')?;
+    let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
+    Some(Duration::from_micros(quota.checked_mul(1_000_000)?.checked_div(period)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_max_is_a_share_of_its_period() {
+        assert_eq!(per_second("50000 100000\n"), Some(Duration::from_millis(500)));
+        assert_eq!(per_second("150000 50000\n"), Some(Duration::from_secs(3)));
+        assert_eq!(per_second("max 100000\n"), None);
+        assert_eq!(per_second("1 0\n"), None);
+        assert_eq!(per_second(""), None);
+    }
+
+    #[test]
+    fn a_cgroup_without_a_controller_has_no_limit() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(of(root.path()).unwrap(), Limits::default());
+        std::fs::write(root.path().join("memory.max"), "max\n").unwrap();
+        std::fs::write(root.path().join("pids.max"), "17\n").unwrap();
+        assert_eq!(of(root.path()).unwrap(), Limits { pids: Some(17), ..Limits::default() });
+    }
+}
