@@ -45,6 +45,15 @@ pub struct SandboxSpec {
     /// The containment.
     #[serde(default)]
     pub contain: Containment,
+    /// The most memory of all members together, in bytes. Beyond it the kernel kills all of them; the cause is `memory`.
+    #[schema(minimum = 1_048_576)]
+    pub memory_bytes: Option<u64>,
+    /// The most processes and threads.
+    #[schema(minimum = 1, maximum = 4_194_304)]
+    pub pids: Option<u64>,
+    /// The most processor time, as a number of processors.
+    #[schema(minimum = 0.01, maximum = 8192, example = 1.5)]
+    pub cpus: Option<f64>,
     /// The size of the log in bytes; a full log drops the oldest output.
     pub log_size: Option<u64>,
     /// Whether the record is removed when the sandbox ends, with log, exit and report.
@@ -106,6 +115,9 @@ impl SandboxSpec {
         option("--patience", ms(self.patience_ms).as_deref());
         option("--signal", self.signal.as_deref());
         option("--contain", Some(self.contain.word()));
+        option("--memory", self.memory_bytes.map(|bytes| bytes.to_string()).as_deref());
+        option("--pids", self.pids.map(|pids| pids.to_string()).as_deref());
+        option("--cpus", self.cpus.map(|cpus| cpus.to_string()).as_deref());
         option("--log-size", self.log_size.map(|size| size.to_string()).as_deref());
         option("--on-supervisor-exit", self.survive_supervisor.then_some("keep"));
         let flags = [(self.remove_at_end, "--rm"), (self.scratch, "--scratch"), (self.terminal, "--tty")];

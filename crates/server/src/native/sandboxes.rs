@@ -8,7 +8,7 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use penfold_api::SandboxSpec;
+use penfold_api::{Containment, SandboxSpec};
 use penfold_control::{Resolver, SandboxRef, View, view};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
@@ -44,6 +44,10 @@ fn check(mut spec: SandboxSpec) -> Result<NewSandbox, Problem> {
     }
     if spec.log_size.is_some_and(|size| size > valid::LARGEST_LOG) {
         return Err(Problem::field("log_size", "larger than 64 GiB"));
+    }
+    let limits = valid::limits(spec.memory_bytes, spec.pids, spec.cpus)?;
+    if !limits.is_empty() && spec.contain == Containment::Subreaper {
+        return Err(Problem::field("contain", "`subreaper` uses no cgroup, and so has no limits"));
     }
     for (field, ms) in [
         ("timeout_ms", spec.timeout_ms),

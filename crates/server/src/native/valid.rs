@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use penfold_state::Limits;
+use penfold_state::limits::{CPUS, MEMORY_BYTES, PIDS};
+
 use super::problem::Problem;
 use crate::engine::is_settable;
 
@@ -76,8 +79,54 @@ pub(super) fn time(field: &str, ms: u64) -> Result<Duration, Problem> {
     }
 }
 
+/// Checks limits.
+pub(super) fn limits(
+    memory_bytes: Option<u64>,
+    pids: Option<u64>,
+    cpus: Option<f64>,
+) -> Result<Limits, Problem> {
+    if memory_bytes.is_some_and(|bytes| !MEMORY_BYTES.contains(&bytes)) {
+        return Err(Problem::field(
+            "memory_bytes",
+            "not from 1048576 (1 MiB) to 1125899906842624 (1024 TiB)",
+        ));
+    }
+    if pids.is_some_and(|pids| !PIDS.contains(&pids)) {
+        return Err(Problem::field("pids", "not from 1 to 4194304"));
+    }
+    let seconds = cpus.map(|cpus| Duration::try_from_secs_f64(cpus).ok().filter(|cpus| CPUS.contains(cpus)));
+    match seconds {
+        Some(None) => Err(Problem::field("cpus", "not from 0.01 to 8192")),
+        cpus => Ok(Limits { memory_bytes, pids, cpus: cpus.flatten() }),
+    }
+}
+
 fn is_word(text: &str, marks: &str) -> bool {
     text.len() <= LONGEST_NAME
         && text.chars().next().is_some_and(|first| first.is_ascii_alphanumeric())
         && text.chars().all(|one| one.is_ascii_alphanumeric() || marks.contains(one))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// spec: 17.1
+    #[test]
+    fn absurd_limits_are_refused_by_the_name_of_their_field() {
+        let good = limits(Some(1 << 29), Some(100), Some(1.5)).ok().unwrap();
+        let expected =
+            Limits { memory_bytes: Some(1 << 29), pids: Some(100), cpus: Some(Duration::from_millis(1500)) };
+        assert_eq!(good, expected);
+        assert!(limits(None, None, None).ok().unwrap().is_empty());
+        for bytes in [0, (1 << 20) - 1, (1 << 50) + 1] {
+            assert!(limits(Some(bytes), None, None).is_err(), "{bytes}");
+        }
+        for pids in [0, (4 << 20) + 1] {
+            assert!(limits(None, Some(pids), None).is_err(), "{pids}");
+        }
+        for cpus in [0.0, -1.0, 0.001, 8193.0, f64::NAN, f64::INFINITY] {
+            assert!(limits(None, None, Some(cpus)).is_err(), "{cpus}");
+        }
+    }
 }
