@@ -160,6 +160,10 @@ mod tests {
         sandbox.spec.dir = Some("-x".into());
         sandbox.spec.grace_ms = Some(1500);
         assert_eq!(sandbox.words(), ["--workdir=-x", "--grace=1500ms", "--contain=auto", "--", "--help"]);
+        let spec = &mut sandbox.spec;
+        (spec.memory_bytes, spec.pids, spec.cpus) = (Some(1 << 20), Some(7), Some(1.5));
+        let limits = ["--memory=1048576", "--pids=7", "--cpus=1.5"];
+        assert_eq!(sandbox.words().get(3..6).unwrap(), limits);
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! `/v1/sandboxes`: create, list, get.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::Extension;
@@ -11,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use penfold_api::{Containment, SandboxSpec};
 use penfold_control::{Resolver, SandboxRef, View, view};
 use serde::Deserialize;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
