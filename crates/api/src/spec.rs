@@ -12,7 +12,8 @@ use utoipa::ToSchema;
 #[expect(clippy::struct_excessive_bools, reason = "flags of `penfold run`")]
 pub struct SandboxSpec {
     /// The program and its arguments.
-    #[schema(example = json!(["sh", "-c", "npm start"]), min_items = 1)]
+    #[serde(default)]
+    #[schema(example = json!(["sh", "-c", "npm start"]), min_items = 1, required)]
     pub command: Vec<String>,
     /// The name: 1 to 64 of letters, digits, `_`, `.` and `-`, the first a letter or a digit.
     pub name: Option<String>,
@@ -22,9 +23,9 @@ pub struct SandboxSpec {
     /// Variables of the command. The server adds a few of its own, such as `PATH` and `HOME`.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Whether the command gets all variables of the server.
-    #[serde(default)]
-    pub inherit_env: bool,
+    /// Whether the command gets all variables of the server; default: false. In a file for `penfold run`: of the caller;
+    /// default: true.
+    pub inherit_env: Option<bool>,
     /// The directory in which the command starts; default: that of the server.
     pub dir: Option<String>,
     /// Whether the sandbox gets an empty directory, which is removed at the end. Without `dir` it is the workspace.
@@ -66,6 +67,21 @@ pub struct SandboxSpec {
     #[serde(default)]
     pub terminal: bool,
 }
+
+/// The variables that a command gets from the server or the caller if it does not get all.
+pub const USUAL_VARIABLES: [&str; 11] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "TMPDIR",
+    "XDG_RUNTIME_DIR",
+];
 
 /// The containment: the way in which penfold knows the members of the sandbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -65,7 +65,7 @@ fn ask(verb: &Verb, global: &Global, matches: ArgMatches, host: &Host) -> Result
     match verb.name {
         "ps" => listing::ps(&client()?, global, &usage::read(verb, matches)?),
         "inspect" => listing::inspect(&client()?, global, &usage::read(verb, matches)?),
-        "run" => run::run(&client()?, global, usage::read(verb, matches)?),
+        "run" => run::run(&client()?, global, usage::read(verb, commands::run::spec_file::expand(matches)?)?),
         "exec" => exec::exec(&client()?, global, &usage::read(verb, matches)?),
         "logs" => logs::logs(&client()?, global, &usage::read(verb, matches)?),
         "wait" => wait::wait(&client()?, global, &usage::read(verb, matches)?),

@@ -2,6 +2,7 @@
 
 mod replace;
 pub(crate) mod spec;
+pub(crate) mod spec_file;
 pub(crate) mod unit;
 
 use std::ffi::OsString;
@@ -54,7 +55,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::NotStarted,
     define: RunArgs::augment_args,
-    call: |global, matches| run(global, usage::read(&VERB, matches)?),
+    call: |global, matches| run(global, usage::read(&VERB, spec_file::expand(matches)?)?),
 };
 
 /// The arguments of `penfold run`.
@@ -143,8 +144,14 @@ pub(crate) struct RunArgs {
     /// Add a label; may be repeated; the last value of a key counts.
     #[arg(short, long, value_name = "KEY=VALUE", value_parser = value::label)]
     pub(crate) label: Vec<Label>,
+    /// Read flags and command from this file, TOML or JSON; `-` is standard input. Other flags take precedence.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) spec: Option<PathBuf>,
+    /// Give the command only variables such as PATH and HOME: `inherit_env = false` of a file.
+    #[arg(long, hide = true)]
+    pub(crate) bare_env: bool,
     /// The command and its arguments.
-    #[arg(required = true, trailing_var_arg = true, value_name = "CMD", value_hint = clap::ValueHint::CommandWithArguments)]
+    #[arg(required_unless_present = "spec", trailing_var_arg = true, value_name = "CMD", value_hint = clap::ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use penfold_api::SandboxSpec;
+use penfold_api::{SandboxSpec, USUAL_VARIABLES};
 use rustix::io::Errno;
 
 use super::EngineError;
@@ -15,20 +15,6 @@ use super::EngineError;
 const UNVERIFIED: i32 = 120;
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
-/// The variables that a command gets from the server, unless it gets all.
-const USUAL: [&str; 11] = [
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "TZ",
-    "TMPDIR",
-    "XDG_RUNTIME_DIR",
-];
 /// The prefix of penfold's own variables. A command gets the marker of the enclosing sandboxes.
 const OWN: &str = "PENFOLD_";
 
@@ -55,16 +41,22 @@ impl NewSandbox {
         words
     }
 
+    fn inherits_environment(&self) -> bool {
+        self.spec.inherit_env.unwrap_or(false)
+    }
+
     /// A text that differs for different sandboxes, and is the same in every version of the server.
     pub(crate) fn fingerprint(&self) -> String {
-        format!("{:?}{:?}{}", self.words(), self.spec.env, self.spec.inherit_env)
+        format!("{:?}{:?}{}", self.words(), self.spec.env, self.inherits_environment())
     }
 
     /// The environment of `penfold run`, made from the server's.
     fn environment(&self, server: &[(OsString, OsString)]) -> Vec<(OsString, OsString)> {
         let wanted = |key: &OsString| {
-            self.spec.inherit_env
-                || key.to_str().is_some_and(|key| USUAL.contains(&key) || key == penfold_teardown::MARKER)
+            self.inherits_environment()
+                || key
+                    .to_str()
+                    .is_some_and(|key| USUAL_VARIABLES.contains(&key) || key == penfold_teardown::MARKER)
         };
         let mut environment: Vec<(OsString, OsString)> =
             server.iter().filter(|(key, _)| wanted(key)).cloned().collect();

@@ -5,7 +5,10 @@ use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
+use penfold_api::USUAL_VARIABLES;
 use penfold_state::{Detach, Id, OwnerExit, Spec};
+
+use penfold_teardown::MARKER;
 
 use super::{Contain, OnOwnerExit, OnSupervisorExit, RunArgs, replace};
 use crate::args::verb::Global;
@@ -73,7 +76,7 @@ pub(super) fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
         .ok_or(ReservedSignal)
         .map_err(Failure::not_started)?;
     let state_root = surroundings::root(global);
-    let environment = environment(&args.bounds.env);
+    let environment = environment(&args.bounds.env, args.bare_env);
     // Last, after all checks: this step stops another sandbox.
     let name = args.name.as_deref().filter(|_| args.replace);
     let claim = name.map(|name| replace::take(global, &state_root, name, &id)).transpose()?;
@@ -138,12 +141,17 @@ pub(crate) fn detach(args: &RunArgs) -> Result<Option<Detach>, Failure> {
 }
 
 /// The caller's environment with the settings of `-e`; the last setting of a variable counts.
-fn environment(settings: &[EnvSetting]) -> Vec<(OsString, OsString)> {
+fn environment(settings: &[EnvSetting], bare: bool) -> Vec<(OsString, OsString)> {
     // `PENFOLD_*TOKEN` variables are credentials of penfold: the command gets one only if `-e` names it.
     let (own, mut environment): (Vec<_>, Vec<_>) = std::env::vars_os().partition(|(key, _)| {
         let key = key.as_encoded_bytes();
         key.starts_with(b"PENFOLD_") && key.ends_with(b"TOKEN")
     });
+    if bare {
+        let usual =
+            |key: &OsString| key.to_str().is_some_and(|key| USUAL_VARIABLES.contains(&key) || key == MARKER);
+        environment.retain(|(key, _)| usual(key));
+    }
     for setting in settings {
         // A setting without a value copies the caller's variable, which `environment` usually contains already.
         let named = || own.iter().find(|(key, _)| *key == setting.key).map(|(_, value)| value.clone());

@@ -16,6 +16,7 @@ mod promptness;
 mod records;
 mod scratch;
 mod signals;
+mod spec_file;
 mod start;
 mod terminal;
 mod trap;

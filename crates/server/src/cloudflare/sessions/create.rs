@@ -154,7 +154,7 @@ fn describe(api: &ApiState, id: &SessionId, settings: &Settings) -> NewSandbox {
         spec.env.insert(name.to_owned(), "C.UTF-8".to_owned());
     }
     spec.env.extend(settings.env.clone());
-    spec.inherit_env = true;
+    spec.inherit_env = Some(true);
     spec.dir = Some(directory.display().to_string());
     spec.patience_ms = u64::try_from(PATIENCE.as_millis()).ok();
     sandbox.token = TOKEN.try_with(|token| *token).ok().flatten();

@@ -1,0 +1,95 @@
+//! `--spec FILE`: the flags of a run from a file. Flags of the command line take precedence.
+
+use std::ffi::OsString;
+use std::io::Read as _;
+use std::path::Path;
+
+use clap::parser::ValueSource;
+use clap::{ArgAction, ArgMatches, Command};
+use penfold_api::SandboxSpec;
+
+use super::VERB;
+use crate::args::usage;
+use crate::failure::{Failure, FailureKind};
+
+/// The largest file.
+const LARGEST: u64 = 1 << 20;
+
+/// Adds the flags of the file that `--spec` names, if any, to those of the command line.
+pub(crate) fn expand(matches: ArgMatches) -> Result<ArgMatches, Failure> {
+    let Some(path) = matches.get_one::<std::path::PathBuf>("spec") else { return Ok(matches) };
+    let spec = read(path)?;
+    let mut words = spec.flags();
+    words.extend(spec.env.iter().map(|(key, value)| OsString::from(format!("--env={key}={value}"))));
+    if spec.inherit_env == Some(false) {
+        words.push("--bare-env".into());
+    }
+    let mut command: Vec<OsString> = spec.command.iter().map(OsString::from).collect();
+    words.extend(given(&matches));
+    if let Some(given) = matches.get_many::<OsString>("command") {
+        command = given.cloned().collect();
+    }
+    if command.is_empty() {
+        let sentence = format!("`{}` has no `command`, and none was given", path.display());
+        return Err(Failure::new(FailureKind::NotStarted, sentence));
+    }
+    words.push("--".into());
+    words.extend(command);
+    definition().try_get_matches_from(words).map_err(|error| {
+        let mut failure = usage::failure(&error, Some(&VERB));
+        failure = failure.hint(format!("the flags are from `{}` and from the command line", path.display()));
+        failure
+    })
+}
+
+fn definition() -> Command {
+    (VERB.define)(Command::new(VERB.name).no_binary_name(true).args_override_self(true))
+}
+
+/// The flags of the command line, as words.
+fn given(matches: &ArgMatches) -> Vec<OsString> {
+    let mut words = Vec::new();
+    for argument in definition().get_arguments() {
+        let id = argument.get_id().as_str();
+        let Some(flag) = argument.get_long().filter(|flag| *flag != "spec") else { continue };
+        if !matches.try_contains_id(id).unwrap_or(false)
+            || matches.value_source(id) != Some(ValueSource::CommandLine)
+        {
+            continue;
+        }
+        if matches!(argument.get_action(), ArgAction::Set | ArgAction::Append) {
+            for value in matches.get_raw(id).into_iter().flatten() {
+                let mut word = OsString::from(format!("--{flag}="));
+                word.push(value);
+                words.push(word);
+            }
+        } else {
+            words.push(format!("--{flag}").into());
+        }
+    }
+    words
+}
+
+fn read(path: &Path) -> Result<SandboxSpec, Failure> {
+    let failed = |sentence: String| Failure::new(FailureKind::NotStarted, sentence);
+    let cannot = || failed(format!("cannot read the description `{}`", path.display()));
+    let mut text = String::new();
+    let file: Box<dyn std::io::Read> = if path.as_os_str() == "-" {
+        Box::new(std::io::stdin())
+    } else {
+        Box::new(std::fs::File::open(path).map_err(|error| cannot().because(error))?)
+    };
+    file.take(LARGEST + 1).read_to_string(&mut text).map_err(|error| cannot().because(error))?;
+    if text.len() > usize::try_from(LARGEST).unwrap_or(usize::MAX) {
+        return Err(cannot().because("it is larger than 1 MiB"));
+    }
+    // A file of JSON begins with a brace, which no file of TOML does.
+    if text.trim_start().starts_with('{') {
+        return serde_json::from_str(&text).map_err(|error| cannot().because(error.to_string()));
+    }
+    toml::from_str(&text).map_err(|error| {
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        let line = before.bytes().filter(|&byte| byte == b'\n').count() + 1;
+        cannot().because(format!("line {line}: {}", error.message().replace('\n', " ")))
+    })
+}
