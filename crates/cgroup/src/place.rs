@@ -158,6 +158,13 @@ impl Place {
         self.dir.as_fd()
     }
 
+    /// Takes any directory as a place.
+    #[cfg(test)]
+    pub(crate) fn fake(path: &Path) -> Self {
+        let dir = dir::open_absolute(path).expect("a directory");
+        Self { dir, path: path.to_owned(), cgroup: "/fake".to_owned() }
+    }
+
     pub(crate) fn open(Located { path, cgroup }: Located) -> Result<Self, NoPlace> {
         let dir = match dir::open_absolute(&path) {
             Ok(dir) => dir,

@@ -97,6 +97,58 @@ fn per_second(text: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::place::Place;
+
+    const LIMITS: Limits = Limits {
+        memory_bytes: Some((64 << 20) + 5),
+        pids: Some(50),
+        cpus: Some(Duration::from_millis(1500)),
+    };
+
+    /// A leaf on an ordinary file system, with these files.
+    fn leaf(root: &Path, files: &[(&str, &str)]) -> Leaf {
+        let leaf = Leaf::create(&Place::fake(root), "leaf").unwrap();
+        for (name, text) in files {
+            std::fs::write(leaf.path().join(name), text).unwrap();
+        }
+        leaf
+    }
+
+    /// spec: 17.1
+    #[test]
+    fn limits_are_written_to_their_files() {
+        let root = tempfile::tempdir().unwrap();
+        let all = ["memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cpu.max"];
+        let leaf = leaf(root.path(), &all.map(|name| (name, "")));
+        leaf.limit(&LIMITS).unwrap();
+        let texts = all.map(|name| std::fs::read_to_string(leaf.path().join(name)).unwrap());
+        assert_eq!(texts, ["67108864", "0", "1", "50", "150000 100000"]);
+    }
+
+    /// spec: 17.4
+    #[test]
+    fn a_limit_without_its_file_is_an_error_and_an_older_kernel_lacks_some_files() {
+        let root = tempfile::tempdir().unwrap();
+        let leaf = leaf(root.path(), &[("memory.max", ""), ("cpu.max", "")]);
+        leaf.limit(&Limits { pids: None, ..LIMITS }).unwrap();
+        let error = leaf.limit(&LIMITS).unwrap_err();
+        let LimitError::Write { text, path, source } = &error else { panic!("{error:?}") };
+        assert_eq!((text.as_str(), source.kind()), ("50", std::io::ErrorKind::NotFound));
+        assert!(path.ends_with("leaf/pids.max"));
+    }
+
+    /// spec: 17.4
+    #[test]
+    fn a_limit_that_the_kernel_holds_differently_is_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        // An ordinary file keeps the rest of its text.
+        let leaf = leaf(root.path(), &[("pids.max", "500000\n")]);
+        let error = leaf.limit(&Limits { pids: Some(50), ..Limits::default() }).unwrap_err();
+        assert!(
+            error.to_string().ends_with("pids.max` has the value `500000` after `50` was written"),
+            "{error}"
+        );
+    }
 
     #[test]
     fn cpu_max_is_a_share_of_its_period() {

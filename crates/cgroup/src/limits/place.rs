@@ -40,12 +40,7 @@ impl LimitedPlace {
     pub fn in_scope(scope: &Path, caller: &[u8], wanted: &Limits) -> Result<Self, LimitError> {
         on_v2(caller, wanted)?;
         let place = Place::at(scope)?;
-        let limits = match locate(caller) {
-            Ok(caller) => wanted.stricter(limits_of(&caller.path, scope)?),
-            // Limits of cgroups outside of this mount cannot be read.
-            Err(NoPlace::Outside { .. }) => *wanted,
-            Err(error) => return Err(error.into()),
-        };
+        let limits = wanted.stricter(limits_of(&locate(caller)?.path, scope)?);
         let missing = support(scope, limits.controllers())?;
         Ok(Self { place, limits, missing })
     }

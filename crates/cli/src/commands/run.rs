@@ -200,6 +200,7 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
     spec::refuse_limits(&args)?;
     let mut plan = unit::plan(&args)?;
     let asked = unit::Asked::of(&args);
+    unit::check_limits(&plan, &asked, &name)?;
     let spec = spec::spec(global, args)?;
     let launcher = unit::start(&mut plan, spec).map_err(|error| {
         let failure = Failure::new(FailureKind::NotStarted, format!("cannot run `{name}`"));

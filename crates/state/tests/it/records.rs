@@ -184,6 +184,23 @@ fn a_record_in_use_is_not_taken_and_one_let_go_is() {
     assert_eq!(orphan.intent().unwrap(), intent);
 }
 
+/// spec: 17.5
+#[test]
+fn a_record_of_an_older_penfold_has_no_limits_and_limits_read_back() {
+    let old = intent();
+    let written = text(&old);
+    assert!(!String::from_utf8(written.clone()).unwrap().contains("limits"), "as before, without limits");
+    assert_eq!(serde_json::from_slice::<Intent>(&written).unwrap(), old);
+    let limits =
+        Limits { memory_bytes: Some(512 << 20), pids: Some(100), cpus: Some(Duration::from_millis(1500)) };
+    let limited = Intent { limits, ..intent() };
+    let written = text(&limited);
+    let json: serde_json::Value = serde_json::from_slice(&written).unwrap();
+    let expected = serde_json::json!({"memory_bytes": 536_870_912, "pids": 100, "cpus": 1.5});
+    assert_eq!(json["limits"], expected);
+    assert_eq!(serde_json::from_slice::<Intent>(&written).unwrap(), limited);
+}
+
 /// Makes a record without a supervisor for a sandbox with a leaf in `leaf` and a report; returns its name.
 fn reported(place: &Place, leaf: &Path, detached: Option<Detached>) -> String {
     let intent = intent();

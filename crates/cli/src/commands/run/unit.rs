@@ -206,6 +206,18 @@ impl Asked {
     }
 }
 
+/// Checks that the limits can be held where the caller is. An end of another sandbox by `--replace` comes later.
+pub(crate) fn check_limits(plan: &Plan, asked: &Asked, command: &str) -> Result<(), Failure> {
+    if asked.limits.is_empty() || matches!(plan, Plan::Scope(_)) {
+        return Ok(());
+    }
+    LimitedPlace::find_here(&asked.limits).map(drop).map_err(|error| {
+        let reason = format!("the limits cannot be held: {}", error_chain(&error));
+        let failure = Failure::new(FailureKind::NotStarted, format!("cannot run `{command}`"));
+        failure.because(reason).hint(mend_limits(&error))
+    })
+}
+
 /// Adds the reason why there is no scope, and the hint that `doctor` shows.
 pub(crate) fn explain(plan: &Plan, asked: &Asked, failure: Failure) -> Failure {
     let failure = match plan {

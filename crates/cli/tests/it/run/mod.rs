@@ -10,6 +10,7 @@ mod init;
 mod interrupt;
 mod launch_faults;
 pub mod launcher;
+mod limits;
 mod nested;
 mod proc;
 mod promptness;

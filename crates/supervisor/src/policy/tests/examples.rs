@@ -275,6 +275,9 @@ fn cause_of_a_leader_that_ends_by_itself_tells_how() {
     assert_eq!(ended(Input::LeaderEnded(Some(ExitStatus::Signal(11)))), Some(Cause::Signal));
     assert_eq!(ended(Input::LeaderEnded(None)), Some(Cause::Exit));
     assert_eq!(ended(Input::OutOfMemory), Some(Cause::Oom));
+    let mut policy = World::new(script_of(Kind::Foreground)).policy;
+    policy.out_of_memory(Cause::Memory);
+    assert_eq!(policy.leader_ended(Some(ExitStatus::Signal(9))), Cause::Memory);
 }
 
 fn at(base: Instant, ticks: u64) -> Instant {
