@@ -12,6 +12,9 @@ for program in penfold testkit; do
     [[ ! -e /guest/$program ]] || install -m 755 /guest/$program /usr/local/bin/$program
 done
 
+# The sign of life that `boot` waits for.
+echo up >/dev/ttyS1
+
 # record RESULT NAME DETAIL: writes one line, at once, since the guest may hang later.
 record() {
     local line

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
+use penfold_resource::request::{MountRequest, Network, OwnRequest, Request, Sockets, Workspace};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -55,6 +56,19 @@ pub struct SandboxSpec {
     /// The most processor time, as a number of processors.
     #[schema(minimum = 0.01, maximum = 8192, example = 1.5)]
     pub cpus: Option<f64>,
+    /// The directory in which the command starts, made if it is missing.
+    pub workspace: Option<Workspace>,
+    /// A directory with a short path for sockets; the variable `PENFOLD_SOCKETS` names it.
+    pub sockets: Option<Sockets>,
+    /// A network namespace with its links and devices; `PENFOLD_NETNS` and `PENFOLD_TAP` name them.
+    pub network: Option<Network>,
+    /// Mounts for the time of the sandbox, in the order in which they are made.
+    #[serde(default)]
+    pub mounts: Vec<MountRequest>,
+    /// What the command makes itself, each as `KIND=NAME`, to be released after its end.
+    #[schema(value_type = Vec<String>)]
+    #[serde(default)]
+    pub own: Vec<OwnRequest>,
     /// The size of the log in bytes; a full log drops the oldest output.
     pub log_size: Option<u64>,
     /// Whether the record is removed when the sandbox ends, with log, exit and report.
@@ -110,6 +124,18 @@ impl Containment {
 }
 
 impl SandboxSpec {
+    /// Returns the resources.
+    #[must_use]
+    pub fn resources(&self) -> Request {
+        Request {
+            workspace: self.workspace.clone(),
+            sockets: self.sockets.clone(),
+            network: self.network.clone(),
+            mounts: self.mounts.clone(),
+            own: self.own.clone(),
+        }
+    }
+
     /// The flags of `penfold run` that mean the same, without those for the environment.
     #[must_use]
     pub fn flags(&self) -> Vec<OsString> {
@@ -134,6 +160,10 @@ impl SandboxSpec {
         option("--memory", self.memory_bytes.map(|bytes| bytes.to_string()).as_deref());
         option("--pids", self.pids.map(|pids| pids.to_string()).as_deref());
         option("--cpus", self.cpus.map(|cpus| cpus.to_string()).as_deref());
+        let resources = self.resources();
+        if !resources.is_empty() {
+            option("--resources", serde_json::to_string(&resources).ok().as_deref());
+        }
         option("--log-size", self.log_size.map(|size| size.to_string()).as_deref());
         option("--on-supervisor-exit", self.survive_supervisor.then_some("keep"));
         let flags = [(self.remove_at_end, "--rm"), (self.scratch, "--scratch"), (self.terminal, "--tty")];

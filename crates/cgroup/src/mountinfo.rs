@@ -22,6 +22,8 @@ pub struct Mount {
     pub id: u32,
     /// The id of the parent mount.
     pub parent: u32,
+    /// The device number of the file system, as `major:minor`.
+    pub device: String,
     /// The directory of the file system that is the root of this mount.
     pub root: PathBuf,
     /// The mount point, relative to the reader's root.
@@ -75,6 +77,7 @@ fn lines(text: &[u8]) -> impl Iterator<Item = Result<Line<'_>, ParseError>> {
 struct Line<'a> {
     id: u32,
     parent: u32,
+    device: &'a [u8],
     root: &'a [u8],
     mount_point: &'a [u8],
     options: &'a [u8],
@@ -90,7 +93,7 @@ impl<'a> Line<'a> {
         let mut next = |field| fields.next().ok_or(missing(field));
         let id = number(next("the mount id")?).ok_or(missing("the mount id"))?;
         let parent = number(next("the parent id")?).ok_or(missing("the parent id"))?;
-        next("the device")?;
+        let device = next("the device")?;
         let root = next("the root")?;
         let mount_point = next("the mount point")?;
         let options = next("the options")?;
@@ -99,13 +102,14 @@ impl<'a> Line<'a> {
         // An empty source leaves two spaces in a row, which splits into an empty field.
         let source = next("the source")?;
         let super_options = next("the super options")?;
-        Ok(Self { id, parent, root, mount_point, options, fs_type, source, super_options })
+        Ok(Self { id, parent, device, root, mount_point, options, fs_type, source, super_options })
     }
 
     fn to_mount(self) -> Mount {
         Mount {
             id: self.id,
             parent: self.parent,
+            device: text(self.device),
             root: path(self.root),
             mount_point: path(self.mount_point),
             options: text(self.options),

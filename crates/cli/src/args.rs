@@ -4,5 +4,6 @@ pub(crate) mod bounds;
 pub(crate) mod ids;
 pub(crate) mod limits;
 pub(crate) mod patience;
+pub(crate) mod resources;
 pub(crate) mod usage;
 pub(crate) mod verb;

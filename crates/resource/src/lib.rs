@@ -6,17 +6,46 @@
 //! another process can release everything after a crash at any point.
 //!
 //! Each kind of resource is one file, with `create`, `probe` and `release`.
+//!
+//! Non-goals: processes and cgroups, which end before any resource is released; the order of releases, which is the
+//! reverse of [`Request::plan`](request::Request::plan).
+//!
+//! Invariants: only what carries the mark of its owner is removed, except for [`Own`] resources, whose names were free
+//! before the command started. A release succeeds only after it has seen that nothing is left. Every wait has a deadline.
 
-use std::io;
-use std::time::Instant;
+mod cidr;
+pub mod clear;
+mod deadline;
+mod directory;
+mod error;
+mod holders;
+mod inside;
+mod links;
+mod mistake;
+mod mount;
+mod mount_table;
+mod netlink;
+mod netns;
+mod nft;
+mod nsid;
+mod own;
+mod owned;
+mod owner;
+mod planned;
+mod presence;
+pub mod request;
+mod tap;
+mod veth;
 
-use serde::{Deserialize, Serialize};
-
-/// The sandbox that owns resources; its traces are in names, attributes and comments.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Owner {
-    /// The short id of the sandbox.
-    pub id: String,
-    /// The id of the boot in which the sandbox was made.
-    pub boot: String,
-}
+pub use cidr::Cidr;
+pub use directory::Directory;
+pub use error::Error;
+pub use mount::{FileSystem, Mount, Origin};
+pub use netns::Netns;
+pub use own::Own;
+pub use owned::Owned;
+pub use owner::Owner;
+pub use planned::Planned;
+pub use presence::Presence;
+pub use tap::Tap;
+pub use veth::Veth;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use penfold_cgroup::Limits;
 use penfold_process::{ProcessId, StartTime};
+use penfold_resource::{Owner, Planned};
 use serde::{Deserialize, Serialize};
 
 use crate::id::Id;
@@ -44,6 +45,9 @@ pub struct Intent {
     /// The scratch directory, if the sandbox has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scratch: Option<PathBuf>,
+    /// The resources, in the order in which they are made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resources: Vec<Planned>,
     /// The directory in which the command of a detached sandbox starts; `None` if its path is no UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace: Option<PathBuf>,
@@ -74,6 +78,14 @@ pub struct Intent {
     /// The details of a detached sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detached: Option<Detached>,
+}
+
+impl Intent {
+    /// Returns the owner of the resources.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        Owner { id: self.id.short(), boot: self.boot.clone() }
+    }
 }
 
 /// The details that only a detached sandbox has.

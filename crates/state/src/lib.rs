@@ -11,7 +11,6 @@
 //! Invariant: a record whose lock is held belongs to a living supervisor; no other process acts on the record.
 
 mod change_watch;
-pub mod clear;
 mod error_chain;
 pub mod events;
 pub mod evidence;
@@ -49,6 +48,7 @@ pub use leaf_label::LeafLabel;
 pub use leaf_name::LeafName;
 pub use nested::{Inside, Nested, Notes};
 pub use outcome::{ExitStatus, Outcome, Report, StartFailure, Totals};
+pub use penfold_resource::clear;
 pub use record::{Record, Registry, StateError};
 pub use scope_dir::{REMOVAL_LIMIT, SUPERVISORS, ScopeDir, ScopeLeft};
 pub use scratch::Scratch;

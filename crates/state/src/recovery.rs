@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use penfold_cgroup::{Leaf, Place};
 use penfold_process::ProcFs;
+use penfold_resource::Owned;
 use penfold_sys::child::Exit;
 use penfold_teardown::lifecycle::{Event, Phase};
 use penfold_teardown::{Cause, Findings, Host, Level, Marker, Resource, Scope, StopPolicy, Teardown, drive};
@@ -77,6 +78,7 @@ pub fn recover(record: Record, named: bool, patience: Duration) -> io::Result<Fi
         resources.push(Box::new(scratch));
     }
     resources.extend(scope(intent.as_ref(), &id));
+    resources.extend(intent.iter().flat_map(|intent| owned(intent, patience)));
     let level = if leaf.is_some() { Level::Cgroup } else { Level::Subreaper };
     let findings = end(&marker, patience, leaf, resources)?;
     let name = intent.as_ref().and_then(|intent| intent.name.as_ref());
@@ -137,18 +139,31 @@ pub fn recover_unrecorded(id: &str, named: bool, patience: Duration) -> io::Resu
     let intent = leaf.as_ref().and_then(|leaf| labelled(leaf, id));
     let marker = marked::marker(id, intent.as_ref(), None, named);
     let scope = scope(intent.as_ref(), id);
+    let owned: Vec<_> = intent.iter().flat_map(|intent| owned(intent, patience)).collect();
     let scratch = match intent {
         Some(intent) => intent.scratch,
         None => unrecorded_scratch(id)?,
     };
     let scratch = existing(scratch)?.map(|scratch| -> Box<dyn Resource> { Box::new(scratch) });
-    end(&marker, patience, leaf, scratch.into_iter().chain(scope).collect())
+    end(&marker, patience, leaf, scratch.into_iter().chain(scope).chain(owned).collect())
 }
 
 /// Returns the scope of a sandbox as a resource: without supervisors, all that is in it is the sandbox's.
 fn scope(intent: Option<&Intent>, id: &str) -> Option<Box<dyn Resource>> {
     let scope = ScopeDir::of(intent?.scope.as_deref()?, id)?;
     Some(Box::new(scope))
+}
+
+/// Returns the resources that an intent names, in the order in which they were made. What does not outlive a boot is left out
+/// after one: its name may be another's by now.
+fn owned(intent: &Intent, patience: Duration) -> Vec<Box<dyn Resource>> {
+    let same_boot = penfold_process::boot_id().is_ok_and(|boot| boot == intent.boot);
+    let planned = intent.resources.iter().filter(|planned| same_boot || planned.outlives_boot());
+    planned.map(|planned| Owned::new(planned.clone(), intent.owner(), patience)).map(boxed).collect()
+}
+
+fn boxed(resource: impl Resource + 'static) -> Box<dyn Resource> {
+    Box::new(resource)
 }
 
 fn existing(scratch: Option<PathBuf>) -> io::Result<Option<Scratch>> {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use penfold_cgroup::Limits;
+use penfold_resource::Planned;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +59,8 @@ pub struct Spec {
     pub directory: Option<PathBuf>,
     /// The parent of the scratch directory, if one is requested.
     pub scratch_in: Option<PathBuf>,
+    /// The resources, in the order in which they are made.
+    pub resources: Vec<Planned>,
     /// The containment.
     pub contain: Contain,
     /// The limits; with any, there must be a leaf.
@@ -83,6 +86,14 @@ pub struct Spec {
     pub report_is_shared: bool,
     /// The settings of a detached sandbox.
     pub detach: Option<Detach>,
+}
+
+impl Spec {
+    /// Returns the network namespace that the command enters.
+    #[must_use]
+    pub fn netns(&self) -> Option<PathBuf> {
+        self.resources.iter().find_map(Planned::netns_path)
+    }
 }
 
 /// The settings of a detached sandbox.

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use penfold_state::{Id, Spec};
 use penfold_sys::launch::Program;
@@ -43,6 +43,7 @@ pub(crate) struct Inherited {
 pub(crate) fn program(
     spec: &Spec,
     scratch: Option<&Path>,
+    netns: Option<PathBuf>,
     inherited: &Inherited,
 ) -> Result<Program, StartError> {
     let mut marker = within(&spec.environment);
@@ -70,6 +71,9 @@ pub(crate) fn program(
         .map(|word| c_string(word.clone().into_vec(), "the command"))
         .collect::<Result<Vec<_>, _>>()?;
     let mut program = Program::new(candidates(name, path)?, arguments, environment);
+    if let Some(netns) = netns {
+        program.network(c_string(netns.into_os_string().into_vec(), "the network namespace")?);
+    }
     let directory = spec.directory.as_deref().or(scratch);
     if let Some(directory) = directory {
         program.directory(c_string(directory.as_os_str().as_bytes().to_vec(), "the working directory")?);

@@ -215,7 +215,8 @@ fn prepare(sandbox: &Prepared, requested: RequestedExec) -> Result<Prepared, Str
     let spec = exec_spec(&sandbox.setup.spec, spec, level)?;
     let scratch = sandbox.setup.scratch.as_deref();
     let inherited = Inherited { mask: SignalSet::empty(), child_ignored: false };
-    let mut program = environment::program(&spec, scratch, &inherited).map_err(|error| error.to_string())?;
+    let mut program = environment::program(&spec, scratch, sandbox.setup.spec.netns(), &inherited)
+        .map_err(|error| error.to_string())?;
     let (stdio, mut record) = match requested.stdio {
         ExecStdio::Given([input, output, error]) => (OwnStdio { input, output, error, terminal }, None),
         ExecStdio::Recorded(plan) => {
@@ -346,6 +347,7 @@ fn exec_spec(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Strin
         environment,
         directory: exec.directory.or_else(|| sandbox.directory.clone()),
         scratch_in: None,
+        resources: Vec::new(),
         contain: if level == Level::Cgroup { Contain::Cgroup } else { Contain::Subreaper },
         limits: sandbox.limits,
         timeout: exec.timeout_ms.map(Duration::from_millis),

@@ -247,6 +247,10 @@ impl Starting {
 fn explain(failure: Failure) -> StartFailure {
     match failure.step {
         Step::Directory => StartFailure::Directory(failure.errno),
+        Step::Network => {
+            let error = io::Error::from_raw_os_error(failure.errno);
+            StartFailure::Other(format!("the command cannot enter its network namespace: {error}"))
+        }
         Step::Signals => StartFailure::Other("cannot set the signal mask of the command".to_owned()),
         Step::Descriptors => {
             let error = io::Error::from_raw_os_error(failure.errno);

@@ -37,6 +37,7 @@ const REFUSED: u8 = b'!';
 const RUNNING: u8 = b's';
 const NO_DIRECTORY: u8 = b'd';
 const NOT_EXECUTED: u8 = b'x';
+const NO_NETWORK: u8 = b'w';
 const CODE: u8 = b'c';
 const KILLED: u8 = b'k';
 const STOPPED: u8 = b't';
@@ -50,6 +51,7 @@ impl InitMessage {
             InitMessage::Ready => (READY, 0),
             InitMessage::Running => (RUNNING, 0),
             InitMessage::Failed(Failure { step: Step::Directory, errno }) => (NO_DIRECTORY, *errno),
+            InitMessage::Failed(Failure { step: Step::Network, errno }) => (NO_NETWORK, *errno),
             InitMessage::Failed(Failure { errno, .. }) => (NOT_EXECUTED, *errno),
             InitMessage::Ended(Exit::Code(code)) => (CODE, *code),
             InitMessage::Ended(Exit::Signal(signal)) => (KILLED, *signal),
@@ -70,6 +72,7 @@ impl InitMessage {
             REFUSED => InitMessage::Refused(String::from_utf8_lossy(rest).into_owned()),
             RUNNING => InitMessage::Running,
             NO_DIRECTORY => InitMessage::Failed(Failure { step: Step::Directory, errno: number() }),
+            NO_NETWORK => InitMessage::Failed(Failure { step: Step::Network, errno: number() }),
             NOT_EXECUTED => InitMessage::Failed(Failure { step: Step::Exec, errno: number() }),
             CODE => InitMessage::Ended(Exit::Code(number())),
             KILLED => InitMessage::Ended(Exit::Signal(number())),
@@ -91,6 +94,7 @@ mod tests {
             InitMessage::Refused("cannot map the user".to_owned()),
             InitMessage::Running,
             InitMessage::Failed(Failure { step: Step::Directory, errno: 2 }),
+            InitMessage::Failed(Failure { step: Step::Network, errno: 2 }),
             InitMessage::Failed(Failure { step: Step::Exec, errno: 13 }),
             InitMessage::Ended(Exit::Code(-1)),
             InitMessage::Ended(Exit::Signal(9)),

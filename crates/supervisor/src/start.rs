@@ -57,7 +57,7 @@ fn begin(spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Result<La
     let mask = signal::block(&SignalSet::of(1..=64)).map_err(system("block signals"))?;
     let inherited = Inherited { mask, child_ignored };
     let scratch = spec.scratch_in.as_deref().map(|base| Scratch::path_for(base, &spec.id.short()));
-    let program = environment::program(&spec, scratch.as_deref(), &inherited)?;
+    let program = environment::program(&spec, scratch.as_deref(), spec.netns(), &inherited)?;
     let (own_end, other_end) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(system("make a socket pair"))?;

@@ -1,7 +1,12 @@
 //! Crash points, for tests only: see [`crash_point!`](crate::crash_point).
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The passes of the place that a variable names.
+static PASSES: AtomicU32 = AtomicU32::new(0);
+
 /// Ends this process by SIGKILL if `PENFOLD_CRASH_AT` names this place, and stops the process if `PENFOLD_STOP_AT`
-/// does. A test that stops the process changes the host around it and then continues the process.
+/// does. `NAME:3` means the third time that a process comes by. A test that stops the process changes the host around it and then continues the process.
 #[expect(
     clippy::disallowed_methods,
     reason = "of tests only, which tell the place by the environment; and this process is who it is"
@@ -11,7 +16,11 @@ pub fn here(name: &str) {
         ("PENFOLD_CRASH_AT", rustix::process::Signal::KILL),
         ("PENFOLD_STOP_AT", rustix::process::Signal::STOP),
     ] {
-        if std::env::var_os(told).is_some_and(|wanted| wanted == name) {
+        let Some(wanted) = std::env::var_os(told).and_then(|wanted| wanted.into_string().ok()) else {
+            continue;
+        };
+        let (wanted, pass) = wanted.split_once(':').unwrap_or((&wanted, "1"));
+        if wanted == name && PASSES.fetch_add(1, Ordering::Relaxed) + 1 == pass.parse().unwrap_or(1) {
             let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
         }
     }

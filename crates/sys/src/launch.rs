@@ -30,6 +30,7 @@ pub struct Program {
     argument_pointers: Vec<*const c_char>,
     shell_pointers: Vec<*const c_char>,
     environment_pointers: Vec<*const c_char>,
+    network: Option<CString>,
     directory: Option<CString>,
     mask: SignalSet,
     ignored: Vec<i32>,
@@ -67,6 +68,7 @@ impl Program {
             shell_pointers,
             candidates,
             _strings: (arguments, environment),
+            network: None,
             directory: None,
             mask: SignalSet::empty(),
             ignored: Vec::new(),
@@ -97,6 +99,12 @@ impl Program {
         self.own_stdio = None;
     }
 
+    /// Sets the network namespace that the program enters: a file of nsfs.
+    pub fn network(&mut self, namespace: CString) -> &mut Program {
+        self.network = Some(namespace);
+        self
+    }
+
     /// Sets the directory in which the program starts.
     pub fn directory(&mut self, directory: CString) -> &mut Program {
         self.directory = Some(directory);
@@ -125,6 +133,11 @@ impl Program {
         }
         for &signal in &self.defaults {
             crate::signal::set_default(signal);
+        }
+        if let Some(namespace) = &self.network
+            && let Err(errno) = enter_network(namespace)
+        {
+            return Failure { step: Step::Network, errno };
         }
         if let Some(directory) = &self.directory {
             // SAFETY: `directory` is a C string.
@@ -168,6 +181,17 @@ impl Program {
     }
 }
 
+/// Enters a network namespace, with async-signal-safe calls only.
+fn enter_network(namespace: &CStr) -> Result<(), i32> {
+    // SAFETY: `namespace` is a C string.
+    let fd = unsafe { libc::open(namespace.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if fd == -1 {
+        return Err(errno());
+    }
+    // SAFETY: the call takes no pointer. The descriptor is closed by the exec.
+    if unsafe { libc::setns(fd, libc::CLONE_NEWNET) } == -1 { Err(errno()) } else { Ok(()) }
+}
+
 impl OwnStdio {
     /// Installs the session, the terminal and the descriptors, with async-signal-safe calls only.
     fn install(&self) -> Result<(), i32> {
@@ -196,6 +220,8 @@ const SHELL: &CStr = c"/bin/sh";
 pub enum Step {
     /// The change to its working directory.
     Directory,
+    /// The entry into its network namespace.
+    Network,
     /// The setting of its signal mask.
     Signals,
     /// The installation of its standard descriptors and terminal.
@@ -393,6 +419,7 @@ fn child(program: &mut Program, own: RawFd, theirs: RawFd, joined: Option<RawFd>
             Step::Signals => 1,
             Step::Exec => 2,
             Step::Descriptors => 3,
+            Step::Network => 4,
         };
         let answer = [step, failure.errno];
         // SAFETY: the buffer is `answer`, eight readable bytes.
@@ -472,6 +499,7 @@ impl Launch {
             Some(0) => Step::Directory,
             Some(1) => Step::Signals,
             Some(3) => Step::Descriptors,
+            Some(4) => Step::Network,
             _ => Step::Exec,
         };
         let errno = errno.try_into().map_or(0, i32::from_ne_bytes);

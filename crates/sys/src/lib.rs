@@ -8,6 +8,7 @@
 //! - [`entry!`]: starts a program without the preparations of Rust's runtime.
 //! - [`title`]: the name and the command line of this process.
 //! - [`alarm`]: a timer that continues this process if somebody stops it.
+//! - [`namespace`] and [`device`]: network namespaces, tap and loop devices.
 //! - [`child`]: waits for the children of this process, with and without reaping them.
 //!
 //! Non-goals: policy, parsing, anything that a safe crate already does.
@@ -18,6 +19,7 @@
 pub mod alarm;
 pub mod child;
 pub mod descriptors;
+pub mod device;
 pub mod entry;
 pub mod fork;
 #[cfg(feature = "hostile")]
@@ -25,6 +27,7 @@ pub mod hostile;
 pub mod launch;
 #[cfg(target_pointer_width = "64")]
 pub mod memory;
+pub mod namespace;
 pub mod peer;
 pub mod schedule;
 pub mod signal;

@@ -18,6 +18,7 @@ use penfold_teardown::Cause;
 use crate::args::bounds::{self, Bounds};
 use crate::args::limits::LimitArgs;
 use crate::args::patience::Patience;
+use crate::args::resources::ResourceArgs;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, NotStarted, OrFail as _};
@@ -123,6 +124,8 @@ pub(crate) struct RunArgs {
     pub(crate) limits: LimitArgs,
     #[command(flatten)]
     pub(crate) patience: Patience,
+    #[command(flatten)]
+    pub(crate) resources: ResourceArgs,
     /// Create an empty directory and remove it at the end; it is TMPDIR and, without -w, the working directory.
     #[arg(long)]
     pub(crate) scratch: bool,

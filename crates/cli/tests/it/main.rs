@@ -13,6 +13,7 @@ mod detached;
 mod end;
 mod hostile;
 mod observe;
+mod resources;
 mod run;
 mod serve;
 mod state;
@@ -29,6 +30,7 @@ fn main() -> std::process::ExitCode {
         PROGRAMS,
         &[
             hostile::matrix::TESTS,
+            resources::CRASHES,
             serve::crash::TESTS,
             serve::hostile::TESTS,
             state::CRASH_POINTS,

@@ -54,6 +54,7 @@ fn intent() -> Intent {
         id: Id::new().unwrap(),
         name: None,
         labels: BTreeMap::new(),
+        resources: Vec::new(),
         command: vec!["true".to_owned()],
         boot: penfold_process::boot_id().unwrap(),
         within: Vec::new(),

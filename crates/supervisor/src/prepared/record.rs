@@ -36,6 +36,7 @@ pub(super) fn intent(setup: &Setup, leaf: Option<PathBuf>, proc: &mut ProcFs) ->
         limits: spec.limits,
         scope: setup.scope.clone(),
         scratch: setup.scratch.clone(),
+        resources: spec.resources.clone(),
         workspace: spec.detach.as_ref().and_then(|_| workspace(setup)),
         made_at_ms: millis_since_1970(SystemTime::now()),
         signal: Some(spec.signal.as_raw()),

@@ -3,18 +3,28 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::AsFd as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use penfold_api::USUAL_VARIABLES;
+use penfold_resource::Owner;
+use penfold_resource::request::Place;
 use penfold_state::{Detach, Id, OwnerExit, Spec};
 
 use penfold_teardown::MARKER;
 
 use super::{Contain, OnOwnerExit, OnSupervisorExit, RunArgs, replace};
+use crate::args::resources;
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::surroundings;
 use crate::value::{EnvSetting, ReservedSignal};
+
+/// The directory below the state root for directories of sockets.
+const SOCKETS: &str = "sockets";
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
 
 /// Refuses flags that have no effect on a foreground sandbox.
 pub(crate) fn refuse_detached_flags(args: &RunArgs) -> Result<(), Failure> {
@@ -76,7 +86,14 @@ pub(super) fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
         .ok_or(ReservedSignal)
         .map_err(Failure::not_started)?;
     let state_root = surroundings::root(global);
-    let environment = environment(&args.bounds.env, args.bare_env);
+    let mut environment = environment(&args.bounds.env, args.bare_env);
+    let place = Place { temporary: surroundings::temporary(), short: absolute(&state_root).join(SOCKETS) };
+    let boot = penfold_process::boot_id().unwrap_or_default();
+    let plan = resources::plan(&args.resources.request(), &Owner { id: id.short(), boot }, &place)?;
+    for (key, value) in &plan.variables {
+        environment.retain(|(other, _)| other != key);
+        environment.push((key.into(), value.into()));
+    }
     // Last, after all checks: this step stops another sandbox.
     let name = args.name.as_deref().filter(|_| args.replace);
     let claim = name.map(|name| replace::take(global, &state_root, name, &id)).transpose()?;
@@ -85,6 +102,7 @@ pub(super) fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
         timeout: args.bounds.timeout(),
         environment,
         scratch_in: args.scratch.then(surroundings::temporary),
+        resources: plan.planned,
         contain: match args.contain {
             // Without a cgroup, no limit would hold.
             Contain::Auto if args.limits.flag().is_some() => penfold_state::Contain::Cgroup,
@@ -107,7 +125,7 @@ pub(super) fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
         labels: args.label.into_iter().map(|label| (label.key, label.value)).collect(),
         name: args.name,
         claim,
-        directory: args.bounds.workdir,
+        directory: args.bounds.workdir.or(plan.workspace),
         command: args.command,
         report,
         stop_on_interrupt: args.stop_on_interrupt,

@@ -27,6 +27,6 @@ pub const CRASHES_OF_DETACHED: Generated = Generated {
 pub const DAMAGE: Generated =
     Generated { list: damage::generated, find: |name| find(name, "state::damage::", damage::generated) };
 
-fn find(name: &str, prefix: &str, list: fn() -> Vec<Trial>) -> Option<Trial> {
+pub fn find(name: &str, prefix: &str, list: fn() -> Vec<Trial>) -> Option<Trial> {
     name.starts_with(prefix).then(list)?.into_iter().find(|trial| trial.name() == name)
 }

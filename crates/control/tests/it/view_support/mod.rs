@@ -30,6 +30,7 @@ pub fn intent() -> Intent {
         limits: Limits::default(),
         scope: None,
         scratch: None,
+        resources: Vec::new(),
         workspace: None,
         home: None,
         ancestors: Vec::new(),

@@ -325,7 +325,8 @@ fn remove_at(place: &Place, recursive: bool) -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     let dir = rustix::fs::openat2(&place.dir, &place.name, flags, Mode::empty(), resolve)?;
-    clear(readable(&dir)?.as_fd(), &[]).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    clear(readable(&dir)?.as_fd(), &[])
+        .map_err(|error| Errno::from_io_error(&error.source).unwrap_or(Errno::IO))?;
     rustix::fs::unlinkat(&place.dir, &place.name, AtFlags::REMOVEDIR)
 }
 

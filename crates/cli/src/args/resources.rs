@@ -1,0 +1,118 @@
+//! What a sandbox owns besides its processes: directories, network, mounts.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use penfold_resource::request::{
+    MountRequest, Network, OwnRequest, Place, Request, Sockets, TapRequest, Workspace,
+};
+use penfold_resource::{Cidr, Owner, Planned};
+
+use crate::failure::{Failure, FailureKind};
+
+/// The flags of `run` for resources.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ResourceArgs {
+    /// Working directory of the command, made if missing and removed at the end; one that exists needs --keep.
+    #[arg(long, value_name = "DIR")]
+    workspace: Option<PathBuf>,
+    /// Leave the workspace in place.
+    #[arg(long, requires = "workspace")]
+    keep: bool,
+    /// Make a directory with a short path for sockets, removed at the end; PENFOLD_SOCKETS names it.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    #[expect(clippy::option_option, reason = "no flag, a flag without a value, a flag with one")]
+    sockets: Option<Option<PathBuf>>,
+    /// Run the command in a network namespace of its own; PENFOLD_NETNS names it.
+    #[arg(long)]
+    netns: bool,
+    /// Make the namespace for the command to enter, with `ip netns exec "$PENFOLD_NETNS"`, and start the command outside.
+    #[arg(long)]
+    netns_outside: bool,
+    /// Link the namespace with the host; the address of eth0 inside.
+    #[arg(long, value_name = "ADDRESS/PREFIX")]
+    address: Option<Cidr>,
+    /// Address of the link's end on the host, and the default route inside.
+    #[arg(long, value_name = "ADDRESS", requires = "address")]
+    gateway: Option<IpAddr>,
+    /// Address of the link's end on the host, without a route.
+    #[arg(long, value_name = "ADDRESS/PREFIX", requires = "address", conflicts_with = "gateway")]
+    peer_address: Option<Cidr>,
+    /// Make a tap device, in the namespace if there is one; PENFOLD_TAP names it.
+    #[arg(long, value_name = "NAME[,user=UID]", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    tap: Option<TapRequest>,
+    /// Mount for the time of the sandbox: type=bind,source=,target= or type=overlay,lower=A:B,target= or type=tmpfs,target=;
+    /// may be repeated.
+    #[arg(long, value_name = "OPTIONS")]
+    mount: Vec<MountRequest>,
+    /// Release what the command makes itself: path=, netns=, link=, mount=, loop= (its file), nft=FAMILY:TABLE; may be
+    /// repeated.
+    #[arg(long, value_name = "KIND=NAME")]
+    own: Vec<OwnRequest>,
+    /// The same from a file or a server, as JSON.
+    #[arg(long, value_name = "JSON", hide = true, value_parser = parse)]
+    resources: Option<Request>,
+}
+
+fn parse(text: &str) -> Result<Request, serde_json::Error> {
+    serde_json::from_str(text)
+}
+
+impl ResourceArgs {
+    /// What is asked for. A flag takes precedence over the file; lists are joined.
+    pub(crate) fn request(&self) -> Request {
+        let mut request = self.resources.clone().unwrap_or_default();
+        if let Some(path) = &self.workspace {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            request.workspace = Some(Workspace { path, keep: self.keep });
+        }
+        if let Some(path) = &self.sockets {
+            request.sockets = Some(Sockets { path: path.clone() });
+        }
+        let namespace = self.netns || self.netns_outside || self.address.is_some();
+        if namespace || self.tap.is_some() {
+            let mut network =
+                request.network.take().unwrap_or(Network { namespace: false, ..Network::default() });
+            network.namespace |= namespace;
+            network.enter &= !self.netns_outside;
+            network.address = self.address.or(network.address);
+            network.gateway = self.gateway.or(network.gateway);
+            network.peer_address = self.peer_address.or(network.peer_address);
+            network.tap = self.tap.clone().or(network.tap);
+            request.network = Some(network);
+        }
+        request.mounts.extend(self.mount.iter().cloned());
+        request.own.extend(self.own.iter().cloned());
+        request
+    }
+}
+
+/// The resources of a sandbox, and the variables of its command that name them.
+pub(crate) struct Plan {
+    pub(crate) planned: Vec<Planned>,
+    pub(crate) variables: Vec<(&'static str, PathBuf)>,
+    /// The working directory, if there is a workspace.
+    pub(crate) workspace: Option<PathBuf>,
+}
+
+/// Chooses the names and paths of all resources.
+pub(crate) fn plan(request: &Request, owner: &Owner, place: &Place) -> Result<Plan, Failure> {
+    let planned = request
+        .plan(owner, place)
+        .map_err(|error| Failure::new(FailureKind::NotStarted, penfold_state::error_chain(&error)))?;
+    let mut variables = Vec::new();
+    if let Some(sockets) = &request.sockets {
+        let path = sockets.path.clone().unwrap_or_else(|| place.short.join(&owner.id));
+        variables.push(("PENFOLD_SOCKETS", path));
+    }
+    for planned in &planned {
+        match planned {
+            Planned::Netns(netns) => variables.push(("PENFOLD_NETNS", netns.name.clone().into())),
+            Planned::Tap(tap) => variables.push(("PENFOLD_TAP", tap.name.clone().into())),
+            _ => {}
+        }
+    }
+    let workspace = request.workspace.as_ref().map(|workspace| workspace.path.clone());
+    Ok(Plan { planned, variables, workspace })
+}

@@ -1,0 +1,105 @@
+//! A resource that is held by others is named, keeps its record, and is gone once it is let go.
+
+use std::fs::{self, File};
+use std::os::fd::AsFd as _;
+
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use super::{assert_none_there, can_make, traces};
+use crate::support::{PATIENCE, Sandbox, TestEnv};
+
+/// Ends a sandbox while something of it is held; then lets go, and collects.
+#[track_caller]
+fn is_named_and_collected<H>(
+    words: &[String],
+    hold: impl FnOnce(&TestEnv, &Sandbox) -> H,
+    env: &TestEnv,
+    named: &str,
+) {
+    let words = ["--patience", PATIENCE].into_iter().chain(words.iter().map(String::as_str));
+    let sandbox = env.detach(words.chain(["--", "sleep", "1000"]));
+    let held = hold(env, &sandbox);
+    let done = env.call(["kill", "--patience", PATIENCE, &sandbox.id]);
+    assert!(done.err().contains("not gone") && done.err().contains(named), "no `{named}` in {}", done.err());
+    assert_eq!(done.code(), Some(5));
+    assert!(env.running("sleep 1000").is_empty());
+    assert!(sandbox.record.exists());
+    let listed = env.call(["doctor"]);
+    assert!(listed.out().contains(&sandbox.id), "{}", listed.out());
+    drop(held);
+    env.call(["gc", "-f"]).with_code(0);
+    assert_none_there(env, &sandbox.id);
+    env.call(["rm", "-f", &sandbox.id]);
+    env.assert_nothing_left();
+}
+
+/// spec: 18.5
+#[test]
+fn a_busy_mount() {
+    if !can_make() {
+        return;
+    }
+    let env = TestEnv::new();
+    let files = env.path("work/files");
+    fs::create_dir(&files).unwrap();
+    let words = [format!("--mount=type=tmpfs,target={}", files.display())];
+    let hold = |_: &TestEnv, _: &Sandbox| File::create(files.join("open")).unwrap();
+    let me = std::process::id().to_string();
+    is_named_and_collected(&words, hold, &env, &me);
+}
+
+/// A network namespace that a descriptor holds is not gone, although its name is.
+/// spec: 18.5
+#[test]
+fn a_namespace_that_a_descriptor_holds() {
+    if !can_make() {
+        return;
+    }
+    let env = TestEnv::new();
+    let hold =
+        |_: &TestEnv, sandbox: &Sandbox| File::open(format!("/run/netns/penfold-{}", sandbox.id)).unwrap();
+    let me = std::process::id().to_string();
+    is_named_and_collected(&["--netns".to_owned()], hold, &env, &me);
+}
+
+/// spec: 18.5
+#[test]
+fn a_namespace_that_a_mount_holds() {
+    if !can_make() {
+        return;
+    }
+    struct Held(std::path::PathBuf);
+    impl Drop for Held {
+        fn drop(&mut self) {
+            rustix::mount::unmount(&self.0, UnmountFlags::empty()).unwrap();
+        }
+    }
+    let env = TestEnv::new();
+    let hold = |env: &TestEnv, sandbox: &Sandbox| {
+        let place = env.path("held");
+        File::create(&place).unwrap();
+        let from = format!("/run/netns/penfold-{}", sandbox.id);
+        rustix::mount::mount(from.as_str(), &place, "", MountFlags::BIND, None).unwrap();
+        Held(place)
+    };
+    is_named_and_collected(&["--netns".to_owned()], hold, &env, "held");
+}
+
+/// A directory in the place of another is not touched.
+/// spec: 18.5
+#[test]
+fn a_link_in_the_place_of_the_workspace_is_not_followed() {
+    let env = TestEnv::new();
+    let (space, precious) = (env.path("work/space"), env.path("work/precious"));
+    fs::create_dir(&precious).unwrap();
+    fs::write(precious.join("file"), "").unwrap();
+    let script = "cd ..; rm -rf space; ln -s precious space; touch space/through";
+    let done = env.run(["--workspace", space.to_str().unwrap(), "sh", "-c", script]);
+    assert!(precious.join("file").exists() && precious.join("through").exists(), "{}", done.err());
+    let _ = fs::remove_file(&space);
+    env.call(["gc", "-f"]);
+    assert!(precious.join("file").exists());
+    let _ = traces(&env, "-");
+    let _ = precious.as_path();
+    let _ = File::open(&precious).unwrap().as_fd();
+}

@@ -1,0 +1,97 @@
+//! What a sandbox owns besides its processes. The tests look at the kernel's own lists and never ask penfold.
+
+pub mod crash;
+mod endings;
+mod held;
+mod kinds;
+
+use std::path::Path;
+
+use penfold_harness::Generated;
+
+use crate::state::find;
+use crate::support::{TestEnv, entries, is_root, skip};
+
+/// A test for each crash point of a resource.
+pub const CRASHES: Generated =
+    Generated { list: crash::generated, find: |name| find(name, "resources::crash::", crash::generated) };
+
+/// Whether resources can be made here; says so if not.
+pub fn can_make() -> bool {
+    if !is_root() {
+        skip("only root may make namespaces and mounts");
+    }
+    is_root()
+}
+
+/// Flags for a resource of each kind that penfold makes; there are nine.
+pub fn flags(env: &TestEnv) -> Vec<String> {
+    // Tests run in parallel, and no address may be there twice.
+    let number = std::process::id() & 0xffff;
+    let net = format!("10.{}.{}", 100 + (number >> 14), number >> 6 & 255);
+    let host = (number & 63) * 4;
+    let work = env.path("work");
+    let work = work.display();
+    std::fs::create_dir_all(env.path("work/lower")).unwrap();
+    std::fs::write(env.path("work/lower/below"), "").unwrap();
+    for point in ["files", "layers", "bound"] {
+        std::fs::create_dir_all(env.path("work").join(point)).unwrap();
+    }
+    vec![
+        format!("--address={net}.{}/30", host + 2),
+        format!("--gateway={net}.{}", host + 1),
+        "--tap".to_owned(),
+        "--sockets".to_owned(),
+        format!("--workspace={work}/space"),
+        format!("--mount=type=tmpfs,target={work}/files"),
+        format!("--mount=type=overlay,lower={work}/lower,target={work}/layers"),
+        format!("--mount=type=bind,source={work}/lower,target={work}/bound"),
+    ]
+}
+
+/// The number of resources that these flags plan: workspace, sockets, namespace, link, tap, two directories of the overlay,
+/// three mounts.
+pub const PLANNED: usize = 10;
+
+/// The traces of a sandbox that the kernel shows.
+pub fn traces(env: &TestEnv, id: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut look = |path: &Path| {
+        if path.symlink_metadata().is_ok() {
+            found.push(path.display().to_string());
+        }
+    };
+    look(&Path::new("/run/netns").join(format!("penfold-{id}")));
+    look(&Path::new("/sys/class/net").join(format!("pf-{id}")));
+    look(&env.path("work/space"));
+    look(&env.root().join("sockets").join(id));
+    entries(&env.path("tmp")).iter().for_each(|path| look(path));
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let work = env.path("work").display().to_string();
+    let ours = mounts.lines().filter(|line| line.contains(&work) || line.contains(&format!("penfold-{id}")));
+    found.extend(ours.map(str::to_owned));
+    found
+}
+
+/// Panics unless each kind is there.
+#[track_caller]
+pub fn assert_all_there(env: &TestEnv, id: &str) {
+    let found = traces(env, id);
+    for part in [
+        "/run/netns/penfold-",
+        "/sys/class/net/pf-",
+        "work/space",
+        "sockets/",
+        "work/files",
+        "work/layers",
+        "work/bound",
+    ] {
+        assert!(found.iter().any(|trace| trace.contains(part)), "no {part} in {found:#?}");
+    }
+}
+
+/// Panics unless nothing is there.
+#[track_caller]
+pub fn assert_none_there(env: &TestEnv, id: &str) {
+    assert_eq!(traces(env, id), Vec::<String>::new());
+}

@@ -1,0 +1,256 @@
+//! A private directory that goes with its sandbox.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, XattrFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::clear::{self, Failure, clear};
+use crate::deadline::Pauses;
+use crate::error::{Error, failed};
+use crate::owner::Owner;
+use crate::presence::Presence;
+use crate::{holders, mount_table};
+
+/// The attribute with the mark; the second for file systems that take only such ones.
+const ATTRIBUTES: [&str; 2] = ["user.penfold", "trusted.penfold"];
+
+/// A directory with mode 0700.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Directory {
+    /// The absolute path.
+    pub path: PathBuf,
+    /// Whether the directory stays after the sandbox, with everything in it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep: bool,
+    /// Whether the parent is made first if it is missing. Other sandboxes use the parent, too, so it stays.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_shared_parent: bool,
+}
+
+/// The owner that a directory's mark names.
+enum Mark {
+    /// This text.
+    Text(Vec<u8>),
+    /// The file system takes attributes, and there is none.
+    Missing,
+    /// The file system takes no attributes.
+    Unsupported,
+}
+
+impl Directory {
+    /// Plans a directory that is removed with the sandbox.
+    pub(crate) fn at(path: PathBuf) -> Directory {
+        Directory { path, keep: false, in_shared_parent: false }
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        format!("directory `{}`", self.path.display())
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match rustix::fs::lstat(&self.path) {
+            Ok(_) => Err(Error::Taken { resource: format!("`{}`", self.path.display()) }),
+            Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(failed(|| format!("look for {}", self.describe()))(errno)),
+        }
+    }
+
+    pub(crate) fn create(&self, owner: &Owner) -> Result<(), Error> {
+        let made = self.make(owner);
+        if made.is_err() {
+            let _ = self.remove_unfinished(owner);
+        }
+        made.map_err(failed(|| format!("make {}", self.describe())))
+    }
+
+    /// Makes the directory under another name and renames it when it has its mark: no directory is ever without.
+    fn make(&self, owner: &Owner) -> io::Result<()> {
+        let unfinished = self.unfinished(owner)?;
+        if self.in_shared_parent {
+            let parent = unfinished.parent().ok_or(Errno::INVAL)?;
+            match rustix::fs::mkdir(parent, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        rustix::fs::mkdir(&unfinished, Mode::RWXU)?;
+        penfold_sys::crash_point!("directory-made");
+        let dir = open(&unfinished)?;
+        // The umask may have taken bits away.
+        rustix::fs::fchmod(&dir, Mode::RWXU)?;
+        if !self.keep {
+            mark(dir.as_fd(), &owner.mark())?;
+        }
+        penfold_sys::crash_point!("directory-marked");
+        rustix::fs::renameat_with(CWD, &unfinished, CWD, &self.path, RenameFlags::NOREPLACE)?;
+        penfold_sys::crash_point!("directory-named");
+        Ok(())
+    }
+
+    fn unfinished(&self, owner: &Owner) -> io::Result<PathBuf> {
+        let parent = self.path.parent().ok_or(Errno::INVAL)?;
+        Ok(parent.join(format!(".{}-new", owner.name())))
+    }
+
+    /// Nothing was ever put into it.
+    fn remove_unfinished(&self, owner: &Owner) -> io::Result<()> {
+        match rustix::fs::rmdir(self.unfinished(owner)?) {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    pub(crate) fn probe(&self, owner: &Owner) -> Result<Presence, Error> {
+        if self.keep {
+            return Ok(Presence::Absent);
+        }
+        let look = || format!("look for {}", self.describe());
+        Ok(match self.open_ours(owner).map_err(failed(look))? {
+            Ok(None) if self.unfinished(owner).is_ok_and(|path| rustix::fs::lstat(path).is_ok()) => {
+                Presence::Ours { held_by: Vec::new() }
+            }
+            Ok(None) => Presence::Absent,
+            Ok(Some(_)) => Presence::Ours { held_by: holders::of_directory(&self.path) },
+            Err(why) => Presence::Foreign { why },
+        })
+    }
+
+    pub(crate) fn release(&self, owner: &Owner, until: Instant) -> Result<(), Error> {
+        self.remove_unfinished(owner).map_err(failed(|| format!("remove {}", self.describe())))?;
+        if self.keep {
+            return Ok(());
+        }
+        let look = || format!("look for {}", self.describe());
+        let dir = match self.open_ours(owner).map_err(failed(look))? {
+            Ok(None) => return Ok(()),
+            Ok(Some(dir)) => dir,
+            Err(why) => return Err(Error::Foreign { resource: self.describe(), why }),
+        };
+        remove(&self.path, dir, until)?;
+        // The command may have moved the directory and put something else in its place.
+        match rustix::fs::lstat(&self.path) {
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+            Err(errno) => Err(failed(look)(errno)),
+            Ok(_) => {
+                let why = "something else has taken the place of the directory".to_owned();
+                Err(Error::Foreign { resource: self.describe(), why })
+            }
+        }
+    }
+
+    /// Opens the directory if it is ours; the inner error is the evidence that it is not.
+    fn open_ours(&self, owner: &Owner) -> io::Result<Result<Option<OwnedFd>, String>> {
+        let dir = match open(&self.path) {
+            Ok(dir) => dir,
+            Err(Errno::NOENT) => return Ok(Ok(None)),
+            Err(Errno::NOTDIR | Errno::LOOP) => return Ok(Err("it is no directory".to_owned())),
+            Err(errno) => return Err(errno.into()),
+        };
+        let user = rustix::fs::fstat(&dir)?.st_uid;
+        Ok(match read_mark(dir.as_fd())? {
+            Mark::Text(text) if text == owner.mark().as_bytes() => Ok(Some(dir)),
+            Mark::Text(text) => Err(format!("its owner is `{}`", String::from_utf8_lossy(&text))),
+            Mark::Missing => Err("it has no mark".to_owned()),
+            Mark::Unsupported if user == rustix::process::geteuid().as_raw() => Ok(Some(dir)),
+            Mark::Unsupported => Err(format!("it belongs to the user {user}")),
+        })
+    }
+}
+
+fn open(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+}
+
+fn mark(dir: BorrowedFd<'_>, text: &str) -> Result<(), Errno> {
+    for attribute in ATTRIBUTES {
+        match rustix::fs::fsetxattr(dir, attribute, text.as_bytes(), XattrFlags::CREATE) {
+            Err(Errno::OPNOTSUPP | Errno::PERM) => {}
+            other => return other,
+        }
+    }
+    Ok(())
+}
+
+fn read_mark(dir: BorrowedFd<'_>) -> Result<Mark, Errno> {
+    let mut supported = false;
+    for attribute in ATTRIBUTES {
+        let mut text = [0_u8; 256];
+        match rustix::fs::fgetxattr(dir, attribute, &mut text) {
+            Ok(length) => return Ok(Mark::Text(text.get(..length).unwrap_or_default().to_vec())),
+            // Without privilege, every file system says this of `trusted.`.
+            Err(Errno::NODATA) => {
+                supported |= attribute == ATTRIBUTES[0] || rustix::process::geteuid().is_root();
+            }
+            Err(Errno::OPNOTSUPP) => {}
+            Err(Errno::RANGE) => return Ok(Mark::Text(b"...".to_vec())),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(if supported { Mark::Missing } else { Mark::Unsupported })
+}
+
+/// Removes a directory that is held open, wherever a rename has put it, with everything in it.
+pub(crate) fn remove(path: &Path, dir: OwnedFd, until: Instant) -> Result<(), Error> {
+    let mut pauses = Pauses::until(until);
+    loop {
+        let failure = match remove_once(dir.as_fd()) {
+            Ok(()) => return Ok(()),
+            Err(failure) => failure,
+        };
+        if pauses.pause() {
+            continue;
+        }
+        drop(dir);
+        let held_by = holders::of_directory(path);
+        let path =
+            if failure.path.as_os_str().is_empty() { path.to_owned() } else { path.join(&failure.path) };
+        return Err(Error::Remains { path: path.display().to_string(), held_by, source: failure.source });
+    }
+}
+
+fn remove_once(dir: BorrowedFd<'_>) -> Result<(), Failure> {
+    let Some(path) = place(dir)? else { return Ok(()) };
+    mount_table::detach_below(&path)?;
+    if rustix::fs::fchmod(dir, Mode::RWXU).is_err() {
+        clear::unflag_open(dir);
+    }
+    clear(dir, &[])?;
+    penfold_sys::crash_point!("directory-cleared");
+    let mut result = remove_empty(dir);
+    if result == Err(Errno::PERM) && clear::unflag_open(dir) {
+        result = remove_empty(dir);
+    }
+    result.map_err(Failure::from)
+}
+
+/// Removes the directory under its present name. rmdir(2) removes nothing that is not an empty directory.
+fn remove_empty(dir: BorrowedFd<'_>) -> Result<(), Errno> {
+    let Ok(Some(path)) = place(dir) else { return Ok(()) };
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::INVAL) };
+    let parent = open(parent)?;
+    let name = CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)?;
+    let (found, own) =
+        (rustix::fs::statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW)?, rustix::fs::fstat(dir)?);
+    if (found.st_dev, found.st_ino) != (own.st_dev, own.st_ino) {
+        return Err(Errno::AGAIN);
+    }
+    rustix::fs::unlinkat(&parent, &name, AtFlags::REMOVEDIR)?;
+    // The name was that of another empty directory if ours still has one.
+    if rustix::fs::fstat(dir)?.st_nlink == 0 { Ok(()) } else { Err(Errno::AGAIN) }
+}
+
+/// Returns the present path of a directory; `None` once it is removed.
+fn place(dir: BorrowedFd<'_>) -> io::Result<Option<PathBuf>> {
+    if rustix::fs::fstat(dir)?.st_nlink == 0 {
+        return Ok(None);
+    }
+    std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).map(Some)
+}

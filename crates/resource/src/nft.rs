@@ -1,0 +1,85 @@
+//! Tables of nftables, by its program `nft`.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::MemfdFlags;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::error::{Error, failed};
+
+/// Where the program is, whatever the `PATH`.
+const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"];
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Tells whether the table exists.
+///
+/// # Errors
+/// When `nft` is missing, fails, or hangs.
+pub(crate) fn exists(family: &str, name: &str) -> Result<bool, Error> {
+    let line = format!("table {family} {name}");
+    Ok(run(&["list", "tables"])?.lines().any(|found| found.trim() == line))
+}
+
+/// Deletes the table.
+pub(crate) fn delete(family: &str, name: &str) -> Result<(), Error> {
+    run(&["delete", "table", family, name]).map(drop)
+}
+
+fn run(words: &[&str]) -> Result<String, Error> {
+    let program = DIRECTORIES
+        .iter()
+        .map(|directory| Path::new(directory).join("nft"))
+        .find(|path| rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok())
+        .ok_or(Error::NoProgram { program: "nft" })?;
+    let command = format!("nft {}", words.join(" "));
+    let attempt = || format!("run `{command}`");
+    let output = memory_file().map_err(failed(attempt))?;
+    let copies =
+        output.try_clone().and_then(|one| Ok((one, output.try_clone()?))).map_err(failed(attempt))?;
+    let mut child = Command::new(program)
+        .args(words)
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(copies.0)
+        .stderr(copies.1)
+        .spawn()
+        .map_err(failed(attempt))?;
+    let in_time = has_ended_in_time(&child);
+    if !in_time {
+        let _ = child.kill();
+    }
+    let status = child.wait().map_err(failed(attempt))?;
+    let message = read(output).map_err(failed(attempt))?;
+    match (status.success(), in_time) {
+        (true, _) => Ok(message),
+        (false, true) => Err(Error::Program { command, message: message.trim().to_owned() }),
+        (false, false) => Err(Error::Program { command, message: "no answer in time".to_owned() }),
+    }
+}
+
+/// Output in a file blocks nobody, as a full pipe does.
+fn memory_file() -> std::io::Result<File> {
+    Ok(rustix::fs::memfd_create("nft", MemfdFlags::CLOEXEC)?.into())
+}
+
+fn read(mut file: File) -> std::io::Result<String> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn has_ended_in_time(child: &Child) -> bool {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let Some(pidfd) = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) else { return false };
+    let time = Timespec::try_from(PATIENCE).ok();
+    let mut fds = [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)];
+    poll(&mut fds, time.as_ref()).is_ok_and(|ready| ready > 0)
+}

@@ -1,0 +1,100 @@
+//! A resource of any kind.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use crate::directory::Directory;
+use crate::error::Error;
+use crate::mount::Mount;
+use crate::netns::Netns;
+use crate::own::Own;
+use crate::owner::Owner;
+use crate::presence::Presence;
+use crate::tap::Tap;
+use crate::veth::Veth;
+
+/// A resource with its final names and paths. The record has it before it exists.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Planned {
+    /// A private directory.
+    Directory(Directory),
+    /// A network namespace.
+    Netns(Netns),
+    /// A pair of links between the host and the network namespace.
+    Veth(Veth),
+    /// A tap device.
+    Tap(Tap),
+    /// A mount.
+    Mount(Mount),
+    /// Something that the command makes.
+    Own(Own),
+}
+
+/// Calls a method of the resource in any variant.
+macro_rules! each {
+    ($planned:expr, $it:ident => $call:expr) => {
+        match $planned {
+            Planned::Directory($it) => $call,
+            Planned::Netns($it) => $call,
+            Planned::Veth($it) => $call,
+            Planned::Tap($it) => $call,
+            Planned::Mount($it) => $call,
+            Planned::Own($it) => $call,
+        }
+    };
+}
+
+impl Planned {
+    /// Names the resource in reports: ``network namespace `penfold-3f9a1c2b7d04` ``.
+    pub fn describe(&self) -> String {
+        each!(self, it => it.describe())
+    }
+
+    /// Checks before the start that name, path and address are free.
+    ///
+    /// # Errors
+    /// [`Error::Taken`], or when this cannot be determined. Nothing was made.
+    pub fn check(&self) -> Result<(), Error> {
+        each!(self, it => it.check())
+    }
+
+    /// Makes the resource. Does nothing for [`Planned::Own`].
+    ///
+    /// # Errors
+    /// When a step fails; nothing of the resource is left then, unless its removal fails too.
+    pub fn create(&self, owner: &Owner) -> Result<(), Error> {
+        each!(self, it => it.create(owner))
+    }
+
+    /// Looks whether the resource exists, and which processes hold it.
+    ///
+    /// # Errors
+    /// When this cannot be determined: unknown is not absent.
+    pub fn probe(&self, owner: &Owner) -> Result<Presence, Error> {
+        each!(self, it => it.probe(owner))
+    }
+
+    /// Removes the resource, and succeeds only after a look showed that it is gone. A release may be repeated.
+    ///
+    /// # Errors
+    /// When the resource is not gone at the deadline, cannot be seen from here, or is not the sandbox's.
+    pub fn release(&self, owner: &Owner, until: Instant) -> Result<(), Error> {
+        each!(self, it => it.release(owner, until))
+    }
+
+    /// Tells whether the resource still exists after a boot.
+    pub fn outlives_boot(&self) -> bool {
+        matches!(self, Planned::Directory(_) | Planned::Own(Own::Path(_)))
+    }
+
+    /// Returns the file of the network namespace that the command enters.
+    pub fn netns_path(&self) -> Option<PathBuf> {
+        match self {
+            Planned::Netns(netns) if netns.enter => Some(netns.path()),
+            _ => None,
+        }
+    }
+}
