@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 
+use penfold_cgroup::Leaf;
 use penfold_state::state::Status;
 use penfold_teardown::Cause;
 use penfold_teardown::lifecycle::Event;
@@ -110,9 +111,18 @@ impl Host {
                 // leader's exit only if the leader still lives: a living leader dies with our init.
                 self.exit_lost = error.kind() != ErrorKind::UnexpectedEof
                     && self.sandbox.leader.as_ref().is_none_or(has_ended);
-                self.sandbox.decide(|policy| policy.kill(Cause::Supervisor))
+                let cause = if self.is_out_of_memory() { Cause::Memory } else { Cause::Supervisor };
+                self.sandbox.decide(|policy| policy.kill(cause))
             }
         }
+    }
+
+    /// Tells whether the kernel has killed everything in the leaf at its memory limit, our init included.
+    fn is_out_of_memory(&self) -> bool {
+        let prepared = &self.sandbox.prepared;
+        let limited = prepared.setup.spec.limits.memory_bytes.is_some();
+        let leaf = prepared.leaf_path.as_deref().filter(|_| limited).map(Leaf::open);
+        matches!(leaf, Some(Ok(Some(leaf))) if leaf.shortages().at_limit > 0)
     }
 
     /// Handles the end of an adopted tree's root.
