@@ -124,3 +124,29 @@ fn a_list_has_filters_and_pages() {
         reply.problem();
     }
 }
+
+/// spec: 17.1, 17.4, 17.5
+#[test]
+fn a_limit_that_cannot_hold_is_refused_by_its_field() {
+    let (_env, server) = start();
+    for (field, value) in [
+        ("memory_bytes", json!(0)),
+        ("memory_bytes", json!(1 << 19)),
+        ("memory_bytes", json!(-1)),
+        ("pids", json!(0)),
+        ("pids", json!(1.5)),
+        ("cpus", json!(0)),
+        ("cpus", json!(-0.5)),
+        ("cpus", json!("1")),
+    ] {
+        let body = json!({ "command": ["true"], field: value });
+        let reply = post(&server, "/v1/sandboxes", &body).with(422);
+        assert_eq!(reply.problem(), "invalid_field", "{body}");
+    }
+    let body = json!({ "command": ["true"], "contain": "subreaper", "cpus": 1.5 });
+    assert_eq!(post(&server, "/v1/sandboxes", &body).with(422).problem(), "invalid_field");
+    assert_eq!(get(&server, "/v1/sandboxes?all=true").with(200).json()["sandboxes"], json!([]));
+    let id = script(&server, "sleep 600");
+    assert_eq!(get(&server, &format!("/v1/sandboxes/{id}")).with(200).json()["limits"], json!({}));
+    delete(&server, &format!("/v1/sandboxes/{id}")).with(200);
+}
