@@ -36,8 +36,8 @@ chmod 755 /usr/local/bin/{eat,storm,burn}
 
 # try COMMAND: runs a command of the shell in the surroundings of the level. Its last line is the exit code.
 try() {
+    # shellcheck disable=SC2086
     case $level in
-        # shellcheck disable=SC2086
         service) systemd-run --quiet --wait --pipe --working-directory=/root ${PROPERTIES:-} /bin/bash -c "{ $1; echo \$?; } 2>&1" ;;
         # The shell says of a killed command that it was killed, and must say so before the code.
         session) as root "{ $1; echo \$?; } 2>&1" ;;
