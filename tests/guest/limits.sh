@@ -155,7 +155,7 @@ out=$(try "$own; penfold run --memory 64M --report report -- sh -c 'cat /proc/se
 expect "a delegated service in a subgroup: the leaf is beside it" "*/run-*.service/penfold-*" "$(head -n 1 <<<"$out")"
 expect "a delegated service in a subgroup: the cause" memory "$(field cause "$(cat /root/report)")"
 gone_with "a delegated service in a subgroup"
-out=$(try "$own; echo 100M >main/../memory.max; penfold run --unit none --pids 20 -d -- storm $token; sleep 5; penfold kill --all -f; penfold ps -aq | xargs penfold logs")
+out=$(try "$own; penfold run --unit none --pids 20 -d --name sub -- storm $token; timeout 60 sh -c 'until penfold logs sub | grep failed; do sleep 0.2; done'; penfold kill sub")
 expect "a delegated service in a subgroup: --pids" "*failed: EAGAIN*" "$(words "$out")"
 gone_with "a delegated service in a subgroup, detached"
 out=$(try "$own; penfold run --contain pidns --memory 64M --report report -- eat 300 $token")

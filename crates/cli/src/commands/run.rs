@@ -42,14 +42,13 @@ pub(crate) const VERB: Verb = Verb {
         after CMD belong to CMD, even `--help`.",
     examples: &[
         ("penfold run -- npm test", "run the tests and end the servers that they leave behind"),
-        ("penfold run --timeout 10m --grace 5s make -j8", "stop after ten minutes: TERM, 5 s later KILL"),
+        (
+            "penfold run --memory 2G --cpus 1.5 --timeout 10m --grace 5s make -j8",
+            "limit all processes together; stop after ten minutes: TERM, 5 s later KILL",
+        ),
         (
             "penfold run --fail-on-leak --report report.json ./ci.sh",
             "exit with 123 if the command leaves processes",
-        ),
-        (
-            "penfold run --memory 2G --pids 500 --cpus 1.5 make -j8",
-            "limit all processes of the command together",
         ),
         ("penfold run -d --name web --ttl 8h npm start", "run in the background; `penfold stop web` ends it"),
         ("penfold run -d --replace --name web npm start", "stop the sandbox web first, then start a new one"),
