@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::{assert_all_there, assert_none_there, can_make, flags, traces};
-use crate::support::{Running, Sandbox, TestEnv, Who, is_root, skip, wait_until};
+use crate::support::{Running, Sandbox, TestEnv, Who, has_program, is_root, penfold, skip, wait_until};
 
 /// spec: 18.1, 18.2
 #[test]
@@ -199,4 +199,29 @@ fn a_file_describes_resources_too() {
     sandbox.call(&env, &["rm", "-f", "ID"]).with_code(0);
     assert_none_there(&env, &sandbox.id);
     env.assert_nothing_left();
+}
+
+/// spec: 18.7
+#[test]
+fn a_run_without_resources_makes_no_call_for_them() {
+    if !has_program(&["strace", "-V"]) {
+        return;
+    }
+    let env = TestEnv::new();
+    let calls = |words: &[&str]| {
+        let log = env.path("calls");
+        let mut command = env.command("strace");
+        command.args(["-f", "-o", log.to_str().unwrap()]).arg(penfold()).arg("--root").arg(env.root());
+        Running::start(command.arg("run").args(words).arg("true")).finish().with_code(0);
+        fs::read_to_string(log).unwrap()
+    };
+    let told = ["NETLINK", "setns", "/run/netns", "xattr", "mount("];
+    if is_root() {
+        let some = calls(&["--netns"]);
+        assert!(told[..3].iter().all(|call| some.contains(call)), "the search finds nothing");
+    }
+    let none = calls(&[]);
+    assert!(none.contains("execve"));
+    let found: Vec<&str> = none.lines().filter(|line| told.iter().any(|call| line.contains(call))).collect();
+    assert!(found.is_empty(), "{found:?}");
 }
