@@ -133,6 +133,7 @@ impl Directory {
             Ok(Some(dir)) => dir,
             Err(why) => return Err(Error::Foreign { resource: self.describe(), why }),
         };
+        penfold_sys::crash_point!("directory-found");
         remove(&self.path, dir, until)?;
         // The command may have moved the directory and put something else in its place.
         match rustix::fs::lstat(&self.path) {

@@ -78,7 +78,10 @@ impl View<'_> {
         let message = Message { kind: DELETE_LINK, flags: 0, header: link_header(index, false), attributes };
         match self.socket.ask(&message) {
             Err(error) if !is_absent(&error, self.nsid.is_some()) => Err(error),
-            _ => Ok(()),
+            _ => {
+                penfold_sys::crash_point!("link-deleted");
+                Ok(())
+            }
         }
     }
 }

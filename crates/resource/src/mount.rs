@@ -195,6 +195,7 @@ impl Mount {
             let table = self.table()?;
             let Some(id) = self.find(&table, owner) else { break };
             let unmounted = unmount_all(&table, id, false);
+            penfold_sys::crash_point!("mount-unmounted");
             if (unmounted.is_ok() && self.find(&self.table()?, owner).is_none()) || pauses.pause() {
                 continue;
             }

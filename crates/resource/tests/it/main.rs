@@ -15,5 +15,5 @@ mod plan;
 mod support;
 
 fn main() -> std::process::ExitCode {
-    penfold_harness::main(&[("create-resources", crash::create)], &[])
+    penfold_harness::main(&[("create-resources", crash::create), ("release-resources", crash::release)], &[])
 }
