@@ -59,9 +59,9 @@ pub enum MountRequest {
     },
 }
 
-/// A number of bytes: `67108864`, `"65536K"`, `"64M"`, `"1G"`.
+/// A number of bytes: `"64M"`, `"65536K"`, `"1G"`, `"67108864"`, or the number itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "u64")]
+#[serde(try_from = "Written", into = "String")]
 pub struct Size(u64);
 
 #[derive(Deserialize)]
@@ -78,9 +78,9 @@ impl Size {
     }
 }
 
-impl From<Size> for u64 {
-    fn from(size: Size) -> u64 {
-        size.0
+impl From<Size> for String {
+    fn from(size: Size) -> String {
+        size.0.to_string()
     }
 }
 
