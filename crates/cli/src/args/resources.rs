@@ -20,11 +20,11 @@ pub(crate) struct ResourceArgs {
     /// Leave the workspace in place.
     #[arg(long, requires = "workspace")]
     keep: bool,
-    /// Make a directory with a short path for sockets, removed at the end; PENFOLD_SOCKETS names it.
+    /// Make a directory with a short path for sockets, removed at the end; `PENFOLD_SOCKETS` names it.
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     #[expect(clippy::option_option, reason = "no flag, a flag without a value, a flag with one")]
     sockets: Option<Option<PathBuf>>,
-    /// Run the command in a network namespace of its own; PENFOLD_NETNS names it.
+    /// Run the command in a network namespace of its own; `PENFOLD_NETNS` names it.
     #[arg(long)]
     netns: bool,
     /// Make the namespace for the command to enter, with `ip netns exec "$PENFOLD_NETNS"`, and start the command outside.
@@ -39,7 +39,7 @@ pub(crate) struct ResourceArgs {
     /// Address of the link's end on the host, without a route.
     #[arg(long, value_name = "ADDRESS/PREFIX", requires = "address", conflicts_with = "gateway")]
     peer_address: Option<Cidr>,
-    /// Make a tap device, in the namespace if there is one; PENFOLD_TAP names it.
+    /// Make a tap device, in the namespace if there is one; `PENFOLD_TAP` names it.
     #[arg(long, value_name = "NAME[,user=UID]", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     tap: Option<TapRequest>,
     /// Mount for the time of the sandbox: type=bind,source=,target= or type=overlay,lower=A:B,target= or type=tmpfs,target=;

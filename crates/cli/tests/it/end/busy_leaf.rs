@@ -49,7 +49,7 @@ fn a_leaf_that_cannot_be_removed_is_reported_and_gone_once_it_is_let_go() {
     assert_eq!(sandbox.status(&env).as_deref(), Some("unkillable"));
     drop(held);
     await_verified(&sandbox);
-    assert!(!leaf.exists());
+    assert!(!leaf.try_exists().unwrap());
     let report = sandbox.file("report.json").unwrap();
     let busy = &report["busy"];
     assert_eq!(busy["path"], leaf.to_str().unwrap(), "{report}");
@@ -83,7 +83,7 @@ fn processes_that_keep_entering_are_killed_until_the_leaf_is_gone() {
     let done = env.call(["kill", "--patience", PATIENCE, &sandbox.id]);
     assert!([Some(0), Some(5)].contains(&done.code()), "{}", done.err());
     await_verified(&sandbox);
-    assert!(!leaf.exists());
+    assert!(!leaf.try_exists().unwrap());
     entering.finish();
     assert!(env.running("sleep 1001").is_empty() && env.running("sleep 1000").is_empty());
     sandbox.call(&env, &["rm", "ID"]).with_code(0);

@@ -61,7 +61,9 @@ fn crashes(env: &TestEnv, point: &str) -> bool {
     ids.extend(std::fs::read_to_string(env.path("work/id")).ok().map(|id| id.trim_end().to_owned()));
     env.call(["gc", "-f"]).with_code(0);
     clean_up(env);
-    ids.iter().for_each(|id| assert_none_there(env, id));
+    for id in &ids {
+        assert_none_there(env, id);
+    }
     assert_none_there(env, "-");
     let _ = std::fs::remove_file(env.path("work/id"));
     done.code() != Some(0)

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 
 use super::{assert_all_there, assert_none_there, can_make, flags};
-use crate::support::{Process, Sandbox, TestEnv, kill_at_once, wait_until};
+use crate::support::{Process, Sandbox, TestEnv, kill_at_once, remove_dir, wait_until};
 
 #[derive(Debug, Clone, Copy)]
 enum Ending {
@@ -53,7 +53,7 @@ impl Ending {
                 env.call(["gc", "-f"]).with_code(0);
             }
             Ending::RecordIsLost => {
-                std::fs::remove_dir_all(&sandbox.record).unwrap();
+                remove_dir(&sandbox.record);
                 sandbox.call(env, &["kill", "ID"]).with_code(0);
             }
         }

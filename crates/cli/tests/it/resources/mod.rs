@@ -65,7 +65,9 @@ pub fn traces(env: &TestEnv, id: &str) -> Vec<String> {
     look(&Path::new("/sys/class/net").join(format!("pf-{id}")));
     look(&env.path("work/space"));
     look(&env.root().join("sockets").join(id));
-    entries(&env.path("tmp")).iter().for_each(|path| look(path));
+    for path in entries(&env.path("tmp")) {
+        look(&path);
+    }
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let work = env.path("work").display().to_string();
     let ours = mounts.lines().filter(|line| line.contains(&work) || line.contains(&format!("penfold-{id}")));

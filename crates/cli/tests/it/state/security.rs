@@ -2,10 +2,9 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::Path;
 
 use crate::support::{
-    ControlClient, Level, Running, Sandbox, TestEnv, USER, Who, is_root, jail::jailed, wait_until,
+    ControlClient, Level, Running, Sandbox, TestEnv, USER, Who, is_root, jail::jailed, remove_dir, wait_until,
 };
 
 /// A script in which `$R` is the directory of its sandbox's record.
@@ -17,12 +16,6 @@ fn with_record(script: &str) -> String {
 #[track_caller]
 fn remove(env: &TestEnv, sandbox: &Sandbox) {
     sandbox.call(env, &["rm", "-f", "ID"]).with_code(0);
-}
-
-/// Removes a directory of the test's own, if it is there.
-#[expect(clippy::disallowed_methods, reason = "it holds nothing but what the test has put there")]
-fn remove_dir(path: impl AsRef<Path>) {
-    let _ = fs::remove_dir_all(path);
 }
 
 /// Says `"kill"` on a control socket, and prints the answer.

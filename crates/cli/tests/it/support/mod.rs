@@ -92,3 +92,9 @@ pub fn fresh_id() -> String {
     let uuid = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap();
     uuid.trim().replace('-', "")[20..].to_owned()
 }
+
+/// Removes a directory of the test's own, if it is there.
+#[expect(clippy::disallowed_methods, reason = "it holds nothing but what the test has put there")]
+pub fn remove_dir(path: impl AsRef<Path>) {
+    let _ = std::fs::remove_dir_all(path);
+}
