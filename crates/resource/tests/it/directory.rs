@@ -140,3 +140,24 @@ fn another_directory_of_the_same_name_stays() {
     assert_eq!(std::fs::read(sandbox.path("w/file")).unwrap(), b"x");
     assert_eq!(std::fs::read_dir(sandbox.dir.path()).unwrap().count(), 1);
 }
+
+#[test]
+fn a_removal_does_not_enter_a_mount() {
+    as_root(|| {
+        if !has("mount") {
+            return;
+        }
+        let sandbox = Sandbox::new();
+        for name in ["w", "w/m", "precious"] {
+            std::fs::create_dir(sandbox.path(name)).unwrap();
+        }
+        std::fs::write(sandbox.path("precious/file"), "x").unwrap();
+        let (precious, point) = (sandbox.path("precious"), sandbox.path("w/m"));
+        run(&["mount", "--bind", precious.to_str().unwrap(), point.to_str().unwrap()]);
+        let dir = std::fs::File::open(sandbox.path("w")).unwrap();
+        let failure = penfold_resource::clear::clear(std::os::fd::AsFd::as_fd(&dir), &[]).unwrap_err();
+        run(&["umount", point.to_str().unwrap()]);
+        assert_eq!(failure.path, std::path::Path::new("m"));
+        assert_eq!(std::fs::read(precious.join("file")).unwrap(), b"x");
+    });
+}

@@ -86,6 +86,26 @@ fn a_loop_device_goes_also_after_its_file() {
 }
 
 #[test]
+fn a_loop_device_that_is_mounted_names_the_mount() {
+    as_root(|| {
+        if !has("losetup") || !has("mkfs.ext4") {
+            return;
+        }
+        let sandbox = Sandbox::plan(r#"{"own":["loop=DIR/image"]}"#);
+        sandbox.create();
+        let (image, point) = (sandbox.path("image"), sandbox.path("m"));
+        std::fs::create_dir(&point).unwrap();
+        std::fs::write(&image, vec![0; 1 << 20]).unwrap();
+        run(&["mkfs.ext4", "-q", image.to_str().unwrap()]);
+        run(&["mount", "-o", "loop", image.to_str().unwrap(), point.to_str().unwrap()]);
+        let error = sandbox.release_one(0, Duration::from_millis(100)).unwrap_err();
+        assert!(holders(&error)[0].contains(point.to_str().unwrap()), "{error:?}");
+        run(&["umount", point.to_str().unwrap()]);
+        sandbox.release_all();
+    });
+}
+
+#[test]
 fn an_nft_table_goes() {
     as_root(|| {
         let mut sandbox = Sandbox::new();
