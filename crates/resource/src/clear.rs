@@ -49,8 +49,7 @@ impl From<Failure> for io::Error {
     }
 }
 
-/// Removes everything in a directory, without following a link or crossing into another mount. Entries that may not be
-/// changed or only grow lose these flags first, if this process may do so.
+/// Removes everything in a directory, without following a link or crossing into another mount.
 ///
 /// The entries in `last` are removed one after the other, after all else is gone. No member is left that could move
 /// files meanwhile; other processes of the user can at worst make the removal fail.
@@ -58,8 +57,21 @@ impl From<Failure> for io::Error {
 /// # Errors
 /// The first entry that stays; everything else is removed then.
 pub fn clear(top: BorrowedFd<'_>, last: &[&str]) -> Result<(), Failure> {
+    clear_with(top, last, false)
+}
+
+/// Does the same as [`clear`]. Entries that are immutable or append-only lose these flags first, if this process may do
+/// so: a command that sets them must not be able to keep its files.
+///
+/// # Errors
+/// The first entry that stays; everything else is removed then.
+pub fn clear_flagged(top: BorrowedFd<'_>) -> Result<(), Failure> {
+    clear_with(top, &[], true)
+}
+
+fn clear_with(top: BorrowedFd<'_>, last: &[&str], removes_flags: bool) -> Result<(), Failure> {
     for kept in (0..=last.len()).map(|done| last.get(done..).unwrap_or_default()) {
-        let mut clearing = Clearing { top, lifted: 0 };
+        let mut clearing = Clearing { top, lifted: 0, removes_flags };
         loop {
             let before = clearing.lifted;
             let all = entries(top)?;
@@ -80,6 +92,8 @@ struct Clearing<'a> {
     top: BorrowedFd<'a>,
     /// The number of directories that were moved to the top.
     lifted: u32,
+    /// Whether immutable and append-only entries lose these flags.
+    removes_flags: bool,
 }
 
 impl Clearing<'_> {
@@ -92,7 +106,8 @@ impl Clearing<'_> {
         let mut failed = None;
         for (name, kind) in entries {
             let mut result = self.remove(dir, &name, kind, depth);
-            if result.as_ref().is_err_and(|failure| may_be_flagged(&failure.source))
+            if self.removes_flags
+                && result.as_ref().is_err_and(|failure| may_be_flagged(&failure.source))
                 && unflag(dir, &name, kind)
             {
                 result = self.remove(dir, &name, kind, depth);
@@ -139,7 +154,9 @@ impl Clearing<'_> {
         };
         // A command may have removed its own access to the directory, or may have made it immutable.
         if let Err(errno) = rustix::fs::fchmod(&child, Mode::RWXU)
-            && !(unflag_open(child.as_fd()) && rustix::fs::fchmod(&child, Mode::RWXU).is_ok())
+            && !(self.removes_flags
+                && unflag_open(child.as_fd())
+                && rustix::fs::fchmod(&child, Mode::RWXU).is_ok())
         {
             return Err(errno.into());
         }

@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::clear::{self, Failure, clear};
+use crate::clear::{self, Failure, clear_flagged};
 use crate::deadline::Pauses;
 use crate::error::{Error, failed};
 use crate::owner::Owner;
@@ -223,7 +223,7 @@ fn remove_once(dir: BorrowedFd<'_>) -> Result<(), Failure> {
     if rustix::fs::fchmod(dir, Mode::RWXU).is_err() {
         clear::unflag_open(dir);
     }
-    clear(dir, &[])?;
+    clear_flagged(dir)?;
     penfold_sys::crash_point!("directory-cleared");
     let mut result = remove_empty(dir);
     if result == Err(Errno::PERM) && clear::unflag_open(dir) {
