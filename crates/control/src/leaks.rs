@@ -63,6 +63,24 @@ pub enum Thing {
         /// The path of the directory.
         path: PathBuf,
     },
+    /// A network namespace of a sandbox without a record.
+    Netns {
+        /// The file that names the namespace.
+        path: PathBuf,
+    },
+    /// A link of a sandbox without a record.
+    Link {
+        /// The name.
+        #[serde(rename = "link")]
+        name: String,
+    },
+    /// A mount of a sandbox without a record.
+    Mount {
+        /// The mount point.
+        path: PathBuf,
+        /// Whether it is an overlay, and not a tmpfs.
+        is_overlay: bool,
+    },
     /// The record of an ended sandbox, kept on purpose for its log and exit code: no leak.
     Ended {
         /// The path of the record.
@@ -94,8 +112,20 @@ pub enum Thing {
 
 impl Thing {
     /// Every kind, as [`Thing::kind`] names it.
-    pub const KINDS: [&'static str; 9] =
-        ["record", "processes", "cgroup", "directory", "ended", "name", "file", "socket", "unreachable"];
+    pub const KINDS: [&'static str; 12] = [
+        "record",
+        "processes",
+        "cgroup",
+        "directory",
+        "netns",
+        "link",
+        "mount",
+        "ended",
+        "name",
+        "file",
+        "socket",
+        "unreachable",
+    ];
 
     /// Returns the kind, as in the JSON format.
     pub fn kind(&self) -> &'static str {
@@ -104,6 +134,9 @@ impl Thing {
             Thing::Processes => "processes",
             Thing::Cgroup { .. } => "cgroup",
             Thing::Directory { .. } => "directory",
+            Thing::Netns { .. } => "netns",
+            Thing::Link { .. } => "link",
+            Thing::Mount { .. } => "mount",
             Thing::Ended { .. } => "ended",
             Thing::Name { .. } => "name",
             Thing::File { .. } => "file",
@@ -115,10 +148,12 @@ impl Thing {
     /// Returns the path, if the leak has one.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Thing::Processes => None,
+            Thing::Processes | Thing::Link { .. } => None,
             Thing::Record { path, .. }
             | Thing::Cgroup { path }
             | Thing::Directory { path }
+            | Thing::Netns { path }
+            | Thing::Mount { path, .. }
             | Thing::Ended { path, .. }
             | Thing::Name { path }
             | Thing::File { path }

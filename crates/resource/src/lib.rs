@@ -35,6 +35,7 @@ mod planned;
 mod presence;
 pub mod request;
 mod tap;
+pub mod traces;
 mod veth;
 
 pub use cidr::Cidr;

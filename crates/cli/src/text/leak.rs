@@ -23,6 +23,9 @@ pub(crate) fn describe(leak: &Leak) -> String {
         Thing::Processes => format!("processes of {}", leak.id),
         Thing::Cgroup { path } => format!("cgroup {}", path.display()),
         Thing::Directory { path } => format!("directory {}", path.display()),
+        Thing::Netns { path } => format!("network namespace {}", path.display()),
+        Thing::Link { name } => format!("link {name}"),
+        Thing::Mount { path, .. } => format!("mount {}", path.display()),
         Thing::Name { path } => format!("name {}", path.display()),
         Thing::File { path } => format!("file {}", path.display()),
         Thing::Socket { path } => format!("socket {}", path.display()),
@@ -36,7 +39,12 @@ pub(crate) fn describe(leak: &Leak) -> String {
         Thing::Socket { .. } => "its supervisor listens and has no record",
         Thing::Unreachable { .. } => "its supervisor lives and its control socket is gone",
         _ if !leak.claimed => "no record here, and perhaps one below another state root",
-        Thing::Processes | Thing::Cgroup { .. } | Thing::Directory { .. } => "no record",
+        Thing::Processes
+        | Thing::Cgroup { .. }
+        | Thing::Directory { .. }
+        | Thing::Netns { .. }
+        | Thing::Link { .. }
+        | Thing::Mount { .. } => "no record",
     };
     let mut text = what;
     if !leak.processes.is_empty() {

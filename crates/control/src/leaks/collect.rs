@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
 use penfold_process::ProcFs;
+use penfold_resource::traces::Trace;
+use penfold_resource::{Owned, Owner};
 use penfold_teardown::{Findings, Resource, Scope, StopPolicy, Teardown};
 use rustix::event::Timespec;
 use rustix::fs::{AtFlags, FlockOperation};
@@ -69,6 +71,12 @@ pub fn collect(leak: &Leak, state_root: &Path, named: bool, patience: Duration) 
             let Some(_lock) = lock(path, patience)? else { return gone() };
             let Some(cgroup) = Leaf::open(path).map_err(io::Error::other)? else { return gone() };
             end(leak, named, Some(cgroup), Vec::new(), patience)
+        }
+        Thing::Netns { path } => release(leak, &Trace::Netns { path: path.clone() }, named, patience),
+        Thing::Link { name } => release(leak, &Trace::Link { name: name.clone() }, named, patience),
+        Thing::Mount { path, is_overlay } => {
+            let trace = Trace::Mount { path: path.clone(), is_overlay: *is_overlay };
+            release(leak, &trace, named, patience)
         }
         Thing::Directory { path } => {
             let Some(_lock) = lock(path, patience)? else { return gone() };
@@ -161,6 +169,17 @@ fn remove_unfinished(record: &Record) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Releases a resource without a record, after all processes with the marker.
+fn release(leak: &Leak, trace: &Trace, named: bool, patience: Duration) -> io::Result<Findings> {
+    let boot = penfold_process::boot_id().unwrap_or_default();
+    let owned = Owned::new(
+        trace.planned(&leak.id).map_err(io::Error::other)?,
+        Owner { id: leak.id.clone(), boot },
+        patience,
+    );
+    end(leak, named, None, vec![Box::new(owned)], patience)
 }
 
 fn end(

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use penfold_cgroup::{Leaf, mountinfo};
 use penfold_process::Pid;
+use penfold_resource::Presence;
+use penfold_resource::traces::{self, Trace};
 
 use super::alive::{self, Guard, Host};
 use super::homes::{Claim, Homes};
@@ -48,6 +50,7 @@ pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Sur
     for base in temporary {
         search.directories(base);
     }
+    search.resources();
     search.look_again();
     Ok(search.survey)
 }
@@ -288,16 +291,65 @@ impl LeakSearch {
         }
     }
 
+    /// Adds network namespaces, links and mounts of sandboxes without a record.
+    fn resources(&mut self) {
+        let traces = match traces::find() {
+            Ok(traces) => traces,
+            Err((what, error)) => return self.survey.unread.push(format!("cannot read `{what}`: {error}")),
+        };
+        for (id, trace) in traces {
+            let known = |id: &String| self.living.contains(id) || self.orphaned.contains(id);
+            if known(&id) || !rustix::process::geteuid().is_root() {
+                continue;
+            }
+            let leaf = self.homes.leaf(&id);
+            let is_locked = leaf.as_deref().is_some_and(|leaf| !directory_lock::is_free(leaf));
+            let carriers: Vec<Pid> =
+                self.marked.iter().filter(|(_, ids)| ids.contains(&id)).map(|(pid, _)| *pid).collect();
+            let claim = self.homes.claim(&id, leaf.as_deref(), &carriers);
+            if claim == Claim::Elsewhere || is_locked || !carriers.is_empty() {
+                continue;
+            }
+            // What somebody holds may be alive: a person decides.
+            let is_held = match trace.presence(&id) {
+                Ok(Presence::Ours { held_by }) => !held_by.is_empty(),
+                Ok(Presence::Absent | Presence::Foreign { .. }) => continue,
+                Err(error) => {
+                    self.survey.unread.push(error_chain(&error));
+                    continue;
+                }
+            };
+            let (age_s, thing) = match trace {
+                Trace::Netns { path } => (age(&path), Thing::Netns { path }),
+                Trace::Mount { path, is_overlay } => (age(&path), Thing::Mount { path, is_overlay }),
+                Trace::Link { name } => (age(&Path::new("/sys/class/net").join(&name)), Thing::Link { name }),
+            };
+            let claimed = claim == Claim::Ours && !is_held;
+            self.survey.leaks.push(Leak { id, name: None, thing, processes: Vec::new(), age_s, claimed });
+        }
+    }
+
     /// Looks again at leaks that may have existed only for a moment.
     ///
     /// An empty cgroup exists before its first process, and between its last process and its removal.
     fn look_again(&mut self) {
+        let is_resource = |leak: &Leak| {
+            matches!(leak.thing, Thing::Netns { .. } | Thing::Link { .. } | Thing::Mount { .. })
+        };
         let fleeting = |leak: &Leak| {
             leak.age_s < YOUNG && leak.processes.is_empty() && matches!(leak.thing, Thing::Cgroup { .. })
+                || is_resource(leak)
         };
         if self.survey.leaks.iter().any(fleeting) {
             wait_a_moment();
         }
+        // A supervisor may have been about to release it.
+        let again = if self.survey.leaks.iter().any(is_resource) {
+            traces::find().unwrap_or_default()
+        } else {
+            Vec::new()
+        };
+        self.survey.leaks.retain(|leak| !is_resource(leak) || again.iter().any(|(id, _)| *id == leak.id));
         self.survey.leaks.retain(|leak| match &leak.thing {
             Thing::Cgroup { path } if leak.processes.is_empty() => Leaf::open(path)
                 .is_ok_and(|leaf| leaf.is_some_and(|leaf| leaf.populated().is_ok_and(|any| !any))),

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{assert_all_there, assert_none_there, can_make, flags, traces};
+use super::{CleanUp, assert_all_there, assert_none_there, can_make, flags, traces};
 use crate::support::{
     Running, Sandbox, TestEnv, Who, has_program, is_root, penfold, remove_dir, skip, wait_until,
 };
@@ -84,6 +84,8 @@ fn what_the_command_makes_itself_is_released_too() {
         format!("--own=link={}", &name[3..]),
         format!("--own=mount={}", point.display()),
     ];
+    let _clean_up =
+        CleanUp(format!("umount {}; ip netns del {name}; ip link del {}", point.display(), &name[3..]));
     let script = format!(
         "mkdir -p {0}/a/b; touch {0}/a/b/c; ip netns add {name}; ip link add {1} type veth peer name {1}p; mount -t tmpfs none {2}; echo up >> \"$UP\"; \
          exec sleep 1000",

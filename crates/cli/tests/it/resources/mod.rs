@@ -4,8 +4,10 @@ pub mod crash;
 mod endings;
 mod held;
 mod kinds;
+mod unrecorded;
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use penfold_harness::Generated;
 
@@ -52,6 +54,15 @@ pub fn flags(env: &TestEnv) -> Vec<String> {
 /// The number of resources that these flags plan: workspace, sockets, namespace, link, tap, two directories of the overlay,
 /// three mounts.
 pub const PLANNED: usize = 10;
+
+/// A script that cleans up, also after a test that failed.
+pub struct CleanUp(pub String);
+
+impl Drop for CleanUp {
+    fn drop(&mut self) {
+        let _ = Command::new("sh").args(["-c", &self.0]).stderr(Stdio::null()).status();
+    }
+}
 
 /// The traces of a sandbox that the kernel shows.
 pub fn traces(env: &TestEnv, id: &str) -> Vec<String> {

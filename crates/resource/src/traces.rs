@@ -1,0 +1,132 @@
+//! Resources that only their names and marks show: their sandbox may have no record.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, failed};
+use crate::inside::own;
+use crate::mount::{FileSystem, Mount};
+use crate::mount_table;
+use crate::netns::{NAMES, Netns};
+use crate::own::Own;
+use crate::owner::Owner;
+use crate::planned::Planned;
+use crate::presence::Presence;
+
+const LINKS: &str = "/sys/class/net";
+/// The length of a short id.
+const ID: usize = 12;
+
+/// A resource, as it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trace {
+    /// A name of a network namespace.
+    Netns {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A link of this network namespace.
+    Link {
+        /// The name.
+        name: String,
+    },
+    /// A mount of this mount namespace.
+    Mount {
+        /// The mount point.
+        path: PathBuf,
+        /// Whether it is an overlay, and not a tmpfs.
+        is_overlay: bool,
+    },
+}
+
+/// Lists the traces with the short ids of their sandboxes.
+///
+/// # Errors
+/// When a list cannot be read, with its name.
+pub fn find() -> Result<Vec<(String, Trace)>, (&'static str, io::Error)> {
+    let mut found = Vec::new();
+    for name in names(NAMES).map_err(|error| (NAMES, error))? {
+        if let Some(id) = id_after("penfold-", &name) {
+            found.push((id, Trace::Netns { path: Path::new(NAMES).join(name) }));
+        }
+    }
+    for name in names(LINKS).map_err(|error| (LINKS, error))? {
+        let Some(id) = id_after("pf-", &name) else { continue };
+        // A link without the mark may be half-made, or another's.
+        let alias = fs::read_to_string(Path::new(LINKS).join(&name).join("ifalias")).unwrap_or_default();
+        if alias.starts_with(&format!("penfold {id} ")) {
+            found.push((id, Trace::Link { name }));
+        }
+    }
+    let mounts = mount_table::read().map_err(|error| ("/proc/self/mountinfo", error))?;
+    for mount in mounts {
+        if let Some(id) = id_after("penfold-", &mount.source.to_string_lossy()) {
+            found
+                .push((id, Trace::Mount { path: mount.mount_point, is_overlay: mount.fs_type == "overlay" }));
+        }
+    }
+    Ok(found)
+}
+
+impl Trace {
+    /// Looks whether the resource still exists, and which processes hold it.
+    ///
+    /// # Errors
+    /// When this cannot be determined.
+    pub fn presence(&self, id: &str) -> Result<Presence, Error> {
+        self.planned(id)?.probe(&Owner { id: id.to_owned(), boot: String::new() })
+    }
+
+    /// Returns the resource, for its release.
+    ///
+    /// # Errors
+    /// When an own namespace cannot be read.
+    pub fn planned(&self, id: &str) -> Result<Planned, Error> {
+        let owner = Owner { id: id.to_owned(), boot: String::new() };
+        Ok(match self {
+            Trace::Netns { .. } => Planned::Netns(Netns::plan(&owner, false)?),
+            Trace::Link { name } => Planned::Own(Own::Link(name.clone())),
+            Trace::Mount { path, is_overlay } => {
+                let home = own("mnt").map_err(failed(|| "read the own mount namespace".to_owned()))?;
+                let none = PathBuf::new;
+                let file_system = if *is_overlay {
+                    FileSystem::Overlay { lower: Vec::new(), upper: none(), work: none() }
+                } else {
+                    FileSystem::Tmpfs { size: None }
+                };
+                Planned::Mount(Mount { target: path.clone(), read_only: false, home, file_system })
+            }
+        })
+    }
+}
+
+fn names(directory: &str) -> io::Result<Vec<String>> {
+    match fs::read_dir(directory) {
+        Ok(entries) => {
+            entries.map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned())).collect()
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+fn id_after(prefix: &str, name: &str) -> Option<String> {
+    let id = name.strip_prefix(prefix)?;
+    let is_id =
+        id.len() == ID && id.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+    is_id.then(|| id.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_short_id_follows_the_prefix() {
+        assert_eq!(id_after("pf-", "pf-3f9a1c2b7d04").as_deref(), Some("3f9a1c2b7d04"));
+        for name in ["pf-3f9a1c2b7d0", "pf-3F9a1c2b7d04", "xpf-3f9a1c2b7d04", "pf-3f9a1c2b7d04-upper0"] {
+            assert_eq!(id_after("pf-", name), None, "{name}");
+        }
+    }
+}
