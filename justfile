@@ -84,6 +84,10 @@ fuzz TARGET *ARGS:
 openapi:
     cargo nextest run -p penfold-server --run-ignored only -E 'test(write_the_description)'
 
+# Write the schema of descriptions, docs/spec.schema.json, from the code.
+schema:
+    cargo nextest run -p penfold-api --run-ignored only -E 'test(write_the_schema)'
+
 # Write the table of session commands, docs/session-commands.md, from the tests.
 session-commands:
     cargo nextest run -p penfold-session --run-ignored only -E 'test(write_the_table)'

@@ -1,5 +1,8 @@
 //! What a user asks for: the body of `POST /v1/sandboxes`, and a file for `penfold run --spec`.
 
+#[cfg(test)]
+mod schema;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
