@@ -28,6 +28,10 @@ impl Resource for Owned {
     }
 
     fn release(&mut self, _forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        #[cfg(debug_assertions)]
+        if penfold_sys::crash::is_left_out("release") {
+            return Ok(());
+        }
         let until = Instant::now().checked_add(self.patience).unwrap_or_else(Instant::now);
         Ok(self.planned.release(&self.owner, until)?)
     }

@@ -25,3 +25,10 @@ pub fn here(name: &str) {
         }
     }
 }
+
+/// Tells whether `PENFOLD_LEAVE_OUT` names this step: a test must notice what the step would have done.
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "of tests only, which tell the step by the environment")]
+pub fn is_left_out(name: &str) -> bool {
+    std::env::var_os("PENFOLD_LEAVE_OUT").is_some_and(|left_out| left_out == name)
+}

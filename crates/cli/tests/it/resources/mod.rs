@@ -4,6 +4,7 @@ pub mod crash;
 mod endings;
 mod held;
 mod kinds;
+mod storm;
 mod unrecorded;
 
 use std::path::Path;
