@@ -7,13 +7,16 @@ use crate::state::crash::{self, await_inaction, begin_case, clean_up, crashing};
 use crate::support::{Running, TestEnv, entries};
 
 /// The crash points of resources; a test compares them with the sources.
-pub const POINTS: [&str; 17] = [
+pub const POINTS: [&str; 20] = [
     "directory-cleared",
+    "directory-found",
     "directory-made",
     "directory-marked",
     "directory-named",
+    "link-deleted",
     "mount-bound",
     "mount-made",
+    "mount-unmounted",
     "netns-file-made",
     "netns-made",
     "netns-numbered",
