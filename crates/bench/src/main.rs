@@ -17,6 +17,7 @@ mod floor;
 mod footprint;
 mod guardian;
 mod host;
+mod resources;
 mod samples;
 mod scan;
 mod server;
@@ -79,6 +80,8 @@ pub(crate) enum Name {
     Scan,
     /// A thousand detached sandboxes.
     Detached,
+    /// Network namespaces.
+    Resources,
     /// `penfold serve`: latency, throughput, memory.
     Server,
     /// Size of the binary, and the time of a clean build.
@@ -94,7 +97,15 @@ impl Args {
     fn names(&self) -> Vec<Name> {
         let mut names = self.names.clone();
         if names.is_empty() {
-            names = vec![Name::Run, Name::Teardown, Name::Memory, Name::Scan, Name::Detached, Name::Server];
+            names = vec![
+                Name::Run,
+                Name::Teardown,
+                Name::Memory,
+                Name::Scan,
+                Name::Detached,
+                Name::Resources,
+                Name::Server,
+            ];
         }
         if self.build && !names.contains(&Name::Build) {
             names.push(Name::Build);
@@ -141,6 +152,7 @@ fn bench(args: &Args, tools: &Tools) -> Result<(), Error> {
             Name::Memory => footprint::measure(args, tools)?,
             Name::Scan => scan::measure(args, tools)?,
             Name::Detached => detached::measure(args, tools)?,
+            Name::Resources => resources::measure(args, tools)?,
             Name::Server => server::measure(args, tools)?,
             Name::Build => size::measure(tools)?,
         };
