@@ -31,6 +31,7 @@ fn main() -> std::process::ExitCode {
         &[
             hostile::matrix::TESTS,
             resources::CRASHES,
+            resources::VMS,
             serve::crash::TESTS,
             serve::hostile::TESTS,
             state::CRASH_POINTS,

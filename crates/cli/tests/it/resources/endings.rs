@@ -5,8 +5,9 @@ use rustix::process::Signal;
 use super::{assert_all_there, assert_none_there, can_make, flags};
 use crate::support::{Process, Sandbox, TestEnv, kill_at_once, remove_dir, wait_until};
 
+/// What ends a sandbox with all [`flags`].
 #[derive(Debug, Clone, Copy)]
-enum Ending {
+pub enum Ending {
     Exits,
     Stop,
     Kill,
@@ -29,7 +30,8 @@ const ENDINGS: [Ending; 8] = [
 ];
 
 impl Ending {
-    fn apply(self, env: &TestEnv, sandbox: &Sandbox) {
+    /// Ends the sandbox, and waits for the end.
+    pub fn apply(self, env: &TestEnv, sandbox: &Sandbox) {
         let supervisors: Vec<&Process> = sandbox.supervisors.iter().collect();
         match self {
             Ending::Exits => {

@@ -9,15 +9,21 @@ mod unrecorded;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+mod vm;
+use std::process::Stdio;
 
 use penfold_harness::Generated;
 
 use crate::state::find;
-use crate::support::{TestEnv, entries, is_root, skip};
+use crate::support::{Sandbox, TestEnv, entries, is_root, skip};
 
 /// A test for each crash point of a resource.
 pub const CRASHES: Generated =
     Generated { list: crash::generated, find: |name| find(name, "resources::crash::", crash::generated) };
+
+/// A test for each ending of a VM.
+pub const VMS: Generated =
+    Generated { list: vm::generated, find: |name| find(name, "resources::vm::", vm::generated) };
 
 /// Whether resources can be made here; says so if not.
 pub fn can_make() -> bool {
@@ -50,6 +56,16 @@ pub fn flags(env: &TestEnv) -> Vec<String> {
         format!("--mount=type=overlay,lower={work}/lower,target={work}/layers"),
         format!("--mount=type=bind,source={work}/lower,target={work}/bound"),
     ]
+}
+
+/// A sandbox that is removed at the end of a test, with all its resources, even if the test fails.
+pub struct Removed<'a>(pub &'a TestEnv, pub &'a Sandbox);
+
+impl Drop for Removed<'_> {
+    fn drop(&mut self) {
+        let mut command = self.0.penfold(["rm", "-f", &self.1.id]);
+        let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
 }
 
 /// The number of resources that these flags plan: workspace, sockets, namespace, link, tap, two directories of the overlay,
