@@ -30,6 +30,7 @@ fn main() -> std::process::ExitCode {
         PROGRAMS,
         &[
             hostile::matrix::TESTS,
+            resources::CHAINS,
             resources::CRASHES,
             resources::VMS,
             serve::crash::TESTS,

@@ -1,5 +1,6 @@
 //! What a sandbox owns besides its processes. The tests look at the kernel's own lists and never ask penfold.
 
+mod chains;
 pub mod crash;
 mod endings;
 mod held;
@@ -20,6 +21,10 @@ use crate::support::{Sandbox, TestEnv, entries, is_root, skip};
 /// A test for each crash point of a resource.
 pub const CRASHES: Generated =
     Generated { list: crash::generated, find: |name| find(name, "resources::crash::", crash::generated) };
+
+/// A test for each wrapper chain.
+pub const CHAINS: Generated =
+    Generated { list: chains::generated, find: |name| find(name, "resources::chains::", chains::generated) };
 
 /// A test for each ending of a VM.
 pub const VMS: Generated =
