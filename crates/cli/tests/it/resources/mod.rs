@@ -7,11 +7,10 @@ mod held;
 mod kinds;
 mod storm;
 mod unrecorded;
+mod vm;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-mod vm;
-use std::process::Stdio;
 
 use penfold_harness::Generated;
 
