@@ -156,7 +156,7 @@ fn scope(intent: Option<&Intent>, id: &str) -> Option<Box<dyn Resource>> {
 
 /// Returns the resources that an intent names, in the order in which they were made. What does not outlive a boot is left out
 /// after one: its name may be another's by now.
-fn owned(intent: &Intent, patience: Duration) -> Vec<Box<dyn Resource>> {
+pub fn owned(intent: &Intent, patience: Duration) -> Vec<Box<dyn Resource>> {
     let same_boot = penfold_process::boot_id().is_ok_and(|boot| boot == intent.boot);
     let planned = intent.resources.iter().filter(|planned| same_boot || planned.outlives_boot());
     planned.map(|planned| Owned::new(planned.clone(), intent.owner(), patience)).map(boxed).collect()

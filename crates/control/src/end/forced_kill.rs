@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
 use penfold_process::{Pid, ProcFs, Process, Signal};
-use penfold_teardown::{Findings, Resource as _, Scope, Search, Selector, StopPolicy, Survivor, Teardown};
+use penfold_teardown::{Findings, Resource, Scope, Search, Selector, StopPolicy, Survivor, Teardown};
 
 use super::{EndMethod, Limits, StopResult};
 use crate::holders::{self, Holders, Locks};
@@ -22,7 +22,7 @@ use penfold_state::evidence::fingerprints;
 use penfold_state::evidence::{self, Evidence};
 use penfold_state::marked;
 use penfold_state::record::{Record, Registry};
-use penfold_state::recovery::recover;
+use penfold_state::recovery::{self, recover};
 use penfold_state::{LeafName, Scratch};
 
 /// The most sandboxes that are ended in parallel. A sandbox that does not end delays no other, up to this number.
@@ -211,18 +211,23 @@ impl<'a> Forced<'a> {
     fn run(&self) -> io::Result<StopResult> {
         // Read these before the members, the leaf and the record go: afterwards no source is left.
         let scratch = self.scratch();
+        let owned = self.known.intent.as_ref().map(|intent| recovery::owned(intent, self.patience));
         let supervisors = self.known.record.as_ref().map(holders::named).unwrap_or_default();
         let stop_result = self.wait_exit(self.end()?, &supervisors)?;
-        match scratch.map_or(Ok(None), Scratch::existing)? {
-            Some(mut scratch) if matches!(stop_result, StopResult::Gone) => Ok(match scratch.release(true) {
-                Ok(()) => StopResult::Gone,
-                Err(error) => {
-                    let (what, reason) = (scratch.describe(), error.to_string());
-                    StopResult::Left(vec![Survivor::Resource { what, reason }])
-                }
-            }),
-            _ => Ok(stop_result),
+        if !matches!(stop_result, StopResult::Gone) {
+            return Ok(stop_result);
         }
+        // A supervisor that was killed may not have released them.
+        let mut resources: Vec<Box<dyn Resource>> = Vec::new();
+        if let Some(scratch) = scratch.map_or(Ok(None), Scratch::existing)? {
+            resources.push(Box::new(scratch));
+        }
+        resources.extend(owned.into_iter().flatten());
+        let mut left = Vec::new();
+        penfold_teardown::release(&mut resources, true, |resource, _, reason| {
+            left.extend(reason.map(|reason| Survivor::Resource { what: resource.describe(), reason }));
+        });
+        Ok(if left.is_empty() { StopResult::Gone } else { StopResult::Left(left) })
     }
 
     /// Returns the scratch directory, from the intent or from the environment of the members.
