@@ -13,8 +13,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use penfold_harness::Generated;
-use rustix::mount::MountPropagationFlags;
-use rustix::thread::UnshareFlags;
 
 use crate::state::find;
 use crate::support::{Sandbox, TestEnv, entries, is_root, skip};
@@ -32,18 +30,11 @@ pub const VMS: Generated =
     Generated { list: vm::generated, find: |name| find(name, "resources::vm::", vm::generated) };
 
 /// Whether resources can be made here; says so if not.
-///
-/// The test gets a mount namespace of its own. A chain of another test copies all mounts that it sees, and would hold ours.
-#[expect(deprecated, reason = "the other function is unsafe because of flags that are not used here")]
 pub fn can_make() -> bool {
     if !is_root() {
         skip("only root may make namespaces and mounts");
-        return false;
     }
-    rustix::thread::unshare(UnshareFlags::NEWNS).unwrap();
-    let propagation = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-    rustix::mount::mount_change("/", propagation).unwrap();
-    true
+    is_root()
 }
 
 /// Flags for a resource of each kind that penfold makes; there are nine.
