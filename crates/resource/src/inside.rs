@@ -114,7 +114,7 @@ fn receive(from: BorrowedFd<'_>) -> io::Result<Vec<OwnedFd>> {
 }
 
 /// Waits for the end of the child, and kills it at the deadline. Returns its exit code.
-fn reap(pid: Pid) -> io::Result<i32> {
+pub(crate) fn reap(pid: Pid) -> io::Result<i32> {
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     if wait(pidfd.as_fd(), Instant::now() + PATIENCE).is_err() {
         let _ = pidfd_send_signal(&pidfd, Signal::KILL);

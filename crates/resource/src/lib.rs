@@ -15,6 +15,7 @@
 
 mod cidr;
 pub mod clear;
+mod copies;
 mod deadline;
 mod directory;
 mod error;

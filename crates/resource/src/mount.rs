@@ -18,7 +18,7 @@ use crate::error::{Error, failed};
 use crate::inside::{own, path_of};
 use crate::owner::Owner;
 use crate::presence::Presence;
-use crate::{holders, mount_table};
+use crate::{copies, holders, mount_table};
 
 /// A mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -224,7 +224,13 @@ impl Mount {
 
     fn await_copies(&self, owner: &Owner, mut pauses: Pauses) -> Result<(), Error> {
         loop {
-            let held_by = self.copies(owner);
+            let mut held_by = self.copies(owner);
+            if !held_by.is_empty() {
+                let ours = |mount: &Found| mount.mount_point == self.target && self.is(mount, owner);
+                // Without the privilege for it, they are named.
+                let _ = copies::unmount(&ours);
+                held_by = self.copies(owner);
+            }
             if held_by.is_empty() {
                 return Ok(());
             }

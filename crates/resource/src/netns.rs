@@ -17,8 +17,10 @@ use crate::inside::{Entry, enter, own, path_of, socket_in};
 use crate::netlink::Socket;
 use crate::owner::Owner;
 use crate::presence::Presence;
-use crate::{holders, links, mount_table, nsid};
+use crate::{copies, holders, links, mount_table, nsid};
 
+/// The time that the kernel usually takes to destroy a namespace that nobody holds.
+const PROMPT: Duration = Duration::from_millis(50);
 /// The directory of the names.
 pub(crate) const NAMES: &str = "/run/netns";
 
@@ -106,6 +108,11 @@ impl Netns {
         let Some(home) = home else { return self.release_without_home(until) };
         unname(&self.path()).map_err(failed(|| format!("remove the name of {}", self.describe())))?;
         penfold_sys::crash_point!("netns-unnamed");
+        if !ends_by(&home, self.nsid, until.min(Instant::now() + PROMPT), &self.describe())? {
+            let path = self.path();
+            // Without the privilege for it, the holders are named.
+            let _ = copies::unmount(&|mount| mount.fs_type == "nsfs" && mount.mount_point == path);
+        }
         await_end(&home, self.nsid, until, &self.describe())
     }
 
@@ -163,21 +170,27 @@ impl Netns {
 
 /// Waits until the kernel has forgotten the number.
 pub(crate) fn await_end(home: &Socket, number: i32, until: Instant, resource: &str) -> Result<(), Error> {
+    if ends_by(home, number, until, resource)? {
+        return Ok(());
+    }
+    Err(Error::Held { resource: resource.to_owned(), held_by: holders_of(home, number) })
+}
+
+/// Tells whether the kernel forgets the number in time.
+fn ends_by(home: &Socket, number: i32, until: Instant, resource: &str) -> Result<bool, Error> {
     let look = || format!("look for {resource}");
     // The socket is in the namespace of this process, which need not be the home; then only the pauses wake.
     let events = Socket::open().and_then(|events| events.subscribe(nsid::EVENTS).map(|()| events)).ok();
     let mut pauses = Pauses::until(until);
     while nsid::is_known(home, number).map_err(failed(look))? {
-        let Some(time) = pauses.next() else {
-            return Err(Error::Held { resource: resource.to_owned(), held_by: holders_of(home, number) });
-        };
+        let Some(time) = pauses.next() else { return Ok(false) };
         let watched = events.as_ref().map(|events| PollFd::new(events, PollFlags::IN));
         let _ = poll(&mut watched.into_iter().collect::<Vec<_>>(), Some(&time));
         if let Some(events) = &events {
             events.drain();
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 pub(crate) fn holders_of(home: &Socket, number: i32) -> Vec<String> {

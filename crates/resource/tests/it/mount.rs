@@ -54,7 +54,9 @@ fn a_copy_in_another_mount_namespace() {
         if !has("unshare") {
             return;
         }
-        let script = "exec unshare -m --propagation private bash -c 'echo ready; read line'";
+        // In use there, it stays.
+        let script =
+            "exec unshare -m --propagation private bash -c 'exec 7>DIR/t/file; echo ready; read line'";
         held(r#"{"mounts":[{"type":"tmpfs","target":"DIR/t"}]}"#, script);
     });
 }

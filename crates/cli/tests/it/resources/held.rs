@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::{assert_none_there, can_make};
-use crate::support::{PATIENCE, Sandbox, TestEnv};
+use super::{assert_none_there, can_make, flags};
+use crate::support::{PATIENCE, Sandbox, TestEnv, wait_until};
 
 /// A mount that is unmounted at the end.
 struct Held(PathBuf);
@@ -106,5 +106,31 @@ fn a_link_in_the_place_of_the_workspace_is_not_followed() {
     let _ = fs::remove_file(&space);
     env.call(["gc", "-f"]);
     assert!(precious.join("file").try_exists().unwrap());
+    env.assert_nothing_left();
+}
+
+/// `unshare -m` copies the mounts of all sandboxes. That must not hold them: their copies are unmounted there.
+/// spec: 18.5
+#[test]
+fn copies_in_the_mount_namespaces_of_others_go_too() {
+    if !can_make() {
+        return;
+    }
+    let env = TestEnv::new();
+    let words = flags(&env);
+    let words = words.iter().map(String::as_str).chain(["--", "sleep", "1000"]);
+    let sandbox = env.detach(words);
+    let other = env.detach(["--", "unshare", "-m", "--propagation", "private", "sleep", "1001"]);
+    wait_until("it has copied them", || env.is_running("sleep 1001"));
+    let copied = env.running("sleep 1001").remove(0);
+    let table = || fs::read_to_string(format!("/proc/{}/mountinfo", copied.pid())).unwrap();
+    assert!(table().contains(&format!("/run/netns/penfold-{}", sandbox.id)), "{}", table());
+    assert!(table().contains("work/files") && table().contains("work/layers"), "{}", table());
+    sandbox.call(&env, &["kill", "ID"]).with_code(0);
+    assert_none_there(&env, &sandbox.id);
+    assert!(!table().contains(&sandbox.id) && !copied.has_ended(), "{}", table());
+    for sandbox in [&sandbox, &other] {
+        sandbox.call(&env, &["rm", "-f", "ID"]).with_code(0);
+    }
     env.assert_nothing_left();
 }
