@@ -45,7 +45,7 @@ pub use error::Error;
 pub use mount::{FileSystem, Mount, Origin};
 pub use netns::Netns;
 pub use own::Own;
-pub use owned::Owned;
+pub use owned::{Deadline, Owned};
 pub use owner::Owner;
 pub use planned::Planned;
 pub use presence::Presence;

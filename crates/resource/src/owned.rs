@@ -1,24 +1,52 @@
 //! A planned resource that a teardown releases.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use penfold_teardown::Resource;
 
 use crate::{Owner, Planned};
 
+/// The time that the release of all resources of a sandbox may take, from the first release on.
+#[derive(Debug, Clone)]
+pub struct Deadline {
+    patience: Duration,
+    until: Rc<Cell<Option<Instant>>>,
+}
+
+/// What each resource gets after the deadline: enough for one that nobody holds.
+const AT_LEAST: Duration = Duration::from_millis(200);
+
+impl Deadline {
+    /// Begins with the first release.
+    #[must_use]
+    pub fn after(patience: Duration) -> Deadline {
+        Deadline { patience, until: Rc::default() }
+    }
+
+    fn until(&self) -> Instant {
+        let now = Instant::now();
+        let later = |time| now.checked_add(time).unwrap_or(now);
+        let until = self.until.get().unwrap_or_else(|| later(self.patience));
+        self.until.set(Some(until));
+        until.max(later(AT_LEAST))
+    }
+}
+
 /// A resource of a sandbox that may exist.
 #[derive(Debug)]
 pub struct Owned {
     planned: Planned,
     owner: Owner,
-    patience: Duration,
+    deadline: Deadline,
 }
 
 impl Owned {
-    /// A resource that was made, or may have been. `patience` is the time that a release may take.
+    /// A resource that was made, or may have been. All resources of a sandbox share the deadline.
     #[must_use]
-    pub fn new(planned: Planned, owner: Owner, patience: Duration) -> Owned {
-        Owned { planned, owner, patience }
+    pub fn new(planned: Planned, owner: Owner, deadline: &Deadline) -> Owned {
+        Owned { planned, owner, deadline: deadline.clone() }
     }
 }
 
@@ -32,7 +60,20 @@ impl Resource for Owned {
         if penfold_sys::crash::is_left_out("release") {
             return Ok(());
         }
-        let until = Instant::now().checked_add(self.patience).unwrap_or_else(Instant::now);
-        Ok(self.planned.release(&self.owner, until)?)
+        Ok(self.planned.release(&self.owner, self.deadline.until())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_share_one_deadline_and_each_gets_a_little() {
+        let deadline = Deadline::after(Duration::from_secs(10));
+        let first = deadline.until();
+        assert_eq!(deadline.clone().until(), first);
+        let over = Deadline::after(Duration::ZERO);
+        assert!(over.until() > Instant::now() && over.until() > Instant::now());
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use penfold_cgroup::{Leaf, Place};
 use penfold_process::ProcFs;
-use penfold_resource::Owned;
+use penfold_resource::{Deadline, Owned};
 use penfold_sys::child::Exit;
 use penfold_teardown::lifecycle::{Event, Phase};
 use penfold_teardown::{Cause, Findings, Host, Level, Marker, Resource, Scope, StopPolicy, Teardown, drive};
@@ -158,8 +158,9 @@ fn scope(intent: Option<&Intent>, id: &str) -> Option<Box<dyn Resource>> {
 /// after one: its name may be another's by now.
 pub fn owned(intent: &Intent, patience: Duration) -> Vec<Box<dyn Resource>> {
     let same_boot = penfold_process::boot_id().is_ok_and(|boot| boot == intent.boot);
+    let deadline = Deadline::after(patience);
     let planned = intent.resources.iter().filter(|planned| same_boot || planned.outlives_boot());
-    planned.map(|planned| Owned::new(planned.clone(), intent.owner(), patience)).map(boxed).collect()
+    planned.map(|planned| Owned::new(planned.clone(), intent.owner(), &deadline)).map(boxed).collect()
 }
 
 fn boxed(resource: impl Resource + 'static) -> Box<dyn Resource> {

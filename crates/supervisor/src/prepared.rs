@@ -9,7 +9,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use penfold_cgroup::{Leaf, LimitedPlace, NoPlace, Place};
 use penfold_process::{Pid, ProcFs};
-use penfold_resource::Owned;
+use penfold_resource::{Deadline, Owned};
 use penfold_state::error_chain;
 use penfold_state::events::EventKind;
 use penfold_state::intent::shortened;
@@ -336,10 +336,11 @@ impl Parts {
 
 /// Makes what the sandbox owns besides its processes.
 fn make(setup: &Setup, intent: &Intent, resources: &mut Vec<Box<dyn Resource>>) -> Result<(), String> {
+    let deadline = Deadline::after(setup.spec.patience);
     for planned in &intent.resources {
         let owner = intent.owner();
         planned.create(&owner).map_err(|error| error_chain(&error))?;
-        resources.push(Box::new(Owned::new(planned.clone(), owner, setup.spec.patience)));
+        resources.push(Box::new(Owned::new(planned.clone(), owner, &deadline)));
         penfold_sys::crash_point!("resource-made");
     }
     Ok(())

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use penfold_cgroup::Leaf;
 use penfold_process::ProcFs;
 use penfold_resource::traces::Trace;
-use penfold_resource::{Owned, Owner};
+use penfold_resource::{Deadline, Owned, Owner};
 use penfold_teardown::{Findings, Resource, Scope, StopPolicy, Teardown};
 use rustix::event::Timespec;
 use rustix::fs::{AtFlags, FlockOperation};
