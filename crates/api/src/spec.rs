@@ -72,6 +72,10 @@ pub struct SandboxSpec {
     #[schema(value_type = Vec<String>)]
     #[serde(default)]
     pub own: Vec<OwnRequest>,
+    /// What the command is put into.
+    pub profile: Option<Profile>,
+    /// The settings of the profile `jail`.
+    pub jail: Option<Jail>,
     /// The size of the log in bytes; a full log drops the oldest output.
     pub log_size: Option<u64>,
     /// Whether the record is removed when the sandbox ends, with log, exit and report.
@@ -83,6 +87,46 @@ pub struct SandboxSpec {
     /// Whether the command gets a terminal.
     #[serde(default)]
     pub terminal: bool,
+}
+
+/// What a command is put into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// A jail of bubblewrap: own processes, read-only files, no network.
+    Jail,
+}
+
+/// The settings of the profile `jail`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Jail {
+    /// The root directory; default: that of the host.
+    pub rootfs: Option<String>,
+    /// The network; default: `new` if the sandbox has a network namespace, else `none`.
+    pub network: Option<JailNetwork>,
+}
+
+/// The network of a jail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum JailNetwork {
+    /// A loopback device only.
+    None,
+    /// The network of the server; in a file for `penfold run`: of the caller.
+    Host,
+    /// The network namespace of the sandbox.
+    New,
+}
+
+impl JailNetwork {
+    fn word(self) -> &'static str {
+        match self {
+            JailNetwork::None => "none",
+            JailNetwork::Host => "host",
+            JailNetwork::New => "new",
+        }
+    }
 }
 
 /// The variables that a command gets from the server or the caller if it does not get all.
@@ -166,6 +210,11 @@ impl SandboxSpec {
         let resources = self.resources();
         if !resources.is_empty() {
             option("--resources", serde_json::to_string(&resources).ok().as_deref());
+        }
+        option("--profile", self.profile.map(|Profile::Jail| "jail"));
+        if let Some(jail) = &self.jail {
+            option("--rootfs", jail.rootfs.as_deref());
+            option("--network", jail.network.map(JailNetwork::word));
         }
         option("--log-size", self.log_size.map(|size| size.to_string()).as_deref());
         option("--on-supervisor-exit", self.survive_supervisor.then_some("keep"));

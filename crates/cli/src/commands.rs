@@ -11,6 +11,7 @@ pub(crate) mod extend;
 mod gc;
 mod help;
 pub(crate) mod inspect;
+mod jail;
 pub(crate) mod kill;
 pub(crate) mod logs;
 mod man;
@@ -64,7 +65,7 @@ const VERBS: &[&Verb] = &[
 ];
 
 /// The verbs that only other parts of penfold call. Help, completions and manual pages leave them out.
-const INTERNAL_VERBS: &[&Verb] = &[&session_host::VERB];
+const INTERNAL_VERBS: &[&Verb] = &[&session_host::VERB, &jail::OUTSIDE, &jail::INSIDE];
 
 /// Finds the verb with this name or alias.
 fn find(name: &str) -> Option<&'static Verb> {

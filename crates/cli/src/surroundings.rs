@@ -144,6 +144,11 @@ pub(crate) fn buses() -> Buses {
     buses
 }
 
+/// The whole environment.
+pub(crate) fn environment() -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os()
+}
+
 /// The value of an environment variable.
 #[expect(clippy::disallowed_methods, reason = "the binary reads the environment, the libraries do not")]
 pub(crate) fn variable(key: &OsStr) -> Option<OsString> {

@@ -53,6 +53,8 @@ pub struct Spec {
     pub labels: BTreeMap<String, String>,
     /// The program and its arguments.
     pub command: Vec<OsString>,
+    /// Words in front of the command that are executed and not shown, if any.
+    pub wrapper: Vec<OsString>,
     /// The environment of the command, without the variables that the sandbox adds.
     pub environment: Vec<(OsString, OsString)>,
     /// The directory in which the command starts, if not the caller's.

@@ -64,10 +64,9 @@ pub(crate) fn program(
         })
         .collect::<Result<Vec<_>, _>>()?;
     let path = spec.environment.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.as_os_str());
-    let name = spec.command.first().map(OsString::as_os_str).unwrap_or_default();
-    let arguments = spec
-        .command
-        .iter()
+    let words = || spec.wrapper.iter().chain(&spec.command);
+    let name = words().next().map(OsString::as_os_str).unwrap_or_default();
+    let arguments = words()
         .map(|word| c_string(word.clone().into_vec(), "the command"))
         .collect::<Result<Vec<_>, _>>()?;
     let mut program = Program::new(candidates(name, path)?, arguments, environment);

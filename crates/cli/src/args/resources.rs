@@ -60,6 +60,11 @@ fn parse(text: &str) -> Result<Request, serde_json::Error> {
 }
 
 impl ResourceArgs {
+    /// Adds a network namespace that the command enters.
+    pub(crate) fn add_namespace(&mut self) {
+        self.netns = true;
+    }
+
     /// What is asked for. A flag takes precedence over the file; lists are joined.
     pub(crate) fn request(&self) -> Request {
         let mut request = self.resources.clone().unwrap_or_default();

@@ -1,5 +1,6 @@
 //! `penfold run`.
 
+pub(crate) mod profile;
 mod replace;
 pub(crate) mod spec;
 pub(crate) mod spec_file;
@@ -11,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use penfold_state::{ExitStatus, Outcome};
+use penfold_state::{ExitStatus, Outcome, Spec};
 use penfold_supervisor::{Detached, Launcher};
 use penfold_teardown::Cause;
 
@@ -51,7 +52,10 @@ pub(crate) const VERB: Verb = Verb {
             "exit with 123 if the command leaves processes",
         ),
         ("penfold run -d --name web --ttl 8h npm start", "run in the background; `penfold stop web` ends it"),
-        ("penfold run -d --replace --name web npm start", "stop the sandbox web first, then start a new one"),
+        (
+            "penfold run --profile jail -w src -- make test",
+            "in a jail that may write to src only, without network",
+        ),
     ],
     usage_failure: FailureKind::NotStarted,
     define: RunArgs::augment_args,
@@ -125,6 +129,8 @@ pub(crate) struct RunArgs {
     pub(crate) patience: Patience,
     #[command(flatten)]
     pub(crate) resources: ResourceArgs,
+    #[command(flatten)]
+    pub(crate) profile: profile::ProfileArgs,
     /// Create an empty directory and remove it at the end; it is TMPDIR and, without -w, the working directory.
     #[arg(long)]
     pub(crate) scratch: bool,
@@ -191,7 +197,7 @@ pub(crate) enum OnSupervisorExit {
 }
 
 /// Runs a command, and waits for its end and the end of all its descendants.
-pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
+pub(crate) fn run(global: &Global, mut args: RunArgs) -> Result<u8, Failure> {
     let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
     let (preserve, fail_on_leak, detached) = (args.bounds.preserve_status, args.fail_on_leak, args.detach);
     let directory = args.bounds.workdir.clone();
@@ -200,10 +206,11 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
     }
     spec::refuse_detached_flags(&args)?;
     spec::refuse_limits(&args)?;
+    let wrapper = profile::wrapper(&mut args)?;
     let mut plan = unit::plan(&args)?;
     let asked = unit::Asked::of(&args);
     unit::check_limits(&plan, &asked, &name)?;
-    let spec = spec::spec(global, args)?;
+    let spec = Spec { wrapper, ..spec::spec(global, args)? };
     let launcher = unit::start(&mut plan, spec).map_err(|error| {
         let failure = Failure::new(FailureKind::NotStarted, format!("cannot run `{name}`"));
         unit::explain(&plan, &asked, failure.because(error))

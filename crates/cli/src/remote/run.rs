@@ -14,6 +14,7 @@ use super::foreground::{LEASE, Signals, copy_output};
 use super::{ending, failure, wait};
 use crate::args::bounds::{self, Bounds};
 use crate::args::verb::Global;
+use crate::commands::run::profile::Network;
 use crate::commands::run::{Codes, Contain, OnOwnerExit, OnSupervisorExit, RunArgs, spec, tell};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{exit_codes, output, surroundings};
@@ -144,6 +145,12 @@ fn describe(args: &RunArgs) -> Result<Value, Failure> {
     );
     put_limits(&args.limits.limits(), &mut put);
     put("log_size", json!(args.log_size));
+    if args.profile.profile.is_some() {
+        let rootfs = args.profile.rootfs.as_ref().map(|dir| text(dir.as_os_str())).transpose()?;
+        let network = args.profile.network.map(Network::word);
+        put("profile", json!("jail"));
+        put("jail", json!({ "rootfs": rootfs, "network": network }));
+    }
     if args.detach {
         put("lease_ms", json!(args.ttl.filter(|ttl| !ttl.is_zero()).map(millis)));
         put("idle_timeout_ms", json!(args.idle_timeout.filter(|idle| !idle.is_zero()).map(millis)));

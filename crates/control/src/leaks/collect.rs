@@ -177,7 +177,7 @@ fn release(leak: &Leak, trace: &Trace, named: bool, patience: Duration) -> io::R
     let owned = Owned::new(
         trace.planned(&leak.id).map_err(io::Error::other)?,
         Owner { id: leak.id.clone(), boot },
-        patience,
+        &Deadline::after(patience),
     );
     end(leak, named, None, vec![Box::new(owned)], patience)
 }

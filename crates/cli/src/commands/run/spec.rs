@@ -127,6 +127,7 @@ pub(super) fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
         claim,
         directory: args.bounds.workdir.or(plan.workspace),
         command: args.command,
+        wrapper: Vec::new(),
         report,
         stop_on_interrupt: args.stop_on_interrupt,
         report_is_shared,

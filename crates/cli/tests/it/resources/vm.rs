@@ -24,7 +24,7 @@ const ENDINGS: [(&str, Ending); 6] = [
 ];
 
 /// The shells stay above the VM.
-const CHAIN: &str = r#"unshare -m -- bash -c 'truncate -s 16M ../layers/disk
+const CHAIN: &str = r#"unshare -m --propagation slave -- bash -c 'truncate -s 16M ../layers/disk
     ip netns exec "$PENFOLD_NETNS" qemu-system-x86_64 -M pc -accel tcg -m 128 -nographic -no-reboot \
         -kernel "$KERNEL/vmlinuz" -initrd "$KERNEL/initramfs" -append "console=ttyS0 panic=-1 quiet" \
         -netdev "tap,id=net,ifname=$PENFOLD_TAP,script=no,downscript=no" -device e1000,netdev=net \

@@ -8,6 +8,7 @@ mod faults;
 mod idle;
 mod init;
 mod interrupt;
+mod jail;
 mod launch_faults;
 pub mod launcher;
 mod limits;
