@@ -61,7 +61,9 @@ pub(crate) fn measure(args: &Args, tools: &Tools) -> Result<Section, Error> {
             ]),
         }
     }
-    body.push_str(&format!("{}{missing}\n", table.markdown()));
+    for part in [table.markdown(), missing, "\n".to_owned()] {
+        body.push_str(&part);
+    }
     let times = named(&outcomes, NETNS)
         .and_then(|own| named(&outcomes, IP).and_then(|peer| own.samples.times(&peer.samples)));
     body.push_str(&verdict(NETNS, " × ip netns", 2.0, times));
