@@ -172,6 +172,15 @@ pub(crate) fn has_address(socket: &Socket, address: IpAddr) -> io::Result<bool> 
     }))
 }
 
+/// Lists the links of the own namespace with their aliases.
+pub(crate) fn all(socket: &Socket) -> io::Result<Vec<(String, Option<String>)>> {
+    let header = link_header(0, false);
+    let answers = socket.ask(&Message { kind: GET_LINK, flags: DUMP, header, attributes: Vec::new() })?;
+    let link =
+        |answer: &Vec<u8>| Some((text_of(answer, LINK_HEADER, NAME)?, text_of(answer, LINK_HEADER, ALIAS)));
+    Ok(answers.iter().filter_map(link).collect())
+}
+
 /// Tells whether an alias is there that is not this one.
 pub(crate) fn foreign(link: &Link, alias: &str) -> Option<String> {
     match &link.alias {

@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, failed};
 use crate::inside::own;
+use crate::links;
 use crate::mount::{FileSystem, Mount};
 use crate::mount_table;
+use crate::netlink::Socket;
 use crate::netns::{NAMES, Netns};
 use crate::own::Own;
 use crate::owner::Owner;
 use crate::planned::Planned;
 use crate::presence::Presence;
 
-const LINKS: &str = "/sys/class/net";
 /// The length of a short id.
 const ID: usize = 12;
 
@@ -51,11 +52,11 @@ pub fn find() -> Result<Vec<(String, Trace)>, (&'static str, io::Error)> {
             found.push((id, Trace::Netns { path: Path::new(NAMES).join(name) }));
         }
     }
-    for name in names(LINKS).map_err(|error| (LINKS, error))? {
+    let links = Socket::open().and_then(|socket| links::all(&socket));
+    for (name, alias) in links.map_err(|error| ("the list of links", error))? {
         let Some(id) = id_after("pf-", &name) else { continue };
         // A link without the mark may be half-made, or another's.
-        let alias = fs::read_to_string(Path::new(LINKS).join(&name).join("ifalias")).unwrap_or_default();
-        if alias.starts_with(&format!("penfold {id} ")) {
+        if alias.is_some_and(|alias| alias.starts_with(&format!("penfold {id} "))) {
             found.push((id, Trace::Link { name }));
         }
     }

@@ -144,6 +144,11 @@ fn describe(args: &RunArgs) -> Result<Value, Failure> {
         }),
     );
     put_limits(&args.limits.limits(), &mut put);
+    if let Ok(Value::Object(resources)) = serde_json::to_value(args.resources.request()) {
+        for (key, value) in resources {
+            put(&key, value);
+        }
+    }
     put("log_size", json!(args.log_size));
     if args.profile.profile.is_some() {
         let rootfs = args.profile.rootfs.as_ref().map(|dir| text(dir.as_os_str())).transpose()?;

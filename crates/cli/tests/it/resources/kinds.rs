@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{CleanUp, assert_all_there, assert_none_there, can_make, flags, traces};
+use super::{CleanUp, assert_all_there, assert_none_there, can_make, flags, has_link, traces};
 use crate::support::{
     Running, Sandbox, TestEnv, Who, has_program, is_root, penfold, remove_dir, skip, wait_until,
 };
@@ -101,7 +101,7 @@ fn what_the_command_makes_itself_is_released_too() {
         [
             path.try_exists().unwrap(),
             std::path::Path::new("/run/netns").join(&name).try_exists().unwrap(),
-            std::path::Path::new("/sys/class/net").join(&name[3..]).try_exists().unwrap(),
+            has_link(&name[3..]),
             mounts.contains(point.to_str().unwrap()),
         ]
     };

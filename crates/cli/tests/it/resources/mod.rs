@@ -13,6 +13,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use penfold_harness::Generated;
+use rustix::mount::{MountFlags, MountPropagationFlags};
+use rustix::thread::UnshareFlags;
 
 use crate::state::find;
 use crate::support::{Sandbox, TestEnv, entries, is_root, skip};
@@ -30,11 +32,22 @@ pub const VMS: Generated =
     Generated { list: vm::generated, find: |name| find(name, "resources::vm::", vm::generated) };
 
 /// Whether resources can be made here; says so if not.
+///
+/// The test gets a mount and a network namespace of its own: what it leaves for a moment is no leak for the `doctor` of
+/// another test.
+#[expect(deprecated, reason = "the other function is unsafe because of flags that are not used here")]
 pub fn can_make() -> bool {
     if !is_root() {
         skip("only root may make namespaces and mounts");
+        return false;
     }
-    is_root()
+    rustix::thread::unshare(UnshareFlags::NEWNS | UnshareFlags::NEWNET).unwrap();
+    let propagation = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", propagation).unwrap();
+    let names = "/run/netns";
+    std::fs::create_dir_all(names).unwrap();
+    rustix::mount::mount("none", names, "tmpfs", MountFlags::empty(), None).unwrap();
+    true
 }
 
 /// Flags for a resource of each kind that penfold makes; there are nine.
@@ -85,6 +98,12 @@ impl Drop for CleanUp {
     }
 }
 
+/// Whether the own network namespace has this link. The files below /sys are those of the namespace in which it was mounted.
+pub fn has_link(name: &str) -> bool {
+    let links = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    links.lines().any(|line| line.trim_start().starts_with(&format!("{name}:")))
+}
+
 /// The traces of a sandbox that the kernel shows.
 pub fn traces(env: &TestEnv, id: &str) -> Vec<String> {
     let mut found = Vec::new();
@@ -94,7 +113,13 @@ pub fn traces(env: &TestEnv, id: &str) -> Vec<String> {
         }
     };
     look(&Path::new("/run/netns").join(format!("penfold-{id}")));
-    look(&Path::new("/sys/class/net").join(format!("pf-{id}")));
+    let link = format!("pf-{id}");
+    found.extend(has_link(&link).then_some(link));
+    let mut look = |path: &Path| {
+        if path.symlink_metadata().is_ok() {
+            found.push(path.display().to_string());
+        }
+    };
     look(&env.path("work/space"));
     look(&env.root().join("sockets").join(id));
     for path in entries(&env.path("tmp")) {
@@ -111,15 +136,9 @@ pub fn traces(env: &TestEnv, id: &str) -> Vec<String> {
 #[track_caller]
 pub fn assert_all_there(env: &TestEnv, id: &str) {
     let found = traces(env, id);
-    for part in [
-        "/run/netns/penfold-",
-        "/sys/class/net/pf-",
-        "work/space",
-        "sockets/",
-        "work/files",
-        "work/layers",
-        "work/bound",
-    ] {
+    for part in
+        ["/run/netns/penfold-", "pf-", "work/space", "sockets/", "work/files", "work/layers", "work/bound"]
+    {
         assert!(found.iter().any(|trace| trace.contains(part)), "no {part} in {found:#?}");
     }
 }

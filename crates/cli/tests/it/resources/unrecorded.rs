@@ -6,7 +6,7 @@ use std::process::Command;
 use penfold_state::Id;
 use serde_json::Value;
 
-use super::{CleanUp, assert_none_there, can_make, traces};
+use super::{CleanUp, assert_none_there, can_make, has_link, traces};
 use crate::support::{PATIENCE, Running, TestEnv};
 
 fn sh(script: &str) {
@@ -70,6 +70,6 @@ fn they_are_listed_and_collected_by_their_marks() {
     drop(held);
     env.call(["gc", "-f", "--older-than", "0", &id]).with_code(0);
     assert_none_there(&env, &id);
-    assert!(fs::exists(format!("/sys/class/net/pf-{other}")).unwrap());
+    assert!(has_link(&format!("pf-{other}")));
     env.assert_nothing_left();
 }
