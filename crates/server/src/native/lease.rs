@@ -75,11 +75,12 @@ fn extend_now(resolver: &Resolver, word: &str, lease: u64) -> Result<String, Pro
 /// A supervisor could not be asked.
 pub(super) fn unanswered(error: &ClientError) -> Problem {
     let kind = match error {
-        ClientError::NoSocket { .. } => Kind::Refused,
-        ClientError::Untrusted { .. } => Kind::NotPermitted,
-        ClientError::Deserted { .. } | ClientError::Silent { .. } | ClientError::Gone { .. } => {
-            Kind::Unanswered
+        // Its supervisor has exited, usually since the sandbox has just ended: no failure of the server.
+        ClientError::NoSocket { .. } | ClientError::Deserted { .. } | ClientError::Gone { .. } => {
+            Kind::Refused
         }
+        ClientError::Untrusted { .. } => Kind::NotPermitted,
+        ClientError::Silent { .. } => Kind::Unanswered,
         ClientError::Io { .. } => Kind::Internal,
     };
     Problem::new(kind, error_chain(error))

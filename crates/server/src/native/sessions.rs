@@ -310,10 +310,9 @@ fn missing(name: &str) -> Problem {
 fn problem(error: &ClientError) -> Problem {
     let kind = match error {
         ClientError::Missing { .. } => Kind::NotFound,
-        ClientError::Silent { .. } | ClientError::Gone { .. } | ClientError::TimedOut { .. } => {
-            Kind::Unanswered
-        }
-        ClientError::Refused(_) => Kind::Refused,
+        ClientError::Silent { .. } | ClientError::TimedOut { .. } => Kind::Unanswered,
+        // A session may be deleted at any time: no failure of the server.
+        ClientError::Refused(_) | ClientError::Gone { .. } => Kind::Refused,
         ClientError::Io { .. } => Kind::Internal,
     };
     let detail = error_chain(error);
