@@ -62,8 +62,9 @@ pub(crate) fn of_mounts(ids: &[u32]) -> Vec<String> {
     find(&mut |dir| by_files(dir, &mut is))
 }
 
-/// Names the processes whose mount namespace has a copy of a mount with this source.
-pub(crate) fn of_copies(source: &str) -> Vec<String> {
+/// Names the processes whose mount namespace has a copy of the mount with this source and mount point. The other mounts of a
+/// sandbox have the same source.
+pub(crate) fn of_copies(source: &str, point: &Path) -> Vec<String> {
     let mut seen = HashMap::new();
     if let Ok(own) = crate::inside::own("mnt") {
         seen.insert(own, false);
@@ -72,8 +73,9 @@ pub(crate) fn of_copies(source: &str) -> Vec<String> {
         let namespace = rustix::fs::stat(dir.join("ns/mnt")).ok()?.st_ino;
         let pid = dir.file_name()?.to_str()?;
         let has = || {
-            mount_table::read_of(pid)
-                .is_ok_and(|table| table.iter().any(|mount| mount.source == Path::new(source)))
+            mount_table::read_of(pid).is_ok_and(|table| {
+                table.iter().any(|mount| mount.source == Path::new(source) && mount.mount_point == point)
+            })
         };
         let found = *seen.entry(namespace).or_insert_with(has);
         found.then(|| "with a copy of the mount in its mount namespace".to_owned())

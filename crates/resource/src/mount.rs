@@ -218,7 +218,7 @@ impl Mount {
     fn copies(&self, owner: &Owner) -> Vec<String> {
         match self.file_system {
             FileSystem::Bind { .. } => Vec::new(),
-            _ => holders::of_copies(&owner.name()),
+            _ => holders::of_copies(&owner.name(), &self.target),
         }
     }
 
