@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -123,16 +123,29 @@ impl Directory {
     }
 
     pub(crate) fn release(&self, owner: &Owner, until: Instant) -> Result<(), Error> {
+        self.release_held(None, owner, until)
+    }
+
+    /// Removes the directory that is held open, or the one of this path.
+    pub(crate) fn release_held(
+        &self,
+        held: Option<BorrowedFd<'_>>,
+        owner: &Owner,
+        until: Instant,
+    ) -> Result<(), Error> {
         self.remove_unfinished(owner).map_err(failed(|| format!("remove {}", self.describe())))?;
         if self.keep {
             return Ok(());
         }
         let look = || format!("look for {}", self.describe());
-        let dir = match self.open_ours(owner).map_err(failed(look))? {
-            Ok(None) => return Ok(()),
-            Ok(Some(dir)) => dir,
-            Err(why) => return Err(Error::Foreign { resource: self.describe(), why }),
+        let opened = match held {
+            Some(_) => None,
+            None => self
+                .open_ours(owner)
+                .map_err(failed(look))?
+                .map_err(|why| Error::Foreign { resource: self.describe(), why })?,
         };
+        let Some(dir) = held.or(opened.as_ref().map(AsFd::as_fd)) else { return Ok(()) };
         penfold_sys::crash_point!("directory-found");
         remove(&self.path, dir, until)?;
         // The command may have moved the directory and put something else in its place.
@@ -144,6 +157,11 @@ impl Directory {
                 Err(Error::Foreign { resource: self.describe(), why })
             }
         }
+    }
+
+    /// Opens the directory, so that a rename does not save it from its removal; `None` if it is kept.
+    pub(crate) fn hold(&self, owner: &Owner) -> Option<OwnedFd> {
+        if self.keep { None } else { self.open_ours(owner).ok()?.ok()? }
     }
 
     /// Opens the directory if it is ours; the inner error is the evidence that it is not.
@@ -199,17 +217,19 @@ fn read_mark(dir: BorrowedFd<'_>) -> Result<Mark, Errno> {
 }
 
 /// Removes a directory that is held open, wherever a rename has put it, with everything in it.
-pub(crate) fn remove(path: &Path, dir: OwnedFd, until: Instant) -> Result<(), Error> {
+///
+/// # Errors
+/// When something is left at the deadline, with the processes that hold it.
+pub fn remove(path: &Path, dir: BorrowedFd<'_>, until: Instant) -> Result<(), Error> {
     let mut pauses = Pauses::until(until);
     loop {
-        let failure = match remove_once(dir.as_fd()) {
+        let failure = match remove_once(dir) {
             Ok(()) => return Ok(()),
             Err(failure) => failure,
         };
         if pauses.pause() {
             continue;
         }
-        drop(dir);
         let held_by = holders::of_directory(path);
         let path =
             if failure.path.as_os_str().is_empty() { path.to_owned() } else { path.join(&failure.path) };
@@ -219,7 +239,7 @@ pub(crate) fn remove(path: &Path, dir: OwnedFd, until: Instant) -> Result<(), Er
 
 fn remove_once(dir: BorrowedFd<'_>) -> Result<(), Failure> {
     let Some(path) = place(dir)? else { return Ok(()) };
-    mount_table::detach_below(&path)?;
+    mount_table::detach_in(&path)?;
     if rustix::fs::fchmod(dir, Mode::RWXU).is_err() {
         clear::unflag_open(dir);
     }

@@ -14,9 +14,12 @@ use crate::mount_table;
 /// Enough to begin a search with; more would only fill the report.
 const MOST: usize = 4;
 
-/// Finds up to four processes with `holds`, which returns how a process does it. `holds` gets the directory in /proc.
+/// Finds up to four processes with `holds`, which returns how a process does it. `holds` gets the directory in /proc. penfold's
+/// own processes hold things to release them, and are left out.
 fn find(holds: &mut dyn FnMut(&Path) -> Option<String>) -> Vec<String> {
     let mut found = Vec::new();
+    let program = |dir: &Path| rustix::fs::stat(dir.join("exe")).ok().map(|stat| (stat.st_dev, stat.st_ino));
+    let own = program(Path::new("/proc/self"));
     let Ok(entries) = std::fs::read_dir("/proc") else { return found };
     for entry in entries.flatten() {
         let name = entry.file_name();
@@ -24,7 +27,9 @@ fn find(holds: &mut dyn FnMut(&Path) -> Option<String>) -> Vec<String> {
             continue;
         };
         let dir = entry.path();
-        if let Some(how) = holds(&dir) {
+        if let Some(how) = holds(&dir)
+            && (own.is_none() || program(&dir) != own)
+        {
             let comm = std::fs::read_to_string(dir.join("comm")).unwrap_or_default();
             found.push(format!("`{}` (pid {pid}) {how}", comm.trim_end()));
             if found.len() == MOST {

@@ -40,7 +40,7 @@ pub mod traces;
 mod veth;
 
 pub use cidr::Cidr;
-pub use directory::Directory;
+pub use directory::{Directory, remove as remove_directory};
 pub use error::Error;
 pub use mount::{FileSystem, Mount, Origin};
 pub use netns::Netns;

@@ -3,12 +3,16 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::time::Instant;
 
 use netlink_packet_core::DefaultNla;
 use rustix::io::Errno;
 
 use crate::cidr::Cidr;
+use crate::deadline::Pauses;
+use crate::error::{Error, failed};
 use crate::netlink::{CREATE, DUMP, EXCLUSIVE, Message, Socket, attribute, bytes, nested, text, text_of};
+use crate::presence::Presence;
 
 const NEW_LINK: u16 = 16;
 const DELETE_LINK: u16 = 17;
@@ -170,6 +174,28 @@ pub(crate) fn has_address(socket: &Socket, address: IpAddr) -> io::Result<bool> 
         let local = attribute(answer, HEADER, LOCAL).or_else(|| attribute(answer, HEADER, ADDRESS));
         local == Some(octets.as_slice())
     }))
+}
+
+/// Removes a link until a look shows that it is gone.
+pub(crate) fn release(
+    resource: &str,
+    until: Instant,
+    remove: impl Fn() -> io::Result<()>,
+    probe: impl Fn() -> Result<Presence, Error>,
+) -> Result<(), Error> {
+    let mut pauses = Pauses::until(until);
+    loop {
+        let removed = remove();
+        match probe()? {
+            Presence::Absent => return Ok(()),
+            Presence::Foreign { why } => return Err(Error::Foreign { resource: resource.to_owned(), why }),
+            Presence::Ours { held_by } if !pauses.pause() => {
+                removed.map_err(failed(|| format!("delete {resource}")))?;
+                return Err(Error::Held { resource: resource.to_owned(), held_by });
+            }
+            Presence::Ours { .. } => {}
+        }
+    }
 }
 
 /// Lists the links of the own namespace with their aliases.

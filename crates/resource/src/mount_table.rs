@@ -50,10 +50,10 @@ pub(crate) fn unmount(point: &Path, lazily: bool) -> Result<(), Errno> {
     }
 }
 
-/// Detaches everything that is mounted below a directory, the last mount first: mounted files belong to somebody else.
-pub(crate) fn detach_below(path: &Path) -> io::Result<()> {
+/// Detaches everything that is mounted on a directory or below, the last mount first: mounted files belong to somebody else.
+pub(crate) fn detach_in(path: &Path) -> io::Result<()> {
     for mount in read()?.iter().rev() {
-        if mount.mount_point != path && mount.mount_point.starts_with(path) {
+        if mount.mount_point.starts_with(path) {
             unmount(&mount.mount_point, true)?;
         }
     }

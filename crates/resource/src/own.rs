@@ -160,7 +160,7 @@ impl Own {
                     // The descriptor may be that of a mount that was just detached.
                     drop(dir);
                     match rustix::fs::open(path, flags, Mode::empty()) {
-                        Ok(dir) => directory::remove(path, dir, until)?,
+                        Ok(dir) => directory::remove(path, dir.as_fd(), until)?,
                         Err(Errno::NOENT) => {}
                         Err(errno) => return Err(failed(attempt)(errno)),
                     }

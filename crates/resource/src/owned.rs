@@ -1,6 +1,7 @@
 //! A planned resource that a teardown releases.
 
 use std::cell::Cell;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -40,13 +41,23 @@ pub struct Owned {
     planned: Planned,
     owner: Owner,
     deadline: Deadline,
+    /// The directory, held open.
+    held: Option<OwnedFd>,
 }
 
 impl Owned {
     /// A resource that was made, or may have been. All resources of a sandbox share the deadline.
     #[must_use]
     pub fn new(planned: Planned, owner: Owner, deadline: &Deadline) -> Owned {
-        Owned { planned, owner, deadline: deadline.clone() }
+        Owned { planned, owner, deadline: deadline.clone(), held: None }
+    }
+
+    /// Holds a directory open, so that a command cannot save it from its removal by a rename. A directory in a mount that is
+    /// released before it must not be held.
+    pub fn hold(&mut self) {
+        if let Planned::Directory(directory) = &self.planned {
+            self.held = directory.hold(&self.owner);
+        }
     }
 }
 
@@ -60,7 +71,14 @@ impl Resource for Owned {
         if penfold_sys::crash::is_left_out("release") {
             return Ok(());
         }
-        Ok(self.planned.release(&self.owner, self.deadline.until())?)
+        let until = self.deadline.until();
+        match &self.planned {
+            Planned::Directory(directory) => {
+                directory.release_held(self.held.as_ref().map(AsFd::as_fd), &self.owner, until)?;
+            }
+            planned => planned.release(&self.owner, until)?,
+        }
+        Ok(())
     }
 }
 

@@ -85,6 +85,21 @@ impl Planned {
         each!(self, it => it.release(owner, until))
     }
 
+    /// Tells whether a directory is in one of the mounts among these resources.
+    pub fn is_below_mount(&self, all: &[Planned]) -> bool {
+        let Planned::Directory(directory) = self else { return false };
+        all.iter()
+            .any(|other| matches!(other, Planned::Mount(mount) if directory.path.starts_with(&mount.target)))
+    }
+
+    /// Returns `KIND=NAME` of what the command makes itself.
+    pub fn own_text(&self) -> Option<String> {
+        match self {
+            Planned::Own(own) => Some(own.to_string()),
+            _ => None,
+        }
+    }
+
     /// Tells whether the resource still exists after a boot.
     pub fn outlives_boot(&self) -> bool {
         matches!(self, Planned::Directory(_) | Planned::Own(Own::Path(_)))

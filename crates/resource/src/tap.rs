@@ -8,7 +8,6 @@ use std::time::Instant;
 use rustix::fs::{Mode, OFlags, open};
 use serde::{Deserialize, Serialize};
 
-use crate::deadline::Pauses;
 use crate::error::{Error, failed};
 use crate::inside::{Entry, enter, socket_in};
 use crate::links::{self, View};
@@ -97,19 +96,7 @@ impl Tap {
     }
 
     pub(crate) fn release(&self, owner: &Owner, until: Instant) -> Result<(), Error> {
-        let mut pauses = Pauses::until(until);
-        loop {
-            let result = self.remove(owner);
-            match self.probe(owner)? {
-                Presence::Absent => return Ok(()),
-                Presence::Foreign { why } => return Err(Error::Foreign { resource: self.describe(), why }),
-                Presence::Ours { held_by } if !pauses.pause() => {
-                    result.map_err(failed(|| format!("delete {}", self.describe())))?;
-                    return Err(Error::Held { resource: self.describe(), held_by });
-                }
-                Presence::Ours { .. } => {}
-            }
-        }
+        links::release(&self.describe(), until, || self.remove(owner), || self.probe(owner))
     }
 
     /// The kernel deletes a tap that a process has open, too.

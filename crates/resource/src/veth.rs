@@ -9,7 +9,6 @@ use rustix::fs::{Mode, OFlags, open};
 use serde::{Deserialize, Serialize};
 
 use crate::cidr::Cidr;
-use crate::deadline::Pauses;
 use crate::error::{Error, failed};
 use crate::inside::{Entry, enter, socket_in};
 use crate::links::{self, View};
@@ -113,19 +112,7 @@ impl Veth {
     }
 
     pub(crate) fn release(&self, owner: &Owner, until: Instant) -> Result<(), Error> {
-        let mut pauses = Pauses::until(until);
-        loop {
-            let result = self.remove(owner);
-            match self.probe(owner)? {
-                Presence::Absent => return Ok(()),
-                Presence::Foreign { why } => return Err(Error::Foreign { resource: self.describe(), why }),
-                Presence::Ours { held_by } if !pauses.pause() => {
-                    result.map_err(failed(|| format!("delete {}", self.describe())))?;
-                    return Err(Error::Held { resource: self.describe(), held_by });
-                }
-                Presence::Ours { .. } => {}
-            }
-        }
+        links::release(&self.describe(), until, || self.remove(owner), || self.probe(owner))
     }
 
     /// Deletes both ends, where they are ours; either takes the other with it.

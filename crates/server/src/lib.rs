@@ -22,7 +22,6 @@ mod connections;
 mod drain;
 mod engine;
 mod error;
-mod fnv;
 mod front;
 #[cfg(fuzzing)]
 pub mod fuzzing;

@@ -25,6 +25,7 @@ use crate::leaf_name::LeafName;
 use crate::marked;
 use crate::names::forget_name;
 use crate::outcome::Report;
+use crate::own_claims;
 use crate::record::{Record, Registry};
 use crate::scope_dir::ScopeDir;
 use crate::scratch::Scratch;
@@ -78,7 +79,7 @@ pub fn recover(record: Record, named: bool, patience: Duration) -> io::Result<Fi
         resources.push(Box::new(scratch));
     }
     resources.extend(scope(intent.as_ref(), &id));
-    resources.extend(intent.iter().flat_map(|intent| owned(intent, patience)));
+    resources.extend(intent.iter().flat_map(|intent| owned(intent, root.as_deref(), patience)));
     let level = if leaf.is_some() { Level::Cgroup } else { Level::Subreaper };
     let findings = end(&marker, patience, leaf, resources)?;
     let name = intent.as_ref().and_then(|intent| intent.name.as_ref());
@@ -139,7 +140,7 @@ pub fn recover_unrecorded(id: &str, named: bool, patience: Duration) -> io::Resu
     let intent = leaf.as_ref().and_then(|leaf| labelled(leaf, id));
     let marker = marked::marker(id, intent.as_ref(), None, named);
     let scope = scope(intent.as_ref(), id);
-    let owned: Vec<_> = intent.iter().flat_map(|intent| owned(intent, patience)).collect();
+    let owned: Vec<_> = intent.iter().flat_map(|intent| owned(intent, None, patience)).collect();
     let scratch = match intent {
         Some(intent) => intent.scratch,
         None => unrecorded_scratch(id)?,
@@ -155,11 +156,15 @@ fn scope(intent: Option<&Intent>, id: &str) -> Option<Box<dyn Resource>> {
 }
 
 /// Returns the resources that an intent names, in the order in which they were made. What does not outlive a boot is left out
-/// after one: its name may be another's by now.
-pub fn owned(intent: &Intent, patience: Duration) -> Vec<Box<dyn Resource>> {
+/// after one, and what another sandbox of the state root has claimed: it is another's by now.
+pub fn owned(intent: &Intent, root: Option<&Path>, patience: Duration) -> Vec<Box<dyn Resource>> {
     let same_boot = penfold_process::boot_id().is_ok_and(|boot| boot == intent.boot);
     let deadline = Deadline::after(patience);
-    let planned = intent.resources.iter().filter(|planned| same_boot || planned.outlives_boot());
+    let planned = intent.resources.iter().filter(|planned| {
+        let id = intent.id.short();
+        (same_boot || planned.outlives_boot())
+            && root.is_none_or(|root| !own_claims::is_anothers(root, planned, &id))
+    });
     planned.map(|planned| Owned::new(planned.clone(), intent.owner(), &deadline)).map(boxed).collect()
 }
 

@@ -1,16 +1,14 @@
 //! A directory that lives as long as its sandbox.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-use penfold_cgroup::mountinfo;
 use penfold_teardown::Resource;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
 
-use crate::clear::clear;
 use crate::leaf_name::LeafName;
 use crate::lock;
 
@@ -65,33 +63,11 @@ impl Scratch {
     pub fn path(&self) -> &Path {
         &self.path
     }
-
-    /// Returns the current path of the directory; `None` once it is removed.
-    fn place(&self) -> io::Result<Option<PathBuf>> {
-        if rustix::fs::fstat(&self.dir)?.st_nlink == 0 {
-            return Ok(None);
-        }
-        std::fs::read_link(format!("/proc/self/fd/{}", self.dir.as_raw_fd())).map(Some)
-    }
 }
 
 fn open(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty())
-}
-
-/// Unmounts everything that a command has mounted below, the last mount first.
-fn unmount_below(path: &Path) -> io::Result<()> {
-    let text = std::fs::read("/proc/self/mountinfo")?;
-    let mounts = mountinfo::parse(&text).map_err(io::Error::other)?;
-    for mount in mounts.iter().rev().filter(|mount| mount.mount_point.starts_with(path)) {
-        let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-        match rustix::mount::unmount(&mount.mount_point, flags) {
-            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-    Ok(())
 }
 
 impl Resource for Scratch {
@@ -100,19 +76,12 @@ impl Resource for Scratch {
     }
 
     fn release(&mut self, _forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let Some(path) = self.place()? else {
+        if rustix::fs::fstat(&self.dir)?.st_nlink == 0 {
             // A link or a file that a command has put in its place is removed, and not followed.
             let _ = rustix::fs::unlinkat(CWD, &self.path, AtFlags::empty());
             return Ok(());
-        };
-        // Unmount before anything is removed: mounted files belong to somebody else.
-        unmount_below(&path)?;
-        rustix::fs::fchmod(&self.dir, Mode::RWXU)?;
-        clear(self.dir.as_fd(), &[])?;
-        match rustix::fs::unlinkat(CWD, &path, AtFlags::REMOVEDIR) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(errno.into()),
         }
+        Ok(penfold_resource::remove_directory(&self.path, self.dir.as_fd(), Instant::now())?)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The resources of a sandbox, created before the leader is started.
 
 mod limited;
+mod owned;
 mod record;
 
 use std::os::fd::AsFd;
@@ -9,14 +10,13 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use penfold_cgroup::{Leaf, LimitedPlace, NoPlace, Place};
 use penfold_process::{Pid, ProcFs};
-use penfold_resource::{Deadline, Owned};
 use penfold_state::error_chain;
 use penfold_state::events::EventKind;
 use penfold_state::intent::shortened;
 use penfold_state::names::{self, NameError};
 use penfold_state::state::Status;
 use penfold_state::time::millis;
-use penfold_state::{Contain, Intent, LeafLabel, LeafName, Nested, Scratch, lock};
+use penfold_state::{Contain, LeafLabel, LeafName, Nested, Scratch, lock};
 use penfold_sys::alarm::Alarm;
 use penfold_sys::descriptors;
 use penfold_teardown::lifecycle::Phase;
@@ -288,9 +288,7 @@ impl Parts {
             (None, Some(why)) => (None, Some(why).filter(|_| setup.spec.contain == Contain::Auto)),
             (None, None) => find_place(setup.spec.contain, setup.scope.as_deref())?,
         };
-        for planned in &setup.spec.resources {
-            planned.check().map_err(|error| error_chain(&error))?;
-        }
+        owned::claim(setup, resources)?;
         let leaf_name = LeafName::of(&setup.spec.id.short());
         let path = place.as_ref().map(|place| place.path().join(&leaf_name));
         let intent = record::intent(setup, path, &mut proc);
@@ -308,7 +306,7 @@ impl Parts {
             })?;
             resources.push(Box::new(scratch));
         }
-        make(setup, &intent, resources)?;
+        owned::make(setup, nested.is_some(), resources)?;
         let leaf = match place.map(|place| Leaf::create(&place, leaf_name.as_str())) {
             None => None,
             Some(Ok(leaf)) => {
@@ -334,25 +332,13 @@ impl Parts {
     }
 }
 
-/// Makes what the sandbox owns besides its processes.
-fn make(setup: &Setup, intent: &Intent, resources: &mut Vec<Box<dyn Resource>>) -> Result<(), String> {
-    let deadline = Deadline::after(setup.spec.patience);
-    for planned in &intent.resources {
-        let owner = intent.owner();
-        planned.create(&owner).map_err(|error| error_chain(&error))?;
-        resources.push(Box::new(Owned::new(planned.clone(), owner, &deadline)));
-        penfold_sys::crash_point!("resource-made");
-    }
-    Ok(())
-}
-
 /// The descriptors that each process of a foreground sandbox opens from here on. A teardown without free descriptors
 /// could not inspect the members. The tests try every descriptor limit.
 const FOREGROUND_DESCRIPTORS: usize = 12;
 /// The same number for a detached sandbox, which also has socket, log, pipes and lease.
 const DETACHED_DESCRIPTORS: usize = 18;
 
-/// The descriptors that the release of a resource needs.
+/// The descriptors that the release of a resource needs, besides two for each: a directory that is held, or a claim.
 const RELEASE_DESCRIPTORS: usize = 8;
 
 /// Checks, before any resource is created, that the descriptor limit is high enough.
@@ -360,7 +346,8 @@ fn has_room(setup: &Setup) -> Result<(), String> {
     let spec = &setup.spec;
     let count = if spec.detach.is_some() { DETACHED_DESCRIPTORS } else { FOREGROUND_DESCRIPTORS };
     let count = count + 2 * usize::from(spec.name.is_some()) + usize::from(setup.scratch.is_some());
-    let count = count + if spec.resources.is_empty() { 0 } else { RELEASE_DESCRIPTORS };
+    let count =
+        count + if spec.resources.is_empty() { 0 } else { RELEASE_DESCRIPTORS + 2 * spec.resources.len() };
     descriptors::has_room(setup.channel.as_fd(), count)
         .map_err(|error| format!("cannot open the {count} descriptors that its supervision needs: {error}"))
 }

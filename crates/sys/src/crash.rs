@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 static PASSES: AtomicU32 = AtomicU32::new(0);
 
 /// Ends this process by SIGKILL if `PENFOLD_CRASH_AT` names this place, and stops the process if `PENFOLD_STOP_AT`
-/// does. `NAME:3` means the third time that a process comes by. A test that stops the process changes the host around it and then continues the process.
+/// does. `NAME:3` means the third time that a process comes by. A test that stops the process changes the host around
+/// it and then continues the process.
 #[expect(
     clippy::disallowed_methods,
     reason = "of tests only, which tell the place by the environment; and this process is who it is"

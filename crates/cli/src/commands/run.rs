@@ -155,9 +155,9 @@ pub(crate) struct RunArgs {
     /// Read flags and command from this file, TOML or JSON; `-` is standard input. Other flags take precedence.
     #[arg(long, value_name = "FILE")]
     pub(crate) spec: Option<PathBuf>,
-    /// Give the command only variables such as PATH and HOME: `inherit_env = false` of a file.
-    #[arg(long, hide = true)]
-    pub(crate) bare_env: bool,
+    /// Whether the command gets all variables, or only a few such as PATH and HOME: `inherit_env` of a file.
+    #[arg(long, value_name = "BOOL", hide = true)]
+    pub(crate) inherit_env: Option<bool>,
     /// The command and its arguments.
     #[arg(required_unless_present = "spec", trailing_var_arg = true, value_name = "CMD", value_hint = clap::ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,

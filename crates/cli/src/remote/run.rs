@@ -133,6 +133,7 @@ fn describe(args: &RunArgs) -> Result<Value, Failure> {
     if !args.bounds.leaves_signal() {
         put("signal", json!(args.bounds.signal().to_string()));
     }
+    put("inherit_env", json!(args.inherit_env));
     put("scratch", json!(args.scratch));
     put(
         "contain",

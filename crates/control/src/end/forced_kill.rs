@@ -211,7 +211,9 @@ impl<'a> Forced<'a> {
     fn run(&self) -> io::Result<StopResult> {
         // Read these before the members, the leaf and the record go: afterwards no source is left.
         let scratch = self.scratch();
-        let owned = self.known.intent.as_ref().map(|intent| recovery::owned(intent, self.patience));
+        // With a record, the recovery releases them under its lock.
+        let intent = self.known.intent.as_ref().filter(|_| self.known.record.is_none());
+        let owned = intent.map(|intent| recovery::owned(intent, Some(self.resolver.root()), self.patience));
         let supervisors = self.known.record.as_ref().map(holders::named).unwrap_or_default();
         let stop_result = self.wait_exit(self.end()?, &supervisors)?;
         if !matches!(stop_result, StopResult::Gone) {

@@ -66,7 +66,13 @@ impl From<OwnRequest> for String {
 
 impl fmt::Display for OwnRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Own::Path(path) => write!(f, "path={}", path.display()),
             Own::Mount(point) => write!(f, "mount={}", point.display()),
             Own::Loop(file) => write!(f, "loop={}", file.display()),

@@ -7,9 +7,7 @@
 
 use std::path::Path;
 
-use penfold_state::{error_chain, names};
-
-use crate::fnv::fnv;
+use penfold_state::{error_chain, fnv, names};
 
 /// Returns the name of the claim of a process id.
 pub(crate) fn name_of(id: &str) -> String {

@@ -1,11 +1,11 @@
 //! The ids of sessions and processes, which clients choose.
 
+use penfold_state::fnv;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::http::{HeaderMap, Uri, header};
 
 use super::error::{ApiError, Code};
-use crate::fnv::fnv;
 
 /// The session of a request that names none.
 const DEFAULT: &str = "default";

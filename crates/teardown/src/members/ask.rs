@@ -55,7 +55,9 @@ impl Teardown {
             Scope::Host(_) if first => self.stand_still()?,
             Scope::Host(_) | Scope::Children => self.survey()?.into_seen(),
         };
-        self.note_reparented(&members)?;
+        if matches!(self.scope, Scope::Children) {
+            self.note_strays_among(&members)?;
+        }
         self.ask_unseen(signal)?;
         let (relays, relayed) = self.relayed(&members);
         let mut unnamed = SHOWN;
@@ -110,21 +112,17 @@ impl Teardown {
     }
 
     /// Notes the members that have lost their parent, and the names of the first of them.
-    fn note_reparented(&mut self, members: &[Stat]) -> io::Result<()> {
-        if !matches!(self.scope, Scope::Children) {
-            return Ok(());
-        }
+    fn note_strays_among(&mut self, members: &[Stat]) -> io::Result<()> {
         if self.proc.is_blind() {
             return self.note_strays(&[]).map(drop);
         }
         let parent = self.init.unwrap_or_else(rustix::process::getpid);
-        let is_leader = |pid| self.leader.is_some_and(|leader| leader.pid == pid);
-        let strays = members.iter().filter(|stat| stat.parent == Some(parent) && !is_leader(stat.pid));
-        let strays: Vec<Pid> = strays.map(|stat| stat.pid).collect();
+        let children = members.iter().filter(|stat| stat.parent == Some(parent));
+        let mut strays = children.map(|stat| stat.pid).collect();
+        self.note_reparented(&mut strays);
         for &pid in strays.iter().take(SHOWN) {
             self.note_command(pid);
         }
-        self.reparented.extend(strays);
         Ok(())
     }
 

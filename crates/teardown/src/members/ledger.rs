@@ -102,8 +102,7 @@ impl Teardown {
                 Some(init) => self.proc.children(init, &mut strays)?,
                 None => strays = self.children()?,
             }
-            strays.retain(|&pid| self.leader.is_none_or(|leader| leader.pid != pid));
-            self.reparented.extend(&strays);
+            self.note_reparented(&mut strays);
         }
         let shown = self.named() == SHOWN && self.init.is_none();
         for &pid in strays.iter().take(SHOWN) {
@@ -113,6 +112,12 @@ impl Teardown {
             }
         }
         Ok(strays)
+    }
+
+    /// Notes the processes that have lost their parent: these children of ours, or of our init, except the leader.
+    pub(super) fn note_reparented(&mut self, children: &mut Vec<Pid>) {
+        children.retain(|&pid| self.leader.is_none_or(|leader| leader.pid != pid));
+        self.reparented.extend(&*children);
     }
 
     /// Notes the details of a stray that gets no ledger entry: that takes half the time of an entry.

@@ -86,7 +86,7 @@ pub(super) fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
         .ok_or(ReservedSignal)
         .map_err(Failure::not_started)?;
     let state_root = surroundings::root(global);
-    let mut environment = environment(&args.bounds.env, args.bare_env);
+    let mut environment = environment(&args.bounds.env, args.inherit_env == Some(false));
     let place = Place { temporary: surroundings::temporary(), short: absolute(&state_root).join(SOCKETS) };
     let boot = penfold_process::boot_id().unwrap_or_default();
     let plan = resources::plan(&args.resources.request(), &Owner { id: id.short(), boot }, &place)?;

@@ -21,9 +21,7 @@ pub(crate) fn expand(matches: ArgMatches) -> Result<ArgMatches, Failure> {
     let spec = read(path)?;
     let mut words = spec.flags();
     words.extend(spec.env.iter().map(|(key, value)| OsString::from(format!("--env={key}={value}"))));
-    if spec.inherit_env == Some(false) {
-        words.push("--bare-env".into());
-    }
+    words.extend(spec.inherit_env.map(|inherit| format!("--inherit-env={inherit}").into()));
     let mut command: Vec<OsString> = spec.command.iter().map(OsString::from).collect();
     words.extend(given(&matches));
     if let Some(given) = matches.get_many::<OsString>("command") {
@@ -57,14 +55,18 @@ fn given(matches: &ArgMatches) -> Vec<OsString> {
         {
             continue;
         }
-        if matches!(argument.get_action(), ArgAction::Set | ArgAction::Append) {
-            for value in matches.get_raw(id).into_iter().flatten() {
-                let mut word = OsString::from(format!("--{flag}="));
-                word.push(value);
-                words.push(word);
-            }
-        } else {
+        let values = matches
+            .get_raw(id)
+            .filter(|_| matches!(argument.get_action(), ArgAction::Set | ArgAction::Append));
+        let mut values = values.into_iter().flatten().peekable();
+        // A flag, or an option without its value.
+        if values.peek().is_none() {
             words.push(format!("--{flag}").into());
+        }
+        for value in values {
+            let mut word = OsString::from(format!("--{flag}="));
+            word.push(value);
+            words.push(word);
         }
     }
     words

@@ -108,8 +108,11 @@ fn what_the_command_makes_itself_is_released_too() {
     assert_eq!(there(), [true; 4]);
     // Another sandbox must not have what is there.
     for own in &own {
-        env.run([own.as_str(), "touch", "ran"]).refused(125, "exists");
+        env.run([own.as_str(), "touch", "ran"]).refused(125, "belongs to sandbox");
     }
+    // What was there before is nobody's to give away.
+    let before = format!("--own=path={}", point.display());
+    env.run([before.as_str(), "touch", "ran"]).refused(125, "exists");
     sandbox.call(&env, &["kill", "ID"]).with_code(0);
     assert_eq!(there(), [false; 4]);
     sandbox.call(&env, &["rm", "ID"]).with_code(0);

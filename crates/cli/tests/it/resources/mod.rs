@@ -1,6 +1,7 @@
 //! What a sandbox owns besides its processes. The tests look at the kernel's own lists and never ask penfold.
 
 mod chains;
+mod claims;
 pub mod crash;
 mod endings;
 mod held;

@@ -26,6 +26,9 @@ fn a_file_gives_the_flags_and_the_command_line_takes_precedence() {
     run(&["-l", "c=d", "--report", report.to_str().unwrap(), "true"]).with_code(0);
     let report: serde_json::Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
     assert_eq!(report["labels"], serde_json::json!({ "a": "b", "c": "d" }));
+    // An option with a value that may be left out.
+    let sockets = run(&["--sockets", "--", "sh", "-c", "[ -d \"$PENFOLD_SOCKETS\" ] && echo there"]);
+    assert_eq!(sockets.out(), "there\n", "{}", sockets.err());
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, format!("inherit_env = false\n{text}")).unwrap();
     assert_eq!(run(&[]).out(), "1 2 none\n");

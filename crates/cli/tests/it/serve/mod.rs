@@ -10,7 +10,7 @@ mod init;
 mod limits;
 mod listen;
 mod load;
-mod native;
+pub mod native;
 mod npm;
 mod promptness;
 mod watch;

@@ -1,5 +1,6 @@
 //! Writes the body of a request to a file that appears whole.
 
+use penfold_state::fnv;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -13,7 +14,6 @@ use tokio::sync::mpsc;
 
 use super::workspace::{Place, problem, readable};
 use crate::app::AppState;
-use crate::fnv::fnv;
 use crate::native::log_answer::too_many;
 use crate::native::problem::{Kind, Problem};
 

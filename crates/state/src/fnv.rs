@@ -1,7 +1,8 @@
 //! A hash that makes a file name of any text, the same in every version of the server.
 
 /// FNV-1a with 128 bits.
-pub(crate) fn fnv(bytes: &[u8]) -> u128 {
+#[must_use]
+pub fn fnv(bytes: &[u8]) -> u128 {
     let mut hash: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     for &byte in bytes {
         hash = (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);

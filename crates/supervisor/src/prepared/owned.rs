@@ -1,0 +1,45 @@
+//! What the sandbox owns besides its processes, its cgroup and its record.
+
+use penfold_resource::{Deadline, Owned, Owner};
+use penfold_state::{error_chain, own_claims};
+use penfold_teardown::Resource;
+
+use crate::setup::Setup;
+
+/// Checks that all names, paths and addresses are free, and claims what the command is going to make. Nothing else is made.
+pub(super) fn claim(setup: &Setup, resources: &mut Vec<Box<dyn Resource>>) -> Result<(), String> {
+    for planned in &setup.spec.resources {
+        let claim = own_claims::take(&setup.spec.state_root, planned, &setup.spec.id);
+        if let Some(claim) = claim.map_err(|error| error_chain(&error))? {
+            resources.push(Box::new(claim));
+        }
+        planned.check().map_err(|error| error_chain(&error))?;
+    }
+    Ok(())
+}
+
+/// Makes the resources, which the record must have: without one, nobody would find them after a crash.
+pub(super) fn make(
+    setup: &Setup,
+    is_recorded: bool,
+    resources: &mut Vec<Box<dyn Resource>>,
+) -> Result<(), String> {
+    let all = &setup.spec.resources;
+    if !is_recorded && !all.is_empty() {
+        let root = setup.spec.state_root.display();
+        return Err(format!("its resources need a record, and there can be none in the state root `{root}`"));
+    }
+    let boot = penfold_process::boot_id().unwrap_or_default();
+    let owner = Owner { id: setup.spec.id.short(), boot };
+    let deadline = Deadline::after(setup.spec.patience);
+    for planned in all {
+        planned.create(&owner).map_err(|error| error_chain(&error))?;
+        let mut made = Owned::new(planned.clone(), owner.clone(), &deadline);
+        if !planned.is_below_mount(all) {
+            made.hold();
+        }
+        resources.push(Box::new(made));
+        penfold_sys::crash_point!("resource-made");
+    }
+    Ok(())
+}
