@@ -92,12 +92,21 @@ impl Planned {
             .any(|other| matches!(other, Planned::Mount(mount) if directory.path.starts_with(&mount.target)))
     }
 
-    /// Returns `KIND=NAME` of what the command makes itself.
-    pub fn own_text(&self) -> Option<String> {
+    /// Returns what only one sandbox may have, each as `KIND=NAME`.
+    pub fn claims(&self) -> Vec<String> {
         match self {
-            Planned::Own(own) => Some(own.to_string()),
-            _ => None,
+            Planned::Own(own) => vec![own.to_string()],
+            Planned::Mount(mount) => vec![Own::Mount(mount.target.clone()).to_string()],
+            Planned::Veth(veth) => {
+                veth.host_address.iter().map(|cidr| format!("address={}", cidr.address())).collect()
+            }
+            Planned::Directory(_) | Planned::Netns(_) | Planned::Tap(_) => Vec::new(),
         }
+    }
+
+    /// Tells whether only the name shows that the resource is the sandbox's: it has no mark.
+    pub fn is_known_by_name(&self) -> bool {
+        matches!(self, Planned::Own(_) | Planned::Mount(_))
     }
 
     /// Tells whether the resource still exists after a boot.

@@ -11,6 +11,7 @@
 //! Invariant: a record whose lock is held belongs to a living supervisor; no other process acts on the record.
 
 mod change_watch;
+pub mod claims;
 mod error_chain;
 pub mod events;
 pub mod evidence;
@@ -28,7 +29,6 @@ pub mod marked;
 pub mod names;
 mod nested;
 pub mod outcome;
-pub mod own_claims;
 pub mod record;
 pub mod recovery;
 mod scope_dir;

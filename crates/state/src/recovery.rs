@@ -13,6 +13,7 @@ use penfold_teardown::lifecycle::{Event, Phase};
 use penfold_teardown::{Cause, Findings, Host, Level, Marker, Resource, Scope, StopPolicy, Teardown, drive};
 use rustix::event::{PollFd, Timespec};
 
+use crate::claims;
 use crate::events::{EventKind, Journal};
 use crate::evidence::fingerprints::{self, Fingerprints};
 use crate::evidence::{Subject, elsewhere};
@@ -25,7 +26,6 @@ use crate::leaf_name::LeafName;
 use crate::marked;
 use crate::names::forget_name;
 use crate::outcome::Report;
-use crate::own_claims;
 use crate::record::{Record, Registry};
 use crate::scope_dir::ScopeDir;
 use crate::scratch::Scratch;
@@ -163,7 +163,7 @@ pub fn owned(intent: &Intent, root: Option<&Path>, patience: Duration) -> Vec<Bo
     let planned = intent.resources.iter().filter(|planned| {
         let id = intent.id.short();
         (same_boot || planned.outlives_boot())
-            && root.is_none_or(|root| !own_claims::is_anothers(root, planned, &id))
+            && root.is_none_or(|root| !claims::is_anothers(root, planned, &id))
     });
     planned.map(|planned| Owned::new(planned.clone(), intent.owner(), &deadline)).map(boxed).collect()
 }

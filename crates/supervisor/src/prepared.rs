@@ -338,16 +338,12 @@ const FOREGROUND_DESCRIPTORS: usize = 12;
 /// The same number for a detached sandbox, which also has socket, log, pipes and lease.
 const DETACHED_DESCRIPTORS: usize = 18;
 
-/// The descriptors that the release of a resource needs, besides two for each: a directory that is held, or a claim.
-const RELEASE_DESCRIPTORS: usize = 8;
-
 /// Checks, before any resource is created, that the descriptor limit is high enough.
 fn has_room(setup: &Setup) -> Result<(), String> {
     let spec = &setup.spec;
     let count = if spec.detach.is_some() { DETACHED_DESCRIPTORS } else { FOREGROUND_DESCRIPTORS };
     let count = count + 2 * usize::from(spec.name.is_some()) + usize::from(setup.scratch.is_some());
-    let count =
-        count + if spec.resources.is_empty() { 0 } else { RELEASE_DESCRIPTORS + 2 * spec.resources.len() };
+    let count = count + owned::descriptors(&spec.resources);
     descriptors::has_room(setup.channel.as_fd(), count)
         .map_err(|error| format!("cannot open the {count} descriptors that its supervision needs: {error}"))
 }

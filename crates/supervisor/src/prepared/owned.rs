@@ -1,17 +1,26 @@
 //! What the sandbox owns besides its processes, its cgroup and its record.
 
-use penfold_resource::{Deadline, Owned, Owner};
-use penfold_state::{error_chain, own_claims};
+use penfold_resource::{Deadline, Owned, Owner, Planned};
+use penfold_state::{claims, error_chain};
 use penfold_teardown::Resource;
 
 use crate::setup::Setup;
 
-/// Checks that all names, paths and addresses are free, and claims what the command is going to make. Nothing else is made.
+/// The descriptors that the release of a resource needs.
+const RELEASE: usize = 8;
+
+/// Returns the number of descriptors that the resources of a sandbox need: two for each claim, one for each directory.
+pub(super) fn descriptors(all: &[Planned]) -> usize {
+    let each = |planned: &Planned| 2 * planned.claims().len() + 1;
+    if all.is_empty() { 0 } else { RELEASE + all.iter().map(each).sum::<usize>() }
+}
+
+/// Claims what only one sandbox may have, and checks that all names, paths and addresses are free. Nothing else is made.
 pub(super) fn claim(setup: &Setup, resources: &mut Vec<Box<dyn Resource>>) -> Result<(), String> {
     for planned in &setup.spec.resources {
-        let claim = own_claims::take(&setup.spec.state_root, planned, &setup.spec.id);
-        if let Some(claim) = claim.map_err(|error| error_chain(&error))? {
-            resources.push(Box::new(claim));
+        for thing in planned.claims() {
+            let claim = claims::take(&setup.spec.state_root, thing, &setup.spec.id);
+            resources.push(Box::new(claim.map_err(|error| error_chain(&error))?));
         }
         planned.check().map_err(|error| error_chain(&error))?;
     }

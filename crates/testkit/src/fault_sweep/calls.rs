@@ -91,7 +91,9 @@ pub(crate) fn object(pid: i32, name: &str, call: &Call) -> String {
     let [first, second, third, ..] = call.arguments;
     match name {
         "openat" | "openat2" | "mkdirat" | "unlinkat" | "newfstatat" | "faccessat" | "faccessat2"
-        | "readlinkat" | "statx" | "renameat" | "renameat2" | "linkat" | "fchmodat" => text(pid, second),
+        | "readlinkat" | "statx" | "renameat" | "renameat2" | "linkat" | "fchmodat" => {
+            below(pid, first, &text(pid, second))
+        }
         "open" | "execve" | "statfs" | "access" | "readlink" | "stat" | "lstat" | "mkdir" | "rmdir"
         | "unlink" | "chdir" | "lgetxattr" => text(pid, first),
         "symlinkat" => text(pid, third),
@@ -101,6 +103,15 @@ pub(crate) fn object(pid: i32, name: &str, call: &Call) -> String {
             link.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default()
         }
         _ => String::new(),
+    }
+}
+
+/// A path as the call means it: below the directory of its descriptor, if it has one.
+fn below(pid: i32, directory: u64, path: &str) -> String {
+    // AT_FDCWD is no descriptor, so it has no link.
+    match fs::read_link(format!("/proc/{pid}/fd/{directory}")) {
+        Ok(directory) => directory.join(path).to_string_lossy().into_owned(),
+        Err(_) => path.to_owned(),
     }
 }
 

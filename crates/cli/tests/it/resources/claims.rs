@@ -1,10 +1,11 @@
-//! What `--own` names belongs to one sandbox, and what a sandbox owns needs a record.
+//! Only one sandbox may have a thing, and what a sandbox owns needs a record.
 
 use std::fs;
 
 use rustix::process::Signal;
 
 use super::can_make;
+use crate::state::crash::can_crash;
 use crate::support::{Running, TestEnv, kill_at_once, wait_until};
 
 /// Neither has made it yet, so that only the claim tells them apart.
@@ -55,6 +56,34 @@ fn the_recovery_of_an_orphan_leaves_the_things_of_a_later_sandbox_alone() {
     assert!(!path.try_exists().unwrap());
     for sandbox in [&orphan, &later] {
         sandbox.call(&env, &["rm", "-f", "ID"]).with_code(0);
+    }
+    env.assert_nothing_left();
+}
+
+/// The first stands between its claim and what it makes, so that a look finds everything free.
+/// spec: 18.3
+#[test]
+fn of_two_sandboxes_that_start_at_once_only_one_gets_an_address_or_a_mount_point() {
+    if !can_crash() || !can_make() {
+        return;
+    }
+    let env = TestEnv::new();
+    fs::create_dir(env.path("work/point")).unwrap();
+    let mount = format!("--mount=type=tmpfs,target={}", env.path("work/point").display());
+    let (address, gateway) = ("--address=10.99.0.2/30", "--gateway=10.99.0.1");
+    for words in [&["--netns", address, gateway][..], &[mount.as_str()]] {
+        let all = [words, &["sleep", "1000"]].concat();
+        let first = Running::start(env.run_command(&all).env("PENFOLD_STOP_AT", "recorded"));
+        wait_until("penfold stands", || first.process().state() == Some('T'));
+        let other = [words, &["touch", "ran"]].concat();
+        env.run(&other).refused(125, "belongs to sandbox");
+        first.signal(Signal::CONT);
+        wait_until("the command runs", || !env.running("sleep 1000").is_empty());
+        first.signal(Signal::TERM);
+        first.finish();
+        assert!(!env.path("work/ran").try_exists().unwrap());
+        env.run(&other).with_code(0);
+        fs::remove_file(env.path("work/ran")).unwrap();
     }
     env.assert_nothing_left();
 }
