@@ -1,9 +1,9 @@
 //! A private directory that goes with its sandbox.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -254,7 +254,7 @@ fn remove_once(dir: BorrowedFd<'_>) -> Result<(), Failure> {
 
 /// Removes the directory under its present name. rmdir(2) removes nothing that is not an empty directory.
 fn remove_empty(dir: BorrowedFd<'_>) -> Result<(), Errno> {
-    let Ok(Some(path)) = place(dir) else { return Ok(()) };
+    let Some(path) = place(dir)? else { return Ok(()) };
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::INVAL) };
     let parent = open(parent)?;
     let name = CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)?;
@@ -269,9 +269,10 @@ fn remove_empty(dir: BorrowedFd<'_>) -> Result<(), Errno> {
 }
 
 /// Returns the present path of a directory; `None` once it is removed.
-fn place(dir: BorrowedFd<'_>) -> io::Result<Option<PathBuf>> {
+fn place(dir: BorrowedFd<'_>) -> Result<Option<PathBuf>, Errno> {
     if rustix::fs::fstat(dir)?.st_nlink == 0 {
         return Ok(None);
     }
-    std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).map(Some)
+    let path = rustix::fs::readlink(format!("/proc/self/fd/{}", dir.as_raw_fd()), Vec::new())?;
+    Ok(Some(PathBuf::from(OsString::from_vec(path.into_bytes()))))
 }

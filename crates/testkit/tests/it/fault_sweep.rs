@@ -7,9 +7,11 @@ use std::process::Command;
 /// name. So a fault keeps its meaning when other calls come and go.
 const FOUND: &[&str] = &[
     // The record of a scratch directory that could not be removed was lost, and no command tried again.
-    "run/cgroup supervisor readlink:/proc/self/fd/#* EIO",
+    "run/cgroup supervisor readlinkat:/proc/self/fd/#* EIO",
     "run/subreaper supervisor fchmod#* EIO",
     "run/auto supervisor unlinkat:tmp/penfold-#* EINTR",
+    // A directory whose path could not be read counted as removed.
+    "run-stop/cgroup supervisor readlinkat:/proc/self/fd/#2 EPERM",
     // A stop that could not be sent or received was forgotten.
     "run-stop/cgroup supervisor recvfrom#1 EMFILE",
     "run-stop/pidns launcher sendto#1 EPERM",
