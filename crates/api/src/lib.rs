@@ -16,7 +16,10 @@ use penfold_teardown::{Cause, Level};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub use spec::{Containment, Jail, JailNetwork, Profile, SandboxSpec, USUAL_VARIABLES};
+pub use spec::{
+    Containment, HttpRequest, Jail, JailNetwork, Profile, QmpRequest, SandboxSpec, StopRequest,
+    USUAL_VARIABLES, Vmm, VmmKind,
+};
 
 /// A sandbox, as observed at one moment.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod schema;
+mod stop;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,6 +10,8 @@ use std::ffi::OsString;
 use penfold_resource::request::{MountRequest, Network, OwnRequest, Request, Sockets, Workspace};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
+pub use self::stop::{HttpRequest, QmpRequest, StopRequest, Vmm, VmmKind};
 
 /// A sandbox to be started. The defaults are those of `penfold run`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -76,6 +79,10 @@ pub struct SandboxSpec {
     pub profile: Option<Profile>,
     /// The settings of the profile `jail`.
     pub jail: Option<Jail>,
+    /// The settings of the profile `vmm`.
+    pub vmm: Option<Vmm>,
+    /// How the members are asked to end before they get the polite signal.
+    pub stop: Option<StopRequest>,
     /// The size of the log in bytes; a full log drops the oldest output.
     pub log_size: Option<u64>,
     /// Whether the record is removed when the sandbox ends, with log, exit and report.
@@ -95,6 +102,8 @@ pub struct SandboxSpec {
 pub enum Profile {
     /// A jail of bubblewrap: own processes, read-only files, no network.
     Jail,
+    /// Nothing: the command is a virtual machine monitor, whose sockets and polite stop penfold knows.
+    Vmm,
 }
 
 /// The settings of the profile `jail`.
@@ -211,7 +220,13 @@ impl SandboxSpec {
         if !resources.is_empty() {
             option("--resources", serde_json::to_string(&resources).ok().as_deref());
         }
-        option("--profile", self.profile.map(|Profile::Jail| "jail"));
+        let profile = self.profile.map(|profile| match profile {
+            Profile::Jail => "jail",
+            Profile::Vmm => "vmm",
+        });
+        option("--profile", profile);
+        option("--vmm", self.vmm.as_ref().and_then(|vmm| vmm.kind).map(VmmKind::word));
+        option("--stop", self.stop.as_ref().and_then(|stop| serde_json::to_string(stop).ok()).as_deref());
         if let Some(jail) = &self.jail {
             option("--rootfs", jail.rootfs.as_deref());
             option("--network", jail.network.map(JailNetwork::word));

@@ -1,6 +1,7 @@
 //! The verbs of penfold: one file each, with flags, help texts and implementation.
 
 mod adopt;
+mod ask_vmm;
 mod attach;
 mod command_line;
 mod completions;
@@ -65,7 +66,7 @@ const VERBS: &[&Verb] = &[
 ];
 
 /// The verbs that only other parts of penfold call. Help, completions and manual pages leave them out.
-const INTERNAL_VERBS: &[&Verb] = &[&session_host::VERB, &jail::OUTSIDE, &jail::INSIDE];
+const INTERNAL_VERBS: &[&Verb] = &[&session_host::VERB, &jail::OUTSIDE, &jail::INSIDE, &ask_vmm::VERB];
 
 /// Finds the verb with this name or alias.
 fn find(name: &str) -> Option<&'static Verb> {

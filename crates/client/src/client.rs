@@ -106,6 +106,22 @@ impl Client {
         })
     }
 
+    /// Sends a request, and reads only whether the server carried it out. A body is JSON.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn order(&self, method: Method, path: &str, body: String, limit: Duration) -> Result<(), Error> {
+        let headers: &[(&str, &str)] =
+            if body.is_empty() { &[] } else { &[("content-type", "application/json")] };
+        self.runtime.block_on(async {
+            let answer = self.open(method, path, headers, body.into());
+            match tokio::time::timeout(limit, answer).await {
+                Ok(answer) => answer.map(drop),
+                Err(elapsed) => Err(self.lost(elapsed)),
+            }
+        })
+    }
+
     /// Repeats a request that may be sent twice, for up to [`RECONNECT`] while the server is away. With `is_new`, a server
     /// that was not there at the first attempt is an error at once.
     ///

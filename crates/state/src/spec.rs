@@ -55,6 +55,8 @@ pub struct Spec {
     pub command: Vec<OsString>,
     /// Words in front of the command that are executed and not shown, if any.
     pub wrapper: Vec<OsString>,
+    /// The program that asks the members to end before the polite signal does, with its arguments; empty for none.
+    pub stop_command: Vec<OsString>,
     /// The environment of the command, without the variables that the sandbox adds.
     pub environment: Vec<(OsString, OsString)>,
     /// The directory in which the command starts, if not the caller's.

@@ -48,7 +48,7 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
         signal::set_default(CHILD);
     }
     let mask = signal::block(&SignalSet::of(1..=64)).map_err(system("block signals"))?;
-    let program = environment::program(&spec, None, None, &Inherited { mask, child_ignored })?;
+    let program = environment::program(&spec, &spec.command, None, None, &Inherited { mask, child_ignored })?;
     let (own_end, other_end) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(system("make a socket pair"))?;
@@ -65,6 +65,7 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
     let setup = Setup {
         spec,
         program,
+        stop_program: None,
         channel: other_end,
         launcher: None,
         owner: None,

@@ -39,9 +39,10 @@ pub(crate) struct Inherited {
     pub(crate) child_ignored: bool,
 }
 
-/// Prepares the command before the clone, so that no allocation is needed between clone and exec.
+/// Prepares a program with its arguments, `words`, before the clone, so that no allocation is needed between clone and exec.
 pub(crate) fn program(
     spec: &Spec,
+    words: &[OsString],
     scratch: Option<&Path>,
     netns: Option<PathBuf>,
     inherited: &Inherited,
@@ -64,9 +65,9 @@ pub(crate) fn program(
         })
         .collect::<Result<Vec<_>, _>>()?;
     let path = spec.environment.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.as_os_str());
-    let words = || spec.wrapper.iter().chain(&spec.command);
-    let name = words().next().map(OsString::as_os_str).unwrap_or_default();
-    let arguments = words()
+    let name = words.first().map(OsString::as_os_str).unwrap_or_default();
+    let arguments = words
+        .iter()
         .map(|word| c_string(word.clone().into_vec(), "the command"))
         .collect::<Result<Vec<_>, _>>()?;
     let mut program = Program::new(candidates(name, path)?, arguments, environment);

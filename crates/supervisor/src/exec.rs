@@ -215,8 +215,9 @@ fn prepare(sandbox: &Prepared, requested: RequestedExec) -> Result<Prepared, Str
     let spec = exec_spec(&sandbox.setup.spec, spec, level)?;
     let scratch = sandbox.setup.scratch.as_deref();
     let inherited = Inherited { mask: SignalSet::empty(), child_ignored: false };
-    let mut program = environment::program(&spec, scratch, sandbox.setup.spec.netns(), &inherited)
-        .map_err(|error| error.to_string())?;
+    let mut program =
+        environment::program(&spec, &spec.command, scratch, sandbox.setup.spec.netns(), &inherited)
+            .map_err(|error| error.to_string())?;
     let (stdio, mut record) = match requested.stdio {
         ExecStdio::Given([input, output, error]) => (OwnStdio { input, output, error, terminal }, None),
         ExecStdio::Recorded(plan) => {
@@ -231,6 +232,7 @@ fn prepare(sandbox: &Prepared, requested: RequestedExec) -> Result<Prepared, Str
     let setup = Setup {
         spec,
         program,
+        stop_program: None,
         channel: requested.socket,
         launcher: None,
         owner: None,
@@ -358,6 +360,7 @@ fn exec_spec(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Strin
         state_root: sandbox.state_root.clone(),
         report: None,
         wrapper: Vec::new(),
+        stop_command: Vec::new(),
         stop_on_interrupt: false,
         report_is_shared: false,
         detach: None,

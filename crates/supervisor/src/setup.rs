@@ -13,6 +13,8 @@ use penfold_sys::launch::Program;
 pub(crate) struct Setup {
     pub(crate) spec: Spec,
     pub(crate) program: Program,
+    /// The program that asks the members to end before the polite signal does.
+    pub(crate) stop_program: Option<Program>,
     /// The supervisor's end of the channel to the launcher.
     pub(crate) channel: OwnedFd,
     /// A pidfd of the process that called [`start()`](crate::start()). Without it, EOF on the channel shows the

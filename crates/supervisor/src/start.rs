@@ -2,11 +2,13 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::Instant;
 
 use penfold_process::{ProcFs, ProcessId};
 use penfold_state::{OwnerExit, ScopeDir, Scratch, Spec};
 use penfold_sys::child::{self, Peek};
+use penfold_sys::launch::Program;
 use penfold_sys::signal::{self, SignalSet};
 use penfold_sys::{Forked, fork, schedule};
 use penfold_teardown::Resource as _;
@@ -57,7 +59,7 @@ fn begin(spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Result<La
     let mask = signal::block(&SignalSet::of(1..=64)).map_err(system("block signals"))?;
     let inherited = Inherited { mask, child_ignored };
     let scratch = spec.scratch_in.as_deref().map(|base| Scratch::path_for(base, &spec.id.short()));
-    let program = environment::program(&spec, scratch.as_deref(), spec.netns(), &inherited)?;
+    let (program, stop_program) = programs(&spec, scratch.as_deref(), &inherited)?;
     let (own_end, other_end) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(system("make a socket pair"))?;
@@ -75,15 +77,15 @@ fn begin(spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Result<La
         terminal,
         keys,
     };
-    let spec_keeps = spec.on_owner_exit == OwnerExit::Keep;
     let idle = schedule::is_idle();
     let signals = LauncherSignals::open(&[]).map_err(system("make a signalfd"))?;
     let owner_id = if detached { parent_id() } else { None };
     // With `OwnerExit::Keep` the owner's death changes nothing, so its pidfd is not polled.
-    let owner = if spec_keeps { None } else { owner() };
+    let owner = if spec.on_owner_exit == OwnerExit::Keep { None } else { owner() };
     let setup = Setup {
         spec,
         program,
+        stop_program,
         channel: other_end,
         launcher: Some(launcher),
         owner,
@@ -113,6 +115,22 @@ fn begin(spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Result<La
         schedule::leave_idle();
     }
     Ok(launcher)
+}
+
+/// Prepares the command, and the stop command if there is one.
+fn programs(
+    spec: &Spec,
+    scratch: Option<&Path>,
+    inherited: &Inherited,
+) -> Result<(Program, Option<Program>), StartError> {
+    let words = [spec.wrapper.as_slice(), &spec.command].concat();
+    let program = environment::program(spec, &words, scratch, spec.netns(), inherited)?;
+    let usual = Inherited { mask: SignalSet::empty(), child_ignored: false };
+    let stop_program = match spec.stop_command.as_slice() {
+        [] => None,
+        words => Some(environment::program(spec, words, scratch, spec.netns(), &usual)?),
+    };
+    Ok((program, stop_program))
 }
 
 /// Forks the supervisor directly. Every later child of this process is a member, so the launcher itself is the second

@@ -237,11 +237,10 @@ fn supervise(
         );
     }
     teardown.ask_at_launchers();
-    let kind = match (&prepared.detached, prepared.setup.own_session) {
-        (Some(_), _) => Kind::Detached,
-        (None, true) => Kind::Exec,
-        (None, false) => Kind::Foreground,
-    };
+    if let Some(program) = prepared.setup.stop_program.take() {
+        teardown.stop_by(program);
+    }
+    let kind = kind(&prepared);
     let phase = if status == Status::Created { Phase::Starting } else { Phase::Running };
     let (pid, pidfd) = leader.map_or((None, None), |(pid, pidfd)| (Some(pid), pidfd));
     let mut sandbox = Supervised::new(prepared, kind, signals, pidfd, run_exec);
@@ -257,6 +256,14 @@ fn supervise(
         host.due = host.sandbox.decide(|policy| policy.kill(Cause::Supervisor));
     }
     host.run(teardown, phase)
+}
+
+fn kind(prepared: &Prepared) -> Kind {
+    match (&prepared.detached, prepared.setup.own_session) {
+        (Some(_), _) => Kind::Detached,
+        (None, true) => Kind::Exec,
+        (None, false) => Kind::Foreground,
+    }
 }
 
 /// Returns the leader's pid and pidfd: of this child, or of the child below if this child is our init.

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use rustix::thread::nanosleep;
 
 use crate::lifecycle::{Action, Event, Phase, step};
-use crate::members::Teardown;
+use crate::members::{StopCommandState, Teardown};
 use crate::report::{Findings, RmdirBusy, Step, Survivor, micros};
 use crate::resource::{Resource, release};
 
@@ -85,6 +85,9 @@ const LOOK_LAST: Duration = Duration::from_millis(50);
 /// The longest delay between looks while a member is stuck.
 const LOOK_STUCK: Duration = Duration::from_secs(10);
 
+/// The name of the step that runs the stop command.
+const STOP_COMMAND: &str = "stop command";
+
 const KILLED: Exit = Exit::Signal(Signal::KILL.as_raw());
 
 /// The most processes that are named as found in a leaf that could not be removed.
@@ -111,6 +114,7 @@ pub fn drive(
         busy_since: None,
         due: Due::default(),
         leader_ended: false,
+        signalled: false,
     }
     .run(resources)
 }
@@ -167,6 +171,8 @@ struct Drive<'a> {
     busy_since: Option<Instant>,
     due: Due,
     leader_ended: bool,
+    /// Whether members were sent the polite signal.
+    signalled: bool,
 }
 
 impl Drive<'_> {
@@ -333,15 +339,67 @@ impl Drive<'_> {
             .map_or_else(|| "leaf".to_owned(), |path| format!("cgroup {}", path.display()))
     }
 
+    /// Asks the members to end: by the stop command, then by the polite signal.
     fn ask(&mut self) {
         let first = self.begun.is_none();
         let stop_policy = self.host.stop_policy();
-        self.timed(first, "ask", |teardown| teardown.ask(stop_policy.signal, stop_policy.spared_group));
+        if self.asks_by_command(first, &stop_policy) {
+            if first {
+                self.due.grace = Instant::now().checked_add(stop_policy.grace);
+            }
+            return;
+        }
+        let signalled = std::mem::replace(&mut self.signalled, true);
+        self.timed(!signalled, "ask", |teardown| teardown.ask(stop_policy.signal, stop_policy.spared_group));
         if first {
             self.due.grace = Instant::now().checked_add(stop_policy.grace);
-            self.due.look_soon();
-        } else {
+        }
+        if signalled {
             self.due.look_later(LOOK_LAST * 4);
+        } else {
+            self.due.look_soon();
+        }
+    }
+
+    /// Starts the stop command with the first look, and tells whether it, or the members that it has asked, have time
+    /// left: half of the grace. The other half is for the polite signal.
+    fn asks_by_command(&mut self, first: bool, stop_policy: &StopPolicy) -> bool {
+        if self.signalled {
+            return false;
+        }
+        let now = Instant::now();
+        if first {
+            match self.teardown.start_stop_command() {
+                Ok(false) => return false,
+                Ok(true) => {
+                    self.begun = Some(now);
+                    self.note(STOP_COMMAND, now, now.elapsed());
+                }
+                Err(error) => {
+                    self.note_error(STOP_COMMAND, &error);
+                    return false;
+                }
+            }
+        }
+        let until = self.begun.and_then(|begun| begun.checked_add(stop_policy.grace / 2)).unwrap_or(now);
+        let state = self.teardown.stop_command_state();
+        // Members that outlive the leader get the signal.
+        let over = now >= until || (self.leader_ended && state == Some(StopCommandState::Asked));
+        match state {
+            Some(StopCommandState::Running | StopCommandState::Asked) if !over => {
+                self.due.look_later(LOOK_LAST * 4);
+                self.due.look = self.due.look.map(|look| look.min(until));
+                true
+            }
+            Some(StopCommandState::Failed(failure)) => {
+                self.note_error(STOP_COMMAND, &failure);
+                false
+            }
+            Some(StopCommandState::Running) => {
+                self.note_error(STOP_COMMAND, &"it still runs after half of the grace");
+                false
+            }
+            _ => false,
         }
     }
 
@@ -490,6 +548,7 @@ mod tests {
             busy_since: None,
             due: Due::default(),
             leader_ended: true,
+            signalled: false,
         };
         let findings = { drive }.stuck();
         std::fs::remove_dir(&path).unwrap();

@@ -4,6 +4,7 @@ mod ask;
 mod children;
 mod kill;
 mod ledger;
+mod stop_command;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -15,6 +16,8 @@ use penfold_process::{Pid, ProcFs, Process, ProcessId, Stat};
 use penfold_sys::child::{self, Exit, Peek};
 use rustix::process::Signal;
 
+use self::stop_command::StopCommand;
+pub(crate) use self::stop_command::StopCommandState;
 use crate::report::Ended;
 use crate::selector::Search;
 use crate::survey::{Population, Survey};
@@ -108,6 +111,7 @@ pub struct Teardown {
     /// Whether members that run this program ask the processes below them.
     launchers: bool,
     leaf_usage: penfold_cgroup::Usage,
+    stop_command: Option<StopCommand>,
 }
 
 impl Teardown {
@@ -137,6 +141,7 @@ impl Teardown {
             details: false,
             launchers: false,
             leaf_usage: penfold_cgroup::Usage::default(),
+            stop_command: None,
         }
     }
 
@@ -224,6 +229,7 @@ impl Teardown {
                 (self.leader_ended, self.leader_exit) = (true, Some(exit));
             }
             self.note_end(pid, exit);
+            self.note_stop_command(pid, exit);
             if !nameless {
                 child::reap(pid)?;
             }

@@ -65,6 +65,13 @@ impl ResourceArgs {
         self.netns = true;
     }
 
+    /// Adds a directory of sockets, if there is none.
+    pub(crate) fn add_sockets(&mut self) {
+        if self.resources.as_ref().is_none_or(|request| request.sockets.is_none()) {
+            self.sockets.get_or_insert_default();
+        }
+    }
+
     /// What is asked for. A flag takes precedence over the file; lists are joined.
     pub(crate) fn request(&self) -> Request {
         let mut request = self.resources.clone().unwrap_or_default();
@@ -93,6 +100,9 @@ impl ResourceArgs {
     }
 }
 
+/// The variable with the directory of sockets.
+pub(crate) const SOCKETS_VARIABLE: &str = "PENFOLD_SOCKETS";
+
 /// The resources of a sandbox, and the variables of its command that name them.
 pub(crate) struct Plan {
     pub(crate) planned: Vec<Planned>,
@@ -109,7 +119,7 @@ pub(crate) fn plan(request: &Request, owner: &Owner, place: &Place) -> Result<Pl
     let mut variables = Vec::new();
     if let Some(sockets) = &request.sockets {
         let path = sockets.path.clone().unwrap_or_else(|| place.short.join(&owner.id));
-        variables.push(("PENFOLD_SOCKETS", path));
+        variables.push((SOCKETS_VARIABLE, path));
     }
     for planned in &planned {
         match planned {

@@ -4,6 +4,7 @@ pub(crate) mod profile;
 mod replace;
 pub(crate) mod spec;
 pub(crate) mod spec_file;
+mod stop_request;
 pub(crate) mod unit;
 
 use std::ffi::OsString;
@@ -52,6 +53,10 @@ pub(crate) const VERB: Verb = Verb {
             "exit with 123 if the command leaves processes",
         ),
         ("penfold run -d --name web --ttl 8h npm start", "run in the background; `penfold stop web` ends it"),
+        (
+            "penfold run -d --name vm --profile vmm --grace 60s --tap qemu-system-x86_64 -hda disk.img",
+            "a virtual machine; `penfold stop vm` presses its power button first",
+        ),
         (
             "penfold run --profile jail -w src -- make test",
             "in a jail that may write to src only, without network",
@@ -131,6 +136,8 @@ pub(crate) struct RunArgs {
     pub(crate) resources: ResourceArgs,
     #[command(flatten)]
     pub(crate) profile: profile::ProfileArgs,
+    #[command(flatten)]
+    pub(crate) stop: stop_request::StopArgs,
     /// Create an empty directory and remove it at the end; it is TMPDIR and, without -w, the working directory.
     #[arg(long)]
     pub(crate) scratch: bool,
@@ -206,7 +213,7 @@ pub(crate) fn run(global: &Global, mut args: RunArgs) -> Result<u8, Failure> {
     }
     spec::refuse_detached_flags(&args)?;
     spec::refuse_limits(&args)?;
-    let wrapper = profile::wrapper(&mut args)?;
+    let wrapper = profile::apply(&mut args)?;
     let mut plan = unit::plan(&args)?;
     let asked = unit::Asked::of(&args);
     unit::check_limits(&plan, &asked, &name)?;

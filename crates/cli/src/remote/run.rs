@@ -14,7 +14,7 @@ use super::foreground::{LEASE, Signals, copy_output};
 use super::{ending, failure, wait};
 use crate::args::bounds::{self, Bounds};
 use crate::args::verb::Global;
-use crate::commands::run::profile::Network;
+use crate::commands::run::profile::{Network, Profile};
 use crate::commands::run::{Codes, Contain, OnOwnerExit, OnSupervisorExit, RunArgs, spec, tell};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{exit_codes, output, surroundings};
@@ -151,10 +151,12 @@ fn describe(args: &RunArgs) -> Result<Value, Failure> {
         }
     }
     put("log_size", json!(args.log_size));
-    if args.profile.profile.is_some() {
+    put("stop", json!(args.stop.request()));
+    put("profile", json!(args.profile.profile.map(Profile::word)));
+    put("vmm", json!(args.profile.vmm.map(|vmm| json!({ "kind": vmm.word() }))));
+    if args.profile.profile == Some(Profile::Jail) {
         let rootfs = args.profile.rootfs.as_ref().map(|dir| text(dir.as_os_str())).transpose()?;
         let network = args.profile.network.map(Network::word);
-        put("profile", json!("jail"));
         put("jail", json!({ "rootfs": rootfs, "network": network }));
     }
     if args.detach {

@@ -15,7 +15,7 @@ impl Teardown {
     /// Notes how a child ended, while its name can still be read.
     pub(super) fn note_end(&mut self, pid: Pid, exit: Exit) {
         let killed = self.kills > 0 && exit == Exit::Signal(Signal::KILL.as_raw());
-        if self.init == Some(pid) {
+        if self.init == Some(pid) || (self.is_of_stop_command(pid, None) && !self.living.contains_key(&pid)) {
             return;
         }
         let known = self.living.remove(&pid);
@@ -61,7 +61,7 @@ impl Teardown {
 
     fn why(&self, pid: Pid, session: i32) -> Option<&'static str> {
         let leader = self.leader?;
-        if pid == leader.pid {
+        if pid == leader.pid || self.is_of_stop_command(pid, Some(session)) {
             return None;
         }
         if session == raw(pid) {
@@ -116,7 +116,9 @@ impl Teardown {
 
     /// Notes the processes that have lost their parent: these children of ours, or of our init, except the leader.
     pub(super) fn note_reparented(&mut self, children: &mut Vec<Pid>) {
-        children.retain(|&pid| self.leader.is_none_or(|leader| leader.pid != pid));
+        children.retain(|&pid| {
+            self.leader.is_none_or(|leader| leader.pid != pid) && !self.is_of_stop_command(pid, None)
+        });
         self.reparented.extend(&*children);
     }
 

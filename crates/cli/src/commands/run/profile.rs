@@ -1,9 +1,10 @@
-//! `penfold run --profile`: words in front of the command that put the command into something ready-made.
+//! `penfold run --profile`: a command in something ready-made, or of a kind that penfold knows.
 
 pub(crate) mod jail;
+mod vmm;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
@@ -14,8 +15,8 @@ use crate::surroundings;
 /// The flags of profiles.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ProfileArgs {
-    /// Run the command in a jail of bubblewrap: own processes, read-only files, no network; see docs/jail.md.
-    #[arg(long, value_enum, value_name = "NAME")]
+    /// jail: run the command under bubblewrap, see docs/jail.md; vmm: the command is a virtual machine monitor, see docs/microvm.md.
+    #[arg(long, value_enum, value_name = "NAME", hide_possible_values = true)]
     pub(crate) profile: Option<Profile>,
     /// Root directory of the jail, instead of that of the host; read-only as well.
     #[arg(long, value_name = "DIR", requires = "profile")]
@@ -23,6 +24,15 @@ pub(crate) struct ProfileArgs {
     /// Network of the jail [default: none; new with --netns and --address].
     #[arg(long, value_enum, value_name = "NETWORK", requires = "profile")]
     pub(crate) network: Option<Network>,
+    #[arg(
+        long,
+        value_enum,
+        value_name = "VMM",
+        hide_possible_values = true,
+        requires = "profile",
+        help = "The monitor of the profile vmm: qemu, firecracker, cloud-hypervisor [default: the first that CMD names]"
+    )]
+    pub(crate) vmm: Option<vmm::Vmm>,
 }
 
 /// The value of `--profile`.
@@ -30,6 +40,17 @@ pub(crate) struct ProfileArgs {
 pub(crate) enum Profile {
     /// Namespaces of bubblewrap.
     Jail,
+    /// A virtual machine monitor.
+    Vmm,
+}
+
+impl Profile {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Profile::Jail => "jail",
+            Profile::Vmm => "vmm",
+        }
+    }
 }
 
 /// The value of `--network`.
@@ -53,10 +74,66 @@ impl Network {
     }
 }
 
-/// Returns the words in front of the command; none without a profile. May add a network namespace to the resources.
-pub(super) fn wrapper(args: &mut RunArgs) -> Result<Vec<OsString>, Failure> {
-    let Some(Profile::Jail) = args.profile.profile else { return Ok(Vec::new()) };
-    let not_started = |sentence: String| Failure::new(FailureKind::NotStarted, sentence);
+fn not_started(sentence: String) -> Failure {
+    Failure::new(FailureKind::NotStarted, sentence)
+}
+
+/// Applies the profile to the arguments. Returns the words in front of the command, if there are any.
+pub(super) fn apply(args: &mut RunArgs) -> Result<Vec<OsString>, Failure> {
+    match args.profile.profile {
+        None => Ok(Vec::new()),
+        Some(Profile::Jail) => jail(args),
+        Some(Profile::Vmm) => prepare_vmm(args).map(|()| Vec::new()),
+    }
+}
+
+/// Adds a directory of sockets, and the stop request of the monitor.
+fn prepare_vmm(args: &mut RunArgs) -> Result<(), Failure> {
+    if args.profile.rootfs.is_some() || args.profile.network.is_some() {
+        return Err(not_started("`--rootfs` and `--network` are of the profile `jail`".to_owned()));
+    }
+    let vmm = args.profile.vmm.or_else(|| vmm::Vmm::find(&args.command)).ok_or_else(|| {
+        not_started("the command names no virtual machine monitor that penfold knows".to_owned())
+            .hint("`--vmm qemu`, `--vmm firecracker`, `--vmm cloud-hypervisor`")
+    })?;
+    let named = |text: &str| args.command.iter().any(|word| word.to_string_lossy().contains(text));
+    let is_direct = args.command.first().and_then(|word| vmm::Vmm::of(word)) == Some(vmm);
+    if is_direct && vmm != vmm::Vmm::Qemu && named(vmm.option()) {
+        let sentence = format!("the profile `vmm` adds `{}`, and the command has it already", vmm.option());
+        return Err(not_started(sentence).hint("leave it out; `$PENFOLD_VMM_SOCKET` is the path"));
+    }
+    if !is_direct && !args.stop.is_given() && !named(vmm::VARIABLE) {
+        let sentence = "the monitor runs below another command, and does not listen on `$PENFOLD_VMM_SOCKET`";
+        let option =
+            vmm.arguments("$PENFOLD_VMM_SOCKET".as_ref()).map(|word| word.to_string_lossy().into_owned());
+        return Err(
+            not_started(sentence.to_owned()).hint(format!("add `{}` to its arguments", option.join(" ")))
+        );
+    }
+    args.profile.vmm = Some(vmm);
+    args.stop.default_to(vmm.stop_request());
+    args.resources.add_sockets();
+    Ok(())
+}
+
+/// Adds what depends on the directory of sockets: the variable, and the arguments of a monitor that is the command itself.
+pub(super) fn complete_vmm(args: &mut RunArgs, sockets: Option<&Path>) -> Option<(OsString, OsString)> {
+    let (Some(Profile::Vmm), Some(vmm), Some(sockets)) = (args.profile.profile, args.profile.vmm, sockets)
+    else {
+        return None;
+    };
+    let socket = vmm::socket(sockets);
+    if args.command.first().and_then(|word| vmm::Vmm::of(word)) == Some(vmm) {
+        args.command.extend(vmm.arguments(&socket));
+    }
+    Some((vmm::VARIABLE.into(), socket.into()))
+}
+
+/// Returns the words in front of a command in a jail. May add a network namespace to the resources.
+fn jail(args: &mut RunArgs) -> Result<Vec<OsString>, Failure> {
+    if args.profile.vmm.is_some() {
+        return Err(not_started("`--vmm` is of the profile `vmm`".to_owned()));
+    }
     let has_namespace = args.resources.request().network.is_some_and(|network| network.namespace);
     let network = args.profile.network.unwrap_or(if has_namespace { Network::New } else { Network::None });
     if network == Network::New {

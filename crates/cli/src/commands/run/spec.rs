@@ -12,8 +12,8 @@ use penfold_state::{Detach, Id, OwnerExit, Spec};
 
 use penfold_teardown::MARKER;
 
-use super::{Contain, OnOwnerExit, OnSupervisorExit, RunArgs, replace};
-use crate::args::resources;
+use super::{Contain, OnOwnerExit, OnSupervisorExit, RunArgs, profile, replace};
+use crate::args::resources::{self, SOCKETS_VARIABLE};
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::surroundings;
@@ -77,7 +77,7 @@ pub(crate) fn report_file(args: &RunArgs) -> Result<Option<File>, Failure> {
 }
 
 /// Makes the specification of the sandbox.
-pub(super) fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
+pub(super) fn spec(global: &Global, mut args: RunArgs) -> Result<Spec, Failure> {
     let report = report_file(&args)?;
     let report_is_shared = args.report.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let detach = detach(&args)?;
@@ -94,6 +94,10 @@ pub(super) fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
         environment.retain(|(other, _)| other != key);
         environment.push((key.into(), value.into()));
     }
+    let sockets =
+        plan.variables.iter().find(|(key, _)| *key == SOCKETS_VARIABLE).map(|(_, path)| path.as_path());
+    environment.extend(profile::complete_vmm(&mut args, sockets));
+    let stop_command = args.stop.words(sockets)?;
     // Last, after all checks: this step stops another sandbox.
     let name = args.name.as_deref().filter(|_| args.replace);
     let claim = name.map(|name| replace::take(global, &state_root, name, &id)).transpose()?;
@@ -128,6 +132,7 @@ pub(super) fn spec(global: &Global, args: RunArgs) -> Result<Spec, Failure> {
         directory: args.bounds.workdir.or(plan.workspace),
         command: args.command,
         wrapper: Vec::new(),
+        stop_command,
         report,
         stop_on_interrupt: args.stop_on_interrupt,
         report_is_shared,

@@ -20,5 +20,6 @@ pub mod reap;
 mod rm;
 pub mod standing;
 mod stop;
+mod stop_command;
 mod survivors;
 mod sweeper;

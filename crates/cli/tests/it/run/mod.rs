@@ -23,3 +23,4 @@ mod start;
 mod terminal;
 mod trap;
 mod usage;
+mod vmm;

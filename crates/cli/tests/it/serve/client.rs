@@ -172,6 +172,21 @@ fn sandboxes_are_ended_as_on_this_host() {
     assert_eq!(env.call(["ps", "-aq"]).out(), "");
 }
 
+/// spec: 20.2
+#[test]
+fn a_stop_command_runs_in_the_sandbox_of_the_server() {
+    let env = TestEnv::new();
+    let server = Server::start(&env, &[]);
+    let call = |line: &[&str]| env.call(["--host", &server.host()].iter().chain(line));
+    let go = env.path("work/go").display().to_string();
+    let script = format!("while ! [ -e {go} ]; do sleep 0.05; done; exit 7");
+    let stop = format!("touch {go}");
+    let flags = ["run", "-d", "--grace", "1h", "--stop-command", &stop, "sh", "-c", &script];
+    let id = call(&flags).with_code(0).out();
+    call(&["stop", id.trim_end()]).with_code(0);
+    call(&["wait", id.trim_end()]).with_code(7);
+}
+
 #[test]
 fn replace_takes_the_name() {
     let env = TestEnv::new();
