@@ -10,6 +10,7 @@ mod events;
 pub(crate) mod exec;
 pub(crate) mod extend;
 mod gc;
+mod guard;
 mod help;
 pub(crate) mod inspect;
 mod jail;
@@ -39,6 +40,8 @@ pub(crate) use command_line::{answer, parse};
 /// Every verb, in the order in which `penfold --help` lists them.
 const VERBS: &[&Verb] = &[
     &run::VERB,
+    &guard::VERB,
+    &guard::EACH,
     &exec::VERB,
     &attach::VERB,
     &ps::VERB,

@@ -69,11 +69,11 @@ impl std::fmt::Display for Code {
 /// The text of `penfold help exit-codes`.
 pub(crate) const TABLE: &[Group] = &[
     Group {
-        verbs: "run exec wait attach",
+        verbs: "run guard exec wait attach",
         codes: &[
             (Code::Commands, "the command's own; others too if the command chose them"),
             (Code::Is(UNVERIFIED), "the command is over but the end of all it started could not be verified"),
-            (Code::Is(LEAKED), "--fail-on-leak: the command was 0 but left strays (they were ended)"),
+            (Code::Is(LEAKED), "guard, --fail-on-leak: the command was 0 but left strays (they were ended)"),
             (Code::Is(TIMED_OUT), "a time limit fired (--preserve-status: the command's own)"),
             (
                 Code::Is(NOT_STARTED),

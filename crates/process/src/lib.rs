@@ -17,6 +17,7 @@
 mod environ;
 mod handle;
 mod id;
+mod listeners;
 pub mod names;
 mod numbers;
 mod path;
@@ -28,6 +29,7 @@ mod tree;
 pub use environ::Evidence;
 pub use handle::{Delivery, Process};
 pub use id::{ProcessId, StartTime, boot_id, pid_from_raw};
+pub use listeners::{Listeners, Port};
 pub use numbers::ParseError;
 pub use procfs::{Completeness, FileId, Presence, ProcFs};
 pub use rustix::process::{Pid, Signal};

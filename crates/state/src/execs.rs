@@ -233,6 +233,7 @@ impl ExecFiles {
             duration_ms: at_ms.saturating_sub(started_at_ms),
             missing: Vec::new(),
             weaker: None,
+            leaks: Vec::new(),
             findings: Findings { verified: true, ..Findings::default() },
         }
     }

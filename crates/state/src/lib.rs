@@ -50,7 +50,7 @@ pub use intent::{Detached, Intent};
 pub use leaf_label::LeafLabel;
 pub use leaf_name::LeafName;
 pub use nested::{Inside, Nested, Notes};
-pub use outcome::{ExitStatus, Outcome, Report, StartFailure, Totals};
+pub use outcome::{ExitStatus, LeftBehind, Outcome, Parent, Report, StartFailure, Totals};
 pub use penfold_resource::clear;
 pub use record::{Record, Registry, StateError};
 pub use scope_dir::{REMOVAL_LIMIT, SUPERVISORS, ScopeDir, ScopeLeft};

@@ -1,6 +1,7 @@
 //! The end of a sandbox: the report for programs, and the shorter outcome for the launcher.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use penfold_cgroup::Limits;
 use penfold_sys::child::Exit;
@@ -78,9 +79,49 @@ pub struct Report {
     /// Why the level is not a stronger one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weaker: Option<String>,
+    /// The strays as they were before they were ended, if they were to be described.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leaks: Vec<LeftBehind>,
     /// The findings of the teardown.
     #[serde(flatten)]
     pub findings: Findings,
+}
+
+/// A process that outlived the leader of its sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftBehind {
+    /// The pid, in penfold's pid namespace.
+    pub pid: i32,
+    /// The start time in clock ticks since boot.
+    pub start_time: u64,
+    /// The command line, shortened.
+    pub command: String,
+    /// The age in milliseconds.
+    pub age_ms: u64,
+    /// The working directory, if readable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<PathBuf>,
+    /// The parents that were seen, nearest first, up to the leader.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parents: Vec<Parent>,
+    /// The test that started the process, if its environment names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test: Option<String>,
+    /// The TCP ports on which the process listens, `ADDRESS:PORT`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<String>,
+    /// The first files that the process has open.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<PathBuf>,
+}
+
+/// An earlier parent of a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parent {
+    /// The pid.
+    pub pid: i32,
+    /// The command line, shortened.
+    pub command: String,
 }
 
 /// Counts over all members that were ended.
@@ -165,7 +206,13 @@ impl Outcome {
             reason.truncate(floor(reason, TEXT));
         }
         let findings = Findings { ended: strays, survivors, steps: Vec::new(), ..report.findings.clone() };
-        let report = Report { findings, command: Vec::new(), labels: BTreeMap::new(), ..report.clone() };
+        let report = Report {
+            findings,
+            command: Vec::new(),
+            labels: BTreeMap::new(),
+            leaks: Vec::new(),
+            ..report.clone()
+        };
         let teller = rustix::process::getpid().as_raw_nonzero().get();
         Outcome { report, totals, teller, of_exec: false, exec: None, unwritten }
     }

@@ -125,6 +125,7 @@ fn write_end(files: &Files, intent: &Intent, level: Level, findings: Findings) {
         duration_ms: now.saturating_sub(intent.made_at_ms),
         missing: Vec::new(),
         weaker: None,
+        leaks: Vec::new(),
         findings,
     };
     let _ = files.write_end(&unknown, &report);

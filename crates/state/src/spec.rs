@@ -55,6 +55,9 @@ pub struct Spec {
     pub command: Vec<OsString>,
     /// Words in front of the command that are executed and not shown, if any.
     pub wrapper: Vec<OsString>,
+    /// The time that members have to end by themselves after the leader's end; those that are left then are described in the
+    /// report before they are killed.
+    pub leaks_after: Option<Duration>,
     /// The program that asks the members to end before the polite signal does, with its arguments; empty for none.
     pub stop_command: Vec<OsString>,
     /// The environment of the command, without the variables that the sandbox adds.

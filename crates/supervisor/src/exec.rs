@@ -360,6 +360,7 @@ fn exec_spec(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Strin
         state_root: sandbox.state_root.clone(),
         report: None,
         wrapper: Vec::new(),
+        leaks_after: None,
         stop_command: Vec::new(),
         stop_on_interrupt: false,
         report_is_shared: false,

@@ -11,6 +11,7 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use penfold_process::Stat;
 use penfold_state::state::Status;
 use penfold_sys::child::Exit;
 use penfold_teardown::lifecycle::{Event, Phase};
@@ -20,6 +21,7 @@ use rustix::process::Signal;
 
 pub(crate) use self::leader::Leader;
 use crate::launch::Starting;
+use crate::left_behind::Genealogy;
 use crate::outcome::{ExitStatus, StartFailure};
 use crate::policy::Policy;
 use crate::poll::poll;
@@ -46,6 +48,8 @@ pub(crate) struct Host {
     exit_lost: bool,
     /// This process still holds the descriptors that the caller passed to the command.
     holds_inherited: bool,
+    /// Set if the processes that the leader leaves behind are to be described.
+    genealogy: Option<Genealogy>,
     /// The launcher was asked to stop together with the leader.
     suspended: bool,
 }
@@ -74,6 +78,11 @@ impl penfold_teardown::Host for Host {
         }
         let looked = Instant::now();
         let ready = self.poll(watch, timeout);
+        if !self.sandbox.policy.is_ending()
+            && let Some(genealogy) = &mut self.genealogy
+        {
+            genealogy.look_if_due();
+        }
         if ready.signals {
             self.follow_leader();
         }
@@ -150,6 +159,20 @@ impl penfold_teardown::Host for Host {
         requested.or(rest).unwrap_or(Event::LeaderExited)
     }
 
+    fn linger(&self) -> Duration {
+        self.sandbox.prepared.setup.spec.leaks_after.unwrap_or_default()
+    }
+
+    fn describes(&self) -> bool {
+        self.genealogy.is_some()
+    }
+
+    fn describe(&mut self, members: &[Stat]) {
+        if let Some(genealogy) = &mut self.genealogy {
+            genealogy.describe(members);
+        }
+    }
+
     fn stuck(&mut self, findings: &Findings, leader: Option<Exit>) -> ControlFlow<()> {
         let blind = findings.survivors.iter().all(|survivor| matches!(survivor, Survivor::Unknown { .. }));
         if blind && (self.launcher.is_some() || self.standby.is_some()) {
@@ -187,6 +210,7 @@ impl Host {
             // An exec supervisor begins without them, and shares the pages of its code with the sandbox's supervisor.
             holds_inherited: !adopted && !sandbox.policy.is_exec(),
             suspended: false,
+            genealogy: sandbox.prepared.setup.spec.leaks_after.and_then(|_| Genealogy::start()),
             sandbox,
         }
     }
@@ -210,7 +234,9 @@ impl Host {
         let exec_look = detached.and_then(|detached| detached.execs.next_look());
         let state =
             detached.filter(|_| !self.sandbox.policy.is_ending()).and_then(|parts| parts.next_state());
-        let due = [timeout, until, accept_pause, exec_look, state].into_iter().flatten().min();
+        let genealogy = self.genealogy.as_ref().filter(|_| !self.sandbox.policy.is_ending());
+        let genealogy = genealogy.map(Genealogy::due_in);
+        let due = [timeout, until, accept_pause, exec_look, state, genealogy].into_iter().flatten().min();
         let timespec = |duration: Option<Duration>| duration.and_then(|due| Timespec::try_from(due).ok());
         let root = match self.leader {
             Leader::Adopted { lives: true } => self.sandbox.leader.as_ref(),
@@ -291,7 +317,8 @@ impl Host {
             Some(_) => Cause::StartFailed,
             None => self.sandbox.policy.cause().unwrap_or(Cause::Exit),
         };
-        let report = self.sandbox.prepared.report(cause, exit, self.failure.clone(), findings);
+        let mut report = self.sandbox.prepared.report(cause, exit, self.failure.clone(), findings);
+        report.leaks = self.genealogy.as_ref().map(|found| found.leaks(&report.findings)).unwrap_or_default();
         self.sandbox.publish_outcome(&report);
     }
 }

@@ -38,6 +38,7 @@ mod launch;
 mod launcher;
 mod leader_cell;
 mod lease;
+mod left_behind;
 mod nested;
 mod output;
 mod pidns;

@@ -406,6 +406,7 @@ fn blank(setup: &Setup, findings: Findings) -> Report {
         duration_ms: millis(setup.began.elapsed()),
         missing: Vec::new(),
         weaker: None,
+        leaks: Vec::new(),
         findings,
     }
 }

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use penfold_process::Stat;
 use penfold_sys::child::Exit;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -73,6 +74,20 @@ pub trait Host {
         Event::LeaderExited
     }
 
+    /// Returns the time that members have to end by themselves after the leader's own end. Those that are left then count
+    /// as left behind, and are killed.
+    fn linger(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Tells whether [`Host::describe`] needs the members.
+    fn describes(&self) -> bool {
+        false
+    }
+
+    /// Called once with the members before the first of them is asked or killed, if [`Host::describes`].
+    fn describe(&mut self, _members: &[Stat]) {}
+
     /// Called with the survivors when the patience is over, and with the leader's exit if it has ended.
     ///
     /// `Break` gives up; otherwise the loop continues to kill the survivors.
@@ -115,6 +130,7 @@ pub fn drive(
         due: Due::default(),
         leader_ended: false,
         signalled: false,
+        described: false,
     }
     .run(resources)
 }
@@ -173,6 +189,8 @@ struct Drive<'a> {
     leader_ended: bool,
     /// Whether members were sent the polite signal.
     signalled: bool,
+    /// Whether the host had its look at the members.
+    described: bool,
 }
 
 impl Drive<'_> {
@@ -192,7 +210,9 @@ impl Drive<'_> {
                 if event.is_none() || self.phase != Phase::Starting {
                     event = Some(Event::LeaderExited);
                 }
-            } else if self.begun.is_some() && (reaped || ended || look_now) {
+            } else if (self.begun.is_some() || self.phase == Phase::Lingering)
+                && (reaped || ended || look_now)
+            {
                 event = self.empty().then_some(Event::Unpopulated);
             }
             look_now = false;
@@ -220,12 +240,8 @@ impl Drive<'_> {
             self.phase = next;
             match action {
                 Action::Nothing => {}
-                Action::Ask => {
-                    self.ask();
-                    look_now = true;
-                }
-                Action::Kill => {
-                    self.kill();
+                Action::Linger | Action::Ask | Action::Kill => {
+                    self.act(action);
                     look_now = true;
                 }
                 Action::Report => {
@@ -237,6 +253,14 @@ impl Drive<'_> {
                 }
                 Action::Release => return self.release(resources),
             }
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Linger => self.linger(),
+            Action::Ask => self.ask(),
+            _ => self.kill(),
         }
     }
 
@@ -253,7 +277,22 @@ impl Drive<'_> {
                 self.host.out_of_memory(shortages.at_limit > 0);
             }
         }
-        self.host.leader_ended(exit)
+        match self.host.leader_ended(exit) {
+            Event::LeaderExited if self.phase == Phase::Running && !self.host.linger().is_zero() => {
+                Event::LeaderLeft
+            }
+            event => event,
+        }
+    }
+
+    /// Lets the members that the leader has left end by themselves.
+    fn linger(&mut self) {
+        if self.due.grace.is_none() {
+            self.due.grace = Instant::now().checked_add(self.host.linger());
+            self.due.look_soon();
+        } else {
+            self.due.look_later(LOOK_LAST);
+        }
     }
 
     fn wait(&mut self) -> Option<Event> {
@@ -349,6 +388,7 @@ impl Drive<'_> {
             }
             return;
         }
+        self.describe();
         let signalled = std::mem::replace(&mut self.signalled, true);
         self.timed(!signalled, "ask", |teardown| teardown.ask(stop_policy.signal, stop_policy.spared_group));
         if first {
@@ -358,6 +398,14 @@ impl Drive<'_> {
             self.due.look_later(LOOK_LAST * 4);
         } else {
             self.due.look_soon();
+        }
+    }
+
+    /// Lets the host describe the members while they are as the command left them.
+    fn describe(&mut self) {
+        if !std::mem::replace(&mut self.described, true) && self.host.describes() {
+            let members = self.teardown.members();
+            self.host.describe(&members);
         }
     }
 
@@ -421,6 +469,7 @@ impl Drive<'_> {
             self.due.grace = None;
             self.due.patience = Instant::now().checked_add(self.host.stop_policy().patience);
         }
+        self.describe();
         // Usually the leader was alone, and there is nothing to kill.
         if self.begun.is_none() && self.teardown.is_empty().unwrap_or(false) {
             self.begun = Some(Instant::now());
@@ -549,6 +598,7 @@ mod tests {
             due: Due::default(),
             leader_ended: true,
             signalled: false,
+            described: false,
         };
         let findings = { drive }.stuck();
         std::fs::remove_dir(&path).unwrap();

@@ -9,6 +9,8 @@ pub enum Phase {
     Starting,
     /// The leader runs.
     Running,
+    /// The leader has ended, and the members that it left have time to end by themselves.
+    Lingering,
     /// Members were asked to end and have their grace.
     Stopping,
     /// Members are being killed.
@@ -28,11 +30,13 @@ pub enum Event {
     StartFailed,
     /// The leader has ended.
     LeaderExited,
+    /// The leader has ended, and the members that it left get time to end by themselves.
+    LeaderLeft,
     /// A stop was requested.
     StopRequested,
     /// A kill was requested.
     KillRequested,
-    /// The grace of a stop is over.
+    /// The grace of a stop is over, or the time of members that outlived their leader.
     GraceOver,
     /// The time that a kill may take is over.
     PatienceOver,
@@ -47,6 +51,8 @@ pub enum Event {
 pub enum Action {
     /// Wait for the next event.
     Nothing,
+    /// Leave the members alone; the first time, arm the time after which they count as left behind.
+    Linger,
     /// Send the polite signal to every member that has not had it; the first time, arm the grace.
     Ask,
     /// Kill every member; the first time, arm the patience.
@@ -64,34 +70,51 @@ pub fn step(phase: Phase, event: Event) -> (Phase, Action) {
         // Without a program, nothing can honour a polite signal.
         (
             Phase::Starting,
-            Event::StartFailed | Event::LeaderExited | Event::StopRequested | Event::KillRequested,
+            Event::StartFailed
+            | Event::LeaderExited
+            | Event::LeaderLeft
+            | Event::StopRequested
+            | Event::KillRequested,
         )
         // Members that outlive the leader are killed without a grace.
         | (Phase::Running, Event::LeaderExited | Event::KillRequested)
-        | (Phase::Stopping, Event::KillRequested | Event::GraceOver) => {
+        | (Phase::Lingering | Phase::Stopping, Event::KillRequested | Event::GraceOver) => {
             (Phase::Killing, Action::Kill)
         }
-        (Phase::Running, Event::StopRequested) | (Phase::Stopping, Event::Look) => {
+        (Phase::Running, Event::LeaderLeft) | (Phase::Lingering, Event::Look) => {
+            (Phase::Lingering, Action::Linger)
+        }
+        (Phase::Running | Phase::Lingering, Event::StopRequested) | (Phase::Stopping, Event::Look) => {
             (Phase::Stopping, Action::Ask)
         }
         (Phase::Killing | Phase::Stuck, Event::Look) => (phase, Action::Kill),
         (Phase::Killing, Event::PatienceOver) => (Phase::Stuck, Action::Report),
-        (Phase::Starting | Phase::Running | Phase::Stopping | Phase::Killing | Phase::Stuck, Event::Unpopulated) => {
-            (Phase::Gone, Action::Release)
-        }
+        (
+            Phase::Starting
+            | Phase::Running
+            | Phase::Lingering
+            | Phase::Stopping
+            | Phase::Killing
+            | Phase::Stuck,
+            Event::Unpopulated,
+        ) => (Phase::Gone, Action::Release),
         (
             Phase::Starting | Phase::Running,
             Event::Look | Event::GraceOver | Event::PatienceOver,
         )
         | (
-            Phase::Running | Phase::Stopping | Phase::Killing | Phase::Stuck,
+            Phase::Running | Phase::Lingering | Phase::Stopping | Phase::Killing | Phase::Stuck,
             Event::Started | Event::StartFailed,
         )
+        | (Phase::Lingering, Event::LeaderExited | Event::LeaderLeft | Event::PatienceOver)
         // A second stop request changes nothing: a client that wants more requests a kill.
-        | (Phase::Stopping, Event::LeaderExited | Event::StopRequested | Event::PatienceOver)
+        | (
+            Phase::Stopping,
+            Event::LeaderExited | Event::LeaderLeft | Event::StopRequested | Event::PatienceOver,
+        )
         | (
             Phase::Killing | Phase::Stuck,
-            Event::LeaderExited | Event::StopRequested | Event::KillRequested | Event::GraceOver,
+            Event::LeaderExited | Event::LeaderLeft | Event::StopRequested | Event::KillRequested | Event::GraceOver,
         )
         | (Phase::Stuck, Event::PatienceOver)
         | (Phase::Gone, _) => (phase, Action::Nothing),
@@ -102,12 +125,20 @@ pub fn step(phase: Phase, event: Event) -> (Phase, Action) {
 mod tests {
     use super::*;
 
-    const PHASES: [Phase; 6] =
-        [Phase::Starting, Phase::Running, Phase::Stopping, Phase::Killing, Phase::Stuck, Phase::Gone];
-    const EVENTS: [Event; 9] = [
+    const PHASES: [Phase; 7] = [
+        Phase::Starting,
+        Phase::Running,
+        Phase::Lingering,
+        Phase::Stopping,
+        Phase::Killing,
+        Phase::Stuck,
+        Phase::Gone,
+    ];
+    const EVENTS: [Event; 10] = [
         Event::Started,
         Event::StartFailed,
         Event::LeaderExited,
+        Event::LeaderLeft,
         Event::StopRequested,
         Event::KillRequested,
         Event::GraceOver,

@@ -169,6 +169,11 @@ impl Teardown {
         self.leader_outlived = self.kills == 0 && self.ledger.is_empty();
     }
 
+    /// Returns the living members that can be seen; none where they cannot be listed.
+    pub(crate) fn members(&mut self) -> Vec<Stat> {
+        self.survey().map(Survey::into_seen).unwrap_or_default()
+    }
+
     /// Returns how the leader ended, if it was reaped here and the exit is known.
     pub fn leader_exit(&self) -> Option<Exit> {
         self.leader_exit

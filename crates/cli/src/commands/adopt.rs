@@ -142,6 +142,7 @@ fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<Spec, Failu
         state_root: surroundings::root(global),
         report: None,
         wrapper: Vec::new(),
+        leaks_after: None,
         stop_command: Vec::new(),
         stop_on_interrupt: false,
         report_is_shared: false,

@@ -183,6 +183,17 @@ pub(crate) enum Contain {
     Subreaper,
 }
 
+impl Contain {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Contain::Auto => "auto",
+            Contain::Cgroup => "cgroup",
+            Contain::Pidns => "pidns",
+            Contain::Subreaper => "subreaper",
+        }
+    }
+}
+
 /// The value of `--on-owner-exit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnOwnerExit {
@@ -204,32 +215,69 @@ pub(crate) enum OnSupervisorExit {
 }
 
 /// Runs a command, and waits for its end and the end of all its descendants.
-pub(crate) fn run(global: &Global, mut args: RunArgs) -> Result<u8, Failure> {
-    let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-    let (preserve, fail_on_leak, detached) = (args.bounds.preserve_status, args.fail_on_leak, args.detach);
-    let directory = args.bounds.workdir.clone();
+pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
+    let codes = Codes { preserve: args.bounds.preserve_status, fail_on_leak: args.fail_on_leak };
+    let detached = args.detach;
     if detached {
-        bounds::refuse_code_flags(preserve, fail_on_leak)?;
+        bounds::refuse_code_flags(codes.preserve, codes.fail_on_leak)?;
     }
+    let started = start(global, args, |_| ())?;
+    if detached {
+        let Started { launcher, name, directory, plan, asked } = started;
+        let id = launcher.id();
+        let code = run_detached(launcher, &name, directory)
+            .map_err(|failure| unit::explain(&plan, &asked, failure))?;
+        unit::warn(global, &plan, &id, detached);
+        return Ok(code);
+    }
+    let ended = wait(global, started)?;
+    tell(global, &ended.outcome, &ended.name, ended.directory, codes)
+        .map_err(|failure| unit::explain(&ended.plan, &ended.asked, failure))
+}
+
+/// A sandbox that was started.
+struct Started {
+    launcher: Launcher,
+    /// The command, for messages.
+    name: String,
+    directory: Option<PathBuf>,
+    plan: unit::Plan,
+    asked: unit::Asked,
+}
+
+/// A sandbox in the foreground that has ended.
+pub(crate) struct Ended {
+    pub(crate) outcome: Outcome,
+    /// The command, for messages.
+    pub(crate) name: String,
+    pub(crate) directory: Option<PathBuf>,
+    plan: unit::Plan,
+    asked: unit::Asked,
+}
+
+/// Starts a sandbox; `change` changes its specification.
+fn start(global: &Global, mut args: RunArgs, change: impl FnOnce(&mut Spec)) -> Result<Started, Failure> {
+    let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+    let directory = args.bounds.workdir.clone();
     spec::refuse_detached_flags(&args)?;
     spec::refuse_limits(&args)?;
     let wrapper = profile::apply(&mut args)?;
     let mut plan = unit::plan(&args)?;
     let asked = unit::Asked::of(&args);
     unit::check_limits(&plan, &asked, &name)?;
-    let spec = Spec { wrapper, ..spec::spec(global, args)? };
+    let mut spec = Spec { wrapper, ..spec::spec(global, args)? };
+    change(&mut spec);
     let launcher = unit::start(&mut plan, spec).map_err(|error| {
         let failure = Failure::new(FailureKind::NotStarted, format!("cannot run `{name}`"));
         unit::explain(&plan, &asked, failure.because(error))
     })?;
-    let id = launcher.id();
-    if detached {
-        let code = run_detached(launcher, &name, directory)
-            .map_err(|failure| unit::explain(&plan, &asked, failure))?;
-        unit::warn(global, &plan, &id, detached);
-        return Ok(code);
-    }
-    unit::warn(global, &plan, &id, detached);
+    Ok(Started { launcher, name, directory, plan, asked })
+}
+
+/// Waits for the end of a sandbox in the foreground.
+fn wait(global: &Global, started: Started) -> Result<Ended, Failure> {
+    let Started { launcher, name, directory, plan, asked } = started;
+    unit::warn(global, &plan, &launcher.id(), false);
     let watched = !global.quiet && std::io::stderr().is_terminal();
     let slow = |progress| {
         if watched {
@@ -238,8 +286,32 @@ pub(crate) fn run(global: &Global, mut args: RunArgs) -> Result<u8, Failure> {
     };
     let outcome =
         launcher.wait(slow).or_fail(FailureKind::Unverified, "cannot tell how the sandbox ended")?;
-    tell(global, &outcome, &name, directory, Codes { preserve, fail_on_leak })
-        .map_err(|failure| unit::explain(&plan, &asked, failure))
+    Ok(Ended { outcome, name, directory, plan, asked })
+}
+
+/// Runs a command in the foreground for another verb, which prints the result and chooses the exit code. `flags` are those of
+/// `run`, and `change` changes the specification.
+pub(crate) fn for_verb(
+    global: &Global,
+    flags: Vec<OsString>,
+    change: impl FnOnce(&mut Spec),
+) -> Result<Ended, Failure> {
+    let matches = spec_file::definition().try_get_matches_from(flags);
+    let matches = matches.map_err(|error| usage::failure(&error, Some(&VERB)))?;
+    wait(global, start(global, usage::read(&VERB, matches)?, change)?)
+}
+
+impl Ended {
+    /// Returns the exit code. Dies of the signal that ended the command.
+    pub(crate) fn code(self, codes: Codes) -> Result<u8, Failure> {
+        let Ended { outcome, name, directory, plan, asked } = self;
+        let code = conclude(&outcome, &name, directory, codes.preserve, codes.fail_on_leak)
+            .map_err(|failure| unit::explain(&plan, &asked, failure))?;
+        if let Some(signal) = died_of(&outcome) {
+            penfold_sys::signal::die_of(signal);
+        }
+        Ok(code)
+    }
 }
 
 /// How the exit code is chosen.

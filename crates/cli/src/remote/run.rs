@@ -15,7 +15,7 @@ use super::{ending, failure, wait};
 use crate::args::bounds::{self, Bounds};
 use crate::args::verb::Global;
 use crate::commands::run::profile::{Network, Profile};
-use crate::commands::run::{Codes, Contain, OnOwnerExit, OnSupervisorExit, RunArgs, spec, tell};
+use crate::commands::run::{Codes, OnOwnerExit, OnSupervisorExit, RunArgs, spec, tell};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{exit_codes, output, surroundings};
 
@@ -135,15 +135,7 @@ fn describe(args: &RunArgs) -> Result<Value, Failure> {
     }
     put("inherit_env", json!(args.inherit_env));
     put("scratch", json!(args.scratch));
-    put(
-        "contain",
-        json!(match args.contain {
-            Contain::Auto => "auto",
-            Contain::Cgroup => "cgroup",
-            Contain::Pidns => "pidns",
-            Contain::Subreaper => "subreaper",
-        }),
-    );
+    put("contain", json!(args.contain.word()));
     put_limits(&args.limits.limits(), &mut put);
     if let Ok(Value::Object(resources)) = serde_json::to_value(args.resources.request()) {
         for (key, value) in resources {

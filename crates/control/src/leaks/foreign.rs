@@ -6,14 +6,13 @@
 //! - Its environment names a session whose owner is dead.
 
 mod marks;
-mod ports;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use penfold_process::{Pid, ProcFs, Stat};
+use penfold_process::{Listeners, Pid, ProcFs, Stat};
 use penfold_teardown::MARKER;
 use serde::Serialize;
 
@@ -21,7 +20,7 @@ use super::Member;
 use super::alive::{self, Belongs};
 
 pub use marks::{Mark, OwnerState};
-pub use ports::Port;
+pub use penfold_process::Port;
 
 /// The first process of a tree that somebody left behind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -94,7 +93,7 @@ pub fn look() -> io::Result<Strays> {
     }
     let mut strays: Vec<Stray> = found.into_values().collect();
     strays.sort_unstable_by_key(|stray| stray.member.id);
-    let mut listeners = ports::Listeners::default();
+    let mut listeners = Listeners::default();
     for stray in &mut strays {
         let tree = looking.tree(stray.member.id.pid);
         stray.processes = tree.len();

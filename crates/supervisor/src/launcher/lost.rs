@@ -85,6 +85,7 @@ impl Launcher {
             duration_ms: 0,
             missing: Vec::new(),
             weaker: None,
+            leaks: Vec::new(),
             findings,
         }
     }

@@ -79,6 +79,7 @@ fn outcome(verified: bool) -> Outcome {
         duration_ms: 0,
         missing: Vec::new(),
         weaker: None,
+        leaks: Vec::new(),
         findings: Findings { verified, ..Findings::default() },
     };
     Outcome::of(&report, None)

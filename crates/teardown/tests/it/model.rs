@@ -59,6 +59,8 @@ struct World {
     members: Vec<Member>,
     /// The events of the host, which may come late and twice.
     told: Vec<(u32, Event)>,
+    /// The time of members that outlive their leader.
+    linger: u32,
 }
 
 impl World {
@@ -165,8 +167,10 @@ impl Driver {
         let look = std::mem::take(&mut self.look_now);
         let event = if !self.leader_ended && !self.world.members[0].alive {
             self.leader_ended = true;
-            Some(Event::LeaderExited)
-        } else if self.begun && (reaped || look) && self.world.is_empty() {
+            let lingers = self.phase == Phase::Running && self.world.linger > 0;
+            Some(if lingers { Event::LeaderLeft } else { Event::LeaderExited })
+        } else if (self.begun || self.phase == Phase::Lingering) && (reaped || look) && self.world.is_empty()
+        {
             Some(Event::Unpopulated)
         } else {
             self.due().or_else(|| self.told())
@@ -180,6 +184,7 @@ impl Driver {
         self.phase = phase;
         match action {
             Action::Nothing => {}
+            Action::Linger => self.linger(),
             Action::Ask => self.ask(),
             Action::Kill => self.kill(),
             Action::Report => self.trace.reports.push(self.now),
@@ -207,6 +212,11 @@ impl Driver {
     fn told(&mut self) -> Option<Event> {
         let at = self.world.told.iter().position(|(at, _)| *at <= self.now)?;
         Some(self.world.told.remove(at).1)
+    }
+
+    fn linger(&mut self) {
+        self.grace.get_or_insert(self.now + self.world.linger);
+        self.look_within(LOOK_MOST);
     }
 
     fn ask(&mut self) {
@@ -272,10 +282,12 @@ fn world() -> impl Strategy<Value = World> {
     ];
     let last = prop_oneof![Just(Event::StopRequested), Just(Event::KillRequested)];
     let told = proptest::collection::vec((0..SCRIPT, event), 0..8);
-    (proptest::collection::vec(member(), 1..6), told, last).prop_map(|(members, mut told, last)| {
+    let linger = prop_oneof![Just(0), 1..GRACE];
+    let all = (proptest::collection::vec(member(), 1..6), told, last, linger);
+    all.prop_map(|(members, mut told, last, linger)| {
         told.push((SCRIPT, last));
         told.sort_by_key(|(at, _)| *at);
-        World { members, told }
+        World { members, told, linger }
     })
 }
 
@@ -284,6 +296,7 @@ fn event() -> impl Strategy<Value = Event> {
         Just(Event::Started),
         Just(Event::StartFailed),
         Just(Event::LeaderExited),
+        Just(Event::LeaderLeft),
         Just(Event::StopRequested),
         Just(Event::KillRequested),
         Just(Event::GraceOver),
@@ -352,10 +365,11 @@ proptest! {
         let rank = |phase| match phase {
             Phase::Starting => 0,
             Phase::Running => 1,
-            Phase::Stopping => 2,
-            Phase::Killing => 3,
-            Phase::Stuck => 4,
-            Phase::Gone => 5,
+            Phase::Lingering => 2,
+            Phase::Stopping => 3,
+            Phase::Killing => 4,
+            Phase::Stuck => 5,
+            Phase::Gone => 6,
         };
         let (mut phase, mut gone) = (Phase::Starting, 0);
         for event in events {

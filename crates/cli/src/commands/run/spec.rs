@@ -132,6 +132,7 @@ pub(super) fn spec(global: &Global, mut args: RunArgs) -> Result<Spec, Failure> 
         directory: args.bounds.workdir.or(plan.workspace),
         command: args.command,
         wrapper: Vec::new(),
+        leaks_after: None,
         stop_command,
         report,
         stop_on_interrupt: args.stop_on_interrupt,

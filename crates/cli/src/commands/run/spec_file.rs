@@ -40,7 +40,8 @@ pub(crate) fn expand(matches: ArgMatches) -> Result<ArgMatches, Failure> {
     })
 }
 
-fn definition() -> Command {
+/// The flags of `run`.
+pub(super) fn definition() -> Command {
     (VERB.define)(Command::new(VERB.name).no_binary_name(true).args_override_self(true))
 }
 

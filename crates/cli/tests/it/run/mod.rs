@@ -5,6 +5,7 @@ mod degrade;
 mod descriptors;
 mod dropin;
 mod faults;
+mod guard;
 mod idle;
 mod init;
 mod interrupt;

@@ -193,7 +193,7 @@ impl World {
         let (phase, action) = step(self.phase, event);
         self.phase = phase;
         match action {
-            Action::Nothing | Action::Release => {}
+            Action::Nothing | Action::Linger | Action::Release => {}
             Action::Ask => {
                 assert_eq!(self.killed, None, "asked politely after a kill");
                 if self.asked.is_none() {

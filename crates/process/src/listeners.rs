@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
-use penfold_process::Pid;
 use serde::Serialize;
 
-use super::path;
+use crate::Pid;
 
 /// A TCP port with a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -20,13 +19,13 @@ pub struct Port {
 
 /// All listeners by the inode of the socket, for each network namespace that was read.
 #[derive(Debug, Default)]
-pub(super) struct Listeners {
+pub struct Listeners {
     namespaces: HashMap<PathBuf, HashMap<u64, Port>>,
 }
 
 impl Listeners {
     /// Returns the ports on which these processes listen.
-    pub(super) fn of(&mut self, pids: &[Pid]) -> Vec<Port> {
+    pub fn of(&mut self, pids: &[Pid]) -> Vec<Port> {
         let mut ports: Vec<Port> = pids.iter().flat_map(|&pid| self.of_one(pid)).collect();
         ports.sort_unstable();
         ports.dedup();
@@ -46,6 +45,10 @@ impl Listeners {
         });
         sockets.filter_map(|inode| listeners.get(&inode).copied()).collect()
     }
+}
+
+fn path(pid: Pid, name: &str) -> PathBuf {
+    format!("/proc/{}/{name}", pid.as_raw_pid()).into()
 }
 
 fn listeners(pid: Pid) -> HashMap<u64, Port> {

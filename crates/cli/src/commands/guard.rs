@@ -1,0 +1,212 @@
+//! `penfold guard`: runs tests, ends what they leave behind, and names it.
+
+mod github;
+mod host_snapshot;
+mod junit;
+mod report;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use penfold_state::{ExitStatus, Report};
+use penfold_teardown::Cause;
+use rustix::fs::MemfdFlags;
+
+use self::host_snapshot::HostSnapshot;
+use super::run::{self, Codes, Contain};
+use crate::args::patience::Patience;
+use crate::args::usage;
+use crate::args::verb::{Global, Verb};
+use crate::failure::{Failure, FailureKind, OrFail as _};
+use crate::text::summary;
+use crate::{output, surroundings, value};
+
+/// The verb `guard`.
+pub(crate) const VERB: Verb = Verb {
+    name: "guard",
+    aliases: &[],
+    about: "Run tests, and name and end every process that they leave behind",
+    description: "Runs a test command in a sandbox with a temporary directory of its own. Whatever ends the tests, every process \
+        that they started is ended and verified gone, and the directory is removed. Processes that outlive the tests and do not \
+        end by themselves within --grace are leaks. Each is named with its command, age, parents, test, ports and open \
+        files. The exit code is that of the tests, or 123 if the tests passed and leaked. pytest, cargo-nextest and Bazel tell \
+        the name of the test; others can set PENFOLD_TEST. In GitHub Actions each leak is an annotation, and the summary of \
+        the step lists them.",
+    examples: &[
+        ("penfold guard -- pytest -n 8", "exit with 123 if the tests passed and left processes"),
+        (
+            "penfold guard --leaks warn --junit leaks.xml -- cargo nextest run",
+            "only name what is left, also for a CI server",
+        ),
+        (
+            "penfold guard --report leaks.json --timeout 20m -- npm test",
+            "keep the details, also if guard itself is killed",
+        ),
+    ],
+    usage_failure: FailureKind::NotStarted,
+    define: GuardArgs::augment_args,
+    call: |global, matches| guard(global, &usage::read(&VERB, matches)?, Tests::All),
+};
+
+/// The verb `guard-each`.
+pub(crate) const EACH: Verb = Verb {
+    name: "guard-each",
+    aliases: &[],
+    about: "Run one test, as a wrapper that a test runner puts around each",
+    description: "Runs one test as `guard` does, and says something only if the test leaks. For the wrapper scripts of \
+        cargo-nextest, `go test -exec`, `bazel test --run_under` and CARGO_TARGET_*_RUNNER: each test is cleaned up when it ends, and \
+        fails with 123 if it passed and leaked. See docs/guard.md.",
+    examples: &[
+        ("go test -exec 'penfold guard-each --' ./...", "each package by itself"),
+        ("bazel test --run_under='penfold guard-each --' //...", "each target by itself"),
+    ],
+    usage_failure: FailureKind::NotStarted,
+    define: GuardArgs::augment_args,
+    call: |global, matches| guard(global, &usage::read(&EACH, matches)?, Tests::One),
+};
+
+/// What the command is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tests {
+    /// All tests: the end is told, and what appeared on the host.
+    All,
+    /// One of many.
+    One,
+}
+
+/// The arguments of `penfold guard`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct GuardArgs {
+    /// What a leak does: fail (exit with 123 if the tests passed), or warn.
+    #[arg(long, value_enum, value_name = "ACT", default_value = "fail", hide_possible_values = true)]
+    leaks: OnLeak,
+    /// Time that processes have to end by themselves after the tests, before they are leaks.
+    #[arg(
+        short = 't',
+        long,
+        value_name = "DURATION",
+        value_parser = value::duration,
+        allow_hyphen_values = true,
+        default_value = "2s"
+    )]
+    grace: Duration,
+    /// Write the report to this file, as JSON, even if guard itself is killed; `leaks` lists what was left.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    #[arg(
+        long,
+        value_name = "FILE",
+        help = "Write the leaks to this file, as JUnit XML: a failed case for each test that leaked"
+    )]
+    junit: Option<PathBuf>,
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = value::duration,
+        allow_hyphen_values = true,
+        help = "End the tests after this time; 0 means no limit"
+    )]
+    timeout: Option<Duration>,
+    /// Containment: the way in which penfold knows the members of the sandbox.
+    #[arg(long, value_enum, value_name = "LEVEL", default_value = "auto")]
+    contain: Contain,
+    #[command(flatten)]
+    patience: Patience,
+    /// The test command and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD", value_hint = clap::ValueHint::CommandWithArguments)]
+    command: Vec<OsString>,
+}
+
+/// The value of `--leaks`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum OnLeak {
+    /// A leak makes the exit code 123.
+    Fail,
+    /// A leak is only named.
+    Warn,
+}
+
+fn guard(global: &Global, args: &GuardArgs, tests: Tests) -> Result<u8, Failure> {
+    let mut file = report_file(args.report.as_deref())?;
+    let look = || if tests == Tests::All { HostSnapshot::look() } else { HostSnapshot::default() };
+    let before = look();
+    let supervisors_file = file.try_clone().or_fail(FailureKind::NotStarted, "cannot keep a report")?;
+    let ended = run::for_verb(global, flags(args)?, |spec| {
+        spec.leaks_after = Some(args.grace);
+        spec.report = Some(supervisors_file);
+    })?;
+    let appeared = look().since(&before);
+    let mut report = ended.outcome.report.clone();
+    // The outcome has only the first strays, and no details.
+    if let Some(whole) = read(&mut file, &report.id) {
+        report = whole;
+    }
+    let leaks = report::leaks(&report);
+    let told = tests == Tests::All && !global.quiet && report.cause != Cause::StartFailed;
+    if told || !leaks.is_empty() {
+        output::message(&report::text(&report, &leaks, &appeared));
+    }
+    output::message(&summary::survivors(&ended.outcome));
+    if let Some(path) = &args.junit {
+        std::fs::write(path, junit::document(&report, &leaks))
+            .or_fail(FailureKind::Unverified, &format!("cannot write `{}`", path.display()))?;
+    }
+    if surroundings::variable("GITHUB_ACTIONS".as_ref()).is_some_and(|value| value == "true") {
+        github::annotate(&leaks, args.leaks == OnLeak::Fail);
+    }
+    let passed = report.cause == Cause::Exit && report.exit == Some(ExitStatus::Code(0));
+    let code = ended.code(Codes { preserve: false, fail_on_leak: false })?;
+    let fails = passed && report.findings.verified && args.leaks == OnLeak::Fail && !leaks.is_empty();
+    Ok(if fails { crate::exit_codes::LEAKED } else { code })
+}
+
+/// The flags of `run` for these tests. They keep the caller's directory; TMPDIR is the scratch directory.
+fn flags(args: &GuardArgs) -> Result<Vec<OsString>, Failure> {
+    let here =
+        std::env::current_dir().or_fail(FailureKind::NotStarted, "cannot tell the working directory")?;
+    let mut flags: Vec<OsString> = vec!["--scratch".into()];
+    let mut option = |flag: &str, value: OsString| {
+        let mut word = OsString::from(format!("--{flag}="));
+        word.push(value);
+        flags.push(word);
+    };
+    option("workdir", here.into());
+    option("contain", args.contain.word().into());
+    option("patience", format!("{}ms", args.patience.patience.as_millis()).into());
+    if let Some(limit) = args.timeout {
+        option("timeout", format!("{}ms", limit.as_millis()).into());
+    }
+    flags.push("--".into());
+    flags.extend(args.command.iter().cloned());
+    Ok(flags)
+}
+
+/// Opens the file to which the supervisor writes the report.
+fn report_file(path: Option<&Path>) -> Result<File, Failure> {
+    let Some(path) = path else {
+        let memory = rustix::fs::memfd_create("penfold-report", MemfdFlags::CLOEXEC);
+        return memory.map(File::from).or_fail(FailureKind::NotStarted, "cannot keep a report");
+    };
+    let cannot = || format!("cannot write the report to `{}`", path.display());
+    let file = File::options().read(true).write(true).create(true).truncate(false).open(path);
+    let file = file.or_fail(FailureKind::NotStarted, &cannot())?;
+    if !file.metadata().is_ok_and(|meta| meta.is_file()) {
+        return Err(
+            Failure::new(FailureKind::NotStarted, cannot()).because("it is no regular file".to_owned())
+        );
+    }
+    Ok(file)
+}
+
+/// Reads the report of this sandbox.
+fn read(file: &mut File, id: &str) -> Option<Report> {
+    let mut text = String::new();
+    file.rewind().ok()?;
+    file.read_to_string(&mut text).ok()?;
+    let report: Report = serde_json::from_str(&text).ok()?;
+    (report.id == id).then_some(report)
+}

@@ -1,0 +1,139 @@
+//! What `guard` prints.
+
+use std::time::Duration;
+
+use penfold_state::{ExitStatus, LeftBehind, Report};
+use penfold_teardown::Cause;
+
+use crate::text::lines::{self, count};
+use crate::text::summary::human;
+
+/// The most leaks that are printed; the report has all.
+const PRINTED: usize = 50;
+/// The most parents and files in one line.
+const PARTS: usize = 5;
+
+/// Returns what outlived the tests. Where no process could describe it, the strays of the report tell less.
+pub(super) fn leaks(report: &Report) -> Vec<LeftBehind> {
+    if !report.leaks.is_empty() {
+        return report.leaks.clone();
+    }
+    let described = report.findings.strays().map(|stray| LeftBehind {
+        pid: stray.pid,
+        start_time: stray.start_time,
+        command: stray.command.clone().unwrap_or_else(|| stray.name.clone()),
+        age_ms: 0,
+        directory: None,
+        parents: Vec::new(),
+        test: None,
+        ports: Vec::new(),
+        files: Vec::new(),
+    });
+    described.collect()
+}
+
+/// The lines about the end of the tests.
+pub(super) fn text(report: &Report, leaks: &[LeftBehind], appeared: &[String]) -> String {
+    let mut text = String::new();
+    let end = end(report);
+    let took = human(Duration::from_micros(report.findings.took_us));
+    let gone = if report.findings.verified { "nothing of them is left" } else { "not all of them is gone" };
+    if leaks.is_empty() {
+        lines::say(&mut text, &format!("{end}, without leaks; {gone}"));
+    } else {
+        let outlived = count(leaks.len(), "process was left and", "processes were left and");
+        lines::say(&mut text, &format!("{end}; {outlived} ended in {took}; {gone}"));
+    }
+    for leak in leaks.iter().take(PRINTED) {
+        for line in describe(leak) {
+            lines::say(&mut text, &format!("  {line}"));
+        }
+    }
+    if leaks.len() > PRINTED {
+        lines::say(&mut text, &format!("  and {} more; --report FILE has all", leaks.len() - PRINTED));
+    }
+    for thing in appeared {
+        lines::say(&mut text, &format!("  appeared meanwhile, perhaps made by others: {thing}"));
+    }
+    text
+}
+
+fn end(report: &Report) -> String {
+    match (report.cause, report.exit) {
+        (Cause::Timeout, _) => "the tests timed out".to_owned(),
+        (Cause::Exit, Some(ExitStatus::Code(0))) => "the tests passed".to_owned(),
+        (Cause::Exit, Some(ExitStatus::Code(code))) => format!("the tests exited with {code}"),
+        (Cause::Signal, Some(ExitStatus::Signal(signal))) => {
+            format!("the tests were ended by signal {signal}")
+        }
+        (Cause::StartFailed, _) => "the tests did not start".to_owned(),
+        _ => "the tests were ended".to_owned(),
+    }
+}
+
+/// The lines about one leak.
+pub(super) fn describe(leak: &LeftBehind) -> Vec<String> {
+    let age = human(Duration::from_millis(leak.age_ms));
+    let mut all = vec![format!("leak: {} (pid {}, {age} old)", leak.command, leak.pid)];
+    if let Some(test) = &leak.test {
+        all.push(format!("  test: {test}"));
+    }
+    let parents: Vec<String> = leak.parents.iter().map(|parent| parent.command.clone()).collect();
+    let files: Vec<String> = leak.files.iter().map(|file| file.display().to_string()).collect();
+    for (title, parts) in [("started by", &parts(&parents, " < ")), ("listens on", &parts(&leak.ports, ", "))]
+    {
+        all.extend(parts.as_ref().map(|parts| format!("  {title}: {parts}")));
+    }
+    all.extend(leak.directory.as_ref().map(|directory| format!("  directory: {}", directory.display())));
+    all.extend(parts(&files, ", ").map(|files| format!("  open files: {files}")));
+    all
+}
+
+fn parts(all: &[String], between: &str) -> Option<String> {
+    let rest = all.len().saturating_sub(PARTS);
+    let mut shown = all.get(..all.len().min(PARTS))?.to_vec();
+    if rest > 0 {
+        shown.push(format!("{rest} more"));
+    }
+    (!all.is_empty()).then(|| shown.join(between))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    pub(in super::super) fn leak() -> LeftBehind {
+        serde_json::from_value(json!({ "pid": 7, "start_time": 1, "command": "sleep 9", "age_ms": 1200 }))
+            .unwrap()
+    }
+
+    pub(in super::super) fn report() -> Report {
+        let report = json!({
+            "schema": 1, "id": "0123456789ab", "command": ["t"], "level": "cgroup", "cause": "exit", "exit": { "code": 0 },
+            "started_at_ms": 0, "duration_ms": 1500, "ended": [], "survivors": [], "steps": [], "verified": true,
+            "took_us": 2000, "cpu_us": 0, "peak_memory_bytes": 0,
+        });
+        serde_json::from_value(report).unwrap()
+    }
+
+    #[test]
+    fn a_leak_is_named_with_all_that_is_known() {
+        let leak = LeftBehind {
+            test: Some("a::b".to_owned()),
+            ports: vec!["127.0.0.1:80".to_owned(), "[::1]:81".to_owned()],
+            parents: (0..7).map(|pid| penfold_state::Parent { pid, command: format!("p{pid}") }).collect(),
+            ..leak()
+        };
+        let printed = text(&report(), &[leak], &["mount /x".to_owned()]);
+        let expected = "\
+            penfold: the tests passed; 1 process outlived them and was ended in 2ms; nothing of them is left\n\
+            penfold:   leak: sleep 9 (pid 7, 1.2s old)\n\
+            penfold:     test: a::b\n\
+            penfold:     started by: p0 < p1 < p2 < p3 < p4 < 2 more\n\
+            penfold:     listens on: 127.0.0.1:80, [::1]:81\n\
+            penfold:   appeared meanwhile, perhaps made by others: mount /x\n";
+        assert_eq!(printed, expected);
+    }
+}

@@ -1,0 +1,275 @@
+//! `penfold guard`: tests that leave processes behind.
+
+use std::time::{Duration, Instant};
+
+use penfold_testkit::Bystander;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::end::standing::await_said;
+use crate::support::{Process, Running, TestEnv, entries, has_program, is_root, json, wait_until};
+
+/// Leaves a daemon below two shells, which end, and passes.
+const LEAKS: &str =
+    "PENFOLD_TEST=suite::leaks sh -c 'setsid sleep 1000 & sleep 0.3; exit 0'; echo lead >> $UP";
+
+fn guard(env: &TestEnv, words: &[&str]) -> crate::support::Finished {
+    env.call(["guard", "-t", "50ms"].iter().chain(words))
+}
+
+/// The leaks in a report.
+#[track_caller]
+fn leaks(env: &TestEnv, name: &str) -> Vec<Value> {
+    let report = json(&env.path("work").join(name)).unwrap();
+    report["leaks"].as_array().cloned().unwrap_or_default()
+}
+
+/// spec: 21.1
+#[test]
+fn tests_without_leaks_keep_their_code_and_output() {
+    let env = TestEnv::new();
+    for (script, code) in [("echo out; echo err >&2", 0), ("echo out; echo err >&2; exit 3", 3)] {
+        let done = guard(&env, &["sh", "-c", script]).with_code(code);
+        assert_eq!(done.out(), "out\n");
+        assert!(done.err().starts_with("err\n") && done.err().contains("without leaks"), "{}", done.err());
+    }
+    assert_eq!(guard(&env, &["sh", "-c", "kill -9 $$"]).signal(), Some(9));
+    guard(&env, &["/no/such/runner"]).refused(127, "/no/such/runner");
+    env.assert_nothing_left();
+}
+
+/// spec: 21.1, 21.2
+#[test]
+fn a_leak_is_ended_and_named_with_its_test_and_parents() {
+    let env = TestEnv::new();
+    for level in env.levels() {
+        let flags = ["--contain", level.word(), "--report", "r.json", "--junit", "j.xml", "sh", "-c", LEAKS];
+        let done = guard(&env, &flags).with_code(123);
+        assert!(!env.is_running("sleep 1000"), "{level:?}");
+        let leaks = leaks(&env, "r.json");
+        let [leak] = leaks.as_slice() else { panic!("{level:?}: {leaks:?}") };
+        assert_eq!((&leak["command"], &leak["test"]), (&"sleep 1000".into(), &"suite::leaks".into()));
+        let parents = leak["parents"].as_array().unwrap();
+        let commands: Vec<&str> = parents.iter().map(|parent| parent["command"].as_str().unwrap()).collect();
+        let expected = ["sh -c setsid sleep 1000 & sleep 0.3; exit 0", &format!("sh -c {LEAKS}")];
+        assert!(commands.starts_with(&expected), "{level:?}: {commands:?}");
+        assert!(leak["age_ms"].as_u64().unwrap() >= 300, "{leak}");
+        for part in ["leak: sleep 1000 (pid ", "test: suite::leaks", "started by: sh -c setsid sleep 1000 &"]
+        {
+            assert!(done.err().contains(part), "no `{part}` in {}", done.err());
+        }
+        let junit = std::fs::read_to_string(env.path("work/j.xml")).unwrap();
+        assert!(junit.contains("failures=\"1\"") && junit.contains("name=\"suite::leaks\""), "{junit}");
+    }
+    env.assert_nothing_left();
+}
+
+/// spec: 21.2
+#[test]
+fn ports_and_open_files_are_named() {
+    if !has_program(&["python3", "-c", "import socket"]) {
+        return;
+    }
+    let env = TestEnv::new();
+    let serves = "import socket, time; f = open('held', 'w'); s = socket.create_server(('127.0.0.1', 0)); \
+        open('port', 'w').write(str(s.getsockname()[1])); time.sleep(1000)";
+    let script = format!("python3 -c \"{serves}\" & until [ -s port ]; do sleep 0.02; done");
+    guard(&env, &["--report", "r.json", "sh", "-c", &script]).with_code(123);
+    let port = std::fs::read_to_string(env.path("work/port")).unwrap();
+    let leaks = leaks(&env, "r.json");
+    assert_eq!(leaks[0]["ports"], serde_json::json!([format!("127.0.0.1:{port}")]));
+    let held = env.path("work/held").canonicalize().unwrap();
+    assert!(leaks[0]["files"].as_array().unwrap().contains(&held.to_str().unwrap().into()), "{}", leaks[0]);
+    env.assert_nothing_left();
+}
+
+/// spec: 21.1
+#[test]
+fn a_leak_keeps_the_code_of_failed_tests_and_can_be_a_warning() {
+    let env = TestEnv::new();
+    guard(&env, &["sh", "-c", "sleep 1000 & exit 3"]).with_code(3);
+    let done = guard(&env, &["--leaks", "warn", "sh", "-c", "sleep 1000 & exit 0"]).with_code(0);
+    assert!(done.err().contains("leak: sleep 1000"), "{}", done.err());
+    assert!(!env.is_running("sleep 1000"));
+    env.assert_nothing_left();
+}
+
+/// spec: 21.2
+#[test]
+fn a_process_that_ends_by_itself_within_the_grace_is_no_leak() {
+    let env = TestEnv::new();
+    let ends = "(until [ -e go ]; do sleep 0.02; done; echo late >> $UP) & echo lead >> $UP";
+    let running = env.begin(["guard", "-t", "1h", "sh", "-c", ends]);
+    await_said(&env, "lead", 1);
+    assert!(running.is_alive());
+    std::fs::write(env.path("work/go"), "").unwrap();
+    let done = running.finish().with_code(0);
+    assert!(done.err().contains("without leaks"), "{}", done.err());
+    await_said(&env, "late", 1);
+    // A stop and a time limit hasten the end.
+    let running = env.begin(["guard", "-t", "1h", "sh", "-c", "sleep 1000 & echo lead >> $UP"]);
+    await_said(&env, "lead", 2);
+    running.signal(Signal::TERM);
+    drop(running.finish());
+    assert!(!env.is_running("sleep 1000"));
+    let begun = Instant::now();
+    env.call(["guard", "-t", "1h", "--timeout", "300ms", "sh", "-c", "sleep 1000 & exit 0"]).with_code(123);
+    assert!(begun.elapsed() < Duration::from_mins(1));
+    env.assert_nothing_left();
+}
+
+/// spec: 21.2
+#[test]
+fn strays_of_tests_that_time_out_are_named() {
+    let env = TestEnv::new();
+    let script = "setsid sleep 1001 & echo lead >> $UP; sleep 1000";
+    let done = guard(&env, &["--timeout", "300ms", "--report", "r.json", "sh", "-c", script]).with_code(124);
+    let named = leaks(&env, "r.json");
+    assert_eq!(
+        named.iter().map(|leak| leak["command"].as_str().unwrap()).collect::<Vec<_>>(),
+        ["sleep 1001"]
+    );
+    assert!(done.err().contains("timed out") && done.err().contains("leak: sleep 1001"), "{}", done.err());
+    env.assert_nothing_left();
+}
+
+/// spec: 21.3
+#[test]
+fn a_guard_that_is_killed_leaves_a_report_and_nothing_else() {
+    let env = TestEnv::new();
+    let script = "setsid sleep 1001 & echo $TMPDIR > tmp; echo lead >> $UP; sleep 1000";
+    let running = env.begin(["guard", "--report", "r.json", "sh", "-c", script]);
+    await_said(&env, "lead", 1);
+    wait_until("all run", || env.is_running("sleep 1000") && env.is_running("sleep 1001"));
+    let members: Vec<Process> =
+        env.running("sleep 1000").into_iter().chain(env.running("sleep 1001")).collect();
+    running.signal(Signal::KILL);
+    drop(running.finish());
+    for member in &members {
+        member.await_end();
+    }
+    wait_until("the report is written", || json(&env.path("work/r.json")).is_some());
+    let named = leaks(&env, "r.json");
+    assert_eq!(
+        named.iter().map(|leak| leak["command"].as_str().unwrap()).collect::<Vec<_>>(),
+        ["sleep 1001"]
+    );
+    let directory = std::fs::read_to_string(env.path("work/tmp")).unwrap();
+    let gone = || !std::path::Path::new(directory.trim_end()).try_exists().unwrap();
+    wait_until("the temporary directory is removed", gone);
+    wait_until("nothing is left", || env.left().is_empty());
+}
+
+/// spec: 21.1
+#[test]
+fn the_temporary_directory_is_its_own_and_the_working_directory_stays() {
+    let env = TestEnv::new();
+    let done = guard(&env, &["sh", "-c", "pwd; echo $TMPDIR; touch $TMPDIR/left here"]).with_code(0);
+    let out = done.out();
+    let [here, temporary] = out.lines().collect::<Vec<_>>().try_into().unwrap();
+    assert_eq!(std::path::Path::new(here), env.path("work").canonicalize().unwrap());
+    assert!(!std::path::Path::new(temporary).try_exists().unwrap());
+    assert_eq!(entries(&env.path("work")).len(), 1);
+    env.assert_nothing_left();
+}
+
+/// spec: 21.3
+#[test]
+fn guards_at_the_same_time_touch_only_their_own() {
+    let env = TestEnv::new();
+    let mut bystander = Bystander::spawn().unwrap();
+    let waits = "sleep 100$N & echo lead >> $UP; until [ -e go ]; do sleep 0.02; done";
+    let begin = |number: &str| {
+        let mut command =
+            env.penfold(["guard", "-t", "50ms", "--report", &format!("r{number}"), "sh", "-c", waits]);
+        Running::start(command.env("N", number))
+    };
+    let guards = ["1", "2", "3"].map(begin);
+    await_said(&env, "lead", 3);
+    std::fs::write(env.path("work/go"), "").unwrap();
+    for (guard, number) in guards.into_iter().zip(1..) {
+        guard.finish().with_code(123);
+        let leaks = leaks(&env, &format!("r{number}"));
+        let commands: Vec<&str> = leaks.iter().map(|leak| leak["command"].as_str().unwrap()).collect();
+        assert_eq!(commands, [format!("sleep 100{number}")]);
+    }
+    bystander.assert_alive();
+    env.assert_nothing_left();
+}
+
+/// spec: 21.2
+#[test]
+fn github_gets_annotations_and_a_summary() {
+    let env = TestEnv::new();
+    let mut command =
+        env.penfold(["guard", "-t", "50ms", "sh", "-c", "PENFOLD_TEST='a::b' sleep 1000 & exit 0"]);
+    command.env("GITHUB_ACTIONS", "true").env("GITHUB_STEP_SUMMARY", env.path("work/summary"));
+    let done = Running::start(&mut command).finish().with_code(123);
+    assert!(done.err().contains("::error title=a%3A%3Ab leaked::leak: sleep 1000 (pid "), "{}", done.err());
+    let summary = std::fs::read_to_string(env.path("work/summary")).unwrap();
+    assert!(summary.contains("| sleep 1000 (pid ") && summary.contains("| a::b |"), "{summary}");
+    env.assert_nothing_left();
+}
+
+/// spec: 21.2
+#[test]
+fn what_appeared_on_the_host_is_named() {
+    if !is_root() || !has_program(&["unshare", "--version"]) {
+        return;
+    }
+    let env = TestEnv::new();
+    // In a mount namespace of its own, so that no other test sees it.
+    let penfold = env.penfold(["guard"]).get_program().to_owned();
+    let script = format!(
+        "'{}' --root $ROOT guard -t 0 -- sh -c 'mkdir point; mount -t tmpfs none point'",
+        penfold.display()
+    );
+    let mut command = env.command("unshare");
+    command.args(["-m", "sh", "-c", &script]).env("ROOT", env.root());
+    let done = Running::start(&mut command).finish().with_code(0);
+    assert!(
+        done.err().contains("perhaps made by others: mount ") && done.err().contains("/point"),
+        "{}",
+        done.err()
+    );
+}
+
+/// spec: 21.1
+#[test]
+fn a_report_that_cannot_be_kept_is_refused_before_the_tests_run() {
+    let env = TestEnv::new();
+    for file in ["/dev/null", "/no/such/dir/r.json"] {
+        guard(&env, &["--report", file, "touch", "ran"]).refused(125, "cannot write the report");
+    }
+    assert!(entries(&env.path("work")).is_empty());
+}
+
+/// spec: 21.4
+#[test]
+fn each_test_of_a_runner_is_guarded_by_itself() {
+    let env = TestEnv::new();
+    // What a runner does: a process for each test, below a guard of all.
+    let script = "for name in clean leaks; do
+        PENFOLD_TEST=suite::$name $PENFOLD --root $ROOT guard-each -t 50ms -- sh -c \"echo $name; [ $name = clean ] || sleep 1000 &\"
+        echo $name $? >> codes
+    done";
+    let mut command = env.penfold(["guard", "-t", "50ms", "--report", "r.json", "sh", "-c", script]);
+    command.env("PENFOLD", crate::support::penfold()).env("ROOT", env.root());
+    let done = Running::start(&mut command).finish().with_code(0);
+    assert_eq!(done.out(), "clean\nleaks\n");
+    let codes = std::fs::read_to_string(env.path("work/codes")).unwrap();
+    assert_eq!(codes, "clean 0\nleaks 123\n");
+    assert!(
+        done.err().contains("leak: sleep 1000") && done.err().contains("test: suite::leaks"),
+        "{}",
+        done.err()
+    );
+    assert_eq!(
+        done.err().matches("without leaks").count(),
+        1,
+        "the guard of a clean test said something: {}",
+        done.err()
+    );
+    assert!(leaks(&env, "r.json").is_empty());
+    env.assert_nothing_left();
+}

@@ -1,0 +1,224 @@
+//! Describes the processes that the leader leaves behind, while they can still be looked at.
+//!
+//! A process whose parent has ended does not know any more where it comes from. The members are therefore looked at now and then
+//! while the leader runs, and the parents of each are remembered. A parent that lived between two looks is not known.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use penfold_process::{FileId, Listeners, Pid, ProcFs, ProcessId, Stat};
+use penfold_state::{LeftBehind, Parent};
+use penfold_teardown::Findings;
+
+/// The shortest time between two looks.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// The first look; many processes are started at the begin.
+const FIRST: Duration = Duration::from_millis(10);
+/// A look takes at most this part of the time: 1 %.
+const SHARE: u32 = 100;
+/// The most members that are remembered, and the most that are described.
+const REMEMBERED: usize = 4096;
+const DESCRIBED: usize = 256;
+/// The most parents, and the most open files, of one process.
+const PARENTS: usize = 16;
+const FILES: usize = 16;
+/// The variables that name a test, with the runner that sets each.
+const TESTS: [&str; 4] = [
+    "PENFOLD_TEST",
+    // pytest
+    "PYTEST_CURRENT_TEST",
+    // cargo-nextest
+    "NEXTEST_TEST_NAME",
+    // bazel
+    "TEST_TARGET",
+];
+
+/// A member as it was seen last.
+#[derive(Debug)]
+struct Seen {
+    parent: Option<ProcessId>,
+    name: String,
+    command: String,
+}
+
+/// The members of a sandbox and their parents.
+#[derive(Debug)]
+pub(crate) struct Genealogy {
+    proc: ProcFs,
+    seen: HashMap<ProcessId, Seen>,
+    next: Instant,
+    interval: Duration,
+    found: Vec<LeftBehind>,
+}
+
+impl Genealogy {
+    /// Starts to look at the members; `None` where there is no `/proc`.
+    pub(crate) fn start() -> Option<Genealogy> {
+        let proc = ProcFs::open().ok()?;
+        let next = Instant::now().checked_add(FIRST)?;
+        Some(Genealogy { proc, seen: HashMap::new(), next, interval: FIRST, found: Vec::new() })
+    }
+
+    /// Returns the time until the next look.
+    pub(crate) fn due_in(&self) -> Duration {
+        self.next.saturating_duration_since(Instant::now())
+    }
+
+    /// Looks at the members if it is time.
+    pub(crate) fn look_if_due(&mut self) {
+        let begun = Instant::now();
+        if begun < self.next {
+            return;
+        }
+        let mut members = Vec::new();
+        if self.proc.descendants(rustix::process::getpid(), &mut members).is_ok() {
+            self.remember(&members);
+        }
+        self.interval = (self.interval * 2).min(INTERVAL).max(begun.elapsed() * SHARE);
+        self.next = begun.checked_add(self.interval).unwrap_or(begun);
+    }
+
+    fn remember(&mut self, members: &[Stat]) {
+        let living: HashMap<Pid, ProcessId> = members.iter().map(|stat| (stat.pid, stat.id())).collect();
+        let mut room = REMEMBERED.saturating_sub(self.seen.len());
+        for stat in members {
+            let parent = stat.parent.and_then(|parent| living.get(&parent)).copied();
+            match self.seen.get_mut(&stat.id()) {
+                // The first parent counts: later ones are those of an orphan. Another name is another program.
+                Some(seen) if seen.name == stat.comm => {}
+                Some(seen) => {
+                    seen.name.clone_from(&stat.comm);
+                    seen.command = self.proc.command_line(stat.pid).unwrap_or_else(|| stat.comm.clone());
+                }
+                None if room > 0 => {
+                    room -= 1;
+                    let command = self.proc.command_line(stat.pid).unwrap_or_else(|| stat.comm.clone());
+                    self.seen.insert(stat.id(), Seen { parent, name: stat.comm.clone(), command });
+                }
+                None => {}
+            }
+        }
+        if room == 0 {
+            self.forget(&living);
+        }
+    }
+
+    /// Forgets the members that have ended and are no parents of living ones.
+    fn forget(&mut self, living: &HashMap<Pid, ProcessId>) {
+        let mut kept: HashSet<ProcessId> = HashSet::new();
+        for id in living.values() {
+            let mut next = Some(*id);
+            while let Some(id) = next.filter(|id| kept.insert(*id)) {
+                next = self.seen.get(&id).and_then(|seen| seen.parent);
+            }
+        }
+        self.seen.retain(|id, _| kept.contains(id));
+    }
+
+    /// Describes members that are about to be ended. penfold's own processes of inner sandboxes are left out.
+    pub(crate) fn describe(&mut self, members: &[Stat]) {
+        self.remember(members);
+        let own: Option<FileId> = self.proc.program(rustix::process::getpid());
+        let mut listeners = Listeners::default();
+        for stat in members {
+            if self.found.len() >= DESCRIBED {
+                return;
+            }
+            if stat.is_dead() || own.is_some() && self.proc.program(stat.pid) == own {
+                continue;
+            }
+            let command = self.proc.command_line(stat.pid).unwrap_or_else(|| stat.comm.clone());
+            self.found.push(LeftBehind {
+                pid: stat.pid.as_raw_pid(),
+                start_time: stat.id().start.0,
+                command,
+                age_ms: age(stat.id()),
+                directory: std::fs::read_link(path(stat.pid, "cwd")).ok(),
+                parents: self.parents(stat.id()),
+                test: test(stat.pid),
+                ports: listeners.of(&[stat.pid]).iter().map(ToString::to_string).collect(),
+                files: files(stat.pid),
+            });
+        }
+    }
+
+    fn parents(&self, id: ProcessId) -> Vec<Parent> {
+        let mut parents = Vec::new();
+        let mut next = self.seen.get(&id).and_then(|seen| seen.parent);
+        while let Some(id) = next.filter(|_| parents.len() < PARENTS) {
+            let Some(seen) = self.seen.get(&id) else { break };
+            parents.push(Parent { pid: id.pid.as_raw_pid(), command: seen.command.clone() });
+            next = seen.parent;
+        }
+        parents
+    }
+
+    /// Returns the descriptions of those that were strays, and did not end by themselves.
+    pub(crate) fn leaks(&self, findings: &Findings) -> Vec<LeftBehind> {
+        let strays: HashSet<(i32, u64)> =
+            findings.strays().map(|stray| (stray.pid, stray.start_time)).collect();
+        let is_stray = |found: &&LeftBehind| strays.contains(&(found.pid, found.start_time));
+        self.found.iter().filter(is_stray).cloned().collect()
+    }
+}
+
+fn path(pid: Pid, file: &str) -> PathBuf {
+    format!("/proc/{}/{file}", pid.as_raw_pid()).into()
+}
+
+/// Returns the age of a process in milliseconds.
+fn age(id: ProcessId) -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let now = Duration::try_from(now).unwrap_or_default();
+    u64::try_from(now.saturating_sub(id.start.since_boot()).as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Returns the test that the environment of a process names.
+fn test(pid: Pid) -> Option<String> {
+    let environment = std::fs::read(path(pid, "environ")).ok()?;
+    let value = |key: &str| {
+        let entries = environment.split(|&byte| byte == 0);
+        let mut values = entries.filter_map(|entry| entry.strip_prefix(key.as_bytes())?.strip_prefix(b"="));
+        values
+            .next()
+            .map(|value| String::from_utf8_lossy(value).into_owned())
+            .filter(|value| !value.is_empty())
+    };
+    let name = TESTS.into_iter().find_map(value)?;
+    // pytest adds the phase: `tests/test_a.py::test_b (call)`.
+    let phases = [" (setup)", " (call)", " (teardown)"];
+    Some(phases.iter().find_map(|phase| name.strip_suffix(phase)).map_or(name.clone(), str::to_owned))
+}
+
+/// Returns the first open files that are no devices, pipes or sockets.
+fn files(pid: Pid) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(path(pid, "fd")) else { return Vec::new() };
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .filter(|target| target.is_absolute() && !target.starts_with("/dev") && !target.starts_with("/proc"))
+        .collect();
+    files.sort_unstable();
+    files.dedup();
+    files.truncate(FILES);
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parent_that_has_ended_is_remembered() {
+        let mut genealogy = Genealogy::start().unwrap();
+        let own = genealogy.proc.stat(rustix::process::getpid()).unwrap().unwrap();
+        let parent = genealogy.proc.stat(rustix::process::getppid().unwrap()).unwrap().unwrap();
+        genealogy.remember(&[parent.clone(), own.clone()]);
+        // The parent is gone, and the child has another.
+        genealogy.remember(&[Stat { parent: Some(Pid::INIT), ..own.clone() }]);
+        let parents = genealogy.parents(own.id());
+        assert_eq!(parents.first().map(|one| one.pid), Some(parent.pid.as_raw_pid()));
+        genealogy.forget(&HashMap::from([(own.pid, own.id())]));
+        assert_eq!(genealogy.parents(own.id()), parents);
+    }
+}
