@@ -61,8 +61,11 @@ pub(crate) const EACH: Verb = Verb {
         cargo-nextest, `go test -exec`, `bazel test --run_under` and CARGO_TARGET_*_RUNNER: each test is cleaned up when it ends, and \
         fails with 123 if it passed and leaked. See docs/guard.md.",
     examples: &[
-        ("go test -exec 'penfold guard-each --' ./...", "each package by itself"),
-        ("bazel test --run_under='penfold guard-each --' //...", "each target by itself"),
+        ("penfold guard-each -- ./unit-tests --exact login", "one test of a runner"),
+        (
+            "penfold guard-each --grace 100ms --leaks warn -- ./unit-tests",
+            "only name what is left after a tenth of a second",
+        ),
     ],
     usage_failure: FailureKind::NotStarted,
     define: GuardArgs::augment_args,
