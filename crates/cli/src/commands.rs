@@ -15,6 +15,7 @@ mod jail;
 pub(crate) mod kill;
 pub(crate) mod logs;
 mod man;
+mod metrics;
 pub(crate) mod ps;
 mod reap;
 mod report;
@@ -56,6 +57,7 @@ const VERBS: &[&Verb] = &[
     &reap::VERB,
     &doctor::VERB,
     &gc::VERB,
+    &metrics::VERB,
     &serve::VERB,
     &watch::VERB,
     &help::VERB,
