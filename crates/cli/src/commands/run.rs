@@ -7,13 +7,12 @@ pub(crate) mod spec_file;
 pub(crate) mod unit;
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use penfold_state::{ExitStatus, Outcome, Spec};
-use penfold_supervisor::{Detached, Launcher};
+use penfold_state::{ExitStatus, Intent, Outcome, Registry, Spec};
+use penfold_supervisor::{Detached, Launcher, Progress};
 use penfold_teardown::Cause;
 
 use crate::args::bounds::{self, Bounds};
@@ -24,6 +23,7 @@ use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, NotStarted, OrFail as _};
 use crate::sandboxes::conclude::conclude;
+use crate::text::live_line::LiveLine;
 use crate::text::summary;
 use crate::value::{self, Label};
 use crate::{exit_codes, output};
@@ -223,16 +223,38 @@ pub(crate) fn run(global: &Global, mut args: RunArgs) -> Result<u8, Failure> {
         return Ok(code);
     }
     unit::warn(global, &plan, &id, detached);
-    let watched = !global.quiet && std::io::stderr().is_terminal();
-    let slow = |progress| {
-        if watched {
-            output::message(&summary::progress(progress));
-        }
-    };
+    let slow = progress(global, launcher.state_root().to_owned(), launcher.id());
     let outcome =
         launcher.wait(slow).or_fail(FailureKind::Unverified, "cannot tell how the sandbox ended")?;
     tell(global, &outcome, &name, directory, Codes { preserve, fail_on_leak })
         .map_err(|failure| unit::explain(&plan, &asked, failure))
+}
+
+/// Returns a callback that shows the progress of the end on a terminal.
+fn progress(global: &Global, root: PathBuf, id: String) -> impl FnMut(Progress) -> bool {
+    let mut line = LiveLine::new(global.quiet);
+    let mut intent = None;
+    move |progress| {
+        if !line.is_wanted() {
+            return false;
+        }
+        match progress {
+            Progress::Awaiting(_) => {
+                // The record is the last thing to go, and may be gone by the second look.
+                intent = intent.take().or_else(|| read_intent(&root, &id));
+                line.show(|| match &intent {
+                    Some(intent) => penfold_control::awaited(intent),
+                    None => "waiting for the end".to_owned(),
+                });
+            }
+            Progress::Ending(_) | Progress::PassedOn => output::message(&summary::progress(progress)),
+        }
+        true
+    }
+}
+
+fn read_intent(root: &Path, id: &str) -> Option<Intent> {
+    Registry::open_existing(root).ok()??.look(id).ok()??.intent().ok()
 }
 
 /// How the exit code is chosen.
