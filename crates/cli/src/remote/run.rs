@@ -155,7 +155,8 @@ fn describe(args: &RunArgs) -> Result<Value, Failure> {
         let rootfs = args.profile.rootfs.as_ref().map(|dir| text(dir.as_os_str())).transpose()?;
         let network = args.profile.network.map(Network::word);
         put("profile", json!("jail"));
-        put("jail", json!({ "rootfs": rootfs, "network": network }));
+        let seccomp = args.profile.no_seccomp.then_some(false);
+        put("jail", json!({ "rootfs": rootfs, "network": network, "seccomp": seccomp }));
     }
     if args.detach {
         put("lease_ms", json!(args.ttl.filter(|ttl| !ttl.is_zero()).map(millis)));

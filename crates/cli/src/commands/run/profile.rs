@@ -1,6 +1,7 @@
 //! `penfold run --profile`: words in front of the command that put the command into something ready-made.
 
 pub(crate) mod jail;
+pub(crate) mod system_calls;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -23,6 +24,9 @@ pub(crate) struct ProfileArgs {
     /// Network of the jail [default: none; new with --netns and --address].
     #[arg(long, value_enum, value_name = "NETWORK", requires = "profile")]
     pub(crate) network: Option<Network>,
+    /// Let the command in the jail make all system calls; otherwise a filter denies those that a jail does not need.
+    #[arg(long, requires = "profile")]
+    pub(crate) no_seccomp: bool,
 }
 
 /// The value of `--profile`.
@@ -95,6 +99,7 @@ pub(super) fn wrapper(args: &mut RunArgs) -> Result<Vec<OsString>, Failure> {
     }
     let flags = [
         (args.scratch, "--scratch"),
+        (!args.profile.no_seccomp, "--seccomp"),
         (args.on_supervisor_exit == OnSupervisorExit::Keep, "--outlives-parent"),
     ];
     words.extend(flags.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag.into()));
