@@ -114,6 +114,8 @@ pub struct Jail {
     pub rootfs: Option<String>,
     /// The network; default: `new` if the sandbox has a network namespace, else `none`.
     pub network: Option<JailNetwork>,
+    /// Whether a filter denies the system calls that a jail does not need; default: true.
+    pub seccomp: Option<bool>,
 }
 
 /// The network of a jail.
@@ -233,7 +235,13 @@ impl SandboxSpec {
         }
         option("--log-size", self.log_size.map(|size| size.to_string()).as_deref());
         option("--on-supervisor-exit", self.survive_supervisor.then_some("keep"));
-        let flags = [(self.remove_at_end, "--rm"), (self.scratch, "--scratch"), (self.terminal, "--tty")];
+        let unfiltered = self.jail.as_ref().is_some_and(|jail| jail.seccomp == Some(false));
+        let flags = [
+            (unfiltered, "--no-seccomp"),
+            (self.remove_at_end, "--rm"),
+            (self.scratch, "--scratch"),
+            (self.terminal, "--tty"),
+        ];
         words.extend(flags.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag.into()));
         words
     }

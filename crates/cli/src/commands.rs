@@ -17,6 +17,7 @@ mod jail;
 pub(crate) mod kill;
 pub(crate) mod logs;
 mod man;
+mod metrics;
 pub(crate) mod ps;
 mod reap;
 mod report;
@@ -60,6 +61,7 @@ const VERBS: &[&Verb] = &[
     &reap::VERB,
     &doctor::VERB,
     &gc::VERB,
+    &metrics::VERB,
     &serve::VERB,
     &watch::VERB,
     &help::VERB,

@@ -2,6 +2,8 @@
 
 pub(crate) mod leak;
 pub(crate) mod lines;
+pub(crate) mod live_line;
+pub(crate) mod metrics;
 pub(crate) mod process_tree;
 pub(crate) mod row;
 pub(crate) mod summary;

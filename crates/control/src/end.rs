@@ -1,5 +1,6 @@
 //! Ends sandboxes: by a request, or directly if the supervisor is dead, hung or untrusted.
 
+mod awaited;
 mod forced_kill;
 mod stop_request;
 
@@ -9,6 +10,7 @@ use penfold_state::intent::Intent;
 use penfold_teardown::Survivor;
 use rustix::process::Signal;
 
+pub use awaited::awaited;
 pub use stop_request::end;
 
 /// How to end a sandbox.

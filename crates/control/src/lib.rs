@@ -31,7 +31,7 @@ mod wait;
 mod watch;
 
 pub use client::{ANSWER, Client, ClientError, at_once};
-pub use end::{EndMethod, Limits, Progress, StopResult, end};
+pub use end::{EndMethod, Limits, Progress, StopResult, awaited, end};
 pub use forget::{ForgetError, forget, put_away};
 pub use resolve::{Candidate, ResolveError, Resolver, SandboxRef};
 pub use view::View;

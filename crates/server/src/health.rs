@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use penfold_state::{counters, error_chain};
 
 use crate::app::AppState;
 
@@ -32,5 +33,14 @@ async fn ready(State(app): State<AppState>) -> (StatusCode, &'static str) {
 }
 
 async fn metrics(State(app): State<AppState>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, OPEN_METRICS)], app.metrics.text())
+    let of_root = app.engine.call(counters::read).await;
+    let of_root = match of_root {
+        Ok(Ok(counters)) => Some(counters),
+        Ok(Err(error)) => {
+            tracing::warn!("cannot read the counters: {}", error_chain(&error));
+            None
+        }
+        Err(_) => None,
+    };
+    ([(header::CONTENT_TYPE, OPEN_METRICS)], app.metrics.text(of_root))
 }

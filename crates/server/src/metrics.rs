@@ -1,7 +1,13 @@
 //! The counters behind `/metrics`; docs/metrics.md has their names.
 
+use std::fmt;
+use std::time::Duration;
+
 use axum::http::{Method, StatusCode};
-use prometheus_client::encoding::EncodeLabelSet;
+use penfold_state::counters::{self, BOUNDS_US, Counters, Family as CounterFamily};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -97,11 +103,56 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Writes all of them as text for `/metrics`.
-    pub(crate) fn text(&self) -> String {
+    /// Writes all of them as text for `/metrics`, with the counters of the state root as far as they could be read.
+    pub(crate) fn text(&self, of_root: Option<Counters>) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
-        let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
+        let _ = text::encode_registry(&mut text, &self.registry);
+        if let Some(counters) = of_root {
+            let mut registry = Registry::with_prefix("penfold");
+            registry.register_collector(Box::new(OfRoot(counters)));
+            let _ = text::encode_registry(&mut text, &registry);
+        }
+        let _ = text::encode_eof(&mut text);
         text
     }
+}
+
+/// The counters of the state root, which all processes of penfold write.
+#[derive(Debug)]
+struct OfRoot(Counters);
+
+impl Collector for OfRoot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for CounterFamily { name, help, samples } in self.0.families() {
+            let is_histogram =
+                samples.iter().any(|sample| matches!(sample.value, counters::Value::Histogram { .. }));
+            let kind = if is_histogram { MetricType::Histogram } else { MetricType::Counter };
+            let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+            for sample in &samples {
+                if sample.labels.is_empty() {
+                    put(&mut metric, &sample.value)?;
+                } else {
+                    put(&mut metric.encode_family(&sample.labels)?, &sample.value)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn put(metric: &mut MetricEncoder<'_>, value: &counters::Value) -> fmt::Result {
+    match value {
+        counters::Value::Count(number) => metric.encode_counter::<NoLabelSet, _, u64>(number, None),
+        counters::Value::Histogram { sum_us, buckets } => {
+            let bounds = BOUNDS_US.map(seconds).into_iter().chain([f64::INFINITY]);
+            let buckets: Vec<(f64, u64)> = bounds.zip(buckets.iter().copied()).collect();
+            let count = buckets.iter().map(|(_, number)| number).sum();
+            metric.encode_histogram::<NoLabelSet>(seconds(*sum_us), count, &buckets, None)
+        }
+    }
+}
+
+fn seconds(us: u64) -> f64 {
+    Duration::from_micros(us).as_secs_f64()
 }

@@ -30,6 +30,7 @@ use crate::state::{Exited, Status};
 pub use follow::Waited;
 pub use reader::{Entry, From, Reader};
 pub use store::append;
+pub(crate) use store::open_plain;
 
 /// An event of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

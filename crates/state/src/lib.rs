@@ -5,6 +5,7 @@
 //! - [`record`] — the record on disk: made first, removed last.
 //! - [`ScopeDir`] — the cgroup of a scope that a service manager made for a sandbox.
 //! - [`Scratch`] — a directory that lives as long as its sandbox.
+//! - [`counters`] — the counters of a state root, for monitoring.
 //! - [`events`] — the events of detached sandboxes.
 //! - [`recovery`] — ends the remains of a sandbox without a supervisor.
 //!
@@ -12,6 +13,7 @@
 
 mod change_watch;
 pub mod claims;
+pub mod counters;
 mod error_chain;
 pub mod events;
 pub mod evidence;

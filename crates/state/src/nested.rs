@@ -18,7 +18,7 @@ use crate::files::Files;
 use crate::intent::Intent;
 use crate::names::forget_names_of;
 use crate::record::Registry;
-use crate::recovery::recover;
+use crate::recovery::end_remains;
 
 /// The prefix of the directory that notes a nested sandbox.
 const NESTED: &str = "nested-";
@@ -139,7 +139,7 @@ impl Resource for Nested {
             if let Ok(Some(record)) = self.registry.take_orphan(&id)
                 && record.intent().is_ok_and(|intent| self.is_around(&intent))
             {
-                recover(record, false, PATIENCE)?;
+                end_remains(record, false, PATIENCE)?;
             }
             // A sandbox killed during its cleanup may have removed its record, but not its name.
             if let Some(root) = self.own.path().ancestors().nth(2).filter(|_| !self.registry.holds(&id)) {

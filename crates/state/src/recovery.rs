@@ -14,6 +14,7 @@ use penfold_teardown::{Cause, Findings, Host, Level, Marker, Resource, Scope, St
 use rustix::event::{PollFd, Timespec};
 
 use crate::claims;
+use crate::counters::{Counts, Mode};
 use crate::events::{EventKind, Journal};
 use crate::evidence::fingerprints::{self, Fingerprints};
 use crate::evidence::{Subject, elsewhere};
@@ -46,6 +47,22 @@ const SWEPT: usize = 64;
 /// # Errors
 /// When /proc cannot be read; the record stays.
 pub fn recover(record: Record, named: bool, patience: Duration) -> io::Result<Findings> {
+    let root = record.files().path().ancestors().nth(2).map(Path::to_owned);
+    let (findings, mode) = end_remains(record, named, patience)?;
+    if let (Some(root), Some(mode)) = (root, mode) {
+        let ended = Counts::of_end(mode, Cause::Lost, &findings).unwrap_or_default();
+        let _ = ended.and(&Counts::of_leak("record", findings.verified)).add_to(&root);
+    }
+    Ok(findings)
+}
+
+/// As [`recover`], for a nested sandbox that was ended with the enclosing one and is no leak. Also returns how the sandbox was
+/// started; `None` if the record was never used.
+pub(crate) fn end_remains(
+    record: Record,
+    named: bool,
+    patience: Duration,
+) -> io::Result<(Findings, Option<Mode>)> {
     penfold_sys::crash_point!("recovering");
     let id = record.name().to_owned();
     let (intent, newer) = match record.intent() {
@@ -82,6 +99,12 @@ pub fn recover(record: Record, named: bool, patience: Duration) -> io::Result<Fi
     resources.extend(intent.iter().flat_map(|intent| owned(intent, root.as_deref(), patience)));
     let level = if leaf.is_some() { Level::Cgroup } else { Level::Subreaper };
     let findings = end(&marker, patience, leaf, resources)?;
+    let mode = match &intent {
+        Some(intent) if intent.detached.is_some() => Some(Mode::Detached),
+        // The process that made the record was killed before it had begun.
+        None if findings.verified && findings.ended.is_empty() => None,
+        Some(_) | None => Some(Mode::Foreground),
+    };
     let name = intent.as_ref().and_then(|intent| intent.name.as_ref());
     if let (Some(root), Some(name), true) = (&root, name, findings.verified) {
         // If this fails, a file without a holder is left, which `gc` removes.
@@ -94,7 +117,7 @@ pub fn recover(record: Record, named: bool, patience: Duration) -> io::Result<Fi
         execs::conclude_all(&files, Cause::Lost, level);
         write_end(&files, &intent, level, findings.clone());
     }
-    Ok(findings)
+    Ok((findings, mode))
 }
 
 /// Writes the event that a sandbox was lost.

@@ -13,7 +13,7 @@ mod signals;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use penfold_sys::signal::{self, SignalFd, SignalSet};
@@ -163,6 +163,11 @@ impl Launcher {
         self.settings.id.clone()
     }
 
+    /// Returns the state root of the sandbox.
+    pub fn state_root(&self) -> &Path {
+        &self.settings.state_root
+    }
+
     /// Waits for the end of the sandbox without a limit, and forwards the signals that arrive meanwhile.
     ///
     /// - INT and TERM stop the sandbox the first time and kill it the second time.
@@ -170,11 +175,11 @@ impl Launcher {
     /// - HUP counts as the owner's death if there is a terminal: `--on-owner-exit` applies.
     /// - All other signals are forwarded to the leader.
     ///
-    /// `slow` is called with the progress when a person has waited long enough to expect news.
+    /// `slow` is called with the progress when a person has waited long enough to expect news, and tells whether a person reads it.
     ///
     /// # Errors
     /// When the outcome is unknown. Everything that could be ended has been ended.
-    pub fn wait(mut self, slow: impl FnMut(Progress)) -> Result<Outcome, LauncherError> {
+    pub fn wait(mut self, slow: impl FnMut(Progress) -> bool) -> Result<Outcome, LauncherError> {
         let modes = self.settings.modes.take();
         let followed = self.follow(slow, false);
         if let Some(modes) = modes
@@ -195,7 +200,7 @@ impl Launcher {
     /// # Errors
     /// When the outcome is unknown. Everything that could be ended has been ended.
     pub fn wait_running(mut self) -> Result<Detached, LauncherError> {
-        match self.follow(|_| (), true) {
+        match self.follow(|_| false, true) {
             Ok(FollowResult::Running) => Ok(Detached::Running(self)),
             Ok(FollowResult::Over(outcome)) => {
                 forget(&self.settings.state_root, &self.id());
@@ -230,7 +235,7 @@ impl Launcher {
 
     fn follow(
         &mut self,
-        mut slow: impl FnMut(Progress),
+        mut slow: impl FnMut(Progress) -> bool,
         until_running: bool,
     ) -> Result<FollowResult, LauncherError> {
         if let Some(reason) = self.broken.take() {
@@ -250,7 +255,7 @@ impl Launcher {
                 Ok(0) if self.no_memory => {}
                 Ok(0) => match due.take() {
                     Some(Due::FreeMemory) => penfold_sys::memory::drop_unneeded_pages(),
-                    Some(Due::Report(progress)) => slow(progress),
+                    Some(Due::Report(progress)) => due = slow(progress).then(|| progress.next()).flatten(),
                     None => {}
                 },
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -277,9 +282,8 @@ impl Launcher {
                     Ok(Received::Message(Answer::Refused(reason))) => {
                         return Err(LauncherError::Refused { id: self.id(), reason });
                     }
-                    Ok(Received::Message(Answer::LeaderEnded)) => self.send_all(),
                     Ok(Received::Message(Answer::Suspended(leader))) => self.stop_with(leader),
-                    Ok(Received::Message(answer)) => due = self.progress_after(&answer).or(due),
+                    Ok(Received::Message(answer)) => due = self.progress_after(&answer, due),
                     Ok(Received::Nothing) if !supervisor => {}
                     // The supervisor still lives: the channel reaches EOF only with its death.
                     Ok(Received::Nothing) if matches!(self.supervisor, SupervisorHandle::Standby { .. }) => {

@@ -10,6 +10,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use penfold_cgroup::{Leaf, LimitedPlace, NoPlace, Place};
 use penfold_process::{Pid, ProcFs};
+use penfold_state::counters::{Counts, Mode};
 use penfold_state::error_chain;
 use penfold_state::events::EventKind;
 use penfold_state::intent::shortened;
@@ -59,6 +60,8 @@ pub(crate) struct Prepared {
     pub(crate) alarm: Option<(Alarm, Instant)>,
     /// The leader's pid, written by the supervisor and read after a takeover.
     pub(crate) leader: LeaderCell,
+    /// The end is in the counters of the state root.
+    counted: bool,
 }
 
 impl Prepared {
@@ -103,6 +106,7 @@ impl Prepared {
                     recorded: None,
                     alarm: None,
                     leader: parts.leader,
+                    counted: false,
                 })
             }
             Err(reason) => Err(Box::new(refuse(&setup, reason, resources))),
@@ -130,6 +134,7 @@ impl Prepared {
             recorded: None,
             alarm: None,
             leader: LeaderCell::create()?,
+            counted: false,
         })
     }
 
@@ -252,6 +257,23 @@ impl Prepared {
             recorded.conclude(report);
         }
         conclude(&self.setup, report)
+    }
+
+    /// Adds the end of the sandbox to the counters of the state root: once, also if survivors end after they were reported.
+    ///
+    /// Call this after the answer. If this process is killed in between, the end is not counted, and never twice.
+    pub(crate) fn count(&mut self, report: &Report, is_exec: bool) {
+        let mode = if self.detached.is_some() { Mode::Detached } else { Mode::Foreground };
+        let counts = match is_exec {
+            // In a mount namespace of the sandbox, the path of the state root means another directory.
+            true if self.level == Level::Pidns => None,
+            true => Counts::of_exec(&report.findings),
+            false => Counts::of_end(mode, report.cause, &report.findings),
+        };
+        if let Some(counts) = counts.filter(|_| !self.counted) {
+            self.counted = true;
+            let _ = counts.add_to(&self.setup.spec.state_root);
+        }
     }
 }
 

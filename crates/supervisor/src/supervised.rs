@@ -328,6 +328,7 @@ impl Supervised {
         }
         // The send fails if the launcher is dead or has already received its answer.
         let _ = wire::send(&self.prepared.setup.channel, &answer);
+        self.prepared.count(report, self.policy.is_exec());
     }
 }
 

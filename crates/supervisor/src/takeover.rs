@@ -40,5 +40,7 @@ fn end(mut prepared: Prepared, cause: Cause, failure: Option<StartFailure>) -> O
     let findings = drive(&mut teardown, Phase::Running, &mut host, &mut resources);
     let exit = teardown.leader_exit().map(ExitStatus::from).filter(|_| failure.is_none());
     let report = prepared.report(cause, exit, failure, findings);
-    prepared.conclude(&report)
+    let outcome = prepared.conclude(&report);
+    prepared.count(&report, false);
+    outcome
 }

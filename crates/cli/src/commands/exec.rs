@@ -150,7 +150,7 @@ fn wait(
     terminal: Option<OwnedFd>,
     interactive: bool,
 ) -> Result<Outcome, LauncherError> {
-    let Some(master) = terminal else { return launcher.wait(|_| ()) };
+    let Some(master) = terminal else { return launcher.wait(|_| false) };
     let raw = interactive.then(Raw::enter).and_then(Result::ok);
     let typed = raw.is_some();
     let over = eventfd(0, EventfdFlags::CLOEXEC).ok();
@@ -167,7 +167,7 @@ fn wait(
     let copying = std::thread::Builder::new()
         .spawn(copy)
         .map_err(|source| LauncherError::Wait { id: id.to_owned(), source })?;
-    let outcome = launcher.wait(|_| ());
+    let outcome = launcher.wait(|_| false);
     if let Some(end) = end {
         let _ = rustix::io::write(&end, &1_u64.to_ne_bytes());
     }

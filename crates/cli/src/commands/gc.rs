@@ -5,7 +5,9 @@ mod choose;
 mod collected;
 mod foreign;
 
-use std::time::Duration;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use penfold_control::leaks::{self, Leak, Survey, Thing};
@@ -15,6 +17,8 @@ use crate::args::patience::Patience;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
+use crate::text::leak::describe;
+use crate::text::live_line::LiveLine;
 use crate::{exit_codes, output, surroundings, value};
 use choose::choose;
 use collected::{Collected, Outcome};
@@ -95,6 +99,11 @@ pub(crate) struct GcArgs {
     pub(crate) json: bool,
 }
 
+/// The time after which a terminal shows which leak is being removed.
+const PROGRESS_DELAY: Duration = Duration::from_secs(1);
+/// The time between two writes of that line.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
+
 #[derive(Serialize)]
 struct Answer<'a> {
     schema: u32,
@@ -134,7 +143,10 @@ pub(crate) fn gc(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
             Some(reason) => Collected { leak, outcome: Outcome::Kept { reason } },
             None if args.dry_run => Collected { leak, outcome: Outcome::WouldRemove },
             None => {
-                let one = Collected::collect(leak, &root, !args.words.is_empty(), args.patience.patience);
+                let named = !args.words.is_empty();
+                let one = watched(global, leak, |leak| {
+                    Collected::collect(leak, &root, named, args.patience.patience)
+                });
                 one.write_event(&root);
                 one
             }
@@ -149,6 +161,29 @@ pub(crate) fn gc(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
     answer::tell(global, args, &survey, &collected)?;
     let done = collected::exit_code(&survey, &collected);
     Ok(if done == exit_codes::SUCCESS { missed.first().copied().unwrap_or(done) } else { done })
+}
+
+/// Collects a leak. If that takes longer than a second, a terminal shows which leak it is.
+fn watched(global: &Global, leak: Leak, collect: impl FnOnce(Leak) -> Collected) -> Collected {
+    let mut line = LiveLine::new(global.quiet);
+    if !line.is_wanted() {
+        return collect(leak);
+    }
+    let what = format!("removing {}", describe(&leak));
+    let (done, is_done) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let begun = Instant::now();
+            let mut pause = PROGRESS_DELAY;
+            while is_done.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                line.show(|| format!("{what} ({}s)", begun.elapsed().as_secs()));
+                pause = PROGRESS_INTERVAL;
+            }
+        });
+        let collected = collect(leak);
+        drop(done);
+        collected
+    })
 }
 
 /// Whether two searches found the same leak.

@@ -5,6 +5,7 @@
 //! the signals that ask a process to end. The end inside gives them their actions again, and executes the command.
 
 use std::ffi::{CString, OsStr, OsString};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
@@ -17,6 +18,7 @@ use rustix::process::Signal;
 
 use super::run::profile::Network;
 use super::run::profile::jail::Jail;
+use super::run::profile::system_calls;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, NotStarted, OrFail as _};
@@ -66,6 +68,9 @@ struct OutsideArgs {
     /// Let the command write to TMPDIR.
     #[arg(long)]
     scratch: bool,
+    /// Filter system calls.
+    #[arg(long)]
+    seccomp: bool,
     /// Go on when the parent dies.
     #[arg(long)]
     outlives_parent: bool,
@@ -96,7 +101,11 @@ fn outside(args: &OutsideArgs) -> Result<u8, Failure> {
     let scratch = variable("TMPDIR").filter(|_| args.scratch);
     let program = std::fs::read_link(surroundings::program()).or_fail(FailureKind::NotStarted, failed)?;
     let writable = [Some(&directory), sockets.as_ref(), scratch.as_ref()];
+    // Stays open until this process has become bubblewrap.
+    let filter =
+        args.seccomp.then(system_calls::file).transpose().or_fail(FailureKind::NotStarted, failed)?;
     let jail = Jail {
+        filter: filter.as_ref().map(AsFd::as_fd),
         rootfs: args.rootfs.as_deref(),
         network: args.network,
         writable: writable.into_iter().flatten().map(PathBuf::as_path).collect(),

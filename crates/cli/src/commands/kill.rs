@@ -68,10 +68,11 @@ pub(crate) fn kill(global: &Global, args: &KillArgs) -> Result<u8, Failure> {
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
     if signal == Signal::KILL {
-        let mut slow = tally::progress(global, "killing");
+        let mut slow = tally::progress(global, "killing", &selection.found);
         let limits = Limits { patience: args.patience.patience, ..Limits::default() };
         let stop_results =
             penfold_control::end(&resolver, &selection.found, EndMethod::Kill, &limits, &mut slow);
+        drop(slow);
         for (known, stop_result) in selection.found.iter().zip(stop_results) {
             tally.stop_result(&known.id, stop_result);
         }

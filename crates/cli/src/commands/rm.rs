@@ -58,8 +58,9 @@ pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
         }
         return tally.finish();
     }
-    let mut slow = tally::progress(global, "killing");
+    let mut slow = tally::progress(global, "killing", &selection.found);
     let stop_results = penfold_control::end(&resolver, &selection.found, EndMethod::Kill, &limits, &mut slow);
+    drop(slow);
     for (known, stop_result) in selection.found.iter().zip(stop_results) {
         if !matches!(stop_result, StopResult::Gone) {
             tally.stop_result(&known.id, stop_result);

@@ -8,13 +8,12 @@ mod stop_request;
 pub(crate) mod unit;
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use penfold_state::{ExitStatus, Outcome, Spec};
-use penfold_supervisor::{Detached, Launcher};
+use penfold_state::{ExitStatus, Intent, Outcome, Registry, Spec};
+use penfold_supervisor::{Detached, Launcher, Progress};
 use penfold_teardown::Cause;
 
 use crate::args::bounds::{self, Bounds};
@@ -25,6 +24,7 @@ use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, NotStarted, OrFail as _};
 use crate::sandboxes::conclude::conclude;
+use crate::text::live_line::LiveLine;
 use crate::text::summary;
 use crate::value::{self, Label};
 use crate::{exit_codes, output};
@@ -278,12 +278,7 @@ fn start(global: &Global, mut args: RunArgs, change: impl FnOnce(&mut Spec)) -> 
 fn wait(global: &Global, started: Started) -> Result<Ended, Failure> {
     let Started { launcher, name, directory, plan, asked } = started;
     unit::warn(global, &plan, &launcher.id(), false);
-    let watched = !global.quiet && std::io::stderr().is_terminal();
-    let slow = |progress| {
-        if watched {
-            output::message(&summary::progress(progress));
-        }
-    };
+    let slow = progress(global, launcher.state_root().to_owned(), launcher.id());
     let outcome =
         launcher.wait(slow).or_fail(FailureKind::Unverified, "cannot tell how the sandbox ended")?;
     Ok(Ended { outcome, name, directory, plan, asked })
@@ -312,6 +307,33 @@ impl Ended {
         }
         Ok(code)
     }
+}
+
+/// Returns a callback that shows the progress of the end on a terminal.
+fn progress(global: &Global, root: PathBuf, id: String) -> impl FnMut(Progress) -> bool {
+    let mut line = LiveLine::new(global.quiet);
+    let mut intent = None;
+    move |progress| {
+        if !line.is_wanted() {
+            return false;
+        }
+        match progress {
+            Progress::Awaiting(_) => {
+                // The record is the last thing to go, and may be gone by the second look.
+                intent = intent.take().or_else(|| read_intent(&root, &id));
+                line.show(|| match &intent {
+                    Some(intent) => penfold_control::awaited(intent),
+                    None => "waiting for the end".to_owned(),
+                });
+            }
+            Progress::Ending(_) | Progress::PassedOn => output::message(&summary::progress(progress)),
+        }
+        true
+    }
+}
+
+fn read_intent(root: &Path, id: &str) -> Option<Intent> {
+    Registry::open_existing(root).ok()??.look(id).ok()??.intent().ok()
 }
 
 /// How the exit code is chosen.

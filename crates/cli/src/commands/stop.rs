@@ -66,8 +66,9 @@ pub(crate) fn stop(global: &Global, args: &StopArgs) -> Result<u8, Failure> {
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
     let limits = Limits { patience: args.patience.patience, ..Limits::default() };
-    let mut slow = tally::progress(global, "stopping");
+    let mut slow = tally::progress(global, "stopping", &selection.found);
     let stop_results = penfold_control::end(&resolver, &selection.found, how, &limits, &mut slow);
+    drop(slow);
     for (known, stop_result) in selection.found.iter().zip(stop_results) {
         tally.stop_result(&known.id, stop_result);
     }

@@ -149,7 +149,8 @@ fn describe(args: &RunArgs) -> Result<Value, Failure> {
     if args.profile.profile == Some(Profile::Jail) {
         let rootfs = args.profile.rootfs.as_ref().map(|dir| text(dir.as_os_str())).transpose()?;
         let network = args.profile.network.map(Network::word);
-        put("jail", json!({ "rootfs": rootfs, "network": network }));
+        let seccomp = args.profile.no_seccomp.then_some(false);
+        put("jail", json!({ "rootfs": rootfs, "network": network, "seccomp": seccomp }));
     }
     if args.detach {
         put("lease_ms", json!(args.ttl.filter(|ttl| !ttl.is_zero()).map(millis)));

@@ -1,32 +1,43 @@
 //! The progress messages while penfold ends sandboxes, and the results.
 
-use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use penfold_control::{Progress, StopResult};
+use penfold_control::{Progress, SandboxRef, StopResult};
 
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind};
 use crate::text::lines::{self, count};
+use crate::text::live_line::LiveLine;
 use crate::{exit_codes, output};
 
 /// The time before the first progress message.
 const PROGRESS_DELAY: Duration = Duration::from_millis(300);
-/// The time between two progress messages.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+/// The time before a message says what the end waits for.
+const AWAITED_DELAY: Duration = Duration::from_secs(1);
 
-/// Returns a callback that prints progress messages to a terminal.
-pub(crate) fn progress(global: &Global, doing: &str) -> impl FnMut(Progress) {
-    let watched = !global.quiet && std::io::stderr().is_terminal();
+/// Returns a callback that shows the progress on a terminal, in a line that goes when the callback is dropped.
+pub(crate) fn progress(global: &Global, doing: &str, targets: &[SandboxRef]) -> impl FnMut(Progress) {
+    let mut line = LiveLine::new(global.quiet);
     let doing = doing.to_owned();
-    let mut next = PROGRESS_DELAY;
     move |progress| {
-        if watched && progress.since >= next {
-            next = progress.since + PROGRESS_INTERVAL;
-            let left = count(progress.left, "sandbox", "sandboxes");
-            output::message(&format!("penfold: {doing} {left}\n"));
+        if progress.since < PROGRESS_DELAY {
+            return;
         }
+        line.show(|| {
+            let left = count(progress.left, "sandbox", "sandboxes");
+            let awaited = if progress.since < AWAITED_DELAY { None } else { awaited(targets) };
+            let awaited = awaited.map_or_else(String::new, |awaited| format!(": {awaited}"));
+            format!("{doing} {left}{awaited}")
+        });
     }
+}
+
+/// What the end of the first sandbox that has not ended waits for.
+fn awaited(targets: &[SandboxRef]) -> Option<String> {
+    let lives = |known: &&SandboxRef| known.record.as_ref().is_some_and(|record| !record.lock().is_free());
+    let known = targets.iter().find(lives)?;
+    let awaited = penfold_control::awaited(known.intent.as_ref()?);
+    Some(if targets.len() > 1 { format!("{}: {awaited}", known.id) } else { awaited })
 }
 
 /// The results for several sandboxes, and the exit code for all of them.

@@ -27,6 +27,7 @@ pub(crate) fn progress(progress: Progress) -> String {
             format!("penfold: stopping; what is left after {grace} is killed, Ctrl-C kills now\n")
         }
         Progress::Ending(Ending::Killing) => "penfold: killing, and waiting until all members are gone\n".to_owned(),
+        Progress::Awaiting(_) => String::new(),
     }
 }
 

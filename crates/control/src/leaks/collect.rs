@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use super::directory_lock::{directory, is_unfinished};
 use super::{Leak, Thing, remains};
 use penfold_state::Scratch;
+use penfold_state::counters::Counts;
 use penfold_state::marked;
 use penfold_state::record::{Record, Registry};
 use penfold_state::recovery;
@@ -28,6 +29,16 @@ use penfold_state::recovery;
 /// # Errors
 /// When the attempt could not be made; the leak is unchanged.
 pub fn collect(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io::Result<Findings> {
+    let collected = remove(leak, state_root, named, patience);
+    // The recovery of a record counts by itself. The record of an ended sandbox is no leak.
+    if !leak.is_alive() && !matches!(leak.thing, Thing::Record { begun: true, .. } | Thing::Ended { .. }) {
+        let mended = collected.as_ref().is_ok_and(|findings| findings.verified);
+        let _ = Counts::of_leak(leak.thing.kind(), mended).add_to(state_root);
+    }
+    collected
+}
+
+fn remove(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io::Result<Findings> {
     let gone = || Ok(Findings { verified: true, ..Findings::default() });
     match &leak.thing {
         Thing::Record { begun: true, .. } => {
@@ -246,6 +257,29 @@ mod tests {
             assert!(collect(&leak, base.path(), false, Duration::from_secs(20)).unwrap().verified);
         });
         assert!(!path.try_exists().unwrap());
+    }
+
+    /// spec: 10.5
+    #[test]
+    fn each_kind_of_leak_that_is_collected_counts() {
+        use penfold_state::counters::{self, LEAKS, Value};
+        let not_collected = ["ended", "socket", "unreachable"];
+        let mut kinds: Vec<&str> =
+            Thing::KINDS.into_iter().filter(|kind| !not_collected.contains(kind)).collect();
+        kinds.sort_unstable();
+        let mut counted = LEAKS;
+        counted.sort_unstable();
+        assert_eq!(kinds, counted);
+        let (base, leak) = made();
+        collect(&leak, base.path(), false, Duration::ZERO).unwrap();
+        let families = counters::read(base.path()).unwrap().families();
+        for name in ["leaks_found", "leaks_mended"] {
+            let family = families.iter().find(|family| family.name == name).unwrap();
+            let counted = family.samples.iter().filter(|sample| sample.value != Value::Count(0));
+            let counted: Vec<_> =
+                counted.map(|sample| (sample.labels.clone(), sample.value.clone())).collect();
+            assert_eq!(counted, [(vec![("kind", "directory")], Value::Count(1))]);
+        }
     }
 
     /// spec: 5.3

@@ -79,7 +79,7 @@ fn current(dir: BorrowedFd<'_>) -> io::Result<(OwnedFd, u64)> {
 ///
 /// # Errors
 /// When the file does not exist, or is something else.
-pub(super) fn open_plain(
+pub(crate) fn open_plain(
     dir: BorrowedFd<'_>,
     name: &str,
     flags: OFlags,

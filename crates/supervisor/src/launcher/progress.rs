@@ -7,6 +7,10 @@ use crate::wire::{Answer, Ending};
 
 /// The delay after which a person is told that the sandbox is being ended.
 const PROGRESS_DELAY: Duration = Duration::from_millis(300);
+/// The time from the end of the leader, or from the message above, until a person is told what the end waits for.
+const AWAITED_DELAY: Duration = Duration::from_millis(700);
+/// The time between two such messages.
+const AWAITED_INTERVAL: Duration = Duration::from_millis(250);
 /// The time that a command may take to clean up after Ctrl-C before a person gets a message.
 const PASSED_ON_DELAY: Duration = Duration::from_secs(2);
 /// The age at which a launcher frees memory. Most commands end earlier and save the work.
@@ -25,6 +29,8 @@ pub enum Progress {
     Ending(Ending),
     /// The command handles the signal of its terminal, and continues.
     PassedOn,
+    /// The sandbox is still being ended; `true` after the first time.
+    Awaiting(bool),
 }
 
 impl Due {
@@ -34,20 +40,38 @@ impl Due {
             Due::FreeMemory => FREE_MEMORY_DELAY,
             Due::Report(Progress::Ending(_)) => PROGRESS_DELAY,
             Due::Report(Progress::PassedOn) => PASSED_ON_DELAY,
+            Due::Report(Progress::Awaiting(false)) => AWAITED_DELAY,
+            Due::Report(Progress::Awaiting(true)) => AWAITED_INTERVAL,
+        }
+    }
+}
+
+impl Progress {
+    /// The progress that is due next, if a person reads this one.
+    pub(super) fn next(self) -> Option<Due> {
+        match self {
+            Progress::PassedOn => None,
+            Progress::Ending(_) => Some(Due::Report(Progress::Awaiting(false))),
+            Progress::Awaiting(_) => Some(Due::Report(Progress::Awaiting(true))),
         }
     }
 }
 
 impl Launcher {
-    /// Returns the action that is due some time after this answer.
-    pub(super) fn progress_after(&mut self, answer: &Answer) -> Option<Due> {
+    /// Handles an answer about the end; returns the action that is due some time after the answer. `due` is the one until now.
+    pub(super) fn progress_after(&mut self, answer: &Answer, due: Option<Due>) -> Option<Due> {
         match answer {
             Answer::Ending(ending) => Some(Due::Report(Progress::Ending(*ending))),
             // Only once: each key press would otherwise write over the command's prompt.
             Answer::PassedOn if !std::mem::replace(&mut self.passed_on_shown, true) => {
                 Some(Due::Report(Progress::PassedOn))
             }
-            _ => None,
+            Answer::LeaderEnded => {
+                self.send_all();
+                let is_told = matches!(due, Some(Due::Report(Progress::Ending(_) | Progress::Awaiting(_))));
+                if is_told { due } else { Some(Due::Report(Progress::Awaiting(false))) }
+            }
+            _ => due,
         }
     }
 }

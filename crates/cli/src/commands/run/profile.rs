@@ -1,6 +1,7 @@
 //! `penfold run --profile`: a command in something ready-made, or of a kind that penfold knows.
 
 pub(crate) mod jail;
+pub(crate) mod system_calls;
 mod vmm;
 
 use std::ffi::OsString;
@@ -33,6 +34,9 @@ pub(crate) struct ProfileArgs {
         help = "The monitor of the profile vmm: qemu, firecracker, cloud-hypervisor [default: the first that CMD names]"
     )]
     pub(crate) vmm: Option<vmm::Vmm>,
+    /// Let the command in the jail make all system calls; otherwise a filter denies those that a jail does not need.
+    #[arg(long, requires = "profile")]
+    pub(crate) no_seccomp: bool,
 }
 
 /// The value of `--profile`.
@@ -172,6 +176,7 @@ fn jail(args: &mut RunArgs) -> Result<Vec<OsString>, Failure> {
     }
     let flags = [
         (args.scratch, "--scratch"),
+        (!args.profile.no_seccomp, "--seccomp"),
         (args.on_supervisor_exit == OnSupervisorExit::Keep, "--outlives-parent"),
     ];
     words.extend(flags.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag.into()));

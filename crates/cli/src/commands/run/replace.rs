@@ -39,11 +39,13 @@ pub(crate) fn take(global: &Global, root: &Path, name: &str, id: &Id) -> Result<
             return Err(refused(&format!("this command runs in sandbox {holder}, which has the name")));
         }
         if let Ok(known) = Resolver::new(root).resolve(&holder) {
-            let mut slow = tally::progress(global, "stopping");
+            let targets = [known];
+            let mut slow = tally::progress(global, "stopping", &targets);
             let how = EndMethod::Stop { signal: None, grace: None };
             let stop_result =
-                penfold_control::end(&Resolver::new(root), &[known], how, &Limits::default(), &mut slow)
+                penfold_control::end(&Resolver::new(root), &targets, how, &Limits::default(), &mut slow)
                     .pop();
+            drop(slow);
             match stop_result {
                 Some(StopResult::Left(survivors)) => {
                     let named: Vec<String> = survivors.iter().map(ToString::to_string).collect();

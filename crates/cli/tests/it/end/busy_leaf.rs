@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::standing::await_verified;
+use crate::observe::metrics;
 use crate::support::{PATIENCE, Sandbox, TestEnv, is_root, skip, wait_until};
 
 fn detached(env: &TestEnv) -> (Sandbox, PathBuf) {
@@ -60,6 +61,9 @@ fn a_leaf_that_cannot_be_removed_is_reported_and_gone_once_it_is_let_go() {
     let events: Vec<&str> = events.lines().collect();
     assert_eq!(events.len(), 1, "{events:?}");
     assert!(events[0].contains(leaf.to_str().unwrap()) && events[0].contains("\"errno\":16"), "{events:?}");
+    // The answer of `kill` counts, and not the later end too.
+    wait_until("it is counted", || metrics::ended(&env, "detached", "kill") == metrics::of(0, 1));
+    assert_eq!(metrics::number(&env, "penfold_rmdir_busy_total"), "1");
     sandbox.call(&env, &["rm", "ID"]).with_code(0);
     env.assert_nothing_left();
 }

@@ -15,6 +15,7 @@ mod killed_by_name;
 pub mod leaks;
 mod own_death;
 mod patience;
+mod progress;
 mod promptness;
 pub mod reap;
 mod rm;

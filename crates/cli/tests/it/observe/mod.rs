@@ -1,4 +1,4 @@
-//! What penfold tells: `ps`, `inspect`, `logs`, `events`, `report`, `wait`, `doctor`.
+//! What penfold tells: `ps`, `inspect`, `logs`, `events`, `metrics`, `report`, `wait`, `doctor`.
 
 mod doctor;
 mod doctor_foreign;
@@ -6,6 +6,7 @@ pub mod events;
 mod ids;
 mod inspect;
 pub mod logs;
+pub mod metrics;
 pub mod output;
 mod ps;
 mod readme;

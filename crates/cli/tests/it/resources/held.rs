@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::{assert_none_there, can_make, flags};
+use crate::observe::metrics;
 use crate::support::{PATIENCE, Sandbox, TestEnv, wait_until};
 
 /// A mount that is unmounted at the end.
@@ -23,7 +24,7 @@ fn is_named_and_collected<H>(
     words: &[String],
     hold: impl FnOnce(&TestEnv, &Sandbox) -> H,
     env: &TestEnv,
-    named: &str,
+    (kind, named): (&str, &str),
 ) {
     let words = ["--patience", PATIENCE].into_iter().chain(words.iter().map(String::as_str));
     let sandbox = env.detach(words.chain(["--", "sleep", "1000"]));
@@ -33,6 +34,10 @@ fn is_named_and_collected<H>(
     assert_eq!(done.code(), Some(5));
     assert!(env.running("sleep 1000").is_empty());
     assert!(sandbox.record.try_exists().unwrap());
+    wait_until("the failure is counted", || {
+        let series = format!("penfold_releases_failed_total{{kind=\"{kind}\"}}");
+        metrics::number(env, &series) != "0" && metrics::ended(env, "detached", "kill") == metrics::of(0, 1)
+    });
     let listed = env.call(["doctor"]);
     assert!(listed.out().contains(&sandbox.id), "{}", listed.out());
     drop(guard);
@@ -54,7 +59,7 @@ fn a_busy_mount() {
     let words = [format!("--mount=type=tmpfs,target={}", files.display())];
     let hold = |_: &TestEnv, _: &Sandbox| File::create(files.join("open")).unwrap();
     let me = std::process::id().to_string();
-    is_named_and_collected(&words, hold, &env, &me);
+    is_named_and_collected(&words, hold, &env, ("mount", &me));
 }
 
 /// A network namespace that a descriptor holds is not gone, although its name is.
@@ -68,7 +73,7 @@ fn a_namespace_that_a_descriptor_holds() {
     let hold =
         |_: &TestEnv, sandbox: &Sandbox| File::open(format!("/run/netns/penfold-{}", sandbox.id)).unwrap();
     let me = std::process::id().to_string();
-    is_named_and_collected(&["--netns".to_owned()], hold, &env, &me);
+    is_named_and_collected(&["--netns".to_owned()], hold, &env, ("netns", &me));
 }
 
 /// spec: 18.5
@@ -85,7 +90,7 @@ fn a_namespace_that_a_mount_holds() {
         rustix::mount::mount(from.as_str(), &place, "", MountFlags::BIND, None).unwrap();
         Held(place)
     };
-    is_named_and_collected(&["--netns".to_owned()], hold, &env, "held");
+    is_named_and_collected(&["--netns".to_owned()], hold, &env, ("netns", "held"));
 }
 
 /// A directory in the place of another is not touched.

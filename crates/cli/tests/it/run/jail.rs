@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use crate::support::{Process, Running, Sandbox, TestEnv, Who, has_program, skip, wait_until};
 
 /// Environments of root and of an ordinary user; none where bubblewrap does not work.
-fn environments() -> Vec<TestEnv> {
+pub fn environments() -> Vec<TestEnv> {
     if !has_program(&["bwrap", "--ro-bind", "/", "/", "true"]) {
         return Vec::new();
     }
@@ -241,7 +241,7 @@ fn a_jail_that_cannot_be_made_is_refused() {
     }
 }
 
-/// spec: 19.4
+/// spec: 19.4, 19.5
 #[test]
 fn a_file_describes_a_jail() {
     for env in environments() {
@@ -251,6 +251,11 @@ fn a_file_describes_a_jail() {
         let own = fs::read_link("/proc/self/ns/net").unwrap().display().to_string();
         assert_eq!(done.out().trim_end(), own);
         assert_eq!(done.code(), Some(1), "{}", done.err());
+        let text = "command = ['grep', 'Seccomp:', '/proc/self/status']\nprofile = 'jail'\n";
+        for (setting, mode) in [("", 2), ("[jail]\nseccomp = true\n", 2), ("[jail]\nseccomp = false\n", 0)] {
+            fs::write(env.path("work/box.toml"), format!("{text}{setting}")).unwrap();
+            assert_eq!(env.run(["--spec", "box.toml"]).out(), format!("Seccomp:\t{mode}\n"), "{setting}");
+        }
         fs::write(env.path("work/box.toml"), "command = ['true']\n[jail]\nnetwork = 'all'\n").unwrap();
         env.run(["--spec", "box.toml"]).refused(125, "all");
         env.assert_nothing_left();

@@ -10,6 +10,7 @@ mod idle;
 mod init;
 mod interrupt;
 mod jail;
+mod jail_seccomp;
 mod launch_faults;
 pub mod launcher;
 mod limits;

@@ -1,6 +1,7 @@
 //! What a jail consists of, as arguments of bubblewrap.
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
@@ -29,6 +30,8 @@ pub(crate) struct Jail<'a> {
     pub(crate) outlives_parent: bool,
     /// Whether all capabilities are dropped. Without root, bubblewrap drops them anyway.
     pub(crate) is_root: bool,
+    /// The filter of system calls.
+    pub(crate) filter: Option<BorrowedFd<'a>>,
     /// The program of penfold that starts the command.
     pub(crate) program: &'a Path,
 }
@@ -88,6 +91,9 @@ impl Jail<'_> {
         }
         if self.rootfs.is_some() {
             put(&["--remount-ro", "/"].map(text));
+        }
+        if let Some(filter) = self.filter {
+            put(&[text("--seccomp"), text(&filter.as_raw_fd().to_string())]);
         }
         put(&[text("--setenv"), text("TMPDIR"), self.temporary.as_os_str()]);
         put(&["--", PROGRAM].map(text));
