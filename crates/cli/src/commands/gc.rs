@@ -25,8 +25,8 @@ pub(crate) const VERB: Verb = Verb {
     aliases: &["prune"],
     about: "Remove leaks and old records",
     description: "Ends and removes the leaks that `penfold doctor` lists: sandboxes without a supervisor at any age; \
-        processes, cgroups, directories, network namespaces, links and mounts without a record if they are older than \
-        --older-than. Also removes the \
+        processes, cgroups, directories, network namespaces, links, mounts and loop devices without a record if they are \
+        older than --older-than. Also removes the \
         records of ended detached sandboxes of that age, with log and exit code. gc leaves everything of another state \
         root alone; it ends processes that may belong to one only if their id is given. If gc cannot read something, \
         that counts as alive and stays. Without ids gc asks for confirmation on a terminal; elsewhere it needs -f. With \
@@ -122,7 +122,7 @@ pub(crate) fn gc(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
         // Search again: during the question a leak may have changed. Leaks that the question did not list stay.
         survey = look(global)?;
         let shown = std::mem::replace(&mut choice, choose(global, args, &mut survey)).leaks;
-        choice.leaks.retain(|leak| shown.iter().any(|other| is_same(leak, other)));
+        choice.leaks.retain(|leak| shown.iter().any(|other| other.is_same(leak)));
     }
     let coloured = global.color.wanted(&std::io::stderr());
     let missed: Vec<u8> = choice.missed.iter().map(|failure| failure.report(coloured)).collect();
@@ -149,11 +149,6 @@ pub(crate) fn gc(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
     answer::tell(global, args, &survey, &collected)?;
     let done = collected::exit_code(&survey, &collected);
     Ok(if done == exit_codes::SUCCESS { missed.first().copied().unwrap_or(done) } else { done })
-}
-
-/// Whether two searches found the same leak.
-fn is_same(leak: &Leak, other: &Leak) -> bool {
-    leak.id == other.id && leak.thing.kind() == other.thing.kind() && leak.thing.path() == other.thing.path()
 }
 
 fn look(global: &Global) -> Result<Survey, Failure> {
