@@ -30,7 +30,8 @@ pub(crate) const VERB: Verb = Verb {
         records of ended detached sandboxes of that age, with log and exit code. gc leaves everything of another state \
         root alone; it ends processes that may belong to one only if their id is given. If gc cannot read something, \
         that counts as alive and stays. Without ids gc asks for confirmation on a terminal; elsewhere it needs -f. With \
-        --foreign it ends only the named process trees, which penfold did not start.",
+        --foreign it ends only the named process trees and virtual machines, which penfold did not start. A virtual \
+        machine ends with its wrappers; if the process that started them is dead, its directories are removed, too.",
     examples: &[
         ("penfold gc -n", "list what would be removed"),
         ("penfold gc -f", "remove leaks without confirmation, as in a timer"),
@@ -39,6 +40,7 @@ pub(crate) const VERB: Verb = Verb {
             "remove the records of sandboxes that ended a week ago",
         ),
         ("penfold gc --foreign 4121", "end the tree of a stray that `penfold doctor --foreign` lists"),
+        ("penfold gc --foreign 3f9a1c", "end a virtual machine with its wrappers, after a question"),
     ],
     usage_failure: FailureKind::Usage,
     define: GcArgs::augment_args,
@@ -49,7 +51,7 @@ pub(crate) const VERB: Verb = Verb {
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "flags that have nothing to do with each other")]
 pub(crate) struct GcArgs {
-    /// Act only on these: ids, unique prefixes of ids, or names; with --foreign, pids.
+    /// Act only on these: ids, unique prefixes of ids, or names; with --foreign, pids and ids of VMs.
     #[arg(value_name = "ID")]
     pub(crate) words: Vec<String>,
     /// Act only on leaks of this kind; may be repeated.
@@ -60,7 +62,7 @@ pub(crate) struct GcArgs {
         value_parser = clap::builder::PossibleValuesParser::new(Thing::KINDS)
     )]
     pub(crate) kinds: Vec<String>,
-    /// End the trees of the named processes, which penfold did not start.
+    /// End the named process trees and virtual machines, which penfold did not start.
     #[arg(long, requires = "words", conflicts_with_all = ["kinds", "older_than"])]
     pub(crate) foreign: bool,
     #[arg(
