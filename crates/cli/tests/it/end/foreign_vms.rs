@@ -4,8 +4,9 @@
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::Signal;
@@ -13,8 +14,8 @@ use serde_json::Value;
 
 use crate::resources::can_make;
 use crate::support::{
-    Finished, Process, Running, Terminal, TestEnv, children, descendants, fresh_id, has_program, is_root,
-    penfold, remove_dir, wait_until,
+    Finished, PATIENCE, Process, Running, Terminal, TestEnv, USER, Who, children, descendants, fresh_id,
+    has_program, is_root, penfold, remove_dir, wait_until,
 };
 
 /// A tree that belongs to no test process any more; killed when dropped.
@@ -38,6 +39,9 @@ impl Tree {
             script,
         ]);
         command.env("FC", monitor(env, "firecracker")).current_dir(directory);
+        if env.is_ordinary() {
+            command.uid(USER).gid(USER);
+        }
         let pid: i32 = Running::start(&mut command).finish().with_code(0).out().trim().parse().unwrap();
         Tree::of(pid, processes)
     }
@@ -176,8 +180,11 @@ fn an_orphan_goes_with_its_wrappers_and_its_directories() {
 
     // By the pid of a wrapper. What is gone already is fine.
     remove_dir(&sock2);
-    let done = end(&env, &other.top.pid().to_string()).with_code(0).out();
-    assert_eq!(done, format!("[ok]   {}\n[ok]   {}\n", sock2.display(), space2.display()));
+    let words = ["gc", "--foreign", "-f", "--json", &other.top.pid().to_string()];
+    let done = env.call(words).with_code(0).json();
+    assert_eq!((&done["verified"], &done["vm"]["state"]), (&true.into(), &"orphan".into()), "{done}");
+    let removed: Vec<_> = done["removed"].as_array().unwrap().iter().map(|one| &one["outcome"]).collect();
+    assert_eq!(removed, ["removed", "removed"], "{done}");
     other.assert_gone();
     assert!(!space2.try_exists().unwrap());
 }
@@ -353,6 +360,32 @@ fn what_is_no_vm_of_others_is_not_listed() {
         end(&env, word).with_code(3);
     }
     env.call(["kill", &sandbox.id]).with_code(0);
+}
+
+/// spec: 5.18
+#[test]
+fn an_ordinary_user_ends_only_own_ones() {
+    let Some(env) = TestEnv::of(Who::Plain) else { return };
+    let (id, other) = (vm_id(), vm_id());
+    let (space, space2) = (directory(&env, "vm", &id), directory(&env, "vm", &other));
+    let stays = space.join("below");
+    std::os::unix::fs::chown(&space, Some(USER), Some(USER)).unwrap();
+    let tree = Tree::leave(&env, &space, &format!("{}; exit", sleeps("3871")), 3);
+    rustix::process::set_child_subreaper(None).unwrap();
+    let mut command = Command::new("setsid");
+    command.args(["bash", "-c", &format!("{}; exit", sleeps("3872"))]).current_dir(&space2);
+    let roots = Running::start(command.env("FC", monitor(&env, "firecracker")));
+    let roots_tree = Tree::of(roots.pid(), 3);
+    let listed: Vec<Value> = list(&env).iter().map(|vm| vm["id"].clone()).collect();
+    assert!(listed.contains(&id.as_str().into()) && !listed.contains(&other.as_str().into()), "{listed:?}");
+    end(&env, &other).with_code(3);
+    assert!(roots_tree.is_alive());
+    // The directory below is root's, and has a file.
+    let done = env.call(["gc", "--foreign", "-f", "--patience", PATIENCE, &id]).with_code(5).out();
+    assert!(done.contains(&format!("[fail] {}: ", space.display())), "{done}");
+    assert!(done.contains("not permitted"), "{done}");
+    tree.assert_gone();
+    assert!(stays.join("file").try_exists().unwrap());
 }
 
 /// spec: 5.18

@@ -20,7 +20,7 @@ use super::super::alive::{self, Belongs};
 use super::host_view::{HostView, environment};
 use super::{marks, path};
 use chain::Runner;
-use directories::{Subject, Surroundings, homes, user, working_directory};
+use directories::{Subject, Surroundings, homes, real, user, working_directory};
 use id::{Derived, Names};
 use program::{Role, arguments, role};
 
@@ -189,7 +189,7 @@ fn shown_ids(monitors: &[Found<'_>]) -> Vec<String> {
 
 /// Returns the directories that a monitor uses, as it names them: the workspace and the directory of its socket.
 fn places(names: &Names) -> impl Iterator<Item = PathBuf> {
-    let socket = names.socket.as_deref().and_then(Path::parent).map(Path::to_owned);
+    let socket = names.socket.as_deref().and_then(Path::parent).map(real);
     let directory = names.directory.clone();
     let socket = socket.filter(|socket| Some(socket) != directory.as_ref());
     directory.into_iter().chain(socket)

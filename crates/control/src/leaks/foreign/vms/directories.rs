@@ -5,10 +5,10 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use penfold_cgroup::mountinfo;
@@ -92,6 +92,21 @@ pub(super) fn working_directory(pid: Pid) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(target)))
 }
 
+/// Returns a path without links above its last component: the kernel shows the directories of processes, and mount points,
+/// in this form.
+pub(super) fn real(path: &Path) -> PathBuf {
+    let opened = |above: &Path| {
+        rustix::fs::open(above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()
+    };
+    let above = path.parent().and_then(opened).and_then(|dir| place(&dir));
+    above.zip(path.file_name()).map_or_else(|| path.to_owned(), |(above, name)| above.join(name))
+}
+
+/// Returns the present path of an open directory.
+fn place(dir: &OwnedFd) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).ok()
+}
+
 impl VmDirectory {
     /// Judges a directory that the monitor uses, as it sees it: `seen` is a path in its root and mount namespace.
     pub(super) fn judge(
@@ -123,7 +138,8 @@ impl VmDirectory {
         };
         if let Some(dir) = &dir {
             let stat = rustix::fs::fstat(dir)?;
-            if self.identity != Some((stat.st_dev, stat.st_ino)) {
+            let is_moved = place(dir).as_ref() != Some(&self.path);
+            if is_moved || self.identity != Some((stat.st_dev, stat.st_ino)) {
                 return Err(Errno::STALE);
             }
         }
@@ -170,7 +186,8 @@ fn reason(
     host: &Surroundings<'_>,
 ) -> Option<String> {
     let is_named = found.file_name().is_some_and(|name| name.to_string_lossy().contains(subject.id));
-    if !found.is_absolute() || !is_named || !subject.is_certain {
+    let is_plain = !found.components().any(|part| part == Component::ParentDir);
+    if !found.is_absolute() || !is_plain || !is_named || !subject.is_certain {
         return Some("its name does not show that it was made for this VM".to_owned());
     }
     let above_all = host.protected.iter().find(|other| other.starts_with(found));
@@ -182,7 +199,7 @@ fn reason(
     if stat != Some(identity) {
         return Some("the VM sees another directory at this path, or the path is a link".to_owned());
     }
-    if let Some(why) = made_for_another(found, subject) {
+    if let Some(why) = made_for_another(found, &subject.users, started(subject.top)) {
         return Some(why);
     }
     let used_by = host.used.iter().find(|(pid, used)| *pid != subject.monitor && used.starts_with(found));
@@ -196,8 +213,8 @@ fn reason(
     }
 }
 
-/// Returns the reason to keep a directory by its owner and age.
-fn made_for_another(found: &Path, subject: &Subject<'_>) -> Option<String> {
+/// Returns the reason to keep a directory by its owner and age. `began` is the start of the chain, in seconds since 1970.
+fn made_for_another(found: &Path, users: &[u32], began: Option<u64>) -> Option<String> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     let Ok(stat) = rustix::fs::statx(CWD, found, flags, wanted) else {
@@ -205,14 +222,12 @@ fn made_for_another(found: &Path, subject: &Subject<'_>) -> Option<String> {
     };
     let own = rustix::process::geteuid().as_raw();
     // A monitor with fewer rights may stand in a directory of this user, but only this user's wrappers put it there.
-    let is_ours =
-        subject.users.first() == Some(&stat.stx_uid) || (stat.stx_uid == own && subject.users.contains(&own));
+    let is_ours = users.first() == Some(&stat.stx_uid) || (stat.stx_uid == own && users.contains(&own));
     if !is_ours {
         return Some(format!("it belongs to user {}", stat.stx_uid));
     }
     let has_birth = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
     let born = u64::try_from(stat.stx_btime.tv_sec).ok().filter(|_| has_birth);
-    let began = started(subject.top);
     let (Some(born), Some(began)) = (born, began) else {
         return Some("the file system does not tell when it was made".to_owned());
     };
@@ -239,4 +254,37 @@ fn entered(found: &Path, tree: &HashSet<Pid>, host: &Surroundings<'_>) -> Option
 /// Returns the user of a process; `None` if it is gone.
 pub(super) fn user(pid: Pid) -> Option<u32> {
     std::fs::metadata(path(pid, "")).ok().map(|meta| meta.uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// spec: 5.18
+    #[test]
+    fn an_old_directory_and_that_of_another_user_stay() {
+        let base = tempfile::tempdir().unwrap();
+        let own = rustix::process::geteuid().as_raw();
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        let kept = |users: &[u32], began| made_for_another(base.path(), users, began);
+        assert_eq!(kept(&[own], Some(now)), None);
+        assert_eq!(kept(&[own], Some(now - 3600)), None, "the VM is older");
+        assert!(kept(&[own], Some(now + BEFORE.as_secs() + 60)).unwrap().contains("older"));
+        assert!(kept(&[own], None).is_some());
+        // A wrapper of this user has put the monitor there.
+        assert_eq!(kept(&[own + 1, own], Some(now)), None);
+        assert!(kept(&[own + 1], Some(now)).unwrap().contains("belongs to user"));
+        assert!(made_for_another(&base.path().join("missing"), &[own], Some(now)).is_some());
+    }
+
+    #[test]
+    fn links_above_are_resolved_and_the_last_is_not() {
+        let base = tempfile::tempdir().unwrap();
+        let top = real(&base.path().join("a")).parent().unwrap().to_owned();
+        std::fs::create_dir(top.join("a")).unwrap();
+        std::os::unix::fs::symlink(top.join("a"), top.join("link")).unwrap();
+        assert_eq!(real(&top.join("link/b")), top.join("a/b"));
+        assert_eq!(real(&top.join("a/../link")), top.join("link"));
+        assert_eq!(real(&top.join("missing/b")), top.join("missing/b"));
+    }
 }
