@@ -251,7 +251,8 @@ fn judged(
         users: [vm.user].into_iter().chain(wrappers).collect(),
         top: vm.top(),
         id: derived.text.as_deref().unwrap_or_default(),
-        is_certain: derived.is_certain && derived.text.is_some() && view.complete,
+        is_certain: derived.is_certain && derived.text.is_some(),
+        is_complete: view.complete,
         tree: view.tree(vm.top().pid).into_iter().collect(),
     };
     let seen_by = |place: &Path| {

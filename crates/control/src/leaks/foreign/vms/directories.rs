@@ -53,6 +53,8 @@ pub(super) struct Subject<'a> {
     pub(super) top: ProcessId,
     pub(super) id: &'a str,
     pub(super) is_certain: bool,
+    /// Whether all processes of the host could be read.
+    pub(super) is_complete: bool,
     /// The processes that end with it.
     pub(super) tree: HashSet<Pid>,
 }
@@ -186,6 +188,9 @@ fn reason(
     host: &Surroundings<'_>,
 ) -> Option<String> {
     let is_named = found.file_name().is_some_and(|name| name.to_string_lossy().contains(subject.id));
+    if !subject.is_complete {
+        return Some("some processes could not be read".to_owned());
+    }
     let is_plain = !found.components().any(|part| part == Component::ParentDir);
     if !found.is_absolute() || !is_plain || !is_named || !subject.is_certain {
         return Some("its name does not show that it was made for this VM".to_owned());
