@@ -11,6 +11,7 @@ use penfold_resource::traces::{self, Trace};
 use penfold_resource::{Planned, Presence};
 
 use super::alive::{self, Guard, Host};
+use super::holders::holders;
 use super::homes::{Claim, Homes};
 use super::{Leak, Member, Survey, Thing, age, directory_lock};
 use penfold_state::error_chain;
@@ -23,6 +24,12 @@ const MOST_CGROUPS: usize = 50_000;
 const MOST_PLACES: usize = 100;
 /// A record younger than this many seconds may be about to be made or removed.
 pub(super) const YOUNG: u64 = 2;
+
+/// Tells whether a process holds a directory. A supervisor of another state root does, and may be the only process that shows
+/// that its sandbox lives.
+fn is_held_open(trace: &Trace) -> bool {
+    matches!(trace, Trace::Directory { path, .. } if !holders(path).is_empty())
+}
 
 /// Implements [`super::look`].
 pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Survey> {
@@ -346,7 +353,7 @@ impl LeakSearch {
         }
         // What a process holds may be alive: a person decides.
         let is_held = match trace.presence(&id) {
-            Ok(Presence::Ours { held_by }) => !held_by.is_empty(),
+            Ok(Presence::Ours { held_by }) => !held_by.is_empty() || is_held_open(&trace),
             Ok(Presence::Absent | Presence::Foreign { .. }) => return,
             Err(error) => return self.survey.unread.push(error_chain(&error)),
         };

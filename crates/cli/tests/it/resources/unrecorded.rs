@@ -11,7 +11,7 @@ use rustix::mount::{MountFlags, mount};
 use serde_json::Value;
 
 use super::{CleanUp, Removed, assert_none_there, can_make, has_link, traces};
-use crate::support::{PATIENCE, Running, TestEnv, USER, fresh_id, has_program};
+use crate::support::{PATIENCE, Running, TestEnv, USER, fresh_id, has_program, penfold, wait_until};
 
 fn sh(script: &str) {
     Running::start(Command::new("sh").args(["-ec", script])).finish().with_code(0);
@@ -146,4 +146,27 @@ fn directories_and_loop_devices_are_found_where_sandboxes_have_theirs() {
     drop(removed);
     rustix::mount::unmount(env.path("tmp"), rustix::mount::UnmountFlags::DETACH).unwrap();
     env.assert_nothing_left();
+}
+
+/// spec: 18.8, 5.13
+#[test]
+fn the_workspace_of_a_sandbox_of_another_state_root_stays() {
+    let env = TestEnv::new();
+    let space = env.path("tmp/space");
+    // Neither a leaf, nor the environment, nor a working directory shows that it lives.
+    let script = "cd /; exec env -i sleep 3781";
+    let words =
+        ["run", "--contain", "subreaper", "--workspace", space.to_str().unwrap(), "--", "sh", "-c", script];
+    let running = Running::start(&mut env.penfold(words));
+    wait_until("it runs", || env.is_running("sleep 3781") && space.is_dir());
+    let other = env.path("other");
+    fs::create_dir(&other).unwrap();
+    let mut gc = env.command(penfold());
+    gc.arg("--root").arg(&other).args(["gc", "-f", "--older-than", "0", "--kind", "directory"]);
+    Running::start(&mut gc).finish().with_code(0);
+    assert!(space.is_dir() && env.is_running("sleep 3781"));
+    running.signal(rustix::process::Signal::TERM);
+    running.finish();
+    env.assert_nothing_left();
+    assert!(!space.try_exists().unwrap());
 }
