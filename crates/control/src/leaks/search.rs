@@ -11,10 +11,10 @@ use penfold_resource::traces::{self, Trace};
 use penfold_resource::{Planned, Presence};
 
 use super::alive::{self, Guard, Host};
-use super::holders::holders;
 use super::homes::{Claim, Homes};
 use super::{Leak, Member, Survey, Thing, age, directory_lock};
 use penfold_state::error_chain;
+use penfold_state::evidence::is_held_anywhere;
 use penfold_state::record::Registry;
 use penfold_state::{Intent, LeafName};
 
@@ -24,12 +24,6 @@ const MOST_CGROUPS: usize = 50_000;
 const MOST_PLACES: usize = 100;
 /// A record younger than this many seconds may be about to be made or removed.
 pub(super) const YOUNG: u64 = 2;
-
-/// Tells whether a process holds a directory. A supervisor of another state root does, and may be the only process that shows
-/// that its sandbox lives.
-fn is_held_open(trace: &Trace) -> bool {
-    matches!(trace, Trace::Directory { path, .. } if !holders(path).is_empty())
-}
 
 /// Implements [`super::look`].
 pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Survey> {
@@ -348,12 +342,13 @@ impl LeakSearch {
         let carriers: Vec<Pid> =
             self.marked.iter().filter(|(_, ids)| ids.contains(&id)).map(|(pid, _)| *pid).collect();
         let claim = self.homes.claim(&id, leaf.as_deref(), &carriers);
-        if claim == Claim::Elsewhere || is_locked || !carriers.is_empty() {
+        let lives = is_locked || !carriers.is_empty() || is_held_anywhere(&id);
+        if claim == Claim::Elsewhere || lives {
             return;
         }
         // What a process holds may be alive: a person decides.
         let is_held = match trace.presence(&id) {
-            Ok(Presence::Ours { held_by }) => !held_by.is_empty() || is_held_open(&trace),
+            Ok(Presence::Ours { held_by }) => !held_by.is_empty(),
             Ok(Presence::Absent | Presence::Foreign { .. }) => return,
             Err(error) => return self.survey.unread.push(error_chain(&error)),
         };

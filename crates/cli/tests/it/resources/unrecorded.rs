@@ -11,7 +11,7 @@ use rustix::mount::{MountFlags, mount};
 use serde_json::Value;
 
 use super::{CleanUp, Removed, assert_none_there, can_make, has_link, traces};
-use crate::support::{PATIENCE, Running, TestEnv, USER, fresh_id, has_program, penfold, wait_until};
+use crate::support::{PATIENCE, Running, TestEnv, USER, entries, fresh_id, has_program, penfold, wait_until};
 
 fn sh(script: &str) {
     Running::start(Command::new("sh").args(["-ec", script])).finish().with_code(0);
@@ -159,11 +159,14 @@ fn the_workspace_of_a_sandbox_of_another_state_root_stays() {
         ["run", "--contain", "subreaper", "--workspace", space.to_str().unwrap(), "--", "sh", "-c", script];
     let running = Running::start(&mut env.penfold(words));
     wait_until("it runs", || env.is_running("sleep 3781") && space.is_dir());
+    let id = entries(&env.root().join("sandboxes"))[0].file_name().unwrap().to_str().unwrap().to_owned();
     let other = env.path("other");
     fs::create_dir(&other).unwrap();
-    let mut gc = env.command(penfold());
-    gc.arg("--root").arg(&other).args(["gc", "-f", "--older-than", "0", "--kind", "directory"]);
-    Running::start(&mut gc).finish().with_code(0);
+    let elsewhere = |words: &[&str]| {
+        Running::start(env.command(penfold()).arg("--root").arg(&other).args(words)).finish()
+    };
+    assert_eq!(kinds(&elsewhere(&["doctor", "--json"]).out(), &id), Vec::<String>::new());
+    elsewhere(&["gc", "-f", "--older-than", "0", "--kind", "directory"]).with_code(0);
     assert!(space.is_dir() && env.is_running("sleep 3781"));
     running.signal(rustix::process::Signal::TERM);
     running.finish();
