@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use penfold_control::leaks::{self, Belongs};
 use penfold_process::{Pid, ProcFs, ProcessId, Stat};
-use penfold_teardown::{Findings, Scope, Search, Selector, StopPolicy, Teardown};
+use penfold_teardown::{Scope, Search, Selector, StopPolicy, Teardown};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -15,6 +15,7 @@ use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{exit_codes, output};
 
+pub(crate) use show::{Ended, messages};
 pub(crate) use target::Target;
 
 const CANNOT_SEARCH: &str = "cannot search the processes of this host";
@@ -45,35 +46,81 @@ pub(crate) fn end(global: &Global, request: &Request) -> Result<u8, Failure> {
     let Some(selector) = target::selector(&mut proc, &request.target)? else {
         return nothing(global, request);
     };
-    let mut search = Search::new(selector.clone(), &mut proc).or_fail(FailureKind::Other, CANNOT_SEARCH)?;
-    target::refuse_spared(&search, &selector)?;
-    let mut members = Vec::new();
-    let found = search.find(&mut proc, &mut members).or_fail(FailureKind::Other, CANNOT_SEARCH)?;
-    if !global.quiet {
-        output::message(&show::left_out(&search));
-    }
+    let found = Targets::find(global, proc, selector)?;
     if request.dry_run {
-        return Ok(show::would_end(&mut proc, &members, &search, request.json)?);
+        return found.show(request.json);
     }
-    if members.is_empty() {
-        if !found.completeness.is_complete() {
+    if found.members.is_empty() {
+        if !found.is_complete {
             let sentence = "no matching process was found, but /proc hides some processes from this user";
             return Err(Failure::new(FailureKind::Other, sentence));
         }
         return nothing(global, request);
     }
-    refuse_forbidden(&members, &selector)?;
-    let left_out = show::marks(search.left_out());
-    let stop_policy = StopPolicy {
-        signal: request.signal,
-        grace: request.grace,
-        patience: request.patience,
-        ..StopPolicy::default()
-    };
-    let mut teardown = Teardown::new(proc, None, Scope::Host(Box::new(search)));
-    let findings = penfold_teardown::end(&mut teardown, &stop_policy, &mut []);
-    show::findings(global, &findings, left_out, request.json)?;
-    Ok(if findings.verified { exit_codes::SUCCESS } else { exit_codes::STILL_THERE })
+    let ended = found.end(request)?;
+    show::messages(global, &ended.findings);
+    if request.json {
+        output::json(&ended)?;
+    }
+    Ok(ended.exit_code())
+}
+
+/// The processes that a request means.
+pub(crate) struct Targets {
+    proc: ProcFs,
+    selector: Selector,
+    search: Search,
+    members: Vec<Stat>,
+    is_complete: bool,
+}
+
+impl Targets {
+    /// Finds exactly this process and its tree.
+    ///
+    /// # Errors
+    /// If /proc cannot be read, or penfold never ends the process.
+    pub(crate) fn tree(global: &Global, root: ProcessId) -> Result<Targets, Failure> {
+        let proc = ProcFs::open().or_fail(FailureKind::Other, CANNOT_SEARCH)?;
+        Targets::find(global, proc, Selector::Process(root))
+    }
+
+    fn find(global: &Global, mut proc: ProcFs, selector: Selector) -> Result<Targets, Failure> {
+        let mut search =
+            Search::new(selector.clone(), &mut proc).or_fail(FailureKind::Other, CANNOT_SEARCH)?;
+        target::refuse_spared(&search, &selector)?;
+        let mut members = Vec::new();
+        let found = search.find(&mut proc, &mut members).or_fail(FailureKind::Other, CANNOT_SEARCH)?;
+        if !global.quiet {
+            output::message(&show::left_out(&search));
+        }
+        let is_complete = found.completeness.is_complete();
+        Ok(Targets { proc, selector, search, members, is_complete })
+    }
+
+    /// Lists the processes that would be ended; returns the exit code.
+    ///
+    /// # Errors
+    /// If standard output cannot be written.
+    pub(crate) fn show(mut self, json: bool) -> Result<u8, Failure> {
+        Ok(show::would_end(&mut self.proc, &self.members, &self.search, json)?)
+    }
+
+    /// Ends the processes, and those that they start meanwhile.
+    ///
+    /// # Errors
+    /// If none of them may be signalled.
+    pub(crate) fn end(self, request: &Request) -> Result<Ended, Failure> {
+        refuse_forbidden(&self.members, &self.selector)?;
+        let left_out = show::marks(self.search.left_out());
+        let stop_policy = StopPolicy {
+            signal: request.signal,
+            grace: request.grace,
+            patience: request.patience,
+            ..StopPolicy::default()
+        };
+        let mut teardown = Teardown::new(self.proc, None, Scope::Host(Box::new(self.search)));
+        Ok(Ended::new(penfold_teardown::end(&mut teardown, &stop_policy, &mut []), left_out))
+    }
 }
 
 /// Finds the process with this pid and its tree; `None` if the process is gone.
@@ -132,9 +179,4 @@ fn refuse_forbidden(members: &[Stat], selector: &Selector) -> Result<(), Failure
         _ => format!("not permitted to signal any of the {} processes found", members.len()),
     };
     Err(Failure::new(FailureKind::NotPermitted, sentence).because(std::io::Error::from(Errno::PERM)))
-}
-
-/// The findings of a teardown without processes.
-fn verified_nothing() -> Findings {
-    Findings { verified: true, ..Findings::default() }
 }

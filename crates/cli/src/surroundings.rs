@@ -117,6 +117,18 @@ pub(crate) fn temporary() -> PathBuf {
     std::env::temp_dir()
 }
 
+/// The directories that never belong to a foreign process alone: those of this user and of penfold.
+pub(crate) fn protected(global: &Global) -> Vec<PathBuf> {
+    let home = variable(OsStr::new("HOME")).filter(|home| !home.is_empty()).map(PathBuf::from);
+    let here = std::env::current_dir().ok();
+    [absolute_root(global), temporary()]
+        .into_iter()
+        .chain(home)
+        .chain(here)
+        .chain(runtime_variable())
+        .collect()
+}
+
 /// The variables with the address of a server, and with the file of its token.
 pub(crate) const HOST: &str = "PENFOLD_HOST";
 pub(crate) const TOKEN_FILE: &str = "PENFOLD_TOKEN_FILE";

@@ -9,3 +9,4 @@ pub(crate) mod row;
 pub(crate) mod summary;
 pub(crate) mod template;
 pub(crate) mod time;
+pub(crate) mod vm;

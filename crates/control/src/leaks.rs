@@ -10,6 +10,7 @@ pub mod foreign;
 mod holders;
 mod homes;
 pub(crate) mod remains;
+mod repeated;
 mod search;
 
 use std::io;
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use penfold_process::ProcessId;
+use penfold_resource::traces::Trace;
 use serde::Serialize;
 
 pub(crate) use alive::Descent;
@@ -58,10 +60,14 @@ pub enum Thing {
         /// The directory of the cgroup.
         path: PathBuf,
     },
-    /// A scratch directory of a sandbox without a record.
+    /// A directory of a sandbox without a record.
     Directory {
         /// The path of the directory.
         path: PathBuf,
+        /// The boot in the mark of a workspace, a directory for sockets or of an overlay. The name alone shows that a scratch
+        /// directory belongs to a sandbox.
+        #[serde(rename = "marked_in_boot", skip_serializing_if = "Option::is_none")]
+        boot: Option<String>,
     },
     /// A network namespace of a sandbox without a record.
     Netns {
@@ -80,6 +86,13 @@ pub enum Thing {
         path: PathBuf,
         /// Whether it is an overlay, and not a tmpfs.
         is_overlay: bool,
+    },
+    /// A loop device whose backing file is in a directory of a sandbox without a record.
+    Loop {
+        /// The backing file.
+        path: PathBuf,
+        /// The name of the device, such as `loop3`.
+        device: String,
     },
     /// The record of an ended sandbox, kept on purpose for its log and exit code: no leak.
     Ended {
@@ -112,7 +125,7 @@ pub enum Thing {
 
 impl Thing {
     /// Every kind, as [`Thing::kind`] names it.
-    pub const KINDS: [&'static str; 12] = [
+    pub const KINDS: [&'static str; 13] = [
         "record",
         "processes",
         "cgroup",
@@ -120,6 +133,7 @@ impl Thing {
         "netns",
         "link",
         "mount",
+        "loop",
         "ended",
         "name",
         "file",
@@ -137,11 +151,28 @@ impl Thing {
             Thing::Netns { .. } => "netns",
             Thing::Link { .. } => "link",
             Thing::Mount { .. } => "mount",
+            Thing::Loop { .. } => "loop",
             Thing::Ended { .. } => "ended",
             Thing::Name { .. } => "name",
             Thing::File { .. } => "file",
             Thing::Socket { .. } => "socket",
             Thing::Unreachable { .. } => "unreachable",
+        }
+    }
+
+    /// Returns the trace of a resource that its mark shows; `None` for everything else.
+    fn trace(&self) -> Option<Trace> {
+        match self {
+            Thing::Netns { path } => Some(Trace::Netns { path: path.clone() }),
+            Thing::Link { name } => Some(Trace::Link { name: name.clone() }),
+            Thing::Mount { path, is_overlay } => {
+                Some(Trace::Mount { path: path.clone(), is_overlay: *is_overlay })
+            }
+            Thing::Loop { path, device } => Some(Trace::Loop { file: path.clone(), device: device.clone() }),
+            Thing::Directory { path, boot } => {
+                boot.as_ref().map(|boot| Trace::Directory { path: path.clone(), boot: boot.clone() })
+            }
+            _ => None,
         }
     }
 
@@ -151,9 +182,10 @@ impl Thing {
             Thing::Processes | Thing::Link { .. } => None,
             Thing::Record { path, .. }
             | Thing::Cgroup { path }
-            | Thing::Directory { path }
+            | Thing::Directory { path, .. }
             | Thing::Netns { path }
             | Thing::Mount { path, .. }
+            | Thing::Loop { path, .. }
             | Thing::Ended { path, .. }
             | Thing::Name { path }
             | Thing::File { path }
@@ -195,6 +227,11 @@ impl Leak {
         matches!(self.thing, Thing::Record { begun: true, .. } | Thing::Name { .. } | Thing::File { .. })
     }
 
+    /// Tells whether two looks found the same leak.
+    pub fn is_same(&self, other: &Leak) -> bool {
+        self.id == other.id && self.thing == other.thing
+    }
+
     /// Tells whether a supervisor lives. Such a leak must be stopped by a request, and is not collected.
     pub fn is_alive(&self) -> bool {
         matches!(self.thing, Thing::Socket { .. } | Thing::Unreachable { .. })
@@ -220,10 +257,12 @@ pub struct Survey {
 
 /// Searches for leaks. `state_root` has the records, `temporary` the scratch directories.
 ///
+/// If there is a leak that is not certain, searches twice more, within two seconds, and drops what was not there each time.
+///
 /// # Errors
 /// When /proc cannot be read at all.
 pub fn look(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Survey> {
-    search::search(state_root, temporary)
+    repeated::look(|| search::search(state_root, temporary), repeated::pause)
 }
 
 /// Returns the time since a file or directory last changed, in seconds.

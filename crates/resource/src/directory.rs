@@ -216,6 +216,15 @@ fn read_mark(dir: BorrowedFd<'_>) -> Result<Mark, Errno> {
     Ok(if supported { Mark::Missing } else { Mark::Unsupported })
 }
 
+/// Returns the mark of a directory; `None` if there is none, or none that can be read.
+pub(crate) fn mark_at(path: &Path) -> Option<Vec<u8>> {
+    ATTRIBUTES.iter().find_map(|attribute| {
+        let mut text = [0_u8; 256];
+        let length = rustix::fs::lgetxattr(path, *attribute, &mut text).ok()?;
+        text.get(..length).map(<[u8]>::to_vec)
+    })
+}
+
 /// Removes a directory that is held open, wherever a rename has put it, with everything in it.
 ///
 /// # Errors

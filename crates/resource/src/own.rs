@@ -254,14 +254,19 @@ fn loops_of(file: &Path) -> io::Result<Vec<String>> {
     for entry in std::fs::read_dir("/sys/block")? {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
-        let Ok(text) = std::fs::read(entry.path().join("loop/backing_file")) else { continue };
-        let text = text.strip_suffix(b"\n").unwrap_or(&text);
-        let text = text.strip_suffix(b" (deleted)").unwrap_or(text);
-        if Path::new(OsStr::from_bytes(text)) == file {
+        if backing_file(&name).is_some_and(|(backing, _)| backing == file) {
             found.push(name);
         }
     }
     Ok(found)
+}
+
+/// Returns the backing file of a loop device, and whether it is deleted; `None` if the device is free or no loop device.
+pub(crate) fn backing_file(device: &str) -> Option<(PathBuf, bool)> {
+    let text = std::fs::read(Path::new("/sys/block").join(device).join("loop/backing_file")).ok()?;
+    let text = text.strip_suffix(b"\n").unwrap_or(&text);
+    let kept = text.strip_suffix(b" (deleted)");
+    Some((PathBuf::from(OsStr::from_bytes(kept.unwrap_or(text))), kept.is_some()))
 }
 
 fn clear_loops(file: &Path) -> io::Result<()> {

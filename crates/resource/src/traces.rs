@@ -1,9 +1,13 @@
 //! Resources that only their names and marks show: their sandbox may have no record.
 
+mod directories;
+mod loops;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::directory::Directory;
 use crate::error::{Error, failed};
 use crate::inside::own;
 use crate::links;
@@ -39,14 +43,39 @@ pub enum Trace {
         /// Whether it is an overlay, and not a tmpfs.
         is_overlay: bool,
     },
+    /// A loop device whose backing file is in a directory of a sandbox.
+    Loop {
+        /// The backing file.
+        file: PathBuf,
+        /// The name of the device, such as `loop3`.
+        device: String,
+    },
+    /// A directory with a mark.
+    Directory {
+        /// The path.
+        path: PathBuf,
+        /// The boot in the mark.
+        boot: String,
+    },
 }
 
-/// Lists the traces with the short ids of their sandboxes.
+/// The files of a list of the kernel, for errors.
+const MOUNTS: &str = "/proc/self/mountinfo";
+
+/// Lists the traces of this host with the short ids of their sandboxes, in the order in which they can be released. Lists no
+/// directories: see [`in_directories`].
 ///
 /// # Errors
 /// When a list cannot be read, with its name.
 pub fn find() -> Result<Vec<(String, Trace)>, (&'static str, io::Error)> {
     let mut found = Vec::new();
+    for mount in mount_table::read().map_err(|error| (MOUNTS, error))? {
+        if let Some(id) = id_after("penfold-", &mount.source.to_string_lossy()) {
+            found
+                .push((id, Trace::Mount { path: mount.mount_point, is_overlay: mount.fs_type == "overlay" }));
+        }
+    }
+    found.extend(loops::find().map_err(|error| (loops::DEVICES, error))?);
     for name in names(NAMES).map_err(|error| (NAMES, error))? {
         if let Some(id) = id_after("penfold-", &name) {
             found.push((id, Trace::Netns { path: Path::new(NAMES).join(name) }));
@@ -60,12 +89,18 @@ pub fn find() -> Result<Vec<(String, Trace)>, (&'static str, io::Error)> {
             found.push((id, Trace::Link { name }));
         }
     }
-    let mounts = mount_table::read().map_err(|error| ("/proc/self/mountinfo", error))?;
-    for mount in mounts {
-        if let Some(id) = id_after("penfold-", &mount.source.to_string_lossy()) {
-            found
-                .push((id, Trace::Mount { path: mount.mount_point, is_overlay: mount.fs_type == "overlay" }));
-        }
+    Ok(found)
+}
+
+/// Lists the directories of this user that are in these directories and carry a mark. Looks no deeper, and at no more than
+/// 10,000 entries of each.
+///
+/// # Errors
+/// When a directory cannot be read. A missing one has nothing in it.
+pub fn in_directories(places: &[PathBuf]) -> Result<Vec<(String, Trace)>, (PathBuf, io::Error)> {
+    let mut found = Vec::new();
+    for place in places {
+        found.extend(directories::find(place).map_err(|error| (place.clone(), error))?);
     }
     Ok(found)
 }
@@ -76,7 +111,16 @@ impl Trace {
     /// # Errors
     /// When this cannot be determined.
     pub fn presence(&self, id: &str) -> Result<Presence, Error> {
-        self.planned(id)?.probe(&Owner { id: id.to_owned(), boot: String::new() })
+        self.planned(id)?.probe(&self.owner(id))
+    }
+
+    /// Returns the owner, as far as the trace tells.
+    pub fn owner(&self, id: &str) -> Owner {
+        let boot = match self {
+            Trace::Directory { boot, .. } => boot.clone(),
+            _ => String::new(),
+        };
+        Owner { id: id.to_owned(), boot }
     }
 
     /// Returns the resource, for its release.
@@ -84,9 +128,10 @@ impl Trace {
     /// # Errors
     /// When an own namespace cannot be read.
     pub fn planned(&self, id: &str) -> Result<Planned, Error> {
-        let owner = Owner { id: id.to_owned(), boot: String::new() };
         Ok(match self {
-            Trace::Netns { .. } => Planned::Netns(Netns::plan(&owner, false)?),
+            Trace::Netns { .. } => Planned::Netns(Netns::plan(&self.owner(id), false)?),
+            Trace::Loop { file, .. } => Planned::Own(Own::Loop(file.clone())),
+            Trace::Directory { path, .. } => Planned::Directory(Directory::at(path.clone())),
             Trace::Link { name } => Planned::Own(Own::Link(name.clone())),
             Trace::Mount { path, is_overlay } => {
                 let home = own("mnt").map_err(failed(|| "read the own mount namespace".to_owned()))?;
@@ -113,10 +158,11 @@ fn names(directory: &str) -> io::Result<Vec<String>> {
 }
 
 fn id_after(prefix: &str, name: &str) -> Option<String> {
-    let id = name.strip_prefix(prefix)?;
-    let is_id =
-        id.len() == ID && id.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
-    is_id.then(|| id.to_owned())
+    name.strip_prefix(prefix).filter(|id| is_id(id)).map(str::to_owned)
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == ID && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
 #[cfg(test)]

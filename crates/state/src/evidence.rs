@@ -16,6 +16,7 @@ use penfold_process::{Pid, ProcFs};
 use rustix::io::Errno;
 
 use self::fingerprints::Fingerprints;
+pub use self::record_holders::is_held_anywhere;
 
 /// The most members that are named as evidence.
 const NAMED: usize = 3;

@@ -2,13 +2,14 @@
 
 mod scope;
 mod strays;
+mod vms;
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use clap::Args;
 use penfold_control::host_checks::{self, Abilities, Ability, LevelAbility, State};
-use penfold_control::leaks::foreign::{self, Strays};
+use penfold_control::leaks::foreign::{self, Strays, VmState};
 use penfold_control::leaks::{self, Leak, Survey};
 use serde::Serialize;
 
@@ -29,10 +30,14 @@ pub(crate) const VERB: Verb = Verb {
     description: "Checks the host: kernel, cgroup mounts and delegation, pidfd, namespaces, limits, and what each of them \
         means for the guarantee. Names other state roots of this user with living sandboxes. Then searches for leaks and prints the command that removes each. With --foreign also \
         searches for strays of other tools. Such a stray is an orphan with a session of its own, without a terminal, \
-        and no service; or its environment names the session of a dead owner. Changes nothing.",
+        and no service; or its environment names the session of a dead owner. --foreign also lists the virtual machines \
+        that penfold did not start, with the processes above them. Changes nothing.",
     examples: &[
         ("penfold doctor", "check why the containment is weaker on this host"),
-        ("penfold doctor --foreign", "list processes that agents, editors and builds left behind"),
+        (
+            "penfold doctor --foreign",
+            "list virtual machines, and processes that agents, editors and builds left behind",
+        ),
         ("penfold doctor --json", "print JSON; the exit code is 0 no leaks, 1 leaks, 2 could not check"),
         ("penfold doctor --strict", "exit with 1 also if the host has only warnings"),
     ],
@@ -44,7 +49,7 @@ pub(crate) const VERB: Verb = Verb {
 /// The arguments of `penfold doctor`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DoctorArgs {
-    /// Also list strays of other tools; penfold does not end them.
+    /// Also list strays and virtual machines of other tools; penfold does not end them.
     #[arg(long)]
     pub(crate) foreign: bool,
     /// Print the result as JSON.
@@ -88,11 +93,17 @@ pub(crate) fn doctor(global: &Global, args: &DoctorArgs) -> Result<u8, Failure> 
     let worst = |states: &[State]| abilities.abilities.iter().any(|ability| states.contains(&ability.state));
     let (fine, works) = (!worst(&[State::Warn, State::Fail]), !worst(&[State::Fail]));
     let strays = if args.foreign {
-        Some(foreign::look().or_fail(FailureKind::ChecksFailed, "cannot search the processes of this host")?)
+        Some(
+            foreign::look(&surroundings::protected(global))
+                .or_fail(FailureKind::ChecksFailed, "cannot search the processes of this host")?,
+        )
     } else {
         None
     };
-    let lonely = strays.as_ref().is_none_or(|found| found.strays.is_empty() && found.complete);
+    let is_alone = |found: &Strays| {
+        found.complete && found.strays.is_empty() && found.vms.iter().all(|vm| vm.state == VmState::Managed)
+    };
+    let lonely = strays.as_ref().is_none_or(is_alone);
     let no_leaks = survey.leaks.is_empty() && survey.complete && survey.unread.is_empty() && lonely;
     let clean = fine && no_leaks;
     let passes = no_leaks && if args.strict { fine } else { works };
@@ -162,6 +173,7 @@ impl Page<'_> {
         }
         if let Some(strays) = strays {
             self.strays(strays);
+            self.vms(strays);
         }
         self.text
     }

@@ -29,12 +29,13 @@ pub(crate) const VERB: Verb = Verb {
     aliases: &["prune"],
     about: "Remove leaks and old records",
     description: "Ends and removes the leaks that `penfold doctor` lists: sandboxes without a supervisor at any age; \
-        processes, cgroups, directories, network namespaces, links and mounts without a record if they are older than \
-        --older-than. Also removes the \
+        processes, cgroups, directories, network namespaces, links, mounts and loop devices without a record if they are \
+        older than --older-than. Also removes the \
         records of ended detached sandboxes of that age, with log and exit code. gc leaves everything of another state \
         root alone; it ends processes that may belong to one only if their id is given. If gc cannot read something, \
         that counts as alive and stays. Without ids gc asks for confirmation on a terminal; elsewhere it needs -f. With \
-        --foreign it ends only the named process trees, which penfold did not start.",
+        --foreign it ends only the named process trees and virtual machines, which penfold did not start. A virtual \
+        machine ends with its wrappers; if the process that started them is dead, its directories are removed, too.",
     examples: &[
         ("penfold gc -n", "list what would be removed"),
         ("penfold gc -f", "remove leaks without confirmation, as in a timer"),
@@ -43,6 +44,7 @@ pub(crate) const VERB: Verb = Verb {
             "remove the records of sandboxes that ended a week ago",
         ),
         ("penfold gc --foreign 4121", "end the tree of a stray that `penfold doctor --foreign` lists"),
+        ("penfold gc --foreign 3f9a1c", "end a virtual machine with its wrappers, after a question"),
     ],
     usage_failure: FailureKind::Usage,
     define: GcArgs::augment_args,
@@ -53,7 +55,7 @@ pub(crate) const VERB: Verb = Verb {
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "flags that have nothing to do with each other")]
 pub(crate) struct GcArgs {
-    /// Act only on these: ids, unique prefixes of ids, or names; with --foreign, pids.
+    /// Act only on these: ids, unique prefixes of ids, or names; with --foreign, pids and ids of VMs.
     #[arg(value_name = "ID")]
     pub(crate) words: Vec<String>,
     /// Act only on leaks of this kind; may be repeated.
@@ -64,7 +66,7 @@ pub(crate) struct GcArgs {
         value_parser = clap::builder::PossibleValuesParser::new(Thing::KINDS)
     )]
     pub(crate) kinds: Vec<String>,
-    /// End the trees of the named processes, which penfold did not start.
+    /// End the named process trees and virtual machines, which penfold did not start.
     #[arg(long, requires = "words", conflicts_with_all = ["kinds", "older_than"])]
     pub(crate) foreign: bool,
     #[arg(
@@ -131,7 +133,7 @@ pub(crate) fn gc(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
         // Search again: during the question a leak may have changed. Leaks that the question did not list stay.
         survey = look(global)?;
         let shown = std::mem::replace(&mut choice, choose(global, args, &mut survey)).leaks;
-        choice.leaks.retain(|leak| shown.iter().any(|other| is_same(leak, other)));
+        choice.leaks.retain(|leak| shown.iter().any(|other| other.is_same(leak)));
     }
     let coloured = global.color.wanted(&std::io::stderr());
     let missed: Vec<u8> = choice.missed.iter().map(|failure| failure.report(coloured)).collect();
@@ -184,11 +186,6 @@ fn watched(global: &Global, leak: Leak, collect: impl FnOnce(Leak) -> Collected)
         drop(done);
         collected
     })
-}
-
-/// Whether two searches found the same leak.
-fn is_same(leak: &Leak, other: &Leak) -> bool {
-    leak.id == other.id && leak.thing.kind() == other.thing.kind() && leak.thing.path() == other.thing.path()
 }
 
 fn look(global: &Global) -> Result<Survey, Failure> {

@@ -16,7 +16,7 @@ const SCHEMA: u32 = penfold_teardown::report::SCHEMA;
 
 /// A process in the JSON output: identity and name.
 #[derive(Serialize)]
-pub(super) struct Mark {
+pub(crate) struct Mark {
     pid: i32,
     start_time: u64,
     name: String,
@@ -32,12 +32,28 @@ fn mark(stat: &Stat, command: Option<String>) -> Mark {
     Mark { pid: stat.pid.as_raw_pid(), start_time: stat.start.0, name: stat.comm.clone(), command }
 }
 
+/// The result of an end.
 #[derive(Serialize)]
-struct Done<'a> {
+pub(crate) struct Ended {
     schema: u32,
     #[serde(flatten)]
-    findings: &'a Findings,
+    pub(crate) findings: Findings,
     left_out: Vec<Mark>,
+}
+
+impl Ended {
+    pub(super) fn new(findings: Findings, left_out: Vec<Mark>) -> Ended {
+        Ended { schema: SCHEMA, findings, left_out }
+    }
+
+    /// The result if there was no process.
+    pub(crate) fn nothing() -> Ended {
+        Ended::new(Findings { verified: true, ..Findings::default() }, Vec::new())
+    }
+
+    pub(crate) fn exit_code(&self) -> u8 {
+        if self.findings.verified { exit_codes::SUCCESS } else { exit_codes::STILL_THERE }
+    }
 }
 
 #[derive(Serialize)]
@@ -97,13 +113,8 @@ pub(super) fn would_end(
     Ok(exit_codes::SUCCESS)
 }
 
-/// Prints the findings: survivors on standard error, JSON on standard output if requested.
-pub(super) fn findings(
-    global: &Global,
-    findings: &Findings,
-    left_out: Vec<Mark>,
-    json: bool,
-) -> Result<(), WriteError> {
+/// Prints the survivors on standard error, with `-v` also the number of ended processes.
+pub(crate) fn messages(global: &Global, findings: &Findings) {
     let mut text = String::new();
     if global.verbose > 0 {
         let by = |how: EndedBy| findings.ended.iter().filter(|ended| ended.how == how).count();
@@ -118,10 +129,6 @@ pub(super) fn findings(
         say(&mut text, &format!("not gone: {survivor}"));
     }
     output::message(&text);
-    if json {
-        output::json(&Done { schema: SCHEMA, findings, left_out })?;
-    }
-    Ok(())
 }
 
 /// Prints the JSON of a call that found no process.
@@ -130,6 +137,5 @@ pub(super) fn nothing_as_json(dry_run: bool) -> Result<(), WriteError> {
         let would = Would { schema: SCHEMA, dry_run, targets: Vec::new(), left_out: Vec::new() };
         return output::json(&would);
     }
-    let findings = &super::verified_nothing();
-    output::json(&Done { schema: SCHEMA, findings, left_out: Vec::new() })
+    output::json(&Ended::nothing())
 }

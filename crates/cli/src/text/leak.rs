@@ -22,10 +22,14 @@ pub(crate) fn describe(leak: &Leak) -> String {
         }
         Thing::Processes => format!("processes of {}", leak.id),
         Thing::Cgroup { path } => format!("cgroup {}", path.display()),
-        Thing::Directory { path } => format!("directory {}", path.display()),
+        Thing::Directory { path, boot: None } => format!("directory {}", path.display()),
+        Thing::Directory { path, boot: Some(_) } => {
+            format!("directory {} with the mark of {}", path.display(), leak.id)
+        }
         Thing::Netns { path } => format!("network namespace {}", path.display()),
         Thing::Link { name } => format!("link {name}"),
         Thing::Mount { path, .. } => format!("mount {}", path.display()),
+        Thing::Loop { path, device } => format!("loop device {device} of {}", path.display()),
         Thing::Name { path } => format!("name {}", path.display()),
         Thing::File { path } => format!("file {}", path.display()),
         Thing::Socket { path } => format!("socket {}", path.display()),
@@ -44,7 +48,8 @@ pub(crate) fn describe(leak: &Leak) -> String {
         | Thing::Directory { .. }
         | Thing::Netns { .. }
         | Thing::Link { .. }
-        | Thing::Mount { .. } => "no record",
+        | Thing::Mount { .. }
+        | Thing::Loop { .. } => "no record",
     };
     let mut text = what;
     if !leak.processes.is_empty() {

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
 use penfold_process::ProcFs;
-use penfold_resource::traces::Trace;
-use penfold_resource::{Deadline, Owned, Owner};
+use penfold_resource::{Deadline, Owned};
 use penfold_teardown::{Findings, Resource, Scope, StopPolicy, Teardown};
 use rustix::event::Timespec;
 use rustix::fs::{AtFlags, FlockOperation};
@@ -83,13 +82,12 @@ fn remove(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io
             let Some(cgroup) = Leaf::open(path).map_err(io::Error::other)? else { return gone() };
             end(leak, named, Some(cgroup), Vec::new(), patience)
         }
-        Thing::Netns { path } => release(leak, &Trace::Netns { path: path.clone() }, named, patience),
-        Thing::Link { name } => release(leak, &Trace::Link { name: name.clone() }, named, patience),
-        Thing::Mount { path, is_overlay } => {
-            let trace = Trace::Mount { path: path.clone(), is_overlay: *is_overlay };
-            release(leak, &trace, named, patience)
-        }
-        Thing::Directory { path } => {
+        Thing::Netns { .. }
+        | Thing::Link { .. }
+        | Thing::Mount { .. }
+        | Thing::Loop { .. }
+        | Thing::Directory { boot: Some(_), .. } => release(leak, named, patience),
+        Thing::Directory { path, boot: None } => {
             let Some(_lock) = lock(path, patience)? else { return gone() };
             let Some(scratch) = Scratch::existing(path.clone())? else { return gone() };
             end(leak, named, None, vec![Box::new(scratch)], patience)
@@ -183,14 +181,17 @@ fn remove_unfinished(record: &Record) -> io::Result<()> {
 }
 
 /// Releases a resource without a record, after all processes with the marker.
-fn release(leak: &Leak, trace: &Trace, named: bool, patience: Duration) -> io::Result<Findings> {
-    let boot = penfold_process::boot_id().unwrap_or_default();
-    let owned = Owned::new(
-        trace.planned(&leak.id).map_err(io::Error::other)?,
-        Owner { id: leak.id.clone(), boot },
-        &Deadline::after(patience),
-    );
-    end(leak, named, None, vec![Box::new(owned)], patience)
+fn release(leak: &Leak, named: bool, patience: Duration) -> io::Result<Findings> {
+    let Some(trace) = leak.thing.trace() else {
+        return Err(io::Error::other("it is no resource"));
+    };
+    let mut owner = trace.owner(&leak.id);
+    if owner.boot.is_empty() {
+        owner.boot = penfold_process::boot_id().unwrap_or_default();
+    }
+    let planned = trace.planned(&leak.id).map_err(io::Error::other)?;
+    let resource = Owned::new(planned, owner, &Deadline::after(patience));
+    end(leak, named, None, vec![Box::new(resource)], patience)
 }
 
 fn end(
@@ -218,7 +219,7 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("penfold-0123456789ab");
         std::fs::create_dir(&path).unwrap();
-        let thing = Thing::Directory { path };
+        let thing = Thing::Directory { path, boot: None };
         let id = "0123456789ab".to_owned();
         (base, Leak { id, name: None, thing, processes: Vec::new(), age_s: 0, claimed: true })
     }

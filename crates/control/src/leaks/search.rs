@@ -1,26 +1,28 @@
 //! Searches the host for leaks.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use penfold_cgroup::{Leaf, mountinfo};
 use penfold_process::Pid;
-use penfold_resource::Presence;
 use penfold_resource::traces::{self, Trace};
+use penfold_resource::{Planned, Presence};
 
 use super::alive::{self, Guard, Host};
 use super::homes::{Claim, Homes};
 use super::{Leak, Member, Survey, Thing, age, directory_lock};
-use crate::resolve::wait_a_moment;
-use penfold_state::LeafName;
 use penfold_state::error_chain;
+use penfold_state::evidence::is_held_anywhere;
 use penfold_state::record::Registry;
+use penfold_state::{Intent, LeafName};
 
 /// The most cgroups to visit.
 const MOST_CGROUPS: usize = 50_000;
-/// A record or an empty cgroup younger than this many seconds may be about to be made or removed.
+/// The most directories to search for directories with a mark.
+const MOST_PLACES: usize = 100;
+/// A record younger than this many seconds may be about to be made or removed.
 pub(super) const YOUNG: u64 = 2;
 
 /// Implements [`super::look`].
@@ -38,6 +40,7 @@ pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Sur
         elsewhere: HashSet::new(),
         orphaned: HashSet::new(),
         untold: HashSet::new(),
+        places: BTreeSet::new(),
     };
     if !search.host.complete() {
         search.blind("some processes could not be looked at".to_owned());
@@ -47,11 +50,11 @@ pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Sur
     search.processes();
     search.cgroups();
     search.names(state_root);
+    search.places.insert(state_root.join("sockets"));
+    search.resources(temporary);
     for base in temporary {
         search.directories(base);
     }
-    search.resources();
-    search.look_again();
     Ok(search.survey)
 }
 
@@ -69,6 +72,8 @@ pub(super) struct LeakSearch {
     pub(super) orphaned: HashSet<String>,
     /// Orphaned sandboxes without an intent: only the name of a directory shows that it is theirs.
     untold: HashSet<String>,
+    /// Directories in which sandboxes have directories with a mark.
+    places: BTreeSet<PathBuf>,
 }
 
 impl LeakSearch {
@@ -98,6 +103,7 @@ impl LeakSearch {
         match registry.take(&name) {
             Ok(Some(record)) => {
                 let intent = record.intent().ok();
+                self.places_of(intent.as_ref());
                 let processes = self.carriers(&name, record.files().has_ended());
                 // A report beside a living member was forged.
                 if record.files().has_ended() && processes.is_empty() {
@@ -119,6 +125,8 @@ impl LeakSearch {
                 self.orphan(name, None, thing, Vec::new());
             }
             Ok(None) => {
+                let files = registry.look(&name).ok().flatten();
+                self.places_of(files.and_then(|files| files.intent().ok()).as_ref());
                 self.unreachable(registry, &name, path);
                 self.living.insert(name);
             }
@@ -127,6 +135,19 @@ impl LeakSearch {
                 self.survey.unread.push(why);
                 self.survey.unjudged.push(name.clone());
                 self.living.insert(name);
+            }
+        }
+    }
+
+    /// Notes where a sandbox has its workspace and other directories: those of lost records may be beside them.
+    fn places_of(&mut self, intent: Option<&Intent>) {
+        let planned = intent.iter().flat_map(|intent| &intent.resources);
+        for planned in planned {
+            if let Planned::Directory(directory) = planned
+                && let Some(parent) = directory.path.parent()
+                && self.places.len() < MOST_PLACES
+            {
+                self.places.insert(parent.to_owned());
             }
         }
     }
@@ -286,74 +307,61 @@ impl LeakSearch {
                 continue;
             }
             let (age_s, claimed) = (age(&path), claim == Claim::Ours);
-            let thing = Thing::Directory { path };
+            let thing = Thing::Directory { path, boot: None };
             self.survey.leaks.push(Leak { id, name: None, thing, processes: Vec::new(), age_s, claimed });
         }
     }
 
-    /// Adds network namespaces, links and mounts of sandboxes without a record.
-    fn resources(&mut self) {
-        let traces = match traces::find() {
-            Ok(traces) => traces,
-            Err((what, error)) => return self.survey.unread.push(format!("cannot read `{what}`: {error}")),
-        };
-        for (id, trace) in traces {
-            let known = |id: &String| self.living.contains(id) || self.orphaned.contains(id);
-            if known(&id) || !rustix::process::geteuid().is_root() {
-                continue;
+    /// Adds mounts, loop devices, links, network namespaces and marked directories of sandboxes without a record.
+    fn resources(&mut self, temporary: &[PathBuf]) {
+        let mut found = Vec::new();
+        if rustix::process::geteuid().is_root() {
+            match traces::find() {
+                Ok(traces) => found.extend(traces),
+                Err((what, error)) => self.survey.unread.push(format!("cannot read `{what}`: {error}")),
             }
-            let leaf = self.homes.leaf(&id);
-            let is_locked = leaf.as_deref().is_some_and(|leaf| !directory_lock::is_free(leaf));
-            let carriers: Vec<Pid> =
-                self.marked.iter().filter(|(_, ids)| ids.contains(&id)).map(|(pid, _)| *pid).collect();
-            let claim = self.homes.claim(&id, leaf.as_deref(), &carriers);
-            if claim == Claim::Elsewhere || is_locked || !carriers.is_empty() {
-                continue;
+        }
+        self.places.extend(temporary.iter().cloned());
+        let places: Vec<PathBuf> = self.places.iter().cloned().collect();
+        match traces::in_directories(&places) {
+            Ok(traces) => found.extend(traces),
+            Err((place, error)) => {
+                self.survey.unread.push(format!("cannot read `{}`: {error}", place.display()));
             }
-            // What somebody holds may be alive: a person decides.
-            let is_held = match trace.presence(&id) {
-                Ok(Presence::Ours { held_by }) => !held_by.is_empty(),
-                Ok(Presence::Absent | Presence::Foreign { .. }) => continue,
-                Err(error) => {
-                    self.survey.unread.push(error_chain(&error));
-                    continue;
-                }
-            };
-            let (age_s, thing) = match trace {
-                Trace::Netns { path } => (age(&path), Thing::Netns { path }),
-                Trace::Mount { path, is_overlay } => (age(&path), Thing::Mount { path, is_overlay }),
-                Trace::Link { name } => (age(&Path::new("/sys/class/net").join(&name)), Thing::Link { name }),
-            };
-            let claimed = claim == Claim::Ours && !is_held;
-            self.survey.leaks.push(Leak { id, name: None, thing, processes: Vec::new(), age_s, claimed });
+        }
+        for (id, trace) in found {
+            if !self.living.contains(&id) && !self.orphaned.contains(&id) {
+                self.resource(id, trace);
+            }
         }
     }
 
-    /// Looks again at leaks that may have existed only for a moment.
-    ///
-    /// An empty cgroup exists before its first process, and between its last process and its removal.
-    fn look_again(&mut self) {
-        let is_resource = |leak: &Leak| {
-            matches!(leak.thing, Thing::Netns { .. } | Thing::Link { .. } | Thing::Mount { .. })
-        };
-        let fleeting = |leak: &Leak| {
-            leak.age_s < YOUNG && leak.processes.is_empty() && matches!(leak.thing, Thing::Cgroup { .. })
-                || is_resource(leak)
-        };
-        if self.survey.leaks.iter().any(fleeting) {
-            wait_a_moment();
+    fn resource(&mut self, id: String, trace: Trace) {
+        let leaf = self.homes.leaf(&id);
+        let is_locked = leaf.as_deref().is_some_and(|leaf| !directory_lock::is_free(leaf));
+        let carriers: Vec<Pid> =
+            self.marked.iter().filter(|(_, ids)| ids.contains(&id)).map(|(pid, _)| *pid).collect();
+        let claim = self.homes.claim(&id, leaf.as_deref(), &carriers);
+        let lives = is_locked || !carriers.is_empty() || is_held_anywhere(&id);
+        if claim == Claim::Elsewhere || lives {
+            return;
         }
-        // A supervisor may have been about to release it.
-        let again = if self.survey.leaks.iter().any(is_resource) {
-            traces::find().unwrap_or_default()
-        } else {
-            Vec::new()
+        // What a process holds may be alive: a person decides.
+        let is_held = match trace.presence(&id) {
+            Ok(Presence::Ours { held_by }) => !held_by.is_empty(),
+            Ok(Presence::Absent | Presence::Foreign { .. }) => return,
+            Err(error) => return self.survey.unread.push(error_chain(&error)),
         };
-        self.survey.leaks.retain(|leak| !is_resource(leak) || again.iter().any(|(id, _)| *id == leak.id));
-        self.survey.leaks.retain(|leak| match &leak.thing {
-            Thing::Cgroup { path } if leak.processes.is_empty() => Leaf::open(path)
-                .is_ok_and(|leaf| leaf.is_some_and(|leaf| leaf.populated().is_ok_and(|any| !any))),
-            _ => true,
-        });
+        let (age_s, thing) = match trace {
+            Trace::Netns { path } => (age(&path), Thing::Netns { path }),
+            Trace::Mount { path, is_overlay } => (age(&path), Thing::Mount { path, is_overlay }),
+            Trace::Link { name } => (age(&Path::new("/sys/class/net").join(&name)), Thing::Link { name }),
+            Trace::Loop { file, device } => {
+                (age(&Path::new("/sys/block").join(&device).join("loop")), Thing::Loop { path: file, device })
+            }
+            Trace::Directory { path, boot } => (age(&path), Thing::Directory { path, boot: Some(boot) }),
+        };
+        let claimed = claim == Claim::Ours && !is_held;
+        self.survey.leaks.push(Leak { id, name: None, thing, processes: Vec::new(), age_s, claimed });
     }
 }

@@ -1,4 +1,4 @@
-//! Finds the processes of penfold in other mount namespaces that hold records: [`elsewhere`](super::elsewhere) judges them.
+//! Finds the processes of penfold that hold records: [`elsewhere`](super::elsewhere) judges those in other mount namespaces.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -14,17 +14,10 @@ use crate::lock;
 ///
 /// Processes whose descriptors are not readable belong to other users and are left out.
 pub(super) fn holders_elsewhere() -> Listing<Vec<ProcessId>> {
-    let mut found = Vec::new();
-    let scanned = ProcFs::open().and_then(|mut proc| {
-        proc.scan(|stat| {
-            if stat.has_our_name() && !stat.is_dead() {
-                found.push(stat.id());
-            }
-        })
-    });
-    if let Err(error) = scanned {
-        return Listing::blind("the list of processes", &error);
-    }
+    let found = match ours() {
+        Ok(found) => found,
+        Err(error) => return Listing::blind("the list of processes", &error),
+    };
     let mut listing: Listing<Vec<ProcessId>> = Listing::default();
     let Ok(own) = std::fs::read_link("/proc/self/ns/mnt") else { return listing };
     for process in found {
@@ -37,6 +30,24 @@ pub(super) fn holders_elsewhere() -> Listing<Vec<ProcessId>> {
         }
     }
     listing
+}
+
+/// Tells whether a process of penfold holds a record of this id, below any state root and in any mount namespace. True if the
+/// processes cannot be read.
+pub fn is_held_anywhere(id: &str) -> bool {
+    let holds = |process: &ProcessId| held(process.pid).is_ok_and(|ids| ids.iter().any(|other| other == id));
+    ours().map_or(true, |found| found.iter().any(holds))
+}
+
+/// Returns the processes with a name of penfold.
+fn ours() -> io::Result<Vec<ProcessId>> {
+    let mut found = Vec::new();
+    let _ = ProcFs::open()?.scan(|stat| {
+        if stat.has_our_name() && !stat.is_dead() {
+            found.push(stat.id());
+        }
+    })?;
+    Ok(found)
 }
 
 /// Returns the ids of the records that a process has locked.

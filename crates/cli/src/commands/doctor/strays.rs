@@ -20,16 +20,19 @@ impl Page<'_> {
                 "some processes could not be read: there may be more strays of other tools",
             );
         }
-        if found.strays.is_empty() {
+        // A VM has lines of its own.
+        let is_vm = |stray: &Stray| found.vms.iter().any(|vm| vm.has(stray.member.id.pid.as_raw_pid()));
+        let strays: Vec<&Stray> = found.strays.iter().filter(|stray| !is_vm(stray)).collect();
+        if strays.is_empty() {
             self.line(State::Ok, "no strays of other tools seen");
             return;
         }
-        let number = count(found.strays.len(), "stray", "strays");
+        let number = count(strays.len(), "stray", "strays");
         self.line(
             State::Warn,
             &format!("{number} that penfold did not start; `penfold gc` ends only named ones"),
         );
-        for stray in &found.strays {
+        for stray in strays {
             self.stray(stray);
         }
     }

@@ -4,6 +4,7 @@ mod busy_leaf;
 mod copied_marker;
 mod elsewhere;
 mod foreground;
+mod foreign_vms;
 mod gc;
 mod gc_remains;
 mod gc_roots;

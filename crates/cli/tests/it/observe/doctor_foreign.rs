@@ -123,7 +123,7 @@ fn only_what_is_named_is_ended() {
     // Already gone counts.
     env.call(["gc", "--foreign", &number]).with_code(0);
     for words in
-        [&["gc", "--foreign"][..], &["gc", "--foreign", "x"], &["gc", "--foreign", "--kind", "name", "7"]]
+        [&["gc", "--foreign"][..], &["gc", "--foreign", "0"], &["gc", "--foreign", "--kind", "name", "7"]]
     {
         assert_eq!(env.call(words).code(), Some(2), "{words:?}");
     }
