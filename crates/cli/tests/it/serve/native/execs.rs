@@ -25,7 +25,7 @@ fn waited(server: &Server, id: &str, exec: &Value) -> Value {
 #[test]
 fn an_exec_has_input_environment_directory_output_and_exit() {
     let (env, server) = start();
-    let id = script(&server, "sleep 600");
+    let id = script(&server, "exec sleep 600");
     let work = env.path("work").to_str().unwrap().to_owned();
     let body = json!({ "command": ["sh", "-c", "cat; pwd; echo \"$A\" >&2; exit 4"], "stdin": "in\nput\n",
         "env": { "A": "b c" }, "dir": work, "labels": { "x": "y" } });
@@ -85,14 +85,14 @@ fn tree(env: &TestEnv, server: &Server, id: &str) -> (Value, Vec<Process>) {
 #[test]
 fn the_end_of_an_exec_takes_its_tree_and_leaves_the_sandbox() {
     let (env, server) = start();
-    let id = script(&server, "sleep 600");
+    let id = script(&server, "exec sleep 600");
     let leader = Sandbox::printed(&env, &format!("{id}\n")).leader().unwrap();
     for verb in ["stop", "kill"] {
         let (made, members) = tree(&env, &server, &id);
         let mut events = Events::open(&server, &path(&id, &made, "/logs"), "");
         let ended = ask(&server, "POST", &path(&id, &made, &format!("/{verb}")), "", b"").with(200).json();
         let left: Vec<String> = members.iter().filter(|member| !member.has_ended()).map(stat).collect();
-        assert!(left.is_empty(), "{verb}: {left:?}");
+        assert!(left.is_empty(), "{verb}: {left:?} {ended}");
         assert_eq!(
             (&ended["result"], &ended["report"]["verified"]),
             (&json!("gone"), &json!(true)),
@@ -112,7 +112,7 @@ fn the_end_of_an_exec_takes_its_tree_and_leaves_the_sandbox() {
 #[test]
 fn an_exec_gets_signals_and_runs_on_without_its_server() {
     let (env, server) = start();
-    let id = script(&server, "sleep 600");
+    let id = script(&server, "exec sleep 600");
     let text = "trap 'echo hup' HUP; trap 'exit 9' USR1; echo up; while :; do sleep 0.05; done";
     let made = exec(&server, &id, &json!({ "command": ["sh", "-c", text] }));
     let mut events = Events::open(&server, &path(&id, &made, "/logs"), "");
@@ -135,7 +135,7 @@ fn an_exec_gets_signals_and_runs_on_without_its_server() {
 #[test]
 fn an_exec_with_a_terminal_can_be_resized() {
     let (_env, server) = start();
-    let id = script(&server, "sleep 600");
+    let id = script(&server, "exec sleep 600");
     let text = "trap 'stty size; exit 0' WINCH; stty size; while :; do sleep 0.05; done";
     let made = exec(
         &server,
