@@ -357,6 +357,7 @@ fn exec_spec(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Strin
         on_owner_exit: if exec.detached { OwnerExit::Keep } else { OwnerExit::Kill },
         state_root: sandbox.state_root.clone(),
         report: None,
+        status: None,
         wrapper: Vec::new(),
         stop_on_interrupt: false,
         report_is_shared: false,

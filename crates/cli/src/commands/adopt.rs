@@ -141,6 +141,7 @@ fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<Spec, Failu
         on_owner_exit: OwnerExit::Keep,
         state_root: surroundings::root(global),
         report: None,
+        status: None,
         wrapper: Vec::new(),
         stop_on_interrupt: false,
         report_is_shared: false,
