@@ -20,12 +20,17 @@ class End:
     error: Optional[_Ended]
 
 
-def end_of(data: Dict[str, Any], returncode: int, cmd: Any, options: Options, killed: bool) -> End:
-    """Judges the report. ``returncode`` is that of penfold, ``killed`` tells whether the caller has killed penfold."""
+def report_of(data: Dict[str, Any], killed: bool) -> Report:
+    """Makes the report. ``killed`` tells whether the caller has killed penfold."""
     if killed and data.get("cause") == "owner":
         # The supervisor saw the death of `penfold run`, and not who killed it.
         data = {**data, "cause": "kill"}
-    report = Report.of(data)
+    return Report.of(data)
+
+
+def end_of(data: Dict[str, Any], returncode: int, cmd: Any, options: Options, killed: bool) -> End:
+    """Judges the report. ``returncode`` is that of penfold."""
+    report = report_of(data, killed)
     if not report.verified:
         if report.exit_signal is not None:
             returncode = -report.exit_signal

@@ -9,8 +9,8 @@ import sys
 from typing import Any, AnyStr, Dict, List, Literal, Optional, Tuple, overload
 
 from ._control import end_orphan, is_passed_on, signal_command, start_error
-from ._end import end_of
-from ._errors import _Ended
+from ._end import end_of, report_of
+from ._errors import StartError, _Ended
 from ._options import Command, Options, StrOrBytesPath, take_options, words_of, wrapped
 from ._report import Report
 from ._status import Status
@@ -56,9 +56,12 @@ class Popen(subprocess.Popen[AnyStr]):
     def __init__(self, args: Command, *rest: Any, **keywords: Any) -> None:  # noqa: D107
         self._penfold_status: Optional[Status] = None
         self._penfold_report: Optional[Report] = None
-        self._penfold_error: Optional[_Ended] = None
+        self._penfold_error: Optional[Exception] = None
         self._penfold_defers: bool = False
         self._penfold_killed: bool = False
+        self._penfold_is_settled: bool = False
+        # `run` learns from the end that the command did not start, and saves a wake-up.
+        waits = keywords.pop("_penfold_waits", True)
         options = take_options(keywords)
         self._penfold_options: Options = options
         given = _Given(rest, keywords)
@@ -74,30 +77,35 @@ class Popen(subprocess.Popen[AnyStr]):
             self.args = args
             self._penfold_status = status
             status.close_write_end()
-            status.wait_running()
+            self._penfold_program, self._penfold_cwd = words[0], cwd
+            if waits:
+                status.wait_running()
         except BaseException:
             if self._penfold_status is not None:
                 self._penfold_abandon()
             status.close()
             raise
-        if status.running is None:
-            self._penfold_check_start(words[0], cwd)
+        if waits and not status.has_run:
+            self._penfold_check_start()
 
     @property
     def report(self) -> Optional[Report]:
         """What penfold found and did; None before the end."""
+        status = self._penfold_status
+        if self._penfold_report is None and self._penfold_is_settled and status is not None:
+            self._penfold_report = report_of(status.report() or {}, self._penfold_killed)
         return self._penfold_report
 
     @property
     def command_pid(self) -> int:
         """The process id of the command. ``pid`` is that of penfold, which waits for the whole tree."""
-        running = self._penfold_status.running if self._penfold_status is not None else None
+        running = None if self._penfold_status is None else self._penfold_status.running
         return int(running["pid"]) if running else self.pid
 
     def poll(self) -> Optional[int]:
         """Returns the return code once the whole tree is gone, else None."""
         status = self._penfold_status
-        if status is None or self._penfold_report is not None:
+        if status is None or self._penfold_is_settled:
             return super().poll()
         if not status.read():
             return None
@@ -112,7 +120,10 @@ class Popen(subprocess.Popen[AnyStr]):
         Raises ``NotVerified`` if penfold could not verify that nothing is left, and with ``fail_on_leak`` LeakError.
         """
         status = self._penfold_status
-        if status is not None and self._penfold_report is None:
+        if status is not None and not self._penfold_is_settled:
+            if timeout is None and status.has_room:
+                # Only the exit wakes this process, which is a good part of the time of a short command.
+                super().wait()
             try:
                 is_over = status.wait_over(self.pid, timeout)
             except KeyboardInterrupt:
@@ -137,8 +148,13 @@ class Popen(subprocess.Popen[AnyStr]):
             out = super().communicate(input, timeout)
         finally:
             self._penfold_defers = False
-        if self._penfold_error is not None:
-            self._penfold_error.stdout, self._penfold_error.stderr = out
+        error = self._penfold_error
+        if isinstance(error, _Ended):
+            error.stdout, error.stderr = out
+        elif isinstance(error, StartError) and out[1]:
+            # penfold said why.
+            said = out[1] if isinstance(out[1], str) else os.fsdecode(out[1])
+            self._penfold_error = start_error(None, self._penfold_program, None, said, self.returncode)
         self._penfold_raise()
         return out
 
@@ -156,20 +172,28 @@ class Popen(subprocess.Popen[AnyStr]):
             self._penfold_killed = True
         if is_passed_on(sig):
             super().send_signal(sig)
-        elif status.running is not None:
-            signal_command(status.running, sig)
+        elif status.has_run:
+            signal_command(status.running or {}, sig)
 
     def _penfold_settle(self) -> None:
         """Takes the report of a sandbox that is over."""
         status = self._penfold_status
-        if status is None or self._penfold_report is not None:
+        if status is None or self._penfold_is_settled:
             return
-        data = status.report() or end_orphan(status)
-        end = end_of(data, super().wait(), self.args, self._penfold_options, self._penfold_killed)
-        self._penfold_report, self.returncode, self._penfold_error = end.report, end.returncode, end.error
+        code = super().wait()
+        if not (status.is_plain and not self._penfold_options.fail_on_leak):
+            data = status.report()
+            if not status.has_run and not self._penfold_killed and (data is None or data.get("failure")):
+                self._penfold_error = start_error(data, self._penfold_program, self._penfold_cwd, "", code)
+                self._penfold_report = Report.of(data or {})
+            else:
+                data = data or end_orphan(status)
+                end = end_of(data, code, self.args, self._penfold_options, self._penfold_killed)
+                self._penfold_report, self.returncode, self._penfold_error = end.report, end.returncode, end.error
+        self._penfold_is_settled = True
         status.close()
 
-    def _penfold_check_start(self, program: Any, cwd: Any) -> None:
+    def _penfold_check_start(self) -> None:
         """Raises the exception of a command that could not be started; returns if the command was quick."""
         status = self._penfold_status
         assert status is not None
@@ -177,11 +201,11 @@ class Popen(subprocess.Popen[AnyStr]):
         if data is not None and data.get("failure") is None:
             return
         # Before the end of penfold: a full pipe would hold it.
-        said = b"" if self.stderr is None else _rest_of(self.stderr)
+        said = b"" if self.stderr is None or self.stderr.closed else _rest_of(self.stderr)
         code = super().wait()
-        self._penfold_report = Report.of(data or {})
+        self._penfold_is_settled = True
         self._penfold_abandon()
-        raise start_error(data, program, cwd, os.fsdecode(said), code)
+        raise start_error(data, self._penfold_program, self._penfold_cwd, os.fsdecode(said), code)
 
     def _penfold_abandon(self) -> None:
         """Ends what was started by a constructor that fails."""

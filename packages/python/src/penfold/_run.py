@@ -65,7 +65,7 @@ def run(
             raise ValueError("stdout and stderr arguments may not be used with capture_output.")
         keywords["stdout"] = keywords["stderr"] = subprocess.PIPE
     process: Popen[Any]
-    with Popen(args, *rest, **keywords) as process:
+    with Popen(args, *rest, _penfold_waits=False, **keywords) as process:
         try:
             out, err = process.communicate(input, timeout=timeout)
         except subprocess.TimeoutExpired as expired:

@@ -22,13 +22,14 @@ class Status:
     def __init__(self, capacity: int = _CAPACITY) -> None:
         self._fd, self.write_end = _pipe()
         os.set_blocking(self._fd, False)
+        #: Whether the report finds room without a reader. False if the user has used up the room for pipes.
+        self.has_room = True
         try:
             fcntl.fcntl(self._fd, _F_SETPIPE_SZ, capacity)
         except OSError:
-            # The user has used up the room for pipes.
-            pass
+            self.has_room = False
         self._text = bytearray()
-        self._running: Optional[Dict[str, Any]] = None
+        self._running: Optional[bytes] = None
         self._ended: Optional[bytes] = None
         self.is_over = False
 
@@ -38,12 +39,19 @@ class Status:
     @property
     def running(self) -> Optional[Dict[str, Any]]:
         """The first line, once the command runs."""
-        return self._running
+        return None if self._running is None else json.loads(self._running)
 
     @property
-    def has_ended(self) -> bool:
-        """Tells whether the report is there."""
-        return self._ended is not None
+    def has_run(self) -> bool:
+        """Tells whether the command ran; False means that there is no report, or that the report tells why not."""
+        return self._running is not None
+
+    @property
+    def is_plain(self) -> bool:
+        """Tells whether the report has no news for a caller that does not ask for it: the command ran, and all is gone."""
+        # The quotes in a string are escaped in JSON, so these words are the keys.
+        ended = self._ended
+        return ended is not None and b'"verified":true' in ended and b'"failure":' not in ended
 
     def report(self) -> Optional[Dict[str, Any]]:
         """The report, if penfold has written one."""
@@ -83,7 +91,7 @@ class Status:
 
     def _take(self, line: bytes) -> None:
         if line.startswith(b'{"event":"running"'):
-            self._running = json.loads(line)
+            self._running = line
         elif line.startswith(b'{"event":"ended"'):
             self._ended = line
             self.is_over = True
