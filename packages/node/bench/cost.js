@@ -1,4 +1,4 @@
-// Measures what penfold adds to `child_process`: `node test/cost.mjs`. Fails if it is more than half of it and 2 ms.
+// Measures what penfold adds to `child_process`: `node bench/cost.js`. Fails if it is more than half of it and 2 ms.
 import childProcess from 'node:child_process';
 import { performance } from 'node:perf_hooks';
 import { promisify } from 'node:util';

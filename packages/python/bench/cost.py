@@ -1,4 +1,4 @@
-"""Measures what penfold adds to ``subprocess``: ``python tests/cost.py``. Fails if it is more than half of it and 2 ms."""
+"""Measures what penfold adds to ``subprocess``: ``python bench/cost.py``. Fails if it is more than half of it and 2 ms."""
 
 from __future__ import annotations
 
