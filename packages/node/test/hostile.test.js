@@ -155,6 +155,7 @@ hostile('an AbortSignal ends the whole tree', async (tree) => {
   const options = { stdio, env: tree.env, signal: controller.signal, killSignal: 'SIGKILL' };
   const child = penfold.spawn('sh', ['-c', 'setsid sleep 600 & exec sleep 600'], options);
   const seen = events(child);
+  await once(child, 'spawn');
   await waitUntil('the tree stands', () => tree.names().filter((name) => name === 'sleep').length === 2);
   controller.abort();
   assert.deepEqual(await seen, [
