@@ -8,7 +8,7 @@ from typing import Any, Coroutine
 
 import penfold
 import pytest
-from conftest import Tree, wait_until
+from conftest import Tree
 
 PIPE = asyncio.subprocess.PIPE
 
@@ -101,13 +101,3 @@ def test_many_at_once() -> None:
         assert await asyncio.gather(*(one(number) for number in range(24))) == list(range(24))
 
     run(main())
-
-
-def test_end_of_the_loop(tree: Tree) -> None:
-    async def main() -> None:
-        process = await penfold.create_subprocess_exec("sleep", "600", env=tree.env)
-        assert tree.names() == ["sleep"]
-        process.kill()
-
-    run(main())
-    wait_until("it ends", lambda: tree.names() == [])
