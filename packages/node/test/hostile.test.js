@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import childProcess from 'node:child_process';
 import { once } from 'node:events';
 import { test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 
 import * as penfold from '../index.js';
@@ -139,6 +140,18 @@ hostile('SIGKILL follows after the grace', async (tree) => {
   assert.deepEqual(await once(child, 'exit'), [null, 'SIGKILL']);
   assert.ok(Date.now() - begun >= 199);
   assert.deepEqual(tree.names(), []);
+});
+
+hostile('a kill during the start', async (tree) => {
+  for (let round = 0; round < 20; round++) {
+    const child = penfold.spawn('sh', ['-c', 'setsid sleep 600 & exec sleep 600'], { stdio, env: tree.env });
+    const seen = events(child);
+    if (round > 0) await sleep(round / 4);
+    child.kill('SIGKILL');
+    assert.deepEqual((await seen).slice(-2), [['exit', null, 'SIGKILL'], ['close', null, 'SIGKILL']]);
+    assert.deepEqual(tree.names(), []);
+    assert.ok((await child.report()).verified);
+  }
 });
 
 hostile('SIGKILL from outside', async (tree) => {

@@ -81,6 +81,14 @@ def test_eight_spinners_with_a_timeout(tree: Tree) -> None:
     assert 1 <= time.monotonic() - begun < 10
 
 
+def test_timeouts_during_the_start(tree: Tree) -> None:
+    for step in range(40):
+        with pytest.raises(penfold.TimeoutExpired) as raised:
+            penfold.run(["sh", "-c", "setsid sleep 600 & exec sleep 600"], env=tree.env, timeout=step / 5000, **QUIET)
+        assert tree.names() == []
+        assert raised.value.report.verified, raised.value.report
+
+
 def _interpreter(tree: Tree, module: str, then: str) -> "subprocess.Popen[bytes]":
     script = f"""
         import sys, time, {module} as m

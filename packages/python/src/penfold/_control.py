@@ -53,7 +53,8 @@ def _start_time(pid: int) -> Optional[int]:
 
 def end_orphan(status: Status) -> Dict[str, Any]:
     """Ends the sandbox of a `penfold run` that died without a report; returns what stands for the report."""
-    report: Dict[str, Any] = {"cause": "lost", "verified": False}
+    # A supervisor would have written a report. Without one, penfold was ended before it started anything.
+    report: Dict[str, Any] = {"cause": "lost", "verified": status.is_at_end and not status.has_run}
     if status.running is not None:
         report["id"] = status.running["id"]
         environment = {key: value for key, value in os.environ.items() if key != "PENFOLD_HOST"}

@@ -32,6 +32,8 @@ class Status:
         self._running: Optional[bytes] = None
         self._ended: Optional[bytes] = None
         self.is_over = False
+        #: Whether all processes of penfold have closed the pipe.
+        self.is_at_end = False
 
     def fileno(self) -> int:
         return self._fd
@@ -82,7 +84,7 @@ class Status:
             except BlockingIOError:
                 break
             if not data:
-                self.is_over = True
+                self.is_over = self.is_at_end = True
             self._text += data
             *lines, self._text = self._text.split(b"\n")
             for line in lines:
