@@ -195,7 +195,7 @@ def test_check() -> None:
 def test_output_before_a_timeout() -> None:
     for module in BOTH:
         with pytest.raises(subprocess.TimeoutExpired) as raised:
-            module.run("echo early; sleep 600", shell=True, capture_output=True, timeout=0.5)
+            module.run("echo early; exec sleep 600", shell=True, capture_output=True, timeout=0.5)
         assert raised.value.output == b"early\n", module
 
 
