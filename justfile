@@ -54,6 +54,14 @@ build:
 bench *ARGS:
     cargo run --quiet --release --package penfold-bench -- {{ARGS}}
 
+# Builds the packages for Python, npm and Debian, and the files of a container image, into target/dist.
+dist *TARGET:
+    scripts/dist {{TARGET}}
+
+# Installs these packages in fresh places and tests them.
+packages-test *BINARY:
+    scripts/packages-test {{BINARY}}
+
 # Writes the manual pages and completions to DIR.
 assets DIR:
     mkdir -p {{DIR}}

@@ -18,6 +18,22 @@
 //! - The limits of the caller hold for the leaf too. A leaf without limits of its own is made in the caller's cgroup; one
 //!   beside it gets the caller's limits where they are stricter.
 //! - A limit is held or refused: what was written is read back.
+//!
+//! # Example
+//! ```no_run
+//! use penfold_cgroup::{Leaf, Place};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let leaf = Leaf::create(&Place::find_here()?, "build-17")?;
+//! std::fs::write(leaf.path().join("cgroup.procs"), "4711")?;
+//! let killed = leaf.kill()?;
+//! while killed.populated()? {
+//!     std::thread::sleep(std::time::Duration::from_millis(1));
+//! }
+//! killed.remove()?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod dir;
 mod leaf;

@@ -28,7 +28,7 @@ const ALWAYS_LOCAL: [&str; 7] = ["serve", "watch", "session-host", "help", "vers
 
 /// Runs a verb: on this host, or as a client of the server that was named.
 pub(crate) fn call(verb: &Verb, global: &Global, matches: ArgMatches) -> Result<u8, Failure> {
-    match host(verb, global)? {
+    match host(verb, global, &matches)? {
         None => (verb.call)(global, matches),
         Some(host) => {
             let done = ask(verb, global, matches, &host);
@@ -42,10 +42,11 @@ pub(crate) fn call(verb: &Verb, global: &Global, matches: ArgMatches) -> Result<
 }
 
 /// The server that was named; `None` for this host.
-fn host(verb: &Verb, global: &Global) -> Result<Option<Host>, Failure> {
-    let is_local = ALWAYS_LOCAL.contains(&verb.name);
+fn host(verb: &Verb, global: &Global, matches: &ArgMatches) -> Result<Option<Host>, Failure> {
+    let has_status = matches!(matches.try_get_one::<i32>("status_fd"), Ok(Some(_)));
+    let is_local = ALWAYS_LOCAL.contains(&verb.name) || has_status;
     match &global.host {
-        Some(_) if is_local => Err(refused(verb)),
+        Some(_) if is_local && !has_status => Err(refused(verb)),
         Some(host) => Ok(Some(host.clone())),
         None if is_local => Ok(None),
         None => {

@@ -6,6 +6,19 @@
 //! # Invariants
 //! - A call never hangs on a server that is gone: connections and silent streams have time limits.
 //! - A followed log is whole: after a lost connection it goes on at the next byte, or the call fails.
+//!
+//! # Example
+//! ```no_run
+//! use penfold_client::Client;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::new("unix:/run/penfold/penfold.sock".parse()?, None)?;
+//! for sandbox in client.list(false)? {
+//!     println!("{} {}", sandbox.id, sandbox.command.join(" "));
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 mod address;
 mod client;

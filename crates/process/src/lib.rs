@@ -13,6 +13,21 @@
 //!   known to be alive. A reused pid cannot be reached through it.
 //! - State `Z` of a main thread does not mean that the process is dead: see [`Stat::is_dead`].
 //! - A [`ProcFs`] reuses its buffers; after the first calls its readers allocate only for the values that they return.
+//!
+//! # Example
+//! Signals a process, and never another one that got its pid meanwhile:
+//! ```no_run
+//! use penfold_process::{ProcFs, Process, Signal, pid_from_raw};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut proc = ProcFs::open()?;
+//! let pid = pid_from_raw(4711).ok_or("not a pid")?;
+//! if let Some(process) = Process::open(&mut proc, pid)? {
+//!     process.signal(Signal::TERM)?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 mod environ;
 mod handle;

@@ -86,6 +86,8 @@ pub struct Spec {
     pub state_root: PathBuf,
     /// The open file for the report.
     pub report: Option<std::fs::File>,
+    /// The open file for the lines of `--status-fd`.
+    pub status: Option<std::fs::File>,
     /// Whether the first SIGINT of the terminal stops the sandbox and the second kills it, whatever the command does
     /// with it.
     pub stop_on_interrupt: bool,

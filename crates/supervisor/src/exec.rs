@@ -359,6 +359,7 @@ fn exec_spec(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Strin
         on_owner_exit: if exec.detached { OwnerExit::Keep } else { OwnerExit::Kill },
         state_root: sandbox.state_root.clone(),
         report: None,
+        status: None,
         wrapper: Vec::new(),
         leaks_after: None,
         stop_command: Vec::new(),

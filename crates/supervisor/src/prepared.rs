@@ -29,7 +29,7 @@ use crate::leader_cell::LeaderCell;
 use crate::nested;
 use crate::outcome::{ExitStatus, Outcome, Report, StartFailure};
 use crate::recorded_exec::ExecRecord;
-use crate::report_file;
+use crate::report_file::{self, StatusLine};
 use crate::setup::Setup;
 
 /// The resources of a sandbox. The supervisor and its parent both hold them, so either can end the sandbox alone.
@@ -248,6 +248,12 @@ impl Prepared {
         self.conclude(&report)
     }
 
+    /// Tells whether the report has a reader, who wants all details.
+    pub(crate) fn is_reported(&self) -> bool {
+        let spec = &self.setup.spec;
+        spec.report.is_some() || spec.status.is_some() || self.detached.is_some() || self.recorded.is_some()
+    }
+
     /// Writes the report and returns the short version for the launcher.
     pub(crate) fn conclude(&mut self, report: &Report) -> Outcome {
         if let Some(detached) = &mut self.detached {
@@ -441,12 +447,15 @@ fn millis_since_1970(time: SystemTime) -> u64 {
     millis(time.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// Writes the report to its file and returns the short version for the launcher.
+/// Writes the report to its file and to the status descriptor, and returns the short version for the launcher.
 fn conclude(setup: &Setup, report: &Report) -> Outcome {
-    let unwritten = setup
-        .spec
-        .report
-        .as_ref()
-        .and_then(|file| report_file::write(file, setup.spec.report_is_shared, report).err());
+    let spec = &setup.spec;
+    let unwritten =
+        spec.report.as_ref().and_then(|file| report_file::write(file, spec.report_is_shared, report).err());
+    let line = StatusLine::Ended { schema: report.schema, report };
+    if let Some(file) = &spec.status {
+        // A caller that has closed the descriptor has no use for the report.
+        let _ = report_file::write_status(file, &line);
+    }
     Outcome::of(report, unwritten.map(|error| error.to_string()))
 }

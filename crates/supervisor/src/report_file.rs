@@ -1,8 +1,11 @@
-//! Writes the report file.
+//! Writes the report file, and the lines of the status descriptor.
 
 use std::io::{Seek, Write};
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
+
+use penfold_process::StartTime;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::outcome::Report;
@@ -29,8 +32,48 @@ pub(crate) fn write(mut file: &std::fs::File, shared: bool, report: &Report) -> 
         }
         return file.write_all(&text);
     }
+    send(file, &text)
+}
+
+/// A line of `--status-fd`.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub(crate) enum StatusLine<'a> {
+    /// The command executes its program.
+    Running {
+        /// The version of this format.
+        schema: u32,
+        /// The short id of the sandbox.
+        id: String,
+        /// The pid of the command.
+        pid: i32,
+        /// The start time of that process, in ticks since boot.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        start_time: Option<StartTime>,
+    },
+    /// The sandbox has ended, or the command could not be started.
+    Ended {
+        /// The version of this format.
+        schema: u32,
+        /// The report.
+        report: &'a Report,
+    },
+}
+
+/// Writes a line to the status descriptor.
+///
+/// # Errors
+/// Those of write(2); `TimedOut` without a reader.
+pub(crate) fn write_status(mut file: &std::fs::File, line: &StatusLine<'_>) -> std::io::Result<()> {
+    let mut text = serde_json::to_vec(line)?;
+    text.push(b'\n');
+    if file.metadata()?.is_file() { file.write_all(&text) } else { send(file, &text) }
+}
+
+/// Writes to a pipe, socket or terminal as much as its reader reads.
+fn send(mut file: &std::fs::File, text: &[u8]) -> std::io::Result<()> {
     let begun = Instant::now();
-    let mut rest = text.as_slice();
+    let mut rest = text;
     while !rest.is_empty() {
         let left = Timespec::try_from(READER_TIMEOUT.saturating_sub(begun.elapsed())).ok();
         let mut fds = [PollFd::new(file, PollFlags::OUT)];

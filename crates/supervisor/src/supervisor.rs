@@ -200,7 +200,7 @@ fn supervise(
     // 50 µs.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let mut teardown = Teardown::new(proc, prepared.leaf.take(), Scope::Children);
-    if prepared.setup.spec.report.is_some() || prepared.detached.is_some() || prepared.recorded.is_some() {
+    if prepared.is_reported() {
         teardown.want_details();
     }
     let of_init = prepared.level == Level::Pidns;

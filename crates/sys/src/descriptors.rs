@@ -56,6 +56,23 @@ pub fn take_inherited(count: usize) -> io::Result<Vec<OwnedFd>> {
         .collect()
 }
 
+/// Returns the descriptor `number` that the caller has opened for this program, with the close-on-exec flag. Only the first
+/// call in a process can succeed.
+///
+/// # Errors
+/// `EBADF` when the descriptor is not open or was opened by this program.
+pub fn take_one(number: RawFd) -> io::Result<OwnedFd> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    // Each descriptor that this program opens has the close-on-exec flag; see `drop_inherited`.
+    if TAKEN.swap(true, Ordering::Relaxed) || number < 3 || !is_open(number) || closes_on_exec(number) {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: the descriptor is open, no value of this program owns it, and only the first call gets here.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+    Ok(fd)
+}
+
 /// Checks that `count` more descriptors can be opened, without leaving one open.
 ///
 /// # Errors

@@ -141,6 +141,7 @@ fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<Spec, Failu
         on_owner_exit: OwnerExit::Keep,
         state_root: surroundings::root(global),
         report: None,
+        status: None,
         wrapper: Vec::new(),
         leaks_after: None,
         stop_command: Vec::new(),

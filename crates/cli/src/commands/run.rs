@@ -150,6 +150,15 @@ pub(crate) struct RunArgs {
     /// Write the teardown report to this file, as JSON; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(i32).range(3..),
+        conflicts_with = "detach",
+        help = "Write two lines of JSON to the inherited descriptor N, which CMD does not get: one when CMD runs, and at \
+            the end the report; not with --detach"
+    )]
+    pub(crate) status_fd: Option<i32>,
     /// Name of the sandbox, for its record and report.
     #[arg(long, value_name = "NAME", value_parser = value::name)]
     pub(crate) name: Option<String>,
@@ -217,7 +226,7 @@ pub(crate) enum OnSupervisorExit {
 /// Runs a command, and waits for its end and the end of all its descendants.
 pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
     let codes = Codes { preserve: args.bounds.preserve_status, fail_on_leak: args.fail_on_leak };
-    let detached = args.detach;
+    let (detached, has_status) = (args.detach, args.status_fd.is_some());
     if detached {
         bounds::refuse_code_flags(codes.preserve, codes.fail_on_leak)?;
     }
@@ -231,8 +240,11 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
         return Ok(code);
     }
     let ended = wait(global, started)?;
-    tell(global, &ended.outcome, &ended.name, ended.directory, codes)
-        .map_err(|failure| unit::explain(&ended.plan, &ended.asked, failure))
+    match tell(global, &ended.outcome, &ended.name, ended.directory, codes) {
+        // The caller has read the failure from its descriptor, and words it itself.
+        Err(failure) if has_status => Ok(failure.exit_code()),
+        told => told.map_err(|failure| unit::explain(&ended.plan, &ended.asked, failure)),
+    }
 }
 
 /// A sandbox that was started.

@@ -28,6 +28,10 @@ pub(super) fn run(client: &Client, global: &Global, args: RunArgs) -> Result<u8,
     spec::refuse_detached_flags(&args)?;
     spec::refuse_limits(&args)?;
     spec::detach(&args)?;
+    if args.status_fd.is_some() {
+        let sentence = "`--status-fd` works on this host only, not on a server";
+        return Err(Failure::new(FailureKind::NotStarted, sentence).hint("use `--report FILE`"));
+    }
     if args.detach && args.report.is_some() {
         let sentence = "`--report` cannot be used together with `--detach` on a server";
         return Err(Failure::new(FailureKind::NotStarted, sentence)

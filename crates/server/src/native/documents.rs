@@ -8,7 +8,7 @@ use axum::routing::get;
 use crate::app::AppState;
 
 /// The description, generated from the code by a test.
-pub(super) const OPENAPI: &str = include_str!("../../../../docs/openapi.json");
+pub(super) const OPENAPI: &str = include_str!("../../openapi.json");
 
 /// Nothing but the page's own script, style and description; no frame around it.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; \

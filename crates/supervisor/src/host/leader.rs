@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 
 use penfold_cgroup::Leaf;
+use penfold_process::ProcFs;
 use penfold_state::state::Status;
 use penfold_teardown::Cause;
 use penfold_teardown::lifecycle::Event;
@@ -11,6 +12,7 @@ use super::Host;
 use crate::launch::{Interruption, LeaderEvent, Starting};
 use crate::outcome::ExitStatus;
 use crate::policy::Policy;
+use crate::report_file::{self, StatusLine};
 use crate::supervised::has_ended;
 use crate::wire::{self, Answer};
 
@@ -140,6 +142,7 @@ impl Host {
 
     /// Handles the leader's successful execve(2).
     fn leader_runs(&mut self) {
+        self.write_running();
         if !self.sandbox.prepared.setup.own_session {
             return;
         }
@@ -158,5 +161,20 @@ impl Host {
         }
         penfold_sys::crash_point!("running");
         wire::offer_once(&self.sandbox.prepared.setup.channel, &answer);
+    }
+
+    /// Writes to the status descriptor that the command runs.
+    fn write_running(&self) {
+        let spec = &self.sandbox.prepared.setup.spec;
+        let (Some(file), Some(leader)) = (&spec.status, self.sandbox.leader_pid) else { return };
+        let stat = ProcFs::open().ok().and_then(|mut proc| proc.stat(leader).ok().flatten());
+        let line = StatusLine::Running {
+            schema: penfold_teardown::report::SCHEMA,
+            id: spec.id.short(),
+            pid: leader.as_raw_pid(),
+            start_time: stat.map(|stat| stat.start),
+        };
+        // A reader that is gone misses only this line.
+        let _ = report_file::write_status(file, &line);
     }
 }

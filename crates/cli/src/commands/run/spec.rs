@@ -11,6 +11,8 @@ use penfold_resource::request::Place;
 use penfold_state::{Detach, Id, OwnerExit, Spec};
 
 use penfold_teardown::MARKER;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use super::{Contain, OnOwnerExit, OnSupervisorExit, RunArgs, profile, replace};
 use crate::args::resources::{self, SOCKETS_VARIABLE};
@@ -76,9 +78,26 @@ pub(crate) fn report_file(args: &RunArgs) -> Result<Option<File>, Failure> {
     Ok(Some(file))
 }
 
+/// Takes the descriptor of `--status-fd` from the caller, so that the command does not inherit it.
+fn status_file(args: &RunArgs) -> Result<Option<File>, Failure> {
+    let Some(number) = args.status_fd else { return Ok(None) };
+    let taken = penfold_sys::descriptors::take_one(number);
+    let file = taken.map(File::from).and_then(|file| {
+        let access = rustix::fs::fcntl_getfl(&file)?.intersection(OFlags::RWMODE);
+        if access == OFlags::RDONLY { Err(Errno::BADF.into()) } else { Ok(file) }
+    });
+    file.map(Some).map_err(|error| {
+        let sentence = format!("cannot write to descriptor {number}, which `--status-fd` names");
+        Failure::new(FailureKind::NotStarted, sentence)
+            .because(error)
+            .hint("the caller of penfold opens it for writing, and without close-on-exec")
+    })
+}
+
 /// Makes the specification of the sandbox.
 pub(super) fn spec(global: &Global, mut args: RunArgs) -> Result<Spec, Failure> {
     let report = report_file(&args)?;
+    let status = status_file(&args)?;
     let report_is_shared = args.report.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let detach = detach(&args)?;
     let id = Id::new().or_fail(FailureKind::NotStarted, "cannot make an id")?;
@@ -107,14 +126,7 @@ pub(super) fn spec(global: &Global, mut args: RunArgs) -> Result<Spec, Failure> 
         environment,
         scratch_in: args.scratch.then(surroundings::temporary),
         resources: plan.planned,
-        contain: match args.contain {
-            // Without a cgroup, no limit would hold.
-            Contain::Auto if args.limits.flag().is_some() => penfold_state::Contain::Cgroup,
-            Contain::Auto => penfold_state::Contain::Auto,
-            Contain::Cgroup => penfold_state::Contain::Cgroup,
-            Contain::Pidns => penfold_state::Contain::Pidns,
-            Contain::Subreaper => penfold_state::Contain::Subreaper,
-        },
+        contain: contain(&args),
         limits: args.limits.limits(),
         on_owner_exit: match args.on_owner_exit {
             None if args.detach => OwnerExit::Keep,
@@ -135,10 +147,22 @@ pub(super) fn spec(global: &Global, mut args: RunArgs) -> Result<Spec, Failure> 
         leaks_after: None,
         stop_command,
         report,
+        status,
         stop_on_interrupt: args.stop_on_interrupt,
         report_is_shared,
         detach,
     })
+}
+
+fn contain(args: &RunArgs) -> penfold_state::Contain {
+    match args.contain {
+        // Without a cgroup, no limit would hold.
+        Contain::Auto if args.limits.flag().is_some() => penfold_state::Contain::Cgroup,
+        Contain::Auto => penfold_state::Contain::Auto,
+        Contain::Cgroup => penfold_state::Contain::Cgroup,
+        Contain::Pidns => penfold_state::Contain::Pidns,
+        Contain::Subreaper => penfold_state::Contain::Subreaper,
+    }
 }
 
 /// The settings of a detached sandbox; `None` in the foreground.

@@ -11,4 +11,5 @@ pub mod output;
 mod ps;
 mod readme;
 mod report;
+mod status_fd;
 mod wait;
