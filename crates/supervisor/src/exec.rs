@@ -361,6 +361,7 @@ fn exec_spec(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Strin
         report: None,
         wrapper: Vec::new(),
         stop_command: Vec::new(),
+        on_stdin_close: None,
         stop_on_interrupt: false,
         report_is_shared: false,
         detach: None,

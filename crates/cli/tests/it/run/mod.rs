@@ -20,6 +20,7 @@ mod scratch;
 mod signals;
 mod spec_file;
 mod start;
+mod stdin_close;
 mod terminal;
 mod trap;
 mod usage;
