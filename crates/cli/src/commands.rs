@@ -23,6 +23,7 @@ pub(crate) mod rm;
 pub(crate) mod run;
 mod serve;
 mod session_host;
+pub(crate) mod sh;
 mod status;
 pub(crate) mod stop;
 #[cfg(test)]
@@ -39,6 +40,7 @@ pub(crate) use command_line::{answer, parse};
 /// Every verb, in the order in which `penfold --help` lists them.
 const VERBS: &[&Verb] = &[
     &run::VERB,
+    &sh::VERB,
     &exec::VERB,
     &attach::VERB,
     &ps::VERB,

@@ -17,6 +17,7 @@ mod proc;
 mod promptness;
 mod records;
 mod scratch;
+mod sh;
 mod signals;
 mod spec_file;
 mod start;
