@@ -1,6 +1,7 @@
 //! The verbs of penfold: one file each, with flags, help texts and implementation.
 
 mod adopt;
+mod agent;
 mod ask_vmm;
 mod attach;
 mod command_line;
@@ -61,6 +62,7 @@ const VERBS: &[&Verb] = &[
     &gc::VERB,
     &serve::VERB,
     &watch::VERB,
+    &agent::VERB,
     &help::VERB,
     &version::VERB,
     &completions::VERB,

@@ -1,5 +1,6 @@
 //! `penfold run` in the foreground.
 
+mod agent_settings;
 mod asked;
 mod degrade;
 mod descriptors;
