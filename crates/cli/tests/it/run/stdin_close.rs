@@ -8,6 +8,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 
 use super::idle::at_rest;
 use crate::support::{Process, Running, TestEnv, json, wait_until};
@@ -170,6 +171,27 @@ fn socket_hangs_up_when_its_peer_is_closed_or_shut_down() {
         assert!(members.iter().all(Process::has_ended));
         assert_eq!(cause(&env), "stdin", "{shuts_down}");
     }
+}
+
+/// Not the controlling terminal of the test, so that no SIGHUP comes with the hang-up.
+/// spec: 8.10
+#[test]
+fn terminal_hangs_up_with_its_master_side() {
+    let env = TestEnv::new();
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    unlockpt(&master).unwrap();
+    let slave = ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    let flags = ["--report", "report.json", "--on-stdin-close", "stop", "--grace", "200ms"];
+    let mut command = env.run_command(flags);
+    command.args(["--", "bash", "-c", DEAF]).stdin(slave);
+    let running = Running::start(&mut command);
+    drop(command);
+    let members = sleeps(&env);
+    assert!(running.is_alive());
+    drop(master);
+    running.finish().with_code(7);
+    assert!(members.iter().all(Process::has_ended));
+    assert_eq!(cause(&env), "stdin");
 }
 
 /// spec: 8.10
