@@ -76,6 +76,10 @@ fault-sweep *ARGS:
 compare:
     scripts/compare
 
+# Runs published programs that leave processes behind, without penfold and with it: the table of docs/agents.md.
+real-world:
+    scripts/real-world
+
 # All that the gate runs.
 ci:
     .ci/run

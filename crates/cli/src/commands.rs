@@ -1,6 +1,7 @@
 //! The verbs of penfold: one file each, with flags, help texts and implementation.
 
 mod adopt;
+mod agent;
 mod ask_vmm;
 mod attach;
 mod command_line;
@@ -25,6 +26,7 @@ pub(crate) mod rm;
 pub(crate) mod run;
 mod serve;
 mod session_host;
+pub(crate) mod sh;
 mod status;
 pub(crate) mod stop;
 #[cfg(test)]
@@ -41,6 +43,7 @@ pub(crate) use command_line::{answer, parse};
 /// Every verb, in the order in which `penfold --help` lists them.
 const VERBS: &[&Verb] = &[
     &run::VERB,
+    &sh::VERB,
     &guard::VERB,
     &guard::EACH,
     &exec::VERB,
@@ -64,6 +67,7 @@ const VERBS: &[&Verb] = &[
     &metrics::VERB,
     &serve::VERB,
     &watch::VERB,
+    &agent::VERB,
     &help::VERB,
     &version::VERB,
     &completions::VERB,

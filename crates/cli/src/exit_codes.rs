@@ -69,7 +69,7 @@ impl std::fmt::Display for Code {
 /// The text of `penfold help exit-codes`.
 pub(crate) const TABLE: &[Group] = &[
     Group {
-        verbs: "run guard exec wait attach",
+        verbs: "run guard sh exec wait attach",
         codes: &[
             (Code::Commands, "the command's own; others too if the command chose them"),
             (Code::Is(UNVERIFIED), "the command is over but the end of all it started could not be verified"),

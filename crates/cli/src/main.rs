@@ -41,9 +41,9 @@ fn main() -> std::process::ExitCode {
 /// Runs the verb that the command line names; returns the exit code.
 fn call() -> u8 {
     panic::install();
-    match commands::parse(std::env::args_os) {
+    match commands::parse(commands::sh::words) {
         Ok(call) => remote::call(call.verb, &call.global, call.matches)
             .unwrap_or_else(|failure| failure.report(call.global.color.wanted(&io::stderr()))),
-        Err(error) => commands::answer(&error, std::env::args_os()),
+        Err(error) => commands::answer(&error, commands::sh::words()),
     }
 }

@@ -24,7 +24,8 @@ use crate::failure::{Failure, FailureKind};
 use crate::surroundings::{self, HOST, TOKEN_FILE};
 
 /// The verbs that have nothing to do with sandboxes, or serve those of this host. A variable does not change them.
-const ALWAYS_LOCAL: [&str; 7] = ["serve", "watch", "session-host", "help", "version", "completions", "man"];
+const ALWAYS_LOCAL: [&str; 8] =
+    ["agent", "serve", "watch", "session-host", "help", "version", "completions", "man"];
 
 /// Runs a verb: on this host, or as a client of the server that was named.
 pub(crate) fn call(verb: &Verb, global: &Global, matches: ArgMatches) -> Result<u8, Failure> {

@@ -10,6 +10,7 @@ use penfold_unit::Buses;
 use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::args::verb::Global;
+use crate::failure::{Failure, FailureKind};
 
 /// The name of a state root below a runtime directory.
 const ROOT: &str = "penfold";
@@ -87,6 +88,12 @@ pub(crate) fn socket(global: &Global) -> PathBuf {
 /// This program, as it can be executed even if another version has taken its place.
 pub(crate) fn program() -> PathBuf {
     PathBuf::from("/proc/self/exe")
+}
+
+/// The path of this program, for settings that start it later.
+pub(crate) fn executable() -> Result<PathBuf, Failure> {
+    std::env::current_exe()
+        .map_err(|error| Failure::new(FailureKind::Other, "cannot find the path of penfold").because(error))
 }
 
 /// Sets mode 0700 on this user's `/tmp/penfold-UID`.

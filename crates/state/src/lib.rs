@@ -57,4 +57,4 @@ pub use penfold_resource::clear;
 pub use record::{Record, Registry, StateError};
 pub use scope_dir::{REMOVAL_LIMIT, SUPERVISORS, ScopeDir, ScopeLeft};
 pub use scratch::Scratch;
-pub use spec::{Contain, Detach, ExecSpec, OwnerExit, Recorded, Spec};
+pub use spec::{Contain, Detach, ExecSpec, OwnerExit, Recorded, Spec, StdinClose};

@@ -40,6 +40,15 @@ pub enum OwnerExit {
     Keep,
 }
 
+/// The action when the standard input of a foreground sandbox hangs up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StdinClose {
+    /// The command has half of the grace to end by itself; then the sandbox is stopped, with the other half.
+    Stop,
+    /// The sandbox is killed.
+    Kill,
+}
+
 /// The specification of a new sandbox.
 #[derive(Debug)]
 pub struct Spec {
@@ -82,6 +91,8 @@ pub struct Spec {
     pub patience: Duration,
     /// The action when the owner dies.
     pub on_owner_exit: OwnerExit,
+    /// The action when the standard input hangs up; `None` if it is not watched.
+    pub on_stdin_close: Option<StdinClose>,
     /// The state root.
     pub state_root: PathBuf,
     /// The open file for the report.

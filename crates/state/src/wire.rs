@@ -57,6 +57,11 @@ pub enum Request {
     Heard,
     /// Act as the policy says for an owner that is gone.
     OwnerGone,
+    /// End the sandbox, because the launcher's standard input has hung up. Only valid from the launcher.
+    StdinClosed {
+        /// Whether to kill. Otherwise the sandbox is stopped with half of its grace; the other half has passed.
+        kill: bool,
+    },
     /// End the lease this many milliseconds from now; 0 means never.
     Extend(u64),
     /// Run a command in the sandbox. Four descriptors come with the request: a sealed memory file with the command's

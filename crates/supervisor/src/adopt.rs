@@ -61,6 +61,7 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
         terminal: None,
         modes: None,
         keys: Keys::Stop,
+        stdin: None,
     };
     let setup = Setup {
         spec,

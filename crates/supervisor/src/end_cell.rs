@@ -22,7 +22,7 @@ const VERIFIED_BIT: u64 = 1 << 51;
 const CAUSE_SHIFT: u32 = 32;
 
 /// All causes; the cell holds an index, which another version of penfold may read.
-const CAUSES: [Cause; 13] = [
+const CAUSES: [Cause; 14] = [
     Cause::Exit,
     Cause::Signal,
     Cause::StartFailed,
@@ -36,6 +36,7 @@ const CAUSES: [Cause; 13] = [
     Cause::Supervisor,
     Cause::Lost,
     Cause::Memory,
+    Cause::Stdin,
 ];
 
 /// The end of an exec, as far as its supervisor has seen it.

@@ -9,6 +9,7 @@ mod progress;
 mod saved_modes;
 mod settings;
 mod signals;
+mod stdin;
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,6 +28,7 @@ pub use self::progress::Progress;
 pub(crate) use self::saved_modes::SavedModes;
 pub(crate) use self::settings::{Keys, Settings, terminal};
 pub(crate) use self::signals::LauncherSignals;
+pub(crate) use self::stdin::StdinWatch;
 use crate::outcome::Outcome;
 use crate::poll::poll;
 use crate::prepared::Prepared;
@@ -123,6 +125,7 @@ impl Launcher {
             terminal: terminal(),
             modes: None,
             keys: Keys::Client,
+            stdin: None,
         };
         Ok(Launcher::new(SupervisorHandle::Remote, channel, settings, LauncherSignals::open(left)?))
     }
@@ -301,9 +304,16 @@ impl Launcher {
         }
     }
 
-    /// Waits for an event of the channel, of a signal, or of the child's pidfd.
-    fn poll_events(&self, standby_dead: bool, due: Option<Due>) -> (rustix::io::Result<usize>, [bool; 3]) {
-        let timeout = due.and_then(|due| Timespec::try_from(due.after()).ok());
+    /// Waits for an event of the channel, of a signal, or of the child's pidfd. A hang-up of a watched standard input is
+    /// handled here.
+    fn poll_events(
+        &mut self,
+        standby_dead: bool,
+        due: Option<Due>,
+    ) -> (rustix::io::Result<usize>, [bool; 3]) {
+        let stdin_due = self.settings.stdin.as_ref().and_then(|watch| watch.timeout());
+        let timeout = due.map(Due::after).into_iter().chain(stdin_due).min();
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let timeout = if self.no_memory { Some(RETRY_DELAY) } else { timeout };
         let pidfd = match &self.supervisor {
             SupervisorHandle::Direct { pidfd, .. } | SupervisorHandle::Standby { pidfd: Some(pidfd), .. } => {
@@ -316,14 +326,23 @@ impl Launcher {
         let pidfd = pidfd.filter(|_| !standby_dead);
         let mut flags = PollFlags::IN;
         flags.set(PollFlags::OUT, !self.pending.is_empty() && !self.no_memory);
+        let stdin = self.settings.stdin.as_ref().and_then(|watch| watch.open());
+        // The channel stands in for a missing descriptor, whose result is then masked.
         let mut fds = [
             PollFd::new(&self.channel, flags),
             PollFd::new(&self.signals, PollFlags::IN),
-            PollFd::new(pidfd.unwrap_or(&self.channel), PollFlags::IN),
+            pidfd.map_or(PollFd::new(&self.channel, PollFlags::empty()), |fd| PollFd::new(fd, PollFlags::IN)),
+            stdin.map_or(PollFd::new(&self.channel, PollFlags::empty()), StdinWatch::poll_fd),
         ];
-        let watched = if pidfd.is_some() { 3 } else { 2 };
+        let is_used = [true, true, pidfd.is_some(), stdin.is_some()];
+        let watched = is_used.iter().rposition(|used| *used).map_or(0, |last| last + 1);
         let polled = poll(fds.get_mut(..watched).unwrap_or_default(), timeout.as_ref());
-        (polled, fds.map(|fd| !fd.revents().is_empty()))
+        let mut used = is_used.into_iter();
+        let ready = fds.map(|fd| used.next().unwrap_or(false) && !fd.revents().is_empty());
+        let [channel, signals, supervisor, stdin] = ready;
+        // A request that has become due is an event like others.
+        let polled = if self.follow_stdin(stdin) { polled.map(|ready| ready.max(1)) } else { polled };
+        (polled, [channel, signals, supervisor])
     }
 
     fn wait_error(&self, source: io::Error) -> LauncherError {

@@ -167,6 +167,7 @@ impl Policy {
             }
             Request::OwnerGone if self.is_adopted() => Decision::default().answer(Answer::Done),
             Request::OwnerGone => self.owner_gone(),
+            Request::StdinClosed { kill } => self.stdin_closed(kill),
             Request::Extend(_) if self.is_ending() => Decision::refuse("the sandbox is being ended"),
             Request::Extend(ms) => self.extend(ms, now).answer(Answer::Done),
             Request::Forward(_)
@@ -262,6 +263,19 @@ impl Policy {
             return Decision::default();
         }
         self.end_politely(Self::cause_of(status))
+    }
+
+    /// Decides on the end of the standard input, which only the launcher of a foreground sandbox watches.
+    fn stdin_closed(&mut self, kill: bool) -> Decision {
+        if self.terms.kind != Kind::Foreground {
+            return Decision::refuse("the sandbox does not run in the foreground");
+        }
+        if kill {
+            return self.kill(Cause::Stdin);
+        }
+        // The launcher has waited for the first half of the grace.
+        self.stop.give(self.terms.stop_policy.grace / 2, self.is_ending());
+        self.end(Cause::Stdin, Event::StopRequested)
     }
 
     fn extend(&mut self, ms: u64, now: Instant) -> Decision {

@@ -17,7 +17,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, waitpid};
 
 use crate::environment::{self, Inherited};
-use crate::launcher::{Keys, Launcher, LauncherSignals, SavedModes, Settings, SupervisorHandle, terminal};
+use crate::launcher::{
+    Keys, Launcher, LauncherSignals, SavedModes, Settings, StdinWatch, SupervisorHandle, terminal,
+};
 use crate::prepared::Prepared;
 use crate::scope::{Entered, Gate};
 use crate::setup::Setup;
@@ -76,10 +78,10 @@ fn begin(spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Result<La
         modes: terminal.as_ref().filter(|_| !detached).and_then(SavedModes::of).map(Box::new),
         terminal,
         keys,
+        stdin: spec.on_stdin_close.map(|action| Box::new(StdinWatch::new(action, spec.grace))),
     };
     let idle = schedule::is_idle();
     let signals = LauncherSignals::open(&[]).map_err(system("make a signalfd"))?;
-    let owner_id = if detached { parent_id() } else { None };
     // With `OwnerExit::Keep` the owner's death changes nothing, so its pidfd is not polled.
     let owner = if spec.on_owner_exit == OwnerExit::Keep { None } else { owner() };
     let setup = Setup {
@@ -89,7 +91,7 @@ fn begin(spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Result<La
         channel: other_end,
         launcher: Some(launcher),
         owner,
-        owner_id,
+        owner_id: if detached { parent_id() } else { None },
         own_session: detached,
         session: penfold_sys::fork::session(),
         group: penfold_sys::fork::group(),

@@ -199,6 +199,7 @@ impl Supervised {
             | Request::Kill
             | Request::Patience(_)
             | Request::OwnerGone
+            | Request::StdinClosed { .. }
             | Request::Extend(_) => {
                 let decision = self.policy.request(request, Instant::now());
                 return self.carry_out(decision);

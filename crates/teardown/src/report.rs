@@ -35,6 +35,8 @@ pub enum Cause {
     Kill,
     /// The owner died.
     Owner,
+    /// The standard input hung up.
+    Stdin,
     /// A penfold process of the sandbox died.
     Supervisor,
     /// The sandbox was found without a supervisor.

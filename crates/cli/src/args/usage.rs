@@ -68,6 +68,9 @@ fn sentence(error: &clap::Error) -> String {
         ErrorKind::InvalidSubcommand => {
             format!("unknown command `{}`", text(error, ContextKind::InvalidSubcommand))
         }
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            "an action is missing".to_owned()
+        }
         ErrorKind::InvalidValue if value().is_empty() => format!("`{}` needs a value", argument()),
         ErrorKind::InvalidValue => {
             let accepted = text(error, ContextKind::ValidValue);

@@ -20,7 +20,7 @@ pub(crate) struct Verb {
     pub(crate) about: &'static str,
     /// The paragraph in `--help`.
     pub(crate) description: &'static str,
-    /// Two to five command lines, each with its purpose.
+    /// Two to seven command lines, each with its purpose.
     pub(crate) examples: &'static [(&'static str, &'static str)],
     /// The kind of failure for a wrong command line; the kind determines the exit code.
     pub(crate) usage_failure: FailureKind,

@@ -4,6 +4,7 @@ pub(crate) mod profile;
 mod replace;
 pub(crate) mod spec;
 pub(crate) mod spec_file;
+pub(crate) mod stdin_close;
 mod stop_request;
 pub(crate) mod unit;
 
@@ -56,6 +57,10 @@ pub(crate) const VERB: Verb = Verb {
         (
             "penfold run -d --name vm --profile vmm --grace 60s --tap qemu-system-x86_64 -hda disk.img",
             "a virtual machine; `penfold stop vm` presses its power button first",
+        ),
+        (
+            "penfold run --on-stdin-close stop -- npx some-mcp-server",
+            "a server that ends with the pipe of its client, even if it ignores the end of its input",
         ),
         (
             "penfold run --profile jail -w src -- make test",
@@ -125,6 +130,16 @@ pub(crate) struct RunArgs {
         help = "Action when the caller dies [default: kill; keep with --detach]"
     )]
     pub(crate) on_owner_exit: Option<OnOwnerExit>,
+    #[arg(
+        long,
+        value_enum,
+        value_name = "ACT",
+        conflicts_with = "detach",
+        hide_possible_values = true,
+        help = "Action when standard input hangs up. stop: CMD has half of the grace to end by itself, and the other half \
+            after the polite signal; kill: at once. Not with --detach"
+    )]
+    pub(crate) on_stdin_close: Option<stdin_close::OnStdinClose>,
     /// Action when the supervisor of a detached sandbox is killed.
     #[arg(long, value_enum, value_name = "ACT", default_value = "kill")]
     pub(crate) on_supervisor_exit: OnSupervisorExit,
@@ -273,6 +288,7 @@ fn start(global: &Global, mut args: RunArgs, change: impl FnOnce(&mut Spec)) -> 
     let directory = args.bounds.workdir.clone();
     spec::refuse_detached_flags(&args)?;
     spec::refuse_limits(&args)?;
+    stdin_close::check(args.on_stdin_close)?;
     let wrapper = profile::apply(&mut args)?;
     let mut plan = unit::plan(&args)?;
     let asked = unit::Asked::of(&args);

@@ -15,7 +15,7 @@ use super::{ending, failure, wait};
 use crate::args::bounds::{self, Bounds};
 use crate::args::verb::Global;
 use crate::commands::run::profile::{Network, Profile};
-use crate::commands::run::{Codes, OnOwnerExit, OnSupervisorExit, RunArgs, spec, tell};
+use crate::commands::run::{Codes, OnOwnerExit, OnSupervisorExit, RunArgs, spec, stdin_close, tell};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{exit_codes, output, surroundings};
 
@@ -37,6 +37,7 @@ pub(super) fn run(client: &Client, global: &Global, args: RunArgs) -> Result<u8,
         return Err(Failure::new(FailureKind::NotStarted, sentence)
             .hint("`penfold inspect ID` has the report after the end"));
     }
+    stdin_close::refuse(args.on_stdin_close)?;
     let report = spec::report_file(&args)?;
     let body = describe(&args)?;
     if args.detach {

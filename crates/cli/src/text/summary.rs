@@ -90,6 +90,7 @@ fn describe_end(outcome: &Outcome) -> String {
         (Cause::Stop, _) => "stopped".to_owned(),
         (Cause::Kill, _) => "killed".to_owned(),
         (Cause::Owner, _) => "ended because its owner is gone".to_owned(),
+        (Cause::Stdin, _) => "ended because its standard input hung up".to_owned(),
         (Cause::Supervisor, _) => "ended because a process of penfold was killed".to_owned(),
         (Cause::Lost, _) => "lost both its supervisors".to_owned(),
         (Cause::StartFailed, _) => "did not start".to_owned(),
@@ -125,6 +126,7 @@ pub(crate) fn for_viewer(report: &Report) -> Option<String> {
         (Cause::Idle, _) => "was ended because it was idle",
         (Cause::Memory | Cause::Oom, _) => &out_of_memory,
         (Cause::Owner, _) => "was ended because its owner is gone",
+        (Cause::Stdin, _) => "was ended because its standard input hung up",
         (Cause::Supervisor | Cause::Lost, _) => "was ended because a process of penfold was killed",
     };
     Some(code.map_or_else(|| how.to_owned(), |code| format!("{how} ({code})")))

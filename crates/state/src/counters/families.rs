@@ -12,7 +12,7 @@ pub const BOUNDS_US: [u64; 11] = [
 
 const MODES: [Mode; 2] = [Mode::Detached, Mode::Foreground];
 
-const CAUSES: [Cause; 13] = [
+const CAUSES: [Cause; 14] = [
     Cause::Exit,
     Cause::Signal,
     Cause::StartFailed,
@@ -21,6 +21,7 @@ const CAUSES: [Cause; 13] = [
     Cause::Idle,
     Cause::Memory,
     Cause::Oom,
+    Cause::Stdin,
     Cause::Stop,
     Cause::Kill,
     Cause::Owner,
@@ -29,8 +30,8 @@ const CAUSES: [Cause; 13] = [
 ];
 
 /// The kinds of leaks that are collected.
-pub const LEAKS: [&str; 9] =
-    ["record", "processes", "cgroup", "directory", "netns", "link", "mount", "name", "file"];
+pub const LEAKS: [&str; 10] =
+    ["record", "processes", "cgroup", "directory", "netns", "link", "mount", "loop", "name", "file"];
 
 /// The kinds of resources that are released: how a step begins that releases one, and the value of the label.
 const RELEASED: [(&str, &str); 11] = [
@@ -186,6 +187,7 @@ pub(super) fn cause_word(cause: Cause) -> &'static str {
         Cause::Idle => "idle",
         Cause::Memory => "memory",
         Cause::Oom => "oom",
+        Cause::Stdin => "stdin",
         Cause::Stop => "stop",
         Cause::Kill => "kill",
         Cause::Owner => "owner",

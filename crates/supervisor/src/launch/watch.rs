@@ -157,9 +157,9 @@ impl<'a> Watch<'a> {
     /// Receives a request of the launcher that ends the sandbox. Signals are not forwarded: there is no leader yet.
     fn take_request(&mut self, setup: &Setup) -> Option<Interruption> {
         match wire::receive(&setup.channel) {
-            Ok(Received::Message(request @ (Request::Stop { .. } | Request::Kill))) => {
-                Some(Interruption::Requested(request))
-            }
+            Ok(Received::Message(
+                request @ (Request::Stop { .. } | Request::Kill | Request::StdinClosed { .. }),
+            )) => Some(Interruption::Requested(request)),
             Ok(Received::Message(Request::OwnerGone)) => {
                 self.ends_with_launcher.then_some(Interruption::Requested(Request::OwnerGone))
             }

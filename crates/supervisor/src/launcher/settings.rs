@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use penfold_state::ScopeDir;
 
-use super::SavedModes;
+use super::{SavedModes, StdinWatch};
 
 /// The settings that the launcher needs of its sandbox and its caller.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub(crate) struct Settings {
     pub(crate) modes: Option<Box<SavedModes>>,
     /// The meaning of INT, TERM and the signals of a terminal's keys.
     pub(crate) keys: Keys,
+    /// The standard input, if its end ends the sandbox.
+    pub(crate) stdin: Option<Box<StdinWatch>>,
 }
 
 /// The meaning of INT for a launcher.

@@ -134,6 +134,7 @@ pub(super) fn spec(global: &Global, mut args: RunArgs) -> Result<Spec, Failure> 
             Some(OnOwnerExit::Stop) => OwnerExit::Stop,
             Some(OnOwnerExit::Keep) => OwnerExit::Keep,
         },
+        on_stdin_close: args.on_stdin_close.map(Into::into),
         signal,
         grace: args.bounds.grace,
         patience: args.patience.patience,

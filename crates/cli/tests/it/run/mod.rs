@@ -1,5 +1,6 @@
 //! `penfold run` in the foreground.
 
+mod agent_settings;
 mod asked;
 mod degrade;
 mod descriptors;
@@ -19,9 +20,11 @@ mod proc;
 mod promptness;
 mod records;
 mod scratch;
+mod sh;
 mod signals;
 mod spec_file;
 mod start;
+mod stdin_close;
 mod terminal;
 mod trap;
 mod usage;

@@ -170,6 +170,7 @@ fn every_verb_refuses_a_state_root_that_is_empty_or_no_text() {
                 | "serve" | "watch" => &[],
                 "reap" => &["--pid", "5"],
                 "completions" => &["bash"],
+                "agent" => &["status"],
                 "exec" | "extend" => &["x", "5"],
                 "adopt" => &["5"],
                 _ => &["x"],

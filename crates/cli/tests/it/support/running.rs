@@ -104,6 +104,11 @@ impl Running {
         self.input.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
     }
 
+    /// Closes the command's standard input, which must be a pipe.
+    pub fn hang_up(&mut self) {
+        drop(self.input.take().unwrap());
+    }
+
     /// Waits until it has printed this, as often as that.
     #[track_caller]
     pub fn hear(&self, text: &str, times: usize) {

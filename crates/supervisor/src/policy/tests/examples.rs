@@ -225,6 +225,21 @@ fn death_of_the_owner_kills_stops_or_changes_nothing() {
     }
 }
 
+/// spec: 8.12
+#[test]
+fn end_of_the_standard_input_kills_or_stops_with_the_second_half_of_the_grace() {
+    for (kill, expected) in [(true, (None, Some(100))), (false, (Some(100), Some(100 + GRACE / 2)))] {
+        let closed = Input::Asked(Request::StdinClosed { kill });
+        let world = run(script_of(Kind::Foreground), [(100, vec![closed.clone()])]);
+        assert_eq!(world.policy.cause(), Some(Cause::Stdin));
+        assert_eq!((world.asked, world.killed), expected);
+        for kind in [Kind::Detached, Kind::Exec, Kind::Adopted] {
+            let world = run(script_of(kind), [(100, vec![closed.clone()])]);
+            assert_eq!((world.policy.cause(), world.asked, world.killed), (None, None, None));
+        }
+    }
+}
+
 #[test]
 fn death_of_the_other_supervisor_kills_unless_the_sandbox_is_to_be_kept() {
     for (keep, cause) in [(false, Some(Cause::Supervisor)), (true, None)] {

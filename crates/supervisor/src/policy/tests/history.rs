@@ -65,6 +65,11 @@ impl History {
             Input::Asked(Request::Kill) => Some(EndRequest::Kill(Cause::Kill)),
             Input::Asked(Request::OwnerGone) | Input::Term(Some(_)) if adopted => None,
             Input::Asked(Request::OwnerGone) | Input::OwnerGone => self.owner_wish(),
+            Input::Asked(Request::StdinClosed { .. }) if self.kind() != Kind::Foreground => None,
+            Input::Asked(Request::StdinClosed { kill: true }) => Some(EndRequest::Kill(Cause::Stdin)),
+            Input::Asked(Request::StdinClosed { kill: false }) => {
+                Some(EndRequest::Polite(Cause::Stdin, Some(ticks(self.script.terms.stop_policy.grace / 2))))
+            }
             Input::Asked(_) | Input::Active(_) => None,
             Input::Term(_) => Some(EndRequest::Polite(Cause::Stop, None)),
             Input::StandbyGone => (!self.script.terms.keep).then_some(EndRequest::Kill(Cause::Supervisor)),
@@ -104,6 +109,9 @@ impl History {
                 answer = Some(Answer::Done);
             }
             Input::Asked(Request::OwnerGone) if self.kind() == Kind::Adopted => answer = Some(Answer::Done),
+            Input::Asked(Request::StdinClosed { .. }) if self.kind() != Kind::Foreground => {
+                answer = Some(Answer::Refused("the sandbox does not run in the foreground".to_owned()));
+            }
             // Like a stop whose signal counts only if no other signal was requested.
             Input::Term(carried) if wish.is_some() && self.signal() == 15 => {
                 let group = self.stops.last().and_then(|stop| stop.1);

@@ -23,6 +23,7 @@ fn request() -> impl Strategy<Value = Request> {
         5 => length().prop_map(Request::Extend),
         1 => Just(Request::Extend(0)),
         1 => Just(Request::OwnerGone),
+        1 => any::<bool>().prop_map(|kill| Request::StdinClosed { kill }),
         1 => number().prop_map(Request::Forward),
         1 => Just(Request::Exec(exec)),
         1 => Just(Request::KillExec(1)),

@@ -1,0 +1,110 @@
+//! `penfold sh`, also under the name `penfold-sh`: a shell whose every command is a sandbox.
+
+use std::ffi::{OsStr, OsString};
+use std::iter::once;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use clap::{Args, Command};
+
+use super::run::{self, RunArgs};
+use crate::args::usage;
+use crate::args::verb::{Global, Verb};
+use crate::failure::{Failure, FailureKind};
+use crate::surroundings;
+
+/// The name under which penfold is this verb.
+pub(crate) const PROGRAM: &str = "penfold-sh";
+/// The variable that names the shell.
+const SHELL: &str = "PENFOLD_SHELL";
+/// The shells that `SHELL` may name. Others have another syntax, and the caller has written its text for one of these.
+const SHELLS: [&str; 5] = ["bash", "zsh", "sh", "dash", "ksh"];
+
+/// The verb `sh`.
+pub(crate) const VERB: Verb = Verb {
+    name: "sh",
+    aliases: &[],
+    about: "Run a shell command as a sandbox, for programs that can be given a shell only",
+    description: "Runs TEXT with `SHELL -c` as `penfold run` does: the sandbox ends with the shell, and nothing that TEXT \
+        started is left. The same is a link to penfold with the name `penfold-sh`, for programs that take a single \
+        program, such as CLAUDE_CODE_SHELL_PREFIX. Several words are joined by spaces. If the first word begins with a \
+        hyphen, all words are arguments of the shell, as in `penfold-sh -c TEXT`. The shell is $PENFOLD_SHELL, else \
+        $SHELL if that is bash, zsh, sh, dash or ksh, else sh.",
+    examples: &[
+        ("penfold sh 'npm run dev & sleep 5; curl localhost:3000'", "the server ends with the shell"),
+        ("penfold sh -- -lc 'make test'", "the same with a login shell"),
+        ("penfold sh -q 'make test'", "say nothing about ended processes"),
+    ],
+    usage_failure: FailureKind::NotStarted,
+    define: ShArgs::augment_args,
+    call: |global, matches| sh(global, &usage::read(&VERB, matches)?),
+};
+
+/// The arguments of `penfold sh`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ShArgs {
+    /// The text for the shell, or arguments of the shell.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "TEXT")]
+    text: Vec<OsString>,
+}
+
+/// Returns the words of the command line, beginning with the name of the program. Under the name `penfold-sh` they are those
+/// of the verb.
+pub(crate) fn words() -> impl Iterator<Item = OsString> {
+    let mut words = std::env::args_os().peekable();
+    let program = words.next();
+    let is_shell =
+        program.as_deref().is_some_and(|path| Path::new(path).file_name() == Some(OsStr::new(PROGRAM)));
+    let help = ["--help", "-h"];
+    let is_text = words.peek().is_some_and(|word| !help.iter().any(|help| word == help));
+    let verb = is_shell.then(|| VERB.name.into());
+    let end = (is_shell && is_text).then(|| "--".into());
+    // clap shows the name of the program in the usage line.
+    let program = if is_shell { Some("penfold".into()) } else { program };
+    program.into_iter().chain(verb).chain(end).chain(words)
+}
+
+/// Runs a text with a shell, as a sandbox.
+fn sh(global: &Global, args: &ShArgs) -> Result<u8, Failure> {
+    let command = once(shell()).chain(shell_arguments(&args.text));
+    let definition = (run::VERB.define)(Command::new(run::VERB.name).no_binary_name(true));
+    let matches = definition
+        .try_get_matches_from(once("--".into()).chain(command))
+        .map_err(|error| usage::failure(&error, Some(&VERB)))?;
+    run::run(global, usage::read::<RunArgs>(&VERB, matches)?)
+}
+
+/// Returns the arguments of the shell for these words.
+fn shell_arguments(text: &[OsString]) -> Vec<OsString> {
+    if text.first().is_some_and(|word| word.as_bytes().starts_with(b"-")) {
+        return text.to_vec();
+    }
+    vec!["-c".into(), text.join(OsStr::new(" "))]
+}
+
+/// Returns the shell.
+fn shell() -> OsString {
+    let given = |name: &str| surroundings::variable(OsStr::new(name)).filter(|value| !value.is_empty());
+    let is_known = |shell: &OsString| {
+        let name = Path::new(shell).file_name();
+        SHELLS.iter().any(|known| name == Some(OsStr::new(known)))
+    };
+    given(SHELL).or_else(|| given("SHELL").filter(is_known)).unwrap_or_else(|| "sh".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(words: &[&str]) -> Vec<OsString> {
+        shell_arguments(&words.iter().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn words_are_a_text_unless_the_first_is_an_option() {
+        assert_eq!(arguments(&["echo a; echo b"]), ["-c", "echo a; echo b"]);
+        assert_eq!(arguments(&["echo", "a  b", "-n"]), ["-c", "echo a  b -n"]);
+        assert_eq!(arguments(&[""]), ["-c", ""]);
+        assert_eq!(arguments(&["-lc", "echo $0", "x"]), ["-lc", "echo $0", "x"]);
+    }
+}

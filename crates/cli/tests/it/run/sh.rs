@@ -1,0 +1,118 @@
+//! `penfold-sh`: for programs that can be given a single program as their shell.
+
+use std::os::unix::fs::symlink;
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+
+use crate::support::{Finished, Process, Running, TestEnv, has_program, penfold, wait_until};
+
+/// A link to penfold with the name `penfold-sh`, with the state root of this test.
+fn shell(env: &TestEnv) -> Command {
+    let link = env.path("penfold-sh");
+    if !link.try_exists().unwrap() {
+        symlink(penfold(), &link).unwrap();
+    }
+    let mut command = env.command(link);
+    // The name takes no flags: the state root comes from the surroundings.
+    command.env("XDG_RUNTIME_DIR", env.root()).env_remove("SHELL");
+    command
+}
+
+fn sh(env: &TestEnv, words: &[&str]) -> Finished {
+    Running::start(shell(env).args(words)).finish()
+}
+
+/// spec: 8.13
+#[test]
+fn text_runs_with_the_code_and_the_streams_of_the_shell() {
+    let env = TestEnv::new();
+    let cases: [(&[&str], &str, i32); 8] = [
+        (&["echo a; echo 'b  c'; exit 3"], "a\nb  c\n", 3),
+        (&["echo", "a", "&&", "exit", "4"], "a\n", 4),
+        (&[""], "", 0),
+        (&["-c", "echo $0-$1", "x", "y"], "x-y\n", 0),
+        (&["-ec", "false; echo no"], "", 1),
+        (&["kill -9 $$"], "", 137),
+        (&["echo -- --help"], "-- --help\n", 0),
+        (&["no-such-program-here 2>/dev/null"], "", 127),
+    ];
+    for (words, out, code) in cases {
+        let finished = sh(&env, words).with_code(code);
+        assert_eq!(finished.out(), out, "{words:?}");
+    }
+    let mut echo = shell(&env);
+    let mut echo = Running::start(echo.arg("read -r line; echo got $line >&2").stdin(Stdio::piped()));
+    echo.say("one\n");
+    assert_eq!(echo.finish().with_code(0).err(), "got one\n");
+    env.assert_nothing_left();
+}
+
+/// spec: 8.13
+#[test]
+fn all_that_a_text_starts_ends_with_the_shell() {
+    let env = TestEnv::new();
+    let text = "sleep 1000 & setsid sleep 1000 & (setsid sleep 1000 &); echo up; read -r _; exit 5";
+    let mut running = Running::start(shell(&env).arg(text).stdin(Stdio::piped()));
+    running.hear("up", 1);
+    wait_until("three sleeps", || env.running("sleep 1000").len() == 3);
+    let sleeps = env.running("sleep 1000");
+    running.say("\n");
+    let finished = running.finish().with_code(5);
+    assert!(finished.err().contains("ended 3 processes"), "{}", finished.err());
+    assert!(sleeps.iter().all(Process::has_ended));
+    env.assert_nothing_left();
+}
+
+/// spec: 8.13
+#[test]
+fn signals_and_the_death_of_the_caller_end_the_sandbox() {
+    let env = TestEnv::new();
+    for signal in [Signal::TERM, Signal::KILL] {
+        let running = Running::start(shell(&env).arg("setsid sleep 1000 & echo up; sleep 1000"));
+        running.hear("up", 1);
+        wait_until("two sleeps", || env.running("sleep 1000").len() == 2);
+        let sleeps = env.running("sleep 1000");
+        running.signal(signal);
+        let code = running.finish().code();
+        assert_eq!(code, Some(128 + signal.as_raw()));
+        wait_until("the sleeps are gone", || sleeps.iter().all(Process::has_ended));
+    }
+}
+
+/// spec: 8.13
+#[test]
+fn shell_is_the_caller_s_if_it_understands_the_text() {
+    if !has_program(&["bash", "--version"]) {
+        return;
+    }
+    let env = TestEnv::new();
+    let text = "echo ${BASH_VERSION:+bash}";
+    let with = |variables: &[(&str, &str)]| {
+        let finished = Running::start(shell(&env).arg(text).envs(variables.iter().copied())).finish();
+        finished.with_code(0).out()
+    };
+    assert_eq!(with(&[("SHELL", "/bin/bash")]), "bash\n");
+    assert_eq!(with(&[("SHELL", "/usr/bin/fish"), ("PENFOLD_SHELL", "bash")]), "bash\n");
+    let sh = with(&[("PENFOLD_SHELL", "sh")]);
+    for other in ["/usr/bin/fish", "/usr/bin/python3", ""] {
+        assert_eq!(with(&[("SHELL", other)]), sh, "{other}");
+    }
+    let mut missing = shell(&env);
+    let missing = Running::start(missing.arg(text).env("PENFOLD_SHELL", "/no/such/shell")).finish();
+    missing.refused(127, "/no/such/shell");
+}
+
+/// spec: 8.13
+#[test]
+fn verb_takes_the_flags_of_penfold_before_the_text() {
+    let env = TestEnv::new();
+    let left = env.call(["sh", "-q", "sleep 1000 & exit 3"]).with_code(3);
+    assert_eq!(left.err(), "");
+    assert_eq!(env.call(["sh", "--", "-c", "echo $0", "x"]).with_code(0).out(), "x\n");
+    env.call(["sh"]).refused(125, "TEXT");
+    for word in ["--help", "-h"] {
+        assert!(sh(&env, &[word]).with_code(0).out().contains("Usage: penfold sh"), "{word}");
+    }
+    env.assert_nothing_left();
+}
