@@ -73,7 +73,7 @@ pub(crate) const TABLE: &[Group] = &[
         codes: &[
             (Code::Commands, "the command's own; others too if the command chose them"),
             (Code::Is(UNVERIFIED), "the command is over but the end of all it started could not be verified"),
-            (Code::Is(LEAKED), "guard, --fail-on-leak: the command was 0 but left strays (they were ended)"),
+            (Code::Is(LEAKED), "--fail-on-leak, guard: the command was 0 but left strays (they were ended)"),
             (Code::Is(TIMED_OUT), "a time limit fired (--preserve-status: the command's own)"),
             (
                 Code::Is(NOT_STARTED),

@@ -485,7 +485,9 @@ impl Case {
                     // A name without an owner: the next `gc` removes it once it is old enough.
                     continue;
                 }
-                if place != "root" || !["sandboxes", "names", "events.jsonl"].contains(&name.as_str()) {
+                if place != "root"
+                    || !["sandboxes", "names", "events.jsonl", "counters"].contains(&name.as_str())
+                {
                     left.push(format!("{place}/{name}"));
                 }
             }

@@ -128,7 +128,7 @@ pub(super) mod tests {
         };
         let printed = text(&report(), &[leak], &["mount /x".to_owned()]);
         let expected = "\
-            penfold: the tests passed; 1 process outlived them and was ended in 2ms; nothing of them is left\n\
+            penfold: the tests passed; 1 process was left and ended in 2ms; nothing of them is left\n\
             penfold:   leak: sleep 9 (pid 7, 1.2s old)\n\
             penfold:     test: a::b\n\
             penfold:     started by: p0 < p1 < p2 < p3 < p4 < 2 more\n\
