@@ -35,7 +35,7 @@ def pytest_addoption(parser: Any) -> None:
     )
 
 
-@pytest.hookimpl(tryfirst=True)  # type: ignore[misc,unused-ignore]
+@pytest.hookimpl(tryfirst=True)  # type: ignore[misc]
 def pytest_cmdline_main(config: Any) -> None:
     # A worker of xdist is below the guard of its controller.
     if not config.getoption("--penfold") or os.environ.get(_GUARDED) or hasattr(config, "workerinput"):
