@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub use spec::{
-    Containment, HttpRequest, Jail, JailNetwork, Profile, QmpRequest, SandboxSpec, StopRequest,
+    Containment, HttpRequest, Jail, JailNetwork, Profile, QmpRequest, SandboxSpec, StopChannel,
     USUAL_VARIABLES, Vmm, VmmKind,
 };
 

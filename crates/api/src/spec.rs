@@ -11,7 +11,7 @@ use penfold_resource::request::{MountRequest, Network, OwnRequest, Request, Sock
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub use self::stop::{HttpRequest, QmpRequest, StopRequest, Vmm, VmmKind};
+pub use self::stop::{HttpRequest, QmpRequest, StopChannel, Vmm, VmmKind};
 
 /// A sandbox to be started. The defaults are those of `penfold run`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -82,7 +82,7 @@ pub struct SandboxSpec {
     /// The settings of the profile `vmm`.
     pub vmm: Option<Vmm>,
     /// How the members are asked to end before they get the polite signal.
-    pub stop: Option<StopRequest>,
+    pub stop: Option<StopChannel>,
     /// The size of the log in bytes; a full log drops the oldest output.
     pub log_size: Option<u64>,
     /// Whether the record is removed when the sandbox ends, with log, exit and report.

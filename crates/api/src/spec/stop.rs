@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 /// How the members are asked to end before they get the polite signal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum StopRequest {
+pub enum StopChannel {
     /// A command that runs in the sandbox: the program and its arguments.
     Command(Vec<String>),
     /// A command of the QEMU machine protocol.

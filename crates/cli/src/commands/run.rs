@@ -5,7 +5,7 @@ mod replace;
 pub(crate) mod spec;
 pub(crate) mod spec_file;
 pub(crate) mod stdin_close;
-mod stop_request;
+mod stop_channel;
 pub(crate) mod unit;
 
 use std::ffi::OsString;
@@ -152,7 +152,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) profile: profile::ProfileArgs,
     #[command(flatten)]
-    pub(crate) stop: stop_request::StopArgs,
+    pub(crate) stop: stop_channel::StopArgs,
     /// Create an empty directory and remove it at the end; it is TMPDIR and, without -w, the working directory.
     #[arg(long)]
     pub(crate) scratch: bool,

@@ -115,7 +115,7 @@ fn prepare_vmm(args: &mut RunArgs) -> Result<(), Failure> {
         );
     }
     args.profile.vmm = Some(vmm);
-    args.stop.default_to(vmm.stop_request());
+    args.stop.default_to(vmm.stop_channel());
     args.resources.add_sockets();
     Ok(())
 }

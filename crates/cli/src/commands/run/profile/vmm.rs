@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use clap::ValueEnum;
-use penfold_api::{HttpRequest, QmpRequest, StopRequest};
+use penfold_api::{HttpRequest, QmpRequest, StopChannel};
 
 /// The name of the API socket in the directory of sockets.
 const SOCKET: &str = "vmm";
@@ -74,9 +74,9 @@ impl Vmm {
     }
 
     /// The request by which the monitor asks its guest to end.
-    pub(super) fn stop_request(self) -> StopRequest {
+    pub(super) fn stop_channel(self) -> StopChannel {
         let http = |path: &str, body: Option<&str>| {
-            StopRequest::Http(HttpRequest {
+            StopChannel::Http(HttpRequest {
                 socket: SOCKET.to_owned(),
                 method: "PUT".to_owned(),
                 path: path.to_owned(),
@@ -84,7 +84,7 @@ impl Vmm {
             })
         };
         match self {
-            Vmm::Qemu => StopRequest::Qmp(QmpRequest {
+            Vmm::Qemu => StopChannel::Qmp(QmpRequest {
                 socket: SOCKET.to_owned(),
                 execute: "system_powerdown".to_owned(),
             }),

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use penfold_api::StopRequest;
+use penfold_api::StopChannel;
 
 use crate::commands::ask_vmm;
 use crate::failure::{Failure, FailureKind};
@@ -22,24 +22,24 @@ pub(crate) struct StopArgs {
     stop_command: Option<String>,
     /// The same from a file or a server, as JSON.
     #[arg(long, value_name = "JSON", hide = true, value_parser = parse)]
-    stop: Option<StopRequest>,
+    stop: Option<StopChannel>,
 }
 
-fn parse(text: &str) -> Result<StopRequest, serde_json::Error> {
+fn parse(text: &str) -> Result<StopChannel, serde_json::Error> {
     serde_json::from_str(text)
 }
 
 impl StopArgs {
     /// Sets the request that applies if the user gave none.
-    pub(super) fn default_to(&mut self, request: StopRequest) {
+    pub(super) fn default_to(&mut self, request: StopChannel) {
         if !self.is_given() {
             self.stop = Some(request);
         }
     }
 
     /// Returns the request that the user gave, or the profile.
-    pub(crate) fn request(&self) -> Option<StopRequest> {
-        let line = |line: &String| StopRequest::Command(["sh", "-c", line].map(str::to_owned).into());
+    pub(crate) fn request(&self) -> Option<StopChannel> {
+        let line = |line: &String| StopChannel::Command(["sh", "-c", line].map(str::to_owned).into());
         self.stop_command.as_ref().map(line).or_else(|| self.stop.clone())
     }
 
@@ -56,15 +56,15 @@ impl StopArgs {
         let refused = |sentence: &str| Failure::new(FailureKind::NotStarted, sentence);
         match &self.request() {
             None => Ok(Vec::new()),
-            Some(StopRequest::Command(words)) if words.is_empty() => {
+            Some(StopChannel::Command(words)) if words.is_empty() => {
                 Err(refused("the list `command` of `stop` is empty"))
             }
-            Some(StopRequest::Command(words)) => Ok(words.iter().map(OsString::from).collect()),
-            Some(StopRequest::Qmp(request)) => {
+            Some(StopChannel::Command(words)) => Ok(words.iter().map(OsString::from).collect()),
+            Some(StopChannel::Qmp(request)) => {
                 let socket = path(&request.socket, sockets)?;
                 Ok(own(vec![option("qmp", socket), option("execute", request.execute.clone())]))
             }
-            Some(StopRequest::Http(request)) => {
+            Some(StopChannel::Http(request)) => {
                 let token = |byte: u8| byte.is_ascii_uppercase();
                 if request.method.is_empty() || !request.method.bytes().all(token) {
                     return Err(refused("the `method` of `stop` is no method of HTTP, such as `PUT`"));
