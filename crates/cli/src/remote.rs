@@ -23,9 +23,21 @@ use crate::commands;
 use crate::failure::{Failure, FailureKind};
 use crate::surroundings::{self, HOST, TOKEN_FILE};
 
-/// The verbs that have nothing to do with sandboxes, or serve those of this host. A variable does not change them.
-const ALWAYS_LOCAL: [&str; 8] =
-    ["agent", "serve", "watch", "session-host", "help", "version", "completions", "man"];
+/// The verbs that have nothing to do with sandboxes, serve those of this host, or are started by penfold in a sandbox. A variable does
+/// not change them.
+const ALWAYS_LOCAL: [&str; 11] = [
+    "agent",
+    "serve",
+    "watch",
+    "session-host",
+    "jail-outside",
+    "jail-inside",
+    "ask-vmm",
+    "help",
+    "version",
+    "completions",
+    "man",
+];
 
 /// Runs a verb: on this host, or as a client of the server that was named.
 pub(crate) fn call(verb: &Verb, global: &Global, matches: ArgMatches) -> Result<u8, Failure> {

@@ -261,3 +261,16 @@ fn a_file_describes_a_jail() {
         env.assert_nothing_left();
     }
 }
+
+/// The variable is for the command. penfold's own processes at the ends of the jail run here.
+///
+/// spec: 19.1
+#[test]
+fn a_command_in_a_jail_may_have_the_address_of_a_server() {
+    for env in environments() {
+        let words = ["-e", "PENFOLD_HOST=unix:/no/such", "sh", "-c", "echo $PENFOLD_HOST"];
+        let done = env.run(jail(&words));
+        assert_eq!((done.code(), done.out().as_str()), (Some(0), "unix:/no/such\n"), "{}", done.err());
+        env.assert_nothing_left();
+    }
+}
