@@ -1,5 +1,8 @@
 //! The event loop between the table of [`lifecycle`](crate::lifecycle) and the members.
 
+mod ask;
+mod due;
+
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,8 +14,9 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 use rustix::thread::nanosleep;
 
+use self::due::{Due, LOOK_LAST};
 use crate::lifecycle::{Action, Event, Phase, step};
-use crate::members::{StopCommandState, Teardown};
+use crate::members::Teardown;
 use crate::report::{Findings, RmdirBusy, Step, Survivor, micros};
 use crate::resource::{Resource, release};
 
@@ -94,14 +98,8 @@ pub trait Host {
     fn stuck(&mut self, findings: &Findings, leader: Option<Exit>) -> ControlFlow<()>;
 }
 
-/// The delay of the first look after a kill without progress; doubled up to [`LOOK_LAST`].
-const LOOK_FIRST: Duration = Duration::from_millis(1);
-const LOOK_LAST: Duration = Duration::from_millis(50);
 /// The longest delay between looks while a member is stuck.
 const LOOK_STUCK: Duration = Duration::from_secs(10);
-
-/// The name of the step that runs the stop command.
-const STOP_COMMAND: &str = "stop command";
 
 const KILLED: Exit = Exit::Signal(Signal::KILL.as_raw());
 
@@ -133,48 +131,6 @@ pub fn drive(
         described: false,
     }
     .run(resources)
-}
-
-/// The deadlines of the loop.
-#[derive(Debug, Default)]
-struct Due {
-    grace: Option<Instant>,
-    patience: Option<Instant>,
-    look: Option<Instant>,
-    interval: Duration,
-}
-
-impl Due {
-    /// Schedules the next look soon, because something has just changed.
-    fn look_soon(&mut self) {
-        self.interval = LOOK_FIRST;
-        self.look = Instant::now().checked_add(self.interval);
-    }
-
-    /// Schedules the next look with twice the delay, at most `most`.
-    fn look_later(&mut self, most: Duration) {
-        self.interval = (self.interval * 2).clamp(LOOK_FIRST, most);
-        self.look = Instant::now().checked_add(self.interval);
-    }
-
-    fn next(&self) -> Option<Instant> {
-        [self.grace, self.patience, self.look].into_iter().flatten().min()
-    }
-
-    /// Returns the event that is due now. The clock is monotonic.
-    fn event(&mut self) -> Option<Event> {
-        let now = Instant::now();
-        let over = |due: &mut Option<Instant>| due.take_if(|at| *at <= now).is_some();
-        if over(&mut self.patience) {
-            Some(Event::PatienceOver)
-        } else if over(&mut self.grace) {
-            Some(Event::GraceOver)
-        } else if over(&mut self.look) {
-            Some(Event::Look)
-        } else {
-            None
-        }
-    }
 }
 
 struct Drive<'a> {
@@ -285,16 +241,6 @@ impl Drive<'_> {
         }
     }
 
-    /// Lets the members that the leader has left end by themselves.
-    fn linger(&mut self) {
-        if self.due.grace.is_none() {
-            self.due.grace = Instant::now().checked_add(self.host.linger());
-            self.due.look_soon();
-        } else {
-            self.due.look_later(LOOK_LAST);
-        }
-    }
-
     fn wait(&mut self) -> Option<Event> {
         if self.phase == Phase::Running {
             self.teardown.make_ready();
@@ -376,79 +322,6 @@ impl Drive<'_> {
         self.teardown
             .leaf_path()
             .map_or_else(|| "leaf".to_owned(), |path| format!("cgroup {}", path.display()))
-    }
-
-    /// Asks the members to end: by the stop command, then by the polite signal.
-    fn ask(&mut self) {
-        let first = self.begun.is_none();
-        let stop_policy = self.host.stop_policy();
-        if self.asks_by_command(first, &stop_policy) {
-            if first {
-                self.due.grace = Instant::now().checked_add(stop_policy.grace);
-            }
-            return;
-        }
-        self.describe();
-        let signalled = std::mem::replace(&mut self.signalled, true);
-        self.timed(!signalled, "ask", |teardown| teardown.ask(stop_policy.signal, stop_policy.spared_group));
-        if first {
-            self.due.grace = Instant::now().checked_add(stop_policy.grace);
-        }
-        if signalled {
-            self.due.look_later(LOOK_LAST * 4);
-        } else {
-            self.due.look_soon();
-        }
-    }
-
-    /// Lets the host describe the members while they are as the command left them.
-    fn describe(&mut self) {
-        if !std::mem::replace(&mut self.described, true) && self.host.describes() {
-            let members = self.teardown.members();
-            self.host.describe(&members);
-        }
-    }
-
-    /// Starts the stop command with the first look, and tells whether it, or the members that it has asked, have time
-    /// left: half of the grace. The other half is for the polite signal.
-    fn asks_by_command(&mut self, first: bool, stop_policy: &StopPolicy) -> bool {
-        if self.signalled {
-            return false;
-        }
-        let now = Instant::now();
-        if first {
-            match self.teardown.start_stop_command() {
-                Ok(false) => return false,
-                Ok(true) => {
-                    self.begun = Some(now);
-                    self.note(STOP_COMMAND, now, now.elapsed());
-                }
-                Err(error) => {
-                    self.note_error(STOP_COMMAND, &error);
-                    return false;
-                }
-            }
-        }
-        let until = self.begun.and_then(|begun| begun.checked_add(stop_policy.grace / 2)).unwrap_or(now);
-        let state = self.teardown.stop_command_state();
-        // Members that outlive the leader get the signal.
-        let over = now >= until || (self.leader_ended && state == Some(StopCommandState::Asked));
-        match state {
-            Some(StopCommandState::Running | StopCommandState::Asked) if !over => {
-                self.due.look_later(LOOK_LAST * 4);
-                self.due.look = self.due.look.map(|look| look.min(until));
-                true
-            }
-            Some(StopCommandState::Failed(failure)) => {
-                self.note_error(STOP_COMMAND, &failure);
-                false
-            }
-            Some(StopCommandState::Running) => {
-                self.note_error(STOP_COMMAND, &"it still runs after half of the grace");
-                false
-            }
-            _ => false,
-        }
     }
 
     /// Applies the times of a repeated request: a deadline can come earlier, never later.

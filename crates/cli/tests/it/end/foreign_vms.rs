@@ -24,20 +24,20 @@ struct Tree {
     members: Vec<Process>,
 }
 
+/// A command that leaves a script behind in a session of its own, and prints its pid.
+fn leaving(env: &TestEnv, script: &str) -> Command {
+    let mut command = env.command("bash");
+    let leave = r#"(setsid "$@" >/dev/null 2>&1 </dev/null & echo $!)"#;
+    command.args(["-c", leave, "bash", "bash", "-c", script]);
+    command
+}
+
 impl Tree {
     /// Leaves a script behind in a session of its own, given to init by the kernel, in this directory. `$FC` is a monitor.
     fn leave(env: &TestEnv, directory: &Path, script: &str, processes: usize) -> Tree {
         // Orphans of a subreaper would come to this process, which is no init.
         rustix::process::set_child_subreaper(None).unwrap();
-        let mut command = env.command("bash");
-        command.args([
-            "-c",
-            r#"(setsid "$@" >/dev/null 2>&1 </dev/null & echo $!)"#,
-            "bash",
-            "bash",
-            "-c",
-            script,
-        ]);
+        let mut command = leaving(env, script);
         command.env("FC", monitor(env, "firecracker")).current_dir(directory);
         if env.is_ordinary() {
             command.uid(USER).gid(USER);
@@ -404,16 +404,7 @@ fn a_real_monitor_goes_with_sudo_and_its_namespace() {
         "{sudo} unshare -m -- bash -c 'qemu-system-x86_64 -M none -nographic -S -qmp unix:{}/qmp.sock,server=on,wait=off; exit'; exit",
         sock.display()
     );
-    rustix::process::set_child_subreaper(None).unwrap();
-    let mut command = env.command("bash");
-    command.args([
-        "-c",
-        r#"(setsid "$@" >/dev/null 2>&1 </dev/null & echo $!)"#,
-        "bash",
-        "bash",
-        "-c",
-        &script,
-    ]);
+    let mut command = leaving(&env, &script);
     command.current_dir(&space).stdin(Stdio::null());
     let pid: i32 = Running::start(&mut command).finish().with_code(0).out().trim().parse().unwrap();
     wait_until("it listens", || sock.join("qmp.sock").try_exists().unwrap());
