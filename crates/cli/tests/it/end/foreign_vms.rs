@@ -395,8 +395,9 @@ fn a_real_monitor_goes_with_sudo_and_its_namespace() {
     if !is_root() || !has_program(&qemu) || !has_program(&["unshare", "--version"]) {
         return;
     }
-    rustix::process::set_child_subreaper(None).unwrap();
     let env = TestEnv::new();
+    // The environment of a test makes this process a subreaper, to which orphans would come: it is no init.
+    rustix::process::set_child_subreaper(None).unwrap();
     let id = vm_id();
     let (space, sock) = (directory(&env, "vm", &id), directory(&env, "sock", &id));
     let sudo = if has_program(&["sudo", "-n", "true"]) { "sudo -n" } else { "env" };
