@@ -128,12 +128,15 @@ pub(crate) fn temporary() -> PathBuf {
 pub(crate) fn protected(global: &Global) -> Vec<PathBuf> {
     let home = variable(OsStr::new("HOME")).filter(|home| !home.is_empty()).map(PathBuf::from);
     let here = std::env::current_dir().ok();
-    [absolute_root(global), temporary()]
+    let named: Vec<PathBuf> = [absolute_root(global), temporary()]
         .into_iter()
         .chain(home)
         .chain(here)
         .chain(runtime_variable())
-        .collect()
+        .collect();
+    // The kernel names the directories of processes without links.
+    let real: Vec<PathBuf> = named.iter().filter_map(|path| path.canonicalize().ok()).collect();
+    [named, real].concat()
 }
 
 /// The variables with the address of a server, and with the file of its token.

@@ -230,9 +230,26 @@ pub(crate) fn mark_at(path: &Path) -> Option<Vec<u8>> {
 /// # Errors
 /// When something is left at the deadline, with the processes that hold it.
 pub fn remove(path: &Path, dir: BorrowedFd<'_>, until: Instant) -> Result<(), Error> {
+    remove_if(path, dir, until, &|_| true)
+}
+
+/// Removes a directory that is held open, as long as it is at this path: nobody has moved it to save it.
+///
+/// # Errors
+/// When something is left at the deadline, with the processes that hold it.
+pub fn remove_in_place(path: &Path, dir: BorrowedFd<'_>, until: Instant) -> Result<(), Error> {
+    remove_if(path, dir, until, &|place| place == path)
+}
+
+fn remove_if(
+    path: &Path,
+    dir: BorrowedFd<'_>,
+    until: Instant,
+    may: &dyn Fn(&Path) -> bool,
+) -> Result<(), Error> {
     let mut pauses = Pauses::until(until);
     loop {
-        let failure = match remove_once(dir) {
+        let failure = match remove_once(dir, may) {
             Ok(()) => return Ok(()),
             Err(failure) => failure,
         };
@@ -246,8 +263,11 @@ pub fn remove(path: &Path, dir: BorrowedFd<'_>, until: Instant) -> Result<(), Er
     }
 }
 
-fn remove_once(dir: BorrowedFd<'_>) -> Result<(), Failure> {
+fn remove_once(dir: BorrowedFd<'_>, may: &dyn Fn(&Path) -> bool) -> Result<(), Failure> {
     let Some(path) = place(dir)? else { return Ok(()) };
+    if !may(&path) {
+        return Err(Errno::STALE.into());
+    }
     mount_table::detach_in(&path)?;
     if rustix::fs::fchmod(dir, Mode::RWXU).is_err() {
         clear::unflag_open(dir);

@@ -17,9 +17,14 @@ const MOST: usize = 4;
 /// Finds up to four processes with `holds`, which returns how a process does it. `holds` gets the directory in /proc. penfold's
 /// own processes hold things to release them, and are left out.
 fn find(holds: &mut dyn FnMut(&Path) -> Option<String>) -> Vec<String> {
-    let mut found = Vec::new();
     let program = |dir: &Path| rustix::fs::stat(dir.join("exe")).ok().map(|stat| (stat.st_dev, stat.st_ino));
     let own = program(Path::new("/proc/self"));
+    find_all(&mut |dir| holds(dir).filter(|_| own.is_none() || program(dir) != own))
+}
+
+/// As [`find`], with penfold's own processes.
+fn find_all(holds: &mut dyn FnMut(&Path) -> Option<String>) -> Vec<String> {
+    let mut found = Vec::new();
     let Ok(entries) = std::fs::read_dir("/proc") else { return found };
     for entry in entries.flatten() {
         let name = entry.file_name();
@@ -27,9 +32,7 @@ fn find(holds: &mut dyn FnMut(&Path) -> Option<String>) -> Vec<String> {
             continue;
         };
         let dir = entry.path();
-        if let Some(how) = holds(&dir)
-            && (own.is_none() || program(&dir) != own)
-        {
+        if let Some(how) = holds(&dir) {
             let comm = std::fs::read_to_string(dir.join("comm")).unwrap_or_default();
             found.push(format!("`{}` (pid {pid}) {how}", comm.trim_end()));
             if found.len() == MOST {
@@ -91,6 +94,16 @@ pub(crate) fn of_copies(source: &str, point: &Path) -> Vec<String> {
 pub(crate) fn of_directory(path: &Path) -> Vec<String> {
     let mut is = |file: &Path| std::fs::read_link(file).is_ok_and(|target| target.starts_with(path));
     find(&mut |dir| by_files(dir, &mut is))
+}
+
+/// Names the processes that hold a file below a directory that penfold did not make; those of penfold count, too. `spares` tells
+/// which pids do not matter.
+pub fn of_foreign_directory(path: &Path, spares: &dyn Fn(i32) -> bool) -> Vec<String> {
+    let mut is = |file: &Path| std::fs::read_link(file).is_ok_and(|target| target.starts_with(path));
+    find_all(&mut |dir| {
+        let pid = dir.file_name()?.to_str()?.parse().ok()?;
+        if spares(pid) { None } else { by_files(dir, &mut is) }
+    })
 }
 
 /// Names the processes and mounts that hold a network namespace. `is` tells by a descriptor whether a namespace is it.

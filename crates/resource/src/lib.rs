@@ -40,8 +40,9 @@ pub mod traces;
 mod veth;
 
 pub use cidr::Cidr;
-pub use directory::{Directory, remove as remove_directory};
+pub use directory::{Directory, remove as remove_directory, remove_in_place as remove_directory_in_place};
 pub use error::Error;
+pub use holders::of_foreign_directory as users_of_directory;
 pub use mount::{FileSystem, Mount, Origin};
 pub use netns::Netns;
 pub use own::Own;

@@ -248,9 +248,46 @@ fn a_directory_that_may_be_anothers_stays() {
     env.call(["gc", "--foreign", "-f", &id]).with_code(4);
     let done = end(&env, &ids[0]).with_code(0).out();
     assert!(done.contains(&format!("[kept] {}: the VM of process", sock.display())), "{done}");
-    assert!(done.contains(&format!("[kept] {}: process ", space.display())), "{done}");
+    assert!(done.contains(&format!("[kept] {}: a process uses it: `sleep`", space.display())), "{done}");
     tree.assert_gone();
     assert!(other.is_alive() && space.is_dir() && sock.is_dir());
+}
+
+/// spec: 5.18
+#[test]
+fn a_directory_with_an_open_file_or_that_was_moved_stays() {
+    let env = TestEnv::new();
+    let id = vm_id();
+    let space = directory(&env, "vm", &id);
+    fs::write(space.join("disk"), "data").unwrap();
+    let mut holder = env.command("sh");
+    holder.args(["-c", "exec sleep 3825 3<\"$DISK\""]).env("DISK", space.join("disk"));
+    let holder = Running::start(&mut holder);
+    wait_until("the disk is open", || env.is_running("sleep 3825"));
+    let tree = Tree::leave(&env, &space, &format!("{}; exit", sleeps("3826")), 3);
+    let done = end(&env, &id).with_code(0).out();
+    assert!(done.starts_with(&format!("[kept] {}: a process uses it: `sleep`", space.display())), "{done}");
+    tree.assert_gone();
+    holder.signal(Signal::KILL);
+    drop(holder.finish());
+
+    // The monitor does not react to TERM. Meanwhile somebody moves the directory to save it.
+    let deaf = format!("trap '' TERM; {}; exit", sleeps("3827"));
+    let tree = Tree::leave(&env, &space, &deaf, 3);
+    let running = env.begin(["gc", "--foreign", "-f", "-t", "2s", &id]);
+    let saved = env.path("work/saved");
+    wait_until("gc holds the directory", || holds(running.pid(), &space));
+    fs::rename(&space, &saved).unwrap();
+    let done = running.finish().with_code(5);
+    assert!(done.out().starts_with(&format!("[fail] {}: it was moved", space.display())), "{}", done.out());
+    assert_eq!(fs::read(saved.join("disk")).unwrap(), b"data");
+    tree.assert_gone();
+}
+
+/// Whether a process has a directory open.
+fn holds(pid: i32, directory: &Path) -> bool {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|target| target == directory)
 }
 
 /// spec: 5.18

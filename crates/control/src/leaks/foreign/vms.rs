@@ -125,7 +125,7 @@ pub(super) fn find(view: &HostView, proc: &mut ProcFs, protected: &[PathBuf]) ->
         monitors.iter().flat_map(|found| places(&found.names).map(|place| (found.stat.pid, place))).collect();
     let protected: Vec<PathBuf> = protected.iter().cloned().chain(homes()).collect();
     let spared = view.ancestors(rustix::process::getpid());
-    let host = Surroundings::new(&protected, &used, view.all.keys().copied().collect());
+    let host = Surroundings::new(&protected, &used);
     monitors.into_iter().map(|found| described(found, view, proc, &spared, &host)).collect()
 }
 

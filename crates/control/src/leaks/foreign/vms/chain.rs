@@ -51,7 +51,7 @@ pub(super) fn above(view: &HostView, proc: &mut ProcFs, monitor: &Stat, spared: 
             break if is_kept { Runner::Alive } else { Runner::Dead };
         }
         let is_wrapper = view.complete && wrappers < MOST && !spared.contains(&parent.pid);
-        if !is_wrapper || !serves_only(view, parent) {
+        if !is_wrapper || !serves_only(view, parent, below) {
             break Runner::Alive;
         }
         wrappers += 1;
@@ -60,12 +60,14 @@ pub(super) fn above(view: &HostView, proc: &mut ProcFs, monitor: &Stat, spared: 
     Chain { ancestors, wrappers, runner }
 }
 
-/// Tells whether a process is a wrapper or a shell that has no child but one, and that no person types into.
-fn serves_only(view: &HostView, parent: &Stat) -> bool {
+/// Tells whether a process is a wrapper or a shell that has no child but this one, and that no person types into.
+fn serves_only(view: &HostView, parent: &Stat, child: &Stat) -> bool {
     let has_one_child = view.children.get(&parent.pid).is_some_and(|children| children.len() == 1);
     let arguments = arguments(parent.pid);
     let leads = parent.session == parent.pid.as_raw_pid();
-    let is_interactive = !has_no_terminal(parent) && (leads || reads_commands(&arguments));
+    // With job control, a shell gives each of its jobs a process group.
+    let has_jobs = child.group != parent.group;
+    let is_interactive = !has_no_terminal(parent) && (leads || has_jobs || reads_commands(&arguments));
     has_one_child
         && match role(parent.pid, &arguments) {
             Role::Wrapper => true,

@@ -7,7 +7,6 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -65,16 +64,14 @@ pub(super) struct Surroundings<'a> {
     pub(super) protected: &'a [PathBuf],
     /// The monitors with the directories that each uses.
     pub(super) used: &'a [(Pid, PathBuf)],
-    /// All processes.
-    pub(super) processes: Vec<Pid>,
     mount_points: Option<Vec<PathBuf>>,
 }
 
 impl<'a> Surroundings<'a> {
-    pub(super) fn new(protected: &'a [PathBuf], used: &'a [(Pid, PathBuf)], processes: Vec<Pid>) -> Self {
+    pub(super) fn new(protected: &'a [PathBuf], used: &'a [(Pid, PathBuf)]) -> Self {
         let mounts = std::fs::read("/proc/self/mountinfo").ok().and_then(|text| mountinfo::parse(&text).ok());
         let mount_points = mounts.map(|mounts| mounts.into_iter().map(|mount| mount.mount_point).collect());
-        Surroundings { protected, used, processes, mount_points }
+        Surroundings { protected, used, mount_points }
     }
 }
 
@@ -156,17 +153,21 @@ impl Held {
     /// When something is left at the deadline, or a process or a mount is in the directory.
     pub fn remove(&self, until: Instant) -> std::io::Result<()> {
         let Some(dir) = &self.dir else { return Ok(()) };
-        let mut processes = Vec::new();
-        penfold_process::ProcFs::open()?.processes(&mut processes)?;
-        let host = Surroundings::new(&[], &[], processes);
+        let host = Surroundings::new(&[], &[]);
         let points = host.mount_points.iter().flatten();
         let mounted = points.into_iter().find(|point| point.starts_with(&self.path));
         let mounted = mounted.map(|point| format!("`{}` is a mount point", point.display()));
-        if let Some(why) = mounted.or_else(|| entered(&self.path, &HashSet::new(), &host)) {
+        // This process holds it.
+        let own = HashSet::from([rustix::process::getpid()]);
+        if let Some(why) = mounted.or_else(|| used(&self.path, &own)) {
             let why = format!("{why}: {}", Errno::BUSY);
             return Err(std::io::Error::new(std::io::ErrorKind::ResourceBusy, why));
         }
-        penfold_resource::remove_directory(&self.path, dir.as_fd(), until).map_err(std::io::Error::other)
+        if place(dir).is_some_and(|place| place != self.path) {
+            return Err(std::io::Error::other("it was moved meanwhile"));
+        }
+        penfold_resource::remove_directory_in_place(&self.path, dir.as_fd(), until)
+            .map_err(std::io::Error::other)
     }
 }
 
@@ -187,7 +188,7 @@ fn reason(
     subject: &Subject<'_>,
     host: &Surroundings<'_>,
 ) -> Option<String> {
-    let is_named = found.file_name().is_some_and(|name| name.to_string_lossy().contains(subject.id));
+    let is_named = found.file_name().is_some_and(|name| has_word(&name.to_string_lossy(), subject.id));
     if !subject.is_complete {
         return Some("some processes could not be read".to_owned());
     }
@@ -214,7 +215,7 @@ fn reason(
     match &host.mount_points {
         None => Some("the mounts cannot be read".to_owned()),
         Some(points) if points.iter().any(|point| point == found) => Some("it is a mount point".to_owned()),
-        Some(_) => entered(found, &subject.tree, host),
+        Some(_) => used(found, &subject.tree),
     }
 }
 
@@ -245,20 +246,29 @@ fn started(id: ProcessId) -> Option<u64> {
     Some(now.as_secs().saturating_sub(super::super::super::alive::age(id)))
 }
 
-/// Names a process that is not one of these and is in a directory. A process that cannot be read is another user's.
-fn entered(found: &Path, tree: &HashSet<Pid>, host: &Surroundings<'_>) -> Option<String> {
-    let is_in = |pid: Pid| {
-        ["cwd", "root"]
-            .into_iter()
-            .any(|link| std::fs::read_link(path(pid, link)).is_ok_and(|place| place.starts_with(found)))
-    };
-    let inside = host.processes.iter().find(|&&pid| !tree.contains(&pid) && is_in(pid));
-    inside.map(|pid| format!("process {} is in it", pid.as_raw_pid()))
+/// Names a process that is not one of these and uses a directory. Processes of other users may not be readable; they have no
+/// way into a directory of this user that they could not have into any other.
+fn used(found: &Path, tree: &HashSet<Pid>) -> Option<String> {
+    let spares = |pid: i32| tree.iter().any(|known| known.as_raw_pid() == pid);
+    let users = penfold_resource::users_of_directory(found, &spares);
+    users.first().map(|user| format!("a process uses it: {user}"))
 }
 
-/// Returns the user of a process; `None` if it is gone.
+/// Tells whether a name has this text as a word of its own: `vm-a1` has `a1`, and `data` has no `a`.
+fn has_word(name: &str, text: &str) -> bool {
+    let is_end = |character: Option<char>| !character.is_some_and(char::is_alphanumeric);
+    name.match_indices(text).any(|(at, _)| {
+        let (before, after) =
+            (name.get(..at).unwrap_or_default(), name.get(at + text.len()..).unwrap_or_default());
+        is_end(before.chars().next_back()) && is_end(after.chars().next())
+    })
+}
+
+/// Returns the user who started a process, whatever rights its program has; `None` if it is gone.
 pub(super) fn user(pid: Pid) -> Option<u32> {
-    std::fs::metadata(path(pid, "")).ok().map(|meta| meta.uid())
+    // The first of the four is the real one, proc_pid_status(5).
+    let text = std::fs::read_to_string(path(pid, "status")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -280,6 +290,19 @@ mod tests {
         assert_eq!(kept(&[own + 1, own], Some(now)), None);
         assert!(kept(&[own + 1], Some(now)).unwrap().contains("belongs to user"));
         assert!(made_for_another(&base.path().join("missing"), &[own], Some(now)).is_some());
+    }
+
+    /// spec: 5.18
+    #[test]
+    fn an_id_is_a_word_of_the_name_and_no_part_of_one() {
+        for (name, id) in
+            [("vm-a1", "a1"), ("a1", "a1"), ("a1.d", "a1"), ("x_3f-9.sock", "3f-9"), ("data-a", "a")]
+        {
+            assert!(has_word(name, id), "{name} {id}");
+        }
+        for (name, id) in [("data", "a"), ("vms", "vm"), ("a12", "a1"), ("xa1", "a1")] {
+            assert!(!has_word(name, id), "{name} {id}");
+        }
     }
 
     #[test]

@@ -28,6 +28,9 @@ const COMMON: [&str; 22] = [
     "workspaces",
 ];
 
+/// The shortest id in the arguments that means one virtual machine.
+const TELLING: usize = 6;
+
 /// An id, and how sure it is that it means one virtual machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Derived {
@@ -75,7 +78,10 @@ impl Names {
             return sure(text);
         }
         if let Some(given) = &self.given {
-            return sure(generated(given).unwrap_or_else(|| given.clone()));
+            // A person may have chosen a short or a common word, which other directories have in their names, too.
+            let is_telling = given.len() >= TELLING && !COMMON.contains(&given.as_str());
+            let is_certain = is_telling || generated(given).is_some();
+            return Derived { text: Some(generated(given).unwrap_or_else(|| given.clone())), is_certain };
         }
         if let Some(text) = [&file, &above].into_iter().flatten().find_map(|name| generated(name)) {
             return sure(text);
@@ -178,13 +184,13 @@ mod tests {
         assert_eq!(id("/run/vms/vm-3f9a1c2b", "firecracker --api-sock /run/s/x.sock"), sure("3f9a1c2b"));
         let uuid = "0b9d2c1e-7a55-4f6b-9c3d-1e2f3a4b5c6d";
         assert_eq!(id(&format!("/w/{uuid}"), "firecracker"), sure(uuid));
-        assert_eq!(id("/", "/firecracker --id blue --start-time-us 1"), sure("blue"));
+        assert_eq!(id("/", "/firecracker --id blue-web --start-time-us 1"), sure("blue-web"));
         assert_eq!(
             id("/opt/runner", "cloud-hypervisor --api-socket path=/run/3f9a1c2b.sock"),
             sure("3f9a1c2b")
         );
         assert_eq!(id("/opt/runner", "firecracker --api-sock=/run/3f9a1c2b/api.sock"), sure("3f9a1c2b"));
-        assert_eq!(id("/w", "qemu-system-x86_64 -name guest=blue,debug-threads=on"), sure("blue"));
+        assert_eq!(id("/w", "qemu-system-x86_64 -name guest=blue-web,debug-threads=on"), sure("blue-web"));
         // Two names agree.
         assert_eq!(id("/w/blue", "q -qmp unix:/run/blue/qmp.sock,server=on"), sure("blue"));
         assert_eq!(id("/w/blue", "q -chardev socket,id=mon,path=/run/blue.sock"), sure("blue"));
@@ -195,6 +201,9 @@ mod tests {
         assert_eq!(id("/root/blue", "q -qmp unix:qmp.sock,server=on"), (Some("blue".to_owned()), false));
         assert_eq!(id("/root/blue", "q -qmp unix:blue.sock,server=on"), (Some("blue".to_owned()), false));
         assert_eq!(id("/tmp", "q --api-sock /run/blue.sock"), (Some("blue".to_owned()), false));
+        for given in ["blue", "a", "sandbox"] {
+            assert_eq!(id("/", &format!("/firecracker --id {given}")), (Some(given.to_owned()), false));
+        }
         assert_eq!(id("/tmp", "q --api-sock fd=3"), (None, false));
         assert_eq!(id("/", "q"), (None, false));
     }

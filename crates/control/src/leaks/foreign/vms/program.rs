@@ -5,7 +5,7 @@ use penfold_process::Pid;
 use super::super::path;
 
 /// Prefixes of the names of monitors that have the rest for a version or an architecture.
-const MONITORS: [&str; 3] = ["firecracker-v", "cloud-hypervisor-", "qemu-system-"];
+const MONITORS: [&str; 3] = ["firecracker-v", "cloud-hypervisor-v", "qemu-system-"];
 /// Programs that start one other program, with other rights, namespaces or limits.
 const WRAPPERS: [&str; 34] = [
     "bwrap",
@@ -72,8 +72,11 @@ fn role_of(name: &str) -> Role {
     // A shell of a login has a dash before its name. A packager may have wrapped the program.
     let name = name.trim_start_matches(['-', '.']);
     let name = name.strip_suffix("-wrapped").unwrap_or(name);
-    let is_monitor = matches!(name, "firecracker" | "cloud-hypervisor" | "crosvm" | "qemu-kvm")
-        || MONITORS.iter().any(|prefix| name.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty()));
+    let is_monitor =
+        matches!(
+            name,
+            "firecracker" | "cloud-hypervisor" | "cloud-hypervisor-static" | "crosvm" | "qemu-kvm"
+        ) || MONITORS.iter().any(|prefix| name.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty()));
     if is_monitor {
         Role::Monitor(name.to_owned())
     } else if WRAPPERS.contains(&name) {
@@ -118,7 +121,15 @@ mod tests {
             assert_eq!(role_of(name), Role::Monitor(name.to_owned()));
         }
         assert_eq!(role_of(".qemu-system-arm-wrapped"), Role::Monitor("qemu-system-arm".to_owned()));
-        for name in ["firecracker-containerd", "qemu-img", "qemu-system-", "xfirecracker", "crosvm2", ""] {
+        for name in [
+            "firecracker-containerd",
+            "cloud-hypervisor-exporter",
+            "qemu-img",
+            "qemu-system-",
+            "xfirecracker",
+            "crosvm2",
+            "",
+        ] {
             assert_eq!(role_of(name), Role::Other, "{name}");
         }
         assert_eq!((role_of("sudo"), role_of("-bash")), (Role::Wrapper, Role::Shell));
