@@ -1,6 +1,7 @@
 //! Writes the report file, and the lines of the status descriptor.
 
 use std::io::{Seek, Write};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -45,6 +46,8 @@ pub(crate) enum StatusLine<'a> {
         schema: u32,
         /// The short id of the sandbox.
         id: String,
+        /// The state root of the sandbox.
+        root: &'a Path,
         /// The pid of the command.
         pid: i32,
         /// The start time of that process, in ticks since boot.

@@ -458,6 +458,23 @@ impl Launch {
         Ok(length == 2 && word == *b"r\0")
     }
 
+    /// Tells whether the child is ready to exec, without a wait; `None` as long as it has not said so: it may be stopped or
+    /// frozen.
+    ///
+    /// # Errors
+    /// Those of recv(2).
+    pub fn is_ready(&self) -> io::Result<Option<bool>> {
+        let mut word = [0_u8; 2];
+        let received = rustix::io::retry_on_intr(|| {
+            rustix::net::recv(&self.link, &mut word, rustix::net::RecvFlags::DONTWAIT)
+        });
+        match received {
+            Ok((_, length)) => Ok(Some(length == 2 && word == *b"r\0")),
+            Err(rustix::io::Errno::AGAIN) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Lets the child execute its program; [`Launch::link`] becomes readable after the exec, or after its failure.
     ///
     /// # Errors

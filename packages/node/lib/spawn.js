@@ -177,12 +177,14 @@ class Tree {
 
   /** `penfold run` died without a report: all its processes were killed at once. */
   #endOrphan() {
-    const { id } = this.#status.running ?? {};
+    const { id, root } = this.#status.running ?? {};
     if (id === undefined) return this.#finish({ cause: this.#killed ? 'kill' : 'stop', verified: true });
     const { PENFOLD_HOST: _, ...env } = process.env;
-    childProcess.execFile(this.#command.binary, ['-q', 'kill', '-f', id], { env }, (error) => {
-      // 3: there is no such sandbox any more.
-      this.#finish({ id, cause: 'lost', verified: error === null || error.code === 3 });
+    // The sandbox may be another user's, or have another XDG_RUNTIME_DIR.
+    const place = root === undefined ? [] : ['--root', root];
+    childProcess.execFile(this.#command.binary, [...place, '-q', 'kill', '-f', id], { env }, (error) => {
+      // 3: there is no such sandbox any more. Without the state root, that may mean another one.
+      this.#finish({ id, cause: 'lost', verified: error === null || (error.code === 3 && root !== undefined) });
     });
   }
 

@@ -286,3 +286,32 @@ def test_abandoned_process(tree: Tree) -> None:
     wait_until("it ends", lambda: tree.names() == [])
     # subprocess keeps what was abandoned until the next start after its end.
     wait_until("it is reaped", lambda: penfold.run(["true"]) and not os.path.exists(f"/proc/{pid}"))
+
+
+def test_several_threads_wait(tree: Tree) -> None:
+    for _ in range(15):
+        process = penfold.Popen(["sh", "-c", "sleep 0.05; exit 3"], env=tree.env)
+        with concurrent.futures.ThreadPoolExecutor(4) as threads:
+            codes = [future.result() for future in [threads.submit(process.wait) for _ in range(4)]]
+        assert codes == [3, 3, 3, 3]
+
+
+def test_output_without_input_is_text_where_it_was_asked_for() -> None:
+    assert penfold.check_output(["cat"], input=None, universal_newlines=True) == ""
+    assert penfold.check_output(["cat"], input=None) == b""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts a command as another user")
+def test_a_lost_sandbox_of_another_user_is_ended_before_it_counts_as_gone(tree: Tree) -> None:
+    process = penfold.Popen(["sleep", "987"], env=tree.env, user=65534, contain="subreaper")
+    assert tree.names() == ["sleep"]
+    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+        supervisor = int(file.read().split()[0])
+    # Both at once: no one of the two can end what is left.
+    for pid in (process.pid, supervisor):
+        os.kill(pid, signal.SIGSTOP)
+    for pid in (process.pid, supervisor):
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+    assert not tree.alive()
+    assert process.report is not None and process.report.verified

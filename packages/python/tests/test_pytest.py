@@ -7,11 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import List
+from typing import Dict, List
 
 import penfold
 import pytest
-from conftest import Tree
+from conftest import Tree, wait_until
 
 LEAKS = """
 import subprocess
@@ -22,16 +22,23 @@ def test_leaks():
 """
 
 
-def run_pytest(tree: Tree, directory: Path, text: str, *options: str) -> "subprocess.CompletedProcess[str]":
-    (directory / "test_it.py").write_text(text)
+def environment_of(tree: Tree) -> Dict[str, str]:
     source = os.path.dirname(os.path.dirname(os.path.abspath(penfold.__file__)))
     path = os.pathsep.join([source, os.environ.get("PYTHONPATH", "")])
     environment = {key: value for key, value in tree.env.items() if not key.startswith("PYTEST_")}
+    return {**environment, "PYTHONPATH": path}
+
+
+def pytest_command(*options: str) -> List[str]:
     # Without an installed package the plugin is named.
-    plugin: List[str] = [] if _is_installed() else ["-p", "penfold._pytest"]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, *options, "test_it.py"]
+    plugin = [] if _is_installed() else ["-p", "penfold._pytest"]
+    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, *options, "test_it.py"]
+
+
+def run_pytest(tree: Tree, directory: Path, text: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    (directory / "test_it.py").write_text(text)
     return subprocess.run(
-        command, cwd=directory, env={**environment, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60
+        pytest_command(*options), cwd=directory, env=environment_of(tree), capture_output=True, text=True, timeout=60
     )
 
 
@@ -73,12 +80,14 @@ def test_workers_of_xdist_are_guarded(tree: Tree, tmp_path: Path) -> None:
 
 def test_leak_guard_fails_the_test_that_leaks_and_no_other(tree: Tree, tmp_path: Path) -> None:
     text = """
-import os, subprocess, pytest
+import os, subprocess, time, pytest
 @pytest.fixture(scope="session")
 def server():
-    with subprocess.Popen(["sleep", "1003"]) as server:
+    # It starts a worker on SIGUSR1.
+    serves = 'trap "sleep 1005 & " USR1; while :; do sleep 0.05; done'
+    with subprocess.Popen(["sh", "-c", serves], start_new_session=True) as server:
         yield server
-        server.kill()
+        os.killpg(server.pid, 9)
 @pytest.fixture(autouse=True)
 def guarded(server, leak_guard):
     leak_guard.grace = 0.3
@@ -88,25 +97,60 @@ def test_orphan(): subprocess.Popen("setsid sleep 1001 & (sleep 1002 &)", shell=
 def test_fork():
     if os.fork() == 0:
         import time; time.sleep(1000); os._exit(0)
+def test_worker_of_the_server(server): subprocess.run(["kill", "-USR1", str(server.pid)], check=True); time.sleep(0.2)
+def test_helper_of_python():
+    import multiprocessing
+    multiprocessing.get_context("spawn").Lock()
 def test_slow_end(): subprocess.Popen(["sleep", "0.1"])
 def test_allowed(): subprocess.Popen(["sleep", "1004"])
 """
     done = run_pytest(tree, tmp_path, text)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "5 passed, 2 errors" in done.stdout, done.stdout
+    assert "7 passed, 2 errors" in done.stdout, done.stdout
     assert "the test left 2 processes: setsid sleep 1001" in done.stdout or "sleep 1001 (pid" in done.stdout
     failed = [line for line in done.stdout.splitlines() if line.startswith("ERROR ")]
     assert [line.split(" - ")[0].split()[1] for line in failed] == ["test_it.py::test_orphan", "test_it.py::test_fork"]
     # The one that was allowed is left, and nothing else.
-    assert tree.names() == ["sleep"]
+    wait_until("all else has ended", lambda: tree.names() == ["sleep"])
 
 
-def test_another_program_is_not_replaced(tree: Tree, tmp_path: Path) -> None:
-    (tmp_path / "runner.py").write_text("import sys, pytest; sys.exit(pytest.main(['-p', 'penfold._pytest', '--penfold']))")
-    source = os.path.dirname(os.path.dirname(os.path.abspath(penfold.__file__)))
-    environment = {**tree.env, "PYTHONPATH": source}
-    command = [sys.executable, "runner.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
-    if "already registered" in done.stderr:
-        pytest.skip("the package is installed")
+def test_the_same_test_in_another_run_is_left_alone(tree: Tree, tmp_path: Path) -> None:
+    text = """
+import subprocess, time
+def test_it(leak_guard):
+    leak_guard.grace = 0
+    open("up", "w").close()
+    subprocess.run(["sh", "-c", "until [ -e go ]; do sleep 0.02; done"], check=True)
+"""
+    first, second = tmp_path / "a", tmp_path / "b"
+    for directory in (first, second):
+        directory.mkdir()
+        (directory / "test_it.py").write_text(text)
+    with subprocess.Popen(pytest_command(), cwd=second, env=environment_of(tree), stdout=subprocess.DEVNULL) as other:
+        wait_until("the other test runs", (second / "up").exists)
+        (first / "go").touch()
+        done = subprocess.run(pytest_command(), cwd=first, env=environment_of(tree), capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+        (second / "go").touch()
+        assert other.wait(timeout=60) == 0
+
+
+def test_input_and_options_of_python_stay(tree: Tree, tmp_path: Path) -> None:
+    text = "import sys\ndef test_it():\n    assert sys.flags.dev_mode and sys.warnoptions\n    breakpoint()\n"
+    (tmp_path / "test_it.py").write_text(text)
+    command = [sys.executable, "-X", "dev", "-W", "ignore::UserWarning", *pytest_command()[1:], "--penfold"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment_of(tree), input="p 40 + 2\nc\n", capture_output=True, text=True, timeout=60
+    )
+    if sys.version_info >= (3, 10):
+        assert done.returncode == 0 and "42" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["runner.py", "__main__.py"])
+def test_another_program_is_not_replaced(tree: Tree, tmp_path: Path, name: str) -> None:
+    plugin = [] if _is_installed() else ["-p", "penfold._pytest"]
+    (tmp_path / name).write_text(f"import sys, pytest; sys.exit(pytest.main({[*plugin, '--penfold']}))")
+    done = subprocess.run(
+        [sys.executable, name], cwd=tmp_path, env=environment_of(tree), capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 4 and "works for the commands" in done.stderr, done.stdout + done.stderr

@@ -288,6 +288,7 @@ fn start(global: &Global, mut args: RunArgs, change: impl FnOnce(&mut Spec)) -> 
     let directory = args.bounds.workdir.clone();
     spec::refuse_detached_flags(&args)?;
     spec::refuse_limits(&args)?;
+    args.stop.check(args.contain)?;
     stdin_close::check(args.on_stdin_close)?;
     let wrapper = profile::apply(&mut args)?;
     let mut plan = unit::plan(&args)?;

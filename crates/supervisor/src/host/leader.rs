@@ -171,6 +171,7 @@ impl Host {
         let line = StatusLine::Running {
             schema: penfold_teardown::report::SCHEMA,
             id: spec.id.short(),
+            root: &spec.state_root,
             pid: leader.as_raw_pid(),
             start_time: stat.map(|stat| stat.start),
         };

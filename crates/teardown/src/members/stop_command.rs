@@ -18,6 +18,8 @@ pub(super) struct StopCommand {
     program: Program,
     /// Set once the command was started.
     launched: Option<Launch>,
+    /// Whether the command may execute its program.
+    is_released: bool,
     /// Set once the command was reaped.
     exit: Option<Exit>,
 }
@@ -36,6 +38,8 @@ pub(crate) enum StopCommandState {
 /// How a stop command failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StopCommandFailure {
+    /// It could not join the leaf, or died before.
+    NotStarted,
     /// It could not be executed, with this error number.
     NotExecuted(i32),
     /// It has ended otherwise than with 0.
@@ -45,6 +49,7 @@ pub(crate) enum StopCommandFailure {
 impl std::fmt::Display for StopCommandFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            StopCommandFailure::NotStarted => f.write_str("it cannot be started"),
             StopCommandFailure::NotExecuted(errno) => {
                 write!(f, "it cannot be executed: {}", io::Error::from_raw_os_error(*errno))
             }
@@ -57,7 +62,7 @@ impl std::fmt::Display for StopCommandFailure {
 impl Teardown {
     /// Sets a program that asks the members to end, before the polite signal does.
     pub fn stop_by(&mut self, program: Program) {
-        self.stop_command = Some(StopCommand { program, launched: None, exit: None });
+        self.stop_command = Some(StopCommand { program, launched: None, is_released: false, exit: None });
     }
 
     /// Starts the stop command; false if there is none.
@@ -76,24 +81,31 @@ impl Teardown {
         // The command writes itself into the leaf: a clone into a leaf is killed at birth where Linux 6.14 has its trap.
         let launched = launch(&mut command.program, None, file.as_ref().map(|file| file.as_fd()));
         command.program.close_stdio();
-        let launched = launched?;
-        let ready = launched.ready()?;
-        // Dropped without a release, the child ends, and the driver reaps it.
-        if !ready {
-            return Err(io::Error::other("it cannot join the cgroup"));
-        }
-        launched.release()?;
-        command.launched = Some(launched);
+        command.launched = Some(launched?);
         Ok(true)
     }
 
+    /// Lets the stop command execute its program once it is ready. Never waits: other members may stop it, and it is born
+    /// frozen in a frozen leaf.
+    fn release_stop_command(&mut self) {
+        let Some(StopCommand { launched: Some(launched), is_released, .. }) = &mut self.stop_command else {
+            return;
+        };
+        if !*is_released && matches!(launched.is_ready(), Ok(Some(true))) {
+            // A child that has died meanwhile is reaped as one that was not started.
+            *is_released = launched.release().is_ok();
+        }
+    }
+
     /// Returns the state of a stop command that was started.
-    pub(crate) fn stop_command_state(&self) -> Option<StopCommandState> {
+    pub(crate) fn stop_command_state(&mut self) -> Option<StopCommandState> {
+        self.release_stop_command();
         let command = self.stop_command.as_ref()?;
         let launched = command.launched.as_ref()?;
         Some(match command.exit {
             None => StopCommandState::Running,
             Some(Exit::Code(0)) => StopCommandState::Asked,
+            Some(_) if !command.is_released => StopCommandState::Failed(StopCommandFailure::NotStarted),
             Some(exit) => StopCommandState::Failed(match launched.outcome() {
                 Ok(Some(Released::Failed(failure))) => StopCommandFailure::NotExecuted(failure.errno),
                 _ => StopCommandFailure::Ended(exit),

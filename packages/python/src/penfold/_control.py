@@ -58,15 +58,17 @@ def end_orphan(status: Status) -> Dict[str, Any]:
     if status.running is not None:
         report["id"] = status.running["id"]
         environment = {key: value for key, value in os.environ.items() if key != "PENFOLD_HOST"}
+        # The sandbox may be another user's, or have another XDG_RUNTIME_DIR.
+        root = ["--root", status.running["root"]] if "root" in status.running else []
         done = subprocess.run(
-            [find_binary(), "-q", "kill", "-f", report["id"]],
+            [find_binary(), *root, "-q", "kill", "-f", report["id"]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=environment,
         )
-        # 3: there is no such sandbox any more.
-        report["verified"] = done.returncode in (0, 3)
+        # 3: there is no such sandbox any more. Without the state root, that may mean another one.
+        report["verified"] = done.returncode == 0 or (done.returncode == 3 and bool(root))
     return report
 
 

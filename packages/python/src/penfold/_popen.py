@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from typing import Any, AnyStr, Dict, List, Literal, Optional, Tuple, overload
 
 from ._control import end_orphan, is_passed_on, signal_command, start_error
@@ -55,6 +56,7 @@ class Popen(subprocess.Popen[AnyStr]):
     def __init__(self: "Popen[Any]", args: Command, *rest: Any, **keywords: Any) -> None: ...
     def __init__(self, args: Command, *rest: Any, **keywords: Any) -> None:  # noqa: D107
         self._penfold_status: Optional[Status] = None
+        self._penfold_lock: Any = threading.Lock()
         self._penfold_report: Optional[Report] = None
         self._penfold_error: Optional[Exception] = None
         self._penfold_defers: bool = False
@@ -176,7 +178,11 @@ class Popen(subprocess.Popen[AnyStr]):
             signal_command(status.running or {}, sig)
 
     def _penfold_settle(self) -> None:
-        """Takes the report of a sandbox that is over."""
+        """Takes the report of a sandbox that is over, in one of several threads that wait."""
+        with self._penfold_lock:
+            self._penfold_take_report()
+
+    def _penfold_take_report(self) -> None:
         status = self._penfold_status
         if status is None or self._penfold_is_settled:
             return

@@ -1,15 +1,17 @@
 """A plugin for pytest: ``pytest --penfold`` runs all tests below ``penfold guard``; the fixture ``leak_guard`` guards one test.
 
-A process is of a test if its environment names the test (pytest sets ``PYTEST_CURRENT_TEST``), or if it is a descendant of
-pytest that was not there before the test.
+For ``leak_guard``, a process is of a test if its environment has the mark of this test, or if it is a descendant of pytest that
+was not there before, and not a descendant of one that was: a server of all tests may start workers meanwhile.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
+import uuid
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import pytest
@@ -18,6 +20,7 @@ from ._binary import find_binary, is_supported
 from ._errors import Error
 
 _GUARDED = "PENFOLD_GUARDED"
+_MARK = "PENFOLD_LEAK_GUARD"
 
 
 def pytest_addoption(parser: Any) -> None:
@@ -47,8 +50,11 @@ def pytest_cmdline_main(config: Any) -> None:
         binary = find_binary()
     except Error as error:
         raise pytest.UsageError(f"--penfold: {error}") from None
-    arguments = [str(argument) for argument in config.invocation_params.args]
-    command = [*_python(), *arguments]
+    command = _command_of_pytest([str(argument) for argument in config.invocation_params.args])
+    # pytest has put /dev/null in the place of standard input.
+    capture = config.pluginmanager.getplugin("capturemanager")
+    if capture is not None:
+        capture.stop_global_capturing()
     sys.stdout.flush()
     sys.stderr.flush()
     leaks = config.getoption("--penfold-leaks")
@@ -56,14 +62,31 @@ def pytest_cmdline_main(config: Any) -> None:
     os.execv(binary, [binary, "guard", f"--leaks={leaks}", "--", *command])
 
 
-def _python() -> List[str]:
-    """The words that start this pytest again."""
+def _command_of_pytest(arguments: List[str]) -> List[str]:
+    """The words that start this pytest again, with the options of Python."""
     program = sys.argv[0] if sys.argv else ""
-    if os.path.basename(program) == "__main__.py":
-        return [sys.executable, "-m", "pytest"]
-    if os.path.basename(program) in ("pytest", "py.test"):
-        return [sys.executable, program]
-    raise pytest.UsageError("--penfold replaces the program, so it works for the commands `pytest` and `python -m pytest` only")
+    directory, name = os.path.split(program)
+    own = os.path.dirname(os.path.abspath(pytest.__file__))
+    if re.fullmatch(r"(pytest|py\.test)(-[\d.]+)?", name):
+        start = [program]
+    elif name == "__main__.py" and os.path.realpath(directory) == os.path.realpath(own):
+        start = ["-m", "pytest"]
+    else:
+        raise pytest.UsageError(
+            "--penfold replaces the program, so it works for the commands `pytest` and `python -m pytest` only"
+        )
+    return [sys.executable, *_options_of_python(), *start, *arguments]
+
+
+def _options_of_python() -> List[str]:
+    """The options before the script or the module; Python before 3.10 does not tell them."""
+    words = getattr(sys, "orig_argv", [])[1:]
+    options: List[str] = []
+    while words and words[0].startswith("-") and not words[0].startswith("-m") and words[0] != "-":
+        # These take the next word, if nothing follows in the same.
+        count = 2 if words[0] in ("-X", "-W", "--check-hash-based-pycs") else 1
+        options, words = options + words[:count], words[count:]
+    return options
 
 
 class _Id(NamedTuple):
@@ -74,31 +97,37 @@ class _Id(NamedTuple):
 class LeakGuard:
     """What a test may leave behind, and how long it may take to end."""
 
-    def __init__(self, test: str) -> None:
+    def __init__(self) -> None:
         #: Seconds in which processes may end by themselves after the test.
         self.grace = 1.0
-        self._test = f"PYTEST_CURRENT_TEST={test} (".encode()
+        self._mark = f"{_MARK}={uuid.uuid4()}"
         self._allowed: List[str] = []
-        self._before = self._found()
+        self._before = set(_processes())
+        key, _, value = self._mark.partition("=")
+        self._outer = os.environ.get(key)
+        os.environ[key] = value
+
+    def _end(self) -> None:
+        os.environ.pop(_MARK, None)
+        if self._outer is not None:
+            os.environ[_MARK] = self._outer
 
     def allow(self, part: str) -> None:
         """Leaves processes alone whose command line contains ``part``."""
         self._allowed.append(part)
 
-    def _found(self) -> Set[_Id]:
-        everything = _processes()
-        below = _descendants(everything)
-        found = set()
-        for id, (parent, state) in everything.items():
-            if state in b"ZX" or id.pid == os.getpid():
-                continue
-            entries = _read(id.pid, "environ").split(b"\0")
-            if id.pid in below or any(entry.startswith(self._test) for entry in entries):
-                found.add(id)
-        return found
-
     def _left(self) -> Dict[_Id, str]:
-        left = {id: _command(id.pid) for id in self._found() - self._before}
+        everything = _processes()
+        # What was there before is left out, with all below it.
+        others = {id.pid for id in everything if id in self._before} - {os.getpid()} | _helpers()
+        below = _descendants(everything, others)
+        mark = self._mark.encode()
+        left = {}
+        for id, (_, state) in everything.items():
+            if state in b"ZX" or id in self._before or id.pid in others:
+                continue
+            if id.pid in below or mark in _read(id.pid, "environ").split(b"\0"):
+                left[id] = _command(id.pid)
         return {id: command for id, command in left.items() if not any(part in command for part in self._allowed)}
 
     def _check(self) -> Optional[str]:
@@ -121,13 +150,14 @@ class LeakGuard:
 
 
 @pytest.fixture
-def leak_guard(request: Any) -> Iterator[Optional[LeakGuard]]:
+def leak_guard() -> Iterator[Optional[LeakGuard]]:
     """Fails the test if a process that it started outlives it, and kills that process."""
     if not is_supported():
         yield None
         return
-    guard = LeakGuard(request.node.nodeid)
+    guard = LeakGuard()
     yield guard
+    guard._end()
     failure = guard._check()
     if failure:
         pytest.fail(failure, pytrace=False)
@@ -151,7 +181,8 @@ def _processes() -> Dict[_Id, Tuple[int, bytes]]:
     return {stat[0]: stat[1:] for stat in stats if stat}
 
 
-def _descendants(everything: Dict[_Id, Tuple[int, bytes]]) -> Set[int]:
+def _descendants(everything: Dict[_Id, Tuple[int, bytes]], without: Set[int]) -> Set[int]:
+    """The processes below this one, without these and those below them."""
     children: Dict[int, List[int]] = {}
     for id, (parent, _) in everything.items():
         children.setdefault(parent, []).append(id.pid)
@@ -159,10 +190,23 @@ def _descendants(everything: Dict[_Id, Tuple[int, bytes]]) -> Set[int]:
     waiting = [os.getpid()]
     while waiting:
         for child in children.get(waiting.pop(), []):
-            if child not in below:
+            if child not in below and child not in without:
                 below.add(child)
                 waiting.append(child)
     return below
+
+
+def _helpers() -> Set[int]:
+    """The processes of multiprocessing that live as long as this one."""
+    found = set()
+    for module, name, attribute in (
+        ("multiprocessing.resource_tracker", "_resource_tracker", "_pid"),
+        ("multiprocessing.forkserver", "_forkserver", "_forkserver_pid"),
+    ):
+        pid = getattr(getattr(sys.modules.get(module), name, None), attribute, None)
+        if isinstance(pid, int):
+            found.add(pid)
+    return found
 
 
 def _command(pid: int) -> str:

@@ -100,7 +100,8 @@ def check_output(args: Command, *rest: Any, timeout: Optional[float] = None, **k
     if "stdout" in keywords:
         raise ValueError("stdout argument not allowed, it will be overridden.")
     if keywords.get("input", "") is None:
-        keywords["input"] = "" if keywords.get("text") or keywords.get("encoding") else b""
+        is_text = any(keywords.get(key) for key in ("text", "encoding", "errors", "universal_newlines"))
+        keywords["input"] = "" if is_text else b""
     return run(args, *rest, timeout=timeout, check=True, stdout=subprocess.PIPE, **keywords).stdout
 
 

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import select
+import threading
 import time
 from typing import Any, Dict, Optional, Tuple
 
@@ -21,6 +22,10 @@ class Status:
 
     def __init__(self, capacity: int = _CAPACITY) -> None:
         self._fd, self.write_end = _pipe()
+        # Several threads may wait. The descriptor is closed after the last of them: its number may come to mean another file.
+        self._lock = threading.Lock()
+        self._waiting = 0
+        self._is_closing = False
         os.set_blocking(self._fd, False)
         #: Whether the report finds room without a reader. False if the user has used up the room for pipes.
         self.has_room = True
@@ -66,10 +71,15 @@ class Status:
 
     def close(self) -> None:
         self.close_write_end()
-        if self._fd >= 0:
+        self.is_over = True
+        with self._lock:
+            self._is_closing = True
+            self._close_unused()
+
+    def _close_unused(self) -> None:
+        if self._is_closing and self._waiting == 0 and self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        self.is_over = True
 
     def __del__(self) -> None:
         # Attributes are missing if `__init__` has failed.
@@ -78,7 +88,11 @@ class Status:
 
     def read(self) -> bool:
         """Reads what is there, without waiting; returns whether the sandbox is over."""
-        while not self.is_over:
+        with self._lock:
+            return self._read()
+
+    def _read(self) -> bool:
+        while not self.is_over and self._fd >= 0:
             try:
                 data = os.read(self._fd, 1 << 16)
             except BlockingIOError:
@@ -107,8 +121,18 @@ class Status:
 
     def wait_over(self, pid: int, timeout: Optional[float]) -> bool:
         """Waits until the sandbox is over; False after the timeout. ``pid`` is that of `penfold run`."""
-        if self.read():
-            return True
+        with self._lock:
+            if self._read() or self._is_closing:
+                return True
+            self._waiting += 1
+        try:
+            return self._wait_over(pid, timeout)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+                self._close_unused()
+
+    def _wait_over(self, pid: int, timeout: Optional[float]) -> bool:
         until = None if timeout is None else time.monotonic() + timeout
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)

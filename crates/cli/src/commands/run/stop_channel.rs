@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use penfold_api::StopChannel;
 
+use super::Contain;
 use crate::commands::ask_vmm;
 use crate::failure::{Failure, FailureKind};
 use crate::surroundings;
@@ -46,6 +47,19 @@ impl StopArgs {
     /// Whether the user gave a request.
     pub(super) fn is_given(&self) -> bool {
         self.stop_command.is_some() || self.stop.is_some()
+    }
+
+    /// Refuses a command where it would run outside of the pid namespace: the pids that members have written somewhere would
+    /// mean other processes.
+    pub(super) fn check(&self, contain: Contain) -> Result<(), Failure> {
+        if contain == Contain::Pidns && matches!(self.request(), Some(StopChannel::Command(_))) {
+            let sentence = "`--stop-command` cannot be used together with `--contain pidns`: the command would run \
+                outside of the pid namespace";
+            return Err(
+                Failure::new(FailureKind::NotStarted, sentence).hint("`stop.qmp` and `stop.http` can")
+            );
+        }
+        Ok(())
     }
 
     /// Returns the words of the stop command; none without one. `sockets` is the directory of sockets.

@@ -5,7 +5,12 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::standing::{answers, await_said, await_sleeps, detach_script, said};
-use crate::support::{TestEnv, kill_at_once, wait_until};
+use crate::support::{Level, TestEnv, kill_at_once, wait_until};
+
+/// The levels at which a command can ask: it has no place in a pid namespace.
+fn levels(env: &TestEnv) -> Vec<Level> {
+    env.levels().into_iter().filter(|level| *level != Level::Pidns).collect()
+}
 
 /// Exits with 7 once the file `go` is there, and with 9 on SIGTERM.
 const WAITS: &str =
@@ -25,7 +30,7 @@ fn errors(report: &serde_json::Value) -> Vec<&str> {
 #[test]
 fn members_that_the_command_asks_get_no_signal() {
     let env = TestEnv::new();
-    for level in env.levels() {
+    for level in levels(&env) {
         let sandbox = detach_script(&env, &["--contain", level.word(), ASKS], WAITS);
         await_said(&env, "lead", 1);
         answers(&env, &["stop", &sandbox.id], 0, &[&sandbox.id]);
@@ -88,7 +93,7 @@ fn after_half_of_the_grace_the_signal_follows() {
 fn the_command_and_its_daemons_are_members_and_go_with_the_sandbox() {
     let env = TestEnv::new();
     let deaf = "trap '' TERM; echo lead >> $UP; while :; do sleep 1000 & wait; done";
-    for level in env.levels() {
+    for level in levels(&env) {
         for act in ["kill", "both supervisors die", "the grace is over"] {
             let grace = if act == "the grace is over" { "1s" } else { "1h" };
             let flags = ["--contain", level.word(), "--grace", grace, LINGERS];
@@ -162,10 +167,37 @@ fn without_a_grace_the_command_does_not_delay_the_end() {
     sandbox.assert_gone(&[]);
 }
 
+/// The command is born frozen, or is stopped before it runs. Neither may delay what ends the sandbox.
+///
+/// spec: 11.9
+#[test]
+fn a_command_that_cannot_run_delays_nothing() {
+    let env = TestEnv::new();
+    let freezes = "leaf=/sys/fs/cgroup/unified$(sed -n 's/^0:://p' /proc/self/cgroup); echo lead >> $UP; \
+        echo 1 > $leaf/cgroup.freeze; sleep 1000";
+    let stops = "echo lead >> $UP; own=$$; while :; do for child in $(cat /proc/$PPID/task/$PPID/children); do \
+        [ $child = $own ] || kill -STOP $child; done; done";
+    for (level, script) in [(Level::Cgroup, freezes), (Level::Subreaper, stops)] {
+        if !levels(&env).contains(&level) {
+            continue;
+        }
+        let flags = ["run", "--contain", level.word(), "--timeout", "300ms", "--grace", "1s"];
+        let command = ["--stop-command", "true", "sh", "-c", script];
+        let begun = Instant::now();
+        env.call(flags.iter().chain(&command)).with_code(124);
+        assert!(begun.elapsed() < Duration::from_secs(20), "{level:?}: {:?}", begun.elapsed());
+        assert_eq!(said(&env, "lead"), 1);
+        std::fs::remove_file(env.path("work/up")).unwrap();
+    }
+    env.assert_nothing_left();
+}
+
 /// spec: 11.9
 #[test]
 fn a_request_that_makes_no_sense_starts_nothing() {
     let env = TestEnv::new();
+    let words = ["run", "--contain", "pidns", "--stop-command", "true", "echo", "ran"];
+    env.call(words).refused(125, "outside of the pid namespace");
     let cases = [
         (r#"--stop={"command":[]}"#, "the list `command` of `stop` is empty"),
         (r#"--stop={"qmp":{"socket":"qmp"}}"#, "has no directory of sockets"),
