@@ -1,4 +1,5 @@
 import childProcess from 'node:child_process';
+import { statSync } from 'node:fs';
 import os from 'node:os';
 
 import { splitArguments, translate } from './command.js';
@@ -182,7 +183,8 @@ class Tree {
     const { PENFOLD_HOST: _, ...env } = process.env;
     // The sandbox may be another user's, or have another XDG_RUNTIME_DIR.
     const place = root === undefined ? [] : ['--root', root];
-    childProcess.execFile(this.#command.binary, [...place, '-q', 'kill', '-f', id], { env }, (error) => {
+    const options = { env, ...ownerOf(root) };
+    childProcess.execFile(this.#command.binary, [...place, '-q', 'kill', '-f', id], options, (error) => {
       // 3: there is no such sandbox any more. Without the state root, that may mean another one.
       this.#finish({ id, cause: 'lost', verified: error === null || (error.code === 3 && root !== undefined) });
     });
@@ -193,6 +195,17 @@ class Tree {
     if (index < 0) return;
     const [[, values]] = this.#held.splice(index, 1);
     this.#emit(event, ...values);
+  }
+}
+
+/** The options for a state root of another user, which penfold lets only this user use. */
+function ownerOf(root) {
+  if (root === undefined || process.geteuid() !== 0) return {};
+  try {
+    const { uid, gid } = statSync(root);
+    return uid === 0 ? {} : { uid, gid };
+  } catch {
+    return {};
   }
 }
 

@@ -66,10 +66,22 @@ def end_orphan(status: Status) -> Dict[str, Any]:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=environment,
+            **_owner_of(status.running.get("root")),
         )
         # 3: there is no such sandbox any more. Without the state root, that may mean another one.
         report["verified"] = done.returncode == 0 or (done.returncode == 3 and bool(root))
     return report
+
+
+def _owner_of(root: Optional[str]) -> Dict[str, Any]:
+    """The arguments of ``subprocess.run`` for a state root of another user, which penfold lets only this user use."""
+    try:
+        owner = None if root is None or os.geteuid() != 0 else os.stat(root)
+    except OSError:
+        return {}
+    if owner is None or owner.st_uid == 0:
+        return {}
+    return {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
 
 
 def start_error(report: Optional[Dict[str, Any]], program: Any, cwd: Any, stderr: str, code: int) -> Exception:
