@@ -198,6 +198,21 @@ class Tree {
   }
 }
 
+/** The room for the output of `spawnSync`, in bytes: Node's default, and enough for the report of thousands of processes. */
+const MAX_BUFFER = 1024 * 1024;
+
+/** Cuts the output to the caller's limit; more is an error, as in Node. */
+function cut(done, limit) {
+  const bytes = (data) => (typeof data === 'string' ? Buffer.from(data) : data);
+  done.output?.forEach((data, at) => {
+    if (data === null || bytes(data).length <= limit) return;
+    const kept = bytes(data).subarray(0, limit);
+    done.output[at] = typeof data === 'string' ? kept.toString() : kept;
+    done.error ??= { errno: -os.constants.errno.ENOBUFS };
+  });
+  if (done.output) [, done.stdout, done.stderr] = done.output;
+}
+
 /** The options for a state root of another user, which penfold lets only this user use. */
 function ownerOf(root) {
   if (root === undefined || process.geteuid() !== 0) return {};
@@ -213,10 +228,14 @@ function ownerOf(root) {
 export function spawnSync(file, args, options) {
   [args, options] = splitArguments(args, options);
   const command = translate(file, args, syncOptions(options));
-  const done = childProcess.spawnSync(command.binary, command.args, command.options);
+  // Node's limit is for each pipe, that of the report included.
+  const limit = command.options.maxBuffer ?? MAX_BUFFER;
+  const sync = { ...command.options, maxBuffer: Math.max(limit, MAX_BUFFER) };
+  const done = childProcess.spawnSync(command.binary, command.args, sync);
   const status = new Status();
   status.add(done.output?.[command.status]?.toString() ?? '');
   done.output = done.output?.slice(0, command.status) ?? null;
+  cut(done, limit);
   const data = status.report();
   const { words } = command;
   const failed = (errno) => systemError(errno, words, 'spawnSync');
