@@ -96,8 +96,9 @@ pub struct LeftBehind {
     pub start_time: u64,
     /// The command line, shortened.
     pub command: String,
-    /// The age in milliseconds.
-    pub age_ms: u64,
+    /// The age in milliseconds, if it was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_ms: Option<u64>,
     /// The working directory, if readable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
@@ -113,6 +114,23 @@ pub struct LeftBehind {
     /// The first files that the process has open.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<PathBuf>,
+}
+
+impl LeftBehind {
+    /// Describes a stray by what the teardown knows of it.
+    pub fn of(stray: &Ended) -> LeftBehind {
+        LeftBehind {
+            pid: stray.pid,
+            start_time: stray.start_time,
+            command: stray.command.clone().unwrap_or_else(|| stray.name.clone()),
+            age_ms: None,
+            directory: None,
+            parents: Vec::new(),
+            test: None,
+            ports: Vec::new(),
+            files: Vec::new(),
+        }
+    }
 }
 
 /// An earlier parent of a process.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use penfold_process::{FileId, Listeners, Pid, ProcFs, ProcessId, Stat};
 use penfold_state::{LeftBehind, Parent};
-use penfold_teardown::Findings;
+use penfold_teardown::{Ended, Findings};
 
 /// The shortest time between two looks.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -133,7 +133,7 @@ impl Genealogy {
                 pid: stat.pid.as_raw_pid(),
                 start_time: stat.id().start.0,
                 command,
-                age_ms: age(stat.id()),
+                age_ms: Some(age(stat.id())),
                 directory: std::fs::read_link(path(stat.pid, "cwd")).ok(),
                 parents: self.parents(stat.id()),
                 test: test(stat.pid),
@@ -154,12 +154,15 @@ impl Genealogy {
         parents
     }
 
-    /// Returns the descriptions of those that were strays, and did not end by themselves.
+    /// Returns all strays: with its description, if a stray was there to be described.
     pub(crate) fn leaks(&self, findings: &Findings) -> Vec<LeftBehind> {
-        let strays: HashSet<(i32, u64)> =
-            findings.strays().map(|stray| (stray.pid, stray.start_time)).collect();
-        let is_stray = |found: &&LeftBehind| strays.contains(&(found.pid, found.start_time));
-        self.found.iter().filter(is_stray).cloned().collect()
+        let described: HashMap<(i32, u64), &LeftBehind> =
+            self.found.iter().map(|found| ((found.pid, found.start_time), found)).collect();
+        let describe = |stray: &Ended| match described.get(&(stray.pid, stray.start_time)) {
+            Some(&found) => found.clone(),
+            None => LeftBehind::of(stray),
+        };
+        findings.strays().map(describe).collect()
     }
 }
 

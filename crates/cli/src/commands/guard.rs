@@ -7,7 +7,8 @@ mod report;
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{Read as _, Seek as _};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -135,6 +136,13 @@ enum OnLeak {
 
 fn guard(global: &Global, args: &GuardArgs, tests: Tests) -> Result<u8, Failure> {
     let mut file = report_file(args.report.as_deref())?;
+    let mut junit = args.junit.as_deref().map(|path| output_file(path, "the leaks")).transpose()?;
+    if let Some(junit) = &junit
+        && is_same(&file, junit)
+    {
+        let sentence = "`--report` and `--junit` name the same file";
+        return Err(Failure::new(FailureKind::NotStarted, sentence.to_owned()));
+    }
     let look = || if tests == Tests::All { HostSnapshot::look() } else { HostSnapshot::default() };
     let before = look();
     let supervisors_file = file.try_clone().or_fail(FailureKind::NotStarted, "cannot keep a report")?;
@@ -154,9 +162,14 @@ fn guard(global: &Global, args: &GuardArgs, tests: Tests) -> Result<u8, Failure>
         output::message(&report::text(&report, &leaks, &appeared));
     }
     output::message(&summary::survivors(&ended.outcome));
-    if let Some(path) = &args.junit {
-        std::fs::write(path, junit::document(&report, &leaks))
-            .or_fail(FailureKind::Unverified, &format!("cannot write `{}`", path.display()))?;
+    if let Some(error) = &ended.outcome.unwritten {
+        output::message(&format!("penfold: cannot write the report: {error}\n"));
+    }
+    // The code is that of the tests, whatever becomes of the files about them.
+    if let (Some(file), Some(path)) = (&mut junit, &args.junit)
+        && let Err(error) = replace(file, &junit::document(&report, &leaks))
+    {
+        output::message(&format!("penfold: cannot write `{}`: {error}\n", path.display()));
     }
     if surroundings::variable("GITHUB_ACTIONS".as_ref()).is_some_and(|value| value == "true") {
         github::annotate(&leaks, args.leaks == OnLeak::Fail);
@@ -194,15 +207,33 @@ fn report_file(path: Option<&Path>) -> Result<File, Failure> {
         let memory = rustix::fs::memfd_create("penfold-report", MemfdFlags::CLOEXEC);
         return memory.map(File::from).or_fail(FailureKind::NotStarted, "cannot keep a report");
     };
-    let cannot = || format!("cannot write the report to `{}`", path.display());
-    let file = File::options().read(true).write(true).create(true).truncate(false).open(path);
-    let file = file.or_fail(FailureKind::NotStarted, &cannot())?;
+    let file = output_file(path, "the report")?;
     if !file.metadata().is_ok_and(|meta| meta.is_file()) {
+        let sentence = format!("cannot write the report to `{}`", path.display());
         return Err(
-            Failure::new(FailureKind::NotStarted, cannot()).because("it is no regular file".to_owned())
+            Failure::new(FailureKind::NotStarted, sentence).because("it is no regular file".to_owned())
         );
     }
     Ok(file)
+}
+
+/// Opens a file before the tests run, so that a path that cannot be written is an error at once.
+fn output_file(path: &Path, what: &str) -> Result<File, Failure> {
+    let opened = File::options().read(true).write(true).create(true).truncate(false).open(path);
+    opened.or_fail(FailureKind::NotStarted, &format!("cannot write {what} to `{}`", path.display()))
+}
+
+fn is_same(file: &File, other: &File) -> bool {
+    let id = |file: &File| file.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
+    id(file).is_some() && id(file) == id(other)
+}
+
+/// Replaces the content of a file.
+fn replace(file: &mut File, text: &[u8]) -> std::io::Result<()> {
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    file.write_all(text)
 }
 
 /// Reads the report of this sandbox.

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::iter::once;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Command};
 
@@ -89,7 +89,14 @@ fn shell() -> OsString {
         let name = Path::new(shell).file_name();
         SHELLS.iter().any(|known| name == Some(OsStr::new(known)))
     };
-    given(SHELL).or_else(|| given("SHELL").filter(is_known)).unwrap_or_else(|| "sh".into())
+    // This program as its own shell would run itself for ever.
+    let is_other = |shell: &OsString| {
+        let path = Path::new(shell);
+        let is_own = |own: PathBuf| path.canonicalize().is_ok_and(|path| path == own);
+        path.file_name() != Some(OsStr::new(PROGRAM))
+            && !std::fs::read_link(surroundings::program()).is_ok_and(is_own)
+    };
+    given(SHELL).filter(is_other).or_else(|| given("SHELL").filter(is_known)).unwrap_or_else(|| "sh".into())
 }
 
 #[cfg(test)]

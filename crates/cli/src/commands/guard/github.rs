@@ -41,7 +41,17 @@ pub(super) fn annotate(leaks: &[LeftBehind], fails: bool) {
 
 fn table(leaks: &[LeftBehind]) -> String {
     let cell = |text: &str| {
-        text.replace('&', "&amp;").replace('<', "&lt;").replace('|', "&#124;").replace(['\n', '\r'], " ")
+        // Markdown in a cell would make links and images of a command line.
+        text.chars().fold(String::new(), |mut cell, c| {
+            match c {
+                '\n' | '\r' => cell.push(' '),
+                '&' | '<' | '>' | '|' | '[' | ']' | '!' | '`' | '*' | '_' | '\\' | '@' | '#' | '~' => {
+                    let _ = write!(cell, "&#{};", u32::from(c));
+                }
+                c => cell.push(c),
+            }
+            cell
+        })
     };
     let mut text =
         "### Processes that outlived the tests\n\n| process | test | ports |\n|---|---|---|\n".to_owned();
@@ -73,6 +83,6 @@ mod tests {
         assert_eq!(escape("50%\n::error::x", false), "50%25%0A::error::x");
         assert_eq!(escape("a:b,c", true), "a%3Ab%2Cc");
         let leak = LeftBehind { command: "a|b\n<i>".to_owned(), ..report::tests::leak() };
-        assert!(table(&[leak]).ends_with("| a&#124;b &lt;i> (pid 7) | unknown |  |\n"));
+        assert!(table(&[leak]).ends_with("| a&#124;b &#60;i&#62; (pid 7) | unknown |  |\n"));
     }
 }

@@ -65,7 +65,8 @@ fn case(writer: &mut Writer<Vec<u8>>, test: &str, leaks: &[&LeftBehind]) -> std:
 
 /// Replaces the characters that XML cannot have, even escaped.
 fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    let is_none = |c: char| c.is_control() && c != '\n' || matches!(c, '\u{fffe}' | '\u{ffff}');
+    text.chars().map(|c| if is_none(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -79,10 +80,12 @@ mod tests {
             test: test.map(str::to_owned),
             ..report::tests::leak()
         };
-        let leaks = [leak("a <&\u{1b}\"", Some("t::one")), leak("b", Some("t::one")), leak("c", None)];
+        let leaks =
+            [leak("a <&\u{1b}\"", Some("t::one")), leak("b\u{ffff}", Some("t::one")), leak("c", None)];
         let text = String::from_utf8(document(&report::tests::report(), &leaks)).unwrap();
         assert_eq!(text.matches("<testcase").count(), 2, "{text}");
         assert!(text.contains("failures=\"2\"") && text.contains("name=\"t::one\""), "{text}");
+        assert!(text.contains("leak: b\u{fffd} (pid"), "{text}");
         assert!(text.contains("a &lt;&amp;\u{fffd}&quot;"), "{text}");
         let text = String::from_utf8(document(&report::tests::report(), &[])).unwrap();
         assert!(text.contains("tests=\"1\" failures=\"0\"") && !text.contains("<failure"), "{text}");

@@ -13,23 +13,12 @@ const PRINTED: usize = 50;
 /// The most parents and files in one line.
 const PARTS: usize = 5;
 
-/// Returns what outlived the tests. Where no process could describe it, the strays of the report tell less.
+/// Returns what the tests have left. If the supervisor was killed, the report of the launcher has the strays only.
 pub(super) fn leaks(report: &Report) -> Vec<LeftBehind> {
-    if !report.leaks.is_empty() {
-        return report.leaks.clone();
+    if report.leaks.is_empty() {
+        return report.findings.strays().map(LeftBehind::of).collect();
     }
-    let described = report.findings.strays().map(|stray| LeftBehind {
-        pid: stray.pid,
-        start_time: stray.start_time,
-        command: stray.command.clone().unwrap_or_else(|| stray.name.clone()),
-        age_ms: 0,
-        directory: None,
-        parents: Vec::new(),
-        test: None,
-        ports: Vec::new(),
-        files: Vec::new(),
-    });
-    described.collect()
+    report.leaks.clone()
 }
 
 /// The lines about the end of the tests.
@@ -73,8 +62,9 @@ fn end(report: &Report) -> String {
 
 /// The lines about one leak.
 pub(super) fn describe(leak: &LeftBehind) -> Vec<String> {
-    let age = human(Duration::from_millis(leak.age_ms));
-    let mut all = vec![format!("leak: {} (pid {}, {age} old)", leak.command, leak.pid)];
+    let age =
+        leak.age_ms.map(|age| format!(", {} old", human(Duration::from_millis(age)))).unwrap_or_default();
+    let mut all = vec![format!("leak: {} (pid {}{age})", leak.command, leak.pid)];
     if let Some(test) = &leak.test {
         all.push(format!("  test: {test}"));
     }

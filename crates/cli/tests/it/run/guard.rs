@@ -241,6 +241,8 @@ fn a_report_that_cannot_be_kept_is_refused_before_the_tests_run() {
     for file in ["/dev/null", "/no/such/dir/r.json"] {
         guard(&env, &["--report", file, "touch", "ran"]).refused(125, "cannot write the report");
     }
+    guard(&env, &["--junit", "/no/such/dir/j.xml", "touch", "ran"]).refused(125, "cannot write the leaks");
+    guard(&env, &["--junit", "../same", "--report", "../same", "touch", "ran"]).refused(125, "the same file");
     assert!(entries(&env.path("work")).is_empty());
 }
 
@@ -271,5 +273,34 @@ fn each_test_of_a_runner_is_guarded_by_itself() {
         done.err()
     );
     assert!(leaks(&env, "r.json").is_empty());
+    env.assert_nothing_left();
+}
+
+/// What is written about the tests never changes their code.
+///
+/// spec: 21.1
+#[test]
+fn a_file_that_cannot_be_written_at_the_end_is_told_and_the_code_stays() {
+    let env = TestEnv::new();
+    let done = guard(&env, &["--junit", "/dev/full", "sh", "-c", "exit 7"]).with_code(7);
+    assert!(done.err().contains("cannot write `/dev/full`"), "{}", done.err());
+    guard(&env, &["--junit", "/dev/full", "sh", "-c", "sleep 1000 & exit 0"]).with_code(123);
+    env.assert_nothing_left();
+}
+
+/// More than are described.
+///
+/// spec: 21.2
+#[test]
+fn all_of_many_leaks_are_in_the_report() {
+    let env = TestEnv::new();
+    let script = "i=0; while [ $i -lt 270 ]; do setsid sleep 1000 & i=$((i + 1)); done";
+    let done = guard(&env, &["--report", "r.json", "sh", "-c", script]).with_code(123);
+    assert_eq!(leaks(&env, "r.json").len(), 270);
+    assert!(
+        done.err().contains("270 processes were left") && done.err().contains("220 more"),
+        "{}",
+        done.err()
+    );
     env.assert_nothing_left();
 }

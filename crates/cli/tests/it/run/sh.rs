@@ -116,3 +116,18 @@ fn verb_takes_the_flags_of_penfold_before_the_text() {
     }
     env.assert_nothing_left();
 }
+
+/// spec: 8.13
+#[test]
+fn penfold_is_not_its_own_shell() {
+    let env = TestEnv::new();
+    shell(&env);
+    let link = env.path("penfold-sh");
+    for own in [link.as_path(), penfold()] {
+        // If it were, the outer sandbox would end them all.
+        let mut command = env.run_command(["--timeout", "3s", link.to_str().unwrap(), "echo hi"]);
+        command.env("PENFOLD_SHELL", own).env("XDG_RUNTIME_DIR", env.root()).env_remove("SHELL");
+        assert_eq!(Running::start(&mut command).finish().with_code(0).out(), "hi\n");
+    }
+    env.assert_nothing_left();
+}
