@@ -5,9 +5,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, XattrFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,9 @@ use crate::{holders, mount_table};
 
 /// The attribute with the mark; the second for file systems that take only such ones.
 const ATTRIBUTES: [&str; 2] = ["user.penfold", "trusted.penfold"];
+
+/// The time to wait for the lock of a directory that was just made.
+const LOCK_PATIENCE: Duration = Duration::from_millis(100);
 
 /// A directory with mode 0700.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,9 +162,18 @@ impl Directory {
         }
     }
 
-    /// Opens the directory, so that a rename does not save it from its removal; `None` if it is kept.
+    /// Opens and locks the directory; `None` if it is kept. A rename then does not save it from its removal, and commands that
+    /// see neither record nor processes of the sandbox see that it is alive.
     pub(crate) fn hold(&self, owner: &Owner) -> Option<OwnedFd> {
-        if self.keep { None } else { self.open_ours(owner).ok()?.ok()? }
+        let dir = if self.keep { None } else { self.open_ours(owner).ok()?.ok()? };
+        if let Some(dir) = &dir {
+            // A look of another command holds the lock for a moment only. A file system without locks goes without.
+            let mut pauses = Pauses::until(Instant::now() + LOCK_PATIENCE);
+            while rustix::fs::flock(dir, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+                && pauses.pause()
+            {}
+        }
+        dir
     }
 
     /// Opens the directory if it is ours; the inner error is the evidence that it is not.

@@ -59,50 +59,65 @@ pub enum Trace {
     },
 }
 
+/// The traces that a look has found, and what could not be looked at.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The traces with the short ids of their sandboxes, in the order in which they can be released.
+    pub traces: Vec<(String, Trace)>,
+    /// The lists and directories that could not be read as a whole, with the reason. What was read of them is in `traces`.
+    pub unread: Vec<(PathBuf, io::Error)>,
+}
+
+impl Found {
+    /// Adds the result of one look; gives nothing if it failed.
+    fn read<T: Default>(&mut self, what: &str, looked: io::Result<T>) -> T {
+        looked.unwrap_or_else(|error| {
+            self.unread.push((PathBuf::from(what), error));
+            T::default()
+        })
+    }
+}
+
 /// The files of a list of the kernel, for errors.
 const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// Lists the traces of this host with the short ids of their sandboxes, in the order in which they can be released. Lists no
-/// directories: see [`in_directories`].
-///
-/// # Errors
-/// When a list cannot be read, with its name.
-pub fn find() -> Result<Vec<(String, Trace)>, (&'static str, io::Error)> {
-    let mut found = Vec::new();
-    for mount in mount_table::read().map_err(|error| (MOUNTS, error))? {
+/// Lists the traces of this host. Lists no directories: see [`in_directories`].
+pub fn find() -> Found {
+    let mut found = Found::default();
+    for mount in found.read(MOUNTS, mount_table::read()) {
         if let Some(id) = id_after("penfold-", &mount.source.to_string_lossy()) {
-            found
-                .push((id, Trace::Mount { path: mount.mount_point, is_overlay: mount.fs_type == "overlay" }));
+            let is_overlay = mount.fs_type == "overlay";
+            found.traces.push((id, Trace::Mount { path: mount.mount_point, is_overlay }));
         }
     }
-    found.extend(loops::find().map_err(|error| (loops::DEVICES, error))?);
-    for name in names(NAMES).map_err(|error| (NAMES, error))? {
+    let loops = found.read(loops::DEVICES, loops::find());
+    found.traces.extend(loops);
+    for name in found.read(NAMES, names(NAMES)) {
         if let Some(id) = id_after("penfold-", &name) {
-            found.push((id, Trace::Netns { path: Path::new(NAMES).join(name) }));
+            found.traces.push((id, Trace::Netns { path: Path::new(NAMES).join(name) }));
         }
     }
     let links = Socket::open().and_then(|socket| links::all(&socket));
-    for (name, alias) in links.map_err(|error| ("the list of links", error))? {
+    for (name, alias) in found.read("the list of links", links) {
         let Some(id) = id_after("pf-", &name) else { continue };
         // A link without the mark may be half-made, or another's.
         if alias.is_some_and(|alias| alias.starts_with(&format!("penfold {id} "))) {
-            found.push((id, Trace::Link { name }));
+            found.traces.push((id, Trace::Link { name }));
         }
     }
-    Ok(found)
+    found
 }
 
 /// Lists the directories of this user that are in these directories and carry a mark. Looks no deeper, and at no more than
-/// 10,000 entries of each.
-///
-/// # Errors
-/// When a directory cannot be read. A missing one has nothing in it.
-pub fn in_directories(places: &[PathBuf]) -> Result<Vec<(String, Trace)>, (PathBuf, io::Error)> {
-    let mut found = Vec::new();
+/// 100,000 entries of each. A missing directory has nothing in it.
+pub fn in_directories(places: &[PathBuf]) -> Found {
+    let mut found = Found::default();
     for place in places {
-        found.extend(directories::find(place).map_err(|error| (place.clone(), error))?);
+        if let Err(error) = directories::find(place, &mut found.traces) {
+            found.unread.push((place.clone(), error));
+        }
     }
-    Ok(found)
+    found
 }
 
 impl Trace {

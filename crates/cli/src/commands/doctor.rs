@@ -156,8 +156,9 @@ impl Page<'_> {
             self.line(State::Warn, &format!("incomplete search: {unread}"));
         }
         if survey.leaks.is_empty() {
-            let found = if survey.complete { "no leaks of ours" } else { "no leaks of ours seen" };
-            self.line(if survey.complete { State::Ok } else { State::Warn }, found);
+            let whole = survey.complete && survey.unread.is_empty();
+            let found = if whole { "no leaks of ours" } else { "no leaks of ours seen" };
+            self.line(if whole { State::Ok } else { State::Warn }, found);
         } else {
             self.line(State::Fail, &format!("{} of ours", count(survey.leaks.len(), "leak", "leaks")));
         }

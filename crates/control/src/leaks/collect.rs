@@ -189,6 +189,14 @@ fn release(leak: &Leak, named: bool, patience: Duration) -> io::Result<Findings>
     if owner.boot.is_empty() {
         owner.boot = penfold_process::boot_id().unwrap_or_default();
     }
+    // Its sandbox holds this lock while it lives, perhaps where its processes cannot be seen.
+    let _lock = match &leak.thing {
+        Thing::Directory { path, .. } => match lock(path, patience)? {
+            None => return Ok(Findings { verified: true, ..Findings::default() }),
+            lock => lock,
+        },
+        _ => None,
+    };
     let planned = trace.planned(&leak.id).map_err(io::Error::other)?;
     let resource = Owned::new(planned, owner, &Deadline::after(patience));
     end(leak, named, None, vec![Box::new(resource)], patience)

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use penfold_cgroup::{Leaf, mountinfo};
 use penfold_process::Pid;
-use penfold_resource::traces::{self, Trace};
+use penfold_resource::traces::{self, Found, Trace};
 use penfold_resource::{Planned, Presence};
 
 use super::alive::{self, Guard, Host};
@@ -21,7 +21,7 @@ use penfold_state::{Intent, LeafName};
 /// The most cgroups to visit.
 const MOST_CGROUPS: usize = 50_000;
 /// The most directories to search for directories with a mark.
-const MOST_PLACES: usize = 100;
+const MOST_PLACES: usize = 1000;
 /// A record younger than this many seconds may be about to be made or removed.
 pub(super) const YOUNG: u64 = 2;
 
@@ -145,9 +145,15 @@ impl LeakSearch {
         for planned in planned {
             if let Planned::Directory(directory) = planned
                 && let Some(parent) = directory.path.parent()
-                && self.places.len() < MOST_PLACES
+                && !self.places.contains(parent)
             {
-                self.places.insert(parent.to_owned());
+                if self.places.len() < MOST_PLACES {
+                    self.places.insert(parent.to_owned());
+                } else {
+                    self.survey
+                        .unread
+                        .push(format!("`{}`: more than {MOST_PLACES} places", parent.display()));
+                }
             }
         }
     }
@@ -289,6 +295,7 @@ impl LeakSearch {
     }
 
     fn directories(&mut self, base: &Path) {
+        // The search for marks tells what cannot be read.
         let Ok(entries) = std::fs::read_dir(base) else { return };
         let user = rustix::process::geteuid().as_raw();
         for entry in entries.filter_map(Result::ok) {
@@ -314,24 +321,21 @@ impl LeakSearch {
 
     /// Adds mounts, loop devices, links, network namespaces and marked directories of sandboxes without a record.
     fn resources(&mut self, temporary: &[PathBuf]) {
-        let mut found = Vec::new();
+        let mut looks = Vec::new();
         if rustix::process::geteuid().is_root() {
-            match traces::find() {
-                Ok(traces) => found.extend(traces),
-                Err((what, error)) => self.survey.unread.push(format!("cannot read `{what}`: {error}")),
-            }
+            looks.push(traces::find());
         }
         self.places.extend(temporary.iter().cloned());
         let places: Vec<PathBuf> = self.places.iter().cloned().collect();
-        match traces::in_directories(&places) {
-            Ok(traces) => found.extend(traces),
-            Err((place, error)) => {
-                self.survey.unread.push(format!("cannot read `{}`: {error}", place.display()));
+        looks.push(traces::in_directories(&places));
+        for Found { traces, unread } in looks {
+            for (what, error) in unread {
+                self.survey.unread.push(format!("cannot read `{}`: {error}", what.display()));
             }
-        }
-        for (id, trace) in found {
-            if !self.living.contains(&id) && !self.orphaned.contains(&id) {
-                self.resource(id, trace);
+            for (id, trace) in traces {
+                if !self.living.contains(&id) && !self.orphaned.contains(&id) {
+                    self.resource(id, trace);
+                }
             }
         }
     }
@@ -352,6 +356,12 @@ impl LeakSearch {
             Ok(Presence::Absent | Presence::Foreign { .. }) => return,
             Err(error) => return self.survey.unread.push(error_chain(&error)),
         };
+        // Its sandbox lives, perhaps where neither its processes nor its record can be seen.
+        if let Trace::Directory { path, .. } = &trace
+            && !directory_lock::is_free(path)
+        {
+            return;
+        }
         let (age_s, thing) = match trace {
             Trace::Netns { path } => (age(&path), Thing::Netns { path }),
             Trace::Mount { path, is_overlay } => (age(&path), Thing::Mount { path, is_overlay }),

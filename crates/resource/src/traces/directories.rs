@@ -9,17 +9,24 @@ use super::{Trace, is_id};
 use crate::directory::mark_at;
 
 /// The most entries of a directory to look at.
-const MOST: usize = 10_000;
+const MOST: usize = 100_000;
 
-pub(super) fn find(place: &Path) -> io::Result<Vec<(String, Trace)>> {
+/// Adds the directories with a mark that are in this place.
+///
+/// # Errors
+/// When the place could not be read to its end.
+pub(super) fn find(place: &Path, found: &mut Vec<(String, Trace)>) -> io::Result<()> {
+    use io::ErrorKind::{NotADirectory, NotFound};
     let entries: ReadDir = match std::fs::read_dir(place) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if matches!(error.kind(), NotFound | NotADirectory) => return Ok(()),
         Err(error) => return Err(error),
     };
     let user = rustix::process::geteuid().as_raw();
-    let mut found = Vec::new();
-    for entry in entries.take(MOST) {
+    for (number, entry) in entries.enumerate() {
+        if number == MOST {
+            return Err(io::Error::other(format!("it has more than {MOST} entries")));
+        }
         let entry = entry?;
         // An entry that goes during the look is gone.
         if !entry.file_type().is_ok_and(|kind| kind.is_dir())
@@ -32,7 +39,7 @@ pub(super) fn find(place: &Path) -> io::Result<Vec<(String, Trace)>> {
             found.push((id, Trace::Directory { path, boot }));
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Returns the id and the boot in the mark of a directory, if it has one that can be read.
@@ -66,7 +73,19 @@ mod tests {
         std::os::unix::fs::symlink(base.path().join("a"), base.path().join("link")).unwrap();
         let path = base.path().join("a");
         let expected = ("3f9a1c2b7d04".to_owned(), Trace::Directory { path, boot: "boot".to_owned() });
-        assert_eq!(find(base.path()).unwrap(), [expected]);
-        assert_eq!(find(&base.path().join("missing")).unwrap(), []);
+        let mut found = Vec::new();
+        find(base.path(), &mut found).unwrap();
+        assert_eq!(found, [expected]);
+        std::fs::write(base.path().join("file"), "").unwrap();
+        for name in ["missing", "file"] {
+            find(&base.path().join(name), &mut found).unwrap();
+        }
+        assert_eq!(found.len(), 1);
+
+        // What one place hides, the others show.
+        let unreadable = base.path().join("n".repeat(300));
+        let all = super::super::in_directories(&[unreadable.clone(), base.path().to_owned()]);
+        assert_eq!((all.traces, all.unread.len()), (found, 1));
+        assert_eq!(all.unread[0].0, unreadable);
     }
 }

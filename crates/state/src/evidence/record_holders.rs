@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use penfold_process::{Pid, ProcFs, ProcessId};
+use penfold_process::{Completeness, Pid, ProcFs, ProcessId, Status};
 
 use super::Listing;
 use crate::id::Id;
@@ -14,8 +14,8 @@ use crate::lock;
 ///
 /// Processes whose descriptors are not readable belong to other users and are left out.
 pub(super) fn holders_elsewhere() -> Listing<Vec<ProcessId>> {
-    let found = match ours() {
-        Ok(found) => found,
+    let found = match ProcFs::open().and_then(|mut proc| ours(&mut proc)) {
+        Ok((found, _)) => found,
         Err(error) => return Listing::blind("the list of processes", &error),
     };
     let mut listing: Listing<Vec<ProcessId>> = Listing::default();
@@ -32,22 +32,37 @@ pub(super) fn holders_elsewhere() -> Listing<Vec<ProcessId>> {
     listing
 }
 
-/// Tells whether a process of penfold holds a record of this id, below any state root and in any mount namespace. True if the
-/// processes cannot be read.
+/// Tells whether a process of penfold holds a record of this id, below any state root and in any mount namespace. True if a
+/// process of this user cannot be read.
 pub fn is_held_anywhere(id: &str) -> bool {
-    let holds = |process: &ProcessId| held(process.pid).is_ok_and(|ids| ids.iter().any(|other| other == id));
-    ours().map_or(true, |found| found.iter().any(holds))
+    let Ok(mut proc) = ProcFs::open() else { return true };
+    let Ok((found, completeness)) = ours(&mut proc) else { return true };
+    let mut holds = |process: &ProcessId| match held(process.pid) {
+        Ok(ids) => ids.iter().any(|other| other == id),
+        Err(error) => may_be_ours(&mut proc, *process, &error),
+    };
+    !completeness.covers_own() || found.iter().any(&mut holds)
+}
+
+/// Tells whether a process whose descriptors cannot be read may hold a record of this user: it lives, and is not another user's.
+fn may_be_ours(proc: &mut ProcFs, process: ProcessId, error: &io::Error) -> bool {
+    if proc.presence(process).is_gone() {
+        return false;
+    }
+    let user = rustix::process::geteuid().as_raw();
+    let is_ours = |status: Option<Status>| status.is_some_and(|status| status.uids[1] == user);
+    error.kind() != io::ErrorKind::PermissionDenied || proc.status(process.pid).map_or(true, is_ours)
 }
 
 /// Returns the processes with a name of penfold.
-fn ours() -> io::Result<Vec<ProcessId>> {
+fn ours(proc: &mut ProcFs) -> io::Result<(Vec<ProcessId>, Completeness)> {
     let mut found = Vec::new();
-    let _ = ProcFs::open()?.scan(|stat| {
+    let completeness = proc.scan(|stat| {
         if stat.has_our_name() && !stat.is_dead() {
             found.push(stat.id());
         }
     })?;
-    Ok(found)
+    Ok((found, completeness))
 }
 
 /// Returns the ids of the records that a process has locked.

@@ -168,6 +168,18 @@ fn the_workspace_of_a_sandbox_of_another_state_root_stays() {
     assert_eq!(kinds(&elsewhere(&["doctor", "--json"]).out(), &id), Vec::<String>::new());
     elsewhere(&["gc", "-f", "--older-than", "0", "--kind", "directory"]).with_code(0);
     assert!(space.is_dir() && env.is_running("sleep 3781"));
+    // A container with the same temporary directory sees no process of it.
+    let contained = |words: &[&str]| {
+        let mut command = env.command("unshare");
+        command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]).arg(penfold());
+        Running::start(command.arg("--root").arg(&other).args(words)).finish()
+    };
+    if can_make() {
+        assert_eq!(kinds(&contained(&["doctor", "--json"]).out(), &id), Vec::<String>::new());
+        contained(&["gc", "-f", "--older-than", "0", "--kind", "directory"]).with_code(0);
+        contained(&["gc", "-f", &id]).with_code(3);
+        assert!(space.is_dir() && env.is_running("sleep 3781"));
+    }
     running.signal(rustix::process::Signal::TERM);
     running.finish();
     env.assert_nothing_left();
