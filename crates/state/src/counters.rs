@@ -76,8 +76,14 @@ impl Counts {
 
     /// A leak that was found, and whether it was mended.
     pub fn of_leak(kind: &str, mended: bool) -> Counts {
-        let mut counts = Counts::default();
+        let mut counts = Counts::of_mended(kind, mended);
         counts.put(&format!("leak-found/{kind}"), 1);
+        counts
+    }
+
+    /// Whether a leak that was counted before is mended now.
+    pub fn of_mended(kind: &str, mended: bool) -> Counts {
+        let mut counts = Counts::default();
         if mended {
             counts.put(&format!("leak-mended/{kind}"), 1);
         }

@@ -15,6 +15,8 @@ use crate::outcome::Report;
 use crate::state::{Exited, State};
 
 const EXIT: &str = "exit.json";
+/// A file of a record whose end is in the counters, although something survives.
+pub(crate) const COUNTED: &str = "counted";
 
 /// The files of one record, which anybody may read and only the sandbox's supervisor writes.
 ///
@@ -67,6 +69,17 @@ impl Files {
                 }
                 _ => true,
             }
+    }
+
+    /// Tells whether the end of the sandbox is in the counters already.
+    pub(crate) fn is_counted(&self) -> bool {
+        rustix::fs::statat(&self.dir, COUNTED, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// Notes that the end of the sandbox is in the counters, if the record is still there.
+    pub(crate) fn note_counted(&self) {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let _ = rustix::fs::openat(&self.dir, COUNTED, flags, Mode::RUSR | Mode::WUSR);
     }
 
     /// Reads the intent.

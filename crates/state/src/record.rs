@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::clear::{clear, entries};
-use crate::files::Files;
+use crate::files::{COUNTED, Files};
 use crate::id::Id;
 use crate::json::REPORT;
 use crate::lock;
@@ -310,7 +310,7 @@ impl Resource for Record {
         // Usually the record has only one file left. A command of the same user may have put anything there. A detached
         // sandbox's record has more files, and keeps its intent and report until the rest is gone.
         let has = |name| rustix::fs::statat(&self.files.dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
-        if !(has(LEAF) || has(REPORT))
+        if ![LEAF, REPORT, COUNTED].into_iter().any(has)
             && rustix::fs::unlinkat(&self.files.dir, INTENT, AtFlags::empty()).is_ok()
             && rustix::fs::unlinkat(&self.registry, &self.files.name, AtFlags::REMOVEDIR).is_ok()
             || rustix::fs::fstat(&self.files.dir)?.st_nlink == 0

@@ -47,11 +47,20 @@ const SWEPT: usize = 64;
 /// # Errors
 /// When /proc cannot be read; the record stays.
 pub fn recover(record: Record, named: bool, patience: Duration) -> io::Result<Findings> {
-    let root = record.files().path().ancestors().nth(2).map(Path::to_owned);
+    let files = record.files().clone();
+    let root = files.path().ancestors().nth(2).map(Path::to_owned);
+    let was_counted = files.is_counted();
     let (findings, mode) = end_remains(record, named, patience)?;
     if let (Some(root), Some(mode)) = (root, mode) {
-        let ended = Counts::of_end(mode, Cause::Lost, &findings).unwrap_or_default();
-        let _ = ended.and(&Counts::of_leak("record", findings.verified)).add_to(&root);
+        // What survives is tried again, and its end counts once.
+        let counts = if was_counted {
+            Counts::of_mended("record", findings.verified)
+        } else {
+            let ended = Counts::of_end(mode, Cause::Lost, &findings).unwrap_or_default();
+            ended.and(&Counts::of_leak("record", findings.verified))
+        };
+        files.note_counted();
+        let _ = counts.add_to(&root);
     }
     Ok(findings)
 }

@@ -3,12 +3,13 @@
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use penfold_state::counters::{self, Counters};
 use penfold_state::record::SCHEMA;
+use rustix::fs::OFlags;
 use serde::Serialize;
 
 use crate::args::usage;
@@ -76,13 +77,26 @@ fn print(global: &Global, args: &MetricsArgs) -> Result<u8, Failure> {
         None => output::data(&text)?,
         Some(file) => {
             let failed = format!("cannot write `{}`", file.display());
-            replace(file, &text).or_fail(FailureKind::Other, &failed)?;
+            write(file, &text).or_fail(FailureKind::Other, &failed)?;
         }
     }
     Ok(exit_codes::SUCCESS)
 }
 
-/// Replaces a file as a whole, so that no reader sees half of it.
+/// Replaces a file as a whole, so that no reader sees half of it. The file that a link names is replaced, not the link. A pipe
+/// or device stays, and gets the text.
+fn write(file: &Path, text: &[u8]) -> io::Result<()> {
+    match fs::metadata(file) {
+        Ok(meta) if !meta.is_file() => {
+            // Without a reader, a pipe is an error, and no wait.
+            let flags = i32::try_from(OFlags::NONBLOCK.bits()).map_err(io::Error::other)?;
+            File::options().write(true).custom_flags(flags).open(file)?.write_all(text)
+        }
+        Ok(_) => replace(&fs::canonicalize(file)?, text),
+        Err(_) => replace(file, text),
+    }
+}
+
 fn replace(file: &Path, text: &[u8]) -> io::Result<()> {
     let name = file.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
     // A collector reads names that end with `.prom`; this name does not.

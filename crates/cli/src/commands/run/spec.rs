@@ -107,8 +107,11 @@ pub(super) fn spec(global: &Global, mut args: RunArgs) -> Result<Spec, Failure> 
     let state_root = surroundings::root(global);
     let mut environment = environment(&args.bounds.env, args.inherit_env == Some(false));
     let place = Place { temporary: surroundings::temporary(), short: absolute(&state_root).join(SOCKETS) };
-    let boot = penfold_process::boot_id().unwrap_or_default();
-    let plan = resources::plan(&args.resources.request(), &Owner { id: id.short(), boot }, &place)?;
+    let request = args.resources.request();
+    // The boot is in the marks of resources.
+    let boot =
+        if request.is_empty() { String::new() } else { penfold_process::boot_id().unwrap_or_default() };
+    let plan = resources::plan(&request, &Owner { id: id.short(), boot }, &place)?;
     for (key, value) in &plan.variables {
         environment.retain(|(other, _)| other != key);
         environment.push((key.into(), value.into()));

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::run::launcher::own_processes;
 use crate::serve::Server;
-use crate::support::{TestEnv, kill_at_once, wait_until};
+use crate::support::{Running, TestEnv, kill_at_once, wait_until};
 
 /// A number of `penfold metrics`, by name and labels as they are printed.
 #[track_caller]
@@ -155,6 +155,29 @@ fn a_recovered_sandbox_counts_as_lost_and_as_a_leak() {
 
 /// spec: 10.5
 #[test]
+fn what_survives_several_recoveries_counts_once() {
+    let env = TestEnv::new();
+    let orphan = env.detach(["--contain", "subreaper", "--", "sleep", "50"]);
+    // A process that has nothing but the marker is not ended.
+    let script = format!("PENFOLD_SANDBOX={} sleep 3791; :", orphan.id);
+    let parent = Running::start(env.command("sh").args(["-c", &script]));
+    wait_until("the copy runs", || env.is_running("sleep 3791"));
+    orphan.kill_supervisors();
+    for _ in 0..2 {
+        env.call(["gc", "-f"]).with_code(5);
+    }
+    assert_eq!(ended(&env, "detached", "lost"), of(0, 1));
+    let leaks = |what: &str| number(&env, &format!("penfold_leaks_{what}_total{{kind=\"record\"}}"));
+    assert_eq!((leaks("found").as_str(), leaks("mended").as_str()), ("1", "0"));
+    env.running("sleep 3791")[0].signal(Signal::KILL);
+    parent.finish();
+    env.call(["gc", "-f"]).with_code(0);
+    assert_eq!(ended(&env, "detached", "lost"), of(0, 1));
+    assert_eq!((leaks("found").as_str(), leaks("mended").as_str()), ("1", "1"));
+}
+
+/// spec: 10.5
+#[test]
 fn damage_is_told_and_counted_and_changes_nothing_else() {
     let env = TestEnv::new();
     let end = || {
@@ -195,6 +218,19 @@ fn a_file_is_replaced_as_a_whole() {
     assert_eq!(fs::read_to_string(&file).unwrap(), env.call(["metrics"]).out());
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o644);
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
+    // A link stays, and so does a pipe.
+    let link = directory.join("link");
+    std::os::unix::fs::symlink("penfold.prom", &link).unwrap();
+    fs::write(&file, "old").unwrap();
+    env.call(["metrics", "-o", link.to_str().unwrap()]).with_code(0);
+    assert!(link.is_symlink());
+    assert_eq!(fs::read_to_string(&file).unwrap(), env.call(["metrics"]).out());
+    fs::remove_file(link).unwrap();
+    assert_eq!(env.call(["metrics", "-o", "/dev/stdout"]).with_code(0).out(), env.call(["metrics"]).out());
+    let pipe = directory.join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    env.call(["metrics", "-o", pipe.to_str().unwrap()]).refused(1, "cannot write");
+    fs::remove_file(pipe).unwrap();
     let none = directory.join("none/penfold.prom");
     env.call(["metrics", "-o", none.to_str().unwrap()]).refused(1, "cannot write");
     env.call(["metrics", "-o", directory.to_str().unwrap()]).refused(1, "cannot write");
