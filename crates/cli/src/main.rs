@@ -14,6 +14,7 @@
 
 mod args;
 mod commands;
+mod execute;
 mod exit_codes;
 mod failure;
 mod foreign;

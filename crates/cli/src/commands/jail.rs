@@ -4,16 +4,12 @@
 //! bubblewrap stays above the jail, and a signal that ends it would end the command at once. The end outside therefore ignores
 //! the signals that ask a process to end. The end inside gives them their actions again, and executes the command.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
 use clap::Args;
-use penfold_state::StartFailure;
-use penfold_sys::launch::Program;
-use penfold_sys::signal::{self, SignalSet};
-use rustix::io::Errno;
+use penfold_sys::signal;
 use rustix::process::Signal;
 
 use super::run::profile::Network;
@@ -21,8 +17,8 @@ use super::run::profile::jail::Jail;
 use super::run::profile::system_calls;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::failure::{Failure, FailureKind, NotStarted, OrFail as _};
-use crate::surroundings;
+use crate::failure::{Failure, FailureKind, OrFail as _};
+use crate::{execute, surroundings};
 
 /// The verb `jail-outside`.
 pub(crate) const OUTSIDE: Verb = Verb {
@@ -122,41 +118,9 @@ fn outside(args: &OutsideArgs) -> Result<u8, Failure> {
     words.extend(asking.iter().map(|signal| OsString::from(format!("--default={signal}"))));
     words.push("--".into());
     words.extend(args.command.iter().cloned());
-    Err(execute(&words, asking, Vec::new()).with_kind(FailureKind::NotStarted))
+    Err(execute::program(&words, asking, Vec::new()).with_kind(FailureKind::NotStarted))
 }
 
 fn inside(args: &InsideArgs) -> Result<u8, Failure> {
-    Err(execute(&args.command, Vec::new(), args.default.clone()))
-}
-
-/// Becomes a program, with the signal mask of this process; returns only if that fails.
-fn execute(words: &[OsString], mut ignored: Vec<i32>, mut defaults: Vec<i32>) -> Failure {
-    let name = words.first().map(OsString::as_os_str).unwrap_or_default();
-    let c_strings = |list: Vec<OsString>| -> Vec<CString> {
-        list.into_iter().filter_map(|word| CString::new(word.into_vec()).ok()).collect()
-    };
-    let candidates = if name.as_bytes().contains(&b'/') {
-        vec![name.to_owned()]
-    } else {
-        let path = surroundings::variable("PATH".as_ref()).unwrap_or_else(|| "/usr/bin:/bin".into());
-        std::env::split_paths(&path).map(|dir| dir.join(name).into_os_string()).collect()
-    };
-    let environment = surroundings::environment().map(|(mut key, value)| {
-        key.push("=");
-        key.push(value);
-        key
-    });
-    let mut program =
-        Program::new(c_strings(candidates), c_strings(words.to_vec()), c_strings(environment.collect()));
-    // penfold itself ignores SIGPIPE.
-    let pipe = if signal::pipe_inherited_ignored() { &mut ignored } else { &mut defaults };
-    pipe.push(Signal::PIPE.as_raw());
-    let mask = signal::block(&SignalSet::empty()).unwrap_or_else(|_| SignalSet::empty());
-    let errno = program.signals(mask, ignored, defaults).exec().errno;
-    let failure = if errno == Errno::NOENT.raw_os_error() {
-        StartFailure::NotFound
-    } else {
-        StartFailure::NotExecutable(errno)
-    };
-    NotStarted { failure: &failure, command: &name.to_string_lossy(), directory: None }.into()
+    Err(execute::program(&args.command, Vec::new(), args.default.clone()))
 }

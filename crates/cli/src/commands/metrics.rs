@@ -92,7 +92,7 @@ fn write(file: &Path, text: &[u8]) -> io::Result<()> {
             let flags = i32::try_from(OFlags::NONBLOCK.bits()).map_err(io::Error::other)?;
             File::options().write(true).custom_flags(flags).open(file)?.write_all(text)
         }
-        Ok(_) => replace(&fs::canonicalize(file)?, text),
+        Ok(_) => replace(&file.canonicalize()?, text),
         Err(_) => replace(file, text),
     }
 }

@@ -5,18 +5,21 @@ use std::iter::once;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Command};
+use clap::{Args, Command, ValueEnum};
+use penfold_control::leaks::{self, Belongs};
 
 use super::run::{self, RunArgs};
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::failure::{Failure, FailureKind};
-use crate::surroundings;
+use crate::failure::{Failure, FailureKind, OrFail as _};
+use crate::{execute, output, surroundings};
 
 /// The name under which penfold is this verb.
 pub(crate) const PROGRAM: &str = "penfold-sh";
 /// The variable that names the shell.
 const SHELL: &str = "PENFOLD_SHELL";
+/// The variable that names the scope, for callers that can give no flag.
+const SCOPE: &str = "PENFOLD_SH_SCOPE";
 /// The shells that `SHELL` may name. Others have another syntax, and the caller has written its text for one of these.
 const SHELLS: [&str; 5] = ["bash", "zsh", "sh", "dash", "ksh"];
 
@@ -29,11 +32,16 @@ pub(crate) const VERB: Verb = Verb {
         started is left. The same is a link to penfold with the name `penfold-sh`, for programs that take a single \
         program, such as CLAUDE_CODE_SHELL_PREFIX. Several words are joined by spaces. If the first word begins with a \
         hyphen, all words are arguments of the shell, as in `penfold-sh -c TEXT`. The shell is $PENFOLD_SHELL, else \
-        $SHELL if that is bash, zsh, sh, dash or ksh, else sh.",
+        $SHELL if that is bash, zsh, sh, dash or ksh, else sh. With `--scope session`, or PENFOLD_SH_SCOPE=session, background \
+        jobs live until the session ends: the sandbox around the caller, such as that of `penfold run -- claude`.",
     examples: &[
         ("penfold sh 'npm run dev & sleep 5; curl localhost:3000'", "the server ends with the shell"),
         ("penfold sh -- -lc 'make test'", "the same with a login shell"),
         ("penfold sh -q 'make test'", "say nothing about ended processes"),
+        (
+            "PENFOLD_SH_SCOPE=session penfold run -- claude",
+            "the agent's background jobs end with the agent, if penfold-sh is its shell",
+        ),
     ],
     usage_failure: FailureKind::NotStarted,
     define: ShArgs::augment_args,
@@ -43,9 +51,41 @@ pub(crate) const VERB: Verb = Verb {
 /// The arguments of `penfold sh`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ShArgs {
+    #[arg(
+        long,
+        value_enum,
+        value_name = "SCOPE",
+        help = "How long background jobs live: until the end of the call, or of the session, the sandbox around the caller \
+            [default: $PENFOLD_SH_SCOPE, else call]"
+    )]
+    scope: Option<Scope>,
     /// The text for the shell, or arguments of the shell.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "TEXT")]
     text: Vec<OsString>,
+}
+
+/// How long what a text starts may live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Scope {
+    /// Until the shell has ended.
+    Call,
+    /// Until the sandbox around the caller ends.
+    Session,
+}
+
+impl Scope {
+    /// The scope that the caller's environment asks for.
+    fn of_caller() -> Result<Scope, Failure> {
+        let word = surroundings::variable(SCOPE.as_ref()).unwrap_or_default();
+        match word.to_str() {
+            Some("" | "call") => Ok(Scope::Call),
+            Some("session") => Ok(Scope::Session),
+            _ => {
+                let sentence = format!("{SCOPE} is `{}`", word.to_string_lossy());
+                Err(Failure::new(FailureKind::NotStarted, sentence).hint("it may be `call` or `session`"))
+            }
+        }
+    }
 }
 
 /// Returns the words of the command line, beginning with the name of the program. Under the name `penfold-sh` they are those
@@ -67,11 +107,29 @@ pub(crate) fn words() -> impl Iterator<Item = OsString> {
 /// Runs a text with a shell, as a sandbox.
 fn sh(global: &Global, args: &ShArgs) -> Result<u8, Failure> {
     let command = once(shell()).chain(shell_arguments(&args.text));
+    if args.scope.map_or_else(Scope::of_caller, Ok)? == Scope::Session {
+        if is_in_session()? {
+            return Err(execute::program(&command.collect::<Vec<_>>(), Vec::new(), Vec::new()));
+        }
+        if !global.quiet {
+            let told = "penfold: no session: no sandbox is around the caller, so background jobs end with this command; \
+                `penfold run -- AGENT` starts one\n";
+            output::message(told);
+        }
+    }
     let definition = (run::VERB.define)(Command::new(run::VERB.name).no_binary_name(true));
     let matches = definition
         .try_get_matches_from(once("--".into()).chain(command))
         .map_err(|error| usage::failure(&error, Some(&VERB)))?;
     run::run(global, usage::read::<RunArgs>(&VERB, matches)?)
+}
+
+/// Tells whether the caller is in a sandbox with a supervisor. What the shell starts is then a member, too.
+fn is_in_session() -> Result<bool, Failure> {
+    let Some(caller) = rustix::process::getppid() else { return Ok(false) };
+    let belongs = leaks::belongs(caller)
+        .or_fail(FailureKind::NotStarted, "cannot tell whether the caller is in a sandbox")?;
+    Ok(matches!(belongs, Belongs::Sandbox(_)))
 }
 
 /// Returns the arguments of the shell for these words.

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::support::{Finished, Process, Running, TestEnv, has_program, penfold, wait_until};
+use crate::support::{Finished, Process, Running, TestEnv, fresh_id, has_program, penfold, wait_until};
 
 /// A link to penfold with the name `penfold-sh`, with the state root of this test.
 fn shell(env: &TestEnv) -> Command {
@@ -129,5 +129,48 @@ fn penfold_is_not_its_own_shell() {
         command.env("PENFOLD_SHELL", own).env("XDG_RUNTIME_DIR", env.root()).env_remove("SHELL");
         assert_eq!(Running::start(&mut command).finish().with_code(0).out(), "hi\n");
     }
+    env.assert_nothing_left();
+}
+
+/// spec: 8.13
+#[test]
+fn jobs_of_a_session_live_until_the_sandbox_around_the_caller_ends() {
+    let env = TestEnv::new();
+    shell(&env);
+    let agent =
+        format!("{} 'sleep 1000 & exit 3'; echo called $?; read -r _", env.path("penfold-sh").display());
+    for scope in ["session", "call"] {
+        let mut command = env.run_command(["--", "sh", "-c", &agent]);
+        command.env("PENFOLD_SH_SCOPE", scope).env("XDG_RUNTIME_DIR", env.root()).env_remove("SHELL");
+        let mut session = Running::start(command.stdin(Stdio::piped()));
+        session.hear("called 3", 1);
+        if scope == "session" {
+            wait_until("the job lives on", || env.is_running("sleep 1000"));
+        }
+        let jobs = env.running("sleep 1000");
+        assert_eq!(jobs.len(), usize::from(scope == "session"), "{scope}");
+        session.say("\n");
+        let told = session.finish().with_code(0).err();
+        assert!(told.contains("ended 1 process"), "{told}");
+        assert!(jobs.iter().all(Process::has_ended));
+    }
+    env.assert_nothing_left();
+}
+
+/// spec: 8.13
+#[test]
+fn a_marker_without_its_sandbox_is_no_session() {
+    let env = TestEnv::new();
+    let mut command = shell(&env);
+    command.env("PENFOLD_SH_SCOPE", "session").env("PENFOLD_SANDBOX", fresh_id());
+    let finished = Running::start(command.arg("sleep 1000 & exit 3")).finish().with_code(3);
+    assert!(finished.err().contains("no session") && finished.err().contains("ended 1 process"));
+    assert!(!env.is_running("sleep 1000"));
+    let words = ["sh", "-q", "--scope", "session", "sleep 1000 & exit 3"];
+    assert_eq!(env.call(words).with_code(3).err(), "");
+    let mut odd = shell(&env);
+    Running::start(odd.arg("true").env("PENFOLD_SH_SCOPE", "agent"))
+        .finish()
+        .refused(125, "PENFOLD_SH_SCOPE");
     env.assert_nothing_left();
 }
