@@ -38,10 +38,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold sh 'npm run dev & sleep 5; curl localhost:3000'", "the server ends with the shell"),
         ("penfold sh -- -lc 'make test'", "the same with a login shell"),
         ("penfold sh -q 'make test'", "say nothing about ended processes"),
-        (
-            "PENFOLD_SH_SCOPE=session penfold run -- claude",
-            "the agent's background jobs end with the agent, if penfold-sh is its shell",
-        ),
+        ("penfold sh --scope session 'npm run dev &'", "the server ends with the sandbox around the caller"),
     ],
     usage_failure: FailureKind::NotStarted,
     define: ShArgs::augment_args,
