@@ -58,6 +58,12 @@ pub(crate) fn message(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
+/// The columns of standard error, if it is a terminal that tells them.
+pub(crate) fn message_width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stderr()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
+}
+
 /// Whether standard input and standard error are terminals, so that a person can answer a question.
 pub(crate) fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()

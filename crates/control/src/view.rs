@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use penfold_cgroup::Limits;
-use penfold_process::ProcessId;
+use penfold_process::{ProcessId, quoted};
 use penfold_teardown::{Cause, Level};
 use serde::Serialize;
 
@@ -85,7 +85,7 @@ pub struct View {
 impl View {
     /// Returns the command in one line.
     pub fn command_line(&self) -> String {
-        self.command.join(" ")
+        quoted(&self.command)
     }
 }
 

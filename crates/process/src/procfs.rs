@@ -11,6 +11,7 @@ use rustix::process::{Pid, PidfdFlags};
 use crate::id::ProcessId;
 use crate::numbers;
 use crate::path::Path;
+use crate::quote::quoted_cmdline;
 use crate::stat::{Stat, State};
 use crate::status::Status;
 
@@ -233,19 +234,17 @@ impl ProcFs {
         !matches!(self.stat(Pid::INIT), Ok(Some(_)))
     }
 
-    /// Returns the command line for people: the arguments joined by spaces, at most 256 bytes.
+    /// Returns the command line for people, as a shell would read it, of at most 256 bytes.
     ///
     /// Control characters and bytes that are not UTF-8 are replaced. The result is `[comm]` for a process without a
     /// command line, and `None` when the process is gone or unreadable.
     pub fn command_line(&mut self, pid: Pid) -> Option<String> {
         let text = self.read_some(Path::of(pid, "cmdline").as_c_str(), COMMAND_LINE_BYTES).ok()?;
-        let end = text.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
-        if end == 0 {
+        let Some(command) = quoted_cmdline(text) else {
             let comm = self.stat(pid).ok()??.comm;
             return Some(format!("[{}]", printable(&comm)));
-        }
-        let joined: Vec<u8> = text[..end].iter().map(|&byte| if byte == 0 { b' ' } else { byte }).collect();
-        Some(printable(&String::from_utf8_lossy(&joined)))
+        };
+        Some(printable(&command))
     }
 
     /// Returns the kernel function in which the main thread waits; `None` when the thread runs or this user may not see

@@ -8,6 +8,8 @@ use clap::{ArgAction, Args};
 use penfold_state::events::{About, Entry, Event, EventKind, From, KINDS, Reader, Waited};
 use serde::Serialize;
 
+use penfold_process::quoted;
+
 use crate::args::verb::{Global, Verb};
 use crate::args::{ids, usage};
 use crate::failure::{Failure, FailureKind};
@@ -204,8 +206,8 @@ fn add(event: &Event, json: bool, text: &mut Vec<u8>) -> Result<(), WriteError> 
 /// The details of an event as text.
 fn details(what: &EventKind) -> String {
     match what {
-        EventKind::Start { command, .. } => command.join(" "),
-        EventKind::Exec { number, command } => format!("{number}: {}", command.join(" ")),
+        EventKind::Start { command, .. } => quoted(command),
+        EventKind::Exec { number, command } => format!("{number}: {}", quoted(command)),
         EventKind::Exit { exit, cause, status } => {
             let exit = exit.map_or_else(|| "?".to_owned(), template::exit);
             format!("{status} ({exit}), cause {}", template::cause(*cause))
@@ -237,7 +239,7 @@ fn details(what: &EventKind) -> String {
                 format!("{exit}, not gone: {}", count(*survivors, "survivor", "survivors"))
             }
         }
-        EventKind::Adopted { pid, command } => format!("pid {pid}: {}", command.join(" ")),
+        EventKind::Adopted { pid, command } => format!("pid {pid}: {}", quoted(command)),
     }
 }
 

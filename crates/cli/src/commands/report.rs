@@ -8,6 +8,8 @@ use penfold_control::{SandboxRef, View};
 use penfold_state::time::now_ms;
 use penfold_state::{ExitStatus, Report, Totals};
 
+use penfold_process::quoted;
+
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind};
@@ -160,7 +162,7 @@ fn page(seen: &View, report: &Report) -> String {
     };
     let findings = &report.findings;
     line("sandbox", &format!("{}  {}", seen.id, template::name(seen)));
-    line("command", &report.command.join(" "));
+    line("command", &quoted(&report.command));
     line("cause", &template::cause(report.cause));
     line("exit", &report.exit.map_or_else(|| "unknown".to_owned(), template::exit));
     line("ran", &human(Duration::from_millis(report.duration_ms)));

@@ -3,6 +3,8 @@
 use penfold_control::{Resolver, SandboxRef};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use penfold_process::quoted;
+
 use crate::args::ids::Ids;
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind};
@@ -72,7 +74,7 @@ pub(crate) struct Shown<'a> {
 
 impl<'a> Shown<'a> {
     fn of(known: &'a SandboxRef) -> Shown<'a> {
-        let command = known.intent.as_ref().map(|intent| intent.command.join(" ")).unwrap_or_default();
+        let command = known.intent.as_ref().map(|intent| quoted(&intent.command)).unwrap_or_default();
         Shown { id: &known.id, name: known.name.as_deref(), command }
     }
 }

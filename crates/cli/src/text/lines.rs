@@ -1,5 +1,7 @@
 //! Lines that several verbs print in the same format.
 
+use std::borrow::Cow;
+
 /// Adds a message with the prefix `penfold: `.
 pub(crate) fn say(text: &mut String, words: &str) {
     text.push_str("penfold: ");
@@ -18,6 +20,15 @@ pub(crate) fn push(text: &mut String, words: &str) {
             text.push(character);
         }
     }
+}
+
+/// Cuts text to this number of characters; the last one then shows that something is missing.
+pub(crate) fn cut(text: &str, width: usize) -> Cow<'_, str> {
+    if text.chars().nth(width).is_none() {
+        return text.into();
+    }
+    let kept = text.chars().take(width.saturating_sub(1));
+    kept.chain(['…']).collect::<String>().into()
 }
 
 /// Whether a character is invisible and changes the display of the text beside it: general categories Cf, Zl and Zp of

@@ -39,9 +39,7 @@ impl LiveLine {
         }
         let mut line = String::new();
         lines::say(&mut line, &text());
-        let width =
-            rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| usize::from(size.ws_col));
-        let width = if width == 0 { WIDTH } else { width };
+        let width = output::message_width().unwrap_or(WIDTH);
         // A line of the whole width would wrap, and could not be erased.
         let line: String = line.trim_end().chars().take(width.saturating_sub(1)).collect();
         output::message(&format!("\r\x1b[K{line}"));

@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 use penfold_control::View;
 use penfold_control::view::Member;
 
+use penfold_process::quoted;
+
 use crate::text::{lines, template};
 
 /// The format of the tree.
@@ -27,7 +29,7 @@ pub(crate) fn draw(seen: &View, members: &[Member], style: Style) -> String {
     page.level(&own, "", numbers.is_empty());
     for (index, number) in numbers.iter().enumerate() {
         let last = index + 1 == numbers.len();
-        let command = seen.execs.get(index).map(|exec| exec.command.join(" ")).unwrap_or_default();
+        let command = seen.execs.get(index).map(|exec| quoted(&exec.command)).unwrap_or_default();
         let _ = writeln!(page.text, "{}exec {number}  {}", branch(last), template::printable(&command));
         let of_exec: Vec<&Member> =
             tops.iter().copied().filter(|member| member.exec == Some(*number)).collect();

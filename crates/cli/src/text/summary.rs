@@ -10,10 +10,16 @@ use penfold_teardown::{Cause, Ended};
 
 use crate::text::lines::{self, count};
 use crate::text::template;
-use crate::value;
+use crate::{output, value};
 
 /// The number of strays in the summary, which must stay short; `--report` lists all.
 const NAMED: usize = 4;
+/// What is before the first stray.
+const FIRST: &str = "  strays: ";
+/// What is before the others.
+const NEXT: &str = "          ";
+/// The characters of a command that a narrow terminal shows all the same.
+const SHORTEST: usize = 12;
 
 /// The line for a terminal while a sandbox is ending.
 pub(crate) fn progress(progress: Progress) -> String {
@@ -53,7 +59,7 @@ pub(crate) fn of(outcome: &Outcome, verbose: bool, quiet: bool) -> String {
                 let _ = write!(words, "; {}", what_was_done(&outcome.totals, report.findings.took_us));
             }
             line(&mut text, &words);
-            strays(&mut text, outcome);
+            strays(&mut text, outcome, output::message_width());
         }
     }
     if let Some(error) = &outcome.unwritten {
@@ -144,31 +150,34 @@ pub(crate) fn what_was_done(totals: &Totals, took_us: u64) -> String {
     format!("ended {}{how} in {took}", count(totals.ended, "process", "processes"))
 }
 
-fn strays(text: &mut String, outcome: &Outcome) {
+/// A line for each stray, as wide as the terminal, and whether all members are gone.
+fn strays(text: &mut String, outcome: &Outcome, width: Option<usize>) {
     let findings = &outcome.report.findings;
-    let verified = if findings.verified { "verified gone" } else { "NOT verified gone" };
     if outcome.totals.strays == 0 {
         return;
     }
-    let mut words = String::from("  strays: ");
     let known = findings.ended.iter().filter(|stray| stray.command.is_some() || !stray.name.is_empty());
-    let named: Vec<String> = known.take(NAMED).map(name).collect();
-    words.push_str(&named.join(", "));
-    if outcome.totals.strays > named.len() {
-        // Writing to a String cannot fail.
-        let _ = write!(words, " and {} more", outcome.totals.strays - named.len());
+    let named: Vec<String> = known.take(NAMED).map(|stray| name(stray, width)).collect();
+    let more = outcome.totals.strays.saturating_sub(named.len());
+    let more = (more > 0).then(|| format!("{more} more"));
+    for (number, words) in named.into_iter().chain(more).enumerate() {
+        line(text, &format!("{}{words}", if number == 0 { FIRST } else { NEXT }));
     }
-    words.push_str("   ");
-    words.push_str(verified);
-    line(text, &words);
+    let verified = if findings.verified { "verified gone" } else { "NOT verified gone" };
+    line(text, &format!("  {verified}"));
 }
 
-fn name(stray: &Ended) -> String {
-    let command = stray.command.as_deref().unwrap_or(&stray.name);
-    match &stray.why {
-        Some(why) => format!("{command} (pid {}, {why})", stray.pid),
-        None => format!("{command} (pid {})", stray.pid),
+fn name(stray: &Ended, width: Option<usize>) -> String {
+    let command = template::printable(stray.command.as_deref().unwrap_or(&stray.name));
+    let mut facts = format!("pid {}", stray.pid);
+    for fact in stray.why.iter().cloned().chain(stray.signal.map(value::signal_name)) {
+        facts.push_str(", ");
+        facts.push_str(&fact);
     }
+    let room = width.map_or(usize::MAX, |width| {
+        width.saturating_sub("penfold: ".len() + FIRST.len() + facts.len() + " ()".len())
+    });
+    format!("{} ({facts})", lines::cut(&command, room.max(SHORTEST)))
 }
 
 /// A rounded duration: `320us`, `12ms`, `1.2s`, `3m5s`.
@@ -183,5 +192,32 @@ pub(crate) fn human(duration: Duration) -> String {
         format!("{}ms", duration.as_millis())
     } else {
         format!("{}us", duration.as_micros())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use penfold_teardown::report::EndedBy;
+
+    use super::*;
+
+    #[test]
+    fn a_stray_is_cut_to_the_width_of_the_terminal() {
+        let stray = Ended {
+            pid: 4121,
+            start_time: 0,
+            name: "sh".to_owned(),
+            command: Some("sh -c 'while :; do\nsleep 1000; done'".to_owned()),
+            how: EndedBy::Kill,
+            signal: Some(9),
+            stray: true,
+            why: Some("setsid".to_owned()),
+        };
+        let facts = "(pid 4121, setsid, KILL)";
+        assert_eq!(name(&stray, None), format!("sh -c 'while :; do\u{fffd}sleep 1000; done' {facts}"));
+        let cut = name(&stray, Some(60));
+        assert_eq!(cut, format!("sh -c 'while :;… {facts}"));
+        assert_eq!("penfold: ".len() + FIRST.len() + cut.chars().count(), 60);
+        assert_eq!(name(&stray, Some(10)), format!("sh -c 'whil… {facts}"));
     }
 }

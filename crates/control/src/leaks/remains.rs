@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::search::{LeakSearch, YOUNG};
 use super::{Leak, Thing, age};
+use penfold_process::quoted;
 use penfold_state::Files;
 use penfold_state::clear::entries;
 use penfold_state::error_chain;
@@ -26,7 +27,7 @@ impl LeakSearch {
     /// Adds a record that is kept for its log and exit code.
     pub(super) fn ended(&mut self, record: &Record, intent: Option<Intent>, path: PathBuf) {
         let id = record.name().to_owned();
-        let command = intent.as_ref().map(|intent| intent.command.join(" ")).unwrap_or_default();
+        let command = intent.as_ref().map(|intent| quoted(&intent.command)).unwrap_or_default();
         let name = intent.and_then(|intent| intent.name);
         for file in unfinished_files(record.files()).unwrap_or_default() {
             let thing = Thing::File { path: path.join(file) };

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use penfold_cgroup::{Leaf, mountinfo};
-use penfold_process::Pid;
+use penfold_process::{Pid, quoted};
 use penfold_resource::traces::{self, Found, Trace};
 use penfold_resource::{Planned, Presence};
 
@@ -115,7 +115,7 @@ impl LeakSearch {
                     if intent.is_none() {
                         self.untold.insert(name.clone());
                     }
-                    let command = intent.as_ref().map(|intent| intent.command.join(" ")).unwrap_or_default();
+                    let command = intent.as_ref().map(|intent| quoted(&intent.command)).unwrap_or_default();
                     let thing = Thing::Record { path, command, begun: true };
                     self.orphan(name, intent.and_then(|intent| intent.name), thing, processes);
                 }

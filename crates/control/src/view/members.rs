@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Read as _};
 
-use penfold_process::{Pid, ProcFs, ProcessId, Stat};
+use penfold_process::{Pid, ProcFs, ProcessId, Stat, quoted_cmdline};
 use serde::Serialize;
 
 use super::View;
@@ -178,7 +178,5 @@ fn whole_command(pid: Pid) -> Option<String> {
     let file = std::fs::File::open(format!("/proc/{}/cmdline", pid.as_raw_pid())).ok()?;
     let mut text = Vec::new();
     file.take(LONGEST).read_to_end(&mut text).ok()?;
-    let end = text.iter().rposition(|&byte| byte != 0)? + 1;
-    let words = text.get(..end)?.split(|&byte| byte == 0).map(String::from_utf8_lossy);
-    Some(printable(&words.collect::<Vec<_>>().join(" ")))
+    quoted_cmdline(&text).map(|command| printable(&command))
 }
