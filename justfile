@@ -56,7 +56,6 @@ bench *ARGS:
 
 # Builds the packages for Python, npm and Debian, and the files of a container image, into target/dist.
 dist *TARGET:
-    cargo deb --version >/dev/null 2>&1 || cargo install --locked cargo-deb
     scripts/dist {{TARGET}}
 
 # Installs these packages in fresh places and tests them.
