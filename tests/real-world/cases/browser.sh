@@ -21,3 +21,6 @@ cat said
 await 1 chromium
 kill -KILL "$client"
 wait "$client" 2>/dev/null
+# The lock is a link to HOST-PID. It is free if it is gone, or that process is.
+until pid=$(readlink "$profile/SingletonLock") || pid=; [[ -z $pid || ! -e /proc/${pid##*-} ]]; do sleep 0.02; done
+echo "the profile is free"
