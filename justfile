@@ -76,9 +76,13 @@ fault-sweep *ARGS:
 compare:
     scripts/compare
 
-# Runs published programs that leave processes behind, without penfold and with it: the table of docs/agents.md.
-real-world:
-    scripts/real-world
+# Runs published programs that leave processes behind, without penfold and with it: the table of docs/real-world.md.
+real-world *CASES:
+    scripts/real-world {{CASES}}
+
+# Measures what `guard` costs, whom it blames and whom it leaves alone: the table of docs/guard.md.
+guard-figures *NAMES:
+    scripts/guard-figures {{NAMES}}
 
 # All that the gate runs.
 ci:

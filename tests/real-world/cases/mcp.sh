@@ -1,5 +1,5 @@
 # An MCP server that is no simple process, and the client of a published SDK.
-# rows: *node deaf close; *node job close; *node daemon close; *node deaf killed; *node job killed; *node daemon killed; python deaf close; python job close; python daemon close; python deaf killed; python job killed; python daemon killed
+# rows: *node deaf close; node job close; node daemon close; node deaf killed; node job killed; *node daemon killed; python deaf close; python job close; python daemon close; python deaf killed; python job killed; python daemon killed
 # needs: fast
 # needs: python
 # title node deaf close: npm MCP client: `sh -c 'node server; true'`, deaf to the end of its input | close

@@ -1,5 +1,5 @@
 # npm passes the signal to the shell of the script, which does not pass it on.
-# rows: *TERM; *KILL
+# rows: TERM; *KILL
 # title TERM: `npm run dev`: `sleep & sleep` | SIGTERM
 # title KILL: `npm run dev`: `sleep & sleep` | SIGKILL
 printf '{"scripts": {"dev": "sleep %s & sleep %s"}}' "$TOKEN" "$TOKEN" >package.json
