@@ -56,7 +56,6 @@ bench *ARGS:
 
 # Builds the packages for Python, npm and Debian, and the files of a container image, into target/dist.
 dist *TARGET:
-    cargo deb --version >/dev/null 2>&1 || cargo install --locked cargo-deb
     scripts/dist {{TARGET}}
 
 # Installs these packages in fresh places and tests them.
@@ -77,9 +76,13 @@ fault-sweep *ARGS:
 compare:
     scripts/compare
 
-# Runs published programs that leave processes behind, without penfold and with it: the table of docs/agents.md.
-real-world:
-    scripts/real-world
+# Runs published programs that leave processes behind, without penfold and with it: the table of docs/real-world.md.
+real-world *CASES:
+    scripts/real-world {{CASES}}
+
+# Measures what `guard` costs, whom it blames and whom it leaves alone: the table of docs/guard.md.
+guard-figures *NAMES:
+    scripts/guard-figures {{NAMES}}
 
 # All that the gate runs.
 ci:

@@ -4,7 +4,7 @@
 //! while the leader runs, and the parents of each are remembered. A parent that lived between two looks is not known.
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use penfold_process::{FileId, Listeners, Pid, ProcFs, ProcessId, Stat};
@@ -15,7 +15,7 @@ use penfold_teardown::{Ended, Findings};
 const INTERVAL: Duration = Duration::from_millis(100);
 /// The first look; many processes are started at the begin.
 const FIRST: Duration = Duration::from_millis(10);
-/// A look takes at most this part of the time: 1 %.
+/// A look takes at most this part of the time of a processor: 1 %.
 const SHARE: u32 = 100;
 /// The most members that are remembered, and the most that are described.
 const REMEMBERED: usize = 4096;
@@ -23,6 +23,8 @@ const DESCRIBED: usize = 256;
 /// The most parents, and the most open files, of one process.
 const PARENTS: usize = 16;
 const FILES: usize = 16;
+/// The standard streams of a process.
+const STREAMS: [&str; 3] = ["fd/0", "fd/1", "fd/2"];
 /// The variables that name a test, with the runner that sets each.
 const TESTS: [&str; 4] = [
     "PENFOLD_TEST",
@@ -40,6 +42,10 @@ struct Seen {
     parent: Option<ProcessId>,
     name: String,
     command: String,
+    /// Whether it is a process of penfold: of an inner sandbox, or one that has not executed its program yet.
+    is_own: bool,
+    /// Whether it was seen twice. A look between fork and exec finds the command of the parent.
+    is_settled: bool,
 }
 
 /// The members of a sandbox and their parents.
@@ -50,14 +56,23 @@ pub(crate) struct Genealogy {
     next: Instant,
     interval: Duration,
     found: Vec<LeftBehind>,
+    /// The program of penfold.
+    own: Option<FileId>,
+    /// The files that are the standard streams of the leader, and of all that inherit them.
+    streams: Vec<PathBuf>,
 }
 
 impl Genealogy {
     /// Starts to look at the members; `None` where there is no `/proc`.
     pub(crate) fn start() -> Option<Genealogy> {
-        let proc = ProcFs::open().ok()?;
+        let mut proc = ProcFs::open().ok()?;
         let next = Instant::now().checked_add(FIRST)?;
-        Some(Genealogy { proc, seen: HashMap::new(), next, interval: FIRST, found: Vec::new() })
+        let this = rustix::process::getpid();
+        let own = proc.program(this);
+        // The supervisor closes its copies soon after the start.
+        let streams = STREAMS.iter().filter_map(|fd| std::fs::read_link(path(this, fd)).ok()).collect();
+        let (seen, found) = (HashMap::new(), Vec::new());
+        Some(Genealogy { proc, seen, next, interval: FIRST, found, own, streams })
     }
 
     /// Returns the time until the next look.
@@ -71,11 +86,14 @@ impl Genealogy {
         if begun < self.next {
             return;
         }
+        // Not the time that passes: on a busy host most of that belongs to others.
+        let used = processor_time();
         let mut members = Vec::new();
         if self.proc.descendants(rustix::process::getpid(), &mut members).is_ok() {
             self.remember(&members);
         }
-        self.interval = (self.interval * 2).min(INTERVAL).max(begun.elapsed() * SHARE);
+        let used = processor_time().saturating_sub(used);
+        self.interval = (self.interval * 2).min(INTERVAL).max(used * SHARE);
         self.next = begun.checked_add(self.interval).unwrap_or(begun);
     }
 
@@ -86,15 +104,19 @@ impl Genealogy {
             let parent = stat.parent.and_then(|parent| living.get(&parent)).copied();
             match self.seen.get_mut(&stat.id()) {
                 // The first parent counts: later ones are those of an orphan. Another name is another program.
-                Some(seen) if seen.name == stat.comm => {}
+                Some(seen) if seen.name == stat.comm && seen.is_settled => {}
                 Some(seen) => {
+                    seen.is_settled = true;
                     seen.name.clone_from(&stat.comm);
                     seen.command = self.proc.command_line(stat.pid).unwrap_or_else(|| stat.comm.clone());
+                    seen.is_own = self.own.is_some() && self.proc.program(stat.pid) == self.own;
                 }
                 None if room > 0 => {
                     room -= 1;
                     let command = self.proc.command_line(stat.pid).unwrap_or_else(|| stat.comm.clone());
-                    self.seen.insert(stat.id(), Seen { parent, name: stat.comm.clone(), command });
+                    let is_own = self.own.is_some() && self.proc.program(stat.pid) == self.own;
+                    let name = stat.comm.clone();
+                    self.seen.insert(stat.id(), Seen { parent, name, command, is_own, is_settled: false });
                 }
                 None => {}
             }
@@ -119,13 +141,12 @@ impl Genealogy {
     /// Describes members that are about to be ended. penfold's own processes of inner sandboxes are left out.
     pub(crate) fn describe(&mut self, members: &[Stat]) {
         self.remember(members);
-        let own: Option<FileId> = self.proc.program(rustix::process::getpid());
         let mut listeners = Listeners::default();
         for stat in members {
             if self.found.len() >= DESCRIBED {
                 return;
             }
-            if stat.is_dead() || own.is_some() && self.proc.program(stat.pid) == own {
+            if stat.is_dead() || self.own.is_some() && self.proc.program(stat.pid) == self.own {
                 continue;
             }
             let command = self.proc.command_line(stat.pid).unwrap_or_else(|| stat.comm.clone());
@@ -138,7 +159,7 @@ impl Genealogy {
                 parents: self.parents(stat.id()),
                 test: test(stat.pid),
                 ports: listeners.of(&[stat.pid]).iter().map(ToString::to_string).collect(),
-                files: files(stat.pid),
+                files: files(stat.pid, &self.streams),
             });
         }
     }
@@ -148,7 +169,9 @@ impl Genealogy {
         let mut next = self.seen.get(&id).and_then(|seen| seen.parent);
         while let Some(id) = next.filter(|_| parents.len() < PARENTS) {
             let Some(seen) = self.seen.get(&id) else { break };
-            parents.push(Parent { pid: id.pid.as_raw_pid(), command: seen.command.clone() });
+            if !seen.is_own {
+                parents.push(Parent { pid: id.pid.as_raw_pid(), command: seen.command.clone() });
+            }
             next = seen.parent;
         }
         parents
@@ -168,6 +191,12 @@ impl Genealogy {
 
 fn path(pid: Pid, file: &str) -> PathBuf {
     format!("/proc/{}/{file}", pid.as_raw_pid()).into()
+}
+
+/// Returns the time that this thread has used a processor.
+fn processor_time() -> Duration {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(used).unwrap_or_default()
 }
 
 /// Returns the age of a process in milliseconds.
@@ -194,11 +223,17 @@ fn test(pid: Pid) -> Option<String> {
     Some(phases.iter().find_map(|phase| name.strip_suffix(phase)).map_or(name.clone(), str::to_owned))
 }
 
-/// Returns the first open files that are no devices, pipes or sockets.
-fn files(pid: Pid) -> Vec<PathBuf> {
+/// Returns the first open files that are no devices, pipes or sockets, and no standard streams that the leader has, too.
+fn files(pid: Pid, streams: &[PathBuf]) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(path(pid, "fd")) else { return Vec::new() };
+    let is_inherited = |entry: &Path, target: &PathBuf| {
+        STREAMS.iter().any(|stream| entry.ends_with(stream)) && streams.contains(target)
+    };
     let mut files: Vec<PathBuf> = entries
-        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .filter_map(|entry| {
+            let entry = entry.ok()?.path();
+            std::fs::read_link(&entry).ok().filter(|target| !is_inherited(&entry, target))
+        })
         .filter(|target| target.is_absolute() && !target.starts_with("/dev") && !target.starts_with("/proc"))
         .collect();
     files.sort_unstable();

@@ -22,6 +22,7 @@ child.on('error', (error) => {
 });
 child.on('exit', (code, signal) => {
   if (signal === null) process.exit(code);
-  process.removeAllListeners(signal);
+  // Node ignores SIGPIPE, and keeps SIGUSR1 for its debugger. The last listener that goes leaves the default action.
+  process.on(signal, () => {}).removeAllListeners(signal);
   process.kill(process.pid, signal);
 });

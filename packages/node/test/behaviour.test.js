@@ -6,6 +6,7 @@ import { chmodSync, mkdtempSync, openSync, closeSync, readFileSync, rmSync, syml
 import os from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
+import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 
 import * as penfold from '../index.js';
@@ -112,6 +113,18 @@ test('ipc', async () => {
   const [message] = await once(child, 'message');
   assert.equal(message, 42);
   assert.deepEqual(await once(child, 'exit'), [0, null]);
+});
+
+test('the command of the package dies as its child', () => {
+  const command = fileURLToPath(new URL('../bin/penfold.js', import.meta.url));
+  const env = { ...process.env, PENFOLD_BIN: penfold.findBinary() };
+  for (const name of ['INT', 'PIPE', 'TERM', 'HUP', 'USR1', 'QUIT', 'KILL']) {
+    const words = [command, '-q', 'run', '--', 'sh', '-c', `kill -${name} $$`];
+    const { status, signal } = childProcess.spawnSync(process.execPath, words, { env, stdio: 'ignore' });
+    assert.deepEqual([status, signal], [null, `SIG${name}`]);
+  }
+  const { status } = childProcess.spawnSync(process.execPath, [command, 'run', '--', 'sh', '-c', 'exit 7'], { env });
+  assert.equal(status, 7);
 });
 
 test('environment, directory, shell', async () => {

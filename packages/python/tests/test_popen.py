@@ -9,11 +9,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
+import threading
 import warnings
 
 import penfold
 import pytest
+from penfold import _status
 from conftest import Tree, wait_until
 
 BOTH = [subprocess, penfold]
@@ -303,15 +306,33 @@ def test_output_without_input_is_text_where_it_was_asked_for() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts a command as another user")
 def test_a_lost_sandbox_of_another_user_is_ended_before_it_counts_as_gone(tree: Tree) -> None:
-    process = penfold.Popen(["sleep", "987"], env=tree.env, user=65534, contain="subreaper")
-    assert tree.names() == ["sleep"]
-    with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
-        supervisor = int(file.read().split()[0])
-    # Both at once: no one of the two can end what is left.
-    for pid in (process.pid, supervisor):
-        os.kill(pid, signal.SIGSTOP)
-    for pid in (process.pid, supervisor):
-        os.kill(pid, signal.SIGKILL)
-    process.wait()
-    assert not tree.alive()
-    assert process.report is not None and process.report.verified
+    with tempfile.TemporaryDirectory() as runtime:
+        os.chown(runtime, 65534, 65534)
+        env = {**tree.env, "XDG_RUNTIME_DIR": runtime}
+        words = ["sh", "-c", "setsid sleep 987 & exec sleep 986"]
+        process = penfold.Popen(words, env=env, user=65534, contain="subreaper")
+        wait_until("the tree stands", lambda: tree.names() == ["sleep", "sleep"])
+        assert os.listdir(runtime) == ["penfold"]
+        with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
+            supervisor = int(file.read().split()[0])
+        # The supervisor dies first: the death of `penfold run` would continue it, and it would end the tree itself.
+        for pid in (process.pid, supervisor):
+            os.kill(pid, signal.SIGSTOP)
+        for pid in (supervisor, process.pid):
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+        assert not tree.alive()
+        assert process.report is not None and process.report.verified and process.report.cause == "lost"
+
+
+def test_start_does_not_wait_for_a_pipe_that_another_process_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penfold._status.PATIENCE", 0.1)
+    status = _status.Status()
+    # This process keeps the end that penfold writes to, as a child would that was forked at the wrong moment.
+    with subprocess.Popen(["true"]) as launcher:
+        waiter = threading.Thread(target=status.wait_running, args=(launcher.pid,), daemon=True)
+        waiter.start()
+        waiter.join(20)
+        assert not waiter.is_alive()
+    assert status.is_over and not status.has_run
+    status.close()

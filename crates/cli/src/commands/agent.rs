@@ -121,14 +121,22 @@ fn agent(global: &Global, args: &AgentArgs) -> Result<u8, Failure> {
         Action::Install { agent, change } => install(*agent, *change)?,
         Action::Wrap { files, dry_run } => {
             let program = surroundings::executable()?;
-            for file in files {
-                wrap(file, &program, *dry_run)?;
-            }
+            return Ok(each(global, files, |file| wrap(file, &program, *dry_run)));
         }
         Action::Uninstall { target, change } => uninstall(target, *change)?,
-        Action::Status { files } => status(global, files)?,
+        Action::Status { files } => return status(global, files),
     }
     Ok(exit_codes::SUCCESS)
+}
+
+/// Acts on all files, reports each failure, and returns the exit code of the first.
+fn each(global: &Global, files: &[PathBuf], mut act: impl FnMut(&Path) -> Result<(), Failure>) -> u8 {
+    let mut code = exit_codes::SUCCESS;
+    for failure in files.iter().filter_map(|file| act(file).err()) {
+        let failed = failure.report(global.color.wanted(&std::io::stderr()));
+        code = if code == exit_codes::SUCCESS { failed } else { code };
+    }
+    code
 }
 
 fn install(agent: Agent, change: ChangeArgs) -> Result<(), Failure> {
@@ -183,24 +191,25 @@ fn uninstall(target: &Path, change: ChangeArgs) -> Result<(), Failure> {
 }
 
 /// Prints a line for each file of settings of an agent, and for each MCP server of the files.
-fn status(global: &Global, files: &[PathBuf]) -> Result<(), Failure> {
+fn status(global: &Global, files: &[PathBuf]) -> Result<u8, Failure> {
     let mut rows = Vec::new();
     for project in [false, true] {
         let file = SettingsFile::open_or_new(&Agent::Claude.settings(project)?)?;
         let state = shell::state(file.parse()?.as_ref());
         rows.push([file.name(), "claude".to_owned(), state.to_string()]);
     }
-    for path in files {
+    let code = each(global, files, |path| {
         let file = SettingsFile::open(path)?;
         let root = file.parse()?;
         for server in servers::find(root.as_ref()) {
             let word = if server.is_wrapped() { "wrapped" } else { "not wrapped" };
             rows.push([file.name(), server.name.to_owned(), word.to_owned()]);
         }
-    }
+        Ok(())
+    });
     let heading = ["FILE", "AGENT OR SERVER", "STATUS"].map(str::to_owned);
     let heading = (!global.quiet).then_some(heading);
     let rows: Vec<Vec<String>> = heading.into_iter().chain(rows).map(Vec::from).collect();
     output::data(template::aligned(&rows).as_bytes())?;
-    Ok(())
+    Ok(code)
 }

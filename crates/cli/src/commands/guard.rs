@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use penfold_state::{ExitStatus, Report};
+use penfold_state::{ExitStatus, LeftBehind, Report};
 use penfold_teardown::Cause;
 use rustix::fs::MemfdFlags;
 
@@ -98,13 +98,17 @@ pub(crate) struct GuardArgs {
         default_value = "2s"
     )]
     grace: Duration,
-    /// Write the report to this file, as JSON, even if guard itself is killed; `leaks` lists what was left.
-    #[arg(long, value_name = "FILE")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        help = "Write the report to this file, as JSON, even if guard itself is killed; `leaks` lists what was left, - is standard \
+            output after the tests"
+    )]
     report: Option<PathBuf>,
     #[arg(
         long,
         value_name = "FILE",
-        help = "Write the leaks to this file, as JUnit XML: a failed case for each test that leaked"
+        help = "Write the leaks to this file, as JUnit XML: a failed case for each test that leaked; - is standard output"
     )]
     junit: Option<PathBuf>,
     #[arg(
@@ -135,11 +139,12 @@ enum OnLeak {
 }
 
 fn guard(global: &Global, args: &GuardArgs, tests: Tests) -> Result<u8, Failure> {
-    let mut file = report_file(args.report.as_deref())?;
-    let mut junit = args.junit.as_deref().map(|path| output_file(path, "the leaks")).transpose()?;
-    if let Some(junit) = &junit
-        && is_same(&file, junit)
-    {
+    let mut file = report_file(args.report.as_deref().filter(|path| !is_stdout(path)))?;
+    let junit = args.junit.as_deref().filter(|path| !is_stdout(path));
+    let mut junit = junit.map(|path| output_file(path, "the leaks")).transpose()?;
+    let both_stdout =
+        [&args.report, &args.junit].into_iter().all(|path| path.as_deref().is_some_and(is_stdout));
+    if both_stdout || junit.as_ref().is_some_and(|junit| is_same(&file, junit)) {
         let sentence = "`--report` and `--junit` name the same file";
         return Err(Failure::new(FailureKind::NotStarted, sentence.to_owned()));
     }
@@ -171,6 +176,9 @@ fn guard(global: &Global, args: &GuardArgs, tests: Tests) -> Result<u8, Failure>
     {
         output::message(&format!("penfold: cannot write `{}`: {error}\n", path.display()));
     }
+    if let Err(error) = print(args, &report, &leaks) {
+        output::message(&format!("penfold: {error}\n"));
+    }
     if surroundings::variable("GITHUB_ACTIONS".as_ref()).is_some_and(|value| value == "true") {
         github::annotate(&leaks, args.leaks == OnLeak::Fail);
     }
@@ -199,6 +207,22 @@ fn flags(args: &GuardArgs) -> Result<Vec<OsString>, Failure> {
     flags.push("--".into());
     flags.extend(args.command.iter().cloned());
     Ok(flags)
+}
+
+/// Prints the document that is asked for on standard output.
+fn print(args: &GuardArgs, report: &Report, leaks: &[LeftBehind]) -> Result<(), output::WriteError> {
+    if args.report.as_deref().is_some_and(is_stdout) {
+        output::json(report)?;
+    }
+    if args.junit.as_deref().is_some_and(is_stdout) {
+        output::data(&junit::document(report, leaks))?;
+    }
+    Ok(())
+}
+
+/// Whether a path means standard output.
+fn is_stdout(path: &Path) -> bool {
+    path.as_os_str() == "-"
 }
 
 /// Opens the file to which the supervisor writes the report.

@@ -12,7 +12,8 @@ from ._end import end_of
 from ._errors import _Ended
 from ._options import Options, StrOrBytesPath, take_options, words_of, wrapped
 from ._report import Report
-from ._status import PATIENCE, Status
+from . import _status
+from ._status import Status
 
 _LIMIT = 2**16
 
@@ -109,7 +110,7 @@ class Process:
                 return self._returncode
             try:
                 # Without `penfold run` the supervisor goes on, for its patience at most.
-                await asyncio.wait_for(self._over.wait(), PATIENCE)
+                await asyncio.wait_for(self._over.wait(), _status.PATIENCE)
             except asyncio.TimeoutError:
                 self._loop.remove_reader(self._status.fileno())
             data = self._status.report()
@@ -121,7 +122,14 @@ class Process:
             return end.returncode
 
     async def _started(self, program: StrOrBytesPath, cwd: Any) -> None:
-        await self._runs.wait()
+        runs, ended = asyncio.ensure_future(self._runs.wait()), asyncio.ensure_future(self._inner.wait())
+        try:
+            await asyncio.wait({runs, ended}, return_when=asyncio.FIRST_COMPLETED)
+            # The pipe may be held by a process that was forked while it was open. The supervisor has its patience.
+            await asyncio.wait({runs}, timeout=_status.PATIENCE)
+        finally:
+            runs.cancel()
+            ended.cancel()
         data = self._status.report()
         if self._status.running is not None or (data is not None and data.get("failure") is None):
             return

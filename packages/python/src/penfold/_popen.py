@@ -81,7 +81,7 @@ class Popen(subprocess.Popen[AnyStr]):
             status.close_write_end()
             self._penfold_program, self._penfold_cwd = words[0], cwd
             if waits:
-                status.wait_running()
+                status.wait_running(self.pid)
         except BaseException:
             if self._penfold_status is not None:
                 self._penfold_abandon()

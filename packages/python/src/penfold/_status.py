@@ -8,7 +8,7 @@ import os
 import select
 import threading
 import time
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 #: Room for the report of some thousand processes, so that penfold never waits for a caller that does not read.
 _CAPACITY = 1 << 20
@@ -112,12 +112,9 @@ class Status:
             self._ended = line
             self.is_over = True
 
-    def wait_running(self) -> None:
-        """Waits until the command runs or the sandbox is over."""
-        poll = select.poll()
-        poll.register(self._fd, select.POLLIN)
-        while not self.read() and self._running is None:
-            poll.poll()
+    def wait_running(self, pid: int) -> None:
+        """Waits until the command runs or the sandbox is over. ``pid`` is that of `penfold run`."""
+        self._wait(pid, None, lambda: self.read() or self._running is not None)
 
     def wait_over(self, pid: int, timeout: Optional[float]) -> bool:
         """Waits until the sandbox is over; False after the timeout. ``pid`` is that of `penfold run`."""
@@ -126,13 +123,15 @@ class Status:
                 return True
             self._waiting += 1
         try:
-            return self._wait_over(pid, timeout)
+            return self._wait(pid, timeout, self.read)
         finally:
             with self._lock:
                 self._waiting -= 1
                 self._close_unused()
 
-    def _wait_over(self, pid: int, timeout: Optional[float]) -> bool:
+    def _wait(self, pid: int, timeout: Optional[float], is_done: Callable[[], bool]) -> bool:
+        if is_done():
+            return True
         until = None if timeout is None else time.monotonic() + timeout
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
@@ -147,7 +146,7 @@ class Status:
                 ends = [at for at in (until, dead_until) if at is not None]
                 left = None if not ends else max(0.0, min(ends) - time.monotonic())
                 ready = poll.poll(None if left is None else left * 1000)
-                if self.read():
+                if is_done():
                     return True
                 if any(fd == launcher for fd, _ in ready) and launcher is not None:
                     poll.unregister(launcher)

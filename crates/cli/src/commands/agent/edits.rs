@@ -4,6 +4,18 @@ use std::ops::Range;
 
 use jsonc_parser::ast::{Array, Object, ObjectProp, Value};
 use jsonc_parser::common::Ranged;
+use jsonc_parser::tokens::Token;
+use jsonc_parser::{Scanner, ScannerOptions};
+
+/// As of JSON with comments, which the file was found to be.
+const SCANNER: ScannerOptions = ScannerOptions {
+    allow_single_quoted_strings: false,
+    allow_hexadecimal_numbers: false,
+    allow_unary_plus_numbers: false,
+    allow_bare_decimal_point_numbers: false,
+    allow_non_finite_numbers: false,
+    allow_extended_string_escapes: false,
+};
 
 /// Changes of one text. They do not overlap.
 pub(super) struct Edits<'t> {
@@ -22,24 +34,30 @@ impl<'t> Edits<'t> {
         self.list.push((range, with.into()));
     }
 
-    /// Puts texts in front of the elements of a list, in the layout of the list.
-    pub(super) fn prepend<'w>(&mut self, list: &Array<'_>, words: impl Iterator<Item = &'w str>) {
-        let words: Vec<String> = words.map(quoted).collect();
+    /// Puts literals in front of the elements of a list, in the layout of the list.
+    pub(super) fn prepend(&mut self, list: &Array<'_>, literals: &[String]) {
         let Some(first) = list.elements.first().map(Ranged::start) else {
-            return self.replace(list.start()..list.end(), format!("[{}]", words.join(", ")));
+            // The space after the last one shows that the list was there before.
+            let place = list.start() + 1;
+            return self.replace(place..place, literals.join(", ") + " ");
         };
         let gap = self.gap(first);
         let gap = if gap.contains('\n') { gap } else { " " };
         let separator = format!(",{gap}");
-        let text = words.join(&separator) + &separator;
+        let text = literals.join(&separator) + &separator;
         self.replace(first..first, text);
     }
 
     /// Removes the first elements of a list.
     pub(super) fn remove_first(&mut self, list: &Array<'_>, count: usize) {
-        match (list.elements.first(), list.elements.get(count)) {
-            (Some(first), Some(next)) => self.replace(first.start()..next.start(), ""),
-            _ => self.replace(list.start()..list.end(), "[]"),
+        match (list.elements.first(), list.elements.get(count), list.elements.last()) {
+            (Some(first), Some(next), _) => self.cut(first.start()..next.start()),
+            (Some(first), None, Some(last)) => {
+                let end = self.after_comma(last.end()..list.end());
+                let has_space = self.at(end..list.end()).starts_with(' ');
+                self.cut(first.start()..end + usize::from(has_space));
+            }
+            _ => {}
         }
     }
 
@@ -50,15 +68,73 @@ impl<'t> Edits<'t> {
         self.replace(property.end()..property.end(), format!(",{gap}{}: {value}", quoted(name)));
     }
 
+    /// Adds the first property of an empty object.
+    pub(super) fn add_first(&mut self, object: &Object<'_>, text: &str) {
+        let place = object.start() + 1;
+        self.replace(place..place, text);
+    }
+
     /// Removes a property, with the comma before or after it.
     pub(super) fn remove(&mut self, object: &Object<'_>, index: usize) {
         let Some(property) = object.properties.get(index) else { return };
         let previous = index.checked_sub(1).and_then(|index| object.properties.get(index));
         match (previous, object.properties.get(index + 1)) {
-            (Some(previous), _) => self.replace(previous.end()..property.end(), ""),
-            (None, Some(next)) => self.replace(property.start()..next.start(), ""),
-            (None, None) => self.replace(object.start()..object.end(), "{}"),
+            (Some(previous), _) => self.cut(previous.end()..property.end()),
+            (None, Some(next)) => self.cut(property.start()..next.start()),
+            (None, None) => {
+                let end = self.after_comma(property.end()..object.end());
+                let start = property.start() - self.gap(property.start()).len();
+                if start != object.start() + 1 {
+                    return self.cut(property.start()..end);
+                }
+                let rest = self.at(end..object.end());
+                let space = ["\r\n", "\n", " "].into_iter().find(|space| rest.starts_with(space));
+                self.cut(start..end + space.map_or(0, str::len));
+            }
         }
+    }
+
+    /// Removes a part that begins and ends between words of JSON. Its comments stay.
+    pub(super) fn cut(&mut self, part: Range<usize>) {
+        let comments = self.comments(part.clone());
+        self.replace(part, comments);
+    }
+
+    /// The comments in a part, each with the white space before it.
+    fn comments(&self, part: Range<usize>) -> String {
+        let (text, after) = (self.at(part.clone()), self.at(part.end..self.text.len()));
+        let mut scanner = Scanner::new(text, &SCANNER);
+        let (mut kept, mut ends_line) = (String::new(), false);
+        while let Ok(Some(token)) = scanner.scan() {
+            if let Token::CommentLine(_) | Token::CommentBlock(_) = token {
+                let before = text.get(..scanner.token_start()).unwrap_or_default();
+                kept.push_str(before.get(before.trim_end().len()..).unwrap_or_default());
+                kept.push_str(text.get(scanner.token_start()..scanner.token_end()).unwrap_or_default());
+                ends_line = matches!(token, Token::CommentLine(_));
+            }
+        }
+        if kept.is_empty() {
+            return kept;
+        }
+        let gap = text.get(text.trim_end().len()..).unwrap_or_default();
+        kept.push_str(gap);
+        if ends_line && !gap.contains('\n') && !after.trim_start_matches('\r').starts_with('\n') {
+            kept.push('\n');
+        }
+        kept
+    }
+
+    /// Returns the place after the comma in a part, if there is one, else the begin of the part.
+    fn after_comma(&self, part: Range<usize>) -> usize {
+        let mut scanner = Scanner::new(self.at(part.clone()), &SCANNER);
+        while let Ok(Some(token)) = scanner.scan() {
+            match token {
+                Token::Comma => return part.start + scanner.token_end(),
+                Token::CommentLine(_) | Token::CommentBlock(_) => {}
+                _ => break,
+            }
+        }
+        part.start
     }
 
     /// The white space before a place.

@@ -1,5 +1,6 @@
 //! A file of settings: read, shown as a diff, and replaced as a whole.
 
+use std::collections::HashSet;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
@@ -14,6 +15,8 @@ use crate::output;
 
 /// Appended to the name of the file, for the file as it was.
 const BACKUP: &str = ".penfold-backup";
+/// Some editors put it in front of UTF-8. It is no JSON.
+const BYTE_ORDER_MARK: &str = "\u{feff}";
 /// JSON with comments and trailing commas, and nothing else that is not JSON.
 const OPTIONS: ParseOptions = ParseOptions {
     allow_comments: true,
@@ -34,8 +37,10 @@ pub(super) struct SettingsFile {
     given: PathBuf,
     /// The file itself: links are followed, so that they stay.
     path: PathBuf,
-    /// The text; `None` if there is no file.
+    /// The text without the mark; `None` if there is no file.
     text: Option<String>,
+    /// The byte order mark, or nothing.
+    mark: &'static str,
 }
 
 impl SettingsFile {
@@ -50,18 +55,21 @@ impl SettingsFile {
 
     /// Reads a file, or stands for one that is still to be made.
     pub(super) fn open_or_new(given: &Path) -> Result<SettingsFile, Failure> {
-        let of = |path, text| SettingsFile { given: given.to_owned(), path, text };
+        let of = |path, text, mark| SettingsFile { given: given.to_owned(), path, text, mark };
         let path = match given.canonicalize() {
             Ok(path) => path,
             Err(error) if error.kind() == io::ErrorKind::NotFound && !given.is_symlink() => {
-                return Ok(of(given.to_owned(), None));
+                return Ok(of(given.to_owned(), None, ""));
             }
             Err(error) => return Err(cannot("read", given, error)),
         };
         let bytes = fs::read(&path).map_err(|error| cannot("read", given, error))?;
         let text = String::from_utf8(bytes)
             .map_err(|_| cannot("read", given, io::Error::other("it is not UTF-8")))?;
-        Ok(of(path, Some(text)))
+        Ok(match text.strip_prefix(BYTE_ORDER_MARK) {
+            Some(rest) => of(path, Some(rest.to_owned()), BYTE_ORDER_MARK),
+            None => of(path, Some(text), ""),
+        })
     }
 
     /// Whether there is no file yet.
@@ -82,12 +90,16 @@ impl SettingsFile {
     /// Parses the text; `None` if it is empty.
     pub(super) fn parse(&self) -> Result<Option<Value<'_>>, Failure> {
         let parsed = parse_to_ast(self.text(), &CollectOptions::default(), &OPTIONS);
-        parsed.map(|parsed| parsed.value).map_err(|error| {
+        let value = parsed.map(|parsed| parsed.value).map_err(|error| {
             let reason = error.to_string();
             let mut letters = reason.chars();
             let first = letters.next().map(|letter| letter.to_lowercase().to_string()).unwrap_or_default();
             self.refuse(&format!("it is no JSON: {first}{}", letters.as_str()))
-        })
+        })?;
+        match value.as_ref().and_then(repeated_key) {
+            Some(key) => Err(self.refuse(&format!("an object has the key `{key}` twice"))),
+            None => Ok(value),
+        }
     }
 
     /// Makes a failure of a reason why the file is left as it is.
@@ -125,8 +137,11 @@ impl SettingsFile {
             let backup = backup(&self.path);
             self.write(&backup, self.text()).map_err(|error| cannot("write", &backup, error))?;
         }
+        if fs::metadata(&self.path).is_ok_and(|meta| meta.nlink() > 1) {
+            return self.write_through(text).map_err(failed);
+        }
         let temporary = with_ending(&self.path, &format!(".penfold-{}", std::process::id()));
-        let written = self.write(&temporary, text).and_then(|()| self.take_place(&temporary));
+        let written = self.write(&temporary, text).and_then(|()| self.take_place(&temporary, text));
         if written.is_err() {
             let _ = fs::remove_file(&temporary);
         }
@@ -140,6 +155,7 @@ impl SettingsFile {
             Ok(()) | Err(_) => {}
         }
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+        file.write_all(self.mark.as_bytes())?;
         file.write_all(text.as_bytes())?;
         if !self.is_new() {
             let like = fs::metadata(&self.path)?;
@@ -153,16 +169,52 @@ impl SettingsFile {
     }
 
     /// Renames the new file over the old one, unless another program has changed that one meanwhile.
-    fn take_place(&self, temporary: &Path) -> io::Result<()> {
+    fn take_place(&self, temporary: &Path, text: &str) -> io::Result<()> {
+        self.check_unchanged()?;
+        match fs::rename(temporary, &self.path) {
+            // A container may have this very file from its host, as a mount point.
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                fs::remove_file(temporary)?;
+                self.write_through(text)
+            }
+            renamed => renamed,
+        }
+    }
+
+    /// Writes into the file itself, which keeps its other names. The backup has the old text, should this be interrupted.
+    fn write_through(&self, text: &str) -> io::Result<()> {
+        self.check_unchanged()?;
+        let mut file = File::options().write(true).truncate(true).open(&self.path)?;
+        file.write_all(self.mark.as_bytes())?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    }
+
+    fn check_unchanged(&self) -> io::Result<()> {
         let now = match fs::read(&self.path) {
             Ok(bytes) => Some(bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        if now.as_deref() != self.text.as_deref().map(str::as_bytes) {
+        if now != self.text.as_ref().map(|text| [self.mark, text].concat().into_bytes()) {
             return Err(io::Error::other("another program has changed it meanwhile"));
         }
-        fs::rename(temporary, &self.path)
+        Ok(())
+    }
+}
+
+/// Returns a key that an object has twice. Programs differ in which of the two they read.
+fn repeated_key<'v>(value: &'v Value<'_>) -> Option<&'v str> {
+    match value {
+        Value::Object(object) => {
+            let mut keys = HashSet::new();
+            object.properties.iter().find_map(|property| {
+                let key = property.name.as_str();
+                if keys.insert(key) { repeated_key(&property.value) } else { Some(key) }
+            })
+        }
+        Value::Array(list) => list.elements.iter().find_map(repeated_key),
+        _ => None,
     }
 }
 

@@ -1,6 +1,5 @@
 //! The MCP servers in the settings of a client: Claude Code, Gemini, Cursor, VS Code, opencode, Zed.
 
-use std::ffi::OsStr;
 use std::path::Path;
 
 use jsonc_parser::ast::{Array, Object, ObjectProp, Value};
@@ -41,7 +40,8 @@ impl<'v> Server<'v> {
         let object = entry.value.as_object()?;
         let index = object.properties.iter().position(|property| property.name.as_str() == "command")?;
         let command = object.properties.get(index)?;
-        let has_command = text_of(&command.value).is_some() || command.value.as_array().is_some();
+        let first = command.value.as_array().map_or(Some(&command.value), |list| list.elements.first());
+        let has_command = first.and_then(text_of).is_some_and(|program| !program.is_empty());
         has_command.then(|| Server { name: entry.name.as_str(), object, index, command })
     }
 
@@ -51,16 +51,15 @@ impl<'v> Server<'v> {
     }
 
     /// The number of words in front of the command that are penfold's, without penfold itself. A user may have added
-    /// flags.
+    /// flags. penfold's program may have any name: no other program has these words.
     fn prefix(&self) -> Option<usize> {
-        let (program, words) = match self.list() {
-            Some(list) => texts(list).split_first().map(|(program, words)| (*program, words.to_vec()))?,
-            None => (self.program(), self.object.get_array("args").map(texts).unwrap_or_default()),
+        let words = match self.list() {
+            Some(list) => texts(list).split_first().map(|(_, words)| words.to_vec())?,
+            None => self.object.get_array("args").map(texts).unwrap_or_default(),
         };
         let end = words.iter().position(|word| *word == "--")?;
         let flags = words.get(..end)?;
-        let is_ours = is_penfold(program)
-            && flags.first() == Some(&"run")
+        let is_ours = flags.first() == Some(&"run")
             && flags.iter().any(|flag| flag.split('=').next() == Some("--on-stdin-close"));
         (is_ours && words.len() > end + 1).then_some(end + 1)
     }
@@ -78,20 +77,20 @@ impl<'v> Server<'v> {
             }
             return Ok(());
         }
+        let words = WORDS.into_iter().map(quoted);
         if let Some(list) = self.list() {
-            edits.prepend(list, std::iter::once(penfold).chain(WORDS));
+            edits.prepend(list, &std::iter::once(quoted(penfold)).chain(words).collect::<Vec<_>>());
             return Ok(());
         }
-        let words = WORDS.into_iter().chain([self.program()]);
+        let command = self.command.value.start()..self.command.value.end();
+        // As it is written: another spelling of the same text would stay after `uninstall`.
+        let words: Vec<String> = words.chain([edits.at(command.clone()).to_owned()]).collect();
         match self.object.get("args").map(|arguments| arguments.value.as_array()) {
-            None => {
-                let words: Vec<String> = words.map(quoted).collect();
-                edits.add_after(self.command, "args", &format!("[{}]", words.join(", ")));
-            }
-            Some(Some(list)) => edits.prepend(list, words),
+            None => edits.add_after(self.command, "args", &format!("[{}]", words.join(", "))),
+            Some(Some(list)) => edits.prepend(list, &words),
             Some(None) => return Err(format!("`args` of the server `{}` is no list", self.name)),
         }
-        edits.replace(self.command.value.start()..self.command.value.end(), quoted(penfold));
+        edits.replace(command, quoted(penfold));
         Ok(())
     }
 
@@ -108,9 +107,9 @@ impl<'v> Server<'v> {
         let is_next = |next: &ObjectProp<'_>| {
             next.name.as_str() == "args" && edits.at(self.command.end()..next.start()).trim() == ","
         };
-        if list.elements.len() == count + 1 && self.object.properties.get(self.index + 1).is_some_and(is_next)
-        {
-            edits.replace(self.command.end()..list.end(), "");
+        let is_alone = list.elements.len() == count + 1 && edits.at(program.end()..list.end()) == "]";
+        if is_alone && self.object.properties.get(self.index + 1).is_some_and(is_next) {
+            edits.cut(self.command.end()..list.end());
         } else {
             edits.remove_first(list, count + 1);
         }
@@ -120,15 +119,6 @@ impl<'v> Server<'v> {
     fn list(&self) -> Option<&'v Array<'v>> {
         self.command.value.as_array()
     }
-
-    fn program(&self) -> &'v str {
-        text_of(&self.command.value).unwrap_or_default()
-    }
-}
-
-/// Whether a word is the path of some penfold.
-fn is_penfold(word: &str) -> bool {
-    Path::new(word).file_name() == Some(OsStr::new("penfold"))
 }
 
 /// The words of a list, up to the first that is no text.

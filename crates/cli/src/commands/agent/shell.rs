@@ -92,22 +92,22 @@ pub(super) fn state(root: Option<&Value<'_>>) -> State {
 /// A reason, if the settings have another form, or another program is set.
 pub(super) fn install(root: Option<&Value<'_>>, link: &Path, edits: &mut Edits<'_>) -> Result<(), String> {
     let link = quoted(link.to_str().ok_or("the path of penfold is not UTF-8")?);
-    let whole = || format!("{{\n  \"env\": {{\n    {}: {link}\n  }}\n}}", quoted(PREFIX));
+    let whole = format!("\n  \"env\": {{\n    {}: {link}\n  }}\n", quoted(PREFIX));
     let Some(root) = root else {
-        edits.replace(0..0, whole() + "\n");
+        edits.replace(0..0, format!("{{{whole}}}\n"));
         return Ok(());
     };
     let root = root.as_object().ok_or("it holds no object")?;
     let Some(variables) = root.get("env") else {
         match root.properties.last() {
-            None => edits.replace(root.start()..root.end(), whole()),
+            None => edits.add_first(root, &whole),
             Some(last) => {
                 let gap = edits.gap(last.start());
                 let indentation = gap.rsplit_once('\n').map_or("", |(_, indentation)| indentation);
                 let (open, close) = if gap.contains('\n') {
                     (format!("{gap}{indentation}"), gap)
                 } else {
-                    (" ".to_owned(), " ")
+                    (String::new(), "")
                 };
                 let value = format!("{{{open}{}: {link}{close}}}", quoted(PREFIX));
                 edits.add_after(last, "env", &value);
@@ -126,14 +126,12 @@ pub(super) fn install(root: Option<&Value<'_>>, link: &Path, edits: &mut Edits<'
             }
         }
         (None, Some(last)) => edits.add_after(last, PREFIX, &link),
-        (None, None) => {
-            edits.replace(variables.start()..variables.end(), format!("{{ {}: {link} }}", quoted(PREFIX)));
-        }
+        (None, None) => edits.add_first(variables, &format!(" {}: {link} ", quoted(PREFIX))),
     }
     Ok(())
 }
 
-/// Removes the variable if it names a `penfold-sh`, and the object around it if nothing else is in it.
+/// Removes the variable if it names a `penfold-sh`, and the object around it if `install` has made that.
 pub(super) fn uninstall(root: Option<&Value<'_>>, edits: &mut Edits<'_>) {
     let Some(root) = root.and_then(Value::as_object).filter(|_| state(root) == State::Installed) else {
         return;
@@ -141,11 +139,20 @@ pub(super) fn uninstall(root: Option<&Value<'_>>, edits: &mut Edits<'_>) {
     let index =
         |object: &Object<'_>, name| object.properties.iter().position(|one| one.name.as_str() == name);
     let (Some(variables), Some(place)) = (root.get_object("env"), index(root, "env")) else { return };
-    if variables.properties.len() == 1 {
+    let Some(own) = index(variables, PREFIX) else { return };
+    if variables.properties.len() == 1 && !was_there(variables, edits) {
         edits.remove(root, place);
-    } else if let Some(place) = index(variables, PREFIX) {
-        edits.remove(variables, place);
+    } else {
+        edits.remove(variables, own);
     }
+}
+
+/// Whether an object with one property was there before `install`: it holds a comment, or the space of `install`.
+fn was_there(object: &Object<'_>, edits: &Edits<'_>) -> bool {
+    let Some(only) = object.properties.first() else { return true };
+    let before = edits.at(object.start() + 1..only.start());
+    let after = edits.at(only.end()..object.end());
+    before == " " || !before.trim().is_empty() || !matches!(after.trim(), "}" | ",}")
 }
 
 fn is_ours(program: &str) -> bool {

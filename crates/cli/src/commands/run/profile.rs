@@ -128,7 +128,9 @@ pub(super) fn complete_vmm(args: &mut RunArgs, sockets: Option<&Path>) -> Option
     };
     let socket = vmm::socket(sockets);
     if args.command.first().and_then(|word| vmm::Vmm::of(word)) == Some(vmm) {
-        args.command.extend(vmm.arguments(&socket));
+        // The words after `--` are not for the monitor itself.
+        let end = args.command.iter().position(|word| word == "--").unwrap_or(args.command.len());
+        args.command.splice(end..end, vmm.arguments(&socket));
     }
     Some((vmm::VARIABLE.into(), socket.into()))
 }

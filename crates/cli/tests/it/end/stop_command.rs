@@ -173,8 +173,9 @@ fn without_a_grace_the_command_does_not_delay_the_end() {
 #[test]
 fn a_command_that_cannot_run_delays_nothing() {
     let env = TestEnv::new();
-    let freezes = "leaf=/sys/fs/cgroup/unified$(sed -n 's/^0:://p' /proc/self/cgroup); echo lead >> $UP; \
-        echo 1 > $leaf/cgroup.freeze; sleep 1000";
+    let freezes = "for mount in /sys/fs/cgroup/unified /sys/fs/cgroup; do \
+        leaf=$mount$(sed -n 's/^0:://p' /proc/self/cgroup); [ ! -e $leaf/cgroup.freeze ] || break; done; \
+        echo lead >> $UP; echo 1 > $leaf/cgroup.freeze; sleep 1000";
     let stops = "echo lead >> $UP; own=$$; while :; do for child in $(cat /proc/$PPID/task/$PPID/children); do \
         [ $child = $own ] || kill -STOP $child; done; done";
     for (level, script) in [(Level::Cgroup, freezes), (Level::Subreaper, stops)] {

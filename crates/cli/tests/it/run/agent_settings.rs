@@ -69,6 +69,115 @@ fn servers_are_wrapped_once_and_unwrapped_to_the_byte() {
     }
 }
 
+/// Comments, empty lists, another spelling of a text, and a byte order mark.
+///
+/// spec: 8.14
+#[test]
+fn servers_in_any_layout_are_unwrapped_to_the_byte() {
+    let env = TestEnv::new();
+    let path = env.path("work/mcp.json");
+    for server in [
+        "{\"command\": \"x\", \"args\": []}",
+        "{\"command\": \"x\", \"args\": [ ]}",
+        "{\"command\": \"x\", \"args\": [\n]}",
+        "{\"command\": \"x\", \"args\": [ // none\n ]}",
+        "{\"command\": \"x\", \"args\": [/* none */],}",
+        "{\"args\": [ /* first */ \"1\" /* last */, ], \"command\": \"x\" /* it */}",
+        "{\"command\": [ // it\n \"x\" // end\n]}",
+        "{\"command\": \"\\/bin\\/\\u0078\", \"args\": [\"a\\/b\"]}",
+        "{\"command\": [\"\\/bin\\/x\",]}",
+    ] {
+        for mark in ["", "\u{feff}"] {
+            let text = format!("{mark}{{\"mcpServers\": {{\"s\": {server}}}}}\n");
+            fs::write(&path, &text).unwrap();
+            agent(&env, &["wrap", "mcp.json"]).with_code(0);
+            let wrapped = fs::read_to_string(&path).unwrap();
+            assert!(wrapped.contains("\"--on-stdin-close\"") && wrapped.starts_with(mark), "{wrapped}");
+            assert_eq!(agent(&env, &["wrap", "mcp.json"]).with_code(0).out(), "", "{wrapped}");
+            agent(&env, &["uninstall", "mcp.json"]).with_code(0);
+            assert_eq!(fs::read_to_string(&path).unwrap(), text, "{wrapped}");
+            assert_eq!(fs::read_to_string(env.path("work/mcp.json.penfold-backup")).unwrap(), wrapped);
+        }
+    }
+}
+
+/// spec: 8.14
+#[test]
+fn comments_that_were_added_since_stay() {
+    let env = TestEnv::new();
+    let path = env.path("work/mcp.json");
+    for (wrapped, plain) in [
+        (
+            r#"{"command": "/p/penfold", /* a */ "args": ["run", "--on-stdin-close", "stop", "--", /* b */ "x", // c
+ "1"]}"#,
+            "{\"command\": \"x\", /* a */ \"args\": [ /* b */ // c\n \"1\"]}",
+        ),
+        (
+            "{\"command\": \"/p/penfold\", \"args\": [\"run\", \"--on-stdin-close=stop\", // why\n\"--\", \"x\"]}",
+            "{\"command\": \"x\" // why\n}",
+        ),
+    ] {
+        fs::write(&path, format!("{{\"servers\": {{\"s\": {wrapped}}}}}")).unwrap();
+        agent(&env, &["uninstall", "mcp.json"]).with_code(0);
+        assert_eq!(
+            fs::read_to_string(&path).unwrap(),
+            format!("{{\"servers\": {{\"s\": {plain}}}}}"),
+            "{wrapped}"
+        );
+    }
+}
+
+/// spec: 8.14
+#[test]
+fn penfold_with_another_name_wraps_once() {
+    let env = TestEnv::new();
+    let program = env.path("work/pf-next");
+    fs::copy(penfold(), &program).unwrap();
+    fs::write(env.path("work/mcp.json"), MCP).unwrap();
+    let call = |words: &[&str]| {
+        let mut command = env.command(&program);
+        Running::start(command.arg("agent").args(words)).finish().with_code(0).out()
+    };
+    assert!(call(&["wrap", "mcp.json"]).contains("/pf-next\""));
+    assert_eq!(call(&["wrap", "mcp.json"]), "");
+    // The penfold that runs takes the place of the other.
+    agent(&env, &["wrap", "mcp.json"]).with_code(0);
+    let text = fs::read_to_string(env.path("work/mcp.json")).unwrap();
+    assert!(!text.contains("/pf-next\"") && text.matches("--on-stdin-close").count() == 3, "{text}");
+    call(&["uninstall", "mcp.json"]);
+    assert_eq!(fs::read_to_string(env.path("work/mcp.json")).unwrap(), MCP);
+}
+
+/// spec: 8.14
+#[test]
+fn all_files_are_wrapped_although_one_cannot_be() {
+    let env = TestEnv::new();
+    fs::write(env.path("work/none.json"), "{}").unwrap();
+    fs::write(env.path("work/mcp.json"), MCP).unwrap();
+    let files = ["none.json", "missing.json", "mcp.json"];
+    let done = agent(&env, &[&["wrap"], &files[..]].concat()).with_code(1);
+    for part in ["cannot change `none.json`: it names no MCP server", "cannot read `missing.json`"] {
+        assert!(done.err().contains(part), "no `{part}` in {}", done.err());
+    }
+    assert_ne!(fs::read_to_string(env.path("work/mcp.json")).unwrap(), MCP);
+    let done = agent(&env, &[&["status"], &files[..]].concat()).with_code(1);
+    assert_eq!(done.out().matches(" wrapped").count(), 3, "{}", done.out());
+}
+
+/// spec: 8.14
+#[test]
+fn file_with_two_names_keeps_both() {
+    let env = TestEnv::new();
+    fs::write(env.path("work/mcp.json"), MCP).unwrap();
+    fs::hard_link(env.path("work/mcp.json"), env.path("work/other.json")).unwrap();
+    agent(&env, &["wrap", "mcp.json"]).with_code(0);
+    let text = fs::read_to_string(env.path("work/other.json")).unwrap();
+    assert!(text.contains("--on-stdin-close"), "{text}");
+    assert_eq!(fs::metadata(env.path("work/mcp.json")).unwrap().nlink(), 2);
+    agent(&env, &["uninstall", "other.json"]).with_code(0);
+    assert_eq!(fs::read_to_string(env.path("work/mcp.json")).unwrap(), MCP);
+}
+
 /// spec: 8.14
 #[test]
 fn wrapped_servers_are_the_same_servers_below_penfold() {
@@ -146,6 +255,11 @@ fn settings_that_cannot_be_changed_stay_as_they_are() {
         ("[1]", "it names no MCP server with a `command`"),
         ("", "it names no MCP server with a `command`"),
         (r#"{"mcpServers": {"u": {"url": "x"}}}"#, "it names no MCP server with a `command`"),
+        (r#"{"mcpServers": {"u": {"command": []}}}"#, "it names no MCP server with a `command`"),
+        (
+            r#"{"mcpServers": {"s": {"command": "a", "command": "b"}}}"#,
+            "an object has the key `command` twice",
+        ),
         (r#"{"mcpServers": {"s": {"command": "c", "args": "x"}}}"#, "`args` of the server `s` is no list"),
     ];
     for (text, part) in cases {
@@ -174,6 +288,15 @@ fn install_and_uninstall_leave_the_settings_as_they_were() {
         "{\n    \"model\": \"é\"\n}\n",
         "{\"env\": {\"A\": \"1\"}}",
         "{\n\t\"env\": {\n\t\t\"A\": \"1\" // a\n\t}\n}",
+        "{}",
+        "{\n}",
+        "{ // none\n}",
+        "{\"model\": \"x\"}",
+        "{\"model\": \"x\", // last\n}",
+        "{\"env\": {}}",
+        "{\"env\": { }, \"model\": \"x\"}",
+        "{\n  \"env\": {\n    // none\n  }\n}",
+        "\u{feff}{\"env\": {/* none */}}\r\n",
     ] {
         fs::write(&settings, text).unwrap();
         installed(&env, &["install", "claude"]).with_code(0);

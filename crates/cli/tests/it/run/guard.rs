@@ -83,6 +83,65 @@ fn ports_and_open_files_are_named() {
     env.assert_nothing_left();
 }
 
+/// spec: 21.2
+#[test]
+fn streams_of_the_tests_are_no_open_files_of_a_leak() {
+    let env = TestEnv::new();
+    // The log of a server is its own; the log of the tests is not.
+    let script = "sleep 1000 & sleep 1001 > server.log & exit 0";
+    let mut command = env.penfold(["guard", "-t", "50ms", "--report", "r.json", "sh", "-c", script]);
+    let log = std::fs::File::create(env.path("work/tests.log")).unwrap();
+    command.stdout(log.try_clone().unwrap()).stderr(log);
+    assert_eq!(command.status().unwrap().code(), Some(123));
+    let files = |command: &str| {
+        let leaks = leaks(&env, "r.json");
+        let leak = leaks.iter().find(|leak| leak["command"] == command).unwrap();
+        leak["files"].as_array().cloned().unwrap_or_default()
+    };
+    assert!(std::fs::read_to_string(env.path("work/tests.log")).unwrap().contains("leak: sleep 1000"));
+    assert_eq!(files("sleep 1000"), [] as [Value; 0]);
+    let own = env.path("work").canonicalize().unwrap().join("server.log");
+    assert_eq!(files("sleep 1001"), [own.to_str().unwrap()]);
+    env.assert_nothing_left();
+}
+
+/// spec: 21.2
+#[test]
+fn a_dash_is_standard_output() {
+    let env = TestEnv::new();
+    let done = guard(&env, &["--report", "-", "sh", "-c", "echo out; sleep 1000 & exit 0"]).with_code(123);
+    let out = done.out();
+    let report: Value = serde_json::from_str(out.strip_prefix("out\n").unwrap()).unwrap();
+    assert_eq!(report["leaks"][0]["command"], "sleep 1000");
+    let done = guard(&env, &["--junit", "-", "sh", "-c", "echo out; exit 3"]).with_code(3);
+    assert!(done.out().starts_with("out\n<?xml "), "{}", done.out());
+    guard(&env, &["--junit", "-", "--report", "-", "touch", "ran"]).refused(125, "the same file");
+    assert!(entries(&env.path("work")).is_empty());
+    env.assert_nothing_left();
+}
+
+/// spec: 21.2
+#[test]
+fn processes_of_penfold_are_no_parents() {
+    let env = TestEnv::new();
+    // An inner sandbox is left behind.
+    let script = "$PENFOLD --root $ROOT run --on-owner-exit keep -- sh -c 'sleep 1000 & echo lead >> $UP; sleep 1001' & \
+        until [ -e up ]; do sleep 0.02; done; sleep 0.5; exit 0";
+    let mut command = env.penfold(["guard", "-t", "50ms", "--report", "r.json", "sh", "-c", script]);
+    command.env("PENFOLD", crate::support::penfold()).env("ROOT", env.root());
+    Running::start(&mut command).finish().with_code(123);
+    let leaks = leaks(&env, "r.json");
+    let leak = leaks.iter().find(|leak| leak["command"] == "sleep 1000").unwrap();
+    let parents: Vec<&str> = leak["parents"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|parent| parent["command"].as_str().unwrap())
+        .collect();
+    assert!(parents.len() == 2 && parents.iter().all(|parent| parent.starts_with("sh -c ")), "{parents:?}");
+    env.assert_nothing_left();
+}
+
 /// spec: 21.1
 #[test]
 fn a_leak_keeps_the_code_of_failed_tests_and_can_be_a_warning() {
@@ -252,7 +311,7 @@ fn each_test_of_a_runner_is_guarded_by_itself() {
     let env = TestEnv::new();
     // What a runner does: a process for each test, below a guard of all.
     let script = "for name in clean leaks; do
-        PENFOLD_TEST=suite::$name $PENFOLD --root $ROOT guard-each -t 50ms -- sh -c \"echo $name; [ $name = clean ] || sleep 1000 &\"
+        PENFOLD_TEST=suite::$name $PENFOLD --root $ROOT guard-each -t 50ms -- sh -c \"echo $name; [ $name = clean ] || { sleep 1000 & }\"
         echo $name $? >> codes
     done";
     let mut command = env.penfold(["guard", "-t", "50ms", "--report", "r.json", "sh", "-c", script]);

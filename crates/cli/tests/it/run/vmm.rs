@@ -14,7 +14,8 @@ use crate::support::{Sandbox, TestEnv, has_program, wait_until};
 /// Listens on the API socket. Exits with 0 when a request is the one in `$ASKED`, else answers 400.
 const FAKE: &str = r#"#!/usr/bin/python3
 import http.server, os, socketserver, sys
-where = sys.argv[sys.argv.index(os.environ["OPTION"]) + 1].removeprefix("path=")
+words = sys.argv[:sys.argv.index("--")] if "--" in sys.argv else sys.argv
+where = words[words.index(os.environ["OPTION"]) + 1].removeprefix("path=")
 class Api(http.server.BaseHTTPRequestHandler):
     def do_PUT(self):
         body = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
@@ -86,6 +87,13 @@ fn firecracker_and_cloud_hypervisor_are_asked_by_their_api() {
         let flags =
             ["run", "-d", "--profile", "vmm", "--grace", "1h", "-e", &variables[0], "-e", &variables[1]];
         let direct = env.call(flags.iter().copied().chain(["--", program.to_str().unwrap()])).with_code(0);
+        let sandbox = Sandbox::printed(&env, &direct.out());
+        await_socket(&env, &sandbox);
+        assert_ended_by_request(&stopped(&env, &sandbox));
+
+        // What follows `--` is not for the monitor.
+        let more = ["--", program.to_str().unwrap(), "--", "--level", "debug"];
+        let direct = env.call(flags.iter().chain(&more)).with_code(0);
         let sandbox = Sandbox::printed(&env, &direct.out());
         await_socket(&env, &sandbox);
         assert_ended_by_request(&stopped(&env, &sandbox));
