@@ -52,8 +52,8 @@ impl<'t> Edits<'t> {
     pub(super) fn remove_first(&mut self, list: &Array<'_>, count: usize) {
         match (list.elements.first(), list.elements.get(count), list.elements.last()) {
             (Some(first), Some(next), _) => self.cut(first.start()..next.start()),
-            (Some(first), None, Some(last)) => {
-                let end = self.after_comma(last.end()..list.end());
+            (Some(first), None, Some(final_one)) => {
+                let end = self.after_comma(final_one.end()..list.end());
                 let has_space = self.at(end..list.end()).starts_with(' ');
                 self.cut(first.start()..end + usize::from(has_space));
             }

@@ -99,7 +99,7 @@ fn streams_of_the_tests_are_no_open_files_of_a_leak() {
         leak["files"].as_array().cloned().unwrap_or_default()
     };
     assert!(std::fs::read_to_string(env.path("work/tests.log")).unwrap().contains("leak: sleep 1000"));
-    assert_eq!(files("sleep 1000"), [] as [Value; 0]);
+    assert_eq!(files("sleep 1000"), Vec::<Value>::new());
     let own = env.path("work").canonicalize().unwrap().join("server.log");
     assert_eq!(files("sleep 1001"), [own.to_str().unwrap()]);
     env.assert_nothing_left();
