@@ -126,8 +126,7 @@ impl TestHome {
             return Err(refused(reason));
         }
         let made = made(&fd);
-        let directory =
-            Directory { fd, device: stat.st_dev, inode: stat.st_ino, owner: stat.st_uid, made };
+        let directory = Directory { fd, device: stat.st_dev, inode: stat.st_ino, owner: stat.st_uid, made };
         Ok(TestHome { names: [given, real], directory: Some(directory) })
     }
 

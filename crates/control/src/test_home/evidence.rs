@@ -114,7 +114,9 @@ impl Searcher<'_> {
             return false;
         }
         let names = |value: &[u8]| {
-            value.split(|&byte| byte == b':').any(|id| std::str::from_utf8(id).is_ok_and(|id| ids.contains(id)))
+            value
+                .split(|&byte| byte == b':')
+                .any(|id| std::str::from_utf8(id).is_ok_and(|id| ids.contains(id)))
         };
         self.proc.environ_has(stat.pid, MARKER.as_bytes(), names) == Found::Yes
     }

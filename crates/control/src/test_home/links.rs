@@ -65,7 +65,8 @@ pub(super) fn records(pid: Pid) -> io::Result<Vec<PathBuf>> {
 
 fn is_record(path: &Path) -> bool {
     let name = |path: &Path| path.file_name().and_then(OsStr::to_str).map(str::to_owned);
-    path.parent().and_then(name).as_deref() == Some("sandboxes") && name(path).is_some_and(|id| Id::is_short(&id))
+    path.parent().and_then(name).as_deref() == Some("sandboxes")
+        && name(path).is_some_and(|id| Id::is_short(&id))
 }
 
 /// Tells whether an argument names this path or a path below it.
@@ -91,10 +92,19 @@ mod tests {
     #[test]
     fn only_the_path_itself_and_paths_below_are_named() {
         let home = Path::new("/tmp/home");
-        for argument in ["/tmp/home", "/tmp/home/x", "--dir=/tmp/home", "a:/tmp/home:b", "cd '/tmp/home' && x", "-I/tmp/home"] {
+        for argument in [
+            "/tmp/home",
+            "/tmp/home/x",
+            "--dir=/tmp/home",
+            "a:/tmp/home:b",
+            "cd '/tmp/home' && x",
+            "-I/tmp/home",
+        ] {
             assert!(names(argument.as_bytes(), home), "{argument}");
         }
-        for argument in ["/tmp/home2", "/tmp/home-x", "/tmp/home.bak", "/x/tmp/home", "x/tmp/home", "/tmp/hom", ""] {
+        for argument in
+            ["/tmp/home2", "/tmp/home-x", "/tmp/home.bak", "/x/tmp/home", "x/tmp/home", "/tmp/hom", ""]
+        {
             assert!(!names(argument.as_bytes(), home), "{argument}");
         }
         assert!(is_below(b"/tmp/home (deleted)", home) && is_below(b"/tmp/home/x (deleted)", home));

@@ -17,7 +17,18 @@ const WHOLE: [&str; 10] =
     ["/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/sbin", "/sys", "/usr"];
 /// Directories that have homes of tests below them at most.
 const ONLY_ITSELF: [&str; 13] = [
-    "/dev", "/home", "/media", "/mnt", "/opt", "/run", "/run/lock", "/srv", "/var", "/var/cache", "/var/lib", "/var/log",
+    "/dev",
+    "/home",
+    "/media",
+    "/mnt",
+    "/opt",
+    "/run",
+    "/run/lock",
+    "/srv",
+    "/var",
+    "/var/cache",
+    "/var/lib",
+    "/var/log",
     "/var/run",
 ];
 
@@ -70,13 +81,38 @@ mod tests {
     #[test]
     fn directories_of_users_and_of_the_system_are_refused() {
         for path in [
-            "/", "/tmp", "/var/tmp", "/dev/shm", "/root", "/home", "/home/anna", "/run", "/run/user", "/run/user/1000",
-            "/run/penfold", "/run/user/1000/penfold", "/tmp/penfold-1000", "/usr", "/usr/local/x", "/etc/x", "/proc/1", "/var",
+            "/",
+            "/tmp",
+            "/var/tmp",
+            "/dev/shm",
+            "/root",
+            "/home",
+            "/home/anna",
+            "/run",
+            "/run/user",
+            "/run/user/1000",
+            "/run/penfold",
+            "/run/user/1000/penfold",
+            "/tmp/penfold-1000",
+            "/usr",
+            "/usr/local/x",
+            "/etc/x",
+            "/proc/1",
+            "/var",
             "/dev",
         ] {
             assert!(by_path(Path::new(path)).is_some(), "{path}");
         }
-        for path in ["/tmp/x", "/home/anna/x", "/root/x", "/var/tmp/x", "/run/user/1000/x", "/srv/ci", "/work", "/tmp/penfold-x"] {
+        for path in [
+            "/tmp/x",
+            "/home/anna/x",
+            "/root/x",
+            "/var/tmp/x",
+            "/run/user/1000/x",
+            "/srv/ci",
+            "/work",
+            "/tmp/penfold-x",
+        ] {
             assert_eq!(by_path(Path::new(path)), None, "{path}");
         }
     }

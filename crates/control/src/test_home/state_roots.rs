@@ -22,8 +22,8 @@ pub struct StateRoots {
     pub found: Vec<PathBuf>,
     /// The ids of all records.
     pub ids: Vec<String>,
-    /// Directories that could not be read, so that there may be more.
-    pub unread: Vec<PathBuf>,
+    /// Directories that could not be read, so that there may be more, with the obstacle.
+    pub unread: Vec<(PathBuf, io::Error)>,
 }
 
 /// Finds all state roots that have a record.
@@ -33,7 +33,7 @@ pub struct StateRoots {
 pub(super) fn find(directory: &OwnedFd, path: &Path) -> io::Result<StateRoots> {
     let mut roots = StateRoots::default();
     let device = rustix::fs::fstat(directory)?.st_dev;
-    let top = open(directory, c"." as &std::ffi::CStr).map_err(io::Error::from)?;
+    let top = open(directory, c".").map_err(io::Error::from)?;
     visit(&top, path, device, &mut roots, DEEPEST)?;
     Ok(roots)
 }
@@ -53,7 +53,10 @@ fn visit(
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
         let name = OsStr::from_bytes(entry.file_name().to_bytes());
-        if name == "." || name == ".." || !matches!(entry.file_type(), FileType::Directory | FileType::Unknown) {
+        if name == "."
+            || name == ".."
+            || !matches!(entry.file_type(), FileType::Directory | FileType::Unknown)
+        {
             continue;
         }
         let below = path.join(name);
@@ -61,8 +64,8 @@ fn visit(
             Ok(opened) => opened,
             // It is gone, or no directory.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
-            Err(_) => {
-                roots.unread.push(below);
+            Err(errno) => {
+                roots.unread.push((below, errno.into()));
                 continue;
             }
         };
@@ -77,8 +80,12 @@ fn visit(
                 continue;
             }
         }
-        if deeper == 0 || visit(&opened, &below, device, roots, deeper - 1).is_err() {
-            roots.unread.push(below);
+        let visited = match deeper.checked_sub(1) {
+            Some(deeper) => visit(&opened, &below, device, roots, deeper),
+            None => Err(io::Error::other("it is too deep")),
+        };
+        if let Err(error) = visited {
+            roots.unread.push((below, error));
         }
     }
     Ok(())
