@@ -37,12 +37,17 @@
 mod bystander;
 pub mod catalog;
 mod delegated;
+mod frozen;
 mod frozen_fs;
 mod guard;
+mod hostile;
 pub mod judge;
+mod judgement;
 pub mod mounts;
 pub mod proc;
+pub mod program;
 mod snapshot;
+mod subreaper;
 pub mod sweep;
 mod tool;
 mod tree;

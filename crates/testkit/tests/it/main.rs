@@ -2,7 +2,6 @@
 
 #![allow(clippy::print_stderr, reason = "a skipped test says why")]
 
-mod fault_sweep;
 mod frozen_fs;
 mod guard;
 mod judge;

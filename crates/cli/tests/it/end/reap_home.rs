@@ -103,7 +103,8 @@ fn a_mapped_file_is_evidence() {
     command.current_dir("/").env_remove("TMPDIR").args(["-c", &script, maps]);
     // The shell names the home in its arguments: only Python is looked at.
     let shell = start(&mut command);
-    let python = || env.find("python3 -c import mmap").into_iter().next();
+    let is_python = |process: &Process| process.command_line().contains("-c import mmap");
+    let python = || env.processes().into_iter().find(is_python);
     wait_until("the file is mapped", || {
         python().is_some_and(|python| evidence(&env, &home, python.pid()).as_deref() == Some("mapped-file"))
     });
@@ -131,7 +132,7 @@ fn arguments_are_evidence_for_a_younger_process_of_the_same_user_only() {
     reap(&env, &home);
     assert!(!younger.is_alive());
     for bystander in &bystanders {
-        assert!(bystander.is_alive(), "{bystander:?}");
+        assert!(bystander.is_alive(), "{}", bystander.pid());
     }
 }
 
@@ -164,7 +165,8 @@ fn sandbox_in(env: &TestEnv, root: &Path) -> (String, Vec<Process>) {
     let id = Running::start(&mut command).finish().with_code(0).out().trim().to_owned();
     let mut members = Vec::new();
     wait_until("the tree stands", || {
-        members = [env.running("sleep 1000"), env.running("sleep 1001")].concat();
+        members = env.running("sleep 1000");
+        members.extend(env.running("sleep 1001"));
         members.len() == 2
     });
     members.extend(env.find(&format!("pf-supervisor {id}")));
@@ -178,6 +180,7 @@ fn sandboxes_are_ended_by_their_records_and_those_of_other_roots_live() {
     let home = home(&env);
     // A real sandbox that works in the home.
     let other = env.detach(["-w", home.to_str().unwrap(), "sleep", "1002"]);
+    std::fs::create_dir(home.join("a")).unwrap();
     let (id, members) = sandbox_in(&env, &home.join("a/state"));
     let listed = env.call(["reap", "-n", "--home", home.to_str().unwrap()]).with_code(0);
     assert!(listed.out().contains(&format!("sandbox {id} below")), "{}", listed.out());
@@ -270,7 +273,7 @@ fn what_is_surely_a_mistake_is_refused() {
     refused("/tmp", "is shared by all users");
     refused("/tmp/.", "is shared by all users");
     refused(env.path("work").to_str().unwrap(), "is your home directory");
-    refused("", "is no path");
+    refused("", "`--home` needs a value");
     refused(&format!("{}/../home", env.path("work").display()), "is a path with `..`");
     assert!(inside.is_alive());
 }
@@ -283,7 +286,7 @@ fn a_mount_point_with_files_of_others_is_refused_and_one_of_ours_is_not() {
     }
     let env = TestEnv::new();
     let home = home(&env);
-    let script = "mount -t tmpfs none \"$0\" && \"$PENFOLD\" reap --home \"$0\" && touch \"$0/x\" && chown $1 \"$0/x\" \
+    let script = "mount -t tmpfs none \"$0\" && \"$PENFOLD\" -q reap --home \"$0\" && touch \"$0/x\" && chown $1 \"$0/x\" \
         && exec \"$PENFOLD\" reap --home \"$0\"";
     let mut command = env.command("unshare");
     command.args(["-m", "sh", "-c", script, home.to_str().unwrap(), &USER.to_string()]);
