@@ -90,7 +90,7 @@ impl TestHome {
     /// files of other users; when it cannot be read.
     pub fn open(path: &Path, user_home: Option<&Path>) -> Result<TestHome, TestHomeError> {
         let refused = |reason| TestHomeError::Refused { path: path.to_owned(), reason };
-        let read = |source| TestHomeError::Read { path: path.to_owned(), source };
+        let unread = |source| TestHomeError::Read { path: path.to_owned(), source };
         if path.as_os_str().is_empty() {
             return Err(refused("no path"));
         }
@@ -98,12 +98,12 @@ impl TestHome {
             return Err(refused("a path with `..`"));
         }
         // Without a slash at the end, which would follow a link.
-        let given: PathBuf = std::path::absolute(path).map_err(read)?.components().collect();
+        let given: PathBuf = std::path::absolute(path).map_err(unread)?.components().collect();
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = match rustix::fs::open(&given, flags, Mode::empty()) {
             Ok(fd) => Some(fd),
             Err(Errno::NOENT | Errno::NOTDIR) => None,
-            Err(errno) => return Err(read(errno.into())),
+            Err(errno) => return Err(unread(errno.into())),
         };
         let Some(fd) = fd else {
             let real = real_of_missing(&given);
@@ -112,13 +112,13 @@ impl TestHome {
                 None => Ok(TestHome { names: [given, real], directory: None }),
             };
         };
-        let stat = rustix::fs::fstat(&fd).map_err(|errno| read(errno.into()))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| unread(errno.into()))?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {}
             FileType::Symlink => return Err(refused("a symbolic link")),
             _ => return Err(refused("no directory")),
         }
-        let real = path_of(&fd).map_err(read)?;
+        let real = path_of(&fd).map_err(unread)?;
         let reason = refused::by_path(&real)
             .or_else(|| refused::user_home(&stat, user_home))
             .or_else(|| refused::shared_mount(&real));
@@ -199,8 +199,48 @@ fn made(fd: &OwnedFd) -> Option<Duration> {
     Some(now(ClockId::Boottime).saturating_sub(age))
 }
 
-/// Tells whether two paths lead to the same directory as this one.
+/// Tells whether a path leads to this directory.
 fn leads_to(directory: &Directory, path: &Path) -> bool {
     rustix::fs::statat(CWD, path, AtFlags::empty())
         .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (directory.device, directory.inode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// spec: 3.4.1
+    #[test]
+    fn another_directory_in_its_place_is_noticed() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("home");
+        let make = || std::fs::create_dir(&path).unwrap();
+        make();
+        let home = TestHome::open(&path, None).unwrap();
+        home.verify().unwrap();
+        std::fs::rename(&path, base.path().join("old")).unwrap();
+        // It is gone.
+        home.verify().unwrap();
+        make();
+        assert!(matches!(home.verify(), Err(TestHomeError::Replaced { .. })));
+        std::fs::remove_dir(&path).unwrap();
+        std::os::unix::fs::symlink(base.path().join("old"), &path).unwrap();
+        assert!(matches!(home.verify(), Err(TestHomeError::Replaced { .. })));
+        assert!(matches!(TestHome::open(&path, None), Err(TestHomeError::Refused { .. })));
+    }
+
+    /// spec: 3.4.1
+    #[test]
+    fn a_link_above_is_followed_and_one_to_a_shared_directory_is_refused() {
+        let base = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(base.path().join("real/home")).unwrap();
+        std::os::unix::fs::symlink("real", base.path().join("link")).unwrap();
+        let home = TestHome::open(&base.path().join("link/home"), None).unwrap();
+        assert!(home.path().ends_with("real/home"));
+        std::os::unix::fs::symlink("/", base.path().join("root")).unwrap();
+        for path in ["root/tmp", "root/tmp/", "root/home/nobody-has-this"] {
+            let refused = TestHome::open(&base.path().join(path), None);
+            assert!(matches!(refused, Err(TestHomeError::Refused { .. })), "{path}");
+        }
+    }
 }

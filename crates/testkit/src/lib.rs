@@ -46,18 +46,24 @@ mod judgement;
 pub mod mounts;
 pub mod proc;
 pub mod program;
+mod reap_on_drop;
 mod snapshot;
 mod subreaper;
+#[doc(hidden)]
 pub mod sweep;
+mod test_home;
 mod tool;
 mod tree;
+mod turn;
 mod until;
 
 pub use bystander::{Bystander, BystanderError};
 pub use delegated::{DelegatedCgroup, remove_delegated};
 pub use frozen_fs::{FrozenFs, FrozenFsError};
 pub use guard::{LeakGuard, Scope};
+pub use reap_on_drop::ReapOnDrop;
 pub use snapshot::{Difference, Filter, HostSnapshot, Kind};
+pub use test_home::{HOME_BASE, LiveSandbox, TestHome};
 pub use tool::{NoTestkit, Tool, binary, use_own_binary};
 pub use tree::{Survivor, ToolExit, Tree, TreeError};
 pub use until::{DEADLINE, skip, until, wait_until};

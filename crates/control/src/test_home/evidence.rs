@@ -57,10 +57,10 @@ pub(super) fn look(home: &TestHome, ids: &BTreeSet<String>) -> io::Result<Look> 
     };
     let mut look = Look { found: Vec::new(), ancestors: Vec::new(), elsewhere: Vec::new(), completeness };
     for stat in all {
-        let Some(evidence) = searcher.evidence(&stat)? else { continue };
+        let Some(evidence) = searcher.evidence(&stat) else { continue };
         if searcher.ancestors.contains(&stat.pid) {
             look.ancestors.push(stat);
-        } else if searcher.belongs_elsewhere(&stat)? {
+        } else if searcher.belongs_elsewhere(&stat) {
             look.elsewhere.push(stat);
         } else {
             look.found.push((stat, evidence));
@@ -81,7 +81,7 @@ struct Searcher<'a> {
 }
 
 impl Searcher<'_> {
-    fn evidence(&mut self, stat: &Stat) -> io::Result<Option<Evidence>> {
+    fn evidence(&mut self, stat: &Stat) -> Option<Evidence> {
         let home = self.home;
         let path = home.path();
         let places = links::places(stat);
@@ -97,14 +97,14 @@ impl Searcher<'_> {
         } else if any(&|place| links::maps_below(place, path)) {
             Evidence::MappedFile
         } else if self.is_marked(stat) {
-            return Ok(Some(Evidence::Marker));
-        } else if self.is_of_the_home(stat)? && any(&|place| self.is_named_at(place)) {
+            return Some(Evidence::Marker);
+        } else if self.is_of_the_home(stat) && any(&|place| self.is_named_at(place)) {
             Evidence::Arguments
         } else {
-            return Ok(None);
+            return None;
         };
         // In another mount namespace the same path may be another directory.
-        Ok(any(&|place| self.sees_the_home(place)).then_some(evidence))
+        any(&|place| self.sees_the_home(place)).then_some(evidence)
     }
 
     /// Tells whether a process carries the marker of a sandbox of the home. A process that is older has copied nothing.
@@ -122,13 +122,13 @@ impl Searcher<'_> {
     }
 
     /// Tells whether a process has the user of the home, and certainly started after the home was made.
-    fn is_of_the_home(&mut self, stat: &Stat) -> io::Result<bool> {
-        let Some(directory) = &self.home.directory else { return Ok(false) };
+    fn is_of_the_home(&mut self, stat: &Stat) -> bool {
+        let Some(directory) = &self.home.directory else { return false };
         if directory.made.is_none() || !self.may_be_younger(stat, Duration::ZERO) {
-            return Ok(false);
+            return false;
         }
         let owner = directory.owner;
-        Ok(self.proc.status(stat.pid)?.is_some_and(|status| status.uids[0] == owner))
+        self.proc.status(stat.pid).is_ok_and(|status| status.is_some_and(|status| status.uids[0] == owner))
     }
 
     /// Tells whether a process started after the home was made; true if that time is unknown.
@@ -158,35 +158,36 @@ impl Searcher<'_> {
     /// Tells whether a process belongs to a living sandbox whose record is elsewhere, and in which this process is not.
     ///
     /// Such a sandbox is ended by its own id, if at all.
-    fn belongs_elsewhere(&mut self, stat: &Stat) -> io::Result<bool> {
+    fn belongs_elsewhere(&mut self, stat: &Stat) -> bool {
         let own = rustix::process::getpid();
         if let Some(id) = self.descent.held_leaf(stat.pid)
             && !self.ids.contains(&id)
             && self.descent.held_leaf(own).as_ref() != Some(&id)
         {
-            return Ok(true);
+            return true;
         }
         for above in self.descent.penfolds(stat.pid) {
             if self.ancestors.contains(&above.pid) {
-                return Ok(false);
+                return false;
             }
-            let Ok(records) = links::records(above.pid) else { return Ok(true) };
+            let Ok(records) = links::records(above.pid) else { return true };
             if records.iter().any(|record| record.starts_with(self.home.path())) {
-                return Ok(false);
+                return false;
             }
             if above.comm == SUPERVISOR || !records.is_empty() {
-                return Ok(true);
+                return true;
             }
             // A sweep that runs at the same time.
-            if above.pid == stat.pid && self.is_a_sweep(stat.pid) {
-                return Ok(true);
+            if above.pid == stat.pid && is_a_sweep(stat.pid) {
+                return true;
             }
         }
-        Ok(false)
+        false
     }
+}
 
-    fn is_a_sweep(&self, pid: Pid) -> bool {
-        let text = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_pid())).unwrap_or_default();
-        text.split(|&byte| byte == 0).any(|word| word == b"reap")
-    }
+/// Tells whether a penfold process runs `reap`.
+fn is_a_sweep(pid: Pid) -> bool {
+    let text = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_pid())).unwrap_or_default();
+    text.split(|&byte| byte == 0).any(|word| word == b"reap")
 }

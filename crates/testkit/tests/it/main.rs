@@ -6,5 +6,7 @@ mod frozen_fs;
 mod guard;
 mod judge;
 mod killed_test;
+mod reap_on_drop;
+mod test_home;
 mod trees;
 mod user;
