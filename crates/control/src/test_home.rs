@@ -209,7 +209,7 @@ fn leads_to(directory: &Directory, path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// spec: 3.4.1
+    /// spec: 3.5.1
     #[test]
     fn another_directory_in_its_place_is_noticed() {
         let base = tempfile::tempdir().unwrap();
@@ -229,7 +229,7 @@ mod tests {
         assert!(matches!(TestHome::open(&path, None), Err(TestHomeError::Refused { .. })));
     }
 
-    /// spec: 3.4.1
+    /// spec: 3.5.1
     #[test]
     fn a_link_above_is_followed_and_one_to_a_shared_directory_is_refused() {
         let base = tempfile::tempdir().unwrap();

@@ -32,7 +32,8 @@ pub(crate) const VERB: Verb = Verb {
     aliases: &[],
     about: "Run tests, and name and end every process that they leave behind",
     description: "Runs a test command in a sandbox with a temporary directory of its own. Whatever ends the tests, every process \
-        that they started is ended and verified gone, and the directory is removed. Processes that outlive the tests and do not \
+        that they started is ended and verified gone, and the directory is removed. PENFOLD_TEST_HOME_BASE names a directory in it for \
+        the homes of tests: see `penfold reap --home`. Processes that outlive the tests and do not \
         end by themselves within --grace are leaks. Each is named with its command, age, parents, test, ports and open \
         files. The exit code is that of the tests, or 123 if the tests passed and leaked. pytest, cargo-nextest and Bazel tell \
         the name of the test; others can set PENFOLD_TEST. In GitHub Actions each leak is an annotation, and the summary of \

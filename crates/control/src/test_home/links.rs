@@ -88,7 +88,7 @@ pub(super) fn names(argument: &[u8], path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// spec: 3.4
+    /// spec: 3.5
     #[test]
     fn only_the_path_itself_and_paths_below_are_named() {
         let home = Path::new("/tmp/home");

@@ -77,7 +77,7 @@ pub(super) fn shared_mount(path: &Path) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// spec: 3.4.1
+    /// spec: 3.5.1
     #[test]
     fn directories_of_users_and_of_the_system_are_refused() {
         for path in [

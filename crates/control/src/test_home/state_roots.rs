@@ -104,7 +104,7 @@ fn ids_in(directory: &OwnedFd) -> io::Result<Vec<String>> {
 mod tests {
     use super::*;
 
-    /// spec: 3.5
+    /// spec: 3.6
     #[test]
     fn roots_are_found_at_any_depth_and_links_are_not_followed() {
         let base = tempfile::tempdir().unwrap();

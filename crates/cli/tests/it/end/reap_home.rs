@@ -63,7 +63,7 @@ fn is_swept(env: &TestEnv, home: &Path, started: &Running, expected: &str) {
     assert!(reap(env, home)["targets"].as_array().unwrap().is_empty());
 }
 
-/// spec: 3.4
+/// spec: 3.5
 #[test]
 fn directory_program_and_open_files_are_evidence() {
     let env = TestEnv::new();
@@ -86,7 +86,7 @@ fn directory_program_and_open_files_are_evidence() {
     is_swept(&env, &home, &held, "open-file");
 }
 
-/// spec: 3.4
+/// spec: 3.5
 #[test]
 fn a_mapped_file_is_evidence() {
     if !has_program(&["python3", "-c", "import mmap"]) {
@@ -114,7 +114,7 @@ fn a_mapped_file_is_evidence() {
     assert!(!shell.is_alive());
 }
 
-/// spec: 3.4
+/// spec: 3.5
 #[test]
 fn arguments_are_evidence_for_a_younger_process_of_the_same_user_only() {
     let env = TestEnv::new();
@@ -136,7 +136,7 @@ fn arguments_are_evidence_for_a_younger_process_of_the_same_user_only() {
     }
 }
 
-/// spec: 3.4
+/// spec: 3.5
 #[test]
 fn the_marker_of_a_sandbox_with_a_record_there_is_evidence() {
     let env = TestEnv::new();
@@ -173,7 +173,7 @@ fn sandbox_in(env: &TestEnv, root: &Path) -> (String, Vec<Process>) {
     (id, members)
 }
 
-/// spec: 3.5
+/// spec: 3.6
 #[test]
 fn sandboxes_are_ended_by_their_records_and_those_of_other_roots_live() {
     let env = TestEnv::new();
@@ -203,7 +203,7 @@ fn end(env: &TestEnv, sandbox: &Sandbox) {
     env.call(["kill", &sandbox.id]).with_code(0);
 }
 
-/// spec: 3.5
+/// spec: 3.6
 #[test]
 fn a_sandbox_that_has_lost_its_record_and_its_home_is_ended() {
     let env = TestEnv::new();
@@ -220,7 +220,7 @@ fn a_sandbox_that_has_lost_its_record_and_its_home_is_ended() {
     env.call(["reap", "--home", env.path("never").to_str().unwrap()]).with_code(0);
 }
 
-/// spec: 3.4
+/// spec: 3.5
 #[test]
 fn a_removed_home_is_swept_too() {
     let env = TestEnv::new();
@@ -232,7 +232,7 @@ fn a_removed_home_is_swept_too() {
     assert!(!inside.is_alive());
 }
 
-/// spec: 3.4
+/// spec: 3.5
 #[test]
 fn a_sweep_spares_itself_its_ancestors_and_its_own_sandbox() {
     let env = TestEnv::new();
@@ -253,7 +253,7 @@ fn a_sweep_spares_itself_its_ancestors_and_its_own_sandbox() {
     env.assert_nothing_left();
 }
 
-/// spec: 3.4.1
+/// spec: 3.5.1
 #[test]
 fn what_is_surely_a_mistake_is_refused() {
     let env = TestEnv::new();
@@ -279,7 +279,7 @@ fn what_is_surely_a_mistake_is_refused() {
     assert!(inside.is_alive());
 }
 
-/// spec: 3.4.1
+/// spec: 3.5.1
 #[test]
 fn a_mount_point_with_files_of_others_is_refused_and_one_of_ours_is_not() {
     if !is_root() {
@@ -294,7 +294,7 @@ fn a_mount_point_with_files_of_others_is_refused_and_one_of_ours_is_not() {
     Running::start(&mut command).finish().refused(2, "is a mount point with files of other users");
 }
 
-/// spec: 3.4
+/// spec: 3.5
 #[test]
 fn the_same_path_in_another_mount_namespace_is_no_evidence() {
     if !is_root() {
