@@ -1,5 +1,6 @@
 //! Processes that penfold did not start: `reap` and `gc --foreign` end them, `adopt` makes them a sandbox.
 
+mod home;
 mod show;
 mod target;
 
@@ -42,6 +43,9 @@ pub(crate) struct Request {
 /// # Errors
 /// If no process was ended: /proc cannot be read, no target may be signalled, or penfold never ends the target.
 pub(crate) fn end(global: &Global, request: &Request) -> Result<u8, Failure> {
+    if let Some(path) = &request.target.home {
+        return home::end(global, request, path);
+    }
     let mut proc = ProcFs::open().or_fail(FailureKind::Other, CANNOT_SEARCH)?;
     let Some(selector) = target::selector(&mut proc, &request.target)? else {
         return nothing(global, request);

@@ -126,17 +126,21 @@ pub(crate) fn temporary() -> PathBuf {
 
 /// The directories that never belong to a foreign process alone: those of this user and of penfold.
 pub(crate) fn protected(global: &Global) -> Vec<PathBuf> {
-    let home = variable(OsStr::new("HOME")).filter(|home| !home.is_empty()).map(PathBuf::from);
     let here = std::env::current_dir().ok();
     let named: Vec<PathBuf> = [absolute_root(global), temporary()]
         .into_iter()
-        .chain(home)
+        .chain(user_home())
         .chain(here)
         .chain(runtime_variable())
         .collect();
     // The kernel names the directories of processes without links.
     let real: Vec<PathBuf> = named.iter().filter_map(|path| path.canonicalize().ok()).collect();
     [named, real].concat()
+}
+
+/// The home directory of this user, as `HOME` names it.
+pub(crate) fn user_home() -> Option<PathBuf> {
+    variable(OsStr::new("HOME")).filter(|home| !home.is_empty()).map(PathBuf::from)
 }
 
 /// The variables with the address of a server, and with the file of its token.

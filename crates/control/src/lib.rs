@@ -8,6 +8,7 @@
 //! - [`Client`] — a connection to a supervisor.
 //! - [`watch()`] — has sandboxes recovered that lose all their supervisors.
 //! - [`leaks`] — remains on the host that have no supervisor.
+//! - [`test_home`] — what a test has left below its directory.
 //! - [`host_checks`] — the features of the host, and their meaning for the guarantee.
 //!
 //! Invariants:
@@ -25,6 +26,7 @@ mod holders;
 pub mod host_checks;
 pub mod leaks;
 pub mod resolve;
+pub mod test_home;
 mod timeout;
 pub mod view;
 mod wait;

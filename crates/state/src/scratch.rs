@@ -1,5 +1,6 @@
 //! A directory that lives as long as its sandbox.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -42,6 +43,14 @@ impl Scratch {
                 Err(error)
             }
         }
+    }
+
+    /// Makes directories with these names in it, private to this user.
+    ///
+    /// # Errors
+    /// Those of mkdir(2).
+    pub fn make(&self, names: &[OsString]) -> io::Result<()> {
+        names.iter().try_for_each(|name| Ok(rustix::fs::mkdirat(&self.dir, name, Mode::RWXU)?))
     }
 
     /// Opens the directory that an intent names; `None` if it is gone, is no directory or belongs to another user.

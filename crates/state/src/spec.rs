@@ -75,6 +75,8 @@ pub struct Spec {
     pub directory: Option<PathBuf>,
     /// The parent of the scratch directory, if one is requested.
     pub scratch_in: Option<PathBuf>,
+    /// The names of directories that are made in the scratch directory.
+    pub scratch_directories: Vec<OsString>,
     /// The resources, in the order in which they are made.
     pub resources: Vec<Planned>,
     /// The containment.

@@ -349,6 +349,7 @@ fn exec_spec(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Strin
         environment,
         directory: exec.directory.or_else(|| sandbox.directory.clone()),
         scratch_in: None,
+        scratch_directories: Vec::new(),
         resources: Vec::new(),
         contain: if level == Level::Cgroup { Contain::Cgroup } else { Contain::Subreaper },
         limits: sandbox.limits,

@@ -332,7 +332,9 @@ impl Parts {
             let scratch = Scratch::create(path.clone()).map_err(|error| {
                 format!("cannot make the scratch directory `{}`: {error}", path.display())
             })?;
+            let made = scratch.make(&setup.spec.scratch_directories);
             resources.push(Box::new(scratch));
+            made.map_err(|error| format!("cannot make a directory in `{}`: {error}", path.display()))?;
         }
         owned::make(setup, nested.is_some(), resources)?;
         let leaf = match place.map(|place| Leaf::create(&place, leaf_name.as_str())) {

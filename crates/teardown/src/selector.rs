@@ -21,6 +21,8 @@ use crate::report::raw;
 pub enum Selector {
     /// This process.
     Process(ProcessId),
+    /// These processes.
+    Processes(HashSet<ProcessId>),
     /// The processes of this process group.
     Group(i32),
     /// The processes of this session.
@@ -218,6 +220,7 @@ impl Search {
             .iter()
             .filter(|stat| match &self.selector {
                 Selector::Process(id) => stat.id() == *id,
+                Selector::Processes(ids) => ids.contains(&stat.id()),
                 Selector::Group(group) => stat.group == *group,
                 Selector::Session(session) => stat.session == *session,
                 Selector::Cgroup(_) => inside.contains(&stat.pid),

@@ -2,19 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crate::proc;
+use crate::reap_on_drop::report;
 use crate::snapshot::{Difference, Filter, HostSnapshot, Item, Kind};
+use crate::turn::Turn;
 
 /// The time that the kernel may take for removals in the background ([`Kind::is_asynchronous`]).
 const PATIENCE: Duration = Duration::from_secs(3);
-
-/// Guards of one process take turns. Only descent tells the processes of two tests apart, and under `cargo test` all
-/// tests run in one process. Under nextest each test has a process of its own, and no guard waits.
-static TURN: Mutex<()> = Mutex::new(());
 
 /// The things for which a guard holds its test responsible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +28,9 @@ pub enum Scope {
 /// descendant, even if the daemon hides its marks. Processes, cgroups and paths must be gone at once when the test
 /// ends. The guard waits only for removals that the kernel does in the background.
 ///
+/// The guard ends and reaps nothing: [`ReapOnDrop`](crate::ReapOnDrop) does. Make that one first, so that it is dropped last. A
+/// guard that is dropped during a panic writes the differences to standard error, and does not panic again.
+///
 /// In [`Scope::Own`] a cgroup belongs to the test if its path contains a mark. If the names are not known in advance,
 /// start the tool in a [`crate::DelegatedCgroup`] and mark that: the tool's leaves are then below it.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub struct LeakGuard {
     scope: Scope,
     marks: Vec<String>,
     armed: bool,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Turn,
 }
 
 impl Default for LeakGuard {
@@ -57,7 +57,7 @@ impl LeakGuard {
 
     /// Creates a guard over this scope.
     pub fn over(scope: Scope) -> LeakGuard {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = Turn::take();
         // If the host refuses, the guard sees less; it still sees marks.
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         let filter = Filter::penfold();
@@ -152,11 +152,15 @@ impl LeakGuard {
 
 impl Drop for LeakGuard {
     fn drop(&mut self) {
-        if !self.armed || std::thread::panicking() {
+        if !self.armed {
             return;
         }
         let found = self.differences();
-        assert!(found.is_empty(), "{}", tell(&found));
+        if std::thread::panicking() && !found.is_empty() {
+            report(&tell(&found));
+        } else {
+            assert!(found.is_empty(), "{}", tell(&found));
+        }
     }
 }
 

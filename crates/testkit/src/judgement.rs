@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use penfold_testkit::Tool;
-use penfold_testkit::catalog::{Entry, TREES, find};
-use penfold_testkit::judge::{Ending, Line, Rules, Verdict};
+use crate::Tool;
+use crate::catalog::{Entry, TREES, find};
+use crate::judge::{Ending, Line, Rules, Verdict};
 
 /// The tool, the trees and the ending.
 #[derive(Debug, clap::Args)]
@@ -88,7 +88,7 @@ pub(crate) fn judge(options: Options) -> ExitCode {
     for tree in trees {
         let number = tree.full_size.filter(|_| options.full_size).map(|number| number.to_string());
         let sized = number.map(|number| tool.clone().tree_options(["-n", &number]));
-        let line = penfold_testkit::judge::judge(sized.as_ref().unwrap_or(&tool), tree, &rules);
+        let line = crate::judge::judge(sized.as_ref().unwrap_or(&tool), tree, &rules);
         count.add(&line);
         let text = if options.json {
             serde_json::to_string(&line).unwrap_or_default()

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -103,6 +103,11 @@ pub fn all() -> Vec<Stat> {
 
 /// Returns the pids below `root` in this list, without `root` itself.
 pub fn descendants(list: &[Stat], root: i32) -> BTreeSet<i32> {
+    descendants_without(list, root, &BTreeSet::new())
+}
+
+/// As [`descendants`], without these processes and those below them.
+pub fn descendants_without(list: &[Stat], root: i32, others: &BTreeSet<i32>) -> BTreeSet<i32> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for process in list {
         children.entry(process.parent).or_default().push(process.id.pid);
@@ -111,7 +116,7 @@ pub fn descendants(list: &[Stat], root: i32) -> BTreeSet<i32> {
     let mut open = vec![root];
     while let Some(parent) = open.pop() {
         for &child in children.get(&parent).into_iter().flatten() {
-            if child != root && found.insert(child) {
+            if child != root && !others.contains(&child) && found.insert(child) {
                 open.push(child);
             }
         }
@@ -214,6 +219,11 @@ impl Handle {
         // The descriptor was opened first. If the start time still matches, the descriptor refers to the intended
         // process.
         Ok(stat(id.pid).filter(|stat| stat.id == id).map(|_| Handle { id, pidfd }))
+    }
+
+    /// Returns the pidfd.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
     }
 
     /// Tells whether the last thread of the process has ended.

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use crate::proc::{self, Identity};
+use crate::sweep::sweep;
 use penfold_sys::child::{Exit, Peek, peek, reap};
 use penfold_sys::signal::{SignalFd, SignalSet, block, set_mask};
-use penfold_testkit::proc::{self, Identity};
-use penfold_testkit::sweep::sweep;
 use rustix::event::{PollFd, PollFlags};
 
 const CHLD: i32 = 17;
@@ -85,7 +85,7 @@ pub(crate) fn subreaper(place: &Place) -> io::Result<bool> {
     }
     if test_was_killed {
         // No other process removes these.
-        place.cgroup.iter().for_each(|cgroup| penfold_testkit::remove_delegated(cgroup));
+        place.cgroup.iter().for_each(|cgroup| crate::remove_delegated(cgroup));
         fs::remove_dir_all(&place.directory)?;
     }
     Ok(left.is_empty())

@@ -92,7 +92,10 @@ impl Tool {
 
 /// No `testkit` program exists to start trees with.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot find the program `testkit` beside `{}`; build it with `cargo build -p penfold-testkit`", .0.display())]
+#[error(
+    "cannot find the program `testkit` beside `{}`; `penfold_testkit::program` tells how cargo builds it",
+    .0.display()
+)]
 pub struct NoTestkit(PathBuf);
 
 /// The path of `testkit`, if the running program has declared itself.
@@ -106,7 +109,7 @@ pub fn use_own_binary() {
 }
 
 /// Returns the `testkit` program: the running program if it has declared itself, or else the one named by
-/// `TESTKIT_BIN`, or else the one that cargo put beside the running test.
+/// `TESTKIT_BIN`, or else the program or example `testkit` that cargo put beside the running test.
 ///
 /// A library otherwise reads no variables, but a test has no other place to set this path once.
 ///
@@ -123,7 +126,7 @@ pub fn binary() -> Result<PathBuf, NoTestkit> {
     own.ancestors()
         .skip(1)
         .take(3)
-        .map(|directory| directory.join("testkit"))
+        .flat_map(|directory| [directory.join("testkit"), directory.join("examples/testkit")])
         .find(|path| path.is_file())
         .ok_or(NoTestkit(own))
 }

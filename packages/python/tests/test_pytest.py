@@ -154,3 +154,27 @@ def test_another_program_is_not_replaced(tree: Tree, tmp_path: Path, name: str) 
         [sys.executable, name], cwd=tmp_path, env=environment_of(tree), capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 4 and "works for the commands" in done.stderr, done.stdout + done.stderr
+
+
+HOME = """
+import os, subprocess
+def test_clean(penfold_home):
+    assert penfold_home.parent.samefile(os.environ["PENFOLD_TEST_HOME_BASE"])
+    (penfold_home / "file").write_text("x")
+def test_process(penfold_home):
+    subprocess.Popen("setsid sleep 1001 &", shell=True, cwd=penfold_home).wait()
+def test_sandbox(penfold_home):
+    from penfold._binary import find_binary
+    run = [find_binary(), "--root", str(penfold_home / "state"), "run", "-d", "sleep", "1002"]
+    subprocess.run(run, check=True)
+"""
+
+
+def test_what_uses_the_home_of_a_test_ends_with_the_test(tree: Tree, tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    tree.env["PENFOLD_TEST_HOME_BASE"] = str(base)
+    done = run_pytest(tree, tmp_path, HOME)
+    assert done.returncode == 1 and "2 passed" in done.stdout, done.stdout + done.stderr
+    assert "ERROR test_it.py::test_sandbox" in done.stdout and "the test left 1 sandbox: " in done.stdout
+    assert tree.names() == []
+    assert list(base.iterdir()) == []

@@ -131,6 +131,7 @@ fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<Spec, Failu
         environment: Vec::new(),
         directory: None,
         scratch_in: None,
+        scratch_directories: Vec::new(),
         resources: Vec::new(),
         contain: Contain::Auto,
         limits: Limits::default(),

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use penfold_state::{ExitStatus, LeftBehind, Report};
+use penfold_state::{ExitStatus, LeftBehind, Report, Scratch, Spec};
 use penfold_teardown::Cause;
 use rustix::fs::MemfdFlags;
 
@@ -32,7 +32,8 @@ pub(crate) const VERB: Verb = Verb {
     aliases: &[],
     about: "Run tests, and name and end every process that they leave behind",
     description: "Runs a test command in a sandbox with a temporary directory of its own. Whatever ends the tests, every process \
-        that they started is ended and verified gone, and the directory is removed. Processes that outlive the tests and do not \
+        that they started is ended and verified gone, and the directory is removed. PENFOLD_TEST_HOME_BASE names a directory in it for \
+        the homes of tests: see `penfold reap --home`. Processes that outlive the tests and do not \
         end by themselves within --grace are leaks. Each is named with its command, age, parents, test, ports and open \
         files. The exit code is that of the tests, or 123 if the tests passed and leaked. pytest, cargo-nextest and Bazel tell \
         the name of the test; others can set PENFOLD_TEST. In GitHub Actions each leak is an annotation, and the summary of \
@@ -72,6 +73,10 @@ pub(crate) const EACH: Verb = Verb {
     define: GuardArgs::augment_args,
     call: |global, matches| guard(global, &usage::read(&EACH, matches)?, Tests::One),
 };
+
+/// The variable with the directory for homes of tests, and the name of this directory.
+const HOME_BASE: &str = "PENFOLD_TEST_HOME_BASE";
+const HOMES: &str = "homes";
 
 /// What the command is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +159,7 @@ fn guard(global: &Global, args: &GuardArgs, tests: Tests) -> Result<u8, Failure>
     let ended = run::for_verb(global, flags(args)?, |spec| {
         spec.leaks_after = Some(args.grace);
         spec.report = Some(supervisors_file);
+        offer_homes(spec);
     })?;
     let appeared = look().since(&before);
     let mut report = ended.outcome.report.clone();
@@ -186,6 +192,15 @@ fn guard(global: &Global, args: &GuardArgs, tests: Tests) -> Result<u8, Failure>
     let code = ended.code(Codes { preserve: false, fail_on_leak: false })?;
     let fails = passed && report.findings.verified && args.leaks == OnLeak::Fail && !leaks.is_empty();
     Ok(if fails { crate::exit_codes::LEAKED } else { code })
+}
+
+/// Gives the tests a directory for the homes of sandboxes, in the scratch directory: `PENFOLD_TEST_HOME_BASE`.
+fn offer_homes(spec: &mut Spec) {
+    let Some(base) = &spec.scratch_in else { return };
+    let homes = Scratch::path_for(base, &spec.id.short()).join(HOMES);
+    spec.scratch_directories = vec![HOMES.into()];
+    spec.environment.retain(|(key, _)| key != HOME_BASE);
+    spec.environment.push((HOME_BASE.into(), homes.into()));
 }
 
 /// The flags of `run` for these tests. They keep the caller's directory; TMPDIR is the scratch directory.

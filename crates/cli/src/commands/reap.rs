@@ -16,14 +16,20 @@ pub(crate) const VERB: Verb = Verb {
     name: "reap",
     aliases: &[],
     about: "End a process tree that penfold did not start",
-    description: "Ends processes that penfold did not start: a tree, a process group, a session, a cgroup, or all \
-        processes with a variable in their environment. penfold signals each process through a pidfd, so a reused pid \
+    description: "Ends processes that penfold did not start: a tree, a process group, a session, a cgroup, all \
+        processes with a variable in their environment, or all that tests have left below a directory. penfold signals each process through a pidfd, so a reused pid \
         never gets a signal, and searches for new members until there are none. Exit code 0 means that all members were \
-        observed gone. penfold never ends pid 1, itself or its own ancestors.",
+        observed gone. penfold never ends pid 1, itself or its own ancestors. With --home, processes count that have their \
+        working directory, program, or an open or mapped file below DIR. So do those whose arguments name DIR, if they have the user of \
+        DIR and started after DIR was made. Sandboxes with records elsewhere are left alone.",
     examples: &[
         ("penfold reap -n --pid 4121", "list the processes that would be ended"),
         ("penfold reap --pid 4121 --grace 2s", "end the tree below 4121: TERM, 2 s later KILL"),
         ("penfold reap --env BUILD_ID=1729", "end every process of a build, daemons included"),
+        (
+            "penfold reap --home /tmp/my-tests",
+            "end sandboxes and processes that tests left below a directory",
+        ),
     ],
     usage_failure: FailureKind::Usage,
     define: ReapArgs::augment_args,

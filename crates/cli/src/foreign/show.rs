@@ -12,23 +12,23 @@ use crate::output::{self, WriteError};
 use crate::text::lines::{self, count, say};
 use crate::text::summary;
 
-const SCHEMA: u32 = penfold_teardown::report::SCHEMA;
+pub(super) const SCHEMA: u32 = penfold_teardown::report::SCHEMA;
 
 /// A process in the JSON output: identity and name.
 #[derive(Serialize)]
 pub(crate) struct Mark {
-    pid: i32,
+    pub(super) pid: i32,
     start_time: u64,
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    command: Option<String>,
+    pub(super) command: Option<String>,
 }
 
 pub(super) fn marks(stats: &[Stat]) -> Vec<Mark> {
     stats.iter().map(|stat| mark(stat, None)).collect()
 }
 
-fn mark(stat: &Stat, command: Option<String>) -> Mark {
+pub(super) fn mark(stat: &Stat, command: Option<String>) -> Mark {
     Mark { pid: stat.pid.as_raw_pid(), start_time: stat.start.0, name: stat.comm.clone(), command }
 }
 

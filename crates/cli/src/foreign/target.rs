@@ -37,12 +37,15 @@ pub(crate) struct Target {
         value_parser = OsStringValueParser::new().try_map(|text| value::env_pair(&text))
     )]
     pub(crate) env: Option<(OsString, OsString)>,
+    /// All that tests left: sandboxes with a record below DIR, and processes that use DIR.
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub(crate) home: Option<PathBuf>,
 }
 
 impl Target {
     /// The target that is a process and its descendants.
     pub(crate) fn process(pid: Pid) -> Target {
-        Target { pid: Some(pid), pgid: None, session: None, cgroup: None, env: None }
+        Target { pid: Some(pid), pgid: None, session: None, cgroup: None, env: None, home: None }
     }
 }
 

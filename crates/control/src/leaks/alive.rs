@@ -1,7 +1,7 @@
 //! Finds processes with a supervisor by descent: members descend from their supervisor while it lives.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -198,6 +198,26 @@ impl Descent {
     /// Tells whether it is certain that a process has no supervisor as a member of sandbox `id`.
     pub(crate) fn is_unguarded(&mut self, pid: Pid, id: &str) -> bool {
         self.0.guard(pid, id) == Guard::Unguarded
+    }
+
+    /// Returns the penfold processes among a process and its ancestors, the nearest first.
+    pub(crate) fn penfolds(&mut self, pid: Pid) -> Vec<Stat> {
+        let mut found: Vec<Stat> = Vec::new();
+        let mut seen = HashSet::new();
+        let mut next = Some(pid);
+        while let Some(pid) = next.filter(|pid| seen.insert(*pid)) {
+            let Ok(Some(stat)) = self.0.proc.stat(pid) else { break };
+            next = stat.parent;
+            if self.0.is_penfold(&stat) == Some(true) {
+                found.push(stat);
+            }
+        }
+        found
+    }
+
+    /// Returns the sandbox in whose leaf a process is, if a penfold process holds that leaf.
+    pub(crate) fn held_leaf(&mut self, pid: Pid) -> Option<String> {
+        leaf_of(&mut self.0.proc, pid).and_then(|(id, held)| held.then_some(id))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use penfold_testkit::mounts;
+use crate::mounts;
 use rustix::process::Pid;
 
 use super::env::{Never, Step, TestEnv, Trouble};

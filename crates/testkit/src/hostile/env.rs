@@ -10,8 +10,8 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::proc::{self, Identity};
 use penfold_sys::Forked;
-use penfold_testkit::proc::{self, Identity};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 /// The result of a tree's process, which never returns.

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use penfold_testkit::proc::{self, Handle};
+use crate::proc::{self, Handle};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::env::{Never, Step, TestEnv, Trouble};

@@ -98,7 +98,7 @@ fn life(name: &str) -> Option<Life> {
 mod tests {
     #[test]
     fn every_tree_of_the_catalog_exists() {
-        for tree in penfold_testkit::catalog::TREES {
+        for tree in crate::catalog::TREES {
             assert!(super::life(tree.name).is_some(), "{}", tree.name);
         }
     }

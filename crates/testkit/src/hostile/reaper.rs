@@ -62,8 +62,8 @@ pub(super) fn zombie_main(env: &TestEnv) -> Never {
     env.child(TestEnv::sleeper)?;
     thread(env, |env| {
         env.live(|env| {
-            let own = penfold_testkit::proc::this().step("cannot read /proc/self/stat")?.id.pid;
-            env.until(|| penfold_testkit::proc::stat(own).is_some_and(|stat| stat.state == 'Z'))
+            let own = crate::proc::this().step("cannot read /proc/self/stat")?.id.pid;
+            env.until(|| crate::proc::stat(own).is_some_and(|stat| stat.state == 'Z'))
                 .step("the main thread lives")?;
             env.stands(2)?;
             env.lead()

@@ -3,8 +3,8 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 
+use crate::proc;
 use penfold_sys::Forked;
-use penfold_testkit::proc;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use super::env::{Never, Step, TestEnv, Trouble};

@@ -2,10 +2,11 @@
 
 #![allow(clippy::print_stderr, reason = "a skipped test says why")]
 
-mod fault_sweep;
 mod frozen_fs;
 mod guard;
 mod judge;
 mod killed_test;
+mod reap_on_drop;
+mod test_home;
 mod trees;
 mod user;

@@ -6,12 +6,17 @@ was not there before, and not a descendant of one that was: a server of all test
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 import uuid
+from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import pytest
@@ -161,6 +166,32 @@ def leak_guard() -> Iterator[Optional[LeakGuard]]:
     failure = guard._check()
     if failure:
         pytest.fail(failure, pytrace=False)
+
+
+@pytest.fixture
+def penfold_home() -> Iterator[Path]:
+    """A directory for the state roots and files of a test, below ``$PENFOLD_TEST_HOME_BASE`` if that is set.
+
+    After the test, what still uses the directory is ended, and the directory is removed. The test fails if a sandbox lived there.
+    """
+    base = os.environ.get("PENFOLD_TEST_HOME_BASE") or tempfile.gettempdir()
+    os.makedirs(base, mode=0o700, exist_ok=True)
+    home = Path(os.path.realpath(tempfile.mkdtemp(prefix="home-", dir=base)))
+    yield home
+    failure = _sweep(home) if is_supported() else None
+    shutil.rmtree(home)
+    if failure:
+        pytest.fail(failure, pytrace=False)
+
+
+def _sweep(home: Path) -> Optional[str]:
+    """Ends what uses the directory; says which sandboxes lived, and what could not be ended."""
+    words = [find_binary(), "reap", "--json", "--grace", "1s", "--home", str(home)]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        pytest.fail(f"cannot end what uses {home}: {done.stderr.strip()}", pytrace=False)
+    living = [sandbox["id"] for sandbox in json.loads(done.stdout).get("sandboxes", [])]
+    return f"the test left {len(living)} sandbox{'es' if len(living) > 1 else ''}: {', '.join(living)}" if living else None
 
 
 def _read(pid: int, name: str) -> bytes:

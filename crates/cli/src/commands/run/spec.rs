@@ -128,6 +128,7 @@ pub(super) fn spec(global: &Global, mut args: RunArgs) -> Result<Spec, Failure> 
         timeout: args.bounds.timeout(),
         environment,
         scratch_in: args.scratch.then(surroundings::temporary),
+        scratch_directories: Vec::new(),
         resources: plan.planned,
         contain: contain(&args),
         limits: args.limits.limits(),

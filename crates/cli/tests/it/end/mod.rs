@@ -19,6 +19,7 @@ mod patience;
 mod progress;
 mod promptness;
 pub mod reap;
+mod reap_home;
 mod rm;
 pub mod standing;
 mod stop;

@@ -64,6 +64,23 @@ fn a_leak_is_ended_and_named_with_its_test_and_parents() {
     env.assert_nothing_left();
 }
 
+/// spec: 21.5
+#[test]
+fn the_tests_have_a_directory_for_homes_that_goes_with_them() {
+    let env = TestEnv::new();
+    let script = "[ -d \"$PENFOLD_TEST_HOME_BASE\" ] && echo \"$TMPDIR $PENFOLD_TEST_HOME_BASE\" \
+        && mkdir \"$PENFOLD_TEST_HOME_BASE/home\"";
+    let done =
+        Running::start(env.penfold(["guard", "sh", "-c", script]).env("PENFOLD_TEST_HOME_BASE", "/outer"))
+            .finish()
+            .with_code(0);
+    let said = done.out();
+    let (scratch, base) = said.trim_end().split_once(' ').unwrap();
+    assert_eq!(std::path::Path::new(base).parent(), Some(std::path::Path::new(scratch)));
+    assert!(!std::path::Path::new(scratch).try_exists().unwrap());
+    env.assert_nothing_left();
+}
+
 /// spec: 21.2
 #[test]
 fn ports_and_open_files_are_named() {

@@ -92,7 +92,7 @@ fn wrong_values_say_what_is_accepted() {
 
 #[test]
 fn wrong_lines_of_other_verbs_exit_with_2() {
-    refused(&["reap"], 2, "missing one of `--pid`, `--pgid`, `--session`, `--cgroup`, `--env`");
+    refused(&["reap"], 2, "missing one of `--pid`, `--pgid`, `--session`, `--cgroup`, `--env`, `--home`");
     refused(&["reap", "--pid", "2", "--pgid", "3"], 2, "`--pid` cannot be used together with `--pgid`");
     refused(
         &["reap", "--pid", "-1"],

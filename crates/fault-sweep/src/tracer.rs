@@ -18,8 +18,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal};
 
-use super::calls::{Names, ObservedCall, object};
-use super::word::{Fault, Injection, Level, Place, Verb};
+use crate::calls::{Names, ObservedCall, object};
+use crate::word::{Fault, Injection, Level, Place, Verb};
 
 const CHLD: i32 = 17;
 
@@ -126,7 +126,7 @@ impl Tracer {
                 .stdout(out)
                 .stderr(err)
                 .exec();
-            drop(writeln!(io::stderr(), "testkit: {}: {error}", start.program.display()));
+            drop(writeln!(io::stderr(), "fault-sweep: {}: {error}", start.program.display()));
         }
         penfold_sys::fork::exit_now(127)
     }

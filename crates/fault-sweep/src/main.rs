@@ -3,13 +3,18 @@
 //! Each case is a process with a cgroup and a directory of its own. It traces penfold's processes and no others. For
 //! each verb and level, a first case lists the calls. Then each drawn fault has a case.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a judge looks from outside, at files of its own, and its processes sleep and exit at will"
+)]
+
 mod calls;
-pub(crate) mod case;
+mod case;
 mod draw;
 mod env;
 mod limits;
 mod tracer;
-pub(crate) mod tree;
+mod tree;
 mod word;
 
 use std::collections::BTreeMap;
@@ -23,14 +28,54 @@ use std::time::{Duration, Instant};
 
 use calls::ObservedCall;
 use case::{Defect, Verdict};
+use clap::{Parser, Subcommand};
 use env::TestEnv;
 use penfold_testkit::proc::{self, Handle};
 use rustix::process::Signal;
 use word::{Injection, Level, Place, Verb};
 
+#[derive(Debug, Parser)]
+#[command(
+    name = "fault-sweep",
+    about = "Make system calls of penfold fail, one at a time, and judge the result; for root"
+)]
+#[command(args_conflicts_with_subcommands = true)]
+struct Arguments {
+    #[command(flatten)]
+    options: Options,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+/// A process of a sweep.
+#[derive(Debug, Subcommand)]
+enum Part {
+    /// One fault
+    #[command(hide = true)]
+    FaultCase(case::Options),
+    /// The command of a swept sandbox
+    #[command(hide = true)]
+    FaultTree(tree::Options),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match arguments.part {
+        None => run(&arguments.options),
+        Some(Part::FaultCase(options)) => match case::run(options) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                drop(writeln!(io::stderr(), "fault-sweep: {error}"));
+                ExitCode::from(70)
+            }
+        },
+        Some(Part::FaultTree(options)) => tree::run(&options),
+    }
+}
+
 /// The faults to inject.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+struct Options {
     /// Seed of the draw; with the same calls, the same seed draws the same faults
     #[arg(long)]
     seed: Option<u64>,
@@ -79,7 +124,7 @@ struct Tally {
 }
 
 /// Runs a sweep. Exits with 1 if a wrong result was found, with 2 if the sweep failed.
-pub(crate) fn run(options: &Options) -> ExitCode {
+fn run(options: &Options) -> ExitCode {
     match sweep(options) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

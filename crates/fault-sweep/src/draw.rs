@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::calls::ObservedCall;
-use super::limits;
-use super::word::{Aim, Fault, Injection, Place};
+use crate::calls::ObservedCall;
+use crate::limits;
+use crate::word::{Aim, Fault, Injection, Place};
 
 /// xorshift64*, which is good enough for a draw.
 #[derive(Debug)]

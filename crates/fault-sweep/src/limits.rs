@@ -1,6 +1,6 @@
 //! The faults that are not injected, each with its reason.
 
-use super::word::{Fault, Injection, Place};
+use crate::word::{Fault, Injection, Place};
 
 /// Calls that never fail here.
 const CALLS: &[(&str, &str)] = &[

@@ -10,11 +10,11 @@ use penfold_testkit::proc;
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
-use super::calls::ObservedCall;
-use super::env::{cgroups, pids};
-use super::tracer::{Start, Tracer};
-use super::tree;
-use super::word::{Fault, Injection, Level, Place, Verb};
+use crate::calls::ObservedCall;
+use crate::env::{cgroups, pids};
+use crate::tracer::{Start, Tracer};
+use crate::tree;
+use crate::word::{Fault, Injection, Level, Place, Verb};
 
 /// The parameters of a case.
 #[derive(Debug, Clone, clap::Args)]
