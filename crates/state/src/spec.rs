@@ -174,7 +174,7 @@ impl ExecSpec {
     /// Writes the specification into a sealed memory file, so that the supervisor reads data that cannot change.
     ///
     /// # Errors
-    /// Those of memfd_create(2) and write(2).
+    /// Those of `memfd_create(2)` and write(2).
     pub fn sealed(&self) -> io::Result<OwnedFd> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let mut file = File::from(rustix::fs::memfd_create(c"penfold-exec", flags)?);
