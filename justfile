@@ -62,6 +62,10 @@ dist *TARGET:
 packages-test *BINARY:
     scripts/packages-test {{BINARY}}
 
+# Drives the MCP server with the published clients.
+mcp-test *BINARY:
+    scripts/mcp-test {{BINARY}}
+
 # Writes the manual pages and completions to DIR.
 assets DIR:
     mkdir -p {{DIR}}

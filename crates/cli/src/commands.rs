@@ -18,6 +18,7 @@ mod jail;
 pub(crate) mod kill;
 pub(crate) mod logs;
 mod man;
+mod mcp;
 mod metrics;
 pub(crate) mod ps;
 mod reap;
@@ -68,6 +69,7 @@ const VERBS: &[&Verb] = &[
     &serve::VERB,
     &watch::VERB,
     &agent::VERB,
+    &mcp::VERB,
     &help::VERB,
     &version::VERB,
     &completions::VERB,

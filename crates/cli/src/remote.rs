@@ -25,8 +25,9 @@ use crate::surroundings::{self, HOST, TOKEN_FILE};
 
 /// The verbs that have nothing to do with sandboxes, serve those of this host, or are started by penfold in a sandbox. A variable does
 /// not change them.
-const ALWAYS_LOCAL: [&str; 11] = [
+const ALWAYS_LOCAL: [&str; 12] = [
     "agent",
+    "mcp",
     "serve",
     "watch",
     "session-host",

@@ -3,6 +3,7 @@
 //! - [`resolve`] — finds a sandbox by its id or name.
 //! - [`view`] — the status of a sandbox, from its record, its lock and other evidence.
 //! - [`end()`] — stops or kills many sandboxes at once; [`wait()`], [`forget()`], [`put_away()`].
+//! - [`start_detached()`] — starts a sandbox from a process with threads.
 //! - [`all_users`] — the state roots of all users, for root.
 //! - [`execs`] — recorded execs: commands in a running sandbox whose output and end stay on disk.
 //! - [`Client`] — a connection to a supervisor.
@@ -26,6 +27,7 @@ mod holders;
 pub mod host_checks;
 pub mod leaks;
 pub mod resolve;
+mod start;
 pub mod test_home;
 mod timeout;
 pub mod view;
@@ -36,6 +38,7 @@ pub use client::{ANSWER, Client, ClientError, at_once};
 pub use end::{EndMethod, Limits, Progress, StopResult, awaited, end};
 pub use forget::{ForgetError, forget, put_away};
 pub use resolve::{Candidate, ResolveError, Resolver, SandboxRef};
+pub use start::{StartError, start_detached};
 pub use view::View;
 pub use wait::{End, wait};
 pub use watch::{WatchEvent, WatchSettings, watch};

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
-use penfold_control::{ForgetError, ResolveError, Resolver, SandboxRef, View, view};
+use penfold_control::{
+    ForgetError, ResolveError, Resolver, SandboxRef, StartError, View, start_detached, view,
+};
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
@@ -28,7 +30,7 @@ pub enum EngineError {
     /// The records or the host cannot be read.
     #[error("cannot look at the sandboxes")]
     Look(#[source] io::Error),
-    /// `penfold run` cannot be executed.
+    /// `penfold` cannot be executed.
     #[error("cannot execute `{}`", program.display())]
     Execute {
         /// The path of the program.
@@ -36,43 +38,9 @@ pub enum EngineError {
         /// The cause.
         source: io::Error,
     },
-    /// Another living sandbox has the name.
-    #[error("{sentence}")]
-    NameTaken {
-        /// The id of that sandbox.
-        holder: String,
-        /// The sentence of `penfold run`.
-        sentence: String,
-    },
-    /// The command does not exist.
-    #[error("{sentence}")]
-    CommandNotFound {
-        /// The sentence of `penfold run`.
-        sentence: String,
-    },
-    /// The command cannot be executed.
-    #[error("{sentence}")]
-    CommandNotExecutable {
-        /// The sentence of `penfold run`.
-        sentence: String,
-    },
-    /// Command and environment are larger than the kernel permits.
-    #[error("the command and its environment are too large for execve(2)")]
-    TooLarge,
-    /// The command was not started, for another reason.
-    #[error("{sentence}")]
-    NotStarted {
-        /// The exit code of `penfold run`.
-        code: Option<i32>,
-        /// The sentence of `penfold run`.
-        sentence: String,
-    },
-    /// The command was not started, and something of the sandbox may be left.
-    #[error("{sentence}")]
-    Unverified {
-        /// The sentence of `penfold run`.
-        sentence: String,
-    },
+    /// The sandbox was not started.
+    #[error(transparent)]
+    Start(#[from] StartError),
     /// The callers with this token have as many sandboxes as they can have.
     #[error("there are {most} living sandboxes of this token already")]
     TooMany {
@@ -199,7 +167,7 @@ impl Engine {
     /// Starts a detached sandbox. Returns its id once its command runs.
     ///
     /// # Errors
-    /// When the command does not run; nothing is left then, unless the error is [`EngineError::Unverified`].
+    /// When the command does not run; nothing is left then, unless the error is [`StartError::Unverified`].
     pub async fn create(&self, mut wanted: NewSandbox) -> Result<String, EngineError> {
         let (program, environment) = (self.program.clone(), Arc::clone(&self.environment));
         let quota = Arc::clone(&self.quota);
@@ -211,9 +179,9 @@ impl Engine {
                 wanted.spec.labels.insert(quota::LABEL.to_owned(), token.to_string());
             }
             penfold_sys::crash_point!("serve-sandbox-wanted");
-            let made = create::create(&program, root, &environment, &wanted);
+            let made = start_detached(&program, root, &wanted.words(), &wanted.environment(&environment));
             penfold_sys::crash_point!("serve-sandbox-made");
-            made
+            made.map_err(EngineError::Start)
         });
         let id = id.await??;
         self.started.inc();

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use penfold_cgroup::Limits;
 use penfold_resource::Planned;
-use rustix::process::Signal;
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
 use crate::id::Id;
@@ -93,6 +97,9 @@ pub struct Spec {
     pub patience: Duration,
     /// The action when the owner dies.
     pub on_owner_exit: OwnerExit,
+    /// The pid that the owner must have; `None` means any. The owner is the parent of this process. If it died before the
+    /// start, this process would have another parent, and the sandbox would outlive its owner.
+    pub owner: Option<Pid>,
     /// The action when the standard input hangs up; `None` if it is not watched.
     pub on_stdin_close: Option<StdinClose>,
     /// The state root.
@@ -163,6 +170,21 @@ pub struct ExecSpec {
     /// The settings of a recorded exec, whose output and end stay on disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<Recorded>,
+}
+
+impl ExecSpec {
+    /// Writes the specification into a sealed memory file, so that the supervisor reads data that cannot change.
+    ///
+    /// # Errors
+    /// Those of `memfd_create(2)` and write(2).
+    pub fn sealed(&self) -> io::Result<OwnedFd> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let mut file = File::from(rustix::fs::memfd_create(c"penfold-exec", flags)?);
+        file.write_all(&serde_json::to_vec(self)?)?;
+        let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&file, seals)?;
+        Ok(file.into())
+    }
 }
 
 /// The settings of a recorded exec.

@@ -357,6 +357,7 @@ fn exec_spec(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Strin
         signal: signal.ok_or("there is no such signal")?,
         grace: Duration::from_millis(exec.grace_ms),
         patience: sandbox.patience,
+        owner: None,
         on_owner_exit: if exec.detached { OwnerExit::Keep } else { OwnerExit::Kill },
         state_root: sandbox.state_root.clone(),
         report: None,

@@ -84,6 +84,12 @@ fn begin(spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Result<La
     let signals = LauncherSignals::open(&[]).map_err(system("make a signalfd"))?;
     // With `OwnerExit::Keep` the owner's death changes nothing, so its pidfd is not polled.
     let owner = if spec.on_owner_exit == OwnerExit::Keep { None } else { owner() };
+    let watched = owner.is_some() || spec.on_owner_exit == OwnerExit::Keep;
+    if let Some(expected) = spec.owner
+        && !(watched && getppid() == Some(expected))
+    {
+        return Err(StartError::OwnerGone { pid: expected.as_raw_pid() });
+    }
     let setup = Setup {
         spec,
         program,

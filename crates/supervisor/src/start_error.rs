@@ -19,6 +19,12 @@ pub enum StartError {
         /// The error of the kernel.
         source: io::Error,
     },
+    /// The owner that was named is not the parent of this process: it has died.
+    #[error("its owner, process {pid}, is gone")]
+    OwnerGone {
+        /// The pid of the owner.
+        pid: i32,
+    },
     /// The sandbox was to run in a scope of its own, and got none.
     #[error("there is no scope for it")]
     NoScope,

@@ -139,6 +139,7 @@ fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<Spec, Failu
         signal: Signal::TERM,
         grace: GRACE,
         patience: PATIENCE,
+        owner: None,
         on_owner_exit: OwnerExit::Keep,
         state_root: surroundings::root(global),
         report: None,

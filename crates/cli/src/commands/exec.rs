@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::ffi::{CStr, OsString};
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use penfold_supervisor::{Launcher, LauncherError};
 use penfold_sys::signal::{self, SignalSet};
 use penfold_teardown::Cause;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::Signal;
 use rustix::termios::tcsetwinsize;
 
@@ -176,7 +176,7 @@ fn wait(
     outcome
 }
 
-/// Writes the request into a sealed memfd, so that the supervisor reads data that cannot change.
+/// Makes the request.
 fn describe(args: &ExecArgs) -> io::Result<OwnedFd> {
     let environment = args
         .bounds
@@ -201,15 +201,7 @@ fn describe(args: &ExecArgs) -> io::Result<OwnedFd> {
         detached: args.detach,
         recorded: None,
     };
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = rustix::fs::memfd_create(c"penfold-exec", flags)?;
-    let mut file = std::fs::File::from(file);
-    file.write_all(&serde_json::to_vec(&spec)?)?;
-    rustix::fs::fcntl_add_seals(
-        &file,
-        SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,
-    )?;
-    Ok(file.into())
+    spec.sealed()
 }
 
 /// The caller's `TERM`, for a command with a terminal.

@@ -132,6 +132,14 @@ pub(crate) struct RunArgs {
     pub(crate) on_owner_exit: Option<OnOwnerExit>,
     #[arg(
         long,
+        value_name = "PID",
+        value_parser = clap::value_parser!(i32).range(1..),
+        requires = "on_owner_exit",
+        help = "Refuse to start unless the caller is this process; for callers that may die while penfold starts"
+    )]
+    pub(crate) owner: Option<i32>,
+    #[arg(
+        long,
         value_enum,
         value_name = "ACT",
         conflicts_with = "detach",

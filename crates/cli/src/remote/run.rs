@@ -32,6 +32,10 @@ pub(super) fn run(client: &Client, global: &Global, args: RunArgs) -> Result<u8,
         let sentence = "`--status-fd` works on this host only, not on a server";
         return Err(Failure::new(FailureKind::NotStarted, sentence).hint("use `--report FILE`"));
     }
+    if args.owner.is_some() {
+        let sentence = "`--owner` works on this host only, not on a server";
+        return Err(Failure::new(FailureKind::NotStarted, sentence));
+    }
     if args.detach && args.report.is_some() {
         let sentence = "`--report` cannot be used together with `--detach` on a server";
         return Err(Failure::new(FailureKind::NotStarted, sentence)

@@ -12,6 +12,7 @@ extern crate penfold_harness;
 mod detached;
 mod end;
 mod hostile;
+mod mcp;
 mod observe;
 mod resources;
 mod run;

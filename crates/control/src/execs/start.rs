@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsString};
-use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use penfold_state::record::SCHEMA;
 use penfold_state::time::millis;
 use penfold_state::wire::{Answer, Exec, Request, Size};
 use penfold_state::{ExecSpec, Files, Recorded, StartFailure};
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::Signal;
 
 use super::ExecError;
@@ -102,7 +101,7 @@ pub fn start(files: &Files, start: ExecStart) -> Result<Started, ExecError> {
     }
 }
 
-/// Writes the description into a sealed memfd, and opens the standard input.
+/// Makes the description, and opens the standard input.
 fn describe(start: ExecStart) -> io::Result<(OwnedFd, OwnedFd)> {
     let ExecStart {
         command,
@@ -129,15 +128,10 @@ fn describe(start: ExecStart) -> io::Result<(OwnedFd, OwnedFd)> {
         detached: true,
         recorded: Some(Recorded { labels, log_limit, size: terminal }),
     };
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let mut file = File::from(rustix::fs::memfd_create(c"penfold-exec", flags)?);
-    file.write_all(&serde_json::to_vec(&spec)?)?;
-    let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
-    rustix::fs::fcntl_add_seals(&file, seals)?;
     let null: &CStr = c"/dev/null";
     let input = match stdin {
         Some(stdin) => stdin,
         None => rustix::fs::open(null, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?,
     };
-    Ok((file.into(), input))
+    Ok((spec.sealed()?, input))
 }

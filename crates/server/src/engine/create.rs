@@ -1,20 +1,9 @@
-//! Starts a detached sandbox by executing `penfold run -d`.
+//! A sandbox that a caller wants, as the words and the environment of `penfold run -d`.
 
 use std::ffi::OsString;
-use std::io;
-use std::os::unix::process::CommandExt as _;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
 
 use penfold_api::{SandboxSpec, USUAL_VARIABLES};
-use rustix::io::Errno;
 
-use super::EngineError;
-
-/// The exit codes of `penfold run` that mean that the command does not run.
-const UNVERIFIED: i32 = 120;
-const NOT_EXECUTABLE: i32 = 126;
-const NOT_FOUND: i32 = 127;
 /// The prefix of penfold's own variables. A command gets the marker of the enclosing sandboxes.
 const OWN: &str = "PENFOLD_";
 
@@ -34,7 +23,7 @@ impl NewSandbox {
     }
 
     /// The words that follow `penfold run -d`.
-    fn words(&self) -> Vec<OsString> {
+    pub(super) fn words(&self) -> Vec<OsString> {
         let mut words = self.spec.flags();
         words.push("--".into());
         words.extend(self.spec.command.iter().map(Into::into));
@@ -51,7 +40,7 @@ impl NewSandbox {
     }
 
     /// The environment of `penfold run`, made from the server's.
-    fn environment(&self, server: &[(OsString, OsString)]) -> Vec<(OsString, OsString)> {
+    pub(super) fn environment(&self, server: &[(OsString, OsString)]) -> Vec<(OsString, OsString)> {
         let wanted = |key: &OsString| {
             self.inherits_environment()
                 || key
@@ -75,76 +64,9 @@ pub fn is_settable(key: &str) -> bool {
     !key.is_empty() && !key.contains(['=', '\0']) && !key.starts_with(OWN)
 }
 
-/// Runs `penfold run -d`, and returns the id once the command runs.
-pub(super) fn create(
-    program: &Path,
-    root: &Path,
-    server: &[(OsString, OsString)],
-    wanted: &NewSandbox,
-) -> Result<String, EngineError> {
-    let mut command = Command::new(program);
-    command.arg0("penfold").arg("--root").arg(root).args(["run", "-d"]).args(wanted.words());
-    command.env_clear().envs(wanted.environment(server)).stdin(Stdio::null());
-    // A thread of the runtime may have signals blocked. The command would inherit that, and no polite signal would end it.
-    let _ = penfold_sys::signal::set_mask(&penfold_sys::signal::SignalSet::empty());
-    match command.output() {
-        Ok(output) => answer(&output),
-        Err(error) if error.raw_os_error() == Some(Errno::TOOBIG.raw_os_error()) => {
-            Err(EngineError::TooLarge)
-        }
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(EngineError::NotStarted {
-            code: None,
-            sentence: "the command or its environment contains a NUL".to_owned(),
-        }),
-        Err(source) => Err(EngineError::Execute { program: program.to_owned(), source }),
-    }
-}
-
-fn answer(output: &Output) -> Result<String, EngineError> {
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let first = said.lines().find(|line| line.starts_with("penfold: ")).unwrap_or_else(|| said.trim());
-    let sentence = first.trim_start_matches("penfold: ").to_owned();
-    let code = output.status.code();
-    Err(match code {
-        Some(UNVERIFIED) => EngineError::Unverified { sentence },
-        Some(NOT_EXECUTABLE) => EngineError::CommandNotExecutable { sentence },
-        Some(NOT_FOUND) => EngineError::CommandNotFound { sentence },
-        _ => match holder(&sentence) {
-            Some(holder) => EngineError::NameTaken { holder: holder.to_owned(), sentence: sentence.clone() },
-            None => EngineError::NotStarted { code, sentence },
-        },
-    })
-}
-
-/// The sandbox that has the name, if that is why `penfold run` failed. The caller's own words in a sentence about
-/// something else are followed by its cause.
-fn holder(sentence: &str) -> Option<&str> {
-    let (_, holder) = sentence.rsplit_once("` is taken by sandbox ")?;
-    // The holder's id could not be read.
-    if holder == "?" {
-        return Some("");
-    }
-    (!holder.is_empty() && holder.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(holder)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_the_sentence_about_a_name_has_a_holder() {
-        assert_eq!(
-            holder("cannot run `sleep`: the name `a` is taken by sandbox 8a51fc14a0cf"),
-            Some("8a51fc14a0cf")
-        );
-        let dir = "cannot enter the working directory `the name `a` is taken by sandbox 8a`: No such file or directory";
-        assert_eq!(holder(dir), None);
-        assert_eq!(holder("cannot run `sleep`: the name `a` is taken by sandbox ?"), Some(""));
-        assert_eq!(holder("cannot run `x` is taken by sandbox "), None);
-    }
 
     #[test]
     fn a_value_is_never_read_as_a_flag() {

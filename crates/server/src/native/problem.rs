@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use penfold_control::{Candidate, ForgetError, ResolveError};
+use penfold_control::{Candidate, ForgetError, ResolveError, StartError};
 use penfold_state::error_chain;
 use penfold_teardown::Survivor;
 use serde::Serialize;
@@ -321,21 +321,31 @@ impl From<ForgetError> for Problem {
     }
 }
 
+impl From<StartError> for Problem {
+    fn from(error: StartError) -> Problem {
+        let kind = match &error {
+            StartError::NameTaken { holder, .. } => {
+                let lists = Lists { holder: Some(holder.clone()), ..Lists::default() };
+                return Problem::error(Kind::NameTaken, &error).with(lists);
+            }
+            StartError::CommandNotFound { .. } => Kind::CommandNotFound,
+            StartError::CommandNotExecutable { .. } => Kind::CommandNotExecutable,
+            StartError::TooLarge => Kind::TooLarge,
+            StartError::NotStarted { .. } => Kind::NotStarted,
+            StartError::Unverified { .. } => Kind::Unverified,
+            StartError::Execute { .. } => Kind::Internal,
+        };
+        Problem::error(kind, &error)
+    }
+}
+
 impl From<EngineError> for Problem {
     fn from(error: EngineError) -> Problem {
         match error {
             EngineError::Resolve(error) => error.into(),
             EngineError::Forget(error) => error.into(),
-            EngineError::NameTaken { ref holder, .. } => {
-                let lists = Lists { holder: Some(holder.clone()), ..Lists::default() };
-                Problem::error(Kind::NameTaken, &error).with(lists)
-            }
-            EngineError::CommandNotFound { .. } => Problem::error(Kind::CommandNotFound, &error),
-            EngineError::CommandNotExecutable { .. } => Problem::error(Kind::CommandNotExecutable, &error),
+            EngineError::Start(error) => error.into(),
             EngineError::TooMany { .. } | EngineError::Busy => Problem::error(Kind::TooMany, &error),
-            EngineError::TooLarge => Problem::error(Kind::TooLarge, &error),
-            EngineError::NotStarted { .. } => Problem::error(Kind::NotStarted, &error),
-            EngineError::Unverified { .. } => Problem::error(Kind::Unverified, &error),
             EngineError::Look(_) | EngineError::Execute { .. } | EngineError::Abandoned => {
                 Problem::error(Kind::Internal, &error)
             }

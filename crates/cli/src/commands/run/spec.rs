@@ -13,6 +13,7 @@ use penfold_state::{Detach, Id, OwnerExit, Spec};
 use penfold_teardown::MARKER;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use rustix::process::Pid;
 
 use super::{Contain, OnOwnerExit, OnSupervisorExit, RunArgs, profile, replace};
 use crate::args::resources::{self, SOCKETS_VARIABLE};
@@ -132,6 +133,7 @@ pub(super) fn spec(global: &Global, mut args: RunArgs) -> Result<Spec, Failure> 
         resources: plan.planned,
         contain: contain(&args),
         limits: args.limits.limits(),
+        owner: args.owner.and_then(Pid::from_raw),
         on_owner_exit: match args.on_owner_exit {
             None if args.detach => OwnerExit::Keep,
             None | Some(OnOwnerExit::Kill) => OwnerExit::Kill,

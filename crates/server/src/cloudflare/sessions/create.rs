@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use penfold_control::StartError;
 use penfold_session::protocol::is_variable;
 
 use crate::cloudflare::api::ApiState;
@@ -125,7 +126,7 @@ async fn start(api: &ApiState, id: &SessionId, settings: &Settings) -> Result<St
             })
             .await
         }
-        Err(EngineError::NameTaken { .. }) => {
+        Err(EngineError::Start(StartError::NameTaken { .. })) => {
             api.wait(move |api| find::await_other(api.app.engine.state_root(), &id).map(Started::Other)).await
         }
         Err(error @ EngineError::TooMany { .. }) => {

@@ -1,0 +1,8 @@
+//! `penfold mcp`, by lines of JSON. `scripts/mcp-test` has the published clients.
+
+mod client;
+mod ends;
+mod protocol;
+mod tools;
+
+pub use client::Client;

@@ -1,0 +1,216 @@
+//! `exec`: runs a command in a sandbox, and answers after its whole tree is gone.
+//!
+//! The exec supervisor ends the tree when its client, this process, closes the connection or dies.
+
+use std::ffi::{CStr, OsString};
+use std::fmt::Write as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use penfold_control::{ANSWER, Client, ClientError, Resolver, SandboxRef};
+use penfold_state::intent::shortened;
+use penfold_state::record::SCHEMA;
+use penfold_state::time::millis;
+use penfold_state::wire::{self, Answer as Said, Received, Request};
+use penfold_state::{ExecSpec, Outcome, StartFailure, error_chain};
+use penfold_teardown::Cause;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::answer::{Answer, ToolError};
+use crate::arguments::{ExecArguments, command, environment, seconds};
+use crate::call::Cancel;
+use crate::find::{called, exit_json, exit_words, find, record};
+use crate::host::Host;
+use crate::plain::Bounded;
+
+/// The time limit, unless chosen otherwise, and the longest.
+const LIMIT: f64 = 60.0;
+const LONGEST_LIMIT: Duration = Duration::from_hours(1);
+/// The time between the polite signal and SIGKILL after the time limit.
+const GRACE: Duration = Duration::from_secs(2);
+/// The time after grace and time limit in which the end of the tree must be told.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The most bytes of each stream in an answer.
+const MOST: usize = 16 << 10;
+
+pub(super) fn exec(host: &Host, given: ExecArguments, cancel: &Cancel) -> Result<Answer, ToolError> {
+    environment(&given.env)?;
+    let limit = seconds("timeout_s", given.timeout_s.unwrap_or(LIMIT), LONGEST_LIMIT)?;
+    let words = command(given.command, given.shell)?;
+    let known = find(&Resolver::new(host.root()), &given.sandbox)?;
+    host.may_act("exec", &known)?;
+    let spec = ExecSpec {
+        schema: SCHEMA,
+        command: words.iter().map(OsString::from).collect(),
+        environment: given.env.into_iter().map(|(name, value)| (name.into(), Some(value.into()))).collect(),
+        directory: given.cwd.map(PathBuf::from),
+        timeout_ms: Some(millis(limit)),
+        signal: Signal::TERM.as_raw(),
+        as_sandbox: true,
+        grace_ms: millis(GRACE),
+        terminal: false,
+        detached: false,
+        recorded: None,
+    };
+    let mut running = Running::start(&known, &spec, words)?;
+    let outcome = running.wait(Instant::now() + limit + GRACE + PATIENCE, cancel)?;
+    answer(&known, &running, &outcome, limit)
+}
+
+/// A command in a sandbox. It ends with this value.
+struct Running {
+    client: Client,
+    /// The pipes of standard output and standard error, until they are closed.
+    pipes: [Option<OwnedFd>; 2],
+    output: [Bounded; 2],
+}
+
+impl Running {
+    fn start(known: &SandboxRef, spec: &ExecSpec, words: Vec<String>) -> Result<Running, ToolError> {
+        let name = called(&known.id, known.name.as_deref());
+        let failed = |error: &dyn std::error::Error| {
+            ToolError::new(format!("cannot run the command in {name}: {}", error_chain(error)))
+        };
+        let system = |errno: Errno| failed(&std::io::Error::from(errno));
+        let client = Client::connect(record(known)?, ANSWER).map_err(|error| match error {
+            ClientError::Deserted { .. } | ClientError::Gone { .. } => {
+                ToolError::new(format!("{name} has ended, so no command can run in it"))
+            }
+            error => failed(&error),
+        })?;
+        let null: &CStr = c"/dev/null";
+        let input =
+            rustix::fs::open(null, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(system)?;
+        let (out, out_end) = pipe_with(PipeFlags::CLOEXEC).map_err(system)?;
+        let (err, err_end) = pipe_with(PipeFlags::CLOEXEC).map_err(system)?;
+        for pipe in [&out, &err] {
+            rustix::io::ioctl_fionbio(pipe, true).map_err(system)?;
+        }
+        let request =
+            Request::Exec(wire::Exec { command: shortened(words), detached: false, recorded: false });
+        let spec = spec.sealed().map_err(|error| failed(&error))?;
+        let fds = [spec.as_fd(), input.as_fd(), out_end.as_fd(), err_end.as_fd()];
+        client.send(&request, &fds).map_err(|error| failed(&error))?;
+        let output = [Bounded::both_ends(MOST), Bounded::both_ends(MOST)];
+        Ok(Running { client, pipes: [Some(out), Some(err)], output })
+    }
+
+    /// Takes the output until the end of the tree is told.
+    fn wait(&mut self, until: Instant, cancel: &Cancel) -> Result<Outcome, ToolError> {
+        loop {
+            match self.client.take().map_err(|error| ToolError::new(error_chain(&error)))? {
+                Received::Message(Said::Outcome(outcome))
+                    if outcome.of_exec || outcome.report.cause == Cause::StartFailed =>
+                {
+                    // Nothing of the tree is left that could write more.
+                    self.drain();
+                    return Ok(*outcome);
+                }
+                Received::Message(Said::Outcome(_)) | Received::End => {
+                    return Err(ToolError::new("the sandbox has ended, and the command with it"));
+                }
+                Received::Message(Said::Refused(reason)) => {
+                    return Err(ToolError::new(format!("the sandbox runs no command: {reason}")));
+                }
+                Received::Message(_) => continue,
+                Received::Nothing => {}
+            }
+            self.drain();
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ToolError::new(
+                    "the end of the command was not told in time; it is being killed",
+                ));
+            }
+            let mut fds =
+                vec![PollFd::new(&self.client, PollFlags::IN), PollFd::new(cancel, PollFlags::empty())];
+            fds.extend(self.pipes.iter().flatten().map(|pipe| PollFd::new(pipe, PollFlags::IN)));
+            match poll(&mut fds, Timespec::try_from(left).ok().as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(ToolError::new(format!("cannot wait for the command: {errno}"))),
+            }
+            if cancel.has_come() {
+                return Err(ToolError::new("the call was cancelled, and the command is being killed"));
+            }
+        }
+    }
+
+    /// Takes what the pipes hold.
+    fn drain(&mut self) {
+        let mut buffer = [0_u8; 8 << 10];
+        for (pipe, output) in self.pipes.iter_mut().zip(&mut self.output) {
+            while let Some(open) = pipe {
+                match rustix::io::read(&*open, &mut buffer) {
+                    Ok(0) => *pipe = None,
+                    Ok(length) => output.push(buffer.get(..length).unwrap_or_default()),
+                    Err(Errno::INTR) => {}
+                    Err(Errno::AGAIN) => break,
+                    Err(_) => *pipe = None,
+                }
+            }
+        }
+    }
+}
+
+fn answer(
+    known: &SandboxRef,
+    running: &Running,
+    outcome: &Outcome,
+    limit: Duration,
+) -> Result<Answer, ToolError> {
+    let report = &outcome.report;
+    if let Some(failure) = &report.failure {
+        let reason = match failure {
+            StartFailure::NotFound => "there is no such program".to_owned(),
+            StartFailure::NotExecutable(errno) | StartFailure::Directory(errno) => {
+                let error = std::io::Error::from_raw_os_error(*errno);
+                let place = if matches!(failure, StartFailure::Directory(_)) {
+                    "the directory `cwd`"
+                } else {
+                    "the program"
+                };
+                format!("{place} cannot be used: {error}")
+            }
+            StartFailure::Other(sentence) => sentence.clone(),
+        };
+        return Err(ToolError::new(format!("the command was not run: {reason}")));
+    }
+    let [out, err] = &running.output;
+    let (stdout, stderr) = (out.text(), err.text());
+    let timed_out = report.cause == Cause::Timeout;
+    let mut text = if timed_out {
+        format!("the command was ended after {} s\n", limit.as_secs_f64())
+    } else {
+        format!("the command {}\n", exit_words(report.exit))
+    };
+    if outcome.totals.strays > 0 && !timed_out {
+        let _ = writeln!(
+            text,
+            "{} processes that it left in the background were ended; start servers with `run`",
+            outcome.totals.strays
+        );
+    }
+    for survivor in &report.findings.survivors {
+        let _ = writeln!(text, "not gone: {survivor}");
+    }
+    if !stdout.is_empty() {
+        let _ = writeln!(text, "stdout:\n{stdout}");
+    }
+    if !stderr.is_empty() {
+        let _ = writeln!(text, "stderr:\n{stderr}");
+    }
+    let data = json!({
+        "id": known.id, "exit": exit_json(report.exit), "cause": report.cause, "timed_out": timed_out, "stdout": stdout,
+        "stderr": stderr, "stdout_cut_bytes": out.cut(), "stderr_cut_bytes": err.cut(),
+        "left_and_ended": outcome.totals.strays, "gone": report.findings.verified,
+        "survivors": report.findings.survivors,
+    });
+    let failed = timed_out || !report.findings.verified;
+    Ok(if failed { Answer::failed(text, data) } else { Answer::new(text, data) })
+}

@@ -1,0 +1,98 @@
+//! `logs`: the output of a sandbox, and the wait for a text in it.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use penfold_control::{Resolver, SandboxRef, View};
+use penfold_state::log::{From, Stream};
+use serde_json::{Value, json};
+
+use crate::answer::{Answer, ToolError};
+use crate::arguments::{LogsArguments, StreamName, seconds};
+use crate::call::Cancel;
+use crate::find::{called, look, record};
+use crate::follow::{Followed, Goal, follow};
+use crate::host::Host;
+use crate::log_text::{self, MOST, Part, open};
+
+/// The number of lines, unless chosen otherwise.
+const LINES: u64 = 50;
+/// The time for `until`, unless chosen otherwise, and the longest.
+const WAIT: f64 = 30.0;
+const LONGEST_WAIT: Duration = Duration::from_mins(10);
+/// The largest offset: that of a file.
+const LARGEST_OFFSET: u64 = i64::MAX.cast_unsigned();
+
+pub(super) fn logs(host: &Host, given: LogsArguments, cancel: &Cancel) -> Result<Answer, ToolError> {
+    if given.offset.is_some_and(|offset| offset > LARGEST_OFFSET) {
+        return Err(ToolError::new("`offset` is beyond any log; give a `next_offset` of an earlier answer"));
+    }
+    let wait = seconds("timeout_s", given.timeout_s.unwrap_or(WAIT), LONGEST_WAIT)?;
+    let (known, seen) = look(&Resolver::new(host.root()), &given.sandbox)?;
+    let files = record(&known)?;
+    let stream = given.stream.map(|stream| match stream {
+        StreamName::Stdout => Stream::Stdout,
+        StreamName::Stderr => Stream::Stderr,
+    });
+    if let Some(text) = given.until {
+        if text.is_empty() || text.contains('\n') {
+            return Err(ToolError::new("`until` is empty or more than a line"));
+        }
+        let goal = Goal { text: Some(text), port: None, stream };
+        return until(host, &known, (given.offset, goal), Instant::now() + wait, cancel);
+    }
+    let part = match given.offset {
+        Some(offset) => log_text::from(files, From::Offset(offset), stream, MOST)?,
+        None => log_text::tail(files, given.lines.unwrap_or(LINES), stream)?,
+    };
+    let mut text = head(&seen);
+    if part.more {
+        let _ = write!(text, "; more follows at offset {}", part.next_offset);
+    }
+    text.push('\n');
+    text.push_str(&part.text);
+    Ok(Answer::new(text, data(&seen, &part, None)))
+}
+
+/// Waits for a text.
+fn until(
+    host: &Host,
+    known: &SandboxRef,
+    (offset, goal): (Option<u64>, Goal),
+    until: Instant,
+    cancel: &Cancel,
+) -> Result<Answer, ToolError> {
+    let wanted = goal.text.clone().unwrap_or_default();
+    let mut reader = open(record(known)?, offset.map_or(From::Start, From::Offset))?;
+    let read = follow((host.root(), known), &mut reader, goal, until, cancel)?;
+    let (_, seen) = look(&Resolver::new(host.root()), &known.id)?;
+    let part = Part {
+        text: read.output.text(),
+        next_offset: read.next_offset,
+        more: false,
+        cut: read.output.cut(),
+        lost: 0,
+    };
+    let data = data(&seen, &part, Some(read.why == Followed::Reached));
+    let (sentence, found) = match read.why {
+        Followed::Reached => (format!("`{wanted}` has appeared; {}", head(&seen)), true),
+        Followed::Ended => {
+            (format!("`{wanted}` has not appeared, and no more output comes; {}", head(&seen)), false)
+        }
+        Followed::Late => (format!("`{wanted}` has not appeared in time; {}", head(&seen)), false),
+        Followed::Cancelled => return Err(ToolError::new("the wait was cancelled")),
+    };
+    let text = format!("{sentence}\n{}", part.text);
+    Ok(if found { Answer::new(text, data) } else { Answer::failed(text, data) })
+}
+
+fn head(seen: &View) -> String {
+    format!("{} is {}", called(&seen.id, seen.name.as_deref()), seen.status)
+}
+
+fn data(seen: &View, part: &Part, found: Option<bool>) -> Value {
+    json!({
+        "id": seen.id, "name": seen.name, "status": seen.status, "log": part.text, "next_offset": part.next_offset,
+        "more": part.more, "cut_bytes": part.cut, "lost_bytes": part.lost, "found": found,
+    })
+}
