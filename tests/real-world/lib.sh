@@ -1,7 +1,7 @@
 # lib.sh FILE ARGUMENTS…: the words that a case may use, and then the case.
 #
 # $TOKEN is the number for arguments, $DIRECTORY the working directory, $INSTALLED has the programs. `sandbox COMMAND…` runs the
-# command, with penfold if $MODE is `with`; `wrapped` and `server` are these words as text, for files of settings.
+# command, with penfold if $MODE is `with`; `${server_penfold[@]}` are the words for an MCP server.
 set -uo pipefail
 real_world=$SOURCES/tests/real-world
 penfold=()

@@ -23,6 +23,6 @@ child.on('error', (error) => {
 child.on('exit', (code, signal) => {
   if (signal === null) process.exit(code);
   // Node ignores SIGPIPE, and keeps SIGUSR1 for its debugger. The last listener that goes leaves the default action.
-  process.on(signal, () => {}).removeAllListeners(signal);
+  if (signal !== 'SIGKILL') process.on(signal, () => {}).removeAllListeners(signal);
   process.kill(process.pid, signal);
 });
