@@ -170,11 +170,13 @@ def test_sandbox(penfold_home):
 """
 
 
-def test_what_uses_the_home_of_a_test_ends_with_the_test(tree: Tree, tmp_path: Path) -> None:
+def test_what_uses_the_home_of_a_test_ends_with_the_test(
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     base = tmp_path / "base"
-    tree.env["PENFOLD_TEST_HOME_BASE"] = str(base)
+    monkeypatch.setenv("PENFOLD_TEST_HOME_BASE", str(base))
     done = run_pytest(tree, tmp_path, HOME)
-    assert done.returncode == 1 and "2 passed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1 and "3 passed, 1 error" in done.stdout, done.stdout + done.stderr
     assert "ERROR test_it.py::test_sandbox" in done.stdout and "the test left 1 sandbox: " in done.stdout
     assert tree.names() == []
     assert list(base.iterdir()) == []
