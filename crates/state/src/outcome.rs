@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use penfold_cgroup::Limits;
 use penfold_sys::child::Exit;
-use penfold_teardown::{Cause, Ended, EndedBy, Findings, Level, Survivor};
+use penfold_teardown::{Cause, Ended, EndedBy, Findings, Level, Spared, Survivor};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -223,7 +223,9 @@ impl Outcome {
             | Survivor::Unknown { reason }) = survivor;
             reason.truncate(floor(reason, TEXT));
         }
-        let findings = Findings { ended: strays, survivors, steps: Vec::new(), ..report.findings.clone() };
+        let spared: Vec<Spared> = report.findings.spared.iter().take(TOLD).cloned().collect();
+        let findings =
+            Findings { ended: strays, spared, survivors, steps: Vec::new(), ..report.findings.clone() };
         let report = Report {
             findings,
             command: Vec::new(),

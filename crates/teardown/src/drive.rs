@@ -103,6 +103,9 @@ const LOOK_STUCK: Duration = Duration::from_secs(10);
 
 const KILLED: Exit = Exit::Signal(Signal::KILL.as_raw());
 
+/// The name of the step that spares members.
+const SPARE: &str = "spare";
+
 /// The most processes that are named as found in a leaf that could not be removed.
 const BUSY_PIDS: usize = 16;
 /// After this many deaths in one look more are expected at once, and the loop pauses for [`SETTLE_TIMEOUT`].
@@ -318,6 +321,18 @@ impl Drive<'_> {
         self.findings.steps.push(Step { what: what.to_owned(), at_us, took_us: micros(took), error: None });
     }
 
+    /// Spares the members that match a rule, before they are asked or killed.
+    fn spare(&mut self) {
+        match self.teardown.decide_spared() {
+            Ok(reasons) => {
+                for reason in reasons {
+                    self.note_error(SPARE, &reason);
+                }
+            }
+            Err(error) => self.note_error(SPARE, &error),
+        }
+    }
+
     fn leaf_name(&self) -> String {
         self.teardown
             .leaf_path()
@@ -342,6 +357,7 @@ impl Drive<'_> {
             self.due.grace = None;
             self.due.patience = Instant::now().checked_add(self.host.stop_policy().patience);
         }
+        self.spare();
         self.describe();
         // Usually the leader was alone, and there is nothing to kill.
         if self.begun.is_none() && self.teardown.is_empty().unwrap_or(false) {
@@ -397,6 +413,9 @@ impl Drive<'_> {
     }
 
     fn release(mut self, resources: &mut [Box<dyn Resource>]) -> Findings {
+        for reason in self.teardown.conclude_spared() {
+            self.note_error(SPARE, &reason);
+        }
         penfold_sys::crash_point!("releasing");
         let begun = *self.begun.get_or_insert_with(Instant::now);
         let forced = self.teardown.was_forced();

@@ -23,7 +23,7 @@ use penfold_state::evidence::{self, Evidence};
 use penfold_state::marked;
 use penfold_state::record::{Record, Registry};
 use penfold_state::recovery::{self, recover};
-use penfold_state::{LeafName, Scratch};
+use penfold_state::{LeafName, Scratch, SparePlan};
 
 /// The most sandboxes that are ended in parallel. A sandbox that does not end delays no other, up to this number.
 const WORKERS: usize = 16;
@@ -311,10 +311,14 @@ impl<'a> Forced<'a> {
                 None => None,
             };
             let mut proc = ProcFs::open()?;
-            let marker =
-                marked::marker(&self.known.id, self.known.intent.as_ref(), self.known.record.as_ref(), true);
+            let intent = self.known.intent.as_ref();
+            let root = Some(self.resolver.root());
+            let marker = marked::marker(&self.known.id, intent, self.known.record.as_ref(), true, root);
             let search = marked::search(&marker, &mut proc)?;
             let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
+            if let Some(sparing) = SparePlan::of(intent, root) {
+                teardown.spare(sparing);
+            }
             let findings = penfold_teardown::end(&mut teardown, &self.stop_policy, &mut []);
             all.verified &= findings.verified;
             all.survivors.extend(findings.survivors);
