@@ -365,7 +365,8 @@ impl Cgroup {
     /// # Errors
     /// Those of a write to `cgroup.procs` there, cgroups(7); the process is then still in the leaf.
     pub fn move_out(&self, pid: Pid, home: Option<&str>) -> io::Result<String> {
-        let above = self.name.rsplit_once('/').map_or("/", |(above, _)| if above.is_empty() { "/" } else { above });
+        let above =
+            self.name.rsplit_once('/').map_or("/", |(above, _)| if above.is_empty() { "/" } else { above });
         let is_outside = |home: &&str| home.starts_with('/') && !home.split('/').any(|part| part == "..");
         let mount = self.path.to_str().and_then(|path| path.strip_suffix(&self.name));
         let (target, cgroup) = match (mount, home.filter(is_outside)) {

@@ -75,8 +75,7 @@ mod tests {
         assert_eq!(executable.path, std::env::current_exe().unwrap());
         assert!(!executable.is_deleted);
         assert_eq!(Some(executable.file), proc.program(own));
-        let words: Vec<Vec<u8>> =
-            std::env::args_os().map(|word| word.as_encoded_bytes().to_vec()).collect();
+        let words: Vec<Vec<u8>> = std::env::args_os().map(|word| word.as_encoded_bytes().to_vec()).collect();
         assert_eq!(proc.words(own), words);
     }
 

@@ -10,7 +10,9 @@ use penfold_process::ProcFs;
 use penfold_resource::{Deadline, Owned};
 use penfold_sys::child::Exit;
 use penfold_teardown::lifecycle::{Event, Phase};
-use penfold_teardown::{Cause, Findings, Host, Level, Marker, Resource, Scope, Sparing, StopPolicy, Teardown, drive};
+use penfold_teardown::{
+    Cause, Findings, Host, Level, Marker, Resource, Scope, Sparing, StopPolicy, Teardown, drive,
+};
 use rustix::event::{PollFd, Timespec};
 
 use crate::claims;

@@ -147,7 +147,12 @@ pub fn prune(root: &Path) -> io::Result<()> {
 }
 
 /// Returns the ids in a marker that still bind a process to their sandboxes.
-pub(crate) fn still_binding(ids: Vec<String>, pid: Pid, proc: &mut ProcFs, spared: &[SparedMark]) -> Vec<String> {
+pub(crate) fn still_binding(
+    ids: Vec<String>,
+    pid: Pid,
+    proc: &mut ProcFs,
+    spared: &[SparedMark],
+) -> Vec<String> {
     if spared.is_empty() || ids.is_empty() {
         return ids;
     }
@@ -159,8 +164,8 @@ pub(crate) fn still_binding(ids: Vec<String>, pid: Pid, proc: &mut ProcFs, spare
 }
 
 fn directory(root: &Path) -> io::Result<Option<OwnedFd>> {
-    let opened = open_private(rustix::fs::CWD, root)
-        .and_then(|root| open_private(root.as_fd(), Path::new(DIRECTORY)));
+    let opened =
+        open_private(rustix::fs::CWD, root).and_then(|root| open_private(root.as_fd(), Path::new(DIRECTORY)));
     match opened {
         Ok(dir) => Ok(Some(dir)),
         Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),

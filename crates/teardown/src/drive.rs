@@ -17,7 +17,7 @@ use rustix::thread::nanosleep;
 use self::due::{Due, LOOK_LAST};
 use crate::lifecycle::{Action, Event, Phase, step};
 use crate::members::Teardown;
-use crate::report::{Findings, RmdirBusy, Step, Survivor, micros};
+use crate::report::{Findings, RmdirBusy, SPARE, Step, Survivor, micros};
 use crate::resource::{Resource, release};
 
 /// The policy by which a sandbox is ended: signal, grace and patience.
@@ -102,9 +102,6 @@ pub trait Host {
 const LOOK_STUCK: Duration = Duration::from_secs(10);
 
 const KILLED: Exit = Exit::Signal(Signal::KILL.as_raw());
-
-/// The name of the step that spares members.
-const SPARE: &str = "spare";
 
 /// The most processes that are named as found in a leaf that could not be removed.
 const BUSY_PIDS: usize = 16;

@@ -154,6 +154,9 @@ impl std::fmt::Display for Survivor {
     }
 }
 
+/// The name of the step that leaves members alone by rule.
+pub const SPARE: &str = "spare";
+
 /// One action of the teardown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {

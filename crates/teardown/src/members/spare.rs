@@ -42,8 +42,7 @@ impl Teardown {
     /// Each process is decided before it is asked or killed, and nothing is spared once the kill has begun.
     pub fn spare(&mut self, sparing: Sparing) {
         let (held, refused) = (Vec::new(), HashSet::new());
-        self.spare =
-            Some(Box::new(SpareState { sparing, has_earlier: false, leader: None, held, refused }));
+        self.spare = Some(Box::new(SpareState { sparing, has_earlier: false, leader: None, held, refused }));
     }
 
     /// Spares the members that match a rule now, and returns the reasons why others could not be spared.
@@ -196,9 +195,9 @@ impl Teardown {
 
     /// Tells whether the process that has this pid now is a spared one. An ended one is a child to be reaped like others.
     pub(super) fn is_spared_pid(&self, pid: Pid) -> bool {
-        self.spare.as_ref().is_some_and(|state| {
-            state.held.iter().any(|held| held.process.id().pid == pid && held.lives())
-        })
+        self.spare
+            .as_ref()
+            .is_some_and(|state| state.held.iter().any(|held| held.process.id().pid == pid && held.lives()))
     }
 
     /// Tells whether this unreaped child was spared, and has ended by itself.

@@ -191,8 +191,9 @@ mod tests {
     /// spec: 22.1
     #[test]
     fn word_is_whole_or_the_end_of_a_path_and_never_the_first() {
-        let words: Vec<Vec<u8>> =
-            ["java", "-jar", "/cache/A-server.jar", "x.GradleDaemon"].map(|word| word.as_bytes().to_vec()).into();
+        let words: Vec<Vec<u8>> = ["java", "-jar", "/cache/A-server.jar", "x.GradleDaemon"]
+            .map(|word| word.as_bytes().to_vec())
+            .into();
         for (word, has) in [
             ("A-server.jar", true),
             ("/cache/A-server.jar", true),
