@@ -9,7 +9,7 @@ use penfold_resource::{Owner, Planned};
 use serde::{Deserialize, Serialize};
 
 use crate::id::Id;
-use crate::spared::SparePlan;
+use crate::spare_plan::SparePlan;
 
 /// The name of the intent's file in a record.
 pub const INTENT: &str = "intent.json";

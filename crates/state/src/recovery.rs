@@ -32,7 +32,7 @@ use crate::outcome::Report;
 use crate::record::{Record, Registry};
 use crate::scope_dir::ScopeDir;
 use crate::scratch::Scratch;
-use crate::spared::SparePlan;
+use crate::spared;
 use crate::state::Exited;
 use crate::time;
 
@@ -86,7 +86,7 @@ pub(crate) fn end_remains(
     let files = record.files().clone();
     let root = files.path().ancestors().nth(2).map(Path::to_owned);
     let marker = marked::marker(&id, intent.as_ref(), Some(&files), named, root.as_deref());
-    let sparing = SparePlan::of(intent.as_ref(), root.as_deref());
+    let sparing = spared::sparing_of(intent.as_ref(), root.as_deref());
     let mut resources: Vec<Box<dyn Resource>> = Vec::new();
     if !kept {
         resources.push(Box::new(record));
@@ -172,7 +172,7 @@ pub fn recover_unrecorded(
     let leaf = unrecorded_leaf(id)?;
     let intent = leaf.as_ref().and_then(|leaf| labelled(leaf, id));
     let marker = marked::marker(id, intent.as_ref(), None, named, root);
-    let sparing = SparePlan::of(intent.as_ref(), root);
+    let sparing = spared::sparing_of(intent.as_ref(), root);
     let scope = scope(intent.as_ref(), id);
     let owned: Vec<_> = intent.iter().flat_map(|intent| owned(intent, None, patience)).collect();
     let scratch = match intent {

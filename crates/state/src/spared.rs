@@ -2,49 +2,36 @@
 //! sandbox that is gone.
 
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use penfold_process::{Pid, ProcFs, ProcessId};
 use penfold_teardown::spare::{Earlier, SparedNotes};
-use penfold_teardown::{SpareRule, Spared, SparedMark, Sparing};
-use rustix::fs::{AtFlags, Dir};
+use penfold_teardown::{Spared, SparedMark, Sparing};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::evidence::fingerprints;
 use crate::id::Id;
 use crate::intent::Intent;
 use crate::json::{self, SCHEMA};
-use crate::record::{Registry, StateError, open_or_make, open_private};
+use crate::spare_plan::SparePlan;
 
 /// The directory below the state root.
 const DIRECTORY: &str = "spared";
 
-/// What a sandbox spares at its end; part of the intent, so that every teardown knows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SparePlan {
-    /// The rules.
-    pub rules: Vec<SpareRule>,
-    /// The cgroup of the caller of penfold: the text that follows `0::` in `/proc/<pid>/cgroup`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub home: Option<String>,
+/// Returns what a teardown of a sandbox with this plan needs.
+#[must_use]
+pub fn sparing(plan: &SparePlan, root: &Path, id: &str) -> Sparing {
+    let notes = Box::new(SparedFile { root: root.to_owned(), id: id.to_owned(), leader: None });
+    Sparing { rules: plan.rules.clone(), home: plan.home.clone(), notes }
 }
 
-impl SparePlan {
-    /// Returns what a teardown of this sandbox needs.
-    #[must_use]
-    pub fn sparing(&self, root: &Path, id: &str) -> Sparing {
-        let notes = Box::new(SparedFile { root: root.to_owned(), id: id.to_owned(), leader: None });
-        Sparing { rules: self.rules.clone(), home: self.home.clone(), notes }
-    }
-
-    /// Returns what a teardown of a sandbox needs that has this intent; `None` if the sandbox spares nothing.
-    #[must_use]
-    pub fn of(intent: Option<&Intent>, root: Option<&Path>) -> Option<Sparing> {
-        let intent = intent?;
-        Some(intent.spare.as_ref()?.sparing(root?, &intent.id.short()))
-    }
+/// Returns what a teardown of a sandbox with this intent needs; `None` if the sandbox spares nothing.
+#[must_use]
+pub fn sparing_of(intent: Option<&Intent>, root: Option<&Path>) -> Option<Sparing> {
+    let intent = intent?;
+    Some(sparing(intent.spare.as_ref()?, root?, &intent.id.short()))
 }
 
 /// The note of one sandbox.
@@ -70,9 +57,11 @@ struct SparedFile {
 
 impl SparedFile {
     fn open(&self) -> io::Result<OwnedFd> {
-        // Checks the state root.
-        let root = open_or_make(rustix::fs::CWD, &self.root).map_err(io::Error::other)?;
-        open_or_make(root.as_fd(), Path::new(DIRECTORY)).map_err(io::Error::other)
+        let make = |at: BorrowedFd<'_>, path: &Path| match rustix::fs::mkdirat(at, path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => open_private(at, path),
+            Err(errno) => Err(errno.into()),
+        };
+        make(make(rustix::fs::CWD, &self.root)?.as_fd(), Path::new(DIRECTORY))
     }
 }
 
@@ -120,26 +109,20 @@ pub fn marks(root: &Path) -> Vec<SparedMark> {
         .collect()
 }
 
-/// Removes the notes whose processes are gone, with all that has the marker.
+/// Removes the notes whose processes are gone, unless `is_needed` says that a sandbox has a record, or that a process has its
+/// marker. `is_needed` is called only if there are such notes.
 ///
 /// # Errors
-/// When the notes or all processes cannot be read.
-pub fn prune(root: &Path) -> io::Result<()> {
+/// When the notes, or their processes, cannot be read.
+pub fn prune(root: &Path, mut is_needed: impl FnMut(&str) -> io::Result<bool>) -> io::Result<()> {
     let Some(dir) = directory(root)? else { return Ok(()) };
-    let names = names(&dir)?;
-    if names.is_empty() {
-        return Ok(());
-    }
-    let marked = fingerprints::marked(None, |_| false).complete()?;
-    let registry = Registry::open_existing(root).map_err(io::Error::other)?;
     let mut proc = ProcFs::open()?;
-    for name in names {
-        let is_recorded = registry.as_ref().is_some_and(|registry| registry.holds(&name));
+    for name in names(&dir)? {
         let lives = read(&dir, &name).is_some_and(|note| {
-            let ids = note.spared.iter().filter_map(Spared::id);
-            ids.into_iter().any(|id| !proc.presence(id).is_gone())
+            let mut ids = note.spared.iter().filter_map(Spared::id);
+            ids.any(|id| !proc.presence(id).is_gone())
         });
-        if !is_recorded && !lives && !marked.contains_key(&name) {
+        if !lives && !is_needed(&name)? {
             remove(&dir, &name)?;
         }
     }
@@ -168,9 +151,20 @@ fn directory(root: &Path) -> io::Result<Option<OwnedFd>> {
         open_private(rustix::fs::CWD, root).and_then(|root| open_private(root.as_fd(), Path::new(DIRECTORY)));
     match opened {
         Ok(dir) => Ok(Some(dir)),
-        Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(io::Error::other(error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
+}
+
+/// Opens a directory of this user without following a link in its last part.
+fn open_private(at: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = rustix::fs::openat(at, path, flags, Mode::empty())?;
+    let owner = rustix::fs::fstat(&dir)?.st_uid;
+    if owner != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other(format!("`{}` belongs to user {owner}", path.display())));
+    }
+    Ok(dir)
 }
 
 /// Reads a note of this boot.

@@ -206,7 +206,7 @@ impl Prepared {
         let mut teardown = Teardown::new(proc, self.leaf.take(), scope);
         if let Some(plan) = &self.spare {
             let spec = &self.setup.spec;
-            teardown.spare(plan.sparing(&spec.state_root, &spec.id.short()));
+            teardown.spare(spared::sparing(plan, &spec.state_root, &spec.id.short()));
         }
         teardown
     }

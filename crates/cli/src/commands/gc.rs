@@ -156,7 +156,7 @@ pub(crate) fn gc(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
         .collect();
     if !args.dry_run {
         // A note that stays hides no leak: what it names has ended.
-        let _ = penfold_state::spared::prune(&root);
+        let _ = leaks::prune_spared(&root);
     }
     if args.json {
         let schema = penfold_teardown::report::SCHEMA;

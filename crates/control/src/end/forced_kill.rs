@@ -23,7 +23,7 @@ use penfold_state::evidence::{self, Evidence};
 use penfold_state::marked;
 use penfold_state::record::{Record, Registry};
 use penfold_state::recovery::{self, recover};
-use penfold_state::{LeafName, Scratch, SparePlan};
+use penfold_state::{LeafName, Scratch, spared};
 
 /// The most sandboxes that are ended in parallel. A sandbox that does not end delays no other, up to this number.
 const WORKERS: usize = 16;
@@ -316,7 +316,7 @@ impl<'a> Forced<'a> {
             let marker = marked::marker(&self.known.id, intent, self.known.record.as_ref(), true, root);
             let search = marked::search(&marker, &mut proc)?;
             let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
-            if let Some(sparing) = SparePlan::of(intent, root) {
+            if let Some(sparing) = spared::sparing_of(intent, root) {
                 teardown.spare(sparing);
             }
             let findings = penfold_teardown::end(&mut teardown, &self.stop_policy, &mut []);
