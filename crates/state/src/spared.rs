@@ -24,7 +24,7 @@ const DIRECTORY: &str = "spared";
 #[must_use]
 pub fn sparing(plan: &SparePlan, root: &Path, id: &str) -> Sparing {
     let notes = Box::new(SparedFile { root: root.to_owned(), id: id.to_owned(), leader: None });
-    Sparing { rules: plan.rules.clone(), home: plan.home.clone(), notes }
+    Sparing { rules: plan.rules.clone(), home: plan.home.clone(), is_partial: false, notes }
 }
 
 /// Returns what a teardown of a sandbox with this intent needs; `None` if the sandbox spares nothing.

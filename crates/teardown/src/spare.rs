@@ -66,6 +66,8 @@ pub struct Sparing {
     pub rules: Vec<SpareRule>,
     /// The cgroup of the caller, as `/proc/<pid>/cgroup` shows it: spared processes are moved there from the leaf.
     pub home: Option<String>,
+    /// Whether the teardown ends a part of the sandbox only: then its end is not that of the sandbox.
+    pub is_partial: bool,
     /// Where spared processes are noted.
     pub notes: Box<dyn SparedNotes>,
 }

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
 use penfold_process::{Pid, ProcFs, Process, Signal};
-use penfold_teardown::{Findings, Resource, Scope, Search, Selector, StopPolicy, Survivor, Teardown};
+use penfold_teardown::{
+    Findings, Resource, Scope, Search, Selector, Sparing, StopPolicy, Survivor, Teardown,
+};
 
 use super::{EndMethod, Limits, StopResult};
 use crate::holders::{self, Holders, Locks};
@@ -348,6 +350,11 @@ impl<'a> Forced<'a> {
             let mut proc = ProcFs::open()?;
             let search = Search::new(Selector::Process(holder.id()), &mut proc)?;
             let mut teardown = Teardown::new(proc, None, Scope::Host(Box::new(search)));
+            // They may still be children of the supervisor.
+            let sparing = spared::sparing_of(self.known.intent.as_ref(), Some(self.resolver.root()));
+            if let Some(sparing) = sparing {
+                teardown.spare(Sparing { is_partial: true, ..sparing });
+            }
             let stop_policy = StopPolicy { grace: Duration::ZERO, ..self.stop_policy };
             left.extend(penfold_teardown::end(&mut teardown, &stop_policy, &mut []).survivors);
         }

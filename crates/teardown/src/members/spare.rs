@@ -53,11 +53,14 @@ impl Teardown {
         if self.spare.is_none() || self.kills > 0 {
             return Ok(Vec::new());
         }
-        self.take_earlier();
+        let mut reasons = Vec::new();
+        let earlier = self.take_earlier();
+        if !earlier.is_empty() {
+            self.let_go(earlier, &mut reasons);
+        }
         let members = self.survey()?.into_seen();
         // An exec and a nested sandbox end what is below them, by their own rules.
         let (ours, below) = self.penfolds(&members);
-        let mut reasons = Vec::new();
         let mut chosen = Vec::new();
         for stat in members.iter().filter(|stat| !ours.contains(&stat.pid) && !below.contains(&stat.pid)) {
             let is_asked = self.ledger.get(&stat.id()).is_some_and(|entry| entry.asked);
@@ -73,16 +76,19 @@ impl Teardown {
         Ok(reasons)
     }
 
-    /// Reads the earlier notes, and opens the processes that an earlier teardown has spared.
-    fn take_earlier(&mut self) {
-        let Some(state) = self.spare.as_mut().filter(|state| !state.has_earlier) else { return };
+    /// Reads the earlier notes, and opens the processes that an earlier teardown has spared. It may have died before it moved
+    /// them.
+    fn take_earlier(&mut self) -> Vec<Held> {
+        let mut held = Vec::new();
+        let Some(state) = self.spare.as_mut().filter(|state| !state.has_earlier) else { return held };
         state.has_earlier = true;
         let Earlier { leader, spared } = state.sparing.notes.earlier();
         state.leader = leader;
         for spared in spared {
             let opened = spared.id().and_then(|id| Process::open_exact(&mut self.proc, id).ok().flatten());
-            state.held.extend(opened.map(|process| Held { process, spared }));
+            held.extend(opened.map(|process| Held { process, spared }));
         }
+        held
     }
 
     /// Compares a member with the rules, and opens it if one matches.
@@ -147,10 +153,10 @@ impl Teardown {
                 if is_inside {
                     held.spared.cgroup = Some(leaf.move_out(id.pid, state.sparing.home.as_deref())?);
                 }
-                match inside(self.proc.cgroups(id.pid))? {
-                    true => Err(io::Error::other("it is still there")),
-                    false => Ok(()),
+                if inside(self.proc.cgroups(id.pid))? {
+                    return Err(io::Error::other("it is still there"));
                 }
+                Ok(())
             });
             let Err(error) = moved else { return true };
             state.refused.insert(id);
@@ -172,7 +178,7 @@ impl Teardown {
         let mut reasons = Vec::new();
         if let Some(state) = &mut self.spare {
             state.held.retain(Held::lives);
-            note(state, true, &mut reasons);
+            note(state, !state.sparing.is_partial, &mut reasons);
         }
         reasons
     }

@@ -115,6 +115,10 @@ impl SpareRule {
         if matches && is_own { Verdict::Match } else { Verdict::Other }
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the path is only compared with the kernel's text of a file that is gone"
+    )]
     fn is_file(&self, path: &Path, found: &Executable) -> bool {
         let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         self.file == Some(found.file)
