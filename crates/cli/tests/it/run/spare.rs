@@ -308,7 +308,9 @@ fn both_processes_killed_in_the_middle_of_the_end_change_nothing() {
         for point in ["spared-noted", "spared-moved", "killed", "releasing"] {
             let words = ["run", "--contain", level.word(), "--spare", "agent", "sh", "-c", SCRIPT];
             let mut command = command(&env, &words, &path);
-            drop(Running::start(command.env("PENFOLD_CRASH_AT", point)).finish());
+            // What is left holds the output open.
+            command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+            drop(Running::spawn(command.env("PENFOLD_CRASH_AT", point)).finish());
             wait_until("the record is gone", || {
                 drop(env.run(["true"]).with_code(0));
                 env.left().is_empty()
