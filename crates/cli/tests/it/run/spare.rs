@@ -42,6 +42,11 @@ fn command(env: &TestEnv, words: &[&str], daemon: &Path) -> std::process::Comman
     command
 }
 
+/// Without output, which what is left for a moment would hold open.
+fn silent(command: &mut std::process::Command) -> &mut std::process::Command {
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null())
+}
+
 /// The daemon, which must stand.
 #[track_caller]
 fn daemon(env: &TestEnv, daemon: &Path) -> Process {
@@ -99,7 +104,9 @@ fn daemon_lives_on_outside_of_the_leaf_and_its_children_end() {
     let env = TestEnv::new();
     let path = copy(&env, "/bin/sh", "agent");
     for level in levels(&env) {
-        for rule in [path.to_str().unwrap(), "agent", "agent:-c", "./agent"] {
+        let rules = [path.to_str().unwrap(), "agent", "agent:-c", "./agent"];
+        let rules = if level == Level::Subreaper { &rules[..1] } else { &rules[..] };
+        for &rule in rules {
             let words =
                 ["run", "--contain", level.word(), "--spare", rule, "--report", "r.json", "sh", "-c", SCRIPT];
             let done = Running::start(&mut command(&env, &words, &path)).finish().with_code(0);
@@ -223,9 +230,9 @@ fn every_end_of_a_foreground_sandbox_spares() {
                         shell.env(key, value);
                     }
                 }
-                Running::start(&mut shell)
+                Running::spawn(silent(&mut shell))
             } else {
-                Running::start(&mut command)
+                Running::spawn(silent(&mut command))
             };
             env.await_up(&["daemon", "lead"]);
             let named = |name: &str| {
@@ -308,9 +315,7 @@ fn both_processes_killed_in_the_middle_of_the_end_change_nothing() {
         for point in ["spared-noted", "spared-moved", "killed", "releasing"] {
             let words = ["run", "--contain", level.word(), "--spare", "agent", "sh", "-c", SCRIPT];
             let mut command = command(&env, &words, &path);
-            // What is left holds the output open.
-            command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
-            drop(Running::spawn(command.env("PENFOLD_CRASH_AT", point)).finish());
+            drop(Running::spawn(silent(command.env("PENFOLD_CRASH_AT", point))).finish());
             wait_until("the record is gone", || {
                 drop(env.run(["true"]).with_code(0));
                 env.left().is_empty()
