@@ -63,6 +63,11 @@ impl Marker {
         let mut adopters = HashSet::from([Pid::INIT]);
         let above = self.ancestors.iter().filter(|id| all.iter().any(|stat| stat.id() == **id));
         adopters.extend(above.map(|id| id.pid));
+        // A process that was spared was a member, and its children are members.
+        let spared = self.spared.iter().filter(|mark| mark.sandbox == self.sandbox && !mark.is_over);
+        let spared = spared.flat_map(|mark| &mark.processes);
+        let living = spared.filter(|id| all.iter().any(|stat| stat.id() == **id));
+        adopters.extend(living.map(|id| id.pid));
         let mut marked: Vec<&Stat> = Vec::new();
         for stat in all.iter().filter(|stat| self.since.is_none_or(|since| stat.start >= since)) {
             if self.is_carried(proc, stat.id()) && is_of(proc, stat.pid, user) {
