@@ -83,6 +83,11 @@ pub struct SandboxSpec {
     pub vmm: Option<Vmm>,
     /// How the members are asked to end before they get the polite signal.
     pub stop: Option<StopChannel>,
+    /// The daemons that the end leaves alone and the report names, each as `NAME`, `PATH`, `NAME:WORD` or `PATH:WORD`: the
+    /// executable file, and a word of the command line.
+    #[serde(default)]
+    #[schema(example = json!(["ssh-agent", "java:org.gradle.launcher.daemon.bootstrap.GradleDaemon"]))]
+    pub spare: Vec<String>,
     /// The size of the log in bytes; a full log drops the oldest output.
     pub log_size: Option<u64>,
     /// Whether the record is removed when the sandbox ends, with log, exit and report.
@@ -229,6 +234,9 @@ impl SandboxSpec {
         option("--profile", profile);
         option("--vmm", self.vmm.as_ref().and_then(|vmm| vmm.kind).map(VmmKind::word));
         option("--stop", self.stop.as_ref().and_then(|stop| serde_json::to_string(stop).ok()).as_deref());
+        for rule in &self.spare {
+            option("--spare", Some(rule));
+        }
         if let Some(jail) = &self.jail {
             option("--rootfs", jail.rootfs.as_deref());
             option("--network", jail.network.map(JailNetwork::word));

@@ -357,6 +357,31 @@ impl Cgroup {
         Ok(())
     }
 
+    /// Moves a process out of the leaf, into the cgroup `home` as `/proc/<pid>/cgroup` shows it, or else into the parent cgroup.
+    /// Returns that cgroup.
+    ///
+    /// The process must be unreaped, or held by a pidfd that is checked afterwards: its pid names another process later.
+    ///
+    /// # Errors
+    /// Those of a write to `cgroup.procs` there, cgroups(7); the process is then still in the leaf.
+    pub fn move_out(&self, pid: Pid, home: Option<&str>) -> io::Result<String> {
+        let above =
+            self.name.rsplit_once('/').map_or("/", |(above, _)| if above.is_empty() { "/" } else { above });
+        let is_outside = |home: &&str| home.starts_with('/') && !home.split('/').any(|part| part == "..");
+        let mount = self.path.to_str().and_then(|path| path.strip_suffix(&self.name));
+        let (target, cgroup) = match (mount, home.filter(is_outside)) {
+            (Some(mount), Some(home)) => (PathBuf::from(format!("{mount}{home}")), home),
+            _ => (self.path.parent().unwrap_or(&self.path).to_owned(), above),
+        };
+        if target.starts_with(&self.path) {
+            return Err(io::Error::other("its cgroup is not outside of the leaf"));
+        }
+        let dir = dir::open_absolute(&target)?;
+        let processes = dir::open_for_writing(dir.as_fd(), c"cgroup.procs")?;
+        dir::write_to(processes, pid.as_raw_pid().to_string().as_bytes())?;
+        Ok(cgroup.to_owned())
+    }
+
     fn kill_all(&self) -> Result<(), Error> {
         let written = match &self.kill {
             Some(kill) => dir::write_to(kill, b"1"),

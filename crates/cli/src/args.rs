@@ -5,5 +5,6 @@ pub(crate) mod ids;
 pub(crate) mod limits;
 pub(crate) mod patience;
 pub(crate) mod resources;
+pub(crate) mod spare;
 pub(crate) mod usage;
 pub(crate) mod verb;

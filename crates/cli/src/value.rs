@@ -140,6 +140,15 @@ pub(crate) fn pid(given: &str) -> Result<Pid, Invalid> {
         .ok_or_else(|| Invalid::new(given, "is not a process number", "a number from 1 to 2147483647"))
 }
 
+/// Parses the identity of a process: its id, or id and start time as `PID@START`.
+pub(crate) fn process(given: &str) -> Result<(Pid, Option<u64>), Invalid> {
+    let Some((number, start)) = given.split_once('@') else { return pid(given).map(|pid| (pid, None)) };
+    let is_number = !start.is_empty() && start.bytes().all(|byte| byte.is_ascii_digit());
+    let start = start.parse().ok().filter(|_| is_number);
+    let start = start.ok_or_else(|| Invalid::new(given, "has no start time", "PID, or PID@START"))?;
+    Ok((pid(number)?, Some(start)))
+}
+
 fn is_word(text: &str, inner: &str) -> bool {
     text.len() <= 64
         && text.starts_with(|first: char| first.is_ascii_alphanumeric())

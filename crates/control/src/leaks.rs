@@ -12,6 +12,7 @@ mod homes;
 pub(crate) mod remains;
 mod repeated;
 mod search;
+mod spared_notes;
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -26,6 +27,7 @@ pub(crate) use alive::Descent;
 pub use alive::{Belongs, belongs};
 pub use collect::collect;
 pub use holders::holders;
+pub use spared_notes::prune_spared;
 
 /// A process of a leak.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -30,6 +30,7 @@
 //! ```
 
 mod environ;
+mod executable;
 mod handle;
 mod id;
 mod listeners;
@@ -43,6 +44,7 @@ mod status;
 mod tree;
 
 pub use environ::Evidence;
+pub use executable::Executable;
 pub use handle::{Delivery, Process};
 pub use id::{ProcessId, StartTime, boot_id, pid_from_raw};
 pub use listeners::{Listeners, Port};

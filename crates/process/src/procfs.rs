@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, PROC_SUPER_MAGIC, RawDir};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
+use serde::{Deserialize, Serialize};
 
 use crate::id::ProcessId;
 use crate::numbers;
@@ -74,7 +75,7 @@ impl Presence {
 }
 
 /// The identity of a file, whatever its name: two equal values mean the same file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FileId {
     /// The device of the file, `st_dev`.
     pub device: u64,
@@ -306,7 +307,7 @@ impl ProcFs {
     }
 
     /// Returns the directory to which all paths are relative.
-    fn dir(&self) -> Result<BorrowedFd<'_>, Errno> {
+    pub(crate) fn dir(&self) -> Result<BorrowedFd<'_>, Errno> {
         self.dir.as_ref().map(AsFd::as_fd).ok_or(Errno::OPNOTSUPP)
     }
 

@@ -184,7 +184,7 @@ impl Evidence {
     fn marker(&mut self, host: &Fingerprints, id: &str) {
         let marked = host.marked();
         self.unread.extend(marked.unread().map(str::to_owned));
-        let pids = marked.get(id).map(|pids| fingerprints::still_marked(pids, id)).unwrap_or_default();
+        let pids = marked.get(id).map(|pids| host.still_marked(pids, id)).unwrap_or_default();
         if !pids.is_empty() {
             self.signs.push(format!("its marker is in the environment of {}", named(&pids)));
             self.pids.extend(pids);

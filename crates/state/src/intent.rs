@@ -9,6 +9,7 @@ use penfold_resource::{Owner, Planned};
 use serde::{Deserialize, Serialize};
 
 use crate::id::Id;
+use crate::spare_plan::SparePlan;
 
 /// The name of the intent's file in a record.
 pub const INTENT: &str = "intent.json";
@@ -75,6 +76,9 @@ pub struct Intent {
     /// The patience: the time that a kill may take until the survivors are reported, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patience_ms: Option<u64>,
+    /// The members that the end leaves alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spare: Option<SparePlan>,
     /// The details of a detached sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detached: Option<Detached>,

@@ -2,19 +2,29 @@
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
 use penfold_process::ProcFs;
 use penfold_teardown::{Findings, Marker, Search, Selector, Survivor};
 
 use crate::files::Files;
 use crate::intent::Intent;
+use crate::spared;
 
 /// Collects the facts that prove a carrier of this sandbox's marker to be a member.
 ///
 /// The marker alone is proof in two cases:
 /// - `named`: a user has named the sandbox
 /// - the record is of an older penfold, which did not record these facts
-pub fn marker(id: &str, intent: Option<&Intent>, files: Option<&Files>, named: bool) -> Marker {
+///
+/// Below the state root `root` are the notes of processes that were spared, which are no members.
+pub fn marker(
+    id: &str,
+    intent: Option<&Intent>,
+    files: Option<&Files>,
+    named: bool,
+    root: Option<&Path>,
+) -> Marker {
     let user = files.and_then(|files| std::fs::metadata(files.path()).ok()).map(|meta| meta.uid());
     let is_bare =
         |intent: &Intent| intent.since.is_none() && intent.session.is_none() && intent.home.is_none();
@@ -28,6 +38,7 @@ pub fn marker(id: &str, intent: Option<&Intent>, files: Option<&Files>, named: b
         home: intent.and_then(|intent| intent.home.clone()),
         ancestors: intent.map(|intent| intent.ancestors.clone()).unwrap_or_default(),
         suffices: named || older,
+        spared: root.map(spared::marks).unwrap_or_default(),
     }
 }
 

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use penfold_cgroup::Limits;
 use penfold_sys::child::Exit;
-use penfold_teardown::{Cause, Ended, EndedBy, Findings, Level, Survivor};
+use penfold_teardown::report::{SPARE, Step};
+use penfold_teardown::{Cause, Ended, EndedBy, Findings, Level, Spared, Survivor};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -183,7 +184,7 @@ impl Totals {
 /// The supervisor's message to the launcher: the report with its lists cut, so that it always fits one message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The report; its lists hold only the first strays and survivors.
+    /// The report; its lists hold only the first strays, spared processes and survivors.
     pub report: Report,
     /// The counts over the whole lists.
     pub totals: Totals,
@@ -223,7 +224,20 @@ impl Outcome {
             | Survivor::Unknown { reason }) = survivor;
             reason.truncate(floor(reason, TEXT));
         }
-        let findings = Findings { ended: strays, survivors, steps: Vec::new(), ..report.findings.clone() };
+        let mut spared: Vec<Spared> = report.findings.spared.iter().take(TOLD).cloned().collect();
+        for Spared { command, rule, cgroup, .. } in &mut spared {
+            for text in [Some(command), Some(rule), cgroup.as_mut()].into_iter().flatten() {
+                text.truncate(floor(text, TEXT));
+            }
+        }
+        // Only why a process could not be spared, which people are told.
+        let mut steps: Vec<Step> =
+            report.findings.steps.iter().filter(|step| step.what == SPARE).cloned().collect();
+        steps.truncate(TOLD);
+        for error in steps.iter_mut().filter_map(|step| step.error.as_mut()) {
+            error.truncate(floor(error, TEXT));
+        }
+        let findings = Findings { ended: strays, spared, survivors, steps, ..report.findings.clone() };
         let report = Report {
             findings,
             command: Vec::new(),

@@ -10,7 +10,9 @@ use penfold_process::ProcFs;
 use penfold_resource::{Deadline, Owned};
 use penfold_sys::child::Exit;
 use penfold_teardown::lifecycle::{Event, Phase};
-use penfold_teardown::{Cause, Findings, Host, Level, Marker, Resource, Scope, StopPolicy, Teardown, drive};
+use penfold_teardown::{
+    Cause, Findings, Host, Level, Marker, Resource, Scope, Sparing, StopPolicy, Teardown, drive,
+};
 use rustix::event::{PollFd, Timespec};
 
 use crate::claims;
@@ -30,6 +32,7 @@ use crate::outcome::Report;
 use crate::record::{Record, Registry};
 use crate::scope_dir::ScopeDir;
 use crate::scratch::Scratch;
+use crate::spared;
 use crate::state::Exited;
 use crate::time;
 
@@ -90,8 +93,9 @@ pub(crate) fn end_remains(
     // Only the newer penfold that wrote the record knows what else must be removed.
     let kept = newer || detached.is_some_and(|detached| !detached.remove);
     let files = record.files().clone();
-    let marker = marked::marker(&id, intent.as_ref(), Some(&files), named);
     let root = files.path().ancestors().nth(2).map(Path::to_owned);
+    let marker = marked::marker(&id, intent.as_ref(), Some(&files), named, root.as_deref());
+    let sparing = spared::sparing_of(intent.as_ref(), root.as_deref());
     let mut resources: Vec<Box<dyn Resource>> = Vec::new();
     if !kept {
         resources.push(Box::new(record));
@@ -107,7 +111,7 @@ pub(crate) fn end_remains(
     resources.extend(scope(intent.as_ref(), &id));
     resources.extend(intent.iter().flat_map(|intent| owned(intent, root.as_deref(), patience)));
     let level = if leaf.is_some() { Level::Cgroup } else { Level::Subreaper };
-    let findings = end(&marker, patience, leaf, resources)?;
+    let findings = end(&marker, patience, leaf, sparing, resources)?;
     let mode = match &intent {
         Some(intent) if intent.detached.is_some() => Some(Mode::Detached),
         // The process that made the record was killed before it had begun.
@@ -168,10 +172,16 @@ fn write_end(files: &Files, intent: &Intent, level: Level, findings: Findings) {
 ///
 /// # Errors
 /// When /proc cannot be read.
-pub fn recover_unrecorded(id: &str, named: bool, patience: Duration) -> io::Result<Findings> {
+pub fn recover_unrecorded(
+    id: &str,
+    named: bool,
+    patience: Duration,
+    root: Option<&Path>,
+) -> io::Result<Findings> {
     let leaf = unrecorded_leaf(id)?;
     let intent = leaf.as_ref().and_then(|leaf| labelled(leaf, id));
-    let marker = marked::marker(id, intent.as_ref(), None, named);
+    let marker = marked::marker(id, intent.as_ref(), None, named, root);
+    let sparing = spared::sparing_of(intent.as_ref(), root);
     let scope = scope(intent.as_ref(), id);
     let owned: Vec<_> = intent.iter().flat_map(|intent| owned(intent, None, patience)).collect();
     let scratch = match intent {
@@ -179,7 +189,7 @@ pub fn recover_unrecorded(id: &str, named: bool, patience: Duration) -> io::Resu
         None => unrecorded_scratch(id)?,
     };
     let scratch = existing(scratch)?.map(|scratch| -> Box<dyn Resource> { Box::new(scratch) });
-    end(&marker, patience, leaf, scratch.into_iter().chain(scope).chain(owned).collect())
+    end(&marker, patience, leaf, sparing, scratch.into_iter().chain(scope).chain(owned).collect())
 }
 
 /// Returns the scope of a sandbox as a resource: without supervisors, all that is in it is the sandbox's.
@@ -224,7 +234,7 @@ fn is_about(intent: &Intent, id: &str) -> bool {
 
 /// Returns the scratch directory of a sandbox without a record, from the environment of its members.
 fn unrecorded_scratch(id: &str) -> io::Result<Option<PathBuf>> {
-    let marked = fingerprints::marked(|_| false).complete()?;
+    let marked = fingerprints::marked(None, |_| false).complete()?;
     Ok(marked.get(id).and_then(|pids| fingerprints::scratch(pids, id)))
 }
 
@@ -246,11 +256,15 @@ fn end(
     marker: &Marker,
     patience: Duration,
     leaf: Option<Leaf>,
+    sparing: Option<Sparing>,
     mut resources: Vec<Box<dyn Resource>>,
 ) -> io::Result<Findings> {
     let mut proc = ProcFs::open()?;
     let search = marked::search(marker, &mut proc)?;
     let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
+    if let Some(sparing) = sparing {
+        teardown.spare(sparing);
+    }
     let mut host = Recovering { patience, begun: false };
     let mut findings = drive(&mut teardown, Phase::Running, &mut host, &mut resources);
     marked::name_copies(marker, &mut findings)?;

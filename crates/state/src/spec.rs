@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use penfold_cgroup::Limits;
 use penfold_resource::Planned;
+use penfold_teardown::SpareRule;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
@@ -73,6 +74,8 @@ pub struct Spec {
     pub leaks_after: Option<Duration>,
     /// The program that asks the members to end before the polite signal does, with its arguments; empty for none.
     pub stop_command: Vec<OsString>,
+    /// The rules that name members which the end leaves alone.
+    pub spare: Vec<SpareRule>,
     /// The environment of the command, without the variables that the sandbox adds.
     pub environment: Vec<(OsString, OsString)>,
     /// The directory in which the command starts, if not the caller's.

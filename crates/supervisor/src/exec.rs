@@ -365,6 +365,7 @@ fn exec_spec(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Strin
         wrapper: Vec::new(),
         leaks_after: None,
         stop_command: Vec::new(),
+        spare: Vec::new(),
         on_stdin_close: None,
         stop_on_interrupt: false,
         report_is_shared: false,

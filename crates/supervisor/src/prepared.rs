@@ -17,7 +17,7 @@ use penfold_state::intent::shortened;
 use penfold_state::names::{self, NameError};
 use penfold_state::state::Status;
 use penfold_state::time::millis;
-use penfold_state::{Contain, LeafLabel, LeafName, Nested, Scratch, lock};
+use penfold_state::{Contain, LeafLabel, LeafName, Nested, Scratch, SparePlan, lock, spared};
 use penfold_sys::alarm::Alarm;
 use penfold_sys::descriptors;
 use penfold_teardown::lifecycle::Phase;
@@ -51,6 +51,8 @@ pub(crate) struct Prepared {
     /// The reason why the level is not a stronger one.
     pub(crate) weaker: Option<String>,
     pub(crate) started_at: SystemTime,
+    /// The members that the end leaves alone.
+    spare: Option<SparePlan>,
     /// The parts of a detached sandbox.
     pub(crate) detached: Option<Box<DetachedParts>>,
     /// The record of a recorded exec.
@@ -102,6 +104,7 @@ impl Prepared {
                     missing: parts.missing,
                     weaker: parts.weaker,
                     started_at,
+                    spare: parts.spare,
                     detached: parts.detached,
                     recorded: None,
                     alarm: None,
@@ -130,6 +133,7 @@ impl Prepared {
             missing: Vec::new(),
             weaker: None,
             started_at: SystemTime::now(),
+            spare: None,
             detached: None,
             recorded: None,
             alarm: None,
@@ -197,6 +201,29 @@ impl Prepared {
         StopPolicy { signal: spec.signal, spared_group: None, grace: spec.grace, patience: spec.patience }
     }
 
+    /// Makes a teardown of the members in this scope, by the rules of the sandbox.
+    pub(crate) fn teardown(&mut self, proc: ProcFs, scope: Scope) -> Teardown {
+        let mut teardown = Teardown::new(proc, self.leaf.take(), scope);
+        if let Some(plan) = &self.spare {
+            let spec = &self.setup.spec;
+            teardown.spare(spared::sparing(plan, &spec.state_root, &spec.id.short()));
+        }
+        teardown
+    }
+
+    /// Notes the leader before it runs, if members may be spared: the leader never is.
+    pub(crate) fn note_leader(&mut self, leader: Pid) {
+        if self.spare.is_none() {
+            return;
+        }
+        let stat = self.proc.as_mut().and_then(|proc| proc.stat(leader).ok().flatten());
+        let Some(id) = stat.map(|stat| stat.id()) else { return };
+        let spec = &self.setup.spec;
+        if let Err(error) = spared::note_leader(&spec.state_root, &spec.id.short(), id) {
+            self.missing.push(format!("no note of spared processes: {error}"));
+        }
+    }
+
     /// Builds the report.
     pub(crate) fn report(
         &self,
@@ -238,7 +265,7 @@ impl Prepared {
         let mut resources = std::mem::take(&mut self.resources);
         let findings = match self.proc.take() {
             Some(proc) => {
-                let mut teardown = Teardown::new(proc, self.leaf.take(), Scope::Children);
+                let mut teardown = self.teardown(proc, Scope::Children);
                 let mut host = ImmediateKill::new(self.stop_policy());
                 drive(&mut teardown, Phase::Starting, &mut host, &mut resources)
             }
@@ -285,6 +312,7 @@ impl Prepared {
 
 /// The results of [`Prepared::prepare`] besides the resources.
 struct Parts {
+    spare: Option<SparePlan>,
     detached: Option<Box<DetachedParts>>,
     proc: ProcFs,
     leaf: Option<Leaf>,
@@ -358,7 +386,7 @@ impl Parts {
             }
         };
         penfold_sys::crash_point!("leaf-made");
-        Ok(Parts { detached, proc, leaf, nested, missing, weaker, leader })
+        Ok(Parts { spare: intent.spare, detached, proc, leaf, nested, missing, weaker, leader })
     }
 }
 

@@ -21,7 +21,7 @@ use crate::wire::{self, Answer};
 pub(crate) fn run(mut setup: Setup, gate: Option<Gate>) -> ! {
     if let Some(gate) = gate {
         // Here, this process is still in the cgroup of the caller.
-        if !setup.spec.limits.is_empty() {
+        if !setup.spec.limits.is_empty() || !setup.spec.spare.is_empty() {
             setup.caller_cgroup = std::fs::read("/proc/self/cgroup").unwrap_or_default();
         }
         match gate.pass() {

@@ -118,6 +118,7 @@ fn start(
     if let Some(at) = prepared.first_deadline() {
         prepared.set_alarm(at);
     }
+    prepared.note_leader(starting.pid());
     starting.release().map_err(|error| StartFailure::Other(format!("cannot start the command: {error}")))?;
     prepared.setup.program.close_stdio();
     Ok(starting)
@@ -199,7 +200,7 @@ fn supervise(
     // After the clone, so the leader does not inherit the slack. Teardown waits are shorter than the default slack of
     // 50 µs.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-    let mut teardown = Teardown::new(proc, prepared.leaf.take(), Scope::Children);
+    let mut teardown = prepared.teardown(proc, Scope::Children);
     if prepared.is_reported() {
         teardown.want_details();
     }

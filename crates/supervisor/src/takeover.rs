@@ -2,7 +2,7 @@
 
 use penfold_process::ProcFs;
 use penfold_teardown::lifecycle::Phase;
-use penfold_teardown::{Cause, Leader, Level, Scope, Teardown, drive};
+use penfold_teardown::{Cause, Leader, Level, Scope, drive};
 
 use crate::immediate_kill::ImmediateKill;
 use crate::outcome::{ExitStatus, Outcome, StartFailure};
@@ -25,7 +25,7 @@ fn end(mut prepared: Prepared, cause: Cause, failure: Option<StartFailure>) -> O
         Ok(proc) => proc,
         Err(error) => return prepared.give_up(format!("cannot read /proc: {error}")),
     };
-    let mut teardown = Teardown::new(proc, prepared.leaf.take(), Scope::Children);
+    let mut teardown = prepared.teardown(proc, Scope::Children);
     match prepared.leader.load() {
         // At level pidns the stored pid is our init's. The leader dies with our init when this process kills it.
         Some((pid, _)) if prepared.level == Level::Pidns => teardown.led_by_init(pid),

@@ -17,7 +17,7 @@ use rustix::thread::nanosleep;
 use self::due::{Due, LOOK_LAST};
 use crate::lifecycle::{Action, Event, Phase, step};
 use crate::members::Teardown;
-use crate::report::{Findings, RmdirBusy, Step, Survivor, micros};
+use crate::report::{Findings, RmdirBusy, SPARE, Step, Survivor, micros};
 use crate::resource::{Resource, release};
 
 /// The policy by which a sandbox is ended: signal, grace and patience.
@@ -318,6 +318,18 @@ impl Drive<'_> {
         self.findings.steps.push(Step { what: what.to_owned(), at_us, took_us: micros(took), error: None });
     }
 
+    /// Spares the members that match a rule, before they are asked or killed.
+    fn spare(&mut self) {
+        match self.teardown.decide_spared() {
+            Ok(reasons) => {
+                for reason in reasons {
+                    self.note_error(SPARE, &reason);
+                }
+            }
+            Err(error) => self.note_error(SPARE, &error),
+        }
+    }
+
     fn leaf_name(&self) -> String {
         self.teardown
             .leaf_path()
@@ -342,6 +354,7 @@ impl Drive<'_> {
             self.due.grace = None;
             self.due.patience = Instant::now().checked_add(self.host.stop_policy().patience);
         }
+        self.spare();
         self.describe();
         // Usually the leader was alone, and there is nothing to kill.
         if self.begun.is_none() && self.teardown.is_empty().unwrap_or(false) {
@@ -397,6 +410,9 @@ impl Drive<'_> {
     }
 
     fn release(mut self, resources: &mut [Box<dyn Resource>]) -> Findings {
+        for reason in self.teardown.conclude_spared() {
+            self.note_error(SPARE, &reason);
+        }
         penfold_sys::crash_point!("releasing");
         let begun = *self.begun.get_or_insert_with(Instant::now);
         let forced = self.teardown.was_forced();

@@ -4,6 +4,7 @@ mod ask;
 mod children;
 mod kill;
 mod ledger;
+mod spare;
 mod stop_command;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -16,6 +17,7 @@ use penfold_process::{Pid, ProcFs, Process, ProcessId, Stat};
 use penfold_sys::child::{self, Exit, Peek};
 use rustix::process::Signal;
 
+use self::spare::SpareState;
 use self::stop_command::StopCommand;
 pub(crate) use self::stop_command::StopCommandState;
 use crate::report::Ended;
@@ -112,6 +114,7 @@ pub struct Teardown {
     launchers: bool,
     leaf_usage: penfold_cgroup::Usage,
     stop_command: Option<StopCommand>,
+    spare: Option<Box<SpareState>>,
 }
 
 impl Teardown {
@@ -142,6 +145,7 @@ impl Teardown {
             launchers: false,
             leaf_usage: penfold_cgroup::Usage::default(),
             stop_command: None,
+            spare: None,
         }
     }
 
@@ -233,7 +237,11 @@ impl Teardown {
             } else if self.leader.is_some_and(|leader| leader.pid == pid) {
                 (self.leader_ended, self.leader_exit) = (true, Some(exit));
             }
-            self.note_end(pid, exit);
+            if self.was_spared(pid) {
+                self.forget_spared(pid);
+            } else {
+                self.note_end(pid, exit);
+            }
             self.note_stop_command(pid, exit);
             if !nameless {
                 child::reap(pid)?;
@@ -268,7 +276,10 @@ impl Teardown {
     /// # Errors
     /// When this could not be verified; that does not mean "nothing".
     pub fn is_empty(&mut self) -> io::Result<bool> {
-        let children = matches!(self.scope, Scope::Children) && child::peek()? != Peek::NoChild;
+        let mut children = matches!(self.scope, Scope::Children) && child::peek()? != Peek::NoChild;
+        if children && self.has_spared() {
+            children = self.has_other_children()?;
+        }
         // A child that is traced from outside stays a zombie that only its tracer can reap; other members show as
         // alive.
         if children && (self.kills < TRACED_FROM || self.survey()?.population() != Population::Nobody) {
@@ -300,6 +311,24 @@ impl Teardown {
         }
     }
 
+    /// Tells whether this process has a child besides those that were spared, or a member is alive.
+    ///
+    /// The kernel's answer "no child" is out of reach while a spared child lives. Several looks take its place: one can miss a
+    /// child while another one exits.
+    fn has_other_children(&mut self) -> io::Result<bool> {
+        for _ in 0..LOOKS {
+            if matches!(child::peek()?, Peek::Ended(..)) || !self.children()?.is_empty() {
+                return Ok(true);
+            }
+            match self.survey()?.population() {
+                Population::Nobody => {}
+                Population::Somebody => return Ok(true),
+                Population::Unknown => return Err(io::Error::other("some processes could not be looked at")),
+            }
+        }
+        Ok(false)
+    }
+
     /// Looks for living members.
     fn survey(&mut self) -> io::Result<Survey> {
         let mut members = Vec::new();
@@ -321,7 +350,9 @@ impl Teardown {
                 members.push(stat);
             }
         }
-        members.retain(|stat| !stat.is_dead() && (self.kills > 0 || self.init != Some(stat.pid)));
+        members.retain(|stat| {
+            !stat.is_dead() && (self.kills > 0 || self.init != Some(stat.pid)) && !self.is_spared(stat.id())
+        });
         Ok(Survey::new(members, completeness))
     }
 

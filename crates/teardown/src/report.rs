@@ -6,6 +6,8 @@ use std::time::Duration;
 use penfold_process::{Pid, ProcessId};
 use serde::{Deserialize, Serialize};
 
+use crate::spare::Spared;
+
 /// The version of the report's format.
 pub const SCHEMA: u32 = 1;
 
@@ -152,6 +154,9 @@ impl std::fmt::Display for Survivor {
     }
 }
 
+/// The name of the step that leaves members alone by rule.
+pub const SPARE: &str = "spare";
+
 /// One action of the teardown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
@@ -172,6 +177,9 @@ pub struct Findings {
     /// Every member that the teardown ended. Most lack start time and name unless details are requested: see
     /// [`Teardown::want_details`](crate::Teardown::want_details).
     pub ended: Vec<Ended>,
+    /// The processes that were left alone by rule, as far as they live. They are no members any more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub spared: Vec<Spared>,
     /// The processes and resources that still exist; empty when verified.
     pub survivors: Vec<Survivor>,
     /// All actions, in order.

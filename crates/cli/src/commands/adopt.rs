@@ -147,6 +147,7 @@ fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<Spec, Failu
         wrapper: Vec::new(),
         leaks_after: None,
         stop_command: Vec::new(),
+        spare: Vec::new(),
         on_stdin_close: None,
         stop_on_interrupt: false,
         report_is_shared: false,

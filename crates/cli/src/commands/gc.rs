@@ -154,6 +154,10 @@ pub(crate) fn gc(global: &Global, args: &GcArgs) -> Result<u8, Failure> {
             }
         })
         .collect();
+    if !args.dry_run {
+        // A note that stays hides no leak: what it names has ended.
+        let _ = leaks::prune_spared(&root);
+    }
     if args.json {
         let schema = penfold_teardown::report::SCHEMA;
         let (complete, unread) = (survey.complete, survey.unread.as_slice());

@@ -14,15 +14,16 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use penfold_state::{ExitStatus, LeftBehind, Report, Scratch, Spec};
-use penfold_teardown::Cause;
+use penfold_teardown::{Cause, SpareRule};
 use rustix::fs::MemfdFlags;
 
 use self::host_snapshot::HostSnapshot;
 use super::run::{self, Codes, Contain};
 use crate::args::patience::Patience;
-use crate::args::usage;
 use crate::args::verb::{Global, Verb};
+use crate::args::{spare, usage};
 use crate::failure::{Failure, FailureKind, OrFail as _};
+use crate::sandboxes::conclude::command_code;
 use crate::text::summary;
 use crate::{output, surroundings, value};
 
@@ -43,6 +44,14 @@ pub(crate) const VERB: Verb = Verb {
         (
             "penfold guard --leaks warn --junit leaks.xml -- cargo nextest run",
             "only name what is left, also for a CI server",
+        ),
+        (
+            "penfold guard --ignore sccache -- cargo test",
+            "leave the server of sccache alone; it is listed, and is no leak",
+        ),
+        (
+            "trap 'penfold guard --quiet-exit=$? -- ./stop-servers' EXIT",
+            "in a script of the shell: the code of the script stays",
         ),
         (
             "penfold guard --report leaks.json --timeout 20m -- npm test",
@@ -124,6 +133,23 @@ pub(crate) struct GuardArgs {
         help = "End the tests after this time; 0 means no limit"
     )]
     timeout: Option<Duration>,
+    #[arg(
+        long,
+        value_name = "RULE",
+        value_parser = spare::rule,
+        help = "Leave daemons alone, and list them: NAME or PATH of the executable file, NAME:WORD with a word of the command \
+            line; may be repeated"
+    )]
+    ignore: Vec<SpareRule>,
+    #[arg(
+        long,
+        value_name = "CODE",
+        num_args = 0..=1,
+        require_equals = true,
+        help = "Keep the exit code of the tests, whatever they leave; with =CODE exit with CODE, such as $? in an EXIT trap"
+    )]
+    #[expect(clippy::option_option, reason = "no flag, a flag without a value, a flag with one")]
+    quiet_exit: Option<Option<u8>>,
     /// Containment: the way in which penfold knows the members of the sandbox.
     #[arg(long, value_enum, value_name = "LEVEL", default_value = "auto")]
     contain: Contain,
@@ -144,6 +170,42 @@ enum OnLeak {
 }
 
 fn guard(global: &Global, args: &GuardArgs, tests: Tests) -> Result<u8, Failure> {
+    let told = tell(global, args, tests);
+    match args.quiet_exit.flatten() {
+        // The caller has its code already. A failure is said, and changes nothing.
+        Some(code) => {
+            let ended = told.and_then(|(ended, _)| ended.failure());
+            if let Err(failure) = ended {
+                failure.report(global.color.wanted(&std::io::stderr()));
+            }
+            Ok(code)
+        }
+        None => {
+            let (ended, is_leaky) = told?;
+            let (passed, exit) = (has_passed(&ended), ended.outcome.report.exit);
+            let is_verified = ended.outcome.report.findings.verified;
+            let code = ended.code(Codes { preserve: false, fail_on_leak: false })?;
+            Ok(match exit {
+                // What the tests leave changes no code.
+                Some(exit) if args.quiet_exit.is_some() && !is_verified => command_code(exit),
+                _ if args.quiet_exit.is_some() => code,
+                _ if passed && is_verified && args.leaks == OnLeak::Fail && is_leaky => {
+                    crate::exit_codes::LEAKED
+                }
+                _ => code,
+            })
+        }
+    }
+}
+
+/// Whether the tests ended by themselves, with 0.
+fn has_passed(ended: &run::Ended) -> bool {
+    let report = &ended.outcome.report;
+    report.cause == Cause::Exit && report.exit == Some(ExitStatus::Code(0))
+}
+
+/// Runs the tests and tells what they left. Also returns whether they leaked.
+fn tell(global: &Global, args: &GuardArgs, tests: Tests) -> Result<(run::Ended, bool), Failure> {
     let mut file = report_file(args.report.as_deref().filter(|path| !is_stdout(path)))?;
     let junit = args.junit.as_deref().filter(|path| !is_stdout(path));
     let mut junit = junit.map(|path| output_file(path, "the leaks")).transpose()?;
@@ -168,8 +230,9 @@ fn guard(global: &Global, args: &GuardArgs, tests: Tests) -> Result<u8, Failure>
         report = whole;
     }
     let leaks = report::leaks(&report);
-    let told = tests == Tests::All && !global.quiet && report.cause != Cause::StartFailed;
-    if told || !leaks.is_empty() {
+    let is_told = tests == Tests::All && !global.quiet && report.cause != Cause::StartFailed;
+    let is_ignoring = !global.quiet && !report.findings.spared.is_empty();
+    if is_told || is_ignoring || !leaks.is_empty() {
         output::message(&report::text(&report, &leaks, &appeared));
     }
     output::message(&summary::survivors(&ended.outcome));
@@ -188,10 +251,7 @@ fn guard(global: &Global, args: &GuardArgs, tests: Tests) -> Result<u8, Failure>
     if surroundings::variable("GITHUB_ACTIONS".as_ref()).is_some_and(|value| value == "true") {
         github::annotate(&leaks, args.leaks == OnLeak::Fail);
     }
-    let passed = report.cause == Cause::Exit && report.exit == Some(ExitStatus::Code(0));
-    let code = ended.code(Codes { preserve: false, fail_on_leak: false })?;
-    let fails = passed && report.findings.verified && args.leaks == OnLeak::Fail && !leaks.is_empty();
-    Ok(if fails { crate::exit_codes::LEAKED } else { code })
+    Ok((ended, !leaks.is_empty()))
 }
 
 /// Gives the tests a directory for the homes of sandboxes, in the scratch directory: `PENFOLD_TEST_HOME_BASE`.
@@ -219,6 +279,7 @@ fn flags(args: &GuardArgs) -> Result<Vec<OsString>, Failure> {
     if let Some(limit) = args.timeout {
         option("timeout", format!("{}ms", limit.as_millis()).into());
     }
+    flags.extend(args.ignore.iter().map(spare::flag));
     flags.push("--".into());
     flags.extend(args.command.iter().cloned());
     Ok(flags)

@@ -9,6 +9,7 @@ use penfold_state::time::now_ms;
 use penfold_state::{ExitStatus, Report, Totals};
 
 use penfold_process::quoted;
+use penfold_teardown::Spared;
 
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
@@ -173,6 +174,12 @@ fn page(seen: &View, report: &Report) -> String {
         let name = stray.command.as_deref().unwrap_or(&stray.name);
         let why = stray.why.as_deref().map_or_else(String::new, |why| format!(", {why}"));
         line("stray", &format!("{name} (pid {}{why})", stray.pid));
+    }
+    for spared in &findings.spared {
+        let Spared { command, pid, start_time, rule, .. } = spared;
+        let words =
+            format!("{command} (pid {pid}, rule {rule}); `penfold reap --pid {pid}@{start_time}` ends it");
+        line("spared", &words);
     }
     for step in &findings.steps {
         let error = step.error.as_deref().map_or_else(String::new, |error| format!(": {error}"));

@@ -21,6 +21,7 @@ use crate::args::bounds::{self, Bounds};
 use crate::args::limits::LimitArgs;
 use crate::args::patience::Patience;
 use crate::args::resources::ResourceArgs;
+use crate::args::spare::SpareArgs;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, NotStarted, OrFail as _};
@@ -61,6 +62,10 @@ pub(crate) const VERB: Verb = Verb {
         (
             "penfold run --on-stdin-close stop -- npx some-mcp-server",
             "a server that ends with the pipe of its client, even if it ignores the end of its input",
+        ),
+        (
+            "penfold run --spare ssh-agent --spare sccache -- ./setup.sh",
+            "leave these two daemons alone; everything else ends",
         ),
         (
             "penfold run --profile jail -w src -- make test",
@@ -161,6 +166,8 @@ pub(crate) struct RunArgs {
     pub(crate) profile: profile::ProfileArgs,
     #[command(flatten)]
     pub(crate) stop: stop_channel::StopArgs,
+    #[command(flatten)]
+    pub(crate) spare: SpareArgs,
     /// Create an empty directory and remove it at the end; it is TMPDIR and, without -w, the working directory.
     #[arg(long)]
     pub(crate) scratch: bool,
@@ -297,6 +304,9 @@ fn start(global: &Global, mut args: RunArgs, change: impl FnOnce(&mut Spec)) -> 
     spec::refuse_detached_flags(&args)?;
     spec::refuse_limits(&args)?;
     args.stop.check(args.contain)?;
+    if args.contain == Contain::Pidns {
+        args.spare.refuse_namespace("--contain pidns")?;
+    }
     stdin_close::check(args.on_stdin_close)?;
     let wrapper = profile::apply(&mut args)?;
     let mut plan = unit::plan(&args)?;
@@ -334,6 +344,17 @@ pub(crate) fn for_verb(
 }
 
 impl Ended {
+    /// Returns the failure of a command that did not start.
+    ///
+    /// # Errors
+    /// That failure.
+    pub(crate) fn failure(self) -> Result<(), Failure> {
+        let Ended { outcome, name, directory, plan, asked } = self;
+        conclude(&outcome, &name, directory, false, false)
+            .map(drop)
+            .map_err(|failure| unit::explain(&plan, &asked, failure))
+    }
+
     /// Returns the exit code. Dies of the signal that ended the command.
     pub(crate) fn code(self, codes: Codes) -> Result<u8, Failure> {
         let Ended { outcome, name, directory, plan, asked } = self;

@@ -18,9 +18,9 @@ use crate::value;
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Target {
-    /// A process and its descendants.
-    #[arg(long, value_name = "PID", value_parser = value::pid, allow_hyphen_values = true)]
-    pub(crate) pid: Option<Pid>,
+    /// A process and its descendants; PID@START means only the process that started then, as reports name it.
+    #[arg(long, value_name = "PID", value_parser = value::process, allow_hyphen_values = true)]
+    pub(crate) pid: Option<(Pid, Option<u64>)>,
     /// A process group.
     #[arg(long, value_name = "PGID", value_parser = value::pid, allow_hyphen_values = true)]
     pub(crate) pgid: Option<Pid>,
@@ -45,14 +45,19 @@ pub(crate) struct Target {
 impl Target {
     /// The target that is a process and its descendants.
     pub(crate) fn process(pid: Pid) -> Target {
-        Target { pid: Some(pid), pgid: None, session: None, cgroup: None, env: None, home: None }
+        Target { pid: Some((pid, None)), pgid: None, session: None, cgroup: None, env: None, home: None }
     }
 }
 
 /// Makes the selector; `None` if the target is already gone.
 pub(super) fn selector(proc: &mut ProcFs, target: &Target) -> Result<Option<Selector>, Failure> {
-    if let Some(pid) = target.pid {
-        return process(proc, pid);
+    if let Some((pid, start)) = target.pid {
+        // A process that has this pid and began at another time is another one: the one that was named is gone.
+        let is_named = |selector: &Selector| match selector {
+            Selector::Process(id) => start.is_none_or(|start| id.start.0 == start),
+            _ => true,
+        };
+        return Ok(process(proc, pid)?.filter(is_named));
     }
     if let Some(group) = target.pgid {
         refuse_init(group, "process group")?;

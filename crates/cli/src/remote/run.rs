@@ -153,6 +153,7 @@ fn describe(args: &RunArgs) -> Result<Value, Failure> {
     }
     put("log_size", json!(args.log_size));
     put("stop", json!(args.stop.request()));
+    put("spare", json!(args.spare.texts()));
     put("profile", json!(args.profile.profile.map(Profile::word)));
     put("vmm", json!(args.profile.vmm.map(|vmm| json!({ "kind": vmm.word() }))));
     if args.profile.profile == Some(Profile::Jail) {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use penfold_state::wire::Ending;
 use penfold_state::{ExitStatus, Outcome, Report, Totals};
 use penfold_supervisor::Progress;
-use penfold_teardown::{Cause, Ended};
+use penfold_teardown::report::SPARE;
+use penfold_teardown::{Cause, Ended, Spared};
 
 use crate::text::lines::{self, count};
 use crate::text::template;
@@ -62,11 +63,30 @@ pub(crate) fn of(outcome: &Outcome, verbose: bool, quiet: bool) -> String {
             strays(&mut text, outcome, output::message_width());
         }
     }
+    if !quiet {
+        for words in spared(report, "spared") {
+            line(&mut text, &format!("{} {words}", report.id));
+        }
+    }
     if let Some(error) = &outcome.unwritten {
         line(&mut text, &format!("{}: cannot write the report: {error}", report.id));
     }
     text.push_str(&survivors(outcome));
     text
+}
+
+/// A line for each process that was left alone by rule, with the command that ends it, and for each that could not be.
+pub(crate) fn spared(report: &Report, verb: &str) -> Vec<String> {
+    let limits = if report.limits.is_empty() { "" } else { ", without the limits of the sandbox" };
+    let findings = &report.findings;
+    let named = findings.spared.iter().map(|spared| {
+        let Spared { command, pid, rule, start_time, .. } = spared;
+        format!(
+            "{verb}: {command} (pid {pid}, rule {rule}{limits}); `penfold reap --pid {pid}@{start_time}` ends it"
+        )
+    });
+    let failed = findings.steps.iter().filter(|step| step.what == SPARE);
+    named.chain(failed.filter_map(|step| step.error.clone())).collect()
 }
 
 /// A line for each survivor.

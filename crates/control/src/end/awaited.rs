@@ -15,7 +15,7 @@ const NAMED: usize = 3;
 pub fn awaited(intent: &Intent) -> String {
     let pids = match &intent.leaf {
         Some(leaf) => fingerprints::members(leaf).map(|(_, pids)| pids).unwrap_or_default(),
-        None => fingerprints::marked(|_| false)
+        None => fingerprints::marked(None, |_| false)
             .complete()
             .ok()
             .and_then(|mut all| all.remove(&intent.id.short()))

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
 use penfold_process::{Pid, ProcFs, Process, Signal};
-use penfold_teardown::{Findings, Resource, Scope, Search, Selector, StopPolicy, Survivor, Teardown};
+use penfold_teardown::{
+    Findings, Resource, Scope, Search, Selector, Sparing, StopPolicy, Survivor, Teardown,
+};
 
 use super::{EndMethod, Limits, StopResult};
 use crate::holders::{self, Holders, Locks};
@@ -23,7 +25,7 @@ use penfold_state::evidence::{self, Evidence};
 use penfold_state::marked;
 use penfold_state::record::{Record, Registry};
 use penfold_state::recovery::{self, recover};
-use penfold_state::{LeafName, Scratch};
+use penfold_state::{LeafName, Scratch, spared};
 
 /// The most sandboxes that are ended in parallel. A sandbox that does not end delays no other, up to this number.
 const WORKERS: usize = 16;
@@ -311,10 +313,14 @@ impl<'a> Forced<'a> {
                 None => None,
             };
             let mut proc = ProcFs::open()?;
-            let marker =
-                marked::marker(&self.known.id, self.known.intent.as_ref(), self.known.record.as_ref(), true);
+            let intent = self.known.intent.as_ref();
+            let root = Some(self.resolver.root());
+            let marker = marked::marker(&self.known.id, intent, self.known.record.as_ref(), true, root);
             let search = marked::search(&marker, &mut proc)?;
             let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
+            if let Some(sparing) = spared::sparing_of(intent, root) {
+                teardown.spare(sparing);
+            }
             let findings = penfold_teardown::end(&mut teardown, &self.stop_policy, &mut []);
             all.verified &= findings.verified;
             all.survivors.extend(findings.survivors);
@@ -344,6 +350,11 @@ impl<'a> Forced<'a> {
             let mut proc = ProcFs::open()?;
             let search = Search::new(Selector::Process(holder.id()), &mut proc)?;
             let mut teardown = Teardown::new(proc, None, Scope::Host(Box::new(search)));
+            // They may still be children of the supervisor.
+            let sparing = spared::sparing_of(self.known.intent.as_ref(), Some(self.resolver.root()));
+            if let Some(sparing) = sparing {
+                teardown.spare(Sparing { is_partial: true, ..sparing });
+            }
             let stop_policy = StopPolicy { grace: Duration::ZERO, ..self.stop_policy };
             left.extend(penfold_teardown::end(&mut teardown, &stop_policy, &mut []).survivors);
         }

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use penfold_process::names::LAUNCHER;
 use penfold_process::{Completeness, Evidence, Pid, ProcFs, ProcessId, Stat};
-use penfold_teardown::MARKER;
+use penfold_teardown::spare::binding;
+use penfold_teardown::{MARKER, SparedMark};
 
 use super::{Member, directory_lock};
-use penfold_state::{Id, LeafName};
+use penfold_state::{Id, LeafName, spared};
 
 /// Whether a process has a supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub(super) struct Host {
     proc: ProcFs,
     completeness: Completeness,
     marked: HashMap<Pid, Vec<String>>,
+    /// The sandboxes that have spared processes.
+    spared: Vec<SparedMark>,
     penfolds: HashMap<ProcessId, Option<bool>>,
     own: Option<(u64, u64)>,
 }
@@ -43,22 +46,24 @@ impl Host {
             proc: ProcFs::open()?,
             completeness: Completeness::Complete,
             marked: HashMap::new(),
+            spared: Vec::new(),
             penfolds: HashMap::new(),
             own,
         })
     }
 
-    /// Reads all processes.
-    pub(super) fn look() -> io::Result<Host> {
-        let mut host = Host::empty()?;
-        let mut pids = Vec::new();
+    /// Reads all processes. The notes below the state root name those that were spared.
+    pub(super) fn look(state_root: &Path) -> io::Result<Host> {
+        let mut host = Host { spared: spared::marks(state_root), ..Host::empty()? };
+        let mut found = Vec::new();
         host.completeness = host.proc.scan(|stat| {
             if !stat.is_kernel_thread() {
-                pids.push(stat.pid);
+                found.push(stat.id());
             }
         })?;
-        for pid in pids {
-            let ids = host.marks(pid);
+        for id in found {
+            let ids = host.marks(id.pid);
+            let (ids, pid) = (binding(&ids, id, &host.spared).to_vec(), id.pid);
             if !ids.is_empty() && pid != rustix::process::getpid() {
                 host.marked.insert(pid, ids);
             }

@@ -76,21 +76,21 @@ fn remove(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io
             }
             gone()
         }
-        Thing::Processes => recovery::recover_unrecorded(&leak.id, named, patience),
+        Thing::Processes => recovery::recover_unrecorded(&leak.id, named, patience, Some(state_root)),
         Thing::Cgroup { path } => {
             let Some(_lock) = lock(path, patience)? else { return gone() };
             let Some(cgroup) = Leaf::open(path).map_err(io::Error::other)? else { return gone() };
-            end(leak, named, Some(cgroup), Vec::new(), patience)
+            end(leak, &Request { named, patience, state_root }, Some(cgroup), Vec::new())
         }
         Thing::Netns { .. }
         | Thing::Link { .. }
         | Thing::Mount { .. }
         | Thing::Loop { .. }
-        | Thing::Directory { boot: Some(_), .. } => release(leak, named, patience),
+        | Thing::Directory { boot: Some(_), .. } => release(leak, &Request { named, patience, state_root }),
         Thing::Directory { path, boot: None } => {
             let Some(_lock) = lock(path, patience)? else { return gone() };
             let Some(scratch) = Scratch::existing(path.clone())? else { return gone() };
-            end(leak, named, None, vec![Box::new(scratch)], patience)
+            end(leak, &Request { named, patience, state_root }, None, vec![Box::new(scratch)])
         }
     }
 }
@@ -180,8 +180,16 @@ fn remove_unfinished(record: &Record) -> io::Result<()> {
     Ok(())
 }
 
+/// How a leak is to be collected.
+struct Request<'a> {
+    /// A user has named the sandbox.
+    named: bool,
+    patience: Duration,
+    state_root: &'a Path,
+}
+
 /// Releases a resource without a record, after all processes with the marker.
-fn release(leak: &Leak, named: bool, patience: Duration) -> io::Result<Findings> {
+fn release(leak: &Leak, request: &Request<'_>) -> io::Result<Findings> {
     let Some(trace) = leak.thing.trace() else {
         return Err(io::Error::other("it is no resource"));
     };
@@ -198,22 +206,22 @@ fn release(leak: &Leak, named: bool, patience: Duration) -> io::Result<Findings>
         _ => None,
     };
     let planned = trace.planned(&leak.id).map_err(io::Error::other)?;
-    let resource = Owned::new(planned, owner, &Deadline::after(patience));
-    end(leak, named, None, vec![Box::new(resource)], patience)
+    let resource = Owned::new(planned, owner, &Deadline::after(request.patience));
+    end(leak, request, None, vec![Box::new(resource)])
 }
 
 fn end(
     found: &Leak,
-    named: bool,
+    request: &Request<'_>,
     leaf: Option<Leaf>,
     mut resources: Vec<Box<dyn Resource>>,
-    patience: Duration,
 ) -> io::Result<Findings> {
     let mut proc = ProcFs::open()?;
-    let marker = marked::marker(&found.id, None, None, named);
+    let marker = marked::marker(&found.id, None, None, request.named, Some(request.state_root));
     let search = marked::search(&marker, &mut proc)?;
     let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
-    let stop_policy = StopPolicy { grace: Duration::ZERO, patience, ..StopPolicy::default() };
+    let stop_policy =
+        StopPolicy { grace: Duration::ZERO, patience: request.patience, ..StopPolicy::default() };
     let mut findings = penfold_teardown::end(&mut teardown, &stop_policy, &mut resources);
     marked::name_copies(&marker, &mut findings)?;
     Ok(findings)

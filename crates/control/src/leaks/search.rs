@@ -27,7 +27,7 @@ pub(super) const YOUNG: u64 = 2;
 
 /// Implements [`super::look`].
 pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Survey> {
-    let host = Host::look()?;
+    let host = Host::look(state_root)?;
     let survey = Survey { complete: true, ..Survey::default() };
     let marked = host.marked();
     let homes = Homes::new(state_root);

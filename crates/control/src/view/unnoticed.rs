@@ -25,7 +25,7 @@ pub(super) fn search(
     let known: HashSet<&str> = found.iter().map(|(known, _)| known.id.as_str()).collect();
     // Reading an environment is costly: processes that are already accounted for are skipped.
     let looked_after: HashSet<Pid> = found.iter().flat_map(|(_, view)| accounted(view)).collect();
-    let marked = fingerprints::marked(|pid| looked_after.contains(&pid)).complete()?;
+    let marked = fingerprints::marked(Some(resolver.root()), |pid| looked_after.contains(&pid)).complete()?;
     let mut descent = Descent::new()?;
     let mut unnoticed = Vec::new();
     for (id, pids) in marked {

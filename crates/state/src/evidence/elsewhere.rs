@@ -66,7 +66,7 @@ fn members(host: &Fingerprints, subject: &Subject<'_>) -> Vec<Pid> {
         subject.leaf.into_iter().chain(host.leaves().get(subject.id).map(std::path::PathBuf::as_path));
     let mut pids: Vec<Pid> = leaves.filter_map(fingerprints::members).flat_map(|(_, pids)| pids).collect();
     let marked = host.marked().get(subject.id);
-    pids.extend(marked.map(|pids| fingerprints::still_marked(pids, subject.id)).unwrap_or_default());
+    pids.extend(marked.map(|pids| host.still_marked(pids, subject.id)).unwrap_or_default());
     pids.sort_unstable_by_key(|pid| pid.as_raw_pid());
     pids.dedup();
     pids

@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 
 use penfold_cgroup::{Leaf, mountinfo};
 use penfold_process::{Evidence, Pid, ProcFs, ProcessId};
-use penfold_teardown::MARKER;
+use penfold_teardown::{MARKER, SparedMark};
 use rustix::io::Errno;
 
 use super::{Listing, record_holders};
 use crate::id::Id;
 use crate::leaf_name::LeafName;
+use crate::spared;
 
 /// The most cgroups to visit.
 const MOST_CGROUPS: usize = 100_000;
@@ -88,7 +89,17 @@ impl Fingerprints {
 
     /// Returns the processes that carry a marker: this reads all processes of the host.
     pub fn marked(&self) -> &Listing<Vec<Pid>> {
-        self.marked.get_or_init(|| marked(|_| false))
+        self.marked.get_or_init(|| marked(Some(&self.root), |_| false))
+    }
+
+    /// Filters processes that still carry the marker of a sandbox: earlier findings may be gone.
+    pub fn still_marked(&self, pids: &[Pid], id: &str) -> Vec<Pid> {
+        let Ok(mut proc) = ProcFs::open() else { return pids.to_vec() };
+        let spared = spared::marks(&self.root);
+        // A process that can no longer be read may still carry the marker.
+        let mut carries =
+            |pid| marks(&mut proc, pid, &spared).map_or(true, |ids| ids.iter().any(|mark| mark == id));
+        pids.iter().copied().filter(|&pid| carries(pid)).collect()
     }
 
     /// Returns the processes of penfold in other mount namespaces that hold records.
@@ -186,8 +197,9 @@ fn socket(line: &[u8]) -> Option<(String, PathBuf)> {
     Some((id.to_owned(), sandboxes.parent()?.to_owned()))
 }
 
-/// Finds the processes of this user that carry a marker, by each id in the marker.
-pub fn marked(is_passed_over: impl Fn(Pid) -> bool) -> Listing<Vec<Pid>> {
+/// Finds the processes of this user that carry a marker, by each id in the marker. Below the state root `root`, notes name the
+/// processes that were spared: their markers do not count.
+pub fn marked(root: Option<&Path>, is_passed_over: impl Fn(Pid) -> bool) -> Listing<Vec<Pid>> {
     let user = rustix::process::geteuid().as_raw();
     let own = rustix::process::getpid();
     let mut pids = Vec::new();
@@ -197,8 +209,9 @@ pub fn marked(is_passed_over: impl Fn(Pid) -> bool) -> Listing<Vec<Pid>> {
         Err(error) => return Listing::blind("the list of processes", &error),
     };
     let mut listing: Listing<Vec<Pid>> = Listing::default();
+    let spared = root.map(spared::marks).unwrap_or_default();
     for pid in pids.into_iter().filter(|pid| *pid != own && !is_passed_over(*pid)) {
-        let ids = marks(&mut proc, pid).unwrap_or_else(|errno| {
+        let ids = marks(&mut proc, pid, &spared).unwrap_or_else(|errno| {
             // A process that hides its environment, or belongs to another user, cannot be a member by its marker.
             if !matches!(errno, Errno::PERM | Errno::ACCESS) {
                 let pid = pid.as_raw_pid();
@@ -216,18 +229,11 @@ pub fn marked(is_passed_over: impl Fn(Pid) -> bool) -> Listing<Vec<Pid>> {
     listing
 }
 
-/// Filters processes that still carry the marker of a sandbox: earlier findings may be gone.
-pub fn still_marked(pids: &[Pid], id: &str) -> Vec<Pid> {
-    let Ok(mut proc) = ProcFs::open() else { return pids.to_vec() };
-    // A process that can no longer be read may still carry the marker.
-    let mut carries = |pid| marks(&mut proc, pid).map_or(true, |ids| ids.iter().any(|mark| mark == id));
-    pids.iter().copied().filter(|&pid| carries(pid)).collect()
-}
-
-fn marks(proc: &mut ProcFs, pid: Pid) -> Result<Vec<String>, Errno> {
+fn marks(proc: &mut ProcFs, pid: Pid, spared: &[SparedMark]) -> Result<Vec<String>, Errno> {
     let Some(value) = variable(proc, pid, MARKER.as_bytes())? else { return Ok(Vec::new()) };
     let ids = value.split(|&byte| byte == b':').filter_map(|id| std::str::from_utf8(id).ok());
-    Ok(ids.filter(|id| Id::is_short(id)).map(str::to_owned).collect())
+    let ids = ids.filter(|id| Id::is_short(id)).map(str::to_owned).collect();
+    Ok(spared::still_binding(ids, pid, proc, spared))
 }
 
 /// Returns the value of a variable in a process's environment, or the error when the environment cannot be read.

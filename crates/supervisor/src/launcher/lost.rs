@@ -40,10 +40,20 @@ impl Launcher {
                 let record = self.take_record(&registry).map_err(|error| lost(io::Error::other(error)))?;
                 match record {
                     Some(record) => recovery::recover(record, false, self.settings.patience),
-                    None => recovery::recover_unrecorded(&id, false, self.settings.patience),
+                    None => recovery::recover_unrecorded(
+                        &id,
+                        false,
+                        self.settings.patience,
+                        Some(&self.settings.state_root),
+                    ),
                 }
             }
-            None => recovery::recover_unrecorded(&id, false, self.settings.patience),
+            None => recovery::recover_unrecorded(
+                &id,
+                false,
+                self.settings.patience,
+                Some(&self.settings.state_root),
+            ),
         };
         let findings = findings.map_err(lost)?;
         Self::reap();

@@ -7,7 +7,7 @@ use penfold_process::ProcFs;
 use penfold_state::error_chain;
 use penfold_state::intent::shortened;
 use penfold_state::record::{SCHEMA, StateError};
-use penfold_state::{Contain, Detach, Detached, Intent, Nested, Notes, Record, Registry, Spec};
+use penfold_state::{Contain, Detach, Detached, Intent, Nested, Notes, Record, Registry, SparePlan, Spec};
 use penfold_teardown::Resource;
 
 use super::{millis_since_1970, words};
@@ -21,6 +21,11 @@ pub(super) fn intent(setup: &Setup, leaf: Option<PathBuf>, proc: &mut ProcFs) ->
     let own = rustix::process::getpid();
     let home = proc.cgroups(own).ok().flatten();
     let home = home.as_deref().and_then(penfold_teardown::unified).map(str::to_owned);
+    let spare = (!spec.spare.is_empty()).then(|| {
+        // In a scope this process is no longer in the cgroup of the caller.
+        let caller = penfold_teardown::unified(&setup.caller_cgroup).map(str::to_owned);
+        SparePlan { rules: spec.spare.clone(), home: caller.or_else(|| home.clone()) }
+    });
     let stat = proc.stat(own).ok().flatten();
     let has_kernel_bound = leaf.is_some() || spec.contain == Contain::Pidns;
     let above = stat.as_ref().filter(|_| !has_kernel_bound).and_then(|stat| proc.ancestors(stat).ok());
@@ -46,6 +51,7 @@ pub(super) fn intent(setup: &Setup, leaf: Option<PathBuf>, proc: &mut ProcFs) ->
         ancestors: above.unwrap_or_default(),
         since: stat.map(|stat| stat.start),
         patience_ms: u64::try_from(spec.patience.as_millis()).ok(),
+        spare,
         detached: spec.detach.as_ref().map(|detach| Detached {
             root: std::path::absolute(&spec.state_root).ok(),
             owner: setup.owner_id,

@@ -12,6 +12,7 @@ const STOP_COMMAND: &str = "stop command";
 impl Drive<'_> {
     /// Lets the members that the leader has left end by themselves.
     pub(super) fn linger(&mut self) {
+        self.spare();
         if self.due.grace.is_none() {
             self.due.grace = Instant::now().checked_add(self.host.linger());
             self.due.look_soon();
@@ -22,6 +23,7 @@ impl Drive<'_> {
 
     /// Asks the members to end: by the stop command, then by the polite signal.
     pub(super) fn ask(&mut self) {
+        self.spare();
         let first = self.begun.is_none();
         let stop_policy = self.host.stop_policy();
         if self.asks_by_command(first, &stop_policy) {

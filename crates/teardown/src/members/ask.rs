@@ -137,8 +137,13 @@ impl Teardown {
 
     /// Returns the members that pass the signal on, and the members below them; parents come before children.
     fn relayed(&mut self, members: &[Stat]) -> (HashSet<Pid>, HashSet<Pid>) {
+        if self.launchers { self.penfolds(members) } else { (HashSet::new(), HashSet::new()) }
+    }
+
+    /// Returns the members that run this program, and the members below them.
+    pub(super) fn penfolds(&mut self, members: &[Stat]) -> (HashSet<Pid>, HashSet<Pid>) {
         let mut relays = HashSet::new();
-        let own = self.launchers.then(|| self.proc.program(rustix::process::getpid())).flatten();
+        let own = self.proc.program(rustix::process::getpid());
         let mut relayed = HashSet::new();
         for stat in members {
             let below =

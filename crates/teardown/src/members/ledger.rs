@@ -228,6 +228,7 @@ impl Teardown {
                 EndedBy::Term => ended,
             })
             .collect();
+        findings.spared = self.spared();
         let reaped = child::usage().unwrap_or_default();
         let counted = &self.leaf_usage;
         findings.cpu_us = micros(counted.cpu.unwrap_or_default().max(reaped.cpu));

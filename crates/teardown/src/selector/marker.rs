@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 
+use crate::spare::{SparedMark, binding};
 use penfold_process::{Evidence, Pid, ProcFs, ProcessId, StartTime, Stat};
 
 /// The variable that marks the members of a sandbox. Its value is the ids of the enclosing sandboxes and the sandbox
@@ -29,6 +30,8 @@ pub struct Marker {
     pub ancestors: Vec<ProcessId>,
     /// Whether the marker alone is proof, because somebody has named the sandbox.
     pub suffices: bool,
+    /// The sandboxes that have spared processes: their markers bind these no more.
+    pub spared: Vec<SparedMark>,
 }
 
 /// The processes that carry a marker.
@@ -60,9 +63,14 @@ impl Marker {
         let mut adopters = HashSet::from([Pid::INIT]);
         let above = self.ancestors.iter().filter(|id| all.iter().any(|stat| stat.id() == **id));
         adopters.extend(above.map(|id| id.pid));
+        // A process that was spared was a member, and its children are members.
+        let spared = self.spared.iter().filter(|mark| mark.sandbox == self.sandbox && !mark.is_over);
+        let spared = spared.flat_map(|mark| &mark.processes);
+        let living = spared.filter(|id| all.iter().any(|stat| stat.id() == **id));
+        adopters.extend(living.map(|id| id.pid));
         let mut marked: Vec<&Stat> = Vec::new();
         for stat in all.iter().filter(|stat| self.since.is_none_or(|since| stat.start >= since)) {
-            if self.is_carried(proc, stat.pid) && is_of(proc, stat.pid, user) {
+            if self.is_carried(proc, stat.id()) && is_of(proc, stat.pid, user) {
                 marked.push(stat);
             }
         }
@@ -87,10 +95,13 @@ impl Marker {
         carriers
     }
 
-    fn is_carried(&self, proc: &mut ProcFs, pid: Pid) -> bool {
-        let names =
-            |found: &[u8]| found.split(|&byte| byte == b':').any(|part| part == self.sandbox.as_bytes());
-        proc.environ_has(pid, MARKER.as_bytes(), names) == Evidence::Yes
+    fn is_carried(&self, proc: &mut ProcFs, id: ProcessId) -> bool {
+        let names = |found: &[u8]| {
+            let found = String::from_utf8_lossy(found);
+            let ids: Vec<&str> = found.split(':').collect();
+            binding(&ids, id, &self.spared).contains(&self.sandbox.as_str())
+        };
+        proc.environ_has(id.pid, MARKER.as_bytes(), names) == Evidence::Yes
     }
 
     fn is_leaf(&self, group: &str) -> bool {

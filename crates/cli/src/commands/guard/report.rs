@@ -6,7 +6,7 @@ use penfold_state::{ExitStatus, LeftBehind, Report};
 use penfold_teardown::Cause;
 
 use crate::text::lines::{self, count};
-use crate::text::summary::human;
+use crate::text::summary::{self, human};
 
 /// The most leaks that are printed; the report has all.
 const PRINTED: usize = 50;
@@ -40,6 +40,9 @@ pub(super) fn text(report: &Report, leaks: &[LeftBehind], appeared: &[String]) -
     }
     if leaks.len() > PRINTED {
         lines::say(&mut text, &format!("  and {} more; --report FILE has all", leaks.len() - PRINTED));
+    }
+    for words in summary::spared(report, "ignored") {
+        lines::say(&mut text, &format!("  {words}"));
     }
     for thing in appeared {
         lines::say(&mut text, &format!("  appeared meanwhile, perhaps made by others: {thing}"));

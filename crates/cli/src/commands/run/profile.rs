@@ -137,6 +137,7 @@ pub(super) fn complete_vmm(args: &mut RunArgs, sockets: Option<&Path>) -> Option
 
 /// Returns the words in front of a command in a jail. May add a network namespace to the resources.
 fn jail(args: &mut RunArgs) -> Result<Vec<OsString>, Failure> {
+    args.spare.refuse_namespace("--profile jail")?;
     if args.profile.vmm.is_some() {
         return Err(not_started("`--vmm` is of the profile `vmm`".to_owned()));
     }

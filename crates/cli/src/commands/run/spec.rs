@@ -153,6 +153,7 @@ pub(super) fn spec(global: &Global, mut args: RunArgs) -> Result<Spec, Failure> 
         wrapper: Vec::new(),
         leaks_after: None,
         stop_command,
+        spare: args.spare.spare,
         report,
         status,
         stop_on_interrupt: args.stop_on_interrupt,

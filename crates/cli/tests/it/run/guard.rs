@@ -380,3 +380,64 @@ fn all_of_many_leaks_are_in_the_report() {
     );
     env.assert_nothing_left();
 }
+
+/// spec: 21.7
+#[test]
+fn an_ignored_daemon_is_listed_and_is_no_leak() {
+    let env = TestEnv::new();
+    let daemon = env.path("work/cache-server");
+    std::fs::copy("/bin/sleep", &daemon).unwrap();
+    let ignored = format!("setsid {} 1000 > /dev/null 2>&1 & sleep 0.2; exit 0", daemon.display());
+    let flags = ["-t", "1h", "--ignore", "cache-server", "--report", "r.json", "sh", "-c"];
+    let begun = Instant::now();
+    let done = env.call(["guard"].iter().chain(&flags).chain(&[ignored.as_str()])).with_code(0);
+    // The grace is for processes that may end by themselves.
+    assert!(begun.elapsed() < Duration::from_mins(5));
+    assert!(done.err().contains("without leaks"), "{}", done.err());
+    assert!(done.err().contains(&format!("ignored: {} 1000 (pid ", daemon.display())), "{}", done.err());
+    assert_eq!(leaks(&env, "r.json"), Vec::<Value>::new());
+    let [server] = env.find(daemon.to_str().unwrap()).try_into().unwrap();
+    let report = json(&env.path("work/r.json")).unwrap();
+    assert_eq!(report["spared"][0]["pid"], Process::pid(&server), "{report}");
+    server.signal(Signal::KILL);
+    server.await_end();
+    // Beside it, a leak is one.
+    let both = format!("setsid sleep 2000 & {ignored}");
+    let flags = ["--ignore", daemon.to_str().unwrap(), "sh", "-c", &both];
+    let done = guard(&env, &flags).with_code(123);
+    assert!(done.err().contains("leak: sleep 2000") && done.err().contains("ignored: "), "{}", done.err());
+    assert!(!env.is_running("sleep 2000"));
+    for server in env.find(daemon.to_str().unwrap()) {
+        server.signal(Signal::KILL);
+        server.await_end();
+    }
+    env.assert_nothing_left();
+}
+
+/// spec: 21.8
+#[test]
+fn quiet_exit_keeps_the_code() {
+    let env = TestEnv::new();
+    let code = |flags: &[&str], script: &str| guard(&env, &[flags, &["sh", "-c", script]].concat()).code();
+    for (flags, script, expected) in [
+        (&["--quiet-exit"][..], "sleep 1000 & exit 0", 0),
+        (&["--quiet-exit"], "sleep 1000 & exit 7", 7),
+        (&["--quiet-exit", "--timeout", "100ms"], "sleep 1000", 124),
+        (&["--quiet-exit=3"], "sleep 1000 & exit 0", 3),
+        (&["--quiet-exit=0"], "exit 7", 0),
+        (&["--quiet-exit=3"], "kill -9 $$", 3),
+    ] {
+        assert_eq!(code(flags, script), Some(expected), "{flags:?} {script}");
+    }
+    guard(&env, &["--quiet-exit", "/no/such/runner"]).refused(127, "/no/such/runner");
+    let done = guard(&env, &["--quiet-exit=3", "/no/such/runner"]).with_code(3);
+    assert!(done.err().contains("/no/such/runner"), "{}", done.err());
+    // In an EXIT trap of the shell.
+    for (ends, expected) in [("exit 0", 0), ("exit 5", 5), ("false", 1)] {
+        let traps = "trap '\"$PENFOLD\" --root \"$ROOT\" -q guard -t 0 --quiet-exit=$? -- sh -c \"sleep 1000 & exit 9\"' EXIT";
+        let done = env.script(&format!("set -e; {traps}; {ends}"));
+        assert_eq!(done.code(), Some(expected), "{ends}: {}", done.err());
+    }
+    assert!(!env.is_running("sleep 1000"));
+    env.assert_nothing_left();
+}

@@ -1,0 +1,53 @@
+//! The flags for members that the end leaves alone: `run --spare` and `guard --ignore`.
+
+use std::ffi::OsString;
+
+use clap::Args;
+use penfold_teardown::SpareRule;
+use penfold_teardown::spare::{RuleError, absolute};
+
+use crate::failure::{Failure, FailureKind};
+
+/// The rules of `run`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SpareArgs {
+    #[arg(
+        long,
+        value_name = "RULE",
+        value_parser = rule,
+        help = "Leave daemons alone at the end, and name them: NAME or PATH of the executable file, NAME:WORD with a word of the \
+            command line (java:org.gradle.launcher.daemon.bootstrap.GradleDaemon); may be repeated"
+    )]
+    pub(crate) spare: Vec<SpareRule>,
+}
+
+impl SpareArgs {
+    /// Returns the rules as texts.
+    pub(crate) fn texts(&self) -> Vec<&str> {
+        self.spare.iter().map(SpareRule::text).collect()
+    }
+
+    /// Refuses rules where the kernel ends every process: `means` is what asked for a pid namespace.
+    pub(crate) fn refuse_namespace(&self, means: &str) -> Result<(), Failure> {
+        if self.spare.is_empty() {
+            return Ok(());
+        }
+        let sentence = format!(
+            "`--spare` cannot be used together with `{means}`: the kernel ends every process of a pid namespace"
+        );
+        Err(Failure::new(FailureKind::NotStarted, sentence))
+    }
+}
+
+/// Parses a rule. A relative path begins at the working directory.
+pub(crate) fn rule(given: &str) -> Result<SpareRule, RuleError> {
+    match std::env::current_dir() {
+        Ok(here) => absolute(given, &here).parse(),
+        Err(_) => given.parse(),
+    }
+}
+
+/// Returns the flag of `run` for a rule.
+pub(crate) fn flag(rule: &SpareRule) -> OsString {
+    format!("--spare={}", rule.text()).into()
+}

@@ -1,0 +1,29 @@
+//! Removes the notes of spared processes that nothing needs any more.
+
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+
+use penfold_process::Pid;
+use penfold_state::evidence::fingerprints;
+use penfold_state::{Registry, spared};
+
+/// Removes the notes whose processes are gone, with all that has the marker.
+///
+/// # Errors
+/// When the notes or all processes cannot be read.
+pub fn prune_spared(root: &Path) -> io::Result<()> {
+    let registry = Registry::open_existing(root).map_err(io::Error::other)?;
+    // All processes are read once, and only if a note has lost its own.
+    let marked: OnceCell<HashMap<String, Vec<Pid>>> = OnceCell::new();
+    spared::prune(root, |id| {
+        if registry.as_ref().is_some_and(|registry| registry.holds(id)) {
+            return Ok(true);
+        }
+        if marked.get().is_none() {
+            let _ = marked.set(fingerprints::marked(None, |_| false).complete()?);
+        }
+        Ok(marked.get().is_none_or(|marked| marked.contains_key(id)))
+    })
+}

@@ -1,0 +1,48 @@
+//! What the marker in the environment of a spared process still means.
+
+use penfold_process::ProcessId;
+
+/// A sandbox that has spared processes. They keep its marker, and so does all that they start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SparedMark {
+    /// The id of the sandbox, one of the parts of a marker.
+    pub sandbox: String,
+    /// Whether nothing else of the sandbox was left. Then its marker means nothing any more.
+    pub is_over: bool,
+    /// The spared processes.
+    pub processes: Vec<ProcessId>,
+}
+
+/// Returns the ids in a marker that still bind a process, outermost first.
+///
+/// A process that its sandbox has spared is no member of this sandbox, nor of those inside of it. It is still a member of
+/// the enclosing ones.
+pub fn binding<'a, T: AsRef<str>>(ids: &'a [T], process: ProcessId, spared: &[SparedMark]) -> &'a [T] {
+    let is_free = |id: &T| {
+        spared
+            .iter()
+            .any(|mark| mark.sandbox == id.as_ref() && (mark.is_over || mark.processes.contains(&process)))
+    };
+    let bound = ids.iter().position(is_free).unwrap_or(ids.len());
+    ids.get(..bound).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use penfold_process::{Pid, StartTime};
+
+    use super::*;
+
+    /// spec: 23.4
+    #[test]
+    fn spared_process_is_bound_by_enclosing_sandboxes_only() {
+        let id = ProcessId { pid: Pid::INIT, start: StartTime(7) };
+        let other = ProcessId { start: StartTime(8), ..id };
+        let mark = SparedMark { sandbox: "b".to_owned(), is_over: false, processes: vec![id] };
+        let ids = ["a", "b", "c"];
+        assert_eq!(binding(&ids, id, std::slice::from_ref(&mark)), ["a"]);
+        assert_eq!(binding(&ids, other, std::slice::from_ref(&mark)), ids);
+        assert_eq!(binding(&ids, other, &[SparedMark { is_over: true, ..mark }]), ["a"]);
+        assert_eq!(binding(&ids, id, &[]), ids);
+    }
+}
