@@ -82,14 +82,7 @@ fn begin(spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Result<La
     };
     let idle = schedule::is_idle();
     let signals = LauncherSignals::open(&[]).map_err(system("make a signalfd"))?;
-    // With `OwnerExit::Keep` the owner's death changes nothing, so its pidfd is not polled.
-    let owner = if spec.on_owner_exit == OwnerExit::Keep { None } else { owner() };
-    let watched = owner.is_some() || spec.on_owner_exit == OwnerExit::Keep;
-    if let Some(expected) = spec.owner
-        && !(watched && getppid() == Some(expected))
-    {
-        return Err(StartError::OwnerGone { pid: expected.as_raw_pid() });
-    }
+    let owner = owner_of(&spec)?;
     let setup = Setup {
         spec,
         program,
@@ -123,6 +116,22 @@ fn begin(spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Result<La
         schedule::leave_idle();
     }
     Ok(launcher)
+}
+
+/// Opens the caller, whose death is to be noticed; `None` if there is none.
+///
+/// # Errors
+/// When the caller is no longer the process that the specification names.
+fn owner_of(spec: &Spec) -> Result<Option<OwnedFd>, StartError> {
+    // With `OwnerExit::Keep` the owner's death changes nothing, so its pidfd is not polled.
+    let keeps = spec.on_owner_exit == OwnerExit::Keep;
+    let owner = if keeps { None } else { owner() };
+    match spec.owner {
+        Some(expected) if !(keeps || owner.is_some()) || getppid() != Some(expected) => {
+            Err(StartError::OwnerGone { pid: expected.as_raw_pid() })
+        }
+        _ => Ok(owner),
+    }
 }
 
 /// Prepares the command, and the stop command if there is one.

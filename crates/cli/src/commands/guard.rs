@@ -171,31 +171,24 @@ enum OnLeak {
 
 fn guard(global: &Global, args: &GuardArgs, tests: Tests) -> Result<u8, Failure> {
     let told = tell(global, args, tests);
-    match args.quiet_exit.flatten() {
+    if let Some(code) = args.quiet_exit.flatten() {
         // The caller has its code already. A failure is said, and changes nothing.
-        Some(code) => {
-            let ended = told.and_then(|(ended, _)| ended.failure());
-            if let Err(failure) = ended {
-                failure.report(global.color.wanted(&std::io::stderr()));
-            }
-            Ok(code)
+        if let Err(failure) = told.and_then(|(ended, _)| ended.failure()) {
+            failure.report(global.color.wanted(&std::io::stderr()));
         }
-        None => {
-            let (ended, is_leaky) = told?;
-            let (passed, exit) = (has_passed(&ended), ended.outcome.report.exit);
-            let is_verified = ended.outcome.report.findings.verified;
-            let code = ended.code(Codes { preserve: false, fail_on_leak: false })?;
-            Ok(match exit {
-                // What the tests leave changes no code.
-                Some(exit) if args.quiet_exit.is_some() && !is_verified => command_code(exit),
-                _ if args.quiet_exit.is_some() => code,
-                _ if passed && is_verified && args.leaks == OnLeak::Fail && is_leaky => {
-                    crate::exit_codes::LEAKED
-                }
-                _ => code,
-            })
-        }
+        return Ok(code);
     }
+    let (ended, is_leaky) = told?;
+    let (passed, exit) = (has_passed(&ended), ended.outcome.report.exit);
+    let is_verified = ended.outcome.report.findings.verified;
+    let code = ended.code(Codes { preserve: false, fail_on_leak: false })?;
+    Ok(match exit {
+        // What the tests leave changes no code.
+        Some(exit) if args.quiet_exit.is_some() && !is_verified => command_code(exit),
+        _ if args.quiet_exit.is_some() => code,
+        _ if passed && is_verified && args.leaks == OnLeak::Fail && is_leaky => crate::exit_codes::LEAKED,
+        _ => code,
+    })
 }
 
 /// Whether the tests ended by themselves, with 0.

@@ -28,20 +28,7 @@ pub(super) fn run(client: &Client, global: &Global, args: RunArgs) -> Result<u8,
     spec::refuse_detached_flags(&args)?;
     spec::refuse_limits(&args)?;
     spec::detach(&args)?;
-    if args.status_fd.is_some() {
-        let sentence = "`--status-fd` works on this host only, not on a server";
-        return Err(Failure::new(FailureKind::NotStarted, sentence).hint("use `--report FILE`"));
-    }
-    if args.owner.is_some() {
-        let sentence = "`--owner` works on this host only, not on a server";
-        return Err(Failure::new(FailureKind::NotStarted, sentence));
-    }
-    if args.detach && args.report.is_some() {
-        let sentence = "`--report` cannot be used together with `--detach` on a server";
-        return Err(Failure::new(FailureKind::NotStarted, sentence)
-            .hint("`penfold inspect ID` has the report after the end"));
-    }
-    stdin_close::refuse(args.on_stdin_close)?;
+    refuse_local_flags(&args)?;
     let report = spec::report_file(&args)?;
     let body = describe(&args)?;
     if args.detach {
@@ -84,6 +71,23 @@ pub(super) fn run(client: &Client, global: &Global, args: RunArgs) -> Result<u8,
     signals.attribute(&mut ended);
     let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
     tell(global, &Outcome::of(&ended, unwritten), &name, args.bounds.workdir, codes)
+}
+
+/// Refuses the flags that a server does not have.
+fn refuse_local_flags(args: &RunArgs) -> Result<(), Failure> {
+    let refused = |sentence: &str| Failure::new(FailureKind::NotStarted, sentence.to_owned());
+    if args.status_fd.is_some() {
+        let failure = refused("`--status-fd` works on this host only, not on a server");
+        return Err(failure.hint("use `--report FILE`"));
+    }
+    if args.owner.is_some() {
+        return Err(refused("`--owner` works on this host only, not on a server"));
+    }
+    if args.detach && args.report.is_some() {
+        let failure = refused("`--report` cannot be used together with `--detach` on a server");
+        return Err(failure.hint("`penfold inspect ID` has the report after the end"));
+    }
+    stdin_close::refuse(args.on_stdin_close)
 }
 
 fn write_report(mut file: &File, args: &RunArgs, report: &Report) -> std::io::Result<()> {

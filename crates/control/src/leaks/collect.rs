@@ -199,7 +199,7 @@ fn release(leak: &Leak, request: &Request<'_>) -> io::Result<Findings> {
     }
     // Its sandbox holds this lock while it lives, perhaps where its processes cannot be seen.
     let _lock = match &leak.thing {
-        Thing::Directory { path, .. } => match lock(path, patience)? {
+        Thing::Directory { path, .. } => match lock(path, request.patience)? {
             None => return Ok(Findings { verified: true, ..Findings::default() }),
             lock => lock,
         },

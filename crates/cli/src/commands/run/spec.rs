@@ -134,12 +134,7 @@ pub(super) fn spec(global: &Global, mut args: RunArgs) -> Result<Spec, Failure> 
         contain: contain(&args),
         limits: args.limits.limits(),
         owner: args.owner.and_then(Pid::from_raw),
-        on_owner_exit: match args.on_owner_exit {
-            None if args.detach => OwnerExit::Keep,
-            None | Some(OnOwnerExit::Kill) => OwnerExit::Kill,
-            Some(OnOwnerExit::Stop) => OwnerExit::Stop,
-            Some(OnOwnerExit::Keep) => OwnerExit::Keep,
-        },
+        on_owner_exit: on_owner_exit(&args),
         on_stdin_close: args.on_stdin_close.map(Into::into),
         signal,
         grace: args.bounds.grace,
@@ -160,6 +155,15 @@ pub(super) fn spec(global: &Global, mut args: RunArgs) -> Result<Spec, Failure> 
         report_is_shared,
         detach,
     })
+}
+
+fn on_owner_exit(args: &RunArgs) -> OwnerExit {
+    match args.on_owner_exit {
+        None if args.detach => OwnerExit::Keep,
+        None | Some(OnOwnerExit::Kill) => OwnerExit::Kill,
+        Some(OnOwnerExit::Stop) => OwnerExit::Stop,
+        Some(OnOwnerExit::Keep) => OwnerExit::Keep,
+    }
 }
 
 fn contain(args: &RunArgs) -> penfold_state::Contain {

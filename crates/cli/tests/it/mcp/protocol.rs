@@ -92,7 +92,11 @@ fn output_of_any_kind_is_bounded_and_readable() {
             break;
         }
     }
-    let numbers: String = (1..=200_000).map(|number| format!("{number}\n")).collect();
+    let mut numbers = String::new();
+    for number in 1..=200_000 {
+        numbers.push_str(&number.to_string());
+        numbers.push('\n');
+    }
     assert!(whole.ends_with(&numbers));
     assert_eq!(client.done("logs", &json!({ "sandbox": "big", "offset": offset }))["log"], "");
     client.done("stop", &json!({ "sandbox": "big" }));

@@ -207,18 +207,9 @@ fn every_end_of_a_foreground_sandbox_spares() {
         {
             let context = format!("{level:?} {cause:?}");
             let limit = if matches!(cause, Cause::Limit) { "1s" } else { "0" };
-            let words = [
-                "run",
-                "--contain",
-                level.word(),
-                "--spare",
-                "agent",
-                "--grace",
-                "300ms",
-                "--timeout",
-                limit,
-            ];
-            let mut command = command(&env, &[&words[..], &["sh", "-c", &script]].concat(), &path);
+            let (level, limit) = (format!("--contain={}", level.word()), format!("--timeout={limit}"));
+            let words = ["run", &level, "--spare=agent", "--grace=300ms", &limit, "sh", "-c", &script];
+            let mut command = command(&env, &words, &path);
             let running = if matches!(cause, Cause::Owner) {
                 let mut shell = env.command("sh");
                 shell

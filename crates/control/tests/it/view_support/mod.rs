@@ -31,6 +31,7 @@ pub fn intent() -> Intent {
         scope: None,
         scratch: None,
         resources: Vec::new(),
+        spare: None,
         workspace: None,
         home: None,
         ancestors: Vec::new(),
