@@ -55,6 +55,7 @@ fn intent() -> Intent {
         name: None,
         labels: BTreeMap::new(),
         resources: Vec::new(),
+        spare: None,
         command: vec!["true".to_owned()],
         boot: penfold_process::boot_id().unwrap(),
         within: Vec::new(),
