@@ -82,14 +82,7 @@ fn begin(spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Result<La
     };
     let idle = schedule::is_idle();
     let signals = LauncherSignals::open(&[]).map_err(system("make a signalfd"))?;
-    // With `OwnerExit::Keep` the owner's death changes nothing, so its pidfd is not polled.
-    let owner = if spec.on_owner_exit == OwnerExit::Keep { None } else { owner() };
-    let watched = owner.is_some() || spec.on_owner_exit == OwnerExit::Keep;
-    if let Some(expected) = spec.owner
-        && !(watched && getppid() == Some(expected))
-    {
-        return Err(StartError::OwnerGone { pid: expected.as_raw_pid() });
-    }
+    let owner = owner(&spec)?;
     let setup = Setup {
         spec,
         program,
@@ -226,11 +219,26 @@ fn parent_id() -> Option<ProcessId> {
     Some(proc.stat(getppid()?).ok()??.id())
 }
 
+/// Opens a pidfd of the owner, if its death changes something.
+///
+/// # Errors
+/// [`StartError::OwnerGone`] unless the parent of this process is the owner that was named.
+fn owner(spec: &Spec) -> Result<Option<OwnedFd>, StartError> {
+    let is_kept = spec.on_owner_exit == OwnerExit::Keep;
+    let owner = if is_kept { None } else { parent() };
+    match spec.owner {
+        Some(expected) if getppid() != Some(expected) || !(is_kept || owner.is_some()) => {
+            Err(StartError::OwnerGone { pid: expected.as_raw_pid() })
+        }
+        _ => Ok(owner),
+    }
+}
+
 /// Opens a pidfd of the parent of this process. A parent outside of this pid namespace has no pid here and cannot be
 /// watched.
-fn owner() -> Option<OwnedFd> {
+fn parent() -> Option<OwnedFd> {
     let parent = getppid()?;
-    let owner = pidfd_open(parent, PidfdFlags::empty()).ok()?;
+    let pidfd = pidfd_open(parent, PidfdFlags::empty()).ok()?;
     // If the parent died before `pidfd_open(2)`, its pid may belong to another process. A changed getppid(2) shows this.
-    (getppid() == Some(parent)).then_some(owner)
+    (getppid() == Some(parent)).then_some(pidfd)
 }

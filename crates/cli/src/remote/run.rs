@@ -19,6 +19,19 @@ use crate::commands::run::{Codes, OnOwnerExit, OnSupervisorExit, RunArgs, spec, 
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{exit_codes, output, surroundings};
 
+/// Refuses flags about processes and descriptors of this host.
+fn refuse_local_flags(args: &RunArgs) -> Result<(), Failure> {
+    if args.status_fd.is_some() {
+        let sentence = "`--status-fd` works on this host only, not on a server";
+        return Err(Failure::new(FailureKind::NotStarted, sentence).hint("use `--report FILE`"));
+    }
+    if args.owner.is_some() {
+        let sentence = "`--owner` works on this host only, not on a server";
+        return Err(Failure::new(FailureKind::NotStarted, sentence));
+    }
+    Ok(())
+}
+
 /// Runs a command on a server: in the foreground to its end, or detached.
 pub(super) fn run(client: &Client, global: &Global, args: RunArgs) -> Result<u8, Failure> {
     let codes = Codes { preserve: args.bounds.preserve_status, fail_on_leak: args.fail_on_leak };
@@ -28,14 +41,7 @@ pub(super) fn run(client: &Client, global: &Global, args: RunArgs) -> Result<u8,
     spec::refuse_detached_flags(&args)?;
     spec::refuse_limits(&args)?;
     spec::detach(&args)?;
-    if args.status_fd.is_some() {
-        let sentence = "`--status-fd` works on this host only, not on a server";
-        return Err(Failure::new(FailureKind::NotStarted, sentence).hint("use `--report FILE`"));
-    }
-    if args.owner.is_some() {
-        let sentence = "`--owner` works on this host only, not on a server";
-        return Err(Failure::new(FailureKind::NotStarted, sentence));
-    }
+    refuse_local_flags(&args)?;
     if args.detach && args.report.is_some() {
         let sentence = "`--report` cannot be used together with `--detach` on a server";
         return Err(Failure::new(FailureKind::NotStarted, sentence)
