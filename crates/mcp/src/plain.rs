@@ -57,16 +57,18 @@ fn skip_sequence(characters: &mut std::iter::Peekable<std::str::Chars<'_>>) {
 
 fn with_short_lines(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for line in text.split_inclusive('\n') {
+    for whole in text.split_inclusive('\n') {
+        let line = whole.trim_end_matches('\n');
         let length = line.chars().count();
         if length <= LONGEST_LINE {
-            out.push_str(line);
+            out.push_str(whole);
             continue;
         }
         let half = LONGEST_LINE / 2;
         out.extend(line.chars().take(half));
         let _ = write!(out, " [{} characters cut] ", length - 2 * half);
         out.extend(line.chars().skip(length - half));
+        out.push_str(whole.get(line.len()..).unwrap_or_default());
     }
     out
 }

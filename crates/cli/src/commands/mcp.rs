@@ -22,7 +22,10 @@ pub(crate) const VERB: Verb = Verb {
         of the sandboxes do the same. Messages go to standard error. docs/mcp.md describes the tools, and how to add the \
         server to Claude Code, Cursor and VS Code.",
     examples: &[
-        ("claude mcp add penfold -- penfold mcp", "add the server to Claude Code"),
+        (
+            "penfold mcp",
+            "serve a client; `claude mcp add penfold -- penfold mcp` adds the server to Claude Code",
+        ),
         ("penfold mcp --read-only", "offer only ps, logs, report and ports"),
         ("penfold mcp --all", "let stop and exec act on all sandboxes of the state root"),
     ],
