@@ -2,6 +2,7 @@
 //!
 //! - [`resolve`] — finds a sandbox by its id or name.
 //! - [`view`] — the status of a sandbox, from its record, its lock and other evidence.
+//! - [`usage`] — the CPU time, the memory and the processes of a sandbox.
 //! - [`end()`] — stops or kills many sandboxes at once; [`wait()`], [`forget()`], [`put_away()`].
 //! - [`all_users`] — the state roots of all users, for root.
 //! - [`execs`] — recorded execs: commands in a running sandbox whose output and end stay on disk.
@@ -26,6 +27,7 @@ pub mod host_checks;
 pub mod leaks;
 pub mod resolve;
 mod timeout;
+pub mod usage;
 pub mod view;
 mod wait;
 mod watch;
@@ -34,6 +36,7 @@ pub use client::{ANSWER, Client, ClientError, at_once};
 pub use end::{EndMethod, Limits, Progress, StopResult, awaited, end};
 pub use forget::{ForgetError, forget, put_away};
 pub use resolve::{Candidate, ResolveError, Resolver, SandboxRef};
+pub use usage::{CpuRates, Meter, Usage};
 pub use view::View;
 pub use wait::{End, wait};
 pub use watch::{WatchEvent, WatchSettings, watch};
