@@ -215,7 +215,8 @@ impl Cgroup {
     /// Reads the resources that the members have used so far; values that the kernel does not report are `None`.
     pub fn usage(&self) -> Usage {
         let mut text = [0; 512];
-        let memory_peak = dir::read_short(self.dir.as_fd(), c"memory.peak", &mut text).ok().and_then(readings::number);
+        let memory_peak =
+            dir::read_short(self.dir.as_fd(), c"memory.peak", &mut text).ok().and_then(readings::number);
         Usage { cpu: readings::cpu_time(self.dir.as_fd()), memory_peak }
     }
 

@@ -3,6 +3,8 @@
 //! The leaf has the numbers where there is one. What the kernel does not count for the leaf, or a sandbox without a leaf, is
 //! the sum over the members in `/proc`; [`Usage`] says which.
 
+pub mod words;
+
 use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant};
@@ -78,8 +80,11 @@ impl Meter {
         if cpu.is_some() && memory.is_some() {
             return (usage, pids);
         }
-        let stats: Vec<Stat> =
-            pids.iter().filter_map(|&pid| self.proc.stat(pid).ok().flatten()).filter(|s| !s.is_dead()).collect();
+        let stats: Vec<Stat> = pids
+            .iter()
+            .filter_map(|&pid| self.proc.stat(pid).ok().flatten())
+            .filter(|s| !s.is_dead())
+            .collect();
         usage.processes = stats.len();
         if cpu.is_none() {
             let ticks: u64 = stats.iter().map(Stat::cpu_ticks).fold(0, u64::saturating_add);
