@@ -215,7 +215,7 @@ impl View {
         })
     }
 
-    /// Gives the terminal back, stops until a shell continues this process, and takes the terminal again.
+    /// Gives the terminal back, then stops until a shell continues this process, and takes the terminal again.
     fn suspend(&mut self) -> Result<(), TopError> {
         restore();
         let set = SignalSet::of([Signal::TSTP.as_raw()]);
@@ -227,7 +227,9 @@ impl View {
         let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::TSTP);
         signal::set_mask(&before).map_err(TopError::Terminal)?;
         take_again().map_err(TopError::Terminal)?;
-        self.screen.clear().map_err(TopError::Terminal)
+        // `clear` would ask the terminal for the place of the cursor, and the thread that reads keys would get the answer.
+        let size = self.screen.size().map_err(TopError::Terminal)?;
+        self.screen.resize(size.into()).map_err(TopError::Terminal)
     }
 }
 

@@ -79,7 +79,12 @@ pub(crate) fn stats(global: &Global, args: &StatsArgs) -> Result<u8, Failure> {
         let resolver = find::resolver(global);
         let found = match &ids {
             Some(ids) => present(&resolver, ids),
-            None if args.ids.is_empty() => find::list(&resolver, Among::Living)?,
+            None if args.ids.is_empty() => {
+                let mut found = find::list(&resolver, Among::Living)?;
+                // The newest first, as `ps` does.
+                found.reverse();
+                found
+            }
             None => {
                 let chosen: Chosen = find::choose(global, &resolver, &args.ids)?;
                 exit = chosen.exit;
@@ -87,6 +92,9 @@ pub(crate) fn stats(global: &Global, args: &StatsArgs) -> Result<u8, Failure> {
                 chosen.found
             }
         };
+        if ids.is_some() && found.is_empty() {
+            return Ok(exit);
+        }
         let numbers = sampler.look_twice(&resolver, &found);
         let rows: Vec<(&View, Option<&Numbers>)> =
             found.iter().map(|(known, seen)| (seen, numbers.get(&known.id))).collect();
