@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 
 use penfold_cgroup::Readings;
 use penfold_process::{Pid, ProcFs, Stat};
+use penfold_teardown::Level;
 use serde::Serialize;
 
 use crate::resolve::{Resolver, SandboxRef};
+use crate::view::{self, View};
 
 /// Where a number was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -65,9 +67,16 @@ impl Meter {
     /// Reads what a sandbox uses now, with its processes.
     ///
     /// The first sandbox without a leaf costs a look at all processes of the host; `resolver` keeps what was found.
-    pub fn read(&mut self, resolver: &Resolver, known: &SandboxRef) -> (Usage, Vec<Pid>) {
+    pub fn read(&mut self, resolver: &Resolver, known: &SandboxRef, view: &View) -> (Usage, Vec<Pid>) {
         let leaf = known.leaf.as_deref().and_then(Readings::open);
-        let pids = members(resolver, known, leaf.as_ref());
+        let mut pids = members(resolver, known, leaf.as_ref());
+        if view.level == Some(Level::Pidns) {
+            // Our init is in the leaf, too.
+            let ours = view::supervisors(view);
+            pids.retain(
+                |&pid| !matches!(self.proc.stat(pid), Ok(Some(stat)) if view::is_between(&ours, &stat)),
+            );
+        }
         let cpu = leaf.as_ref().and_then(Readings::cpu_time).map(micros);
         let memory = leaf.as_ref().and_then(Readings::memory);
         let mut usage = Usage {

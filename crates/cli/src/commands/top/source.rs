@@ -66,7 +66,7 @@ impl Source for Looker {
         let mut rows = Vec::new();
         let now = now_ms();
         for (known, view) in found.into_iter().rev() {
-            let (usage, pids) = self.meter.read(&self.resolver, &known);
+            let (usage, pids) = self.meter.read(&self.resolver, &known, &view);
             let percent = self.rates.percent(&known.id, &usage, Instant::now());
             rows.push(row(&view, Some(usage), percent, now));
             self.seen.insert(known.id.clone(), Seen { known, view, pids });
