@@ -30,11 +30,11 @@ pub(crate) const VERB: Verb = Verb {
         listening TCP ports, the rest of the lease, and the last line of the output. With an ID it begins with the processes \
         of that sandbox. Keys: enter shows the processes as a tree, l follows the output, s stops, k kills after a question, \
         / filters, ? helps, q quits. The screen names the command for each key. A sandbox that is ended here counts as gone \
-        only when that was verified. Needs a terminal.",
+        only when that was verified. Needs a terminal; `penfold stats --json` prints the numbers for programs.",
     examples: &[
         ("penfold top", "watch all sandboxes"),
         ("penfold top web", "watch the processes of one sandbox"),
-        ("penfold stats --json", "get the same numbers in a program"),
+        ("penfold top --root /srv/penfold", "watch the sandboxes below another state root"),
     ],
     usage_failure: FailureKind::Usage,
     define: TopArgs::augment_args,
