@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn a_sequence_without_an_end_and_a_line_without_an_end_are_cut() {
         assert_eq!(lines(b"a\x1b[31"), ["a"]);
-        assert_eq!(lines(&[b'x'; 100_000])[0].len(), LONGEST);
+        assert_eq!(lines(&vec![b'x'; 100_000])[0].len(), LONGEST);
         assert_eq!(lines("\u{202e}evil".as_bytes()), ["\\u{202e}evil"]);
     }
 }
