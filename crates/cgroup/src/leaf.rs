@@ -16,7 +16,7 @@ use crate::membership::Membership;
 use crate::oom::{self, Baseline, Shortages};
 use crate::place::{NoPlace, Place, cgroup_at};
 use crate::walk::{Visit, walk};
-use crate::{dir, members};
+use crate::{dir, members, readings};
 
 /// An operation on a cgroup that failed.
 #[derive(Debug, thiserror::Error)]
@@ -215,13 +215,9 @@ impl Cgroup {
     /// Reads the resources that the members have used so far; values that the kernel does not report are `None`.
     pub fn usage(&self) -> Usage {
         let mut text = [0; 512];
-        let cpu = dir::read_short(self.dir.as_fd(), c"cpu.stat", &mut text).ok().and_then(|text| {
-            let line =
-                text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"usage_usec "))?;
-            Some(Duration::from_micros(number(line)?))
-        });
-        let memory_peak = dir::read_short(self.dir.as_fd(), c"memory.peak", &mut text).ok().and_then(number);
-        Usage { cpu, memory_peak }
+        let memory_peak =
+            dir::read_short(self.dir.as_fd(), c"memory.peak", &mut text).ok().and_then(readings::number);
+        Usage { cpu: readings::cpu_time(self.dir.as_fd()), memory_peak }
     }
 
     /// Returns how often the members were short of memory.
@@ -440,10 +436,6 @@ fn is_removed(path: &Path) -> bool {
 /// Returns the path of an open directory, for messages.
 fn path_of(dir: BorrowedFd<'_>) -> PathBuf {
     std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).unwrap_or_default()
-}
-
-fn number(text: &[u8]) -> Option<u64> {
-    std::str::from_utf8(text.trim_ascii()).ok()?.parse().ok()
 }
 
 /// A cgroup into which processes can be spawned.

@@ -43,6 +43,7 @@ mod membership;
 pub mod mountinfo;
 mod oom;
 mod place;
+mod readings;
 pub mod v1freezer;
 mod walk;
 
@@ -51,3 +52,4 @@ pub use limits::{LimitError, LimitedPlace, Limits};
 pub use membership::Membership;
 pub use oom::Shortages;
 pub use place::{Located, NoPlace, Place};
+pub use readings::Readings;

@@ -28,10 +28,12 @@ pub(crate) mod run;
 mod serve;
 mod session_host;
 pub(crate) mod sh;
+mod stats;
 mod status;
 pub(crate) mod stop;
 #[cfg(test)]
 mod tests;
+mod top;
 mod tree;
 mod version;
 pub(crate) mod wait;
@@ -50,6 +52,8 @@ const VERBS: &[&Verb] = &[
     &exec::VERB,
     &attach::VERB,
     &ps::VERB,
+    &top::VERB,
+    &stats::VERB,
     &tree::VERB,
     &status::VERB,
     &inspect::VERB,

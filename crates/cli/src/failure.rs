@@ -185,9 +185,16 @@ impl Failure {
         self.exit_code()
     }
 
+    /// The sentence with its causes, in one printable line.
+    pub(crate) fn sentence(&self) -> String {
+        let mut text = String::new();
+        push_printable(&mut text, &sentence_chain(self.sentence.clone(), self.cause.as_deref()));
+        text
+    }
+
     fn render(&self, coloured: bool) -> String {
         let mut text = String::from("penfold: ");
-        push_printable(&mut text, &sentence_chain(self.sentence.clone(), self.cause.as_deref()));
+        text.push_str(&self.sentence());
         text.push('\n');
         if let Some(hint) = &self.hint {
             text.push_str(if coloured { "\u{1b}[36mhint:\u{1b}[0m " } else { "hint: " });

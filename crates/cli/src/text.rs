@@ -8,5 +8,7 @@ pub(crate) mod process_tree;
 pub(crate) mod row;
 pub(crate) mod summary;
 pub(crate) mod template;
+pub(crate) mod terminal_output;
 pub(crate) mod time;
+pub(crate) mod usage;
 pub(crate) mod vm;

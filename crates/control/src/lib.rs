@@ -2,6 +2,7 @@
 //!
 //! - [`resolve`] — finds a sandbox by its id or name.
 //! - [`view`] — the status of a sandbox, from its record, its lock and other evidence.
+//! - [`usage`] — the CPU time, the memory and the processes of a sandbox.
 //! - [`end()`] — stops or kills many sandboxes at once; [`wait()`], [`forget()`], [`put_away()`].
 //! - [`start_detached()`] — starts a sandbox from a process with threads.
 //! - [`all_users`] — the state roots of all users, for root.
@@ -30,6 +31,7 @@ pub mod resolve;
 mod start;
 pub mod test_home;
 mod timeout;
+pub mod usage;
 pub mod view;
 mod wait;
 mod watch;
@@ -39,6 +41,7 @@ pub use end::{EndMethod, Limits, Progress, StopResult, awaited, end};
 pub use forget::{ForgetError, forget, put_away};
 pub use resolve::{Candidate, ResolveError, Resolver, SandboxRef};
 pub use start::{StartError, start_detached};
+pub use usage::{CpuRates, Meter, Usage};
 pub use view::View;
 pub use wait::{End, wait};
 pub use watch::{WatchEvent, WatchSettings, watch};

@@ -24,6 +24,7 @@ use penfold_state::outcome::ExitStatus;
 use penfold_state::state::{Exec, State, Status};
 
 pub use members::{Member, members};
+pub(crate) use members::{is_between, supervisors};
 
 /// A sandbox, as observed at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

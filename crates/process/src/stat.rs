@@ -97,10 +97,14 @@ pub struct Stat {
     pub utime: u64,
     /// CPU time spent in the kernel, in clock ticks.
     pub stime: u64,
+    /// CPU time of the children that the process has reaped, with theirs, in clock ticks.
+    pub children_time: u64,
     /// The number of threads, including an exited main thread; 0 while the process vanishes.
     pub threads: u32,
     /// The start time.
     pub start: StartTime,
+    /// The resident set, in pages.
+    pub resident: u64,
 }
 
 /// `PF_EXITING` and `PF_KTHREAD`, `include/linux/sched.h`.
@@ -135,13 +139,19 @@ impl Stat {
         fields.skip(4);
         let utime = fields.unsigned().ok_or(missing("the user time"))?;
         let stime = fields.unsigned().ok_or(missing("the system time"))?;
-        // cutime, cstime, priority, nice
-        fields.skip(4);
+        // Both are signed in the kernel, and never negative.
+        let mut children = || Some(fields.unsigned()?.saturating_add(fields.unsigned()?));
+        let children_time = children().ok_or(missing("the time of the children"))?;
+        // priority, nice
+        fields.skip(2);
         let threads =
             fields.unsigned().and_then(|n| u32::try_from(n).ok()).ok_or(missing("the number of threads"))?;
         // itrealvalue
         fields.skip(1);
         let start = StartTime(fields.unsigned().ok_or(missing("the start time"))?);
+        // vsize
+        fields.skip(1);
+        let resident = fields.unsigned().ok_or(missing("the resident set"))?;
         Ok(Self {
             pid,
             comm: String::from_utf8_lossy(comm).into_owned(),
@@ -152,9 +162,16 @@ impl Stat {
             flags,
             utime,
             stime,
+            children_time,
             threads,
             start,
+            resident,
         })
+    }
+
+    /// Returns the CPU time of the process and of all children that it has reaped, in clock ticks.
+    pub fn cpu_ticks(&self) -> u64 {
+        self.utime.saturating_add(self.stime).saturating_add(self.children_time)
     }
 
     /// Returns the identity.
@@ -213,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    const LINE: &str = "4121 (node) S 1 4121 4121 0 -1 4194560 2 0 0 0 11 7 0 0 20 0 3 0 8812345 1000 1 \
+    const LINE: &str = "4121 (node) S 1 4121 4121 0 -1 4194560 2 0 0 0 11 7 5 2 20 0 3 0 8812345 1000 42 \
                         18446744073709551615 1 1 0 0 0 0 0 0 0 1 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 0\n";
 
     #[test]
@@ -225,6 +242,7 @@ mod tests {
         assert_eq!(stat.parent.map(Pid::as_raw_pid), Some(1));
         assert_eq!((stat.group, stat.session), (4121, 4121));
         assert_eq!((stat.utime, stat.stime, stat.threads), (11, 7, 3));
+        assert_eq!((stat.children_time, stat.cpu_ticks(), stat.resident), (7, 25, 42));
         assert_eq!(stat.start, StartTime(8_812_345));
         assert!(!stat.is_dead() && !stat.is_kernel_thread());
     }

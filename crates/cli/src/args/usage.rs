@@ -29,8 +29,6 @@ pub(crate) const FOREIGN: &[(&str, &str)] = &[
     ("list", "`penfold ps` lists sandboxes"),
     ("list-units", "`penfold ps` lists sandboxes"),
     ("show", "`penfold inspect ID` shows the complete record of a sandbox"),
-    ("top", "`penfold tree ID` shows the processes of a sandbox"),
-    ("stats", "`penfold status ID` shows the status of a sandbox"),
     ("rename", "a sandbox gets its name at the start: `penfold run --name NAME CMD`"),
     ("is-active", "`penfold ps -q --filter name=NAME` prints the id if the sandbox is running"),
     ("journal", "`penfold logs ID` shows the output of a sandbox"),

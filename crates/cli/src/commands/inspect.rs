@@ -14,6 +14,7 @@ use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind};
 use crate::output;
 use crate::sandboxes::find;
+use crate::sandboxes::sampler::Sampler;
 use crate::text::row::Row;
 use crate::text::template::{self, Format};
 
@@ -22,7 +23,7 @@ pub(crate) const VERB: Verb = Verb {
     name: "inspect",
     aliases: &[],
     about: "Print the complete records of sandboxes as JSON",
-    description: "Prints a JSON array with the fields of `penfold ps --json` and, under `files`, the files of each \
+    description: "Prints a JSON array with the fields of `penfold ps --stats --json` and, under `files`, the files of each \
         record: the intent, the supervisor's state, the exit status of the command, and the report with the steps of \
         the teardown. A damaged file is null, and `damage` names it.",
     examples: &[
@@ -74,6 +75,7 @@ pub(crate) fn inspect(global: &Global, args: &InspectArgs) -> Result<u8, Failure
         output::data(text.as_bytes())?;
         return Ok(chosen.exit);
     }
+    let numbers = Sampler::new()?.look(&resolver, &chosen.found);
     let mut inspected = Vec::new();
     for (known, seen) in &mut chosen.found {
         let files = known.record.as_ref();
@@ -83,7 +85,8 @@ pub(crate) fn inspect(global: &Global, args: &InspectArgs) -> Result<u8, Failure
             exit: content("exit.json", files.map(Files::exited), seen),
             report: content("report.json", files.map(Files::report), seen),
         };
-        inspected.push(Inspected { row: Row::of(seen), files: contents });
+        let row = Row { usage: numbers.get(&known.id).copied(), ..Row::of(seen) };
+        inspected.push(Inspected { row, files: contents });
     }
     output::json(&inspected)?;
     Ok(chosen.exit)

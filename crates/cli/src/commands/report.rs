@@ -17,7 +17,7 @@ use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find::{self, Among, Chosen};
 use crate::text::lines::count;
 use crate::text::summary::{self, human};
-use crate::text::{template, time};
+use crate::text::{template, time, usage as usage_text};
 use crate::{exit_codes, output};
 
 /// The verb `report`.
@@ -26,7 +26,7 @@ pub(crate) const VERB: Verb = Verb {
     aliases: &[],
     about: "Show the teardown reports of ended sandboxes",
     description: "Shows the reports of ended sandboxes while their records are kept: the cause of the end, the strays, \
-        the steps of the teardown, and whether the end was verified. Without an ID it lists all reports, the newest \
+        CPU time and memory, the steps of the teardown, and whether the end was verified. Without an ID it lists all reports, the newest \
         first.",
     examples: &[
         ("penfold report", "list the reports of all ended sandboxes"),
@@ -169,6 +169,7 @@ fn page(seen: &View, report: &Report) -> String {
     line("ran", &human(Duration::from_millis(report.duration_ms)));
     line("ended", &time::utc(ended_at(report)));
     line("level", &report.level.to_string());
+    line("used", &usage_text::ended(findings));
     line("teardown", &summary::what_was_done(&Totals::of(findings), findings.took_us));
     for stray in findings.strays() {
         let name = stray.command.as_deref().unwrap_or(&stray.name);

@@ -12,9 +12,10 @@ use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find;
+use crate::sandboxes::sampler::Sampler;
 use crate::text::process_tree::{self, Style};
-use crate::text::row::Row;
-use crate::text::{template, time};
+use crate::text::row::{Numbers, Row};
+use crate::text::{template, time, usage as columns};
 use crate::{output, value};
 
 /// The verb `status`.
@@ -22,8 +23,8 @@ pub(crate) const VERB: Verb = Verb {
     name: "status",
     aliases: &[],
     about: "Explain the status of sandboxes",
-    description: "Explains the status of a sandbox and the evidence for it; shows its processes and the last lines \
-        of its log.",
+    description: "Explains the status of a sandbox and the evidence for it; shows what it uses or has used, its processes \
+        and the last lines of its log.",
     examples: &[
         ("penfold status web", "show the status and the last lines of the log"),
         ("penfold status web -n 50", "show the last 50 lines of the log"),
@@ -42,7 +43,7 @@ pub(crate) struct StatusArgs {
     /// The number of log lines to show.
     #[arg(short = 'n', long, value_name = "N", value_parser = value::number, default_value_t = 10)]
     pub(crate) lines: u64,
-    /// Print the status as JSON, as `penfold ps --json` does.
+    /// Print the status as JSON, as `penfold ps --stats --json` does.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -54,18 +55,37 @@ const MOST_LOG: usize = 64 * 1024;
 pub(crate) fn status(global: &Global, args: &StatusArgs) -> Result<u8, Failure> {
     let resolver = find::resolver(global);
     let chosen = find::choose(global, &resolver, &args.ids)?;
+    let numbers = Sampler::new()?.look(&resolver, &chosen.found);
     if args.json {
-        let rows: Vec<Row<'_>> = chosen.found.iter().map(|(_, seen)| Row::of(seen)).collect();
+        let rows: Vec<Row<'_>> = chosen
+            .found
+            .iter()
+            .map(|(_, seen)| Row { usage: numbers.get(&seen.id).copied(), ..Row::of(seen) })
+            .collect();
         output::json(&rows)?;
         return Ok(chosen.exit);
     }
-    let pages: Result<Vec<String>, Failure> =
-        chosen.found.iter().map(|(known, seen)| page(&resolver, known, seen, args.lines)).collect();
-    output::data(pages?.join("\n").as_bytes())?;
+    let mut pages = Vec::new();
+    for (known, seen) in &chosen.found {
+        let used = used(known, numbers.get(&known.id));
+        pages.push(page(&resolver, (known, seen), used, args.lines)?);
+    }
+    output::data(pages.join("\n").as_bytes())?;
     Ok(chosen.exit)
 }
 
-fn page(resolver: &Resolver, known: &SandboxRef, seen: &View, log_lines: u64) -> Result<String, Failure> {
+/// What a sandbox uses now or, after its end, what its report says.
+fn used(known: &SandboxRef, numbers: Option<&Numbers>) -> Option<String> {
+    let report = || known.record.as_ref()?.report().ok()?;
+    numbers.map(columns::line).or_else(|| report().map(|report| columns::ended(&report.findings)))
+}
+
+fn page(
+    resolver: &Resolver,
+    (known, seen): (&SandboxRef, &View),
+    used: Option<String>,
+    log_lines: u64,
+) -> Result<String, Failure> {
     let now = now_ms();
     let mut text = String::new();
     let mut line = |what: &str, words: &str| {
@@ -86,6 +106,9 @@ fn page(resolver: &Resolver, known: &SandboxRef, seen: &View, log_lines: u64) ->
     }
     if let Some(at) = seen.expires_at_ms {
         line("lease", &format!("ends in {}, {}", template::ago(now, at), time::utc(at)));
+    }
+    if let Some(used) = used {
+        line("used", &used);
     }
     if let Some(level) = seen.level {
         let place = seen.leaf.as_ref().map_or_else(String::new, |leaf| format!("  {}", leaf.display()));

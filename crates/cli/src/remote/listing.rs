@@ -17,9 +17,11 @@ use crate::{exit_codes, output};
 
 /// Lists sandboxes.
 pub(super) fn ps(client: &Client, global: &Global, args: &PsArgs) -> Result<u8, Failure> {
-    if args.all_users {
-        let sentence = "`penfold ps --all-users` works on this host only, not on a server";
-        return Err(Failure::new(FailureKind::Usage, sentence));
+    for (is_given, flag) in [(args.all_users, "--all-users"), (args.stats, "--stats")] {
+        if is_given {
+            let sentence = format!("`penfold ps {flag}` works on this host only, not on a server");
+            return Err(Failure::new(FailureKind::Usage, sentence));
+        }
     }
     ps::list(global, args, |among| Ok(select::list(client, among)?.into_iter().map(Into::into).collect()))
 }

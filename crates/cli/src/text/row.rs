@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use penfold_control::View;
+use penfold_control::{Usage, View};
 use serde::Serialize;
 
 /// A sandbox as `--json` prints it.
@@ -14,6 +14,19 @@ pub(crate) struct Row<'a> {
     /// The user and the state root, in a list of all users' sandboxes.
     #[serde(flatten)]
     pub(crate) home: Option<&'a UserHome>,
+    /// What the sandbox uses, if it was asked for and the sandbox has not ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) usage: Option<Numbers>,
+}
+
+/// What a sandbox uses.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Numbers {
+    #[serde(flatten)]
+    pub(crate) usage: Usage,
+    /// The use of CPU since the last look, in percent of one CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu_percent: Option<f64>,
 }
 
 /// The user of a sandbox, and the state root with its record.
@@ -29,6 +42,6 @@ pub(crate) struct UserHome {
 
 impl Row<'_> {
     pub(crate) fn of(view: &View) -> Row<'_> {
-        Row { schema: penfold_state::record::SCHEMA, view, home: None }
+        Row { schema: penfold_state::record::SCHEMA, view, home: None, usage: None }
     }
 }

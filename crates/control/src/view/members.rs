@@ -62,10 +62,8 @@ pub fn members(resolver: &Resolver, known: &SandboxRef, view: &View, full: bool)
 ///
 /// These are our init in a pid namespace, and the process that brings an exec into that namespace.
 fn between(view: &View, proc: &mut ProcFs, stats: &mut Vec<Stat>) -> io::Result<HashMap<Pid, Pid>> {
-    let exec_supervisors = view.execs.iter().map(|exec| exec.supervisor.pid);
-    let ours: HashSet<Pid> = view.supervisors.iter().map(|id| id.pid).chain(exec_supervisors).collect();
-    let is_ours =
-        |stat: &Stat| stat.has_our_name() && stat.parent.is_some_and(|parent| ours.contains(&parent));
+    let ours = supervisors(view);
+    let is_ours = |stat: &Stat| is_between(&ours, stat);
     let known: HashSet<Pid> = stats.iter().map(|stat| stat.pid).collect();
     let mut found = HashMap::new();
     let outside: HashSet<Pid> =
@@ -79,6 +77,17 @@ fn between(view: &View, proc: &mut ProcFs, stats: &mut Vec<Stat>) -> io::Result<
         !inside
     });
     Ok(found)
+}
+
+/// The supervisors of a sandbox and of its execs, as the supervisor says.
+pub(crate) fn supervisors(view: &View) -> HashSet<Pid> {
+    let exec_supervisors = view.execs.iter().map(|exec| exec.supervisor.pid);
+    view.supervisors.iter().map(|id| id.pid).chain(exec_supervisors).collect()
+}
+
+/// Tells whether a process in a leaf is one of penfold's, between these supervisors and the members.
+pub(crate) fn is_between(supervisors: &HashSet<Pid>, stat: &Stat) -> bool {
+    stat.has_our_name() && stat.parent.is_some_and(|parent| supervisors.contains(&parent))
 }
 
 struct Crowd<'a> {

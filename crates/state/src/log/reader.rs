@@ -157,6 +157,11 @@ impl Reader {
         self.position.max(self.skip_to)
     }
 
+    /// Returns the offset at which the log ended when it was last looked at.
+    pub fn end(&self) -> u64 {
+        self.mark.end
+    }
+
     /// Returns the number of lost bytes after the last entry, as far as known.
     pub fn lost(&self) -> u64 {
         self.mark.lost

@@ -32,7 +32,8 @@ pub(super) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {
             match all_users::list(&root, among == Among::Every) {
                 Ok(views) => found.extend(views.into_iter().map(|view| {
                     let user = names.get(&root.user).cloned();
-                    Listed { view, home: Some(UserHome { uid: root.user, user, root: root.path.clone() }) }
+                    let home = UserHome { uid: root.user, user, root: root.path.clone() };
+                    Listed { home: Some(home), ..view.into() }
                 })),
                 Err(error) => {
                     unread.set(true);

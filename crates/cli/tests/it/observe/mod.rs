@@ -1,4 +1,4 @@
-//! What penfold tells: `ps`, `inspect`, `logs`, `events`, `metrics`, `report`, `wait`, `doctor`.
+//! What penfold tells: `ps`, `inspect`, `logs`, `events`, `metrics`, `report`, `stats`, `top`, `wait`, `doctor`.
 
 mod doctor;
 mod doctor_foreign;
@@ -11,5 +11,7 @@ pub mod output;
 mod ps;
 mod readme;
 mod report;
+mod stats;
 mod status_fd;
+mod top;
 mod wait;

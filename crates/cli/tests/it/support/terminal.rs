@@ -60,6 +60,12 @@ impl<'a> Terminal<'a> {
             .into_owned()
     }
 
+    /// What tmux says of the terminal, as `#{alternate_on}`.
+    pub fn property(&self, format: &str) -> String {
+        let said = self.command(&["display-message", "-p", format]).output().unwrap().stdout;
+        String::from_utf8_lossy(&said).trim().to_owned()
+    }
+
     /// Waits until a line of the screen, without blanks at its end, is or begins with this; `*` stands for the rest.
     #[track_caller]
     pub fn shows(&self, line: &str) {
