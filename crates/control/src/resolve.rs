@@ -465,7 +465,9 @@ impl Resolver {
     pub(crate) fn home(&self, id: &str, leaf: Option<&Path>, label: &LeafLabel, marked: &[Pid]) -> Home {
         let members = || leaf.and_then(fingerprints::members).map(|(_, pids)| pids).unwrap_or_default();
         let held = || members().iter().chain(marked).find_map(|&pid| fingerprints::held_below(pid, id));
-        let root = self.fingerprints.sockets().get(id).cloned().or_else(|| label.root.clone()).or_else(held);
+        let spared = || fingerprints::spared_below(marked, id);
+        let root = self.fingerprints.sockets().get(id).cloned().or_else(|| label.root.clone());
+        let root = root.or_else(held).or_else(spared);
         match root {
             Some(root) if fingerprints::is_same_root(&root, &self.root) => Home::Here,
             Some(_) => Home::Elsewhere,

@@ -20,6 +20,10 @@ use crate::spare_plan::SparePlan;
 /// The directory below the state root.
 const DIRECTORY: &str = "spared";
 
+/// The variable with the state root of a sandbox that spares processes: it leads from a spared process to its note, also for those
+/// who look from another state root.
+pub const ROOT_VARIABLE: &str = "PENFOLD_SPARED";
+
 /// Returns what a teardown of a sandbox with this plan needs.
 #[must_use]
 pub fn sparing(plan: &SparePlan, root: &Path, id: &str) -> Sparing {
@@ -107,6 +111,11 @@ pub fn marks(root: &Path) -> Vec<SparedMark> {
             processes: note.spared.iter().filter_map(Spared::id).collect(),
         })
         .collect()
+}
+
+/// Tells whether a sandbox below a state root has noted in this boot what it spares.
+pub(crate) fn is_noted(root: &Path, id: &str) -> bool {
+    directory(root).ok().flatten().is_some_and(|dir| read(&dir, id).is_some())
 }
 
 /// Removes the notes whose processes are gone, unless `is_needed` says that a sandbox has a record, or that a process has its

@@ -4,7 +4,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use penfold_state::{Id, Spec};
+use penfold_state::{Id, Spec, spared};
 use penfold_sys::launch::Program;
 use penfold_sys::signal::{self, SignalSet};
 use penfold_teardown::MARKER;
@@ -50,6 +50,9 @@ pub(crate) fn program(
     let mut marker = within(&spec.environment);
     marker.push(spec.id.short());
     let mut own: Vec<(&OsStr, OsString)> = vec![(OsStr::new(MARKER), marker.join(":").into())];
+    if !spec.spare.is_empty() {
+        own.push((OsStr::new(spared::ROOT_VARIABLE), spec.state_root.clone().into()));
+    }
     if let Some(scratch) = scratch {
         own.push((OsStr::new("TMPDIR"), scratch.as_os_str().to_owned()));
     }

@@ -1,6 +1,6 @@
 //! The live view of sandboxes on a terminal: draws, reads keys, restores the terminal.
 //!
-//! **Purpose.** [`run`] shows a table of sandboxes, the processes of one, or its log, until a key or a signal ends it.
+//! **Purpose.** [`run()`] shows a table of sandboxes, the processes of one, or its log, until a key or a signal ends it.
 //!
 //! **Non-goals.** No policy, and no look at the host: a [`Source`] says what there is, and [`Actions`] ends a sandbox.
 //!

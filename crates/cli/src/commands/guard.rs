@@ -50,8 +50,8 @@ pub(crate) const VERB: Verb = Verb {
             "leave the server of sccache alone; it is listed, and is no leak",
         ),
         (
-            "trap 'penfold guard --quiet-exit=$? -- ./stop-servers' EXIT",
-            "in a script of the shell: the code of the script stays",
+            "penfold guard --quiet-exit -- ./stop-servers",
+            "exit with the code of the command, whatever is left; in an EXIT trap: --quiet-exit=$?",
         ),
         (
             "penfold guard --report leaks.json --timeout 20m -- npm test",

@@ -50,10 +50,6 @@ pub(crate) const VERB: Verb = Verb {
             "penfold run --memory 2G --cpus 1.5 --timeout 10m --grace 5s make -j8",
             "limit all processes together; stop after ten minutes: TERM, 5 s later KILL",
         ),
-        (
-            "penfold run --fail-on-leak --report report.json ./ci.sh",
-            "exit with 123 if the command leaves processes",
-        ),
         ("penfold run -d --name web --ttl 8h npm start", "run in the background; `penfold stop web` ends it"),
         (
             "penfold run -d --name vm --profile vmm --grace 60s --tap qemu-system-x86_64 -hda disk.img",

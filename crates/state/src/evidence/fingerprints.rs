@@ -287,6 +287,16 @@ pub fn held_below(member: Pid, id: &str) -> Option<PathBuf> {
     None
 }
 
+/// Returns the state root with the note of what sandbox `id` has spared, by the environment of these carriers of its marker.
+pub fn spared_below(carriers: &[Pid], id: &str) -> Option<PathBuf> {
+    let mut proc = ProcFs::open().ok()?;
+    carriers.iter().find_map(|&pid| {
+        let root = variable(&mut proc, pid, spared::ROOT_VARIABLE.as_bytes()).ok()??;
+        let root = PathBuf::from(OsString::from_vec(root));
+        (root.is_absolute() && spared::is_noted(&root, id)).then_some(root)
+    })
+}
+
 fn holds(pid: Pid, id: &str) -> Option<PathBuf> {
     let entries = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_pid())).ok()?;
     entries.filter_map(Result::ok).find_map(|entry| {

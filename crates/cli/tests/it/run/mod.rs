@@ -22,7 +22,7 @@ mod records;
 mod scratch;
 mod sh;
 mod signals;
-mod spare;
+pub mod spare;
 mod spec_file;
 mod start;
 mod stdin_close;

@@ -12,6 +12,8 @@ use crate::support::{
 
 /// A stand-in for a daemon: a shell of its own file, with a child, which ignores the polite signal.
 const DAEMON: &str = "trap '' TERM; sleep 1000 & until grep -q sleep /proc/$!/comm; do :; done; echo daemon >> $UP; exec 3<>$PIPE; while :; do read -r x <&3; done";
+/// The crash points at which a daemon is being spared.
+pub const POINTS: [&str; 2] = ["spared-moved", "spared-noted"];
 /// Starts the daemon at `$DAEMON` and a stray.
 const SCRIPT: &str = "setsid $DAEMON -c \"$SCRIPT\" > /dev/null 2>&1 & setsid sleep 2000 & \
     until grep -q daemon $UP; do sleep 0.02; done; echo lead >> $UP";
@@ -55,28 +57,50 @@ fn daemon(env: &TestEnv, daemon: &Path) -> Process {
     found.into_iter().next().unwrap()
 }
 
-/// Checks that the daemon lives outside of the leaf and is no leak, and ends it.
+/// Checks that only the daemon lives, outside of the leaf.
 #[track_caller]
-fn check_and_end(env: &TestEnv, path: &Path, context: &str) {
+fn check(env: &TestEnv, path: &Path, context: &str) -> Process {
     let spared = daemon(env, path);
     assert!(!env.is_running("sleep 1000"), "{context}: a child of the daemon lives");
     assert!(!env.is_running("sleep 2000"), "{context}: a stray lives");
     let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", spared.pid())).unwrap();
     assert!(!groups.contains("penfold-"), "{context}: {groups}");
-    let doctor = env.call(["doctor", "--json"]).json();
-    assert!(!names(&doctor, spared.pid()), "{context}: {doctor}");
-    // Sandboxes of others may be listed.
-    let listed = env.call(["ps", "-q"]).with_code(0).out();
-    let ids = notes(env).into_iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned());
-    assert!(ids.into_iter().all(|id| !listed.contains(&id)), "{context}: {listed}");
-    env.call(["gc", "-f"]).with_code(0);
-    env.run(["true"]).with_code(0);
-    assert!(!spared.has_ended(), "{context}: another command ended it");
     assert!(!notes(env).is_empty(), "{context}");
+    spared
+}
+
+/// Checks that only the daemon lives and that no command takes it for a leak, below this state root and another.
+#[track_caller]
+fn check_all(env: &TestEnv, path: &Path, context: &str) {
+    let spared = check(env, path, context);
+    let ids: Vec<String> =
+        notes(env).iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect();
+    for root in ["root", "other-root"] {
+        let call = |words: &[&str]| {
+            let mut command = env.command(crate::support::penfold());
+            Running::start(command.arg("--root").arg(env.path(root)).args(words)).finish()
+        };
+        let doctor = call(&["doctor", "--json"]).json();
+        assert!(!names(&doctor, spared.pid()), "{context} {root}: {doctor}");
+        // Sandboxes of others may be listed.
+        let listed = call(&["ps", "-q"]).with_code(0).out();
+        assert!(ids.iter().all(|id| !listed.contains(id)), "{context} {root}: {listed}");
+        call(&["gc", "-f"]).with_code(0);
+        call(&["run", "true"]).with_code(0);
+    }
+    assert!(!spared.has_ended(), "{context}: another command ended it");
     let id = spared.id();
     let wrong = format!("{}@{}", id.pid, id.start + 1);
     env.call(["reap", "-t", "0s", "--pid", &wrong]).with_code(0);
     assert!(!spared.has_ended(), "{context}: another process was meant");
+    end(env, path, context);
+}
+
+/// Ends the daemon as the summary says; then `gc` removes its note.
+#[track_caller]
+fn end(env: &TestEnv, path: &Path, context: &str) {
+    let spared = daemon(env, path);
+    let id = spared.id();
     env.call(["reap", "-t", "0s", "--pid", &format!("{}@{}", id.pid, id.start)]).with_code(0);
     spared.await_end();
     env.call(["gc", "-f"]).with_code(0);
@@ -120,7 +144,12 @@ fn daemon_lives_on_outside_of_the_leaf_and_its_children_end() {
             assert!(!report["ended"].as_array().unwrap().iter().any(is_ended), "{context}: {report}");
             assert!(done.err().contains("spared: "), "{context}: {}", done.err());
             assert!(done.err().contains(&format!("`penfold reap --pid {pid}@")), "{context}: {}", done.err());
-            check_and_end(&env, &path, &context);
+            if rule == rules[0] {
+                check_all(&env, &path, &context);
+            } else {
+                check(&env, &path, &context);
+                end(&env, &path, &context);
+            }
         }
     }
     env.assert_nothing_left();
@@ -138,7 +167,11 @@ fn look_alikes_end() {
     let link = link.join("agent");
     for level in levels(&env) {
         let ends = |rule: &str, program: &str| {
-            let script = format!("setsid {program} 3000 > /dev/null 2>&1 & sleep 0.2");
+            // What it runs at the end is the program itself.
+            let script = format!(
+                "setsid {program} 3000 > /dev/null 2>&1 & until tr '\\0' ' ' < /proc/$!/cmdline | grep -q '^[^ ]*agent 3000'; \
+                 do sleep 0.02; done"
+            );
             let words =
                 ["--contain", level.word(), "--spare", rule, "--report", "r.json", "sh", "-c", &script];
             env.run(words).with_code(0);
@@ -246,7 +279,8 @@ fn every_end_of_a_foreground_sandbox_spares() {
                 !env.is_running("sleep 4000") && !env.is_running("sleep 2000")
             });
             wait_until("its record is gone", || env.left().is_empty());
-            check_and_end(&env, &path, &context);
+            check(&env, &path, &context);
+            end(&env, &path, &context);
         }
     }
     env.assert_nothing_left();
@@ -259,14 +293,14 @@ fn every_end_of_a_detached_sandbox_spares() {
     let path = copy(&env, "/bin/sh", "agent");
     let script = format!("{SCRIPT}; exec sleep 4000");
     for level in levels(&env) {
-        for end in ["stop", "kill", "rm -f", "forced kill", "lost", "takeover"] {
-            let context = format!("{level:?} {end}");
+        for way in ["stop", "kill", "rm -f", "forced kill", "lost", "takeover"] {
+            let context = format!("{level:?} {way}");
             let words = ["run", "-d", "--contain", level.word(), "--spare", "agent", "--grace", "300ms"];
             let mut command = command(&env, &[&words[..], &["sh", "-c", &script]].concat(), &path);
             let out = Running::start(&mut command).finish().with_code(0).out();
             let sandbox = crate::support::Sandbox::printed(&env, &out);
             env.await_up(&["daemon", "lead"]);
-            match end {
+            match way {
                 "forced kill" => {
                     sandbox.stop_supervisors();
                     env.call(["kill", &sandbox.id]).with_code(0);
@@ -283,12 +317,13 @@ fn every_end_of_a_detached_sandbox_spares() {
                 }
                 verb => drop(env.call(verb.split(' ').chain([sandbox.id.as_str()])).with_code(0)),
             }
-            if matches!(end, "stop" | "kill" | "takeover") {
+            if matches!(way, "stop" | "kill" | "takeover") {
                 let report = env.call(["report", &sandbox.id]);
                 assert!(report.out().contains("spared"), "{context}: {}", report.out());
             }
             drop(env.call(["rm", "-f", &sandbox.id]));
-            check_and_end(&env, &path, &context);
+            check(&env, &path, &context);
+            end(&env, &path, &context);
         }
     }
     env.assert_nothing_left();
@@ -303,7 +338,7 @@ fn both_processes_killed_in_the_middle_of_the_end_change_nothing() {
     let env = TestEnv::new();
     let path = copy(&env, "/bin/sh", "agent");
     for level in levels(&env) {
-        for point in ["spared-noted", "spared-moved", "killed", "releasing"] {
+        for point in [&POINTS[..], &["killed", "releasing"]].concat() {
             let words = ["run", "--contain", level.word(), "--spare", "agent", "sh", "-c", SCRIPT];
             let mut command = command(&env, &words, &path);
             drop(Running::spawn(silent(command.env("PENFOLD_CRASH_AT", point))).finish());
@@ -311,7 +346,8 @@ fn both_processes_killed_in_the_middle_of_the_end_change_nothing() {
                 drop(env.run(["true"]).with_code(0));
                 env.left().is_empty()
             });
-            check_and_end(&env, &path, &format!("{level:?} {point}"));
+            check(&env, &path, &format!("{level:?} {point}"));
+            end(&env, &path, &format!("{level:?} {point}"));
         }
     }
     env.assert_nothing_left();
@@ -333,7 +369,8 @@ fn rules_of_a_nested_sandbox_do_not_bind_the_enclosing_one() {
             assert!(done.err().contains("spared: "), "{}", done.err());
             assert_eq!(!env.find(path.to_str().unwrap()).is_empty(), lives, "{level:?}: {}", done.err());
             if lives {
-                check_and_end(&env, &path, &format!("{level:?}"));
+                check(&env, &path, &format!("{level:?}"));
+                end(&env, &path, &format!("{level:?}"));
             }
         }
     }
@@ -378,10 +415,13 @@ fn other_survivors_are_named_beside_spared_ones() {
     let root = copy(&env, "/bin/sleep", "root");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
     std::fs::set_permissions(&root, mode).unwrap();
+    let runs = "until grep -q \"$1\" /proc/$!/comm; do sleep 0.02; done";
     let script = format!(
-        "(setsid {} 1000 & setsid {} 2000 &) > /dev/null 2>&1; sleep 0.3",
+        "exec > /dev/null 2>&1; setsid {} 1000 & {}; setsid {} 2000 & {}",
         path.display(),
-        root.display()
+        runs.replace("$1", "agent"),
+        root.display(),
+        runs.replace("$1", "root"),
     );
     let flags = ["--contain", "subreaper", "--patience", PATIENCE, "--spare", "agent", "sh", "-c", &script];
     let done = env.run(flags);

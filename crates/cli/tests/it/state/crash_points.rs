@@ -166,8 +166,8 @@ fn every_crash_point_in_the_sources_is_tested() {
     for directory in entries(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()) {
         points_in(&directory.join("src"), &mut found);
     }
-    let resources = crate::resources::crash::POINTS;
-    let tested = POINTS.into_iter().chain(serve::crash::points()).chain(resources).map(str::to_owned);
+    let others = crate::resources::crash::POINTS.into_iter().chain(crate::run::spare::POINTS);
+    let tested = POINTS.into_iter().chain(serve::crash::points()).chain(others).map(str::to_owned);
     assert_eq!(found, tested.collect());
 }
 
