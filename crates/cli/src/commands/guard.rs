@@ -18,6 +18,7 @@ use penfold_teardown::{Cause, SpareRule};
 use rustix::fs::MemfdFlags;
 
 use self::host_snapshot::HostSnapshot;
+use super::reap;
 use super::run::{self, Codes, Contain};
 use crate::args::patience::Patience;
 use crate::args::verb::{Global, Verb};
@@ -150,13 +151,21 @@ pub(crate) struct GuardArgs {
     )]
     #[expect(clippy::option_option, reason = "no flag, a flag without a value, a flag with one")]
     quiet_exit: Option<Option<u8>>,
+    #[arg(
+        long,
+        value_name = "DIR",
+        value_hint = clap::ValueHint::DirPath,
+        conflicts_with = "command",
+        help = "Run nothing, and end all that earlier tests have left below DIR, as `penfold reap --home DIR` does"
+    )]
+    home: Option<PathBuf>,
     /// Containment: the way in which penfold knows the members of the sandbox.
     #[arg(long, value_enum, value_name = "LEVEL", default_value = "auto")]
     contain: Contain,
     #[command(flatten)]
     patience: Patience,
     /// The test command and its arguments.
-    #[arg(required = true, trailing_var_arg = true, value_name = "CMD", value_hint = clap::ValueHint::CommandWithArguments)]
+    #[arg(required_unless_present = "home", trailing_var_arg = true, value_name = "CMD", value_hint = clap::ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }
 
@@ -170,6 +179,9 @@ enum OnLeak {
 }
 
 fn guard(global: &Global, args: &GuardArgs, tests: Tests) -> Result<u8, Failure> {
+    if let Some(home) = &args.home {
+        return reap::home(global, home.clone());
+    }
     let told = tell(global, args, tests);
     if let Some(code) = args.quiet_exit.flatten() {
         // The caller has its code already. A failure is said, and changes nothing.

@@ -1,5 +1,7 @@
 //! `penfold reap`.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -68,6 +70,14 @@ pub(crate) struct ReapArgs {
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Ends what tests have left below a directory, as `reap --home` does without other flags.
+pub(crate) fn home(global: &Global, home: PathBuf) -> Result<u8, Failure> {
+    let command = ReapArgs::augment_args(clap::Command::new(VERB.name).no_binary_name(true));
+    let matches = command.try_get_matches_from([OsString::from("--home"), home.into()]);
+    let matches = matches.map_err(|error| usage::failure(&error, Some(&VERB)))?;
+    reap(global, usage::read(&VERB, matches)?)
 }
 
 /// Ends processes that penfold did not start.

@@ -65,6 +65,19 @@ fn is_swept(env: &TestEnv, home: &Path, started: &Running, expected: &str) {
 
 /// spec: 3.5
 #[test]
+fn guard_without_tests_sweeps() {
+    let env = TestEnv::new();
+    let home = home(&env);
+    let started = start(sleeper(&env, "x").current_dir(&home));
+    wait_until("it is found", || evidence(&env, &home, started.pid()).is_some());
+    env.call(["guard", "--home", home.to_str().unwrap()]).with_code(0);
+    assert!(!started.is_alive());
+    env.call(["guard", "--home", "x", "true"]).refused(125, "cannot be used together with");
+    env.call(["guard"]).refused(125, "CMD");
+}
+
+/// spec: 3.5
+#[test]
 fn directory_program_and_open_files_are_evidence() {
     let env = TestEnv::new();
     let home = home(&env);
