@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use penfold_cgroup::{Leaf, LimitedPlace, NoPlace, Place};
-use penfold_process::{Pid, ProcFs};
+use penfold_process::{Pid, ProcFs, ProcessId};
 use penfold_state::counters::{Counts, Mode};
 use penfold_state::error_chain;
 use penfold_state::events::EventKind;
@@ -62,6 +62,8 @@ pub(crate) struct Prepared {
     pub(crate) alarm: Option<(Alarm, Instant)>,
     /// The leader's pid, written by the supervisor and read after a takeover.
     pub(crate) leader: LeaderCell,
+    /// The leader, if this was noted before it ran.
+    pub(crate) leader_id: Option<ProcessId>,
     /// The end is in the counters of the state root.
     counted: bool,
 }
@@ -109,6 +111,7 @@ impl Prepared {
                     recorded: None,
                     alarm: None,
                     leader: parts.leader,
+                    leader_id: None,
                     counted: false,
                 })
             }
@@ -138,6 +141,7 @@ impl Prepared {
             recorded: None,
             alarm: None,
             leader: LeaderCell::create()?,
+            leader_id: None,
             counted: false,
         })
     }
@@ -211,14 +215,19 @@ impl Prepared {
         teardown
     }
 
-    /// Notes the leader before it runs, if members may be spared: the leader never is.
+    /// Notes the leader before it runs, where that is needed: to tell when it started, although it may have ended before it is
+    /// seen to run, and if members may be spared, which the leader never is.
     pub(crate) fn note_leader(&mut self, leader: Pid) {
-        if self.spare.is_none() {
+        let spec = &self.setup.spec;
+        if self.spare.is_none() && spec.status.is_none() {
             return;
         }
         let stat = self.proc.as_mut().and_then(|proc| proc.stat(leader).ok().flatten());
         let Some(id) = stat.map(|stat| stat.id()) else { return };
-        let spec = &self.setup.spec;
+        self.leader_id = Some(id);
+        if self.spare.is_none() {
+            return;
+        }
         if let Err(error) = spared::note_leader(&spec.state_root, &spec.id.short(), id) {
             self.missing.push(format!("no note of spared processes: {error}"));
         }

@@ -3,7 +3,6 @@
 use std::io::ErrorKind;
 
 use penfold_cgroup::Leaf;
-use penfold_process::ProcFs;
 use penfold_state::state::Status;
 use penfold_teardown::Cause;
 use penfold_teardown::lifecycle::Event;
@@ -167,13 +166,12 @@ impl Host {
     fn write_running(&self) {
         let spec = &self.sandbox.prepared.setup.spec;
         let (Some(file), Some(leader)) = (&spec.status, self.sandbox.leader_pid) else { return };
-        let stat = ProcFs::open().ok().and_then(|mut proc| proc.stat(leader).ok().flatten());
         let line = StatusLine::Running {
             schema: penfold_teardown::report::SCHEMA,
             id: spec.id.short(),
             root: &spec.state_root,
             pid: leader.as_raw_pid(),
-            start_time: stat.map(|stat| stat.start),
+            start_time: self.sandbox.prepared.leader_id.map(|id| id.start),
         };
         // A reader that is gone misses only this line.
         let _ = report_file::write_status(file, &line);
