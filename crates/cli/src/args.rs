@@ -1,6 +1,7 @@
 //! The arguments that several verbs share, and the messages for wrong command lines.
 
 pub(crate) mod bounds;
+mod env_file;
 pub(crate) mod ids;
 pub(crate) mod limits;
 pub(crate) mod patience;

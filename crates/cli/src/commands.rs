@@ -41,7 +41,7 @@ mod watch;
 
 use crate::args::verb::Verb;
 
-pub(crate) use command_line::{answer, parse};
+pub(crate) use command_line::{answer, configure, parse};
 
 /// Every verb, in the order in which `penfold --help` lists them.
 const VERBS: &[&Verb] = &[

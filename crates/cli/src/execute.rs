@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use crate::failure::{Failure, NotStarted};
-use crate::surroundings;
+use crate::variables;
 
 /// Becomes a program, with the signal mask of this process; returns only if that fails.
 pub(crate) fn program(words: &[OsString], mut ignored: Vec<i32>, mut defaults: Vec<i32>) -> Failure {
@@ -21,10 +21,10 @@ pub(crate) fn program(words: &[OsString], mut ignored: Vec<i32>, mut defaults: V
     let candidates = if name.as_bytes().contains(&b'/') {
         vec![name.to_owned()]
     } else {
-        let path = surroundings::variable("PATH".as_ref()).unwrap_or_else(|| "/usr/bin:/bin".into());
+        let path = variables::get("PATH".as_ref()).unwrap_or_else(|| "/usr/bin:/bin".into());
         std::env::split_paths(&path).map(|dir| dir.join(name).into_os_string()).collect()
     };
-    let environment = surroundings::environment().map(|(mut key, value)| {
+    let environment = variables::all().map(|(mut key, value)| {
         key.push("=");
         key.push(value);
         key

@@ -8,12 +8,13 @@
 //! # Modules
 //! From the top; each module imports only modules below it: `remote` (the verbs as clients of a server); `commands` (a
 //! file for each verb); `foreign`, `relay`;
-//! `sandboxes`; `args`, `service_manager`, `pid_one`; `surroundings`; `failure`; `output`, `text`; `value`, `exit_codes`.
+//! `sandboxes`; `args`, `service_manager`, `pid_one`; `surroundings`; `config`; `failure`; `output`, `text`; `value`, `variables`, `exit_codes`.
 
 #![cfg_attr(all(target_env = "gnu", not(test)), no_main)]
 
 mod args;
 mod commands;
+mod config;
 mod execute;
 mod exit_codes;
 mod failure;
@@ -28,6 +29,7 @@ mod service_manager;
 mod surroundings;
 mod text;
 mod value;
+mod variables;
 
 use std::io;
 
@@ -43,8 +45,12 @@ fn main() -> std::process::ExitCode {
 fn call() -> u8 {
     panic::install();
     match commands::parse(commands::sh::words) {
-        Ok(call) => remote::call(call.verb, &call.global, call.matches)
-            .unwrap_or_else(|failure| failure.report(call.global.color.wanted(&io::stderr()))),
+        Ok(mut call) => {
+            let configured = commands::configure(&mut call);
+            configured
+                .and_then(|()| remote::call(call.verb, &call.global, call.matches))
+                .unwrap_or_else(|failure| failure.report(call.global.color.wanted(&io::stderr())))
+        }
         Err(error) => commands::answer(&error, commands::sh::words()),
     }
 }

@@ -21,7 +21,8 @@ use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::commands;
 use crate::failure::{Failure, FailureKind};
-use crate::surroundings::{self, HOST, TOKEN_FILE};
+use crate::surroundings::{HOST, TOKEN_FILE};
+use crate::variables;
 
 /// The verbs that have nothing to do with sandboxes, serve those of this host, or are started by penfold in a sandbox. A variable does
 /// not change them.
@@ -64,8 +65,10 @@ fn host(verb: &Verb, global: &Global, matches: &ArgMatches) -> Result<Option<Hos
         Some(host) => Ok(Some(host.clone())),
         None if is_local => Ok(None),
         None => {
-            let Some(text) = surroundings::variable(OsStr::new(HOST)).filter(|text| !text.is_empty()) else {
-                return Ok(None);
+            let variable = variables::get(OsStr::new(HOST)).filter(|text| !text.is_empty());
+            let Some(text) = variable else {
+                // It was read before, when the file was.
+                return Ok(global.config.host.as_ref().and_then(|host| host.parse().ok()));
             };
             let host = text.to_string_lossy().parse().map_err(|error: penfold_client::InvalidHost| {
                 Failure::new(verb.usage_failure, format!("the variable `{HOST}` is wrong")).because(error)
@@ -80,7 +83,11 @@ fn ask(verb: &Verb, global: &Global, matches: ArgMatches, host: &Host) -> Result
     match verb.name {
         "ps" => listing::ps(&client()?, global, &usage::read(verb, matches)?),
         "inspect" => listing::inspect(&client()?, global, &usage::read(verb, matches)?),
-        "run" => run::run(&client()?, global, usage::read(verb, commands::run::spec_file::expand(matches)?)?),
+        "run" => run::run(
+            &client()?,
+            global,
+            usage::read(verb, commands::run::spec_file::expand(global, matches)?)?,
+        ),
         "exec" => exec::exec(&client()?, global, &usage::read(verb, matches)?),
         "logs" => logs::logs(&client()?, global, &usage::read(verb, matches)?),
         "wait" => wait::wait(&client()?, global, &usage::read(verb, matches)?),
@@ -102,10 +109,9 @@ fn refused(verb: &Verb) -> Failure {
 
 /// Reads the token: the first line of the file that is neither empty nor a comment.
 fn token(global: &Global) -> Result<Option<String>, Failure> {
-    let variable = || surroundings::variable(OsStr::new(TOKEN_FILE)).filter(|path| !path.is_empty());
-    let Some(path) = global.token_file.clone().or_else(|| variable().map(PathBuf::from)) else {
-        return Ok(None);
-    };
+    let variable = || variables::get(OsStr::new(TOKEN_FILE)).filter(|path| !path.is_empty());
+    let named = global.token_file.clone().or_else(|| variable().map(PathBuf::from));
+    let Some(path) = named.or_else(|| global.config.token_file.clone()) else { return Ok(None) };
     let sentence = format!("cannot read the token in `{}`", path.display());
     let text = std::fs::read_to_string(&path)
         .map_err(|error| Failure::new(FailureKind::from(&error), sentence.clone()).because(error))?;

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use sd_notify::NotifyState;
 
-use crate::surroundings;
+use crate::variables;
 
 /// Tells whether a variable belongs to the protocol. It is about this process, and not for what this process starts.
 pub(crate) fn is_own(key: &OsStr) -> bool {
@@ -28,7 +28,7 @@ pub(crate) fn notify_stopping() {
 /// # Errors
 /// When the environment promises a descriptor that is not open.
 pub(crate) fn sockets() -> io::Result<Vec<OwnedFd>> {
-    let number = |key: &str| surroundings::variable(OsStr::new(key))?.to_str()?.parse::<i32>().ok();
+    let number = |key: &str| variables::get(OsStr::new(key))?.to_str()?.parse::<i32>().ok();
     let own = rustix::process::getpid().as_raw_pid();
     match (number("LISTEN_PID"), number("LISTEN_FDS")) {
         (Some(pid), Some(count)) if pid == own => {

@@ -1,6 +1,6 @@
 //! Reads the environment of this process: variables, the state root, the enclosing sandboxes.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use penfold_state::Id;
@@ -11,6 +11,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind};
+use crate::variables;
 
 /// The name of a state root below a runtime directory.
 const ROOT: &str = "penfold";
@@ -52,7 +53,7 @@ pub(crate) fn other_roots(global: &Global) -> Vec<PathBuf> {
 
 /// The value of `XDG_RUNTIME_DIR`.
 fn runtime_variable() -> Option<PathBuf> {
-    variable(OsStr::new("XDG_RUNTIME_DIR")).filter(|dir| !dir.is_empty()).map(PathBuf::from)
+    variables::get(OsStr::new("XDG_RUNTIME_DIR")).filter(|dir| !dir.is_empty()).map(PathBuf::from)
 }
 
 /// `/run/user/UID`, if it belongs to this user and no other user may write to it.
@@ -129,18 +130,13 @@ pub(crate) fn protected(global: &Global) -> Vec<PathBuf> {
     let here = std::env::current_dir().ok();
     let named: Vec<PathBuf> = [absolute_root(global), temporary()]
         .into_iter()
-        .chain(user_home())
+        .chain(variables::user_home())
         .chain(here)
         .chain(runtime_variable())
         .collect();
     // The kernel names the directories of processes without links.
     let real: Vec<PathBuf> = named.iter().filter_map(|path| path.canonicalize().ok()).collect();
     [named, real].concat()
-}
-
-/// The home directory of this user, as `HOME` names it.
-pub(crate) fn user_home() -> Option<PathBuf> {
-    variable(OsStr::new("HOME")).filter(|home| !home.is_empty()).map(PathBuf::from)
 }
 
 /// The variables with the address of a server, and with the file of its token.
@@ -154,7 +150,7 @@ pub(crate) fn names_a_server(key: &OsStr) -> bool {
 
 /// The buses of the service managers: those of the variables, and those at the usual sockets.
 pub(crate) fn buses() -> Buses {
-    let named = |key| variable(OsStr::new(key)).and_then(|value| value.into_string().ok());
+    let named = |key| variables::get(OsStr::new(key)).and_then(|value| value.into_string().ok());
     let listed = |value: Option<String>| {
         let value = value.unwrap_or_default();
         value.split(';').filter(|address| !address.is_empty()).map(str::to_owned).collect::<Vec<_>>()
@@ -168,15 +164,4 @@ pub(crate) fn buses() -> Buses {
     buses.system.push(Buses::at_socket(Path::new("/run/dbus/system_bus_socket")));
     buses.user.dedup();
     buses
-}
-
-/// The whole environment.
-pub(crate) fn environment() -> impl Iterator<Item = (OsString, OsString)> {
-    std::env::vars_os()
-}
-
-/// The value of an environment variable.
-#[expect(clippy::disallowed_methods, reason = "the binary reads the environment, the libraries do not")]
-pub(crate) fn variable(key: &OsStr) -> Option<OsString> {
-    std::env::var_os(key)
 }

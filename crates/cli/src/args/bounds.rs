@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
+use super::env_file;
 use crate::failure::{Failure, FailureKind};
 use crate::value::{self, EnvSetting, Signal};
 
@@ -30,7 +31,7 @@ pub(crate) struct Bounds {
     )]
     pub(crate) grace: Duration,
     /// The polite signal [default: TERM; for `exec` the sandbox's polite signal].
-    #[arg(long, value_name = "SIGNAL", value_parser = value::signal, allow_hyphen_values = true)]
+    #[arg(short = 's', long, value_name = "SIGNAL", value_parser = value::signal, allow_hyphen_values = true)]
     signal: Option<Signal>,
     /// Exit with the command's code even if a time limit ended the command; not with --detach.
     #[arg(long)]
@@ -42,7 +43,15 @@ pub(crate) struct Bounds {
         value_parser = OsStringValueParser::new().try_map(|text| value::env_setting(&text)),
         help = "Set an environment variable; without a value, copy the caller's; may be repeated"
     )]
-    pub(crate) env: Vec<EnvSetting>,
+    env: Vec<EnvSetting>,
+    #[arg(
+        long,
+        value_name = "FILE",
+        value_hint = clap::ValueHint::FilePath,
+        help = "Set the variables of this file: a line `KEY=VALUE`, or `KEY` to copy the caller's; # begins a comment line; \
+            -e takes precedence; may be repeated"
+    )]
+    env_file: Vec<PathBuf>,
     /// Working directory of the command.
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<PathBuf>,
@@ -57,6 +66,16 @@ impl Bounds {
     /// The number of the polite signal.
     pub(crate) fn signal(&self) -> i32 {
         self.signal.map_or(rustix::process::Signal::TERM.as_raw(), Signal::number)
+    }
+
+    /// The settings of environment variables: those of the files, then those of -e; the last of a variable counts.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or has a line that sets no variable.
+    pub(crate) fn env(&self) -> Result<Vec<EnvSetting>, Failure> {
+        let mut settings = env_file::settings(&self.env_file)?;
+        settings.extend(self.env.iter().cloned());
+        Ok(settings)
     }
 
     /// Whether the command line leaves the polite signal to the sandbox.

@@ -6,6 +6,7 @@ use clap::builder::TypedValueParser;
 use clap::{ArgAction, ArgMatches, Args, Command};
 use penfold_client::Host;
 
+use crate::config::Config;
 use crate::failure::{Failure, FailureKind};
 use crate::output::Colour;
 use crate::value;
@@ -33,7 +34,7 @@ pub(crate) struct Verb {
 /// The flags that every verb accepts, before or after its name.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Global {
-    /// State root: the directory with the records of sandboxes [default: for root `/run/penfold`; for users `penfold` in
+    /// State root: the directory with the records of sandboxes [default: `$PENFOLD_ROOT`; else for root `/run/penfold`; for users `penfold` in
     /// `$XDG_RUNTIME_DIR`, else in `/run/user/UID`, else `/tmp/penfold-UID`].
     #[arg(
         long,
@@ -67,4 +68,7 @@ pub(crate) struct Global {
     /// Print more; may be repeated.
     #[arg(short, long, global = true, action = ArgAction::Count, help_heading = "Global options")]
     pub(crate) verbose: u8,
+    /// The files of the configuration.
+    #[arg(skip)]
+    pub(crate) config: Config,
 }

@@ -16,7 +16,7 @@ use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind};
 use crate::text::template;
-use crate::{exit_codes, output, surroundings};
+use crate::{exit_codes, output, surroundings, variables};
 
 /// The verb `agent`.
 pub(crate) const VERB: Verb = Verb {
@@ -105,8 +105,7 @@ impl Agent {
         if project {
             return Ok(PathBuf::from(".claude/settings.local.json"));
         }
-        let variable =
-            |name: &str| surroundings::variable(OsStr::new(name)).filter(|value| !value.is_empty());
+        let variable = |name: &str| variables::get(OsStr::new(name)).filter(|value| !value.is_empty());
         let directory = variable("CLAUDE_CONFIG_DIR")
             .map(PathBuf::from)
             .or_else(|| variable("HOME").map(|home| Path::new(&home).join(".claude")));

@@ -7,11 +7,13 @@ use std::fmt::Write as _;
 use std::io;
 
 use clap::error::{Error, ErrorKind};
+use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 
 use super::{INTERNAL_VERBS, VERBS, find};
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
+use crate::config::Config;
 use crate::exit_codes;
 use crate::failure::Failure;
 use crate::output::{self, Colour};
@@ -56,6 +58,28 @@ where
     let verb = find(&name).ok_or_else(|| Error::new(ErrorKind::InvalidSubcommand))?;
     // clap copies global flags into the matches of the verb, whether they stand before or after its name.
     Ok(Call { global: Global::from_arg_matches(&matches)?, verb, matches })
+}
+
+/// Completes the flags that every verb has by the configuration. What penfold starts itself has all its flags.
+///
+/// # Errors
+/// When the configuration is wrong.
+pub(crate) fn configure(call: &mut Call) -> Result<(), Failure> {
+    if INTERNAL_VERBS.iter().any(|verb| verb.name == call.verb.name) {
+        return Ok(());
+    }
+    let kind = call.verb.usage_failure;
+    let config = Config::read().map_err(|failure| failure.with_kind(kind))?;
+    if call.global.root.is_none() {
+        call.global.root = config.root().map_err(|failure| failure.with_kind(kind))?;
+    }
+    // The default in the definition counts as a value, too.
+    if call.matches.value_source("color") != Some(ValueSource::CommandLine) {
+        let colour = config.colour().map_err(|failure| failure.with_kind(kind))?;
+        call.global.color = colour.unwrap_or(call.global.color);
+    }
+    call.global.config = config;
+    Ok(())
 }
 
 /// The fast path: parses a command line that starts with its verb, with the definition of that verb only.

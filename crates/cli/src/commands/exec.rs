@@ -29,7 +29,8 @@ use crate::relay::{self, Raw, Relay};
 use crate::sandboxes::conclude::conclude;
 use crate::sandboxes::connect::connect;
 use crate::text::summary;
-use crate::{exit_codes, output, surroundings};
+use crate::value::EnvSetting;
+use crate::{exit_codes, output, variables};
 
 /// The verb `exec`.
 pub(crate) const VERB: Verb = Verb {
@@ -89,7 +90,8 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     let refused = |reason: Box<dyn Error>| {
         Failure::new(FailureKind::NotStarted, format!("cannot run `{name}` in {}", args.id)).because(reason)
     };
-    let spec = describe(args).map_err(|error| refused(error.into()))?;
+    let env = args.bounds.env()?;
+    let spec = describe(args, env).map_err(|error| refused(error.into()))?;
     let (stdio, terminal) = stdio(args).map_err(|error| refused(error.into()))?;
     let command = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let request =
@@ -177,14 +179,12 @@ fn wait(
 }
 
 /// Makes the request.
-fn describe(args: &ExecArgs) -> io::Result<OwnedFd> {
-    let environment = args
-        .bounds
-        .env
-        .iter()
-        .filter_map(|setting| {
-            let value = setting.value.clone().or_else(|| surroundings::variable(&setting.key))?;
-            Some((setting.key.clone(), Some(value)))
+fn describe(args: &ExecArgs, env: Vec<EnvSetting>) -> io::Result<OwnedFd> {
+    let environment = env
+        .into_iter()
+        .filter_map(|EnvSetting { key, value }| {
+            let value = value.or_else(|| variables::get(&key))?;
+            Some((key, Some(value)))
         })
         .chain(args.tty.then(own_terminal).flatten())
         .collect();
@@ -207,7 +207,7 @@ fn describe(args: &ExecArgs) -> io::Result<OwnedFd> {
 /// The caller's `TERM`, for a command with a terminal.
 fn own_terminal() -> Option<(OsString, Option<OsString>)> {
     let key = OsString::from("TERM");
-    surroundings::variable(&key).map(|value| (key, Some(value)))
+    variables::get(&key).map(|value| (key, Some(value)))
 }
 
 /// The standard descriptors of the command, and the master side of its terminal if `-t` is given.

@@ -26,7 +26,7 @@ use crate::args::{spare, usage};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::sandboxes::conclude::command_code;
 use crate::text::summary;
-use crate::{output, surroundings, value};
+use crate::{output, value, variables};
 
 /// The verb `guard`.
 pub(crate) const VERB: Verb = Verb {
@@ -223,7 +223,7 @@ fn tell(global: &Global, args: &GuardArgs, tests: Tests) -> Result<(run::Ended, 
     let look = || if tests == Tests::All { HostSnapshot::look() } else { HostSnapshot::default() };
     let before = look();
     let supervisors_file = file.try_clone().or_fail(FailureKind::NotStarted, "cannot keep a report")?;
-    let ended = run::for_verb(global, flags(args)?, |spec| {
+    let ended = run::for_verb(global, flags(global, args)?, |spec| {
         spec.leaks_after = Some(args.grace);
         spec.report = Some(supervisors_file);
         offer_homes(spec);
@@ -253,7 +253,7 @@ fn tell(global: &Global, args: &GuardArgs, tests: Tests) -> Result<(run::Ended, 
     if let Err(error) = print(args, &report, &leaks) {
         output::message(&format!("penfold: {error}\n"));
     }
-    if surroundings::variable("GITHUB_ACTIONS".as_ref()).is_some_and(|value| value == "true") {
+    if variables::get("GITHUB_ACTIONS".as_ref()).is_some_and(|value| value == "true") {
         github::annotate(&leaks, args.leaks == OnLeak::Fail);
     }
     Ok((ended, !leaks.is_empty()))
@@ -269,7 +269,7 @@ fn offer_homes(spec: &mut Spec) {
 }
 
 /// The flags of `run` for these tests. They keep the caller's directory; TMPDIR is the scratch directory.
-fn flags(args: &GuardArgs) -> Result<Vec<OsString>, Failure> {
+fn flags(global: &Global, args: &GuardArgs) -> Result<Vec<OsString>, Failure> {
     let here =
         std::env::current_dir().or_fail(FailureKind::NotStarted, "cannot tell the working directory")?;
     let mut flags: Vec<OsString> = vec!["--scratch".into()];
@@ -284,6 +284,7 @@ fn flags(args: &GuardArgs) -> Result<Vec<OsString>, Failure> {
     if let Some(limit) = args.timeout {
         option("timeout", format!("{}ms", limit.as_millis()).into());
     }
+    flags.extend(global.config.guard.ignore.iter().map(|rule| OsString::from(format!("--spare={rule}"))));
     flags.extend(args.ignore.iter().map(spare::flag));
     flags.push("--".into());
     flags.extend(args.command.iter().cloned());

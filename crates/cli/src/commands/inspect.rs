@@ -45,7 +45,7 @@ pub(crate) struct InspectArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// Print a line for each sandbox from a template with fields such as `{{.ID}}`.
-    #[arg(long, value_name = "FORMAT", value_parser = template::format, conflicts_with = "json")]
+    #[arg(short, long, value_name = "FORMAT", value_parser = template::format, conflicts_with = "json")]
     pub(crate) format: Option<Format>,
 }
 

@@ -18,7 +18,7 @@ use super::run::profile::system_calls;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
-use crate::{execute, surroundings};
+use crate::{execute, surroundings, variables};
 
 /// The verb `jail-outside`.
 pub(crate) const OUTSIDE: Verb = Verb {
@@ -92,7 +92,7 @@ const ASKING: [Signal; 7] =
 fn outside(args: &OutsideArgs) -> Result<u8, Failure> {
     let failed = "cannot make a jail";
     let directory = std::env::current_dir().or_fail(FailureKind::NotStarted, failed)?;
-    let variable = |key: &str| surroundings::variable(OsStr::new(key)).map(PathBuf::from);
+    let variable = |key: &str| variables::get(OsStr::new(key)).map(PathBuf::from);
     let sockets = variable("PENFOLD_SOCKETS");
     let scratch = variable("TMPDIR").filter(|_| args.scratch);
     let program = std::fs::read_link(surroundings::program()).or_fail(FailureKind::NotStarted, failed)?;

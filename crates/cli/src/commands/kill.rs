@@ -55,6 +55,9 @@ pub(crate) struct KillArgs {
     pub(crate) signal: value::Signal,
     #[command(flatten)]
     pub(crate) patience: PatienceOverride,
+    /// List the sandboxes that would be killed or signalled, and change nothing.
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
     /// Do not ask for confirmation.
     #[arg(short, long)]
     pub(crate) force: bool,
@@ -64,9 +67,14 @@ pub(crate) struct KillArgs {
 pub(crate) fn kill(global: &Global, args: &KillArgs) -> Result<u8, Failure> {
     let signal = args.signal.sendable()?;
     let act = if signal == Signal::KILL { "kill" } else { "signal" };
-    let (resolver, selection) = select::select(global, &args.ids, Among::Living, args.force, act)?;
+    let (resolver, selection) =
+        select::select(global, &args.ids, Among::Living, args.force || args.dry_run, act)?;
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
+    if args.dry_run {
+        tally.would_end(global, &select::living(&resolver, &selection));
+        return tally.finish();
+    }
     if signal == Signal::KILL {
         let mut slow = tally::progress(global, "killing", &selection.found);
         let limits = Limits { patience: args.patience.patience, ..Limits::default() };

@@ -1,5 +1,6 @@
 //! `penfold logs`.
 
+mod several;
 pub(crate) mod write;
 
 use std::io;
@@ -25,12 +26,14 @@ use write::Output;
 pub(crate) const VERB: Verb = Verb {
     name: "logs",
     aliases: &[],
-    about: "Show the output of a detached sandbox",
+    about: "Show the output of detached sandboxes",
     description: "Shows the output of a detached sandbox byte for byte: standard output on standard output, standard error \
-        on standard error. penfold keeps the log after the end, until `penfold rm`. A full log drops the oldest output.",
+        on standard error. penfold keeps the log after the end, until `penfold rm`. A full log drops the oldest output. \
+        The lines of several sandboxes are shown in the order of their times, each after the name of its sandbox.",
     examples: &[
         ("penfold logs web", "show the complete log"),
         ("penfold logs -f -n 20 web", "show the last 20 lines and new output, until the end"),
+        ("penfold logs -f web worker", "follow two sandboxes, with the name before each line"),
         ("penfold logs --since 10m -t 3f9a", "show the last ten minutes with a time on each line"),
         ("penfold logs --json -f web", "print one JSON object per line, for programs"),
         ("penfold --host http://127.0.0.1:3000 logs -f web", "follow the log of a sandbox of a server"),
@@ -44,18 +47,21 @@ pub(crate) const VERB: Verb = Verb {
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LogsArgs {
-    /// Id, unique prefix of an id, or name.
-    #[arg(value_name = "ID")]
-    pub(crate) id: String,
+    /// Ids, unique prefixes of ids, or names; `-` reads them from standard input.
+    #[arg(value_name = "ID", required = true)]
+    pub(crate) ids: Vec<String>,
     /// Also show new output until the sandbox has ended.
     #[arg(short, long)]
     pub(crate) follow: bool,
     /// Show only the last N lines.
-    #[arg(short = 'n', long = "lines", value_name = "N", value_parser = value::number, conflicts_with = "since")]
+    #[arg(short = 'n', long = "lines", visible_alias = "tail", value_name = "N", value_parser = value::number, conflicts_with = "since")]
     pub(crate) lines: Option<u64>,
     /// Show only output not older than a duration such as `10m`, or a time such as `2026-11-21T10:35:00Z`.
     #[arg(long, value_name = "TIME", value_parser = since, allow_hyphen_values = true)]
     pub(crate) since: Option<Since>,
+    /// Show only output not younger than this, in the same forms.
+    #[arg(long, value_name = "TIME", value_parser = since, allow_hyphen_values = true, conflicts_with = "follow")]
+    pub(crate) until: Option<Since>,
     /// Print the time (UTC) before each line.
     #[arg(short, long)]
     pub(crate) timestamps: bool,
@@ -67,6 +73,14 @@ pub(crate) struct LogsArgs {
     pub(crate) json: bool,
 }
 
+impl LogsArgs {
+    /// Whether output of this stream and time is shown. The log is opened at the place that `--since` asks for.
+    pub(crate) fn wants(&self, stream: Stream, time: u64) -> bool {
+        (!self.stderr || stream == Stream::Stderr)
+            && self.until.is_none_or(|until| time <= until.nanoseconds())
+    }
+}
+
 /// The time that the start or removal of a sandbox may take; after that a missing log is an error.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The interval between attempts to open the log.
@@ -74,7 +88,9 @@ const RETRY_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// Shows the log, and follows it with `--follow`.
 pub(crate) fn logs(global: &Global, args: &LogsArgs) -> Result<u8, Failure> {
-    let (record, mut reader) = open(global, args)?;
+    let words = find::read_words(&args.ids)?;
+    let [id] = words.as_slice() else { return several::logs(global, args, &words) };
+    let (record, mut reader) = open(global, id, args)?;
     let mut output = Output::new(args);
     match show(&mut reader, &record, args, &mut output) {
         Ok(()) => {}
@@ -92,10 +108,10 @@ pub(crate) fn logs(global: &Global, args: &LogsArgs) -> Result<u8, Failure> {
 }
 
 /// Opens the log. Retries for [`PATIENCE`] if the sandbox is just starting: its log may not exist yet.
-fn open(global: &Global, args: &LogsArgs) -> Result<(Files, Reader), Failure> {
+fn open(global: &Global, id: &str, args: &LogsArgs) -> Result<(Files, Reader), Failure> {
     let until = Instant::now() + PATIENCE;
     loop {
-        let known = find::resolver(global).resolve(&args.id)?;
+        let known = find::resolver(global).resolve(id)?;
         // Checked before the log is opened: a complete record without a log never gets one.
         let passing = known.is_passing();
         let missing = || Failure::new(FailureKind::Other, format!("sandbox `{}` has no log", known.id));
@@ -160,15 +176,23 @@ fn wait(reader: &mut Reader, record: &Files, stdout: BorrowedFd<'_>) -> Result<W
 
 fn show_entry(entry: &Entry<'_>, args: &LogsArgs, output: &mut Output) -> io::Result<()> {
     let (kind, count) = match *entry {
-        Entry::Data { stream, .. } if args.stderr && stream != Stream::Stderr => return Ok(()),
+        Entry::Data { stream, time, .. } if !args.wants(stream, time) => return Ok(()),
         Entry::Data { stream, time, offset, bytes } => return output.data(stream, time, offset, bytes),
-        Entry::Lost { bytes, .. } => ("of output were lost: the log could not be written", bytes),
-        Entry::Missed { bytes } => ("of output were overwritten before `penfold logs` read them", bytes),
-        Entry::Damaged { bytes, .. } => ("of the log are damaged", bytes),
+        ref gap => gap_of(gap),
     };
     output.flush()?;
     remark(&format!("{} {kind}", bytes(count)));
     Ok(())
+}
+
+/// What happened to output that is not in the log, and its length.
+fn gap_of(entry: &Entry<'_>) -> (&'static str, u64) {
+    match *entry {
+        Entry::Data { bytes, .. } => ("of output", u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
+        Entry::Lost { bytes, .. } => ("of output were lost: the log could not be written", bytes),
+        Entry::Missed { bytes } => ("of output were overwritten before `penfold logs` read them", bytes),
+        Entry::Damaged { bytes, .. } => ("of the log are damaged", bytes),
+    }
 }
 
 pub(crate) fn bytes(number: u64) -> String {

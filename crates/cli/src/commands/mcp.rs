@@ -9,7 +9,7 @@ use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::text::lines;
-use crate::{exit_codes, output, surroundings};
+use crate::{exit_codes, output, surroundings, variables};
 
 /// The verb `mcp`.
 pub(crate) const VERB: Verb = Verb {
@@ -58,9 +58,7 @@ pub(crate) fn mcp(global: &Global, args: &McpArgs) -> Result<u8, Failure> {
     let config = Config {
         state_root: surroundings::absolute_root(global),
         program: surroundings::program(),
-        environment: surroundings::environment()
-            .filter(|(key, _)| !surroundings::names_a_server(key))
-            .collect(),
+        environment: variables::all().filter(|(key, _)| !surroundings::names_a_server(key)).collect(),
         read_only: args.read_only,
         all: args.all,
         keep: args.keep,

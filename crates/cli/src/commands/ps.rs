@@ -12,7 +12,6 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use crate::args::ids::Filters;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::exit_codes;
 use crate::failure::{Failure, FailureKind};
 use crate::output::{self, WriteError};
 use crate::sandboxes::find::{self, Among};
@@ -21,6 +20,7 @@ use crate::sandboxes::sampler::Sampler;
 use crate::text::row::{Numbers, Row, UserHome};
 use crate::text::template::{self, Format};
 use crate::text::usage as columns;
+use crate::{exit_codes, value};
 
 /// The verb `ps`.
 pub(crate) const VERB: Verb = Verb {
@@ -42,7 +42,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold ps -q --filter status=orphaned", "print ids as input for another command"),
     ],
     usage_failure: FailureKind::Usage,
-    define: PsArgs::augment_args,
+    define: |command| PsArgs::augment_args(command).mut_arg("filters", |filters| filters.short('f')),
     call: |global, matches| ps(global, &usage::read(&VERB, matches)?),
 };
 
@@ -56,6 +56,9 @@ pub(crate) struct PsArgs {
     /// List only the sandbox that was started last, even if it has ended.
     #[arg(short, long)]
     pub(crate) latest: bool,
+    /// List only the N sandboxes that were started last, ended ones included.
+    #[arg(short = 'n', long, value_name = "N", value_parser = value::number, conflicts_with = "latest")]
+    pub(crate) last: Option<u64>,
     #[command(flatten)]
     pub(crate) filters: Filters,
     /// List the sandboxes in the state roots of all users; only for root.
@@ -145,14 +148,17 @@ fn found(
     args: &PsArgs,
     look: impl FnOnce(Among) -> Result<Vec<Listed>, Failure>,
 ) -> Result<Vec<Listed>, Failure> {
-    let among =
-        if args.all || args.latest || args.filters.wants_ended() { Among::Every } else { Among::Living };
+    let among = if args.all || args.latest || args.last.is_some() || args.filters.wants_ended() {
+        Among::Every
+    } else {
+        Among::Living
+    };
     let mut found: Vec<Listed> = look(among)?;
     found.retain(|listed| args.filters.match_all(&listed.view));
     // The newest first, as in docker.
     found.reverse();
-    if args.latest {
-        found.truncate(1);
+    if let Some(most) = args.last.or(args.latest.then_some(1)) {
+        found.truncate(usize::try_from(most).unwrap_or(usize::MAX));
     }
     Ok(found)
 }

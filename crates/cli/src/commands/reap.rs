@@ -55,6 +55,7 @@ pub(crate) struct ReapArgs {
     pub(crate) grace: Duration,
     /// The polite signal.
     #[arg(
+        short = 's',
         long,
         value_name = "SIGNAL",
         value_parser = value::signal,

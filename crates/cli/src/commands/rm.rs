@@ -23,6 +23,7 @@ pub(crate) const VERB: Verb = Verb {
     examples: &[
         ("penfold rm web", "remove the records of ended sandboxes with the name web"),
         ("penfold rm -f 3f9", "kill the sandbox first if it still runs"),
+        ("penfold rm -n --all", "list the records that would be removed, and change nothing"),
         ("penfold rm --filter status=exited -f", "remove all sandboxes whose commands exited by themselves"),
     ],
     usage_failure: FailureKind::Usage,
@@ -37,6 +38,9 @@ pub(crate) struct RmArgs {
     pub(crate) ids: Ids,
     #[command(flatten)]
     pub(crate) patience: PatienceOverride,
+    /// List the sandboxes whose records would be removed, and change nothing.
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
     /// Kill sandboxes that have not ended, and do not ask for confirmation.
     #[arg(short, long)]
     pub(crate) force: bool,
@@ -44,11 +48,20 @@ pub(crate) struct RmArgs {
 
 /// Removes the records of ended sandboxes; with `--force` kills the sandboxes first.
 pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
-    let (resolver, selection) = select::select(global, &args.ids, Among::Every, args.force, "remove")?;
+    let (resolver, selection) =
+        select::select(global, &args.ids, Among::Every, args.force || args.dry_run, "remove")?;
     let coloured = global.color.wanted(&std::io::stderr());
     let limits = Limits { patience: args.patience.patience, ..Limits::default() };
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
+    if args.dry_run {
+        let (doomed, living) = select::ended(&resolver, &selection, args.force);
+        for error in living {
+            tally.failed(&error.into(), coloured);
+        }
+        tally.would_end(global, &doomed);
+        return tally.finish();
+    }
     if !args.force {
         for known in &selection.found {
             match penfold_control::forget(&resolver, known, &limits) {

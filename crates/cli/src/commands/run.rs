@@ -70,7 +70,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::NotStarted,
     define: RunArgs::augment_args,
-    call: |global, matches| run(global, usage::read(&VERB, spec_file::expand(matches)?)?),
+    call: |global, matches| run(global, usage::read(&VERB, spec_file::expand(global, matches)?)?),
 };
 
 /// The arguments of `penfold run`.
@@ -94,9 +94,12 @@ pub(crate) struct RunArgs {
     /// Run in the background: print the id when CMD runs, and keep its output for `penfold logs`.
     #[arg(short, long)]
     pub(crate) detach: bool,
-    /// Give a detached sandbox a terminal, for `penfold attach`.
+    /// Give a detached sandbox a terminal, for `penfold attach`. In the foreground CMD has the caller's: no effect.
     #[arg(short, long)]
     pub(crate) tty: bool,
+    /// Pass standard input to CMD. In the foreground this is always so: no effect.
+    #[arg(short, long)]
+    pub(crate) interactive: bool,
     #[arg(
         long,
         value_name = "DURATION",
@@ -113,7 +116,7 @@ pub(crate) struct RunArgs {
         help = "End a detached sandbox that had no output and no exec for this time"
     )]
     pub(crate) idle_timeout: Option<Duration>,
-    /// Remove the record of a detached sandbox at its end, with log and exit code.
+    /// Remove the record of a detached sandbox at its end, with log and exit code. In the foreground this is always so.
     #[arg(long)]
     pub(crate) rm: bool,
     #[arg(

@@ -12,7 +12,7 @@ use super::run::{self, RunArgs};
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
-use crate::{execute, output, surroundings};
+use crate::{execute, output, surroundings, variables};
 
 /// The name under which penfold is this verb.
 pub(crate) const PROGRAM: &str = "penfold-sh";
@@ -73,7 +73,7 @@ enum Scope {
 impl Scope {
     /// The scope that the caller's environment asks for.
     fn of_caller() -> Result<Scope, Failure> {
-        let word = surroundings::variable(SCOPE.as_ref()).unwrap_or_default();
+        let word = variables::get(SCOPE.as_ref()).unwrap_or_default();
         match word.to_str() {
             Some("" | "call") => Ok(Scope::Call),
             Some("session") => Ok(Scope::Session),
@@ -118,6 +118,7 @@ fn sh(global: &Global, args: &ShArgs) -> Result<u8, Failure> {
     let matches = definition
         .try_get_matches_from(once("--".into()).chain(command))
         .map_err(|error| usage::failure(&error, Some(&VERB)))?;
+    let matches = run::spec_file::expand(global, matches)?;
     run::run(global, usage::read::<RunArgs>(&VERB, matches)?)
 }
 
@@ -139,7 +140,7 @@ fn shell_arguments(text: &[OsString]) -> Vec<OsString> {
 
 /// Returns the shell.
 fn shell() -> OsString {
-    let given = |name: &str| surroundings::variable(OsStr::new(name)).filter(|value| !value.is_empty());
+    let given = |name: &str| variables::get(OsStr::new(name)).filter(|value| !value.is_empty());
     let is_known = |shell: &OsString| {
         let name = Path::new(shell).file_name();
         SHELLS.iter().any(|known| name == Some(OsStr::new(known)))

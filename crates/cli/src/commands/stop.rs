@@ -26,6 +26,7 @@ pub(crate) const VERB: Verb = Verb {
     examples: &[
         ("penfold stop web", "stop the sandbox web"),
         ("penfold stop -t 2s 3f9 c07", "stop two sandboxes and kill them after two seconds"),
+        ("penfold stop -n --all", "list the sandboxes that would be stopped, and change nothing"),
         ("penfold stop --filter label=job=1729 -f", "stop all sandboxes of a job without confirmation"),
     ],
     usage_failure: FailureKind::Usage,
@@ -42,7 +43,7 @@ pub(crate) struct StopArgs {
     #[arg(
         short = 't',
         long,
-        visible_alias = "timeout",
+        visible_aliases = ["timeout", "time"],
         value_name = "DURATION",
         value_parser = value::duration,
         allow_hyphen_values = true
@@ -53,6 +54,9 @@ pub(crate) struct StopArgs {
     pub(crate) signal: Option<Signal>,
     #[command(flatten)]
     pub(crate) patience: PatienceOverride,
+    /// List the sandboxes that would be stopped, and change nothing.
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
     /// Do not ask for confirmation.
     #[arg(short, long)]
     pub(crate) force: bool,
@@ -61,10 +65,15 @@ pub(crate) struct StopArgs {
 /// Stops sandboxes.
 pub(crate) fn stop(global: &Global, args: &StopArgs) -> Result<u8, Failure> {
     let signal = args.signal.map(Signal::sendable).transpose()?;
-    let (resolver, selection) = select::select(global, &args.ids, Among::Living, args.force, "stop")?;
+    let (resolver, selection) =
+        select::select(global, &args.ids, Among::Living, args.force || args.dry_run, "stop")?;
     let how = EndMethod::Stop { signal, grace: args.grace };
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
+    if args.dry_run {
+        tally.would_end(global, &select::living(&resolver, &selection));
+        return tally.finish();
+    }
     let limits = Limits { patience: args.patience.patience, ..Limits::default() };
     let mut slow = tally::progress(global, "stopping", &selection.found);
     let stop_results = penfold_control::end(&resolver, &selection.found, how, &limits, &mut slow);

@@ -101,7 +101,7 @@ fn a_command_keeps_every_byte() {
         odd,
     ]);
     assert_eq!(args.command, [odd_command(), odd, odd]);
-    assert_eq!(args.bounds.env[0].value.as_deref(), Some(OsStr::from_bytes(b"\xfe")));
+    assert_eq!(args.bounds.env().unwrap()[0].value.as_deref(), Some(OsStr::from_bytes(b"\xfe")));
 }
 
 fn odd_command() -> &'static OsStr {
@@ -117,7 +117,10 @@ fn run_without_options_has_the_defaults_of_the_contract() {
     assert_eq!((args.contain, args.on_owner_exit), (Contain::Auto, None));
     assert!(!args.bounds.preserve_status && !args.scratch && !args.fail_on_leak);
     assert!(
-        args.bounds.env.is_empty() && args.label.is_empty() && args.name.is_none() && args.report.is_none()
+        args.bounds.env().unwrap().is_empty()
+            && args.label.is_empty()
+            && args.name.is_none()
+            && args.report.is_none()
     );
 }
 
@@ -138,7 +141,7 @@ fn the_last_of_a_repeated_option_wins_and_lists_grow() {
         "x",
     ]);
     assert_eq!(args.bounds.timeout(), Some(Duration::from_mins(2)));
-    assert_eq!((args.bounds.env.len(), args.label.len()), (2, 2));
+    assert_eq!((args.bounds.env().unwrap().len(), args.label.len()), (2, 2));
 }
 
 #[test]

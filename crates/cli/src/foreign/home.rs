@@ -15,7 +15,7 @@ use penfold_teardown::{Findings, Selector, Survivor};
 use super::{CANNOT_SEARCH, Request, Targets};
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind, OrFail as _};
-use crate::{exit_codes, output, surroundings};
+use crate::{exit_codes, output, surroundings, variables};
 
 /// The most state roots whose sandboxes are ended at the same time.
 const ROOTS_AT_ONCE: usize = 32;
@@ -40,7 +40,7 @@ struct Records {
 /// # Errors
 /// If the directory is refused, or /proc cannot be read, or nothing may be signalled.
 pub(super) fn end(global: &Global, request: &Request, path: &Path) -> Result<u8, Failure> {
-    let home = TestHome::open(path, surroundings::user_home().as_deref())?;
+    let home = TestHome::open(path, variables::user_home().as_deref())?;
     let records = records(&home)?;
     if request.dry_run {
         return dry_run(global, request, &home, &records);

@@ -23,7 +23,7 @@ use crate::{exit_codes, output, value};
 /// Stops sandboxes.
 pub(super) fn stop(client: &Client, global: &Global, args: &StopArgs) -> Result<u8, Failure> {
     let signal = args.signal.map(value::Signal::sendable).transpose()?;
-    let selection = select::select(client, &args.ids, Among::Living, args.force, "stop")?;
+    let selection = select::select(client, &args.ids, Among::Living, args.force || args.dry_run, "stop")?;
     let body = json!({
         "signal": signal.map(|signal| signal.as_raw().to_string()),
         "grace_ms": args.grace.map(millis),
@@ -31,6 +31,10 @@ pub(super) fn stop(client: &Client, global: &Global, args: &StopArgs) -> Result<
     });
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
+    if args.dry_run {
+        would_end(global, &selection.found, true, &mut tally);
+        return tally.finish();
+    }
     end(client, &selection.found, "stop", &body, &mut tally);
     tally.finish()
 }
@@ -42,23 +46,29 @@ pub(super) fn kill(client: &Client, global: &Global, args: &KillArgs) -> Result<
         return Err(Failure::new(FailureKind::Usage, sentence)
             .hint("`penfold stop -s SIGNAL` sends it, and ends the sandbox"));
     }
-    let selection = select::select(client, &args.ids, Among::Living, args.force, "kill")?;
+    let selection = select::select(client, &args.ids, Among::Living, args.force || args.dry_run, "kill")?;
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
+    if args.dry_run {
+        would_end(global, &selection.found, true, &mut tally);
+        return tally.finish();
+    }
     end(client, &selection.found, "kill", &patience(args.patience.patience), &mut tally);
     tally.finish()
 }
 
 /// Removes the records of ended sandboxes; with `--force` kills the sandboxes first.
 pub(super) fn rm(client: &Client, global: &Global, args: &RmArgs) -> Result<u8, Failure> {
-    let selection = select::select(client, &args.ids, Among::Every, args.force, "remove")?;
+    let selection = select::select(client, &args.ids, Among::Every, args.force || args.dry_run, "remove")?;
     let coloured = global.color.wanted(&std::io::stderr());
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
     let (living, ended): (Vec<View>, Vec<View>) =
         selection.found.into_iter().partition(|view| view.status.is_living());
     let mut doomed = ended;
-    if args.force {
+    if args.dry_run && args.force {
+        doomed.extend(living);
+    } else if args.force {
         // The request that removes a record takes no patience, so the kill comes first.
         let body = patience(args.patience.patience);
         let killed = penfold_control::at_once(&living, |view| order(client, &view.id, "kill", &body));
@@ -74,11 +84,21 @@ pub(super) fn rm(client: &Client, global: &Global, args: &RmArgs) -> Result<u8, 
             tally.failed(&error.into(), coloured);
         }
     }
+    if args.dry_run {
+        would_end(global, &doomed, false, &mut tally);
+        return tally.finish();
+    }
     for view in &doomed {
         let removed = client.send::<Ended>(Method::DELETE, &path(&view.id), &[], Vec::new().into());
         conclude(&view.id, removed, &mut tally);
     }
     tally.finish()
+}
+
+/// Lists sandboxes that would be ended.
+fn would_end(global: &Global, found: &[View], only_living: bool, tally: &mut Tally) {
+    let found = found.iter().filter(|view| !only_living || view.status.is_living());
+    tally.would_end(global, &found.map(select::shown).collect::<Vec<_>>());
 }
 
 /// Renews the lease of a sandbox.

@@ -3,7 +3,6 @@
 use std::io;
 
 use penfold_client::{Client, Error, Follow, LogEvent, LogFrame, LogRange};
-use penfold_state::log::Stream;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::{ending, failure, select};
@@ -25,7 +24,11 @@ enum Stopped {
 
 /// Shows the log, and follows it with `--follow`.
 pub(super) fn logs(client: &Client, global: &Global, args: &LogsArgs) -> Result<u8, Failure> {
-    let id = select::find(client, &args.id)?.id;
+    let [word] = args.ids.as_slice() else {
+        let sentence = "a server shows one log at a time";
+        return Err(Failure::new(FailureKind::Usage, sentence).hint("give one id"));
+    };
+    let id = select::find(client, word)?.id;
     let lines = args.lines.map(|lines| format!("&lines={lines}")).unwrap_or_default();
     let stream = if args.stderr { "&stream=stderr" } else { "" };
     let mut shown = Shown { args, output: Output::new(args), quiet: global.quiet };
@@ -107,8 +110,8 @@ impl Shown<'_> {
     fn frame(&mut self, frame: LogFrame) -> Result<usize, Stopped> {
         let (stream, time, offset) = (frame.stream, frame.time_ns, frame.offset);
         let bytes = frame.bytes();
-        let is_wanted = (!self.args.stderr || stream == Stream::Stderr)
-            && self.args.since.is_none_or(|since| time >= since.nanoseconds());
+        let is_wanted =
+            self.args.wants(stream, time) && self.args.since.is_none_or(|since| time >= since.nanoseconds());
         if is_wanted {
             self.output.data(stream, time, offset, &bytes).map_err(Stopped::Write)?;
         }

@@ -17,7 +17,7 @@ use crate::args::verb::Global;
 use crate::commands::run::profile::{Network, Profile};
 use crate::commands::run::{Codes, OnOwnerExit, OnSupervisorExit, RunArgs, spec, stdin_close, tell};
 use crate::failure::{Failure, FailureKind, OrFail as _};
-use crate::{exit_codes, output, surroundings};
+use crate::{exit_codes, output, variables};
 
 /// Runs a command on a server: in the foreground to its end, or detached.
 pub(super) fn run(client: &Client, global: &Global, args: RunArgs) -> Result<u8, Failure> {
@@ -200,8 +200,8 @@ pub(super) fn text(word: &OsStr) -> Result<&str, Failure> {
 /// The variables of `-e`; without a value, the caller's. The server adds only a few of its own.
 pub(super) fn environment(bounds: &Bounds) -> Result<Map<String, Value>, Failure> {
     let mut variables = Map::new();
-    for setting in &bounds.env {
-        let value = setting.value.clone().or_else(|| surroundings::variable(&setting.key));
+    for setting in &bounds.env()? {
+        let value = setting.value.clone().or_else(|| variables::get(&setting.key));
         if let Some(value) = value {
             variables.insert(text(&setting.key)?.to_owned(), json!(text(&value)?));
         }

@@ -52,10 +52,7 @@ pub(super) fn select(
         let mut found = list(client, among)?;
         found.retain(|view| ids.filters.match_all(view));
         if !force && !found.is_empty() {
-            let shown: Vec<Shown<'_>> = found
-                .iter()
-                .map(|view| Shown { id: &view.id, name: view.name.as_deref(), command: view.command_line() })
-                .collect();
+            let shown: Vec<Shown<'_>> = found.iter().map(shown).collect();
             confirm(&shown, verb)?;
         }
         return Ok(Selection { found, missed: Vec::new() });
@@ -84,6 +81,11 @@ pub(super) fn select(
         }
     }
     Ok(selection)
+}
+
+/// A sandbox as a question or a list shows it.
+pub(super) fn shown(view: &View) -> Shown<'_> {
+    Shown { id: &view.id, name: view.name.as_deref(), command: view.command_line() }
 }
 
 /// The other ended sandboxes with the same name, if `word` is the name of `newest`.

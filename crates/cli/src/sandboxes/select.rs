@@ -1,6 +1,6 @@
 //! Selects the sandboxes that a verb acts on. `--all` and `--filter` need a confirmation.
 
-use penfold_control::{Resolver, SandboxRef};
+use penfold_control::{ForgetError, Resolver, SandboxRef, view};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use penfold_process::quoted;
@@ -77,6 +77,34 @@ impl<'a> Shown<'a> {
         let command = known.intent.as_ref().map(|intent| quoted(&intent.command)).unwrap_or_default();
         Shown { id: &known.id, name: known.name.as_deref(), command }
     }
+
+    /// Id, name and command in a line.
+    pub(crate) fn line(&self) -> String {
+        let Shown { id, name, command } = self;
+        format!("{id}  {}  {command}", name.unwrap_or("-"))
+    }
+}
+
+/// The selected sandboxes that live.
+pub(crate) fn living<'a>(resolver: &Resolver, selection: &'a Selection) -> Vec<Shown<'a>> {
+    let lives = |known: &&SandboxRef| view::view(resolver, known).is_some_and(|seen| seen.status.is_living());
+    selection.found.iter().filter(lives).map(Shown::of).collect()
+}
+
+/// The selected sandboxes whose records may be removed, and an error for each that lives, unless `force`.
+pub(crate) fn ended<'a>(
+    resolver: &Resolver,
+    selection: &'a Selection,
+    force: bool,
+) -> (Vec<Shown<'a>>, Vec<ForgetError>) {
+    let (mut doomed, mut refused) = (Vec::new(), Vec::new());
+    for known in &selection.found {
+        match view::view(resolver, known).map(|seen| seen.status).filter(|status| status.is_living()) {
+            Some(status) if !force => refused.push(ForgetError::Living { id: known.id.clone(), status }),
+            _ => doomed.push(Shown::of(known)),
+        }
+    }
+    (doomed, refused)
 }
 
 /// Asks for confirmation; refuses without a terminal.
@@ -93,9 +121,8 @@ pub(crate) fn confirm(found: &[Shown<'_>], verb: &str) -> Result<(), Failure> {
             .hint(format!("`penfold {} -f` does it", typed.join(" "))));
     }
     let mut text = String::new();
-    for Shown { id, name, command } in found {
-        let name = name.unwrap_or("-");
-        lines::push(&mut text, &format!("  {id}  {name}  {command}"));
+    for shown in found {
+        lines::push(&mut text, &format!("  {}", shown.line()));
         text.push('\n');
     }
     lines::push(&mut text, &format!("Really {verb} {number}? [y/N] "));

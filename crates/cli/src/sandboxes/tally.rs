@@ -6,6 +6,7 @@ use penfold_control::{Progress, SandboxRef, StopResult};
 
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind};
+use crate::sandboxes::select::Shown;
 use crate::text::lines::{self, count};
 use crate::text::live_line::LiveLine;
 use crate::{exit_codes, output};
@@ -52,6 +53,18 @@ impl Tally {
     pub(crate) fn done(&mut self, id: &str) {
         self.data.push_str(id);
         self.data.push('\n');
+    }
+
+    /// Lists sandboxes that would be ended; with -q their ids only.
+    pub(crate) fn would_end(&mut self, global: &Global, found: &[Shown<'_>]) {
+        for shown in found {
+            if global.quiet {
+                self.done(shown.id);
+            } else {
+                lines::push(&mut self.data, &shown.line());
+                self.data.push('\n');
+            }
+        }
     }
 
     /// Records the result of a stop or kill.

@@ -8,7 +8,7 @@ use std::io::Write as _;
 use penfold_state::LeftBehind;
 
 use super::report;
-use crate::{output, surroundings};
+use crate::{output, variables};
 
 /// GitHub shows ten annotations of a kind for a step.
 const SHOWN: usize = 10;
@@ -25,8 +25,7 @@ pub(super) fn annotate(leaks: &[LeftBehind], fails: bool) {
         let _ = writeln!(text, "::{kind} title={}::{message}", escape(&title, true));
     }
     output::message(&text);
-    let Some(path) = surroundings::variable("GITHUB_STEP_SUMMARY".as_ref()).filter(|_| !leaks.is_empty())
-    else {
+    let Some(path) = variables::get("GITHUB_STEP_SUMMARY".as_ref()).filter(|_| !leaks.is_empty()) else {
         return;
     };
     let written = std::fs::File::options()

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 
 use super::{OnSupervisorExit, RunArgs};
 use crate::failure::{Failure, FailureKind};
-use crate::surroundings;
+use crate::{surroundings, variables};
 
 /// The flags of profiles.
 #[derive(Args, Clone, Debug)]
@@ -150,7 +150,7 @@ fn jail(args: &mut RunArgs) -> Result<Vec<OsString>, Failure> {
             format!("`--network {}` leaves the network namespace without a command", network.word());
         return Err(not_started(sentence).hint("`--network new`"));
     }
-    let bwrap = jail::find_bwrap(surroundings::variable("PATH".as_ref()).as_deref()).ok_or_else(|| {
+    let bwrap = jail::find_bwrap(variables::get("PATH".as_ref()).as_deref()).ok_or_else(|| {
         not_started("cannot make a jail: there is no `bwrap` in PATH".to_owned()).hint("install bubblewrap")
     })?;
     let rootfs = match &args.profile.rootfs {

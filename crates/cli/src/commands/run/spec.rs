@@ -31,12 +31,12 @@ fn absolute(path: &Path) -> PathBuf {
 
 /// Refuses flags that have no effect on a foreground sandbox.
 pub(crate) fn refuse_detached_flags(args: &RunArgs) -> Result<(), Failure> {
-    let flags = [
-        (args.tty, "--tty"),
-        (args.ttl.is_some(), "--ttl"),
-        (args.idle_timeout.is_some(), "--idle-timeout"),
-        (args.rm, "--rm"),
-    ];
+    let flags = [(args.ttl.is_some(), "--ttl"), (args.idle_timeout.is_some(), "--idle-timeout")];
+    if args.interactive && args.detach && !args.tty {
+        let sentence = "`--interactive` has no effect on a detached sandbox without a terminal";
+        return Err(Failure::new(FailureKind::NotStarted, sentence)
+            .hint("add `--tty`, and write to it with `penfold attach`; or leave out `--interactive`"));
+    }
     match flags.into_iter().find(|(given, _)| *given && !args.detach) {
         None => Ok(()),
         Some((_, flag)) => {
@@ -106,7 +106,7 @@ pub(super) fn spec(global: &Global, mut args: RunArgs) -> Result<Spec, Failure> 
         .ok_or(ReservedSignal)
         .map_err(Failure::not_started)?;
     let state_root = surroundings::root(global);
-    let mut environment = environment(&args.bounds.env, args.inherit_env == Some(false));
+    let mut environment = environment(&args.bounds.env()?, args.inherit_env == Some(false));
     let place = Place { temporary: surroundings::temporary(), short: absolute(&state_root).join(SOCKETS) };
     let request = args.resources.request();
     // The boot is in the marks of resources.

@@ -10,33 +10,41 @@ use penfold_api::SandboxSpec;
 
 use super::VERB;
 use crate::args::usage;
+use crate::args::verb::Global;
+use crate::config;
 use crate::failure::{Failure, FailureKind};
 
 /// The largest file.
 const LARGEST: u64 = 1 << 20;
 
-/// Adds the flags of the file that `--spec` names, if any, to those of the command line.
-pub(crate) fn expand(matches: ArgMatches) -> Result<ArgMatches, Failure> {
-    let Some(path) = matches.get_one::<std::path::PathBuf>("spec") else { return Ok(matches) };
-    let spec = read(path)?;
-    let mut words = spec.flags();
-    words.extend(spec.env.iter().map(|(key, value)| OsString::from(format!("--env={key}={value}"))));
-    words.extend(spec.inherit_env.map(|inherit| format!("--inherit-env={inherit}").into()));
-    let mut command: Vec<OsString> = spec.command.iter().map(OsString::from).collect();
+/// Adds the flags of the configuration, and those of the file that `--spec` names, if any, to those of the command line.
+pub(crate) fn expand(global: &Global, matches: ArgMatches) -> Result<ArgMatches, Failure> {
+    let path = matches.get_one::<std::path::PathBuf>("spec");
+    let configured = global.config.run_flags(matches.get_flag("detach"));
+    if path.is_none() && configured.is_empty() {
+        return Ok(matches);
+    }
+    let mut words = configured;
+    let mut command: Vec<OsString> = Vec::new();
+    if let Some(path) = path {
+        let spec = read(path)?;
+        words.extend(config::run_flags(&spec));
+        command = spec.command.iter().map(OsString::from).collect();
+    }
     words.extend(given(&matches));
     if let Some(given) = matches.get_many::<OsString>("command") {
         command = given.cloned().collect();
     }
+    let file = path.map_or("the configuration".to_owned(), |path| format!("`{}`", path.display()));
     if command.is_empty() {
-        let sentence = format!("`{}` has no `command`, and none was given", path.display());
+        let sentence = format!("{file} has no `command`, and none was given");
         return Err(Failure::new(FailureKind::NotStarted, sentence));
     }
     words.push("--".into());
     words.extend(command);
     definition().try_get_matches_from(words).map_err(|error| {
-        let mut failure = usage::failure(&error, Some(&VERB));
-        failure = failure.hint(format!("the flags are from `{}` and from the command line", path.display()));
-        failure
+        let failure = usage::failure(&error, Some(&VERB));
+        failure.hint(format!("the flags are from {file} and from the command line"))
     })
 }
 

@@ -16,7 +16,7 @@ use super::{Contain, RunArgs};
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind};
 use crate::output;
-use crate::surroundings;
+use crate::{surroundings, variables};
 
 /// The variable that is used without `--unit`.
 const VARIABLE: &str = "PENFOLD_UNIT";
@@ -67,7 +67,7 @@ impl Wanted {
 
 /// Decides whether to ask for a scope. In the foreground nothing is read, unless a flag or the variable asks for more.
 pub(crate) fn plan(args: &RunArgs) -> Result<Plan, Failure> {
-    let variable = surroundings::variable(OsStr::new(VARIABLE)).filter(|value| !value.is_empty());
+    let variable = variables::get(OsStr::new(VARIABLE)).filter(|value| !value.is_empty());
     let configured = match variable.filter(|_| args.unit.is_none()) {
         None => None,
         Some(value) => {

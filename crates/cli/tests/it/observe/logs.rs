@@ -176,3 +176,53 @@ fn command_that_writes_much_gets_a_wider_pipe() {
     ended(&env, "PATH=/usr/bin:$PATH; exec python3 script");
     assert_eq!(std::fs::read_to_string(env.path("work/wide")).unwrap(), "True\n");
 }
+
+/// spec: 9.6
+#[test]
+fn several_logs_are_merged_by_time_with_the_name_before_each_line() {
+    let env = TestEnv::new();
+    let gates: Vec<std::path::PathBuf> = (0..3).map(|number| env.path(&format!("work/{number}"))).collect();
+    let wait = |gate: &std::path::Path| format!("until [ -e {} ]; do sleep 0.01; done", gate.display());
+    // Each line waits for the one before it.
+    let first = format!("echo one; {}; echo three; {}; printf 'no end'", wait(&gates[0]), wait(&gates[1]));
+    let second = format!("{}; echo two >&2", wait(&gates[2]));
+    let [a, b] = [("web", &first), ("a-worker", &second)]
+        .map(|(name, script)| env.detach(["--name", name, "--", "sh", "-c", script]));
+    wait_until("one", || a.call(&env, &["logs", "ID"]).out() == "one\n");
+    let follower = env.begin(["logs", "-f", "web", "a-worker"]);
+    follower.hear("web      | one", 1);
+    std::fs::write(&gates[2], "").unwrap();
+    follower.hear_error("a-worker | two", 1);
+    std::fs::write(&gates[0], "").unwrap();
+    follower.hear("web      | three", 1);
+    std::fs::write(&gates[1], "").unwrap();
+    let done = follower.finish().with_code(0);
+    assert_eq!(done.out(), "web      | one\nweb      | three\nweb      | no end\n");
+    assert_eq!(done.err(), "a-worker | two\n");
+    a.await_end();
+    b.await_end();
+    let objects = env.call(["logs", "--json", "a-worker", &a.id, "web"]).with_code(0).out();
+    let objects: Vec<Value> = objects.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let shown: Vec<(&str, &str)> = objects
+        .iter()
+        .map(|object| (object["name"].as_str().unwrap(), object["text"].as_str().unwrap()))
+        .collect();
+    let expected = [("web", "one\n"), ("a-worker", "two\n"), ("web", "three\n"), ("web", "no end")];
+    assert_eq!(shown, expected);
+    assert_eq!(objects[0]["sandbox"].as_str(), Some(a.id.as_str()));
+    let tail = env.call(["logs", "--tail", "1", "--color", "always", "web", "a-worker"]).with_code(0);
+    assert_eq!(tail.out(), "\u{1b}[36mweb      |\u{1b}[0m no end\n");
+    env.call(["logs", "web", "nobody"]).with_code(3);
+}
+
+/// spec: 9.6
+#[test]
+fn output_after_a_time_can_be_left_out() {
+    let env = TestEnv::new();
+    let sandbox = ended(&env, "seq 1 5");
+    let logs = |words: &[&str]| sandbox.call(&env, &[&["logs"], words, &["ID"]].concat());
+    assert_eq!(logs(&["--until", "1h"]).out(), "");
+    assert_eq!(logs(&["--until", "2100-01-01T00:00:00Z"]).out(), "1\n2\n3\n4\n5\n");
+    logs(&["-f", "--until", "1h"]).refused(2, "--until");
+    assert_eq!(logs(&["--tail", "2"]).out(), "4\n5\n");
+}

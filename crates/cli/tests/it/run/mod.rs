@@ -7,6 +7,7 @@ mod descriptors;
 mod dropin;
 mod faults;
 mod guard;
+mod habits;
 mod idle;
 mod init;
 mod interrupt;
