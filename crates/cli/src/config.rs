@@ -115,24 +115,19 @@ fn wrong(name: &str, error: value::Invalid) -> Failure {
     Failure::new(FailureKind::Usage, format!("the variable `{name}` is wrong")).because(error)
 }
 
+/// Reads the files, and merges them.
 fn read() -> Result<Config, Failure> {
-    let files = match variables::get(OsStr::new(FILE)) {
-        Some(file) => vec![PathBuf::from(file)],
-        None => Some(PathBuf::from(OF_HOST)).into_iter().chain(of_user()).collect(),
-    };
     let mut merged = toml::Table::new();
-    for file in files.iter().filter(|file| !file.as_os_str().is_empty()) {
-        let sentence = format!("cannot read the configuration `{}`", file.display());
-        let failed = || {
-            Failure::new(FailureKind::Usage, sentence.clone())
+    for (file, origin) in files() {
+        let failed = |why: String| {
+            Failure::new(FailureKind::Usage, format!("cannot read the configuration `{}`", file.display()))
+                .because(why)
                 .hint(format!("`{FILE}=` runs penfold without configuration; docs/config.md lists the keys"))
         };
-        match text(file) {
-            Ok(Some(text)) => merge(&mut merged, table(&text).map_err(|why| failed().because(why))?),
-            // Only a file that was named must be there.
-            Ok(None) if variables::get(OsStr::new(FILE)).is_none() => {}
-            Ok(None) => return Err(failed().because("there is no such file")),
-            Err(error) => return Err(failed().because(error)),
+        match text(&file, origin) {
+            Ok(Some(text)) => merge(&mut merged, table(&text).map_err(failed)?),
+            Ok(None) => {}
+            Err(error) => return Err(failed(error.to_string())),
         }
     }
     if merged.is_empty() {
@@ -144,37 +139,56 @@ fn read() -> Result<Config, Failure> {
     })
 }
 
-/// The user's file.
-fn of_user() -> Option<PathBuf> {
-    let base = variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = base.or_else(|| variables::user_home().map(|home| home.join(".config")))?;
-    Some(base.join("penfold/config.toml"))
+/// Where a file comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// The variable names it.
+    Named,
+    /// It is that of the host.
+    Host,
+    /// It is in the home directory that the variables name, which may be that of another user.
+    Home,
 }
 
-/// Reads a file; `None` if it is missing. A file that another user could have written is refused.
-fn text(path: &Path) -> io::Result<Option<String>> {
+/// The files, in the order in which they are merged.
+fn files() -> Vec<(PathBuf, Origin)> {
+    if let Some(file) = variables::get(OsStr::new(FILE)) {
+        return Some((PathBuf::from(file), Origin::Named))
+            .filter(|(file, _)| !file.as_os_str().is_empty())
+            .into_iter()
+            .collect();
+    }
+    let base = variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = base.or_else(|| variables::user_home().map(|home| home.join(".config")));
+    let user = base.map(|base| (base.join("penfold/config.toml"), Origin::Home));
+    Some((PathBuf::from(OF_HOST), Origin::Host)).into_iter().chain(user).collect()
+}
+
+/// Reads a file; `None` if there is none. A file that another user could have written is refused, or passed over in a home
+/// directory, as after `sudo`.
+fn text(path: &Path, origin: Origin) -> io::Result<Option<String>> {
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            return Ok(None);
+        Err(error) => {
+            let is_missing = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
+            let is_closed = error.kind() == io::ErrorKind::PermissionDenied && origin == Origin::Home;
+            // Only a file that was named must be there.
+            return if is_closed || is_missing && origin != Origin::Named { Ok(None) } else { Err(error) };
         }
-        Err(error) => return Err(error),
     };
     let meta = file.metadata()?;
     let user = rustix::process::geteuid().as_raw();
     if meta.uid() != 0 && meta.uid() != user {
-        return Err(io::Error::other(format!("it belongs to user {}", meta.uid())));
+        let sentence = format!("it belongs to user {}", meta.uid());
+        return if origin == Origin::Home { Ok(None) } else { Err(io::Error::other(sentence)) };
     }
     if meta.is_file() && meta.mode() & 0o002 != 0 {
         return Err(io::Error::other("every user may write to it"));
     }
     let mut text = String::new();
     file.take(LARGEST + 1).read_to_string(&mut text)?;
-    if u64::try_from(text.len()).unwrap_or(u64::MAX) > LARGEST {
-        Err(io::Error::other("it is larger than 1 MiB"))
-    } else {
-        Ok(Some(text))
-    }
+    let is_large = u64::try_from(text.len()).unwrap_or(u64::MAX) > LARGEST;
+    if is_large { Err(io::Error::other("it is larger than 1 MiB")) } else { Ok(Some(text)) }
 }
 
 /// Reads the text of one file, and checks all that it sets.

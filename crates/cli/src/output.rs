@@ -42,12 +42,14 @@ pub(crate) fn data(text: &[u8]) -> Result<(), WriteError> {
     }
 }
 
-/// Writes one JSON value and a line feed to standard output.
+/// Writes one JSON value and a line feed to standard output; on a terminal in lines that a person can read.
 ///
 /// # Errors
 /// If the value cannot be serialized, or as [`data`].
 pub(crate) fn json(value: &impl Serialize) -> Result<(), WriteError> {
-    let mut text = serde_json::to_vec(value).map_err(WriteError::Json)?;
+    let is_read = io::stdout().is_terminal();
+    let text = if is_read { serde_json::to_vec_pretty(value) } else { serde_json::to_vec(value) };
+    let mut text = text.map_err(WriteError::Json)?;
     text.push(b'\n');
     data(&text)
 }
@@ -61,6 +63,12 @@ pub(crate) fn message(text: &str) {
 /// The columns of standard error, if it is a terminal that tells them.
 pub(crate) fn message_width() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(io::stderr()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
+}
+
+/// The columns of standard output, if it is a terminal that tells them.
+pub(crate) fn data_width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
 }
 

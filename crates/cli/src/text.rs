@@ -7,6 +7,7 @@ pub(crate) mod metrics;
 pub(crate) mod process_tree;
 pub(crate) mod row;
 pub(crate) mod summary;
+pub(crate) mod table;
 pub(crate) mod template;
 pub(crate) mod terminal_output;
 pub(crate) mod time;

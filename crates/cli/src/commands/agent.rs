@@ -15,7 +15,7 @@ use self::file::SettingsFile;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind};
-use crate::text::template;
+use crate::text::table;
 use crate::{exit_codes, output, surroundings, variables};
 
 /// The verb `agent`.
@@ -209,6 +209,6 @@ fn status(global: &Global, files: &[PathBuf]) -> Result<u8, Failure> {
     let heading = ["FILE", "AGENT OR SERVER", "STATUS"].map(str::to_owned);
     let heading = (!global.quiet).then_some(heading);
     let rows: Vec<Vec<String>> = heading.into_iter().chain(rows).map(Vec::from).collect();
-    output::data(template::aligned(&rows).as_bytes())?;
+    output::data(table::aligned(&rows).as_bytes())?;
     Ok(code)
 }

@@ -119,7 +119,13 @@ pub(crate) fn doctor(global: &Global, args: &DoctorArgs) -> Result<u8, Failure> 
         output::json(&diagnosis).map_err(unwritten)?;
     } else {
         let coloured = global.color.wanted(&std::io::stdout());
-        let page = Page { text: String::new(), root: global.root.as_deref(), coloured, quiet: global.quiet };
+        let page = Page {
+            text: String::new(),
+            root: global.root.as_deref(),
+            coloured,
+            quiet: global.quiet,
+            width: output::data_width(),
+        };
         let text = page.all(&abilities, &survey, strays.as_ref());
         output::data(text.as_bytes()).map_err(unwritten)?;
     }
@@ -137,11 +143,20 @@ fn removal_command(leak: &Leak, root: Option<&Path>) -> String {
     format!("penfold{root} gc{young} {id}")
 }
 
+/// The blanks below a tag.
+const TAG: &str = "       ";
+/// The blanks before what explains a line.
+const BELOW: &str = "         ";
+/// The room for words, however narrow the terminal is.
+const LEAST_WORDS: usize = 20;
+
 struct Page<'a> {
     text: String,
     root: Option<&'a Path>,
     coloured: bool,
     quiet: bool,
+    /// The columns of the terminal, if there is one.
+    width: Option<usize>,
 }
 
 impl Page<'_> {
@@ -217,13 +232,30 @@ impl Page<'_> {
             self.text.push_str(tag);
             self.text.push(' ');
         }
-        lines::push(&mut self.text, words);
-        self.text.push('\n');
+        self.words(words, TAG);
     }
 
     fn below(&mut self, words: &str) {
-        self.text.push_str("         ");
-        lines::push(&mut self.text, words);
+        self.text.push_str(BELOW);
+        self.words(words, BELOW);
+    }
+
+    /// Adds the words of a line, wrapped to the terminal. Further lines begin with `indent`, as wide as what is there.
+    fn words(&mut self, words: &str, indent: &str) {
+        let mut clean = String::new();
+        lines::push(&mut clean, words);
+        let Some(width) = self.width else {
+            self.text.push_str(&clean);
+            self.text.push('\n');
+            return;
+        };
+        let options = textwrap::Options::new(width.max(indent.len() + LEAST_WORDS))
+            .initial_indent(indent)
+            .subsequent_indent(indent)
+            .break_words(false)
+            .word_splitter(textwrap::WordSplitter::NoHyphenation);
+        let wrapped = textwrap::fill(&clean, options);
+        self.text.push_str(wrapped.strip_prefix(indent).unwrap_or(&wrapped));
         self.text.push('\n');
     }
 }

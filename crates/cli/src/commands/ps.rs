@@ -18,6 +18,7 @@ use crate::sandboxes::find::{self, Among};
 use crate::sandboxes::other_roots;
 use crate::sandboxes::sampler::Sampler;
 use crate::text::row::{Numbers, Row, UserHome};
+use crate::text::table::{self, Narrow};
 use crate::text::template::{self, Format};
 use crate::text::usage as columns;
 use crate::{exit_codes, value};
@@ -73,7 +74,7 @@ pub(crate) struct PsArgs {
     /// Also show the use of CPU, the memory and the number of processes; takes 200 ms.
     #[arg(long, conflicts_with_all = ["all_users", "format"])]
     pub(crate) stats: bool,
-    /// Do not truncate commands.
+    /// Do not cut commands, and leave out no columns, to fit the terminal.
     #[arg(long)]
     pub(crate) no_trunc: bool,
     /// List again every second until interrupted.
@@ -81,8 +82,8 @@ pub(crate) struct PsArgs {
     pub(crate) watch: bool,
 }
 
-/// The maximum width of a command in a table on a terminal.
-const COMMAND_WIDTH: usize = 40;
+/// What makes room for commands in a narrow terminal.
+const NARROW: Narrow<'_> = Narrow { left_out: &["STARTED", "MEM", "CPU"], cut: "NAME" };
 
 /// A sandbox in a list.
 pub(crate) struct Listed {
@@ -132,7 +133,7 @@ pub(crate) fn list(
             None if args.json => json(&found)?,
             Some(Format::Lines(template)) => views().map(|view| template.line(view, now_ms())).collect(),
             Some(Format::Table(template)) => template.table(views(), now_ms()),
-            None => table(&found, args),
+            None => table(&found, args, global.color.wanted(&std::io::stdout())),
         };
         if args.watch && std::io::stdout().is_terminal() {
             text.insert_str(0, "\u{1b}[H\u{1b}[2J");
@@ -173,8 +174,7 @@ fn json(found: &[Listed]) -> Result<String, WriteError> {
     Ok(format!("[{}]\n", rows.map_err(WriteError::Json)?.join(",\n")))
 }
 
-fn table(found: &[Listed], args: &PsArgs) -> String {
-    let whole = args.no_trunc || !std::io::stdout().is_terminal();
+fn table(found: &[Listed], args: &PsArgs, coloured: bool) -> String {
     let user = args.all_users.then(|| "USER".to_owned());
     let numbers = args.stats.then_some(columns::HEADINGS.map(str::to_owned));
     let heading = ["ID", "NAME", "STATUS", "STARTED"].map(str::to_owned);
@@ -188,21 +188,33 @@ fn table(found: &[Listed], args: &PsArgs) -> String {
             template::started(view, now),
         ];
         let numbers = args.stats.then(|| columns::cells(usage.as_ref()));
-        let command = if whole { command } else { shortened(&command) };
         let cells = cells.into_iter().chain(numbers.into_iter().flatten()).chain([command]);
         home.iter().map(all_users::shown).chain(cells).collect()
     });
     let heading = user.into_iter().chain(heading).chain(numbers.into_iter().flatten());
-    let heading = heading.chain(["COMMAND".to_owned()]).collect();
-    template::aligned(&std::iter::once(heading).chain(rows).collect::<Vec<_>>())
+    let heading: Vec<String> = heading.chain(["COMMAND".to_owned()]).collect();
+    let status = heading.iter().position(|title| title == "STATUS");
+    let mut rows: Vec<Vec<String>> = std::iter::once(heading).chain(rows).collect();
+    if let Some(width) = output::data_width().filter(|_| !args.no_trunc) {
+        table::fit(&mut rows, width, NARROW);
+    }
+    table::painted(&rows, |column, text| colour(text).filter(|_| coloured && Some(column) == status))
 }
 
-fn shortened(command: &str) -> String {
-    if command.chars().count() <= COMMAND_WIDTH {
-        return command.to_owned();
+/// The colour of a status: green lives, red failed or was killed, yellow needs a look or takes its time.
+fn colour(status: &str) -> Option<u8> {
+    const RED: u8 = 31;
+    const GREEN: u8 = 32;
+    const YELLOW: u8 = 33;
+    let word = status.split(' ').next().unwrap_or_default();
+    match word {
+        "running" if status.contains("(damaged)") => Some(YELLOW),
+        "running" => Some(GREEN),
+        "exited" if status.starts_with("exited (0)") => None,
+        "exited" | "failed" | "killed" | "unkillable" => Some(RED),
+        "created" | "stopping" | "paused" | "orphaned" | "lost" => Some(YELLOW),
+        _ => None,
     }
-    let kept: String = command.chars().take(COMMAND_WIDTH - 1).collect();
-    format!("{kept}…")
 }
 
 /// Waits until the next listing is due; false if the reader of standard output is gone.

@@ -17,7 +17,7 @@ use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find::{self, Among, Chosen};
 use crate::text::lines::count;
 use crate::text::summary::{self, human};
-use crate::text::{template, time, usage as usage_text};
+use crate::text::{table, template, time, usage as usage_text};
 use crate::{exit_codes, output};
 
 /// The verb `report`.
@@ -153,7 +153,7 @@ fn table(reports: &[(View, Report)]) -> String {
             verdict(report),
         ]);
     }
-    template::aligned(&rows)
+    table::aligned(&rows)
 }
 
 fn page(seen: &View, report: &Report) -> String {

@@ -18,7 +18,7 @@ use crate::output::{self, WriteError};
 use crate::sandboxes::find::{self, Among, Chosen};
 use crate::sandboxes::sampler::Sampler;
 use crate::text::row::Numbers;
-use crate::text::{summary, template, time, usage as columns};
+use crate::text::{summary, table, template, time, usage as columns};
 
 /// The verb `stats`.
 pub(crate) const VERB: Verb = Verb {
@@ -173,7 +173,7 @@ fn table(rows: &[(&View, Option<&Numbers>)]) -> String {
         line.push(or_dash(cpu.map(summary::human)));
         lines.push(line);
     }
-    template::aligned(&lines)
+    table::aligned(&lines)
 }
 
 /// Waits until the next sample is due; false if the reader of standard output is gone.

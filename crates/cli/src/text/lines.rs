@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+
 /// Adds a message with the prefix `penfold: `.
 pub(crate) fn say(text: &mut String, words: &str) {
     text.push_str("penfold: ");
@@ -22,13 +24,22 @@ pub(crate) fn push(text: &mut String, words: &str) {
     }
 }
 
-/// Cuts text to this number of characters; the last one then shows that something is missing.
+/// Cuts text to this number of columns; the last character then shows that something is missing.
 pub(crate) fn cut(text: &str, width: usize) -> Cow<'_, str> {
-    if text.chars().nth(width).is_none() {
+    if text.width() <= width {
         return text.into();
     }
-    let kept = text.chars().take(width.saturating_sub(1));
-    kept.chain(['…']).collect::<String>().into()
+    let mut kept = String::new();
+    let mut columns = 0;
+    for character in text.chars() {
+        columns += character.width().unwrap_or(0);
+        if columns >= width {
+            break;
+        }
+        kept.push(character);
+    }
+    kept.push('…');
+    kept.into()
 }
 
 /// Whether a character is invisible and changes the display of the text beside it: general categories Cf, Zl and Zp of

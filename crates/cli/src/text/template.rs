@@ -9,6 +9,7 @@ use penfold_teardown::Cause;
 
 use crate::exit_codes;
 use crate::text::lines;
+use crate::text::table;
 use crate::text::time::utc;
 use crate::value::Invalid;
 
@@ -112,7 +113,7 @@ impl Template {
         let split = |line: String| line.split('\t').map(|cell| cell.trim().to_owned()).collect();
         let mut rows: Vec<Vec<String>> = vec![split(self.fill(|(_, heading, _)| (*heading).to_owned()))];
         rows.extend(views.map(|view| split(self.fill(|(_, _, value)| printable(&value(view, now))))));
-        aligned(&rows)
+        table::aligned(&rows)
     }
 
     fn fill(&self, value: impl Fn(&Field) -> String) -> String {
@@ -124,25 +125,6 @@ impl Template {
             })
             .collect()
     }
-}
-
-/// Aligns columns with three blanks between them.
-pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width =
-        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(&widths) {
-            // Writing to a String cannot fail.
-            let _ = write!(line, "{cell:<width$}   ");
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
 }
 
 /// Escapes text of other programs for a table cell: one line that cannot move the cursor.

@@ -15,3 +15,4 @@ mod stats;
 mod status_fd;
 mod top;
 mod wait;
+mod width;

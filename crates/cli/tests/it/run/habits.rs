@@ -159,7 +159,7 @@ fn a_wrong_file_stops_every_verb_with_its_line() {
     Running::start(command.env("PENFOLD_CONFIG", &file)).finish().refused(125, "every user may write to it");
     let mut command = env.run_command(["true"]);
     let missing = Running::start(command.env("PENFOLD_CONFIG", "/nowhere")).finish();
-    missing.refused(125, "there is no such file");
+    missing.refused(125, "No such file or directory");
     let mut command = env.run_command(["true"]);
     Running::start(command.env("PENFOLD_CONFIG", "").env("HOME", env.path("work"))).finish().with_code(0);
     if is_root() {
@@ -170,6 +170,15 @@ fn a_wrong_file_stops_every_verb_with_its_line() {
         let mut command = env.run_command(["true"]);
         let done = Running::start(command.env("PENFOLD_CONFIG", &file)).finish();
         done.refused(125, &format!("it belongs to user {}", USER + 1));
+        // A home directory may be that of another user.
+        let home = env.path("work/home");
+        std::fs::create_dir_all(home.join("penfold")).unwrap();
+        std::fs::rename(&file, home.join("penfold/config.toml")).unwrap();
+        let mut command = env.run_command(["true"]);
+        Running::start(command.env("XDG_CONFIG_HOME", &home)).finish().with_code(0);
+        std::fs::set_permissions(home.join("penfold"), PermissionsExt::from_mode(0o700)).unwrap();
+        let mut command = env.run_command(["true"]);
+        Running::start(command.env("XDG_CONFIG_HOME", &home)).finish().with_code(0);
     }
 }
 

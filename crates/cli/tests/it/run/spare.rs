@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use penfold_testkit::proc;
+use penfold_testkit::proc::{self, Handle};
+use penfold_testkit::{Tool, ToolExit, Tree};
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support::{
-    Level, PATIENCE, Process, Running, TestEnv, Who, has_program, is_root, json, skip, wait_until,
+    DEADLINE, Level, PATIENCE, Process, Running, TestEnv, USER, Who, has_program, is_root, json, skip,
+    wait_until,
 };
 
 /// A stand-in for a daemon: a shell of its own file, with a child, which ignores the polite signal.
@@ -411,33 +413,42 @@ fn other_survivors_are_named_beside_spared_ones() {
     }
     let Some(env) = TestEnv::of(Who::Plain) else { return };
     let path = copy(&env, "/bin/sleep", "agent");
-    // A copy of a program with the set-user-id bit: an ordinary user cannot signal what became root.
-    let root = copy(&env, "/bin/sleep", "root");
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
-    std::fs::set_permissions(&root, mode).unwrap();
-    let runs = "until grep -q \"$1\" /proc/$!/comm; do sleep 0.02; done";
     let script = format!(
-        "exec > /dev/null 2>&1; setsid {} 1000 & {}; setsid {} 2000 & {}",
-        path.display(),
-        runs.replace("$1", "agent"),
-        root.display(),
-        runs.replace("$1", "root"),
+        "setsid {} 1000 > /dev/null 2>&1 & until grep -q agent /proc/$!/comm; do sleep 0.02; done; exec \"$@\"",
+        path.display()
     );
-    let flags = ["--contain", "subreaper", "--patience", PATIENCE, "--spare", "agent", "sh", "-c", &script];
-    let done = env.run(flags);
-    let became_root = env.find(root.to_str().unwrap());
-    for process in &became_root {
-        process.signal(Signal::KILL);
-        process.await_end();
-    }
-    if done.code() == Some(0) {
-        return skip("set-user-id programs do not become root here");
-    }
-    let done = done.with_code(120);
-    assert!(done.err().contains("not gone: ") && done.err().contains("(root)"), "{}", done.err());
-    let spared = daemon(&env, &path);
+    let (program, root) = (crate::support::penfold().display().to_string(), env.root().display().to_string());
+    let words = [
+        &program,
+        "--root",
+        &root,
+        "run",
+        "--contain",
+        "subreaper",
+        "--patience",
+        PATIENCE,
+        "--spare",
+        "agent",
+    ];
+    let words = [&words[..], &["sh", "-c", &script, "sh", "{cmd}"]].concat();
+    // An ordinary user cannot signal a member that became root.
+    let tree = Tree::spawn(&Tool::new(words).user(USER), "setuid-root").unwrap();
+    tree.assert_alive();
+    let member = tree.members()[1];
+    tree.tell_leader_to_exit().unwrap();
+    assert_eq!(tree.await_tool_exit(DEADLINE), Some(ToolExit::Code(120)), "{}", tree.stderr());
+    let said = tree.stderr();
+    assert!(said.contains("not gone: ") && said.contains("not permitted"), "{said}");
+    assert!(said.contains("spared: ") && said.contains("reap --pid"), "{said}");
+    Handle::open(member).unwrap().unwrap().signal(Signal::KILL).unwrap();
+    let all = proc::all().into_iter().filter_map(|stat| Process::open(stat.id));
+    let spared: Vec<Process> =
+        all.filter(|one| one.command_line().starts_with(path.to_str().unwrap())).collect();
+    let [spared] = spared.as_slice() else { panic!("{} daemons: {said}", spared.len()) };
     spared.signal(Signal::KILL);
     spared.await_end();
+    assert!(tree.await_gone(DEADLINE).is_empty());
+    tree.end().unwrap();
 }
 
 /// spec: 23.1

@@ -11,7 +11,7 @@ use super::{DEADLINE, TestEnv, has_program};
 /// For sockets: a server that is asked to end goes on for a moment, and takes nobody in.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// A terminal of 100 by 30. Dropping it ends the server and all in it.
+/// A terminal, usually of 100 by 30. Dropping it ends the server and all in it.
 pub struct Terminal<'a> {
     env: &'a TestEnv,
     socket: PathBuf,
@@ -20,13 +20,18 @@ pub struct Terminal<'a> {
 impl<'a> Terminal<'a> {
     /// Opens it, with bash at its prompt, the last code as `<0>`; nothing where there is no tmux.
     pub fn open(env: &'a TestEnv) -> Option<Terminal<'a>> {
+        Terminal::of_width(env, 100)
+    }
+
+    /// Opens one with this number of columns.
+    pub fn of_width(env: &'a TestEnv, columns: usize) -> Option<Terminal<'a>> {
         if !has_program(&["tmux", "-V"]) {
             return None;
         }
         let socket = env.path(&format!("tmux-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
         let terminal = Terminal { env, socket };
         let shell = "exec env PS1='<$?> ' bash --norc --noprofile";
-        terminal.tmux(&["new-session", "-d", "-x", "100", "-y", "30", shell]);
+        terminal.tmux(&["new-session", "-d", "-x", &columns.to_string(), "-y", "30", shell]);
         terminal.shows("<0>");
         Some(terminal)
     }
@@ -58,6 +63,19 @@ impl<'a> Terminal<'a> {
     pub fn screen(&self) -> String {
         String::from_utf8_lossy(&self.command(&["capture-pane", "-p", "-J"]).output().unwrap().stdout)
             .into_owned()
+    }
+
+    /// What is on the screen, with colours.
+    pub fn painted(&self) -> String {
+        String::from_utf8_lossy(&self.command(&["capture-pane", "-p", "-e"]).output().unwrap().stdout)
+            .into_owned()
+    }
+
+    /// Whether the terminal has wrapped a line: as rows, there are more.
+    pub fn has_wrapped(&self) -> bool {
+        let rows = self.command(&["capture-pane", "-p"]).output().unwrap().stdout;
+        let rows = String::from_utf8_lossy(&rows).trim_end().lines().count();
+        rows != self.screen().trim_end().lines().count()
     }
 
     /// What tmux says of the terminal, as `#{alternate_on}`.
