@@ -8,4 +8,5 @@ pub(crate) mod patience;
 pub(crate) mod resources;
 pub(crate) mod spare;
 pub(crate) mod usage;
+pub(crate) mod user;
 pub(crate) mod verb;

@@ -2,6 +2,7 @@
 
 mod adopt;
 mod agent;
+mod as_user;
 mod ask_vmm;
 mod attach;
 mod command_line;
@@ -81,7 +82,8 @@ const VERBS: &[&Verb] = &[
 ];
 
 /// The verbs that only other parts of penfold call. Help, completions and manual pages leave them out.
-const INTERNAL_VERBS: &[&Verb] = &[&session_host::VERB, &jail::OUTSIDE, &jail::INSIDE, &ask_vmm::VERB];
+const INTERNAL_VERBS: &[&Verb] =
+    &[&session_host::VERB, &as_user::VERB, &jail::OUTSIDE, &jail::INSIDE, &ask_vmm::VERB];
 
 /// Finds the verb with this name or alias.
 fn find(name: &str) -> Option<&'static Verb> {

@@ -13,7 +13,17 @@ use crate::failure::{Failure, NotStarted};
 use crate::variables;
 
 /// Becomes a program, with the signal mask of this process; returns only if that fails.
-pub(crate) fn program(words: &[OsString], mut ignored: Vec<i32>, mut defaults: Vec<i32>) -> Failure {
+pub(crate) fn program(words: &[OsString], ignored: Vec<i32>, defaults: Vec<i32>) -> Failure {
+    with(words, Vec::new(), ignored, defaults)
+}
+
+/// Becomes a program with changed environment variables.
+pub(crate) fn with(
+    words: &[OsString],
+    changed: Vec<(OsString, OsString)>,
+    mut ignored: Vec<i32>,
+    mut defaults: Vec<i32>,
+) -> Failure {
     let name = words.first().map(OsString::as_os_str).unwrap_or_default();
     let c_strings = |list: Vec<OsString>| -> Vec<CString> {
         list.into_iter().filter_map(|word| CString::new(word.into_vec()).ok()).collect()
@@ -24,7 +34,8 @@ pub(crate) fn program(words: &[OsString], mut ignored: Vec<i32>, mut defaults: V
         let path = variables::get("PATH".as_ref()).unwrap_or_else(|| "/usr/bin:/bin".into());
         std::env::split_paths(&path).map(|dir| dir.join(name).into_os_string()).collect()
     };
-    let environment = variables::all().map(|(mut key, value)| {
+    let kept = variables::all().filter(|(key, _)| changed.iter().all(|(other, _)| other != key));
+    let environment = kept.chain(changed.iter().cloned()).map(|(mut key, value)| {
         key.push("=");
         key.push(value);
         key

@@ -26,7 +26,8 @@ use crate::variables;
 
 /// The verbs that have nothing to do with sandboxes, serve those of this host, or are started by penfold in a sandbox. A variable does
 /// not change them.
-const ALWAYS_LOCAL: [&str; 12] = [
+const ALWAYS_LOCAL: [&str; 13] = [
+    "as-user",
     "agent",
     "mcp",
     "serve",

@@ -21,8 +21,10 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::Signal;
 use rustix::termios::tcsetwinsize;
 
+use super::as_user;
 use crate::args::bounds::{self, Bounds};
 use crate::args::usage;
+use crate::args::user::{User, UserArgs};
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::relay::{self, Raw, Relay};
@@ -68,6 +70,8 @@ pub(crate) struct ExecArgs {
     pub(crate) detach: bool,
     #[command(flatten)]
     pub(crate) bounds: Bounds,
+    #[command(flatten)]
+    pub(crate) user: UserArgs,
     /// Id, unique prefix of an id, or name.
     #[arg(value_name = "ID")]
     pub(crate) id: String,
@@ -90,8 +94,10 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     let refused = |reason: Box<dyn Error>| {
         Failure::new(FailureKind::NotStarted, format!("cannot run `{name}` in {}", args.id)).because(reason)
     };
-    let env = args.bounds.env()?;
-    let spec = describe(args, env).map_err(|error| refused(error.into()))?;
+    let user = args.user.find()?;
+    let login = user.as_ref().map(|user| user.variables.clone()).unwrap_or_default();
+    let env = [login, args.bounds.env()?].concat();
+    let spec = describe(args, user.as_ref(), env).map_err(|error| refused(error.into()))?;
     let (stdio, terminal) = stdio(args).map_err(|error| refused(error.into()))?;
     let command = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let request =
@@ -179,7 +185,7 @@ fn wait(
 }
 
 /// Makes the request.
-fn describe(args: &ExecArgs, env: Vec<EnvSetting>) -> io::Result<OwnedFd> {
+fn describe(args: &ExecArgs, user: Option<&User>, env: Vec<EnvSetting>) -> io::Result<OwnedFd> {
     let environment = env
         .into_iter()
         .filter_map(|EnvSetting { key, value }| {
@@ -190,7 +196,12 @@ fn describe(args: &ExecArgs, env: Vec<EnvSetting>) -> io::Result<OwnedFd> {
         .collect();
     let spec = ExecSpec {
         schema: record::SCHEMA,
-        command: args.command.clone(),
+        command: user
+            .map(|user| as_user::words(user, false))
+            .into_iter()
+            .flatten()
+            .chain(args.command.clone())
+            .collect(),
         environment,
         directory: args.bounds.workdir.clone(),
         timeout_ms: args.bounds.timeout().map(millis),

@@ -17,12 +17,14 @@ use penfold_state::{ExitStatus, Intent, Outcome, Registry, Spec};
 use penfold_supervisor::{Detached, Launcher, Progress};
 use penfold_teardown::Cause;
 
+use super::as_user;
 use crate::args::bounds::{self, Bounds};
 use crate::args::limits::LimitArgs;
 use crate::args::patience::Patience;
 use crate::args::resources::ResourceArgs;
 use crate::args::spare::SpareArgs;
 use crate::args::usage;
+use crate::args::user::UserArgs;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, NotStarted, OrFail as _};
 use crate::sandboxes::conclude::conclude;
@@ -155,6 +157,8 @@ pub(crate) struct RunArgs {
     /// Action when the supervisor of a detached sandbox is killed.
     #[arg(long, value_enum, value_name = "ACT", default_value = "kill")]
     pub(crate) on_supervisor_exit: OnSupervisorExit,
+    #[command(flatten)]
+    pub(crate) user: UserArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
     #[command(flatten)]
@@ -296,6 +300,23 @@ pub(crate) struct Ended {
     asked: unit::Asked,
 }
 
+/// Refuses what belongs to penfold's user alone, together with another user for the command.
+fn refuse_for_users(args: &RunArgs, is_jailed: bool) -> Result<(), Failure> {
+    let request = args.resources.request();
+    let flags = [
+        (is_jailed, "--profile jail"),
+        (request.workspace.is_some(), "--workspace"),
+        (request.sockets.is_some(), "--sockets"),
+    ];
+    match flags.into_iter().find(|(given, _)| *given) {
+        None => Ok(()),
+        Some((_, flag)) => Err(Failure::new(
+            FailureKind::NotStarted,
+            format!("`--user` cannot be used together with `{flag}`: its directory belongs to the caller"),
+        )),
+    }
+}
+
 /// Starts a sandbox; `change` changes its specification.
 fn start(global: &Global, mut args: RunArgs, change: impl FnOnce(&mut Spec)) -> Result<Started, Failure> {
     let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
@@ -307,11 +328,17 @@ fn start(global: &Global, mut args: RunArgs, change: impl FnOnce(&mut Spec)) -> 
         args.spare.refuse_namespace("--contain pidns")?;
     }
     stdin_close::check(args.on_stdin_close)?;
-    let wrapper = profile::apply(&mut args)?;
+    let mut wrapper = profile::apply(&mut args)?;
+    let user = args.user.find()?;
+    if let Some(user) = &user {
+        refuse_for_users(&args, !wrapper.is_empty())?;
+        wrapper = as_user::words(user, args.scratch);
+    }
     let mut plan = unit::plan(&args)?;
     let asked = unit::Asked::of(&args);
     unit::check_limits(&plan, &asked, &name)?;
-    let mut spec = Spec { wrapper, ..spec::spec(global, args)? };
+    let login = user.map(|user| user.variables).unwrap_or_default();
+    let mut spec = Spec { wrapper, ..spec::spec(global, args, login)? };
     change(&mut spec);
     let launcher = unit::start(&mut plan, spec).map_err(|error| {
         let failure = Failure::new(FailureKind::NotStarted, format!("cannot run `{name}`"));

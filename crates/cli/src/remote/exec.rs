@@ -115,6 +115,10 @@ fn not_started(error: Error, name: &str, args: &ExecArgs) -> Failure {
 
 /// The body of the request.
 fn describe(args: &ExecArgs) -> Result<Value, Failure> {
+    if args.user.user.is_some() {
+        let sentence = "`--user` works on this host only, not on a server";
+        return Err(Failure::new(FailureKind::NotStarted, sentence));
+    }
     let mut body = Map::new();
     let mut put = |key: &str, value: Value| drop(body.insert(key.to_owned(), value));
     put("command", json!(run::texts(&args.command)?));

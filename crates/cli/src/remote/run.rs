@@ -80,6 +80,9 @@ fn refuse_local_flags(args: &RunArgs) -> Result<(), Failure> {
         let failure = refused("`--status-fd` works on this host only, not on a server");
         return Err(failure.hint("use `--report FILE`"));
     }
+    if args.user.user.is_some() {
+        return Err(refused("`--user` works on this host only, not on a server"));
+    }
     if args.owner.is_some() {
         return Err(refused("`--owner` works on this host only, not on a server"));
     }

@@ -1,5 +1,7 @@
 //! Tables: aligned columns, as wide as the terminal.
 
+use std::fmt::Write as _;
+
 use unicode_width::UnicodeWidthStr as _;
 
 use crate::text::lines::cut;
@@ -33,7 +35,8 @@ pub(crate) fn painted(rows: &[Vec<String>], colour: impl Fn(usize, &str) -> Opti
         let mut line = String::new();
         for (column, (cell, width)) in cells.iter().zip(&widths).enumerate() {
             match colour(column, cell).filter(|_| row > 0) {
-                Some(code) => line.push_str(&format!("\u{1b}[{code}m{cell}\u{1b}[0m")),
+                // Writing to a String cannot fail.
+                Some(code) => drop(write!(line, "\u{1b}[{code}m{cell}\u{1b}[0m")),
                 None => line.push_str(cell),
             }
             line.extend(std::iter::repeat_n(' ', width - cell.width() + GAP));

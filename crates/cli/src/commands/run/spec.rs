@@ -96,7 +96,9 @@ fn status_file(args: &RunArgs) -> Result<Option<File>, Failure> {
 }
 
 /// Makes the specification of the sandbox.
-pub(super) fn spec(global: &Global, mut args: RunArgs) -> Result<Spec, Failure> {
+///
+/// The variables of `login` go before the caller's, and those of the flags before both.
+pub(super) fn spec(global: &Global, mut args: RunArgs, login: Vec<EnvSetting>) -> Result<Spec, Failure> {
     let report = report_file(&args)?;
     let status = status_file(&args)?;
     let report_is_shared = args.report.as_ref().is_some_and(|path| path.as_os_str() == "-");
@@ -106,7 +108,7 @@ pub(super) fn spec(global: &Global, mut args: RunArgs) -> Result<Spec, Failure> 
         .ok_or(ReservedSignal)
         .map_err(Failure::not_started)?;
     let state_root = surroundings::root(global);
-    let mut environment = environment(&args.bounds.env()?, args.inherit_env == Some(false));
+    let mut environment = environment(&[login, args.bounds.env()?].concat(), args.inherit_env == Some(false));
     let place = Place { temporary: surroundings::temporary(), short: absolute(&state_root).join(SOCKETS) };
     let request = args.resources.request();
     // The boot is in the marks of resources.

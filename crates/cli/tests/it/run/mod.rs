@@ -30,4 +30,5 @@ mod stdin_close;
 mod terminal;
 mod trap;
 mod usage;
+mod user;
 mod vmm;
