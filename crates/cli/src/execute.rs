@@ -14,13 +14,13 @@ use crate::variables;
 
 /// Becomes a program, with the signal mask of this process; returns only if that fails.
 pub(crate) fn program(words: &[OsString], ignored: Vec<i32>, defaults: Vec<i32>) -> Failure {
-    with(words, Vec::new(), ignored, defaults)
+    with(words, &[], ignored, defaults)
 }
 
 /// Becomes a program with changed environment variables.
 pub(crate) fn with(
     words: &[OsString],
-    changed: Vec<(OsString, OsString)>,
+    changed: &[(OsString, OsString)],
     mut ignored: Vec<i32>,
     mut defaults: Vec<i32>,
 ) -> Failure {

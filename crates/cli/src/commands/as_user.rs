@@ -70,8 +70,8 @@ fn as_user(args: &AsUserArgs) -> Result<u8, Failure> {
     let own =
         args.scratch.then(|| own_scratch(args)).transpose().or_fail(FailureKind::NotStarted, &sentence)?;
     become_user(args).map_err(std::io::Error::from).or_fail(FailureKind::NotStarted, &sentence)?;
-    let changed = own.map(|own| ("TMPDIR".into(), own.into_os_string()));
-    Err(execute::with(&args.command, changed.into_iter().collect(), Vec::new(), Vec::new()))
+    let changed: Vec<_> = own.map(|own| ("TMPDIR".into(), own.into_os_string())).into_iter().collect();
+    Err(execute::with(&args.command, &changed, Vec::new(), Vec::new()))
 }
 
 /// Makes the directory of the user, and enters it if the scratch directory is the working directory.
@@ -84,7 +84,7 @@ fn own_scratch(args: &AsUserArgs) -> std::io::Result<PathBuf> {
     // Others may go through it, and see nothing.
     std::fs::set_permissions(&scratch, PermissionsExt::from_mode(0o711))?;
     if is_here(&scratch) {
-        std::env::set_current_dir(&own)?;
+        rustix::process::chdir(&own)?;
     }
     Ok(own)
 }

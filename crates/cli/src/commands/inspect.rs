@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind};
-use crate::output;
+use crate::output::{self, WriteError};
 use crate::sandboxes::find;
 use crate::sandboxes::sampler::Sampler;
 use crate::text::row::Row;
@@ -88,8 +88,18 @@ pub(crate) fn inspect(global: &Global, args: &InspectArgs) -> Result<u8, Failure
         let row = Row { usage: numbers.get(&known.id).copied(), ..Row::of(seen) };
         inspected.push(Inspected { row, files: contents });
     }
-    output::json(&inspected)?;
+    print(&inspected, args.format.as_ref())?;
     Ok(chosen.exit)
+}
+
+/// Prints an array, or an object on each line for `{{json .}}`.
+pub(crate) fn print(inspected: &[impl Serialize], format: Option<&Format>) -> Result<(), WriteError> {
+    if format != Some(&Format::JsonLines) {
+        return output::json(&inspected);
+    }
+    let lines: Result<Vec<String>, _> = inspected.iter().map(serde_json::to_string).collect();
+    let text: String = lines.map_err(WriteError::Json)?.into_iter().map(|line| line + "\n").collect();
+    output::data(text.as_bytes())
 }
 
 fn content<T: Serialize>(name: &str, read: Option<io::Result<Option<T>>>, seen: &mut View) -> Value {

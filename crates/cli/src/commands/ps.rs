@@ -68,7 +68,7 @@ pub(crate) struct PsArgs {
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print each sandbox in this format: `json`, or a template with fields such as `{{.ID}}`; `table` first adds headings.
+    /// Print each sandbox in this format: `json` is an array, `{{json .}}` an object per line, else a template with fields such as `{{.ID}}`; `table` first adds headings.
     #[arg(long, value_name = "FORMAT", value_parser = template::format, conflicts_with = "json")]
     pub(crate) format: Option<Format>,
     /// Also show the use of CPU, the memory and the number of processes; takes 200 ms.
@@ -130,6 +130,7 @@ pub(crate) fn list(
         let mut text = match &args.format {
             _ if global.quiet => views().flat_map(|view| [view.id.as_str(), "\n"]).collect(),
             Some(Format::Json) => json(&found)?,
+            Some(Format::JsonLines) => json_lines(&found)?.into_iter().map(|line| line + "\n").collect(),
             None if args.json => json(&found)?,
             Some(Format::Lines(template)) => views().map(|view| template.line(view, now_ms())).collect(),
             Some(Format::Table(template)) => template.table(views(), now_ms()),
@@ -166,12 +167,16 @@ fn found(
 
 /// A JSON array with one sandbox per line.
 fn json(found: &[Listed]) -> Result<String, WriteError> {
+    Ok(format!("[{}]\n", json_lines(found)?.join(",\n")))
+}
+
+/// Each sandbox as a JSON object in a line.
+fn json_lines(found: &[Listed]) -> Result<Vec<String>, WriteError> {
     let row = |listed: &Listed| {
         let Listed { view, home, usage } = listed;
         serde_json::to_string(&Row { home: home.as_ref(), usage: *usage, ..Row::of(view) })
     };
-    let rows: Result<Vec<String>, _> = found.iter().map(row).collect();
-    Ok(format!("[{}]\n", rows.map_err(WriteError::Json)?.join(",\n")))
+    found.iter().map(row).collect::<Result<_, _>>().map_err(WriteError::Json)
 }
 
 fn table(found: &[Listed], args: &PsArgs, coloured: bool) -> String {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{failure, select};
 use crate::args::verb::Global;
-use crate::commands::inspect::{Contents, InspectArgs, Inspected};
+use crate::commands::inspect::{self, Contents, InspectArgs, Inspected};
 use crate::commands::ps::{self, PsArgs};
 use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find;
@@ -54,6 +54,6 @@ pub(super) fn inspect(client: &Client, global: &Global, args: &InspectArgs) -> R
         let files = Contents { intent: None, state: Value::Null, exit: Value::Null, report };
         inspected.push(Inspected { row: Row::of(view), files });
     }
-    output::json(&inspected)?;
+    inspect::print(&inspected, args.format.as_ref())?;
     Ok(exit)
 }

@@ -5,18 +5,38 @@ use std::path::PathBuf;
 use penfold_control::{Usage, View};
 use serde::Serialize;
 
+use crate::text::time;
+
 /// A sandbox as `--json` prints it.
 #[derive(Serialize)]
 pub(crate) struct Row<'a> {
     pub(crate) schema: u32,
     #[serde(flatten)]
     pub(crate) view: &'a View,
+    #[serde(flatten)]
+    pub(crate) times: Times,
     /// The user and the state root, in a list of all users' sandboxes.
     #[serde(flatten)]
     pub(crate) home: Option<&'a UserHome>,
     /// What the sandbox uses, if it was asked for and the sandbox has not ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) usage: Option<Numbers>,
+}
+
+/// The times of a sandbox as people read them, beside those in milliseconds.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Times {
+    pub(crate) started_at: Option<String>,
+    pub(crate) ended_at: Option<String>,
+    pub(crate) expires_at: Option<String>,
+}
+
+impl Times {
+    fn of(view: &View) -> Times {
+        let [started_at, ended_at, expires_at] =
+            [view.started_at_ms, view.ended_at_ms, view.expires_at_ms].map(|time| time.map(time::utc_ms));
+        Times { started_at, ended_at, expires_at }
+    }
 }
 
 /// What a sandbox uses.
@@ -42,6 +62,6 @@ pub(crate) struct UserHome {
 
 impl Row<'_> {
     pub(crate) fn of(view: &View) -> Row<'_> {
-        Row { schema: penfold_state::record::SCHEMA, view, home: None, usage: None }
+        Row { schema: penfold_state::record::SCHEMA, view, times: Times::of(view), home: None, usage: None }
     }
 }

@@ -44,8 +44,10 @@ const FIELDS: &[Field] = &[
 /// The value of `--format`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// `json`.
+    /// `json`: an array.
     Json,
+    /// `{{json .}}`: an object on each line.
+    JsonLines,
     /// `table TEMPLATE`: columns with headings.
     Table(Template),
     /// A template: one line for each sandbox.
@@ -66,8 +68,11 @@ enum Part {
 
 /// Reads the value of `--format`.
 pub(crate) fn format(given: &str) -> Result<Format, Invalid> {
-    if given.trim() == "json" || given.split_whitespace().collect::<String>() == "{{json.}}" {
+    if given.trim() == "json" {
         return Ok(Format::Json);
+    }
+    if given.split_whitespace().collect::<String>() == "{{json.}}" {
+        return Ok(Format::JsonLines);
     }
     match given.strip_prefix("table ") {
         Some(rest) => template(rest).map(Format::Table),

@@ -48,6 +48,13 @@ pub(crate) fn utc(ms: u64) -> String {
     text
 }
 
+/// Formats milliseconds since 1970 as `2026-11-21T10:35:00.000Z`.
+pub(crate) fn utc_ms(ms: u64) -> String {
+    let mut text = rfc3339(ms.saturating_mul(1_000_000));
+    text.replace_range(23..29, "");
+    text
+}
+
 /// Formats nanoseconds since 1970 as `2026-11-21T10:35:00.000000000Z`. The length is constant, so that columns align.
 pub(crate) fn rfc3339(time: u64) -> String {
     let seconds = time / SECOND;
@@ -156,6 +163,7 @@ mod tests {
     fn people_are_told_whole_seconds() {
         assert_eq!(utc(0), "1970-01-01T00:00:00Z");
         assert_eq!(utc(4_102_444_799_999), "2099-12-31T23:59:59Z");
+        assert_eq!(utc_ms(4_102_444_799_999), "2099-12-31T23:59:59.999Z");
         assert!(utc(u64::MAX).ends_with('Z'));
     }
 

@@ -36,6 +36,33 @@ fn what_lives_is_listed_and_what_has_ended_only_on_request() {
     assert_eq!(own(array(&env, ["ps", "-a", "--json"]))[0]["status"], "killed");
 }
 
+/// spec: 8.17
+#[test]
+fn json_has_times_that_people_read_and_a_line_for_each_sandbox_on_request() {
+    let env = TestEnv::new();
+    let mine = format!("of={}", fresh_id());
+    let ended = env.detach(["-l", &mine, "--", "true"]);
+    ended.await_end();
+    let living = env.detach(["-l", &mine, "--ttl", "1h", "--", "sleep", "4406"]);
+    let filter = format!("label={mine}");
+    let lines = shown(&env, ["ps", "-a", "-f", &filter, "--format", "{{json .}}"]);
+    let objects: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [first, second] = objects.as_slice() else { panic!("{lines}") };
+    assert_eq!((&first["id"], &second["id"]), (&living.id.as_str().into(), &ended.id.as_str().into()));
+    for (object, name) in [(first, "started_at"), (first, "expires_at"), (second, "ended_at")] {
+        let text = object[name].as_str().unwrap();
+        let ms = object[format!("{name}_ms")].as_u64().unwrap();
+        let told = Running::start(env.command("date").args(["-u", "-d", text, "+%s%3N"])).finish().out();
+        assert_eq!(told.trim(), ms.to_string(), "{object}");
+    }
+    assert!(first["ended_at"].is_null() && second["expires_at"].is_null(), "{lines}");
+    let lines = shown(&env, ["inspect", "-f", "{{ json . }}", &living.id, &ended.id]);
+    assert_eq!(lines.lines().count(), 2, "{lines}");
+    assert!(lines.lines().all(|line| line.starts_with('{')), "{lines}");
+    kill(&env, &living);
+}
+
 #[test]
 fn nothing_is_listed_where_nothing_was() {
     let env = TestEnv::new();
