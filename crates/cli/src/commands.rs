@@ -43,6 +43,7 @@ mod watch;
 use crate::args::verb::Verb;
 
 pub(crate) use command_line::{answer, configure, parse};
+pub(crate) use completions::answer as complete;
 
 /// Every verb, in the order in which `penfold --help` lists them.
 const VERBS: &[&Verb] = &[

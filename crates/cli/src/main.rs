@@ -44,6 +44,9 @@ fn main() -> std::process::ExitCode {
 /// Runs the verb that the command line names; returns the exit code.
 fn call() -> u8 {
     panic::install();
+    if let Some(code) = commands::complete() {
+        return code;
+    }
     match commands::parse(commands::sh::words) {
         Ok(mut call) => {
             let configured = commands::configure(&mut call);

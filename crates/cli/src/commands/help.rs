@@ -28,6 +28,9 @@ pub(crate) const VERB: Verb = Verb {
     call: |global, matches| help(global, &usage::read(&VERB, matches)?),
 };
 
+/// The topics that are no commands.
+pub(super) const TOPICS: [&str; 3] = ["exit-codes", "guarantees", "remote"];
+
 const GUARANTEES: &str = "\
 What penfold promises:
 

@@ -295,14 +295,46 @@ fn manual_pages_are_written_for_every_verb() {
     );
 }
 
+/// spec: 8.18
 #[test]
-fn completions_know_the_verbs_in_every_shell() {
+fn completions_know_verbs_flags_sandboxes_filters_and_programs() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let finished = call(&["completions", shell]);
-        let script = finished.out();
-        assert!(
-            finished.status.success() && script.contains("reap") && script.contains("fail-on-leak"),
-            "{shell}"
-        );
+        let script = call(&["completions", shell]).with_code(0).out();
+        assert!(script.contains("PENFOLD_COMPLETE"), "{shell}: {script}");
     }
+    let env = TestEnv::new();
+    let web = env.detach(["--name", "web", "-l", "team=x", "sleep", "1000"]);
+    let over = env.detach(["--name", "over", "true"]);
+    over.await_end();
+    std::fs::write(env.path("work/a-file"), "").unwrap();
+    let complete = |words: &str| {
+        let script = format!(
+            "source <(\"$PENFOLD\" completions bash); penfold() {{ \"$PENFOLD\" \"$@\"; }}; COMP_WORDS=({words}); \
+             COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _clap_complete_penfold penfold \"${{COMP_WORDS[COMP_CWORD]}}\"; \
+             printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        );
+        let mut command = env.command("bash");
+        Running::start(command.args(["-c", &script]).env("PENFOLD_ROOT", env.root()))
+            .finish()
+            .with_code(0)
+            .out()
+    };
+    let offers = |words: &str, word: &str| complete(words).lines().any(|line| line.trim() == word);
+    assert!(offers("penfold re", "reap") && offers("penfold re", "report"));
+    assert!(offers("penfold run --fail", "--fail-on-leak"));
+    assert!(offers("penfold stop ''", "web") && offers("penfold stop ''", &web.id));
+    assert!(!offers("penfold stop ''", "over") && offers("penfold rm ''", "over"));
+    assert!(offers(&format!("penfold exec {}", &web.id[..6]), &web.id));
+    assert!(offers("penfold logs over w", "web"));
+    assert!(offers("penfold ps --filter st", "status=orphaned"));
+    assert!(offers("penfold ps -f label", "label=team=x"));
+    assert!(offers("penfold help ex", "exit-codes") && offers("penfold help ex", "exec"));
+    assert!(offers("penfold run slee", "sleep") && offers("penfold run -- cat a-f", "a-file"));
+    assert!(offers("penfold exec web /bin/sle", "/bin/sleep"));
+    assert!(offers("penfold run --contain pid", "pidns"));
+    assert!(!offers("penfold --root /nonexistent stop w", "web"));
+    // The variable keeps nobody from work.
+    let mut command = env.run_command(["sh", "-c", "echo ran"]);
+    assert_eq!(Running::start(command.env("PENFOLD_COMPLETE", "1")).finish().out(), "ran\n");
+    env.call(["kill", "web"]).with_code(0);
 }
