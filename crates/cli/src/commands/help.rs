@@ -16,12 +16,13 @@ pub(crate) const VERB: Verb = Verb {
     name: "help",
     aliases: &[],
     about: "Explain a command or a topic",
-    description: "Prints the help of a command, as its --help does, or of a topic: `exit-codes`, `guarantees` or `remote`.",
+    description: "Prints the help of a command, as its --help does, or of a topic: `config`, `exit-codes`, `guarantees` or `remote`.",
     examples: &[
         ("penfold help run", "the flags of `penfold run`"),
         ("penfold help exit-codes", "the meaning of every exit code"),
         ("penfold help guarantees", "the guarantees of penfold"),
         ("penfold help remote", "the commands that work on a server"),
+        ("penfold help config", "the files and variables with defaults"),
     ],
     usage_failure: FailureKind::Usage,
     define: HelpArgs::augment_args,
@@ -29,7 +30,26 @@ pub(crate) const VERB: Verb = Verb {
 };
 
 /// The topics that are no commands.
-pub(super) const TOPICS: [&str; 3] = ["exit-codes", "guarantees", "remote"];
+pub(super) const TOPICS: [&str; 4] = ["config", "exit-codes", "guarantees", "remote"];
+
+/// The variables that penfold reads.
+pub(super) const VARIABLES: &[(&str, &str)] = &[
+    ("PENFOLD_ROOT", "state root, as --root"),
+    ("PENFOLD_HOST", "server in place of this host, as --host"),
+    ("PENFOLD_TOKEN_FILE", "file with the token for the server, as --token-file"),
+    ("PENFOLD_COLOR", "auto, always or never, as --color; NO_COLOR and CLICOLOR_FORCE count for auto"),
+    ("PENFOLD_UNIT", "systemd scope of sandboxes: auto, none, user, system; as --unit of run"),
+    ("PENFOLD_SH_SCOPE", "call or session, as --scope of sh"),
+    ("PENFOLD_CONFIG", "the only configuration file; none if empty"),
+    ("PENFOLD_TEST", "name of the test that a process belongs to, for guard"),
+];
+
+/// The files that penfold reads and writes.
+pub(super) const FILES: &[(&str, &str)] = &[
+    ("/etc/penfold/config.toml", "configuration of the host"),
+    ("~/.config/penfold/config.toml", "configuration of the user; $XDG_CONFIG_HOME in place of ~/.config"),
+    ("/run/penfold, /run/user/UID/penfold, /tmp/penfold-UID", "state root: the records of sandboxes"),
+];
 
 const GUARANTEES: &str = "\
 What penfold promises:
@@ -45,6 +65,18 @@ What penfold promises:
    other users. If penfold cannot tell, the sandbox counts as alive.
 6. There is no global lock: any number of penfold commands work at the same time, and a frozen one blocks no other.
 7. Every wait has a deadline: for a process that is stuck in the kernel penfold reports instead of hanging.
+";
+
+const CONFIG: &str = "
+A file is TOML, with these keys; an unknown key is an error:
+
+  root = \"/run/penfold\"          host = \"unix:/run/penfold/api.sock\"
+  token_file = \"/etc/token\"      color = \"auto\"
+  [run]                           keys of a file for `run --spec`, as defaults of `run` and `sh`:
+  grace_ms = 5000
+  spare = [\"ssh-agent\"]
+  [guard]
+  ignore = [\"sccache\"]
 ";
 
 const REMOTE: &str = "\
@@ -79,24 +111,57 @@ struct HelpArgs {
 fn help(global: &Global, args: &HelpArgs) -> Result<u8, Failure> {
     let text = match args.topic.as_deref() {
         None => command_help(global, None)?,
-        Some("exit-codes") => exit_codes_text(),
-        Some("guarantees") => GUARANTEES.to_owned(),
-        Some("remote") => REMOTE.to_owned(),
-        Some(word) => {
-            match super::find(word) {
-                Some(verb) => command_help(global, Some(verb))?,
-                None => {
-                    return Err(Failure::new(
-                    FailureKind::Usage,
-                    format!("no command or topic is called `{word}`"),
-                )
-                .hint("`penfold help` lists the commands; topics are `exit-codes`, `guarantees` and `remote`"));
-                }
+        Some(word) => match (topic(word), super::find(word)) {
+            (Some(text), _) => text,
+            (None, Some(verb)) => command_help(global, Some(verb))?,
+            (None, None) => {
+                let sentence = format!("no command or topic is called `{word}`");
+                let (last, topics) = TOPICS.split_last().unwrap_or((&"", &[]));
+                let topics = topics.iter().map(|topic| format!("`{topic}`")).collect::<Vec<_>>().join(", ");
+                return Err(Failure::new(FailureKind::Usage, sentence)
+                    .hint(format!("`penfold help` lists the commands; topics are {topics} and `{last}`")));
             }
-        }
+        },
     };
     output::data(text.as_bytes())?;
     Ok(exit_codes::SUCCESS)
+}
+
+/// The text of a topic.
+pub(super) fn topic(word: &str) -> Option<String> {
+    match word {
+        "config" => Some(config_text()),
+        "exit-codes" => Some(exit_codes_text()),
+        "guarantees" => Some(GUARANTEES.to_owned()),
+        "remote" => Some(REMOTE.to_owned()),
+        _ => None,
+    }
+}
+
+/// What a topic is about.
+pub(super) fn about(topic: &str) -> &'static str {
+    match topic {
+        "config" => "files and variables with defaults",
+        "exit-codes" => "the meaning of every exit code",
+        "guarantees" => "what penfold promises",
+        _ => "the commands that work on a server",
+    }
+}
+
+fn config_text() -> String {
+    let mut text = String::from(
+        "Defaults come from files, then from variables, then from flags: the later goes before.\n\nFiles:\n",
+    );
+    // Writing to a String cannot fail.
+    for (name, meaning) in FILES {
+        let _ = writeln!(text, "  {name}\n      {meaning}");
+    }
+    text.push_str("\nVariables:\n");
+    for (name, meaning) in VARIABLES {
+        let _ = writeln!(text, "  {name:<20} {meaning}");
+    }
+    text.push_str(CONFIG);
+    text
 }
 
 fn command_help(global: &Global, verb: Option<&Verb>) -> Result<String, Failure> {

@@ -25,6 +25,7 @@ pub(crate) struct Row<'a> {
 
 /// The times of a sandbox as people read them, beside those in milliseconds.
 #[derive(Clone, Debug, Serialize)]
+#[expect(clippy::struct_field_names, reason = "the names in JSON")]
 pub(crate) struct Times {
     pub(crate) started_at: Option<String>,
     pub(crate) ended_at: Option<String>,

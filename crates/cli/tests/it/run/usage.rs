@@ -278,6 +278,7 @@ fn a_standard_error_that_is_gone_keeps_the_code() {
     Running::spawn(command(&env, &["run", "--bogus"]).stderr(writer)).finish().with_code(125);
 }
 
+/// spec: 8.18
 #[test]
 fn manual_pages_are_written_for_every_verb() {
     let env = TestEnv::new();
@@ -287,6 +288,22 @@ fn manual_pages_are_written_for_every_verb() {
     for page in ["penfold", "penfold-run", "penfold-reap", "penfold-doctor", "penfold-gc"] {
         let roff = std::fs::read_to_string(dir.join(format!("{page}.1"))).unwrap();
         assert!(roff.contains(".SH SYNOPSIS") && roff.contains("Examples:"), "{page}");
+        for section in ["EXIT STATUS", "ENVIRONMENT", "FILES"] {
+            assert!(
+                roff.contains(&format!(".SH \"{section}\"")) || roff.contains(&format!(".SH {section}")),
+                "{page}"
+            );
+        }
+        assert_eq!(
+            roff.contains("command was not found"),
+            page != "penfold-gc" && page != "penfold-reap" && page != "penfold-doctor"
+        );
+    }
+    for topic in ["config", "exit-codes", "guarantees", "remote"] {
+        let roff = std::fs::read_to_string(dir.join(format!("penfold-{topic}.1"))).unwrap();
+        let told = call(&["help", topic]).with_code(0).out();
+        let first = told.split(['`', ':', '-']).next().unwrap();
+        assert!(roff.contains(first), "{topic}: {roff}");
     }
     refused(
         &["man", "/nonexistent"],
