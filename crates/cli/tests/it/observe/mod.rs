@@ -5,6 +5,7 @@ mod doctor_foreign;
 pub mod events;
 mod ids;
 mod inspect;
+mod json;
 pub mod logs;
 pub mod metrics;
 pub mod output;
