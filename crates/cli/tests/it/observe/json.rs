@@ -36,10 +36,8 @@ fn documented(page: &str, section: &str) -> BTreeSet<String> {
     cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
 }
 
-/// spec: 8.17
-#[test]
-fn every_field_is_documented() {
-    let env = TestEnv::new();
+/// Starts a sandbox with an exec and a lease, one that has ended with a stray, and one that was stopped; returns their ids.
+fn sandboxes(env: &TestEnv) -> [String; 3] {
     let living = env.detach([
         "--name",
         "living",
@@ -51,19 +49,27 @@ fn every_field_is_documented() {
         "-c",
         "sleep 1000 & exec sleep 1001",
     ]);
-    living.call(&env, &["exec", "-d", "ID", "sleep", "1002"]).with_code(0);
+    living.call(env, &["exec", "-d", "ID", "sleep", "1002"]).with_code(0);
     wait_until("all run", || env.is_running("sleep 1000") && env.is_running("sleep 1002"));
     let over = env.detach(["--name", "over", "sh", "-c", "setsid sleep 1003 & echo line; exit 3"]);
     over.await_end();
     let stopped = env.detach(["sleep", "1004"]);
-    stopped.call(&env, &["stop", "ID"]).with_code(0);
+    stopped.call(env, &["stop", "ID"]).with_code(0);
+    [living.id.clone(), over.id.clone(), stopped.id.clone()]
+}
+
+/// spec: 8.17
+#[test]
+fn every_field_is_documented() {
+    let env = TestEnv::new();
+    let [living, over, stopped] = &sandboxes(&env);
     let guard =
         ["guard", "-t", "0s", "--report", "guard.json", "--", "sh", "-c", "setsid sleep 1005 & exit 0"];
     env.call(guard).with_code(123);
     env.run(["--report", "run.json", "/no/such/program"]).with_code(127);
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let (living, over, stopped) = (living.id.as_str(), over.id.as_str(), stopped.id.as_str());
+    let (living, over, stopped) = (living.as_str(), over.as_str(), stopped.as_str());
     let mut missing = Vec::new();
     let mut check = |section: &str, what: &str, text: &str| {
         let known = documented(&page, section);
