@@ -71,13 +71,6 @@ impl<'a> Terminal<'a> {
             .into_owned()
     }
 
-    /// Whether the terminal has wrapped a line: as rows, there are more.
-    pub fn has_wrapped(&self) -> bool {
-        let rows = self.command(&["capture-pane", "-p"]).output().unwrap().stdout;
-        let rows = String::from_utf8_lossy(&rows).trim_end().lines().count();
-        rows != self.screen().trim_end().lines().count()
-    }
-
     /// What tmux says of the terminal, as `#{alternate_on}`.
     pub fn property(&self, format: &str) -> String {
         let said = self.command(&["display-message", "-p", format]).output().unwrap().stdout;
