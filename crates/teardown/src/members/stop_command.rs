@@ -80,7 +80,7 @@ impl Teardown {
         command.program.own_session(OwnStdio { input: null, output, error, terminal: false });
         // The command writes itself into the leaf: a clone into a leaf is killed at birth where Linux 6.14 has its trap.
         let launched = launch(&mut command.program, None, file.as_ref().map(|file| file.as_fd()));
-        command.program.close_stdio();
+        command.program.close_given();
         command.launched = Some(launched?);
         Ok(true)
     }

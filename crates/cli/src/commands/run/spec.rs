@@ -36,6 +36,7 @@ pub(crate) fn refuse_detached_flags(args: &RunArgs) -> Result<(), Failure> {
         (args.ttl.is_some(), "--ttl"),
         (args.idle_timeout.is_some(), "--idle-timeout"),
         (args.rm, "--rm"),
+        (args.ready.ready.is_some(), "--ready"),
     ];
     match flags.into_iter().find(|(given, _)| *given && !args.detach) {
         None => Ok(()),
@@ -191,6 +192,7 @@ pub(crate) fn detach(args: &RunArgs) -> Result<Option<Detach>, Failure> {
              a pid namespace ends with its supervisor",
         ));
     }
+    let ready_pipe = args.ready.pipe()?;
     Ok(args.detach.then(|| Detach {
         ttl: args.ttl.filter(|ttl| !ttl.is_zero()),
         idle: args.idle_timeout.filter(|idle| !idle.is_zero()),
@@ -198,6 +200,8 @@ pub(crate) fn detach(args: &RunArgs) -> Result<Option<Detach>, Failure> {
         remove: args.rm,
         terminal: args.tty,
         log_limit: args.log_size,
+        ready: args.ready.text(),
+        ready_pipe,
     }))
 }
 

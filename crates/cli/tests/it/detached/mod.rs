@@ -9,6 +9,7 @@ mod life;
 mod modes;
 mod namespaces;
 mod promptness;
+mod ready;
 mod recorded;
 mod replace;
 mod sandboxes;
