@@ -40,7 +40,9 @@ pub(crate) const VERB: Verb = Verb {
     description: "Runs CMD in the foreground as a sandbox. CMD gets penfold's standard input, output and error, terminal \
         and inherited descriptors. The sandbox ends when CMD exits, at a time limit, on an interrupt, or when penfold or \
         its caller dies. penfold then ends every process that CMD started, verifies that none is left, and exits with \
-        CMD's exit code. With --detach the sandbox keeps running without its caller; other commands use its id or name. \
+        CMD's exit code. With --detach the sandbox keeps running without its caller; other commands use its id or name. With --ready, \
+        penfold returns only when the sandbox is ready; if it is not ready in time, penfold ends it, shows the end of its log and \
+        exits with 125. \
         Ctrl-C goes to CMD. If CMD exits or dies of INT, penfold stops the remaining processes. If CMD handles INT and \
         keeps running, the sandbox keeps running too; Ctrl-\\ or three times Ctrl-C within a second kill it. If CMD \
         ignores INT, penfold stops the sandbox, and a second Ctrl-C kills it. Options of penfold end at CMD: all words \
@@ -51,10 +53,9 @@ pub(crate) const VERB: Verb = Verb {
             "penfold run --memory 2G --cpus 1.5 --timeout 10m --grace 5s make -j8",
             "limit all processes together; stop after ten minutes: TERM, 5 s later KILL",
         ),
-        ("penfold run -d --name web --ttl 8h npm start", "run in the background; `penfold stop web` ends it"),
         (
-            "penfold run -d --ready port:8080 --ready-timeout 1m ./server",
-            "return once a process of it listens on port 8080; after a minute end it and exit with 125",
+            "penfold run -d --name web --ttl 8h --ready port:3000 npm start",
+            "run in the background; return once it listens on port 3000; `penfold stop web` ends it",
         ),
         (
             "penfold run -d --name vm --profile vmm --grace 60s --tap qemu-system-x86_64 -hda disk.img",
