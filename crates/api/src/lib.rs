@@ -33,7 +33,8 @@ pub struct Sandbox {
     pub labels: BTreeMap<String, String>,
     /// The command, shortened.
     pub command: Vec<String>,
-    /// The status: `created`, `running`, `stopping`, `unkillable`, `exited`, `failed`, `killed`, `orphaned` or `lost`.
+    /// The status: `created`, `running`, `paused`, `stopping`, `unkillable`, `exited`, `failed`, `killed`, `orphaned` or
+    /// `lost`.
     #[schema(value_type = String)]
     pub status: Status,
     /// Whether something of the sandbox may be alive.

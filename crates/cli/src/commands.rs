@@ -20,6 +20,7 @@ pub(crate) mod logs;
 mod man;
 mod mcp;
 mod metrics;
+mod pause;
 pub(crate) mod ps;
 mod reap;
 mod report;
@@ -63,6 +64,8 @@ const VERBS: &[&Verb] = &[
     &wait::VERB,
     &stop::VERB,
     &kill::VERB,
+    &pause::VERB,
+    &pause::UNPAUSE,
     &rm::VERB,
     &extend::VERB,
     &adopt::VERB,

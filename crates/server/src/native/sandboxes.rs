@@ -131,8 +131,18 @@ pub(super) struct ListQuery {
 }
 
 /// The statuses of sandboxes.
-const STATUSES: [&str; 9] =
-    ["created", "running", "stopping", "unkillable", "exited", "failed", "killed", "orphaned", "lost"];
+const STATUSES: [&str; 10] = [
+    "created",
+    "running",
+    "paused",
+    "stopping",
+    "unkillable",
+    "exited",
+    "failed",
+    "killed",
+    "orphaned",
+    "lost",
+];
 const USUAL_PAGE: usize = 100;
 const LARGEST_PAGE: usize = 1000;
 

@@ -70,6 +70,10 @@ impl Teardown {
     /// # Errors
     /// When the command could not be started; no process of it is left then.
     pub(crate) fn start_stop_command(&mut self) -> io::Result<bool> {
+        if self.stop_command.is_some() {
+            // The command is a member: it could not run in a frozen leaf.
+            self.thaw();
+        }
         let Some(command) = &mut self.stop_command else { return Ok(false) };
         let file = match &self.leaf {
             LeafState::Live(leaf) => Some(leaf.processes_file()?),

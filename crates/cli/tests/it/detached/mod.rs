@@ -8,6 +8,7 @@ mod exec_clients;
 mod life;
 mod modes;
 mod namespaces;
+mod pause;
 mod promptness;
 mod ready;
 mod recorded;
