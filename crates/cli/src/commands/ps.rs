@@ -5,7 +5,8 @@ mod all_users;
 use std::io::IsTerminal;
 
 use clap::Args;
-use penfold_control::{SandboxRef, View};
+use penfold_control::{Resolver, SandboxRef, View, view};
+use penfold_process::{Listeners, Port};
 use penfold_state::time::now_ms;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -18,7 +19,7 @@ use crate::output::{self, WriteError};
 use crate::sandboxes::find::{self, Among};
 use crate::sandboxes::other_roots;
 use crate::sandboxes::sampler::Sampler;
-use crate::text::row::{Numbers, Row, UserHome};
+use crate::text::row::{self, Numbers, Row, UserHome};
 use crate::text::template::{self, Format};
 use crate::text::usage as columns;
 
@@ -37,7 +38,7 @@ pub(crate) const VERB: Verb = Verb {
     examples: &[
         ("penfold ps", "list the running sandboxes"),
         ("penfold ps -a --filter label=job=17", "list all sandboxes of a job, ended ones included"),
-        ("penfold ps --stats", "also show CPU, memory and processes"),
+        ("penfold ps --stats --ports", "also show CPU, memory, processes and TCP ports"),
         ("penfold ps --format {{.ID}}:{{.Status}}", "print two fields of each sandbox on a line"),
         ("penfold --host unix:/run/penfold/api.sock ps", "list the sandboxes of a server"),
         ("penfold ps -q --filter status=orphaned", "print ids as input for another command"),
@@ -71,6 +72,9 @@ pub(crate) struct PsArgs {
     /// Also show the use of CPU, the memory and the number of processes; takes 200 ms.
     #[arg(long, conflicts_with_all = ["all_users", "format"])]
     pub(crate) stats: bool,
+    /// Also show the TCP ports on which members listen.
+    #[arg(long, conflicts_with_all = ["all_users", "format"])]
+    pub(crate) ports: bool,
     /// Do not truncate commands.
     #[arg(long)]
     pub(crate) no_trunc: bool,
@@ -87,11 +91,12 @@ pub(crate) struct Listed {
     view: View,
     home: Option<UserHome>,
     usage: Option<Numbers>,
+    ports: Option<Vec<Port>>,
 }
 
 impl From<View> for Listed {
     fn from(view: View) -> Listed {
-        Listed { view, home: None, usage: None }
+        Listed { view, home: None, usage: None, ports: None }
     }
 }
 
@@ -107,12 +112,20 @@ pub(crate) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {
         let found = find::list(&resolver, among)?;
         let numbers =
             sampler.as_mut().map(|sampler| sampler.look_twice(&resolver, &found)).unwrap_or_default();
+        let mut listeners = args.ports.then(Listeners::default);
         let listed = |(known, view): (SandboxRef, View)| {
             let usage = numbers.get(&known.id).copied();
-            Listed { usage, ..view.into() }
+            let ports = listeners.as_mut().map(|listeners| ports(listeners, &resolver, &known, &view));
+            Listed { usage, ports, ..view.into() }
         };
         Ok(found.into_iter().map(listed).collect())
     })
+}
+
+/// The ports on which the members of a sandbox listen.
+fn ports(listeners: &mut Listeners, resolver: &Resolver, known: &SandboxRef, seen: &View) -> Vec<Port> {
+    let members = view::members(resolver, known, seen, false).unwrap_or_default();
+    listeners.of(&members.into_iter().map(|member| member.id.pid).collect::<Vec<_>>())
 }
 
 /// Lists the sandboxes that `look` finds.
@@ -161,8 +174,13 @@ fn found(
 /// A JSON array with one sandbox per line.
 fn json(found: &[Listed]) -> Result<String, WriteError> {
     let row = |listed: &Listed| {
-        let Listed { view, home, usage } = listed;
-        serde_json::to_string(&Row { home: home.as_ref(), usage: *usage, ..Row::of(view) })
+        let Listed { view, home, usage, ports } = listed;
+        serde_json::to_string(&Row {
+            home: home.as_ref(),
+            usage: *usage,
+            ports: ports.as_deref(),
+            ..Row::of(view)
+        })
     };
     let rows: Result<Vec<String>, _> = found.iter().map(row).collect();
     Ok(format!("[{}]\n", rows.map_err(WriteError::Json)?.join(",\n")))
@@ -174,7 +192,7 @@ fn table(found: &[Listed], args: &PsArgs) -> String {
     let numbers = args.stats.then_some(columns::HEADINGS.map(str::to_owned));
     let heading = ["ID", "NAME", "STATUS", "STARTED"].map(str::to_owned);
     let now = now_ms();
-    let rows = found.iter().map(|Listed { view, home, usage }| {
+    let rows = found.iter().map(|Listed { view, home, usage, ports }| {
         let command = template::printable(&template::command(view));
         let cells = [
             view.id.clone(),
@@ -184,11 +202,13 @@ fn table(found: &[Listed], args: &PsArgs) -> String {
         ];
         let numbers = args.stats.then(|| columns::cells(usage.as_ref()));
         let command = if whole { command } else { shortened(&command) };
-        let cells = cells.into_iter().chain(numbers.into_iter().flatten()).chain([command]);
+        let ports = args.ports.then(|| row::numbers(ports.as_deref().unwrap_or_default()));
+        let cells = cells.into_iter().chain(numbers.into_iter().flatten()).chain(ports).chain([command]);
         home.iter().map(all_users::shown).chain(cells).collect()
     });
     let heading = user.into_iter().chain(heading).chain(numbers.into_iter().flatten());
-    let heading = heading.chain(["COMMAND".to_owned()]).collect();
+    let ports = args.ports.then(|| "PORTS".to_owned());
+    let heading = heading.chain(ports).chain(["COMMAND".to_owned()]).collect();
     template::aligned(&std::iter::once(heading).chain(rows).collect::<Vec<_>>())
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use penfold_control::{Usage, View};
+use penfold_process::Port;
 use serde::Serialize;
 
 /// A sandbox as `--json` prints it.
@@ -17,6 +18,17 @@ pub(crate) struct Row<'a> {
     /// What the sandbox uses, if it was asked for and the sandbox has not ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) usage: Option<Numbers>,
+    /// The TCP ports on which members listen, if they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ports: Option<&'a [Port]>,
+}
+
+/// The numbers of ports, each once, separated by commas.
+pub(crate) fn numbers(ports: &[Port]) -> String {
+    let mut numbers: Vec<u16> = ports.iter().map(|port| port.port).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers.iter().map(u16::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// What a sandbox uses.
@@ -42,6 +54,6 @@ pub(crate) struct UserHome {
 
 impl Row<'_> {
     pub(crate) fn of(view: &View) -> Row<'_> {
-        Row { schema: penfold_state::record::SCHEMA, view, home: None, usage: None }
+        Row { schema: penfold_state::record::SCHEMA, view, home: None, usage: None, ports: None }
     }
 }

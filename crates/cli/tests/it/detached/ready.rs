@@ -68,6 +68,14 @@ fn check_ready(env: &TestEnv, start: Running, context: &str) {
     let shown = only(env);
     assert_eq!((&shown["id"], &shown["ready"]), (&json!(sandbox.id), &json!(true)), "{context}");
     assert_eq!(env.call(["ps", "--format", "{{.Status}}"]).out(), "running\n", "{context}");
+    if let Some(port) = context.strip_prefix("port ") {
+        let port: u64 = port.parse().unwrap();
+        let shown = env.call(["ps", "--json", "--ports"]).with_code(0).json();
+        assert_eq!(shown[0]["ports"], json!([{"address": "127.0.0.1", "port": port}]), "{shown}");
+        let table = env.call(["ps", "--ports"]).out();
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines[0].contains("PORTS") && lines[1].contains(&port.to_string()), "{table}");
+    }
     let seen = sandbox.call(env, &["inspect", "ID"]).json();
     assert_eq!(seen.pointer("/0/ready").or(seen.get("ready")), Some(&json!(true)), "{context}: {seen}");
     let members = sandbox.members(env);
@@ -96,7 +104,7 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// spec: 25.1, 25.3
+/// spec: 25.1, 25.3, 24.5
 #[test]
 fn port_of_a_member_makes_a_sandbox_ready() {
     if !has_program(&["python3", "--version"]) {
@@ -112,7 +120,7 @@ fn port_of_a_member_makes_a_sandbox_ready() {
         env.await_up(&["lead"]);
         check_waits(&env, &start);
         open(&env);
-        check_ready(&env, start, level.word());
+        check_ready(&env, start, &format!("port {port}"));
     }
     env.assert_nothing_left();
 }
