@@ -90,7 +90,6 @@ pub struct SandboxSpec {
     pub spare: Vec<String>,
     /// The probe that shows whether the sandbox is ready: `port:N`, `log:REGEX`, `http:URL`, `cmd:LINE` or `fd:N`. Only in a file for
     /// `penfold run -d`, which waits for it; a server refuses the field.
-    #[schema(example = json!("port:8080"))]
     pub ready: Option<String>,
     /// The time in milliseconds in which the sandbox must be ready; default: 30000. Only with `ready`.
     pub ready_timeout_ms: Option<u64>,
