@@ -33,7 +33,8 @@ pub struct Sandbox {
     pub labels: BTreeMap<String, String>,
     /// The command, shortened.
     pub command: Vec<String>,
-    /// The status: `created`, `running`, `stopping`, `unkillable`, `exited`, `failed`, `killed`, `orphaned` or `lost`.
+    /// The status: `created`, `running`, `paused`, `stopping`, `unkillable`, `exited`, `failed`, `killed`, `orphaned` or
+    /// `lost`.
     #[schema(value_type = String)]
     pub status: Status,
     /// Whether something of the sandbox may be alive.
@@ -56,6 +57,9 @@ pub struct Sandbox {
     pub ended_at_ms: Option<u64>,
     /// The end of the lease, in milliseconds since 1970.
     pub expires_at_ms: Option<u64>,
+    /// Whether the probe of `penfold run --ready` has succeeded; null without a probe.
+    #[serde(default)]
+    pub ready: Option<bool>,
     /// The first process.
     #[schema(value_type = Option<Object>)]
     pub leader: Option<ProcessId>,
@@ -108,6 +112,7 @@ impl Sandbox {
             started_at_ms: view.started_at_ms,
             ended_at_ms: view.ended_at_ms,
             expires_at_ms: view.expires_at_ms,
+            ready: view.ready,
             leader: view.leader,
             supervisors: view.supervisors,
             execs: view.execs,
@@ -139,6 +144,7 @@ impl Sandbox {
             started_at_ms: self.started_at_ms,
             ended_at_ms: self.ended_at_ms,
             expires_at_ms: self.expires_at_ms,
+            ready: self.ready,
             leader: self.leader,
             supervisors: self.supervisors,
             execs: self.execs,

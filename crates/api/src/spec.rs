@@ -88,6 +88,11 @@ pub struct SandboxSpec {
     #[serde(default)]
     #[schema(example = json!(["ssh-agent", "java:org.gradle.launcher.daemon.bootstrap.GradleDaemon"]))]
     pub spare: Vec<String>,
+    /// The probe that shows whether the sandbox is ready: `port:N`, `log:REGEX`, `http:URL`, `cmd:LINE` or `fd:N`. Only in a file for
+    /// `penfold run -d`, which waits for it; a server refuses the field.
+    pub ready: Option<String>,
+    /// The time in milliseconds in which the sandbox must be ready; default: 30000. Only with `ready`.
+    pub ready_timeout_ms: Option<u64>,
     /// The size of the log in bytes; a full log drops the oldest output.
     pub log_size: Option<u64>,
     /// Whether the record is removed when the sandbox ends, with log, exit and report.
@@ -237,6 +242,8 @@ impl SandboxSpec {
         for rule in &self.spare {
             option("--spare", Some(rule));
         }
+        option("--ready", self.ready.as_deref());
+        option("--ready-timeout", ms(self.ready_timeout_ms).as_deref());
         if let Some(jail) = &self.jail {
             option("--rootfs", jail.rootfs.as_deref());
             option("--network", jail.network.map(JailNetwork::word));

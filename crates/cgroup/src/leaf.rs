@@ -163,14 +163,26 @@ impl Cgroup {
     ///
     /// A removed cgroup is not populated. The value is always current.
     pub fn populated(&self) -> Result<bool, Error> {
+        self.event(|line| line == b"populated 0").map(|is_empty| is_empty == Some(false))
+    }
+
+    /// Tells whether all members in the cgroup and below are frozen, by this cgroup or one above.
+    ///
+    /// A removed cgroup is not frozen.
+    pub fn frozen(&self) -> Result<bool, Error> {
+        self.event(|line| line == b"frozen 1").map(|is_frozen| is_frozen == Some(true))
+    }
+
+    /// Tells whether a line of `cgroup.events` is the one; `None` of a removed cgroup.
+    fn event(&self, is_it: impl Fn(&[u8]) -> bool) -> Result<Option<bool>, Error> {
         let mut text = [0; 128];
         let read = match &self.events {
             Some(events) => rustix::io::retry_on_intr(|| rustix::io::pread(events, &mut text, 0)),
             None => dir::read_short(self.dir.as_fd(), c"cgroup.events", &mut text).map(<[u8]>::len),
         };
         match read {
-            Ok(length) => Ok(!text[..length].split(|&byte| byte == b'\n').any(|line| line == b"populated 0")),
-            Err(errno) if dir::is_gone(errno) => Ok(false),
+            Ok(length) => Ok(Some(text[..length].split(|&byte| byte == b'\n').any(is_it))),
+            Err(errno) if dir::is_gone(errno) => Ok(None),
             Err(errno) => Err(Error::Read { path: self.path.join("cgroup.events"), source: errno.into() }),
         }
     }

@@ -21,6 +21,7 @@ pub(crate) mod logs;
 mod man;
 mod mcp;
 mod metrics;
+mod pause;
 pub(crate) mod ps;
 mod reap;
 mod report;
@@ -65,6 +66,8 @@ const VERBS: &[&Verb] = &[
     &wait::VERB,
     &stop::VERB,
     &kill::VERB,
+    &pause::VERB,
+    &pause::UNPAUSE,
     &rm::VERB,
     &extend::VERB,
     &adopt::VERB,

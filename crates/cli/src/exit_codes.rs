@@ -90,7 +90,7 @@ pub(crate) const TABLE: &[Group] = &[
             (Code::Is(TIMED_OUT), "a time limit fired (--preserve-status: the command's own)"),
             (
                 Code::Is(NOT_STARTED),
-                "penfold failed before the start: wrong command line, no such id or an ambiguous one, and the like",
+                "penfold failed before the start: wrong command line, no such id or an ambiguous one, and the like; run --ready: not ready",
             ),
             (Code::Is(NOT_EXECUTABLE), "the command is not executable"),
             (Code::Is(NOT_FOUND), "the command was not found"),

@@ -122,6 +122,20 @@ impl Client {
         })
     }
 
+    /// Sends a request without a body, and reads only the status of the answer, at most for `limit`.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub fn status(&self, path: &str, limit: Duration) -> Result<u16, Error> {
+        self.runtime.block_on(async {
+            let answer = self.request(Method::GET, path, &[], Bytes::new());
+            match tokio::time::timeout(limit, answer).await {
+                Ok(answer) => answer.map(|response| response.status().as_u16()),
+                Err(elapsed) => Err(self.lost(elapsed)),
+            }
+        })
+    }
+
     /// Repeats a request that may be sent twice, for up to [`RECONNECT`] while the server is away. With `is_new`, a server
     /// that was not there at the first attempt is an error at once.
     ///
@@ -181,6 +195,24 @@ impl Client {
         headers: &[(&str, &str)],
         body: Bytes,
     ) -> Result<Response<Incoming>, Error> {
+        let response = self.request(method, path, headers, body).await?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let text = self.read(response).await?;
+        Err(serde_json::from_slice::<Problem>(&text)
+            .map_or_else(|_| self.unexpected(status), |problem| Error::Problem(Box::new(problem))))
+    }
+
+    /// Sends a request; the answer may be one that is an error.
+    async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Error> {
         let mut request =
             Request::builder().method(method).uri(path).header(header::HOST, self.host.authority());
         for (name, value) in headers {
@@ -204,14 +236,7 @@ impl Client {
                 exchange(stream, request).await
             }
         };
-        let response = sent.map_err(|error| self.lost(error))?;
-        if response.status().is_success() {
-            return Ok(response);
-        }
-        let status = response.status();
-        let text = self.read(response).await?;
-        Err(serde_json::from_slice::<Problem>(&text)
-            .map_or_else(|_| self.unexpected(status), |problem| Error::Problem(Box::new(problem))))
+        sent.map_err(|error| self.lost(error))
     }
 
     async fn read(&self, response: Response<Incoming>) -> Result<Vec<u8>, Error> {

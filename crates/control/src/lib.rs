@@ -4,6 +4,7 @@
 //! - [`view`] — the status of a sandbox, from its record, its lock and other evidence.
 //! - [`usage`] — the CPU time, the memory and the processes of a sandbox.
 //! - [`end()`] — stops or kills many sandboxes at once; [`wait()`], [`forget()`], [`put_away()`].
+//! - [`pause()`], [`unpause()`] — freeze the members of a sandbox, and let them go on.
 //! - [`start_detached()`] — starts a sandbox from a process with threads.
 //! - [`all_users`] — the state roots of all users, for root.
 //! - [`execs`] — recorded execs: commands in a running sandbox whose output and end stay on disk.
@@ -27,6 +28,7 @@ mod forget;
 mod holders;
 pub mod host_checks;
 pub mod leaks;
+mod pause;
 pub mod resolve;
 mod start;
 pub mod test_home;
@@ -39,6 +41,7 @@ mod watch;
 pub use client::{ANSWER, Client, ClientError, at_once};
 pub use end::{EndMethod, Limits, Progress, StopResult, awaited, end};
 pub use forget::{ForgetError, forget, put_away};
+pub use pause::{PauseError, pause, unpause};
 pub use resolve::{Candidate, ResolveError, Resolver, SandboxRef};
 pub use start::{StartError, start_detached};
 pub use usage::{CpuRates, Meter, Usage};

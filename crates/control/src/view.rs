@@ -55,6 +55,8 @@ pub struct View {
     pub ended_at_ms: Option<u64>,
     /// The end of the lease, in milliseconds since 1970.
     pub expires_at_ms: Option<u64>,
+    /// Whether the probe of `--ready` has succeeded; `None` without a probe.
+    pub ready: Option<bool>,
     /// The leader, as the supervisor says.
     pub leader: Option<ProcessId>,
     /// The supervisor's processes, as the supervisor says.
@@ -166,6 +168,7 @@ fn assemble(
         started_at_ms: started.or(made),
         ended_at_ms: judged.ended_at_ms,
         expires_at_ms: expires,
+        ready: detached.and_then(|detached| detached.ready.as_ref()).map(|_| ready(known)),
         leader,
         supervisors,
         execs,
@@ -180,6 +183,11 @@ fn assemble(
         evidence: judged.evidence,
         damage,
     }
+}
+
+/// Tells whether a client has noted that the probe succeeded. A note that cannot be read counts as none.
+fn ready(known: &SandboxRef) -> bool {
+    known.record.as_ref().is_some_and(|files| matches!(files.ready_at(), Ok(Some(_))))
 }
 
 /// Lists the sandboxes of a state root that may have a living member, or `all` of them; the youngest last.

@@ -7,16 +7,26 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::evidence::LockState;
 use crate::intent::{INTENT, Intent};
-use crate::json::{self, REPORT, STATE};
+use crate::json::{self, REPORT, SCHEMA, STATE};
 use crate::outcome::Report;
 use crate::state::{Exited, State};
 
 const EXIT: &str = "exit.json";
+/// A file of a record whose probe has succeeded.
+const READY: &str = "ready.json";
 /// A file of a record whose end is in the counters, although something survives.
 pub(crate) const COUNTED: &str = "counted";
+
+/// `ready.json`: written once, by the client whose probe has succeeded.
+#[derive(Serialize, Deserialize)]
+struct Ready {
+    schema: u32,
+    ready_at_ms: u64,
+}
 
 /// The files of one record, which anybody may read and only the sandbox's supervisor writes.
 ///
@@ -104,6 +114,22 @@ impl Files {
     /// When the file is damaged, another user's, a link, or of a newer version.
     pub fn exited(&self) -> io::Result<Option<Exited>> {
         json::read(self.dir(), EXIT)
+    }
+
+    /// Returns the time at which the probe of the sandbox succeeded, in milliseconds since 1970; `None` before.
+    ///
+    /// # Errors
+    /// When the file is damaged, another user's, a link, or of a newer version.
+    pub fn ready_at(&self) -> io::Result<Option<u64>> {
+        Ok(json::read::<Ready>(self.dir(), READY)?.map(|ready| ready.ready_at_ms))
+    }
+
+    /// Notes that the probe of the sandbox has succeeded, at this time in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn note_ready(&self, ready_at_ms: u64) -> io::Result<()> {
+        json::create_once(self.dir(), READY, &Ready { schema: SCHEMA, ready_at_ms }).map(drop)
     }
 
     /// Reads the report of the end; `None` before the end.

@@ -110,6 +110,10 @@ pub struct Detached {
     /// Whether the sandbox has a terminal of its own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminal: bool,
+    /// The probe that shows whether the sandbox is ready, as the user wrote it. [`Files::ready_at`](crate::Files::ready_at)
+    /// tells whether it has succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<String>,
 }
 
 /// Shortens a command line for a record: enough to recognise the command, and within the limit of the reader.

@@ -60,4 +60,4 @@ pub use record::{Record, Registry, StateError};
 pub use scope_dir::{REMOVAL_LIMIT, SUPERVISORS, ScopeDir, ScopeLeft};
 pub use scratch::Scratch;
 pub use spare_plan::SparePlan;
-pub use spec::{Contain, Detach, ExecSpec, OwnerExit, Recorded, Spec, StdinClose};
+pub use spec::{Contain, Detach, ExecSpec, OwnerExit, ReadyPipe, Recorded, Spec, StdinClose};

@@ -129,7 +129,7 @@ impl Spec {
 }
 
 /// The settings of a detached sandbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Detach {
     /// The length of the lease, which can be renewed.
     pub ttl: Option<Duration>,
@@ -143,6 +143,21 @@ pub struct Detach {
     pub terminal: bool,
     /// The size of its log, in bytes.
     pub log_limit: u64,
+    /// The probe of `--ready`, as the user wrote it.
+    pub ready: Option<String>,
+    /// The pipe over which the command says that it is ready.
+    pub ready_pipe: Option<ReadyPipe>,
+}
+
+/// A pipe over which the command says that it is ready.
+#[derive(Debug)]
+pub struct ReadyPipe {
+    /// The write end, which the command gets; `None` once it is the program's.
+    pub write: Option<OwnedFd>,
+    /// The number of the command's descriptor, above 2.
+    pub number: i32,
+    /// The read end. The supervisors keep it, so that a late write does not end the command by SIGPIPE.
+    pub read: OwnedFd,
 }
 
 /// The specification of an exec: a command to run in an existing sandbox.

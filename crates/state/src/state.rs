@@ -66,6 +66,8 @@ pub enum Status {
     Created,
     /// The command runs.
     Running,
+    /// The command runs, and all members are frozen. Only the kernel tells this: no file has it.
+    Paused,
     /// The sandbox is being ended.
     Stopping,
     /// A member did not die in time; the supervisor continues to kill it.
@@ -87,7 +89,12 @@ impl Status {
     pub fn is_living(self) -> bool {
         matches!(
             self,
-            Status::Created | Status::Running | Status::Stopping | Status::Unkillable | Status::Orphaned
+            Status::Created
+                | Status::Running
+                | Status::Paused
+                | Status::Stopping
+                | Status::Unkillable
+                | Status::Orphaned
         )
     }
 
@@ -96,6 +103,7 @@ impl Status {
         match self {
             Status::Created => "created",
             Status::Running => "running",
+            Status::Paused => "paused",
             Status::Stopping => "stopping",
             Status::Unkillable => "unkillable",
             Status::Exited => "exited",

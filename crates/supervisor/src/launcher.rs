@@ -166,6 +166,11 @@ impl Launcher {
         self.settings.id.clone()
     }
 
+    /// Returns the descriptor from which [`Launcher::wait`] takes its signals, for a caller that waits for something else.
+    pub fn signals(&self) -> &SignalFd {
+        &self.signals
+    }
+
     /// Returns the state root of the sandbox.
     pub fn state_root(&self) -> &Path {
         &self.settings.state_root

@@ -63,7 +63,7 @@ fn run_init(program: &mut Program, link: &OwnedFd, ids: Option<(u32, u32)>) -> R
     if penfold_sys::schedule::is_idle() {
         penfold_sys::schedule::leave_idle();
     }
-    program.close_stdio();
+    program.close_given();
     let _ = penfold_sys::descriptors::drop_inherited();
     penfold_sys::memory::drop_unneeded_pages();
     reap_for_ever(link, leader)

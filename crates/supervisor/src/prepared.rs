@@ -410,6 +410,8 @@ fn has_room(setup: &Setup) -> Result<(), String> {
     let spec = &setup.spec;
     let count = if spec.detach.is_some() { DETACHED_DESCRIPTORS } else { FOREGROUND_DESCRIPTORS };
     let count = count + 2 * usize::from(spec.name.is_some()) + usize::from(setup.scratch.is_some());
+    let pipe = spec.detach.as_ref().and_then(|detach| detach.ready_pipe.as_ref());
+    let count = count + 2 * usize::from(pipe.is_some());
     let count = count + owned::descriptors(&spec.resources);
     descriptors::has_room(setup.channel.as_fd(), count)
         .map_err(|error| format!("cannot open the {count} descriptors that its supervision needs: {error}"))

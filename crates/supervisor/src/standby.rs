@@ -77,6 +77,8 @@ fn supervise(mut prepared: Prepared, channel: &mut Option<OwnedFd>) -> Option<cr
             if let Some(detached) = &mut prepared.detached {
                 detached.output.close_copies();
             }
+            // As long as a copy is open here, the reader of a descriptor sees no EOF.
+            prepared.setup.program.close_given();
             set_title(&prepared.setup.spec);
             if !watch(supervisor, &pidfd, &session_ready) {
                 // Exits with all descriptors at once: a free lock then means that the sandbox is gone.

@@ -51,7 +51,7 @@ pub fn start_in_scope(spec: Spec, enter: &mut dyn FnMut(Pid) -> Entered) -> Resu
     begin(spec, Some(enter))
 }
 
-fn begin(spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Result<Launcher, StartError> {
+fn begin(mut spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Result<Launcher, StartError> {
     let began = Instant::now();
     let child_ignored = signal::is_ignored(CHILD);
     if child_ignored {
@@ -61,7 +61,7 @@ fn begin(spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Result<La
     let mask = signal::block(&SignalSet::of(1..=64)).map_err(system("block signals"))?;
     let inherited = Inherited { mask, child_ignored };
     let scratch = spec.scratch_in.as_deref().map(|base| Scratch::path_for(base, &spec.id.short()));
-    let (program, stop_program) = programs(&spec, scratch.as_deref(), &inherited)?;
+    let (program, stop_program) = programs(&mut spec, scratch.as_deref(), &inherited)?;
     let (own_end, other_end) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(system("make a socket pair"))?;
@@ -136,12 +136,16 @@ fn owner_of(spec: &Spec) -> Result<Option<OwnedFd>, StartError> {
 
 /// Prepares the command, and the stop command if there is one.
 fn programs(
-    spec: &Spec,
+    spec: &mut Spec,
     scratch: Option<&Path>,
     inherited: &Inherited,
 ) -> Result<(Program, Option<Program>), StartError> {
     let words = [spec.wrapper.as_slice(), &spec.command].concat();
-    let program = environment::program(spec, &words, scratch, spec.netns(), inherited)?;
+    let mut program = environment::program(spec, &words, scratch, spec.netns(), inherited)?;
+    let pipe = spec.detach.as_mut().and_then(|detach| detach.ready_pipe.as_mut());
+    if let Some((write, number)) = pipe.and_then(|pipe| Some((pipe.write.take()?, pipe.number))) {
+        program.descriptor(write, number);
+    }
     let usual = Inherited { mask: SignalSet::empty(), child_ignored: false };
     let stop_program = match spec.stop_command.as_slice() {
         [] => None,

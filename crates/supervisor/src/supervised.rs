@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use penfold_process::{Pid, ProcFs};
 use penfold_state::events::EventKind;
+use penfold_state::evidence::fingerprints;
 use penfold_state::state::Status;
 use penfold_sys::signal::{SignalFd, signal};
 use penfold_teardown::lifecycle::Event;
@@ -185,8 +186,10 @@ impl Supervised {
 
     /// Starts a command in the sandbox. From then on its exec supervisor answers the client.
     fn exec(&mut self, request: NewExec, init: Option<Pid>) -> Option<Answer> {
+        let leaf = self.prepared.leaf_path.as_deref();
         let begun = match self.policy.refuse_exec() {
             Some(reason) => Err(reason.to_owned()),
+            None if leaf.is_some_and(fingerprints::is_frozen) => Err("the sandbox is paused".to_owned()),
             None => exec::begin(&mut self.prepared, request, init, self.supervise),
         };
         begun.err().map(Answer::Refused)

@@ -120,7 +120,7 @@ fn start(
     }
     prepared.note_leader(starting.pid());
     starting.release().map_err(|error| StartFailure::Other(format!("cannot start the command: {error}")))?;
-    prepared.setup.program.close_stdio();
+    prepared.setup.program.close_given();
     Ok(starting)
 }
 

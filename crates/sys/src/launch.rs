@@ -36,6 +36,7 @@ pub struct Program {
     ignored: Vec<i32>,
     defaults: Vec<i32>,
     own_stdio: Option<OwnStdio>,
+    numbered: Option<(OwnedFd, RawFd)>,
 }
 
 /// The standard descriptors of a program that runs in a session of its own.
@@ -74,6 +75,7 @@ impl Program {
             ignored: Vec::new(),
             defaults: Vec::new(),
             own_stdio: None,
+            numbered: None,
         }
     }
 
@@ -83,10 +85,16 @@ impl Program {
         self
     }
 
+    /// Gives the program a descriptor with this number, which is above 2.
+    pub fn descriptor(&mut self, fd: OwnedFd, number: RawFd) -> &mut Program {
+        self.numbered = Some((fd, number));
+        self
+    }
+
     /// Returns the descriptors that are meant for the program.
     pub fn given(&self) -> Vec<BorrowedFd<'_>> {
-        let given = self.own_stdio.iter().flat_map(|stdio| [&stdio.input, &stdio.output, &stdio.error]);
-        given.map(AsFd::as_fd).collect()
+        let stdio = self.own_stdio.iter().flat_map(|stdio| [&stdio.input, &stdio.output, &stdio.error]);
+        stdio.chain(self.numbered.iter().map(|(fd, _)| fd)).map(AsFd::as_fd).collect()
     }
 
     /// Tells whether the program gets a session of its own.
@@ -95,8 +103,9 @@ impl Program {
     }
 
     /// Closes the descriptors that were meant for the program: the program has its own copies.
-    pub fn close_stdio(&mut self) {
+    pub fn close_given(&mut self) {
         self.own_stdio = None;
+        self.numbered = None;
     }
 
     /// Sets the network namespace that the program enters: a file of nsfs.
@@ -125,6 +134,11 @@ impl Program {
     pub fn exec(&mut self) -> Failure {
         if let Some(stdio) = &self.own_stdio
             && let Err(errno) = stdio.install()
+        {
+            return Failure { step: Step::Descriptors, errno };
+        }
+        if let Some((fd, number)) = &self.numbered
+            && let Err(errno) = install_numbered(fd, *number)
         {
             return Failure { step: Step::Descriptors, errno };
         }
@@ -190,6 +204,19 @@ fn enter_network(namespace: &CStr) -> Result<(), i32> {
     }
     // SAFETY: the call takes no pointer. The descriptor is closed by the exec.
     if unsafe { libc::setns(fd, libc::CLONE_NEWNET) } == -1 { Err(errno()) } else { Ok(()) }
+}
+
+/// Installs a descriptor under its number, without the close-on-exec flag, with async-signal-safe calls only.
+fn install_numbered(fd: &OwnedFd, number: RawFd) -> Result<(), i32> {
+    let result = if fd.as_raw_fd() == number {
+        // SAFETY: the call takes no pointer; the descriptor is open.
+        unsafe { libc::fcntl(number, libc::F_SETFD, 0) }
+    } else {
+        // SAFETY: the call takes no pointer. The replaced descriptor is a copy of the parent's, which this process does
+        // not use: `launch` keeps the link away from this number.
+        unsafe { libc::dup2(fd.as_raw_fd(), number) }
+    };
+    if result == -1 { Err(errno()) } else { Ok(()) }
 }
 
 impl OwnStdio {
@@ -280,6 +307,13 @@ pub fn launch(
         rustix::net::SocketFlags::CLOEXEC,
         None,
     )?;
+    // The program's descriptor would replace the link, over which the child reports a failed exec.
+    let child_link = match program.numbered {
+        Some((_, number)) if child_link.as_raw_fd() == number => {
+            rustix::io::fcntl_dupfd_cloexec(&child_link, number.saturating_add(1))?
+        }
+        _ => child_link,
+    };
     let own = link.as_fd().as_raw_fd();
     let theirs = child_link.as_fd().as_raw_fd();
     let joined = joined.map(|fd| fd.as_raw_fd());

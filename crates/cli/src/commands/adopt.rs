@@ -158,6 +158,8 @@ fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<Spec, Failu
             remove: false,
             terminal: false,
             log_limit: LOG,
+            ready: None,
+            ready_pipe: None,
         }),
     })
 }

@@ -46,10 +46,11 @@ const VARIABLE: &str = "PENFOLD_COMPLETE";
 /// The most programs and files that are offered.
 const MOST: usize = 2000;
 /// The verbs that act on living sandboxes only.
-const OF_LIVING: [&str; 7] = ["attach", "exec", "extend", "kill", "stats", "stop", "top"];
+const OF_LIVING: [&str; 9] = ["attach", "exec", "extend", "kill", "pause", "stats", "stop", "top", "unpause"];
 /// The statuses of `--filter`.
-const STATUSES: [&str; 10] = [
+const STATUSES: [&str; 11] = [
     "created",
+    "paused",
     "running",
     "stopping",
     "unkillable",

@@ -5,7 +5,8 @@ mod all_users;
 use std::io::IsTerminal;
 
 use clap::Args;
-use penfold_control::{SandboxRef, View};
+use penfold_control::{Resolver, SandboxRef, View, view};
+use penfold_process::{Listeners, Port};
 use penfold_state::time::now_ms;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -17,7 +18,7 @@ use crate::output::{self, WriteError};
 use crate::sandboxes::find::{self, Among};
 use crate::sandboxes::other_roots;
 use crate::sandboxes::sampler::Sampler;
-use crate::text::row::{Numbers, Row, UserHome};
+use crate::text::row::{self, Numbers, Row, UserHome};
 use crate::text::table::{self, Narrow};
 use crate::text::template::{self, Format};
 use crate::text::usage as columns;
@@ -31,13 +32,14 @@ pub(crate) const VERB: Verb = Verb {
     description: "Lists the sandboxes that may have live members; with -a also ended sandboxes. A sandbox without a \
         supervisor is `orphaned` while members live, `running (elsewhere)` if its supervisor and its record are in \
         another mount namespace, such as that of a container or a service with PrivateTmp=, and `lost` if no members were found and no supervisor saw the end. \
+        `running (not ready)` means that the probe of `run --ready` has not succeeded, and `paused` that all members are frozen. \
         A sandbox is `stopped` if a stop ended its command without SIGKILL; the filter `status=killed` finds it, too. \
         -q prints ids only. Sandboxes below other state roots of this user are not listed; a line on standard error \
         names each such root with living sandboxes. Root lists the sandboxes of all users with --all-users.",
     examples: &[
         ("penfold ps", "list the running sandboxes"),
         ("penfold ps -a --filter label=job=17", "list all sandboxes of a job, ended ones included"),
-        ("penfold ps --stats", "also show CPU, memory and processes"),
+        ("penfold ps --stats --ports", "also show CPU, memory, processes and TCP ports"),
         ("penfold ps --format {{.ID}}:{{.Status}}", "print two fields of each sandbox on a line"),
         ("penfold --host unix:/run/penfold/api.sock ps", "list the sandboxes of a server"),
         ("penfold ps -q --filter status=orphaned", "print ids as input for another command"),
@@ -74,6 +76,9 @@ pub(crate) struct PsArgs {
     /// Also show the use of CPU, the memory and the number of processes; takes 200 ms.
     #[arg(long, conflicts_with_all = ["all_users", "format"])]
     pub(crate) stats: bool,
+    /// Also show the TCP ports on which members listen.
+    #[arg(long, conflicts_with_all = ["all_users", "format"])]
+    pub(crate) ports: bool,
     /// Do not cut commands, and leave out no columns, to fit the terminal.
     #[arg(long)]
     pub(crate) no_trunc: bool,
@@ -90,11 +95,12 @@ pub(crate) struct Listed {
     view: View,
     home: Option<UserHome>,
     usage: Option<Numbers>,
+    ports: Option<Vec<Port>>,
 }
 
 impl From<View> for Listed {
     fn from(view: View) -> Listed {
-        Listed { view, home: None, usage: None }
+        Listed { view, home: None, usage: None, ports: None }
     }
 }
 
@@ -110,12 +116,20 @@ pub(crate) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {
         let found = find::list(&resolver, among)?;
         let numbers =
             sampler.as_mut().map(|sampler| sampler.look_twice(&resolver, &found)).unwrap_or_default();
+        let mut listeners = args.ports.then(Listeners::default);
         let listed = |(known, view): (SandboxRef, View)| {
             let usage = numbers.get(&known.id).copied();
-            Listed { usage, ..view.into() }
+            let ports = listeners.as_mut().map(|listeners| ports(listeners, &resolver, &known, &view));
+            Listed { usage, ports, ..view.into() }
         };
         Ok(found.into_iter().map(listed).collect())
     })
+}
+
+/// The ports on which the members of a sandbox listen.
+fn ports(listeners: &mut Listeners, resolver: &Resolver, known: &SandboxRef, seen: &View) -> Vec<Port> {
+    let members = view::members(resolver, known, seen, false).unwrap_or_default();
+    listeners.of(&members.into_iter().map(|member| member.id.pid).collect::<Vec<_>>())
 }
 
 /// Lists the sandboxes that `look` finds.
@@ -173,8 +187,13 @@ fn json(found: &[Listed]) -> Result<String, WriteError> {
 /// Each sandbox as a JSON object in a line.
 fn json_lines(found: &[Listed]) -> Result<Vec<String>, WriteError> {
     let row = |listed: &Listed| {
-        let Listed { view, home, usage } = listed;
-        serde_json::to_string(&Row { home: home.as_ref(), usage: *usage, ..Row::of(view) })
+        let Listed { view, home, usage, ports } = listed;
+        serde_json::to_string(&Row {
+            home: home.as_ref(),
+            usage: *usage,
+            ports: ports.as_deref(),
+            ..Row::of(view)
+        })
     };
     found.iter().map(row).collect::<Result<_, _>>().map_err(WriteError::Json)
 }
@@ -184,7 +203,7 @@ fn table(found: &[Listed], args: &PsArgs, coloured: bool) -> String {
     let numbers = args.stats.then_some(columns::HEADINGS.map(str::to_owned));
     let heading = ["ID", "NAME", "STATUS", "STARTED"].map(str::to_owned);
     let now = now_ms();
-    let rows = found.iter().map(|Listed { view, home, usage }| {
+    let rows = found.iter().map(|Listed { view, home, usage, ports }| {
         let command = template::printable(&template::command(view));
         let cells = [
             view.id.clone(),
@@ -193,11 +212,13 @@ fn table(found: &[Listed], args: &PsArgs, coloured: bool) -> String {
             template::started(view, now),
         ];
         let numbers = args.stats.then(|| columns::cells(usage.as_ref()));
-        let cells = cells.into_iter().chain(numbers.into_iter().flatten()).chain([command]);
+        let ports = args.ports.then(|| row::numbers(ports.as_deref().unwrap_or_default()));
+        let cells = cells.into_iter().chain(numbers.into_iter().flatten()).chain(ports).chain([command]);
         home.iter().map(all_users::shown).chain(cells).collect()
     });
     let heading = user.into_iter().chain(heading).chain(numbers.into_iter().flatten());
-    let heading: Vec<String> = heading.chain(["COMMAND".to_owned()]).collect();
+    let ports = args.ports.then(|| "PORTS".to_owned());
+    let heading: Vec<String> = heading.chain(ports).chain(["COMMAND".to_owned()]).collect();
     let status = heading.iter().position(|title| title == "STATUS");
     let mut rows: Vec<Vec<String>> = std::iter::once(heading).chain(rows).collect();
     if let Some(width) = output::data_width().filter(|_| !args.no_trunc) {
@@ -213,7 +234,7 @@ fn colour(status: &str) -> Option<u8> {
     const YELLOW: u8 = 33;
     let word = status.split(' ').next().unwrap_or_default();
     match word {
-        "running" if status.contains("(damaged)") => Some(YELLOW),
+        "running" if status.contains("(damaged)") || status.contains("(not ready)") => Some(YELLOW),
         "running" => Some(GREEN),
         "exited" if status.starts_with("exited (0)") => None,
         "exited" | "failed" | "killed" | "unkillable" => Some(RED),

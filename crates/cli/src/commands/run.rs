@@ -1,6 +1,7 @@
 //! `penfold run`.
 
 pub(crate) mod profile;
+mod ready;
 mod replace;
 pub(crate) mod spec;
 pub(crate) mod spec_file;
@@ -41,7 +42,9 @@ pub(crate) const VERB: Verb = Verb {
     description: "Runs CMD in the foreground as a sandbox. CMD gets penfold's standard input, output and error, terminal \
         and inherited descriptors. The sandbox ends when CMD exits, at a time limit, on an interrupt, or when penfold or \
         its caller dies. penfold then ends every process that CMD started, verifies that none is left, and exits with \
-        CMD's exit code. With --detach the sandbox keeps running without its caller; other commands use its id or name. \
+        CMD's exit code. With --detach the sandbox keeps running without its caller; other commands use its id or name. With --ready, \
+        penfold returns only when the sandbox is ready; if it is not ready in time, penfold ends it, shows the end of its log and \
+        exits with 125. \
         Ctrl-C goes to CMD. If CMD exits or dies of INT, penfold stops the remaining processes. If CMD handles INT and \
         keeps running, the sandbox keeps running too; Ctrl-\\ or three times Ctrl-C within a second kill it. If CMD \
         ignores INT, penfold stops the sandbox, and a second Ctrl-C kills it. Options of penfold end at CMD: all words \
@@ -52,7 +55,10 @@ pub(crate) const VERB: Verb = Verb {
             "penfold run --memory 2G --cpus 1.5 --timeout 10m --grace 5s make -j8",
             "limit all processes together; stop after ten minutes: TERM, 5 s later KILL",
         ),
-        ("penfold run -d --name web --ttl 8h npm start", "run in the background; `penfold stop web` ends it"),
+        (
+            "penfold run -d --name web --ttl 8h --ready port:3000 npm start",
+            "run in the background; return once it listens on port 3000; `penfold stop web` ends it",
+        ),
         (
             "penfold run -d --name vm --profile vmm --grace 60s --tap qemu-system-x86_64 -hda disk.img",
             "a virtual machine; `penfold stop vm` presses its power button first",
@@ -118,6 +124,8 @@ pub(crate) struct RunArgs {
         help = "End a detached sandbox that had no output and no exec for this time"
     )]
     pub(crate) idle_timeout: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) ready: ready::ReadyArgs,
     /// Remove the record of a detached sandbox at its end, with log and exit code. In the foreground this is always so.
     #[arg(long)]
     pub(crate) rm: bool,
@@ -265,9 +273,9 @@ pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
     }
     let started = start(global, args, |_| ())?;
     if detached {
-        let Started { launcher, name, directory, plan, asked } = started;
+        let Started { launcher, name, directory, plan, asked, ready } = started;
         let id = launcher.id();
-        let code = run_detached(launcher, &name, directory)
+        let code = run_detached(launcher, &name, directory, ready)
             .map_err(|failure| unit::explain(&plan, &asked, failure))?;
         unit::warn(global, &plan, &id, detached);
         return Ok(code);
@@ -288,6 +296,8 @@ struct Started {
     directory: Option<PathBuf>,
     plan: unit::Plan,
     asked: unit::Asked,
+    /// What the start waits for.
+    ready: Option<ready::Wait>,
 }
 
 /// A sandbox in the foreground that has ended.
@@ -337,19 +347,21 @@ fn start(global: &Global, mut args: RunArgs, change: impl FnOnce(&mut Spec)) -> 
     let mut plan = unit::plan(&args)?;
     let asked = unit::Asked::of(&args);
     unit::check_limits(&plan, &asked, &name)?;
+    let (probe, timeout) = (args.ready.ready.clone(), args.ready.ready_timeout);
     let login = user.map(|user| user.variables).unwrap_or_default();
     let mut spec = Spec { wrapper, ..spec::spec(global, args, login)? };
     change(&mut spec);
+    let ready = probe.map(|probe| ready::Wait::of(probe, timeout, &spec)).transpose()?;
     let launcher = unit::start(&mut plan, spec).map_err(|error| {
         let failure = Failure::new(FailureKind::NotStarted, format!("cannot run `{name}`"));
         unit::explain(&plan, &asked, failure.because(error))
     })?;
-    Ok(Started { launcher, name, directory, plan, asked })
+    Ok(Started { launcher, name, directory, plan, asked, ready })
 }
 
 /// Waits for the end of a sandbox in the foreground.
 fn wait(global: &Global, started: Started) -> Result<Ended, Failure> {
-    let Started { launcher, name, directory, plan, asked } = started;
+    let Started { launcher, name, directory, plan, asked, ready: _ } = started;
     unit::warn(global, &plan, &launcher.id(), false);
     let slow = progress(global, launcher.state_root().to_owned(), launcher.id());
     let outcome =
@@ -463,8 +475,13 @@ fn died_of(outcome: &Outcome) -> Option<i32> {
     }
 }
 
-/// Starts a detached sandbox; prints the id when the command runs.
-fn run_detached(launcher: Launcher, name: &str, directory: Option<PathBuf>) -> Result<u8, Failure> {
+/// Starts a detached sandbox; prints the id when the command runs, and is ready if that was asked for.
+fn run_detached(
+    launcher: Launcher,
+    name: &str,
+    directory: Option<PathBuf>,
+    ready: Option<ready::Wait>,
+) -> Result<u8, Failure> {
     let id = launcher.id();
     let lost = |error| {
         Failure::new(FailureKind::Unverified, format!("cannot run `{name}`: sandbox {id} may be left"))
@@ -478,6 +495,9 @@ fn run_detached(launcher: Launcher, name: &str, directory: Option<PathBuf>) -> R
                 Failure::new(FailureKind::NotStarted, format!("cannot detach from sandbox {id}"))
                     .because(error)
             });
+            if let (Ok(()), Some(ready)) = (&detached, ready) {
+                ready::wait(&ready, &id, launcher.state_root(), launcher.signals())?;
+            }
             let printed = detached
                 .and_then(|()| output::data(format!("{id}\n").as_bytes()).map_err(Failure::not_started));
             match printed {

@@ -139,6 +139,7 @@ fn meaning(status: Status) -> &'static str {
     match status {
         Status::Created => "the command does not run yet",
         Status::Running => "the command runs and has a supervisor",
+        Status::Paused => "all members are frozen; `penfold unpause` continues them",
         Status::Stopping => "the sandbox is ending",
         Status::Unkillable => "members survived SIGKILL; the supervisor tries again",
         Status::Exited => "the command exited by itself; all members are gone",

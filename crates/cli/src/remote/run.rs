@@ -90,6 +90,7 @@ fn refuse_local_flags(args: &RunArgs) -> Result<(), Failure> {
         let failure = refused("`--report` cannot be used together with `--detach` on a server");
         return Err(failure.hint("`penfold inspect ID` has the report after the end"));
     }
+    args.ready.refuse()?;
     stdin_close::refuse(args.on_stdin_close)
 }
 

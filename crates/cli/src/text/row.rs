@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use penfold_control::{Usage, View};
+use penfold_process::Port;
 use serde::Serialize;
 
 use crate::text::time;
@@ -21,6 +22,17 @@ pub(crate) struct Row<'a> {
     /// What the sandbox uses, if it was asked for and the sandbox has not ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) usage: Option<Numbers>,
+    /// The TCP ports on which members listen, if they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ports: Option<&'a [Port]>,
+}
+
+/// The numbers of ports, each once, separated by commas.
+pub(crate) fn numbers(ports: &[Port]) -> String {
+    let mut numbers: Vec<u16> = ports.iter().map(|port| port.port).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers.iter().map(u16::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// The times of a sandbox as people read them, beside those in milliseconds.
@@ -63,6 +75,7 @@ pub(crate) struct UserHome {
 
 impl Row<'_> {
     pub(crate) fn of(view: &View) -> Row<'_> {
-        Row { schema: penfold_state::record::SCHEMA, view, times: Times::of(view), home: None, usage: None }
+        let times = Times::of(view);
+        Row { schema: penfold_state::record::SCHEMA, view, times, home: None, usage: None, ports: None }
     }
 }

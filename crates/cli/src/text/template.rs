@@ -208,6 +208,9 @@ pub(crate) fn status(view: &View, now: u64) -> String {
     if view.elsewhere {
         text.push_str(" (elsewhere)");
     }
+    if view.ready == Some(false) && matches!(word, Status::Created | Status::Running) {
+        text.push_str(" (not ready)");
+    }
     if let Some(at) = view.ended_at_ms.filter(|_| !word.is_living()) {
         let _ = write!(text, " {} ago", ago(at, now));
     }

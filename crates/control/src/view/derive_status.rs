@@ -61,7 +61,8 @@ pub(super) fn looked_after(
         return DerivedStatus { evidence, ..DerivedStatus::of(Status::Orphaned).ended(exited) };
     }
     let status = match state.map(|state| state.status) {
-        Some(status @ (Status::Created | Status::Running)) => return DerivedStatus::of(status),
+        Some(Status::Running) => return DerivedStatus::of(running_or_paused(known)),
+        Some(Status::Created) => return DerivedStatus::of(Status::Created),
         Some(status @ (Status::Stopping | Status::Unkillable)) => status,
         Some(status) => {
             damage.push(format!("state.json: it says `{status}` of a sandbox that has a supervisor"));
@@ -71,6 +72,12 @@ pub(super) fn looked_after(
     };
     let exited = known.record.as_ref().and_then(|files| files.exited().ok().flatten());
     DerivedStatus::of(status).ended(exited)
+}
+
+/// Asks the kernel whether the members of a sandbox with a supervisor are frozen.
+fn running_or_paused(known: &SandboxRef) -> Status {
+    let is_frozen = known.leaf.as_deref().is_some_and(fingerprints::is_frozen);
+    if is_frozen { Status::Paused } else { Status::Running }
 }
 
 /// Returns evidence that the lock is held by a command that cleans up after dead supervisors, whose state is out of
@@ -97,7 +104,7 @@ fn put_away(resolver: &Resolver, known: &SandboxRef, state: &State) -> Option<Ve
 fn unsaid(known: &SandboxRef, damage: &mut Vec<String>) -> Status {
     let detached = known.intent.as_ref().is_some_and(|intent| intent.detached.is_some());
     if !detached || damage.iter().any(|damage| damage.starts_with("state.json")) {
-        return Status::Running;
+        return running_or_paused(known);
     }
     let begun = match &known.leaf {
         Some(leaf) => fingerprints::members(leaf).is_some_and(|(populated, _)| populated),

@@ -43,6 +43,9 @@ fn check(mut spec: SandboxSpec) -> Result<NewSandbox, Problem> {
     if spec.log_size.is_some_and(|size| size > valid::LARGEST_LOG) {
         return Err(Problem::field("log_size", "larger than 64 GiB"));
     }
+    if spec.ready.is_some() || spec.ready_timeout_ms.is_some() {
+        return Err(Problem::field("ready", "only `penfold run -d` on this host waits for a probe"));
+    }
     let limits = valid::limits(spec.memory_bytes, spec.pids, spec.cpus)?;
     if !limits.is_empty() && spec.contain == Containment::Subreaper {
         return Err(Problem::field("contain", "`subreaper` uses no cgroup, and so has no limits"));
@@ -128,8 +131,18 @@ pub(super) struct ListQuery {
 }
 
 /// The statuses of sandboxes.
-const STATUSES: [&str; 9] =
-    ["created", "running", "stopping", "unkillable", "exited", "failed", "killed", "orphaned", "lost"];
+const STATUSES: [&str; 10] = [
+    "created",
+    "running",
+    "paused",
+    "stopping",
+    "unkillable",
+    "exited",
+    "failed",
+    "killed",
+    "orphaned",
+    "lost",
+];
 const USUAL_PAGE: usize = 100;
 const LARGEST_PAGE: usize = 1000;
 

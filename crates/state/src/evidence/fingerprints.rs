@@ -271,6 +271,12 @@ pub fn members(path: &Path) -> Option<(bool, Vec<Pid>)> {
     Some((leaf.populated().unwrap_or(true), pids))
 }
 
+/// Returns whether all processes of a leaf are frozen.
+pub fn is_frozen(leaf: &Path) -> bool {
+    std::fs::read_to_string(leaf.join("cgroup.events"))
+        .is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
+}
+
 /// Returns the state root of sandbox `id` if an ancestor of a member holds its record, even a deleted one.
 ///
 /// Supervisors are ancestors of all members while they live.

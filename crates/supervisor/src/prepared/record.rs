@@ -58,6 +58,7 @@ pub(super) fn intent(setup: &Setup, leaf: Option<PathBuf>, proc: &mut ProcFs) ->
             keep: detach.keep,
             remove: detach.remove,
             terminal: detach.terminal,
+            ready: detach.ready.clone(),
         }),
     }
 }

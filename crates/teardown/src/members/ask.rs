@@ -8,7 +8,7 @@ use penfold_sys::child;
 use penfold_sys::signal::pass_on;
 use rustix::process::Signal;
 
-use super::{SHOWN, Scope, Teardown};
+use super::{LeafState, SHOWN, Scope, Teardown};
 use crate::report::EndedBy;
 
 /// The effect of a SIGINT that the terminal has sent to a member.
@@ -49,6 +49,10 @@ impl Teardown {
     /// When the members cannot be listed. A member that could not be signalled is a survivor later on, if it stays.
     pub fn ask(&mut self, signal: Signal, spared_group: Option<i32>) -> io::Result<()> {
         let first = self.ledger.is_empty();
+        if matches!(self.scope, Scope::Host(_)) {
+            // Frozen members could not stop.
+            self.thaw();
+        }
         let members = match self.scope {
             // The children of a member that dies are reparented to strangers: stop all members until all have the
             // signal.
@@ -93,12 +97,24 @@ impl Teardown {
             entry.refused = sent.err();
             woken.push(asked);
         }
+        // Frozen members take the signal as soon as they run.
+        self.thaw();
         for asked in woken {
             // A member that refused the signal refuses this one too, and is reported for it.
             let _ = asked.signal(Signal::CONT);
         }
         self.watch_some(&members);
         Ok(())
+    }
+
+    /// Thaws the leaf, if its members are frozen: a paused sandbox ends as politely as another one.
+    pub(crate) fn thaw(&mut self) {
+        if let LeafState::Live(leaf) = &self.leaf
+            && leaf.frozen().unwrap_or(false)
+        {
+            // Members that stay frozen die of SIGKILL later on.
+            let _ = leaf.thaw();
+        }
     }
 
     /// Opens a member for signals; `None` if it has ended. A member that is hidden since the look is left to the kill.

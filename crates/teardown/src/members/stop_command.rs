@@ -70,6 +70,10 @@ impl Teardown {
     /// # Errors
     /// When the command could not be started; no process of it is left then.
     pub(crate) fn start_stop_command(&mut self) -> io::Result<bool> {
+        if self.stop_command.is_some() {
+            // The command is a member: it could not run in a frozen leaf.
+            self.thaw();
+        }
         let Some(command) = &mut self.stop_command else { return Ok(false) };
         let file = match &self.leaf {
             LeafState::Live(leaf) => Some(leaf.processes_file()?),
@@ -80,7 +84,7 @@ impl Teardown {
         command.program.own_session(OwnStdio { input: null, output, error, terminal: false });
         // The command writes itself into the leaf: a clone into a leaf is killed at birth where Linux 6.14 has its trap.
         let launched = launch(&mut command.program, None, file.as_ref().map(|file| file.as_fd()));
-        command.program.close_stdio();
+        command.program.close_given();
         command.launched = Some(launched?);
         Ok(true)
     }

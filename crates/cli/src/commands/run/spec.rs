@@ -31,7 +31,11 @@ fn absolute(path: &Path) -> PathBuf {
 
 /// Refuses flags that have no effect on a foreground sandbox.
 pub(crate) fn refuse_detached_flags(args: &RunArgs) -> Result<(), Failure> {
-    let flags = [(args.ttl.is_some(), "--ttl"), (args.idle_timeout.is_some(), "--idle-timeout")];
+    let flags = [
+        (args.ttl.is_some(), "--ttl"),
+        (args.idle_timeout.is_some(), "--idle-timeout"),
+        (args.ready.ready.is_some(), "--ready"),
+    ];
     if args.interactive && args.detach && !args.tty {
         let sentence = "`--interactive` has no effect on a detached sandbox without a terminal";
         return Err(Failure::new(FailureKind::NotStarted, sentence)
@@ -193,6 +197,7 @@ pub(crate) fn detach(args: &RunArgs) -> Result<Option<Detach>, Failure> {
              a pid namespace ends with its supervisor",
         ));
     }
+    let ready_pipe = args.ready.pipe()?;
     Ok(args.detach.then(|| Detach {
         ttl: args.ttl.filter(|ttl| !ttl.is_zero()),
         idle: args.idle_timeout.filter(|idle| !idle.is_zero()),
@@ -200,6 +205,8 @@ pub(crate) fn detach(args: &RunArgs) -> Result<Option<Detach>, Failure> {
         remove: args.rm,
         terminal: args.tty,
         log_limit: args.log_size,
+        ready: args.ready.text(),
+        ready_pipe,
     }))
 }
 

@@ -14,6 +14,7 @@ use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::sandboxes::find::{self, Among};
 use crate::text::process_tree::{self, Style};
+use crate::text::row::numbers;
 use crate::text::{template, terminal_output};
 
 /// The bytes of a log that can be scrolled back to.
@@ -83,10 +84,7 @@ impl Source for Looker {
 
     fn detail(&mut self, id: &str) -> Detail {
         let Some(seen) = self.seen.get(id) else { return Detail::default() };
-        let mut numbers: Vec<u16> = self.listeners.of(&seen.pids).into_iter().map(|port| port.port).collect();
-        numbers.sort_unstable();
-        numbers.dedup();
-        let ports = numbers.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
+        let ports = numbers(&self.listeners.of(&seen.pids));
         let output = output(&seen.known, LAST_LINE).unwrap_or_default();
         let mut lines = terminal_output::lines(&output);
         lines.retain(|line| !line.trim().is_empty());
@@ -115,7 +113,7 @@ fn row(view: &View, usage: Option<Usage>, cpu_percent: Option<f64>, now: u64) ->
     let mood = match view.status {
         _ if !view.damage.is_empty() => Mood::Wrong,
         Status::Running => Mood::Running,
-        Status::Created | Status::Stopping => Mood::Passing,
+        Status::Created | Status::Paused | Status::Stopping => Mood::Passing,
         Status::Unkillable | Status::Orphaned | Status::Lost => Mood::Wrong,
         Status::Exited | Status::Failed | Status::Killed => Mood::Ended,
     };

@@ -4,7 +4,7 @@ use penfold_testkit::FrozenFs;
 use rustix::process::Signal;
 
 use super::standing::{answers, await_state_d, await_verified, detach_script, frozen, write_to};
-use crate::support::{PATIENCE, Process, Running, Sandbox, TestEnv};
+use crate::support::{PATIENCE, Process, Running, Sandbox, TestEnv, skip, wait_until};
 
 /// spec: 2.3, 11.6
 #[test]
@@ -27,6 +27,30 @@ fn member_in_state_d_is_named_and_gone_once_it_is_let_go() {
     answers(&env, &["kill", &sandbox.id], 0, &[&sandbox.id]);
     sandbox.assert_gone(&[leader]);
     assert_eq!(sandbox.status(&env).as_deref(), Some("killed"));
+}
+
+/// spec: 12.13
+#[test]
+fn pause_with_a_member_in_state_d_lets_all_members_go_on() {
+    let Some(frozen) = frozen() else { return };
+    let env = TestEnv::new();
+    let count = "i=0; while :; do i=$((i + 1)); echo $i > count; sleep 0.01; done";
+    let script = format!("(setsid sh -c '{count}' &); {}; sleep 1000", write_to(&frozen));
+    let sandbox = detach_script(&env, &["--patience", PATIENCE], &script);
+    if sandbox.leaf.is_none() {
+        return skip("no cgroup can be made here");
+    }
+    let leader = sandbox.leader().unwrap();
+    await_state_d(&leader);
+    env.call(["pause", &sandbox.id]).refused(1, "not all members were frozen within 300 ms, and all go on");
+    assert_eq!(sandbox.status(&env).as_deref(), Some("running"));
+    let counted =
+        || std::fs::read_to_string(env.path("work/count")).unwrap_or_default().trim().parse::<u64>();
+    let before = counted().unwrap_or(0);
+    wait_until("it goes on", || counted().is_ok_and(|now| now > before));
+    drop(frozen);
+    answers(&env, &["kill", &sandbox.id], 0, &[&sandbox.id]);
+    sandbox.assert_gone(&[leader]);
 }
 
 /// The one test that waits for the default patience, of ten seconds.

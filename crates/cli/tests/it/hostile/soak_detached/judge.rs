@@ -10,7 +10,7 @@ use super::model::{Before, ExpectedSandbox};
 use super::plan::{Act, By, HOSTILE, Look, MARKED, Mishap, SCRIPTS, Start, Tree, Whom};
 
 /// The words for a sandbox in which something may be alive.
-const ALIVE: [&str; 5] = ["created", "running", "stopping", "unkillable", "orphaned"];
+const ALIVE: [&str; 6] = ["created", "running", "paused", "stopping", "unkillable", "orphaned"];
 
 /// What `gc` may take: what lies below our own state root and temporary directory. Other tests have young leaves on this host.
 pub const OWN_KINDS: &str = "record,ended,name,file,socket,directory";

@@ -65,6 +65,19 @@ fn bad_bodies_are_refused_and_change_nothing() {
     assert_eq!(get(&server, "/v1/sandboxes?all=true").json()["sandboxes"], json!([]));
 }
 
+/// spec: 25.2
+#[test]
+fn a_server_waits_for_no_probe() {
+    let (_env, server) = start();
+    for (field, value) in [("ready", json!("port:80")), ("ready_timeout_ms", json!(1))] {
+        let body = json!({ "command": ["true"], field: value }).to_string();
+        let reply =
+            ask(&server, "POST", "/v1/sandboxes", "content-type: application/json\r\n", body.as_bytes());
+        assert_eq!(reply.with(422).problem(), "invalid_field", "{body}");
+    }
+    assert_eq!(get(&server, "/v1/sandboxes?all=true").json()["sandboxes"], json!([]));
+}
+
 /// Each route, with its method in upper case, and its description.
 fn routes(server: &Server) -> Vec<(String, String, Value)> {
     let description: Value = get(server, "/v1/openapi.json").with(200).json();

@@ -12,7 +12,7 @@ use crate::support::{Impostor, Level, Process, Sandbox, TestEnv, entries, wait_u
 const DAEMONS: [&str; 4] = ["sleep 1031", "sleep 1032", "sleep 1033", "sleep 1034"];
 const TREE: &str = "setsid sleep 1032 & (setsid sleep 1033 &); sleep 1034 & exec sleep 1031";
 /// What `ps` says of a sandbox that is not over.
-const LIVING: [&str; 5] = ["created", "running", "stopping", "unkillable", "orphaned"];
+const LIVING: [&str; 6] = ["created", "running", "paused", "stopping", "unkillable", "orphaned"];
 
 pub struct Scene {
     /// Goes first: a directory that is a mount point cannot be removed.

@@ -1,0 +1,329 @@
+//! `run -d --ready`: waits until the command is ready, and ends a sandbox that is not ready in time.
+
+mod probe;
+mod prober;
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use penfold_control::{Client, EndMethod, Limits, Resolver, SandboxRef, StopResult};
+use penfold_state::log::{Entry, From, Reader};
+use penfold_state::state::Exited;
+use penfold_state::time::now_ms;
+use penfold_state::{Files, ReadyPipe, Spec};
+use penfold_sys::signal::SignalFd;
+use penfold_teardown::Cause;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Signal;
+
+pub(crate) use self::probe::Probe;
+use self::probe::ProbeKind;
+use self::prober::{Probed, Prober, has_ended};
+use crate::failure::{Failure, FailureKind, OrFail as _};
+use crate::output;
+use crate::text::{lines, template, terminal_output};
+use crate::value::{self, Exact, signal_name};
+
+/// The interval at which the end of the sandbox is looked for. With a connection, the supervisor reports it earlier.
+const LOOK: Duration = Duration::from_millis(100);
+const LOOK_BLIND: Duration = Duration::from_millis(20);
+/// The time in which a supervisor greets; without a connection, the record is looked at more often.
+const GREETING: Duration = Duration::from_secs(1);
+/// The time in which a sandbox ends whose command has closed its descriptor by exiting.
+const CLOSED: Duration = Duration::from_millis(500);
+/// The time of a wait that is longer than the clock can count.
+const FAR: Duration = Duration::from_hours(24 * 365);
+/// The most lines of the log that are shown, and the most characters of each.
+const SHOWN_LINES: usize = 10;
+const SHOWN_WIDTH: usize = 500;
+/// The signals that end a sandbox that is not ready yet.
+const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+
+/// The flags about readiness.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ReadyArgs {
+    #[arg(
+        long,
+        value_name = "PROBE",
+        value_parser = probe::probe,
+        help = "Return only when a detached sandbox is ready, else end it: port:N (a process of it listens on TCP), log:REGEX (a \
+            line of its log), http:URL (2xx or 3xx), cmd:LINE (sh -c LINE in it exits with 0), fd:N (CMD writes a line feed to \
+            descriptor N)"
+    )]
+    pub(crate) ready: Option<Probe>,
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = value::duration,
+        allow_hyphen_values = true,
+        default_value = "30s",
+        requires = "ready",
+        help = "Time in which the sandbox must be ready"
+    )]
+    pub(crate) ready_timeout: Duration,
+}
+
+impl ReadyArgs {
+    /// Refuses the flag for a sandbox on a server.
+    pub(crate) fn refuse(&self) -> Result<(), Failure> {
+        if self.ready.is_none() {
+            return Ok(());
+        }
+        let sentence = "`--ready` works on this host only, not on a server";
+        Err(Failure::new(FailureKind::NotStarted, sentence)
+            .hint("`penfold logs -f ID` follows the output until the command says that it is ready"))
+    }
+
+    /// Makes the pipe over which the command says that it is ready, if the probe needs one.
+    pub(crate) fn pipe(&self) -> Result<Option<ReadyPipe>, Failure> {
+        let Some(Probe { kind: ProbeKind::Descriptor(number), .. }) = self.ready else { return Ok(None) };
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC)
+            .or_fail(FailureKind::NotStarted, "cannot make a pipe for `--ready`")?;
+        Ok(Some(ReadyPipe { write: Some(write), number, read }))
+    }
+
+    /// The text of the probe, for the record.
+    pub(crate) fn text(&self) -> Option<String> {
+        self.ready.as_ref().map(|probe| probe.text.clone())
+    }
+}
+
+/// What to wait for.
+pub(super) struct Wait {
+    pub(super) probe: Probe,
+    pub(super) timeout: Duration,
+    /// The pipe from the command.
+    pub(super) pipe: Option<OwnedFd>,
+}
+
+impl Wait {
+    /// Describes the wait for a new sandbox.
+    pub(super) fn of(probe: Probe, timeout: Duration, spec: &Spec) -> Result<Wait, Failure> {
+        let pipe = spec.detach.as_ref().and_then(|detach| detach.ready_pipe.as_ref());
+        let pipe = pipe.map(|pipe| pipe.read.try_clone()).transpose();
+        let pipe = pipe.or_fail(FailureKind::NotStarted, "cannot make a pipe for `--ready`")?;
+        Ok(Wait { probe, timeout, pipe })
+    }
+}
+
+/// Why a sandbox is not ready.
+enum NotReady {
+    /// The time is over.
+    Late,
+    /// The sandbox or its command has ended, in this way if known.
+    Ended(Option<Exited>),
+    /// The probe can never succeed.
+    Never(String),
+    /// This process got a signal.
+    Signalled(i32),
+}
+
+/// Waits until a detached sandbox is ready. If it is not ready in time, ends it.
+///
+/// `signals` are those of this process, which are blocked.
+pub(super) fn wait(wait: &Wait, id: &str, root: &Path, signals: &SignalFd) -> Result<(), Failure> {
+    let began = Instant::now();
+    // If this process stayed a subreaper, it would adopt the members of a sandbox whose supervisors die.
+    let _ = rustix::process::set_child_subreaper(None);
+    let resolver = Resolver::new(root);
+    let Ok(known) = resolver.resolve(id) else {
+        return Err(failure(id, wait, &NotReady::Ended(None), ""));
+    };
+    let Some(files) = known.record.clone() else {
+        return Err(failure(id, wait, &NotReady::Ended(None), ""));
+    };
+    let last = Arc::new(Mutex::new(String::new()));
+    let prober = Prober {
+        resolver: resolver.again(),
+        known: known.clone(),
+        files: files.clone(),
+        deadline: began.checked_add(wait.timeout).unwrap_or(began + FAR),
+        pipe: wait.pipe.as_ref().and_then(|pipe| pipe.try_clone().ok()),
+        last: Arc::clone(&last),
+    };
+    let result = match Watch::begin(prober, wait.probe.clone(), &files) {
+        Ok(watch) => watch.wait(signals),
+        Err(error) => Err(NotReady::Never(error.to_string())),
+    };
+    let Err(reason) = result else {
+        if let Err(error) = files.note_ready(now_ms())
+            && !has_ended(&files)
+        {
+            let mut text = String::new();
+            lines::say(&mut text, &format!("cannot note that sandbox {id} is ready: {error}"));
+            output::message(&text);
+        }
+        return Ok(());
+    };
+    let last = last.lock().map(|last| last.clone()).unwrap_or_default();
+    let failure = failure(id, wait, &reason, &last);
+    Err(end(failure, &resolver, &known, &files))
+}
+
+/// A sandbox that is being probed.
+struct Watch<'a> {
+    files: &'a Files,
+    client: Option<Client>,
+    thread: Option<JoinHandle<Probed>>,
+    /// Readable once the thread is done.
+    done: OwnedFd,
+    deadline: Instant,
+}
+
+impl Watch<'_> {
+    /// Starts the thread that probes.
+    fn begin(prober: Prober, probe: Probe, files: &Files) -> std::io::Result<Watch<'_>> {
+        let (done, write) = pipe_with(PipeFlags::CLOEXEC)?;
+        let deadline = prober.deadline;
+        let thread = std::thread::Builder::new().name("probe".to_owned()).spawn(move || {
+            let result = prober.run(&probe);
+            drop(write);
+            result
+        })?;
+        let client = Client::connect(files, GREETING).ok();
+        Ok(Watch { files, client, thread: Some(thread), done, deadline })
+    }
+
+    fn wait(mut self, signals: &SignalFd) -> Result<(), NotReady> {
+        let mut never = None;
+        loop {
+            let is_done = self.poll(signals);
+            while let Ok(Some(signalled)) = signals.take() {
+                if ENDING.iter().any(|ending| ending.as_raw() == signalled.signal) {
+                    return Err(NotReady::Signalled(signalled.signal));
+                }
+            }
+            let exited = self.files.exited().ok().flatten();
+            if exited.is_some() || has_ended(self.files) {
+                return Err(NotReady::Ended(exited));
+            }
+            if is_done && let Some(thread) = self.thread.take() {
+                match thread.join() {
+                    Ok(Probed::Ready) => return Ok(()),
+                    Ok(Probed::Over) => {}
+                    Ok(Probed::Never(reason)) => {
+                        never = Some(reason);
+                        self.deadline = self.deadline.min(Instant::now() + CLOSED);
+                    }
+                    Err(_) => return Err(NotReady::Never("the probe panicked".to_owned())),
+                }
+            }
+            if Instant::now() >= self.deadline {
+                return Err(never.map_or(NotReady::Late, NotReady::Never));
+            }
+        }
+    }
+
+    /// Waits for an event; true if the thread is done.
+    fn poll(&mut self, signals: &SignalFd) -> bool {
+        let look = if self.client.is_some() { LOOK } else { LOOK_BLIND };
+        let left = self.deadline.saturating_duration_since(Instant::now()).min(look);
+        let is_probing = self.thread.is_some();
+        let done = if is_probing { PollFlags::IN } else { PollFlags::empty() };
+        let mut fds = vec![PollFd::new(signals, PollFlags::IN)];
+        // A pipe without a writer is always ready.
+        fds.extend(is_probing.then(|| PollFd::new(&self.done, done)));
+        fds.extend(self.client.iter().map(|client| PollFd::from_borrowed_fd(client.as_fd(), PollFlags::IN)));
+        let timeout = Timespec::try_from(left).ok();
+        let polled = rustix::event::poll(&mut fds, timeout.as_ref()).is_ok();
+        let is_ready = |fd: Option<&PollFd<'_>>| polled && fd.is_some_and(|fd| !fd.revents().is_empty());
+        let is_done = is_probing && is_ready(fds.get(1));
+        // The supervisor reports the end, or has died. The files tell which.
+        let is_told = self.client.is_some() && is_ready(fds.last());
+        drop(fds);
+        if is_told {
+            self.client = None;
+        }
+        is_done
+    }
+}
+
+fn failure(id: &str, wait: &Wait, reason: &NotReady, last: &str) -> Failure {
+    let probe = &wait.probe.text;
+    let sentence = match reason {
+        NotReady::Late => {
+            let last = if last.is_empty() { String::new() } else { format!(": {last}") };
+            format!(
+                "sandbox {id} was not ready within {}, and was ended: `{probe}`{last}",
+                Exact(wait.timeout)
+            )
+        }
+        NotReady::Ended(exited) => {
+            let how = exited.as_ref().map_or_else(String::new, |exited| format!(": {}", describe(exited)));
+            format!("sandbox {id} ended before it was ready{how}")
+        }
+        NotReady::Never(why) => {
+            format!("sandbox {id} can never be ready, and was ended: `{probe}`: {why}")
+        }
+        NotReady::Signalled(signal) => {
+            let signal = signal_name(*signal);
+            format!("sandbox {id} was ended before it was ready: penfold got {signal}")
+        }
+    };
+    Failure::new(FailureKind::NotStarted, sentence)
+}
+
+/// How a sandbox ended, in words.
+fn describe(exited: &Exited) -> String {
+    match (exited.cause, exited.exit) {
+        (Cause::Exit | Cause::Signal, Some(exit)) => {
+            format!("its command ended with {}", template::exit(exit))
+        }
+        (cause, _) => format!("the cause is `{}`", template::cause(cause)),
+    }
+}
+
+/// Kills the sandbox, shows the end of its log, and completes the failure.
+fn end(failure: Failure, resolver: &Resolver, known: &SandboxRef, files: &Files) -> Failure {
+    let before = last_lines(files);
+    let targets = [known.clone()];
+    let result =
+        penfold_control::end(resolver, &targets, EndMethod::Kill, &Limits::default(), &mut |_| ()).pop();
+    // With `--rm` the log is gone by now.
+    let shown = last_lines(files).or(before).unwrap_or_default();
+    let mut text = String::new();
+    for line in &shown {
+        text.push_str("log: ");
+        text.push_str(line);
+        text.push('\n');
+    }
+    let failure = match result {
+        Some(StopResult::Gone) => failure,
+        Some(StopResult::Left(survivors)) => {
+            for survivor in survivors {
+                lines::push(&mut text, &format!("{}  not gone: {survivor}", known.id));
+                text.push('\n');
+            }
+            failure.with_kind(FailureKind::Unverified)
+        }
+        Some(StopResult::Failed(error)) => failure.with_kind(FailureKind::Unverified).because(error),
+        None => failure.with_kind(FailureKind::Unverified),
+    };
+    output::message(&text);
+    if files.has_ended() && rustix::fs::fstat(files.dir()).is_ok_and(|stat| stat.st_nlink > 0) {
+        let id = &known.id;
+        return failure
+            .hint(format!("`penfold logs {id}` has the whole output, `penfold rm {id}` removes the record"));
+    }
+    failure
+}
+
+/// The last lines of the log; `None` if it cannot be read.
+fn last_lines(files: &Files) -> Option<Vec<String>> {
+    let from = From::Last { lines: u64::try_from(SHOWN_LINES).unwrap_or(u64::MAX), of: None };
+    let mut reader = Reader::open(files.dir(), from).ok()?;
+    let mut bytes = Vec::new();
+    while let Ok(Some(entry)) = reader.next_entry() {
+        if let Entry::Data { bytes: more, .. } = entry {
+            bytes.extend_from_slice(more);
+        }
+    }
+    let lines = terminal_output::lines(&bytes);
+    let kept = lines.get(lines.len().saturating_sub(SHOWN_LINES)..).unwrap_or_default();
+    Some(kept.iter().map(|line| lines::cut(line, SHOWN_WIDTH).into_owned()).collect())
+}

@@ -1,0 +1,114 @@
+//! Pauses and continues sandboxes, with the freezer of their leaves.
+//!
+//! The kernel alone knows whether a sandbox is paused: a process may also freeze or thaw the leaf by itself. The supervisors are
+//! outside of the leaf and go on: time limits and leases hold for a paused sandbox, too.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use penfold_cgroup::{Error, Leaf};
+use penfold_process::ProcFs;
+use penfold_state::state::Status;
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{Mode, OFlags};
+
+use crate::end::Limits;
+use crate::resolve::{Resolver, SandboxRef};
+use crate::timeout::timespec;
+use crate::view::view;
+
+/// The interval of looks, as the kernel may hold back a notification.
+const LOOK: Duration = Duration::from_millis(20);
+/// The kernel thaws a cgroup at once, unless one above is frozen.
+const THAW: Duration = Duration::from_secs(1);
+
+/// Why a sandbox was not paused or continued. Nothing has changed then.
+#[derive(Debug, thiserror::Error)]
+pub enum PauseError {
+    /// The sandbox has no leaf.
+    #[error("it has no cgroup of its own")]
+    NoLeaf,
+    /// The sandbox has this status.
+    #[error("it is {0}")]
+    Status(Status),
+    /// Nothing of the sandbox is there.
+    #[error("it is gone")]
+    Gone,
+    /// The caller is a member: it would freeze itself.
+    #[error("this penfold is a member of it")]
+    Inside,
+    /// Some member did not freeze in time.
+    #[error("not all members were frozen within {} ms, and all go on", limit.as_millis())]
+    Late {
+        /// The time.
+        limit: Duration,
+    },
+    /// The leaf is thawed, and its members do not run.
+    #[error("a cgroup above its own is frozen")]
+    Above,
+    /// An operation on the leaf failed.
+    #[error(transparent)]
+    Cgroup(#[from] Error),
+}
+
+/// Freezes all members of a sandbox. Returns once none of them runs. A paused sandbox stays paused.
+///
+/// # Errors
+/// When the sandbox does not run or has no leaf, and when a member cannot be frozen in time: the leaf is thawed again then.
+pub fn pause(resolver: &Resolver, known: &SandboxRef) -> Result<(), PauseError> {
+    let leaf = leaf(resolver, known)?;
+    let own = ProcFs::open().and_then(|mut proc| proc.cgroups(rustix::process::getpid()));
+    if own.ok().flatten().is_some_and(|text| leaf.holds(&text)) {
+        return Err(PauseError::Inside);
+    }
+    leaf.freeze()?;
+    let limit = Limits::default().patience(known.intent.as_ref());
+    let frozen = await_frozen(&leaf, true, limit);
+    if !matches!(frozen, Ok(true)) {
+        leaf.thaw()?;
+    }
+    if frozen? { Ok(()) } else { Err(PauseError::Late { limit }) }
+}
+
+/// Lets all members of a paused sandbox go on. A sandbox that runs is left as it is.
+///
+/// # Errors
+/// When the sandbox does not run or has no leaf, and when a cgroup above is frozen.
+pub fn unpause(resolver: &Resolver, known: &SandboxRef) -> Result<(), PauseError> {
+    let leaf = leaf(resolver, known)?;
+    leaf.thaw()?;
+    if await_frozen(&leaf, false, THAW)? { Ok(()) } else { Err(PauseError::Above) }
+}
+
+/// Opens the leaf of a sandbox that runs or is paused.
+fn leaf(resolver: &Resolver, known: &SandboxRef) -> Result<Leaf, PauseError> {
+    let seen = view(resolver, known).ok_or(PauseError::Gone)?;
+    if !matches!(seen.status, Status::Created | Status::Running | Status::Paused) || seen.elsewhere {
+        return Err(PauseError::Status(seen.status));
+    }
+    let path = known.leaf.as_deref().ok_or(PauseError::NoLeaf)?;
+    Leaf::open(path)?.ok_or(PauseError::NoLeaf)
+}
+
+/// Waits until all members are frozen, or no longer are. False at the deadline.
+fn await_frozen(leaf: &Leaf, frozen: bool, limit: Duration) -> Result<bool, Error> {
+    let until = Instant::now() + limit;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let events: Option<OwnedFd> = rustix::fs::openat(leaf.dir(), c"cgroup.events", flags, Mode::empty()).ok();
+    loop {
+        // The kernel notifies of changes after a read.
+        if let Some(events) = &events {
+            let _ = rustix::io::pread(events, &mut [0; 128], 0);
+        }
+        if leaf.frozen()? == frozen {
+            return Ok(true);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        let mut fds: Vec<PollFd<'_>> =
+            events.iter().map(|events| PollFd::new(events, PollFlags::PRI)).collect();
+        let _ = rustix::event::poll(&mut fds, timespec(left.min(LOOK)).as_ref());
+    }
+}
