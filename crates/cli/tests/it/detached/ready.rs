@@ -50,6 +50,8 @@ fn only(env: &TestEnv) -> Value {
 /// Checks that a start waits, and that its sandbox is shown as not ready.
 #[track_caller]
 fn check_waits(env: &TestEnv, start: &Running) -> Sandbox {
+    // The command runs before its supervisor has noted it.
+    wait_until("it is said to run", || only(env)["status"] == "running");
     let shown = only(env);
     assert_eq!((&shown["status"], &shown["ready"]), (&json!("running"), &json!(false)), "{shown}");
     let status = env.call(["ps", "--format", "{{.State}}: {{.Status}}"]).out();
