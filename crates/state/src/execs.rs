@@ -234,6 +234,7 @@ impl ExecFiles {
             missing: Vec::new(),
             weaker: None,
             leaks: Vec::new(),
+            omitted: None,
             findings: Findings { verified: true, ..Findings::default() },
         }
     }

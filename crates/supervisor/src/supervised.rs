@@ -324,12 +324,20 @@ impl Supervised {
         let outcome = Outcome { of_exec: self.policy.is_exec(), exec, ..self.prepared.conclude(report) };
         self.policy.reported(&outcome);
         let answer = Answer::Outcome(Box::new(outcome));
+        let verified = report.findings.verified;
+        if !verified {
+            // The launcher does not wait for the exit of this process.
+            self.prepared.keep(report);
+        }
         if let Some(detached) = &self.prepared.detached {
             detached.control.broadcast(&answer);
         }
         // The send fails if the launcher is dead or has already received its answer.
         let _ = wire::send(&self.prepared.setup.channel, &answer);
         self.prepared.count(report, self.policy.is_exec());
+        if verified {
+            self.prepared.keep(report);
+        }
     }
 }
 

@@ -96,6 +96,7 @@ impl Launcher {
             missing: Vec::new(),
             weaker: None,
             leaks: Vec::new(),
+            omitted: None,
             findings,
         }
     }

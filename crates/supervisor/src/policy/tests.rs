@@ -80,6 +80,7 @@ fn outcome(verified: bool) -> Outcome {
         missing: Vec::new(),
         weaker: None,
         leaks: Vec::new(),
+        omitted: None,
         findings: Findings { verified, ..Findings::default() },
     };
     Outcome::of(&report, None)
