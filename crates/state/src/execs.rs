@@ -235,6 +235,7 @@ impl ExecFiles {
             weaker: None,
             leaks: Vec::new(),
             omitted: None,
+            by: None,
             findings: Findings { verified: true, ..Findings::default() },
         }
     }

@@ -252,6 +252,7 @@ mod tests {
             weaker: None,
             leaks: Vec::new(),
             omitted: None,
+            by: None,
             findings: Findings { verified: true, ..Findings::default() },
         }
     }

@@ -10,6 +10,8 @@ use penfold_teardown::{Cause, Ended, EndedBy, Findings, Level, Spared, Survivor}
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
+use crate::requester::Requester;
+
 /// How the leader ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -62,6 +64,9 @@ pub struct Report {
     pub level: Level,
     /// Why the sandbox ended.
     pub cause: Cause,
+    /// Who requested the end, if a request or signal ended the sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Requester>,
     /// How the leader ended; `None` if unknown.
     pub exit: Option<ExitStatus>,
     /// The limits of the leaf.

@@ -31,6 +31,7 @@ use crate::marked;
 use crate::names::forget_name;
 use crate::outcome::Report;
 use crate::record::{Record, Registry};
+use crate::requester::Requester;
 use crate::scope_dir::ScopeDir;
 use crate::scratch::Scratch;
 use crate::spared;
@@ -46,15 +47,21 @@ const SWEPT: usize = 64;
 /// newer format stays unchanged.
 ///
 /// Without a supervisor, members are found by the leaf and by a search over the host for the marker. A process that has
-/// only the marker is ended only if a user has `named` the sandbox; otherwise the process is reported as a survivor.
+/// only the marker is ended only if a user has `named` the sandbox; otherwise the process is reported as a survivor. `by` is the
+/// command that requested this, for the report.
 ///
 /// # Errors
 /// When /proc cannot be read; the record stays.
-pub fn recover(record: Record, named: bool, patience: Duration) -> io::Result<Findings> {
+pub fn recover(
+    record: Record,
+    named: bool,
+    patience: Duration,
+    by: Option<Requester>,
+) -> io::Result<Findings> {
     let files = record.files().clone();
     let root = files.path().ancestors().nth(2).map(Path::to_owned);
     let was_counted = files.is_counted();
-    let Remains { findings, mode, report } = end_remains(record, named, patience)?;
+    let Remains { findings, mode, report } = end_remains(record, named, patience, by)?;
     if let (Some(root), Some(mode)) = (root, mode) {
         // What survives is tried again, and its end counts once.
         let counts = if was_counted {
@@ -82,7 +89,12 @@ pub(crate) struct Remains {
 }
 
 /// As [`recover`], for a nested sandbox that was ended with the enclosing one and is no leak.
-pub(crate) fn end_remains(record: Record, named: bool, patience: Duration) -> io::Result<Remains> {
+pub(crate) fn end_remains(
+    record: Record,
+    named: bool,
+    patience: Duration,
+    by: Option<Requester>,
+) -> io::Result<Remains> {
     penfold_sys::crash_point!("recovering");
     let id = record.name().to_owned();
     let (intent, newer) = match record.intent() {
@@ -132,9 +144,9 @@ pub(crate) fn end_remains(record: Record, named: bool, patience: Duration) -> io
         let _ = forget_name(root, name, files.name());
     }
     if let Some(intent) = intent.as_ref().filter(|intent| intent.detached.is_some()) {
-        publish_lost(&files, intent, &findings);
+        publish_lost(&files, intent, &findings, by.clone());
     }
-    let report = intent.as_ref().map(|intent| lost(intent, level, findings.clone()));
+    let report = intent.as_ref().map(|intent| Report { by, ..lost(intent, level, findings.clone()) });
     if let Some(report) = report.as_ref().filter(|_| kept && findings.verified) {
         execs::conclude_all(&files, Cause::Lost, level);
         write_end(&files, report);
@@ -143,9 +155,14 @@ pub(crate) fn end_remains(record: Record, named: bool, patience: Duration) -> io
 }
 
 /// Writes the event that a sandbox was lost.
-fn publish_lost(files: &Files, intent: &Intent, findings: &Findings) {
+fn publish_lost(files: &Files, intent: &Intent, findings: &Findings, by: Option<Requester>) {
     let exit = files.exited().ok().flatten().and_then(|exited| exited.exit);
-    let lost = EventKind::Lost { exit, verified: findings.verified, survivors: findings.survivors.len() };
+    let lost = EventKind::Lost {
+        exit,
+        verified: findings.verified,
+        survivors: findings.survivors.len(),
+        by: by.map(Box::new),
+    };
     Journal::of(files, intent).publish([lost].into_iter().chain(findings.busy.iter().map(EventKind::from)));
 }
 
@@ -176,6 +193,7 @@ fn lost(intent: &Intent, level: Level, findings: Findings) -> Report {
         weaker: None,
         leaks: Vec::new(),
         omitted: None,
+        by: None,
         findings,
     }
 }
@@ -328,7 +346,7 @@ pub fn is_lost(registry: &Registry, name: &str) -> io::Result<bool> {
 /// When the record cannot be opened, or /proc cannot be read; the record stays.
 pub fn recover_lost(registry: &Registry, name: &str, patience: Duration) -> io::Result<Option<Findings>> {
     match registry.take_orphan(name).map_err(io::Error::other)? {
-        Some(record) if is_swept(&record) => recover(record, false, patience).map(Some),
+        Some(record) if is_swept(&record) => recover(record, false, patience, None).map(Some),
         _ => Ok(None),
     }
 }
@@ -344,7 +362,7 @@ pub fn sweep(registry: &Registry, patience: Duration) -> io::Result<()> {
         if let Ok(Some(record)) = registry.take_orphan(&name)
             && is_swept(&record)
         {
-            let _ = recover(record, false, patience);
+            let _ = recover(record, false, patience, None);
         }
     }
     Ok(())

@@ -485,6 +485,7 @@ fn blank(setup: &Setup, findings: Findings) -> Report {
         weaker: None,
         leaks: Vec::new(),
         omitted: None,
+        by: None,
         findings,
     }
 }

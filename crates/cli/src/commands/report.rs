@@ -18,7 +18,7 @@ use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find::{self, Among};
 use crate::text::lines::{self, count};
 use crate::text::summary::{self, human};
-use crate::text::{template, time, usage as usage_text};
+use crate::text::{requester, template, time, usage as usage_text};
 use crate::{exit_codes, output};
 
 /// The longest command in the table.
@@ -240,6 +240,13 @@ fn page(report: &Report) -> String {
     line("sandbox", &format!("{}  {}", report.id, name(report)));
     line("command", &quoted(&report.command));
     line("cause", &template::cause(report.cause));
+    if let Some(by) = &report.by {
+        let command = by.command.as_ref().map_or_else(String::new, |command| format!(": {command}"));
+        line(
+            "by",
+            &format!("{}{command}", requester::words(Some(by)).trim_start().trim_start_matches("by ")),
+        );
+    }
     line("exit", &report.exit.map_or_else(|| "unknown".to_owned(), template::exit));
     line("ran", &human(Duration::from_millis(report.duration_ms)));
     line("ended", &time::utc(ended_at(report)));

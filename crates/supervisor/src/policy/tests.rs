@@ -81,6 +81,7 @@ fn outcome(verified: bool) -> Outcome {
         weaker: None,
         leaks: Vec::new(),
         omitted: None,
+        by: None,
         findings: Findings { verified, ..Findings::default() },
     };
     Outcome::of(&report, None)
