@@ -36,6 +36,8 @@ pub struct Limits {
     pub patience: Option<Duration>,
     /// For the supervisor's processes to exit once nothing else is left.
     pub exit: Duration,
+    /// The verb that the report names; `None` means that of the method, which an older supervisor names, too.
+    pub verb: Option<&'static str>,
 }
 
 /// The patience without any setting.
@@ -44,6 +46,14 @@ const USUAL_PATIENCE: Duration = Duration::from_secs(10);
 const LONGEST_PATIENCE: Duration = Duration::from_mins(1);
 
 impl Limits {
+    /// Returns the verb that the report names.
+    pub(crate) fn verb_of(&self, how: EndMethod) -> &'static str {
+        self.verb.unwrap_or(match how {
+            EndMethod::Stop { .. } => "stop",
+            EndMethod::Kill => "kill",
+        })
+    }
+
     /// Returns the patience for a sandbox with this intent.
     pub(crate) fn patience(&self, intent: Option<&Intent>) -> Duration {
         let recorded = intent.and_then(|intent| intent.patience_ms).map(Duration::from_millis);
@@ -54,7 +64,7 @@ impl Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { answer: Duration::from_secs(1), patience: None, exit: Duration::from_secs(2) }
+        Limits { answer: Duration::from_secs(1), patience: None, exit: Duration::from_secs(2), verb: None }
     }
 }
 

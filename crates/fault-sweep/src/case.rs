@@ -486,7 +486,7 @@ impl Case {
                     continue;
                 }
                 if place != "root"
-                    || !["sandboxes", "names", "events.jsonl", "counters"].contains(&name.as_str())
+                    || !["sandboxes", "names", "events.jsonl", "counters", "history"].contains(&name.as_str())
                 {
                     left.push(format!("{place}/{name}"));
                 }

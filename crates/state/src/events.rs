@@ -25,6 +25,7 @@ use crate::files::Files;
 use crate::intent::Intent;
 use crate::json::SCHEMA;
 use crate::outcome::ExitStatus;
+use crate::requester::Requester;
 use crate::state::{Exited, Status};
 
 pub use follow::Waited;
@@ -98,6 +99,9 @@ pub enum EventKind {
         /// The time that members have after the polite signal, in milliseconds; `None` when they are killed at once.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         grace_ms: Option<u64>,
+        /// Who requested the end, if a request or signal ended the sandbox.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<Box<Requester>>,
     },
     /// The teardown has completed a step.
     TeardownStep {
@@ -142,6 +146,9 @@ pub enum EventKind {
         verified: bool,
         /// The number of survivors.
         survivors: usize,
+        /// Who requested that the rest is ended, if a user did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        by: Option<Box<Requester>>,
     },
     /// A process that penfold did not start was adopted into the sandbox.
     Adopted {

@@ -234,6 +234,8 @@ impl ExecFiles {
             missing: Vec::new(),
             weaker: None,
             leaks: Vec::new(),
+            omitted: None,
+            by: None,
             findings: Findings { verified: true, ..Findings::default() },
         }
     }

@@ -6,6 +6,7 @@
 //! - [`ScopeDir`] — the cgroup of a scope that a service manager made for a sandbox.
 //! - [`Scratch`] — a directory that lives as long as its sandbox.
 //! - [`counters`] — the counters of a state root, for monitoring.
+//! - [`history`] — the reports of the last foreground sandboxes that failed or left something.
 //! - [`events`] — the events of detached sandboxes.
 //! - [`recovery`] — ends the remains of a sandbox without a supervisor.
 //!
@@ -20,6 +21,7 @@ pub mod evidence;
 pub mod execs;
 mod files;
 mod fnv;
+pub mod history;
 mod id;
 pub mod intent;
 mod json;
@@ -33,6 +35,7 @@ mod nested;
 pub mod outcome;
 pub mod record;
 pub mod recovery;
+mod requester;
 mod scope_dir;
 mod scratch;
 mod spare_plan;
@@ -54,9 +57,10 @@ pub use intent::{Detached, Intent};
 pub use leaf_label::LeafLabel;
 pub use leaf_name::LeafName;
 pub use nested::{Inside, Nested, Notes};
-pub use outcome::{ExitStatus, LeftBehind, Outcome, Parent, Report, StartFailure, Totals};
+pub use outcome::{ExitStatus, LeftBehind, Omitted, Outcome, Parent, Report, StartFailure, Totals};
 pub use penfold_resource::clear;
 pub use record::{Record, Registry, StateError};
+pub use requester::Requester;
 pub use scope_dir::{REMOVAL_LIMIT, SUPERVISORS, ScopeDir, ScopeLeft};
 pub use scratch::Scratch;
 pub use spare_plan::SparePlan;

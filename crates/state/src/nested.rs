@@ -139,7 +139,7 @@ impl Resource for Nested {
             if let Ok(Some(record)) = self.registry.take_orphan(&id)
                 && record.intent().is_ok_and(|intent| self.is_around(&intent))
             {
-                end_remains(record, false, PATIENCE)?;
+                end_remains(record, false, PATIENCE, None)?;
             }
             // A sandbox killed during its cleanup may have removed its record, but not its name.
             if let Some(root) = self.own.path().ancestors().nth(2).filter(|_| !self.registry.holds(&id)) {

@@ -10,6 +10,8 @@ use penfold_teardown::{Cause, Ended, EndedBy, Findings, Level, Spared, Survivor}
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
+use crate::requester::Requester;
+
 /// How the leader ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -62,6 +64,9 @@ pub struct Report {
     pub level: Level,
     /// Why the sandbox ended.
     pub cause: Cause,
+    /// Who requested the end, if a request or signal ended the sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Requester>,
     /// How the leader ended; `None` if unknown.
     pub exit: Option<ExitStatus>,
     /// The limits of the leaf.
@@ -83,9 +88,23 @@ pub struct Report {
     /// The strays as they were before they were ended, if they were to be described.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leaks: Vec<LeftBehind>,
+    /// The numbers of entries that were left out of a report in the history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub omitted: Option<Omitted>,
     /// The findings of the teardown.
     #[serde(flatten)]
     pub findings: Findings,
+}
+
+/// The numbers of entries that a kept report leaves out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Omitted {
+    /// Members that were ended.
+    pub ended: usize,
+    /// The strays among them.
+    pub strays: usize,
+    /// Survivors.
+    pub survivors: usize,
 }
 
 /// A process that outlived the leader of its sandbox.
@@ -250,6 +269,6 @@ impl Outcome {
     }
 }
 
-fn floor(text: &str, most: usize) -> usize {
+pub(crate) fn floor(text: &str, most: usize) -> usize {
     (0..=most.min(text.len())).rev().find(|&index| text.is_char_boundary(index)).unwrap_or(0)
 }

@@ -22,6 +22,7 @@ use crate::evidence::fingerprints::{self, Fingerprints};
 use crate::evidence::{Subject, elsewhere};
 use crate::execs;
 use crate::files::Files;
+use crate::history;
 use crate::intent::Intent;
 use crate::json::SCHEMA;
 use crate::leaf_label::LeafLabel;
@@ -30,6 +31,7 @@ use crate::marked;
 use crate::names::forget_name;
 use crate::outcome::Report;
 use crate::record::{Record, Registry};
+use crate::requester::Requester;
 use crate::scope_dir::ScopeDir;
 use crate::scratch::Scratch;
 use crate::spared;
@@ -45,15 +47,21 @@ const SWEPT: usize = 64;
 /// newer format stays unchanged.
 ///
 /// Without a supervisor, members are found by the leaf and by a search over the host for the marker. A process that has
-/// only the marker is ended only if a user has `named` the sandbox; otherwise the process is reported as a survivor.
+/// only the marker is ended only if a user has `named` the sandbox; otherwise the process is reported as a survivor. `by` is the
+/// command that requested this, for the report.
 ///
 /// # Errors
 /// When /proc cannot be read; the record stays.
-pub fn recover(record: Record, named: bool, patience: Duration) -> io::Result<Findings> {
+pub fn recover(
+    record: Record,
+    named: bool,
+    patience: Duration,
+    by: Option<Requester>,
+) -> io::Result<Findings> {
     let files = record.files().clone();
     let root = files.path().ancestors().nth(2).map(Path::to_owned);
     let was_counted = files.is_counted();
-    let (findings, mode) = end_remains(record, named, patience)?;
+    let Remains { findings, mode, report } = end_remains(record, named, patience, by)?;
     if let (Some(root), Some(mode)) = (root, mode) {
         // What survives is tried again, and its end counts once.
         let counts = if was_counted {
@@ -64,17 +72,29 @@ pub fn recover(record: Record, named: bool, patience: Duration) -> io::Result<Fi
         };
         files.note_counted();
         let _ = counts.add_to(&root);
+        if let (Mode::Foreground, Some(report)) = (mode, report) {
+            let _ = history::keep(&root, &report);
+        }
     }
     Ok(findings)
 }
 
-/// As [`recover`], for a nested sandbox that was ended with the enclosing one and is no leak. Also returns how the sandbox was
-/// started; `None` if the record was never used.
+/// The end of a sandbox without a supervisor.
+pub(crate) struct Remains {
+    findings: Findings,
+    /// How the sandbox was started; `None` if the record was never used.
+    mode: Option<Mode>,
+    /// The report, if the intent is known.
+    report: Option<Report>,
+}
+
+/// As [`recover`], for a nested sandbox that was ended with the enclosing one and is no leak.
 pub(crate) fn end_remains(
     record: Record,
     named: bool,
     patience: Duration,
-) -> io::Result<(Findings, Option<Mode>)> {
+    by: Option<Requester>,
+) -> io::Result<Remains> {
     penfold_sys::crash_point!("recovering");
     let id = record.name().to_owned();
     let (intent, newer) = match record.intent() {
@@ -124,29 +144,39 @@ pub(crate) fn end_remains(
         let _ = forget_name(root, name, files.name());
     }
     if let Some(intent) = intent.as_ref().filter(|intent| intent.detached.is_some()) {
-        publish_lost(&files, intent, &findings);
+        publish_lost(&files, intent, &findings, by.clone());
     }
-    if let Some(intent) = intent.filter(|_| kept && findings.verified) {
+    let report = intent.as_ref().map(|intent| Report { by, ..lost(intent, level, findings.clone()) });
+    if let Some(report) = report.as_ref().filter(|_| kept && findings.verified) {
         execs::conclude_all(&files, Cause::Lost, level);
-        write_end(&files, &intent, level, findings.clone());
+        write_end(&files, report);
     }
-    Ok((findings, mode))
+    Ok(Remains { findings, mode, report })
 }
 
 /// Writes the event that a sandbox was lost.
-fn publish_lost(files: &Files, intent: &Intent, findings: &Findings) {
+fn publish_lost(files: &Files, intent: &Intent, findings: &Findings, by: Option<Requester>) {
     let exit = files.exited().ok().flatten().and_then(|exited| exited.exit);
-    let lost = EventKind::Lost { exit, verified: findings.verified, survivors: findings.survivors.len() };
+    let lost = EventKind::Lost {
+        exit,
+        verified: findings.verified,
+        survivors: findings.survivors.len(),
+        by: by.map(Box::new),
+    };
     Journal::of(files, intent).publish([lost].into_iter().chain(findings.busy.iter().map(EventKind::from)));
 }
 
 /// Writes the end of a sandbox that had no supervisor. An unknown exit of its command is not invented.
 ///
 /// If the disk has no room, the sandbox counts as lost, although nothing is left of it.
-fn write_end(files: &Files, intent: &Intent, level: Level, findings: Findings) {
-    let now = time::now_ms();
-    let unknown = Exited { schema: SCHEMA, exit: None, cause: Cause::Lost, at_ms: now };
-    let report = Report {
+fn write_end(files: &Files, report: &Report) {
+    let unknown = Exited { schema: SCHEMA, exit: None, cause: Cause::Lost, at_ms: time::now_ms() };
+    let _ = files.write_end(&unknown, report);
+}
+
+/// Builds the report of a sandbox that had no supervisor.
+fn lost(intent: &Intent, level: Level, findings: Findings) -> Report {
+    Report {
         schema: SCHEMA,
         id: intent.id.short(),
         name: intent.name.clone(),
@@ -158,13 +188,14 @@ fn write_end(files: &Files, intent: &Intent, level: Level, findings: Findings) {
         limits: intent.limits,
         failure: None,
         started_at_ms: intent.made_at_ms,
-        duration_ms: now.saturating_sub(intent.made_at_ms),
+        duration_ms: time::now_ms().saturating_sub(intent.made_at_ms),
         missing: Vec::new(),
         weaker: None,
         leaks: Vec::new(),
+        omitted: None,
+        by: None,
         findings,
-    };
-    let _ = files.write_end(&unknown, &report);
+    }
 }
 
 /// Ends the remains of a sandbox that could not have a record: the processes with its marker, and its leaf in the usual
@@ -315,7 +346,7 @@ pub fn is_lost(registry: &Registry, name: &str) -> io::Result<bool> {
 /// When the record cannot be opened, or /proc cannot be read; the record stays.
 pub fn recover_lost(registry: &Registry, name: &str, patience: Duration) -> io::Result<Option<Findings>> {
     match registry.take_orphan(name).map_err(io::Error::other)? {
-        Some(record) if is_swept(&record) => recover(record, false, patience).map(Some),
+        Some(record) if is_swept(&record) => recover(record, false, patience, None).map(Some),
         _ => Ok(None),
     }
 }
@@ -331,7 +362,7 @@ pub fn sweep(registry: &Registry, patience: Duration) -> io::Result<()> {
         if let Ok(Some(record)) = registry.take_orphan(&name)
             && is_swept(&record)
         {
-            let _ = recover(record, false, patience);
+            let _ = recover(record, false, patience, None);
         }
     }
     Ok(())

@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::outcome::{ExitStatus, Outcome};
+use crate::requester::Requester;
 
 /// The version of the control socket's protocol.
 ///
@@ -43,6 +44,9 @@ pub enum Request {
     /// For stop and kill requests of this client, report the survivors this many milliseconds after the kill. An older
     /// supervisor refuses this, and uses its own patience.
     Patience(u64),
+    /// For the next requests of this client: who requests the end. Of a client of the control socket only the verb is believed.
+    /// Sent only to a supervisor that says in its greeting that it understands this.
+    By(Requester),
     /// Send a signal to the leader.
     Forward(i32),
     /// Act on a signal that the terminal has sent to its foreground group, which is the launcher's. Only valid from the
@@ -144,6 +148,9 @@ pub enum Answer {
         protocol: u32,
         /// The short id of the sandbox.
         id: String,
+        /// Whether the supervisor understands [`Request::By`]. Older ones do not.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        by: bool,
     },
     /// The command runs.
     Running,

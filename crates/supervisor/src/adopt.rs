@@ -70,6 +70,7 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
         channel: other_end,
         launcher: None,
         owner: None,
+        owner_pid: None,
         owner_id: None,
         own_session: true,
         session: penfold_sys::fork::session(),

@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use penfold_state::Files;
+use penfold_process::ProcFs;
+use penfold_state::{Files, Requester};
+use penfold_sys::peer::Peer;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -41,6 +43,10 @@ pub(crate) struct ControlServer {
 struct Client {
     number: u64,
     socket: OwnedFd,
+    /// The process that has connected.
+    peer: Peer,
+    /// The verb of its command, if the client has named one.
+    verb: Option<String>,
     /// The client waits for a later message, such as the outcome.
     waits: bool,
     /// The time of its connection or last request.
@@ -51,6 +57,8 @@ struct Client {
 pub(crate) struct ClientMessage {
     pub(crate) client: u64,
     pub(crate) request: Request,
+    /// The client, if it requests the end of the sandbox.
+    pub(crate) by: Option<Requester>,
     pub(crate) fds: Vec<OwnedFd>,
 }
 
@@ -103,12 +111,17 @@ impl ControlServer {
         let number = client.number;
         client.last_active = Instant::now();
         match wire::receive_with(&client.socket) {
+            Ok((Received::Message(Request::By(by)), _)) => {
+                client.verb = by.plain_verb().map(str::to_owned);
+                self.answer(number, &Answer::Done);
+            }
             Ok((Received::Message(request), fds)) => {
                 client.waits |= matches!(
                     request,
                     Request::Stop { .. } | Request::Kill | Request::Attach(_) | Request::AwaitExec(_)
                 );
-                messages.push(ClientMessage { client: number, request, fds });
+                let by = client.requester(&request);
+                messages.push(ClientMessage { client: number, request, by, fds });
             }
             Ok((Received::Nothing, _)) => {
                 let reason = format!("this supervisor (protocol {PROTOCOL}) does not know that request");
@@ -134,14 +147,21 @@ impl ControlServer {
                     return;
                 }
             };
-            if !is_ours(socket.as_fd()) || (self.clients.len() >= self.max_clients && !self.evict_idle(began))
-            {
+            let Some(peer) = ours(socket.as_fd()) else { continue };
+            if self.clients.len() >= self.max_clients && !self.evict_idle(began) {
                 continue;
             }
             let number = self.next;
             self.next += 1;
-            self.clients.push(Client { number, socket, waits: false, last_active: Instant::now() });
-            self.answer(number, &Answer::Hello { protocol: PROTOCOL, id: self.id.clone() });
+            self.clients.push(Client {
+                number,
+                socket,
+                peer,
+                verb: None,
+                waits: false,
+                last_active: Instant::now(),
+            });
+            self.answer(number, &Answer::Hello { protocol: PROTOCOL, id: self.id.clone(), by: true });
         }
     }
 
@@ -215,8 +235,28 @@ fn listen(dir: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Tells whether the peer is root or the user of the sandbox.
-fn is_ours(socket: BorrowedFd<'_>) -> bool {
-    penfold_sys::peer::peer(socket)
-        .is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
+/// Returns the peer if it is root or the user of the sandbox.
+fn ours(socket: BorrowedFd<'_>) -> Option<Peer> {
+    let is_ours = |peer: &Peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid();
+    penfold_sys::peer::peer(socket).ok().filter(is_ours)
+}
+
+impl Client {
+    /// Returns who requests the end of the sandbox, if this request does.
+    fn requester(&self, request: &Request) -> Option<Requester> {
+        let usual = match request {
+            Request::Stop { .. } => "stop",
+            Request::Kill => "kill",
+            _ => return None,
+        };
+        let pid = self.peer.pid;
+        // The client waits for an answer, so its pid is not used again.
+        let command = pid.and_then(|pid| ProcFs::open().ok()?.command_line(pid));
+        Some(Requester {
+            pid: pid.map(|pid| pid.as_raw_nonzero().get()),
+            uid: Some(self.peer.uid.as_raw()),
+            command,
+            ..Requester::of_verb(self.verb.as_deref().unwrap_or(usual))
+        })
+    }
 }

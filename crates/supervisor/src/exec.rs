@@ -236,6 +236,7 @@ fn prepare(sandbox: &Prepared, requested: RequestedExec) -> Result<Prepared, Str
         channel: requested.socket,
         launcher: None,
         owner: None,
+        owner_pid: None,
         owner_id: None,
         own_session: true,
         session: 0,

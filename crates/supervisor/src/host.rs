@@ -124,7 +124,7 @@ impl penfold_teardown::Host for Host {
         }
         if ready.owner {
             self.owner = None;
-            return self.sandbox.decide(Policy::owner_gone);
+            return self.sandbox.owner_gone();
         }
         self.time_out(looked)
     }
@@ -143,7 +143,7 @@ impl penfold_teardown::Host for Host {
         self.wake_launcher();
         let requested = self.drain_launcher();
         let status = self.status_of(exit.map(ExitStatus::from));
-        let rest = self.sandbox.decide(|policy| policy.leader_left_members(status, Instant::now()));
+        let rest = self.sandbox.leader_left_members(status);
         let cause = self.sandbox.policy.leader_ended(status);
         self.sandbox.prepared.find_nested();
         if let Some(detached) = &mut self.sandbox.prepared.detached {
@@ -318,6 +318,7 @@ impl Host {
             None => self.sandbox.policy.cause().unwrap_or(Cause::Exit),
         };
         let mut report = self.sandbox.prepared.report(cause, exit, self.failure.clone(), findings);
+        report.by = self.sandbox.requester();
         report.leaks = self.genealogy.as_ref().map(|found| found.leaks(&report.findings)).unwrap_or_default();
         self.sandbox.publish_outcome(&report);
     }

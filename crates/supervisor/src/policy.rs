@@ -173,6 +173,7 @@ impl Policy {
             Request::Forward(_)
             | Request::Key { .. }
             | Request::Heard
+            | Request::By(_)
             | Request::Exec(_)
             | Request::KillExec(_)
             | Request::StopExec { .. }

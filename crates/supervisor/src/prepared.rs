@@ -17,7 +17,7 @@ use penfold_state::intent::shortened;
 use penfold_state::names::{self, NameError};
 use penfold_state::state::Status;
 use penfold_state::time::millis;
-use penfold_state::{Contain, LeafLabel, LeafName, Nested, Scratch, SparePlan, lock, spared};
+use penfold_state::{Contain, LeafLabel, LeafName, Nested, Scratch, SparePlan, history, lock, spared};
 use penfold_sys::alarm::Alarm;
 use penfold_sys::descriptors;
 use penfold_teardown::lifecycle::Phase;
@@ -317,6 +317,16 @@ impl Prepared {
             let _ = counts.add_to(&self.setup.spec.state_root);
         }
     }
+
+    /// Keeps the report of a foreground sandbox with a record in the history, if the command failed or something was left.
+    ///
+    /// Call this after the answer, as [`Prepared::count`]. The launcher of a verified end still waits for the exit of this process.
+    pub(crate) fn keep(&self, report: &Report) {
+        if self.nested.is_some() && self.detached.is_none() && self.recorded.is_none() {
+            // A report that cannot be kept changes nothing.
+            let _ = history::keep(&self.setup.spec.state_root, report);
+        }
+    }
 }
 
 /// The results of [`Prepared::prepare`] besides the resources.
@@ -476,6 +486,8 @@ fn blank(setup: &Setup, findings: Findings) -> Report {
         missing: Vec::new(),
         weaker: None,
         leaks: Vec::new(),
+        omitted: None,
+        by: None,
         findings,
     }
 }

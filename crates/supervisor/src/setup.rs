@@ -22,6 +22,8 @@ pub(crate) struct Setup {
     pub(crate) launcher: Option<OwnedFd>,
     /// A pidfd of the launcher's parent, if it is in this pid namespace.
     pub(crate) owner: Option<OwnedFd>,
+    /// The pid of that parent.
+    pub(crate) owner_pid: Option<i32>,
     /// The identity of that parent, if the record needs it.
     pub(crate) owner_id: Option<ProcessId>,
     /// The leader gets a session of its own, and the launcher gets a message when the leader runs.

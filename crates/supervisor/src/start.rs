@@ -62,9 +62,7 @@ fn begin(mut spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Resul
     let inherited = Inherited { mask, child_ignored };
     let scratch = spec.scratch_in.as_deref().map(|base| Scratch::path_for(base, &spec.id.short()));
     let (program, stop_program) = programs(&mut spec, scratch.as_deref(), &inherited)?;
-    let (own_end, other_end) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .map_err(system("make a socket pair"))?;
+    let (own_end, other_end) = channel()?;
     let launcher = pidfd_open(getpid(), PidfdFlags::empty()).map_err(system("open a pidfd"))?;
     let detached = spec.detach.is_some();
     let terminal = terminal();
@@ -82,7 +80,7 @@ fn begin(mut spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Resul
     };
     let idle = schedule::is_idle();
     let signals = LauncherSignals::open(&[]).map_err(system("make a signalfd"))?;
-    let owner = owner_of(&spec)?;
+    let (owner, owner_pid) = owner_of(&spec)?.unzip();
     let setup = Setup {
         spec,
         program,
@@ -90,6 +88,7 @@ fn begin(mut spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Resul
         channel: other_end,
         launcher: Some(launcher),
         owner,
+        owner_pid,
         owner_id: if detached { parent_id() } else { None },
         own_session: detached,
         session: penfold_sys::fork::session(),
@@ -118,11 +117,17 @@ fn begin(mut spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Resul
     Ok(launcher)
 }
 
+/// Makes the channel between launcher and supervisor.
+fn channel() -> Result<(OwnedFd, OwnedFd), StartError> {
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(system("make a socket pair"))
+}
+
 /// Opens the caller, whose death is to be noticed; `None` if there is none.
 ///
 /// # Errors
 /// When the caller is no longer the process that the specification names.
-fn owner_of(spec: &Spec) -> Result<Option<OwnedFd>, StartError> {
+fn owner_of(spec: &Spec) -> Result<Option<(OwnedFd, i32)>, StartError> {
     // With `OwnerExit::Keep` the owner's death changes nothing, so its pidfd is not polled.
     let keeps = spec.on_owner_exit == OwnerExit::Keep;
     let owner = if keeps { None } else { owner() };
@@ -239,11 +244,11 @@ fn parent_id() -> Option<ProcessId> {
     Some(proc.stat(getppid()?).ok()??.id())
 }
 
-/// Opens a pidfd of the parent of this process. A parent outside of this pid namespace has no pid here and cannot be
+/// Opens a pidfd of the parent of this process, and returns its pid. A parent outside of this pid namespace has no pid here and cannot be
 /// watched.
-fn owner() -> Option<OwnedFd> {
+fn owner() -> Option<(OwnedFd, i32)> {
     let parent = getppid()?;
     let owner = pidfd_open(parent, PidfdFlags::empty()).ok()?;
     // If the parent died before `pidfd_open(2)`, its pid may belong to another process. A changed getppid(2) shows this.
-    (getppid() == Some(parent)).then_some(owner)
+    (getppid() == Some(parent)).then(|| (owner, parent.as_raw_nonzero().get()))
 }

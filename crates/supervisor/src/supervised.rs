@@ -4,10 +4,11 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use penfold_process::{Pid, ProcFs};
+use penfold_state::Requester;
 use penfold_state::events::EventKind;
 use penfold_state::evidence::fingerprints;
 use penfold_state::state::Status;
-use penfold_sys::signal::{SignalFd, signal};
+use penfold_sys::signal::{SignalFd, Signalled, signal};
 use penfold_teardown::lifecycle::Event;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
@@ -15,7 +16,7 @@ use rustix::process::Signal;
 use crate::control_server::ClientMessage;
 use crate::exec::{self, NewExec};
 use crate::exec_request::{EXEC_REQUEST, ExecRequest};
-use crate::outcome::{Outcome, Report};
+use crate::outcome::{ExitStatus, Outcome, Report};
 use crate::policy::{Activity, Deadlines, Decision, Effect, Kind, Policy, Terms, stronger};
 use crate::poll::poll;
 use crate::prepared::Prepared;
@@ -28,6 +29,12 @@ pub(crate) struct Supervised {
     pub(crate) signals: Option<SignalFd>,
     /// A pidfd of the leader, for forwarded signals.
     pub(crate) leader: Option<OwnedFd>,
+    /// Who requested the end of the sandbox.
+    by: Option<Requester>,
+    /// Who sends the requests that come over the channel of the launcher.
+    sender: Option<Requester>,
+    /// The key of the terminal that was last left to the leader.
+    key: Option<Requester>,
     /// The leader's pid, if it is a child of this process or of our init.
     pub(crate) leader_pid: Option<Pid>,
     /// The main function of an exec supervisor.
@@ -46,7 +53,17 @@ impl Supervised {
         supervise: fn(Prepared) -> !,
     ) -> Supervised {
         let policy = policy(&prepared, kind);
-        Supervised { prepared, policy, signals, leader, leader_pid: None, supervise }
+        Supervised {
+            prepared,
+            policy,
+            signals,
+            leader,
+            by: None,
+            sender: None,
+            key: None,
+            leader_pid: None,
+            supervise,
+        }
     }
 
     /// Sets the alarm to the end of this wait. A member that stops this process can then delay neither a deadline nor a
@@ -77,7 +94,8 @@ impl Supervised {
         let mut event = None;
         while let Some(Ok(Some(signalled))) = self.signals.as_ref().map(SignalFd::take) {
             if signalled.signal == Signal::TERM.as_raw() {
-                event = self.decide(|policy| policy.terminated(signalled.carried)).or(event);
+                let by = sender(&signalled);
+                event = self.decide_for(by, |policy| policy.terminated(signalled.carried)).or(event);
             } else if signalled.signal == EXEC_REQUEST && self.policy.is_exec() {
                 let request = ExecRequest::decode(signalled.value);
                 event = stronger(event, request.and_then(|request| self.act_on_exec(request)));
@@ -89,7 +107,7 @@ impl Supervised {
     /// Handles a request of the sandbox's supervisor to this exec supervisor.
     fn act_on_exec(&mut self, request: ExecRequest) -> Option<Event> {
         match request {
-            ExecRequest::Kill => self.handle(&Request::Kill).0,
+            ExecRequest::Kill => self.handle(&Request::Kill, None).0,
             ExecRequest::Stop { signal: number, grace_ms } => {
                 self.decide(|policy| policy.stop_exec(signal(number.into()), grace_ms))
             }
@@ -136,7 +154,7 @@ impl Supervised {
         }
         self.write_stale_state();
         let mut strongest = None;
-        for ClientMessage { client, request, fds } in messages {
+        for ClientMessage { client, request, by, fds } in messages {
             let (event, answer) = match request {
                 Request::Exec(exec) => (None, self.exec(NewExec { client, exec, fds }, init)),
                 Request::Attach(size) => {
@@ -149,7 +167,7 @@ impl Supervised {
                     }
                     (None, None)
                 }
-                request => self.handle(&request),
+                request => self.handle(&request, by),
             };
             if let (Some(detached), Some(answer)) = (&self.prepared.detached, answer) {
                 detached.control.answer(client, &answer);
@@ -195,8 +213,18 @@ impl Supervised {
         begun.err().map(Answer::Refused)
     }
 
+    /// Handles a request of the launcher, which names the sender of a signal before.
+    pub(crate) fn handle_launcher(&mut self, request: Request) -> Option<Event> {
+        if let Request::By(by) = request {
+            self.sender = Some(by);
+            return None;
+        }
+        let by = self.sender.take();
+        self.handle(&request, by).0
+    }
+
     /// Handles a request. Returns the resulting event for the sandbox, and the answer.
-    pub(crate) fn handle(&mut self, request: &Request) -> (Option<Event>, Option<Answer>) {
+    fn handle(&mut self, request: &Request, by: Option<Requester>) -> (Option<Event>, Option<Answer>) {
         let answer = match *request {
             Request::Stop { .. }
             | Request::Kill
@@ -205,14 +233,17 @@ impl Supervised {
             | Request::StdinClosed { .. }
             | Request::Extend(_) => {
                 let decision = self.policy.request(request, Instant::now());
-                return self.carry_out(decision);
+                return self.carry_out(decision, by);
             }
             Request::Key { signal, group } => {
                 let ignores_int = self.ignores_int(group);
                 let decision = self.policy.key(signal, group, ignores_int, Instant::now());
-                return self.carry_out(decision);
+                if decision.effect == Some(Effect::PassOn) {
+                    self.key.clone_from(&by);
+                }
+                return self.carry_out(decision, by);
             }
-            Request::Heard => Answer::Done,
+            Request::Heard | Request::By(_) => Answer::Done,
             Request::Forward(number) => self.forward(number).map_or_else(Answer::Refused, |()| Answer::Done),
             Request::KillExec(number) => self.ask_exec(number, Some(ExecRequest::Kill)),
             Request::StopExec { number, signal, grace_ms } => {
@@ -277,16 +308,43 @@ impl Supervised {
 
     /// Asks the policy, carries out its decision, and returns the resulting event.
     pub(crate) fn decide(&mut self, ask: impl FnOnce(&mut Policy) -> Decision) -> Option<Event> {
-        let decision = ask(&mut self.policy);
-        self.carry_out(decision).0
+        self.decide_for(None, ask)
     }
 
-    fn carry_out(&mut self, decision: Decision) -> (Option<Event>, Option<Answer>) {
+    /// As [`Supervised::decide`]; if the end begins, `by` has requested it.
+    pub(crate) fn decide_for(
+        &mut self,
+        by: Option<Requester>,
+        ask: impl FnOnce(&mut Policy) -> Decision,
+    ) -> Option<Event> {
+        let decision = ask(&mut self.policy);
+        self.carry_out(decision, by).0
+    }
+
+    /// Decides on the death of the owner.
+    pub(crate) fn owner_gone(&mut self) -> Option<Event> {
+        let by = Requester { pid: self.prepared.setup.owner_pid, ..Requester::default() };
+        self.decide_for(by.pid.is_some().then_some(by), Policy::owner_gone)
+    }
+
+    /// Decides on the members that the leader has left.
+    pub(crate) fn leader_left_members(&mut self, status: Option<ExitStatus>) -> Option<Event> {
+        let key = self.key.clone();
+        self.decide_for(key, |policy| policy.leader_left_members(status, Instant::now()))
+    }
+
+    /// Returns who requested the end of the sandbox.
+    pub(crate) fn requester(&self) -> Option<Requester> {
+        self.by.clone()
+    }
+
+    fn carry_out(&mut self, decision: Decision, by: Option<Requester>) -> (Option<Event>, Option<Answer>) {
         let Decision { event, answer, effect } = decision;
         match effect {
             None => {}
             Some(Effect::Begin { cause, ending }) => {
                 self.prepared.find_nested();
+                self.by.clone_from(&by);
                 // The client of an adoption expects only one answer: the tree is supervised, or the reason why not.
                 if !self.policy.is_adopted() {
                     let _ = wire::send(&self.prepared.setup.channel, &Answer::Ending(ending));
@@ -297,7 +355,7 @@ impl Supervised {
                         Ending::Stopping(grace) => Some(grace),
                         Ending::Killing => None,
                     };
-                    detached.publish_events([EventKind::Stop { cause, grace_ms }]);
+                    detached.publish_events([EventKind::Stop { cause, grace_ms, by: by.map(Box::new) }]);
                 }
                 self.write_status(Status::Stopping);
             }
@@ -327,13 +385,33 @@ impl Supervised {
         let outcome = Outcome { of_exec: self.policy.is_exec(), exec, ..self.prepared.conclude(report) };
         self.policy.reported(&outcome);
         let answer = Answer::Outcome(Box::new(outcome));
+        let verified = report.findings.verified;
+        if !verified {
+            // The launcher does not wait for the exit of this process.
+            self.prepared.keep(report);
+        }
         if let Some(detached) = &self.prepared.detached {
             detached.control.broadcast(&answer);
         }
         // The send fails if the launcher is dead or has already received its answer.
         let _ = wire::send(&self.prepared.setup.channel, &answer);
         self.prepared.count(report, self.policy.is_exec());
+        if verified {
+            self.prepared.keep(report);
+        }
     }
+}
+
+/// Returns the sender of a SIGTERM to this process. The standby forwards those of others, whose senders are unknown.
+fn sender(signalled: &Signalled) -> Option<Requester> {
+    let pid = i32::try_from(signalled.sender).ok().filter(|&pid| pid > 0)?;
+    let parent = rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get());
+    (parent != Some(pid)).then(|| Requester {
+        signal: Some(signalled.signal),
+        pid: Some(pid),
+        uid: Some(signalled.uid),
+        ..Requester::default()
+    })
 }
 
 /// Tells whether the process of a pidfd has ended.

@@ -42,5 +42,6 @@ fn end(mut prepared: Prepared, cause: Cause, failure: Option<StartFailure>) -> O
     let report = prepared.report(cause, exit, failure, findings);
     let outcome = prepared.conclude(&report);
     prepared.count(&report, false);
+    prepared.keep(&report);
     outcome
 }

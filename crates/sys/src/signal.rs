@@ -144,6 +144,8 @@ pub struct Signalled {
     pub from_kernel: bool,
     /// The pid of the sender; 0 for the kernel, and for a sender outside this pid namespace.
     pub sender: u32,
+    /// The user id of the sender.
+    pub uid: u32,
     /// The signal carried in the value, see [`pass_on`].
     pub carried: Option<Signal>,
     /// The value that came with the signal, see [`queue`]; 0 for other signals.
@@ -249,7 +251,7 @@ impl SignalFd {
         let is_queued = info.ssi_code == libc::SI_QUEUE;
         let carried = if is_queued { self::signal(info.ssi_int) } else { None };
         let value = if is_queued { info.ssi_ptr } else { 0 };
-        Ok(Some(Signalled { signal, from_kernel, sender: info.ssi_pid, carried, value }))
+        Ok(Some(Signalled { signal, from_kernel, sender: info.ssi_pid, uid: info.ssi_uid, carried, value }))
     }
 }
 

@@ -15,8 +15,8 @@ use crate::args::{ids, usage};
 use crate::failure::{Failure, FailureKind};
 use crate::output::{self, WriteError};
 use crate::text::lines::{self, count};
-use crate::text::template;
 use crate::text::time::{Since, rfc3339, since};
+use crate::text::{requester, template};
 use crate::value::Invalid;
 use crate::{exit_codes, surroundings};
 
@@ -212,11 +212,11 @@ fn details(what: &EventKind) -> String {
             let exit = exit.map_or_else(|| "?".to_owned(), template::exit);
             format!("{status} ({exit}), cause {}", template::cause(*cause))
         }
-        EventKind::Stop { cause, grace_ms: Some(ms) } => {
-            format!("cause {}, grace {ms} ms", template::cause(*cause))
+        EventKind::Stop { cause, grace_ms: Some(ms), by } => {
+            format!("cause {}{}, grace {ms} ms", template::cause(*cause), requester::words(by.as_deref()))
         }
-        EventKind::Stop { cause, grace_ms: None } => {
-            format!("cause {}, killed at once", template::cause(*cause))
+        EventKind::Stop { cause, grace_ms: None, by } => {
+            format!("cause {}{}, killed at once", template::cause(*cause), requester::words(by.as_deref()))
         }
         EventKind::TeardownStep { step, took_us, error, .. } => {
             let error = error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
@@ -231,10 +231,10 @@ fn details(what: &EventKind) -> String {
             let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
             format!("{outcome}: {what}{reason}")
         }
-        EventKind::Lost { exit, verified, survivors } => {
+        EventKind::Lost { exit, verified, survivors, by } => {
             let exit = exit.map_or_else(|| "exit not known".to_owned(), template::exit);
             if *verified {
-                format!("{exit}, verified gone")
+                format!("{exit}, verified gone{}", requester::words(by.as_deref()))
             } else {
                 format!("{exit}, not gone: {}", count(*survivors, "survivor", "survivors"))
             }

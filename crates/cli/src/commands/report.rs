@@ -4,35 +4,41 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use clap::Args;
-use penfold_control::{SandboxRef, View};
+use penfold_control::resolve::Candidate;
+use penfold_control::{ResolveError, Resolver, SandboxRef, View, view};
 use penfold_state::time::now_ms;
-use penfold_state::{ExitStatus, Report, Totals};
+use penfold_state::{Report, Totals, history};
 
 use penfold_process::quoted;
 use penfold_teardown::Spared;
+use serde::Serialize;
 
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind};
-use crate::sandboxes::find::{self, Among, Chosen};
-use crate::text::lines::count;
+use crate::sandboxes::find::{self, Among};
+use crate::text::lines::{self, count};
 use crate::text::summary::{self, human};
-use crate::text::{table, template, time, usage as usage_text};
+use crate::text::{requester, table, template, time, usage as usage_text};
 use crate::{exit_codes, output};
+
+/// The longest command in the table.
+const COMMAND: usize = 60;
 
 /// The verb `report`.
 pub(crate) const VERB: Verb = Verb {
     name: "report",
     aliases: &[],
     about: "Show the teardown reports of ended sandboxes",
-    description: "Shows the reports of ended sandboxes while their records are kept: the cause of the end, the strays, \
-        CPU time and memory, the steps of the teardown, and whether the end was verified. Without an ID it lists all reports, the newest \
-        first.",
+    description: "Shows the reports of ended sandboxes: the cause of the end, the strays, CPU time and memory, the steps of the \
+        teardown, and whether the end was verified. Without an ID it lists all reports, the newest first. The report of a detached \
+        sandbox is kept with its record. Of foreground sandboxes that failed or left processes behind, the last 200 reports are kept.",
     examples: &[
         ("penfold report", "list the reports of all ended sandboxes"),
         ("penfold report web", "show one report with all steps"),
+        ("penfold report --last", "show why the last command failed, or what it left"),
         ("penfold report --last --json", "print the newest report as JSON"),
-        ("penfold report --failed", "list failed commands and unverified ends"),
+        ("penfold report --failed", "list commands that failed or left processes behind"),
     ],
     usage_failure: FailureKind::Usage,
     define: ReportArgs::augment_args,
@@ -48,7 +54,7 @@ pub(crate) struct ReportArgs {
     /// Show only the report of the sandbox that ended last.
     #[arg(long, conflicts_with = "ids")]
     pub(crate) last: bool,
-    /// Show only reports of a command that did not exit with 0, or of an unverified end.
+    /// Show only reports of commands that failed or left processes behind, and of unverified ends.
     #[arg(long)]
     pub(crate) failed: bool,
     /// Print the reports as JSON.
@@ -59,48 +65,125 @@ pub(crate) struct ReportArgs {
 /// Shows the reports of ended sandboxes.
 pub(crate) fn report(global: &Global, args: &ReportArgs) -> Result<u8, Failure> {
     let resolver = find::resolver(global);
-    let named = !args.ids.is_empty();
-    let chosen = if named {
-        find::choose(global, &resolver, &args.ids)?
-    } else {
-        let ended =
-            find::list(&resolver, Among::Every)?.into_iter().filter(|(_, seen)| !seen.status.is_living());
-        Chosen { found: ended.collect(), exit: exit_codes::SUCCESS }
+    let coloured = global.color.wanted(&std::io::stderr());
+    let mut exit = exit_codes::SUCCESS;
+    let mut fail = |failure: Failure| {
+        let code = failure.report(coloured);
+        if exit == exit_codes::SUCCESS {
+            exit = code;
+        }
     };
-    let mut exit = chosen.exit;
-    let mut reports: Vec<(View, Report)> = Vec::new();
-    for (known, seen) in chosen.found {
-        match read(&known, &seen) {
-            Ok(report) => reports.push((seen, report)),
-            Err(failure) => {
-                let code = failure.report(global.color.wanted(&std::io::stderr()));
-                if named && exit == exit_codes::SUCCESS {
-                    exit = code;
+    let kept = history::read(resolver.root()).unwrap_or_else(|error| {
+        fail(error.into());
+        Vec::new()
+    });
+    let named = !args.ids.is_empty();
+    let mut reports: Vec<Report> = Vec::new();
+    if named {
+        for word in find::read_words(&args.ids)? {
+            match find_report(&resolver, &kept, &word) {
+                Ok(report) if reports.iter().any(|other| other.id == report.id) => {}
+                Ok(report) => reports.push(report),
+                Err(failure) => fail(failure),
+            }
+        }
+    } else {
+        for (known, seen) in find::list(&resolver, Among::Every)? {
+            if !seen.status.is_living() {
+                // A sandbox that was lost has no report, which is no failure of a list.
+                match read(&known, &seen) {
+                    Ok(report) => reports.push(report),
+                    Err(failure) => drop(failure.report(coloured)),
                 }
             }
         }
-    }
-    if !named {
-        reports.sort_by_key(|(_, report)| std::cmp::Reverse(ended_at(report)));
+        let others: Vec<Report> =
+            kept.into_iter().filter(|kept| reports.iter().all(|other| other.id != kept.id)).collect();
+        reports.extend(others);
+        reports.sort_by_key(|report| std::cmp::Reverse(ended_at(report)));
     }
     if args.failed {
-        reports.retain(|(_, report)| has_failed(report));
+        reports.retain(history::is_remarkable);
     }
     if args.last {
         reports.truncate(1);
     }
     if args.json {
-        let only: Vec<&Report> = reports.iter().map(|(_, report)| report).collect();
-        output::json(&only)?;
+        let dated = |report| Dated { report, started_at: time::utc_ms(report.started_at_ms) };
+        output::json(&reports.iter().map(dated).collect::<Vec<_>>())?;
         return Ok(exit);
     }
     let text = if named || args.last {
-        reports.iter().map(|(seen, report)| page(seen, report)).collect::<Vec<_>>().join("\n")
+        reports.iter().map(page).collect::<Vec<_>>().join("\n")
     } else {
         table(&reports)
     };
     output::data(text.as_bytes())?;
     Ok(exit)
+}
+
+/// A report, with its time as people read it.
+#[derive(Serialize)]
+struct Dated<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    started_at: String,
+}
+
+/// Finds the report of the sandbox that `word` means: of a sandbox with a record, or of the history. A name means the sandbox that
+/// ended last.
+fn find_report(resolver: &Resolver, kept: &[Report], word: &str) -> Result<Report, Failure> {
+    let found = resolver.resolve(word).and_then(|known| match view::view(resolver, &known) {
+        Some(seen) => Ok((known, seen)),
+        None => Err(ResolveError::NotFound { word: word.to_owned() }),
+    });
+    let (known, seen) = match found {
+        Ok(found) => found,
+        Err(error @ ResolveError::NotFound { .. }) => {
+            return find_kept(kept, word)?.cloned().ok_or_else(|| error.into());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let is_prefix = known.id.starts_with(word) && known.id != word && known.name.as_deref() != Some(word);
+    if is_prefix && let Some(other) = find_kept(kept, word)?.filter(|other| other.id != known.id) {
+        if other.name.as_deref() == Some(word) {
+            return Ok(other.clone());
+        }
+        let candidates = vec![
+            Candidate { id: known.id, name: known.name },
+            Candidate { id: other.id.clone(), name: other.name.clone() },
+        ];
+        return Err(ResolveError::Ambiguous { word: word.to_owned(), candidates }.into());
+    }
+    let found = read(&known, &seen);
+    // What survived a foreground sandbox was reported, although the sandbox has not ended.
+    let own = kept.iter().find(|kept| kept.id == known.id);
+    match (found, own, newest(kept, word)) {
+        (Ok(report), _, Some(newer)) if ended_at(newer) > ended_at(&report) => Ok(newer.clone()),
+        (Err(_), Some(report), _) => Ok(report.clone()),
+        (found, ..) => found,
+    }
+}
+
+/// Finds the report of the history that `word` means: an id, a name, or the beginning of an id.
+fn find_kept<'a>(kept: &'a [Report], word: &str) -> Result<Option<&'a Report>, Failure> {
+    let found = kept.iter().find(|report| report.id == word).or_else(|| newest(kept, word));
+    if found.is_some() || word.is_empty() {
+        return Ok(found);
+    }
+    let begin: Vec<&Report> = kept.iter().filter(|report| report.id.starts_with(word)).collect();
+    if let [] | [_] = begin.as_slice() {
+        return Ok(begin.first().copied());
+    }
+    let candidate = |report: &Report| Candidate { id: report.id.clone(), name: report.name.clone() };
+    let candidates = begin.into_iter().map(candidate).collect();
+    Err(ResolveError::Ambiguous { word: word.to_owned(), candidates }.into())
+}
+
+/// Returns the newest report of a sandbox with this name.
+fn newest<'a>(kept: &'a [Report], name: &str) -> Option<&'a Report> {
+    let named = kept.iter().filter(|report| report.name.as_deref() == Some(name));
+    named.max_by_key(|report| ended_at(report))
 }
 
 fn read(known: &SandboxRef, seen: &View) -> Result<Report, Failure> {
@@ -120,10 +203,6 @@ fn ended_at(report: &Report) -> u64 {
     report.started_at_ms.saturating_add(report.duration_ms)
 }
 
-fn has_failed(report: &Report) -> bool {
-    !report.findings.verified || report.exit != Some(ExitStatus::Code(0))
-}
-
 fn verdict(report: &Report) -> String {
     if report.findings.verified {
         "verified gone".to_owned()
@@ -133,17 +212,22 @@ fn verdict(report: &Report) -> String {
 }
 
 fn strays(report: &Report) -> usize {
-    report.findings.strays().count()
+    let omitted = report.omitted.map_or(0, |omitted| omitted.strays);
+    report.findings.strays().count() + omitted
 }
 
-fn table(reports: &[(View, Report)]) -> String {
+fn name(report: &Report) -> &str {
+    report.name.as_deref().unwrap_or("-")
+}
+
+fn table(reports: &[Report]) -> String {
     let now = now_ms();
-    let heading = ["ID", "NAME", "CAUSE", "EXIT", "RAN", "ENDED", "STRAYS", "TEARDOWN", "RESULT"];
+    let heading = ["ID", "NAME", "CAUSE", "EXIT", "RAN", "ENDED", "STRAYS", "TEARDOWN", "RESULT", "COMMAND"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
-    for (seen, report) in reports {
+    for report in reports {
         rows.push(vec![
-            seen.id.clone(),
-            template::printable(&template::name(seen)),
+            report.id.clone(),
+            template::printable(name(report)),
             template::cause(report.cause),
             report.exit.map_or_else(|| "?".to_owned(), template::exit),
             human(Duration::from_millis(report.duration_ms)),
@@ -151,20 +235,28 @@ fn table(reports: &[(View, Report)]) -> String {
             strays(report).to_string(),
             human(Duration::from_micros(report.findings.took_us)),
             verdict(report),
+            lines::cut(&template::printable(&quoted(&report.command)), COMMAND).into_owned(),
         ]);
     }
     table::aligned(&rows)
 }
 
-fn page(seen: &View, report: &Report) -> String {
+fn page(report: &Report) -> String {
     let mut text = String::new();
     let mut line = |what: &str, words: &str| {
         let _ = writeln!(text, "{what:<10}{}", template::printable(words));
     };
     let findings = &report.findings;
-    line("sandbox", &format!("{}  {}", seen.id, template::name(seen)));
+    line("sandbox", &format!("{}  {}", report.id, name(report)));
     line("command", &quoted(&report.command));
     line("cause", &template::cause(report.cause));
+    if let Some(by) = &report.by {
+        let command = by.command.as_ref().map_or_else(String::new, |command| format!(": {command}"));
+        line(
+            "by",
+            &format!("{}{command}", requester::words(Some(by)).trim_start().trim_start_matches("by ")),
+        );
+    }
     line("exit", &report.exit.map_or_else(|| "unknown".to_owned(), template::exit));
     line("ran", &human(Duration::from_millis(report.duration_ms)));
     line("ended", &time::utc(ended_at(report)));
@@ -175,6 +267,10 @@ fn page(seen: &View, report: &Report) -> String {
         let name = stray.command.as_deref().unwrap_or(&stray.name);
         let why = stray.why.as_deref().map_or_else(String::new, |why| format!(", {why}"));
         line("stray", &format!("{name} (pid {}{why})", stray.pid));
+    }
+    if let Some(omitted) = report.omitted {
+        let words = format!("{} more, {} of them strays", omitted.ended, omitted.strays);
+        line("not kept", &words);
     }
     for spared in &findings.spared {
         let Spared { command, pid, start_time, rule, .. } = spared;

@@ -51,7 +51,7 @@ pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
     let (resolver, selection) =
         select::select(global, &args.ids, Among::Every, args.force || args.dry_run, "remove")?;
     let coloured = global.color.wanted(&std::io::stderr());
-    let limits = Limits { patience: args.patience.patience, ..Limits::default() };
+    let limits = Limits { patience: args.patience.patience, verb: Some("rm"), ..Limits::default() };
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
     if args.dry_run {

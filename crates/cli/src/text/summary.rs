@@ -10,7 +10,7 @@ use penfold_teardown::report::SPARE;
 use penfold_teardown::{Cause, Ended, Spared};
 
 use crate::text::lines::{self, count};
-use crate::text::template;
+use crate::text::{requester, template};
 use crate::{output, value};
 
 /// The number of strays in the summary, which must stay short; `--report` lists all.
@@ -113,9 +113,15 @@ fn describe_end(outcome: &Outcome) -> String {
         (Cause::Idle, _) => "ended because it was idle".to_owned(),
         (Cause::Memory, _) => format!("ended because it ran out of memory{}", memory_limit(report)),
         (Cause::Oom, _) => "ended because it ran out of memory".to_owned(),
-        (Cause::Stop, _) => "stopped".to_owned(),
-        (Cause::Kill, _) => "killed".to_owned(),
-        (Cause::Owner, _) => "ended because its owner is gone".to_owned(),
+        (Cause::Stop, _) => format!("stopped{}", requester::words(report.by.as_ref())),
+        // The command has exited at the very moment.
+        (Cause::Kill, Some(ExitStatus::Code(code))) => {
+            format!("exited with {code} before the kill{}", requester::words(report.by.as_ref()))
+        }
+        (Cause::Kill, _) => format!("killed{}", requester::words(report.by.as_ref())),
+        (Cause::Owner, _) => {
+            format!("ended because its owner is gone{}", requester::words(report.by.as_ref()))
+        }
         (Cause::Stdin, _) => "ended because its standard input hung up".to_owned(),
         (Cause::Supervisor, _) => "ended because a process of penfold was killed".to_owned(),
         (Cause::Lost, _) => "lost both its supervisors".to_owned(),
@@ -239,5 +245,25 @@ mod tests {
         assert_eq!(cut, format!("sh -c 'while :;… {facts}"));
         assert_eq!("penfold: ".len() + FIRST.len() + cut.chars().count(), 60);
         assert_eq!(name(&stray, Some(10)), format!("sh -c 'whil… {facts}"));
+    }
+
+    fn ended(cause: Cause, exit: ExitStatus) -> String {
+        let report = serde_json::json!({
+            "schema": 1, "id": "0123456789ab", "command": [], "level": "cgroup", "cause": cause, "exit": exit,
+            "by": {"verb": "kill", "pid": 4121, "uid": 1000}, "started_at_ms": 0, "duration_ms": 0, "ended": [],
+            "survivors": [], "steps": [], "verified": true, "took_us": 0, "cpu_us": 0, "peak_memory_bytes": 0,
+        });
+        describe_end(&Outcome::of(&serde_json::from_value(report).unwrap(), None))
+    }
+
+    /// spec: 2.6
+    #[test]
+    fn what_has_exited_is_not_called_killed() {
+        let by = "by `penfold kill` (pid 4121, user 1000)";
+        assert_eq!(ended(Cause::Kill, ExitStatus::Signal(9)), format!("killed {by}"));
+        assert_eq!(ended(Cause::Stop, ExitStatus::Code(3)), format!("stopped {by}"));
+        let exited = ended(Cause::Kill, ExitStatus::Code(3));
+        assert_eq!(exited, format!("exited with 3 before the kill {by}"));
+        assert!(!exited.contains("killed"));
     }
 }

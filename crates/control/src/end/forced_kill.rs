@@ -25,7 +25,7 @@ use penfold_state::evidence::{self, Evidence};
 use penfold_state::marked;
 use penfold_state::record::{Record, Registry};
 use penfold_state::recovery::{self, recover};
-use penfold_state::{LeafName, Scratch, spared};
+use penfold_state::{LeafName, Requester, Scratch, spared};
 
 /// The most sandboxes that are ended in parallel. A sandbox that does not end delays no other, up to this number.
 const WORKERS: usize = 16;
@@ -206,6 +206,7 @@ impl<'a> Forced<'a> {
             _ => StopPolicy { grace: Duration::ZERO, ..usual },
         };
         let registry = Registry::open_existing(root).ok().flatten();
+        let limits = Limits { verb: Some(limits.verb_of(how)), ..limits };
         let (known, reason, told) = (job.known, job.reason, job.told.as_slice());
         Forced { resolver: Resolver::new(root), registry, known, reason, told, limits, patience, stop_policy }
     }
@@ -383,7 +384,12 @@ impl<'a> Forced<'a> {
         if !self.stop_policy.grace.is_zero() || !whole || self.leaves().len() > 1 {
             left = self.end_members()?.survivors;
         }
-        let findings = recover(record, true, self.patience)?;
+        let findings = recover(
+            record,
+            true,
+            self.patience,
+            Some(Requester::this(self.limits.verb_of(EndMethod::Kill))),
+        )?;
         let is_process = |survivor: &Survivor| matches!(survivor, Survivor::Process { .. });
         let (alive, unreleased): (Vec<_>, Vec<_>) = findings.survivors.into_iter().partition(is_process);
         left.extend(alive);

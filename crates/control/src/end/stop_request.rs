@@ -19,7 +19,7 @@ use penfold_state::evidence;
 use penfold_state::record::Registry;
 use penfold_state::time::millis;
 use penfold_state::wire::{Answer, Ending, Received, Request};
-use penfold_state::{REMOVAL_LIMIT, ScopeDir};
+use penfold_state::{REMOVAL_LIMIT, Requester, ScopeDir};
 
 /// The most supervisors that get a request at a time. More would delay each other until some seem unresponsive.
 const ASKED: usize = 128;
@@ -291,14 +291,16 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
     fn recv(&mut self, talk: &mut Talk<'a>) -> Step {
         let Some(client) = &talk.client else { return Step::Stay };
         match client.take() {
-            Ok(Received::Message(Answer::Hello { id, .. })) => {
+            Ok(Received::Message(Answer::Hello { id, by, .. })) => {
                 if id != talk.known.id {
                     return Step::Force(Reason::Untrusted);
                 }
                 let patience = self.limits.patience.map(|time| Request::Patience(millis(time)));
+                let verb = self.limits.verb.filter(|_| by);
+                let verb = verb.map(|verb| Request::By(Requester::of_verb(verb)));
                 talk.may_refuse = patience.is_some();
-                let asked =
-                    patience.iter().chain([&self.request]).try_for_each(|word| client.send(word, &[]));
+                let mut words = patience.iter().chain(&verb).chain([&self.request]);
+                let asked = words.try_for_each(|word| client.send(word, &[]));
                 match asked {
                     Ok(()) => Step::Stay,
                     Err(_) => Step::Force(Reason::Unresponsive),

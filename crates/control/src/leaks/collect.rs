@@ -15,11 +15,11 @@ use rustix::io::Errno;
 
 use super::directory_lock::{directory, is_unfinished};
 use super::{Leak, Thing, remains};
-use penfold_state::Scratch;
 use penfold_state::counters::Counts;
 use penfold_state::marked;
 use penfold_state::record::{Record, Registry};
 use penfold_state::recovery;
+use penfold_state::{Requester, Scratch};
 
 /// Ends and removes a leak, and verifies that it is gone. A leak that went by itself counts as gone.
 ///
@@ -43,7 +43,7 @@ fn remove(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io
         Thing::Record { begun: true, .. } => {
             let Some(record) = take(state_root, &leak.id, patience)? else { return gone() };
             remove_unfinished(&record)?;
-            recovery::recover(record, named, patience)
+            recovery::recover(record, named, patience, Some(Requester::this("gc")))
         }
         Thing::Ended { .. } => {
             if let Some(mut record) = take_ended(state_root, &leak.id, patience)? {

@@ -78,7 +78,7 @@ fn supervise(listener: OwnedFd, id: String) -> JoinHandle<Vec<OwnedFd>> {
     std::thread::spawn(move || {
         ready(&listener);
         let client = rustix::net::accept(&listener).unwrap();
-        wire::send(&client, &Answer::Hello { protocol: PROTOCOL, id }).unwrap();
+        wire::send(&client, &Answer::Hello { protocol: PROTOCOL, id, by: false }).unwrap();
         ready(&client);
         let (request, fds) = wire::receive_with::<Request>(&client).unwrap();
         assert!(matches!(request, Received::Message(Request::Extend(7))));
@@ -217,7 +217,10 @@ fn who_speaks_for_another_sandbox_is_not_trusted() {
     let liar = std::thread::spawn(move || {
         ready(&listener);
         let client = rustix::net::accept(&listener).unwrap();
-        let _ = wire::send(&client, &Answer::Hello { protocol: PROTOCOL, id: "0123456789ab".to_owned() });
+        let _ = wire::send(
+            &client,
+            &Answer::Hello { protocol: PROTOCOL, id: "0123456789ab".to_owned(), by: false },
+        );
     });
     assert!(matches!(place.connect(), Err(ClientError::Untrusted { .. })));
     liar.join().unwrap();
@@ -257,7 +260,7 @@ fn supervisor_that_does_not_listen_yet_is_asked_once_it_does() {
     let listener = place.listen(SocketType::SEQPACKET);
     ready(&listener);
     let client = rustix::net::accept(&listener).unwrap();
-    let hello = Answer::Hello { protocol: PROTOCOL, id: place.record.name().to_owned() };
+    let hello = Answer::Hello { protocol: PROTOCOL, id: place.record.name().to_owned(), by: false };
     wire::send(&client, &hello).unwrap();
     ready(&client);
     assert!(matches!(wire::receive::<Request>(&client).unwrap(), Received::Message(Request::Kill)));

@@ -155,7 +155,12 @@ fn shorten(event: &mut Event, most: usize) {
         EventKind::Leak { what, outcome, reason } => {
             [what, outcome].into_iter().chain(reason).for_each(|text| cut(text, most));
         }
-        EventKind::Exit { .. } | EventKind::Stop { .. } | EventKind::Lost { .. } => {}
+        EventKind::Stop { by, .. } | EventKind::Lost { by, .. } => {
+            if let Some(command) = by.as_mut().and_then(|by| by.command.as_mut()) {
+                cut(command, most);
+            }
+        }
+        EventKind::Exit { .. } => {}
     }
 }
 

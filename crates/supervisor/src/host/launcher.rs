@@ -21,7 +21,7 @@ impl Host {
             match wire::receive(&self.sandbox.prepared.setup.channel) {
                 Ok(Received::Message(Request::LetGo)) => self.launcher = None,
                 Ok(Received::Message(request)) => {
-                    if let Some(event) = self.sandbox.handle(&request).0 {
+                    if let Some(event) = self.sandbox.handle_launcher(request) {
                         return Some(event);
                     }
                 }
@@ -41,7 +41,7 @@ impl Host {
                 self.launcher = None;
                 None
             }
-            Ok(Received::Message(request)) => self.sandbox.handle(&request).0,
+            Ok(Received::Message(request)) => self.sandbox.handle_launcher(request),
             Ok(Received::Nothing) => None,
             // A launcher with a pidfd closes its end only by dying, and the pidfd shows that.
             Ok(Received::End) | Err(_) => {
@@ -73,7 +73,9 @@ impl Host {
             }
             match wire::receive(channel) {
                 Ok(Received::Message(Request::Heard)) => return event,
-                Ok(Received::Message(request)) => event = stronger(event, self.sandbox.handle(&request).0),
+                Ok(Received::Message(request)) => {
+                    event = stronger(event, self.sandbox.handle_launcher(request));
+                }
                 Ok(Received::Nothing)
                     if self.launcher.as_ref().is_some_and(|launcher| !has_ended(launcher)) => {}
                 // The pidfd reports the death of the launcher.

@@ -66,7 +66,7 @@ impl Host {
             Interruption::Terminated(carried) => self.sandbox.decide(|policy| policy.terminated(carried)),
             Interruption::Launcher => self.sandbox.decide(Policy::launcher_gone),
             Interruption::Standby => self.sandbox.decide(|policy| policy.kill(Cause::Supervisor)),
-            Interruption::Requested(request) => self.sandbox.handle(&request).0,
+            Interruption::Requested(request) => self.sandbox.handle_launcher(request),
         };
         let event = event.or_else(|| self.sandbox.decide(|policy| policy.kill(Cause::Owner)));
         self.due = event.or(Some(Event::KillRequested));

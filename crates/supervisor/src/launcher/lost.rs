@@ -39,7 +39,7 @@ impl Launcher {
             Some(registry) => {
                 let record = self.take_record(&registry).map_err(|error| lost(io::Error::other(error)))?;
                 match record {
-                    Some(record) => recovery::recover(record, false, self.settings.patience),
+                    Some(record) => recovery::recover(record, false, self.settings.patience, None),
                     None => recovery::recover_unrecorded(
                         &id,
                         false,
@@ -96,6 +96,8 @@ impl Launcher {
             missing: Vec::new(),
             weaker: None,
             leaks: Vec::new(),
+            omitted: None,
+            by: None,
             findings,
         }
     }

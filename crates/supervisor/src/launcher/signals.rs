@@ -2,6 +2,7 @@
 
 use std::io;
 
+use penfold_state::Requester;
 use penfold_sys::signal::{self, SignalFd, SignalSet, Signalled};
 use rustix::process::Signal;
 
@@ -68,6 +69,11 @@ impl Launcher {
                 // signals do.
                 && !self.pending.contains(&request)
             {
+                // The supervisor of an exec may be older, and the report of an exec needs no sender.
+                let is_end = !matches!(request, Request::Forward(_));
+                if is_end && !matches!(self.supervisor, SupervisorHandle::Remote) {
+                    self.pending.push_back(Request::By(sender(&signalled)));
+                }
                 self.pending.push_back(request);
                 self.send_pending();
             }
@@ -142,5 +148,22 @@ impl Launcher {
         // The command gets a terminal's signal too. SIGALRM or a kernel limit's signal is for this process only.
         let from_terminal = from_kernel && TERMINAL_SIGNALS.iter().any(|sent| sent.as_raw() == signal);
         (!from_terminal).then_some(Request::Forward(signal))
+    }
+}
+
+/// Returns who sent a signal.
+fn sender(signalled: &Signalled) -> Requester {
+    let key = match signalled.signal {
+        number if number == Signal::INT.as_raw() => Some("Ctrl-C"),
+        number if number == Signal::QUIT.as_raw() => Some("Ctrl-\\"),
+        _ => None,
+    };
+    let is_process = !signalled.from_kernel;
+    Requester {
+        signal: Some(signalled.signal),
+        key: key.filter(|_| !is_process).map(str::to_owned),
+        pid: i32::try_from(signalled.sender).ok().filter(|&pid| is_process && pid > 0),
+        uid: is_process.then_some(signalled.uid),
+        ..Requester::default()
     }
 }

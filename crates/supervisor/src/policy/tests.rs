@@ -80,6 +80,8 @@ fn outcome(verified: bool) -> Outcome {
         missing: Vec::new(),
         weaker: None,
         leaks: Vec::new(),
+        omitted: None,
+        by: None,
         findings: Findings { verified, ..Findings::default() },
     };
     Outcome::of(&report, None)

@@ -13,8 +13,8 @@ use super::sandboxes::{
     all_live, await_end_of, await_log, await_running, end, exec, kill, none_lives, remove,
 };
 use crate::support::{
-    ControlClient, Finished, Impostor, Level, Prng, Running, Sandbox, Terminal, TestEnv, Who, entries,
-    is_root, json, penfold, skip, wait_until,
+    ControlClient, Finished, Level, Prng, Running, Sandbox, Terminal, TestEnv, Who, entries, is_root, json,
+    penfold, skip, wait_until,
 };
 
 /// `run -d` with these words, to its end.
@@ -42,7 +42,8 @@ fn id_is_printed_once_the_command_runs() {
     assert!(env.is_running("sleep 1001"));
     assert_eq!(sandbox.status(&env).as_deref(), Some("running"));
     let client = ControlClient::silent(&sandbox.record).unwrap();
-    assert_eq!(client.hear(), Some(Impostor::hello(&sandbox.id)));
+    let hello = client.hear().unwrap();
+    assert_eq!(hello, json!({"hello": {"protocol": 1, "id": sandbox.id, "by": true}}));
     kill(&sandbox);
     assert_eq!(end(&env, &sandbox), ("killed".into(), "kill".into(), json!({"signal": 9})));
     remove(&env, &sandbox);

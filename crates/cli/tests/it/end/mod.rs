@@ -20,6 +20,7 @@ mod progress;
 mod promptness;
 pub mod reap;
 mod reap_home;
+mod requested_by;
 mod rm;
 pub mod standing;
 mod stop;

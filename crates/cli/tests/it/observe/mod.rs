@@ -3,6 +3,7 @@
 mod doctor;
 mod doctor_foreign;
 pub mod events;
+mod history;
 mod ids;
 mod inspect;
 mod json;

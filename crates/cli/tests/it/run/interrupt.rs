@@ -1,7 +1,7 @@
 //! Ctrl-C at a terminal goes to the command first; the command's reaction decides about the sandbox.
 
 use super::launcher::{SERVE, await_started};
-use crate::support::{Level, Terminal, TestEnv, has_program, wait_until};
+use crate::support::{Level, Terminal, TestEnv, has_program, json, wait_until};
 
 /// Starts `penfold run` with these words and a script for bash, which prints `ready`.
 fn start(env: &TestEnv, terminal: &Terminal<'_>, words: &str, script: &str) {
@@ -134,7 +134,7 @@ fn quit_after_it_kills() {
         terminal.press("C-c");
         shows_part(&terminal, "got");
         terminal.press("C-\\");
-        shows_part(&terminal, "killed; ended 1 process (1 KILL)");
+        shows_part(&terminal, "killed by Ctrl-\\; ended 1 process (1 KILL)");
         terminal.ends_with(137);
     }
     drop(terminal);
@@ -150,7 +150,7 @@ fn command_that_ignores_it_is_stopped_and_a_second_one_kills() {
         let polite = format!("trap '' INT; trap 'echo asked; exit 3' TERM; {SERVE}");
         start(&env, &terminal, &format!("--contain {level} --grace 10m"), &polite);
         terminal.press("C-c");
-        shows_part(&terminal, "stopped; ended 1 process (1 TERM)");
+        shows_part(&terminal, "stopped by Ctrl-C; ended 1 process (1 TERM)");
         terminal.ends_with(3);
 
         let deaf = format!("trap '' INT TERM; {SERVE}");
@@ -158,7 +158,7 @@ fn command_that_ignores_it_is_stopped_and_a_second_one_kills() {
         terminal.press("C-c");
         shows_part(&terminal, "penfold: stopping; what is left after 10m");
         terminal.press("C-c");
-        shows_part(&terminal, "stopped; ended 1 process (1 KILL)");
+        shows_part(&terminal, "stopped by Ctrl-C; ended 1 process (1 KILL)");
         terminal.ends_with(137);
     }
     drop(terminal);
@@ -182,6 +182,31 @@ fn sandbox_inside_decides_for_itself() {
     assert!(env.is_running("bash script"));
     terminal.press("C-\\");
     wait_until("the inner command has ended", || !env.is_running("bash script"));
+    drop(terminal);
+    env.assert_nothing_left();
+}
+
+/// spec: 2.6
+#[test]
+fn report_names_the_key_also_if_the_command_died_of_it() {
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
+    for level in env.levels().into_iter().map(Level::word) {
+        for (script, cause, code) in [
+            (format!("trap '' INT; trap 'exit 3' TERM; {SERVE}"), "stop", 3),
+            ("echo ready; exec sleep 607".to_owned(), "signal", 130),
+        ] {
+            start(&env, &terminal, &format!("--contain {level} --report r.json"), &script);
+            if cause == "signal" {
+                terminal.is_in_front("sleep 607");
+            }
+            terminal.press("C-c");
+            terminal.ends_with(code);
+            let report = json(&env.path("work/r.json")).unwrap();
+            let by = serde_json::json!({"signal": 2, "key": "Ctrl-C"});
+            assert_eq!((&report["cause"], &report["by"]), (&cause.into(), &by), "{level}: {report}");
+        }
+    }
     drop(terminal);
     env.assert_nothing_left();
 }

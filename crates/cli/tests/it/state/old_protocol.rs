@@ -97,7 +97,7 @@ fn supervisor_of_protocol_1_obeys_every_verb_and_the_words_are_those_of_then() {
     old.call(&["rm", &old.id]).with_code(0);
 }
 
-/// spec: 12.10
+/// spec: 12.10, 2.6
 #[test]
 fn supervisor_of_protocol_1_kills_and_is_forgotten() {
     let old = Old::new(1);
@@ -109,6 +109,7 @@ fn supervisor_of_protocol_1_kills_and_is_forgotten() {
     let old = Old::new(1);
     old.call(&["rm", "-f", &old.id]).with_code(0);
     old.assert_gone();
+    assert_eq!(old.heard(), ["\"kill\""], "a supervisor that does not say so hears no verb");
     old.call(&["inspect", &old.id]).with_code(3);
 }
 
