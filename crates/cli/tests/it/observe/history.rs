@@ -108,10 +108,8 @@ fn a_kept_report_is_found_by_id_prefix_name_and_time() {
     assert_eq!(one("first"), first);
     assert_eq!(one("second"), stray, "the newest with this name");
     assert_eq!(id(&one("third")), detached.id);
-    let others = [id(&second), id(&stray), &detached.id];
-    let unique = (1..=12).map(|length| &id(&first)[..length]);
-    let unique = unique.into_iter().find(|word| others.iter().all(|other| !other.starts_with(word))).unwrap();
-    assert_eq!(one(unique), first);
+    // A shorter prefix may be that of a sandbox of another test.
+    assert_eq!(one(&id(&first)[..11]), first);
     env.call(["report", "no-such-name"]).refused(3, "no sandbox is called `no-such-name`");
     env.call(["report", ""]).with_code(3);
 
