@@ -132,7 +132,7 @@ pub enum EventKind {
     Leak {
         /// The kind of leak, with its path.
         what: String,
-        /// What was done about the leak: `removed`, `failed`.
+        /// What was done about the leak: `removed`, `failed`; at the end of a foreground sandbox `ended`, `not gone`.
         outcome: String,
         /// Why the leak could not be removed.
         #[serde(default, skip_serializing_if = "Option::is_none")]

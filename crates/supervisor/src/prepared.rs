@@ -12,7 +12,7 @@ use penfold_cgroup::{Leaf, LimitedPlace, NoPlace, Place};
 use penfold_process::{Pid, ProcFs, ProcessId};
 use penfold_state::counters::{Counts, Mode};
 use penfold_state::error_chain;
-use penfold_state::events::EventKind;
+use penfold_state::events::{About, EventKind, Journal};
 use penfold_state::intent::shortened;
 use penfold_state::names::{self, NameError};
 use penfold_state::state::Status;
@@ -21,7 +21,9 @@ use penfold_state::{Contain, LeafLabel, LeafName, Nested, Scratch, SparePlan, hi
 use penfold_sys::alarm::Alarm;
 use penfold_sys::descriptors;
 use penfold_teardown::lifecycle::Phase;
-use penfold_teardown::{Cause, Findings, Level, Resource, Scope, StopPolicy, Survivor, Teardown, drive};
+use penfold_teardown::{
+    Cause, Ended, Findings, Level, Resource, Scope, StopPolicy, Survivor, Teardown, drive,
+};
 
 use crate::detached_parts::DetachedParts;
 use crate::immediate_kill::ImmediateKill;
@@ -66,6 +68,8 @@ pub(crate) struct Prepared {
     pub(crate) leader_id: Option<ProcessId>,
     /// The end is in the counters of the state root.
     counted: bool,
+    /// The events say what was left.
+    leak_told: bool,
 }
 
 impl Prepared {
@@ -113,6 +117,7 @@ impl Prepared {
                     leader: parts.leader,
                     leader_id: None,
                     counted: false,
+                    leak_told: false,
                 })
             }
             Err(reason) => Err(Box::new(refuse(&setup, reason, resources))),
@@ -143,6 +148,7 @@ impl Prepared {
             leader: LeaderCell::create()?,
             leader_id: None,
             counted: false,
+            leak_told: false,
         })
     }
 
@@ -321,11 +327,48 @@ impl Prepared {
     /// Keeps the report of a foreground sandbox with a record in the history, if the command failed or something was left.
     ///
     /// Call this after the answer, as [`Prepared::count`]. The launcher of a verified end still waits for the exit of this process.
-    pub(crate) fn keep(&self, report: &Report) {
+    pub(crate) fn keep(&mut self, report: &Report) {
         if self.nested.is_some() && self.detached.is_none() && self.recorded.is_none() {
             // A report that cannot be kept changes nothing.
             let _ = history::keep(&self.setup.spec.state_root, report);
+            self.tell_leak(report);
         }
+    }
+
+    /// Writes an event, once, if something was left. A detached sandbox has events of its whole life.
+    fn tell_leak(&mut self, report: &Report) {
+        let what = left_in_words(&report.findings);
+        if let Some(what) = what.filter(|_| !self.leak_told) {
+            self.leak_told = true;
+            let outcome = if report.findings.verified { "ended" } else { "not gone" }.to_owned();
+            let about =
+                About { id: report.id.clone(), name: report.name.clone(), labels: report.labels.clone() };
+            let journal = Journal::new(&self.setup.spec.state_root, about);
+            journal.publish([EventKind::Leak { what, outcome, reason: None }]);
+        }
+    }
+}
+
+/// Says what was left: the survivors, or else the strays; `None` if nothing was.
+fn left_in_words(findings: &Findings) -> Option<String> {
+    /// The most that are named.
+    const MOST: usize = 4;
+    let mut words: Vec<String> = findings.survivors.iter().map(ToString::to_string).collect();
+    if findings.verified {
+        let stray = |stray: &Ended| {
+            let name = stray.command.as_deref().unwrap_or(&stray.name);
+            format!("{name} (pid {})", stray.pid).trim_start().to_owned()
+        };
+        words = findings.strays().map(stray).collect();
+    }
+    let others = words.len().saturating_sub(MOST);
+    words.truncate(MOST);
+    let text = words.join(", ");
+    match (words.is_empty(), others) {
+        (true, _) if findings.verified => None,
+        (true, _) => Some("it could not be looked at".to_owned()),
+        (false, 0) => Some(text),
+        (false, others) => Some(format!("{text} and {others} more")),
     }
 }
 

@@ -408,7 +408,7 @@ fn wrong_probes_and_places_start_nothing() {
     };
     refused(&["--ready", "port:80"], "`--ready` works for detached sandboxes only");
     refused(&["-d", "--ready", "port"], "`port` is not a probe");
-    refused(&["-d", "--ready", "log:("], "unclosed group");
+    refused(&["-d", "--ready", "log:("], "found open group without closing ')'");
     refused(&["-d", "--ready", "fd:2"], "`2` is not a descriptor");
     refused(&["-d", "--ready-timeout", "3s"], "--ready");
     let words = ["--host", "unix:/nowhere", "run", "-d", "--ready", "port:80", "--", "touch", "ran"];

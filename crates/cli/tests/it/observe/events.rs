@@ -222,7 +222,30 @@ fn a_foreground_run_tells_nothing() {
     let env = TestEnv::new();
     env.run(["--", "true"]).with_code(0);
     assert_eq!(kept(&env, &[]).out(), "");
+    env.run(["--", "sh", "-c", "exit 3"]).with_code(3);
     assert!(!env.root().join("events.jsonl").try_exists().unwrap());
+}
+
+/// spec: 10.4
+#[test]
+fn a_foreground_run_that_left_something_tells_that_once() {
+    let env = TestEnv::new();
+    for level in env.levels() {
+        let script = "for i in 1 2 3 4 5 6; do setsid sleep 440$i & done";
+        env.run(["--contain", level.word(), "--name", "leaky", "--", "sh", "-c", script]).with_code(0);
+        let told = kept(&env, &["--json", "--since", "1h"]).out();
+        let told: Vec<serde_json::Value> =
+            told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let [.., last] = told.as_slice() else { panic!("{level:?}: nothing") };
+        assert_eq!(
+            (&last["kind"], &last["name"], &last["outcome"]),
+            (&"leak".into(), &"leaky".into(), &"ended".into())
+        );
+        let what = last["what"].as_str().unwrap();
+        assert!(what.contains("sleep 440") && what.ends_with(" and 2 more"), "{level:?}: {what}");
+        assert_eq!(told.iter().filter(|event| event["id"] == last["id"]).count(), 1, "{told:?}");
+    }
+    env.assert_nothing_left();
 }
 
 /// spec: 10.4

@@ -191,6 +191,34 @@ fn of_a_thousand_kills_that_race_with_exits_no_record_stays_running_in_full() {
     of_kills_that_race_with_exits_no_record_stays_running(1000);
 }
 
+#[test]
+fn a_follower_that_comes_late_learns_what_it_missed() {
+    let api = Api::with(&["--api", "native,cloudflare", "--output-limit", "1M"]);
+    api.out("s", "true");
+    api.process("s", "p", "head -c 3000000 /dev/zero | tr '\\0' x");
+    let last = std::iter::from_fn({
+        let mut events = api.follow("p");
+        move || events.next()
+    })
+    .last();
+    assert_eq!(last.unwrap()["exitCode"], 0);
+    // Whoever comes now gets the rest, and the number of bytes that are gone.
+    let mut events = api.follow("p");
+    let told: Vec<_> = std::iter::from_fn(move || events.next()).collect();
+    let kinds: Vec<&str> = told.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(
+        kinds.iter().position(|kind| *kind == "lagged"),
+        kinds.iter().position(|kind| *kind == "stdout").map(|at| at - 1),
+        "{kinds:?}"
+    );
+    let number = |event: &serde_json::Value| match event["type"].as_str().unwrap() {
+        "stdout" => u64::try_from(event["data"].as_str().unwrap().len()).unwrap(),
+        "lagged" => event["bytes"].as_u64().unwrap(),
+        _ => 0,
+    };
+    assert!(told.iter().map(number).sum::<u64>() >= 3_000_000, "{kinds:?}");
+}
+
 /// A command of a session, and a command that is followed, write this many bytes each.
 fn output_stays_out_of_the_memory_of_the_server(size: u64) {
     let api = Api::with(&["--api", "native,cloudflare", "--output-limit", "8M"]);

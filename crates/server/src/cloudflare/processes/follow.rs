@@ -59,6 +59,10 @@ impl Following {
         let mut kept = None;
         let told = match execs::log(&self.files, self.number, From::Start) {
             Ok(reader) => {
+                // What was overwritten before this follower came.
+                if reader.offset() > 0 {
+                    sse::send(sink, "lagged", self.event(json!({ "bytes": reader.offset() })))?;
+                }
                 let Some(told) = self.copy(sink, kept.insert(reader), is_draining)? else {
                     // The stream is not complete, and must not look so.
                     let error = json!({ "error": "the server is ending; the process goes on" });

@@ -1,7 +1,7 @@
 //! A probe as a user writes it: `port:8080`, `log:REGEX`, `http:URL`, `cmd:LINE`, `fd:N`.
 
 use penfold_client::Host;
-use regex::bytes::Regex;
+use regex_lite::Regex;
 
 /// The longest probe, in bytes: a record keeps its text.
 const LONGEST: usize = 4096;
@@ -67,13 +67,10 @@ pub(crate) fn probe(given: &str) -> Result<Probe, ProbeError> {
             let port = number(rest).and_then(|number| u16::try_from(number).ok()).filter(|port| *port > 0);
             ProbeKind::Port(port.ok_or_else(|| ProbeError::Port(rest.to_owned()))?)
         }
-        "log" => ProbeKind::Log(Regex::new(rest).map_err(|error| {
-            // The message of a wrong expression shows it over several lines, and the reason in the last.
-            let message = error.to_string();
-            let reason = message.lines().last().unwrap_or_default();
-            let reason = reason.strip_prefix("error: ").unwrap_or(reason).to_owned();
-            ProbeError::Regex { text: rest.to_owned(), reason }
-        })?),
+        "log" => ProbeKind::Log(
+            Regex::new(rest)
+                .map_err(|error| ProbeError::Regex { text: rest.to_owned(), reason: error.to_string() })?,
+        ),
         "http" => {
             // `http:http://…`, or the URL alone.
             let (host, path) = url(if rest.starts_with("//") { given } else { rest })
@@ -164,7 +161,7 @@ mod tests {
         assert_eq!(probe(&format!("log:{}", "x".repeat(LONGEST))).unwrap_err(), ProbeError::TooLong);
         assert_eq!(
             probe("log:(x").unwrap_err().to_string(),
-            "`(x` is not a regular expression: unclosed group"
+            "`(x` is not a regular expression: found open group without closing ')'"
         );
     }
 }

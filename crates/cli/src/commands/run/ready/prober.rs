@@ -11,7 +11,7 @@ use penfold_process::{Listeners, Pid};
 use penfold_state::evidence::fingerprints;
 use penfold_state::log::{Entry, From, Reader, Stream, Waited};
 use penfold_state::{ExitStatus, Files, error_chain};
-use regex::bytes::Regex;
+use regex_lite::Regex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::probe::{Probe, ProbeKind};
@@ -239,7 +239,7 @@ impl Line {
             }
             let line = self.0.strip_suffix(b"\n").unwrap_or(&self.0);
             // A terminal ends a line with a carriage return, too.
-            let matched = regex.is_match(line.strip_suffix(b"\r").unwrap_or(line));
+            let matched = regex.is_match(&String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line)));
             self.0.clear();
             if matched {
                 return true;
