@@ -1,5 +1,7 @@
 //! A leaf: the cgroup of one generation of one sandbox.
 
+mod events;
+
 use std::ffi::{CStr, OsStr};
 use std::io;
 use std::ops::Deref;
@@ -157,34 +159,6 @@ impl Cgroup {
     /// Tells whether a process is in this cgroup or below, from the text of its `/proc/<pid>/cgroup`.
     pub fn holds(&self, proc_cgroup: &[u8]) -> bool {
         Membership::of(proc_cgroup).is_in(&self.name)
-    }
-
-    /// Tells whether the cgroup or one below it has a live process. Zombies do not count.
-    ///
-    /// A removed cgroup is not populated. The value is always current.
-    pub fn populated(&self) -> Result<bool, Error> {
-        self.event(|line| line == b"populated 0").map(|is_empty| is_empty == Some(false))
-    }
-
-    /// Tells whether all members in the cgroup and below are frozen, by this cgroup or one above.
-    ///
-    /// A removed cgroup is not frozen.
-    pub fn frozen(&self) -> Result<bool, Error> {
-        self.event(|line| line == b"frozen 1").map(|is_frozen| is_frozen == Some(true))
-    }
-
-    /// Tells whether a line of `cgroup.events` is the one; `None` of a removed cgroup.
-    fn event(&self, is_it: impl Fn(&[u8]) -> bool) -> Result<Option<bool>, Error> {
-        let mut text = [0; 128];
-        let read = match &self.events {
-            Some(events) => rustix::io::retry_on_intr(|| rustix::io::pread(events, &mut text, 0)),
-            None => dir::read_short(self.dir.as_fd(), c"cgroup.events", &mut text).map(<[u8]>::len),
-        };
-        match read {
-            Ok(length) => Ok(Some(text[..length].split(|&byte| byte == b'\n').any(is_it))),
-            Err(errno) if dir::is_gone(errno) => Ok(None),
-            Err(errno) => Err(Error::Read { path: self.path.join("cgroup.events"), source: errno.into() }),
-        }
     }
 
     /// Returns `cgroup.events`, which polls `POLLPRI` after a change of [`Cgroup::populated`].

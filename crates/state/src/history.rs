@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use crate::id::Id;
 use crate::json;
-use crate::outcome::{ExitStatus, LeftBehind, Omitted, Report, StartFailure, floor};
+use crate::outcome::{ExitStatus, LeftBehind, Omitted, Report, StartFailure, cut, cut_command, cut_labels};
 use crate::record::{StateError, open_private};
 
 /// The directory below the state root.
@@ -151,19 +151,8 @@ fn bounded(report: &Report) -> io::Result<Report> {
 fn shortened(report: &Report, most: usize, entries: usize) -> Report {
     let mut short = report.clone();
     let Report { command, labels, missing, weaker, leaks, failure, findings, .. } = &mut short;
-    let mut left = most;
-    command.retain_mut(|word| {
-        let kept = left > 0;
-        cut(word, left);
-        left = left.saturating_sub(word.len() + 1);
-        kept
-    });
-    let mut left = most;
-    labels.retain(|key, value| {
-        let fits = key.len() + value.len() <= left;
-        left -= if fits { key.len() + value.len() } else { 0 };
-        fits
-    });
+    cut_command(command, most);
+    cut_labels(labels, most);
     missing.truncate(entries);
     leaks.truncate(entries / 4);
     for LeftBehind { command, parents, ports, files, .. } in leaks {
@@ -217,10 +206,6 @@ fn shorten(findings: &mut Findings, most: usize, entries: usize) {
         busy.pids.truncate(entries);
     }
     findings.busy.take_if(|_| entries == 0);
-}
-
-fn cut(text: &mut String, most: usize) {
-    text.truncate(floor(text, most));
 }
 
 #[cfg(test)]

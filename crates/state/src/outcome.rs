@@ -269,6 +269,32 @@ impl Outcome {
     }
 }
 
+/// Shortens a text to at most this many bytes.
+pub(crate) fn cut(text: &mut String, most: usize) {
+    text.truncate(floor(text, most));
+}
+
+/// Shortens a command to at most this many bytes, blanks between its words included.
+pub(crate) fn cut_command(command: &mut Vec<String>, most: usize) {
+    let mut left = most;
+    command.retain_mut(|word| {
+        let kept = left > 0;
+        cut(word, left);
+        left = left.saturating_sub(word.len() + 1);
+        kept
+    });
+}
+
+/// Keeps labels that have at most this many bytes together.
+pub(crate) fn cut_labels(labels: &mut BTreeMap<String, String>, most: usize) {
+    let mut left = most;
+    labels.retain(|key, value| {
+        let fits = key.len() + value.len() <= left;
+        left -= if fits { key.len() + value.len() } else { 0 };
+        fits
+    });
+}
+
 pub(crate) fn floor(text: &str, most: usize) -> usize {
     (0..=most.min(text.len())).rev().find(|&index| text.is_char_boundary(index)).unwrap_or(0)
 }

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::{About, Event, EventKind};
 use crate::lock::pause;
+use crate::outcome::{cut, cut_command, cut_labels};
 use crate::record::open_private;
 
 /// The file that receives events.
@@ -130,23 +131,12 @@ fn shorten(event: &mut Event, most: usize) {
     if let Some(text) = name {
         cut(text, most);
     }
-    let mut left = most;
-    labels.retain(|key, value| {
-        let fits = key.len() + value.len() <= left;
-        left -= if fits { key.len() + value.len() } else { 0 };
-        fits
-    });
+    cut_labels(labels, most);
     match &mut event.what {
         EventKind::Start { command, .. }
         | EventKind::Exec { command, .. }
         | EventKind::Adopted { command, .. } => {
-            let mut left = most;
-            command.retain_mut(|word| {
-                let kept = left > 0;
-                cut(word, left);
-                left = left.saturating_sub(word.len() + 1);
-                kept
-            });
+            cut_command(command, most);
         }
         EventKind::TeardownStep { step, error, .. } => {
             [step].into_iter().chain(error).for_each(|text| cut(text, most));
@@ -162,9 +152,4 @@ fn shorten(event: &mut Event, most: usize) {
         }
         EventKind::Exit { .. } => {}
     }
-}
-
-fn cut(text: &mut String, most: usize) {
-    let end = (0..=most.min(text.len())).rev().find(|&index| text.is_char_boundary(index));
-    text.truncate(end.unwrap_or(0));
 }
