@@ -5,12 +5,13 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum as _;
 use penfold_api::SandboxSpec;
 use penfold_client::Host;
+use rustix::fs::OFlags;
 use serde::Deserialize;
 
 use crate::failure::{Failure, FailureKind};
@@ -168,7 +169,10 @@ fn files() -> Vec<(PathBuf, Origin)> {
 /// Reads a file; `None` if there is none. A file that another user could have written is refused, or passed over in a home
 /// directory, as after `sudo`.
 fn text(path: &Path, origin: Origin) -> io::Result<Option<String>> {
-    let file = match std::fs::File::open(path) {
+    // A pipe in the place of a file must not hold up every verb; one that is named is meant.
+    let flags = if origin == Origin::Named { OFlags::empty() } else { OFlags::NONBLOCK };
+    let opened = std::fs::File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path);
+    let file = match opened {
         Ok(file) => file,
         Err(error) => {
             let is_missing = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
@@ -182,6 +186,9 @@ fn text(path: &Path, origin: Origin) -> io::Result<Option<String>> {
     if meta.uid() != 0 && meta.uid() != user {
         let sentence = format!("it belongs to user {}", meta.uid());
         return if origin == Origin::Home { Ok(None) } else { Err(io::Error::other(sentence)) };
+    }
+    if origin != Origin::Named && !meta.is_file() {
+        return Err(io::Error::other("it is no regular file"));
     }
     if meta.is_file() && meta.mode() & 0o002 != 0 {
         return Err(io::Error::other("every user may write to it"));

@@ -137,6 +137,12 @@ fn the_users_file_goes_before_the_one_of_the_host() {
     std::fs::rename(home.join("penfold"), home.join(".config/penfold")).unwrap();
     let mut command = env.run_command(["sh", "-c", "echo $A"]);
     assert_eq!(Running::start(command.env("HOME", &home)).finish().out(), "user\n");
+    // A pipe that nobody writes to holds up nobody.
+    let file = home.join(".config/penfold/config.toml");
+    std::fs::remove_file(&file).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let mut command = env.run_command(["true"]);
+    Running::start(command.env("HOME", &home)).finish().refused(125, "it is no regular file");
 }
 
 /// spec: 8.15
