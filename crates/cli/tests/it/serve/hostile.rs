@@ -8,7 +8,7 @@ use std::time::Duration;
 use penfold_harness::{Generated, Trial};
 use penfold_testkit::catalog::{self, Entry, Pace, TREES};
 use penfold_testkit::proc::{self, Identity};
-use penfold_testkit::until;
+use penfold_testkit::{sweep, until};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -154,6 +154,18 @@ struct Room {
     members: Vec<Process>,
     /// The time limit of a command, in milliseconds.
     limit: u64,
+}
+
+/// Some trees make cgroups outside of the leaf, which are theirs.
+impl Drop for Room {
+    fn drop(&mut self) {
+        let gone = until(DEADLINE, || {
+            let left = sweep::cgroups(&self.cookie);
+            left.iter().rev().for_each(|cgroup| drop(std::fs::remove_dir(cgroup)));
+            left.is_empty()
+        });
+        assert!(gone || std::thread::panicking(), "cgroups of the tree are left: {}", self.cookie);
+    }
 }
 
 /// An error with a body, unless this holds.
