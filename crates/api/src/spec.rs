@@ -88,6 +88,9 @@ pub struct SandboxSpec {
     #[serde(default)]
     #[schema(example = json!(["ssh-agent", "java:org.gradle.launcher.daemon.bootstrap.GradleDaemon"]))]
     pub spare: Vec<String>,
+    /// Whether the command may start sandboxes that outlive this one, and hand processes over to such.
+    #[serde(default)]
+    pub allow_outside: bool,
     /// The probe that shows whether the sandbox is ready: `port:N`, `log:REGEX`, `http:URL`, `cmd:LINE` or `fd:N`. Only in a file for
     /// `penfold run -d`, which waits for it; a server refuses the field.
     pub ready: Option<String>,
@@ -256,6 +259,7 @@ impl SandboxSpec {
             (self.remove_at_end, "--rm"),
             (self.scratch, "--scratch"),
             (self.terminal, "--tty"),
+            (self.allow_outside, "--allow-outside"),
         ];
         words.extend(flags.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag.into()));
         words

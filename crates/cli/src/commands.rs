@@ -16,6 +16,7 @@ mod guard;
 mod help;
 pub(crate) mod inspect;
 mod jail;
+mod keep;
 pub(crate) mod kill;
 pub(crate) mod logs;
 mod man;
@@ -71,6 +72,7 @@ const VERBS: &[&Verb] = &[
     &rm::VERB,
     &extend::VERB,
     &adopt::VERB,
+    &keep::VERB,
     &reap::VERB,
     &doctor::VERB,
     &gc::VERB,

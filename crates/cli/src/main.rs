@@ -20,6 +20,7 @@ mod exit_codes;
 mod failure;
 mod foreign;
 mod output;
+mod outside;
 mod panic;
 mod pid_one;
 mod relay;

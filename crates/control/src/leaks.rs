@@ -24,7 +24,7 @@ use penfold_resource::traces::Trace;
 use serde::Serialize;
 
 pub(crate) use alive::Descent;
-pub use alive::{Belongs, belongs};
+pub use alive::{Belongs, around, belongs};
 pub use collect::collect;
 pub use holders::holders;
 pub use spared_notes::prune_spared;

@@ -79,6 +79,9 @@ pub struct Intent {
     /// The members that the end leaves alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spare: Option<SparePlan>,
+    /// The id of the sandbox from which this one was started, and of which it is no part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outside: Option<String>,
     /// The details of a detached sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detached: Option<Detached>,

@@ -17,7 +17,8 @@ use crate::clear::entries;
 use crate::files::Files;
 use crate::intent::Intent;
 use crate::names::forget_names_of;
-use crate::record::Registry;
+use crate::outside;
+use crate::record::{Record, Registry};
 use crate::recovery::end_remains;
 
 /// The prefix of the directory that notes a nested sandbox.
@@ -121,6 +122,24 @@ impl Nested {
         Ok(entries(self.own.dir())?.iter().filter_map(|(name, _)| id(name)).collect())
     }
 
+    /// Ends the remains of sandboxes that were started outside and have no supervisor: one that was just being started may have
+    /// been killed with the members.
+    fn end_lost_outside(&self) -> io::Result<()> {
+        let Some(root) = self.own.path().ancestors().nth(2) else { return Ok(()) };
+        for id in outside::started_from(root, self.own.name()) {
+            let record = self.registry.take_orphan(&id).ok().flatten();
+            let is_ours = |record: &Record| {
+                record.intent().is_ok_and(|intent| intent.outside.as_deref() == Some(self.own.name()))
+            };
+            if let Some(record) = record.filter(is_ours) {
+                end_remains(record, false, PATIENCE, None)?;
+                outside::forget(root, &id)?;
+            }
+        }
+        // One that was killed before it had a record.
+        outside::prune(root, |id| Ok(self.registry.holds(id)))
+    }
+
     fn is_around(&self, intent: &Intent) -> bool {
         intent.within.iter().any(|outer| outer == self.own.name())
     }
@@ -132,7 +151,11 @@ impl Resource for Nested {
     }
 
     fn release(&mut self, forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        if !forced || !self.may_exist() {
+        if !forced {
+            return Ok(());
+        }
+        self.end_lost_outside()?;
+        if !self.may_exist() {
             return Ok(());
         }
         for id in self.ids()? {

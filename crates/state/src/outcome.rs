@@ -256,7 +256,9 @@ impl Outcome {
         for error in steps.iter_mut().filter_map(|step| step.error.as_mut()) {
             error.truncate(floor(error, TEXT));
         }
-        let findings = Findings { ended: strays, spared, survivors, steps, ..report.findings.clone() };
+        let outside = report.findings.outside.iter().take(TOLD).cloned().collect();
+        let findings =
+            Findings { ended: strays, spared, outside, survivors, steps, ..report.findings.clone() };
         let report = Report {
             findings,
             command: Vec::new(),

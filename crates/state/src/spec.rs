@@ -76,6 +76,10 @@ pub struct Spec {
     pub stop_command: Vec<OsString>,
     /// The rules that name members which the end leaves alone.
     pub spare: Vec<SpareRule>,
+    /// Whether members may start sandboxes outside of this one, and hand members over to such.
+    pub allow_outside: bool,
+    /// The id of the sandbox from which this one is started, and which has allowed that.
+    pub outside: Option<String>,
     /// The environment of the command, without the variables that the sandbox adds.
     pub environment: Vec<(OsString, OsString)>,
     /// The directory in which the command starts, if not the caller's.

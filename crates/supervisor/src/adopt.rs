@@ -138,6 +138,7 @@ fn supervise(mut prepared: Prepared, root: ProcessId) -> Option<Outcome> {
         Ok(Forked::Child) => adopted_supervisor::run(prepared, joined, Standby { pidfd: own, session_ready }),
         Ok(Forked::Parent(supervisor)) => {
             drop(own);
+            prepared.note_supervisor(supervisor);
             if let Some(detached) = &mut prepared.detached {
                 detached.output.close_copies();
             }

@@ -50,7 +50,7 @@ pub(crate) fn program(
     let mut marker = within(&spec.environment);
     marker.push(spec.id.short());
     let mut own: Vec<(&OsStr, OsString)> = vec![(OsStr::new(MARKER), marker.join(":").into())];
-    if !spec.spare.is_empty() {
+    if !spec.spare.is_empty() || spec.allow_outside {
         own.push((OsStr::new(spared::ROOT_VARIABLE), spec.state_root.clone().into()));
     }
     if let Some(scratch) = scratch {

@@ -367,6 +367,8 @@ fn exec_spec(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Strin
         leaks_after: None,
         stop_command: Vec::new(),
         spare: Vec::new(),
+        allow_outside: sandbox.allow_outside,
+        outside: None,
         on_stdin_close: None,
         stop_on_interrupt: false,
         report_is_shared: false,

@@ -15,6 +15,7 @@ use penfold_state::error_chain;
 use penfold_state::events::{About, EventKind, Journal};
 use penfold_state::intent::shortened;
 use penfold_state::names::{self, NameError};
+use penfold_state::outside::OutsideNote;
 use penfold_state::state::Status;
 use penfold_state::time::millis;
 use penfold_state::{Contain, LeafLabel, LeafName, Nested, Scratch, SparePlan, history, lock, spared};
@@ -22,7 +23,7 @@ use penfold_sys::alarm::Alarm;
 use penfold_sys::descriptors;
 use penfold_teardown::lifecycle::Phase;
 use penfold_teardown::{
-    Cause, Ended, Findings, Level, Resource, Scope, StopPolicy, Survivor, Teardown, drive,
+    Cause, Ended, Findings, Level, Resource, Scope, Sparing, StopPolicy, Survivor, Teardown, drive,
 };
 
 use crate::detached_parts::DetachedParts;
@@ -55,6 +56,10 @@ pub(crate) struct Prepared {
     pub(crate) started_at: SystemTime,
     /// The members that the end leaves alone.
     spare: Option<SparePlan>,
+    /// The note that this sandbox is outside of the one from which it was started.
+    pub(crate) outside: Option<OutsideNote>,
+    /// Whether these are the resources of an exec.
+    is_exec: bool,
     /// The parts of a detached sandbox.
     pub(crate) detached: Option<Box<DetachedParts>>,
     /// The record of a recorded exec.
@@ -111,6 +116,8 @@ impl Prepared {
                     weaker: parts.weaker,
                     started_at,
                     spare: parts.spare,
+                    outside: parts.outside,
+                    is_exec: false,
                     detached: parts.detached,
                     recorded: None,
                     alarm: None,
@@ -129,6 +136,12 @@ impl Prepared {
     /// # Errors
     /// The reason, as a sentence.
     pub(crate) fn for_exec(setup: Setup, leaf: Option<Leaf>, level: Level) -> Result<Prepared, String> {
+        // An exec ends as a whole, whatever the rules of the sandbox.
+        let spare = setup.spec.allow_outside.then(|| SparePlan {
+            rules: Vec::new(),
+            home: None,
+            allows_outside: true,
+        });
         Ok(Prepared {
             setup,
             proc: Some(ProcFs::open().map_err(|error| format!("cannot read /proc: {error}"))?),
@@ -141,7 +154,9 @@ impl Prepared {
             missing: Vec::new(),
             weaker: None,
             started_at: SystemTime::now(),
-            spare: None,
+            spare,
+            outside: None,
+            is_exec: true,
             detached: None,
             recorded: None,
             alarm: None,
@@ -166,6 +181,15 @@ impl Prepared {
         let supervisors = standby.into_iter().chain([own]).filter_map(&mut id).collect();
         detached.set_processes(supervisors, id(leader));
         detached.write_status(status, self.level, &self.missing);
+    }
+
+    /// Adds a supervisor to the note of a sandbox outside. Until then the supervisor is known as a child of the one that is noted.
+    pub(crate) fn note_supervisor(&mut self, supervisor: Pid) {
+        let Some(note) = &self.outside else { return };
+        let Some(proc) = &mut self.proc else { return };
+        let stat = proc.stat(supervisor).ok().flatten();
+        // Without the note, the supervisor counts as a member of the other sandbox once the standby is dead.
+        let _ = stat.map(|stat| note.add(stat.id()));
     }
 
     /// Publishes the start event.
@@ -216,7 +240,8 @@ impl Prepared {
         let mut teardown = Teardown::new(proc, self.leaf.take(), scope);
         if let Some(plan) = &self.spare {
             let spec = &self.setup.spec;
-            teardown.spare(spared::sparing(plan, &spec.state_root, &spec.id.short()));
+            let sparing = spared::sparing(plan, &spec.state_root, &spec.id.short());
+            teardown.spare(Sparing { is_partial: self.is_exec, ..sparing });
         }
         teardown
     }
@@ -225,7 +250,7 @@ impl Prepared {
     /// seen to run, and if members may be spared, which the leader never is.
     pub(crate) fn note_leader(&mut self, leader: Pid) {
         let spec = &self.setup.spec;
-        if self.spare.is_none() && spec.status.is_none() {
+        if self.is_exec || self.spare.is_none() && spec.status.is_none() {
             return;
         }
         let stat = self.proc.as_mut().and_then(|proc| proc.stat(leader).ok().flatten());
@@ -375,6 +400,7 @@ fn left_in_words(findings: &Findings) -> Option<String> {
 /// The results of [`Prepared::prepare`] besides the resources.
 struct Parts {
     spare: Option<SparePlan>,
+    outside: Option<OutsideNote>,
     detached: Option<Box<DetachedParts>>,
     proc: ProcFs,
     leaf: Option<Leaf>,
@@ -410,6 +436,7 @@ impl Parts {
         let leaf_name = LeafName::of(&setup.spec.id.short());
         let path = place.as_ref().map(|place| place.path().join(&leaf_name));
         let intent = record::intent(setup, path, &mut proc);
+        let outside = record::leave_outside(setup, &intent, &mut proc, resources)?;
         let (nested, detached) = match &setup.spec.detach {
             None => (record::write(setup, &intent, resources, &mut missing), None),
             Some(detach) => {
@@ -448,7 +475,7 @@ impl Parts {
             }
         };
         penfold_sys::crash_point!("leaf-made");
-        Ok(Parts { spare: intent.spare, detached, proc, leaf, nested, missing, weaker, leader })
+        Ok(Parts { spare: intent.spare, outside, detached, proc, leaf, nested, missing, weaker, leader })
     }
 }
 

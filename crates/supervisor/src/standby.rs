@@ -21,7 +21,8 @@ use crate::wire::{self, Answer};
 pub(crate) fn run(mut setup: Setup, gate: Option<Gate>) -> ! {
     if let Some(gate) = gate {
         // Here, this process is still in the cgroup of the caller.
-        if !setup.spec.limits.is_empty() || !setup.spec.spare.is_empty() {
+        let spec = &setup.spec;
+        if !spec.limits.is_empty() || !spec.spare.is_empty() || spec.allow_outside {
             setup.caller_cgroup = std::fs::read("/proc/self/cgroup").unwrap_or_default();
         }
         match gate.pass() {
@@ -71,6 +72,7 @@ fn supervise(mut prepared: Prepared, channel: &mut Option<OwnedFd>) -> Option<cr
                 schedule::leave_idle();
             }
             drop(standby);
+            prepared.note_supervisor(supervisor);
             let Ok(pidfd) = pidfd_open(supervisor, PidfdFlags::empty()) else {
                 return Some(prepared.give_up("the supervisor cannot be watched".to_owned()));
             };

@@ -48,6 +48,6 @@ pub use members::{Leader, Scope, Teardown};
 pub use report::{Cause, Ended, EndedBy, Findings, Level, Step, Survivor};
 pub use resource::{Resource, release};
 pub use selector::{Found, MARKER, Marker, Search, Selector, unified};
-pub use spare::{SpareRule, Spared, SparedMark, Sparing};
+pub use spare::{Outside, OutsideSandbox, SpareRule, Spared, SparedMark, Sparing};
 pub use spawned::{Spawned, end};
 pub use survey::{Population, Survey};

@@ -4,6 +4,7 @@ mod ask;
 mod children;
 mod kill;
 mod ledger;
+mod outside;
 mod spare;
 mod stop_command;
 
@@ -350,8 +351,12 @@ impl Teardown {
                 members.push(stat);
             }
         }
+        let outside = self.are_outside(&members)?;
         members.retain(|stat| {
-            !stat.is_dead() && (self.kills > 0 || self.init != Some(stat.pid)) && !self.is_spared(stat.id())
+            !stat.is_dead()
+                && (self.kills > 0 || self.init != Some(stat.pid))
+                && !self.is_spared(stat.id())
+                && !outside.contains(&stat.pid)
         });
         Ok(Survey::new(members, completeness))
     }

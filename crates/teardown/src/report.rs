@@ -6,7 +6,7 @@ use std::time::Duration;
 use penfold_process::{Pid, ProcessId};
 use serde::{Deserialize, Serialize};
 
-use crate::spare::Spared;
+use crate::spare::{OutsideSandbox, Spared};
 
 /// The version of the report's format.
 pub const SCHEMA: u32 = 1;
@@ -180,6 +180,9 @@ pub struct Findings {
     /// The processes that were left alone by rule, as far as they live. They are no members any more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub spared: Vec<Spared>,
+    /// The sandboxes that members have started outside, as far as they live.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outside: Vec<OutsideSandbox>,
     /// The processes and resources that still exist; empty when verified.
     pub survivors: Vec<Survivor>,
     /// All actions, in order.

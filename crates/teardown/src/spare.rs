@@ -1,6 +1,7 @@
 //! Members that the end of a sandbox leaves alone: by rule, never by default.
 
 mod mark;
+mod outside;
 mod rule;
 
 use std::io;
@@ -9,6 +10,7 @@ use penfold_process::{ProcessId, StartTime};
 use serde::{Deserialize, Serialize};
 
 pub use self::mark::{SparedMark, binding};
+pub use self::outside::{Outside, OutsideSandbox};
 pub(crate) use self::rule::Verdict;
 pub use self::rule::{RuleError, SpareRule, absolute};
 
@@ -70,4 +72,6 @@ pub struct Sparing {
     pub is_partial: bool,
     /// Where spared processes are noted.
     pub notes: Box<dyn SparedNotes>,
+    /// The sandboxes that members have started outside of this one; `None` if the sandbox does not allow this.
+    pub outside: Option<Box<dyn Outside>>,
 }

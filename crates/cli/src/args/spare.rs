@@ -19,6 +19,9 @@ pub(crate) struct SpareArgs {
             command line (java:org.gradle.launcher.daemon.bootstrap.GradleDaemon); may be repeated"
     )]
     pub(crate) spare: Vec<SpareRule>,
+    /// Let CMD start sandboxes that outlive this one (`penfold run -d --outside`), and hand processes over (`penfold keep`).
+    #[arg(long)]
+    pub(crate) allow_outside: bool,
 }
 
 impl SpareArgs {
@@ -29,11 +32,10 @@ impl SpareArgs {
 
     /// Refuses rules where the kernel ends every process: `means` is what asked for a pid namespace.
     pub(crate) fn refuse_namespace(&self, means: &str) -> Result<(), Failure> {
-        if self.spare.is_empty() {
-            return Ok(());
-        }
+        let flags = [(!self.spare.is_empty(), "--spare"), (self.allow_outside, "--allow-outside")];
+        let Some((_, flag)) = flags.into_iter().find(|(given, _)| *given) else { return Ok(()) };
         let sentence = format!(
-            "`--spare` cannot be used together with `{means}`: the kernel ends every process of a pid namespace"
+            "`{flag}` cannot be used together with `{means}`: the kernel ends every process of a pid namespace"
         );
         Err(Failure::new(FailureKind::NotStarted, sentence))
     }

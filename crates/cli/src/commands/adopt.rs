@@ -78,8 +78,17 @@ pub(crate) fn adopt(global: &Global, args: AdoptArgs) -> Result<u8, Failure> {
         return Err(failed(FailureKind::NotPermitted).because(std::io::Error::from(Errno::PERM)));
     }
     refuse_members(global, &members)?;
-    let launcher = penfold_supervisor::adopt(spec(global, args, root)?, root)
-        .map_err(|error| failed(FailureKind::Other).because(error))?;
+    make(spec(global, args, root)?, root, &failed)
+}
+
+/// Makes a sandbox of a tree as the specification says, and prints the id.
+pub(super) fn make(
+    spec: Spec,
+    root: ProcessId,
+    failed: &dyn Fn(FailureKind) -> Failure,
+) -> Result<u8, Failure> {
+    let launcher =
+        penfold_supervisor::adopt(spec, root).map_err(|error| failed(FailureKind::Other).because(error))?;
     let id = launcher.id();
     let outcome = match launcher.wait_running().map_err(|error| failed(FailureKind::Other).because(error))? {
         Detached::Over(outcome) => outcome,
@@ -121,7 +130,8 @@ fn refuse_members(global: &Global, members: &[Stat]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<Spec, Failure> {
+/// Makes the specification of a sandbox of the tree of `root`.
+pub(super) fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<Spec, Failure> {
     Ok(Spec {
         id: Id::new().or_fail(FailureKind::Other, "cannot make an id")?,
         name: args.name,
@@ -148,6 +158,8 @@ fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<Spec, Failu
         leaks_after: None,
         stop_command: Vec::new(),
         spare: Vec::new(),
+        allow_outside: false,
+        outside: None,
         on_stdin_close: None,
         stop_on_interrupt: false,
         report_is_shared: false,

@@ -32,7 +32,7 @@ use crate::sandboxes::conclude::conclude;
 use crate::text::live_line::LiveLine;
 use crate::text::summary;
 use crate::value::{self, Label};
-use crate::{exit_codes, output};
+use crate::{exit_codes, output, outside};
 
 /// The verb `run`.
 pub(crate) const VERB: Verb = Verb {
@@ -179,6 +179,9 @@ pub(crate) struct RunArgs {
     pub(crate) stop: stop_channel::StopArgs,
     #[command(flatten)]
     pub(crate) spare: SpareArgs,
+    /// Start a detached sandbox outside of the one around this process: it is no member, and lives on. That one must allow it.
+    #[arg(long)]
+    pub(crate) outside: bool,
     /// Create an empty directory and remove it at the end; it is TMPDIR and, without -w, the working directory.
     #[arg(long)]
     pub(crate) scratch: bool,
@@ -333,6 +336,7 @@ fn start(global: &Global, mut args: RunArgs, change: impl FnOnce(&mut Spec)) -> 
     let directory = args.bounds.workdir.clone();
     spec::refuse_detached_flags(&args)?;
     spec::refuse_limits(&args)?;
+    let outside = args.outside.then(|| outside::leave(global, FailureKind::NotStarted)).transpose()?;
     args.stop.check(args.contain)?;
     if args.contain == Contain::Pidns {
         args.spare.refuse_namespace("--contain pidns")?;
@@ -349,7 +353,7 @@ fn start(global: &Global, mut args: RunArgs, change: impl FnOnce(&mut Spec)) -> 
     unit::check_limits(&plan, &asked, &name)?;
     let (probe, timeout) = (args.ready.ready.clone(), args.ready.ready_timeout);
     let login = user.map(|user| user.variables).unwrap_or_default();
-    let mut spec = Spec { wrapper, ..spec::spec(global, args, login)? };
+    let mut spec = Spec { wrapper, outside, ..spec::spec(global, args, login)? };
     change(&mut spec);
     let ready = probe.map(|probe| ready::Wait::of(probe, timeout, &spec)).transpose()?;
     let launcher = unit::start(&mut plan, spec).map_err(|error| {

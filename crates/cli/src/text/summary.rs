@@ -64,7 +64,7 @@ pub(crate) fn of(outcome: &Outcome, verbose: bool, quiet: bool) -> String {
         }
     }
     if !quiet {
-        for words in spared(report, "spared") {
+        for words in spared(report, "spared").into_iter().chain(outside(report)) {
             line(&mut text, &format!("{} {words}", report.id));
         }
     }
@@ -87,6 +87,14 @@ pub(crate) fn spared(report: &Report, verb: &str) -> Vec<String> {
     });
     let failed = findings.steps.iter().filter(|step| step.what == SPARE);
     named.chain(failed.filter_map(|step| step.error.clone())).collect()
+}
+
+/// A line for each sandbox that members have started outside, with the command that ends it.
+fn outside(report: &Report) -> impl Iterator<Item = String> {
+    report.findings.outside.iter().map(|sandbox| {
+        let name = sandbox.name.as_ref().unwrap_or(&sandbox.id);
+        format!("outside: sandbox {name} ({}) goes on; `penfold stop {name}` ends it", sandbox.id)
+    })
 }
 
 /// A line for each survivor.

@@ -63,7 +63,7 @@ impl Host {
         })?;
         for id in found {
             let ids = host.marks(id.pid);
-            let (ids, pid) = (binding(&ids, id, &host.spared).to_vec(), id.pid);
+            let (ids, pid) = (binding(&ids, id, &mut host.proc, &host.spared).to_vec(), id.pid);
             if !ids.is_empty() && pid != rustix::process::getpid() {
                 host.marked.insert(pid, ids);
             }
@@ -260,6 +260,25 @@ pub fn belongs(pid: Pid) -> io::Result<Belongs> {
         Guard::Unguarded => Belongs::Nobody,
         Guard::Unknown => Belongs::Unknown,
     })
+}
+
+/// Returns the sandboxes around a process, outermost first: by its cgroup, else by its marker. A process that was handed over has the
+/// marker of a sandbox to which it no longer belongs.
+///
+/// # Errors
+/// When the process cannot be read.
+pub fn around(pid: Pid) -> io::Result<Vec<String>> {
+    let mut host = Host::empty()?;
+    let groups = host.proc.cgroups(pid)?.unwrap_or_default();
+    let path = penfold_teardown::unified(&groups).unwrap_or_default();
+    let leaves: Vec<String> = path.split('/').filter_map(LeafName::id_in).map(str::to_owned).collect();
+    let marks = host.marks(pid);
+    // A sandbox without a leaf is known by the marker alone, and may be inside of the others.
+    match leaves.last() {
+        Some(last) if marks.contains(last) => Ok(marks),
+        Some(_) => Ok(leaves),
+        None => Ok(marks),
+    }
 }
 
 /// Returns the sandbox in whose leaf a process is, and whether the lock of that leaf is held.

@@ -1,4 +1,4 @@
-//! Removes the notes of spared processes that nothing needs any more.
+//! Removes the notes of spared processes, and of sandboxes outside, that nothing needs any more.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use penfold_process::Pid;
 use penfold_state::evidence::fingerprints;
-use penfold_state::{Registry, spared};
+use penfold_state::{Registry, outside, spared};
 
 /// Removes the notes whose processes are gone, with all that has the marker.
 ///
@@ -17,8 +17,10 @@ pub fn prune_spared(root: &Path) -> io::Result<()> {
     let registry = Registry::open_existing(root).map_err(io::Error::other)?;
     // All processes are read once, and only if a note has lost its own.
     let marked: OnceCell<HashMap<String, Vec<Pid>>> = OnceCell::new();
+    let has_record = |id: &str| registry.as_ref().is_some_and(|registry| registry.holds(id));
+    outside::prune(root, |id| Ok(has_record(id)))?;
     spared::prune(root, |id| {
-        if registry.as_ref().is_some_and(|registry| registry.holds(id)) {
+        if has_record(id) {
             return Ok(true);
         }
         if marked.get().is_none() {

@@ -56,6 +56,7 @@ fn intent() -> Intent {
         labels: BTreeMap::new(),
         resources: Vec::new(),
         spare: None,
+        outside: None,
         command: vec!["true".to_owned()],
         boot: penfold_process::boot_id().unwrap(),
         within: Vec::new(),

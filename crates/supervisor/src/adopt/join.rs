@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use penfold_cgroup::Leaf;
 use penfold_process::{Pid, ProcFs, Process, ProcessId, Stat};
-use penfold_state::error_chain;
+use penfold_state::{Contain, error_chain};
 use penfold_teardown::{Level, Search, Selector};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -58,6 +58,9 @@ pub(super) fn adopt_tree(prepared: &mut Prepared, root: ProcessId) -> Result<Joi
             leaf.remove().map_err(|failed| error_chain(&failed.source))?;
         }
         prepared.leaf_path = None;
+        if prepared.setup.spec.contain == Contain::Cgroup {
+            return Err(why);
+        }
         prepared.weaker = Some(why);
     }
     prepared.level = if prepared.leaf.is_some() { Level::Cgroup } else { Level::Tree };

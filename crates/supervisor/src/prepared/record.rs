@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use penfold_process::ProcFs;
 use penfold_state::error_chain;
 use penfold_state::intent::shortened;
+use penfold_state::outside::OutsideNote;
 use penfold_state::record::{SCHEMA, StateError};
 use penfold_state::{Contain, Detach, Detached, Intent, Nested, Notes, Record, Registry, SparePlan, Spec};
 use penfold_teardown::Resource;
@@ -21,10 +22,14 @@ pub(super) fn intent(setup: &Setup, leaf: Option<PathBuf>, proc: &mut ProcFs) ->
     let own = rustix::process::getpid();
     let home = proc.cgroups(own).ok().flatten();
     let home = home.as_deref().and_then(penfold_teardown::unified).map(str::to_owned);
-    let spare = (!spec.spare.is_empty()).then(|| {
+    let spare = (!spec.spare.is_empty() || spec.allow_outside).then(|| {
         // In a scope this process is no longer in the cgroup of the caller.
         let caller = penfold_teardown::unified(&setup.caller_cgroup).map(str::to_owned);
-        SparePlan { rules: spec.spare.clone(), home: caller.or_else(|| home.clone()) }
+        SparePlan {
+            rules: spec.spare.clone(),
+            home: caller.or_else(|| home.clone()),
+            allows_outside: spec.allow_outside,
+        }
     });
     let stat = proc.stat(own).ok().flatten();
     let has_kernel_bound = leaf.is_some() || spec.contain == Contain::Pidns;
@@ -52,6 +57,7 @@ pub(super) fn intent(setup: &Setup, leaf: Option<PathBuf>, proc: &mut ProcFs) ->
         since: stat.map(|stat| stat.start),
         patience_ms: u64::try_from(spec.patience.as_millis()).ok(),
         spare,
+        outside: spec.outside.clone(),
         detached: spec.detach.as_ref().map(|detach| Detached {
             root: std::path::absolute(&spec.state_root).ok(),
             owner: setup.owner_id,
@@ -69,6 +75,27 @@ fn workspace(setup: &Setup) -> Option<PathBuf> {
     let given = setup.spec.directory.clone().or_else(|| setup.scratch.clone());
     let directory = given.map_or_else(own, |given| std::path::absolute(given).ok())?;
     directory.to_str().is_some().then_some(directory)
+}
+
+/// Notes that the sandbox is outside of the one from which it is started. This comes first: the end of that one ends what it does not
+/// know to be outside.
+pub(super) fn leave_outside(
+    setup: &Setup,
+    intent: &Intent,
+    proc: &mut ProcFs,
+    resources: &mut Vec<Box<dyn Resource>>,
+) -> Result<Option<OutsideNote>, String> {
+    let Some(of) = &setup.spec.outside else { return Ok(None) };
+    let note = proc.stat(rustix::process::getpid()).and_then(|stat| {
+        let own = stat.ok_or(rustix::io::Errno::SRCH)?.id();
+        OutsideNote::leave(&setup.spec.state_root, of, intent, own)
+    });
+    let note = note.map_err(|error| {
+        format!("cannot note that it is outside of sandbox {of}: {}", error_chain(&error))
+    })?;
+    // At index 0, so released last.
+    resources.insert(0, Box::new(note.clone()));
+    Ok(Some(note))
 }
 
 /// Writes the record. On a host without a place for it the sandbox runs without a record.

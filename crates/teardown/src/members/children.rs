@@ -14,7 +14,7 @@ const NEAR: i32 = 1 << 16;
 const HIGHEST: i32 = 1 << 22;
 
 impl Teardown {
-    /// Returns the children of this process, alive or unreaped, without those that were spared.
+    /// Returns the children of this process, alive or unreaped, without those that were spared or are outside.
     ///
     /// Without a `/proc`, each pid is tried with waitid(2). Each call finds some of the children, as long as there are
     /// any.
@@ -29,6 +29,7 @@ impl Teardown {
         self.proc.children(own, &mut children)?;
         if self.has_spared() {
             children.retain(|&pid| !self.is_spared_pid(pid));
+            self.without_outside(&mut children)?;
         }
         Ok(children)
     }

@@ -220,6 +220,15 @@ impl Teardown {
                 break;
             }
         }
+        if self.allows_outside() {
+            // A supervisor that was stopped just before it noted that it is outside would stay stopped.
+            seen.retain(|id| !members.iter().any(|stat| stat.id() == *id));
+            for id in seen {
+                if let Ok(Some(process)) = Process::open_exact(&mut self.proc, id) {
+                    let _ = process.signal(Signal::CONT);
+                }
+            }
+        }
         Ok(members)
     }
 

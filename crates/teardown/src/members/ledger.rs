@@ -229,6 +229,7 @@ impl Teardown {
             })
             .collect();
         findings.spared = self.spared();
+        findings.outside = self.outside();
         let reaped = child::usage().unwrap_or_default();
         let counted = &self.leaf_usage;
         findings.cpu_us = micros(counted.cpu.unwrap_or_default().max(reaped.cpu));

@@ -12,7 +12,7 @@ use crate::spare::{Earlier, Spared, Sparing, Verdict};
 /// The rules of a sandbox, and the processes that were spared by them.
 #[derive(Debug)]
 pub(super) struct SpareState {
-    sparing: Sparing,
+    pub(super) sparing: Sparing,
     /// Set once the earlier notes were read.
     has_earlier: bool,
     /// The leader, by the earlier notes.
@@ -20,6 +20,8 @@ pub(super) struct SpareState {
     held: Vec<Held>,
     /// Processes that match a rule and could not be spared: each is decided once.
     refused: HashSet<ProcessId>,
+    /// Children that belong to sandboxes outside: their end is none of this sandbox's.
+    pub(super) passed: HashSet<Pid>,
 }
 
 /// A spared process.
@@ -41,8 +43,14 @@ impl Teardown {
     ///
     /// Each process is decided before it is asked or killed, and nothing is spared once the kill has begun.
     pub fn spare(&mut self, sparing: Sparing) {
-        let (held, refused) = (Vec::new(), HashSet::new());
-        self.spare = Some(Box::new(SpareState { sparing, has_earlier: false, leader: None, held, refused }));
+        self.spare = Some(Box::new(SpareState {
+            sparing,
+            has_earlier: false,
+            leader: None,
+            held: Vec::new(),
+            refused: HashSet::new(),
+            passed: HashSet::new(),
+        }));
     }
 
     /// Spares the members that match a rule now, and returns the reasons why others could not be spared.
@@ -178,7 +186,9 @@ impl Teardown {
         let mut reasons = Vec::new();
         if let Some(state) = &mut self.spare {
             state.held.retain(Held::lives);
-            note(state, !state.sparing.is_partial, &mut reasons);
+            if !state.sparing.is_partial || !state.held.is_empty() {
+                note(state, !state.sparing.is_partial, &mut reasons);
+            }
         }
         reasons
     }
@@ -189,9 +199,9 @@ impl Teardown {
         held.filter(|held| held.lives()).map(|held| held.spared.clone()).collect()
     }
 
-    /// Tells whether members may have been spared, so that the kernel's "no child" is no longer the proof.
+    /// Tells whether children may be no members, so that the kernel's "no child" is no longer the proof.
     pub(super) fn has_spared(&self) -> bool {
-        self.spare.as_ref().is_some_and(|state| !state.held.is_empty())
+        self.allows_outside() || self.spare.as_ref().is_some_and(|state| !state.held.is_empty())
     }
 
     /// Tells whether exactly this process was spared.
@@ -208,13 +218,16 @@ impl Teardown {
 
     /// Tells whether this unreaped child was spared, and has ended by itself.
     pub(super) fn was_spared(&self, pid: Pid) -> bool {
-        self.spare.as_ref().is_some_and(|state| state.held.iter().any(|held| held.process.id().pid == pid))
+        self.spare.as_ref().is_some_and(|state| {
+            state.passed.contains(&pid) || state.held.iter().any(|held| held.process.id().pid == pid)
+        })
     }
 
     /// Forgets a spared child that was reaped: its pid may be reused.
     pub(super) fn forget_spared(&mut self, pid: Pid) {
         if let Some(state) = &mut self.spare {
             state.held.retain(|held| held.process.id().pid != pid);
+            state.passed.remove(&pid);
         }
     }
 }

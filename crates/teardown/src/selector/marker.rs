@@ -96,12 +96,19 @@ impl Marker {
     }
 
     fn is_carried(&self, proc: &mut ProcFs, id: ProcessId) -> bool {
+        let carried = std::cell::RefCell::new(Vec::new());
         let names = |found: &[u8]| {
             let found = String::from_utf8_lossy(found);
-            let ids: Vec<&str> = found.split(':').collect();
-            binding(&ids, id, &self.spared).contains(&self.sandbox.as_str())
+            let names_it = found.split(':').any(|id| id == self.sandbox);
+            if names_it {
+                *carried.borrow_mut() = found.split(':').map(str::to_owned).collect();
+            }
+            names_it
         };
-        proc.environ_has(id.pid, MARKER.as_bytes(), names) == Evidence::Yes
+        if proc.environ_has(id.pid, MARKER.as_bytes(), names) != Evidence::Yes {
+            return false;
+        }
+        binding(&carried.into_inner(), id, proc, &self.spared).contains(&self.sandbox)
     }
 
     fn is_leaf(&self, group: &str) -> bool {

@@ -1,6 +1,6 @@
 //! What the marker in the environment of a spared process still means.
 
-use penfold_process::ProcessId;
+use penfold_process::{ProcFs, ProcessId};
 
 /// A sandbox that has spared processes. They keep its marker, and so does all that they start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,19 +11,34 @@ pub struct SparedMark {
     pub is_over: bool,
     /// The spared processes.
     pub processes: Vec<ProcessId>,
+    /// The id of the sandbox outside that members were handed over to: what is in its leaf was spared, too.
+    pub kept_by: Option<String>,
 }
 
 /// Returns the ids in a marker that still bind a process, outermost first.
 ///
 /// A process that its sandbox has spared is no member of this sandbox, nor of those inside of it. It is still a member of
 /// the enclosing ones.
-pub fn binding<'a, T: AsRef<str>>(ids: &'a [T], process: ProcessId, spared: &[SparedMark]) -> &'a [T] {
-    let is_free = |id: &T| {
-        spared
-            .iter()
-            .any(|mark| mark.sandbox == id.as_ref() && (mark.is_over || mark.processes.contains(&process)))
+pub fn binding<'a, T: AsRef<str>>(
+    ids: &'a [T],
+    process: ProcessId,
+    proc: &mut ProcFs,
+    spared: &[SparedMark],
+) -> &'a [T] {
+    let mut is_kept = |keeper: &str| {
+        let groups = proc.cgroups(process.pid).ok().flatten().unwrap_or_default();
+        let unified = groups.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"0::"));
+        let mut parts = unified.unwrap_or_default().split(|&byte| byte == b'/');
+        parts.any(|part| part.strip_prefix(b"penfold-") == Some(keeper.as_bytes()))
     };
-    let bound = ids.iter().position(is_free).unwrap_or(ids.len());
+    let mut is_free = |id: &T| {
+        spared.iter().filter(|mark| mark.sandbox == id.as_ref()).any(|mark| {
+            mark.is_over
+                || mark.processes.contains(&process)
+                || mark.kept_by.as_deref().is_some_and(&mut is_kept)
+        })
+    };
+    let bound = ids.iter().position(&mut is_free).unwrap_or(ids.len());
     ids.get(..bound).unwrap_or_default()
 }
 
@@ -38,11 +53,12 @@ mod tests {
     fn spared_process_is_bound_by_enclosing_sandboxes_only() {
         let id = ProcessId { pid: Pid::INIT, start: StartTime(7) };
         let other = ProcessId { start: StartTime(8), ..id };
-        let mark = SparedMark { sandbox: "b".to_owned(), is_over: false, processes: vec![id] };
+        let mark = SparedMark { sandbox: "b".to_owned(), is_over: false, processes: vec![id], kept_by: None };
+        let proc = &mut ProcFs::open().unwrap();
         let ids = ["a", "b", "c"];
-        assert_eq!(binding(&ids, id, std::slice::from_ref(&mark)), ["a"]);
-        assert_eq!(binding(&ids, other, std::slice::from_ref(&mark)), ids);
-        assert_eq!(binding(&ids, other, &[SparedMark { is_over: true, ..mark }]), ["a"]);
-        assert_eq!(binding(&ids, id, &[]), ids);
+        assert_eq!(binding(&ids, id, proc, std::slice::from_ref(&mark)), ["a"]);
+        assert_eq!(binding(&ids, other, proc, std::slice::from_ref(&mark)), ids);
+        assert_eq!(binding(&ids, other, proc, &[SparedMark { is_over: true, ..mark }]), ["a"]);
+        assert_eq!(binding(&ids, id, proc, &[]), ids);
     }
 }

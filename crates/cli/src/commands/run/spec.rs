@@ -19,6 +19,7 @@ use super::{Contain, OnOwnerExit, OnSupervisorExit, RunArgs, profile, replace};
 use crate::args::resources::{self, SOCKETS_VARIABLE};
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind, OrFail as _};
+use crate::outside::LEFT;
 use crate::surroundings;
 use crate::value::{EnvSetting, ReservedSignal};
 
@@ -35,6 +36,7 @@ pub(crate) fn refuse_detached_flags(args: &RunArgs) -> Result<(), Failure> {
         (args.ttl.is_some(), "--ttl"),
         (args.idle_timeout.is_some(), "--idle-timeout"),
         (args.ready.ready.is_some(), "--ready"),
+        (args.outside, "--outside"),
     ];
     if args.interactive && args.detach && !args.tty {
         let sentence = "`--interactive` has no effect on a detached sandbox without a terminal";
@@ -155,6 +157,8 @@ pub(super) fn spec(global: &Global, mut args: RunArgs, login: Vec<EnvSetting>) -
         leaks_after: None,
         stop_command,
         spare: args.spare.spare,
+        allow_outside: args.spare.allow_outside,
+        outside: None,
         report,
         status,
         stop_on_interrupt: args.stop_on_interrupt,
@@ -217,6 +221,7 @@ fn environment(settings: &[EnvSetting], bare: bool) -> Vec<(OsString, OsString)>
         let key = key.as_encoded_bytes();
         key.starts_with(b"PENFOLD_") && key.ends_with(b"TOKEN")
     });
+    environment.retain(|(key, _)| key != LEFT);
     if bare {
         let usual =
             |key: &OsString| key.to_str().is_some_and(|key| USUAL_VARIABLES.contains(&key) || key == MARKER);

@@ -17,6 +17,7 @@ mod launch_faults;
 pub mod launcher;
 mod limits;
 mod nested;
+mod outside;
 mod proc;
 mod promptness;
 mod records;

@@ -172,7 +172,7 @@ fn every_verb_refuses_a_state_root_that_is_empty_or_no_text() {
                 "completions" => &["bash"],
                 "agent" => &["status"],
                 "exec" | "extend" => &["x", "5"],
-                "adopt" => &["5"],
+                "adopt" | "keep" => &["5"],
                 _ => &["x"],
             };
             let given = [OsStr::new("--root"), root, OsStr::new(verb)];

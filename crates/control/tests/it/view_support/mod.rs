@@ -32,6 +32,7 @@ pub fn intent() -> Intent {
         scratch: None,
         resources: Vec::new(),
         spare: None,
+        outside: None,
         workspace: None,
         home: None,
         ancestors: Vec::new(),
