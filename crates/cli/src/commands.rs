@@ -88,8 +88,14 @@ const VERBS: &[&Verb] = &[
 ];
 
 /// The verbs that only other parts of penfold call. Help, completions and manual pages leave them out.
-const INTERNAL_VERBS: &[&Verb] =
-    &[&session_host::VERB, &as_user::VERB, &jail::OUTSIDE, &jail::INSIDE, &ask_vmm::VERB];
+const INTERNAL_VERBS: &[&Verb] = &[
+    &session_host::VERB,
+    &as_user::VERB,
+    &jail::OUTSIDE,
+    &jail::INSIDE,
+    &ask_vmm::VERB,
+    &crate::ssh::far::VERB,
+];
 
 /// Finds the verb with this name or alias.
 fn find(name: &str) -> Option<&'static Verb> {

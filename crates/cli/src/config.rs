@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum as _;
 use penfold_api::SandboxSpec;
-use penfold_client::Host;
 use rustix::fs::OFlags;
 use serde::Deserialize;
 
 use crate::failure::{Failure, FailureKind};
 use crate::output::Colour;
+use crate::place::Place;
 use crate::{value, variables};
 
 /// The file of the host.
@@ -212,7 +212,7 @@ fn table(text: &str) -> Result<toml::Table, String> {
         return Err(format!("`color = \"{color}\"` is not known; accepted: auto, always, never"));
     }
     if let Some(host) = &config.host {
-        host.parse::<Host>().map_err(|error| format!("`host`: {}", penfold_state::error_chain(&error)))?;
+        host.parse::<Place>().map_err(|error| format!("`host`: {}", penfold_state::error_chain(&error)))?;
     }
     for path in config.root.iter().map(Path::new).chain(config.token_file.as_deref()) {
         if !path.is_absolute() {

@@ -23,10 +23,12 @@ mod output;
 mod outside;
 mod panic;
 mod pid_one;
+mod place;
 mod relay;
 mod remote;
 mod sandboxes;
 mod service_manager;
+mod ssh;
 mod surroundings;
 mod text;
 mod value;
@@ -48,13 +50,28 @@ fn call() -> u8 {
     if let Some(code) = commands::complete() {
         return code;
     }
-    match commands::parse(commands::sh::words) {
-        Ok(mut call) => {
-            let configured = commands::configure(&mut call);
-            configured
-                .and_then(|()| remote::call(call.verb, &call.global, call.matches))
-                .unwrap_or_else(|failure| failure.report(call.global.color.wanted(&io::stderr())))
+    match ssh::far::verb_words() {
+        Some(words) => {
+            let program = std::ffi::OsString::from("penfold");
+            run(|| std::iter::once(program.clone()).chain(words.iter().cloned()), true)
         }
-        Err(error) => commands::answer(&error, commands::sh::words()),
+        None => run(commands::sh::words, false),
+    }
+}
+
+/// Runs the verb of a command line; `here` means on this host, whatever the command line says.
+fn run<W: Iterator<Item = std::ffi::OsString>>(words: impl Fn() -> W, here: bool) -> u8 {
+    match commands::parse(&words) {
+        Ok(mut call) => {
+            let done = commands::configure(&mut call).and_then(|()| {
+                if here {
+                    call.global.host.clear();
+                    return remote::call_here(call.verb, &call.global, call.matches);
+                }
+                remote::call(call.verb, &call.global, call.matches)
+            });
+            done.unwrap_or_else(|failure| failure.report(call.global.color.wanted(&io::stderr())))
+        }
+        Err(error) => commands::answer(&error, words()),
     }
 }

@@ -1,10 +1,11 @@
-//! The verbs as clients of a server, with `--host` or `PENFOLD_HOST`: one file for each group of verbs.
+//! Where a verb acts, by `--host` or `PENFOLD_HOST`. The verbs as clients of a server: one file for each group of verbs.
 //!
 //! Output and exit codes are those of the local verbs, as far as the API carries the facts.
 
 mod ending;
 mod exec;
 mod foreground;
+mod hosts;
 mod listing;
 mod logs;
 mod run;
@@ -21,16 +22,19 @@ use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::commands;
 use crate::failure::{Failure, FailureKind};
+use crate::place::{InvalidPlace, Place};
+use crate::ssh;
 use crate::surroundings::{HOST, TOKEN_FILE};
 use crate::variables;
 
 /// The verbs that have nothing to do with sandboxes, serve those of this host, or are started by penfold in a sandbox. A variable does
 /// not change them.
-const ALWAYS_LOCAL: [&str; 13] = [
+const ALWAYS_LOCAL: [&str; 14] = [
     "as-user",
     "agent",
     "mcp",
     "serve",
+    "ssh-end",
     "watch",
     "session-host",
     "jail-outside",
@@ -42,40 +46,61 @@ const ALWAYS_LOCAL: [&str; 13] = [
     "man",
 ];
 
-/// Runs a verb: on this host, or as a client of the server that was named.
+/// Runs a verb: on this host, on another one, or as a client of the server that was named.
 pub(crate) fn call(verb: &Verb, global: &Global, matches: ArgMatches) -> Result<u8, Failure> {
-    match host(verb, global, &matches)? {
-        None => (verb.call)(global, matches),
-        Some(host) => {
-            let done = ask(verb, global, matches, &host);
+    let places = places(verb, global, &matches)?;
+    match places.as_slice() {
+        [] => call_here(verb, global, matches),
+        [Place::Ssh(host)] => ssh::call(verb, host, is_detached(&matches)),
+        [Place::Server(host)] => {
+            let done = ask(verb, global, matches, host);
             // The low codes of these verbs belong to the command.
             done.map_err(|failure| match verb.usage_failure {
                 FailureKind::NotStarted => before_the_start(failure),
                 _ => failure,
             })
         }
+        several if verb.name == "ps" => hosts::ps(several, global, &usage::read(verb, matches)?),
+        _ => Err(Failure::new(
+            verb.usage_failure,
+            format!("`penfold {}` acts on one host at a time", verb.name),
+        )
+        .hint("give `--host` once; `penfold ps` takes several")),
     }
 }
 
-/// The server that was named; `None` for this host.
-fn host(verb: &Verb, global: &Global, matches: &ArgMatches) -> Result<Option<Host>, Failure> {
+/// Runs a verb on this host.
+pub(crate) fn call_here(verb: &Verb, global: &Global, matches: ArgMatches) -> Result<u8, Failure> {
+    (verb.call)(global, matches)
+}
+
+fn is_detached(matches: &ArgMatches) -> bool {
+    matches!(matches.try_get_one::<bool>("detach"), Ok(Some(true)))
+}
+
+/// The places that were named; none for this host.
+fn places(verb: &Verb, global: &Global, matches: &ArgMatches) -> Result<Vec<Place>, Failure> {
     let has_status = matches!(matches.try_get_one::<i32>("status_fd"), Ok(Some(_)));
     let is_local = ALWAYS_LOCAL.contains(&verb.name) || has_status;
-    match &global.host {
-        Some(_) if is_local && !has_status => Err(refused(verb)),
-        Some(host) => Ok(Some(host.clone())),
-        None if is_local => Ok(None),
-        None => {
+    match global.host.as_slice() {
+        [] if is_local => Ok(Vec::new()),
+        [] => {
             let variable = variables::get(OsStr::new(HOST)).filter(|text| !text.is_empty());
             let Some(text) = variable else {
                 // It was read before, when the file was.
-                return Ok(global.config.host.as_ref().and_then(|host| host.parse().ok()));
+                return Ok(global.config.host.iter().filter_map(|host| host.parse().ok()).collect());
             };
-            let host = text.to_string_lossy().parse().map_err(|error: penfold_client::InvalidHost| {
+            let place = text.to_string_lossy().parse().map_err(|error: InvalidPlace| {
                 Failure::new(verb.usage_failure, format!("the variable `{HOST}` is wrong")).because(error)
             })?;
-            Ok(Some(host))
+            Ok(vec![place])
         }
+        _ if is_local && !has_status => Err(refused(verb)),
+        [Place::Ssh(_)] if has_status => {
+            let sentence = "`--status-fd` works on this host only, not on another one";
+            Err(Failure::new(FailureKind::NotStarted, sentence).hint("use `--report -`"))
+        }
+        hosts => Ok(hosts.to_vec()),
     }
 }
 
@@ -101,11 +126,8 @@ fn ask(verb: &Verb, global: &Global, matches: ArgMatches, host: &Host) -> Result
 }
 
 fn refused(verb: &Verb) -> Failure {
-    Failure::new(
-        verb.usage_failure,
-        format!("`penfold {}` works on this host only, not on a server", verb.name),
-    )
-    .hint(format!("leave out `--host`, or unset `{HOST}`"))
+    Failure::new(verb.usage_failure, format!("`penfold {}` works on this host only", verb.name))
+        .hint(format!("leave out `--host`, or unset `{HOST}`"))
 }
 
 /// Reads the token: the first line of the file that is neither empty nor a comment.

@@ -69,6 +69,18 @@ impl Filters {
     }
 }
 
+impl std::fmt::Display for Filter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Filter::Id(prefix) => write!(f, "id={prefix}"),
+            Filter::Name(name) => write!(f, "name={name}"),
+            Filter::Label(key, None) => write!(f, "label={key}"),
+            Filter::Label(key, Some(value)) => write!(f, "label={key}={value}"),
+            Filter::Status(word) => write!(f, "status={word}"),
+        }
+    }
+}
+
 impl Filter {
     fn matches(&self, view: &View) -> bool {
         match self {

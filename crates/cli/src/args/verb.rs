@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use clap::builder::TypedValueParser;
 use clap::{ArgAction, ArgMatches, Args, Command};
-use penfold_client::Host;
 
 use crate::config::Config;
 use crate::failure::{Failure, FailureKind};
 use crate::output::Colour;
+use crate::place::Place;
 use crate::value;
 
 /// A verb: names, help texts, flags and implementation.
@@ -44,9 +44,10 @@ pub(crate) struct Global {
         help_heading = "Global options"
     )]
     pub(crate) root: Option<PathBuf>,
-    /// Act on the sandboxes of this server: `unix:PATH` or `http://HOST:PORT` [default: `$PENFOLD_HOST`, else this host].
-    #[arg(long, global = true, value_name = "ADDRESS", help_heading = "Global options")]
-    pub(crate) host: Option<Host>,
+    /// Act on another host, `ssh://[USER@]HOST[:PORT][/PATH]`, or on a server, `unix:PATH` or `http://HOST:PORT`; several for `ps`
+    /// [default: `$PENFOLD_HOST`, else this host].
+    #[arg(long, global = true, value_name = "ADDRESS", action = ArgAction::Append, help_heading = "Global options")]
+    pub(crate) host: Vec<Place>,
     /// File with the token for --host, by default `$PENFOLD_TOKEN_FILE`; for `serve`, the tokens of callers on TCP.
     #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
     pub(crate) token_file: Option<PathBuf>,

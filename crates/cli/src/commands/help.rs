@@ -80,7 +80,19 @@ A file is TOML, with these keys; an unknown key is an error:
 ";
 
 const REMOTE: &str = "\
-With `--host ADDRESS`, or the variable PENFOLD_HOST, penfold is a client of a `penfold serve`:
+With `--host ssh://[USER@]HOST[:PORT][/PATH]`, or the variable PENFOLD_HOST, a command runs on another host that has
+penfold, by one ssh. PATH is that of penfold there; without it, the PATH of that host leads to it:
+
+  penfold --host ssh://build run -- make test
+  penfold --host ssh://me@build/opt/penfold logs -f web
+  penfold ps --host ssh://a --host ssh://b
+
+Every command that acts on sandboxes works, with the streams, signals, terminal and exit codes of that host. Paths
+mean files of that host, also those of --report, --env-file and --spec; `-e NAME` copies a variable of that host. What
+runs in the foreground is killed when ssh, penfold or the connection dies; `run -d` goes on. If the connection is lost
+after the start, `run`, `exec` and `wait` exit with 120. On a terminal, ssh's own code for a lost connection is 255.
+
+With `--host unix:PATH` or `http://HOST:PORT`, penfold is a client of a `penfold serve`:
 
   penfold --host unix:/run/penfold/api.sock ps
   penfold --host http://127.0.0.1:3000 --token-file token run -- make test
@@ -89,7 +101,7 @@ With `--host ADDRESS`, or the variable PENFOLD_HOST, penfold is a client of a `p
 run, exec, ps, inspect, logs, wait, stop, kill, rm and extend work on a server, with the output and exit codes that
 they have on its host. Every other command that acts on sandboxes refuses. The differences:
 
-- The server has no TLS. Reach another host through a tunnel, such as `ssh -L 3000:127.0.0.1:3000 HOST`.
+- The server has no TLS. Reach another host by `ssh://`, or through a tunnel (`ssh -L 3000:127.0.0.1:3000 HOST`).
 - A command gets a few variables of the server and those of -e, and starts in the directory of the server or of -w.
 - The standard input of `run` is empty. `exec -i` sends standard input whole, before the command starts. There is no
   `exec -t`.

@@ -87,6 +87,18 @@ pub(crate) struct PsArgs {
     pub(crate) watch: bool,
 }
 
+impl PsArgs {
+    /// The flags that select sandboxes.
+    pub(crate) fn selection(&self) -> Vec<String> {
+        let mut flags: Vec<String> =
+            self.filters.filters.iter().map(|filter| format!("--filter={filter}")).collect();
+        flags.extend(self.all.then(|| "--all".to_owned()));
+        flags.extend(self.latest.then(|| "--latest".to_owned()));
+        flags.extend(self.last.map(|last| format!("--last={last}")));
+        flags
+    }
+}
+
 /// What makes room for commands in a narrow terminal.
 const NARROW: Narrow<'_> = Narrow { left_out: &["STARTED", "MEM", "CPU"], cut: "NAME" };
 

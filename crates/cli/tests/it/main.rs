@@ -17,6 +17,7 @@ mod observe;
 mod resources;
 mod run;
 mod serve;
+mod ssh;
 mod state;
 mod support;
 
