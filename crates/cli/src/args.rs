@@ -2,6 +2,7 @@
 
 pub(crate) mod bounds;
 mod env_file;
+pub(crate) mod event_log;
 pub(crate) mod ids;
 pub(crate) mod limits;
 pub(crate) mod patience;

@@ -39,6 +39,8 @@ pub(crate) struct Config {
     pub(crate) host: Option<String>,
     /// The file with the token for the server.
     pub(crate) token_file: Option<PathBuf>,
+    /// Where the events of sandboxes are written too.
+    pub(crate) log: Option<String>,
     /// When to use colour.
     color: Option<String>,
     /// Defaults of `run`, with the keys of a file for `run --spec`.
@@ -219,6 +221,11 @@ fn table(text: &str) -> Result<toml::Table, String> {
             return Err(format!("`{}` is no absolute path", path.display()));
         }
     }
+    if let Some(log) =
+        config.log.as_ref().filter(|log| *log != value::JOURNALD && !Path::new(log).is_absolute())
+    {
+        return Err(format!("`log = \"{log}\"` is neither `journald` nor an absolute path"));
+    }
     if config.run.as_ref().is_some_and(|run| !run.command.is_empty() || run.name.is_some()) {
         return Err("`run` has `command` or `name`, which no two sandboxes share; `penfold run --spec FILE` reads them"
             .to_owned());
@@ -268,6 +275,7 @@ mod tests {
             ("\n[run]\ntimeout = 3", "line 3: unknown field `timeout`"),
             ("color = 'blue'", "is not known"),
             ("root = 'here'", "no absolute path"),
+            ("log = 'journal'", "neither `journald` nor an absolute path"),
             ("host = 'nowhere'", "`host`"),
             ("[run]\ncommand = ['true']", "no two sandboxes share"),
             ("[run\n", "line 1"),

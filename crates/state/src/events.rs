@@ -9,8 +9,10 @@
 //! - The file and its predecessor are bounded.
 
 mod follow;
+mod logged;
 mod reader;
 mod root_watch;
+mod sentence;
 mod store;
 
 use std::collections::BTreeMap;
@@ -18,9 +20,10 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use penfold_teardown::report::{RmdirBusy, Step};
-use penfold_teardown::{Cause, Level};
+use penfold_teardown::{Cause, Ended, Findings, Level};
 use serde::{Deserialize, Serialize};
 
+use crate::event_log::EventLog;
 use crate::files::Files;
 use crate::intent::Intent;
 use crate::json::SCHEMA;
@@ -164,6 +167,14 @@ pub const KINDS: &[&str] =
     &["start", "exec", "exit", "stop", "teardown-step", "rmdir-busy", "leak", "lost", "adopted"];
 
 impl EventKind {
+    /// Returns the event that a foreground sandbox left something, or could not be verified; `None` if there is nothing to say. `left`
+    /// are the members that were left.
+    pub fn leak<'a>(findings: &Findings, left: impl Iterator<Item = &'a Ended>) -> Option<EventKind> {
+        let what = left_in_words(findings, left)?;
+        let outcome = if findings.verified { "ended" } else { "not gone" }.to_owned();
+        Some(EventKind::Leak { what, outcome, reason: None })
+    }
+
     /// Returns the kind, as the file names it.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -201,11 +212,36 @@ impl std::convert::From<&RmdirBusy> for EventKind {
     }
 }
 
+/// Says what was left: the survivors, or else the members; `None` if nothing was.
+fn left_in_words<'a>(findings: &Findings, left: impl Iterator<Item = &'a Ended>) -> Option<String> {
+    /// The most that are named.
+    const MOST: usize = 4;
+    let mut words: Vec<String> = findings.survivors.iter().map(ToString::to_string).collect();
+    if findings.verified {
+        let member = |member: &Ended| {
+            let name = member.command.as_deref().unwrap_or(&member.name);
+            format!("{name} (pid {})", member.pid).trim_start().to_owned()
+        };
+        words = left.map(member).collect();
+    }
+    let others = words.len().saturating_sub(MOST);
+    words.truncate(MOST);
+    let text = words.join(", ");
+    match (words.is_empty(), others) {
+        (true, _) if findings.verified => None,
+        (true, _) => Some("it could not be looked at".to_owned()),
+        (false, 0) => Some(text),
+        (false, others) => Some(format!("{text} and {others} more")),
+    }
+}
+
 /// Writes the events of one sandbox.
 #[derive(Debug, Clone)]
 pub struct Journal {
     root: PathBuf,
     about: About,
+    /// Where the events are written too.
+    event_log: Option<EventLog>,
 }
 
 impl Journal {
@@ -213,7 +249,7 @@ impl Journal {
     pub fn new(root: &Path, about: About) -> Journal {
         // The process may change its working directory later.
         let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
-        Journal { root, about }
+        Journal { root, about, event_log: None }
     }
 
     /// Makes a journal for the sandbox of a record.
@@ -221,7 +257,13 @@ impl Journal {
         let root = files.path().ancestors().nth(2).unwrap_or(files.path());
         let about =
             About { id: files.name().to_owned(), name: intent.name.clone(), labels: intent.labels.clone() };
-        Journal::new(root, about)
+        Journal::new(root, about).with_event_log(intent.event_log.clone())
+    }
+
+    /// Writes all events to this event log too.
+    #[must_use]
+    pub fn with_event_log(self, event_log: Option<EventLog>) -> Journal {
+        Journal { event_log, ..self }
     }
 
     /// Writes an event with the current time. If the write fails, the event is lost and nothing else changes.
@@ -232,6 +274,9 @@ impl Journal {
             .map(|what| Event { schema: SCHEMA, time_ns, about: self.about.clone(), what })
             .collect();
         let _ = append(&self.root, &events);
+        if let Some(event_log) = &self.event_log {
+            let _ = logged::write(event_log, &events);
+        }
     }
 }
 

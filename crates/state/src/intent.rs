@@ -8,6 +8,7 @@ use penfold_process::{ProcessId, StartTime};
 use penfold_resource::{Owner, Planned};
 use serde::{Deserialize, Serialize};
 
+use crate::event_log::EventLog;
 use crate::id::Id;
 use crate::spare_plan::SparePlan;
 
@@ -76,6 +77,9 @@ pub struct Intent {
     /// The patience: the time that a kill may take until the survivors are reported, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patience_ms: Option<u64>,
+    /// The event log, if the sandbox has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_log: Option<EventLog>,
     /// The members that the end leaves alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spare: Option<SparePlan>,

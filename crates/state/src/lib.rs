@@ -16,6 +16,7 @@ mod change_watch;
 pub mod claims;
 pub mod counters;
 mod error_chain;
+mod event_log;
 pub mod events;
 pub mod evidence;
 pub mod execs;
@@ -50,6 +51,7 @@ pub mod wire;
 pub use penfold_cgroup::limits::{self, Limits};
 
 pub use error_chain::{error_chain, sentence_chain};
+pub use event_log::EventLog;
 pub use evidence::LockState;
 pub use execs::{ExecFiles, RecordedExec};
 pub use files::Files;

@@ -61,7 +61,7 @@ pub fn recover(
     let files = record.files().clone();
     let root = files.path().ancestors().nth(2).map(Path::to_owned);
     let was_counted = files.is_counted();
-    let Remains { findings, mode, report } = end_remains(record, named, patience, by)?;
+    let Remains { findings, mode, report, journal } = end_remains(record, named, patience, by)?;
     if let (Some(root), Some(mode)) = (root, mode) {
         // What survives is tried again, and its end counts once.
         let counts = if was_counted {
@@ -74,6 +74,10 @@ pub fn recover(
         let _ = counts.add_to(&root);
         if let (Mode::Foreground, Some(report)) = (mode, report) {
             let _ = history::keep(&root, &report);
+            if let (false, Some(journal)) = (was_counted, journal) {
+                // All that lived was left: no process of penfold watched over it.
+                journal.publish(EventKind::leak(&report.findings, report.findings.ended.iter()));
+            }
         }
     }
     Ok(findings)
@@ -86,6 +90,8 @@ pub(crate) struct Remains {
     mode: Option<Mode>,
     /// The report, if the intent is known.
     report: Option<Report>,
+    /// The journal, if the intent is known.
+    journal: Option<Journal>,
 }
 
 /// As [`recover`], for a nested sandbox that was ended with the enclosing one and is no leak.
@@ -151,7 +157,8 @@ pub(crate) fn end_remains(
         execs::conclude_all(&files, Cause::Lost, level);
         write_end(&files, report);
     }
-    Ok(Remains { findings, mode, report })
+    let journal = intent.as_ref().map(|intent| Journal::of(&files, intent));
+    Ok(Remains { findings, mode, report, journal })
 }
 
 /// Writes the event that a sandbox was lost.
@@ -252,7 +259,9 @@ fn existing(scratch: Option<PathBuf>) -> io::Result<Option<Scratch>> {
 
 /// Returns the intent from the leaf of a detached sandbox whose record does not have it.
 fn labelled(leaf: &Leaf, id: &str) -> Option<Intent> {
-    LeafLabel::read(leaf.path(), id).intent.filter(|intent| is_about(intent, id))
+    let intent = LeafLabel::read(leaf.path(), id).intent.filter(|intent| is_about(intent, id))?;
+    // Another user may have written the label, which chooses no file of this user.
+    Some(Intent { event_log: None, ..intent })
 }
 
 /// Tells whether an intent names only resources of this sandbox. A resource must be named after the sandbox, whatever a
@@ -296,6 +305,7 @@ fn end(
     if let Some(sparing) = sparing {
         teardown.spare(sparing);
     }
+    teardown.want_details();
     let mut host = Recovering { patience, begun: false };
     let mut findings = drive(&mut teardown, Phase::Running, &mut host, &mut resources);
     marked::name_copies(marker, &mut findings)?;

@@ -15,6 +15,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
+use crate::event_log::EventLog;
 use crate::id::Id;
 use crate::names::Name;
 use crate::wire::Size;
@@ -115,6 +116,8 @@ pub struct Spec {
     pub report: Option<std::fs::File>,
     /// The open file for the lines of `--status-fd`.
     pub status: Option<std::fs::File>,
+    /// The event log, if one is requested.
+    pub event_log: Option<EventLog>,
     /// Whether the first SIGINT of the terminal stops the sandbox and the second kills it, whatever the command does
     /// with it.
     pub stop_on_interrupt: bool,

@@ -363,6 +363,7 @@ fn exec_spec(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Strin
         state_root: sandbox.state_root.clone(),
         report: None,
         status: None,
+        event_log: None,
         wrapper: Vec::new(),
         leaks_after: None,
         stop_command: Vec::new(),

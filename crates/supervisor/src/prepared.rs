@@ -23,7 +23,7 @@ use penfold_sys::alarm::Alarm;
 use penfold_sys::descriptors;
 use penfold_teardown::lifecycle::Phase;
 use penfold_teardown::{
-    Cause, Ended, Findings, Level, Resource, Scope, Sparing, StopPolicy, Survivor, Teardown, drive,
+    Cause, Findings, Level, Resource, Scope, Sparing, StopPolicy, Survivor, Teardown, drive,
 };
 
 use crate::detached_parts::DetachedParts;
@@ -349,51 +349,33 @@ impl Prepared {
         }
     }
 
-    /// Keeps the report of a foreground sandbox with a record in the history, if the command failed or something was left.
+    /// Keeps the report of a foreground sandbox with a record in the history, if the command failed or something was left; writes an
+    /// event if something was left.
     ///
     /// Call this after the answer, as [`Prepared::count`]. The launcher of a verified end still waits for the exit of this process.
     pub(crate) fn keep(&mut self, report: &Report) {
-        if self.nested.is_some() && self.detached.is_none() && self.recorded.is_none() {
+        if self.detached.is_some() || self.recorded.is_some() {
+            return;
+        }
+        if self.nested.is_some() {
             // A report that cannot be kept changes nothing.
             let _ = history::keep(&self.setup.spec.state_root, report);
+        }
+        if self.nested.is_some() || self.setup.spec.event_log.is_some() {
             self.tell_leak(report);
         }
     }
 
     /// Writes an event, once, if something was left. A detached sandbox has events of its whole life.
     fn tell_leak(&mut self, report: &Report) {
-        let what = left_in_words(&report.findings);
-        if let Some(what) = what.filter(|_| !self.leak_told) {
+        let leak = EventKind::leak(&report.findings, report.findings.strays());
+        if let Some(leak) = leak.filter(|_| !self.leak_told) {
             self.leak_told = true;
-            let outcome = if report.findings.verified { "ended" } else { "not gone" }.to_owned();
             let about =
                 About { id: report.id.clone(), name: report.name.clone(), labels: report.labels.clone() };
-            let journal = Journal::new(&self.setup.spec.state_root, about);
-            journal.publish([EventKind::Leak { what, outcome, reason: None }]);
+            let spec = &self.setup.spec;
+            Journal::new(&spec.state_root, about).with_event_log(spec.event_log.clone()).publish([leak]);
         }
-    }
-}
-
-/// Says what was left: the survivors, or else the strays; `None` if nothing was.
-fn left_in_words(findings: &Findings) -> Option<String> {
-    /// The most that are named.
-    const MOST: usize = 4;
-    let mut words: Vec<String> = findings.survivors.iter().map(ToString::to_string).collect();
-    if findings.verified {
-        let stray = |stray: &Ended| {
-            let name = stray.command.as_deref().unwrap_or(&stray.name);
-            format!("{name} (pid {})", stray.pid).trim_start().to_owned()
-        };
-        words = findings.strays().map(stray).collect();
-    }
-    let others = words.len().saturating_sub(MOST);
-    words.truncate(MOST);
-    let text = words.join(", ");
-    match (words.is_empty(), others) {
-        (true, _) if findings.verified => None,
-        (true, _) => Some("it could not be looked at".to_owned()),
-        (false, 0) => Some(text),
-        (false, others) => Some(format!("{text} and {others} more")),
     }
 }
 

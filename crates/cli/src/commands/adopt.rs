@@ -154,6 +154,7 @@ pub(super) fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<
         state_root: surroundings::root(global),
         report: None,
         status: None,
+        event_log: None,
         wrapper: Vec::new(),
         leaks_after: None,
         stop_command: Vec::new(),

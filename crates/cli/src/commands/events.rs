@@ -5,17 +5,16 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use clap::{ArgAction, Args};
-use penfold_state::events::{About, Entry, Event, EventKind, From, KINDS, Reader, Waited};
-use serde::Serialize;
-
 use penfold_process::quoted;
+use penfold_state::events::{About, Entry, Event, EventKind, From, KINDS, Reader, Waited};
+use penfold_state::time::rfc3339;
 
 use crate::args::verb::{Global, Verb};
 use crate::args::{ids, usage};
 use crate::failure::{Failure, FailureKind};
 use crate::output::{self, WriteError};
 use crate::text::lines::{self, count};
-use crate::text::time::{Since, rfc3339, since};
+use crate::text::time::{Since, since};
 use crate::text::{requester, template};
 use crate::value::Invalid;
 use crate::{exit_codes, surroundings};
@@ -108,17 +107,6 @@ fn filter(given: &str) -> Result<Filter, Invalid> {
 /// The output is written when this many bytes are collected.
 const BUFFER: usize = 64 << 10;
 
-/// An event in the format of `--json`.
-#[derive(Serialize)]
-struct Shown<'a> {
-    schema: u32,
-    time: &'a str,
-    #[serde(flatten)]
-    about: &'a About,
-    #[serde(flatten)]
-    what: &'a EventKind,
-}
-
 /// Shows past events, then follows new ones unless `--no-follow` is given.
 pub(crate) fn events(global: &Global, args: &EventsArgs) -> Result<u8, Failure> {
     let root = surroundings::root(global);
@@ -187,11 +175,10 @@ fn is_wanted(event: &Event, args: &EventsArgs) -> bool {
 }
 
 fn add(event: &Event, json: bool, text: &mut Vec<u8>) -> Result<(), WriteError> {
-    let time = rfc3339(event.time_ns);
     if json {
-        let shown = Shown { schema: event.schema, time: &time, about: &event.about, what: &event.what };
-        serde_json::to_writer(&mut *text, &shown).map_err(WriteError::Json)?;
+        text.extend(event.to_json().map_err(WriteError::Json)?);
     } else {
+        let time = rfc3339(event.time_ns);
         let About { id, name, .. } = &event.about;
         let name = name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
         let mut line = String::new();

@@ -20,6 +20,7 @@ use rustix::fs::MemfdFlags;
 use self::host_snapshot::HostSnapshot;
 use super::reap;
 use super::run::{self, Codes, Contain};
+use crate::args::event_log::EventLogArgs;
 use crate::args::patience::Patience;
 use crate::args::verb::{Global, Verb};
 use crate::args::{spare, usage};
@@ -164,6 +165,8 @@ pub(crate) struct GuardArgs {
     contain: Contain,
     #[command(flatten)]
     patience: Patience,
+    #[command(flatten)]
+    event_log: EventLogArgs,
     /// The test command and its arguments.
     #[arg(required_unless_present = "home", trailing_var_arg = true, value_name = "CMD", value_hint = clap::ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
@@ -281,6 +284,9 @@ fn flags(global: &Global, args: &GuardArgs) -> Result<Vec<OsString>, Failure> {
     option("workdir", here.into());
     option("contain", args.contain.word().into());
     option("patience", format!("{}ms", args.patience.patience.as_millis()).into());
+    if let Some(log) = &args.event_log.log {
+        option("log", log.into());
+    }
     if let Some(limit) = args.timeout {
         option("timeout", format!("{}ms", limit.as_millis()).into());
     }

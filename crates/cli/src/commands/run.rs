@@ -20,6 +20,7 @@ use penfold_teardown::Cause;
 
 use super::as_user;
 use crate::args::bounds::{self, Bounds};
+use crate::args::event_log::EventLogArgs;
 use crate::args::limits::LimitArgs;
 use crate::args::patience::Patience;
 use crate::args::resources::ResourceArgs;
@@ -188,6 +189,8 @@ pub(crate) struct RunArgs {
     /// Stop the sandbox at the first Ctrl-C and kill it at the second, even if CMD handles INT; not with --detach.
     #[arg(long, conflicts_with = "detach")]
     pub(crate) stop_on_interrupt: bool,
+    #[command(flatten)]
+    pub(crate) event_log: EventLogArgs,
     /// Exit with 123 if the command succeeded but left processes; not with --detach.
     #[arg(long)]
     pub(crate) fail_on_leak: bool,

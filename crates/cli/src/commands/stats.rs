@@ -6,7 +6,7 @@ use std::io::IsTerminal as _;
 use clap::Args;
 use penfold_control::usage::words;
 use penfold_control::{Resolver, SandboxRef, View};
-use penfold_state::time::now_ms;
+use penfold_state::time::{now_ms, rfc3339};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ use crate::output::{self, WriteError};
 use crate::sandboxes::find::{self, Among, Chosen};
 use crate::sandboxes::sampler::Sampler;
 use crate::text::row::Numbers;
-use crate::text::{summary, table, template, time, usage as columns};
+use crate::text::{summary, table, template, usage as columns};
 
 /// The verb `stats`.
 pub(crate) const VERB: Verb = Verb {
@@ -118,7 +118,7 @@ fn present(resolver: &Resolver, ids: &[String]) -> Vec<(SandboxRef, View)> {
 }
 
 fn samples(rows: &[(&View, Option<&Numbers>)]) -> Result<String, WriteError> {
-    let time = time::rfc3339(now_ms().saturating_mul(1_000_000));
+    let time = rfc3339(now_ms().saturating_mul(1_000_000));
     let mut text = String::new();
     for (seen, numbers) in rows {
         let sample = Sample {

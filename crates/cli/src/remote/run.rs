@@ -83,6 +83,9 @@ fn refuse_local_flags(args: &RunArgs) -> Result<(), Failure> {
     if args.user.user.is_some() {
         return Err(refused("`--user` works on this host only, not on a server"));
     }
+    if args.event_log.log.is_some() {
+        return Err(refused("`--log` works on this host only, not on a server"));
+    }
     if args.owner.is_some() {
         return Err(refused("`--owner` works on this host only, not on a server"));
     }

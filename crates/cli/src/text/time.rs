@@ -1,7 +1,8 @@
 //! Calendar times in UTC, in the format of RFC 3339.
 
-use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use penfold_state::time::rfc3339;
 
 use crate::value;
 
@@ -55,19 +56,6 @@ pub(crate) fn utc_ms(ms: u64) -> String {
     text
 }
 
-/// Formats nanoseconds since 1970 as `2026-11-21T10:35:00.000000000Z`. The length is constant, so that columns align.
-pub(crate) fn rfc3339(time: u64) -> String {
-    let seconds = time / SECOND;
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = date(i64::try_from(days).unwrap_or(0));
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    let mut text = String::with_capacity(30);
-    // Writing to a String cannot fail.
-    let _ =
-        write!(text, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:09}Z", time % SECOND);
-    text
-}
-
 /// Parses a time of the years 1970 to 2554.
 fn parse(text: &str) -> Option<u64> {
     let (date, time) = (text.get(..10)?, text.get(10..)?);
@@ -85,7 +73,7 @@ fn parse(text: &str) -> Option<u64> {
         || minute > 59
         || second > 60
         || fraction.is_empty()
-        || self::date(days) != (year, month, day)
+        || penfold_state::time::date(days) != (year, month, day)
     {
         return None;
     }
@@ -123,20 +111,10 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
     365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year - 719_468
 }
 
-/// The Gregorian date for a number of days since 1970.
-fn date(days: i64) -> (i64, i64, i64) {
-    let days = days + 719_468;
-    let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day_of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    (era * 400 + year + i64::from(month < 3), month, day)
-}
-
 #[cfg(test)]
 mod tests {
+    use penfold_state::time::date;
+
     use super::*;
 
     #[test]

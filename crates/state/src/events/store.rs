@@ -101,7 +101,7 @@ pub(super) fn is_called(dir: BorrowedFd<'_>, name: &str, stat: &Stat) -> bool {
         .is_ok_and(|named| (named.st_dev, named.st_ino) == (stat.st_dev, stat.st_ino))
 }
 
-fn ends_a_line(file: &OwnedFd, size: u64) -> bool {
+pub(super) fn ends_a_line(file: &OwnedFd, size: u64) -> bool {
     let mut last = [b'\n'];
     match size.checked_sub(1) {
         Some(at) => rustix::io::pread(file, &mut last, at).is_ok() && last == [b'\n'],
@@ -109,8 +109,8 @@ fn ends_a_line(file: &OwnedFd, size: u64) -> bool {
     }
 }
 
-/// Adds an event as a line, with its texts shortened to fit.
-fn write_line(event: &Event, line: &mut Vec<u8>) -> io::Result<()> {
+/// Adds an event as a line, with its texts shortened to fit. Returns the event as written.
+pub(super) fn write_line(event: &Event, line: &mut Vec<u8>) -> io::Result<Event> {
     let begin = line.len();
     for most in [1024, 256, 32, 0] {
         let mut short = event.clone();
@@ -118,7 +118,7 @@ fn write_line(event: &Event, line: &mut Vec<u8>) -> io::Result<()> {
         serde_json::to_writer(&mut *line, &short)?;
         line.push(b'\n');
         if line.len() <= LONGEST {
-            return Ok(());
+            return Ok(short);
         }
         line.truncate(begin);
     }

@@ -55,6 +55,7 @@ fn intent() -> Intent {
         name: None,
         labels: BTreeMap::new(),
         resources: Vec::new(),
+        event_log: None,
         spare: None,
         outside: None,
         command: vec!["true".to_owned()],

@@ -56,6 +56,7 @@ pub(super) fn intent(setup: &Setup, leaf: Option<PathBuf>, proc: &mut ProcFs) ->
         ancestors: above.unwrap_or_default(),
         since: stat.map(|stat| stat.start),
         patience_ms: u64::try_from(spec.patience.as_millis()).ok(),
+        event_log: spec.event_log.clone(),
         spare,
         outside: spec.outside.clone(),
         detached: spec.detach.as_ref().map(|detach| Detached {

@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use penfold_state::Files;
 use penfold_state::log::{Entry, LogError, Reader, Stream, Waited};
+use penfold_state::time::rfc3339;
 use serde::Serialize;
 
 use super::{LogsArgs, bytes, gap_of, open, remark, unreadable, wait};
@@ -13,7 +14,6 @@ use crate::args::verb::Global;
 use crate::exit_codes;
 use crate::failure::{Failure, FailureKind};
 use crate::output::WriteError;
-use crate::text::time::rfc3339;
 
 /// The lines that a reader may be ahead.
 const AHEAD: usize = 64;

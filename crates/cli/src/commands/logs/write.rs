@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 
 use penfold_state::log::Stream;
+use penfold_state::time::rfc3339;
 use rustix::io::Errno;
 use serde::Serialize;
 
 use super::LogsArgs;
-use crate::text::time::rfc3339;
 
 /// The output is written when this many bytes are collected.
 const BUFFER: usize = 64 << 10;

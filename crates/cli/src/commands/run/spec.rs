@@ -107,6 +107,7 @@ fn status_file(args: &RunArgs) -> Result<Option<File>, Failure> {
 pub(super) fn spec(global: &Global, mut args: RunArgs, login: Vec<EnvSetting>) -> Result<Spec, Failure> {
     let report = report_file(&args)?;
     let status = status_file(&args)?;
+    let event_log = args.event_log.open(global)?;
     let report_is_shared = args.report.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let detach = detach(&args)?;
     let id = Id::new().or_fail(FailureKind::NotStarted, "cannot make an id")?;
@@ -161,6 +162,7 @@ pub(super) fn spec(global: &Global, mut args: RunArgs, login: Vec<EnvSetting>) -
         outside: None,
         report,
         status,
+        event_log,
         stop_on_interrupt: args.stop_on_interrupt,
         report_is_shared,
         detach,

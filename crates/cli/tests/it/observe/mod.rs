@@ -2,6 +2,7 @@
 
 mod doctor;
 mod doctor_foreign;
+mod event_log;
 pub mod events;
 mod history;
 mod ids;

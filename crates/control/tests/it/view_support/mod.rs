@@ -31,6 +31,7 @@ pub fn intent() -> Intent {
         scope: None,
         scratch: None,
         resources: Vec::new(),
+        event_log: None,
         spare: None,
         outside: None,
         workspace: None,

@@ -1,0 +1,45 @@
+//! `--log`: where the events of a sandbox are written too.
+
+use clap::Args;
+use penfold_state::EventLog;
+
+use super::verb::Global;
+use crate::failure::{Failure, FailureKind, OrFail as _};
+use crate::value;
+
+/// The flag `--log`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct EventLogArgs {
+    #[arg(
+        long,
+        value_name = "journald|FILE",
+        value_parser = value::event_log,
+        value_hint = clap::ValueHint::FilePath,
+        help = "Write the events of the sandbox to journald or to FILE, too, as JSON lines; in the foreground only what was left \
+            [default: `log` of the configuration]"
+    )]
+    pub(crate) log: Option<String>,
+}
+
+impl EventLogArgs {
+    /// Returns the event log, that of the flag or of the configuration, after a check that it can be written.
+    ///
+    /// # Errors
+    /// When it cannot be written: nothing is started then.
+    pub(crate) fn open(&self, global: &Global) -> Result<Option<EventLog>, Failure> {
+        let Some(given) = self.log.as_deref().or(global.config.log.as_deref()) else { return Ok(None) };
+        let cannot = || format!("cannot write events to `{given}`");
+        let event_log = if given == value::JOURNALD {
+            EventLog::Journald
+        } else {
+            let path = std::path::absolute(given).or_fail(FailureKind::NotStarted, &cannot())?;
+            if path.to_str().is_none() {
+                let failure = Failure::new(FailureKind::NotStarted, cannot());
+                return Err(failure.because("the working directory is not UTF-8".to_owned()));
+            }
+            EventLog::File(path)
+        };
+        event_log.check().or_fail(FailureKind::NotStarted, &cannot())?;
+        Ok(Some(event_log))
+    }
+}

@@ -1,0 +1,119 @@
+//! Events as sentences, for a journal that people read.
+
+use penfold_process::quoted;
+use penfold_teardown::Cause;
+
+use super::{About, Event, EventKind};
+use crate::outcome::ExitStatus;
+use crate::requester::Requester;
+
+/// Returns the syslog priority: 3 if something is left, 4 if something was, else 6.
+pub(super) fn priority(what: &EventKind) -> u8 {
+    match what {
+        EventKind::Leak { outcome, .. } if outcome != "ended" => 3,
+        EventKind::Lost { verified: false, .. } => 3,
+        EventKind::Leak { .. } | EventKind::Lost { .. } | EventKind::RmdirBusy { .. } => 4,
+        _ => 6,
+    }
+}
+
+/// Returns the event as a sentence: `sandbox 3f9a1c2b7d04 (web) has ended: its command exited with 3`.
+pub(super) fn sentence(event: &Event) -> String {
+    let About { id, name, .. } = &event.about;
+    let name = name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
+    format!("sandbox {id}{name} {}", predicate(&event.what))
+}
+
+fn predicate(what: &EventKind) -> String {
+    match what {
+        EventKind::Start { command, .. } => format!("has started: {}", quoted(command)),
+        EventKind::Exec { number, command } => format!("has started exec {number}: {}", quoted(command)),
+        EventKind::Exit { exit: None, .. } => "has ended: the exit of its command is not known".to_owned(),
+        EventKind::Exit { exit: Some(exit), .. } => format!("has ended: its command {}", ended(*exit)),
+        EventKind::Stop { cause, grace_ms: Some(ms), by } => {
+            format!("is being stopped{}, with a grace of {ms} ms", reason(*cause, by.as_deref()))
+        }
+        EventKind::Stop { cause, grace_ms: None, by } => {
+            format!("is being killed{}", reason(*cause, by.as_deref()))
+        }
+        EventKind::TeardownStep { step, took_us, error: None, .. } => {
+            format!("has completed the step `{step}` in {took_us} us")
+        }
+        EventKind::TeardownStep { step, error: Some(error), .. } => {
+            format!("has not completed the step `{step}`: {error}")
+        }
+        EventKind::RmdirBusy { path, tries, took_us, .. } => {
+            format!("has removed its cgroup `{path}` after {tries} refusals in {took_us} us")
+        }
+        EventKind::Leak { what, outcome, .. } if outcome == "ended" => {
+            format!("left processes, and penfold ended them: {what}")
+        }
+        EventKind::Leak { what, .. } => format!("is not gone: {what}"),
+        EventKind::Lost { verified: true, .. } => {
+            "had lost its supervisors; penfold ended the rest, and verified that nothing is left".to_owned()
+        }
+        EventKind::Lost { survivors, .. } => {
+            format!("had lost its supervisors and is not gone; survivors: {survivors}")
+        }
+        EventKind::Adopted { pid, command } => format!("has adopted process {pid}: {}", quoted(command)),
+    }
+}
+
+fn ended(exit: ExitStatus) -> String {
+    match exit {
+        ExitStatus::Code(code) => format!("exited with {code}"),
+        ExitStatus::Signal(signal) => format!("died of signal {signal}"),
+    }
+}
+
+/// The reason of an end: ` by penfold stop`, `: time limit`.
+fn reason(cause: Cause, by: Option<&Requester>) -> String {
+    let requester = by.and_then(|by| match (&by.key, by.plain_verb(), by.signal) {
+        (Some(key), ..) => Some(key.clone()),
+        (None, Some(verb), _) => Some(format!("penfold {verb}")),
+        (None, None, Some(signal)) => Some(format!("signal {signal}")),
+        (None, None, None) => None,
+    });
+    let words = match cause {
+        Cause::Timeout => "at its time limit",
+        Cause::Ttl => "at the end of its lease",
+        Cause::Idle => "since it was idle",
+        Cause::Memory | Cause::Oom => "for lack of memory",
+        Cause::Owner => "since its owner has died",
+        Cause::Stdin => "since its standard input was closed",
+        Cause::Supervisor | Cause::Lost => "since a penfold process of it has died",
+        Cause::Exit | Cause::Signal | Cause::StartFailed => "since its command has ended",
+        Cause::Stop | Cause::Kill => {
+            return requester.map_or_else(String::new, |requester| format!(" by {requester}"));
+        }
+    };
+    format!(" {words}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// spec: 28.3
+    #[test]
+    fn sentences_say_what_happened() {
+        let about = About { id: "0123456789ab".to_owned(), name: Some("web".to_owned()), ..About::default() };
+        let say = |what: EventKind| sentence(&Event { schema: 1, time_ns: 0, about: about.clone(), what });
+        let by = Some(Box::new(Requester::of_verb("stop")));
+        assert_eq!(
+            say(EventKind::Stop { cause: Cause::Stop, grace_ms: Some(10), by }),
+            "sandbox 0123456789ab (web) is being stopped by penfold stop, with a grace of 10 ms"
+        );
+        assert_eq!(
+            say(EventKind::Stop { cause: Cause::Timeout, grace_ms: None, by: None }),
+            "sandbox 0123456789ab (web) is being killed at its time limit"
+        );
+        let left = |outcome: &str| EventKind::Leak {
+            what: "sleep 50 (pid 7)".to_owned(),
+            outcome: outcome.to_owned(),
+            reason: None,
+        };
+        assert_eq!((priority(&left("ended")), priority(&left("not gone"))), (4, 3));
+        assert_eq!(say(left("not gone")), "sandbox 0123456789ab (web) is not gone: sleep 50 (pid 7)");
+    }
+}
