@@ -62,6 +62,10 @@ dist *TARGET:
 packages-test *BINARY:
     scripts/packages-test {{BINARY}}
 
+# Plays the stories of a user at a terminal.
+tty-test *BINARY:
+    scripts/tty-test {{BINARY}}
+
 # Drives the MCP server with the published clients.
 mcp-test *BINARY:
     scripts/mcp-test {{BINARY}}
