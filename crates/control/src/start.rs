@@ -63,7 +63,7 @@ pub enum StartError {
     },
 }
 
-/// Runs `penfold run -d` with these words and this environment, and returns the id once the command runs.
+/// Runs `penfold run -d`, without a configuration, with these words and this environment, and returns the id once the command runs.
 ///
 /// `program` is the path of penfold.
 ///
@@ -76,7 +76,7 @@ pub fn start_detached(
     environment: &[(OsString, OsString)],
 ) -> Result<String, StartError> {
     let mut command = Command::new(program);
-    command.arg0("penfold").arg("--root").arg(root).args(["run", "-d"]).args(words);
+    command.arg0("penfold").arg("--root").arg(root).args(["run", "-d", "--without-config"]).args(words);
     command.env_clear().envs(environment.iter().map(|(key, value)| (key, value))).stdin(Stdio::null());
     // A thread of a runtime may have signals blocked. The command would inherit that, and no polite signal would end it.
     let _ = penfold_sys::signal::set_mask(&penfold_sys::signal::SignalSet::empty());

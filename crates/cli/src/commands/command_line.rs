@@ -65,7 +65,10 @@ where
 /// # Errors
 /// When the configuration is wrong.
 pub(crate) fn configure(call: &mut Call) -> Result<(), Failure> {
-    if INTERNAL_VERBS.iter().any(|verb| verb.name == call.verb.name) {
+    let is_internal = INTERNAL_VERBS.iter().any(|verb| verb.name == call.verb.name);
+    // Only `run` has the flag.
+    let is_without = matches!(call.matches.try_get_one("without_config"), Ok(Some(true)));
+    if is_internal || is_without {
         return Ok(());
     }
     let kind = call.verb.usage_failure;

@@ -221,6 +221,9 @@ pub(crate) struct RunArgs {
     /// Whether the command gets all variables, or only a few such as PATH and HOME: `inherit_env` of a file.
     #[arg(long, value_name = "BOOL", hide = true)]
     pub(crate) inherit_env: Option<bool>,
+    /// Whether no configuration is read, as for the sandboxes of a server.
+    #[arg(long, hide = true)]
+    pub(crate) without_config: bool,
     /// The command and its arguments.
     #[arg(required_unless_present = "spec", trailing_var_arg = true, value_name = "CMD", value_hint = clap::ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,

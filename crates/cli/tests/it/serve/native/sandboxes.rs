@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{ask, create, delete, get, post, script, start};
-use crate::support::{Sandbox, wait_until};
+use crate::serve::Server;
+use crate::support::{Sandbox, TestEnv, wait_until};
 
 fn ids(page: &Value) -> Vec<String> {
     page["sandboxes"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect()
@@ -36,6 +37,24 @@ fn a_created_sandbox_runs_as_it_was_asked_for() {
     assert_eq!(same["id"], made["id"]);
     delete(&server, "/v1/sandboxes/web").with(200);
     assert!(sandbox.leader().is_none() && sandbox.members(&env).is_empty());
+}
+
+/// spec: 8.15
+#[test]
+fn no_configuration_changes_a_created_sandbox() {
+    let env = TestEnv::new();
+    let home = env.path("work/home");
+    std::fs::create_dir_all(home.join(".config/penfold")).unwrap();
+    let log = env.path("work/events.log");
+    let text = format!("log = \"{}\"\n[run]\nlabels = {{ team = \"build\" }}\n", log.display());
+    std::fs::write(home.join(".config/penfold/config.toml"), text).unwrap();
+    let server = Server::start_with(&env, "api.sock", &["--api", "native"], |command| {
+        command.env("HOME", &home);
+    });
+    let made = create(&server, &json!({ "command": ["sleep", "600"], "name": "web" }));
+    assert_eq!((&made["status"], &made["labels"]), (&json!("running"), &json!({})));
+    delete(&server, "/v1/sandboxes/web").with(200);
+    assert!(!log.try_exists().unwrap());
 }
 
 #[test]
