@@ -128,7 +128,7 @@ impl Sandbox {
         }
     }
 
-    /// Makes the view of the sandbox for a client: without the owner and the record, which only the server's host has.
+    /// Makes the view of the sandbox for a client: without the owner, the record and the restarts, which only the server's host has.
     pub fn into_view(self) -> View {
         View {
             id: self.id,
@@ -145,6 +145,8 @@ impl Sandbox {
             ended_at_ms: self.ended_at_ms,
             expires_at_ms: self.expires_at_ms,
             ready: self.ready,
+            restart_of: None,
+            restarts: 0,
             leader: self.leader,
             supervisors: self.supervisors,
             execs: self.execs,

@@ -96,6 +96,9 @@ pub struct SandboxSpec {
     pub ready: Option<String>,
     /// The time in milliseconds in which the sandbox must be ready; default: 30000. Only with `ready`.
     pub ready_timeout_ms: Option<u64>,
+    /// When the sandbox is restarted: `on-failure` or `on-failure:N`, at most N times in a row. Only in a file for `penfold run -d`; a
+    /// server refuses the field.
+    pub restart: Option<String>,
     /// The size of the log in bytes; a full log drops the oldest output.
     pub log_size: Option<u64>,
     /// Whether the record is removed when the sandbox ends, with log, exit and report.
@@ -247,6 +250,7 @@ impl SandboxSpec {
         }
         option("--ready", self.ready.as_deref());
         option("--ready-timeout", ms(self.ready_timeout_ms).as_deref());
+        option("--restart", self.restart.as_deref());
         if let Some(jail) = &self.jail {
             option("--rootfs", jail.rootfs.as_deref());
             option("--network", jail.network.map(JailNetwork::word));

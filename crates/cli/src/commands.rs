@@ -5,6 +5,7 @@ mod agent;
 mod as_user;
 mod ask_vmm;
 mod attach;
+mod back_off;
 mod command_line;
 mod completions;
 mod doctor;
@@ -22,10 +23,12 @@ pub(crate) mod logs;
 mod man;
 mod mcp;
 mod metrics;
+mod next_life;
 mod pause;
 pub(crate) mod ps;
 mod reap;
 mod report;
+mod restart;
 pub(crate) mod rm;
 pub(crate) mod run;
 mod serve;
@@ -67,6 +70,7 @@ const VERBS: &[&Verb] = &[
     &wait::VERB,
     &stop::VERB,
     &kill::VERB,
+    &restart::VERB,
     &pause::VERB,
     &pause::UNPAUSE,
     &rm::VERB,
@@ -95,6 +99,8 @@ const INTERNAL_VERBS: &[&Verb] = &[
     &jail::INSIDE,
     &ask_vmm::VERB,
     &crate::ssh::far::VERB,
+    &next_life::VERB,
+    &back_off::VERB,
 ];
 
 /// Finds the verb with this name or alias.

@@ -96,7 +96,7 @@ impl Config {
         let mut run = run.clone();
         if !is_detached {
             (run.lease_ms, run.idle_timeout_ms, run.survive_supervisor) = (None, None, false);
-            (run.ready, run.ready_timeout_ms) = (None, None);
+            (run.ready, run.ready_timeout_ms, run.restart) = (None, None, None);
         }
         run_flags(&run)
     }

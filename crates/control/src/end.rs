@@ -2,6 +2,7 @@
 
 mod awaited;
 mod forced_kill;
+mod restarted;
 mod stop_request;
 
 use std::time::Duration;
@@ -11,7 +12,7 @@ use penfold_teardown::Survivor;
 use rustix::process::Signal;
 
 pub use awaited::awaited;
-pub use stop_request::end;
+pub use restarted::end;
 
 /// How to end a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -41,6 +41,8 @@ pub struct SandboxRef {
     pub intent: Option<Intent>,
     /// The damage of the record, a sentence for each fault.
     pub damage: Vec<String>,
+    /// Whether a failure of its command has it restarted: it is the newest life, and was started with `--restart`.
+    pub restarts: bool,
 }
 
 impl SandboxRef {
@@ -91,6 +93,14 @@ impl SandboxRef {
         self.intent.as_ref().is_some_and(|intent| intent.detached.is_some())
             && self.record.as_ref().is_some_and(silent)
     }
+}
+
+/// The most looks at a name that passes to the next life of its sandbox.
+const RESTART_LOOKS: usize = 500;
+
+/// Tells whether a sandbox was started with `--restart`.
+fn has_policy(intent: Option<&Intent>) -> bool {
+    intent.and_then(|intent| intent.detached.as_ref()).is_some_and(|detached| detached.restart.is_some())
 }
 
 /// Waits a moment for processes that make or remove something. They cause no event to wait for.
@@ -206,7 +216,19 @@ impl Resolver {
     /// # Errors
     /// When no sandbox matches, or several do.
     pub fn resolve(&self, word: &str) -> Result<SandboxRef, ResolveError> {
-        let known = self.find(word)?;
+        let mut known = self.find(word)?;
+        // The next life of a sandbox takes the name first, and then makes its record.
+        for _ in 0..RESTART_LOOKS {
+            let is_passed_on = || {
+                let holder = names::holder(&self.root, word).ok().flatten();
+                holder.is_some_and(|holder| holder != known.id)
+            };
+            if !has_policy(known.intent.as_ref()) || known.name.as_deref() != Some(word) || !is_passed_on() {
+                break;
+            }
+            wait_a_moment();
+            known = self.again().find(word)?;
+        }
         // A record is made before all other traces, and is removed before the last of them.
         let is_told =
             known.record.is_some() || known.leaf.is_some() || self.fingerprints.has_socket(&known.id);
@@ -357,7 +379,8 @@ impl Resolver {
             intent = label.intent;
         }
         let name = intent.as_ref().and_then(|intent| intent.name.clone());
-        Some(SandboxRef { id: id.to_owned(), name, record, leaf, claimed, intent, damage })
+        let restarts = has_policy(intent.as_ref()) && record.as_ref().is_some_and(Files::has_launch);
+        Some(SandboxRef { id: id.to_owned(), name, record, leaf, claimed, intent, damage, restarts })
     }
 
     /// Returns the leaf that the record names, if the record can be trusted.
@@ -389,6 +412,7 @@ impl Resolver {
             claimed: home == Home::Here,
             intent: None,
             damage: Vec::new(),
+            restarts: false,
         })
     }
 

@@ -57,6 +57,10 @@ pub struct View {
     pub expires_at_ms: Option<u64>,
     /// Whether the probe of `--ready` has succeeded; `None` without a probe.
     pub ready: Option<bool>,
+    /// The id of the former life, if the sandbox is a restart.
+    pub restart_of: Option<String>,
+    /// The number of restarts since the first life.
+    pub restarts: u32,
     /// The leader, as the supervisor says.
     pub leader: Option<ProcessId>,
     /// The supervisor's processes, as the supervisor says.
@@ -154,6 +158,7 @@ fn assemble(
         Some(state) => (Some(state.level), None, Vec::new(), Vec::new(), None, state.missing),
         None => (None, None, Vec::new(), Vec::new(), None, Vec::new()),
     };
+    let life = detached.and_then(|detached| detached.life.as_ref());
     View {
         id: known.id.clone(),
         name: known.name.clone(),
@@ -169,6 +174,8 @@ fn assemble(
         ended_at_ms: judged.ended_at_ms,
         expires_at_ms: expires,
         ready: detached.and_then(|detached| detached.ready.as_ref()).map(|_| ready(known)),
+        restart_of: life.map(|life| life.restart_of.clone()),
+        restarts: life.map_or(0, |life| life.restarts),
         leader,
         supervisors,
         execs,

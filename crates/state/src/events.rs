@@ -77,6 +77,12 @@ pub enum EventKind {
         /// The pid of the leader, if known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         leader: Option<i32>,
+        /// The id of the former life, if this is a restart.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        restart_of: Option<String>,
+        /// The number of restarts since the first life, if this is a restart.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        restarts: Option<u32>,
     },
     /// `penfold exec` has started a command in the sandbox.
     Exec {
@@ -153,6 +159,11 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<Box<Requester>>,
     },
+    /// The command failed, and the sandbox is not restarted, or not yet, although `--restart` was given.
+    NoRestart {
+        /// The reason.
+        reason: String,
+    },
     /// A process that penfold did not start was adopted into the sandbox.
     Adopted {
         /// The pid of the process.
@@ -163,8 +174,18 @@ pub enum EventKind {
 }
 
 /// The kinds of events, as the file names them.
-pub const KINDS: &[&str] =
-    &["start", "exec", "exit", "stop", "teardown-step", "rmdir-busy", "leak", "lost", "adopted"];
+pub const KINDS: &[&str] = &[
+    "start",
+    "exec",
+    "exit",
+    "stop",
+    "teardown-step",
+    "rmdir-busy",
+    "leak",
+    "lost",
+    "no-restart",
+    "adopted",
+];
 
 impl EventKind {
     /// Returns the event that a foreground sandbox left something, or could not be verified; `None` if there is nothing to say. `left`
@@ -186,6 +207,7 @@ impl EventKind {
             EventKind::RmdirBusy { .. } => "rmdir-busy",
             EventKind::Leak { .. } => "leak",
             EventKind::Lost { .. } => "lost",
+            EventKind::NoRestart { .. } => "no-restart",
             EventKind::Adopted { .. } => "adopted",
         }
     }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event_log::EventLog;
 use crate::id::Id;
+use crate::life::{Life, OnFailure};
 use crate::spare_plan::SparePlan;
 
 /// The name of the intent's file in a record.
@@ -121,6 +122,12 @@ pub struct Detached {
     /// tells whether it has succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready: Option<String>,
+    /// Whether the sandbox is started again when its command fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<OnFailure>,
+    /// The place in a row of restarts; `None` for a sandbox that is no restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub life: Option<Life>,
 }
 
 /// Shortens a command line for a record: enough to recognise the command, and within the limit of the reader.

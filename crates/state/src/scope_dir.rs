@@ -44,6 +44,11 @@ impl ScopeDir {
         format!("{}.scope", LeafName::of(id).as_str())
     }
 
+    /// Tells whether a unit is the scope of a sandbox.
+    pub fn is_unit(name: &str) -> bool {
+        name.strip_suffix(".scope").and_then(LeafName::id_in).is_some()
+    }
+
     /// Takes the path from a record. `None` if it is not the scope of this sandbox.
     pub fn of(path: &Path, id: &str) -> Option<ScopeDir> {
         let is_named = path.file_name().is_some_and(|last| last == ScopeDir::unit(id).as_str());

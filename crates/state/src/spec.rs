@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::event_log::EventLog;
 use crate::id::Id;
+use crate::launch::LaunchSource;
+use crate::life::{Life, OnFailure};
 use crate::names::Name;
 use crate::wire::Size;
 
@@ -154,6 +156,12 @@ pub struct Detach {
     pub ready: Option<String>,
     /// The pipe over which the command says that it is ready.
     pub ready_pipe: Option<ReadyPipe>,
+    /// Whether the sandbox is started again when its command fails.
+    pub restart: Option<OnFailure>,
+    /// The place in a row of restarts; `None` for a sandbox that is no restart.
+    pub life: Option<Life>,
+    /// The file that a restart needs; `None` if the sandbox cannot be restarted.
+    pub launch: Option<LaunchSource>,
 }
 
 /// A pipe over which the command says that it is ready.

@@ -57,6 +57,8 @@ pub(crate) struct DetachedParts {
 pub(crate) struct KeptRecord {
     record: Record,
     kept: Rc<Cell<bool>>,
+    /// The record of the former life, which gets the launch file back if the command never ran.
+    former: Option<PathBuf>,
 }
 
 impl Resource for KeptRecord {
@@ -69,7 +71,13 @@ impl Resource for KeptRecord {
     }
 
     fn release(&mut self, forced: bool) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        if self.kept.get() { Ok(()) } else { self.record.release(forced) }
+        if self.kept.get() {
+            return Ok(());
+        }
+        if let Some(former) = &self.former {
+            self.record.files().return_launch(former);
+        }
+        self.record.release(forced)
     }
 }
 
@@ -98,9 +106,19 @@ impl DetachedParts {
         })
     }
 
+    /// Returns the files of the record.
+    pub(crate) fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// Publishes why the sandbox is not restarted.
+    pub(crate) fn publish_no_restart(&self, reason: String) {
+        self.journal.publish([EventKind::NoRestart { reason }]);
+    }
+
     /// Returns the record as a resource that is removed only if the command never ran or `--rm` is set.
-    pub(crate) fn keep(&self, record: Record) -> KeptRecord {
-        KeptRecord { record, kept: Rc::clone(&self.kept) }
+    pub(crate) fn keep(&self, record: Record, former: Option<PathBuf>) -> KeptRecord {
+        KeptRecord { record, kept: Rc::clone(&self.kept), former }
     }
 
     /// Marks the command as running: from now on the record is kept.

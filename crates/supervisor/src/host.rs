@@ -25,6 +25,7 @@ use crate::left_behind::Genealogy;
 use crate::outcome::{ExitStatus, StartFailure};
 use crate::policy::Policy;
 use crate::poll::poll;
+use crate::restart;
 use crate::supervised::{Supervised, has_ended};
 
 /// The host of the teardown: receives every external event of a sandbox.
@@ -220,6 +221,9 @@ impl Host {
         let mut resources = std::mem::take(&mut self.sandbox.prepared.resources);
         let findings = drive(&mut teardown, phase, &mut self, &mut resources);
         self.report(teardown.leader_exit().map(ExitStatus::from), findings);
+        if self.standby.is_none() {
+            restart::begin_next_life(&self.sandbox.prepared);
+        }
         // Exits without dropping `self`: exit closes all descriptors at once, drop closes them one by one.
         penfold_sys::fork::exit_now(0)
     }

@@ -48,6 +48,7 @@ mod poll;
 mod prepared;
 mod recorded_exec;
 mod report_file;
+mod restart;
 mod scope;
 mod setup;
 mod signals;

@@ -18,7 +18,9 @@ use penfold_state::names::{self, NameError};
 use penfold_state::outside::OutsideNote;
 use penfold_state::state::Status;
 use penfold_state::time::millis;
-use penfold_state::{Contain, LeafLabel, LeafName, Nested, Scratch, SparePlan, history, lock, spared};
+use penfold_state::{
+    Contain, LaunchSource, LeafLabel, LeafName, Nested, Scratch, SparePlan, history, lock, spared,
+};
 use penfold_sys::alarm::Alarm;
 use penfold_sys::descriptors;
 use penfold_teardown::lifecycle::Phase;
@@ -96,7 +98,8 @@ impl Prepared {
             Ok(limited) => limited,
             Err(error) => return Err(Box::new(refuse(&setup, error, resources))),
         };
-        match Parts::make(&setup, limited, &mut resources) {
+        let launch = setup.spec.detach.as_mut().and_then(|detach| detach.launch.take());
+        match Parts::make(&setup, limited, launch, &mut resources) {
             Ok(parts) => {
                 let level = match (setup.spec.contain, &parts.leaf) {
                     (Contain::Pidns, _) => Level::Pidns,
@@ -196,10 +199,14 @@ impl Prepared {
     pub(crate) fn publish_start(&self) {
         let Some(detached) = &self.detached else { return };
         let leader = self.leader.load().map(|(pid, _)| pid.as_raw_nonzero().get());
+        let life = self.setup.spec.detach.as_ref().and_then(|detach| detach.life.clone());
+        let (restart_of, restarts) = life.map(|life| (life.restart_of, life.restarts)).unzip();
         detached.publish_events([EventKind::Start {
             command: shortened(words(&self.setup)),
             level: self.level,
             leader,
+            restart_of,
+            restarts,
         }]);
     }
 
@@ -396,6 +403,7 @@ impl Parts {
     fn make(
         setup: &Setup,
         limited: Option<LimitedPlace>,
+        launch: Option<LaunchSource>,
         resources: &mut Vec<Box<dyn Resource>>,
     ) -> Result<Parts, String> {
         // The leaf is created last: it is not in `resources`, so no later step may fail.
@@ -422,7 +430,7 @@ impl Parts {
         let (nested, detached) = match &setup.spec.detach {
             None => (record::write(setup, &intent, resources, &mut missing), None),
             Some(detach) => {
-                let (nested, detached) = record::write_detached(setup, &intent, detach, resources)?;
+                let (nested, detached) = record::write_detached(setup, &intent, (detach, launch), resources)?;
                 (Some(nested), Some(Box::new(detached)))
             }
         };

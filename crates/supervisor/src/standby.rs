@@ -11,6 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, setsid};
 
 use crate::poll::poll;
 use crate::prepared::Prepared;
+use crate::restart;
 use crate::scope::{self, Gate};
 use crate::setup::Setup;
 use crate::signals;
@@ -83,6 +84,7 @@ fn supervise(mut prepared: Prepared, channel: &mut Option<OwnedFd>) -> Option<cr
             prepared.setup.program.close_given();
             set_title(&prepared.setup.spec);
             if !watch(supervisor, &pidfd, &session_ready) {
+                restart::begin_next_life(&prepared);
                 // Exits with all descriptors at once: a free lock then means that the sandbox is gone.
                 penfold_sys::fork::exit_now(0);
             }

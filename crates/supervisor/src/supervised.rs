@@ -7,6 +7,7 @@ use penfold_process::{Pid, ProcFs};
 use penfold_state::Requester;
 use penfold_state::events::EventKind;
 use penfold_state::evidence::fingerprints;
+use penfold_state::launch::is_own_failure;
 use penfold_state::state::Status;
 use penfold_sys::signal::{SignalFd, Signalled, signal};
 use penfold_teardown::lifecycle::Event;
@@ -389,6 +390,7 @@ impl Supervised {
         if !verified {
             // The launcher does not wait for the exit of this process.
             self.prepared.keep(report);
+            self.tell_delay(report);
         }
         if let Some(detached) = &self.prepared.detached {
             detached.control.broadcast(&answer);
@@ -398,6 +400,23 @@ impl Supervised {
         self.prepared.count(report, self.policy.is_exec());
         if verified {
             self.prepared.keep(report);
+        }
+    }
+}
+
+impl Supervised {
+    /// Publishes that the restart waits for survivors.
+    fn tell_delay(&self, report: &Report) {
+        let detach = self.prepared.setup.spec.detach.as_ref();
+        let has_policy = detach.is_some_and(|detach| detach.restart.is_some());
+        if let Some(detached) =
+            self.prepared.detached.as_ref().filter(|_| has_policy && is_own_failure(report))
+        {
+            let reason = match report.findings.survivors.len() {
+                1 => "1 of its members or resources is not gone".to_owned(),
+                left => format!("{left} of its members or resources are not gone"),
+            };
+            detached.publish_no_restart(reason);
         }
     }
 }

@@ -13,8 +13,7 @@ pub(crate) const ENDING: &[&str] = &["kill", "stop", "rm", "reap", "gc", "prune"
 
 /// Commands of docker, podman and systemd, and the penfold command to use instead.
 pub(crate) const FOREIGN: &[(&str, &str)] = &[
-    ("start", "`penfold run -d CMD` starts a new sandbox; an ended sandbox cannot be started again"),
-    ("restart", "`penfold run -d CMD` starts a new sandbox; an ended sandbox cannot be started again"),
+    ("start", "`penfold run -d CMD` starts a new sandbox; `penfold restart ID` starts an ended one again"),
     ("create", "`penfold run -d CMD` creates and starts a sandbox"),
     ("up", "`penfold run -d CMD` starts a sandbox"),
     ("down", "`penfold stop ID` ends a sandbox"),

@@ -165,6 +165,9 @@ pub(super) fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<
         stop_on_interrupt: false,
         report_is_shared: false,
         detach: Some(Detach {
+            restart: None,
+            life: None,
+            launch: None,
             ttl: args.ttl.filter(|ttl| !ttl.is_zero()),
             idle: None,
             keep: false,

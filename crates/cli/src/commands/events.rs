@@ -25,7 +25,7 @@ pub(crate) const VERB: Verb = Verb {
     aliases: &[],
     about: "Show the events of detached sandboxes",
     description: "Shows the events of detached sandboxes from now on, until it is interrupted: start, exec, stop, exit, \
-        lost, rmdir-busy, leak, adopted, and with --steps each teardown-step. --since also shows past events. --no-follow shows only \
+        lost, rmdir-busy, leak, no-restart, adopted, and with --steps each teardown-step. --since also shows past events. --no-follow shows only \
         past events: all kept events, unless --since limits them. penfold keeps at least the last 8 MiB of events. An \
         event is news, not evidence: `penfold ps` shows the verified status.",
     examples: &[
@@ -97,7 +97,7 @@ fn filter(given: &str) -> Result<Filter, Invalid> {
         // docker calls the kind `event`.
         "kind" | "event" if KINDS.contains(&value) => Filter::Kind(value.to_owned()),
         "kind" | "event" => {
-            let kinds = "start, exec, exit, stop, teardown-step, rmdir-busy, leak, lost, adopted";
+            let kinds = "start, exec, exit, stop, teardown-step, rmdir-busy, leak, lost, no-restart, adopted";
             return Err(Invalid::new(given, "is not a kind of event", kinds));
         }
         _ => return Err(invalid("has an unknown key")),
@@ -226,6 +226,7 @@ fn details(what: &EventKind) -> String {
                 format!("{exit}, not gone: {}", count(*survivors, "survivor", "survivors"))
             }
         }
+        EventKind::NoRestart { reason } => reason.clone(),
         EventKind::Adopted { pid, command } => format!("pid {pid}: {}", quoted(command)),
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod profile;
 mod ready;
 mod replace;
+pub(crate) mod restart;
 pub(crate) mod spec;
 pub(crate) mod spec_file;
 pub(crate) mod stdin_close;
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use penfold_state::{ExitStatus, Intent, Outcome, Registry, Spec};
+use penfold_state::{ExitStatus, Intent, OnFailure, Outcome, Registry, Spec};
 use penfold_supervisor::{Detached, Launcher, Progress};
 use penfold_teardown::Cause;
 
@@ -79,7 +80,17 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::NotStarted,
     define: RunArgs::augment_args,
-    call: |global, matches| run(global, usage::read(&VERB, spec_file::expand(global, matches)?)?),
+    call: |global, matches| {
+        let (matches, words) = spec_file::expand_words(global, matches)?;
+        let args: RunArgs = usage::read(&VERB, matches)?;
+        // Outside of another sandbox only one of its members starts something.
+        let is_outside = args.outside;
+        run_with(global, args, |spec| {
+            if !is_outside {
+                restart::keep(words, spec);
+            }
+        })
+    },
 };
 
 /// The arguments of `penfold run`.
@@ -127,6 +138,14 @@ pub(crate) struct RunArgs {
     pub(crate) idle_timeout: Option<Duration>,
     #[command(flatten)]
     pub(crate) ready: ready::ReadyArgs,
+    #[arg(
+        long,
+        value_name = "WHEN",
+        value_parser = restart::policy,
+        help = "Start a detached sandbox again when CMD fails by itself: on-failure, or on-failure:N for at most N times in a row. \
+            penfold waits first, from 100 ms to a minute"
+    )]
+    pub(crate) restart: Option<OnFailure>,
     /// Remove the record of a detached sandbox at its end, with log and exit code. In the foreground this is always so.
     #[arg(long)]
     pub(crate) rm: bool,
@@ -275,12 +294,17 @@ pub(crate) enum OnSupervisorExit {
 
 /// Runs a command, and waits for its end and the end of all its descendants.
 pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
+    run_with(global, args, |_| ())
+}
+
+/// As [`run`]; `change` changes the specification.
+fn run_with(global: &Global, args: RunArgs, change: impl FnOnce(&mut Spec)) -> Result<u8, Failure> {
     let codes = Codes { preserve: args.bounds.preserve_status, fail_on_leak: args.fail_on_leak };
     let (detached, has_status) = (args.detach, args.status_fd.is_some());
     if detached {
         bounds::refuse_code_flags(codes.preserve, codes.fail_on_leak)?;
     }
-    let started = start(global, args, |_| ())?;
+    let started = start(global, args, change)?;
     if detached {
         let Started { launcher, name, directory, plan, asked, ready } = started;
         let id = launcher.id();

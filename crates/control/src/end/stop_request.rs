@@ -38,7 +38,7 @@ const BELIEVED: Duration = Duration::from_mins(1);
 ///
 /// Each supervisor gets a request first. If it is dead, does not answer within a second, or does not finish in time,
 /// its sandbox is ended directly. `slow` is called repeatedly with the number of sandboxes left.
-pub fn end(
+pub(super) fn end(
     resolver: &Resolver,
     targets: &[SandboxRef],
     how: EndMethod,

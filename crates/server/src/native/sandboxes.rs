@@ -46,6 +46,9 @@ fn check(mut spec: SandboxSpec) -> Result<NewSandbox, Problem> {
     if spec.ready.is_some() || spec.ready_timeout_ms.is_some() {
         return Err(Problem::field("ready", "only `penfold run -d` on this host waits for a probe"));
     }
+    if spec.restart.is_some() {
+        return Err(Problem::field("restart", "only `penfold run -d` on this host restarts a sandbox"));
+    }
     let limits = valid::limits(spec.memory_bytes, spec.pids, spec.cpus)?;
     if !limits.is_empty() && spec.contain == Containment::Subreaper {
         return Err(Problem::field("contain", "`subreaper` uses no cgroup, and so has no limits"));

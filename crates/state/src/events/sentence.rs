@@ -7,12 +7,15 @@ use super::{About, Event, EventKind};
 use crate::outcome::ExitStatus;
 use crate::requester::Requester;
 
-/// Returns the syslog priority: 3 if something is left, 4 if something was, else 6.
+/// Returns the syslog priority: 3 if something is left, 4 if something was or a restart is not made, else 6.
 pub(super) fn priority(what: &EventKind) -> u8 {
     match what {
         EventKind::Leak { outcome, .. } if outcome != "ended" => 3,
         EventKind::Lost { verified: false, .. } => 3,
-        EventKind::Leak { .. } | EventKind::Lost { .. } | EventKind::RmdirBusy { .. } => 4,
+        EventKind::Leak { .. }
+        | EventKind::Lost { .. }
+        | EventKind::RmdirBusy { .. }
+        | EventKind::NoRestart { .. } => 4,
         _ => 6,
     }
 }
@@ -55,6 +58,7 @@ fn predicate(what: &EventKind) -> String {
         EventKind::Lost { survivors, .. } => {
             format!("had lost its supervisors and is not gone; survivors: {survivors}")
         }
+        EventKind::NoRestart { reason } => format!("is not restarted: {reason}"),
         EventKind::Adopted { pid, command } => format!("has adopted process {pid}: {}", quoted(command)),
     }
 }

@@ -141,7 +141,7 @@ fn shorten(event: &mut Event, most: usize) {
         EventKind::TeardownStep { step, error, .. } => {
             [step].into_iter().chain(error).for_each(|text| cut(text, most));
         }
-        EventKind::RmdirBusy { path, .. } => cut(path, most),
+        EventKind::RmdirBusy { path: text, .. } | EventKind::NoRestart { reason: text } => cut(text, most),
         EventKind::Leak { what, outcome, reason } => {
             [what, outcome].into_iter().chain(reason).for_each(|text| cut(text, most));
         }

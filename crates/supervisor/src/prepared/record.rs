@@ -1,5 +1,6 @@
 //! Writes the record of a sandbox before its resources are created.
 
+use std::io;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -8,7 +9,9 @@ use penfold_state::error_chain;
 use penfold_state::intent::shortened;
 use penfold_state::outside::OutsideNote;
 use penfold_state::record::{SCHEMA, StateError};
-use penfold_state::{Contain, Detach, Detached, Intent, Nested, Notes, Record, Registry, SparePlan, Spec};
+use penfold_state::{
+    Contain, Detach, Detached, Intent, LaunchSource, Nested, Notes, Record, Registry, SparePlan, Spec,
+};
 use penfold_teardown::Resource;
 
 use super::{millis_since_1970, words};
@@ -66,6 +69,8 @@ pub(super) fn intent(setup: &Setup, leaf: Option<PathBuf>, proc: &mut ProcFs) ->
             remove: detach.remove,
             terminal: detach.terminal,
             ready: detach.ready.clone(),
+            restart: detach.restart,
+            life: detach.life.clone(),
         }),
     }
 }
@@ -142,20 +147,40 @@ fn reserve(
 pub(super) fn write_detached(
     setup: &Setup,
     intent: &Intent,
-    detach: &Detach,
+    (detach, launch): (&Detach, Option<LaunchSource>),
     resources: &mut Vec<Box<dyn Resource>>,
 ) -> Result<(Nested, DetachedParts), String> {
     let spec = &setup.spec;
     let (registry, record) = reserve(spec, intent, resources)
         .map_err(|error| format!("no record can be kept: {}", error_chain(&error)))?;
+    let mut former = None;
+    if let Some(source) = launch {
+        // Before anything runs: of two restarts at once only one finds the file.
+        if let Err(error) = record.files().put_launch(&source) {
+            resources.push(Box::new(record));
+            return Err(match (source, error.kind()) {
+                (LaunchSource::Former { files, .. }, io::ErrorKind::NotFound) => {
+                    format!("sandbox {} was restarted or ended by another command", files.name())
+                }
+                _ => format!("no launch file can be kept: {error}"),
+            });
+        }
+        if let LaunchSource::Former { files, .. } = source {
+            former = Some(files.path().to_owned());
+        }
+    }
+    penfold_sys::crash_point!("launch-kept");
     match DetachedParts::open(&record, intent, detach) {
         Ok(detached) => {
             let nested = Nested::of(&registry, record.files());
-            resources.push(Box::new(detached.keep(record)));
+            resources.push(Box::new(detached.keep(record, former)));
             resources.push(Box::new(nested.clone()));
             Ok((nested, detached))
         }
         Err(error) => {
+            if let Some(former) = former {
+                record.files().return_launch(&former);
+            }
             resources.push(Box::new(record));
             Err(format!("cannot make its socket and log: {error}"))
         }

@@ -15,7 +15,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use super::{Contain, OnOwnerExit, OnSupervisorExit, RunArgs, profile, replace};
+use super::{Contain, OnOwnerExit, OnSupervisorExit, RunArgs, profile, replace, restart};
 use crate::args::resources::{self, SOCKETS_VARIABLE};
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind, OrFail as _};
@@ -37,6 +37,7 @@ pub(crate) fn refuse_detached_flags(args: &RunArgs) -> Result<(), Failure> {
         (args.idle_timeout.is_some(), "--idle-timeout"),
         (args.ready.ready.is_some(), "--ready"),
         (args.outside, "--outside"),
+        (args.restart.is_some(), "--restart"),
     ];
     if args.interactive && args.detach && !args.tty {
         let sentence = "`--interactive` has no effect on a detached sandbox without a terminal";
@@ -203,6 +204,7 @@ pub(crate) fn detach(args: &RunArgs) -> Result<Option<Detach>, Failure> {
              a pid namespace ends with its supervisor",
         ));
     }
+    restart::check(args)?;
     let ready_pipe = args.ready.pipe()?;
     Ok(args.detach.then(|| Detach {
         ttl: args.ttl.filter(|ttl| !ttl.is_zero()),
@@ -213,6 +215,9 @@ pub(crate) fn detach(args: &RunArgs) -> Result<Option<Detach>, Failure> {
         log_limit: args.log_size,
         ready: args.ready.text(),
         ready_pipe,
+        restart: args.restart,
+        life: None,
+        launch: None,
     }))
 }
 

@@ -19,10 +19,18 @@ const LARGEST: u64 = 1 << 20;
 
 /// Adds the flags of the configuration, and those of the file that `--spec` names, if any, to those of the command line.
 pub(crate) fn expand(global: &Global, matches: ArgMatches) -> Result<ArgMatches, Failure> {
+    Ok(expand_words(global, matches)?.0)
+}
+
+/// As [`expand`], also with the words that mean the same; `None` if these are those of the command line.
+pub(super) fn expand_words(
+    global: &Global,
+    matches: ArgMatches,
+) -> Result<(ArgMatches, Option<Vec<OsString>>), Failure> {
     let path = matches.get_one::<std::path::PathBuf>("spec");
     let configured = global.config.run_flags(matches.get_flag("detach"));
     if path.is_none() && configured.is_empty() {
-        return Ok(matches);
+        return Ok((matches, None));
     }
     let mut words = configured;
     let mut command: Vec<OsString> = Vec::new();
@@ -42,10 +50,11 @@ pub(crate) fn expand(global: &Global, matches: ArgMatches) -> Result<ArgMatches,
     }
     words.push("--".into());
     words.extend(command);
-    definition().try_get_matches_from(words).map_err(|error| {
+    let matches = definition().try_get_matches_from(&words).map_err(|error| {
         let failure = usage::failure(&error, Some(&VERB));
         failure.hint(format!("the flags are from {file} and from the command line"))
-    })
+    })?;
+    Ok((matches, Some(words)))
 }
 
 /// The flags of `run`.

@@ -130,6 +130,10 @@ fn auto(args: &RunArgs, caller: &Caller) -> Plan {
     };
     match caller.kind {
         _ if !has_limits => Plan::Scope(wanted()),
+        // The next life of a sandbox does not stay in the scope of the former one.
+        Kind::Scope if args.detach && ScopeDir::is_unit(&caller.unit) => {
+            Plan::Scope(Wanted { is_required: true, ..wanted() })
+        }
         Kind::Session if args.detach => Plan::Scope(wanted()),
         Kind::Service if args.detach => in_service(caller, place.as_ref().ok().map(Place::path), wanted),
         _ if can_stay => Plan::Stay(None),

@@ -13,6 +13,7 @@ mod promptness;
 mod ready;
 mod recorded;
 mod replace;
+pub mod restart;
 mod sandboxes;
 mod sessions;
 mod units;

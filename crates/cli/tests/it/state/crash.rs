@@ -19,7 +19,7 @@ pub const STAYS: &str = r#"setsid sh -c 'echo up >> "$UP"; exec sleep 60' & slee
 pub const STAYS_AND_WAITS: &str = r#"setsid sh -c 'echo up >> "$UP"; exec sleep 60' & sleep 60 & wait; wait"#;
 
 /// All crash points; a test compares them with the sources.
-pub const POINTS: [&str; 15] = [
+pub const POINTS: [&str; 16] = [
     "adopted",
     "adopted-kept",
     "exec-begun",
@@ -27,6 +27,7 @@ pub const POINTS: [&str; 15] = [
     "supervisor-cloned",
     "supervisor-started",
     "killed",
+    "launch-kept",
     "leaf-made",
     "standby-forked",
     "recorded",

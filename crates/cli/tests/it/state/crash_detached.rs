@@ -15,8 +15,9 @@ use super::crash::{
 use crate::support::{Level, Process, Running, Sandbox, TestEnv, USER, Who, descendants, wait_until};
 
 /// The points that a detached run comes by, and no verb.
-const OF_A_RUN: [&str; 7] = [
+const OF_A_RUN: [&str; 8] = [
     "reserving",
+    "launch-kept",
     "recorded",
     "leaf-made",
     "standby-forked",

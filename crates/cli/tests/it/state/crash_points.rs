@@ -19,7 +19,7 @@ use crate::support::{
 };
 
 /// Only detached sandboxes come by there: `crash_detached.rs`.
-const DETACHED: [&str; 4] = ["running", "adopted", "adopted-kept", "exec-begun"];
+const DETACHED: [&str; 5] = ["running", "launch-kept", "adopted", "adopted-kept", "exec-begun"];
 
 fn points() -> impl Iterator<Item = &'static str> {
     POINTS.into_iter().filter(|point| !DETACHED.contains(point))
@@ -167,6 +167,7 @@ fn every_crash_point_in_the_sources_is_tested() {
         points_in(&directory.join("src"), &mut found);
     }
     let others = crate::resources::crash::POINTS.into_iter().chain(crate::run::spare::POINTS);
+    let others = others.chain(crate::detached::restart::POINTS);
     let tested = POINTS.into_iter().chain(serve::crash::points()).chain(others).map(str::to_owned);
     assert_eq!(found, tested.collect());
 }

@@ -1,0 +1,118 @@
+//! `penfold restart`.
+
+use std::process::{Command, Stdio};
+
+use clap::Args;
+use penfold_control::{EndMethod, Limits, SandboxRef, StopResult};
+use penfold_state::{Files, Launch};
+
+use super::next_life;
+use super::stop::StopArgs;
+use crate::args::usage;
+use crate::args::verb::{Global, Verb};
+use crate::failure::{Failure, FailureKind, OrFail as _};
+use crate::sandboxes::find::Among;
+use crate::sandboxes::select;
+use crate::sandboxes::tally::{self, Tally};
+use crate::value::Signal;
+use crate::{exit_codes, surroundings};
+
+/// The verb `restart`.
+pub(crate) const VERB: Verb = Verb {
+    name: "restart",
+    aliases: &[],
+    about: "Stop detached sandboxes, and start them again",
+    description: "Stops a detached sandbox as `penfold stop` does, verifies that nothing of it is left, starts it again with the \
+        same flags, command, environment and directory, and prints the new id. The name stays. A sandbox that has ended is only \
+        started. If something is left, nothing is started, and the exit code is 120. The environment and the directory of the \
+        caller play no part. `penfold run -d --restart on-failure` restarts a sandbox whenever its command fails.",
+    examples: &[
+        ("penfold restart web", "stop the sandbox web, and start it again"),
+        ("penfold restart -t 2s web", "the same, and kill what is left after two seconds"),
+    ],
+    usage_failure: FailureKind::Usage,
+    define: RestartArgs::augment_args,
+    call: |global, matches| restart(global, &usage::read(&VERB, matches)?),
+};
+
+/// The arguments of `penfold restart`.
+#[derive(Args, Clone, Debug)]
+struct RestartArgs {
+    #[command(flatten)]
+    stop: StopArgs,
+}
+
+fn restart(global: &Global, RestartArgs { stop: args }: &RestartArgs) -> Result<u8, Failure> {
+    let coloured = global.color.wanted(&std::io::stderr());
+    let signal = args.signal.map(Signal::sendable).transpose()?;
+    let (resolver, selection) =
+        select::select(global, &args.ids, Among::Living, args.force || args.dry_run, "restart")?;
+    let mut tally = Tally::default();
+    tally.missed(global, &selection.missed);
+    let (mut found, mut launches) = (Vec::new(), Vec::new());
+    for known in selection.found {
+        match launch(&known) {
+            Ok(launch) => {
+                found.push(known);
+                launches.push(launch);
+            }
+            Err(failure) => tally.failed(&failure, coloured),
+        }
+    }
+    if args.dry_run {
+        for known in &found {
+            tally.done(&known.id);
+        }
+        return tally.finish();
+    }
+    let how = EndMethod::Stop { signal, grace: args.grace };
+    let limits = Limits { patience: args.patience.patience, verb: Some(VERB.name), ..Limits::default() };
+    let mut slow = tally::progress(global, "stopping", &found);
+    let stop_results = penfold_control::end(&resolver, &found, how, &limits, &mut slow);
+    drop(slow);
+    let mut is_left = false;
+    for ((known, launch), stop_result) in found.iter().zip(launches).zip(stop_results) {
+        match stop_result {
+            StopResult::Gone => match start(global, &known.id, &launch) {
+                Ok(code) => tally.note(code),
+                Err(failure) => tally.failed(&failure, coloured),
+            },
+            left => {
+                is_left = true;
+                tally.stop_result(&known.id, left);
+            }
+        }
+    }
+    let code = tally.finish()?;
+    Ok(if is_left { exit_codes::UNVERIFIED } else { code })
+}
+
+/// Reads what a sandbox was started with.
+fn launch(known: &SandboxRef) -> Result<Launch, Failure> {
+    let sentence = format!("cannot restart sandbox {}", known.id);
+    let refused = |why: &str| Failure::new(FailureKind::Other, sentence.clone()).because(why);
+    let read = known.record.as_ref().map(Files::launch).transpose();
+    if let Some(launch) = read.or_fail(FailureKind::Other, &sentence)?.flatten() {
+        return Ok(launch);
+    }
+    let detached = known.intent.as_ref().map(|intent| intent.detached.as_ref());
+    Err(match detached {
+        None => refused("its record is gone"),
+        Some(None) => refused("it runs in the foreground, for its caller"),
+        Some(Some(detached)) if detached.remove => refused("it was started with `--rm`"),
+        Some(Some(_)) => refused(
+            "it was restarted already, was adopted, is outside of another sandbox, or ends with its owner",
+        )
+        .hint("`penfold ps` lists what runs"),
+    })
+}
+
+/// Starts the next life in a process of its own, which prints the new id or what is wrong.
+fn start(global: &Global, id: &str, launch: &Launch) -> Result<u8, Failure> {
+    let mut command = Command::new(surroundings::program());
+    command.arg(next_life::VERB.name).arg("--root").arg(surroundings::absolute_root(global)).arg(id);
+    command.env_clear().envs(launch.environment.iter().map(|(key, value)| (key, value)));
+    let status = command.current_dir(&launch.directory).stdin(Stdio::null()).status();
+    let status = status.or_fail(FailureKind::Other, &format!("cannot start sandbox {id} again"))?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(exit_codes::FAILURE))
+}

@@ -1,0 +1,507 @@
+//! `penfold restart` and `run -d --restart`: each life has a new id under the same name.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::sandboxes::{await_running, end, everywhere, remove};
+use crate::support::{
+    Finished, PATIENCE, Process, Running, Sandbox, TestEnv, entries, has_debug_assertions, is_root, skip,
+    wait_until,
+};
+
+/// The crash points on the way of a restart only.
+pub const POINTS: [&str; 1] = ["restarting"];
+
+/// A command that fails in its first lives, and stays in the life of this number. Each life notes its id, and the members of former
+/// lives that are still alive; it leaves a daemon behind.
+fn failing(lives: u32) -> String {
+    format!(
+        "for pid in $(cut -d' ' -f2 lives); do kill -0 $pid && echo $pid >>alive; done 2>/dev/null
+        setsid sleep 1141 & echo $PENFOLD_SANDBOX $! >>lives
+        kill -0 $! || exit 0
+        [ $(wc -l <lives) -lt {lives} ] && exit 3
+        exec sleep 1142"
+    )
+}
+
+/// The ids of the lives of [`failing`] so far.
+fn lives(env: &TestEnv) -> Vec<String> {
+    let text = fs::read_to_string(env.path("work/lives")).unwrap_or_default();
+    text.lines().filter_map(|line| line.split(' ').next().map(str::to_owned)).collect()
+}
+
+/// Starts a command that fails until the life of this number, and waits until that stays.
+#[track_caller]
+fn start_failing(env: &TestEnv, flags: &[&str], count: u32) -> Sandbox {
+    fs::write(env.path("work/lives"), "").unwrap();
+    fs::set_permissions(env.path("work/lives"), fs::Permissions::from_mode(0o666)).unwrap();
+    env.detach([&["--name", "web"], flags, &["--", "sh", "-c", &failing(count)]].concat())
+}
+
+/// Waits until the life of this number runs under the name.
+#[track_caller]
+fn await_life(env: &TestEnv, number: usize) -> Sandbox {
+    wait_until("the life runs", || lives(env).len() == number && env.is_running("sleep 1142"));
+    let id = lives(env).pop().unwrap();
+    assert_eq!(inspect(env, "web")["id"], id.as_str());
+    Sandbox::printed(env, &format!("{id}\n"))
+}
+
+fn inspect(env: &TestEnv, id: &str) -> Value {
+    env.call(["inspect", id]).with_code(0).json()[0].clone()
+}
+
+/// The events of this kind, as JSON.
+fn events(env: &TestEnv, kind: &str) -> Vec<Value> {
+    let text = fs::read_to_string(env.path("root/events.jsonl")).unwrap_or_default();
+    let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    events.filter(|event| event["kind"] == kind).collect()
+}
+
+fn records(env: &TestEnv) -> Vec<PathBuf> {
+    entries(&env.path("root/sandboxes"))
+}
+
+/// Waits until no process of penfold is on its way to the next life.
+#[track_caller]
+fn await_no_process(env: &TestEnv) {
+    wait_until("nothing runs", || env.processes().is_empty() && env.processes().is_empty());
+}
+
+/// spec: 27.1
+#[test]
+fn the_next_life_has_the_command_the_environment_and_the_directory_of_the_first() {
+    everywhere(|env, level| {
+        let script = "echo \"$A $PWD $(umask)\"; sleep 1143 & exec sleep 1144";
+        let flags = ["-d", "--contain", level.word(), "--name", "web", "-l", "job=7", "-e", "A=of the first"];
+        let mut command = env.run_command([&flags[..], &["--", "sh", "-c", script]].concat());
+        let printed = Running::start(command.env("B", "1")).finish().with_code(0).out();
+        let old = Sandbox::printed(env, &printed);
+        let members = await_running(env, &["sleep 1143", "sleep 1144"]);
+        let mut restart = env.penfold(["restart", "web"]);
+        restart.env("A", "of the caller").current_dir("/");
+        let new = Sandbox::printed(env, &Running::start(&mut restart).finish().with_code(0).out());
+        old.assert_gone(&members);
+        assert_ne!(new.id, old.id);
+        assert_eq!(end(env, &old).1, "stop");
+        assert_eq!(old.file("report.json").unwrap()["by"]["verb"], "restart");
+        await_running(env, &["sleep 1143", "sleep 1144"]);
+        let expected = old.call(env, &["logs", "ID"]).out();
+        assert!(expected.starts_with("of the first "), "{expected}");
+        wait_until("the output is the same", || env.call(["logs", "web"]).out() == expected);
+        let seen = inspect(env, "web");
+        assert_eq!((&seen["id"], &seen["restart_of"]), (&json!(new.id), &json!(old.id)));
+        assert_eq!((&seen["restarts"], &seen["labels"]), (&json!(1), &json!({"job": "7"})));
+        assert_eq!(inspect(env, &old.id)["restarts"], 0);
+        let started = events(env, "start").pop().unwrap();
+        assert_eq!((&started["restart_of"], &started["restarts"]), (&json!(old.id), &json!(1)));
+        remove(env, &new);
+        remove(env, &old);
+        let _ = fs::remove_file(env.path("root/events.jsonl"));
+    });
+}
+
+/// spec: 27.1
+#[test]
+fn a_sandbox_that_has_ended_is_started_and_a_former_life_is_not() {
+    let env = TestEnv::new();
+    let old = env.detach(["--name", "web", "--", "sleep", "1145"]);
+    env.call(["kill", "web"]).with_code(0);
+    let new = Sandbox::printed(&env, &env.call(["restart", "web"]).with_code(0).out());
+    await_running(&env, &["sleep 1145"]);
+    env.call(["restart", &old.id]).refused(1, "it was restarted already");
+    assert_eq!(inspect(&env, "web")["id"], new.id.as_str());
+    // A former life that has ended is none of the next one.
+    env.call(["stop", &old.id]).with_code(0);
+    env.call(["rm", "-f", &old.id]).with_code(0);
+    assert_eq!(env.running("sleep 1145").len(), 1);
+    remove(&env, &new);
+    env.assert_nothing_left();
+}
+
+/// spec: 27.1
+#[test]
+fn sandboxes_that_cannot_be_restarted_are_refused_and_go_on() {
+    let env = TestEnv::new();
+    let foreground = Running::start(&mut env.run_command(["--name", "front", "--", "sleep", "1146"]));
+    let removed = env.detach(["--rm", "--", "sleep", "1147"]);
+    let mut stray = env.command("sleep");
+    let stray = Running::start(stray.arg("1148"));
+    let adopted = env.call(["adopt", &stray.pid().to_string()]).with_code(0).out();
+    let adopted = Sandbox::printed(&env, &adopted);
+    let members = await_running(&env, &["sleep 1146", "sleep 1147", "sleep 1148"]);
+    env.call(["restart", "front"]).refused(1, "in the foreground");
+    env.call(["restart", &removed.id]).refused(1, "`--rm`");
+    env.call(["restart", &adopted.id]).refused(1, "was adopted");
+    assert!(members.iter().all(|member| !member.has_ended()));
+    for words in [&["--rm"][..], &["--on-owner-exit", "kill"]] {
+        let words = [&["-d", "--restart", "on-failure"], words, &["--", "true"]].concat();
+        env.run(words).refused(125, "`--restart` cannot be used together with");
+    }
+    env.run(["--restart", "on-failure", "--", "true"]).refused(125, "detached");
+    env.run(["-d", "--restart", "on-failure:0", "--", "true"]).refused(125, "on-failure:N");
+    env.call(["kill", "front", &removed.id, &adopted.id]).with_code(0);
+    foreground.finish();
+    stray.finish();
+    remove(&env, &adopted);
+    env.assert_nothing_left();
+}
+
+/// spec: 27.1
+#[test]
+fn a_start_that_fails_can_be_repeated() {
+    let env = TestEnv::new();
+    let program = env.path("work/program");
+    fs::write(&program, "#!/bin/sh\nexec sleep 1149\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let old = env.detach(["--name", "web", "--", program.to_str().unwrap()]);
+    let members = await_running(&env, &["sleep 1149"]);
+    fs::rename(&program, env.path("work/other")).unwrap();
+    env.call(["restart", "web"]).refused(127, "program");
+    old.assert_gone(&members);
+    assert_eq!(records(&env), std::slice::from_ref(&old.record));
+    fs::rename(env.path("work/other"), &program).unwrap();
+    let new = Sandbox::printed(&env, &env.call(["restart", "web"]).with_code(0).out());
+    await_running(&env, &["sleep 1149"]);
+    remove(&env, &new);
+    remove(&env, &old);
+    env.assert_nothing_left();
+}
+
+/// spec: 27.2
+#[test]
+fn of_many_restarts_at_once_one_sandbox_runs() {
+    for name in [&["--name", "web"][..], &[]] {
+        let env = TestEnv::new();
+        let first = env.detach([name, &["--", "sleep", "1150"]].concat());
+        let restarts: Vec<Running> = (0..12).map(|_| env.begin(["restart", &first.id])).collect();
+        let finished: Vec<_> = restarts.into_iter().map(Running::finish).collect();
+        let winners: Vec<String> =
+            finished.iter().filter(|one| one.code() == Some(0)).map(Finished::out).collect();
+        assert_eq!(winners.len(), 1, "{winners:?}");
+        for loser in finished.iter().filter(|one| one.code() != Some(0)) {
+            let said = loser.err();
+            let is_clear = ["restarted", "is taken by sandbox"].iter().any(|words| said.contains(words));
+            assert!(is_clear && loser.out().is_empty(), "{said}");
+        }
+        let winner = Sandbox::printed(&env, &winners[0]);
+        assert_eq!(env.running("sleep 1150").len(), 1);
+        remove(&env, &winner);
+        remove(&env, &first);
+        assert!(records(&env).is_empty());
+        env.assert_nothing_left();
+    }
+}
+
+/// spec: 27.3
+#[test]
+fn the_launch_file_is_private_and_leaves_with_the_record() {
+    let env = TestEnv::new();
+    let mut command = env.run_command(["-d", "--", "sleep", "1151"]);
+    command.env("SECRET", "of the caller").env("PENFOLD_TOKEN", "of penfold");
+    let sandbox = Sandbox::printed(&env, &Running::start(&mut command).finish().with_code(0).out());
+    let launch = sandbox.record.join("launch");
+    assert_eq!(fs::metadata(&launch).unwrap().permissions().mode() & 0o777, 0o600);
+    let text = String::from_utf8_lossy(&fs::read(&launch).unwrap()).into_owned();
+    assert!(text.contains("SECRET=of the caller") && !text.contains("of penfold"), "{text}");
+    let removed = env.detach(["--rm", "--", "sleep", "1152"]);
+    assert!(!removed.record.join("launch").try_exists().unwrap());
+    let new = Sandbox::printed(&env, &env.call(["restart", &sandbox.id]).with_code(0).out());
+    assert!(!launch.try_exists().unwrap() && new.record.join("launch").try_exists().unwrap());
+    env.call(["kill", &removed.id]).with_code(0);
+    remove(&env, &new);
+    remove(&env, &sandbox);
+    env.assert_nothing_left();
+}
+
+/// spec: 27.4, 27.6
+#[test]
+fn a_command_that_fails_runs_again_once_the_former_life_is_gone() {
+    everywhere(|env, level| {
+        let _ = fs::remove_file(env.path("root/events.jsonl"));
+        start_failing(env, &["--contain", level.word(), "--restart", "on-failure"], 5);
+        let newest = await_life(env, 5);
+        assert!(!env.path("work/alive").try_exists().unwrap(), "two lives at once");
+        let lives = lives(env);
+        let started = events(env, "start");
+        let ids: Vec<&str> = started.iter().map(|event| event["id"].as_str().unwrap()).collect();
+        assert_eq!(ids, lives);
+        for (event, (number, former)) in started.iter().skip(1).zip(lives.iter().enumerate()) {
+            assert_eq!(event["restart_of"], former.as_str());
+            assert_eq!(event["restarts"], number + 1);
+        }
+        assert_eq!(inspect(env, "web")["restarts"], 4);
+        // The records of the last three lives stay.
+        wait_until("older records are removed", || records(env).len() == 3);
+        for former in &lives[2..4] {
+            let report = inspect(env, former);
+            assert_eq!((&report["status"], &report["exit"]), (&json!("exited"), &json!({"code": 3})));
+        }
+        env.call(["stop", "-t", "0", "web"]).with_code(0);
+        await_no_process(env);
+        assert!(newest.has_ended());
+        env.call(["rm", "web"]).with_code(0);
+        assert!(records(env).is_empty());
+    });
+}
+
+/// spec: 27.4
+#[test]
+fn only_a_failure_of_the_command_itself_restarts_it() {
+    let env = TestEnv::new();
+    let flags = ["--restart", "on-failure", "--name", "web"];
+    // (flags, command, what ends it)
+    let cases: [(&[&str], &str, &[&str]); 7] = [
+        (&[], "exit 0", &[]),
+        (&[], "sleep 1153; exit 1", &["stop", "web"]),
+        (&[], "sleep 1153; exit 1", &["kill", "web"]),
+        (&[], "sleep 1153; exit 1", &["rm", "-f", "web"]),
+        (&["--timeout", "300ms"], "sleep 1153; exit 1", &[]),
+        (&["--ttl", "300ms"], "sleep 1153; exit 1", &[]),
+        (&["--idle-timeout", "300ms"], "sleep 1153; exit 1", &[]),
+    ];
+    for (more, script, ended_by) in cases {
+        let sandbox = env.detach([&flags[..], more, &["--", "sh", "-c", script]].concat());
+        if !ended_by.is_empty() {
+            await_running(&env, &["sleep 1153"]);
+            env.call(ended_by).with_code(0);
+        }
+        sandbox.supervisors.iter().for_each(Process::await_end);
+        await_no_process(&env);
+        let left = records(&env);
+        assert!(left.len() <= 1, "{more:?} {script} {ended_by:?}: {left:?}");
+        remove_if_there(&env);
+    }
+    // The death of a penfold process.
+    for number in [0, 1] {
+        let sandbox = env.detach([&flags[..], &["--", "sh", "-c", "sleep 1153; exit 1"]].concat());
+        await_running(&env, &["sleep 1153"]);
+        sandbox.supervisors[number].signal(Signal::KILL);
+        await_no_process(&env);
+        assert_eq!(records(&env).len(), 1);
+        assert_eq!(sandbox.cause().as_deref(), Some("supervisor"));
+        remove_if_there(&env);
+    }
+    env.assert_nothing_left();
+}
+
+#[track_caller]
+fn remove_if_there(env: &TestEnv) {
+    let code = env.call(["rm", "web"]).code();
+    assert!(matches!(code, Some(0 | 3)), "{code:?}");
+}
+
+/// spec: 27.4
+#[test]
+fn a_signal_of_another_process_restarts_it() {
+    let env = TestEnv::new();
+    let first = env.detach(["--restart", "on-failure", "--name", "web", "--", "sleep", "1154"]);
+    first.leader().unwrap().signal(Signal::KILL);
+    wait_until("the next life runs", || first.has_ended() && env.is_running("sleep 1154"));
+    let seen = inspect(&env, "web");
+    assert_eq!(seen["restart_of"], first.id.as_str());
+    assert_eq!(first.cause().as_deref(), Some("signal"));
+    env.call(["rm", "-f", "web"]).with_code(0);
+    env.assert_nothing_left();
+}
+
+/// spec: 27.5
+#[test]
+fn the_limit_ends_the_row_and_an_event_says_so() {
+    let env = TestEnv::new();
+    start_failing(&env, &["--restart", "on-failure:2"], 9);
+    wait_until("an event says so", || events(&env, "no-restart").len() == 1);
+    await_no_process(&env);
+    assert_eq!(lives(&env).len(), 3);
+    let event = &events(&env, "no-restart")[0];
+    assert_eq!(event["reason"], "the limit of 2 restarts in a row is reached");
+    assert_eq!(event["id"], lives(&env)[2].as_str());
+    // Each life waits longer than the one before.
+    let times =
+        |kind| events(&env, kind).iter().map(|event| event["time_ns"].as_u64().unwrap()).collect::<Vec<_>>();
+    let waits: Vec<u64> =
+        times("exit").iter().zip(times("start")).map(|(exit, start)| exit - start).collect();
+    assert!(waits[1] >= 100_000_000 && waits[2] >= 200_000_000, "{waits:?}");
+    // A request begins a new row.
+    let new = env.call(["restart", "web"]).with_code(0).out();
+    wait_until("an event says so again", || events(&env, "no-restart").len() == 2);
+    await_no_process(&env);
+    assert_eq!(lives(&env).len(), 6);
+    assert_eq!(lives(&env)[3], new.trim_end());
+    env.call(["rm", "web"]).with_code(0);
+    env.assert_nothing_left();
+}
+
+/// Waits until a restarted sandbox waits before its command, for seconds.
+#[track_caller]
+fn await_back_off(env: &TestEnv) -> Vec<Process> {
+    let mut waiting = Vec::new();
+    wait_until("the next life waits", || {
+        waiting = env.processes();
+        waiting.retain(|one| one.command_line().contains(" back-off --wait=1600ms "));
+        !waiting.is_empty()
+    });
+    waiting
+}
+
+/// spec: 27.5
+#[test]
+fn a_sandbox_that_waits_for_its_next_life_is_there_and_can_be_ended() {
+    for verb in [&["stop"][..], &["kill"], &["rm", "-f"]] {
+        let env = TestEnv::new();
+        start_failing(&env, &["--restart", "on-failure"], 99);
+        let waiting = await_back_off(&env);
+        let listed = env.call(["ps", "-q"]).with_code(0).out();
+        assert_eq!(listed.lines().count(), 1, "{listed}");
+        let before = lives(&env).len();
+        env.call([verb, &["web"]].concat()).with_code(0);
+        assert!(waiting.iter().all(Process::has_ended));
+        await_no_process(&env);
+        assert_eq!(lives(&env).len(), before);
+        remove_if_there(&env);
+        env.assert_nothing_left();
+    }
+}
+
+/// spec: 27.5
+#[test]
+fn a_stop_at_any_time_of_a_crash_loop_is_for_good() {
+    for round in 0..30 {
+        let env = TestEnv::new();
+        start_failing(&env, &["--restart", "on-failure"], 99);
+        // The stop meets each part of the way to the second life.
+        wait_until("the first life ends", || lives(&env).len() == 1);
+        penfold_testkit::until(std::time::Duration::from_millis(round), || false);
+        let said = env.call(["stop", "-t", "0", "web"]).with_code(0);
+        let looked = (records(&env), fs::read_to_string(env.path("root/events.jsonl")));
+        if !penfold_testkit::until(std::time::Duration::from_secs(5), || env.processes().is_empty()) {
+            let left: Vec<String> = env.processes().iter().map(Process::command_line).collect();
+            panic!("round {round}: {left:?}, stopped {}, {looked:?}", said.out());
+        }
+        let ended = records(&env).iter().all(|record| record.join("report.json").try_exists().unwrap());
+        assert!(ended, "round {round}");
+        remove_if_there(&env);
+        env.assert_nothing_left();
+    }
+}
+
+/// Adds a variable to the environment of the lives to come.
+fn add_variable(sandbox: &Sandbox, variable: &str) {
+    let mut file = fs::File::options().append(true).open(sandbox.record.join("launch")).unwrap();
+    file.write_all(format!("{variable}\0").as_bytes()).unwrap();
+}
+
+/// spec: 27.7
+#[test]
+fn a_crash_on_the_way_leaves_a_record_or_the_next_life() {
+    if !has_debug_assertions() {
+        return skip("only a debug build has crash points");
+    }
+    let ways = [
+        "reserving",
+        "launch-kept",
+        "recorded",
+        "leaf-made",
+        "standby-forked",
+        "supervisor-cloned",
+        "supervisor-started",
+        "running",
+    ];
+    for point in ways {
+        println!("case {point}");
+        let env = TestEnv::new();
+        start_failing(&env, &["--restart", "on-failure"], 1);
+        let first = await_life(&env, 1);
+        add_variable(&first, &format!("PENFOLD_CRASH_AT={point}"));
+        first.leader().unwrap().signal(Signal::KILL);
+        wait_until("the first life has ended", || first.has_ended());
+        first.supervisors.iter().for_each(Process::await_end);
+        // The process that starts the next life crashes, or one of those that it starts.
+        wait_until("penfold has ended what it started", || {
+            env.call(["ps", "-a"]).with_code(0);
+            env.processes().is_empty()
+        });
+        assert!(!env.path("work/alive").try_exists().unwrap(), "two lives at once");
+        assert!(records(&env).contains(&first.record), "no record says what happened");
+        env.call(["rm", "-f", "--all"]).with_code(0);
+        env.assert_nothing_left();
+    }
+}
+
+/// spec: 27.7
+#[test]
+fn a_crash_before_the_next_life_leaves_the_record() {
+    if !has_debug_assertions() {
+        return skip("only a debug build has crash points");
+    }
+    let env = TestEnv::new();
+    let mut command =
+        env.run_command(["-d", "--name", "web", "--restart", "on-failure", "--", "sleep", "1156"]);
+    command.env("PENFOLD_CRASH_AT", POINTS[0]);
+    let first = Sandbox::printed(&env, &Running::start(&mut command).finish().with_code(0).out());
+    first.leader().unwrap().signal(Signal::KILL);
+    first.await_end();
+    await_no_process(&env);
+    assert_eq!(records(&env), std::slice::from_ref(&first.record));
+    // A request starts it all the same.
+    let new = Sandbox::printed(&env, &env.call(["restart", "web"]).with_code(0).out());
+    await_running(&env, &["sleep 1156"]);
+    remove(&env, &new);
+    remove(&env, &first);
+    env.assert_nothing_left();
+}
+
+/// A mount on a cgroup in a leaf, which keeps the kernel from removing the leaf.
+struct Held(PathBuf);
+
+impl Held {
+    fn on(leaf: &Path) -> Held {
+        let path = leaf.join("held");
+        fs::create_dir(&path).unwrap();
+        rustix::mount::mount("none", &path, "tmpfs", MountFlags::empty(), None).unwrap();
+        Held(path)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, UnmountFlags::empty());
+    }
+}
+
+/// spec: 27.2, 27.4
+#[test]
+fn nothing_is_started_while_something_is_left() {
+    if !is_root() {
+        return skip("only root may mount");
+    }
+    let env = TestEnv::new();
+    let flags = ["--contain", "cgroup", "--patience", PATIENCE, "--name", "web", "--restart", "on-failure"];
+    let sandbox = env.detach([&flags[..], &["--", "sleep", "1157"]].concat());
+    let held = Held::on(sandbox.leaf.as_ref().unwrap());
+    let said = env.call(["restart", "-t", "0", "--patience", PATIENCE, "web"]).with_code(120);
+    assert!(said.err().contains("not gone: cgroup") && said.out().is_empty(), "{}", said.err());
+    assert_eq!(records(&env), std::slice::from_ref(&sandbox.record));
+    drop(held);
+    sandbox.supervisors.iter().for_each(Process::await_end);
+    await_no_process(&env);
+    let next = Sandbox::printed(&env, &env.call(["restart", "web"]).with_code(0).out());
+    // Without a request the next life waits for the end.
+    let held = Held::on(next.leaf.as_ref().unwrap());
+    next.leader().unwrap().signal(Signal::KILL);
+    assert!(events(&env, "no-restart").is_empty());
+    wait_until("an event says why", || events(&env, "no-restart").len() == 1);
+    assert!(env.running("sleep 1157").is_empty());
+    assert_eq!(events(&env, "no-restart")[0]["reason"], "1 of its members or resources is not gone");
+    drop(held);
+    wait_until("the next life runs", || !env.running("sleep 1157").is_empty());
+    assert_eq!(inspect(&env, "web")["restart_of"], next.id.as_str());
+    env.call(["rm", "-f", "web"]).with_code(0);
+    env.assert_nothing_left();
+}

@@ -1,0 +1,57 @@
+//! A sandbox with `--restart` whose command fails just before a stop: the end holds for the next life, too.
+
+use super::{EndMethod, Limits, Progress, StopResult, stop_request};
+use crate::resolve::{Resolver, SandboxRef};
+
+/// Ends sandboxes in parallel, and returns the result for each, in the order of `targets`.
+///
+/// Each supervisor gets a request first. If it is dead, does not answer within a second, or does not finish in time,
+/// its sandbox is ended directly. `slow` is called repeatedly with the number of sandboxes left. A sandbox that was
+/// being restarted does not run again: its next life is ended as well.
+pub fn end(
+    resolver: &Resolver,
+    targets: &[SandboxRef],
+    how: EndMethod,
+    limits: &Limits,
+    slow: &mut dyn FnMut(Progress),
+) -> Vec<StopResult> {
+    let results = stop_request::end(resolver, targets, how, limits, slow);
+    // A former life is left alone, as any sandbox that has ended.
+    let settled = |(known, result): (&SandboxRef, StopResult)| match result {
+        StopResult::Gone if known.restarts => end_next_life(resolver, known, how, limits, slow),
+        result => result,
+    };
+    targets.iter().zip(results).map(settled).collect()
+}
+
+/// Takes the restart away from a sandbox that has ended. If its next life has begun, ends that.
+fn end_next_life(
+    resolver: &Resolver,
+    known: &SandboxRef,
+    how: EndMethod,
+    limits: &Limits,
+    slow: &mut dyn FnMut(Progress),
+) -> StopResult {
+    let Some(files) = &known.record else { return StopResult::Gone };
+    match files.hold_launch() {
+        Ok(true) => StopResult::Gone,
+        Ok(false) => {
+            let fresh = resolver.again();
+            let next = next_life(&fresh, &known.id);
+            next.and_then(|next| end(&fresh, &[next], how, limits, slow).pop()).unwrap_or(StopResult::Gone)
+        }
+        Err(error) => StopResult::Failed(error),
+    }
+}
+
+/// Finds the restart of a sandbox. Its record has the intent before the launch file.
+fn next_life(resolver: &Resolver, id: &str) -> Option<SandboxRef> {
+    let registry = resolver.registry()?;
+    let is_next = |name: &String| {
+        let intent = registry.look(name).ok().flatten().and_then(|files| files.intent().ok());
+        let life = intent.and_then(|intent| intent.detached?.life);
+        life.is_some_and(|life| life.restart_of == id)
+    };
+    let name = registry.names().ok()?.into_iter().find(is_next)?;
+    resolver.resolve(&name).ok()
+}
