@@ -353,7 +353,7 @@ fn nobody_listening_and_a_wrong_token_are_one_sentence() {
     env.call(words(&flags[..2], &["ps"])).refused(7, "a valid token is needed");
     std::fs::write(&wrong, "# nothing\n").unwrap();
     by(&["ps"]).refused(2, "it is empty");
-    env.call(["--host", "https://a:1", "ps"]).refused(2, "is not the address of a server");
+    env.call(["--host", "https://a:1", "ps"]).refused(2, "is neither a host nor a server");
     assert_eq!(TOKEN.len(), 20);
 }
 
