@@ -1,5 +1,6 @@
 //! `penfold logs`.
 
+mod object;
 mod several;
 pub(crate) mod write;
 

@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use penfold_state::Files;
 use penfold_state::log::{Entry, LogError, Reader, Stream, Waited};
 use penfold_state::time::rfc3339;
-use serde::Serialize;
 
+use super::object::{self, Of, Text};
 use super::{LogsArgs, bytes, gap_of, open, remark, unreadable, wait};
 use crate::args::verb::Global;
 use crate::exit_codes;
@@ -44,17 +44,6 @@ struct Line {
     time: u64,
     offset: u64,
     bytes: Vec<u8>,
-}
-
-#[derive(Serialize)]
-struct Object<'a> {
-    schema: u32,
-    sandbox: &'a str,
-    name: Option<&'a str>,
-    time: &'a str,
-    stream: &'a str,
-    offset: u64,
-    text: &'a str,
 }
 
 /// Shows the logs: what there is in the order of its time, then new output as it comes.
@@ -254,20 +243,17 @@ impl<'a> Shown<'a> {
     }
 
     fn line(&mut self, index: usize, id: &str, name: Option<&str>, line: &Line) -> io::Result<()> {
-        let time = rfc3339(line.time);
-        let stream = if line.stream == Stream::Stdout { "stdout" } else { "stderr" };
         self.buffer.clear();
         if self.args.json {
-            let text = &String::from_utf8_lossy(&line.bytes);
-            let offset = line.offset;
-            let object = Object { schema: 1, sandbox: id, name, time: &time, stream, offset, text };
-            serde_json::to_writer(&mut self.buffer, &object)?;
-            self.buffer.push(b'\n');
+            let of = Some(Of { sandbox: id, name });
+            let Line { stream, time, offset, bytes } = line;
+            let text = Text { stream: *stream, time: *time, offset: *offset, bytes };
+            object::write(&mut self.buffer, of, text)?;
         } else {
             let prefix = self.prefixes.get(index).map_or("", String::as_str);
             self.buffer.extend_from_slice(prefix.as_bytes());
             if self.args.timestamps {
-                self.buffer.extend_from_slice(format!("{time} ").as_bytes());
+                self.buffer.extend_from_slice(format!("{} ", rfc3339(line.time)).as_bytes());
             }
             self.buffer.extend_from_slice(&line.bytes);
             if !line.bytes.ends_with(b"\n") {

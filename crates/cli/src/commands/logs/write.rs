@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use penfold_state::log::Stream;
 use penfold_state::time::rfc3339;
 use rustix::io::Errno;
-use serde::Serialize;
 
 use super::LogsArgs;
+use super::object::{self, Text};
 
 /// The output is written when this many bytes are collected.
 const BUFFER: usize = 64 << 10;
@@ -39,15 +39,6 @@ struct Line {
     time: u64,
     offset: u64,
     bytes: Vec<u8>,
-}
-
-#[derive(Serialize)]
-struct Object<'a> {
-    schema: u32,
-    time: &'a str,
-    stream: &'a str,
-    offset: u64,
-    text: &'a str,
 }
 
 impl Output {
@@ -112,15 +103,8 @@ impl Output {
         let line = &mut self.open[index(stream)];
         let cut = if line.bytes.len() >= LONGEST_TEXT { incomplete_character(&line.bytes) } else { 0 };
         let rest = line.bytes.split_off(line.bytes.len() - cut);
-        let object = Object {
-            schema: 1,
-            time: &rfc3339(line.time),
-            stream: if stream == Stream::Stdout { "stdout" } else { "stderr" },
-            offset: line.offset,
-            text: &String::from_utf8_lossy(&line.bytes),
-        };
-        serde_json::to_writer(&mut self.buffer, &object)?;
-        self.buffer.push(b'\n');
+        let text = Text { stream, time: line.time, offset: line.offset, bytes: &line.bytes };
+        object::write(&mut self.buffer, None, text)?;
         line.offset += u64::try_from(line.bytes.len()).unwrap_or(0);
         line.bytes = rest;
         if self.buffer.len() >= BUFFER { self.flush() } else { Ok(()) }
