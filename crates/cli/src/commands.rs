@@ -24,7 +24,7 @@ mod man;
 mod mcp;
 mod metrics;
 mod next_life;
-mod pause;
+pub(crate) mod pause;
 pub(crate) mod ps;
 mod reap;
 mod report;

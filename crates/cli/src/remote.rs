@@ -120,6 +120,7 @@ fn ask(verb: &Verb, global: &Global, matches: ArgMatches, host: &Host) -> Result
         "stop" => ending::stop(&client()?, global, &usage::read(verb, matches)?),
         "kill" => ending::kill(&client()?, global, &usage::read(verb, matches)?),
         "rm" => ending::rm(&client()?, global, &usage::read(verb, matches)?),
+        "pause" | "unpause" => ending::pause(&client()?, global, &usage::read(verb, matches)?, verb.name),
         "extend" => ending::extend(&client()?, &usage::read::<commands::extend::ExtendArgs>(verb, matches)?),
         _ => Err(refused(verb)),
     }

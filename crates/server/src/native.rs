@@ -15,6 +15,7 @@ mod lease;
 mod log_answer;
 mod logs;
 mod model;
+mod pause;
 pub mod problem;
 mod sandboxes;
 mod sessions;
@@ -68,6 +69,7 @@ fn described() -> OpenApiRouter<AppState> {
         .merge(sandboxes::routes())
         .merge(ending::routes())
         .merge(lease::routes())
+        .merge(pause::routes())
         .merge(logs::routes())
         .merge(files::routes())
         .merge(events::routes())

@@ -98,7 +98,7 @@ With `--host unix:PATH` or `http://HOST:PORT`, penfold is a client of a `penfold
   penfold --host http://127.0.0.1:3000 --token-file token run -- make test
   PENFOLD_HOST=http://127.0.0.1:3000 PENFOLD_TOKEN_FILE=token penfold logs -f web
 
-run, exec, ps, inspect, logs, wait, stop, kill, rm and extend work on a server, with the output and exit codes that
+run, exec, ps, inspect, logs, wait, pause, unpause, stop, kill, rm and extend work on a server, with the output and exit codes that
 they have on its host. Every other command that acts on sandboxes refuses. The differences:
 
 - The server has no TLS. Reach another host by `ssh://`, or through a tunnel (`ssh -L 3000:127.0.0.1:3000 HOST`).

@@ -13,6 +13,7 @@ use super::select;
 use crate::args::verb::Global;
 use crate::commands::extend::ExtendArgs;
 use crate::commands::kill::KillArgs;
+use crate::commands::pause::PauseArgs;
 use crate::commands::rm::RmArgs;
 use crate::commands::stop::StopArgs;
 use crate::failure::{Failure, FailureKind};
@@ -99,6 +100,28 @@ pub(super) fn rm(client: &Client, global: &Global, args: &RmArgs) -> Result<u8, 
 fn would_end(global: &Global, found: &[View], only_living: bool, tally: &mut Tally) {
     let found = found.iter().filter(|view| !only_living || view.status.is_living());
     tally.would_end(global, &found.map(select::shown).collect::<Vec<_>>());
+}
+
+/// Pauses or continues sandboxes, one after the other.
+pub(super) fn pause(client: &Client, global: &Global, args: &PauseArgs, act: &str) -> Result<u8, Failure> {
+    let selection = select::select(client, &args.ids, Among::Living, args.force, act)?;
+    let mut tally = Tally::default();
+    tally.missed(global, &selection.missed);
+    for view in &selection.found {
+        match client.send::<Sandbox>(
+            Method::POST,
+            &format!("{}/{act}", path(&view.id)),
+            &[],
+            Vec::new().into(),
+        ) {
+            Ok(_) => tally.done(&view.id),
+            Err(error) => {
+                let failure = Failure::new(FailureKind::Other, format!("cannot {act} sandbox {}", view.id));
+                tally.failed(&failure.because(error), global.color.wanted(&std::io::stderr()));
+            }
+        }
+    }
+    tally.finish()
 }
 
 /// Renews the lease of a sandbox.

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{Server, ask, create, get, post, script, start};
 use crate::end::standing::{await_state_d, await_verified, frozen, write_to};
-use crate::support::{Process, Sandbox, TREE, TestEnv, wait_until};
+use crate::support::{Process, Sandbox, TREE, TestEnv, skip, wait_until};
 
 /// A sandbox of a hostile tree that stands, with its members.
 fn tree(env: &TestEnv, server: &Server) -> (String, Vec<Process>) {
@@ -104,6 +104,29 @@ fn a_wait_returns_the_exit_or_that_there_is_none() {
     let waited = get(&server, &format!("/v1/sandboxes/{id}/wait")).with(200).json();
     assert_eq!((&waited["exit"], &waited["cause"]), (&json!({ "code": 3 }), &json!("exit")));
     assert_eq!(get(&server, &format!("{path}?timeout_ms=60001")).with(422).problem(), "invalid_field");
+}
+
+/// spec: 12.13
+#[test]
+fn a_sandbox_can_be_paused_and_goes_on() {
+    let (_env, server) = start();
+    let id = script(&server, "sleep 600");
+    let ask_for = |act: &str| post(&server, &format!("/v1/sandboxes/{id}/{act}"), &json!({}));
+    let paused = ask_for("pause");
+    if paused.status == 409 {
+        assert_eq!(paused.problem(), "refused");
+        return skip("no cgroup can be made here");
+    }
+    assert_eq!(paused.with(200).json()["status"], "paused");
+    for _ in 0..2 {
+        assert_eq!(ask_for("unpause").with(200).json()["status"], "running");
+    }
+    ask_for("pause").with(200);
+    let stopped =
+        post(&server, &format!("/v1/sandboxes/{id}/stop"), &json!({ "grace_ms": 100 })).with(200).json();
+    assert_eq!(stopped["result"], "gone", "{stopped}");
+    assert_eq!(ask_for("pause").with(409).problem(), "has_ended");
+    post(&server, "/v1/sandboxes/nobody/pause", &json!({})).with(404);
 }
 
 #[test]
