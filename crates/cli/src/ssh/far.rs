@@ -68,6 +68,7 @@ struct Running {
     input: Vec<u8>,
     input_ended: bool,
     exit: Option<Exit>,
+    exit_said: bool,
 }
 
 /// The caller is gone, or speaks another language.
@@ -114,7 +115,7 @@ impl Far {
             }
         }
         let is_over = running.as_ref().is_some_and(Running::is_over);
-        if is_over && let Some(exit) = running.as_mut().and_then(|running| running.exit.take()) {
+        if is_over && let Some(exit) = running.as_mut().and_then(Running::take_exit) {
             Frame::Exit(exit).write(&mut self.sent);
         }
         let now = Instant::now();
@@ -196,7 +197,17 @@ impl Running {
         {
             never_block(fd)?;
         }
-        Ok(Running { child, pidfd, stdin, stdout, stderr, input: Vec::new(), input_ended: false, exit: None })
+        Ok(Running {
+            child,
+            pidfd,
+            stdin,
+            stdout,
+            stderr,
+            input: Vec::new(),
+            input_ended: false,
+            exit: None,
+            exit_said: false,
+        })
     }
 
     fn watch<'a>(&'a self, has_room: bool, fds: &mut Vec<PollFd<'a>>) {
@@ -243,6 +254,11 @@ impl Running {
             read(&mut self.stderr, self.exit.is_some(), Frame::Error, &mut frames);
         }
         frames
+    }
+
+    /// Returns the exit, once.
+    fn take_exit(&mut self) -> Option<Exit> {
+        self.exit.filter(|_| !std::mem::replace(&mut self.exit_said, true))
     }
 
     /// Whether the verb has ended, and all that it has written was read.

@@ -303,6 +303,11 @@ impl Near {
     /// Ends the connection, and waits for ssh.
     fn finish(&mut self) {
         self.to = None;
+        // ssh does not end before all was read.
+        while !matches!(take(self.from.as_fd(), FULL), Taken::End) {
+            let mut fds = [PollFd::new(&self.from, PollFlags::IN)];
+            let _ = rustix::event::poll(&mut fds, None);
+        }
         let _ = self.child.wait();
     }
 
