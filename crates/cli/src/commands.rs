@@ -24,6 +24,7 @@ mod man;
 mod mcp;
 mod metrics;
 mod next_life;
+pub(crate) mod oci;
 pub(crate) mod pause;
 pub(crate) mod ps;
 mod reap;
@@ -85,6 +86,7 @@ const VERBS: &[&Verb] = &[
     &watch::VERB,
     &agent::VERB,
     &mcp::VERB,
+    &oci::VERB,
     &help::VERB,
     &version::VERB,
     &completions::VERB,

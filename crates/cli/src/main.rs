@@ -50,6 +50,9 @@ fn call() -> u8 {
     if let Some(code) = commands::complete() {
         return code;
     }
+    if let Some(words) = commands::oci::words() {
+        return commands::oci::call(&words);
+    }
     match ssh::far::verb_words() {
         Some(words) => {
             let program = std::ffi::OsString::from("penfold");

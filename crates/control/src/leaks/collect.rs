@@ -284,7 +284,8 @@ mod tests {
         let mut kinds: Vec<&str> =
             Thing::KINDS.into_iter().filter(|kind| !not_collected.contains(kind)).collect();
         kinds.sort_unstable();
-        let mut counted = LEAKS;
+        // `penfold oci` counts containers that are not gone; an engine collects these.
+        let mut counted: Vec<&str> = LEAKS.into_iter().filter(|kind| *kind != "container").collect();
         counted.sort_unstable();
         assert_eq!(kinds, counted);
         let (base, leak) = made();

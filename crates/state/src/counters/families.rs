@@ -30,8 +30,19 @@ const CAUSES: [Cause; 14] = [
 ];
 
 /// The kinds of leaks that are collected.
-pub const LEAKS: [&str; 10] =
-    ["record", "processes", "cgroup", "directory", "netns", "link", "mount", "loop", "name", "file"];
+pub const LEAKS: [&str; 11] = [
+    "record",
+    "processes",
+    "cgroup",
+    "directory",
+    "netns",
+    "link",
+    "mount",
+    "loop",
+    "name",
+    "file",
+    "container",
+];
 
 /// The kinds of resources that are released: how a step begins that releases one, and the value of the label.
 const RELEASED: [(&str, &str); 11] = [

@@ -1,0 +1,31 @@
+//! The OCI runtime of penfold: in front of a delegate (runc, crun), so that a container that an engine has deleted is gone.
+//!
+//! - [`Words`] — the command line of an OCI runtime, as far as penfold needs it.
+//! - [`Delegate`] — the runtime that does the work.
+//! - [`Note`] — the file that says which containers were created through penfold.
+//! - [`Runtime`] — `create`, `kill` and `delete`; everything else is passed on.
+//! - [`log_line`] — a message as engines read it.
+//!
+//! **Non-goals.** No container is made here: no namespace, no mount, no cgroup.
+//!
+//! **Invariants.**
+//! - The delegate decides whether a container exists, this crate whether it is gone.
+//! - Only the container's own cgroups are looked at: never a root, never a parent.
+//! - `delete` without `--force` kills nothing. A cgroup that cannot be read is not empty.
+//! - `kill` and `delete` answer within [`LIMIT`]: containerd gives up after 10 s.
+//! - The note is written before the delegate starts, and removed last.
+
+mod cgroups;
+mod config;
+mod delegate;
+mod log;
+mod members;
+mod note;
+mod runtime;
+mod words;
+
+pub use delegate::{Delegate, NoDelegate};
+pub use log::{append as log, log_line};
+pub use note::{Note, Notes};
+pub use runtime::{Answer, LIMIT, Refused, Runtime};
+pub use words::Words;

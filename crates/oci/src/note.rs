@@ -1,0 +1,94 @@
+//! The notes of a state root: `<root>/oci/HASH.json`, one for each container that was created through penfold.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use penfold_state::fnv;
+use serde::{Deserialize, Serialize};
+
+/// What penfold notes about a container before it is created.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// The version of this format.
+    pub schema: u32,
+    /// The engine's state directory.
+    pub engine_root: PathBuf,
+    /// The id of the container.
+    pub id: String,
+    /// The directory with its `config.json`.
+    pub bundle: PathBuf,
+    /// The program of the delegate.
+    pub delegate: PathBuf,
+    /// Whether the delegate asks systemd for cgroups.
+    pub systemd: bool,
+    /// The cgroup that the engine asked for; empty if the delegate chose.
+    pub cgroups_path: String,
+    /// Whether the container has a pid namespace that ends with its first process.
+    pub private_pids: bool,
+    /// Whether `delete` only reports what is left.
+    pub only_reports: bool,
+    /// The boot in which the container was created.
+    pub boot_id: String,
+    /// The cgroups of the container, once `kill` or `delete` has looked: the delegate's own state is removed before ours.
+    #[serde(default)]
+    pub cgroups: Vec<PathBuf>,
+}
+
+/// The notes of a state root.
+#[derive(Debug, Clone)]
+pub struct Notes {
+    dir: PathBuf,
+}
+
+impl Notes {
+    /// The notes below a state root.
+    pub fn below(root: &Path) -> Notes {
+        Notes { dir: root.join("oci") }
+    }
+
+    /// Reads the note of a container; `None` if there is none.
+    ///
+    /// # Errors
+    /// When the note cannot be read.
+    pub fn read(&self, engine_root: &Path, id: &str) -> io::Result<Option<Note>> {
+        match std::fs::read(self.file(engine_root, id)) {
+            Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes the note of a container, whole.
+    ///
+    /// # Errors
+    /// When it cannot be written; an earlier note stays.
+    pub fn write(&self, note: &Note) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+        let file = self.file(&note.engine_root, &note.id);
+        let new = file.with_extension(format!("new-{}", std::process::id()));
+        std::fs::write(&new, serde_json::to_vec(note)?)?;
+        std::fs::rename(&new, &file)
+    }
+
+    /// Removes the note of a container, if there is one.
+    ///
+    /// # Errors
+    /// Those of unlink(2).
+    pub fn remove(&self, engine_root: &Path, id: &str) -> io::Result<()> {
+        match std::fs::remove_file(self.file(engine_root, id)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Engines reuse ids below different roots: the name is a hash of both.
+    fn file(&self, engine_root: &Path, id: &str) -> PathBuf {
+        let mut key = engine_root.as_os_str().as_bytes().to_vec();
+        key.push(0);
+        key.extend_from_slice(id.as_bytes());
+        self.dir.join(format!("{:032x}.json", fnv(&key)))
+    }
+}

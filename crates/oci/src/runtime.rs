@@ -1,0 +1,334 @@
+//! `create`, `run`, `kill` and `delete` of a container.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use penfold_process::{Pid, ProcFs, Process, Signal};
+use penfold_state::counters::Counts;
+use penfold_state::events::{About, EventKind, Journal};
+use penfold_sys::crash_point;
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::PidfdFlags;
+
+use crate::cgroups::{self, Names};
+use crate::config::Config;
+use crate::delegate::{self, Delegate, Told};
+use crate::members::{Member, Members, pause};
+use crate::note::{Note, Notes};
+use crate::words::Words;
+
+/// `kill` and `delete` answer within this time.
+pub const LIMIT: Duration = Duration::from_secs(5);
+/// The part of it in which members must die.
+const KILLING: Duration = Duration::from_millis(2500);
+/// The end of the part in which the delegate must answer.
+const DELEGATED: Duration = Duration::from_millis(4200);
+/// The end of the last look.
+const LOOKED: Duration = Duration::from_millis(4600);
+/// The time that processes have that were killed already, before `delete` is refused.
+const DYING: Duration = Duration::from_millis(300);
+/// The kind of these leaks in the counters.
+const LEAK: &str = "container";
+
+/// What the caller does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Execute the delegate with the same words.
+    PassOn,
+    /// Exit with this code.
+    Exit(u8),
+}
+
+/// Why the verb failed; nothing else was changed than the message says.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// The note could not be written, so the container was not created.
+    #[error("cannot write the note of container `{id}`: {source}")]
+    Note {
+        /// The container.
+        id: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The container could not be looked at.
+    #[error("cannot tell whether container `{id}` is gone: {source}")]
+    Look {
+        /// The container.
+        id: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Something of the container is left.
+    #[error("container `{id}` is not gone: {left}")]
+    Left {
+        /// The container.
+        id: String,
+        /// The processes and cgroups.
+        left: String,
+    },
+    /// The delegate did not answer.
+    #[error("`{}` did not delete container `{id}` in time, and was killed", delegate.display())]
+    Slow {
+        /// The container.
+        id: String,
+        /// Its program.
+        delegate: PathBuf,
+    },
+    /// The delegate could not be started.
+    #[error("cannot run `{}`: {source}", delegate.display())]
+    Start {
+        /// Its program.
+        delegate: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+/// An OCI runtime in front of a delegate.
+#[derive(Debug)]
+pub struct Runtime {
+    delegate: Delegate,
+    words: Words,
+    /// The words for the delegate.
+    all: Vec<OsString>,
+    state_root: PathBuf,
+    engine_root: PathBuf,
+    begun: Instant,
+}
+
+/// A container as it is found.
+struct Container {
+    note: Option<Note>,
+    told: Told,
+    members: Members,
+}
+
+impl Runtime {
+    /// Makes a runtime for one call. `runtime_dir` is `$XDG_RUNTIME_DIR`.
+    pub fn new(
+        delegate: Delegate,
+        words: Words,
+        all: Vec<OsString>,
+        state_root: PathBuf,
+        runtime_dir: Option<&Path>,
+    ) -> Runtime {
+        let root = words.root.clone().unwrap_or_else(|| delegate.default_root(runtime_dir));
+        let engine_root = std::path::absolute(&root).unwrap_or(root);
+        Runtime { delegate, words, all, state_root, engine_root, begun: Instant::now() }
+    }
+
+    /// Runs the verb.
+    ///
+    /// # Errors
+    /// When something is left, cannot be looked at, or the delegate cannot be used.
+    pub fn call(&self) -> Result<Answer, Refused> {
+        match self.words.verb.as_str() {
+            "create" | "run" => self.create(),
+            "kill" => self.kill(),
+            "delete" => self.delete(),
+            _ => Ok(Answer::PassOn),
+        }
+    }
+
+    /// Notes the container; then the delegate creates it.
+    fn create(&self) -> Result<Answer, Refused> {
+        // The delegate says better than penfold what is wrong with a bundle.
+        let Ok(config) = Config::of_bundle(&self.words.bundle) else { return Ok(Answer::PassOn) };
+        if delegate::knows(&self.engine_root, &self.words.id) {
+            // The delegate refuses; the note of the container that exists stays.
+            return Ok(Answer::PassOn);
+        }
+        let note = Note {
+            schema: 1,
+            engine_root: self.engine_root.clone(),
+            id: self.words.id.clone(),
+            bundle: std::path::absolute(&self.words.bundle).unwrap_or_default(),
+            delegate: self.delegate.program().to_owned(),
+            systemd: self.words.systemd,
+            cgroups_path: config.cgroups_path().to_owned(),
+            private_pids: config.has_private_pids(),
+            only_reports: config.only_reports(),
+            boot_id: penfold_process::boot_id().unwrap_or_default(),
+            cgroups: Vec::new(),
+        };
+        crash_point!("oci-create");
+        self.notes().write(&note).map_err(|source| Refused::Note { id: note.id, source })?;
+        crash_point!("oci-noted");
+        Ok(Answer::PassOn)
+    }
+
+    /// Kills all processes, where the end of the first one would leave others.
+    fn kill(&self) -> Result<Answer, Refused> {
+        if !self.words.is_sigkill() || !delegate::knows(&self.engine_root, &self.words.id) {
+            return Ok(Answer::PassOn);
+        }
+        let mut container = self.find()?;
+        if container.note.as_ref().is_none_or(|note| note.private_pids) {
+            return Ok(Answer::PassOn);
+        }
+        crash_point!("oci-kill");
+        let left = container.members.end(self.begun + LOOKED).map_err(|source| self.unseen(source))?;
+        crash_point!("oci-killed");
+        if left.is_empty() { Ok(Answer::Exit(0)) } else { Err(self.refuse(&left, &[])) }
+    }
+
+    fn delete(&self) -> Result<Answer, Refused> {
+        let mut container = self.find()?;
+        let known = delegate::knows(&self.engine_root, &self.words.id);
+        if !known && container.note.is_none() {
+            return Ok(if self.words.force { Answer::Exit(0) } else { Answer::PassOn });
+        }
+        self.remember(&mut container)?;
+        crash_point!("oci-delete");
+        let only_reports = container.note.as_ref().is_some_and(|note| note.only_reports);
+        let left = if self.words.force {
+            container.members.end(self.begun + KILLING)
+        } else {
+            container.members.await_end(self.begun + DYING)
+        };
+        let mut left = left.map_err(|source| self.unseen(source))?;
+        if !self.words.force {
+            // The delegate refuses or kills a first process that lives: it knows whether the container runs or is only created.
+            left.retain(|member| container.told.init.is_none_or(|init| init.pid != member.pid()));
+        }
+        if !left.is_empty() {
+            if !only_reports {
+                return Err(self.refuse(&left, &[]));
+            }
+            self.publish(&words_of(&left, &[]), "reported");
+        }
+        crash_point!("oci-looked");
+        let code = if known { self.delegated()? } else { 0 };
+        crash_point!("oci-delegated");
+        if code != 0 && delegate::knows(&self.engine_root, &self.words.id) {
+            return Ok(Answer::Exit(code));
+        }
+        self.finish(container, only_reports)
+    }
+
+    /// Looks for the last time, and removes the note.
+    fn finish(&self, mut container: Container, only_reports: bool) -> Result<Answer, Refused> {
+        let deadline = self.begun + LOOKED;
+        let soon = deadline.min(Instant::now() + DYING);
+        let left = container.members.await_end(soon).map_err(|source| self.unseen(source))?;
+        if left.is_empty() {
+            let cgroups = container.members.remove(soon).map_err(|source| self.unseen(source))?;
+            if !cgroups.is_empty() && !only_reports {
+                return Err(self.refuse(&[], &cgroups));
+            }
+        } else if !only_reports {
+            return Err(self.refuse(&left, &[]));
+        }
+        crash_point!("oci-verified");
+        let removed = self.notes().remove(&self.engine_root, &self.words.id);
+        removed.map_err(|source| Refused::Note { id: self.words.id.clone(), source })?;
+        Ok(Answer::Exit(0))
+    }
+
+    fn find(&self) -> Result<Container, Refused> {
+        let id = &self.words.id;
+        let note = self.notes().read(&self.engine_root, id).map_err(|source| self.unseen(source))?;
+        let told = delegate::told(&self.engine_root, id);
+        let cgroups_path = note.as_ref().map_or("", |note| &note.cgroups_path);
+        let known = note.as_ref().map_or(&[][..], |note| &note.cgroups);
+        let found =
+            cgroups::find(&Names { id, cgroups_path }, &told, known).map_err(|source| self.unseen(source))?;
+        let members = Members::of(found).map_err(|source| self.unseen(source))?;
+        Ok(Container { note, told, members })
+    }
+
+    /// Notes the cgroups: a later `delete` finds them after the delegate has removed its own state.
+    fn remember(&self, container: &mut Container) -> Result<(), Refused> {
+        let Some(note) = &mut container.note else { return Ok(()) };
+        let cgroups: Vec<PathBuf> = container.members.roots().iter().cloned().collect();
+        if note.cgroups != cgroups {
+            note.cgroups = cgroups;
+            self.notes().write(note).map_err(|source| Refused::Note { id: note.id.clone(), source })?;
+        }
+        Ok(())
+    }
+
+    /// Runs the delegate as a child; returns its exit code.
+    fn delegated(&self) -> Result<u8, Refused> {
+        let program = self.delegate.program();
+        let start = |source| Refused::Start { delegate: program.to_owned(), source };
+        // Whatever the delegate starts can then be ended, although it lost its parent.
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+            .map_err(|errno| start(errno.into()))?;
+        let mut child = Command::new(program).args(&self.all).spawn().map_err(start)?;
+        let raw = i32::try_from(child.id()).unwrap_or(0);
+        let pid = penfold_process::pid_from_raw(raw).ok_or_else(|| start(io::ErrorKind::NotFound.into()))?;
+        let pidfd =
+            rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| start(errno.into()))?;
+        let left = (self.begun + DELEGATED).saturating_duration_since(Instant::now());
+        if !pause(&[PollFd::new(&pidfd, PollFlags::IN)], left) {
+            kill_descendants(self.begun + LOOKED);
+            return Err(Refused::Slow { id: self.words.id.clone(), delegate: program.to_owned() });
+        }
+        let code = child.wait().map_err(start)?.code();
+        Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+    }
+
+    /// Counts and publishes what is left.
+    fn refuse(&self, members: &[Member], cgroups: &[PathBuf]) -> Refused {
+        let left = words_of(members, cgroups);
+        self.publish(&left, "refused");
+        Refused::Left { id: self.words.id.clone(), left }
+    }
+
+    fn publish(&self, left: &str, outcome: &str) {
+        // Counters and events are news: their loss changes no answer.
+        let _ = Counts::of_leak(LEAK, false).add_to(&self.state_root);
+        let about = About { id: self.words.id.clone(), ..About::default() };
+        let (what, outcome) = (format!("container {left}"), outcome.to_owned());
+        Journal::new(&self.state_root, about).publish([EventKind::Leak { what, outcome, reason: None }]);
+    }
+
+    fn unseen(&self, source: io::Error) -> Refused {
+        Refused::Look { id: self.words.id.clone(), source }
+    }
+
+    fn notes(&self) -> Notes {
+        Notes::below(&self.state_root)
+    }
+}
+
+/// Names what is left.
+fn words_of(members: &[Member], cgroups: &[PathBuf]) -> String {
+    /// The most that are named.
+    const MOST: usize = 8;
+    let cgroups = cgroups.iter().map(|dir| format!("cgroup {}", dir.display()));
+    let mut words: Vec<String> = members.iter().map(ToString::to_string).chain(cgroups).collect();
+    let others = words.len().saturating_sub(MOST);
+    words.truncate(MOST);
+    let text = words.join(", ");
+    if others == 0 { text } else { format!("{text} and {others} more") }
+}
+
+/// Kills the delegate and all that it started. This process is their subreaper.
+fn kill_descendants(deadline: Instant) {
+    let Ok(mut proc) = ProcFs::open() else { return };
+    let mut descendants = Vec::new();
+    while Instant::now() < deadline {
+        if proc.descendants(own_pid(), &mut descendants).is_err() {
+            return;
+        }
+        descendants.retain(|stat| !stat.is_dead());
+        if descendants.is_empty() {
+            return;
+        }
+        for stat in &descendants {
+            if let Ok(Some(process)) = Process::open_exact(&mut proc, stat.id()) {
+                let _ = process.signal(Signal::KILL);
+            }
+        }
+        pause(&[], Duration::from_millis(1));
+    }
+}
+
+fn own_pid() -> Pid {
+    rustix::process::getpid()
+}

@@ -1,0 +1,147 @@
+//! The command line of an OCI runtime, as far as penfold acts on it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// The global flags of runc and crun that take a value.
+const GLOBAL_WITH_VALUE: [&str; 6] = ["root", "log", "log-format", "criu", "rootless", "cgroup-manager"];
+/// The other global flags.
+const GLOBAL: [&str; 2] = ["debug", "systemd-cgroup"];
+
+/// The words of `create`, `run`, `kill` or `delete`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Words {
+    /// The engine's state directory, `--root`.
+    pub root: Option<PathBuf>,
+    /// The file for messages, `--log`.
+    pub log: Option<PathBuf>,
+    /// Whether the delegate asks systemd for cgroups.
+    pub systemd: bool,
+    /// `create`, `run`, `kill` or `delete`.
+    pub verb: String,
+    /// The container.
+    pub id: String,
+    /// The directory with `config.json`.
+    pub bundle: PathBuf,
+    /// `delete --force`.
+    pub force: bool,
+    /// The signal of `kill`.
+    pub signal: Option<String>,
+}
+
+impl Words {
+    /// Reads the words after the program's name; `None` if they are for the delegate alone: another verb, or a flag that is not known.
+    pub fn parse(words: &[OsString]) -> Option<Words> {
+        let mut found = Words { bundle: PathBuf::from("."), ..Words::default() };
+        let mut words = words.iter();
+        found.verb = loop {
+            let word = words.next()?;
+            let Some((name, value)) = flag(word.to_str()?) else { break word.to_str()?.to_owned() };
+            if GLOBAL.contains(&name) {
+                found.systemd |= name == "systemd-cgroup" && value != Some("false");
+                continue;
+            }
+            if !GLOBAL_WITH_VALUE.contains(&name) {
+                return None;
+            }
+            let value = value.map(OsString::from).or_else(|| words.next().cloned())?;
+            match name {
+                "root" => found.root = Some(value.into()),
+                "log" => found.log = Some(value.into()),
+                "cgroup-manager" => found.systemd |= value == "systemd",
+                _ => (),
+            }
+        };
+        let (with_value, alone): (&[&str], &[&str]) = match found.verb.as_str() {
+            "create" | "run" => (
+                &["bundle", "b", "console-socket", "pid-file", "preserve-fds", "config", "f"],
+                &["no-pivot", "no-new-keyring", "detach", "d", "keep", "no-subreaper"],
+            ),
+            "kill" => (&[], &["all", "a"]),
+            "delete" => (&[], &["force", "f"]),
+            _ => return None,
+        };
+        let mut others = Vec::new();
+        while let Some(word) = words.next() {
+            let Some((name, value)) = flag(word.to_str()?) else {
+                others.push(word.to_str()?.to_owned());
+                continue;
+            };
+            if alone.contains(&name) {
+                found.force |= matches!(name, "force" | "f") && value != Some("false");
+            } else if with_value.contains(&name) {
+                let value = value.map(OsString::from).or_else(|| words.next().cloned())?;
+                if matches!(name, "bundle" | "b") {
+                    found.bundle = value.into();
+                }
+            } else {
+                return None;
+            }
+        }
+        let most = if found.verb == "kill" { 2 } else { 1 };
+        let mut others = others.into_iter();
+        found.id = others.next().filter(|id| is_id(id))?;
+        found.signal = others.next();
+        (others.next().is_none() && (found.signal.is_none() || most == 2)).then_some(found)
+    }
+
+    /// Tells whether `kill` sends SIGKILL.
+    pub fn is_sigkill(&self) -> bool {
+        matches!(self.signal.as_deref(), Some("KILL" | "SIGKILL" | "9" | "kill" | "sigkill"))
+    }
+}
+
+/// A flag with its value, in the syntax of Go: `-name`, `--name`, `--name=value`.
+fn flag(word: &str) -> Option<(&str, Option<&str>)> {
+    let rest = word.strip_prefix('-')?;
+    let rest = rest.strip_prefix('-').unwrap_or(rest);
+    Some(rest.split_once('=').map_or((rest, None), |(name, value)| (name, Some(value))))
+}
+
+/// What both delegates take for an id. Such an id is one component of a path.
+fn is_id(id: &str) -> bool {
+    !matches!(id, "" | "." | "..") && !id.contains('/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Option<Words> {
+        Words::parse(&text.split(' ').map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn command_lines_of_engines_are_understood() {
+        let create = parse(
+            "--root /run/containerd/runc/k8s.io --log /b/log.json --log-format json --systemd-cgroup create --bundle /b \
+             --pid-file /b/init.pid c1",
+        )
+        .unwrap();
+        assert_eq!(create.root.unwrap(), PathBuf::from("/run/containerd/runc/k8s.io"));
+        assert_eq!((create.verb.as_str(), create.id.as_str(), create.systemd), ("create", "c1", true));
+        assert_eq!(create.bundle, PathBuf::from("/b"));
+        let kill = parse("--root=/r kill --all c1 9").unwrap();
+        assert!(kill.is_sigkill());
+        assert!(parse("delete --force a+b_c.d-e").unwrap().force);
+        assert!(!parse("delete x").unwrap().force);
+    }
+
+    #[test]
+    fn other_words_are_for_the_delegate() {
+        for text in [
+            "--version",
+            "state x",
+            "--what create x",
+            "delete --what x",
+            "delete x y",
+            "delete ..",
+            "delete a/b",
+            "kill",
+            "delete --regex x",
+            "kill a 9 c",
+        ] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+}
