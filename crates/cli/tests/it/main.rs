@@ -14,6 +14,7 @@ mod end;
 mod hostile;
 mod mcp;
 mod observe;
+mod oci;
 mod resources;
 mod run;
 mod serve;

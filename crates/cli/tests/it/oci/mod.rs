@@ -1,0 +1,252 @@
+//! `penfold oci` in front of runc, and of programs that take its place.
+
+mod bundle;
+
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use self::bundle::{Engine, TREE, cgroups};
+use crate::support::{TestEnv, has_debug_assertions, penfold, skip};
+
+/// An id that no other test has.
+fn id(env: &TestEnv) -> String {
+    env.dir().file_name().unwrap().to_str().unwrap().to_owned() + "+_.x"
+}
+
+/// Writes a script that stands for the delegate.
+fn fake(env: &TestEnv, script: &str) -> PathBuf {
+    let path = env.path("work/delegate");
+    std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// spec: 30.1
+#[test]
+fn other_verbs_and_flags_reach_the_delegate_unchanged() {
+    let env = TestEnv::new();
+    let delegate = fake(&env, "printf '<%s>' \"$@\"; echo; exit 7");
+    for words in [
+        &["state", "a b"][..],
+        &["--version"],
+        &["--root", "/x", "--new-flag", "exec", "--cgroup", "x", "c1", "sh", "-c", "delete --help"],
+        &["delete", "--new-flag", "c1"],
+        &["kill", "c1", "TERM"],
+        &["features"],
+    ] {
+        let mut command = env.command(penfold());
+        command.arg("oci").args(words).env("PENFOLD_OCI_DELEGATE", &delegate).env("PENFOLD_ROOT", env.root());
+        let done = crate::support::Running::start(&mut command).finish().with_code(7);
+        let expected: String = words.iter().map(|word| format!("<{word}>")).collect();
+        assert_eq!(done.out(), expected + "\n");
+    }
+    let link = env.path("work/penfold-oci");
+    symlink(penfold(), &link).unwrap();
+    let mut command = env.command(&link);
+    command.arg("--help").env("PENFOLD_OCI_DELEGATE", &delegate);
+    let done = crate::support::Running::start(&mut command).finish().with_code(7);
+    assert_eq!(done.out(), "<--help>\n");
+    env.assert_nothing_left();
+}
+
+/// spec: 30.1
+#[test]
+fn missing_delegate_is_named() {
+    let env = TestEnv::new();
+    let mut command = env.command(penfold());
+    command.args(["oci", "state", "x"]).env("PENFOLD_OCI_DELEGATE", "/no/such/runc");
+    crate::support::Running::start(&mut command).finish().refused(1, "cannot find the OCI runtime `/no/such/runc`");
+}
+
+/// spec: 30.2, 30.4, 30.6
+#[test]
+fn delete_is_refused_while_a_process_lives_and_succeeds_once_it_is_gone() {
+    let env = TestEnv::new();
+    let Some(engine) = Engine::new(&env, "runc") else { return };
+    let id = id(&env);
+    let bundle = engine.bundle(TREE, false, |_| ());
+    let stray = engine.run_with_stray(&id, &bundle);
+    assert_eq!(engine.notes(), 1);
+    for _ in 0..2 {
+        let begun = Instant::now();
+        let done = engine.call(&["delete", &id]).with_code(1);
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(done.err().contains(&format!("pid {} (sleep 1001) state S", stray.pid())), "{}", done.err());
+        assert!(!stray.has_ended(), "nothing was killed");
+        engine.call(&["state", &id]).with_code(0);
+    }
+    let log = std::fs::read_to_string(engine.log()).unwrap();
+    let last: serde_json::Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+    assert_eq!(last["level"], "error");
+    assert!(last["msg"].as_str().unwrap().contains(&format!("pid {}", stray.pid())));
+    assert!(last["time"].as_str().unwrap().ends_with('Z'));
+    let metrics = env.call(["metrics"]).with_code(0).out();
+    let counted = metrics.lines().find(|line| line.contains("leaks_found") && line.contains("\"container\""));
+    assert!(counted.unwrap().ends_with(" 2"), "{metrics}");
+    let events = std::fs::read_to_string(env.root().join("events.jsonl")).unwrap();
+    assert_eq!(events.matches("\"refused\"").count(), 2);
+    stray.signal(Signal::KILL);
+    stray.await_end();
+    engine.call(&["delete", &id]).with_code(0);
+    assert_eq!(cgroups(&id), Vec::<PathBuf>::new());
+    assert_eq!(engine.notes(), 0);
+    engine.call(&["delete", "--force", &id]).with_code(0);
+    engine.call(&["delete", &id]).refused(1, "does not exist");
+}
+
+/// spec: 30.5
+#[test]
+fn delete_by_force_ends_all_processes_with_and_without_a_pid_namespace() {
+    for private_pids in [true, false] {
+        for ended in [false, true] {
+            let env = TestEnv::new();
+            let Some(engine) = Engine::new(&env, "runc") else { return };
+            let id = id(&env);
+            let bundle = engine.bundle(TREE, private_pids, |_| ());
+            let members = if ended && !private_pids {
+                vec![engine.run_with_stray(&id, &bundle)]
+            } else {
+                vec![engine.run(&id, &bundle), engine.stray()]
+            };
+            engine.call(&["delete", "--force", &id]).with_code(0);
+            assert!(members.iter().all(crate::support::Process::has_ended));
+            assert_eq!(cgroups(&id), Vec::<PathBuf>::new());
+            assert_eq!(engine.notes(), 0);
+            engine.call(&["delete", "--force", &id]).with_code(0);
+        }
+    }
+}
+
+/// spec: 30.4
+#[test]
+fn kill_ends_all_processes_where_the_pid_namespace_is_shared() {
+    for words in [&["kill", "--all"][..], &["kill"]] {
+        let env = TestEnv::new();
+        let Some(engine) = Engine::new(&env, "runc") else { return };
+        let id = id(&env);
+        let init = engine.run(&id, &engine.bundle(TREE, false, |_| ()));
+        let stray = engine.stray();
+        engine.call(&[words, &[&id, "KILL"]].concat()).with_code(0);
+        assert!(init.has_ended() && stray.has_ended());
+        engine.call(&["delete", &id]).with_code(0);
+        assert_eq!(cgroups(&id), Vec::<PathBuf>::new());
+    }
+}
+
+/// spec: 30.5, 30.7
+#[test]
+fn frozen_member_is_ended_by_force() {
+    let env = TestEnv::new();
+    let Some(engine) = Engine::new(&env, "runc") else { return };
+    let id = id(&env);
+    let init = engine.run(&id, &engine.bundle(TREE, false, |_| ()));
+    let stray = engine.stray();
+    engine.call(&["pause", &id]).with_code(0);
+    engine.call(&["delete", "--force", &id]).with_code(0);
+    assert!(init.has_ended() && stray.has_ended());
+    assert_eq!(cgroups(&id), Vec::<PathBuf>::new());
+}
+
+/// spec: 30.4
+#[test]
+fn report_lets_the_delete_succeed_and_tells_it() {
+    let env = TestEnv::new();
+    let Some(engine) = Engine::new(&env, "runc") else { return };
+    let id = id(&env);
+    let report = |config: &mut serde_json::Value| {
+        config["annotations"] = serde_json::json!({ "dev.penfold.leak": "report" });
+    };
+    let stray = engine.run_with_stray(&id, &engine.bundle(TREE, false, report));
+    engine.call(&["delete", &id]).with_code(0);
+    assert!(!stray.has_ended());
+    assert!(std::fs::read_to_string(env.root().join("events.jsonl")).unwrap().contains("\"reported\""));
+    stray.signal(Signal::KILL);
+    stray.await_end();
+    for dir in cgroups(&id) {
+        std::fs::remove_dir(dir).unwrap();
+    }
+}
+
+/// spec: 30.2
+#[test]
+fn engines_with_other_roots_do_not_share_an_id() {
+    let env = TestEnv::new();
+    let (Some(one), Some(two)) = (Engine::new(&env, "one"), Engine::new(&env, "two")) else { return };
+    let id = id(&env);
+    let with_path = |path: &str| {
+        let path = format!("/{id}-{path}/{id}");
+        one.bundle(TREE, true, move |config| config["linux"]["cgroupsPath"] = path.into())
+    };
+    let first = one.run(&id, &with_path("one"));
+    let second = two.run(&id, &with_path("two"));
+    assert_eq!(one.notes(), 2);
+    one.call(&["delete", "--force", &id]).with_code(0);
+    assert!(first.has_ended() && !second.has_ended());
+    two.call(&["delete", "--force", &id]).with_code(0);
+    assert!(second.has_ended());
+    for parent in ["one", "two"].iter().flat_map(|name| cgroups(&format!("{id}-{name}"))) {
+        std::fs::remove_dir(parent).unwrap();
+    }
+}
+
+/// spec: 30.7
+#[test]
+fn delegate_that_hangs_is_killed_within_five_seconds() {
+    let env = TestEnv::new();
+    let Some(engine) = Engine::new(&env, "runc") else { return };
+    let id = id(&env);
+    let init = engine.run(&id, &engine.bundle(TREE, true, |_| ()));
+    let delegate = fake(&env, "setsid sleep 1003 & sleep 1003");
+    let begun = Instant::now();
+    let mut command = engine.command(&["delete", "--force", &id]);
+    command.env("PENFOLD_OCI_DELEGATE", delegate);
+    let done = crate::support::Running::start(&mut command).finish();
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    done.refused(1, "was killed");
+    assert!(init.has_ended() && !env.is_running("sleep 1003"));
+    engine.call(&["delete", "--force", &id]).with_code(0);
+    assert_eq!(cgroups(&id), Vec::<PathBuf>::new());
+}
+
+/// spec: 30.8
+#[test]
+fn penfold_that_is_killed_leaves_a_container_that_the_next_delete_ends() {
+    if !has_debug_assertions() {
+        return skip("the binary has no crash points");
+    }
+    for (point, words) in [
+        ("oci-create", &["create"][..]),
+        ("oci-noted", &["create"]),
+        ("oci-kill", &["kill"]),
+        ("oci-killed", &["kill"]),
+        ("oci-delete", &["delete", "--force"]),
+        ("oci-looked", &["delete", "--force"]),
+        ("oci-delegated", &["delete", "--force"]),
+        ("oci-verified", &["delete", "--force"]),
+    ] {
+        let env = TestEnv::new();
+        let Some(engine) = Engine::new(&env, "runc") else { return };
+        let id = id(&env);
+        let bundle = engine.bundle(TREE, false, |_| ());
+        let mut command = engine.command(words);
+        if words[0] == "create" {
+            command.arg("--bundle").arg(&bundle).arg(&id);
+        } else {
+            let init = engine.run(&id, &bundle);
+            assert!(!init.has_ended() && !engine.stray().has_ended(), "alive");
+            command.arg(&id);
+            if words[0] == "kill" {
+                command.arg("KILL");
+            }
+        }
+        command.env("PENFOLD_CRASH_AT", point);
+        assert_eq!(crate::support::Running::start(&mut command).finish().signal(), Some(9), "{point}");
+        engine.call(&["delete", "--force", &id]).with_code(0);
+        assert!(!env.is_running("sleep 1001") && !env.is_running("sleep 1002"), "{point}");
+        assert_eq!(cgroups(&id), Vec::<PathBuf>::new(), "{point}");
+        assert_eq!(engine.notes(), 0, "{point}");
+    }
+}
