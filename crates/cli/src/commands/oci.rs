@@ -72,10 +72,9 @@ pub(crate) fn call(words: &[OsString]) -> u8 {
         Ok(code) => return code,
         Err(failure) => failure,
     };
-    if let Some(log) = log {
-        if let Err(error) = penfold_oci::log(&log, &failure.sentence()) {
-            output::message(&format!("penfold: cannot write `{}`: {error}\n", log.display()));
-        }
+    let logged = log.map_or(Ok(()), |log| penfold_oci::log(&log, &failure.sentence()));
+    if let Err(error) = logged {
+        output::message(&format!("penfold: cannot write the file of `--log`: {error}\n"));
     }
     failure.report(Colour::Never.wanted(&std::io::stderr()));
     1
@@ -83,16 +82,18 @@ pub(crate) fn call(words: &[OsString]) -> u8 {
 
 fn runtime(words: &[OsString], parsed: Option<Words>) -> Result<u8, Failure> {
     let path = variables::get(OsStr::new("PATH"));
-    let delegate = Delegate::find(variables::get(OsStr::new(DELEGATE)), path.as_deref()).map_err(|error| {
-        let failure = Failure::new(FailureKind::Other, error.to_string());
-        failure.hint(format!("install runc or crun, or set {DELEGATE} to the path of an OCI runtime"))
-    })?;
+    let delegate =
+        Delegate::find(variables::get(OsStr::new(DELEGATE)), path.as_deref()).map_err(|error| {
+            let failure = Failure::new(FailureKind::Other, error.to_string());
+            failure.hint(format!("install runc or crun, or set {DELEGATE} to the path of an OCI runtime"))
+        })?;
     let program = delegate.program().as_os_str().to_owned();
     let answer = match parsed {
         None => Answer::PassOn,
         Some(parsed) => {
             let runtime_dir = variables::get(OsStr::new("XDG_RUNTIME_DIR")).map(PathBuf::from);
-            let runtime = Runtime::new(delegate, parsed, words.to_vec(), state_root()?, runtime_dir.as_deref());
+            let runtime =
+                Runtime::new(delegate, parsed, words.to_vec(), state_root()?, runtime_dir.as_deref());
             runtime.call().map_err(|refused| failure(&refused))?
         }
     };

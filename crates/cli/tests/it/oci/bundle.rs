@@ -111,7 +111,11 @@ pub fn cgroups(id: &str) -> Vec<PathBuf> {
     let mut waiting = vec![PathBuf::from("/sys/fs/cgroup")];
     while let Some(dir) = waiting.pop() {
         let entries = std::fs::read_dir(&dir).into_iter().flatten().flatten();
-        waiting.extend(entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()));
+        waiting.extend(
+            entries
+                .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+                .map(|entry| entry.path()),
+        );
         if dir.file_name().is_some_and(|name| name == id) {
             found.push(dir);
         }

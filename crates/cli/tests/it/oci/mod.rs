@@ -40,7 +40,7 @@ fn other_verbs_and_flags_reach_the_delegate_unchanged() {
         let mut command = env.command(penfold());
         command.arg("oci").args(words).env("PENFOLD_OCI_DELEGATE", &delegate).env("PENFOLD_ROOT", env.root());
         let done = crate::support::Running::start(&mut command).finish().with_code(7);
-        let expected: String = words.iter().map(|word| format!("<{word}>")).collect();
+        let expected = format!("<{}>", words.join("><"));
         assert_eq!(done.out(), expected + "\n");
     }
     let link = env.path("work/penfold-oci");
@@ -58,7 +58,9 @@ fn missing_delegate_is_named() {
     let env = TestEnv::new();
     let mut command = env.command(penfold());
     command.args(["oci", "state", "x"]).env("PENFOLD_OCI_DELEGATE", "/no/such/runc");
-    crate::support::Running::start(&mut command).finish().refused(1, "cannot find the OCI runtime `/no/such/runc`");
+    crate::support::Running::start(&mut command)
+        .finish()
+        .refused(1, "cannot find the OCI runtime `/no/such/runc`");
 }
 
 /// spec: 30.2, 30.4, 30.6
@@ -94,7 +96,7 @@ fn delete_is_refused_while_a_process_lives_and_succeeds_once_it_is_gone() {
     assert_eq!(cgroups(&id), Vec::<PathBuf>::new());
     assert_eq!(engine.notes(), 0);
     engine.call(&["delete", "--force", &id]).with_code(0);
-    engine.call(&["delete", &id]).refused(1, "does not exist");
+    assert!(engine.call(&["delete", &id]).with_code(1).err().contains("does not exist"));
 }
 
 /// spec: 30.5
@@ -161,13 +163,10 @@ fn report_lets_the_delete_succeed_and_tells_it() {
     };
     let stray = engine.run_with_stray(&id, &engine.bundle(TREE, false, report));
     engine.call(&["delete", &id]).with_code(0);
-    assert!(!stray.has_ended());
     assert!(std::fs::read_to_string(env.root().join("events.jsonl")).unwrap().contains("\"reported\""));
-    stray.signal(Signal::KILL);
+    assert_eq!(engine.notes(), 0);
+    // runc kills what it finds in the cgroup of the container, and waits for nothing.
     stray.await_end();
-    for dir in cgroups(&id) {
-        std::fs::remove_dir(dir).unwrap();
-    }
 }
 
 /// spec: 30.2
