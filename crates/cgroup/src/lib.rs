@@ -7,8 +7,8 @@
 //! [`LimitedPlace`] finds the directory for leaves with [`Limits`], which need the controllers `memory`, `pids` and `cpu`.
 //! Without limits a leaf needs no controller: it only lists its members.
 //!
-//! **Non-goals.** No limits by other means than the controllers of cgroup v2. cgroup v1 is used for one purpose, to move a
-//! process out of a freezer ([`v1freezer`]). No waiting and no escalation of kills: `teardown` does both.
+//! **Non-goals.** No limits by other means than the controllers of cgroup v2. cgroup v1 is used for two purposes: to move
+//! a process out of a freezer ([`v1freezer`]), and to list the processes of a cgroup ([`v1group`]). No waiting and no escalation of kills: `teardown` does both.
 //!
 //! **Invariants.**
 //! - No process is spawned into a killed leaf: [`Leaf::kill`] consumes the leaf and returns a [`KilledLeaf`]. Since
@@ -45,6 +45,7 @@ mod oom;
 mod place;
 mod readings;
 pub mod v1freezer;
+pub mod v1group;
 mod walk;
 
 pub use leaf::{Cgroup, Error, KillFailed, KilledLeaf, Leaf, RemoveFailed, Usage};

@@ -35,6 +35,7 @@ pub(crate) mod run;
 mod serve;
 mod session_host;
 pub(crate) mod sh;
+mod slurm;
 mod stats;
 mod status;
 pub(crate) mod stop;
@@ -79,6 +80,7 @@ const VERBS: &[&Verb] = &[
     &adopt::VERB,
     &keep::VERB,
     &reap::VERB,
+    &slurm::VERB,
     &doctor::VERB,
     &gc::VERB,
     &metrics::VERB,

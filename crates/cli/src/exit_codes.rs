@@ -98,7 +98,7 @@ pub(crate) const TABLE: &[Group] = &[
         ],
     },
     Group {
-        verbs: "kill stop rm gc reap",
+        verbs: "kill stop rm gc reap slurm",
         codes: &[
             (Code::Is(SUCCESS), "done and observed gone; already gone counts"),
             (Code::Is(FAILURE), "other failure"),

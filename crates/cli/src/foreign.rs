@@ -69,6 +69,35 @@ pub(crate) fn end(global: &Global, request: &Request) -> Result<u8, Failure> {
     Ok(ended.exit_code())
 }
 
+/// Ends the processes that this selector finds, and prints the survivors; returns the exit code.
+///
+/// # Errors
+/// If /proc cannot be read, or none of the processes may be signalled.
+pub(crate) fn end_selected(
+    global: &Global,
+    proc: ProcFs,
+    selector: Selector,
+    grace: Duration,
+    patience: Duration,
+) -> Result<u8, Failure> {
+    let request = Request {
+        target: Target::default(),
+        signal: Signal::TERM,
+        grace,
+        patience,
+        dry_run: false,
+        json: false,
+    };
+    let found = Targets::find(global, proc, selector)?;
+    // The last one may have ended by itself meanwhile.
+    if found.members.is_empty() {
+        return Ok(exit_codes::SUCCESS);
+    }
+    let ended = found.end(&request)?;
+    show::messages(global, &ended.findings);
+    Ok(ended.exit_code())
+}
+
 /// The processes that a request means.
 pub(crate) struct Targets {
     proc: ProcFs,

@@ -12,6 +12,7 @@
 //! - [`watch()`] — has sandboxes recovered that lose all their supervisors.
 //! - [`leaks`] — remains on the host that have no supervisor.
 //! - [`test_home`] — what a test has left below its directory.
+//! - [`slurm`] — what jobs of Slurm have left on a node.
 //! - [`host_checks`] — the features of the host, and their meaning for the guarantee.
 //!
 //! Invariants:
@@ -30,6 +31,7 @@ pub mod host_checks;
 pub mod leaks;
 mod pause;
 pub mod resolve;
+pub mod slurm;
 mod start;
 pub mod test_home;
 mod timeout;

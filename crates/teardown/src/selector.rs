@@ -7,12 +7,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use penfold_cgroup::Leaf;
+use penfold_cgroup::{Leaf, v1group};
 use penfold_process::{Completeness, Evidence, Pid, ProcFs, ProcessId, Stat};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, pidfd_open};
 
-use self::marker::Carriers;
 pub use self::marker::{MARKER, Marker, unified};
 use crate::report::raw;
 
@@ -29,6 +28,8 @@ pub enum Selector {
     Session(i32),
     /// The processes in this cgroup and below.
     Cgroup(PathBuf),
+    /// The processes with a thread in this cgroup v1 directory and below.
+    CgroupV1(PathBuf),
     /// The processes that were started with this variable in their environment.
     Environment {
         /// The name of the variable.
@@ -38,6 +39,74 @@ pub enum Selector {
     },
     /// The members left by a sandbox whose supervisor is lost.
     Marker(Marker),
+    /// The processes of each of these selectors.
+    Any(Vec<Selector>),
+}
+
+impl Selector {
+    /// Whether only the environment of a process tells that it is a member.
+    fn is_by_variable(&self) -> bool {
+        match self {
+            Selector::Environment { .. } | Selector::Marker(_) => true,
+            Selector::Any(several) => several.iter().all(Selector::is_by_variable),
+            _ => false,
+        }
+    }
+
+    /// Adds the matching processes to `matched`.
+    fn matching(
+        &self,
+        proc: &mut ProcFs,
+        all: &[Stat],
+        seen: &HashSet<ProcessId>,
+        unproven: &mut HashSet<Pid>,
+        matched: &mut HashSet<Pid>,
+    ) -> io::Result<Completeness> {
+        let mut add = |matches: &mut dyn FnMut(&Stat) -> bool| {
+            matched.extend(all.iter().filter(|stat| matches(stat)).map(|stat| stat.pid));
+            Completeness::Complete
+        };
+        Ok(match self {
+            Selector::Process(id) => add(&mut |stat| stat.id() == *id),
+            Selector::Processes(ids) => add(&mut |stat| ids.contains(&stat.id())),
+            Selector::Group(group) => add(&mut |stat| stat.group == *group),
+            Selector::Session(session) => add(&mut |stat| stat.session == *session),
+            // A process that hides its environment is a member by descent or not at all.
+            Selector::Environment { key, value } => {
+                add(&mut |stat| proc.environ_has(stat.pid, key, |found| found == value) == Evidence::Yes)
+            }
+            Selector::Cgroup(path) => {
+                let mut inside = Vec::new();
+                let Some(leaf) = Leaf::open(path).map_err(io::Error::other)? else {
+                    return Ok(Completeness::Complete);
+                };
+                leaf.processes(&mut inside).map_err(io::Error::other)?;
+                // Members of a pid namespace that is not visible here have no pid.
+                let is_hidden = inside.is_empty() && leaf.populated().map_err(io::Error::other)?;
+                let all_read =
+                    add(&mut |stat| inside.binary_search_by_key(&raw(stat.pid), |pid| raw(*pid)).is_ok());
+                if is_hidden { Completeness::Incomplete } else { all_read }
+            }
+            Selector::CgroupV1(path) => {
+                let mut inside = Vec::new();
+                v1group::processes(path, &mut inside)?;
+                add(&mut |stat| inside.binary_search_by_key(&raw(stat.pid), |pid| raw(*pid)).is_ok())
+            }
+            Selector::Marker(marker) => {
+                let carriers = marker.carriers(proc, all, seen);
+                unproven.extend(carriers.unproven);
+                matched.extend(carriers.proven);
+                Completeness::Complete
+            }
+            Selector::Any(several) => {
+                let mut completeness = Completeness::Complete;
+                for one in several {
+                    completeness = completeness.and(one.matching(proc, all, seen, unproven, matched)?);
+                }
+                completeness
+            }
+        })
+    }
 }
 
 /// The result of a [`Search`].
@@ -189,7 +258,7 @@ impl Search {
                 }
             }
         });
-        let by_variable = matches!(self.selector, Selector::Environment { .. } | Selector::Marker(_));
+        let by_variable = self.selector.is_by_variable();
         match failed {
             Some(errno) => Err(errno.into()),
             None if by_variable && self.hidden.is_empty() => Ok(Completeness::Complete),
@@ -199,39 +268,9 @@ impl Search {
 
     /// Returns the processes that the selector itself matches.
     fn matching(&mut self, proc: &mut ProcFs, all: &[Stat]) -> io::Result<(HashSet<Pid>, Completeness)> {
-        let mut inside = Vec::new();
-        let mut completeness = Completeness::Complete;
-        if let Selector::Cgroup(path) = &self.selector
-            && let Some(leaf) = Leaf::open(path).map_err(io::Error::other)?
-        {
-            leaf.processes(&mut inside).map_err(io::Error::other)?;
-            // Members of a pid namespace that is not visible here have no pid.
-            if inside.is_empty() && leaf.populated().map_err(io::Error::other)? {
-                completeness = Completeness::Incomplete;
-            }
-        }
-        if let Selector::Marker(marker) = &self.selector {
-            let Carriers { proven, unproven } = marker.carriers(proc, all, &self.seen);
-            self.unproven = unproven;
-            return Ok((proven, completeness));
-        }
-        let inside: HashSet<Pid> = inside.into_iter().collect();
-        let matched = all
-            .iter()
-            .filter(|stat| match &self.selector {
-                Selector::Process(id) => stat.id() == *id,
-                Selector::Processes(ids) => ids.contains(&stat.id()),
-                Selector::Group(group) => stat.group == *group,
-                Selector::Session(session) => stat.session == *session,
-                Selector::Cgroup(_) => inside.contains(&stat.pid),
-                // A process that hides its environment is a member by descent or not at all.
-                Selector::Environment { key, value } => {
-                    proc.environ_has(stat.pid, key, |found| found == value) == Evidence::Yes
-                }
-                Selector::Marker(_) => false,
-            })
-            .map(|stat| stat.pid)
-            .collect();
+        let mut matched = HashSet::new();
+        self.unproven.clear();
+        let completeness = self.selector.matching(proc, all, &self.seen, &mut self.unproven, &mut matched)?;
         Ok((matched, completeness))
     }
 

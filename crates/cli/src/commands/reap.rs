@@ -19,7 +19,7 @@ pub(crate) const VERB: Verb = Verb {
     aliases: &[],
     about: "End a process tree that penfold did not start",
     description: "Ends processes that penfold did not start: a tree, a process group, a session, a cgroup, all \
-        processes with a variable in their environment, or all that tests have left below a directory. penfold signals each process through a pidfd, so a reused pid \
+        processes with a variable in their environment, several of these together, or all that tests have left below a directory. penfold signals each process through a pidfd, so a reused pid \
         never gets a signal, and searches for new members until there are none. Exit code 0 means that all members were \
         observed gone. penfold never ends pid 1, itself or its own ancestors. With --home, processes count that have their \
         working directory, program, or an open or mapped file below DIR. So do those whose arguments name DIR, if they have the user of \
@@ -28,6 +28,10 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold reap -n --pid 4121", "list the processes that would be ended"),
         ("penfold reap --pid 4121 --grace 2s", "end the tree below 4121: TERM, 2 s later KILL"),
         ("penfold reap --env BUILD_ID=1729", "end every process of a build, daemons included"),
+        (
+            "penfold reap --pid 4121 --cgroup /sys/fs/cgroup/freezer/job_7",
+            "end a tree and the processes of a cgroup, v1 or v2",
+        ),
         (
             "penfold reap --home /tmp/my-tests",
             "end sandboxes and processes that tests left below a directory",

@@ -6,7 +6,8 @@ use std::path::{Component, Path, PathBuf};
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use penfold_cgroup::{Leaf, mountinfo};
+use penfold_cgroup::mountinfo::{self, Mount};
+use penfold_cgroup::{Leaf, v1group};
 use penfold_process::{Pid, ProcFs};
 use penfold_teardown::{Search, Selector};
 use rustix::io::Errno;
@@ -14,69 +15,78 @@ use rustix::io::Errno;
 use crate::failure::{Failure, FailureKind};
 use crate::value;
 
-/// The target; exactly one field is set.
-#[derive(Args, Clone, Debug)]
-#[group(required = true, multiple = false)]
+/// The target: the union of all that is given, or `home` alone.
+#[derive(Args, Clone, Debug, Default)]
+#[group(required = true, multiple = true)]
 pub(crate) struct Target {
     /// A process and its descendants; PID@START means only the process that started then, as reports name it.
     #[arg(long, value_name = "PID", value_parser = value::process, allow_hyphen_values = true)]
-    pub(crate) pid: Option<(Pid, Option<u64>)>,
+    pub(crate) pid: Vec<(Pid, Option<u64>)>,
     /// A process group.
     #[arg(long, value_name = "PGID", value_parser = value::pid, allow_hyphen_values = true)]
-    pub(crate) pgid: Option<Pid>,
+    pub(crate) pgid: Vec<Pid>,
     /// A session.
     #[arg(long, value_name = "SID", value_parser = value::pid, allow_hyphen_values = true)]
-    pub(crate) session: Option<Pid>,
-    /// A cgroup directory; includes the cgroups below it.
+    pub(crate) session: Vec<Pid>,
+    /// A cgroup directory, of v2 or v1; includes the cgroups below it.
     #[arg(long, value_name = "PATH")]
-    pub(crate) cgroup: Option<PathBuf>,
+    pub(crate) cgroup: Vec<PathBuf>,
     /// Every process with this variable in its environment.
     #[arg(
         long,
         value_name = "KEY=VALUE",
         value_parser = OsStringValueParser::new().try_map(|text| value::env_pair(&text))
     )]
-    pub(crate) env: Option<(OsString, OsString)>,
+    pub(crate) env: Vec<(OsString, OsString)>,
     /// All that tests left: sandboxes with a record below DIR, and processes that use DIR.
-    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath,
+        conflicts_with_all = ["pid", "pgid", "session", "cgroup", "env"])]
     pub(crate) home: Option<PathBuf>,
 }
 
 impl Target {
     /// The target that is a process and its descendants.
     pub(crate) fn process(pid: Pid) -> Target {
-        Target { pid: Some((pid, None)), pgid: None, session: None, cgroup: None, env: None, home: None }
+        Target { pid: vec![(pid, None)], ..Target::default() }
     }
 }
 
-/// Makes the selector; `None` if the target is already gone.
+/// Makes the selector; `None` if all of the target is already gone.
 pub(super) fn selector(proc: &mut ProcFs, target: &Target) -> Result<Option<Selector>, Failure> {
-    if let Some((pid, start)) = target.pid {
+    let mut found = Vec::new();
+    for &(pid, start) in &target.pid {
         // A process that has this pid and began at another time is another one: the one that was named is gone.
         let is_named = |selector: &Selector| match selector {
             Selector::Process(id) => start.is_none_or(|start| id.start.0 == start),
             _ => true,
         };
-        return Ok(process(proc, pid)?.filter(is_named));
+        found.extend(process(proc, pid)?.filter(is_named));
     }
-    if let Some(group) = target.pgid {
+    for &group in &target.pgid {
         refuse_init(group, "process group")?;
-        return Ok(Some(Selector::Group(group.as_raw_pid())));
+        found.push(Selector::Group(group.as_raw_pid()));
     }
-    if let Some(session) = target.session {
+    for &session in &target.session {
         refuse_init(session, "session")?;
-        return Ok(Some(Selector::Session(session.as_raw_pid())));
+        found.push(Selector::Session(session.as_raw_pid()));
     }
-    if let Some(path) = &target.cgroup {
-        return Ok(cgroup(path)?.map(Selector::Cgroup));
+    for path in &target.cgroup {
+        found.extend(cgroup(path)?);
     }
-    let (key, value) = target.env.clone().unwrap_or_default();
-    if value.is_empty() {
-        let sentence =
-            format!("refused to end processes by `--env {}=`: the value is empty", key.to_string_lossy());
-        return Err(refused(sentence).hint("the shell expands an unset variable to nothing; check the value"));
+    for (key, value) in target.env.clone() {
+        if value.is_empty() {
+            let sentence =
+                format!("refused to end processes by `--env {}=`: the value is empty", key.to_string_lossy());
+            return Err(
+                refused(sentence).hint("the shell expands an unset variable to nothing; check the value")
+            );
+        }
+        found.push(Selector::Environment { key: key.into_vec(), value: value.into_vec() });
     }
-    Ok(Some(Selector::Environment { key: key.into_vec(), value: value.into_vec() }))
+    Ok(match found.len() {
+        0 | 1 => found.pop(),
+        _ => Some(Selector::Any(found)),
+    })
 }
 
 fn refused(sentence: impl Into<String>) -> Failure {
@@ -123,6 +133,9 @@ fn refuse_init(number: Pid, kind: &str) -> Result<(), Failure> {
 
 /// Refuses a target that is pid 1, penfold or an ancestor of penfold.
 pub(super) fn refuse_spared(search: &Search, selector: &Selector) -> Result<(), Failure> {
+    if let Selector::Any(several) = selector {
+        return several.iter().try_for_each(|one| refuse_spared(search, one));
+    }
     let Selector::Process(id) = selector else { return Ok(()) };
     if !search.spares(id.pid) {
         return Ok(());
@@ -138,43 +151,51 @@ pub(super) fn refuse_spared(search: &Search, selector: &Selector) -> Result<(), 
     Err(refused(format!("refused to end process {number}: it is {role}")))
 }
 
-/// Finds the directory of a cgroup, given as a path or in the notation of `/proc/<pid>/cgroup`; `None` if gone.
-fn cgroup(given: &Path) -> Result<Option<PathBuf>, Failure> {
+/// Finds a cgroup, given as a directory or in the notation of `/proc/<pid>/cgroup` for v2; `None` if gone.
+fn cgroup(given: &Path) -> Result<Option<Selector>, Failure> {
     let shown = given.display();
     let unread =
         |error| Failure::new(FailureKind::Other, "cannot read `/proc/self/mountinfo`").because(error);
+    let unopened = |error: std::io::Error| {
+        Failure::new(FailureKind::Other, format!("cannot open the cgroup `{shown}`")).because(error)
+    };
     if !given.is_absolute() || given.components().any(|part| part == Component::ParentDir) {
         return Err(refused(format!("`{shown}` is not an absolute path without `..`")));
     }
+    let is_root = || Err(refused(format!("refused to end `{shown}`: it is the root of all cgroups")));
     let text = std::fs::read("/proc/self/mountinfo").map_err(unread)?;
     let mounts = mountinfo::parse(&text).map_err(|error| unread(std::io::Error::other(error)))?;
-    let mounts: Vec<_> = mounts.into_iter().filter(|mount| mount.fs_type == "cgroup2").collect();
-    let candidates: Vec<PathBuf> = if mounts.iter().any(|mount| given.starts_with(&mount.mount_point)) {
+    let of_type = |wanted| mounts.iter().filter(move |mount| mount.fs_type == wanted);
+    let has_given = |mount: &&Mount| given.starts_with(&mount.mount_point);
+    if of_type("cgroup").any(|mount| given == mount.mount_point) {
+        return is_root();
+    }
+    if of_type("cgroup").any(|mount| has_given(&mount)) {
+        let found = v1group::processes(given, &mut Vec::new()).map_err(|errno| unopened(errno.into()))?;
+        return Ok(found.then(|| Selector::CgroupV1(given.to_owned())));
+    }
+    let is_path = of_type("cgroup2").any(|mount| has_given(&mount));
+    let candidates: Vec<PathBuf> = if is_path {
         vec![given.to_owned()]
     } else {
         // The notation of /proc/<pid>/cgroup: relative to the root of the hierarchy.
-        let below = mounts.iter().rev().filter_map(|mount| {
+        let below = of_type("cgroup2").filter_map(|mount| {
             let rest = given.strip_prefix(&mount.root).ok()?;
             Some(mount.mount_point.join(rest))
         });
         below.collect()
     };
-    for path in candidates {
-        if mounts.iter().any(|mount| path == mount.mount_point) {
-            return Err(refused(format!("refused to end `{shown}`: it is the root of all cgroups")));
+    for path in candidates.into_iter().rev() {
+        if of_type("cgroup2").any(|mount| path == mount.mount_point) {
+            return is_root();
         }
-        let opened = Leaf::open(&path).map_err(|error| {
-            Failure::new(FailureKind::Other, format!("cannot open the cgroup `{shown}`")).because(error)
-        })?;
-        if opened.is_some() {
-            return Ok(Some(path));
+        if Leaf::open(&path).map_err(|error| unopened(std::io::Error::other(error)))?.is_some() {
+            return Ok(Some(Selector::Cgroup(path)));
         }
     }
-    // The path may exist and be no cgroup2 directory: a directory of cgroup v1, for example.
+    // The path may exist and be no cgroup directory.
     match given.try_exists() {
-        Ok(true) if !mounts.iter().any(|mount| given.starts_with(&mount.mount_point)) => {
-            Err(refused(format!("`{shown}` is not a directory of a cgroup2 file system")))
-        }
+        Ok(true) if !is_path => Err(refused(format!("`{shown}` is not a directory of a cgroup file system"))),
         _ => Ok(None),
     }
 }
