@@ -18,6 +18,7 @@ mod oci;
 mod resources;
 mod run;
 mod serve;
+mod slurm;
 mod ssh;
 mod state;
 mod support;

@@ -1,13 +1,13 @@
 //! `penfold reap` on real processes.
 
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use penfold_cgroup::Place;
+use penfold_cgroup::{Place, mountinfo};
 
 use super::standing::{Directory, as_user, await_running, await_state};
-use crate::support::{Finished, Running, TestEnv, fresh_id, skip};
+use crate::support::{Finished, Running, TestEnv, fresh_id, is_root, skip, wait_until};
 
 /// Runs `penfold reap` with these words, which must succeed.
 #[track_caller]
@@ -155,6 +155,83 @@ fn cgroup_members_are_ended_one_by_one_and_the_cgroup_stays_usable() {
     let gone = below.path().display().to_string();
     drop(below);
     reap(&env, &["--cgroup", &gone]);
+}
+
+/// The mount point of the v1 freezer; nothing, and the reason said, where there is none to write to.
+pub fn v1_freezer() -> Option<PathBuf> {
+    let text = std::fs::read("/proc/self/mountinfo").unwrap();
+    let found = mountinfo::parse(&text).unwrap().into_iter();
+    let freezer = found.filter(|mount| mount.fs_type == "cgroup" && mount.has_option("freezer")).last();
+    if freezer.is_none() || !is_root() {
+        skip("no cgroup v1 freezer to write to");
+        return None;
+    }
+    freezer.map(|mount| mount.mount_point)
+}
+
+/// Moves a process into a cgroup.
+#[track_caller]
+pub fn enter(group: &Path, pid: i32) {
+    std::fs::write(group.join("cgroup.procs"), pid.to_string()).unwrap();
+}
+
+/// Freezes a v1 cgroup.
+#[track_caller]
+pub fn freeze(group: &Path) {
+    let state = group.join("freezer.state");
+    std::fs::write(&state, "FROZEN").unwrap();
+    wait_until("frozen", || std::fs::read_to_string(&state).is_ok_and(|text| text.trim() == "FROZEN"));
+}
+
+/// spec: 31.1
+#[test]
+fn the_members_of_a_v1_cgroup_end_frozen_or_not() {
+    let Some(freezer) = v1_freezer() else { return };
+    let env = TestEnv::new();
+    let group = Directory::make(freezer.join(format!("reap-test-{}", fresh_id()))).unwrap();
+    let below = Directory::make(group.path().join("below")).unwrap();
+    let beside = start(env.command("sleep").arg("3119"));
+    let (one, two) = (start(env.command("sleep").arg("3111")), start(env.command("sleep").arg("3112")));
+    enter(group.path(), one.pid());
+    enter(below.path(), two.pid());
+    freeze(below.path());
+    assert!(one.is_alive() && two.is_alive());
+    let shown = group.path().display().to_string();
+    let listed = reap(&env, &["-n", "--json", "--cgroup", &shown]).json();
+    assert_eq!(listed["targets"].as_array().unwrap().len(), 2, "{listed}");
+    let found = reap(&env, &["--json", "-t", "100ms", "--cgroup", &shown]).json();
+    assert_eq!(found["ended"].as_array().unwrap().len(), 2, "{found}");
+    assert!(!one.is_alive() && !two.is_alive() && beside.is_alive());
+    drop(below);
+    drop(group);
+    reap(&env, &["--cgroup", &shown]);
+    env.call(["reap", "--cgroup", freezer.to_str().unwrap()]).refused(2, "the root of all cgroups");
+}
+
+/// spec: 31.1
+#[test]
+fn several_selectors_mean_their_union() {
+    let env = TestEnv::new();
+    let cookie = format!("UNION={}", env.dir().display());
+    let one = start(env.command("sleep").arg("3121"));
+    let two = start(env.command("sleep").arg("3122"));
+    let three = start(env.command("sleep").arg("3123").process_group(0));
+    let (key, value) = cookie.split_once('=').unwrap();
+    let four = start(env.command("sleep").arg("3124").env(key, value));
+    let beside = start(env.command("sleep").arg("3125"));
+    await_running(&env, &[3121, 3122, 3123, 3124, 3125]);
+    let pids = [one.pid(), two.pid(), three.pid()].map(|pid| pid.to_string());
+    let words = ["--pid", &pids[0], "--pid", &pids[1], "--pgid", &pids[2], "--env", &cookie];
+    let listed = reap(&env, &[&["-n", "--json"], &words[..]].concat()).json();
+    assert_eq!(listed["targets"].as_array().unwrap().len(), 4, "{listed}");
+    let refused = env.call(["reap"].iter().chain(&words).chain(&["--pid", "1"]));
+    assert_eq!(refused.code(), Some(2), "one that is never ended: {}", refused.err());
+    env.call(["reap"].iter().chain(&words).chain(&["--home", "/nowhere"])).with_code(2);
+    assert!([&one, &two, &three, &four].iter().all(|one| one.is_alive()));
+    let found = reap(&env, &[&["--json"], &words[..]].concat()).json();
+    assert_eq!(found["ended"].as_array().unwrap().len(), 4, "{found}");
+    assert_none_run(&env, &[3121, 3122, 3123, 3124]);
+    assert!(beside.is_alive());
 }
 
 /// spec: 3.2
