@@ -12,6 +12,7 @@ use penfold_process::{Completeness, Evidence, Pid, ProcFs, ProcessId, Stat};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, pidfd_open};
 
+use self::marker::Carriers;
 pub use self::marker::{MARKER, Marker, unified};
 use crate::report::raw;
 
@@ -53,17 +54,16 @@ impl Selector {
         }
     }
 
-    /// Adds the matching processes to `matched`.
+    /// Adds the matching processes to `found`.
     fn matching(
         &self,
         proc: &mut ProcFs,
         all: &[Stat],
         seen: &HashSet<ProcessId>,
-        unproven: &mut HashSet<Pid>,
-        matched: &mut HashSet<Pid>,
+        found: &mut Carriers,
     ) -> io::Result<Completeness> {
         let mut add = |matches: &mut dyn FnMut(&Stat) -> bool| {
-            matched.extend(all.iter().filter(|stat| matches(stat)).map(|stat| stat.pid));
+            found.proven.extend(all.iter().filter(|stat| matches(stat)).map(|stat| stat.pid));
             Completeness::Complete
         };
         Ok(match self {
@@ -94,14 +94,14 @@ impl Selector {
             }
             Selector::Marker(marker) => {
                 let carriers = marker.carriers(proc, all, seen);
-                unproven.extend(carriers.unproven);
-                matched.extend(carriers.proven);
+                found.unproven.extend(carriers.unproven);
+                found.proven.extend(carriers.proven);
                 Completeness::Complete
             }
             Selector::Any(several) => {
                 let mut completeness = Completeness::Complete;
                 for one in several {
-                    completeness = completeness.and(one.matching(proc, all, seen, unproven, matched)?);
+                    completeness = completeness.and(one.matching(proc, all, seen, found)?);
                 }
                 completeness
             }
@@ -268,10 +268,10 @@ impl Search {
 
     /// Returns the processes that the selector itself matches.
     fn matching(&mut self, proc: &mut ProcFs, all: &[Stat]) -> io::Result<(HashSet<Pid>, Completeness)> {
-        let mut matched = HashSet::new();
-        self.unproven.clear();
-        let completeness = self.selector.matching(proc, all, &self.seen, &mut self.unproven, &mut matched)?;
-        Ok((matched, completeness))
+        let mut found = Carriers::default();
+        let completeness = self.selector.matching(proc, all, &self.seen, &mut found)?;
+        self.unproven = found.unproven;
+        Ok((found.proven, completeness))
     }
 
     /// Adds the descendants, and the processes of sessions and groups that a member led; parents before children.

@@ -48,7 +48,7 @@ struct SlurmArgs {
 
 #[derive(Subcommand, Clone, Debug)]
 enum Action {
-    /// End what is left of the job in SLURM_JOB_ID.
+    /// End what is left of a job.
     Epilog {
         /// Time between SIGTERM and KILL.
         #[arg(

@@ -161,7 +161,7 @@ fn cgroup_members_are_ended_one_by_one_and_the_cgroup_stays_usable() {
 pub fn v1_freezer() -> Option<PathBuf> {
     let text = std::fs::read("/proc/self/mountinfo").unwrap();
     let found = mountinfo::parse(&text).unwrap().into_iter();
-    let freezer = found.filter(|mount| mount.fs_type == "cgroup" && mount.has_option("freezer")).last();
+    let freezer = found.rev().find(|mount| mount.fs_type == "cgroup" && mount.has_option("freezer"));
     if freezer.is_none() || !is_root() {
         skip("no cgroup v1 freezer to write to");
         return None;
