@@ -93,7 +93,7 @@ fn wrong_values_say_what_is_accepted() {
 #[test]
 fn wrong_lines_of_other_verbs_exit_with_2() {
     refused(&["reap"], 2, "missing one of `--pid`, `--pgid`, `--session`, `--cgroup`, `--env`, `--home`");
-    refused(&["reap", "--pid", "2", "--pgid", "3"], 2, "`--pid` cannot be used together with `--pgid`");
+    refused(&["reap", "--pid", "2", "--home", "/x"], 2, "`--pid` cannot be used together with `--home`");
     refused(
         &["reap", "--pid", "-1"],
         2,
@@ -171,6 +171,7 @@ fn every_verb_refuses_a_state_root_that_is_empty_or_no_text() {
                 "reap" => &["--pid", "5"],
                 "completions" => &["bash"],
                 "agent" => &["status"],
+                "slurm" => &["prolog"],
                 "exec" | "extend" => &["x", "5"],
                 "adopt" | "keep" => &["5"],
                 _ => &["x"],
