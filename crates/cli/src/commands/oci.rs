@@ -34,7 +34,7 @@ pub(crate) const VERB: Verb = Verb {
         ("penfold oci delete web", "delete an ended container, if nothing of it is left"),
         ("penfold oci delete --force web", "end all processes of the container, and delete it"),
     ],
-    usage_failure: FailureKind::Other,
+    usage_failure: FailureKind::Usage,
     define: |command| {
         let words = Arg::new("words").value_name("WORD").help("The command line of an OCI runtime.");
         command.arg(

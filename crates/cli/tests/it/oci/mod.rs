@@ -210,22 +210,30 @@ fn delegate_that_hangs_is_killed_within_five_seconds() {
     assert_eq!(cgroups(&id), Vec::<PathBuf>::new());
 }
 
+/// The crash points of an OCI runtime.
+pub const POINTS: [&str; 8] = [
+    "oci-create",
+    "oci-noted",
+    "oci-kill",
+    "oci-killed",
+    "oci-delete",
+    "oci-looked",
+    "oci-delegated",
+    "oci-verified",
+];
+
 /// spec: 30.8
 #[test]
 fn penfold_that_is_killed_leaves_a_container_that_the_next_delete_ends() {
     if !has_debug_assertions() {
         return skip("the binary has no crash points");
     }
-    for (point, words) in [
-        ("oci-create", &["create"][..]),
-        ("oci-noted", &["create"]),
-        ("oci-kill", &["kill"]),
-        ("oci-killed", &["kill"]),
-        ("oci-delete", &["delete", "--force"]),
-        ("oci-looked", &["delete", "--force"]),
-        ("oci-delegated", &["delete", "--force"]),
-        ("oci-verified", &["delete", "--force"]),
-    ] {
+    for point in POINTS {
+        let words: &[&str] = match point {
+            "oci-create" | "oci-noted" => &["create"],
+            "oci-kill" | "oci-killed" => &["kill"],
+            _ => &["delete", "--force"],
+        };
         let env = TestEnv::new();
         let Some(engine) = Engine::new(&env, "runc") else { return };
         let id = id(&env);
