@@ -21,7 +21,7 @@ const DELEGATE: &str = "PENFOLD_OCI_DELEGATE";
 pub(crate) const VERB: Verb = Verb {
     name: "oci",
     aliases: &[],
-    about: "Be an OCI runtime for containerd, Docker or Podman: a container that is deleted is gone",
+    about: "Stand in front of runc or crun for containerd, Docker, Podman",
     description: "Takes the command line of runc and passes it on to the delegate: $PENFOLD_OCI_DELEGATE, else crun on hosts with \
         cgroup v2 alone, else runc. `create` and `run` also note the container in the state root. `delete` fails and names what is left if a process of \
         the container lives. `delete --force` kills all processes in the container's cgroups, has the delegate delete the container, and \
