@@ -52,6 +52,8 @@ impl Ending {
             Ending::BothDie => {
                 kill_at_once(&supervisors);
                 assert_all_there(env, &sandbox.id);
+                // In a pid namespace, the dying init holds the lock a moment longer than the supervisors.
+                wait_until("no supervisor is seen", || sandbox.status(env).as_deref() != Some("running"));
                 env.call(["gc", "-f"]).with_code(0);
             }
             Ending::RecordIsLost => {
