@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use penfold_control::test_home::{Evidence, Look, TestHome, TestHomeError};
-use penfold_control::{EndMethod, Limits, Resolver, SandboxRef, StopResult, view};
+use penfold_control::{EndMethod, Limits, Resolver, SandboxRef, StopResult, View, view};
 use penfold_process::{ProcFs, ProcessId, Stat};
 use penfold_state::error_chain;
+use penfold_state::state::Status;
 use penfold_teardown::{Findings, Selector, Survivor};
 
 use super::{CANNOT_SEARCH, Request, Targets};
@@ -30,7 +31,8 @@ struct Sandbox {
 struct Records {
     /// The ids of all sandboxes, ended ones too.
     ids: BTreeSet<String>,
-    living: Vec<Sandbox>,
+    /// Those that live, and the remains of those that have lost their supervisors.
+    left: Vec<Sandbox>,
     /// Directories and state roots that could not be read, with the obstacle.
     unread: Vec<String>,
 }
@@ -47,7 +49,7 @@ pub(super) fn end(global: &Global, request: &Request, path: &Path) -> Result<u8,
     }
     let begun = Instant::now();
     let mut sweep = Sweep::default();
-    sweep.end_sandboxes(request, &home, &records.living)?;
+    sweep.end_sandboxes(request, &home, &records.left)?;
     sweep.end_processes(global, request, &home, &records.ids)?;
     sweep.unread = records.unread;
     sweep.findings.took_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
@@ -66,23 +68,29 @@ fn records(home: &TestHome) -> Result<Records, Failure> {
     let unread = |path: &Path, why: &str| format!("cannot read `{}`: {why}", path.display());
     let mut records = Records {
         ids: roots.ids.into_iter().collect(),
-        living: Vec::new(),
+        left: Vec::new(),
         unread: roots.unread.iter().map(|(path, error)| unread(path, &error.to_string())).collect(),
     };
     // This penfold is in such a sandbox.
     records.ids.retain(|id| !enclosing.contains(id));
     for root in roots.found {
         // Of a root that is blocked, this has the obstacle.
-        match view::select(&Resolver::new(&root), false) {
+        match view::select(&Resolver::new(&root), true) {
             Ok(found) => {
-                let ours =
-                    found.into_iter().filter(|(known, seen)| seen.claimed && !enclosing.contains(&known.id));
-                records.living.extend(ours.map(|(known, _)| Sandbox { root: root.clone(), known }));
+                let ours = found
+                    .into_iter()
+                    .filter(|(known, seen)| seen.claimed && is_left(seen) && !enclosing.contains(&known.id));
+                records.left.extend(ours.map(|(known, _)| Sandbox { root: root.clone(), known }));
             }
             Err(error) => records.unread.push(unread(&root, &error_chain(&error))),
         }
     }
     Ok(records)
+}
+
+/// Tells whether a sandbox lives, or was lost and not cleaned up: then its cgroup, network and mounts may be there without a process.
+fn is_left(seen: &View) -> bool {
+    seen.status.is_living() || (seen.status == Status::Lost && seen.ended_at_ms.is_none())
 }
 
 fn dry_run(global: &Global, request: &Request, home: &TestHome, records: &Records) -> Result<u8, Failure> {
@@ -94,7 +102,7 @@ fn dry_run(global: &Global, request: &Request, home: &TestHome, records: &Record
     if !global.quiet {
         output::message(&show::elsewhere(&look.elsewhere));
     }
-    let would = show::Would::new(&mut targets, &evidence, &records.living, &look);
+    let would = show::Would::new(&mut targets, &evidence, &records.left, &look);
     would.print(request.json)?;
     Ok(if records.unread.is_empty() { exit_codes::SUCCESS } else { exit_codes::FAILURE })
 }
@@ -124,12 +132,7 @@ struct Sweep {
 
 impl Sweep {
     /// Ends sandboxes by their records, those of several state roots at the same time.
-    fn end_sandboxes(
-        &mut self,
-        request: &Request,
-        home: &TestHome,
-        living: &[Sandbox],
-    ) -> Result<(), Failure> {
+    fn end_sandboxes(&mut self, request: &Request, home: &TestHome, left: &[Sandbox]) -> Result<(), Failure> {
         let how = if request.grace.is_zero() {
             EndMethod::Kill
         } else {
@@ -137,7 +140,7 @@ impl Sweep {
         };
         let limits = Limits { patience: Some(request.patience), ..Limits::default() };
         let mut roots: BTreeMap<&Path, Vec<SandboxRef>> = BTreeMap::new();
-        for sandbox in living {
+        for sandbox in left {
             roots.entry(&sandbox.root).or_default().push(sandbox.known.clone());
         }
         let roots: Vec<(&Path, Vec<SandboxRef>)> = roots.into_iter().collect();

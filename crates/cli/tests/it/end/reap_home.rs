@@ -211,6 +211,58 @@ fn sandboxes_are_ended_by_their_records_and_those_of_other_roots_live() {
     end(&env, &other);
 }
 
+/// As after the end of a container with everything in it: no process is left, and a cgroup and a directory are.
+///
+/// spec: 3.6
+#[test]
+fn what_is_left_of_a_sandbox_without_a_process_is_removed() {
+    let env = TestEnv::new();
+    let home = home(&env);
+    for level in env.levels() {
+        for flags in [&["-d", "--scratch"][..], &["--scratch"]] {
+            let context = format!("{level:?} {flags:?}");
+            let mut command = env.command(penfold());
+            command
+                .arg("--root")
+                .arg(home.join("state"))
+                .args(["run", "--contain", level.word()])
+                .args(flags);
+            command.args(["sh", "-c", "echo up > $UP; exec sleep 1005"]);
+            let running = Running::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()));
+            env.await_up(&["up"]);
+            wait_until("the tree stands", || env.is_running("sleep 1005"));
+            let all = env.processes();
+            crate::support::kill_at_once(&all.iter().collect::<Vec<_>>());
+            drop(running.finish());
+            assert!(env.processes().is_empty(), "{context}");
+            let left: Vec<PathBuf> =
+                crate::support::entries(&env.path("tmp")).into_iter().chain(leaves(&home)).collect();
+            assert!(!left.is_empty(), "{context}: nothing is left to be removed");
+            let listed = env.call(["reap", "-n", "--home", home.to_str().unwrap()]).with_code(0).out();
+            assert!(listed.contains("sandbox "), "{context}: {listed}");
+            assert!(left.iter().all(|path| is_there(path)), "{context}: the look has changed something");
+            let found = reap(&env, &home);
+            assert_eq!(found["sandboxes"][0]["outcome"], "gone", "{context}: {found}");
+            assert!(!left.iter().any(|path| is_there(path)), "{context}: {left:?}");
+            assert!(reap(&env, &home)["sandboxes"].as_array().unwrap().is_empty(), "{context}: twice");
+            std::fs::remove_file(env.path("work/up")).unwrap();
+        }
+    }
+}
+
+fn is_there(path: &Path) -> bool {
+    path.try_exists().unwrap()
+}
+
+/// The leaves that the records of a home name, and that exist.
+fn leaves(home: &Path) -> Vec<PathBuf> {
+    let leaf = |record: PathBuf| {
+        let intent = crate::support::json(&record.join("intent.json"))?;
+        Some(PathBuf::from(intent["leaf"].as_str()?)).filter(|leaf| is_there(leaf))
+    };
+    crate::support::entries(&home.join("state/sandboxes")).into_iter().filter_map(leaf).collect()
+}
+
 #[track_caller]
 fn end(env: &TestEnv, sandbox: &Sandbox) {
     env.call(["kill", &sandbox.id]).with_code(0);
