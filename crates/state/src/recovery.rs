@@ -119,6 +119,7 @@ pub(crate) fn end_remains(
     // Only the newer penfold that wrote the record knows what else must be removed.
     let kept = newer || detached.is_some_and(|detached| !detached.remove);
     let files = record.files().clone();
+    let had_ended = files.has_ended();
     let root = files.path().ancestors().nth(2).map(Path::to_owned);
     let marker = marked::marker(&id, intent.as_ref(), Some(&files), named, root.as_deref());
     let sparing = spared::sparing_of(intent.as_ref(), root.as_deref());
@@ -149,11 +150,13 @@ pub(crate) fn end_remains(
         // If this fails, a file without a holder is left, which `gc` removes.
         let _ = forget_name(root, name, files.name());
     }
-    if let Some(intent) = intent.as_ref().filter(|intent| intent.detached.is_some()) {
+    // Its supervisor has ended it, and has only exited late.
+    let was_gone = had_ended && findings.verified && findings.ended.is_empty();
+    if let Some(intent) = intent.as_ref().filter(|intent| intent.detached.is_some() && !was_gone) {
         publish_lost(&files, intent, &findings, by.clone());
     }
     let report = intent.as_ref().map(|intent| Report { by, ..lost(intent, level, findings.clone()) });
-    if let Some(report) = report.as_ref().filter(|_| kept && findings.verified) {
+    if let Some(report) = report.as_ref().filter(|_| kept && findings.verified && !was_gone) {
         execs::conclude_all(&files, Cause::Lost, level);
         write_end(&files, report);
     }

@@ -44,7 +44,8 @@ fn end_next_life(
     }
 }
 
-/// Finds the restart of a sandbox. Its record has the intent before the launch file.
+/// Finds the restart of a sandbox. Its record has the intent before the launch file, which may have passed to a still later life
+/// already.
 fn next_life(resolver: &Resolver, id: &str) -> Option<SandboxRef> {
     let registry = resolver.registry()?;
     let is_next = |name: &String| {
@@ -53,5 +54,29 @@ fn next_life(resolver: &Resolver, id: &str) -> Option<SandboxRef> {
         life.is_some_and(|life| life.restart_of == id)
     };
     let name = registry.names().ok()?.into_iter().find(is_next)?;
-    resolver.resolve(&name).ok()
+    resolver.resolve(&name).ok().map(|next| SandboxRef { restarts: true, ..next })
+}
+
+#[cfg(test)]
+mod tests {
+    use penfold_state::{Id, Registry};
+
+    use super::*;
+
+    /// spec: 27.5
+    #[test]
+    fn next_life_may_have_been_restarted_itself() {
+        let root = tempfile::tempdir().unwrap();
+        let registry = Registry::open(root.path()).unwrap();
+        let [first, second] = [Id::new().unwrap(), Id::new().unwrap()];
+        let intent = serde_json::json!({
+            "schema": penfold_state::record::SCHEMA, "id": second, "name": "web", "labels": {}, "command": ["true"],
+            "boot": "", "leaf": null, "scratch": null, "made_at_ms": 1,
+            "detached": {"remove": false, "restart": {}, "life": {"restart_of": first.short(), "restarts": 1, "failures": 1}}
+        });
+        let _record = registry.reserve(&serde_json::from_value(intent).unwrap()).unwrap();
+        let next = next_life(&Resolver::new(root.path()), &first.short()).unwrap();
+        // Its launch file is in the record of a later life already.
+        assert!(next.id == second.short() && next.restarts);
+    }
 }

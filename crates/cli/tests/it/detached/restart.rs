@@ -391,6 +391,30 @@ fn a_stop_at_any_time_of_a_crash_loop_is_for_good() {
     }
 }
 
+/// spec: 27.4, 27.5
+#[test]
+fn a_stop_between_the_end_and_the_next_life_loses_nothing() {
+    if !has_debug_assertions() {
+        return skip("only a build with debug assertions stops there");
+    }
+    let env = TestEnv::new();
+    let words = ["-d", "--restart", "on-failure", "--name", "web", "--", "sh", "-c", "exit 3"];
+    let out = Running::start(env.run_command(words).env("PENFOLD_STOP_AT", "restarting"))
+        .finish()
+        .with_code(0)
+        .out();
+    let sandbox = Sandbox::printed(&env, &out);
+    wait_until("its last process stops before the next life", || {
+        sandbox.has_ended() && sandbox.supervisors_now().iter().any(|one| one.state() == Some('T'))
+    });
+    env.call(["stop", "-t", "0", "web"]).with_code(0);
+    await_no_process(&env);
+    assert_eq!(sandbox.cause().as_deref(), Some("exit"));
+    assert!(events(&env, "lost").is_empty(), "{:?}", events(&env, "lost"));
+    remove_if_there(&env);
+    env.assert_nothing_left();
+}
+
 /// Adds a variable to the environment of the lives to come.
 fn add_variable(sandbox: &Sandbox, variable: &str) {
     let mut file = fs::File::options().append(true).open(sandbox.record.join("launch")).unwrap();

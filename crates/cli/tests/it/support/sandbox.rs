@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use penfold_testkit::proc::Identity;
+use rustix::fs::FlockOperation;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -110,12 +111,19 @@ impl Sandbox {
         env.call(words.iter().map(|&word| if word == "ID" { self.id.as_str() } else { word }))
     }
 
-    /// SIGKILL to both supervisors at once: neither can act on the death of the other.
+    /// SIGKILL to both supervisors at once: neither can act on the death of the other. The init of a pid namespace, which holds the
+    /// lock a moment longer, is waited for.
     #[track_caller]
     pub fn kill_supervisors(&self) {
         let both = self.supervisors_now();
         assert_eq!(both.len(), 2, "supervisors");
         kill_at_once(&both.iter().collect::<Vec<_>>());
+        wait_until("its lock is free", || !self.is_locked());
+    }
+
+    fn is_locked(&self) -> bool {
+        let shared = FlockOperation::NonBlockingLockShared;
+        std::fs::File::open(&self.record).is_ok_and(|dir| rustix::fs::flock(dir, shared).is_err())
     }
 
     /// Stops both supervisors, the outer one first, for it continues the other.
