@@ -6,8 +6,13 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::note::Asked;
+
 /// The annotation that says what `delete` does about leftovers: `block` or `report`.
 const LEAK: &str = "dev.penfold.leak";
+
+/// The annotation that says what becomes of the processes that `exec` started, once its command has ended: `contain`.
+const EXEC: &str = "dev.penfold.exec";
 
 /// A `config.json`.
 #[derive(Debug, Default, Deserialize)]
@@ -53,8 +58,9 @@ impl Config {
         self.linux.as_ref().map_or("", |linux| &linux.cgroups_path)
     }
 
-    /// Tells whether `delete` succeeds although processes are left.
-    pub(crate) fn only_reports(&self) -> bool {
-        self.annotations.get(LEAK).is_some_and(|value| value == "report")
+    /// What the annotations ask for.
+    pub(crate) fn asked(&self) -> Asked {
+        let is = |name: &str, value: &str| self.annotations.get(name).is_some_and(|given| given == value);
+        Asked { only_reports: is(LEAK, "report"), contains_execs: is(EXEC, "contain") }
     }
 }

@@ -3,7 +3,7 @@
 //! - [`Words`] — the command line of an OCI runtime, as far as penfold needs it.
 //! - [`Delegate`] — the runtime that does the work.
 //! - [`Note`] — the file that says which containers were created through penfold.
-//! - [`Runtime`] — `create`, `kill` and `delete`; everything else is passed on.
+//! - [`Runtime`] — `create`, `run`, `exec`, `kill` and `delete`; everything else is passed on.
 //! - [`log_line`] — a message as engines read it.
 //!
 //! **Non-goals.** No container is made here: no namespace, no mount, no cgroup.
@@ -18,6 +18,8 @@
 mod cgroups;
 mod config;
 mod delegate;
+mod exec;
+mod follower;
 mod log;
 mod members;
 mod note;
@@ -26,6 +28,6 @@ mod words;
 
 pub use delegate::{Delegate, NoDelegate};
 pub use log::{append as log, log_line};
-pub use note::{Note, Notes};
+pub use note::{Asked, Note, Notes};
 pub use runtime::{Answer, LIMIT, Refused, Runtime};
 pub use words::Words;

@@ -176,16 +176,18 @@ impl Members {
         Ok(())
     }
 
+    /// Removes the empty cgroups below the container's. runc waits for seconds where it finds any.
+    pub(crate) fn remove_below(&self) -> io::Result<()> {
+        let mut below = self.directories()?;
+        below.retain(|dir| !self.roots.contains(dir));
+        remove(below);
+        Ok(())
+    }
+
     /// Removes the empty cgroups; returns those that the kernel does not let go.
     pub(crate) fn remove(&self, deadline: Instant) -> io::Result<Vec<PathBuf>> {
         loop {
-            let mut left = Vec::new();
-            for dir in self.directories()?.into_iter().rev() {
-                match rustix::fs::unlinkat(rustix::fs::CWD, &dir, rustix::fs::AtFlags::REMOVEDIR) {
-                    Ok(()) | Err(Errno::NOENT) => (),
-                    Err(_) => left.push(dir),
-                }
-            }
+            let left = remove(self.directories()?);
             if left.is_empty() || Instant::now() >= deadline {
                 return Ok(left);
             }
@@ -214,6 +216,15 @@ impl Members {
         }
         Ok(found)
     }
+}
+
+/// Removes directories, which are listed with parents first; returns those that the kernel does not let go.
+fn remove(dirs: Vec<PathBuf>) -> Vec<PathBuf> {
+    let is_left = |dir: &PathBuf| {
+        let removed = rustix::fs::unlinkat(rustix::fs::CWD, dir, rustix::fs::AtFlags::REMOVEDIR);
+        !matches!(removed, Ok(()) | Err(Errno::NOENT))
+    };
+    dirs.into_iter().rev().filter(is_left).collect()
 }
 
 /// Reads a list of pids. A file that does not exist is empty: the cgroup is gone, or the hierarchy has no such file.

@@ -1,5 +1,6 @@
 //! The notes of a state root: `<root>/oci/HASH.json`, one for each container that was created through penfold.
 
+use std::ffi::OsStr;
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -28,13 +29,24 @@ pub struct Note {
     pub cgroups_path: String,
     /// Whether the container has a pid namespace that ends with its first process.
     pub private_pids: bool,
-    /// Whether `delete` only reports what is left.
-    pub only_reports: bool,
+    /// What its annotations ask for.
+    #[serde(flatten)]
+    pub asked: Asked,
     /// The boot in which the container was created.
     pub boot_id: String,
     /// The cgroups of the container, once `kill` or `delete` has looked: the delegate's own state is removed before ours.
     #[serde(default)]
     pub cgroups: Vec<PathBuf>,
+}
+
+/// What the annotations of a container ask for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Asked {
+    /// Whether `delete` only reports what is left.
+    pub only_reports: bool,
+    /// Whether what an `exec` starts ends with its command.
+    pub contains_execs: bool,
 }
 
 /// The notes of a state root.
@@ -73,22 +85,43 @@ impl Notes {
         std::fs::rename(&new, &file)
     }
 
-    /// Removes the note of a container, if there is one.
+    /// Removes the note of a container, if there is one, and before it what a killed follower has left.
     ///
     /// # Errors
     /// Those of unlink(2).
     pub fn remove(&self, engine_root: &Path, id: &str) -> io::Result<()> {
-        match std::fs::remove_file(self.file(engine_root, id)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+        let (note, name) = (self.file(engine_root, id), Notes::name(engine_root, id));
+        let entries = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let others = entries.map(|entry| entry.path()).filter(|path| *path != note && is_named(path, &name));
+        for path in others.chain([note.clone()]) {
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => (),
+            }
         }
+        Ok(())
+    }
+
+    /// The file for the pid of a command, where the engine wants none.
+    pub(crate) fn pid_file(&self, engine_root: &Path, id: &str, command: &str) -> PathBuf {
+        self.dir.join(format!("{}.{command}.pid", Notes::name(engine_root, id)))
+    }
+
+    fn file(&self, engine_root: &Path, id: &str) -> PathBuf {
+        self.dir.join(format!("{}.json", Notes::name(engine_root, id)))
     }
 
     /// Engines reuse ids below different roots: the name is a hash of both.
-    fn file(&self, engine_root: &Path, id: &str) -> PathBuf {
+    fn name(engine_root: &Path, id: &str) -> String {
         let mut key = engine_root.as_os_str().as_bytes().to_vec();
         key.push(0);
         key.extend_from_slice(id.as_bytes());
-        self.dir.join(format!("{:032x}.json", fnv(&key)))
+        format!("{:032x}", fnv(&key))
     }
+}
+
+/// Tells whether a file is one of this container. runc writes `.FILE` first.
+fn is_named(path: &Path, name: &str) -> bool {
+    let file = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    file.strip_prefix('.').unwrap_or(file).strip_prefix(name).is_some_and(|rest| rest.starts_with('.'))
 }

@@ -1,4 +1,4 @@
-//! `create`, `run`, `kill` and `delete` of a container.
+//! `create`, `run`, `exec`, `kill` and `delete` of a container.
 
 use std::ffi::OsString;
 use std::io;
@@ -32,12 +32,14 @@ const LOOKED: Duration = Duration::from_millis(4600);
 const DYING: Duration = Duration::from_millis(300);
 /// The kind of these leaks in the counters.
 const LEAK: &str = "container";
+/// The outcome of a leak that is no more.
+pub(crate) const ENDED: &str = "ended";
 
 /// What the caller does next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// Execute the delegate with the same words.
-    PassOn,
+    /// Execute the delegate with these words.
+    PassOn(Vec<OsString>),
     /// Exit with this code.
     Exit(u8),
 }
@@ -48,6 +50,14 @@ pub enum Refused {
     /// The note could not be written, so the container was not created.
     #[error("cannot write the note of container `{id}`: {source}")]
     Note {
+        /// The container.
+        id: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The command was not started, for it would not have been contained.
+    #[error("cannot contain a command in container `{id}`: {source}")]
+    Exec {
         /// The container.
         id: String,
         /// The cause.
@@ -88,22 +98,22 @@ pub enum Refused {
 }
 
 /// An OCI runtime in front of a delegate.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Runtime {
     delegate: Delegate,
-    words: Words,
+    pub(crate) words: Words,
     /// The words for the delegate.
-    all: Vec<OsString>,
+    pub(crate) all: Vec<OsString>,
     state_root: PathBuf,
     engine_root: PathBuf,
     begun: Instant,
 }
 
 /// A container as it is found.
-struct Container {
-    note: Option<Note>,
+pub(crate) struct Container {
+    pub(crate) note: Option<Note>,
     told: Told,
-    members: Members,
+    pub(crate) members: Members,
 }
 
 impl Runtime {
@@ -127,19 +137,24 @@ impl Runtime {
     pub fn call(&self) -> Result<Answer, Refused> {
         match self.words.verb.as_str() {
             "create" | "run" => self.create(),
+            "exec" => self.exec(),
             "kill" => self.kill(),
             "delete" => self.delete(),
-            _ => Ok(Answer::PassOn),
+            _ => Ok(self.pass_on()),
         }
+    }
+
+    pub(crate) fn pass_on(&self) -> Answer {
+        Answer::PassOn(self.all.clone())
     }
 
     /// Notes the container; then the delegate creates it.
     fn create(&self) -> Result<Answer, Refused> {
         // The delegate says better than penfold what is wrong with a bundle.
-        let Ok(config) = Config::of_bundle(&self.words.bundle) else { return Ok(Answer::PassOn) };
-        if delegate::knows(&self.engine_root, &self.words.id) {
+        let Ok(config) = Config::of_bundle(&self.words.bundle) else { return Ok(self.pass_on()) };
+        if self.is_known() {
             // The delegate refuses; the note of the container that exists stays.
-            return Ok(Answer::PassOn);
+            return Ok(self.pass_on());
         }
         let note = Note {
             schema: 1,
@@ -150,24 +165,29 @@ impl Runtime {
             systemd: self.words.systemd,
             cgroups_path: config.cgroups_path().to_owned(),
             private_pids: config.has_private_pids(),
-            only_reports: config.only_reports(),
+            asked: config.asked(),
             boot_id: penfold_process::boot_id().unwrap_or_default(),
             cgroups: Vec::new(),
         };
         crash_point!("oci-create");
         self.notes().write(&note).map_err(|source| Refused::Note { id: note.id, source })?;
         crash_point!("oci-noted");
-        Ok(Answer::PassOn)
+        if self.words.verb == "run" && !self.words.detach {
+            // The delegate deletes the container itself.
+            let source = |source| Refused::Note { id: self.words.id.clone(), source };
+            self.follow_run().map_err(source)?;
+        }
+        Ok(self.pass_on())
     }
 
     /// Kills all processes, where the end of the first one would leave others.
     fn kill(&self) -> Result<Answer, Refused> {
-        if !self.words.is_sigkill() || !delegate::knows(&self.engine_root, &self.words.id) {
-            return Ok(Answer::PassOn);
+        if !self.words.is_sigkill() || !self.is_known() {
+            return Ok(self.pass_on());
         }
         let mut container = self.find()?;
         if container.note.as_ref().is_none_or(|note| note.private_pids) {
-            return Ok(Answer::PassOn);
+            return Ok(self.pass_on());
         }
         crash_point!("oci-kill");
         let left = container.members.end(self.begun + LOOKED).map_err(|source| self.unseen(source))?;
@@ -177,13 +197,13 @@ impl Runtime {
 
     fn delete(&self) -> Result<Answer, Refused> {
         let mut container = self.find()?;
-        let known = delegate::knows(&self.engine_root, &self.words.id);
+        let known = self.is_known();
         if !known && container.note.is_none() {
-            return Ok(if self.words.force { Answer::Exit(0) } else { Answer::PassOn });
+            return Ok(if self.words.force { Answer::Exit(0) } else { self.pass_on() });
         }
         self.remember(&mut container)?;
         crash_point!("oci-delete");
-        let only_reports = container.note.as_ref().is_some_and(|note| note.only_reports);
+        let only_reports = container.note.as_ref().is_some_and(|note| note.asked.only_reports);
         let left = if self.words.force {
             container.members.end(self.begun + KILLING)
         } else {
@@ -200,17 +220,18 @@ impl Runtime {
             }
             self.publish(&words_of(&left, &[]), "reported");
         }
+        container.members.remove_below().map_err(|source| self.unseen(source))?;
         crash_point!("oci-looked");
         let code = if known { self.delegated()? } else { 0 };
         crash_point!("oci-delegated");
-        if code != 0 && delegate::knows(&self.engine_root, &self.words.id) {
+        if code != 0 && self.is_known() {
             return Ok(Answer::Exit(code));
         }
         self.finish(container, only_reports)
     }
 
     /// Looks for the last time, and removes the note.
-    fn finish(&self, mut container: Container, only_reports: bool) -> Result<Answer, Refused> {
+    pub(crate) fn finish(&self, mut container: Container, only_reports: bool) -> Result<Answer, Refused> {
         let deadline = self.begun + LOOKED;
         let soon = deadline.min(Instant::now() + DYING);
         let left = container.members.await_end(soon).map_err(|source| self.unseen(source))?;
@@ -228,7 +249,7 @@ impl Runtime {
         Ok(Answer::Exit(0))
     }
 
-    fn find(&self) -> Result<Container, Refused> {
+    pub(crate) fn find(&self) -> Result<Container, Refused> {
         let id = &self.words.id;
         let note = self.notes().read(&self.engine_root, id).map_err(|source| self.unseen(source))?;
         let told = delegate::told(&self.engine_root, id);
@@ -249,6 +270,16 @@ impl Runtime {
             self.notes().write(note).map_err(|source| Refused::Note { id: note.id.clone(), source })?;
         }
         Ok(())
+    }
+
+    /// Tells whether the delegate knows the container.
+    pub(crate) fn is_known(&self) -> bool {
+        delegate::knows(&self.engine_root, &self.words.id)
+    }
+
+    /// Gives this runtime the full time again, as at its start.
+    pub(crate) fn begin_again(self) -> Runtime {
+        Runtime { begun: Instant::now(), ..self }
     }
 
     /// Runs the delegate as a child; returns its exit code.
@@ -279,16 +310,21 @@ impl Runtime {
         Refused::Left { id: self.words.id.clone(), left }
     }
 
-    fn publish(&self, left: &str, outcome: &str) {
+    pub(crate) fn publish(&self, left: &str, outcome: &str) {
         // Counters and events are news: their loss changes no answer.
-        let _ = Counts::of_leak(LEAK, false).add_to(&self.state_root);
+        let _ = Counts::of_leak(LEAK, outcome == ENDED).add_to(&self.state_root);
         let about = About { id: self.words.id.clone(), ..About::default() };
         let (what, outcome) = (format!("container {left}"), outcome.to_owned());
         Journal::new(&self.state_root, about).publish([EventKind::Leak { what, outcome, reason: None }]);
     }
 
-    fn unseen(&self, source: io::Error) -> Refused {
+    pub(crate) fn unseen(&self, source: io::Error) -> Refused {
         Refused::Look { id: self.words.id.clone(), source }
+    }
+
+    /// The file for the pid of a command, where the engine wants none.
+    pub(crate) fn pid_file(&self, command: &str) -> PathBuf {
+        self.notes().pid_file(&self.engine_root, &self.words.id, command)
     }
 
     fn notes(&self) -> Notes {
@@ -297,7 +333,7 @@ impl Runtime {
 }
 
 /// Names what is left.
-fn words_of(members: &[Member], cgroups: &[PathBuf]) -> String {
+pub(crate) fn words_of(members: &[Member], cgroups: &[PathBuf]) -> String {
     /// The most that are named.
     const MOST: usize = 8;
     let cgroups = cgroups.iter().map(|dir| format!("cgroup {}", dir.display()));

@@ -7,8 +7,27 @@ use std::path::PathBuf;
 const GLOBAL_WITH_VALUE: [&str; 6] = ["root", "log", "log-format", "criu", "rootless", "cgroup-manager"];
 /// The other global flags.
 const GLOBAL: [&str; 2] = ["debug", "systemd-cgroup"];
+/// The flags of `exec` that take a value.
+const EXEC_WITH_VALUE: [&str; 16] = [
+    "console-socket",
+    "cwd",
+    "env",
+    "e",
+    "user",
+    "u",
+    "additional-gids",
+    "g",
+    "process",
+    "p",
+    "pid-file",
+    "process-label",
+    "apparmor",
+    "cap",
+    "c",
+    "preserve-fds",
+];
 
-/// The words of `create`, `run`, `kill` or `delete`.
+/// The words of `create`, `run`, `exec`, `kill` or `delete`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Words {
     /// The engine's state directory, `--root`.
@@ -17,8 +36,10 @@ pub struct Words {
     pub log: Option<PathBuf>,
     /// Whether the delegate asks systemd for cgroups.
     pub systemd: bool,
-    /// `create`, `run`, `kill` or `delete`.
+    /// `create`, `run`, `exec`, `kill` or `delete`.
     pub verb: String,
+    /// The number of words before those of the verb.
+    pub before: usize,
     /// The container.
     pub id: String,
     /// The directory with `config.json`.
@@ -27,12 +48,17 @@ pub struct Words {
     pub force: bool,
     /// The signal of `kill`.
     pub signal: Option<String>,
+    /// Whether `run` or `exec` returns before the command has ended.
+    pub detach: bool,
+    /// The file for the pid of the command.
+    pub pid_file: Option<PathBuf>,
 }
 
 impl Words {
     /// Reads the words after the program's name; `None` if they are for the delegate alone: another verb, or a flag that is not known.
     pub fn parse(words: &[OsString]) -> Option<Words> {
         let mut found = Words { bundle: PathBuf::from("."), ..Words::default() };
+        let count = words.len();
         let mut words = words.iter();
         found.verb = loop {
             let word = words.next()?;
@@ -52,11 +78,13 @@ impl Words {
                 _ => (),
             }
         };
+        found.before = count - words.len();
         let (with_value, alone): (&[&str], &[&str]) = match found.verb.as_str() {
             "create" | "run" => (
                 &["bundle", "b", "console-socket", "pid-file", "preserve-fds", "config", "f"],
                 &["no-pivot", "no-new-keyring", "detach", "d", "keep", "no-subreaper"],
             ),
+            "exec" => (&EXEC_WITH_VALUE[..], &["tty", "t", "detach", "d", "no-new-privs", "ignore-paused"]),
             "kill" => (&[], &["all", "a"]),
             "delete" => (&[], &["force", "f"]),
             _ => return None,
@@ -65,14 +93,21 @@ impl Words {
         while let Some(word) = words.next() {
             let Some((name, value)) = flag(word.to_str()?) else {
                 others.push(word.to_str()?.to_owned());
+                if found.verb == "exec" {
+                    // The words of the command follow.
+                    break;
+                }
                 continue;
             };
             if alone.contains(&name) {
                 found.force |= matches!(name, "force" | "f") && value != Some("false");
+                found.detach |= matches!(name, "detach" | "d") && value != Some("false");
             } else if with_value.contains(&name) {
                 let value = value.map(OsString::from).or_else(|| words.next().cloned())?;
-                if matches!(name, "bundle" | "b") {
-                    found.bundle = value.into();
+                match name {
+                    "bundle" | "b" => found.bundle = value.into(),
+                    "pid-file" => found.pid_file = Some(value.into()),
+                    _ => (),
                 }
             } else {
                 return None;
@@ -124,6 +159,10 @@ mod tests {
         let kill = parse("--root=/r kill --all c1 9").unwrap();
         assert!(kill.is_sigkill());
         assert!(parse("delete --force a+b_c.d-e").unwrap().force);
+        let exec = parse("--root /r exec --process /tmp/p --detach --pid-file /b/x.pid c1").unwrap();
+        assert_eq!((exec.id.as_str(), exec.before, exec.detach), ("c1", 3, true));
+        assert_eq!(exec.pid_file.unwrap(), PathBuf::from("/b/x.pid"));
+        assert!(!parse("exec -t c1 sh --detach -c true").unwrap().detach);
         assert!(!parse("delete x").unwrap().force);
     }
 
@@ -140,6 +179,7 @@ mod tests {
             "kill",
             "delete --regex x",
             "kill a 9 c",
+            "exec --cgroup x c1 sh",
         ] {
             assert_eq!(parse(text), None, "{text}");
         }

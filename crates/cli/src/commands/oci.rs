@@ -25,7 +25,7 @@ pub(crate) const VERB: Verb = Verb {
     description: "Takes the command line of runc and passes it on to the delegate: $PENFOLD_OCI_DELEGATE, else crun on hosts with \
         cgroup v2 alone, else runc. `create` and `run` also note the container in the state root. `delete` fails and names what is left if a process of \
         the container lives. `delete --force` kills all processes in the container's cgroups, has the delegate delete the container, and \
-        looks again. `kill ID KILL` does the same to processes if the container has no pid namespace of its own. `kill` and `delete` answer \
+        looks again. With the annotation `dev.penfold.exec=contain`, what an `exec` leaves ends with its command. `kill ID KILL` does the same to processes if the container has no pid namespace of its own. `kill` and `delete` answer \
         within 5 s. The same is a link to penfold with the name `penfold-oci`. `oci` is the first word: all others are for the delegate. The state root \
         is $PENFOLD_ROOT, else the default.",
     examples: &[
@@ -89,7 +89,7 @@ fn runtime(words: &[OsString], parsed: Option<Words>) -> Result<u8, Failure> {
         })?;
     let program = delegate.program().as_os_str().to_owned();
     let answer = match parsed {
-        None => Answer::PassOn,
+        None => Answer::PassOn(words.to_vec()),
         Some(parsed) => {
             let runtime_dir = variables::get(OsStr::new("XDG_RUNTIME_DIR")).map(PathBuf::from);
             let runtime =
@@ -99,8 +99,8 @@ fn runtime(words: &[OsString], parsed: Option<Words>) -> Result<u8, Failure> {
     };
     match answer {
         Answer::Exit(code) => Ok(code),
-        Answer::PassOn => {
-            let all: Vec<OsString> = std::iter::once(program).chain(words.iter().cloned()).collect();
+        Answer::PassOn(words) => {
+            let all: Vec<OsString> = std::iter::once(program).chain(words).collect();
             Err(execute::program(&all, Vec::new(), Vec::new()))
         }
     }

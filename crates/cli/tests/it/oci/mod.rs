@@ -1,6 +1,7 @@
 //! `penfold oci` in front of runc, and of programs that take its place.
 
 mod bundle;
+pub mod exec;
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::PathBuf;

@@ -167,7 +167,11 @@ fn every_crash_point_in_the_sources_is_tested() {
         points_in(&directory.join("src"), &mut found);
     }
     let others = crate::resources::crash::POINTS.into_iter().chain(crate::run::spare::POINTS);
-    let others = others.chain(crate::detached::restart::POINTS).chain(crate::oci::POINTS);
+    let others = others
+        .chain(crate::detached::restart::POINTS)
+        .chain(crate::oci::POINTS)
+        .chain(crate::oci::exec::POINTS)
+        .chain([crate::oci::exec::RUN_POINT]);
     let tested = POINTS.into_iter().chain(serve::crash::points()).chain(others).map(str::to_owned);
     assert_eq!(found, tested.collect());
 }
