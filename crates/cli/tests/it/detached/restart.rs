@@ -404,8 +404,10 @@ fn a_stop_between_the_end_and_the_next_life_loses_nothing() {
         .with_code(0)
         .out();
     let sandbox = Sandbox::printed(&env, &out);
-    wait_until("its last process stops before the next life", || {
-        sandbox.has_ended() && sandbox.supervisors_now().iter().any(|one| one.state() == Some('T'))
+    // Where the kernel continues it at once, for it has lost its parent, the stop comes later.
+    wait_until("its last process stops before the next life, or goes on", || {
+        let is_stopped = env.processes().iter().any(|one| one.state() == Some('T'));
+        sandbox.has_ended() && (is_stopped || records(&env).len() > 1)
     });
     env.call(["stop", "-t", "0", "web"]).with_code(0);
     await_no_process(&env);
