@@ -69,13 +69,14 @@ pub(crate) fn end(global: &Global, request: &Request) -> Result<u8, Failure> {
     Ok(ended.exit_code())
 }
 
-/// Ends the processes that this selector finds, and prints the survivors; returns the exit code.
+/// Ends the processes that this selector finds, and prints the survivors; returns the exit code. Where only cgroups are selected, no
+/// other process is looked at.
 ///
 /// # Errors
 /// If /proc cannot be read, or none of the processes may be signalled.
 pub(crate) fn end_selected(
     global: &Global,
-    proc: ProcFs,
+    mut proc: ProcFs,
     selector: Selector,
     grace: Duration,
     patience: Duration,
@@ -88,7 +89,11 @@ pub(crate) fn end_selected(
         dry_run: false,
         json: false,
     };
-    let found = Targets::find(global, proc, selector)?;
+    let mut search = Search::new(selector.clone(), &mut proc).or_fail(FailureKind::Other, CANNOT_SEARCH)?;
+    if selector.is_by_cgroup() {
+        search = search.inside_only();
+    }
+    let found = Targets::found_by(global, proc, selector, search)?;
     // The last one may have ended by itself meanwhile.
     if found.members.is_empty() {
         return Ok(exit_codes::SUCCESS);
@@ -118,8 +123,16 @@ impl Targets {
     }
 
     fn find(global: &Global, mut proc: ProcFs, selector: Selector) -> Result<Targets, Failure> {
-        let mut search =
-            Search::new(selector.clone(), &mut proc).or_fail(FailureKind::Other, CANNOT_SEARCH)?;
+        let search = Search::new(selector.clone(), &mut proc).or_fail(FailureKind::Other, CANNOT_SEARCH)?;
+        Targets::found_by(global, proc, selector, search)
+    }
+
+    fn found_by(
+        global: &Global,
+        mut proc: ProcFs,
+        selector: Selector,
+        mut search: Search,
+    ) -> Result<Targets, Failure> {
         target::refuse_spared(&search, &selector)?;
         let mut members = Vec::new();
         let found = search.find(&mut proc, &mut members).or_fail(FailureKind::Other, CANNOT_SEARCH)?;

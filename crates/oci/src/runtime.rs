@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use penfold_process::{Pid, ProcFs, Process, Signal};
+use penfold_process::{Pid, ProcFs, Process, Signal, State};
 use penfold_state::counters::Counts;
 use penfold_state::events::{About, EventKind, Journal};
 use penfold_sys::crash_point;
@@ -116,6 +116,15 @@ pub(crate) struct Container {
     pub(crate) members: Members,
 }
 
+impl Container {
+    /// Tells whether the main thread of the first process has exited, and others live.
+    fn has_only_threads(&self) -> io::Result<bool> {
+        let Some(init) = self.told.init else { return Ok(false) };
+        let stat = ProcFs::open()?.stat(init.pid)?.filter(|stat| stat.id() == init);
+        Ok(stat.is_some_and(|stat| stat.state == State::Zombie && !stat.is_dead()))
+    }
+}
+
 impl Runtime {
     /// Makes a runtime for one call. `runtime_dir` is `$XDG_RUNTIME_DIR`.
     pub fn new(
@@ -186,7 +195,9 @@ impl Runtime {
             return Ok(self.pass_on());
         }
         let mut container = self.find()?;
-        if container.note.as_ref().is_none_or(|note| note.private_pids) {
+        let Some(note) = &container.note else { return Ok(self.pass_on()) };
+        // The delegate kills the first process, and with it a pid namespace. But it takes one whose main thread has exited for dead.
+        if note.private_pids && !container.has_only_threads().map_err(|source| self.unseen(source))? {
             return Ok(self.pass_on());
         }
         crash_point!("oci-kill");

@@ -54,6 +54,37 @@ impl Selector {
         }
     }
 
+    /// Whether only the cgroup of a process tells that it is a member.
+    pub fn is_by_cgroup(&self) -> bool {
+        match self {
+            Selector::Cgroup(_) | Selector::CgroupV1(_) => true,
+            Selector::Any(several) => several.iter().all(Selector::is_by_cgroup),
+            _ => false,
+        }
+    }
+
+    /// Returns the processes that the selected cgroups list; some may be in it twice.
+    fn listed(&self) -> io::Result<Vec<Pid>> {
+        let mut pids = Vec::new();
+        match self {
+            Selector::Cgroup(path) => {
+                if let Some(leaf) = Leaf::open(path).map_err(io::Error::other)? {
+                    leaf.processes(&mut pids).map_err(io::Error::other)?;
+                }
+            }
+            Selector::CgroupV1(path) => {
+                v1group::processes(path, &mut pids)?;
+            }
+            Selector::Any(several) => {
+                for one in several {
+                    pids.extend(one.listed()?);
+                }
+            }
+            _ => {}
+        }
+        Ok(pids)
+    }
+
     /// Adds the matching processes to `found`.
     fn matching(
         &self,
@@ -135,6 +166,8 @@ pub struct Search {
     /// Children of members that `/proc` hides (`hidepid`), with their pidfds.
     hidden: Vec<(Pid, OwnedFd)>,
     unproven: HashSet<Pid>,
+    /// Whether only the processes that the selected cgroups list are looked at.
+    is_inside: bool,
 }
 
 impl Search {
@@ -163,7 +196,15 @@ impl Search {
             left_out: Vec::new(),
             hidden: Vec::new(),
             unproven: HashSet::new(),
+            is_inside: false,
         })
+    }
+
+    /// Looks only at the processes that the selected cgroups list, which is quick on a full host. A process that has left the cgroups
+    /// is no member then, whoever started it.
+    #[must_use]
+    pub fn inside_only(self) -> Search {
+        Search { is_inside: true, ..self }
     }
 
     /// Tells whether a process is never a member: pid 1, this process or one of its ancestors.
@@ -212,11 +253,21 @@ impl Search {
         out.clear();
         self.left_out.clear();
         let mut all = Vec::new();
-        let scanned = proc.scan(|stat| {
-            if !stat.is_kernel_thread() {
-                all.push(stat);
+        let scanned = if self.is_inside {
+            let mut pids = self.selector.listed()?;
+            pids.sort_unstable_by_key(|pid| raw(*pid));
+            pids.dedup();
+            for pid in pids {
+                all.extend(proc.stat(pid)?);
             }
-        })?;
+            Completeness::Complete
+        } else {
+            proc.scan(|stat| {
+                if !stat.is_kernel_thread() {
+                    all.push(stat);
+                }
+            })?
+        };
         let (matched, matching) = self.matching(proc, &all)?;
         self.close(&all, &matched, out);
         for stat in out.iter() {

@@ -97,7 +97,14 @@ fn epilog_ends_the_members_of_the_jobs_groups_and_no_other_job() {
     stray.args(["-i", "sleep", "3203"]).uid(USER).gid(USER).process_group(0);
     let stray = Running::spawn(&mut stray);
     let other = start(job(1), "3204");
-    await_running(&env, &[3201, 3202, 3204]);
+    // Its child has been moved to the group of another job.
+    let mut parent = env.command("sh");
+    parent.args(["-c", "sleep 3206 & exec sleep 3205"]).uid(USER).gid(USER).process_group(0);
+    let parent = Running::spawn(&mut parent);
+    await_running(&env, &[3201, 3202, 3204, 3205, 3206]);
+    let child = env.running("sleep 3206").remove(0);
+    enter(mine.step(), parent.pid());
+    enter(others.step(), child.pid());
     enter(mine.step(), one.pid());
     enter(unified.step(), two.pid());
     enter(unified.step(), stray.pid());
@@ -106,7 +113,9 @@ fn epilog_ends_the_members_of_the_jobs_groups_and_no_other_job() {
     assert!([&one, &two, &stray, &other].iter().all(|one| one.is_alive()));
     slurm(&env, job(0), &["epilog", "-t", "100ms"]).with_code(0);
     assert!(!one.is_alive() && !two.is_alive() && !stray.is_alive());
-    assert!(other.is_alive());
+    assert!(!parent.is_alive() && !child.has_ended() && other.is_alive());
+    child.signal(rustix::process::Signal::KILL);
+    child.await_end();
     // Nothing is left: nothing to do.
     assert_eq!(slurm(&env, job(0), &["epilog"]).with_code(0).err(), "");
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use self::bundle::{Engine, TREE, cgroups};
-use crate::support::{TestEnv, has_debug_assertions, penfold, skip};
+use crate::support::{TestEnv, has_debug_assertions, penfold, skip, wait_until};
 
 /// An id that no other test has.
 fn id(env: &TestEnv) -> String {
@@ -136,6 +136,36 @@ fn kill_ends_all_processes_where_the_pid_namespace_is_shared() {
         assert!(init.has_ended() && stray.has_ended());
         engine.call(&["delete", &id]).with_code(0);
         assert_eq!(cgroups(&id), Vec::<PathBuf>::new());
+    }
+}
+
+/// spec: 30.4
+#[test]
+fn kill_ends_a_first_process_whose_main_thread_has_exited() {
+    for private_pids in [true, false] {
+        let env = TestEnv::new();
+        let Some(engine) = Engine::new(&env, "runc") else { return };
+        let id = id(&env);
+        let kit = penfold_testkit::binary().unwrap();
+        let bundle = engine.bundle("", private_pids, |config| {
+            let source = kit.to_str().unwrap();
+            let mount = serde_json::json!({
+                "destination": "/kit", "type": "bind", "source": source, "options": ["bind", "ro"]
+            });
+            config["mounts"].as_array_mut().unwrap().push(mount);
+            config["process"]["args"] =
+                serde_json::json!(["/kit", "hostile", "zombie-main", "--ready", "/ready"]);
+        });
+        let init = engine.run(&id, &bundle);
+        wait_until("the main thread has exited", || {
+            bundle.join("rootfs/ready").is_file() && init.state() == Some('Z')
+        });
+        assert!(!init.has_ended());
+        engine.call(&["kill", &id, "KILL"]).with_code(0);
+        init.await_end();
+        engine.call(&["delete", &id]).with_code(0);
+        assert_eq!(cgroups(&id), Vec::<PathBuf>::new());
+        assert_eq!(engine.notes(), 0);
     }
 }
 
