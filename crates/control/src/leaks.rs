@@ -103,6 +103,11 @@ pub enum Thing {
         /// The command of the sandbox, for people.
         command: String,
     },
+    /// A container of `penfold oci` that its delegate does not know any more.
+    Container {
+        /// The file of its note.
+        path: PathBuf,
+    },
     /// A name that no living sandbox holds.
     Name {
         /// The file of the name.
@@ -127,7 +132,7 @@ pub enum Thing {
 
 impl Thing {
     /// Every kind, as [`Thing::kind`] names it.
-    pub const KINDS: [&'static str; 13] = [
+    pub const KINDS: [&'static str; 14] = [
         "record",
         "processes",
         "cgroup",
@@ -137,6 +142,7 @@ impl Thing {
         "mount",
         "loop",
         "ended",
+        "container",
         "name",
         "file",
         "socket",
@@ -155,6 +161,7 @@ impl Thing {
             Thing::Mount { .. } => "mount",
             Thing::Loop { .. } => "loop",
             Thing::Ended { .. } => "ended",
+            Thing::Container { .. } => "container",
             Thing::Name { .. } => "name",
             Thing::File { .. } => "file",
             Thing::Socket { .. } => "socket",
@@ -189,6 +196,7 @@ impl Thing {
             | Thing::Mount { path, .. }
             | Thing::Loop { path, .. }
             | Thing::Ended { path, .. }
+            | Thing::Container { path }
             | Thing::Name { path }
             | Thing::File { path }
             | Thing::Socket { path }

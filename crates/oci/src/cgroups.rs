@@ -114,6 +114,23 @@ pub(crate) fn find(names: &Names<'_>, told: &Told, known: &[PathBuf]) -> io::Res
     Ok(found)
 }
 
+/// The cgroups that runc makes below its own where the engine asks for no absolute path: whoever looks later does not know runc's own.
+///
+/// # Errors
+/// When the mounts, or the cgroups of this process, cannot be read.
+pub(crate) fn below_own(names: &Names<'_>) -> io::Result<BTreeSet<PathBuf>> {
+    let relative = Path::new(if names.cgroups_path.is_empty() { names.id } else { names.cgroups_path });
+    if relative.is_absolute() || names.cgroups_path.contains(':') {
+        return Ok(BTreeSet::new());
+    }
+    let text = ProcFs::open()?.cgroups(rustix::process::getpid())?.unwrap_or_default();
+    let below = |hierarchy: Hierarchy| {
+        let cgroup = hierarchy.of(Membership::of(&text))?.join(relative);
+        names.own(&cgroup).then(|| hierarchy.directory(&cgroup)).flatten()
+    };
+    Ok(hierarchies()?.into_iter().filter_map(below).collect())
+}
+
 fn hierarchies() -> io::Result<Vec<Hierarchy>> {
     let text = std::fs::read("/proc/self/mountinfo")?;
     let mounts = mountinfo::parse(&text).map_err(io::Error::other)?;

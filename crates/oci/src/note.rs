@@ -34,7 +34,8 @@ pub struct Note {
     pub asked: Asked,
     /// The boot in which the container was created.
     pub boot_id: String,
-    /// The cgroups of the container, once `kill` or `delete` has looked: the delegate's own state is removed before ours.
+    /// The cgroups of the container: those that the delegate makes below its own; and what `delete` has seen, since the delegate removes its state
+    /// first.
     #[serde(default)]
     pub cgroups: Vec<PathBuf>,
 }
@@ -71,6 +72,26 @@ impl Notes {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Reads all notes, each with its file. A note that is damaged is left out: `delete` names it.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub(crate) fn all(&self) -> io::Result<Vec<(PathBuf, Note)>> {
+        let entries = match std::fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let path = entry?.path();
+            let is_note = path.extension().is_some_and(|extension| extension == "json");
+            let note = if is_note { std::fs::read(&path).ok() } else { None };
+            let note = note.and_then(|text| serde_json::from_slice::<Note>(&text).ok());
+            found.extend(note.map(|note| (path, note)));
+        }
+        Ok(found)
     }
 
     /// Writes the note of a container, whole.

@@ -165,6 +165,9 @@ impl Runtime {
             // The delegate refuses; the note of the container that exists stays.
             return Ok(self.pass_on());
         }
+        let source = |source| Refused::Note { id: self.words.id.clone(), source };
+        let names = Names { id: &self.words.id, cgroups_path: config.cgroups_path() };
+        let cgroups = cgroups::below_own(&names).map_err(source)?.into_iter().collect();
         let note = Note {
             schema: 1,
             engine_root: self.engine_root.clone(),
@@ -176,14 +179,13 @@ impl Runtime {
             private_pids: config.has_private_pids(),
             asked: config.asked(),
             boot_id: penfold_process::boot_id().unwrap_or_default(),
-            cgroups: Vec::new(),
+            cgroups,
         };
         crash_point!("oci-create");
-        self.notes().write(&note).map_err(|source| Refused::Note { id: note.id, source })?;
+        self.notes().write(&note).map_err(source)?;
         crash_point!("oci-noted");
         if self.words.verb == "run" && !self.words.detach {
             // The delegate deletes the container itself.
-            let source = |source| Refused::Note { id: self.words.id.clone(), source };
             self.follow_run().map_err(source)?;
         }
         Ok(self.pass_on())

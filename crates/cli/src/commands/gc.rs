@@ -30,7 +30,7 @@ pub(crate) const VERB: Verb = Verb {
     about: "Remove leaks and old records",
     description: "Ends and removes the leaks that `penfold doctor` lists: sandboxes without a supervisor at any age; \
         processes, cgroups, directories, network namespaces, links, mounts and loop devices without a record if they are \
-        older than --older-than. Also removes the \
+        older than --older-than; and what is left of containers of `penfold oci` that their engine has lost. Also removes the \
         records of ended detached sandboxes of that age, with log and exit code. gc leaves everything of another state \
         root alone; it ends processes that may belong to one only if their id is given. If gc cannot read something, \
         that counts as alive and stays. Without ids gc asks for confirmation on a terminal; elsewhere it needs -f. With \

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use penfold_cgroup::Leaf;
 use penfold_process::ProcFs;
 use penfold_resource::{Deadline, Owned};
-use penfold_teardown::{Findings, Resource, Scope, StopPolicy, Teardown};
+use penfold_teardown::{Findings, Resource, Scope, StopPolicy, Survivor, Teardown};
 use rustix::event::Timespec;
 use rustix::fs::{AtFlags, FlockOperation};
 use rustix::io::Errno;
@@ -75,6 +75,12 @@ fn remove(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io
                 }
             }
             gone()
+        }
+        Thing::Container { path } => {
+            let left = penfold_oci::end_lost(state_root, path, patience)?;
+            let survivors: Vec<Survivor> =
+                left.into_iter().map(|reason| Survivor::Unknown { reason }).collect();
+            Ok(Findings { verified: survivors.is_empty(), survivors, ..Findings::default() })
         }
         Thing::Processes => recovery::recover_unrecorded(&leak.id, named, patience, Some(state_root)),
         Thing::Cgroup { path } => {
@@ -284,8 +290,7 @@ mod tests {
         let mut kinds: Vec<&str> =
             Thing::KINDS.into_iter().filter(|kind| !not_collected.contains(kind)).collect();
         kinds.sort_unstable();
-        // `penfold oci` counts containers that are not gone; an engine collects these.
-        let mut counted: Vec<&str> = LEAKS.into_iter().filter(|kind| *kind != "container").collect();
+        let mut counted: Vec<&str> = LEAKS.into_iter().collect();
         counted.sort_unstable();
         assert_eq!(kinds, counted);
         let (base, leak) = made();

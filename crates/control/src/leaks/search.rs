@@ -50,6 +50,7 @@ pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Sur
     search.processes();
     search.cgroups();
     search.names(state_root);
+    search.containers(state_root);
     search.places.insert(state_root.join("sockets"));
     search.resources(temporary);
     for base in temporary {
@@ -155,6 +156,21 @@ impl LeakSearch {
                         .push(format!("`{}`: more than {MOST_PLACES} places", parent.display()));
                 }
             }
+        }
+    }
+
+    /// Adds containers of `penfold oci` whose engine has lost them.
+    fn containers(&mut self, root: &Path) {
+        let lost = match penfold_oci::lost(root) {
+            Ok(lost) => lost,
+            Err(error) => {
+                return self.survey.unread.push(format!("the containers of other engines: {error}"));
+            }
+        };
+        for one in lost {
+            let (age_s, processes) = (age(&one.note), self.host.members(one.pids));
+            let thing = Thing::Container { path: one.note };
+            self.survey.leaks.push(Leak { id: one.id, name: None, thing, processes, age_s, claimed: true });
         }
     }
 

@@ -241,6 +241,41 @@ fn delegate_that_hangs_is_killed_within_five_seconds() {
     assert_eq!(cgroups(&id), Vec::<PathBuf>::new());
 }
 
+/// spec: 30.10
+#[test]
+fn containers_that_their_engine_has_lost_are_leaks() {
+    let env = TestEnv::new();
+    let Some(engine) = Engine::new(&env, "runc") else { return };
+    let id = id(&env);
+    let bundle = engine.bundle(TREE, false, |_| ());
+    let members = [engine.run(&id, &bundle), engine.stray()];
+    let doctor = || env.call(["doctor", "--json"]).json()["leaks"].clone();
+    // A container that the delegate knows is none, and gc leaves it alone.
+    assert_eq!(doctor(), serde_json::json!([]));
+    env.call(["gc", "-f", "--older-than", "0"]).with_code(0);
+    // Nor is one whose engine cannot be seen from here.
+    let hidden = env.path("work/hidden");
+    std::fs::rename(&engine.root, &hidden).unwrap();
+    assert_eq!(doctor(), serde_json::json!([]));
+    env.call(["gc", "-f", "--older-than", "0"]).with_code(0);
+    assert!(members.iter().all(|member| !member.has_ended()) && engine.notes() == 1);
+    std::fs::rename(&hidden, &engine.root).unwrap();
+    // The engine's state is lost.
+    std::fs::remove_dir_all(engine.root.join(&id)).unwrap();
+    let leaks = doctor();
+    assert_eq!((&leaks[0]["kind"], &leaks[0]["id"]), (&"container".into(), &id.clone().into()), "{leaks}");
+    let pids: Vec<_> =
+        leaks[0]["processes"].as_array().unwrap().iter().map(|one| one["pid"].clone()).collect();
+    assert!(members.iter().all(|member| pids.contains(&member.pid().into())), "{leaks}");
+    env.call(["gc", "-f"]).with_code(0);
+    assert!(members.iter().all(|member| !member.has_ended()), "it is young");
+    env.call(["gc", "-f", "--older-than", "0", &id]).with_code(0);
+    assert!(members.iter().all(crate::support::Process::has_ended));
+    assert_eq!(cgroups(&id), Vec::<PathBuf>::new());
+    assert_eq!(engine.notes(), 0);
+    env.assert_nothing_left();
+}
+
 /// The crash points of an OCI runtime.
 pub const POINTS: [&str; 8] = [
     "oci-create",

@@ -1,0 +1,90 @@
+//! Containers whose delegate does not know them any more, while their notes are there: what is left of them is a leak.
+//!
+//! Unknown means alive: a container whose engine's state directory cannot be seen from here is not lost.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use penfold_process::Pid;
+
+use crate::cgroups::{self, Names};
+use crate::delegate::{self, Told};
+use crate::members::Members;
+use crate::note::{Note, Notes};
+
+/// A container that is lost.
+#[derive(Debug)]
+pub struct Lost {
+    /// The file of its note.
+    pub note: PathBuf,
+    /// The id of the container.
+    pub id: String,
+    /// The processes that live in its cgroups.
+    pub pids: Vec<Pid>,
+}
+
+/// Finds the lost containers of a state root.
+///
+/// # Errors
+/// When the notes or a cgroup cannot be read: this does not mean "none".
+pub fn lost(state_root: &Path) -> io::Result<Vec<Lost>> {
+    let notes = Notes::below(state_root);
+    let mut found = Vec::new();
+    for (path, note) in notes.all()? {
+        if is_lost(&note)? {
+            let mut members = members(&note)?;
+            let pids = members.look()?.iter().map(crate::members::Member::pid).collect();
+            found.push(Lost { note: path, id: note.id, pids });
+        }
+    }
+    Ok(found)
+}
+
+/// Ends what is left of a lost container, and removes its note; returns the processes and cgroups that are left then. A container that is
+/// not lost any more stays as it is.
+///
+/// # Errors
+/// When something cannot be read, or the note cannot be removed.
+pub fn end_lost(state_root: &Path, file: &Path, patience: Duration) -> io::Result<Vec<String>> {
+    let notes = Notes::below(state_root);
+    let Some((_, note)) = notes.all()?.into_iter().find(|(path, _)| path == file) else {
+        return Ok(Vec::new());
+    };
+    if !is_lost(&note)? {
+        return Ok(Vec::new());
+    }
+    let mut members = members(&note)?;
+    let deadline = Instant::now() + patience;
+    let left: Vec<String> = members.end(deadline)?.iter().map(ToString::to_string).collect();
+    if !left.is_empty() {
+        return Ok(left);
+    }
+    let left = members.remove(deadline)?;
+    if left.is_empty() {
+        notes.remove(&note.engine_root, &note.id)?;
+    }
+    Ok(left.iter().map(|dir| format!("cgroup {}", dir.display())).collect())
+}
+
+/// Tells whether the delegate does not know the container.
+fn is_lost(note: &Note) -> io::Result<bool> {
+    if is_of_another_boot(note)? {
+        return Ok(true);
+    }
+    // Another mount namespace may have this directory.
+    Ok(note.engine_root.try_exists()? && !delegate::knows(&note.engine_root, &note.id))
+}
+
+fn is_of_another_boot(note: &Note) -> io::Result<bool> {
+    Ok(!note.boot_id.is_empty() && note.boot_id != penfold_process::boot_id()?)
+}
+
+/// The members of a container without a state of the delegate; none after another boot.
+fn members(note: &Note) -> io::Result<Members> {
+    if is_of_another_boot(note)? {
+        return Members::of(std::collections::BTreeSet::new());
+    }
+    let names = Names { id: &note.id, cgroups_path: &note.cgroups_path };
+    Members::of(cgroups::find(&names, &Told::default(), &note.cgroups)?)
+}
