@@ -78,6 +78,8 @@ pub enum Refused {
         id: String,
         /// The processes and cgroups.
         left: String,
+        /// Whether all processes were killed already.
+        forced: bool,
     },
     /// The delegate did not answer.
     #[error("`{}` did not delete container `{id}` in time, and was killed", delegate.display())]
@@ -205,7 +207,13 @@ impl Runtime {
         crash_point!("oci-kill");
         let left = container.members.end(self.begun + LOOKED).map_err(|source| self.unseen(source))?;
         crash_point!("oci-killed");
-        if left.is_empty() { Ok(Answer::Exit(0)) } else { Err(self.refuse(&left, &[])) }
+        if !left.is_empty() {
+            if !note.asked.only_reports {
+                return Err(self.refuse(&left, &[]));
+            }
+            self.publish(&words_of(&left, &[]), "reported");
+        }
+        Ok(Answer::Exit(0))
     }
 
     fn delete(&self) -> Result<Answer, Refused> {
@@ -320,7 +328,7 @@ impl Runtime {
     fn refuse(&self, members: &[Member], cgroups: &[PathBuf]) -> Refused {
         let left = words_of(members, cgroups);
         self.publish(&left, "refused");
-        Refused::Left { id: self.words.id.clone(), left }
+        Refused::Left { id: self.words.id.clone(), left, forced: self.words.force }
     }
 
     pub(crate) fn publish(&self, left: &str, outcome: &str) {

@@ -126,7 +126,7 @@ fn state_root() -> Result<PathBuf, Failure> {
 fn failure(refused: &Refused) -> Failure {
     let failure = Failure::new(FailureKind::Other, refused.to_string());
     match refused {
-        Refused::Left { id, .. } => failure.hint(format!("penfold oci delete --force {id}")),
+        Refused::Left { id, forced: false, .. } => failure.hint(format!("penfold oci delete --force {id}")),
         _ => failure,
     }
 }

@@ -4,13 +4,16 @@ mod bundle;
 pub mod exec;
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use self::bundle::{Engine, TREE, cgroups};
-use crate::support::{TestEnv, has_debug_assertions, penfold, skip, wait_until};
+use crate::end::reap::enter;
+use crate::end::standing::{await_state_d, frozen, write_to};
+use crate::support::{Running, TestEnv, has_debug_assertions, penfold, skip, wait_until};
 
 /// An id that no other test has.
 fn id(env: &TestEnv) -> String {
@@ -40,7 +43,7 @@ fn other_verbs_and_flags_reach_the_delegate_unchanged() {
     ] {
         let mut command = env.command(penfold());
         command.arg("oci").args(words).env("PENFOLD_OCI_DELEGATE", &delegate).env("PENFOLD_ROOT", env.root());
-        let done = crate::support::Running::start(&mut command).finish().with_code(7);
+        let done = Running::start(&mut command).finish().with_code(7);
         let expected = format!("<{}>", words.join("><"));
         assert_eq!(done.out(), expected + "\n");
     }
@@ -48,7 +51,7 @@ fn other_verbs_and_flags_reach_the_delegate_unchanged() {
     symlink(penfold(), &link).unwrap();
     let mut command = env.command(&link);
     command.arg("--help").env("PENFOLD_OCI_DELEGATE", &delegate);
-    let done = crate::support::Running::start(&mut command).finish().with_code(7);
+    let done = Running::start(&mut command).finish().with_code(7);
     assert_eq!(done.out(), "<--help>\n");
     env.assert_nothing_left();
 }
@@ -59,9 +62,7 @@ fn missing_delegate_is_named() {
     let env = TestEnv::new();
     let mut command = env.command(penfold());
     command.args(["oci", "state", "x"]).env("PENFOLD_OCI_DELEGATE", "/no/such/runc");
-    crate::support::Running::start(&mut command)
-        .finish()
-        .refused(1, "cannot find the OCI runtime `/no/such/runc`");
+    Running::start(&mut command).finish().refused(1, "cannot find the OCI runtime `/no/such/runc`");
 }
 
 /// spec: 30.2, 30.4, 30.6
@@ -233,11 +234,88 @@ fn delegate_that_hangs_is_killed_within_five_seconds() {
     let begun = Instant::now();
     let mut command = engine.command(&["delete", "--force", &id]);
     command.env("PENFOLD_OCI_DELEGATE", delegate);
-    let done = crate::support::Running::start(&mut command).finish();
+    let done = Running::start(&mut command).finish();
     assert!(begun.elapsed() < Duration::from_secs(5));
     done.refused(1, "was killed");
     assert!(init.has_ended() && !env.is_running("sleep 1003"));
     engine.call(&["delete", "--force", &id]).with_code(0);
+    assert_eq!(cgroups(&id), Vec::<PathBuf>::new());
+}
+
+/// A process in state D, in every cgroup of a running container whose other processes have been killed.
+fn stuck_in(env: &TestEnv, id: &str, blocked: &penfold_testkit::FrozenFs) -> Running {
+    let stuck = Running::spawn(env.command("sh").args(["-c", &write_to(blocked)]).process_group(0));
+    await_state_d(stuck.process());
+    cgroups(id).iter().for_each(|cgroup| enter(cgroup, stuck.pid()));
+    stuck
+}
+
+/// spec: 30.4, 30.5, 30.7
+#[test]
+fn delete_names_a_member_in_state_d_until_it_is_gone() {
+    let Some(blocked) = frozen() else { return };
+    let env = TestEnv::new();
+    let Some(engine) = Engine::new(&env, "runc") else { return };
+    let id = id(&env);
+    let init = engine.run(&id, &engine.bundle(TREE, false, |_| ()));
+    let stuck = stuck_in(&env, &id, &blocked);
+    for words in [&["kill", &id, "KILL"][..], &["delete", &id], &["delete", "--force", &id]] {
+        let begun = Instant::now();
+        let done = engine.call(words).with_code(1);
+        assert!(begun.elapsed() < Duration::from_secs(5), "{words:?}");
+        let named = format!("pid {} (sh -c 'echo text", stuck.pid());
+        assert!(done.err().contains(&named) && done.err().contains("state D in "), "{}", done.err());
+        assert!(init.has_ended() && stuck.is_alive() && engine.notes() == 1);
+    }
+    drop(blocked);
+    stuck.process().await_end();
+    engine.call(&["delete", &id]).with_code(0);
+    assert_eq!(cgroups(&id), Vec::<PathBuf>::new());
+    assert_eq!(engine.notes(), 0);
+}
+
+/// spec: 30.4
+#[test]
+fn with_report_a_member_in_state_d_blocks_neither_kill_nor_delete() {
+    let Some(blocked) = frozen() else { return };
+    let env = TestEnv::new();
+    let Some(engine) = Engine::new(&env, "runc") else { return };
+    let id = id(&env);
+    let report = |config: &mut serde_json::Value| {
+        config["annotations"] = serde_json::json!({ "dev.penfold.leak": "report" });
+    };
+    let init = engine.run(&id, &engine.bundle(TREE, false, report));
+    let stuck = stuck_in(&env, &id, &blocked);
+    engine.call(&["kill", &id, "KILL"]).with_code(0);
+    assert!(init.has_ended() && stuck.is_alive());
+    engine.call(&["delete", &id]).with_code(0);
+    assert!(engine.notes() == 0 && stuck.is_alive());
+    let told = std::fs::read_to_string(env.root().join("events.jsonl")).unwrap();
+    assert!(told.contains("\"reported\"") && !told.contains("\"refused\""), "{told}");
+    drop(blocked);
+    stuck.process().await_end();
+    for cgroup in cgroups(&id) {
+        std::fs::remove_dir(cgroup).unwrap();
+    }
+}
+
+/// spec: 30.3, 30.4
+#[test]
+fn member_that_was_moved_out_of_one_hierarchy_is_found_by_the_others() {
+    let env = TestEnv::new();
+    let Some(engine) = Engine::new(&env, "runc") else { return };
+    let id = id(&env);
+    let stray = engine.run_with_stray(&id, &engine.bundle(TREE, false, |_| ()));
+    let all = cgroups(&id);
+    let Some(pids) = all.iter().find(|dir| dir.starts_with("/sys/fs/cgroup/pids")) else {
+        return skip("there is no v1 hierarchy of pids");
+    };
+    enter(std::path::Path::new("/sys/fs/cgroup/pids"), stray.pid());
+    assert_eq!(std::fs::read_to_string(pids.join("cgroup.procs")).unwrap(), "");
+    let done = engine.call(&["delete", &id]).with_code(1);
+    assert!(done.err().contains(&format!("pid {} (sleep 1001)", stray.pid())), "{}", done.err());
+    engine.call(&["delete", "--force", &id]).with_code(0);
+    assert!(stray.has_ended());
     assert_eq!(cgroups(&id), Vec::<PathBuf>::new());
 }
 
@@ -316,7 +394,7 @@ fn penfold_that_is_killed_leaves_a_container_that_the_next_delete_ends() {
             }
         }
         command.env("PENFOLD_CRASH_AT", point);
-        assert_eq!(crate::support::Running::start(&mut command).finish().signal(), Some(9), "{point}");
+        assert_eq!(Running::start(&mut command).finish().signal(), Some(9), "{point}");
         engine.call(&["delete", "--force", &id]).with_code(0);
         assert!(!env.is_running("sleep 1001") && !env.is_running("sleep 1002"), "{point}");
         assert_eq!(cgroups(&id), Vec::<PathBuf>::new(), "{point}");
