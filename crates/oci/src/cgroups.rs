@@ -114,6 +114,21 @@ pub(crate) fn find(names: &Names<'_>, told: &Told, known: &[PathBuf]) -> io::Res
     Ok(found)
 }
 
+/// The cgroups in which the delegate starts further commands, as far as they are the container's or below. crun may have its processes in a
+/// cgroup below the container's.
+///
+/// # Errors
+/// When the mounts cannot be read.
+pub(crate) fn of_commands(told: &Told, own: &BTreeSet<PathBuf>) -> io::Result<BTreeSet<PathBuf>> {
+    let hierarchies = hierarchies()?;
+    let by_path = told.path.iter().flat_map(|path| hierarchies.iter().filter_map(|one| one.directory(path)));
+    let is_own = |directory: &PathBuf| {
+        let plain = directory.components().all(|part| part != Component::ParentDir);
+        plain && directory.is_dir() && own.iter().any(|own| directory.starts_with(own))
+    };
+    Ok(told.directories.iter().cloned().chain(by_path).filter(is_own).collect())
+}
+
 /// The cgroups that runc makes below its own where the engine asks for no absolute path: whoever looks later does not know runc's own.
 ///
 /// # Errors

@@ -1,6 +1,7 @@
 //! What penfold reads of a bundle's `config.json`, of the OCI runtime specification.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +14,19 @@ const LEAK: &str = "dev.penfold.leak";
 
 /// The annotation that says what becomes of the processes that `exec` started, once its command has ended: `contain`.
 const EXEC: &str = "dev.penfold.exec";
+
+/// The value for `delete` that only reports.
+const REPORT: &str = "report";
+/// The value for commands that end with all that they started.
+const CONTAIN: &str = "contain";
+
+impl Asked {
+    /// What holds for containers without annotations, from the values of two variables: engines without annotations set these.
+    pub fn usual(leak: Option<&OsStr>, exec: Option<&OsStr>) -> Asked {
+        let is = |given: Option<&OsStr>, value: &str| given.is_some_and(|given| given == value);
+        Asked { only_reports: is(leak, REPORT), contains_execs: is(exec, CONTAIN) }
+    }
+}
 
 /// A `config.json`.
 #[derive(Debug, Default, Deserialize)]
@@ -58,9 +72,12 @@ impl Config {
         self.linux.as_ref().map_or("", |linux| &linux.cgroups_path)
     }
 
-    /// What the annotations ask for.
-    pub(crate) fn asked(&self) -> Asked {
-        let is = |name: &str, value: &str| self.annotations.get(name).is_some_and(|given| given == value);
-        Asked { only_reports: is(LEAK, "report"), contains_execs: is(EXEC, "contain") }
+    /// What the annotations ask for; `usual` holds where there is none.
+    pub(crate) fn asked(&self, usual: Asked) -> Asked {
+        let asks = |name: &str, value: &str| self.annotations.get(name).map(|given| given == value);
+        Asked {
+            only_reports: asks(LEAK, REPORT).unwrap_or(usual.only_reports),
+            contains_execs: asks(EXEC, CONTAIN).unwrap_or(usual.contains_execs),
+        }
     }
 }

@@ -11,6 +11,7 @@ use penfold_state::Id;
 use penfold_sys::crash_point;
 use rustix::io::Errno;
 
+use crate::cgroups;
 use crate::follower::{self, Followed};
 use crate::runtime::{Answer, Refused, Runtime};
 
@@ -29,8 +30,11 @@ impl Runtime {
             return Ok(self.pass_on());
         }
         let name = format!("{PREFIX}{}", Id::new().map_err(failed)?.short());
-        let existing = container.members.roots().iter().filter(|root| root.is_dir());
-        let leaves: BTreeSet<PathBuf> = existing.map(|root| root.join(&name)).collect();
+        let parents = cgroups::of_commands(&container.told, container.members.roots()).map_err(failed)?;
+        let leaves: BTreeSet<PathBuf> = parents.iter().map(|parent| parent.join(&name)).collect();
+        if leaves.is_empty() {
+            return Err(failed(io::Error::other("its cgroups are not known")));
+        }
         // The follower is forked without the descriptors of the look.
         drop(container);
         let pid_file = self.words.pid_file.clone().unwrap_or_else(|| self.pid_file(&name));

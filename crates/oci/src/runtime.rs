@@ -17,7 +17,7 @@ use crate::cgroups::{self, Names};
 use crate::config::Config;
 use crate::delegate::{self, Delegate, Told};
 use crate::members::{Member, Members, pause};
-use crate::note::{Note, Notes};
+use crate::note::{Asked, Note, Notes};
 use crate::words::Words;
 
 /// `kill` and `delete` answer within this time.
@@ -108,13 +108,15 @@ pub struct Runtime {
     pub(crate) all: Vec<OsString>,
     state_root: PathBuf,
     engine_root: PathBuf,
+    /// What containers without annotations ask for.
+    usual: Asked,
     begun: Instant,
 }
 
 /// A container as it is found.
 pub(crate) struct Container {
     pub(crate) note: Option<Note>,
-    told: Told,
+    pub(crate) told: Told,
     pub(crate) members: Members,
 }
 
@@ -138,7 +140,21 @@ impl Runtime {
     ) -> Runtime {
         let root = words.root.clone().unwrap_or_else(|| delegate.default_root(runtime_dir));
         let engine_root = std::path::absolute(&root).unwrap_or(root);
-        Runtime { delegate, words, all, state_root, engine_root, begun: Instant::now() }
+        Runtime {
+            delegate,
+            words,
+            all,
+            state_root,
+            engine_root,
+            usual: Asked::default(),
+            begun: Instant::now(),
+        }
+    }
+
+    /// Sets what containers without annotations ask for.
+    #[must_use]
+    pub fn with_usual(self, usual: Asked) -> Runtime {
+        Runtime { usual, ..self }
     }
 
     /// Runs the verb.
@@ -179,7 +195,7 @@ impl Runtime {
             systemd: self.words.systemd,
             cgroups_path: config.cgroups_path().to_owned(),
             private_pids: config.has_private_pids(),
-            asked: config.asked(),
+            asked: config.asked(self.usual),
             boot_id: penfold_process::boot_id().unwrap_or_default(),
             cgroups,
         };

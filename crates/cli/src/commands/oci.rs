@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction};
-use penfold_oci::{Answer, Delegate, Refused, Runtime, Words};
+use penfold_oci::{Answer, Asked, Delegate, Refused, Runtime, Words};
 
 use crate::args::verb::{Global, Verb};
 use crate::config::Config;
@@ -16,6 +16,10 @@ use crate::{execute, output, surroundings, value, variables};
 const PROGRAM: &str = "penfold-oci";
 /// The variable that names the delegate.
 const DELEGATE: &str = "PENFOLD_OCI_DELEGATE";
+
+/// The variables that hold where a container has no annotation `dev.penfold.leak` or `dev.penfold.exec`.
+const LEAK: &str = "PENFOLD_OCI_LEAK";
+const EXEC: &str = "PENFOLD_OCI_EXEC";
 
 /// The verb `oci`.
 pub(crate) const VERB: Verb = Verb {
@@ -92,9 +96,11 @@ fn runtime(words: &[OsString], parsed: Option<Words>) -> Result<u8, Failure> {
         None => Answer::PassOn(words.to_vec()),
         Some(parsed) => {
             let runtime_dir = variables::get(OsStr::new("XDG_RUNTIME_DIR")).map(PathBuf::from);
-            let runtime =
-                Runtime::new(delegate, parsed, words.to_vec(), state_root()?, runtime_dir.as_deref());
-            runtime.call().map_err(|refused| failure(&refused))?
+            let (leak, exec) = (variables::get(OsStr::new(LEAK)), variables::get(OsStr::new(EXEC)));
+            let usual = Asked::usual(leak.as_deref(), exec.as_deref());
+            let words = words.to_vec();
+            let runtime = Runtime::new(delegate, parsed, words, state_root()?, runtime_dir.as_deref());
+            runtime.with_usual(usual).call().map_err(|refused| failure(&refused))?
         }
     };
     match answer {

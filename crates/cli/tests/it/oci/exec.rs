@@ -155,6 +155,32 @@ fn exec_in_the_foreground_ends_with_its_caller_and_with_the_delegate() {
 
 /// spec: 30.9
 #[test]
+fn variable_holds_where_there_is_no_annotation() {
+    let env = TestEnv::new();
+    let Some(engine) = Engine::new(&env, "runc") else { return };
+    let id = id(&env);
+    for (annotation, is_contained) in [(None, true), (Some("plain"), false)] {
+        let bundle = engine.bundle("sleep 1002", false, |config| {
+            config["annotations"] =
+                annotation.map_or(json!({}), |value| json!({ "dev.penfold.exec": value }));
+        });
+        let mut create = engine.command(&["create", "--bundle"]);
+        create.arg(bundle).arg(&id).env("PENFOLD_OCI_EXEC", "contain");
+        assert!(create.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success());
+        engine.call(&["start", &id]).with_code(0);
+        let mut exec =
+            engine.command(&["exec", "--detach", &id, "sh", "-c", "setsid sleep 1011 & sleep 1012"]);
+        assert!(exec.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success());
+        wait_until("both run", || env.is_running("sleep 1011") && env.is_running("sleep 1012"));
+        assert_eq!(!env.find("penfold-oci").is_empty(), is_contained, "{annotation:?}");
+        engine.call(&["delete", "--force", &id]).with_code(0);
+        wait_until("no follower is left", || env.find("penfold-oci").is_empty());
+    }
+    env.assert_nothing_left();
+}
+
+/// spec: 30.9
+#[test]
 fn containers_that_do_not_ask_for_it_have_plain_execs() {
     let env = TestEnv::new();
     let Some(engine) = Engine::new(&env, "runc") else { return };
