@@ -4,7 +4,7 @@
 //! - [`Delegate`] — the runtime that does the work.
 //! - [`Note`] — the file that says which containers were created through penfold.
 //! - [`Runtime`] — `create`, `run`, `exec`, `kill` and `delete`; everything else is passed on.
-//! - [`lost`] — what is left of containers that their delegate does not know any more.
+//! - [`noted`] — the containers with a note; [`end_lost`] ends what is left of one that its delegate does not know any more.
 //! - [`log_line`] — a message as engines read it.
 //!
 //! **Non-goals.** No container is made here: no namespace, no mount, no cgroup.
@@ -18,19 +18,19 @@
 
 mod cgroups;
 mod config;
+mod containers;
 mod delegate;
 mod exec;
 mod follower;
 mod log;
-mod lost;
 mod members;
 mod note;
 mod runtime;
 mod words;
 
+pub use containers::{Noted, end_lost, noted};
 pub use delegate::{Delegate, NoDelegate};
 pub use log::{append as log, log_line};
-pub use lost::{Lost, end_lost, lost};
 pub use note::{Asked, Note, Notes};
 pub use runtime::{Answer, LIMIT, Refused, Runtime};
 pub use words::Words;

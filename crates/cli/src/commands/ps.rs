@@ -1,6 +1,7 @@
 //! `penfold ps`.
 
 mod all_users;
+mod containers;
 
 use std::io::IsTerminal;
 
@@ -35,12 +36,15 @@ pub(crate) const VERB: Verb = Verb {
         `running (not ready)` means that the probe of `run --ready` has not succeeded, and `paused` that all members are frozen. \
         A sandbox is `stopped` if a stop ended its command without SIGKILL; the filter `status=killed` finds it, too. \
         -q prints ids only. Sandboxes below other state roots of this user are not listed; a line on standard error \
-        names each such root with living sandboxes. Root lists the sandboxes of all users with --all-users.",
+        names each such root with living sandboxes. Root lists the sandboxes of all users with --all-users. \
+        --containers lists the containers of `penfold oci` instead: `running`, `stopped` without a process, `lost` if the OCI runtime does not \
+        know them any more.",
     examples: &[
         ("penfold ps", "list the running sandboxes"),
         ("penfold ps -a --filter label=job=17", "list all sandboxes of a job, ended ones included"),
         ("penfold ps --stats --ports", "also show CPU, memory, processes and TCP ports"),
         ("penfold ps --format {{.ID}}:{{.Status}}", "print two fields of each sandbox on a line"),
+        ("penfold ps --containers", "list the containers that an engine has created through `penfold oci`"),
         ("penfold --host unix:/run/penfold/api.sock ps", "list the sandboxes of a server"),
         ("penfold ps -q --filter status=orphaned", "print ids as input for another command"),
     ],
@@ -67,6 +71,9 @@ pub(crate) struct PsArgs {
     /// List the sandboxes in the state roots of all users; only for root.
     #[arg(long)]
     pub(crate) all_users: bool,
+    /// List the containers of `penfold oci` instead.
+    #[arg(long, conflicts_with_all = ["all", "latest", "last", "filters", "all_users", "format", "stats", "ports", "watch"])]
+    pub(crate) containers: bool,
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -118,6 +125,9 @@ impl From<View> for Listed {
 
 /// Lists sandboxes.
 pub(crate) fn ps(global: &Global, args: &PsArgs) -> Result<u8, Failure> {
+    if args.containers {
+        return containers::ps(global, args);
+    }
     if args.all_users {
         return all_users::ps(global, args);
     }

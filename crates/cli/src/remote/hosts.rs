@@ -21,6 +21,7 @@ pub(super) fn ps(places: &[Place], global: &Global, args: &PsArgs) -> Result<u8,
     let flags = [
         (args.format.is_some(), "--format"),
         (args.all_users, "--all-users"),
+        (args.containers, "--containers"),
         (args.stats, "--stats"),
         (args.ports, "--ports"),
         (args.watch, "--watch"),

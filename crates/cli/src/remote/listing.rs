@@ -17,9 +17,12 @@ use crate::{exit_codes, output};
 
 /// Lists sandboxes.
 pub(super) fn ps(client: &Client, global: &Global, args: &PsArgs) -> Result<u8, Failure> {
-    for (is_given, flag) in
-        [(args.all_users, "--all-users"), (args.stats, "--stats"), (args.ports, "--ports")]
-    {
+    for (is_given, flag) in [
+        (args.all_users, "--all-users"),
+        (args.containers, "--containers"),
+        (args.stats, "--stats"),
+        (args.ports, "--ports"),
+    ] {
         if is_given {
             let sentence = format!("`penfold ps {flag}` works on this host only, not on a server");
             return Err(Failure::new(FailureKind::Usage, sentence));

@@ -161,16 +161,23 @@ impl LeakSearch {
 
     /// Adds containers of `penfold oci` whose engine has lost them.
     fn containers(&mut self, root: &Path) {
-        let lost = match penfold_oci::lost(root) {
-            Ok(lost) => lost,
+        let noted = match penfold_oci::noted(root) {
+            Ok(noted) => noted,
             Err(error) => {
                 return self.survey.unread.push(format!("the containers of other engines: {error}"));
             }
         };
-        for one in lost {
-            let (age_s, processes) = (age(&one.note), self.host.members(one.pids));
-            let thing = Thing::Container { path: one.note };
-            self.survey.leaks.push(Leak { id: one.id, name: None, thing, processes, age_s, claimed: true });
+        for one in noted.into_iter().filter(|one| one.is_lost) {
+            let (age_s, processes) = (age(&one.file), self.host.members(one.pids));
+            let thing = Thing::Container { path: one.file };
+            self.survey.leaks.push(Leak {
+                id: one.note.id,
+                name: None,
+                thing,
+                processes,
+                age_s,
+                claimed: true,
+            });
         }
     }
 

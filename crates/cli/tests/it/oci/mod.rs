@@ -328,6 +328,11 @@ fn containers_that_their_engine_has_lost_are_leaks() {
     let bundle = engine.bundle(TREE, false, |_| ());
     let members = [engine.run(&id, &bundle), engine.stray()];
     let doctor = || env.call(["doctor", "--json"]).json()["leaks"].clone();
+    let listed = || env.call(["ps", "--containers", "--json"]).with_code(0).json()[0].clone();
+    let seen = listed();
+    assert_eq!((&seen["id"], &seen["status"]), (&id.clone().into(), &"running".into()), "{seen}");
+    assert_eq!(env.call(["ps", "--containers", "-q"]).out(), format!("{id}\n"));
+    assert_eq!(env.call(["ps", "-aq"]).out(), "", "it is no sandbox");
     // A container that the delegate knows is none, and gc leaves it alone.
     assert_eq!(doctor(), serde_json::json!([]));
     env.call(["gc", "-f", "--older-than", "0"]).with_code(0);
@@ -340,6 +345,7 @@ fn containers_that_their_engine_has_lost_are_leaks() {
     std::fs::rename(&hidden, &engine.root).unwrap();
     // The engine's state is lost.
     std::fs::remove_dir_all(engine.root.join(&id)).unwrap();
+    assert_eq!(listed()["status"], "lost");
     let leaks = doctor();
     assert_eq!((&leaks[0]["kind"], &leaks[0]["id"]), (&"container".into(), &id.clone().into()), "{leaks}");
     let pids: Vec<_> =

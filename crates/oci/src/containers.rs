@@ -1,7 +1,8 @@
-//! Containers whose delegate does not know them any more, while their notes are there: what is left of them is a leak.
+//! The containers that have a note. One that its delegate does not know any more is lost: what is left of it is a leak.
 //!
 //! Unknown means alive: a container whose engine's state directory cannot be seen from here is not lost.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,34 +11,36 @@ use penfold_process::Pid;
 
 use crate::cgroups::{self, Names};
 use crate::delegate::{self, Told};
-use crate::members::Members;
+use crate::members::{Member, Members};
 use crate::note::{Note, Notes};
 
-/// A container that is lost.
+/// A container with a note.
 #[derive(Debug)]
-pub struct Lost {
-    /// The file of its note.
-    pub note: PathBuf,
-    /// The id of the container.
-    pub id: String,
+pub struct Noted {
+    /// The note.
+    pub note: Note,
+    /// The file of the note.
+    pub file: PathBuf,
     /// The processes that live in its cgroups.
     pub pids: Vec<Pid>,
+    /// Whether its delegate does not know it any more.
+    pub is_lost: bool,
 }
 
-/// Finds the lost containers of a state root.
+/// Finds the containers that were created through penfold, with this state root.
 ///
 /// # Errors
 /// When the notes or a cgroup cannot be read: this does not mean "none".
-pub fn lost(state_root: &Path) -> io::Result<Vec<Lost>> {
-    let notes = Notes::below(state_root);
+pub fn noted(state_root: &Path) -> io::Result<Vec<Noted>> {
     let mut found = Vec::new();
-    for (path, note) in notes.all()? {
-        if is_lost(&note)? {
-            let mut members = members(&note)?;
-            let pids = members.look()?.iter().map(crate::members::Member::pid).collect();
-            found.push(Lost { note: path, id: note.id, pids });
-        }
+    for (file, note) in Notes::below(state_root).all()? {
+        let is_lost = is_lost(&note)?;
+        let pids = members(&note)?.look()?.iter().map(Member::pid).collect();
+        found.push(Noted { note, file, pids, is_lost });
     }
+    found.sort_by(|one, other| {
+        (&one.note.engine_root, &one.note.id).cmp(&(&other.note.engine_root, &other.note.id))
+    });
     Ok(found)
 }
 
@@ -80,11 +83,12 @@ fn is_of_another_boot(note: &Note) -> io::Result<bool> {
     Ok(!note.boot_id.is_empty() && note.boot_id != penfold_process::boot_id()?)
 }
 
-/// The members of a container without a state of the delegate; none after another boot.
+/// The members of a container; none after another boot.
 fn members(note: &Note) -> io::Result<Members> {
     if is_of_another_boot(note)? {
-        return Members::of(std::collections::BTreeSet::new());
+        return Members::of(BTreeSet::new());
     }
     let names = Names { id: &note.id, cgroups_path: &note.cgroups_path };
-    Members::of(cgroups::find(&names, &Told::default(), &note.cgroups)?)
+    let told: Told = delegate::told(&note.engine_root, &note.id);
+    Members::of(cgroups::find(&names, &told, &note.cgroups)?)
 }
