@@ -104,10 +104,9 @@ pub(crate) fn find(names: &Names<'_>, told: &Told, known: &[PathBuf]) -> io::Res
         (proc.stat(init.pid).ok()??.id() == init).then_some(text)
     });
     let asked = names.asked().map(|asked| Path::new("/").join(asked));
-    let usual = Path::new("/").join(names.id);
     for hierarchy in &hierarchies {
         let of_init = membership.as_deref().and_then(|text| hierarchy.of(Membership::of(text)));
-        let paths = [told.path.as_deref(), of_init, asked.as_deref(), Some(&usual)];
+        let paths = [told.path.as_deref(), of_init, asked.as_deref()];
         let own = paths.into_iter().flatten().filter(|path| names.own(path));
         found.extend(own.filter_map(|path| hierarchy.directory(path)));
     }
@@ -129,21 +128,29 @@ pub(crate) fn of_commands(told: &Told, own: &BTreeSet<PathBuf>) -> io::Result<BT
     Ok(told.directories.iter().cloned().chain(by_path).filter(is_own).collect())
 }
 
-/// The cgroups that runc makes below its own where the engine asks for no absolute path: whoever looks later does not know runc's own.
+/// The cgroups that the delegate makes where the engine asks for no absolute path: runc below its own, or with cgroup v2 beside it, crun at the
+/// top. Whoever looks later does not know the delegate's own.
 ///
 /// # Errors
 /// When the mounts, or the cgroups of this process, cannot be read.
-pub(crate) fn below_own(names: &Names<'_>) -> io::Result<BTreeSet<PathBuf>> {
+pub(crate) fn usual(names: &Names<'_>) -> io::Result<BTreeSet<PathBuf>> {
     let relative = Path::new(if names.cgroups_path.is_empty() { names.id } else { names.cgroups_path });
     if relative.is_absolute() || names.cgroups_path.contains(':') {
         return Ok(BTreeSet::new());
     }
     let text = ProcFs::open()?.cgroups(rustix::process::getpid())?.unwrap_or_default();
-    let below = |hierarchy: Hierarchy| {
-        let cgroup = hierarchy.of(Membership::of(&text))?.join(relative);
-        names.own(&cgroup).then(|| hierarchy.directory(&cgroup)).flatten()
-    };
-    Ok(hierarchies()?.into_iter().filter_map(below).collect())
+    let mut found = BTreeSet::new();
+    for hierarchy in hierarchies()? {
+        let own = hierarchy.of(Membership::of(&text));
+        let mut places: Vec<&Path> = own.into_iter().collect();
+        if hierarchy.v1.is_none() {
+            places.extend(own.and_then(Path::parent));
+            places.push(Path::new("/"));
+        }
+        let cgroups = places.into_iter().map(|place| place.join(relative)).filter(|cgroup| names.own(cgroup));
+        found.extend(cgroups.filter_map(|cgroup| hierarchy.directory(&cgroup)));
+    }
+    Ok(found)
 }
 
 fn hierarchies() -> io::Result<Vec<Hierarchy>> {

@@ -32,11 +32,12 @@ pub struct Noted {
 /// # Errors
 /// When the notes or a cgroup cannot be read: this does not mean "none".
 pub fn noted(state_root: &Path) -> io::Result<Vec<Noted>> {
+    let all = Notes::below(state_root).all()?;
     let mut found = Vec::new();
-    for (file, note) in Notes::below(state_root).all()? {
-        let is_lost = is_lost(&note)?;
-        let pids = members(&note)?.look()?.iter().map(Member::pid).collect();
-        found.push(Noted { note, file, pids, is_lost });
+    for (file, note) in &all {
+        let is_lost = is_lost(note, &all)?;
+        let pids = members(note)?.look()?.iter().map(Member::pid).collect();
+        found.push(Noted { note: note.clone(), file: file.clone(), pids, is_lost });
     }
     found.sort_by(|one, other| {
         (&one.note.engine_root, &one.note.id).cmp(&(&other.note.engine_root, &other.note.id))
@@ -51,13 +52,12 @@ pub fn noted(state_root: &Path) -> io::Result<Vec<Noted>> {
 /// When something cannot be read, or the note cannot be removed.
 pub fn end_lost(state_root: &Path, file: &Path, patience: Duration) -> io::Result<Vec<String>> {
     let notes = Notes::below(state_root);
-    let Some((_, note)) = notes.all()?.into_iter().find(|(path, _)| path == file) else {
-        return Ok(Vec::new());
-    };
-    if !is_lost(&note)? {
+    let all = notes.all()?;
+    let Some((_, note)) = all.iter().find(|(path, _)| path == file) else { return Ok(Vec::new()) };
+    let mut members = members(note)?;
+    if !is_lost(note, &all)? || notes.read(&note.engine_root, &note.id)?.as_ref() != Some(note) {
         return Ok(Vec::new());
     }
-    let mut members = members(&note)?;
     let deadline = Instant::now() + patience;
     let left: Vec<String> = members.end(deadline)?.iter().map(ToString::to_string).collect();
     if !left.is_empty() {
@@ -70,13 +70,35 @@ pub fn end_lost(state_root: &Path, file: &Path, patience: Duration) -> io::Resul
     Ok(left.iter().map(|dir| format!("cgroup {}", dir.display())).collect())
 }
 
-/// Tells whether the delegate does not know the container.
-fn is_lost(note: &Note) -> io::Result<bool> {
+/// Returns the mount namespace of this process, 0 if it cannot be told.
+pub(crate) fn mount_namespace() -> u64 {
+    rustix::fs::stat("/proc/self/ns/mnt").map_or(0, |stat| stat.st_ino)
+}
+
+/// Tells whether the delegate does not know the container. `all` are the notes of the state root.
+fn is_lost(note: &Note, all: &[(PathBuf, Note)]) -> io::Result<bool> {
     if is_of_another_boot(note)? {
         return Ok(true);
     }
-    // Another mount namespace may have this directory.
-    Ok(note.engine_root.try_exists()? && !delegate::knows(&note.engine_root, &note.id))
+    // Elsewhere the path may mean another directory.
+    let is_seen = note.mount_namespace != 0
+        && note.mount_namespace == mount_namespace()
+        && note.engine_root.try_exists()?;
+    if !is_seen || delegate::knows(&note.engine_root, &note.id) {
+        return Ok(false);
+    }
+    // The cgroups may be those of a container that another engine has under the same id.
+    let own = members(note)?.roots().clone();
+    for (_, other) in all {
+        let is_another = other.engine_root != note.engine_root || other.id != note.id;
+        if is_another
+            && delegate::knows(&other.engine_root, &other.id)
+            && !members(other)?.roots().is_disjoint(&own)
+        {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn is_of_another_boot(note: &Note) -> io::Result<bool> {

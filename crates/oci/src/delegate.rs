@@ -74,10 +74,39 @@ impl Delegate {
     }
 
     /// The directory in which the delegate keeps its state without `--root`.
-    pub(crate) fn default_root(&self, runtime_dir: Option<&Path>) -> PathBuf {
+    pub(crate) fn default_root(&self, of: &Surroundings) -> PathBuf {
         let name = self.program.file_name().unwrap_or(OsStr::new("runc"));
-        let dir = runtime_dir.filter(|_| !rustix::process::geteuid().is_root()).unwrap_or(Path::new("/run"));
-        dir.join(name)
+        // crun always takes the directory of the user, runc as root only inside a user namespace: `shouldHonorXDGRuntimeDir`.
+        let is_users =
+            name == "crun" || !of.is_root || (of.is_nested && of.user.as_deref() != Some(OsStr::new("root")));
+        let dir = of.runtime_dir.as_deref().filter(|dir| is_users && !dir.as_os_str().is_empty());
+        dir.unwrap_or(Path::new("/run")).join(name)
+    }
+}
+
+/// What decides where a delegate keeps its state without `--root`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Surroundings {
+    /// `$XDG_RUNTIME_DIR`.
+    pub runtime_dir: Option<PathBuf>,
+    /// `$USER`.
+    pub user: Option<OsString>,
+    /// Whether this process is root.
+    pub is_root: bool,
+    /// Whether it is in a user namespace below the first one.
+    pub is_nested: bool,
+}
+
+impl Surroundings {
+    /// Those of this process, with the values of two variables.
+    pub fn here(runtime_dir: Option<OsString>, user: Option<OsString>) -> Surroundings {
+        let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        Surroundings {
+            runtime_dir: runtime_dir.map(PathBuf::from),
+            user,
+            is_root: rustix::process::geteuid().is_root(),
+            is_nested: !map.is_empty() && map.split_whitespace().ne(["0", "0", "4294967295"]),
+        }
     }
 }
 
@@ -126,4 +155,31 @@ fn has_only_v2() -> bool {
     let mounts = mountinfo::parse(&text).unwrap_or_default();
     mounts.iter().any(|mount| mount.fs_type == "cgroup2")
         && mounts.iter().all(|mount| mount.fs_type != "cgroup")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// spec: 30.2
+    #[test]
+    fn state_of_a_delegate_is_where_it_keeps_it() {
+        let root = |program: &str, is_root, is_nested, user: &str| {
+            let delegate = Delegate { program: program.into() };
+            let user = Some(OsString::from(user));
+            delegate.default_root(&Surroundings {
+                runtime_dir: Some("/run/user/0".into()),
+                user,
+                is_root,
+                is_nested,
+            })
+        };
+        assert_eq!(root("/usr/sbin/runc", true, false, "root"), Path::new("/run/runc"));
+        assert_eq!(root("/usr/sbin/runc", true, true, "root"), Path::new("/run/runc"));
+        assert_eq!(root("/usr/sbin/runc", true, true, "alice"), Path::new("/run/user/0/runc"));
+        assert_eq!(root("/usr/sbin/runc", false, false, "alice"), Path::new("/run/user/0/runc"));
+        assert_eq!(root("/usr/bin/crun", true, false, "root"), Path::new("/run/user/0/crun"));
+        let delegate = Delegate { program: "/usr/bin/crun".into() };
+        assert_eq!(delegate.default_root(&Surroundings::default()), Path::new("/run/crun"));
+    }
 }

@@ -1,6 +1,6 @@
 //! `exec` with the annotation `dev.penfold.exec=contain`: what a command starts ends with it.
 //!
-//! The delegate starts the command in a cgroup below the container's. A [follower](crate::follower) ends what is left there.
+//! The delegate starts the command in a cgroup below the container's. A [follower] ends what is left there.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -61,8 +61,8 @@ impl Runtime {
     }
 
     /// Has the note of a container removed that the delegate deletes at the end of `run`.
-    pub(crate) fn follow_run(&self) -> io::Result<()> {
-        follower::fork(self.clone(), Followed::Run)
+    pub(crate) fn follow_run(&self, token: String) -> io::Result<()> {
+        follower::fork(self.clone(), Followed::Run { token })
     }
 }
 

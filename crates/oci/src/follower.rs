@@ -12,6 +12,7 @@ use penfold_process::{Pid, ProcFs, Process, pid_from_raw};
 use penfold_sys::fork::exit_now;
 use penfold_sys::{Forked, crash_point, descriptors, title};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use rustix::process::{PidfdFlags, WaitOptions, getpid, getppid, pidfd_open, waitpid};
 
 use crate::members::Members;
@@ -32,8 +33,11 @@ pub(crate) enum Followed {
         /// The file to which the delegate writes the pid of the command.
         pid_file: PathBuf,
     },
-    /// It removes the note of the container.
-    Run,
+    /// It removes the note with this token.
+    Run {
+        /// The token of the container.
+        token: String,
+    },
 }
 
 /// Starts a follower of this process, which is no child of it.
@@ -46,8 +50,12 @@ pub(crate) fn fork(runtime: Runtime, followed: Followed) -> io::Result<()> {
     let caller = getppid().and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     match penfold_sys::fork()? {
         Forked::Parent(pid) => {
-            let status = rustix::io::retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()))?;
-            let made = status.is_some_and(|(_, status)| status.exit_status() == Some(0));
+            let made = match rustix::io::retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty())) {
+                Ok(status) => status.is_some_and(|(_, status)| status.exit_status() == Some(0)),
+                // The caller ignores SIGCHLD: nobody knows the status.
+                Err(Errno::CHILD) => true,
+                Err(errno) => return Err(errno.into()),
+            };
             if made { Ok(()) } else { Err(io::Error::other("no process can be made")) }
         }
         Forked::Child => {
@@ -76,7 +84,7 @@ fn follow(runtime: Runtime, followed: Followed, delegate: &OwnedFd, caller: Opti
             let waits = Waits { pid_file, detached: runtime.words.detach, delegate, caller };
             after_exec(&runtime, leaves, &waits)
         }
-        Followed::Run => after_run(runtime, delegate),
+        Followed::Run { token } => after_run(runtime, &token, delegate),
     };
     exit_now(i32::from(done.is_err()))
 }
@@ -125,6 +133,11 @@ impl Waits<'_> {
             }
             is_over = await_one([delegate, waiting, None], Some(LOOK))?;
         };
+        // The engine may have taken the file away already: then the first process of the cgroup is the command.
+        let pid = match pid {
+            None if self.detached => members.oldest()?,
+            pid => pid,
+        };
         let Some(leader) = pid.map(|pid| Process::open(&mut ProcFs::open()?, pid)).transpose()?.flatten()
         else {
             return Ok(());
@@ -154,7 +167,7 @@ impl Waits<'_> {
 }
 
 /// Waits for the delegate. If it has deleted the container, looks whether that is gone.
-fn after_run(runtime: Runtime, delegate: &OwnedFd) -> io::Result<()> {
+fn after_run(runtime: Runtime, token: &str, delegate: &OwnedFd) -> io::Result<()> {
     await_one([Some(delegate.as_fd()), None, None], None)?;
     let runtime = runtime.begin_again();
     if runtime.is_known() {
@@ -163,6 +176,10 @@ fn after_run(runtime: Runtime, delegate: &OwnedFd) -> io::Result<()> {
     }
     crash_point!("oci-run-ended");
     let mut container = runtime.find().map_err(io::Error::other)?;
+    if container.note.as_ref().is_none_or(|note| note.token != token) || runtime.is_known() {
+        // The next container has the id.
+        return Ok(());
+    }
     let only_reports = container.note.as_ref().is_some_and(|note| note.asked.only_reports);
     if !only_reports {
         container.members.end(Instant::now() + PATIENCE)?;

@@ -29,7 +29,7 @@ mod runtime;
 mod words;
 
 pub use containers::{Noted, end_lost, noted};
-pub use delegate::{Delegate, NoDelegate};
+pub use delegate::{Delegate, NoDelegate, Surroundings};
 pub use log::{append as log, log_line};
 pub use note::{Asked, Note, Notes};
 pub use runtime::{Answer, LIMIT, Refused, Runtime};

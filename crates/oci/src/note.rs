@@ -34,6 +34,12 @@ pub struct Note {
     pub asked: Asked,
     /// The boot in which the container was created.
     pub boot_id: String,
+    /// The mount namespace from which the engine's state directory was seen; 0 if it could not be told.
+    #[serde(default)]
+    pub mount_namespace: u64,
+    /// What tells this container from later ones with its id.
+    #[serde(default)]
+    pub token: String,
     /// The cgroups of the container: those that the delegate makes below its own; and what `delete` has seen, since the delegate removes its state
     /// first.
     #[serde(default)]

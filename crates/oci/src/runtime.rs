@@ -2,11 +2,12 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use penfold_process::{Pid, ProcFs, Process, Signal, State};
+use penfold_state::Id;
 use penfold_state::counters::Counts;
 use penfold_state::events::{About, EventKind, Journal};
 use penfold_sys::crash_point;
@@ -15,7 +16,8 @@ use rustix::process::PidfdFlags;
 
 use crate::cgroups::{self, Names};
 use crate::config::Config;
-use crate::delegate::{self, Delegate, Told};
+use crate::containers;
+use crate::delegate::{self, Delegate, Surroundings, Told};
 use crate::members::{Member, Members, pause};
 use crate::note::{Asked, Note, Notes};
 use crate::words::Words;
@@ -130,15 +132,15 @@ impl Container {
 }
 
 impl Runtime {
-    /// Makes a runtime for one call. `runtime_dir` is `$XDG_RUNTIME_DIR`.
+    /// Makes a runtime for one call.
     pub fn new(
         delegate: Delegate,
         words: Words,
         all: Vec<OsString>,
         state_root: PathBuf,
-        runtime_dir: Option<&Path>,
+        surroundings: &Surroundings,
     ) -> Runtime {
-        let root = words.root.clone().unwrap_or_else(|| delegate.default_root(runtime_dir));
+        let root = words.root.clone().unwrap_or_else(|| delegate.default_root(surroundings));
         let engine_root = std::path::absolute(&root).unwrap_or(root);
         Runtime {
             delegate,
@@ -185,7 +187,7 @@ impl Runtime {
         }
         let source = |source| Refused::Note { id: self.words.id.clone(), source };
         let names = Names { id: &self.words.id, cgroups_path: config.cgroups_path() };
-        let cgroups = cgroups::below_own(&names).map_err(source)?.into_iter().collect();
+        let cgroups = cgroups::usual(&names).map_err(source)?.into_iter().collect();
         let note = Note {
             schema: 1,
             engine_root: self.engine_root.clone(),
@@ -197,6 +199,8 @@ impl Runtime {
             private_pids: config.has_private_pids(),
             asked: config.asked(self.usual),
             boot_id: penfold_process::boot_id().unwrap_or_default(),
+            mount_namespace: containers::mount_namespace(),
+            token: Id::new().map_err(source)?.short(),
             cgroups,
         };
         crash_point!("oci-create");
@@ -204,7 +208,7 @@ impl Runtime {
         crash_point!("oci-noted");
         if self.words.verb == "run" && !self.words.detach {
             // The delegate deletes the container itself.
-            self.follow_run().map_err(source)?;
+            self.follow_run(note.token).map_err(source)?;
         }
         Ok(self.pass_on())
     }

@@ -79,19 +79,15 @@ impl Words {
             }
         };
         found.before = count - words.len();
-        let (with_value, alone): (&[&str], &[&str]) = match found.verb.as_str() {
-            "create" | "run" => (
-                &["bundle", "b", "console-socket", "pid-file", "preserve-fds", "config", "f"],
-                &["no-pivot", "no-new-keyring", "detach", "d", "keep", "no-subreaper"],
-            ),
-            "exec" => (&EXEC_WITH_VALUE[..], &["tty", "t", "detach", "d", "no-new-privs", "ignore-paused"]),
-            "kill" => (&[], &["all", "a"]),
-            "delete" => (&[], &["force", "f"]),
-            _ => return None,
-        };
+        let (with_value, alone) = flags_of(&found.verb)?;
         let mut others = Vec::new();
+        let mut are_flags = true;
         while let Some(word) = words.next() {
-            let Some((name, value)) = flag(word.to_str()?) else {
+            if are_flags && word == "--" {
+                are_flags = false;
+                continue;
+            }
+            let Some((name, value)) = Some(word.to_str()?).filter(|_| are_flags).and_then(flag) else {
                 others.push(word.to_str()?.to_owned());
                 if found.verb == "exec" {
                     // The words of the command follow.
@@ -106,7 +102,7 @@ impl Words {
                 let value = value.map(OsString::from).or_else(|| words.next().cloned())?;
                 match name {
                     "bundle" | "b" => found.bundle = value.into(),
-                    "pid-file" => found.pid_file = Some(value.into()),
+                    "pid-file" => found.pid_file = Some(value.into()).filter(|file| *file != PathBuf::new()),
                     _ => (),
                 }
             } else {
@@ -124,6 +120,20 @@ impl Words {
     pub fn is_sigkill(&self) -> bool {
         matches!(self.signal.as_deref(), Some("KILL" | "SIGKILL" | "9" | "kill" | "sigkill"))
     }
+}
+
+/// The flags of a verb: those with a value, and the others; `None` for verbs of the delegate alone.
+fn flags_of(verb: &str) -> Option<(&'static [&'static str], &'static [&'static str])> {
+    Some(match verb {
+        "create" | "run" => (
+            &["bundle", "b", "console-socket", "pid-file", "preserve-fds", "config", "f"],
+            &["no-pivot", "no-new-keyring", "detach", "d", "keep", "no-subreaper"],
+        ),
+        "exec" => (&EXEC_WITH_VALUE[..], &["tty", "t", "detach", "d", "no-new-privs", "ignore-paused"]),
+        "kill" => (&[], &["all", "a"]),
+        "delete" => (&[], &["force", "f"]),
+        _ => return None,
+    })
 }
 
 /// A flag with its value, in the syntax of Go: `-name`, `--name`, `--name=value`.
@@ -163,6 +173,11 @@ mod tests {
         assert_eq!((exec.id.as_str(), exec.before, exec.detach), ("c1", 3, true));
         assert_eq!(exec.pid_file.unwrap(), PathBuf::from("/b/x.pid"));
         assert!(!parse("exec -t c1 sh --detach -c true").unwrap().detach);
+        assert_eq!(
+            parse("exec --pid-file= -- c1 sh").unwrap(),
+            Words { before: 1, ..parse("exec c1 sh").unwrap() }
+        );
+        assert!(parse("delete --force -- c1").unwrap().force);
         assert!(!parse("delete x").unwrap().force);
     }
 

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction};
-use penfold_oci::{Answer, Asked, Delegate, Refused, Runtime, Words};
+use penfold_oci::{Answer, Asked, Delegate, Refused, Runtime, Surroundings, Words};
 
 use crate::args::verb::{Global, Verb};
 use crate::config::Config;
@@ -64,7 +64,8 @@ pub(crate) fn words() -> Option<Vec<OsString>> {
         return None;
     }
     let words: Vec<OsString> = words.collect();
-    let asks_for_help = words.is_empty() || words.iter().any(|word| word == "--help" || word == "-h");
+    // The command of an `exec` may have such a word, too.
+    let asks_for_help = words.first().is_none_or(|word| word == "--help" || word == "-h");
     (is_link || !asks_for_help).then_some(words)
 }
 
@@ -95,11 +96,11 @@ fn runtime(words: &[OsString], parsed: Option<Words>) -> Result<u8, Failure> {
     let answer = match parsed {
         None => Answer::PassOn(words.to_vec()),
         Some(parsed) => {
-            let runtime_dir = variables::get(OsStr::new("XDG_RUNTIME_DIR")).map(PathBuf::from);
-            let (leak, exec) = (variables::get(OsStr::new(LEAK)), variables::get(OsStr::new(EXEC)));
-            let usual = Asked::usual(leak.as_deref(), exec.as_deref());
+            let variable = |name: &str| variables::get(OsStr::new(name));
+            let surroundings = Surroundings::here(variable("XDG_RUNTIME_DIR"), variable("USER"));
+            let usual = Asked::usual(variable(LEAK).as_deref(), variable(EXEC).as_deref());
             let words = words.to_vec();
-            let runtime = Runtime::new(delegate, parsed, words, state_root()?, runtime_dir.as_deref());
+            let runtime = Runtime::new(delegate, parsed, words, state_root()?, &surroundings);
             runtime.with_usual(usual).call().map_err(|refused| failure(&refused))?
         }
     };

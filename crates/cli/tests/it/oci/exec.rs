@@ -1,5 +1,6 @@
 //! `exec` of a container with the annotation `dev.penfold.exec=contain`, and `run` in the foreground.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 
 use rustix::process::Signal;
@@ -123,9 +124,10 @@ fn execs_at_the_same_time_end_one_by_one() {
 #[test]
 fn exec_in_the_foreground_ends_with_its_caller_and_with_the_delegate() {
     let env = TestEnv::new();
-    let Some(container) = Contained::start(&env, true) else { return };
+    // Nobody reaps a command whose delegate was killed, and the first process of a pid namespace waits for that.
+    let Some(container) = Contained::start(&env, false) else { return };
     for kills_caller in [true, false] {
-        let mut command = container.engine.command(&[
+        let command = container.engine.command(&[
             "exec",
             &container.id,
             "sh",
@@ -140,16 +142,60 @@ fn exec_in_the_foreground_ends_with_its_caller_and_with_the_delegate() {
         wait_until("both run", || ["sleep 1018", "sleep 1019"].iter().all(|name| env.is_running(name)));
         let members = [env.running("sleep 1018").remove(0), env.running("sleep 1019").remove(0)];
         let shell = Process::find(running.pid()).unwrap();
-        let delegate = env.find("runc").into_iter().next();
-        drop(command.stdin(Stdio::null()));
-        match (kills_caller, delegate) {
-            (false, Some(delegate)) => delegate.signal(Signal::KILL),
-            _ => shell.signal(Signal::KILL),
+        if kills_caller {
+            shell.signal(Signal::KILL);
+        } else {
+            let is_delegate = |one: &Process| one.command_line().starts_with("/usr/sbin/runc ");
+            env.processes().into_iter().find(is_delegate).expect("the delegate").signal(Signal::KILL);
         }
         members.iter().for_each(Process::await_end);
         container.await_execs_gone();
         drop(running.finish());
     }
+    container.delete();
+}
+
+/// spec: 30.9
+#[test]
+fn command_whose_pid_file_was_taken_away_lives_until_its_end() {
+    let env = TestEnv::new();
+    let Some(container) = Contained::start(&env, false) else { return };
+    // The delegate of this exec removes the file that it has written.
+    let delegate = env.path("work/delegate");
+    let file = env.path("work/taken.pid");
+    std::fs::write(
+        &delegate,
+        format!("#!/bin/sh\nrunc \"$@\"; code=$?; rm {}; exit $code\n", file.display()),
+    )
+    .unwrap();
+    std::fs::set_permissions(&delegate, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut exec = container.engine.command(&["exec", "--detach", "--pid-file", file.to_str().unwrap()]);
+    exec.args([&container.id, "sh", "-c", "setsid sleep 1011 & exec sleep 1012"])
+        .env("PENFOLD_OCI_DELEGATE", delegate);
+    assert!(exec.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success());
+    wait_until("both run", || env.is_running("sleep 1011") && env.is_running("sleep 1012"));
+    let [leader, stray] = ["sleep 1012", "sleep 1011"].map(|name| env.running(name).remove(0));
+    wait_until("the follower waits", || env.find("penfold-oci").iter().any(|one| one.state() == Some('S')));
+    assert!(!leader.has_ended() && !stray.has_ended());
+    leader.signal(Signal::KILL);
+    stray.await_end();
+    container.await_execs_gone();
+    container.delete();
+}
+
+/// spec: 30.9
+#[test]
+fn caller_that_ignores_its_children_starts_contained_commands() {
+    let env = TestEnv::new();
+    let Some(container) = Contained::start(&env, false) else { return };
+    let exec =
+        container.engine.command(&["exec", &container.id, "sh", "-c", "setsid sleep 1011 & echo said"]);
+    let mut python = env.command("python3");
+    python.args(["-c", "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])"]);
+    python.arg(exec.get_program()).args(exec.get_args());
+    python.envs(exec.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    assert_eq!(Running::start(&mut python).finish().out(), "said\n");
+    container.await_execs_gone();
     container.delete();
 }
 

@@ -246,7 +246,9 @@ fn delegate_that_hangs_is_killed_within_five_seconds() {
 fn stuck_in(env: &TestEnv, id: &str, blocked: &penfold_testkit::FrozenFs) -> Running {
     let stuck = Running::spawn(env.command("sh").args(["-c", &write_to(blocked)]).process_group(0));
     await_state_d(stuck.process());
-    cgroups(id).iter().for_each(|cgroup| enter(cgroup, stuck.pid()));
+    for cgroup in cgroups(id) {
+        enter(&cgroup, stuck.pid());
+    }
     stuck
 }
 
@@ -336,6 +338,14 @@ fn containers_that_their_engine_has_lost_are_leaks() {
     // A container that the delegate knows is none, and gc leaves it alone.
     assert_eq!(doctor(), serde_json::json!([]));
     env.call(["gc", "-f", "--older-than", "0"]).with_code(0);
+    // Nor is one that another mount namespace shows differently.
+    let tmpfs = env.command("unshare");
+    let script = format!("mount -t tmpfs none {} && \"$@\"", engine.root.display());
+    let gc = env.penfold(["gc", "-f", "--older-than", "0"]);
+    let mut elsewhere = tmpfs;
+    elsewhere.args(["-m", "sh", "-c", &script, "sh"]).arg(gc.get_program()).args(gc.get_args());
+    Running::start(&mut elsewhere).finish().with_code(0);
+    assert!(members.iter().all(|member| !member.has_ended()) && engine.notes() == 1);
     // Nor is one whose engine cannot be seen from here.
     let hidden = env.path("work/hidden");
     std::fs::rename(&engine.root, &hidden).unwrap();
@@ -344,7 +354,8 @@ fn containers_that_their_engine_has_lost_are_leaks() {
     assert!(members.iter().all(|member| !member.has_ended()) && engine.notes() == 1);
     std::fs::rename(&hidden, &engine.root).unwrap();
     // The engine's state is lost.
-    std::fs::remove_dir_all(engine.root.join(&id)).unwrap();
+    std::fs::remove_file(engine.root.join(&id).join("state.json")).unwrap();
+    std::fs::remove_dir(engine.root.join(&id)).unwrap();
     assert_eq!(listed()["status"], "lost");
     let leaks = doctor();
     assert_eq!((&leaks[0]["kind"], &leaks[0]["id"]), (&"container".into(), &id.clone().into()), "{leaks}");
@@ -358,6 +369,62 @@ fn containers_that_their_engine_has_lost_are_leaks() {
     assert_eq!(cgroups(&id), Vec::<PathBuf>::new());
     assert_eq!(engine.notes(), 0);
     env.assert_nothing_left();
+}
+
+/// spec: 30.2, 30.10
+#[test]
+fn stale_note_of_another_engine_costs_a_container_with_the_same_id_nothing() {
+    let env = TestEnv::new();
+    let (Some(one), Some(two)) = (Engine::new(&env, "one"), Engine::new(&env, "two")) else { return };
+    let id = id(&env);
+    std::fs::create_dir(&one.root).unwrap();
+    let bundle = one.bundle(TREE, false, |config| config["process"]["cwd"] = "no directory".into());
+    let mut create = one.command(&["create", "--bundle"]);
+    assert_ne!(Running::start(create.arg(bundle).arg(&id)).finish().code(), Some(0));
+    assert_eq!(one.notes(), 1, "it stays after a failed create");
+    let init = two.run(&id, &two.bundle(TREE, false, |_| ()));
+    env.call(["gc", "-f", "--older-than", "0"]).with_code(0);
+    assert!(!init.has_ended() && two.notes() == 2);
+    two.call(&["delete", "--force", &id]).with_code(0);
+    env.call(["gc", "-f", "--older-than", "0"]).with_code(0);
+    assert!(init.has_ended() && one.notes() == 0);
+    env.assert_nothing_left();
+}
+
+/// spec: 30.3
+#[test]
+fn cgroup_of_the_host_with_the_name_of_the_container_is_left_alone() {
+    let env = TestEnv::new();
+    let Some(engine) = Engine::new(&env, "runc") else { return };
+    let id = id(&env);
+    let host = PathBuf::from("/sys/fs/cgroup/pids").join(&id);
+    if !host.parent().unwrap().join("cgroup.procs").is_file() {
+        return skip("there is no v1 hierarchy of pids");
+    }
+    std::fs::create_dir(&host).unwrap();
+    let stranger = Running::spawn(env.command("sleep").arg("1005"));
+    enter(&host, stranger.pid());
+    let path = format!("/{id}-engine/{id}");
+    let init =
+        engine.run(&id, &engine.bundle(TREE, false, |config| config["linux"]["cgroupsPath"] = path.into()));
+    engine.call(&["delete", "--force", &id]).with_code(0);
+    assert!(init.has_ended() && stranger.is_alive());
+    drop(stranger);
+    std::fs::remove_dir(host).unwrap();
+    for parent in cgroups(&format!("{id}-engine")) {
+        std::fs::remove_dir(parent).unwrap();
+    }
+}
+
+/// spec: 30.1
+#[test]
+fn help_of_a_command_inside_is_for_the_command() {
+    let env = TestEnv::new();
+    let delegate = fake(&env, "printf '<%s>' \"$@\"; echo");
+    let mut command = env.command(penfold());
+    command.args(["oci", "exec", "c1", "df", "-h"]).env("PENFOLD_OCI_DELEGATE", &delegate);
+    command.env("PENFOLD_ROOT", env.root());
+    assert_eq!(Running::start(&mut command).finish().with_code(0).out(), "<exec><c1><df><-h>\n");
 }
 
 /// The crash points of an OCI runtime.
