@@ -3,9 +3,10 @@
 //! The delegate starts the command in a cgroup below the container's. A [follower] ends what is left there.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use penfold_state::Id;
 use penfold_sys::crash_point;
@@ -37,33 +38,61 @@ impl Runtime {
         }
         // The follower is forked without the descriptors of the look.
         drop(container);
-        let pid_file = self.words.pid_file.clone().unwrap_or_else(|| self.pid_file(&name));
+        // The engine may remove its own file at any time.
+        let (pid_file, for_engine) = match &self.words.pid_file {
+            Some(file) if !self.words.detach => (file.clone(), None),
+            file => (self.pid_file(&name), file.clone()),
+        };
         let pid_file = std::path::absolute(pid_file).map_err(failed)?;
-        let mut words = vec![OsString::from("--cgroup"), OsString::from(&name)];
-        if self.words.pid_file.is_none() {
-            words.extend([OsString::from("--pid-file"), pid_file.clone().into()]);
-        }
+        let mut all = self.all.clone();
+        all.drain(self.words.pid_file_words.clone());
+        let words = ["--cgroup".into(), OsString::from(&name), "--pid-file".into(), pid_file.clone().into()];
+        all.splice(self.words.before..self.words.before, words);
         crash_point!("oci-exec");
         // A file there tells from now on that this command has started.
         match std::fs::remove_file(&pid_file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
             _ => (),
         }
-        let followed = Followed::Exec { leaves: leaves.clone(), pid_file };
+        let followed = Followed::Exec { leaves: leaves.clone(), pid_file: pid_file.clone() };
         follower::fork(self.clone(), followed).map_err(failed)?;
         crash_point!("oci-followed");
         // If one cannot be made, the follower removes the others.
         leaves.iter().try_for_each(|leaf| make(leaf)).map_err(failed)?;
         crash_point!("oci-exec-made");
-        let mut all = self.all.clone();
-        all.splice(self.words.before..self.words.before, words);
-        Ok(Answer::PassOn(all))
+        let Some(for_engine) = for_engine else { return Ok(Answer::PassOn(all)) };
+        let code = self.started(&all)?;
+        if code == 0 {
+            publish(&pid_file, &for_engine).map_err(failed)?;
+        }
+        Ok(Answer::Exit(code))
+    }
+
+    /// Has the delegate start a command, which goes on; returns the exit code of the delegate.
+    fn started(&self, words: &[OsString]) -> Result<u8, Refused> {
+        let program = self.delegate().program();
+        let start = |source| Refused::Start { delegate: program.to_owned(), source };
+        let mut child = Command::new(program).args(words).spawn().map_err(start)?;
+        match child.wait() {
+            Ok(status) => Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)),
+            // The caller ignores SIGCHLD: nobody knows the code. The pid file tells whether the command has started.
+            Err(error) if error.raw_os_error() == Some(Errno::CHILD.raw_os_error()) => Ok(0),
+            Err(error) => Err(start(error)),
+        }
     }
 
     /// Has the note of a container removed that the delegate deletes at the end of `run`.
     pub(crate) fn follow_run(&self, token: String) -> io::Result<()> {
         follower::fork(self.clone(), Followed::Run { token })
     }
+}
+
+/// Copies the pid to the file that the engine reads, whole.
+fn publish(pid_file: &Path, for_engine: &Path) -> io::Result<()> {
+    let name = for_engine.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let new = for_engine.with_file_name([OsStr::new("."), name].into_iter().collect::<OsString>());
+    std::fs::write(&new, std::fs::read(pid_file)?)?;
+    std::fs::rename(new, for_engine)
 }
 
 /// Makes a cgroup that a process can enter.

@@ -105,7 +105,8 @@ fn after_exec(runtime: &Runtime, leaves: BTreeSet<PathBuf>, waits: &Waits<'_>) -
     crash_point!("oci-exec-ended");
     let left = words_of(&members.look()?, &[]);
     let survivors = members.end(Instant::now() + PATIENCE)?;
-    if runtime.words.pid_file.is_none() {
+    // Only a file of penfold's own is removed.
+    if runtime.words.detach || runtime.words.pid_file.is_none() {
         waits.remove_pid_file()?;
     }
     if survivors.is_empty() {
@@ -132,11 +133,6 @@ impl Waits<'_> {
                 break pid;
             }
             is_over = await_one([delegate, waiting, None], Some(LOOK))?;
-        };
-        // The engine may have taken the file away already: then the first process of the cgroup is the command.
-        let pid = match pid {
-            None if self.detached => members.oldest()?,
-            pid => pid,
         };
         let Some(leader) = pid.map(|pid| Process::open(&mut ProcFs::open()?, pid)).transpose()?.flatten()
         else {

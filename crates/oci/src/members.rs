@@ -105,18 +105,6 @@ impl Members {
         Ok(members)
     }
 
-    /// Returns the process that was started first.
-    ///
-    /// # Errors
-    /// When something could not be read.
-    pub(crate) fn oldest(&mut self) -> io::Result<Option<Pid>> {
-        let mut ids = Vec::new();
-        for pid in self.living()?.into_keys() {
-            ids.extend(self.proc.stat(pid)?.map(|stat| stat.id()));
-        }
-        Ok(ids.into_iter().min_by_key(|id| (id.start, id.pid.as_raw_pid())).map(|id| id.pid))
-    }
-
     /// Waits until no process lives, at most until the deadline; returns those that live then.
     ///
     /// # Errors

@@ -313,6 +313,10 @@ impl Runtime {
         Ok(())
     }
 
+    pub(crate) fn delegate(&self) -> &Delegate {
+        &self.delegate
+    }
+
     /// Tells whether the delegate knows the container.
     pub(crate) fn is_known(&self) -> bool {
         delegate::knows(&self.engine_root, &self.words.id)

@@ -1,6 +1,7 @@
 //! The command line of an OCI runtime, as far as penfold acts on it.
 
 use std::ffi::OsString;
+use std::ops::Range;
 use std::path::PathBuf;
 
 /// The global flags of runc and crun that take a value.
@@ -52,6 +53,8 @@ pub struct Words {
     pub detach: bool,
     /// The file for the pid of the command.
     pub pid_file: Option<PathBuf>,
+    /// The words that name this file.
+    pub pid_file_words: Range<usize>,
 }
 
 impl Words {
@@ -83,6 +86,7 @@ impl Words {
         let mut others = Vec::new();
         let mut are_flags = true;
         while let Some(word) = words.next() {
+            let at = count - words.len() - 1;
             if are_flags && word == "--" {
                 are_flags = false;
                 continue;
@@ -102,7 +106,10 @@ impl Words {
                 let value = value.map(OsString::from).or_else(|| words.next().cloned())?;
                 match name {
                     "bundle" | "b" => found.bundle = value.into(),
-                    "pid-file" => found.pid_file = Some(value.into()).filter(|file| *file != PathBuf::new()),
+                    "pid-file" => {
+                        found.pid_file = Some(value.into()).filter(|file| *file != PathBuf::new());
+                        found.pid_file_words = at..count - words.len();
+                    }
                     _ => (),
                 }
             } else {
@@ -171,11 +178,12 @@ mod tests {
         assert!(parse("delete --force a+b_c.d-e").unwrap().force);
         let exec = parse("--root /r exec --process /tmp/p --detach --pid-file /b/x.pid c1").unwrap();
         assert_eq!((exec.id.as_str(), exec.before, exec.detach), ("c1", 3, true));
-        assert_eq!(exec.pid_file.unwrap(), PathBuf::from("/b/x.pid"));
+        assert_eq!((exec.pid_file.unwrap(), exec.pid_file_words), (PathBuf::from("/b/x.pid"), 6..8));
+        assert_eq!(parse("exec -d --pid-file=/x c1").unwrap().pid_file_words, 2..3);
         assert!(!parse("exec -t c1 sh --detach -c true").unwrap().detach);
         assert_eq!(
             parse("exec --pid-file= -- c1 sh").unwrap(),
-            Words { before: 1, ..parse("exec c1 sh").unwrap() }
+            Words { pid_file_words: 1..2, ..parse("exec c1 sh").unwrap() }
         );
         assert!(parse("delete --force -- c1").unwrap().force);
         assert!(!parse("delete x").unwrap().force);

@@ -1,6 +1,5 @@
 //! `exec` of a container with the annotation `dev.penfold.exec=contain`, and `run` in the foreground.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 
 use rustix::process::Signal;
@@ -157,25 +156,30 @@ fn exec_in_the_foreground_ends_with_its_caller_and_with_the_delegate() {
 
 /// spec: 30.9
 #[test]
-fn command_whose_pid_file_was_taken_away_lives_until_its_end() {
+fn engine_that_takes_its_pid_file_away_at_once_changes_nothing() {
     let env = TestEnv::new();
     let Some(container) = Contained::start(&env, false) else { return };
-    // The delegate of this exec removes the file that it has written.
-    let delegate = env.path("work/delegate");
     let file = env.path("work/taken.pid");
-    std::fs::write(
-        &delegate,
-        format!("#!/bin/sh\nrunc \"$@\"; code=$?; rm {}; exit $code\n", file.display()),
-    )
-    .unwrap();
-    std::fs::set_permissions(&delegate, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let mut exec = container.engine.command(&["exec", "--detach", "--pid-file", file.to_str().unwrap()]);
-    exec.args([&container.id, "sh", "-c", "setsid sleep 1011 & exec sleep 1012"])
-        .env("PENFOLD_OCI_DELEGATE", delegate);
-    assert!(exec.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success());
+    let exec = |script: &str| {
+        let words =
+            ["exec", "--detach", "--pid-file", file.to_str().unwrap(), &container.id, "sh", "-c", script];
+        let mut exec = container.engine.command(&words);
+        assert!(exec.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success());
+        let pid = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        pid
+    };
+    // A command that goes on.
+    let pid = exec("setsid sleep 1011 & exec sleep 1012");
     wait_until("both run", || env.is_running("sleep 1011") && env.is_running("sleep 1012"));
     let [leader, stray] = ["sleep 1012", "sleep 1011"].map(|name| env.running(name).remove(0));
-    wait_until("the follower waits", || env.find("penfold-oci").iter().any(|one| one.state() == Some('S')));
+    assert_eq!(pid, leader.pid().to_string());
+    assert!(!leader.has_ended() && !stray.has_ended());
+    // Commands that end at once.
+    for _ in 0..10 {
+        exec("setsid sleep 1013 & :");
+    }
+    wait_until("their strays are gone", || !env.is_running("sleep 1013"));
     assert!(!leader.has_ended() && !stray.has_ended());
     leader.signal(Signal::KILL);
     stray.await_end();
