@@ -1,5 +1,5 @@
 //! A process beside the delegate's, for what comes after it: the delegate takes the place of the process that the engine started, so its
-//! signals, streams and exit code are those of the delegate alone.
+//! signals, streams and exit code are those of the delegate alone. Where an `exec` only starts a command, the delegate is a child.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
