@@ -65,7 +65,7 @@ pub fn end_lost(state_root: &Path, file: &Path, patience: Duration) -> io::Resul
     }
     let left = members.remove(deadline)?;
     if left.is_empty() {
-        notes.remove(&note.engine_root, &note.id)?;
+        notes.remove(&note.engine_root, &note.id, Some(&note.token))?;
     }
     Ok(left.iter().map(|dir| format!("cgroup {}", dir.display())).collect())
 }

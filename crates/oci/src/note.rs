@@ -1,7 +1,7 @@
 //! The notes of a state root: `<root>/oci/HASH.json`, one for each container that was created through penfold.
 
 use std::ffi::OsStr;
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -106,17 +106,25 @@ impl Notes {
     /// When it cannot be written; an earlier note stays.
     pub fn write(&self, note: &Note) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+        let _lock = self.lock()?;
         let file = self.file(&note.engine_root, &note.id);
         let new = file.with_extension(format!("new-{}", std::process::id()));
         std::fs::write(&new, serde_json::to_vec(note)?)?;
         std::fs::rename(&new, &file)
     }
 
-    /// Removes the note of a container, if there is one, and before it what a killed follower has left.
+    /// Removes the note of a container, if there is one, and before it what a killed follower has left. With a `token`, the note of a
+    /// later container with the id stays.
     ///
     /// # Errors
-    /// Those of unlink(2).
-    pub fn remove(&self, engine_root: &Path, id: &str) -> io::Result<()> {
+    /// Those of open(2), flock(2) and unlink(2), and when the note cannot be read.
+    pub fn remove(&self, engine_root: &Path, id: &str, token: Option<&str>) -> io::Result<()> {
+        let Some(_lock) = self.lock()? else { return Ok(()) };
+        if let (Some(token), Some(note)) = (token, self.read(engine_root, id)?)
+            && note.token != token
+        {
+            return Ok(());
+        }
         let (note, name) = (self.file(engine_root, id), Notes::name(engine_root, id));
         let entries = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let others = entries.map(|entry| entry.path()).filter(|path| *path != note && is_named(path, &name));
@@ -127,6 +135,18 @@ impl Notes {
             }
         }
         Ok(())
+    }
+
+    /// Keeps other processes from writing and removing notes meanwhile; `None` without the directory.
+    fn lock(&self) -> io::Result<Option<File>> {
+        match File::open(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            dir => {
+                let dir = dir?;
+                penfold_state::lock::hold_new(&dir)?;
+                Ok(Some(dir))
+            }
+        }
     }
 
     /// The file for the pid of a command, where the engine wants none.
@@ -147,8 +167,9 @@ impl Notes {
     }
 }
 
-/// Tells whether a file is one of this container. runc writes `.FILE` first.
+/// Tells whether a file has the pid of a command in this container. runc writes `.FILE` first.
 fn is_named(path: &Path, name: &str) -> bool {
     let file = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
-    file.strip_prefix('.').unwrap_or(file).strip_prefix(name).is_some_and(|rest| rest.starts_with('.'))
+    let rest = file.strip_prefix('.').unwrap_or(file).strip_prefix(name);
+    rest.is_some_and(|rest| rest.starts_with('.')) && path.extension() == Some(OsStr::new("pid"))
 }

@@ -285,7 +285,8 @@ impl Runtime {
             return Err(self.refuse(&left, &[]));
         }
         crash_point!("oci-verified");
-        let removed = self.notes().remove(&self.engine_root, &self.words.id);
+        let token = container.note.as_ref().map(|note| note.token.as_str());
+        let removed = self.notes().remove(&self.engine_root, &self.words.id, token);
         removed.map_err(|source| Refused::Note { id: self.words.id.clone(), source })?;
         Ok(Answer::Exit(0))
     }

@@ -317,6 +317,32 @@ fn run_whose_follower_is_killed_keeps_its_note() {
     env.assert_nothing_left();
 }
 
+/// spec: 30.2
+#[test]
+fn run_that_follows_at_once_keeps_its_note_and_its_processes() {
+    if !has_debug_assertions() {
+        return skip("the binary does not stop there");
+    }
+    let env = TestEnv::new();
+    let Some(engine) = Engine::new(&env, "runc") else { return };
+    let id = id(&env);
+    let mut first = engine.command(&["run", "--bundle"]);
+    first.arg(engine.bundle("exit 3", false, |_| ())).arg(&id).env("PENFOLD_STOP_AT", RUN_POINT);
+    Running::start(&mut first).finish().with_code(3);
+    wait_until("the follower stops", || {
+        env.find("penfold-oci").iter().any(|follower| follower.state() == Some('T'))
+    });
+    let follower = env.find("penfold-oci").remove(0);
+    let init = engine.run(&id, &engine.bundle(TREE, false, |_| ()));
+    let stray = engine.stray();
+    follower.signal(Signal::CONT);
+    follower.await_end();
+    assert!(!init.has_ended() && !stray.has_ended() && engine.notes() == 1);
+    engine.call(&["delete", "--force", &id]).with_code(0);
+    assert!(init.has_ended() && stray.has_ended() && engine.notes() == 0);
+    env.assert_nothing_left();
+}
+
 /// spec: 30.2, 30.8
 #[test]
 fn run_whose_delegate_is_killed_keeps_its_note() {
