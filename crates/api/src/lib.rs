@@ -22,6 +22,7 @@ pub use spec::{
 };
 
 /// A sandbox, as observed at one moment.
+#[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Sandbox {
     /// The id: 12 hexadecimal digits.
@@ -84,6 +85,9 @@ pub struct Sandbox {
     #[serde(default)]
     #[schema(value_type = Object)]
     pub limits: Limits,
+    /// The sandbox is known to belong to the server's state root. Of an orphan without a record nobody can tell.
+    #[serde(default = "yes")]
+    pub claimed: bool,
     /// The supervisor is in another mount namespace, such as that of a container.
     #[serde(default)]
     pub elsewhere: bool,
@@ -93,6 +97,11 @@ pub struct Sandbox {
     pub evidence: Vec<String>,
     /// The damage of the record.
     pub damage: Vec<String>,
+}
+
+/// What an older server means, which does not say whether a sandbox is claimed.
+fn yes() -> bool {
+    true
 }
 
 impl Sandbox {
@@ -121,6 +130,7 @@ impl Sandbox {
             scratch: view.scratch,
             leaf: view.leaf,
             limits: view.limits,
+            claimed: view.claimed,
             elsewhere: view.elsewhere,
             missing: view.missing,
             evidence: view.evidence,
@@ -155,7 +165,7 @@ impl Sandbox {
             limits: self.limits,
             scratch: self.scratch,
             record: None,
-            claimed: !self.elsewhere,
+            claimed: self.claimed && !self.elsewhere,
             elsewhere: self.elsewhere,
             missing: self.missing,
             evidence: self.evidence,
@@ -212,7 +222,7 @@ mod tests {
             "expires_at_ms":null,"leader":null,"supervisors":[],"execs":[],"within":[],"workspace":null,"scratch":null,
             "leaf":null,"missing":[],"evidence":[],"damage":[]}"#;
         let mut sandbox: Sandbox = serde_json::from_str(text).unwrap();
-        assert!(!sandbox.elsewhere);
+        assert!(!sandbox.elsewhere && sandbox.claimed);
         sandbox.elsewhere = true;
         let view = sandbox.into_view();
         assert!(view.elsewhere && !view.claimed);

@@ -50,7 +50,7 @@ pub(super) fn select(
             return Err(Failure::new(FailureKind::Usage, sentence));
         }
         let mut found = list(client, among)?;
-        found.retain(|view| ids.filters.match_all(view));
+        found.retain(|view| view.claimed && ids.filters.match_all(view));
         if !force && !found.is_empty() {
             let shown: Vec<Shown<'_>> = found.iter().map(shown).collect();
             confirm(&shown, verb)?;

@@ -168,12 +168,6 @@ fn caller_killed_while_the_command_is_looked_for_leaves_nothing() {
     env.assert_nothing_left();
 }
 
-/// How many sandboxes of this state root `ps` lists.
-fn listed(env: &TestEnv) -> usize {
-    let all = env.call(["ps", "--json"]).json();
-    all.as_array().map_or(0, |all| all.iter().filter(|one| one["claimed"] == true).count())
-}
-
 /// spec: 12.1
 #[test]
 fn caller_killed_at_any_moment_leaves_a_listed_sandbox_or_nothing() {
@@ -203,7 +197,7 @@ fn caller_killed_at_any_moment_leaves_a_listed_sandbox_or_nothing() {
         // No process may be on its way to become a sandbox: each has two supervisors and the command.
         let no_other = env.processes().len() == 3 * ids.len();
         found = (ids, env.running("sleep 1004").len());
-        all_run && no_other && found.0.len() == found.1 && found.1 == listed(&env)
+        all_run && no_other && found.0.len() == found.1 && found.1 == env.listed(&[]).len()
     };
     let settled = penfold_testkit::until(crate::support::DEADLINE, is_settled);
     assert!(settled, "seed {seed}: {} records, {} processes", found.0.len(), found.1);

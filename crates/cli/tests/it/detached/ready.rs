@@ -42,8 +42,8 @@ fn open(env: &TestEnv) {
 /// The only sandbox that lives, as `ps --json` shows it.
 #[track_caller]
 fn only(env: &TestEnv) -> Value {
-    let found = env.call(["ps", "--json"]).with_code(0).json();
-    let [one] = found.as_array().unwrap().as_slice() else { panic!("{found}") };
+    let found = env.listed(&[]);
+    let [one] = found.as_slice() else { panic!("{found:?}") };
     one.clone()
 }
 
@@ -54,7 +54,8 @@ fn check_waits(env: &TestEnv, start: &Running) -> Sandbox {
     wait_until("it is said to run", || only(env)["status"] == "running");
     let shown = only(env);
     assert_eq!((&shown["status"], &shown["ready"]), (&json!("running"), &json!(false)), "{shown}");
-    let status = env.call(["ps", "--format", "{{.State}}: {{.Status}}"]).out();
+    let filter = format!("id={}", shown["id"].as_str().unwrap());
+    let status = env.call(["ps", "--filter", &filter, "--format", "{{.State}}: {{.Status}}"]).out();
     assert_eq!(status, "running: running (not ready)\n");
     assert!(start.is_alive(), "it does not wait");
     assert_eq!(start.heard(), "");
@@ -69,7 +70,7 @@ fn check_ready(env: &TestEnv, start: Running, context: &str) {
     let sandbox = Sandbox::printed(env, &done.out());
     let shown = only(env);
     assert_eq!((&shown["id"], &shown["ready"]), (&json!(sandbox.id), &json!(true)), "{context}");
-    assert_eq!(env.call(["ps", "--format", "{{.Status}}"]).out(), "running\n", "{context}");
+    assert_eq!(only(env)["status"], "running", "{context}");
     if let Some(port) = context.strip_prefix("port ") {
         let port: u64 = port.parse().unwrap();
         let shown = env.call(["ps", "--json", "--ports"]).with_code(0).json();
@@ -98,7 +99,7 @@ fn check_failed(env: &TestEnv, done: &Finished, part: &str) -> String {
         said.lines().all(|line| ["penfold: ", "log: ", "hint: "].iter().any(|mark| line.starts_with(mark))),
         "{said}"
     );
-    assert_eq!(env.call(["ps", "-q"]).with_code(0).out(), "");
+    assert_eq!(env.listed_ids(&[]), Vec::<String>::new());
     sentence.split(' ').nth(2).unwrap_or_default().to_owned()
 }
 
@@ -183,7 +184,7 @@ fn good_answer_over_http_makes_a_sandbox_ready() {
         let start = begin(&env, &probe, &["--", "python3", "-c", SERVER, &port, before, after]);
         let log = || env.call(["logs", only(&env)["id"].as_str().unwrap()]).out();
         wait_until("it was asked", || {
-            env.call(["ps", "-q"]).out() != "" && log().contains("/health?a=b\n/health?a=b\n")
+            !env.listed(&[]).is_empty() && log().contains("/health?a=b\n/health?a=b\n")
         });
         check_waits(&env, &start);
         open(&env);

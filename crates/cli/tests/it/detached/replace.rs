@@ -3,13 +3,6 @@
 use super::sandboxes::{await_running, end, remove};
 use crate::support::{Running, Sandbox, TestEnv, wait_until};
 
-/// The ids of this state root that `ps` lists. Others may be on their way out, and show no root any more.
-fn listed(env: &TestEnv) -> Vec<String> {
-    let listed = env.call(["ps", "--json"]).with_code(0).json();
-    let own = listed.as_array().unwrap().iter().filter(|one| one["claimed"] == true);
-    own.map(|one| one["id"].as_str().unwrap().to_owned()).collect()
-}
-
 /// spec: 12.2
 #[test]
 fn sandbox_that_has_the_name_is_stopped_and_seen_to_be_gone_first() {
@@ -22,7 +15,7 @@ fn sandbox_that_has_the_name_is_stopped_and_seen_to_be_gone_first() {
         old.assert_gone(&members);
         let (status, cause, _) = end(&env, &old);
         assert_eq!((status.as_str(), cause.as_str()), ("killed", "stop"), "{level:?}");
-        assert_eq!(listed(&env), [new.id.as_str()], "{level:?}");
+        assert_eq!(env.listed_ids(&[]), [new.id.as_str()], "{level:?}");
         assert_eq!(env.call(["inspect", "web"]).json()[0]["id"], new.id.as_str());
         env.call(["rm", "-f", "web"]).with_code(0);
     }
@@ -78,7 +71,7 @@ fn of_fifty_that_replace_each_other_at_once_one_survives_and_nothing_of_the_othe
         .map(|finished| finished.out().trim_end().to_owned())
         .map(|id| known(&env, id))
         .collect();
-    let living = listed(&env);
+    let living = env.listed_ids(&[]);
     let [survivor] = living.as_slice() else { panic!("{} survivors: {living:?}", living.len()) };
     assert!(started.iter().any(|one| one.id == *survivor), "a sandbox that nobody was told of");
     wait_until("one command runs", || env.running("sleep 1028").len() == 1);

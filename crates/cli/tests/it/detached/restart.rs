@@ -357,8 +357,7 @@ fn a_sandbox_that_waits_for_its_next_life_is_there_and_can_be_ended() {
         let env = TestEnv::new();
         start_failing(&env, &["--restart", "on-failure"], 99);
         let waiting = await_back_off(&env);
-        let listed = env.call(["ps", "-q"]).with_code(0).out();
-        assert_eq!(listed.lines().count(), 1, "{listed}");
+        assert_eq!(env.listed(&[]).len(), 1);
         let before = lives(&env).len();
         env.call([verb, &["web"]].concat()).with_code(0);
         assert!(waiting.iter().all(Process::has_ended));

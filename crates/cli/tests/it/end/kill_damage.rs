@@ -8,9 +8,7 @@ use rustix::fs::Mode;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::standing::{
-    Standing, answers, await_sleeps, await_state, detach_script, ended, hold_lock, listed,
-};
+use super::standing::{Standing, answers, await_sleeps, await_state, detach_script, ended, hold_lock};
 use crate::support::{Impostor, Process, Running, Sandbox, TestEnv, Who, has_program, wait_until};
 
 /// Two levels: with a leaf, and without.
@@ -29,7 +27,7 @@ fn kill(env: &TestEnv, sandboxes: &[Standing]) {
 #[track_caller]
 fn kill_for_good(env: &TestEnv, sandboxes: &[Standing]) {
     kill(env, sandboxes);
-    assert_eq!(listed(env, &[]), Vec::<Value>::new());
+    assert_eq!(env.listed(&[]), Vec::<Value>::new());
 }
 
 /// One tree at each of [`LEVELS`].
@@ -89,7 +87,7 @@ fn orphans_are_ended_where_no_thread_can_be_made() {
     let mut kill = env.penfold(["kill", &sandboxes[0].id, &sandboxes[1].id]);
     Running::start(kill.env("RUST_MIN_STACK", (1_u64 << 62).to_string())).finish().with_code(0);
     sandboxes.iter().for_each(Standing::assert_gone);
-    assert_eq!(listed(&env, &[]), Vec::<Value>::new());
+    assert_eq!(env.listed(&[]), Vec::<Value>::new());
 }
 
 /// Nothing is left to end, and no report says so yet.
@@ -142,7 +140,7 @@ fn stopped_supervisors_hold_nobody_up_and_members_without_the_marker_end() {
     answers(&env, &[&["kill"], ids.as_slice()].concat(), 0, &ids);
     sandboxes.iter().for_each(Standing::assert_gone);
     other.assert_gone(&[hidden]);
-    assert_eq!(listed(&env, &[]), Vec::<Value>::new());
+    assert_eq!(env.listed(&[]), Vec::<Value>::new());
 }
 
 /// spec: 11.2
@@ -443,7 +441,7 @@ fn command_that_has_let_go_of_a_record_is_nobody_any_more() {
     std::fs::write(&fifo, "go\n").unwrap();
     killer.finish().with_code(0);
     sandbox.assert_gone();
-    assert_eq!(listed(&env, &[]), Vec::<Value>::new());
+    assert_eq!(env.listed(&[]), Vec::<Value>::new());
     assert!(other.is_alive(), "it was killed");
 }
 
@@ -527,8 +525,8 @@ fn foreground_sandbox_is_stopped_politely_and_its_caller_told() {
     let launcher = env.begin(["run", "--", "sh", "-c", script]);
     env.await_up(&["lead"]);
     await_sleeps(&env, 1);
-    let id = listed(&env, &[])[0]["id"].as_str().unwrap().to_owned();
+    let id = env.listed(&[])[0]["id"].as_str().unwrap().to_owned();
     answers(&env, &["stop", &id], 0, &[&id]);
     launcher.finish().with_code(7);
-    assert_eq!(listed(&env, &["-a"]), Vec::<Value>::new());
+    assert_eq!(env.listed(&["-a"]), Vec::<Value>::new());
 }

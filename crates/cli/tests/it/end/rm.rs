@@ -1,6 +1,6 @@
 //! `penfold rm`: removes the records of ended sandboxes only.
 
-use super::standing::{Standing, answers, ended, hold_lock, listed};
+use super::standing::{Standing, answers, ended, hold_lock};
 use crate::support::jail::jailed;
 use crate::support::{Running, Sandbox, TestEnv};
 
@@ -16,7 +16,7 @@ fn record_of_what_is_over_goes_with_its_log() {
     let sandbox = ended(&env, &["--name", "web"], "echo hello");
     answers(&env, &["rm", "web"], 0, &[&sandbox.id]);
     assert_forgotten(&sandbox);
-    assert!(listed(&env, &["-a"]).is_empty());
+    assert!(env.listed(&["-a"]).is_empty());
     answers(&env, &["rm", "web"], 3, &[]);
 }
 
@@ -151,7 +151,7 @@ fn one_that_fails_half_way_keeps_its_name() {
         mount(&["mount", "-t", "tmpfs", "none"]);
         for words in [["rm", "web"].as_slice(), &["rm", "-f", "web"]] {
             answers(&env, words, 1, &[]);
-            let listed = listed(&env, &["-a"]);
+            let listed = env.listed(&["-a"]);
             assert!(listed.len() == 1 && listed[0]["name"] == "web", "{words:?}: {listed:?}");
         }
         mount(&["umount"]);

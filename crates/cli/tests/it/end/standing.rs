@@ -7,7 +7,6 @@ use std::process::Command;
 
 use penfold_testkit::{FrozenFs, FrozenFsError};
 use rustix::fs::{FlockOperation, flock};
-use serde_json::Value;
 
 use crate::support::{
     DEADLINE, Finished, Process, Running, Sandbox, TREE, TestEnv, USER, entries, is_root, penfold, skip,
@@ -112,18 +111,10 @@ pub fn answers(env: &TestEnv, words: &[&str], code: i32, lines: &[&str]) -> Fini
     finished
 }
 
-/// The sandboxes of this state root that `ps` with these flags lists.
-#[track_caller]
-pub fn listed(env: &TestEnv, flags: &[&str]) -> Vec<Value> {
-    let mut listed = env.call(["ps", "--json"].iter().chain(flags)).json().as_array().cloned().unwrap();
-    listed.retain(|one| one["claimed"] == true);
-    listed
-}
-
 /// Whether `ps` says that all of these run.
 #[track_caller]
 pub fn all_run(env: &TestEnv, sandboxes: &[Sandbox]) -> bool {
-    let listed = listed(env, &[]);
+    let listed = env.listed(&[]);
     let runs = |sandbox: &Sandbox| {
         listed.iter().any(|one| one["id"] == sandbox.id.as_str() && one["status"] == "running")
     };

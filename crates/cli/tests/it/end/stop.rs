@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::standing::{Standing, answers, await_said, await_sleeps, detach_script, listed};
+use super::standing::{Standing, answers, await_said, await_sleeps, detach_script};
 use crate::support::{Sandbox, TestEnv};
 
 /// Exits with 9 on SIGTERM.
@@ -35,7 +35,7 @@ fn words_for_the_end_tell_a_stop_from_a_kill_and_the_code() {
     };
     let found = |word: &str, sandbox: &Sandbox| {
         let filter = format!("status={word}");
-        listed(&env, &["--filter", &filter]).iter().any(|one| one["id"] == sandbox.id.as_str())
+        env.listed(&["--filter", &filter]).iter().any(|one| one["id"] == sandbox.id.as_str())
     };
     let asked = "trap 'exit 0' TERM; echo lead >> $UP; while :; do sleep 1000 & wait; done";
     let deaf = "trap '' TERM; echo lead >> $UP; while :; do sleep 1000 & wait; done";
@@ -132,8 +132,8 @@ fn signal_and_grace_that_it_was_made_with_hold_in_the_foreground() {
         let launcher = env.begin([&["run"], made_with, &SLOW].concat());
         await_said(&env, "lead", ids.len() + 1);
         await_sleeps(&env, ids.len() + 1);
-        let listed = listed(&env, &[]).into_iter().map(|one| one["id"].as_str().unwrap().to_owned());
-        let fresh = listed.filter(|id| !ids.contains(id)).collect::<Vec<_>>();
+        let mut fresh = env.listed_ids(&[]);
+        fresh.retain(|id| !ids.contains(id));
         ids.extend(fresh);
         launcher
     });
@@ -141,7 +141,7 @@ fn signal_and_grace_that_it_was_made_with_hold_in_the_foreground() {
     for launcher in launchers {
         launcher.finish();
     }
-    assert!(listed(&env, &["-a"]).is_empty());
+    assert!(env.listed(&["-a"]).is_empty());
 }
 
 /// An orphan has no supervisor to ask.

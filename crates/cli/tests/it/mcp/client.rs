@@ -117,6 +117,14 @@ impl Client {
         data
     }
 
+    /// The sandboxes that the tool `ps` lists, without orphans, which may be those of other tests.
+    #[track_caller]
+    pub fn listed(&mut self) -> Vec<Value> {
+        let mut listed = self.done("ps", &json!({}))["sandboxes"].as_array().cloned().unwrap();
+        listed.retain(|one| one["status"] != "orphaned");
+        listed
+    }
+
     /// Calls a tool that must fail with this in its first sentence.
     #[track_caller]
     pub fn refused(&mut self, tool: &str, arguments: &Value, part: &str) -> Value {

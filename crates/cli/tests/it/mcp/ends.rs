@@ -18,10 +18,6 @@ fn tree(env: &TestEnv, client: &mut Client, grace: f64) -> (Sandbox, Vec<Process
     (sandbox, members)
 }
 
-fn listed(client: &mut Client) -> Vec<Value> {
-    client.done("ps", &json!({}))["sandboxes"].as_array().unwrap().clone()
-}
-
 /// spec: 22.2
 #[test]
 fn end_of_standard_input_ends_everything_before_the_server_exits() {
@@ -91,7 +87,7 @@ fn stop_answers_after_a_hostile_tree_is_gone() {
         "kill"
     );
     sandbox.assert_gone(&members);
-    assert_eq!(listed(&mut client), Vec::<Value>::new());
+    assert_eq!(client.listed(), Vec::<Value>::new());
     client.close().with_code(0);
 }
 
@@ -117,7 +113,7 @@ fn sandboxes_of_others_are_seen_and_left_alone() {
     let other =
         env.detach(["--name", "other", "--grace", "0", "--", "sh", "-c", "echo hello; exec sleep 1000"]);
     let mut client = Client::start(&env, &[]);
-    let seen = listed(&mut client);
+    let seen = client.listed();
     assert_eq!((&seen[0]["id"], &seen[0]["started_here"]), (&json!(other.id), &json!(false)));
     let log = client.done("logs", &json!({ "sandbox": "other", "until": "hello" }));
     assert_eq!(log["log"], "hello\n");

@@ -426,8 +426,8 @@ fn end_in_the_midst_of_starts_leaves_whole_sandboxes_or_nothing() {
             );
             // Those that were killed while they were started are lost, and nothing of them is left but the record.
             // The sandbox itself may be listed, and be gone by now.
-            for id in env.call(["ps", "-aq"]).with_code(0).out().lines() {
-                assert!(matches!(env.call(["rm", "-f", id]).code(), Some(0 | 3)), "{context}: {id}");
+            for id in env.listed_ids(&["-a"]) {
+                assert!(matches!(env.call(["rm", "-f", &id]).code(), Some(0 | 3)), "{context}: {id}");
             }
             assert!(!env.is_running("sleep 1001") && !env.is_running("sleep 1002"), "{context}");
             env.call(["gc", "-f"]).with_code(0);

@@ -191,6 +191,23 @@ impl TestEnv {
         Running::start(&mut self.penfold(words))
     }
 
+    /// The sandboxes of this state root that `ps --json` with these flags lists, the youngest first.
+    ///
+    /// `ps` lists orphans of other tests, too: nothing tells below which state root they were.
+    #[track_caller]
+    pub fn listed(&self, flags: &[&str]) -> Vec<serde_json::Value> {
+        let words = ["ps", "--json"].iter().chain(flags);
+        let mut listed = self.call(words).with_code(0).json().as_array().cloned().unwrap();
+        listed.retain(|one| one["claimed"] == true);
+        listed
+    }
+
+    /// The ids of [`TestEnv::listed`].
+    #[track_caller]
+    pub fn listed_ids(&self, flags: &[&str]) -> Vec<String> {
+        self.listed(flags).iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect()
+    }
+
     /// Starts a detached sandbox that must run: `run -d` with these words.
     #[track_caller]
     pub fn detach<S: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = S>) -> Sandbox {
