@@ -272,9 +272,7 @@ fn an_interrupt_stops_the_command_and_a_second_one_kills() {
     let running = begin(&["run", "sh", "-c", deaf]);
     running.hear("up", 1);
     running.signal(Signal::TERM);
-    wait_until("the sandbox is stopping", || {
-        env.call(["ps", "--format", "{{.State}}"]).out() == "stopping\n"
-    });
+    wait_until("the sandbox is stopping", || env.listed(&[]).iter().all(|one| one["status"] == "stopping"));
     running.signal(Signal::TERM);
     assert_eq!(running.finish().signal(), Some(Signal::KILL.as_raw()));
     let sandbox = env.detach(["sleep", "1000"]);

@@ -40,6 +40,14 @@ pub struct Events {
     is_over: bool,
 }
 
+/// The ids of the sandboxes of this state root that the server lists. Orphans of other tests are listed, too.
+#[track_caller]
+pub fn claimed(server: &Server, query: &str) -> Vec<String> {
+    let page = get(server, &format!("/v1/sandboxes?{query}")).with(200).json();
+    let own = page["sandboxes"].as_array().unwrap().iter().filter(|one| one["claimed"] == true);
+    own.map(|one| one["id"].as_str().unwrap().to_owned()).collect()
+}
+
 impl Reply {
     #[track_caller]
     pub fn json(&self) -> Value {
