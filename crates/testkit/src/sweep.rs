@@ -29,7 +29,8 @@ pub fn cgroups(cookie: &str) -> Vec<PathBuf> {
     mounts::cgroups().into_iter().filter(|path| path.to_string_lossy().contains(cookie)).collect()
 }
 
-fn thaw(cookie: &str) {
+/// Thaws the cgroups of [`cgroups`]: what is frozen does not die.
+pub fn thaw(cookie: &str) {
     for cgroup in cgroups(cookie) {
         drop(fs::write(cgroup.join("freezer.state"), "THAWED"));
         if cgroup.join("cgroup.freeze").exists() {
@@ -86,24 +87,26 @@ fn remove(cookie: &str, deadline: Instant) -> Vec<String> {
     }
 }
 
-/// Removes the leaves of sandboxes of a test that ended before its sandboxes, after all members were killed. The leaf's
-/// attribute names a state root below `place`, or `place/root` has the record.
+/// Removes the cgroups of sandboxes and containers of a test that ended before them, after all members were killed. The leaf's
+/// attribute names a state root below `place`, or `place/root` has the record, or the cgroup bears the name of `place`.
 pub fn remove_leaves(place: &Path, patience: Duration) {
     let deadline = Instant::now() + patience;
     let records = fs::read_dir(place.join("root/sandboxes")).into_iter().flatten().flatten();
     let recorded: Vec<String> =
         records.map(|record| format!("penfold-{}", record.file_name().to_string_lossy())).collect();
+    let named = place.file_name().unwrap_or_default().to_string_lossy();
     let place = place.to_string_lossy();
     let mut own: Vec<PathBuf> = mounts::cgroups();
     own.retain(|path| {
-        if path.file_name().is_some_and(|name| recorded.iter().any(|leaf| **leaf == *name)) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.contains(&*named) || recorded.iter().any(|leaf| **leaf == *name) {
             return true;
         }
         let mut text = vec![0_u8; 16 * 1024];
         let length = rustix::fs::lgetxattr(path, c"user.penfold", &mut text).unwrap_or(0);
         String::from_utf8_lossy(text.get(..length).unwrap_or_default()).contains(place.as_ref())
     });
-    for leaf in own {
+    for leaf in own.into_iter().rev() {
         while leaf.exists() && Instant::now() < deadline {
             for inner in fs::read_dir(&leaf).into_iter().flatten().flatten() {
                 drop(fs::remove_dir(inner.path()));

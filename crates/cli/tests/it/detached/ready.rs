@@ -70,7 +70,9 @@ fn check_ready(env: &TestEnv, start: Running, context: &str) {
     let sandbox = Sandbox::printed(env, &done.out());
     let shown = only(env);
     assert_eq!((&shown["id"], &shown["ready"]), (&json!(sandbox.id), &json!(true)), "{context}");
-    assert_eq!(only(env)["status"], "running", "{context}");
+    let filter = format!("id={}", sandbox.id);
+    let status = env.call(["ps", "--filter", &filter, "--format", "{{.Status}}"]).out();
+    assert_eq!(status, "running\n", "{context}");
     if let Some(port) = context.strip_prefix("port ") {
         let port: u64 = port.parse().unwrap();
         let shown = env.call(["ps", "--json", "--ports"]).with_code(0).json();

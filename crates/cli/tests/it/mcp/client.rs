@@ -117,11 +117,11 @@ impl Client {
         data
     }
 
-    /// The sandboxes that the tool `ps` lists, without orphans, which may be those of other tests.
+    /// The sandboxes that the tool `ps` lists, without orphans that this server did not start: they may be those of other tests.
     #[track_caller]
     pub fn listed(&mut self) -> Vec<Value> {
         let mut listed = self.done("ps", &json!({}))["sandboxes"].as_array().cloned().unwrap();
-        listed.retain(|one| one["status"] != "orphaned");
+        listed.retain(|one| one["status"] != "orphaned" || one["started_here"] == true);
         listed
     }
 

@@ -204,12 +204,15 @@ fn the_state_root_comes_from_flag_variable_or_file() {
     let (one, two) = (env.path("root"), env.path("two"));
     let of_file = format!("root = '{}'\n", one.display());
     let id = call(None, &of_file, &["run", "-d", "sleep", "1000"]).with_code(0).out();
-    let lists =
-        |root: Option<&str>, words: &[&str]| call(root, &of_file, words).with_code(0).out().contains(&id);
+    let lists = |root: Option<&str>, words: &[&str]| {
+        let listed = call(root, &of_file, &[words, &["ps", "--json"]].concat()).with_code(0).json();
+        let own = listed.as_array().unwrap().iter().filter(|one| one["claimed"] == true);
+        own.map(|one| one["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
     assert_eq!(env.listed_ids(&[]), [id.trim()]);
-    assert!(lists(None, &["ps", "-q"]));
-    assert!(!lists(two.to_str(), &["ps", "-q"]));
-    assert!(lists(two.to_str(), &["--root", one.to_str().unwrap(), "ps", "-q"]));
+    assert_eq!(lists(None, &[]), [id.trim()]);
+    assert_eq!(lists(two.to_str(), &[]), Vec::<String>::new());
+    assert_eq!(lists(two.to_str(), &["--root", one.to_str().unwrap()]), [id.trim()]);
     env.call(["kill", id.trim()]).with_code(0);
     let mut command = env.command(crate::support::penfold());
     Running::start(command.args(["ps"]).env("PENFOLD_COLOR", "blue")).finish().refused(2, "PENFOLD_COLOR");

@@ -322,6 +322,7 @@ impl TestEnv {
 impl Drop for TestEnv {
     fn drop(&mut self) {
         // A tree that moves is met by one of the looks; one look may miss a process that is on its way to a new parent.
+        sweep::thaw(&self.dir.path().file_name().unwrap_or_default().to_string_lossy());
         let mut empty = 0;
         let ended = || {
             let left = self.processes();

@@ -202,8 +202,7 @@ fn the_oldest_ended_processes_are_forgotten_and_no_other() {
     assert_eq!(rest.last().unwrap()["exitCode"], 0);
     // The execs of the other API have the same bound.
     let sandboxes = native::get(&api.server, "/v1/sandboxes").json();
-    let own = sandboxes["sandboxes"].as_array().unwrap().iter().find(|one| one["claimed"] == true).unwrap();
-    let execs = format!("/v1/sandboxes/{}/execs", own["id"].as_str().unwrap());
+    let execs = format!("/v1/sandboxes/{}/execs", native::claimed(&sandboxes)[0]);
     for _ in 0..3 {
         let exec = native::post(&api.server, &execs, &json!({ "command": ["true"] })).with(201).json();
         native::get(&api.server, &format!("{execs}/{}/wait", exec["number"])).with(200);
