@@ -379,7 +379,9 @@ impl Resolver {
             intent = label.intent;
         }
         let name = intent.as_ref().and_then(|intent| intent.name.clone());
-        let restarts = has_policy(intent.as_ref()) && record.as_ref().is_some_and(Files::has_launch);
+        // A life that begins gets its launch file after its record.
+        let is_newest = |files: &Files| files.has_launch() || !files.has_ended();
+        let restarts = has_policy(intent.as_ref()) && record.as_ref().is_some_and(is_newest);
         Some(SandboxRef { id: id.to_owned(), name, record, leaf, claimed, intent, damage, restarts })
     }
 

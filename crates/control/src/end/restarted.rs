@@ -59,9 +59,33 @@ fn next_life(resolver: &Resolver, id: &str) -> Option<SandboxRef> {
 
 #[cfg(test)]
 mod tests {
+    use penfold_state::intent::Intent;
     use penfold_state::{Id, Registry};
 
     use super::*;
+
+    /// The intent of a second life, with `--restart`.
+    fn life(id: Id, former: Id) -> Intent {
+        let intent = serde_json::json!({
+            "schema": penfold_state::record::SCHEMA, "id": id, "name": "web", "labels": {}, "command": ["true"],
+            "boot": "", "leaf": null, "scratch": null, "made_at_ms": 1,
+            "detached": {"remove": false, "restart": {}, "life": {"restart_of": former.short(), "restarts": 1, "failures": 1}}
+        });
+        serde_json::from_value(intent).unwrap()
+    }
+
+    /// spec: 27.5
+    #[test]
+    fn life_that_begins_is_restarted_before_it_has_its_launch_file() {
+        let root = tempfile::tempdir().unwrap();
+        let registry = Registry::open(root.path()).unwrap();
+        let id = Id::new().unwrap();
+        let record = registry.reserve(&life(id, Id::new().unwrap())).unwrap();
+        let restarts = || Resolver::new(root.path()).resolve("web").unwrap().restarts;
+        assert!(restarts());
+        std::fs::write(record.files().path().join("report.json"), "{}").unwrap();
+        assert!(!restarts(), "its launch file has passed to a later life");
+    }
 
     /// spec: 27.5
     #[test]
@@ -69,12 +93,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let registry = Registry::open(root.path()).unwrap();
         let [first, second] = [Id::new().unwrap(), Id::new().unwrap()];
-        let intent = serde_json::json!({
-            "schema": penfold_state::record::SCHEMA, "id": second, "name": "web", "labels": {}, "command": ["true"],
-            "boot": "", "leaf": null, "scratch": null, "made_at_ms": 1,
-            "detached": {"remove": false, "restart": {}, "life": {"restart_of": first.short(), "restarts": 1, "failures": 1}}
-        });
-        let _record = registry.reserve(&serde_json::from_value(intent).unwrap()).unwrap();
+        let _record = registry.reserve(&life(second, first)).unwrap();
         let next = next_life(&Resolver::new(root.path()), &first.short()).unwrap();
         // Its launch file is in the record of a later life already.
         assert!(next.id == second.short() && next.restarts);
