@@ -73,7 +73,17 @@ impl SandboxRef {
     pub(crate) fn is_fleeting(&self) -> bool {
         (self.record.is_none() && self.damage.is_empty())
             || self.damage.contains(&missing_or(INTENT, &io::ErrorKind::NotFound.into()))
+            || self.is_being_written()
             || self.is_being_put_away()
+    }
+
+    /// Tells whether the maker of the record has opened its intent and not written it yet.
+    fn is_being_written(&self) -> bool {
+        let is_empty = |files: &Files| {
+            let intent = rustix::fs::statat(files.dir(), INTENT, AtFlags::SYMLINK_NOFOLLOW);
+            intent.is_ok_and(|intent| intent.st_size == 0) && files.lock().is_held()
+        };
+        self.intent.is_none() && self.record.as_ref().is_some_and(is_empty)
     }
 
     /// Tells whether a command has begun to remove the record since its intent was read.
@@ -97,6 +107,9 @@ impl SandboxRef {
 
 /// The most looks at a name that passes to the next life of its sandbox.
 const RESTART_LOOKS: usize = 500;
+
+/// The most looks at a sandbox whose intent is being written, which takes a system call.
+const WRITING_LOOKS: usize = 10;
 
 /// Tells whether a sandbox was started with `--restart`.
 fn has_policy(intent: Option<&Intent>) -> bool {
@@ -235,8 +248,14 @@ impl Resolver {
         if !is_told || !known.is_fleeting() {
             return Ok(known);
         }
-        wait_a_moment();
-        self.again().find(word)
+        for _ in 0..WRITING_LOOKS {
+            wait_a_moment();
+            known = self.again().find(word)?;
+            if !known.is_being_written() {
+                break;
+            }
+        }
+        Ok(known)
     }
 
     /// Looks once for the sandbox that `word` means.

@@ -381,7 +381,7 @@ fn a_stop_at_any_time_of_a_crash_loop_is_for_good() {
         let looked = (records(&env), fs::read_to_string(env.path("root/events.jsonl")));
         if !penfold_testkit::until(std::time::Duration::from_secs(5), || env.processes().is_empty()) {
             let left: Vec<String> = env.processes().iter().map(Process::command_line).collect();
-            panic!("round {round}: {left:?}, stopped {}, {looked:?}", said.out());
+            panic!("round {round}: {left:?}, stopped {}{}, {looked:?}", said.out(), said.err());
         }
         let ended = records(&env).iter().all(|record| record.join("report.json").try_exists().unwrap());
         assert!(ended, "round {round}");
