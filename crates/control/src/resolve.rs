@@ -71,19 +71,13 @@ impl SandboxRef {
 
     /// Tells whether this state may last only for a moment, while the first or last files were made or removed.
     pub(crate) fn is_fleeting(&self) -> bool {
-        (self.record.is_none() && self.damage.is_empty())
-            || self.damage.contains(&missing_or(INTENT, &io::ErrorKind::NotFound.into()))
-            || self.is_being_written()
-            || self.is_being_put_away()
+        (self.record.is_none() && self.damage.is_empty()) || self.lacks_intent() || self.is_being_put_away()
     }
 
-    /// Tells whether the maker of the record has opened its intent and not written it yet.
-    fn is_being_written(&self) -> bool {
-        let is_empty = |files: &Files| {
-            let intent = rustix::fs::statat(files.dir(), INTENT, AtFlags::SYMLINK_NOFOLLOW);
-            intent.is_ok_and(|intent| intent.st_size == 0) && files.lock().is_held()
-        };
-        self.intent.is_none() && self.record.as_ref().is_some_and(is_empty)
+    /// Tells whether the record had no intent when it was read: its holder was about to write it, or had removed it.
+    fn lacks_intent(&self) -> bool {
+        let faults = [io::ErrorKind::NotFound.into(), io::Error::other(penfold_state::EMPTY)];
+        faults.iter().any(|fault| self.damage.contains(&missing_or(INTENT, fault)))
     }
 
     /// Tells whether a command has begun to remove the record since its intent was read.
@@ -108,7 +102,7 @@ impl SandboxRef {
 /// The most looks at a name that passes to the next life of its sandbox.
 const RESTART_LOOKS: usize = 500;
 
-/// The most looks at a sandbox whose intent is being written, which takes a system call.
+/// The most looks at a sandbox whose intent is being written. On a busy host the writer may wait for a processor.
 const WRITING_LOOKS: usize = 10;
 
 /// Tells whether a sandbox was started with `--restart`.
@@ -251,7 +245,8 @@ impl Resolver {
         for _ in 0..WRITING_LOOKS {
             wait_a_moment();
             known = self.again().find(word)?;
-            if !known.is_being_written() {
+            let is_held = known.record.as_ref().is_some_and(|files| files.lock().is_held());
+            if !(known.lacks_intent() && is_held) {
                 break;
             }
         }
