@@ -4,6 +4,7 @@ use crate::view_support::{Alive, TestEnv, listen, remove, scribble};
 use penfold_control::ResolveError;
 use penfold_state::{Id, names};
 use penfold_testkit::skip;
+use rustix::fs::inotify;
 
 fn id_of(env: &TestEnv, word: &str) -> Result<String, ResolveError> {
     env.resolver().resolve(word).map(|known| known.id)
@@ -210,4 +211,25 @@ fn a_root_of_nobody_and_a_root_that_cannot_be_read_are_told_apart() {
     std::os::unix::fs::symlink("/nonexistent", env.root()).unwrap();
     assert!(env.resolver().blocked().is_some());
     assert!(matches!(id_of(&env, "web"), Err(ResolveError::Unreadable { .. })));
+}
+
+/// spec: 27.5
+#[test]
+fn intent_that_is_written_after_the_first_look_is_read() {
+    let env = TestEnv::new();
+    let intent = env.intent(Some("web"));
+    let record = env.reserve(&intent);
+    let file = record.files().path().join("intent.json");
+    let text = std::fs::read(&file).unwrap();
+    std::fs::write(&file, "").unwrap();
+    let watch = inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
+    inotify::add_watch(&watch, &file, inotify::WatchFlags::CLOSE_NOWRITE).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            rustix::io::read(&watch, &mut [0; 64]).unwrap();
+            std::fs::write(&file, &text).unwrap();
+        });
+        let known = env.resolver().resolve(&intent.id.short()).unwrap();
+        assert_eq!((known.intent.as_ref(), known.damage), (Some(&intent), Vec::new()));
+    });
 }
