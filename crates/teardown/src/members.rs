@@ -14,7 +14,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use penfold_cgroup::{KilledLeaf, Leaf, Shortages};
-use penfold_process::{Pid, ProcFs, Process, ProcessId, Stat};
+use penfold_process::{Completeness, Pid, ProcFs, Process, ProcessId, Stat};
 use penfold_sys::child::{self, Exit, Peek};
 use rustix::process::Signal;
 
@@ -90,7 +90,7 @@ pub struct Teardown {
     init: Option<Pid>,
     /// The key is the identity: a process that reuses a pid is another member.
     ledger: BTreeMap<ProcessId, Entry>,
-    /// The members of the ledger that have not ended, as far as known.
+    /// The members of the ledger that have not ended, as far as known: members until they have, wherever they are.
     living: HashMap<Pid, ProcessId>,
     /// Strays that ended and are not reported in detail.
     left_behind: Vec<Pid>,
@@ -333,7 +333,7 @@ impl Teardown {
     /// Looks for living members.
     fn survey(&mut self) -> io::Result<Survey> {
         let mut members = Vec::new();
-        let completeness = match &mut self.scope {
+        let mut completeness = match &mut self.scope {
             Scope::Children => self.proc.descendants(rustix::process::getpid(), &mut members)?,
             Scope::Host(search) => search.find(&mut self.proc, &mut members)?.completeness,
         };
@@ -351,6 +351,9 @@ impl Teardown {
                 members.push(stat);
             }
         }
+        if matches!(self.scope, Scope::Host(_)) {
+            completeness = completeness.and(self.add_dying(&mut members));
+        }
         let outside = self.are_outside(&members)?;
         members.retain(|stat| {
             !stat.is_dead()
@@ -359,6 +362,29 @@ impl Teardown {
                 && !outside.contains(&stat.pid)
         });
         Ok(Survey::new(members, completeness))
+    }
+
+    /// Adds the members that were asked or killed and are found no more by what made them members.
+    ///
+    /// A process that dies leaves its cgroup and loses its environment some time before it has ended. A member that handles the polite
+    /// signal can leave by itself.
+    fn add_dying(&mut self, members: &mut Vec<Stat>) -> Completeness {
+        let found: HashSet<Pid> = members.iter().map(|stat| stat.pid).collect();
+        let mut completeness = Completeness::Complete;
+        self.living.retain(|pid, id| {
+            if found.contains(pid) {
+                return true;
+            }
+            let Ok(stat) = self.proc.stat(*pid) else {
+                completeness = Completeness::Incomplete;
+                return true;
+            };
+            let living = stat.filter(|stat| stat.id() == *id && !stat.is_dead());
+            let is_alive = living.is_some();
+            members.extend(living);
+            is_alive
+        });
+        completeness
     }
 
     /// Returns the members of the leaf, as far as they can be read.

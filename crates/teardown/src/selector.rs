@@ -201,7 +201,7 @@ impl Search {
     }
 
     /// Looks only at the processes that the selected cgroups list, which is quick on a full host. A process that has left the cgroups
-    /// is no member then, whoever started it.
+    /// is no member then, whoever started it. The [`Teardown`](crate::Teardown) keeps those that it has asked or killed.
     #[must_use]
     pub fn inside_only(self) -> Search {
         Search { is_inside: true, ..self }

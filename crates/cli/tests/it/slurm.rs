@@ -6,9 +6,9 @@ use std::process::Command;
 
 use penfold_cgroup::mountinfo;
 
-use crate::end::reap::{enter, freeze, v1_freezer};
+use crate::end::reap::{Frozen, enter, v1_freezer};
 use crate::end::standing::{Directory, await_running, await_state_d, frozen, write_to};
-use crate::support::{Finished, Running, TestEnv, USER, entries, fresh_id, is_root, skip};
+use crate::support::{Finished, Running, TestEnv, USER, entries, fresh_id, is_root, skip, wait_until};
 
 /// Job ids that no other test has.
 fn job(number: u32) -> u32 {
@@ -109,15 +109,36 @@ fn epilog_ends_the_members_of_the_jobs_groups_and_no_other_job() {
     enter(unified.step(), two.pid());
     enter(unified.step(), stray.pid());
     enter(others.step(), other.pid());
-    freeze(mine.step());
+    let _frozen = Frozen::freeze(mine.step());
     assert!([&one, &two, &stray, &other].iter().all(|one| one.is_alive()));
     slurm(&env, job(0), &["epilog", "-t", "100ms"]).with_code(0);
-    assert!(!one.is_alive() && !two.is_alive() && !stray.is_alive());
-    assert!(!parent.is_alive() && !child.has_ended() && other.is_alive());
+    let alive = [&one, &two, &stray, &parent, &other].map(Running::is_alive);
+    assert_eq!((alive, child.has_ended()), ([false, false, false, false, true], false));
     child.signal(rustix::process::Signal::KILL);
     child.await_end();
     // Nothing is left: nothing to do.
     assert_eq!(slurm(&env, job(0), &["epilog"]).with_code(0).err(), "");
+}
+
+/// spec: 2.2, 31.3
+#[test]
+fn member_that_leaves_the_groups_when_it_is_asked_is_ended() {
+    let Some(freezer) = v1_freezer() else { return };
+    let env = TestEnv::new();
+    let (mine, others) = (Groups::v1(&freezer, job(0)), Groups::v1(&freezer, job(1)));
+    let left = others.step().join("cgroup.procs");
+    let script = format!(
+        "trap 'echo $$ > {}; touch asked' TERM; touch up; while :; do sleep 0.02; done",
+        left.display()
+    );
+    let mut member = env.command("sh");
+    let member = Running::spawn(member.args(["-c", &script]).process_group(0));
+    wait_until("it runs", || env.path("work/up").is_file());
+    enter(mine.step(), member.pid());
+    assert!(member.is_alive());
+    slurm(&env, job(0), &["epilog", "-t", "200ms"]).with_code(0);
+    assert!(!member.is_alive());
+    assert!(env.path("work/asked").is_file(), "it had no time to leave");
 }
 
 /// spec: 31.2

@@ -175,12 +175,24 @@ pub fn enter(group: &Path, pid: i32) {
     std::fs::write(group.join("cgroup.procs"), pid.to_string()).unwrap();
 }
 
-/// Freezes a v1 cgroup.
-#[track_caller]
-pub fn freeze(group: &Path) {
-    let state = group.join("freezer.state");
-    std::fs::write(&state, "FROZEN").unwrap();
-    wait_until("frozen", || std::fs::read_to_string(&state).is_ok_and(|text| text.trim() == "FROZEN"));
+/// A v1 cgroup that is frozen until the value goes: members whose test fails can be ended then.
+pub struct Frozen(PathBuf);
+
+impl Frozen {
+    #[track_caller]
+    pub fn freeze(group: &Path) -> Frozen {
+        let state = group.join("freezer.state");
+        std::fs::write(&state, "FROZEN").unwrap();
+        let frozen = Frozen(state);
+        wait_until("frozen", || std::fs::read_to_string(&frozen.0).is_ok_and(|text| text.trim() == "FROZEN"));
+        frozen
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = std::fs::write(&self.0, "THAWED");
+    }
 }
 
 /// spec: 31.1
@@ -194,7 +206,7 @@ fn the_members_of_a_v1_cgroup_end_frozen_or_not() {
     let (one, two) = (start(env.command("sleep").arg("3111")), start(env.command("sleep").arg("3112")));
     enter(group.path(), one.pid());
     enter(below.path(), two.pid());
-    freeze(below.path());
+    let _frozen = Frozen::freeze(below.path());
     assert!(one.is_alive() && two.is_alive());
     let shown = group.path().display().to_string();
     let listed = reap(&env, &["-n", "--json", "--cgroup", &shown]).json();
