@@ -15,11 +15,11 @@ pub(crate) fn measure(tools: &Tools) -> Result<Section, Error> {
     let binary = build(Some(&target))?;
     let seconds = begun.elapsed().as_secs_f64();
     let bytes = std::fs::metadata(&binary).map_err(Error::at("read", &binary))?.len();
-    let mebibytes = u32::try_from(bytes / 1024).map_or(f64::INFINITY, f64::from) / 1024.0;
+    let megabytes = u32::try_from(bytes / 1000).map_or(f64::INFINITY, f64::from) / 1000.0;
     let mut body = String::from(
         "`cargo build --release --package penfold` into an empty directory, sources fetched before.\n\n",
     );
     body.push_str(&verdict("time", " s", 120.0, Some(seconds)));
-    body.push_str(&verdict("binary", " MiB", 4.0, Some(mebibytes)));
+    body.push_str(&verdict("binary", " MB", 12.0, Some(megabytes)));
     Ok(Section { name: "build", title: "Build", body, ..Section::default() })
 }
