@@ -94,7 +94,7 @@ pub fn remove_leaves(place: &Path, patience: Duration) {
     let records = fs::read_dir(place.join("root/sandboxes")).into_iter().flatten().flatten();
     let recorded: Vec<String> =
         records.map(|record| format!("penfold-{}", record.file_name().to_string_lossy())).collect();
-    let named = place.file_name().unwrap_or_default().to_string_lossy();
+    let Some(named) = place.file_name().map(|name| name.to_string_lossy()) else { return };
     let place = place.to_string_lossy();
     let mut own: Vec<PathBuf> = mounts::cgroups();
     own.retain(|path| {
