@@ -136,7 +136,7 @@ fn member_that_leaves_the_groups_when_it_is_asked_is_ended() {
     wait_until("it runs", || env.path("work/up").is_file());
     enter(mine.step(), member.pid());
     assert!(member.is_alive());
-    slurm(&env, job(0), &["epilog", "-t", "200ms"]).with_code(0);
+    slurm(&env, job(0), &["epilog", "-t", "1s"]).with_code(0);
     assert!(!member.is_alive());
     assert!(env.path("work/asked").is_file(), "it had no time to leave");
 }

@@ -86,7 +86,7 @@ fn forty_sessions_keep_their_commands_apart() {
 
 /// spec: 15.9
 #[test]
-#[ignore = "takes long"]
+#[ignore = "the full size, for scripts/test-full"]
 fn two_hundred_sessions_keep_their_commands_apart_in_full() {
     sessions_keep_their_commands_apart(200, 20);
 }
@@ -186,7 +186,7 @@ fn of_a_hundred_kills_that_race_with_exits_no_record_stays_running() {
 
 /// spec: 15.9
 #[test]
-#[ignore = "takes long"]
+#[ignore = "the full size, for scripts/test-full"]
 fn of_a_thousand_kills_that_race_with_exits_no_record_stays_running_in_full() {
     of_kills_that_race_with_exits_no_record_stays_running(1000);
 }
@@ -274,7 +274,7 @@ fn large_output_stays_out_of_the_memory_of_the_server() {
 
 /// spec: 15.9
 #[test]
-#[ignore = "takes long"]
+#[ignore = "the full size, for scripts/test-full"]
 fn a_gigabyte_of_output_stays_out_of_the_memory_of_the_server_in_full() {
     output_stays_out_of_the_memory_of_the_server(1_000_000_000);
 }

@@ -50,14 +50,14 @@ fn table_of_commands_holds() {
 
 /// spec: 13.15
 #[test]
-#[ignore = "takes long"]
+#[ignore = "the full size, for scripts/test-full"]
 fn table_of_commands_holds_fifty_times_in_full() {
     check(50, true);
 }
 
 /// spec: 13.15
 #[test]
-#[ignore = "takes long"]
+#[ignore = "the full size, for scripts/test-full"]
 fn table_of_commands_holds_fifty_times_more_in_full() {
     check(50, true);
 }
