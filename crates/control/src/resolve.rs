@@ -5,99 +5,26 @@
 //!
 //! Text from a user is never used in a path before it was checked to be an id or a name.
 
+mod error;
+mod sandbox_ref;
+
 use std::io;
 use std::path::{Path, PathBuf};
 
 use penfold_process::Pid;
 use rustix::event::Timespec;
-use rustix::fs::AtFlags;
-use rustix::io::Errno;
 
 use penfold_state::Files;
 use penfold_state::Id;
 use penfold_state::error_chain;
-use penfold_state::evidence::Subject;
 use penfold_state::evidence::fingerprints::{self, Fingerprints, Home};
 use penfold_state::intent::{INTENT, Intent};
 use penfold_state::names;
 use penfold_state::record::{Registry, StateError};
 use penfold_state::{LeafLabel, LeafName};
 
-/// A sandbox that was found, by its record or by its traces.
-#[derive(Debug, Clone)]
-pub struct SandboxRef {
-    /// The short id.
-    pub id: String,
-    /// The name, if known.
-    pub name: Option<String>,
-    /// The record; `None` when it is gone or cannot be opened.
-    pub record: Option<Files>,
-    /// The leaf, if known; it may be gone.
-    pub leaf: Option<PathBuf>,
-    /// Whether the sandbox is known to belong to this state root. Otherwise it is listed, and ended only when a user
-    /// names it.
-    pub claimed: bool,
-    /// The intent, from the record or else from the leaf.
-    pub intent: Option<Intent>,
-    /// The damage of the record, a sentence for each fault.
-    pub damage: Vec<String>,
-    /// Whether a failure of its command has it restarted: it is the newest life, and was started with `--restart`.
-    pub restarts: bool,
-}
-
-impl SandboxRef {
-    /// Returns the generation of the leaf: different values mean different sandboxes, whatever their names.
-    pub fn generation(&self) -> Option<u64> {
-        let leaf = self.leaf.as_ref()?;
-        rustix::fs::lstat(leaf).ok().map(|stat| stat.st_ino)
-    }
-
-    /// Tells whether the record is still being made, or is already being removed.
-    ///
-    /// Missing files prove nothing then: look again a moment later.
-    pub fn is_passing(&self) -> bool {
-        self.is_being_made() || self.is_being_put_away()
-    }
-
-    /// Returns the sandbox as a subject for [`Evidence`](penfold_state::evidence::Evidence).
-    pub(crate) fn subject(&self) -> Subject<'_> {
-        Subject { id: &self.id, leaf: self.leaf.as_deref(), has_record: self.record.is_some() }
-    }
-
-    /// Tells whether the sandbox has a record that cannot be opened.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.record.is_none() && !self.damage.is_empty()
-    }
-
-    /// Tells whether this state may last only for a moment, while the first or last files were made or removed.
-    pub(crate) fn is_fleeting(&self) -> bool {
-        (self.record.is_none() && self.damage.is_empty()) || self.lacks_intent() || self.is_being_put_away()
-    }
-
-    /// Tells whether the record had no intent when it was read: its holder was about to write it, or had removed it.
-    fn lacks_intent(&self) -> bool {
-        let faults = [io::ErrorKind::NotFound.into(), io::Error::other(penfold_state::EMPTY)];
-        faults.iter().any(|fault| self.damage.contains(&missing_or(INTENT, fault)))
-    }
-
-    /// Tells whether a command has begun to remove the record since its intent was read.
-    ///
-    /// The intent is removed first: files read since then may be incomplete.
-    pub(crate) fn is_being_put_away(&self) -> bool {
-        let gone = |files: &Files| {
-            rustix::fs::statat(files.dir(), INTENT, AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT)
-        };
-        self.damage.is_empty() && self.record.as_ref().is_some_and(gone)
-    }
-
-    /// Tells whether this is a detached sandbox whose supervisor has not written its state yet.
-    pub(crate) fn is_being_made(&self) -> bool {
-        let silent =
-            |files: &Files| matches!(files.state(), Ok(None)) && !files.has_ended() && files.lock().is_held();
-        self.intent.as_ref().is_some_and(|intent| intent.detached.is_some())
-            && self.record.as_ref().is_some_and(silent)
-    }
-}
+pub use self::error::{Candidate, ResolveError};
+pub use self::sandbox_ref::SandboxRef;
 
 /// The most looks at a name that passes to the next life of its sandbox.
 const RESTART_LOOKS: usize = 500;
@@ -114,52 +41,6 @@ fn has_policy(intent: Option<&Intent>) -> bool {
 pub(crate) fn wait_a_moment() {
     const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000_000 };
     let _ = rustix::event::poll(&mut [], Some(&MOMENT));
-}
-
-/// A sandbox that may be meant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidate {
-    /// The short id.
-    pub id: String,
-    /// The name, if known.
-    pub name: Option<String>,
-}
-
-impl std::fmt::Display for Candidate {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} ({})", self.id, self.name.as_deref().unwrap_or("-"))
-    }
-}
-
-/// Why an id or a name does not mean one sandbox.
-#[derive(Debug, thiserror::Error)]
-pub enum ResolveError {
-    /// No sandbox has this id or name.
-    #[error("no sandbox is called `{word}`")]
-    NotFound {
-        /// The id or name.
-        word: String,
-    },
-    /// Several sandboxes match.
-    #[error("`{word}` matches {} sandboxes: {}", candidates.len(), listed(candidates))]
-    Ambiguous {
-        /// The id or name.
-        word: String,
-        /// The sandboxes that match.
-        candidates: Vec<Candidate>,
-    },
-    /// No sandbox was found, and not all could be read.
-    #[error("cannot tell which sandbox `{word}` is: {why}")]
-    Unreadable {
-        /// The id or name.
-        word: String,
-        /// The obstacle.
-        why: String,
-    },
-}
-
-fn listed(candidates: &[Candidate]) -> String {
-    candidates.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Finds the sandboxes of one state root. Each kind of trace is read once: make a new value to read again.
@@ -246,7 +127,7 @@ impl Resolver {
             wait_a_moment();
             known = self.again().find(word)?;
             let is_held = known.record.as_ref().is_some_and(|files| files.lock().is_held());
-            if !(known.lacks_intent() && is_held) {
+            if !(known.lacks_intent && is_held) {
                 break;
             }
         }
@@ -369,12 +250,14 @@ impl Resolver {
             }
             None => None,
         };
+        let mut lacks_intent = false;
         let mut intent = record.as_ref().map(own_intent).transpose().unwrap_or_else(|error| {
-            damage.push(missing_or(penfold_state::intent::INTENT, &error));
+            lacks_intent = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof);
+            damage.push(missing_or(INTENT, &error));
             None
         });
         if intent.is_none() && record.as_ref().is_some_and(is_bare) {
-            record = None;
+            (record, lacks_intent) = (None, false);
             damage.clear();
         }
         let known = record.is_some() || !damage.is_empty();
@@ -396,7 +279,17 @@ impl Resolver {
         // A life that begins gets its launch file after its record.
         let is_newest = |files: &Files| files.has_launch() || !files.has_ended();
         let restarts = has_policy(intent.as_ref()) && record.as_ref().is_some_and(is_newest);
-        Some(SandboxRef { id: id.to_owned(), name, record, leaf, claimed, intent, damage, restarts })
+        Some(SandboxRef {
+            id: id.to_owned(),
+            name,
+            record,
+            leaf,
+            claimed,
+            intent,
+            damage,
+            restarts,
+            lacks_intent,
+        })
     }
 
     /// Returns the leaf that the record names, if the record can be trusted.
@@ -429,6 +322,7 @@ impl Resolver {
             intent: None,
             damage: Vec::new(),
             restarts: false,
+            lacks_intent: false,
         })
     }
 

@@ -12,9 +12,6 @@ use serde::{Deserialize, Serialize};
 /// The version of the formats on disk. Files of a newer version are only read.
 pub const SCHEMA: u32 = 1;
 
-/// What is wrong with a file that has been made and not written.
-pub const EMPTY: &str = "it is empty";
-
 /// The size limit for files of a record, except the log, the state and the report.
 const LARGEST: u64 = 1 << 20;
 /// The size limit for the state. The state lists up to 2048 execs with 256 bytes of command each, which JSON may escape
@@ -60,7 +57,8 @@ pub(crate) fn read<T: DeserializeOwned>(dir: BorrowedFd<'_>, name: &str) -> io::
     let mut text = Vec::with_capacity(USUAL);
     file.take(largest).read_to_end(&mut text)?;
     if text.is_empty() {
-        return Err(io::Error::other(EMPTY));
+        // As of a file of which a part is written so far.
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it is empty"));
     }
     let Version { schema } = serde_json::from_slice(&text)?;
     if schema > SCHEMA {

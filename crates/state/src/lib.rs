@@ -60,7 +60,6 @@ pub use files::Files;
 pub use fnv::fnv;
 pub use id::Id;
 pub use intent::{Detached, Intent};
-pub use json::EMPTY;
 pub use launch::{Launch, LaunchSource};
 pub use leaf_label::LeafLabel;
 pub use leaf_name::LeafName;
