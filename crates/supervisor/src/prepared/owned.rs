@@ -34,7 +34,10 @@ pub(super) fn make(
     resources: &mut Vec<Box<dyn Resource>>,
 ) -> Result<(), String> {
     let all = &setup.spec.resources;
-    if !is_recorded && !all.is_empty() {
+    if all.is_empty() {
+        return Ok(());
+    }
+    if !is_recorded {
         let root = setup.spec.state_root.display();
         return Err(format!("its resources need a record, and there can be none in the state root `{root}`"));
     }
