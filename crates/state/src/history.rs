@@ -114,10 +114,9 @@ fn prune(dir: &OwnedFd, own: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells whether a name is that of a file before its rename: `<id>.<pid>.new`.
+/// Tells whether a name is that of a report before its rename.
 fn is_unfinished(name: &str) -> bool {
-    let pid = name.strip_suffix(".new").and_then(|name| name.split_once('.'));
-    pid.is_some_and(|(id, pid)| Id::is_short(id) && pid.bytes().all(|byte| byte.is_ascii_digit()))
+    json::unfinished(name).is_some_and(|(id, _)| Id::is_short(id))
 }
 
 fn names(dir: &OwnedFd) -> io::Result<Vec<CString>> {

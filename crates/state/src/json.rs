@@ -98,9 +98,19 @@ pub(crate) fn create_once(dir: BorrowedFd<'_>, name: &str, value: &impl Serializ
     }
 }
 
+/// The end of the name of a temporary file.
+const UNFINISHED: &str = ".new";
+
+/// Returns for which file a temporary file was made, and the pid of its writer in the writer's own pid namespace; `None` for the name of
+/// another file.
+pub(crate) fn unfinished(name: &str) -> Option<(&str, i32)> {
+    let (name, pid) = name.strip_suffix(UNFINISHED)?.rsplit_once('.')?;
+    Some((name, pid.parse().ok()?))
+}
+
 /// Each process writes to its own temporary file, so that two writers do not mix.
 fn write_fresh(dir: BorrowedFd<'_>, name: &str, value: &impl Serialize) -> io::Result<String> {
-    let fresh = format!("{name}.{}.new", rustix::process::getpid());
+    let fresh = format!("{name}.{}{UNFINISHED}", rustix::process::getpid());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let create = || rustix::fs::openat(dir.as_fd(), &fresh, flags, Mode::RUSR | Mode::WUSR);
     let file = create().or_else(|_| {

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use penfold_process::{ProcFs, pid_from_raw};
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -64,7 +65,30 @@ impl NoteDirectory {
     /// # Errors
     /// When it cannot be written.
     pub(crate) fn write<T: Serialize>(&self, id: &str, note: &T) -> io::Result<()> {
-        json::replace(self.0.as_fd(), id, note)
+        match json::replace(self.0.as_fd(), id, note) {
+            // Somebody in another pid namespace took this process for dead.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => json::replace(self.0.as_fd(), id, note),
+            written => written,
+        }
+    }
+
+    /// Removes what writers left that died before their note was whole. One that may live, as another process with its pid does, keeps it.
+    ///
+    /// # Errors
+    /// Those of readdir(3) and unlink(2).
+    pub(crate) fn remove_unfinished(&self, proc: &mut ProcFs) -> io::Result<()> {
+        for entry in Dir::read_from(&self.0)? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            let Some((_, writer)) = json::unfinished(name).filter(|(id, _)| Id::is_short(id)) else {
+                continue;
+            };
+            let is_gone = |pid| proc.stat(pid).is_ok_and(|stat| stat.is_none_or(|stat| stat.is_dead()));
+            if pid_from_raw(writer).is_none_or(is_gone) {
+                self.remove(name)?;
+            }
+        }
+        Ok(())
     }
 
     /// Removes the note of a sandbox, if there is one.

@@ -129,6 +129,7 @@ pub fn forget(root: &Path, id: &str) -> io::Result<()> {
 pub fn prune(root: &Path, mut is_needed: impl FnMut(&str) -> io::Result<bool>) -> io::Result<()> {
     let Some(dir) = directory(root)? else { return Ok(()) };
     let mut proc = ProcFs::open()?;
+    dir.remove_unfinished(&mut proc)?;
     for name in dir.ids()? {
         let lives = read(&dir, &name)
             .is_some_and(|note| note.sandbox.supervisors.iter().any(|id| !proc.presence(*id).is_gone()));

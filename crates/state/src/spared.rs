@@ -124,6 +124,7 @@ pub(crate) fn is_noted(root: &Path, id: &str) -> bool {
 pub fn prune(root: &Path, mut is_needed: impl FnMut(&str) -> io::Result<bool>) -> io::Result<()> {
     let Some(dir) = directory(root)? else { return Ok(()) };
     let mut proc = ProcFs::open()?;
+    dir.remove_unfinished(&mut proc)?;
     for name in dir.ids()? {
         let lives = read(&dir, &name).is_some_and(|note| {
             let mut ids = note.spared.iter().filter_map(Spared::id);

@@ -6,7 +6,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support::{
-    Level, Process, Running, Sandbox, TestEnv, Who, has_debug_assertions, has_program, json, skip, wait_until,
+    Level, Process, Running, Sandbox, TestEnv, Who, fresh_id, has_debug_assertions, has_program, json, skip,
+    wait_until,
 };
 
 /// Starts `sleep 1001`, with a child, outside.
@@ -401,7 +402,6 @@ fn end_in_the_midst_of_starts_leaves_whole_sandboxes_or_nothing() {
             drop(running.finish());
             wait_until("the sandbox has ended", || env.find("sh -c while").is_empty());
             let context = format!("{level:?} {round}");
-            env.call(["gc", "-f"]).with_code(0);
             let living = || {
                 let all = env.call(["ps", "--json"]).with_code(0).json();
                 let outside = |one: &&Value| one["command"][2].to_string().starts_with("\"sleep 1002");
@@ -413,10 +413,12 @@ fn end_in_the_midst_of_starts_leaves_whole_sandboxes_or_nothing() {
                     .map(|one| one["id"].as_str().unwrap().to_owned());
                 ids.collect::<Vec<_>>()
             };
-            // One that was just being started ends.
-            wait_until("each has both processes", || {
+            // One that was just being started ends, or has its note and then the rest.
+            wait_until("each is whole", || {
+                env.call(["gc", "-f"]).with_code(0);
                 let count = living().len();
-                env.running("sleep 1001").len() == count && env.running("sleep 1002").len() == count
+                let is_whole = |text| env.running(text).len() == count;
+                notes(&env) == count && is_whole("sleep 1001") && is_whole("sleep 1002")
             });
             let printed = std::fs::read_to_string(env.path("work/up")).unwrap();
             let living = living();
@@ -435,4 +437,27 @@ fn end_in_the_midst_of_starts_leaves_whole_sandboxes_or_nothing() {
         }
     }
     env.assert_nothing_left();
+}
+
+/// spec: 29.4
+#[test]
+fn a_note_whose_writer_died_before_it_was_whole_goes() {
+    let env = TestEnv::new();
+    let (mut writer, living) = (std::process::Command::new("true").spawn().unwrap(), std::process::id());
+    writer.wait().unwrap();
+    for directory in ["outside", "spared"] {
+        let place = env.path("root").join(directory);
+        std::fs::create_dir_all(&place).unwrap();
+        let file = |writer: u32| {
+            let path = place.join(format!("{}.{writer}.new", fresh_id()));
+            std::fs::write(&path, "").unwrap();
+            path
+        };
+        let (dead, alive) = (file(writer.id()), file(living));
+        let foreign = place.join("notes.1.new");
+        std::fs::write(&foreign, "").unwrap();
+        env.call(["gc", "-f"]).with_code(0);
+        assert!(!dead.try_exists().unwrap(), "{directory}");
+        assert!(alive.try_exists().unwrap() && foreign.try_exists().unwrap(), "{directory}");
+    }
 }
