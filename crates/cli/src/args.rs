@@ -6,6 +6,7 @@ pub(crate) mod event_log;
 pub(crate) mod ids;
 pub(crate) mod limits;
 pub(crate) mod patience;
+pub(crate) mod rare;
 pub(crate) mod resources;
 pub(crate) mod spare;
 pub(crate) mod usage;

@@ -47,6 +47,10 @@ mod version;
 pub(crate) mod wait;
 mod watch;
 
+use std::ffi::OsString;
+
+use clap::Command;
+
 use crate::args::verb::Verb;
 
 pub(crate) use command_line::{answer, configure, parse};
@@ -110,4 +114,13 @@ const INTERNAL_VERBS: &[&Verb] = &[
 /// Finds the verb with this name or alias.
 fn find(name: &str) -> Option<&'static Verb> {
     VERBS.iter().chain(INTERNAL_VERBS).copied().find(|verb| verb.name == name || verb.aliases.contains(&name))
+}
+
+/// Adds the flags of a verb that a command line needs: all of them, but `run` has many.
+fn define(verb: &Verb, command: Command, words: impl Iterator<Item = OsString>) -> Command {
+    if verb.name == run::VERB.name {
+        run::definition::for_words(command, words)
+    } else {
+        (verb.define)(command)
+    }
 }

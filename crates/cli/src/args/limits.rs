@@ -8,7 +8,8 @@ use penfold_state::Limits;
 use crate::value;
 
 /// The limits of all members together.
-#[derive(Args, Clone, Copy, Debug)]
+#[derive(Args, Clone, Copy, Debug, Default)]
+#[command(next_help_heading = "Limits")]
 pub(crate) struct LimitArgs {
     /// The most memory of all members together; beyond it the kernel kills all of them.
     #[arg(long, value_name = "SIZE", value_parser = value::memory, allow_hyphen_values = true)]

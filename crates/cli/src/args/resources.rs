@@ -12,7 +12,8 @@ use penfold_resource::{Cidr, Owner, Planned};
 use crate::failure::{Failure, FailureKind};
 
 /// The flags of `run` for resources.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Resources")]
 pub(crate) struct ResourceArgs {
     /// Working directory of the command, made if missing and removed at the end; one that exists needs --keep.
     #[arg(long, value_name = "DIR")]

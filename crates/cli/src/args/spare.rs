@@ -9,7 +9,8 @@ use penfold_teardown::spare::{RuleError, absolute};
 use crate::failure::{Failure, FailureKind};
 
 /// The rules of `run`.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Options for the end")]
 pub(crate) struct SpareArgs {
     #[arg(
         long,

@@ -11,7 +11,7 @@ use crate::failure::{Failure, FailureKind};
 use crate::value::EnvSetting;
 
 /// The flag that `run` and `exec` share.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct UserArgs {
     #[arg(
         short,

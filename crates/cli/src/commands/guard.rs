@@ -229,7 +229,7 @@ fn tell(global: &Global, args: &GuardArgs, tests: Tests) -> Result<(run::Ended, 
     let ended = run::for_verb(global, flags(global, args)?, |spec| {
         spec.leaks_after = Some(args.grace);
         spec.report = Some(supervisors_file);
-        offer_homes(spec);
+        offer_homes(spec, tests);
     })?;
     let appeared = look().since(&before);
     let mut report = ended.outcome.report.clone();
@@ -262,11 +262,15 @@ fn tell(global: &Global, args: &GuardArgs, tests: Tests) -> Result<(run::Ended, 
     Ok((ended, !leaks.is_empty()))
 }
 
-/// Gives the tests a directory for the homes of sandboxes, in the scratch directory: `PENFOLD_TEST_HOME_BASE`.
-fn offer_homes(spec: &mut Spec) {
+/// Gives the tests a directory for the homes of sandboxes, `PENFOLD_TEST_HOME_BASE`: one in the scratch directory, for a single test
+/// the scratch directory itself, which is sooner made.
+fn offer_homes(spec: &mut Spec, tests: Tests) {
     let Some(base) = &spec.scratch_in else { return };
-    let homes = Scratch::path_for(base, &spec.id.short()).join(HOMES);
-    spec.scratch_directories = vec![HOMES.into()];
+    let mut homes = Scratch::path_for(base, &spec.id.short());
+    if tests == Tests::All {
+        homes.push(HOMES);
+        spec.scratch_directories = vec![HOMES.into()];
+    }
     spec.environment.retain(|(key, _)| key != HOME_BASE);
     spec.environment.push((HOME_BASE.into(), homes.into()));
 }

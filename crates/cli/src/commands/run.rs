@@ -1,5 +1,7 @@
 //! `penfold run`.
 
+pub(crate) mod definition;
+mod detached;
 pub(crate) mod profile;
 mod ready;
 mod replace;
@@ -12,10 +14,9 @@ pub(crate) mod unit;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use clap::{Args, ValueEnum};
-use penfold_state::{ExitStatus, Intent, OnFailure, Outcome, Registry, Spec};
+use clap::{Args, Command, ValueEnum};
+use penfold_state::{ExitStatus, Intent, Outcome, Registry, Spec};
 use penfold_supervisor::{Detached, Launcher, Progress};
 use penfold_teardown::Cause;
 
@@ -24,6 +25,7 @@ use crate::args::bounds::{self, Bounds};
 use crate::args::event_log::EventLogArgs;
 use crate::args::limits::LimitArgs;
 use crate::args::patience::Patience;
+use crate::args::rare::Rare;
 use crate::args::resources::ResourceArgs;
 use crate::args::spare::SpareArgs;
 use crate::args::usage;
@@ -35,6 +37,7 @@ use crate::text::live_line::LiveLine;
 use crate::text::summary;
 use crate::value::{self, Label};
 use crate::{exit_codes, output, outside};
+pub(crate) use detached::OnSupervisorExit;
 
 /// The verb `run`.
 pub(crate) const VERB: Verb = Verb {
@@ -79,7 +82,7 @@ pub(crate) const VERB: Verb = Verb {
         ),
     ],
     usage_failure: FailureKind::NotStarted,
-    define: RunArgs::augment_args,
+    define: definition::all,
     call: |global, matches| {
         let (matches, words) = spec_file::expand_words(global, matches)?;
         let args: RunArgs = usage::read(&VERB, matches)?;
@@ -120,43 +123,9 @@ pub(crate) struct RunArgs {
     /// Pass standard input to CMD. In the foreground this is always so: no effect.
     #[arg(short, long)]
     pub(crate) interactive: bool,
-    #[arg(
-        long,
-        value_name = "DURATION",
-        value_parser = value::duration,
-        allow_hyphen_values = true,
-        help = "End a detached sandbox after this time, unless `penfold extend` renews it"
-    )]
-    pub(crate) ttl: Option<Duration>,
-    #[arg(
-        long,
-        value_name = "DURATION",
-        value_parser = value::duration,
-        allow_hyphen_values = true,
-        help = "End a detached sandbox that had no output and no exec for this time"
-    )]
-    pub(crate) idle_timeout: Option<Duration>,
-    #[command(flatten)]
-    pub(crate) ready: ready::ReadyArgs,
-    #[arg(
-        long,
-        value_name = "WHEN",
-        value_parser = restart::policy,
-        help = "Start a detached sandbox again when CMD fails by itself: on-failure, or on-failure:N for at most N times in a row. \
-            penfold waits first, from 100 ms to a minute"
-    )]
-    pub(crate) restart: Option<OnFailure>,
     /// Remove the record of a detached sandbox at its end, with log and exit code. In the foreground this is always so.
     #[arg(long)]
     pub(crate) rm: bool,
-    #[arg(
-        long,
-        value_name = "SIZE",
-        value_parser = value::size,
-        default_value = "64M",
-        help = "Size of the log of a detached sandbox; a full log drops the oldest output"
-    )]
-    pub(crate) log_size: u64,
     #[arg(
         long,
         value_enum,
@@ -182,23 +151,8 @@ pub(crate) struct RunArgs {
             after the polite signal; kill: at once. Not with --detach"
     )]
     pub(crate) on_stdin_close: Option<stdin_close::OnStdinClose>,
-    /// Action when the supervisor of a detached sandbox is killed.
-    #[arg(long, value_enum, value_name = "ACT", default_value = "kill")]
-    pub(crate) on_supervisor_exit: OnSupervisorExit,
-    #[command(flatten)]
-    pub(crate) user: UserArgs,
-    #[command(flatten)]
-    pub(crate) limits: LimitArgs,
     #[command(flatten)]
     pub(crate) patience: Patience,
-    #[command(flatten)]
-    pub(crate) resources: ResourceArgs,
-    #[command(flatten)]
-    pub(crate) profile: profile::ProfileArgs,
-    #[command(flatten)]
-    pub(crate) stop: stop_channel::StopArgs,
-    #[command(flatten)]
-    pub(crate) spare: SpareArgs,
     /// Start a detached sandbox outside of the one around this process: it is no member, and lives on. That one must allow it.
     #[arg(long)]
     pub(crate) outside: bool,
@@ -243,6 +197,22 @@ pub(crate) struct RunArgs {
     /// Whether no configuration is read, as for the sandboxes of a server.
     #[arg(long, hide = true)]
     pub(crate) without_config: bool,
+    #[command(flatten)]
+    pub(crate) detached: Rare<detached::DetachedArgs>,
+    #[command(flatten)]
+    pub(crate) ready: Rare<ready::ReadyArgs>,
+    #[command(flatten)]
+    pub(crate) user: Rare<UserArgs>,
+    #[command(flatten)]
+    pub(crate) limits: Rare<LimitArgs>,
+    #[command(flatten)]
+    pub(crate) resources: Rare<ResourceArgs>,
+    #[command(flatten)]
+    pub(crate) profile: Rare<profile::ProfileArgs>,
+    #[command(flatten)]
+    pub(crate) stop: Rare<stop_channel::StopArgs>,
+    #[command(flatten)]
+    pub(crate) spare: Rare<SpareArgs>,
     /// The command and its arguments.
     #[arg(required_unless_present = "spec", trailing_var_arg = true, value_name = "CMD", value_hint = clap::ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
@@ -280,15 +250,6 @@ pub(crate) enum OnOwnerExit {
     /// Stop the sandbox: polite signal, grace, kill.
     Stop,
     /// Keep the sandbox running.
-    Keep,
-}
-
-/// The value of `--on-supervisor-exit`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OnSupervisorExit {
-    /// Kill the sandbox.
-    Kill,
-    /// Keep the sandbox running under a new supervisor.
     Keep,
 }
 
@@ -410,7 +371,8 @@ pub(crate) fn for_verb(
     flags: Vec<OsString>,
     change: impl FnOnce(&mut Spec),
 ) -> Result<Ended, Failure> {
-    let matches = spec_file::definition().try_get_matches_from(flags);
+    let command = Command::new(VERB.name).no_binary_name(true).args_override_self(true);
+    let matches = definition::for_words(command, flags.iter().cloned()).try_get_matches_from(flags);
     let matches = matches.map_err(|error| usage::failure(&error, Some(&VERB)))?;
     wait(global, start(global, usage::read(&VERB, matches)?, change)?)
 }

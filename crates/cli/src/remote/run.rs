@@ -162,7 +162,7 @@ fn describe(args: &RunArgs) -> Result<Value, Failure> {
             put(&key, value);
         }
     }
-    put("log_size", json!(args.log_size));
+    put("log_size", json!(args.detached.log_size));
     put("stop", json!(args.stop.request()));
     put("spare", json!(args.spare.texts()));
     put("profile", json!(args.profile.profile.map(Profile::word)));
@@ -174,10 +174,10 @@ fn describe(args: &RunArgs) -> Result<Value, Failure> {
         put("jail", json!({ "rootfs": rootfs, "network": network, "seccomp": seccomp }));
     }
     if args.detach {
-        put("lease_ms", json!(args.ttl.filter(|ttl| !ttl.is_zero()).map(millis)));
-        put("idle_timeout_ms", json!(args.idle_timeout.filter(|idle| !idle.is_zero()).map(millis)));
+        put("lease_ms", json!(args.detached.ttl.filter(|ttl| !ttl.is_zero()).map(millis)));
+        put("idle_timeout_ms", json!(args.detached.idle_timeout.filter(|idle| !idle.is_zero()).map(millis)));
         put("remove_at_end", json!(args.rm));
-        put("survive_supervisor", json!(args.on_supervisor_exit == OnSupervisorExit::Keep));
+        put("survive_supervisor", json!(args.detached.on_supervisor_exit == OnSupervisorExit::Keep));
         put("terminal", json!(args.tty));
     } else if args.on_owner_exit != Some(OnOwnerExit::Keep) {
         put("lease_ms", json!(millis(LEASE)));

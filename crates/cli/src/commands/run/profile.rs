@@ -14,7 +14,8 @@ use crate::failure::{Failure, FailureKind};
 use crate::{surroundings, variables};
 
 /// The flags of profiles.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Profiles")]
 pub(crate) struct ProfileArgs {
     /// jail: run the command under bubblewrap, see docs/jail.md; vmm: the command is a virtual machine monitor, see docs/microvm.md.
     #[arg(long, value_enum, value_name = "NAME", hide_possible_values = true)]
@@ -180,7 +181,7 @@ fn jail(args: &mut RunArgs) -> Result<Vec<OsString>, Failure> {
     let flags = [
         (args.scratch, "--scratch"),
         (!args.profile.no_seccomp, "--seccomp"),
-        (args.on_supervisor_exit == OnSupervisorExit::Keep, "--outlives-parent"),
+        (args.detached.on_supervisor_exit == OnSupervisorExit::Keep, "--outlives-parent"),
     ];
     words.extend(flags.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag.into()));
     words.push("--".into());

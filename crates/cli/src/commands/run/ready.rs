@@ -46,6 +46,7 @@ const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUI
 
 /// The flags about readiness.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Options of detached sandboxes")]
 pub(crate) struct ReadyArgs {
     #[arg(
         long,
@@ -66,6 +67,12 @@ pub(crate) struct ReadyArgs {
         help = "Time in which the sandbox must be ready"
     )]
     pub(crate) ready_timeout: Duration,
+}
+
+impl Default for ReadyArgs {
+    fn default() -> Self {
+        ReadyArgs { ready: None, ready_timeout: Duration::from_secs(30) }
+    }
 }
 
 impl ReadyArgs {

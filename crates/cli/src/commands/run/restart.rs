@@ -30,7 +30,7 @@ pub(super) fn policy(text: &str) -> Result<OnFailure, String> {
 pub(super) fn check(args: &RunArgs) -> Result<(), Failure> {
     let ends_with_owner = matches!(args.on_owner_exit, Some(OnOwnerExit::Kill | OnOwnerExit::Stop));
     let flags = [(args.rm, "--rm"), (args.outside, "--outside"), (ends_with_owner, "--on-owner-exit")];
-    match flags.into_iter().find(|(given, _)| *given && args.restart.is_some()) {
+    match flags.into_iter().find(|(given, _)| *given && args.detached.restart.is_some()) {
         None => Ok(()),
         Some((_, flag)) => Err(Failure::new(
             FailureKind::NotStarted,

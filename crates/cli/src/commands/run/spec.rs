@@ -33,11 +33,11 @@ fn absolute(path: &Path) -> PathBuf {
 /// Refuses flags that have no effect on a foreground sandbox.
 pub(crate) fn refuse_detached_flags(args: &RunArgs) -> Result<(), Failure> {
     let flags = [
-        (args.ttl.is_some(), "--ttl"),
-        (args.idle_timeout.is_some(), "--idle-timeout"),
+        (args.detached.ttl.is_some(), "--ttl"),
+        (args.detached.idle_timeout.is_some(), "--idle-timeout"),
         (args.ready.ready.is_some(), "--ready"),
         (args.outside, "--outside"),
-        (args.restart.is_some(), "--restart"),
+        (args.detached.restart.is_some(), "--restart"),
     ];
     if args.interactive && args.detach && !args.tty {
         let sentence = "`--interactive` has no effect on a detached sandbox without a terminal";
@@ -158,8 +158,8 @@ pub(super) fn spec(global: &Global, mut args: RunArgs, login: Vec<EnvSetting>) -
         wrapper: Vec::new(),
         leaks_after: None,
         stop_command,
-        spare: args.spare.spare,
         allow_outside: args.spare.allow_outside,
+        spare: args.spare.into_inner().spare,
         outside: None,
         report,
         status,
@@ -193,7 +193,7 @@ fn contain(args: &RunArgs) -> penfold_state::Contain {
 /// The settings of a detached sandbox; `None` in the foreground.
 pub(crate) fn detach(args: &RunArgs) -> Result<Option<Detach>, Failure> {
     let not_started = |sentence: &str| Failure::new(FailureKind::NotStarted, sentence);
-    let keep = args.on_supervisor_exit == OnSupervisorExit::Keep;
+    let keep = args.detached.on_supervisor_exit == OnSupervisorExit::Keep;
     if keep && !args.detach {
         return Err(not_started("`--on-supervisor-exit keep` works for detached sandboxes only")
             .hint("add `--detach`"));
@@ -207,15 +207,15 @@ pub(crate) fn detach(args: &RunArgs) -> Result<Option<Detach>, Failure> {
     restart::check(args)?;
     let ready_pipe = args.ready.pipe()?;
     Ok(args.detach.then(|| Detach {
-        ttl: args.ttl.filter(|ttl| !ttl.is_zero()),
-        idle: args.idle_timeout.filter(|idle| !idle.is_zero()),
+        ttl: args.detached.ttl.filter(|ttl| !ttl.is_zero()),
+        idle: args.detached.idle_timeout.filter(|idle| !idle.is_zero()),
         keep,
         remove: args.rm,
         terminal: args.tty,
-        log_limit: args.log_size,
+        log_limit: args.detached.log_size,
         ready: args.ready.text(),
         ready_pipe,
-        restart: args.restart,
+        restart: args.detached.restart,
         life: None,
         launch: None,
     }))

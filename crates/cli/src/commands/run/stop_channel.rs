@@ -13,6 +13,7 @@ use crate::surroundings;
 
 /// The flags about the stop command.
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Options for the end")]
 pub(crate) struct StopArgs {
     #[arg(
         long,

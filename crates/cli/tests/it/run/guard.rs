@@ -70,14 +70,17 @@ fn the_tests_have_a_directory_for_homes_that_goes_with_them() {
     let env = TestEnv::new();
     let script = "[ -d \"$PENFOLD_TEST_HOME_BASE\" ] && echo \"$TMPDIR $PENFOLD_TEST_HOME_BASE\" \
         && mkdir \"$PENFOLD_TEST_HOME_BASE/home\"";
-    let done =
-        Running::start(env.penfold(["guard", "sh", "-c", script]).env("PENFOLD_TEST_HOME_BASE", "/outer"))
-            .finish()
-            .with_code(0);
-    let said = done.out();
-    let (scratch, base) = said.trim_end().split_once(' ').unwrap();
-    assert_eq!(std::path::Path::new(base).parent(), Some(std::path::Path::new(scratch)));
-    assert!(!std::path::Path::new(scratch).try_exists().unwrap());
+    for (verb, homes) in [("guard", "homes"), ("guard-each", "")] {
+        let done =
+            Running::start(env.penfold([verb, "sh", "-c", script]).env("PENFOLD_TEST_HOME_BASE", "/outer"))
+                .finish()
+                .with_code(0);
+        let said = done.out();
+        let (scratch, base) = said.trim_end().split_once(' ').unwrap();
+        let scratch = std::path::Path::new(scratch);
+        assert_eq!(std::path::Path::new(base), scratch.join(homes), "{verb}");
+        assert!(!scratch.try_exists().unwrap());
+    }
     env.assert_nothing_left();
 }
 
