@@ -4,7 +4,7 @@
 //! - [`Id`] — the id of a sandbox, never used twice.
 //! - [`record`] — the record on disk: made first, removed last.
 //! - [`ScopeDir`] — the cgroup of a scope that a service manager made for a sandbox.
-//! - [`Scratch`] — a directory that lives as long as its sandbox.
+//! - [`Scratch`], [`ScratchSpec`] — a directory that lives as long as its sandbox.
 //! - [`counters`] — the counters of a state root, for monitoring.
 //! - [`history`] — the reports of the last foreground sandboxes that failed or left something.
 //! - [`events`] — the events of detached sandboxes.
@@ -70,6 +70,6 @@ pub use penfold_resource::clear;
 pub use record::{Record, Registry, StateError};
 pub use requester::Requester;
 pub use scope_dir::{REMOVAL_LIMIT, SUPERVISORS, ScopeDir, ScopeLeft};
-pub use scratch::Scratch;
+pub use scratch::{Scratch, ScratchSpec};
 pub use spare_plan::SparePlan;
 pub use spec::{Contain, Detach, ExecSpec, OwnerExit, ReadyPipe, Recorded, Spec, StdinClose};

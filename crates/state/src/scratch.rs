@@ -13,6 +13,29 @@ use rustix::io::Errno;
 use crate::leaf_name::LeafName;
 use crate::lock;
 
+/// What is asked for: a scratch directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScratchSpec {
+    /// The directory in which it is made.
+    pub base: PathBuf,
+    /// Whether all users may make files in it, as in `/tmp`; otherwise it is private to this user.
+    pub is_shared: bool,
+    /// The names of directories that are made in it, private to this user.
+    pub directories: Vec<OsString>,
+}
+
+impl ScratchSpec {
+    /// Asks for a private directory.
+    pub fn below(base: PathBuf) -> ScratchSpec {
+        ScratchSpec { base, is_shared: false, directories: Vec::new() }
+    }
+
+    /// Returns the path for the scratch directory of this sandbox.
+    pub fn path_for(&self, id: &str) -> PathBuf {
+        self.base.join(LeafName::of(id))
+    }
+}
+
 /// The scratch directory of one sandbox, held open: a command cannot save it from removal by a rename.
 #[derive(Debug)]
 pub struct Scratch {
@@ -21,11 +44,6 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Returns the path for the scratch directory of this sandbox.
-    pub fn path_for(base: &Path, id: &str) -> PathBuf {
-        base.join(LeafName::of(id))
-    }
-
     /// Makes the directory, private to this user, and locks it.
     ///
     /// The lock is held while this value, or the copy of it in a forked process, lives. By the lock, a sandbox without
@@ -45,12 +63,18 @@ impl Scratch {
         }
     }
 
-    /// Makes directories with these names in it, private to this user.
+    /// Makes what is asked for besides the directory itself.
     ///
     /// # Errors
-    /// Those of mkdir(2).
-    pub fn make(&self, names: &[OsString]) -> io::Result<()> {
-        names.iter().try_for_each(|name| Ok(rustix::fs::mkdirat(&self.dir, name, Mode::RWXU)?))
+    /// Those of mkdir(2) and chmod(2).
+    pub fn furnish(&self, spec: &ScratchSpec) -> io::Result<()> {
+        for name in &spec.directories {
+            rustix::fs::mkdirat(&self.dir, name, Mode::RWXU)?;
+        }
+        if spec.is_shared {
+            rustix::fs::fchmod(&self.dir, Mode::from_raw_mode(0o1777))?;
+        }
+        Ok(())
     }
 
     /// Opens the directory that an intent names; `None` if it is gone, is no directory or belongs to another user.

@@ -20,6 +20,7 @@ use crate::id::Id;
 use crate::launch::LaunchSource;
 use crate::life::{Life, OnFailure};
 use crate::names::Name;
+use crate::scratch::ScratchSpec;
 use crate::wire::Size;
 
 /// The requested containment.
@@ -87,10 +88,8 @@ pub struct Spec {
     pub environment: Vec<(OsString, OsString)>,
     /// The directory in which the command starts, if not the caller's.
     pub directory: Option<PathBuf>,
-    /// The parent of the scratch directory, if one is requested.
-    pub scratch_in: Option<PathBuf>,
-    /// The names of directories that are made in the scratch directory.
-    pub scratch_directories: Vec<OsString>,
+    /// The scratch directory, if one is requested.
+    pub scratch: Option<ScratchSpec>,
     /// The resources, in the order in which they are made.
     pub resources: Vec<Planned>,
     /// The containment.

@@ -435,13 +435,15 @@ impl Parts {
             }
         };
         penfold_sys::crash_point!("recorded");
-        if let Some(path) = &setup.scratch {
+        if let (Some(path), Some(asked)) = (&setup.scratch, &setup.spec.scratch) {
             let scratch = Scratch::create(path.clone()).map_err(|error| {
                 format!("cannot make the scratch directory `{}`: {error}", path.display())
             })?;
-            let made = scratch.make(&setup.spec.scratch_directories);
+            let furnished = scratch.furnish(asked);
             resources.push(Box::new(scratch));
-            made.map_err(|error| format!("cannot make a directory in `{}`: {error}", path.display()))?;
+            furnished.map_err(|error| {
+                format!("cannot furnish the scratch directory `{}`: {error}", path.display())
+            })?;
         }
         owned::make(setup, nested.is_some(), resources)?;
         let leaf = match place.map(|place| Leaf::create(&place, leaf_name.as_str())) {

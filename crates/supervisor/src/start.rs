@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use penfold_process::{ProcFs, ProcessId};
-use penfold_state::{OwnerExit, ScopeDir, Scratch, Spec};
+use penfold_state::{OwnerExit, ScopeDir, Spec};
 use penfold_sys::child::{self, Peek};
 use penfold_sys::launch::Program;
 use penfold_sys::signal::{self, SignalSet};
@@ -60,7 +60,7 @@ fn begin(mut spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Resul
     // Signals to the process group also reach the forks of this process until each fork has a session of its own.
     let mask = signal::block(&SignalSet::of(1..=64)).map_err(system("block signals"))?;
     let inherited = Inherited { mask, child_ignored };
-    let scratch = spec.scratch_in.as_deref().map(|base| Scratch::path_for(base, &spec.id.short()));
+    let scratch = spec.scratch.as_ref().map(|asked| asked.path_for(&spec.id.short()));
     let (program, stop_program) = programs(&mut spec, scratch.as_deref(), &inherited)?;
     let (own_end, other_end) = channel()?;
     let launcher = pidfd_open(getpid(), PidfdFlags::empty()).map_err(system("open a pidfd"))?;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use penfold_state::{ExitStatus, LeftBehind, Report, Scratch, Spec};
+use penfold_state::{ExitStatus, LeftBehind, Report, Spec};
 use penfold_teardown::{Cause, SpareRule};
 use rustix::fs::MemfdFlags;
 
@@ -229,7 +229,7 @@ fn tell(global: &Global, args: &GuardArgs, tests: Tests) -> Result<(run::Ended, 
     let ended = run::for_verb(global, flags(global, args)?, |spec| {
         spec.leaks_after = Some(args.grace);
         spec.report = Some(supervisors_file);
-        offer_homes(spec, tests);
+        arrange_scratch(spec, tests);
     })?;
     let appeared = look().since(&before);
     let mut report = ended.outcome.report.clone();
@@ -262,14 +262,17 @@ fn tell(global: &Global, args: &GuardArgs, tests: Tests) -> Result<(run::Ended, 
     Ok((ended, !leaks.is_empty()))
 }
 
-/// Gives the tests a directory for the homes of sandboxes, `PENFOLD_TEST_HOME_BASE`: one in the scratch directory, for a single test
-/// the scratch directory itself, which is sooner made.
-fn offer_homes(spec: &mut Spec, tests: Tests) {
-    let Some(base) = &spec.scratch_in else { return };
-    let mut homes = Scratch::path_for(base, &spec.id.short());
+/// Arranges the scratch directory, which is TMPDIR.
+///
+/// `PENFOLD_TEST_HOME_BASE` is a directory in it; for a single test the scratch directory itself, which is sooner made. Tests of
+/// root may become other users, who need a TMPDIR as well.
+fn arrange_scratch(spec: &mut Spec, tests: Tests) {
+    let Some(scratch) = &mut spec.scratch else { return };
+    scratch.is_shared = rustix::process::geteuid().is_root();
+    let mut homes = scratch.path_for(&spec.id.short());
     if tests == Tests::All {
         homes.push(HOMES);
-        spec.scratch_directories = vec![HOMES.into()];
+        scratch.directories = vec![HOMES.into()];
     }
     spec.environment.retain(|(key, _)| key != HOME_BASE);
     spec.environment.push((HOME_BASE.into(), homes.into()));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use penfold_api::USUAL_VARIABLES;
 use penfold_resource::Owner;
 use penfold_resource::request::Place;
-use penfold_state::{Detach, Id, OwnerExit, Spec};
+use penfold_state::{Detach, Id, OwnerExit, ScratchSpec, Spec};
 
 use penfold_teardown::MARKER;
 use rustix::fs::OFlags;
@@ -138,8 +138,7 @@ pub(super) fn spec(global: &Global, mut args: RunArgs, login: Vec<EnvSetting>) -
         id,
         timeout: args.bounds.timeout(),
         environment,
-        scratch_in: args.scratch.then(surroundings::temporary),
-        scratch_directories: Vec::new(),
+        scratch: args.scratch.then(|| ScratchSpec::below(surroundings::temporary())),
         resources: plan.planned,
         contain: contain(&args),
         limits: args.limits.limits(),

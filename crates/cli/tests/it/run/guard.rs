@@ -84,6 +84,25 @@ fn the_tests_have_a_directory_for_homes_that_goes_with_them() {
     env.assert_nothing_left();
 }
 
+/// spec: 21.1
+#[test]
+fn tests_of_root_that_become_another_user_have_a_temporary_directory() {
+    if !is_root() {
+        return;
+    }
+    let env = TestEnv::new();
+    for verb in ["guard", "guard-each"] {
+        let script =
+            "setpriv --reuid 65534 --clear-groups sh -c 'mkdir -m 0 $TMPDIR/theirs && id -u' && echo $TMPDIR";
+        let done = Running::start(&mut env.penfold([verb, "sh", "-c", script])).finish().with_code(0);
+        let said = done.out();
+        let (user, directory) = said.trim_end().split_once('\n').unwrap();
+        assert_eq!(user, "65534");
+        assert!(!std::path::Path::new(directory).try_exists().unwrap(), "{verb}: {directory} is left");
+    }
+    env.assert_nothing_left();
+}
+
 /// spec: 21.2
 #[test]
 fn ports_and_open_files_are_named() {
