@@ -38,9 +38,10 @@ pub(super) fn find() -> io::Result<Vec<(String, Trace)>> {
     Ok(found)
 }
 
-/// Returns the id in the name of a directory above, such as `penfold-3f9a1c2b7d04` or `penfold-3f9a1c2b7d04-upper0`.
+/// Returns the id in the name of the innermost directory above that has one, such as `penfold-3f9a1c2b7d04` or
+/// `penfold-3f9a1c2b7d04-upper0`: below the TMPDIR of a sandbox are the directories of those inside of it.
 fn named_in(file: &Path) -> Option<String> {
-    file.parent()?.components().find_map(|part| match part {
+    file.parent()?.components().rev().find_map(|part| match part {
         Component::Normal(name) => {
             let name = name.to_str()?;
             let end = name.strip_prefix(PREFIX)?.find('-').map_or(name.len(), |end| PREFIX.len() + end);
@@ -64,6 +65,8 @@ mod tests {
         let id = |path: &str| named_in(Path::new(path));
         assert_eq!(id("/tmp/penfold-3f9a1c2b7d04/disk").as_deref(), Some("3f9a1c2b7d04"));
         assert_eq!(id("/tmp/penfold-3f9a1c2b7d04-upper0/a/disk").as_deref(), Some("3f9a1c2b7d04"));
+        let inner = id("/tmp/penfold-000000000001/tmp/penfold-3f9a1c2b7d04/disk");
+        assert_eq!(inner.as_deref(), Some("3f9a1c2b7d04"));
         for path in ["/tmp/penfold-3f9a1c2b7d04", "/tmp/penfold-x/disk", "/tmp/penfold/disk", "/disk"] {
             assert_eq!(id(path), None, "{path}");
         }
