@@ -4,6 +4,7 @@
 
 mod frozen_fs;
 mod guard;
+mod guarded;
 mod judge;
 mod killed_test;
 mod reap_on_drop;
