@@ -184,14 +184,16 @@ fn run_line() -> impl Strategy<Value = Vec<String>> {
         "(10s|TERM|cgroup|K=V|9|auto|)",
         "[a-z-]{0,8}",
     ];
+    let before = prop_oneof![
+        "--(root|color|token-file|host)(=(never|/x|unix:/x))?",
+        "(-q|--quiet|-v|-qv|never|/x|unix:/x)"
+    ];
     (
-        prop_oneof!["run", "reap", "gc", "prune", "doctor", "version", "--root=/x"],
+        prop::collection::vec(before, 0..4),
+        prop_oneof!["run", "reap", "gc", "prune", "doctor", "version"],
         prop::collection::vec(option, 0..7),
     )
-        .prop_map(|(verb, mut line)| {
-            line.insert(0, verb);
-            line
-        })
+        .prop_map(|(before, verb, line)| before.into_iter().chain([verb]).chain(line).collect())
 }
 
 proptest! {
