@@ -38,14 +38,14 @@ fn with_rare(usual: Command) -> Command {
 
 /// Whether a definition has all options up to `--`. Those of the wrapped command may be among them: then all flags are defined
 /// for nothing.
-fn has_all(definition: &Command, mut words: impl Iterator<Item = OsString>) -> bool {
+fn has_all(definition: &Command, words: impl Iterator<Item = OsString>) -> bool {
     let has_long = |name: &[u8]| {
         definition.get_arguments().any(|option| option.get_long().is_some_and(|long| long.as_bytes() == name))
     };
     let has_short = |letter: &u8| {
         definition.get_arguments().any(|option| option.get_short() == Some(char::from(*letter)))
     };
-    words.by_ref().take_while(|word| word != "--").all(|word| match word.as_encoded_bytes() {
+    words.take_while(|word| word != "--").all(|word| match word.as_encoded_bytes() {
         [b'-', b'-', long @ ..] => long.split(|byte| *byte == b'=').next().is_some_and(has_long),
         // `-du root` has two options; `-eHOME=/` has a value, which looks like others.
         [b'-', letters @ ..] => letters.iter().all(has_short),
