@@ -7,16 +7,13 @@ use std::process::{Command, Stdio};
 
 use penfold_sys::signal::set_ignored;
 use rustix::mount::UnmountFlags;
-
-const HUP: i32 = 1;
-const INT: i32 = 2;
-const TERM: i32 = 15;
+use rustix::process::Signal;
 
 /// Mounts a fresh ext4 image at `DIRECTORY/mnt` with a file `file`, freezes it and prints `frozen`. After the line
 /// `thaw` or the end of standard input, thaws the file system and removes everything.
 pub(crate) fn keep(directory: &Path) -> io::Result<()> {
     // Who ends a test politely ends its process group. Nothing else could thaw the file system.
-    [HUP, INT, TERM].into_iter().for_each(set_ignored);
+    [Signal::HUP, Signal::INT, Signal::TERM].into_iter().for_each(|signal| set_ignored(signal.as_raw()));
     let image = directory.join("image");
     let point = directory.join("mnt");
     let result = set_up(&image, &point).and_then(|()| {

@@ -226,7 +226,7 @@ fn tell(global: &Global, args: &GuardArgs, tests: Tests) -> Result<(run::Ended, 
     let look = || if tests == Tests::All { HostSnapshot::look() } else { HostSnapshot::default() };
     let before = look();
     let supervisors_file = file.try_clone().or_fail(FailureKind::NotStarted, "cannot keep a report")?;
-    let ended = run::for_verb(global, flags(global, args)?, |spec| {
+    let ended = run::for_verb(global, &flags(global, args)?, |spec| {
         spec.leaks_after = Some(args.grace);
         spec.report = Some(supervisors_file);
         arrange_scratch(spec, tests);

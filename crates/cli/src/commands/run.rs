@@ -15,7 +15,7 @@ pub(crate) mod unit;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Command, ValueEnum};
+use clap::{Args, ValueEnum};
 use penfold_state::{ExitStatus, Intent, Outcome, Registry, Spec};
 use penfold_supervisor::{Detached, Launcher, Progress};
 use penfold_teardown::Cause;
@@ -368,12 +368,10 @@ fn wait(global: &Global, started: Started) -> Result<Ended, Failure> {
 /// `run`, and `change` changes the specification.
 pub(crate) fn for_verb(
     global: &Global,
-    flags: Vec<OsString>,
+    flags: &[OsString],
     change: impl FnOnce(&mut Spec),
 ) -> Result<Ended, Failure> {
-    let command = Command::new(VERB.name).no_binary_name(true).args_override_self(true);
-    let matches = definition::for_words(command, flags.iter().cloned()).try_get_matches_from(flags);
-    let matches = matches.map_err(|error| usage::failure(&error, Some(&VERB)))?;
+    let matches = definition::parse(flags).map_err(|error| usage::failure(&error, Some(&VERB)))?;
     wait(global, start(global, usage::read(&VERB, matches)?, change)?)
 }
 

@@ -5,7 +5,7 @@ use std::iter::once;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Command, ValueEnum};
+use clap::{Args, ValueEnum};
 use penfold_control::leaks::{self, Belongs};
 
 use super::run::{self, RunArgs};
@@ -114,10 +114,8 @@ fn sh(global: &Global, args: &ShArgs) -> Result<u8, Failure> {
             output::message(told);
         }
     }
-    let definition = (run::VERB.define)(Command::new(run::VERB.name).no_binary_name(true));
-    let matches = definition
-        .try_get_matches_from(once("--".into()).chain(command))
-        .map_err(|error| usage::failure(&error, Some(&VERB)))?;
+    let words: Vec<OsString> = once("--".into()).chain(command).collect();
+    let matches = run::definition::parse(&words).map_err(|error| usage::failure(&error, Some(&VERB)))?;
     let matches = run::spec_file::expand(global, matches)?;
     run::run(global, usage::read::<RunArgs>(&VERB, matches)?)
 }

@@ -36,3 +36,28 @@ fn frozen_writer_ends_after_the_thaw_only() {
     tree.end().unwrap();
     guard.check();
 }
+
+/// spec: 2.3
+#[test]
+fn polite_signals_do_not_end_who_can_thaw() {
+    let frozen = match FrozenFs::new() {
+        Ok(frozen) => frozen,
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            return;
+        }
+    };
+    let point = frozen.path();
+    let children = std::fs::read_to_string("/proc/thread-self/children").unwrap();
+    let holder = children.trim().parse().ok().and_then(rustix::process::Pid::from_raw).unwrap();
+    for signal in [Signal::HUP, Signal::INT, Signal::TERM] {
+        rustix::process::kill_process(holder, signal).unwrap();
+    }
+    let thawed = frozen.thaw();
+    if thawed.is_err() {
+        for (program, flag) in [("fsfreeze", "-u"), ("umount", "-l")] {
+            drop(std::process::Command::new(program).arg(flag).arg(&point).status());
+        }
+    }
+    thawed.unwrap();
+}

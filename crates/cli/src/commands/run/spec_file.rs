@@ -8,7 +8,7 @@ use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Command};
 use penfold_api::SandboxSpec;
 
-use super::VERB;
+use super::{VERB, definition};
 use crate::args::usage;
 use crate::args::verb::Global;
 use crate::config;
@@ -50,22 +50,17 @@ pub(super) fn expand_words(
     }
     words.push("--".into());
     words.extend(command);
-    let matches = definition().try_get_matches_from(&words).map_err(|error| {
+    let matches = definition::parse(&words).map_err(|error| {
         let failure = usage::failure(&error, Some(&VERB));
         failure.hint(format!("the flags are from {file} and from the command line"))
     })?;
     Ok((matches, Some(words)))
 }
 
-/// The flags of `run`.
-pub(super) fn definition() -> Command {
-    (VERB.define)(Command::new(VERB.name).no_binary_name(true).args_override_self(true))
-}
-
 /// The flags of the command line, as words.
 fn given(matches: &ArgMatches) -> Vec<OsString> {
     let mut words = Vec::new();
-    for argument in definition().get_arguments() {
+    for argument in definition::all(Command::new(VERB.name)).get_arguments() {
         let id = argument.get_id().as_str();
         let Some(flag) = argument.get_long().filter(|flag| *flag != "spec") else { continue };
         if !matches.try_contains_id(id).unwrap_or(false)

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::end::standing::await_said;
-use crate::support::{Process, Running, TestEnv, entries, has_program, is_root, json, wait_until};
+use crate::support::{Process, Running, TestEnv, entries, has_program, is_root, json, skip, wait_until};
 
 /// Leaves a daemon below two shells, which end, and passes.
 const LEAKS: &str =
@@ -88,7 +88,7 @@ fn the_tests_have_a_directory_for_homes_that_goes_with_them() {
 #[test]
 fn tests_of_root_that_become_another_user_have_a_temporary_directory() {
     if !is_root() {
-        return;
+        return skip("only root becomes another user");
     }
     let env = TestEnv::new();
     for verb in ["guard", "guard-each"] {
