@@ -13,7 +13,9 @@ use rustix::process::Signal;
 /// `thaw` or the end of standard input, thaws the file system and removes everything.
 pub(crate) fn keep(directory: &Path) -> io::Result<()> {
     // Who ends a test politely ends its process group. Nothing else could thaw the file system.
-    [Signal::HUP, Signal::INT, Signal::TERM].into_iter().for_each(|signal| set_ignored(signal.as_raw()));
+    for signal in [Signal::HUP, Signal::INT, Signal::TERM] {
+        set_ignored(signal.as_raw());
+    }
     let image = directory.join("image");
     let point = directory.join("mnt");
     let result = set_up(&image, &point).and_then(|()| {
