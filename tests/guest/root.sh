@@ -62,6 +62,8 @@ foreground() {
     gone_with "SIGKILL of the launcher"
 
     holds "SIGKILL of both: five members live" start --contain "$level" || sweep
+    # Stopped, so that it cannot end the sandbox between the two signals.
+    kill -STOP "$supervisor"
     kill -KILL "$launcher" "$supervisor"
     wait "$launcher" 2>/dev/null
     # At level pidns the kernel ends the rest; otherwise the next command of penfold.
@@ -113,6 +115,8 @@ detached() {
             supervisor) kill -KILL "$supervisor" ;;
             standby) kill -KILL "$standby" ;;
             both)
+                # Stopped, so that it cannot end the sandbox between the two signals.
+                kill -STOP "$supervisor"
                 kill -KILL "$standby" "$supervisor"
                 within "$DEADLINE" unsupervised
                 [[ $level == pidns ]] || expect "SIGKILL of both: ps calls it orphaned" orphaned "$(penfold ps --format '{{.State}}' 2>&1)"
