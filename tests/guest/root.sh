@@ -62,9 +62,9 @@ foreground() {
     gone_with "SIGKILL of the launcher"
 
     holds "SIGKILL of both: five members live" start --contain "$level" || sweep
-    # Stopped, so that it cannot end the sandbox between the two signals.
-    kill -STOP "$supervisor"
-    kill -KILL "$launcher" "$supervisor"
+    # Stopped, so that it cannot end the sandbox between the two signals. The supervisor would be continued.
+    kill -STOP "$launcher"
+    kill -KILL "$supervisor" "$launcher"
     wait "$launcher" 2>/dev/null
     # At level pidns the kernel ends the rest; otherwise the next command of penfold.
     penfold run true
@@ -115,9 +115,9 @@ detached() {
             supervisor) kill -KILL "$supervisor" ;;
             standby) kill -KILL "$standby" ;;
             both)
-                # Stopped, so that it cannot end the sandbox between the two signals.
-                kill -STOP "$supervisor"
-                kill -KILL "$standby" "$supervisor"
+                # Stopped, so that it cannot end the sandbox between the two signals. The supervisor would be continued.
+                kill -STOP "$standby"
+                kill -KILL "$supervisor" "$standby"
                 within "$DEADLINE" unsupervised
                 [[ $level == pidns ]] || expect "SIGKILL of both: ps calls it orphaned" orphaned "$(penfold ps --format '{{.State}}' 2>&1)"
                 code=0
