@@ -1,3 +1,5 @@
+import { inspect } from 'node:util';
+
 import { findBinary } from './binary.js';
 
 /** The flags of `penfold run` for the options. */
@@ -31,7 +33,7 @@ function stdioOf(stdio) {
  * The descriptor after those of the caller is for penfold alone: the command does not inherit it.
  */
 export function translate(file, args, options) {
-  if (typeof file !== 'string') throw invalid('file', 'a string', file);
+  if (typeof file !== 'string') throw wrongType('file', 'a string', file);
   if (file === '') throw invalid('file', 'not empty', file);
   if (options.argv0 !== undefined) {
     throw invalid('options.argv0', 'undefined: penfold cannot give a command another name', options.argv0);
@@ -43,20 +45,42 @@ export function translate(file, args, options) {
   const stdio = stdioOf(options.stdio);
   const status = stdio.length;
   const binary = findBinary();
-  const penfold = ['-q', 'run', `--status-fd=${status}`, ...flags(options), '--', ...words];
+  // Node may die before penfold looks at its parent: that must be this process.
+  const owner = ['--on-owner-exit=kill', `--owner=${process.pid}`];
+  const penfold = ['-q', 'run', `--status-fd=${status}`, ...owner, ...flags(options), '--', ...words];
   const { grace, timeLimit, contain, name, memory, pids, cpus, failOnLeak, shell, signalWord, ...rest } = options;
   return { binary, words, status, args: penfold, options: { ...rest, stdio: [...stdio, 'pipe'] } };
 }
 
 /** The arguments of `spawn(file, [args], [options])`. */
 export function splitArguments(args, options) {
+  if (typeof (options ?? {}) !== 'object') throw wrongType('options', 'an object', options);
   if (Array.isArray(args)) return [args, options ?? {}];
-  if (args !== undefined && args !== null && typeof args !== 'object') throw invalid('args', 'an array', args);
+  if (args !== undefined && args !== null && typeof args !== 'object') throw wrongType('args', 'an array', args);
   return [[], args ?? options ?? {}];
 }
 
-export function invalid(name, expected, value) {
-  const error = new TypeError(`The "${name}" argument must be ${expected}. Received ${JSON.stringify(value)}`);
-  error.code = 'ERR_INVALID_ARG_VALUE';
-  return error;
+/** The checks of Node for the options that penfold keeps to itself. */
+export function checkLimits(options) {
+  const timeout = options.timeout ?? 0;
+  const maxBuffer = options.maxBuffer ?? 0;
+  if (!(Number.isInteger(timeout) && timeout >= 0)) throw outOfRange('timeout', 'an unsigned integer', timeout);
+  if (!(typeof maxBuffer === 'number' && maxBuffer >= 0)) {
+    throw outOfRange('options.maxBuffer', 'a positive number', maxBuffer);
+  }
 }
+
+const coded = (error, code) => Object.assign(error, { code });
+
+const wrong = (name, expected, value) =>
+  new TypeError(`The "${name}" argument must be ${expected}. Received ${inspect(value)}`);
+
+const invalid = (...what) => coded(wrong(...what), 'ERR_INVALID_ARG_VALUE');
+
+const wrongType = (...what) => coded(wrong(...what), 'ERR_INVALID_ARG_TYPE');
+
+const outOfRange = (name, expected, value) =>
+  coded(
+    new RangeError(`The value of "${name}" is out of range. It must be ${expected}. Received ${inspect(value)}`),
+    'ERR_OUT_OF_RANGE',
+  );

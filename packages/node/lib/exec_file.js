@@ -1,7 +1,7 @@
 import { Buffer } from 'node:buffer';
 import { promisify } from 'node:util';
 
-import { splitArguments } from './command.js';
+import { checkLimits, splitArguments } from './command.js';
 import { spawn } from './spawn.js';
 
 const MAX_BUFFER = 1024 * 1024;
@@ -34,6 +34,7 @@ export function execFile(file, args, options, callback) {
   else if (typeof options === 'function') [options, callback] = [undefined, options];
   [args, options] = splitArguments(args, options);
   const settings = { encoding: 'utf8', timeout: 0, maxBuffer: MAX_BUFFER, killSignal: 'SIGTERM', ...options };
+  checkLimits(settings);
   const { encoding, maxBuffer, timeout, killSignal, ...rest } = settings;
   // `stdio` is not an option of `execFile`. The time limit is kept here, so that `killed` can tell.
   const child = spawn(file, args, { ...rest, killSignal, stdio: 'pipe' });
@@ -42,7 +43,7 @@ export function execFile(file, args, options, callback) {
   const kill = () => {
     child.stdout?.destroy();
     child.stderr?.destroy();
-    child.kill(killSignal);
+    child.kill(killSignal ?? 'SIGTERM');
   };
   const exceeded = (name) => {
     if (failure) return;

@@ -1,25 +1,46 @@
 import childProcess from 'node:child_process';
-import { statSync } from 'node:fs';
+import { randomUUID } from 'node:crypto';
+import { closeSync, fstatSync, openSync, readSync, statSync, unlinkSync, writeSync } from 'node:fs';
 import os from 'node:os';
+import path from 'node:path';
 
-import { splitArguments, translate } from './command.js';
+import { checkLimits, splitArguments, translate } from './command.js';
 import { LeakError, NotVerifiedError, PenfoldError, StartError } from './errors.js';
 import { Status, reportOf, signalName, startError, systemError } from './report.js';
 
 /** The patience of penfold, 10 s, and a margin: so long may the supervisor take after the death of `penfold run`. */
 const PATIENCE = 15_000;
 
+const numbers = (names) => names.map((name) => os.constants.signals[`SIG${name}`]);
+
+/** The signals that stop or continue a process: they end nothing. */
+const STOPPING = new Set(numbers(['STOP', 'TSTP', 'TTIN', 'TTOU', 'CONT']));
+
 /** The signals that stop `penfold run`, or tell that it has failed, and that penfold does not pass on. */
-const REFUSED = new Set(
-  ['STOP', 'TSTP', 'TTIN', 'TTOU', 'CONT', 'ILL', 'FPE', 'SEGV', 'BUS', 'TRAP', 'ABRT', 'SYS', 'PIPE'].map(
-    (name) => os.constants.signals[`SIG${name}`],
-  ),
-);
+const REFUSED = new Set([...STOPPING, ...numbers(['ILL', 'FPE', 'SEGV', 'BUS', 'TRAP', 'ABRT', 'SYS', 'PIPE'])]);
+
+/** As in Node, the case of a name does not matter. */
+const signalNumber = (signal) => (typeof signal === 'string' ? os.constants.signals[signal.toUpperCase()] : signal);
+
+const refused = (signal) => new PenfoldError(`${signal} cannot be sent to a process tree`, 'ERR_PENFOLD_SIGNAL');
+
+/** The number of the kill signal, which must be one that ends something. */
+function killNumber({ killSignal }) {
+  const number = signalNumber(killSignal ?? 'SIGTERM');
+  if (STOPPING.has(number)) throw refused(killSignal);
+  return number;
+}
+
+/** Gives penfold the kill signal at its start, if penfold would not pass it on later. */
+function killOptions(options) {
+  const number = killNumber(options);
+  return REFUSED.has(number) ? { ...options, signalWord: signalName(number) } : options;
+}
 
 /** Runs a command as `spawn` of `node:child_process` does, in a sandbox of penfold. */
 export function spawn(file, args, options) {
   [args, options] = splitArguments(args, options);
-  const command = translate(file, args, options);
+  const command = translate(file, args, killOptions(options));
   const child = childProcess.spawn(command.binary, command.args, command.options);
   new Tree(child, command, options);
   return child;
@@ -71,9 +92,11 @@ class Tree {
     const child = this.#child;
     const kill = child.kill;
     child.kill = (signal = 'SIGTERM') => {
-      const number = typeof signal === 'number' ? signal : os.constants.signals[signal];
+      const number = signalNumber(signal);
       if (REFUSED.has(number)) {
-        throw new PenfoldError(`${signal} cannot be sent to a process tree`, 'ERR_PENFOLD_SIGNAL');
+        if (number !== killNumber(this.#options)) throw refused(signal);
+        // penfold has the kill signal since its start, and sends it to the whole tree when it is asked to end that.
+        signal = 'SIGTERM';
       }
       // The tree is gone already, though its exit was not emitted so far.
       if (this.#phase === 'over') return false;
@@ -180,11 +203,8 @@ class Tree {
   #endOrphan() {
     const { id, root } = this.#status.running ?? {};
     if (id === undefined) return this.#finish({ cause: this.#killed ? 'kill' : 'stop', verified: true });
-    const { PENFOLD_HOST: _, ...env } = process.env;
-    // The sandbox may be another user's, or have another XDG_RUNTIME_DIR.
-    const place = root === undefined ? [] : ['--root', root];
-    const options = { env, ...ownerOf(root) };
-    childProcess.execFile(this.#command.binary, [...place, '-q', 'kill', '-f', id], options, (error) => {
+    const { words, options } = killOrphan(this.#status.running);
+    childProcess.execFile(this.#command.binary, words, options, (error) => {
       // 3: there is no such sandbox any more. Without the state root, that may mean another one.
       this.#finish({ id, cause: 'lost', verified: error === null || (error.code === 3 && root !== undefined) });
     });
@@ -200,6 +220,39 @@ class Tree {
 
 /** The room for the output of `spawnSync`, in bytes: Node's default, and enough for the report of thousands of processes. */
 const MAX_BUFFER = 1024 * 1024;
+
+/** How `penfold kill` is called for a sandbox whose `penfold run` has died. */
+function killOrphan({ id, root }) {
+  const { PENFOLD_HOST: _, ...env } = process.env;
+  // The sandbox may be another user's, or have another XDG_RUNTIME_DIR.
+  const place = root === undefined ? [] : ['--root', root];
+  return { words: [...place, '-q', 'kill', '-f', id], options: { env, ...ownerOf(root) } };
+}
+
+/** More than nearly all reports need, in bytes. */
+const REPORT_SIZE = 64 * 1024;
+
+/** A temporary file without a name, or nothing where there can be none. */
+function unnamedFile() {
+  let file;
+  try {
+    const name = path.join(os.tmpdir(), `penfold-${randomUUID()}`);
+    file = openSync(name, 'wx+', 0o600);
+    unlinkSync(name);
+    // penfold writes over these blanks: a disk that gets full must not take the report away.
+    writeSync(file, ' '.repeat(REPORT_SIZE), 0);
+    return file;
+  } catch {
+    if (file !== undefined) closeSync(file);
+    return undefined;
+  }
+}
+
+/** The text of a file from its beginning; its position, which it shares with penfold, is elsewhere. */
+function textOf(file) {
+  const data = Buffer.alloc(fstatSync(file).size);
+  return data.toString('utf8', 0, readSync(file, data, 0, data.length, 0));
+}
 
 /** Cuts the output to the caller's limit; more is an error, as in Node. */
 function cut(done, limit) {
@@ -224,18 +277,44 @@ function ownerOf(root) {
   }
 }
 
+/** Runs penfold to its end; returns what Node says of it, without the report, and the report. */
+function runSync(command, options) {
+  const limit = options.maxBuffer ?? MAX_BUFFER;
+  // Node's limit is for each pipe, that of the report included. A low one leaves no room for that.
+  const file = limit < MAX_BUFFER ? unnamedFile() : undefined;
+  let done;
+  let status;
+  const read = () => {
+    status = new Status();
+    status.add(file === undefined ? (done.output?.[command.status]?.toString() ?? '') : textOf(file));
+  };
+  try {
+    const sync =
+      file === undefined
+        ? { ...options, maxBuffer: Math.max(limit, MAX_BUFFER) }
+        : { ...options, stdio: [...options.stdio.slice(0, -1), file] };
+    done = childProcess.spawnSync(command.binary, command.args, sync);
+    read();
+    // A pipe closes at the end of the tree, even if penfold was killed. A file does not tell it.
+    if (file !== undefined && status.running && !status.report()) {
+      const orphan = killOrphan(status.running);
+      childProcess.spawnSync(command.binary, orphan.words, { ...orphan.options, stdio: 'ignore' });
+      read();
+    }
+  } finally {
+    if (file !== undefined) closeSync(file);
+  }
+  done.output = done.output?.slice(0, command.status) ?? null;
+  if (file === undefined) cut(done, limit);
+  return { done, status };
+}
+
 /** Runs a command to its end as `spawnSync` of `node:child_process` does. */
 export function spawnSync(file, args, options) {
   [args, options] = splitArguments(args, options);
+  checkLimits(options);
   const command = translate(file, args, syncOptions(options));
-  // Node's limit is for each pipe, that of the report included.
-  const limit = command.options.maxBuffer ?? MAX_BUFFER;
-  const sync = { ...command.options, maxBuffer: Math.max(limit, MAX_BUFFER) };
-  const done = childProcess.spawnSync(command.binary, command.args, sync);
-  const status = new Status();
-  status.add(done.output?.[command.status]?.toString() ?? '');
-  done.output = done.output?.slice(0, command.status) ?? null;
-  cut(done, limit);
+  const { done, status } = runSync(command, command.options);
   const data = status.report();
   const { words } = command;
   const failed = (errno) => systemError(errno, words, 'spawnSync');
@@ -265,14 +344,16 @@ export function spawnSync(file, args, options) {
   return done;
 }
 
-const killSignalOf = ({ killSignal = 'SIGTERM' }) =>
-  typeof killSignal === 'number' ? signalName(killSignal) : killSignal;
+const killSignalOf = (options) => signalName(killNumber(options));
 
 /** Leaves the time limit and the kill to penfold: Node would not wait for the tree, nor for the report. */
 function syncOptions(options) {
   const { timeout, killSignal, ...rest } = options;
+  const name = killSignalOf(options);
+  // Node throws at one that does not exist.
+  if (!(name in os.constants.signals)) return options;
   if (timeout > 0) rest.timeLimit = Math.min(timeout, options.timeLimit ?? timeout);
-  if (killSignalOf(options) === 'SIGKILL') rest.grace = 0;
-  else if (killSignal !== undefined) rest.signalWord = killSignalOf(options);
+  if (name === 'SIGKILL') rest.grace = 0;
+  else if (name !== 'SIGTERM') rest.signalWord = name;
   return rest;
 }

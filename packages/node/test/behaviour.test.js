@@ -7,7 +7,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
+import { inspect, promisify } from 'node:util';
 
 import * as penfold from '../index.js';
 import { events } from './tree.js';
@@ -228,6 +228,36 @@ test('arguments that are wrong', () => {
     assert.throws(() => spawn('true', [], { stdio: 'nonsense' }), TypeError);
   }
   assert.throws(() => penfold.spawn('true', [], { argv0: 'x' }), /argv0/);
+});
+
+test('values that are wrong', () => {
+  const wrong = [];
+  for (const value of [NaN, '5', -1, {}]) wrong.push(['true', [], { maxBuffer: value }], ['true', [], { timeout: value }]);
+  for (const value of [Infinity, 1.5]) wrong.push(['true', [], { timeout: value }]);
+  for (const value of [5, null, undefined, {}, [], 5n]) wrong.push([value]);
+  for (const value of [5, 'x', true]) wrong.push(['true', value], ['true', [], value]);
+  for (const killSignal of ['SIGNONE', 999, true]) wrong.push(['true', [], { killSignal }]);
+  const thrown = (run, words) => {
+    try {
+      run(...words);
+      return 'nothing';
+    } catch ({ name, code, message }) {
+      // What Node says of a type is its own.
+      return [name, code, code === 'ERR_OUT_OF_RANGE' && message];
+    }
+  };
+  for (const words of wrong) {
+    for (const name of ['execFile', 'spawnSync', 'spawn']) {
+      // Only these two have the limit.
+      if (name === 'spawn' && Object.hasOwn(words[2] ?? {}, 'maxBuffer')) continue;
+      const plain = thrown(childProcess[name], words);
+      assert.notEqual(plain, 'nothing');
+      assert.deepEqual(thrown(penfold[name], words), plain, `${name} ${inspect(words)}`);
+    }
+  }
+  for (const words of [[5], [null], ['true', { timeout: -1 }]]) {
+    assert.deepEqual(thrown(penfold.exec, words), thrown(childProcess.exec, words));
+  }
 });
 
 test('an option that penfold refuses', async () => {

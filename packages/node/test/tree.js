@@ -24,6 +24,12 @@ const read = (pid, name) => {
   }
 };
 
+/** Whether a process has not ended: one that nobody has waited for so far has. */
+export function isAlive(pid) {
+  const state = read(pid, 'stat').split(')').pop().trim().split(' ')[0];
+  return !['', 'Z', 'X'].includes(state);
+}
+
 export class Tree {
   #value = randomUUID();
 
@@ -42,8 +48,7 @@ export class Tree {
 
   #isMarked(pid) {
     if (!read(pid, 'environ').split('\0').includes(`PENFOLD_TEST_TREE=${this.#value}`)) return false;
-    const state = read(pid, 'stat').split(')').pop().trim().split(' ')[0];
-    return !['', 'Z', 'X'].includes(state) && !/^(penfold|pf-supervisor)/.test(read(pid, 'comm'));
+    return isAlive(pid) && !/^(penfold|pf-supervisor)/.test(read(pid, 'comm'));
   }
 
   /** Ends what plain `child_process` has left. `penfold reap` works by handle: a pid cannot come to mean another process. */
