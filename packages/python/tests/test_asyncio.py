@@ -8,7 +8,7 @@ from typing import Any, Coroutine
 
 import penfold
 import pytest
-from conftest import Tree
+from conftest import DEADLINE, Tree
 
 PIPE = asyncio.subprocess.PIPE
 
@@ -37,6 +37,25 @@ def test_shell_and_streams() -> None:
         process.stdin.write(b"x\n")
         assert await process.stdout.readline() == b"got x\n"
         assert await process.wait() == 2 == await process.wait()
+
+    run(main())
+
+
+async def until_returncode(process: penfold.Process) -> None:
+    while process.returncode is None:
+        await asyncio.sleep(0.005)
+
+
+def test_returncode_without_wait(tree: Tree) -> None:
+    async def main() -> None:
+        process = await penfold.create_subprocess_shell("setsid sleep 600 & exit 4", env=tree.env)
+        await asyncio.wait_for(until_returncode(process), DEADLINE)
+        assert process.returncode == 4 and tree.names() == []
+        assert process.report is not None and process.report.strays and await process.wait() == 4
+        process = await penfold.create_subprocess_shell("sleep 600 &", env=tree.env, fail_on_leak=True)
+        await asyncio.wait_for(until_returncode(process), DEADLINE)
+        with pytest.raises(penfold.LeakError):
+            await process.wait()
 
     run(main())
 

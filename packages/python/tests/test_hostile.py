@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import penfold
 import pytest
 from conftest import Tree, wait_until
+from penfold._binary import find_binary
 
 DAEMON = textwrap.dedent(
     """
@@ -117,6 +120,26 @@ def test_death_of_the_interpreter(tree: Tree) -> None:
             tree.end()
         else:
             wait_until("the tree ends", lambda: tree.names() == [])
+
+
+def test_death_of_the_interpreter_while_penfold_starts(tree: Tree, tmp_path: Path) -> None:
+    gate, ran, shim = tmp_path / "gate", tmp_path / "ran", tmp_path / "shim"
+    os.mkfifo(gate)
+    # Says that it is there, waits at the gate, and becomes penfold.
+    shim.write_text(f'#!/bin/sh\necho up\nread line <"{gate}"\nexec {shlex.quote(find_binary())} "$@"\n')
+    shim.chmod(0o755)
+    for is_dead in (False, True):
+        script = f"import penfold, penfold._binary as b; b._found = {str(shim)!r}; penfold.run(['touch', {str(ran)!r}])"
+        with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=tree.env) as process:
+            assert process.stdout is not None and process.stdout.readline() == b"up\n"
+            if is_dead:
+                process.kill()
+                process.wait()
+            gate.write_text("go\n")
+            # The pipe ends with the last process that has it.
+            process.stdout.read()
+        assert ran.exists() is not is_dead
+        ran.unlink(missing_ok=True)
 
 
 def test_exit_of_the_interpreter(tree: Tree) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from ._control import end_orphan, is_passed_on, signal_command, start_error
 from ._end import end_of
@@ -46,7 +46,13 @@ class Process:
 
     @property
     def returncode(self) -> Optional[int]:
-        """The return code; None until ``wait`` has seen that the whole tree is gone."""
+        """The return code; None until the whole tree is gone."""
+        code = self._inner.returncode
+        if self._returncode is None and code is not None and self._status.is_over:
+            data = self._status.report()
+            # Without a report, `wait` ends what is left.
+            if data is not None:
+                self._take(data, code)
         return self._returncode
 
     @property
@@ -116,10 +122,14 @@ class Process:
             data = self._status.report()
             if data is None:
                 data = await self._loop.run_in_executor(None, end_orphan, self._status)
-            end = end_of(data, code, self.args, self._options, self._killed)
-            self._report, self._returncode, self._error = end.report, end.returncode, end.error
-            self._status.close()
-            return end.returncode
+            # Meanwhile `returncode` may have been asked for.
+            return self._take(data, code) if self._returncode is None else self._returncode
+
+    def _take(self, data: Dict[str, Any], code: int) -> int:
+        end = end_of(data, code, self.args, self._options, self._killed)
+        self._report, self._returncode, self._error = end.report, end.returncode, end.error
+        self._status.close()
+        return end.returncode
 
     async def _started(self, program: StrOrBytesPath, cwd: Any) -> None:
         runs, ended = asyncio.ensure_future(self._runs.wait()), asyncio.ensure_future(self._inner.wait())

@@ -72,5 +72,7 @@ def words_of(args: Command, executable: Optional[StrOrBytesPath] = None, shell: 
 
 def wrapped(words: Sequence[StrOrBytesPath], options: Options, status_fd: int) -> List[StrOrBytesPath]:
     """Returns the command line of penfold that runs the words."""
+    # If this process dies before penfold has looked at it, nothing is started.
+    owner = ["--on-owner-exit=kill", f"--owner={os.getpid()}"]
     flags = options.flags()
-    return [find_binary(), "-q", "run", f"--status-fd={status_fd}", *flags, "--", *words]
+    return [find_binary(), "-q", "run", f"--status-fd={status_fd}", *owner, *flags, "--", *words]
