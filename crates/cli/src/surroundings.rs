@@ -120,9 +120,12 @@ pub(crate) fn outer_sandboxes() -> Vec<String> {
     marker.split(':').filter(|id| Id::is_short(id)).map(str::to_owned).collect()
 }
 
-/// The parent of scratch directories.
+/// The parent of scratch directories, as an absolute path: commands have other working directories. As for mktemp(1), an empty
+/// TMPDIR is none.
 pub(crate) fn temporary() -> PathBuf {
-    std::env::temp_dir()
+    let named = std::env::temp_dir();
+    let named = if named.as_os_str().is_empty() { PathBuf::from("/tmp") } else { named };
+    std::path::absolute(&named).unwrap_or(named)
 }
 
 /// The directories that never belong to a foreign process alone: those of this user and of penfold.

@@ -20,7 +20,7 @@ pub struct ScratchSpec {
     pub base: PathBuf,
     /// Whether all users may make files in it, as in `/tmp`; otherwise it is private to this user.
     pub is_shared: bool,
-    /// The names of directories that are made in it, private to this user.
+    /// The names of directories that are made in it, for the same users.
     pub directories: Vec<OsString>,
 }
 
@@ -68,11 +68,16 @@ impl Scratch {
     /// # Errors
     /// Those of mkdir(2) and chmod(2).
     pub fn furnish(&self, spec: &ScratchSpec) -> io::Result<()> {
+        let shared = Mode::from_raw_mode(0o1777);
         for name in &spec.directories {
             rustix::fs::mkdirat(&self.dir, name, Mode::RWXU)?;
+            if spec.is_shared {
+                // Nobody else can enter the directory above so far.
+                rustix::fs::chmodat(&self.dir, name, shared, AtFlags::empty())?;
+            }
         }
         if spec.is_shared {
-            rustix::fs::fchmod(&self.dir, Mode::from_raw_mode(0o1777))?;
+            rustix::fs::fchmod(&self.dir, shared)?;
         }
         Ok(())
     }

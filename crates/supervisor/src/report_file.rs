@@ -1,6 +1,9 @@
 //! Writes the report file, and the lines of the status descriptor.
 
 use std::io::{Seek, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -22,7 +25,7 @@ const PIPE_BUF: usize = 4096;
 /// reads.
 ///
 /// # Errors
-/// Those of write(2); `TimedOut` without a reader.
+/// Those of write(2); `TimedOut` without a reader; when the file has no name any more.
 pub(crate) fn write(mut file: &std::fs::File, shared: bool, report: &Report) -> std::io::Result<()> {
     let mut text = serde_json::to_vec_pretty(report)?;
     text.push(b'\n');
@@ -31,9 +34,23 @@ pub(crate) fn write(mut file: &std::fs::File, shared: bool, report: &Report) -> 
             file.set_len(0)?;
             file.rewind()?;
         }
-        return file.write_all(&text);
+        file.write_all(&text)?;
+        return if is_removed(file)? {
+            Err(std::io::Error::other("the file was removed meanwhile"))
+        } else {
+            Ok(())
+        };
     }
     send(file, &text)
+}
+
+/// Whether a file was removed while it was open. A file in memory, memfd_create(2), never had a name.
+fn is_removed(file: &std::fs::File) -> std::io::Result<bool> {
+    if file.metadata()?.nlink() > 0 {
+        return Ok(false);
+    }
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    Ok(!link.as_os_str().as_bytes().starts_with(b"/memfd:"))
 }
 
 /// A line of `--status-fd`.

@@ -35,13 +35,14 @@ pub unsafe fn start(main: fn() -> u8, count: i32, words: *const *const u8) -> i3
     main().into()
 }
 
-/// Opens those of the three standard streams that are closed. Otherwise the next file opened would get their number.
+/// Opens those of the three standard streams that are closed. Otherwise the next file opened would get their number. For programs
+/// that are executed they are closed again.
 fn open_standard() {
     for number in 0..3 {
         // SAFETY: the call only queries the descriptor; for a closed descriptor the kernel answers EBADF.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
         if rustix::io::fcntl_getfd(fd) == Err(rustix::io::Errno::BADF)
-            && let Ok(null) = rustix::fs::open(c"/dev/null", OFlags::RDWR, Mode::empty())
+            && let Ok(null) = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         {
             std::mem::forget(null);
         }

@@ -352,7 +352,12 @@ fn replace(file: &mut File, text: &[u8]) -> std::io::Result<()> {
     if file.metadata()?.is_file() {
         file.set_len(0)?;
     }
-    file.write_all(text)
+    file.write_all(text)?;
+    if file.metadata()?.nlink() == 0 {
+        Err(std::io::Error::other("the file was removed meanwhile"))
+    } else {
+        Ok(())
+    }
 }
 
 /// Reads the report of this sandbox.

@@ -219,8 +219,11 @@ fn jobserver_of_make_is_passed_on() {
 
 /// spec: 8.1
 #[test]
-fn closed_standard_streams_do_no_harm() {
+fn closed_standard_streams_do_no_harm_and_stay_closed() {
     let env = TestEnv::new();
+    for (number, closed) in [(0, "<&-"), (1, ">&-"), (2, "2>&-")] {
+        env.script(&format!("$PF sh -c '[ ! -e /proc/$$/fd/{number} ]' {closed}")).with_code(0);
+    }
     for (closed, code) in [("<&-", 3), (">&-", 3), ("2>&-", 3), ("<&- >&- 2>&-", 3)] {
         env.script(&format!("$PF sh -c 'sleep 600 & exit 3' {closed}")).with_code(code);
     }

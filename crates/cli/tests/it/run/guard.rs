@@ -92,8 +92,8 @@ fn tests_of_root_that_become_another_user_have_a_temporary_directory() {
     }
     let env = TestEnv::new();
     for verb in ["guard", "guard-each"] {
-        let script =
-            "setpriv --reuid 65534 --clear-groups sh -c 'mkdir -m 0 $TMPDIR/theirs && id -u' && echo $TMPDIR";
+        let script = "setpriv --reuid 65534 --clear-groups sh -c 'mkdir -m 0 $TMPDIR/theirs $PENFOLD_TEST_HOME_BASE/home && id -u' \
+             && echo $TMPDIR";
         let done = Running::start(&mut env.penfold([verb, "sh", "-c", script])).finish().with_code(0);
         let said = done.out();
         let (user, directory) = said.trim_end().split_once('\n').unwrap();
@@ -271,6 +271,33 @@ fn the_temporary_directory_is_its_own_and_the_working_directory_stays() {
     env.assert_nothing_left();
 }
 
+/// As for mktemp(1), an empty TMPDIR is none. Tests change their working directory.
+///
+/// spec: 21.1
+#[test]
+fn the_temporary_directory_has_an_absolute_path() {
+    let env = TestEnv::new();
+    std::fs::create_dir(env.path("work/below")).unwrap();
+    let script = "cd below && mktemp && echo $TMPDIR $PENFOLD_TEST_HOME_BASE | xargs -n 1";
+    let here = env.path("work").canonicalize().unwrap().display().to_string();
+    for verb in ["guard", "guard-each"] {
+        for (given, start) in
+            [("", "/tmp/penfold-"), (".", here.as_str()), ("../work/below", here.rsplit_once('/').unwrap().0)]
+        {
+            let mut command = env.penfold([verb, "sh", "-c", script]);
+            let done = Running::start(command.env("TMPDIR", given)).finish().with_code(0);
+            let paths = done.out();
+            assert_eq!(
+                paths.lines().filter(|path| path.starts_with(start)).count(),
+                3,
+                "{verb}, `{given}`: {paths}"
+            );
+        }
+    }
+    assert!(entries(&env.path("work/below")).is_empty());
+    env.assert_nothing_left();
+}
+
 /// spec: 21.3
 #[test]
 fn guards_at_the_same_time_touch_only_their_own() {
@@ -342,6 +369,24 @@ fn a_report_that_cannot_be_kept_is_refused_before_the_tests_run() {
     guard(&env, &["--junit", "/no/such/dir/j.xml", "touch", "ran"]).refused(125, "cannot write the leaks");
     guard(&env, &["--junit", "../same", "--report", "../same", "touch", "ran"]).refused(125, "the same file");
     assert!(entries(&env.path("work")).is_empty());
+}
+
+/// spec: 21.1
+#[test]
+fn a_report_that_the_tests_have_removed_is_told() {
+    let env = TestEnv::new();
+    let script = "rm -r ../out; mkdir ../out; exit 7";
+    for (flag, said) in [
+        ("--report=../out/r.json", "cannot write the report"),
+        ("--junit=../out/j.xml", "cannot write `../out/j.xml`"),
+    ] {
+        std::fs::create_dir_all(env.path("out")).unwrap();
+        let done = guard(&env, &[flag, "sh", "-c", script]).with_code(7);
+        assert!(done.err().contains(&format!("{said}: the file was removed meanwhile")), "{}", done.err());
+        assert!(entries(&env.path("out")).is_empty());
+    }
+    // Without a file there is nothing to tell.
+    assert_eq!(guard(&env, &["true"]).with_code(0).err().lines().count(), 1);
 }
 
 /// spec: 21.4
