@@ -3,13 +3,15 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use penfold_teardown::Survivor;
 use rmcp::ServiceExt as _;
 use rmcp::service::ServerInitializeError;
-use rmcp::transport::io::{StdioReader, stdio_pipes};
-use tokio::io::{AsyncRead, ReadBuf};
+use rmcp::transport::io::{StdioReader, StdioWriter, stdio_pipes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 
 use crate::config::Config;
@@ -17,6 +19,9 @@ use crate::host::Host;
 use crate::server::Server;
 use crate::started::Started;
 use crate::tools::stop_all;
+
+/// How long an answer may wait for a reader after standard input has ended.
+const READER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why the server could not serve.
 #[derive(Debug, thiserror::Error)]
@@ -59,10 +64,15 @@ async fn talk(host: Arc<Host>) -> Result<(), ServeError> {
     let (closing, is_closing) = watch::channel(false);
     let (reader, writer) = stdio_pipes();
     let input = Input { reader, closing };
-    match Server::new(host, is_closing).serve((input, writer)).await {
+    let progress = Arc::new(Progress::default());
+    let output = Output { writer, progress: Arc::clone(&progress) };
+    match Server::new(host, is_closing.clone()).serve((input, output)).await {
         Ok(service) => {
-            // However the connection ends, it has ended.
-            let _ = service.waiting().await;
+            tokio::select! {
+                // However the connection ends, it has ended.
+                _ = service.waiting() => {}
+                () = unread(is_closing, &progress) => {}
+            }
             Ok(())
         }
         Err(ServerInitializeError::ConnectionClosed(_)) => Ok(()),
@@ -89,5 +99,63 @@ impl AsyncRead for Input {
             self.closing.send_replace(true);
         }
         read
+    }
+}
+
+/// What has become of the answers.
+#[derive(Default)]
+struct Progress {
+    written: AtomicUsize,
+    /// Whether an answer waits for a reader.
+    is_waiting: AtomicBool,
+}
+
+/// Standard output.
+struct Output {
+    writer: StdioWriter,
+    progress: Arc<Progress>,
+}
+
+impl Output {
+    fn note<T>(&self, done: Poll<T>) -> Poll<T> {
+        self.progress.is_waiting.store(done.is_pending(), Ordering::Relaxed);
+        done
+    }
+}
+
+impl AsyncWrite for Output {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let done = Pin::new(&mut self.writer).poll_write(context, data);
+        if let Poll::Ready(Ok(count)) = done {
+            self.progress.written.fetch_add(count, Ordering::Relaxed);
+        }
+        self.note(done)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let done = Pin::new(&mut self.writer).poll_flush(context);
+        self.note(done)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let done = Pin::new(&mut self.writer).poll_shutdown(context);
+        self.note(done)
+    }
+}
+
+/// Waits until standard input has ended, and then until an answer finds no reader in time. The connection would wait for ever.
+async fn unread(mut is_closing: watch::Receiver<bool>, progress: &Progress) {
+    // An error means that the input is gone.
+    let _ = is_closing.wait_for(|&closing| closing).await;
+    loop {
+        let before = progress.written.load(Ordering::Relaxed);
+        tokio::time::sleep(READER_PATIENCE).await;
+        if progress.is_waiting.load(Ordering::Relaxed) && progress.written.load(Ordering::Relaxed) == before {
+            return;
+        }
     }
 }

@@ -29,6 +29,14 @@ impl Client {
         Client { server: Running::start(command.args(flags).stdin(Stdio::piped())), next: 0 }
     }
 
+    /// Starts `penfold mcp` with this standard output, which nobody reads as answers.
+    #[track_caller]
+    pub fn unread(env: &TestEnv, output: Stdio) -> Client {
+        let mut command = env.penfold(["mcp"]);
+        let server = Running::spawn(command.stdin(Stdio::piped()).stdout(output).stderr(Stdio::piped()));
+        Client { server, next: 0 }
+    }
+
     /// The first request, and the notification that follows it.
     #[track_caller]
     pub fn initialize(&mut self, version: &str) -> Value {

@@ -1,5 +1,9 @@
 //! What a server started ends with the server, however it ends; what others started does not.
 
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -28,6 +32,46 @@ fn end_of_standard_input_ends_everything_before_the_server_exits() {
     assert_eq!(finished.err(), "");
     sandbox.assert_gone(&members);
     assert_eq!(sandbox.cause().as_deref(), Some("stop"));
+}
+
+/// Closes standard input while an answer is under way that is longer than what this standard output holds.
+#[track_caller]
+fn close_unread(unread: &impl AsFd, output: Stdio) {
+    let env = TestEnv::new();
+    let mut client = Client::unread(&env, output);
+    let info = json!({ "name": "test", "version": "1" });
+    let hello = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info });
+    client.ask("initialize", &hello);
+    client.say(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
+    let script = "seq 200000; setsid sleep 1003 & exec sleep 1003";
+    client.ask_tool("run", &json!({ "shell": script, "name": "big", "grace_s": 0 }));
+    wait_until("both sleep", || env.running("sleep 1003").len() == 2);
+    for _ in 0..4 {
+        client.ask_tool("logs", &json!({ "sandbox": "big", "lines": 100_000 }));
+    }
+    let mut before = 0;
+    wait_until("the server waits for a reader", || {
+        let held = rustix::io::ioctl_fionread(unread).unwrap();
+        std::mem::replace(&mut before, held) == held && held > 60_000
+    });
+    assert_eq!(client.close().with_code(0).err(), "");
+    assert!(!env.is_running("sleep 1003"));
+}
+
+/// spec: 22.2
+#[test]
+fn end_of_standard_input_counts_although_nobody_reads_the_pipe() {
+    let (unread, pipe) = std::io::pipe().unwrap();
+    close_unread(&unread, pipe.into());
+}
+
+/// As Node makes it.
+///
+/// spec: 22.2
+#[test]
+fn end_of_standard_input_counts_although_nobody_reads_the_socket() {
+    let (unread, socket) = UnixStream::pair().unwrap();
+    close_unread(&unread, OwnedFd::from(socket).into());
 }
 
 /// spec: 22.2
