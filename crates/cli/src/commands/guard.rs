@@ -132,7 +132,7 @@ pub(crate) struct GuardArgs {
         value_name = "DURATION",
         value_parser = value::duration,
         allow_hyphen_values = true,
-        help = "End the tests after this time; 0 means no limit"
+        help = "End the tests after this time: TERM, 10 s later KILL; 0 means no limit"
     )]
     timeout: Option<Duration>,
     #[arg(

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File, Permissions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
@@ -63,7 +63,7 @@ impl SettingsFile {
             }
             Err(error) => return Err(cannot("read", given, error)),
         };
-        let bytes = fs::read(&path).map_err(|error| cannot("read", given, error))?;
+        let bytes = read(&path).map_err(|error| cannot("read", given, error))?;
         let text = String::from_utf8(bytes)
             .map_err(|_| cannot("read", given, io::Error::other("it is not UTF-8")))?;
         Ok(match text.strip_prefix(BYTE_ORDER_MARK) {
@@ -191,7 +191,7 @@ impl SettingsFile {
     }
 
     fn check_unchanged(&self) -> io::Result<()> {
-        let now = match fs::read(&self.path) {
+        let now = match read(&self.path) {
             Ok(bytes) => Some(bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
@@ -201,6 +201,18 @@ impl SettingsFile {
         }
         Ok(())
     }
+}
+
+/// Reads a regular file. A pipe would have to wait for a writer.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let mut file = File::options().read(true).custom_flags(nonblocking).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Returns a key that an object has twice. Programs differ in which of the two they read.

@@ -268,6 +268,8 @@ fn settings_that_cannot_be_changed_stay_as_they_are() {
         assert_eq!(fs::read_to_string(env.path("work/mcp.json")).unwrap(), text);
     }
     agent(&env, &["wrap", "missing.json"]).refused(1, "cannot read `missing.json`");
+    rustix::fs::mkfifoat(rustix::fs::CWD, env.path("work/pipe"), 0o600.into()).unwrap();
+    agent(&env, &["wrap", "pipe"]).refused(1, "cannot read `pipe`: it is no regular file");
     agent(&env, &["uninstall", "--project", "mcp.json"]).refused(2, "`--project` is for agents");
     agent(&env, &[]).refused(2, "an action is missing");
     agent(&env, &["install", "emacs"]).refused(2, "accepted: claude");
