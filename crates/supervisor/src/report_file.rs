@@ -44,7 +44,7 @@ pub(crate) fn write(mut file: &std::fs::File, shared: bool, report: &Report) -> 
     send(file, &text)
 }
 
-/// Whether a file was removed while it was open. A file in memory, memfd_create(2), never had a name.
+/// Whether a file was removed while it was open. A file in memory, `memfd_create(2)`, never had a name.
 fn is_removed(file: &std::fs::File) -> std::io::Result<bool> {
     if file.metadata()?.nlink() > 0 {
         return Ok(false);
