@@ -72,4 +72,4 @@ pub use requester::Requester;
 pub use scope_dir::{REMOVAL_LIMIT, SUPERVISORS, ScopeDir, ScopeLeft};
 pub use scratch::{Scratch, ScratchSpec};
 pub use spare_plan::SparePlan;
-pub use spec::{Contain, Detach, ExecSpec, OwnerExit, ReadyPipe, Recorded, Spec, StdinClose};
+pub use spec::{Contain, Detach, ExecSpec, OwnerExit, ReadyPipe, Recorded, ReportFile, Spec, StdinClose};

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -113,8 +114,8 @@ pub struct Spec {
     pub on_stdin_close: Option<StdinClose>,
     /// The state root.
     pub state_root: PathBuf,
-    /// The open file for the report.
-    pub report: Option<std::fs::File>,
+    /// The file for the report.
+    pub report: Option<ReportFile>,
     /// The open file for the lines of `--status-fd`.
     pub status: Option<std::fs::File>,
     /// The event log, if one is requested.
@@ -122,8 +123,6 @@ pub struct Spec {
     /// Whether the first SIGINT of the terminal stops the sandbox and the second kills it, whatever the command does
     /// with it.
     pub stop_on_interrupt: bool,
-    /// Whether the report is appended to its file, because the file is also the standard output of the command.
-    pub report_is_shared: bool,
     /// The settings of a detached sandbox.
     pub detach: Option<Detach>,
 }
@@ -134,6 +133,41 @@ impl Spec {
     pub fn netns(&self) -> Option<PathBuf> {
         self.resources.iter().find_map(Planned::netns_path)
     }
+}
+
+/// The open file for the report.
+#[derive(Debug)]
+pub struct ReportFile {
+    /// The file.
+    pub file: File,
+    /// Whether the report is appended, because the file is also the standard output of the command.
+    pub is_shared: bool,
+    /// Whether the file had a name at the start, which the command may take away.
+    pub had_name: bool,
+}
+
+impl ReportFile {
+    /// Takes a file of its own.
+    pub fn of(file: File) -> ReportFile {
+        let had_name = has_name(&file);
+        ReportFile { file, is_shared: false, had_name }
+    }
+
+    /// Tells after a write whether the file can be found.
+    ///
+    /// # Errors
+    /// When the command has removed the file.
+    pub fn check(&self) -> io::Result<()> {
+        if self.had_name && !has_name(&self.file) {
+            return Err(io::Error::other("the file was removed meanwhile"));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a file has a name. Pipes have one, too; a file of `memfd_create(2)` and a removed one have none.
+fn has_name(file: &File) -> bool {
+    file.metadata().is_ok_and(|meta| meta.nlink() > 0)
 }
 
 /// The settings of a detached sandbox.

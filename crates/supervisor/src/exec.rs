@@ -371,7 +371,6 @@ fn exec_spec(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Strin
         outside: None,
         on_stdin_close: None,
         stop_on_interrupt: false,
-        report_is_shared: false,
         detach: None,
     })
 }

@@ -565,8 +565,7 @@ fn millis_since_1970(time: SystemTime) -> u64 {
 /// Writes the report to its file and to the status descriptor, and returns the short version for the launcher.
 fn conclude(setup: &Setup, report: &Report) -> Outcome {
     let spec = &setup.spec;
-    let unwritten =
-        spec.report.as_ref().and_then(|file| report_file::write(file, spec.report_is_shared, report).err());
+    let unwritten = spec.report.as_ref().and_then(|file| report_file::write(file, report).err());
     let line = StatusLine::Ended { schema: report.schema, report };
     if let Some(file) = &spec.status {
         // A caller that has closed the descriptor has no use for the report.

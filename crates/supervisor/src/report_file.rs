@@ -1,15 +1,13 @@
 //! Writes the report file, and the lines of the status descriptor.
 
 use std::io::{Seek, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use penfold_process::StartTime;
+use penfold_state::ReportFile;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::outcome::Report;
@@ -25,32 +23,20 @@ const PIPE_BUF: usize = 4096;
 /// reads.
 ///
 /// # Errors
-/// Those of write(2); `TimedOut` without a reader; when the file has no name any more.
-pub(crate) fn write(mut file: &std::fs::File, shared: bool, report: &Report) -> std::io::Result<()> {
+/// Those of write(2); `TimedOut` without a reader; when the command has removed the file.
+pub(crate) fn write(target: &ReportFile, report: &Report) -> std::io::Result<()> {
+    let mut file = &target.file;
     let mut text = serde_json::to_vec_pretty(report)?;
     text.push(b'\n');
-    if file.metadata()?.is_file() {
-        if !shared {
-            file.set_len(0)?;
-            file.rewind()?;
-        }
-        file.write_all(&text)?;
-        return if is_removed(file)? {
-            Err(std::io::Error::other("the file was removed meanwhile"))
-        } else {
-            Ok(())
-        };
+    if !file.metadata()?.is_file() {
+        return send(file, &text);
     }
-    send(file, &text)
-}
-
-/// Whether a file was removed while it was open. A file in memory, `memfd_create(2)`, never had a name.
-fn is_removed(file: &std::fs::File) -> std::io::Result<bool> {
-    if file.metadata()?.nlink() > 0 {
-        return Ok(false);
+    if !target.is_shared {
+        file.set_len(0)?;
+        file.rewind()?;
     }
-    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-    Ok(!link.as_os_str().as_bytes().starts_with(b"/memfd:"))
+    file.write_all(&text)?;
+    target.check()
 }
 
 /// A line of `--status-fd`.

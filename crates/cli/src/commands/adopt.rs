@@ -162,7 +162,6 @@ pub(super) fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<
         outside: None,
         on_stdin_close: None,
         stop_on_interrupt: false,
-        report_is_shared: false,
         detach: Some(Detach {
             restart: None,
             life: None,

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use penfold_state::{ExitStatus, LeftBehind, Report, Spec};
+use penfold_state::{ExitStatus, LeftBehind, Report, ReportFile, Spec};
 use penfold_teardown::{Cause, SpareRule};
 use rustix::fs::MemfdFlags;
 
@@ -216,10 +216,10 @@ fn has_passed(ended: &run::Ended) -> bool {
 fn tell(global: &Global, args: &GuardArgs, tests: Tests) -> Result<(run::Ended, bool), Failure> {
     let mut file = report_file(args.report.as_deref().filter(|path| !is_stdout(path)))?;
     let junit = args.junit.as_deref().filter(|path| !is_stdout(path));
-    let mut junit = junit.map(|path| output_file(path, "the leaks")).transpose()?;
+    let mut junit = junit.map(|path| output_file(path, "the leaks").map(ReportFile::of)).transpose()?;
     let both_stdout =
         [&args.report, &args.junit].into_iter().all(|path| path.as_deref().is_some_and(is_stdout));
-    if both_stdout || junit.as_ref().is_some_and(|junit| is_same(&file, junit)) {
+    if both_stdout || junit.as_ref().is_some_and(|junit| is_same(&file, &junit.file)) {
         let sentence = "`--report` and `--junit` name the same file";
         return Err(Failure::new(FailureKind::NotStarted, sentence.to_owned()));
     }
@@ -228,7 +228,7 @@ fn tell(global: &Global, args: &GuardArgs, tests: Tests) -> Result<(run::Ended, 
     let supervisors_file = file.try_clone().or_fail(FailureKind::NotStarted, "cannot keep a report")?;
     let ended = run::for_verb(global, &flags(global, args)?, |spec| {
         spec.leaks_after = Some(args.grace);
-        spec.report = Some(supervisors_file);
+        spec.report = Some(ReportFile::of(supervisors_file));
         arrange_scratch(spec, tests);
     })?;
     let appeared = look().since(&before);
@@ -348,16 +348,12 @@ fn is_same(file: &File, other: &File) -> bool {
 }
 
 /// Replaces the content of a file.
-fn replace(file: &mut File, text: &[u8]) -> std::io::Result<()> {
-    if file.metadata()?.is_file() {
-        file.set_len(0)?;
+fn replace(target: &mut ReportFile, text: &[u8]) -> std::io::Result<()> {
+    if target.file.metadata()?.is_file() {
+        target.file.set_len(0)?;
     }
-    file.write_all(text)?;
-    if file.metadata()?.nlink() == 0 {
-        Err(std::io::Error::other("the file was removed meanwhile"))
-    } else {
-        Ok(())
-    }
+    target.file.write_all(text)?;
+    target.check()
 }
 
 /// Reads the report of this sandbox.

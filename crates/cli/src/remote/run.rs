@@ -1,13 +1,12 @@
 //! `run` on a server.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io::{Seek as _, Write as _};
 
 use penfold_api::Sandbox;
 use penfold_client::{Client, Error, Method};
 use penfold_state::time::millis;
-use penfold_state::{Id, Limits, Outcome, Report};
+use penfold_state::{Id, Limits, Outcome, Report, ReportFile};
 use serde_json::{Map, Value, json};
 
 use super::foreground::{LEASE, Signals, copy_output};
@@ -64,8 +63,7 @@ pub(super) fn run(client: &Client, global: &Global, args: RunArgs) -> Result<u8,
         }
         Err(error) => return Err(lost(error)),
     };
-    let unwritten =
-        report.and_then(|file| write_report(&file, &args, &ended).err().map(|error| error.to_string()));
+    let unwritten = report.and_then(|file| write_report(&file, &ended).err().map(|error| error.to_string()));
     // Nobody else knows this sandbox. What cannot be removed now, `gc` removes.
     let _ = client.send::<Value>(Method::DELETE, &path, &[], Vec::new().into());
     signals.attribute(&mut ended);
@@ -97,11 +95,11 @@ fn refuse_local_flags(args: &RunArgs) -> Result<(), Failure> {
     stdin_close::refuse(args.on_stdin_close)
 }
 
-fn write_report(mut file: &File, args: &RunArgs, report: &Report) -> std::io::Result<()> {
+fn write_report(target: &ReportFile, report: &Report) -> std::io::Result<()> {
+    let mut file = &target.file;
     let mut text = serde_json::to_vec_pretty(report)?;
     text.push(b'\n');
-    let is_shared = args.report.as_ref().is_some_and(|path| path.as_os_str() == "-");
-    if !is_shared && file.metadata()?.is_file() {
+    if !target.is_shared && file.metadata()?.is_file() {
         file.set_len(0)?;
         file.rewind()?;
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use penfold_api::USUAL_VARIABLES;
 use penfold_resource::Owner;
 use penfold_resource::request::Place;
-use penfold_state::{Detach, Id, OwnerExit, ScratchSpec, Spec};
+use penfold_state::{Detach, Id, OwnerExit, ReportFile, ScratchSpec, Spec};
 
 use penfold_teardown::MARKER;
 use rustix::fs::OFlags;
@@ -65,7 +65,7 @@ pub(crate) fn refuse_limits(args: &RunArgs) -> Result<(), Failure> {
 }
 
 /// Opens the report file, so that an unwritable path fails before the command runs.
-pub(crate) fn report_file(args: &RunArgs) -> Result<Option<File>, Failure> {
+pub(crate) fn report_file(args: &RunArgs) -> Result<Option<ReportFile>, Failure> {
     let Some(path) = &args.report else { return Ok(None) };
     let cannot = |sentence: &str| Failure::new(FailureKind::NotStarted, sentence);
     let opened = if path.as_os_str() != "-" {
@@ -83,7 +83,7 @@ pub(crate) fn report_file(args: &RunArgs) -> Result<Option<File>, Failure> {
         let name = if path.as_os_str() == "-" { Path::new("standard output") } else { path };
         cannot(&format!("cannot write the report to `{}`", name.display())).because(error)
     })?;
-    Ok(Some(file))
+    Ok(Some(ReportFile { is_shared: path.as_os_str() == "-", ..ReportFile::of(file) }))
 }
 
 /// Takes the descriptor of `--status-fd` from the caller, so that the command does not inherit it.
@@ -109,7 +109,6 @@ pub(super) fn spec(global: &Global, mut args: RunArgs, login: Vec<EnvSetting>) -
     let report = report_file(&args)?;
     let status = status_file(&args)?;
     let event_log = args.event_log.open(global)?;
-    let report_is_shared = args.report.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let detach = detach(&args)?;
     let id = Id::new().or_fail(FailureKind::NotStarted, "cannot make an id")?;
     let signal = penfold_sys::signal::signal(args.bounds.signal())
@@ -164,7 +163,6 @@ pub(super) fn spec(global: &Global, mut args: RunArgs, login: Vec<EnvSetting>) -
         status,
         event_log,
         stop_on_interrupt: args.stop_on_interrupt,
-        report_is_shared,
         detach,
     })
 }

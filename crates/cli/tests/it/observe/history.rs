@@ -256,6 +256,8 @@ fn who_is_left_writes_the_report() {
             }
             drop(running.finish());
             if matches!(killed, Killed::Both) {
+                // The next command leaves alone what has a supervisor.
+                supervisor.await_end();
                 env.run(["true"]).with_code(0);
             }
             wait_until("the sandbox has ended", || {

@@ -385,6 +385,13 @@ fn a_report_that_the_tests_have_removed_is_told() {
         assert!(done.err().contains(&format!("{said}: the file was removed meanwhile")), "{}", done.err());
         assert!(entries(&env.path("out")).is_empty());
     }
+    // A caller's file without a name loses none.
+    for flag in ["--report", "--junit"] {
+        let script = format!(
+            "exec 3<>unnamed && rm unnamed && $PENFOLD --root $ROOT guard {flag} /dev/fd/3 true && [ -s /dev/fd/3 ]"
+        );
+        assert_eq!(env.script(&script).with_code(0).err().lines().count(), 1);
+    }
     // Without a file there is nothing to tell.
     assert_eq!(guard(&env, &["true"]).with_code(0).err().lines().count(), 1);
 }
