@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::{self, Seek as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -141,24 +141,29 @@ pub struct ReportFile {
     /// The file.
     pub file: File,
     /// Whether the report is appended, because the file is also the standard output of the command.
-    pub is_shared: bool,
+    is_shared: bool,
     /// Whether the file had a name at the start, which the command may take away.
-    pub had_name: bool,
+    had_name: bool,
 }
 
 impl ReportFile {
-    /// Takes a file of its own.
-    pub fn of(file: File) -> ReportFile {
-        let had_name = has_name(&file);
-        ReportFile { file, is_shared: false, had_name }
+    /// Takes a file before the command runs.
+    pub fn of(file: File, is_shared: bool) -> ReportFile {
+        ReportFile { had_name: has_name(&file), file, is_shared }
     }
 
-    /// Tells after a write whether the file can be found.
+    /// Replaces the content of the file, or appends to a shared one. A pipe or device gets the text.
     ///
     /// # Errors
-    /// When the command has removed the file.
-    pub fn check(&self) -> io::Result<()> {
-        if self.had_name && !has_name(&self.file) {
+    /// Those of write(2), and when the command has removed the file.
+    pub fn write(&self, text: &[u8]) -> io::Result<()> {
+        let mut file = &self.file;
+        if !self.is_shared && file.metadata()?.is_file() {
+            file.set_len(0)?;
+            file.rewind()?;
+        }
+        file.write_all(text)?;
+        if self.had_name && !has_name(file) {
             return Err(io::Error::other("the file was removed meanwhile"));
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Writes the report file, and the lines of the status descriptor.
 
-use std::io::{Seek, Write};
+use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -19,24 +19,14 @@ const READER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The size of a write that a ready pipe accepts without blocking, see pipe(7).
 const PIPE_BUF: usize = 4096;
 
-/// Replaces the content of the report file, or appends to a shared one. A pipe or terminal gets as much as its reader
-/// reads.
+/// Writes the report to its file. A pipe or terminal gets as much as its reader reads.
 ///
 /// # Errors
-/// Those of write(2); `TimedOut` without a reader; when the command has removed the file.
+/// Those of [`ReportFile::write`]; `TimedOut` without a reader.
 pub(crate) fn write(target: &ReportFile, report: &Report) -> std::io::Result<()> {
-    let mut file = &target.file;
     let mut text = serde_json::to_vec_pretty(report)?;
     text.push(b'\n');
-    if !file.metadata()?.is_file() {
-        return send(file, &text);
-    }
-    if !target.is_shared {
-        file.set_len(0)?;
-        file.rewind()?;
-    }
-    file.write_all(&text)?;
-    target.check()
+    if target.file.metadata()?.is_file() { target.write(&text) } else { send(&target.file, &text) }
 }
 
 /// A line of `--status-fd`.

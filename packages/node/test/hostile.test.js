@@ -224,17 +224,25 @@ hostile('Node is killed before penfold looks at its parent', async (tree) => {
       import { spawn } from ${JSON.stringify(place('index.js'))};
       spawn('touch', [${JSON.stringify(place('ran'))}], { stdio: 'ignore' });`;
     const env = { ...tree.env, PENFOLD_BIN: place('shim') };
-    const node = childProcess.spawn(process.execPath, ['--input-type=module', '-e', script], { stdio: 'inherit', env });
-    await waitUntil('the stand-in runs', () => existsSync(place('pid')));
-    const pid = readFileSync(place('pid'), 'latin1').trim();
-    node.kill('SIGKILL');
-    await once(node, 'exit');
-    assert.ok(isAlive(pid));
     // Opened for both, so that it never waits for a reader.
     gate = openSync(place('gate'), 'r+');
-    writeSync(gate, '\n');
-    await waitUntil('penfold ends', () => !isAlive(pid));
-    assert.ok(!existsSync(place('ran')));
+    for (const isKilled of [false, true]) {
+      const node = childProcess.spawn(process.execPath, ['--input-type=module', '-e', script], { stdio: 'inherit', env });
+      const exit = once(node, 'exit');
+      await waitUntil('the stand-in runs', () => existsSync(place('pid')));
+      const pid = readFileSync(place('pid'), 'latin1').trim();
+      rmSync(place('pid'));
+      if (isKilled) {
+        node.kill('SIGKILL');
+        await exit;
+      }
+      assert.ok(isAlive(pid));
+      writeSync(gate, '\n');
+      await waitUntil('penfold ends', () => !isAlive(pid));
+      await exit;
+      assert.equal(existsSync(place('ran')), !isKilled);
+      rmSync(place('ran'), { force: true });
+    }
   } finally {
     if (gate !== undefined) closeSync(gate);
     rmSync(directory, { recursive: true });

@@ -7,7 +7,7 @@ mod report;
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{Read as _, Seek as _, Write as _};
+use std::io::{Read as _, Seek as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -216,7 +216,8 @@ fn has_passed(ended: &run::Ended) -> bool {
 fn tell(global: &Global, args: &GuardArgs, tests: Tests) -> Result<(run::Ended, bool), Failure> {
     let mut file = report_file(args.report.as_deref().filter(|path| !is_stdout(path)))?;
     let junit = args.junit.as_deref().filter(|path| !is_stdout(path));
-    let mut junit = junit.map(|path| output_file(path, "the leaks").map(ReportFile::of)).transpose()?;
+    let junit = junit.map(|path| output_file(path, "the leaks")).transpose()?;
+    let junit = junit.map(|file| ReportFile::of(file, false));
     let both_stdout =
         [&args.report, &args.junit].into_iter().all(|path| path.as_deref().is_some_and(is_stdout));
     if both_stdout || junit.as_ref().is_some_and(|junit| is_same(&file, &junit.file)) {
@@ -228,7 +229,7 @@ fn tell(global: &Global, args: &GuardArgs, tests: Tests) -> Result<(run::Ended, 
     let supervisors_file = file.try_clone().or_fail(FailureKind::NotStarted, "cannot keep a report")?;
     let ended = run::for_verb(global, &flags(global, args)?, |spec| {
         spec.leaks_after = Some(args.grace);
-        spec.report = Some(ReportFile::of(supervisors_file));
+        spec.report = Some(ReportFile::of(supervisors_file, false));
         arrange_scratch(spec, tests);
     })?;
     let appeared = look().since(&before);
@@ -248,8 +249,8 @@ fn tell(global: &Global, args: &GuardArgs, tests: Tests) -> Result<(run::Ended, 
         output::message(&format!("penfold: cannot write the report: {error}\n"));
     }
     // The code is that of the tests, whatever becomes of the files about them.
-    if let (Some(file), Some(path)) = (&mut junit, &args.junit)
-        && let Err(error) = replace(file, &junit::document(&report, &leaks))
+    if let (Some(file), Some(path)) = (&junit, &args.junit)
+        && let Err(error) = file.write(&junit::document(&report, &leaks))
     {
         output::message(&format!("penfold: cannot write `{}`: {error}\n", path.display()));
     }
@@ -345,15 +346,6 @@ fn output_file(path: &Path, what: &str) -> Result<File, Failure> {
 fn is_same(file: &File, other: &File) -> bool {
     let id = |file: &File| file.metadata().ok().map(|meta| (meta.dev(), meta.ino()));
     id(file).is_some() && id(file) == id(other)
-}
-
-/// Replaces the content of a file.
-fn replace(target: &mut ReportFile, text: &[u8]) -> std::io::Result<()> {
-    if target.file.metadata()?.is_file() {
-        target.file.set_len(0)?;
-    }
-    target.file.write_all(text)?;
-    target.check()
 }
 
 /// Reads the report of this sandbox.

@@ -1,7 +1,6 @@
 //! `run` on a server.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{Seek as _, Write as _};
 
 use penfold_api::Sandbox;
 use penfold_client::{Client, Error, Method};
@@ -95,15 +94,10 @@ fn refuse_local_flags(args: &RunArgs) -> Result<(), Failure> {
     stdin_close::refuse(args.on_stdin_close)
 }
 
-fn write_report(target: &ReportFile, report: &Report) -> std::io::Result<()> {
-    let mut file = &target.file;
+fn write_report(file: &ReportFile, report: &Report) -> std::io::Result<()> {
     let mut text = serde_json::to_vec_pretty(report)?;
     text.push(b'\n');
-    if !target.is_shared && file.metadata()?.is_file() {
-        file.set_len(0)?;
-        file.rewind()?;
-    }
-    file.write_all(&text)
+    file.write(&text)
 }
 
 /// Starts the sandbox. The key makes a repeated request harmless.

@@ -83,7 +83,7 @@ pub(crate) fn report_file(args: &RunArgs) -> Result<Option<ReportFile>, Failure>
         let name = if path.as_os_str() == "-" { Path::new("standard output") } else { path };
         cannot(&format!("cannot write the report to `{}`", name.display())).because(error)
     })?;
-    Ok(Some(ReportFile { is_shared: path.as_os_str() == "-", ..ReportFile::of(file) }))
+    Ok(Some(ReportFile::of(file, path.as_os_str() == "-")))
 }
 
 /// Takes the descriptor of `--status-fd` from the caller, so that the command does not inherit it.

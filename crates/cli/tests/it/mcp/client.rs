@@ -37,16 +37,25 @@ impl Client {
         Client { server, next: 0 }
     }
 
-    /// The first request, and the notification that follows it.
+    /// The first request, and the notification that follows its answer.
     #[track_caller]
     pub fn initialize(&mut self, version: &str) -> Value {
-        let info = json!({ "name": "test", "version": "1" });
-        let answer = self.request(
-            "initialize",
-            &json!({ "protocolVersion": version, "capabilities": {}, "clientInfo": info }),
-        );
-        self.say(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
+        let id = self.greet(version);
+        let answer = self.answer(id);
+        self.say_initialized();
         answer
+    }
+
+    /// Sends the first request; returns its id.
+    pub fn greet(&mut self, version: &str) -> u64 {
+        let info = json!({ "name": "test", "version": "1" });
+        let hello = json!({ "protocolVersion": version, "capabilities": {}, "clientInfo": info });
+        self.ask("initialize", &hello)
+    }
+
+    /// Sends the notification that the client is ready.
+    pub fn say_initialized(&mut self) {
+        self.say(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
     }
 
     /// Sends a message.

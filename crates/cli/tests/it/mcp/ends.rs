@@ -39,10 +39,8 @@ fn end_of_standard_input_ends_everything_before_the_server_exits() {
 fn close_unread(unread: &impl AsFd, output: Stdio) {
     let env = TestEnv::new();
     let mut client = Client::unread(&env, output);
-    let info = json!({ "name": "test", "version": "1" });
-    let hello = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info });
-    client.ask("initialize", &hello);
-    client.say(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
+    client.greet("2025-11-25");
+    client.say_initialized();
     let script = "seq 200000; setsid sleep 1003 & exec sleep 1003";
     client.ask_tool("run", &json!({ "shell": script, "name": "big", "grace_s": 0 }));
     wait_until("both sleep", || env.running("sleep 1003").len() == 2);

@@ -385,6 +385,9 @@ fn a_report_that_the_tests_have_removed_is_told() {
         assert!(done.err().contains(&format!("{said}: the file was removed meanwhile")), "{}", done.err());
         assert!(entries(&env.path("out")).is_empty());
     }
+    std::fs::create_dir_all(env.path("out")).unwrap();
+    let done = env.run(["--report=../out/r.json", "sh", "-c", script]).with_code(7);
+    assert!(done.err().contains("cannot write the report: the file was removed meanwhile"), "{}", done.err());
     // A caller's file without a name loses none.
     for flag in ["--report", "--junit"] {
         let script = format!(
