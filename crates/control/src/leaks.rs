@@ -46,6 +46,16 @@ pub struct Member {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Thing {
+    /// Members of a sandbox that could not be ended, and live.
+    Survivor {
+        /// Whether a supervisor goes on to kill them.
+        supervised: bool,
+        /// Whether root could end one of them, and this user may not.
+        #[serde(rename = "not_permitted")]
+        is_refused: bool,
+        /// Why they live, a sentence each.
+        reasons: Vec<String>,
+    },
     /// A record without a supervisor, with all the resources that it names.
     Record {
         /// The path of the record.
@@ -132,7 +142,8 @@ pub enum Thing {
 
 impl Thing {
     /// Every kind, as [`Thing::kind`] names it.
-    pub const KINDS: [&'static str; 14] = [
+    pub const KINDS: [&'static str; 15] = [
+        "survivor",
         "record",
         "processes",
         "cgroup",
@@ -152,6 +163,7 @@ impl Thing {
     /// Returns the kind, as in the JSON format.
     pub fn kind(&self) -> &'static str {
         match self {
+            Thing::Survivor { .. } => "survivor",
             Thing::Record { .. } => "record",
             Thing::Processes => "processes",
             Thing::Cgroup { .. } => "cgroup",
@@ -188,7 +200,7 @@ impl Thing {
     /// Returns the path, if the leak has one.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Thing::Processes | Thing::Link { .. } => None,
+            Thing::Survivor { .. } | Thing::Processes | Thing::Link { .. } => None,
             Thing::Record { path, .. }
             | Thing::Cgroup { path }
             | Thing::Directory { path, .. }
@@ -232,14 +244,22 @@ impl Leak {
         Duration::from_secs(self.age_s)
     }
 
-    /// Tells whether the leak is certain whatever its age: its lock shows that it has no supervisor.
+    /// Tells whether the leak is certain whatever its age: its lock shows that it has no supervisor, or its end was tried.
     pub fn is_certain(&self) -> bool {
-        matches!(self.thing, Thing::Record { begun: true, .. } | Thing::Name { .. } | Thing::File { .. })
+        matches!(
+            self.thing,
+            Thing::Survivor { .. }
+                | Thing::Record { begun: true, .. }
+                | Thing::Name { .. }
+                | Thing::File { .. }
+        )
     }
 
     /// Tells whether two looks found the same leak.
     pub fn is_same(&self, other: &Leak) -> bool {
-        self.id == other.id && self.thing == other.thing
+        let both = (&self.thing, &other.thing);
+        self.id == other.id
+            && (self.thing == other.thing || matches!(both, (Thing::Survivor { .. }, Thing::Survivor { .. })))
     }
 
     /// Tells whether a supervisor lives. Such a leak must be stopped by a request, and is not collected.
@@ -251,7 +271,7 @@ impl Leak {
 /// The result of a search of the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Survey {
-    /// The leaks, first those of records.
+    /// The leaks: first members that could not be ended, then those of records.
     pub leaks: Vec<Leak>,
     /// The records of ended sandboxes, kept on purpose until they are old.
     #[serde(skip)]

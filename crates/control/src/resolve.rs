@@ -21,6 +21,7 @@ use penfold_state::evidence::fingerprints::{self, Fingerprints, Home};
 use penfold_state::intent::{INTENT, Intent};
 use penfold_state::names;
 use penfold_state::record::{Registry, StateError};
+use penfold_state::survivors::Alive;
 use penfold_state::{LeafLabel, LeafName};
 
 pub use self::error::{Candidate, ResolveError};
@@ -268,8 +269,12 @@ impl Resolver {
         let mut claimed = true;
         if intent.is_none() {
             let label = leaf.as_ref().map(|leaf| LeafLabel::read(leaf, id)).unwrap_or_default();
-            let home = if known { Home::Here } else { self.home(id, leaf.as_deref(), &label, &[]) };
-            if home == Home::Elsewhere || !(known || leaf.is_some() || self.fingerprints.has_socket(id)) {
+            // The state root remembers the survivors of its own sandboxes.
+            let is_remembered = !known && self.fingerprints.survivors().get(id).is_some();
+            let home =
+                if known || is_remembered { Home::Here } else { self.home(id, leaf.as_deref(), &label, &[]) };
+            let is_found = known || is_remembered || leaf.is_some() || self.fingerprints.has_socket(id);
+            if home == Home::Elsewhere || !is_found {
                 return None;
             }
             claimed = home == Home::Here;
@@ -384,12 +389,13 @@ impl Resolver {
         Ok(entries)
     }
 
-    /// Returns the ids of all leaves and of the sockets below this state root.
+    /// Returns the ids of all leaves, and of the sockets and survivors below this state root.
     fn traces(&self) -> Vec<String> {
         let sockets =
             self.fingerprints.sockets().found().keys().filter(|id| self.fingerprints.has_socket(id));
+        let survivors = self.fingerprints.survivors().found().keys();
         let mut ids: Vec<String> =
-            self.fingerprints.leaves().found().keys().chain(sockets).cloned().collect();
+            self.fingerprints.leaves().found().keys().chain(sockets).chain(survivors).cloned().collect();
         ids.sort_unstable();
         ids.dedup();
         ids
@@ -407,6 +413,11 @@ impl Resolver {
             Some(_) => Home::Elsewhere,
             None => Home::Unknown,
         }
+    }
+
+    /// Returns the members of a sandbox that could not be ended before, and live.
+    pub fn survivors(&self, id: &str) -> &[Alive] {
+        self.fingerprints.survivors().get(id).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Returns the traces of sandboxes besides their records.

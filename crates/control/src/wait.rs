@@ -63,8 +63,9 @@ pub fn wait(
     let until = limit.and_then(|limit| begun.checked_add(limit));
     let mut watches: Vec<Watch<'_>> = targets.iter().map(Watch::new).collect();
     loop {
+        let looked = resolver.again();
         for watch in watches.iter_mut().filter(|watch| watch.end.is_none()) {
-            watch.attend();
+            watch.attend(&looked);
         }
         // Look at the host once for all of them, and after the lock became free.
         let fresh = resolver.again();
@@ -123,7 +124,7 @@ impl<'a> Watch<'a> {
         client.or_else(|| self.member.as_ref().map(AsFd::as_fd))
     }
 
-    fn attend(&mut self) {
+    fn attend(&mut self, resolver: &Resolver) {
         let now = Instant::now();
         if self.ready && self.client.is_some() {
             self.recv();
@@ -140,7 +141,12 @@ impl<'a> Watch<'a> {
             return;
         };
         self.attended = true;
-        if files.state().is_ok_and(|state| state.is_some_and(|state| state.status == Status::Unkillable)) {
+        // No file says so of a foreground sandbox.
+        let is_unkillable = match files.state() {
+            Ok(Some(state)) => state.status == Status::Unkillable,
+            Ok(None) | Err(_) => has_survivors(resolver, self.known),
+        };
+        if is_unkillable {
             self.end = Some(End::Unverified);
             return;
         }
@@ -160,6 +166,10 @@ impl<'a> Watch<'a> {
             self.end = Some(self.read(fresh));
             return;
         };
+        if has_survivors(fresh, self.known) {
+            self.end = Some(End::Unverified);
+            return;
+        }
         self.client = None;
         self.member = members.iter().find_map(|&pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let pause = if self.member.is_some() { LOOK_CONNECTED } else { LOOK_BLIND };
@@ -209,6 +219,11 @@ fn is_being_removed(files: &Files) -> bool {
 /// Tells whether there is a report, and the leaf that would contradict it is gone.
 fn has_ended(files: &Files) -> bool {
     files.intent().is_ok_and(|intent| intent.leaf.is_some()) && files.has_ended()
+}
+
+/// Tells whether a member of a sandbox could not be ended before, and lives.
+fn has_survivors(resolver: &Resolver, known: &SandboxRef) -> bool {
+    !resolver.survivors(&known.id).is_empty()
 }
 
 /// Returns the living members of a sandbox without a supervisor, as far as they have pids here.

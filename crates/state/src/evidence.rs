@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use self::fingerprints::Fingerprints;
 pub use self::record_holders::is_held_anywhere;
+use crate::survivors::{self, Alive};
 
 /// The most members that are named as evidence.
 const NAMED: usize = 3;
@@ -170,7 +171,17 @@ impl Evidence {
         if evidence.signs.is_empty() {
             evidence.marker(host, subject.id);
         }
+        evidence.survivors(host, subject.id);
         evidence
+    }
+
+    /// Looks for members that could not be ended before. Nothing else may lead to them.
+    fn survivors(&mut self, host: &Fingerprints, id: &str) {
+        let survivors = host.survivors();
+        self.unread.extend(survivors.unread().map(str::to_owned));
+        let survivors = survivors.get(id).map(Vec::as_slice).unwrap_or_default();
+        self.signs.extend(survivors::sentences(survivors));
+        self.pids.extend(survivors.iter().map(Alive::pid));
     }
 
     /// Looks for a supervisor that listens.

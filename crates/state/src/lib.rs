@@ -47,6 +47,7 @@ mod spare_plan;
 pub mod spared;
 mod spec;
 pub mod state;
+pub mod survivors;
 pub mod time;
 pub mod wire;
 

@@ -10,6 +10,7 @@ use penfold_teardown::{Findings, Marker, Search, Selector, Survivor};
 use crate::files::Files;
 use crate::intent::Intent;
 use crate::spared;
+use crate::survivors::{self, Alive};
 
 /// Collects the facts that prove a carrier of this sandbox's marker to be a member.
 ///
@@ -43,12 +44,20 @@ pub fn marker(
 }
 
 /// Makes a search for the members and takes one look. A process that is a member only through another member must be
-/// known before that one dies.
+/// known before that one dies. The survivors that are remembered below the state root `root` are members, whatever they have become.
 ///
 /// # Errors
 /// When /proc cannot be read.
-pub fn search(marker: &Marker, proc: &mut ProcFs) -> io::Result<Search> {
+pub fn search(marker: &Marker, root: Option<&Path>, proc: &mut ProcFs) -> io::Result<Search> {
     let mut search = Search::new(Selector::Marker(marker.clone()), proc)?;
+    // If they cannot be read, the evidence says so: that is no reason not to end the others.
+    let remembered = root.and_then(|root| survivors::living(root, &marker.sandbox).ok());
+    for alive in remembered.into_iter().flatten() {
+        match alive {
+            Alive::Seen(stat) => search.add_member(stat.id()),
+            Alive::Hidden(pid, pidfd) => search.add_hidden(pid, pidfd),
+        }
+    }
     let _ = search.find(proc, &mut Vec::new())?;
     Ok(search)
 }

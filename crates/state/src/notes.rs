@@ -104,7 +104,7 @@ impl NoteDirectory {
 }
 
 /// Opens a directory of this user without following a link in its last part.
-fn open_private(at: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn open_private(at: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let dir = rustix::fs::openat(at, path, flags, Mode::empty())?;
     let owner = rustix::fs::fstat(&dir)?.st_uid;

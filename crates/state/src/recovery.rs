@@ -36,6 +36,7 @@ use crate::scope_dir::ScopeDir;
 use crate::scratch::Scratch;
 use crate::spared;
 use crate::state::Exited;
+use crate::survivors;
 use crate::time;
 
 /// The most records that [`sweep`] reads, so that a host full of sandboxes does not slow down each new one.
@@ -138,7 +139,7 @@ pub(crate) fn end_remains(
     resources.extend(scope(intent.as_ref(), &id));
     resources.extend(intent.iter().flat_map(|intent| owned(intent, root.as_deref(), patience)));
     let level = if leaf.is_some() { Level::Cgroup } else { Level::Subreaper };
-    let findings = end(&marker, patience, leaf, sparing, resources)?;
+    let findings = end(&marker, root.as_deref(), patience, leaf, sparing, resources)?;
     let mode = match &intent {
         Some(intent) if intent.detached.is_some() => Some(Mode::Detached),
         // The process that made the record was killed before it had begun.
@@ -230,7 +231,7 @@ pub fn recover_unrecorded(
         None => unrecorded_scratch(id)?,
     };
     let scratch = existing(scratch)?.map(|scratch| -> Box<dyn Resource> { Box::new(scratch) });
-    end(&marker, patience, leaf, sparing, scratch.into_iter().chain(scope).chain(owned).collect())
+    end(&marker, root, patience, leaf, sparing, scratch.into_iter().chain(scope).chain(owned).collect())
 }
 
 /// Returns the scope of a sandbox as a resource: without supervisors, all that is in it is the sandbox's.
@@ -297,13 +298,14 @@ fn unrecorded_leaf(id: &str) -> io::Result<Option<Leaf>> {
 
 fn end(
     marker: &Marker,
+    root: Option<&Path>,
     patience: Duration,
     leaf: Option<Leaf>,
     sparing: Option<Sparing>,
     mut resources: Vec<Box<dyn Resource>>,
 ) -> io::Result<Findings> {
     let mut proc = ProcFs::open()?;
-    let search = marked::search(marker, &mut proc)?;
+    let search = marked::search(marker, root, &mut proc)?;
     let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
     if let Some(sparing) = sparing {
         teardown.spare(sparing);
@@ -311,6 +313,10 @@ fn end(
     teardown.want_details();
     let mut host = Recovering { patience, begun: false };
     let mut findings = drive(&mut teardown, Phase::Running, &mut host, &mut resources);
+    if let Some(root) = root {
+        // Processes that may only have copied the marker are named below: they are no members, and not remembered.
+        survivors::note(root, &marker.sandbox, &findings);
+    }
     marked::name_copies(marker, &mut findings)?;
     Ok(findings)
 }

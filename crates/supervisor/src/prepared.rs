@@ -17,6 +17,7 @@ use penfold_state::intent::shortened;
 use penfold_state::names::{self, NameError};
 use penfold_state::outside::OutsideNote;
 use penfold_state::state::Status;
+use penfold_state::survivors;
 use penfold_state::time::millis;
 use penfold_state::{
     Contain, LaunchSource, LeafLabel, LeafName, Nested, Scratch, SparePlan, history, lock, spared,
@@ -77,6 +78,8 @@ pub(crate) struct Prepared {
     counted: bool,
     /// The events say what was left.
     leak_told: bool,
+    /// The state root remembers survivors.
+    remembers: bool,
 }
 
 impl Prepared {
@@ -128,6 +131,7 @@ impl Prepared {
                     leader_id: None,
                     counted: false,
                     leak_told: false,
+                    remembers: false,
                 })
             }
             Err(reason) => Err(Box::new(refuse(&setup, reason, resources))),
@@ -167,6 +171,7 @@ impl Prepared {
             leader_id: None,
             counted: false,
             leak_told: false,
+            remembers: false,
         })
     }
 
@@ -330,6 +335,7 @@ impl Prepared {
 
     /// Writes the report and returns the short version for the launcher.
     pub(crate) fn conclude(&mut self, report: &Report) -> Outcome {
+        self.remember(&report.findings);
         if let Some(detached) = &mut self.detached {
             detached.conclude(report);
         }
@@ -337,6 +343,22 @@ impl Prepared {
             recorded.conclude(report);
         }
         conclude(&self.setup, report)
+    }
+
+    /// Remembers the survivors before anybody is told of them: this process may be killed. Forgets them once nothing is left.
+    ///
+    /// The survivors of an exec are members of its sandbox, and are remembered as those of the sandbox.
+    fn remember(&mut self, findings: &Findings) {
+        // There, the path of the state root and the pids mean something else.
+        let is_inside = self.is_exec && self.level == Level::Pidns;
+        let spec = &self.setup.spec;
+        if !findings.verified && !is_inside {
+            // What cannot be written is known to this process, which stays as long as they live.
+            let _ = survivors::remember(&spec.state_root, &spec.id.short(), &findings.survivors);
+            self.remembers = true;
+        } else if findings.verified && !self.is_exec && (self.remembers || self.detached.is_some()) {
+            let _ = survivors::forget(&spec.state_root, &spec.id.short());
+        }
     }
 
     /// Adds the end of the sandbox to the counters of the state root: once, also if survivors end after they were reported.

@@ -112,7 +112,7 @@ pub enum Survivor {
     Process {
         /// The pid, in penfold's pid namespace.
         pid: i32,
-        /// The start time in clock ticks since boot.
+        /// The start time in clock ticks since boot; 0 if `/proc` hides the process, which then has no name.
         start_time: u64,
         /// The name (`comm`).
         name: String,
@@ -138,9 +138,30 @@ pub enum Survivor {
     },
 }
 
+impl Survivor {
+    /// A process that `/proc` does not show: nothing but its pid is known. With `blind`, there is no `/proc` at all.
+    #[must_use]
+    pub fn hidden(pid: Pid, blind: bool) -> Survivor {
+        let reason = if blind {
+            "has not ended, and there is no `/proc` that tells more of it"
+        } else {
+            "has not ended, and `/proc` does not show it (hidepid)"
+        };
+        Survivor::Process {
+            pid: raw(pid),
+            start_time: 0,
+            name: String::new(),
+            state: '?',
+            wait_channel: None,
+            reason: reason.to_owned(),
+        }
+    }
+}
+
 impl std::fmt::Display for Survivor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Survivor::Process { pid, start_time: 0, reason, .. } => write!(f, "process {pid}: {reason}"),
             Survivor::Process { pid, name, state, wait_channel, reason, .. } => {
                 write!(f, "pid {pid} ({name}) state {state}")?;
                 if let Some(channel) = wait_channel {

@@ -207,6 +207,16 @@ impl Search {
         Search { is_inside: true, ..self }
     }
 
+    /// Adds a process that was found to be a member before, whatever it has become since.
+    pub fn add_member(&mut self, id: ProcessId) {
+        self.seen.insert(id);
+    }
+
+    /// Adds a member that `/proc` hides, by its pidfd.
+    pub fn add_hidden(&mut self, pid: Pid, pidfd: OwnedFd) {
+        self.hidden.push((pid, pidfd));
+    }
+
     /// Tells whether a process is never a member: pid 1, this process or one of its ancestors.
     pub fn spares(&self, pid: Pid) -> bool {
         self.spared.contains(&pid)

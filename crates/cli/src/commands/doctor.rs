@@ -10,7 +10,7 @@ use std::path::Path;
 use clap::Args;
 use penfold_control::host_checks::{self, Abilities, Ability, LevelAbility, State};
 use penfold_control::leaks::foreign::{self, Strays, VmState};
-use penfold_control::leaks::{self, Leak, Survey};
+use penfold_control::leaks::{self, Leak, Survey, Thing};
 use serde::Serialize;
 
 use crate::args::usage;
@@ -18,7 +18,7 @@ use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::output::{self, WriteError};
 use crate::sandboxes::other_roots;
-use crate::text::leak::{USUAL_AGE, describe};
+use crate::text::leak::{USUAL_AGE, describe, reap_as_root};
 use crate::text::lines::{self, count};
 use crate::{exit_codes, surroundings};
 
@@ -136,7 +136,10 @@ pub(crate) fn doctor(global: &Global, args: &DoctorArgs) -> Result<u8, Failure> 
 fn removal_command(leak: &Leak, root: Option<&Path>) -> String {
     let root = root.map_or_else(String::new, |root| format!(" --root {}", root.display()));
     let id = if leak.id.is_empty() { "--kind name" } else { &leak.id };
-    if leak.is_alive() {
+    if let Thing::Survivor { is_refused: true, .. } = leak.thing {
+        return reap_as_root(leak.processes.iter().map(|member| member.id.pid));
+    }
+    if leak.is_alive() || matches!(leak.thing, Thing::Survivor { .. }) {
         return format!("penfold{root} kill {id}");
     }
     let young = if leak.is_certain() || leak.age() >= USUAL_AGE { "" } else { " --older-than 0" };
@@ -161,6 +164,11 @@ struct Page<'a> {
 
 impl Page<'_> {
     fn all(mut self, found: &Abilities, survey: &Survey, strays: Option<&Strays>) -> String {
+        let (survivors, leaks): (Vec<&Leak>, Vec<&Leak>) =
+            survey.leaks.iter().partition(|leak| matches!(leak.thing, Thing::Survivor { .. }));
+        for leak in &survivors {
+            self.survivors(leak);
+        }
         for ability in &found.abilities {
             self.ability(ability);
         }
@@ -170,14 +178,15 @@ impl Page<'_> {
         for unread in &survey.unread {
             self.line(State::Warn, &format!("incomplete search: {unread}"));
         }
-        if survey.leaks.is_empty() {
+        if leaks.is_empty() {
             let whole = survey.complete && survey.unread.is_empty();
-            let found = if whole { "no leaks of ours" } else { "no leaks of ours seen" };
-            self.line(if whole { State::Ok } else { State::Warn }, found);
+            let other = if survivors.is_empty() { "" } else { "other " };
+            let seen = if whole { "" } else { " seen" };
+            self.line(if whole { State::Ok } else { State::Warn }, &format!("no {other}leaks of ours{seen}"));
         } else {
-            self.line(State::Fail, &format!("{} of ours", count(survey.leaks.len(), "leak", "leaks")));
+            self.line(State::Fail, &format!("{} of ours", count(leaks.len(), "leak", "leaks")));
         }
-        for leak in &survey.leaks {
+        for leak in leaks {
             self.below(&format!("{}     {}", describe(leak), removal_command(leak, self.root)));
         }
         if !survey.kept.is_empty() {
@@ -192,6 +201,17 @@ impl Page<'_> {
             self.vms(strays);
         }
         self.text
+    }
+
+    /// Names the members of a sandbox that could not be ended, and the command that would end them.
+    fn survivors(&mut self, leak: &Leak) {
+        let Thing::Survivor { supervised, reasons, .. } = &leak.thing else { return };
+        let next = if *supervised { "its supervisor goes on to try" } else { "it has no supervisor" };
+        self.line(State::Fail, &format!("sandbox {} could not be ended; {next}", leak.id));
+        for reason in reasons {
+            self.below(reason);
+        }
+        self.below(&removal_command(leak, self.root));
     }
 
     fn ability(&mut self, ability: &Ability) {

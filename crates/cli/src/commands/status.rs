@@ -6,6 +6,7 @@ use clap::Args;
 use penfold_control::{Resolver, SandboxRef, View};
 use penfold_state::log::{Entry, From, Reader};
 use penfold_state::state::Status;
+use penfold_state::survivors::Alive;
 use penfold_state::time::now_ms;
 
 use crate::args::usage;
@@ -13,6 +14,7 @@ use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find;
 use crate::sandboxes::sampler::Sampler;
+use crate::text::leak::reap_as_root;
 use crate::text::process_tree::{self, Style};
 use crate::text::row::{Numbers, Row};
 use crate::text::{template, time, usage as columns};
@@ -93,7 +95,15 @@ fn page(
     };
     line("sandbox", &format!("{}  {}", seen.id, template::name(seen)));
     line("status", &template::status(seen, now));
-    line("", if seen.elsewhere { ELSEWHERE } else { meaning(seen.status) });
+    let survivors = resolver.survivors(&known.id);
+    line(
+        "",
+        match seen.status {
+            _ if seen.elsewhere => ELSEWHERE,
+            Status::Orphaned if !survivors.is_empty() => UNKILLABLE_ORPHAN,
+            status => meaning(status),
+        },
+    );
     line("command", &template::command(seen));
     if !seen.labels.is_empty() {
         line("labels", &template::labels(seen));
@@ -121,6 +131,9 @@ fn page(
             line(what, sentence);
         }
     }
+    if survivors.iter().any(Alive::is_refused) {
+        line("try", &reap_as_root(survivors.iter().map(Alive::pid)));
+    }
     let style = Style { pids: true, full: false };
     let members = find::members(resolver, known, seen, style.full)?;
     if !members.is_empty() {
@@ -133,6 +146,10 @@ fn page(
 
 /// The meaning of the status of a sandbox whose supervisor is in another mount namespace.
 const ELSEWHERE: &str = "the command runs; its supervisor and its record are in another mount namespace";
+
+/// The meaning of the status of a sandbox without a supervisor whose members could not be ended.
+const UNKILLABLE_ORPHAN: &str =
+    "members could not be ended and have no supervisor; `penfold kill` tries again";
 
 /// The meaning of a status, with the command that helps.
 fn meaning(status: Status) -> &'static str {

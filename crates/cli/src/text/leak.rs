@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use penfold_control::leaks::{Leak, Thing};
+use rustix::process::Pid;
 
 use crate::text::lines::count;
 use crate::text::summary::human;
@@ -10,8 +11,17 @@ use crate::text::summary::human;
 /// The default of `gc --older-than`: gc keeps younger leaks.
 pub(crate) const USUAL_AGE: Duration = Duration::from_mins(10);
 
+/// The command that ends processes which this user may not signal.
+pub(crate) fn reap_as_root(pids: impl IntoIterator<Item = Pid>) -> String {
+    let pids: String = pids.into_iter().map(|pid| format!(" --pid {}", pid.as_raw_pid())).collect();
+    format!("sudo penfold reap{pids}")
+}
+
 /// Describes a leak: `cgroup /sys/fs/cgroup/penfold-…`, with the reason and the age.
 pub(crate) fn describe(leak: &Leak) -> String {
+    if matches!(leak.thing, Thing::Survivor { .. }) {
+        return format!("sandbox {}, which could not be ended", leak.id);
+    }
     let what = match &leak.thing {
         Thing::Record { command, begun: true, .. } | Thing::Ended { command, .. } if !command.is_empty() => {
             format!("sandbox {} `{command}`", leak.id)
@@ -20,7 +30,7 @@ pub(crate) fn describe(leak: &Leak) -> String {
         Thing::Record { path, .. } | Thing::Ended { path, .. } | Thing::Unreachable { path } => {
             format!("record {}", path.display())
         }
-        Thing::Processes => format!("processes of {}", leak.id),
+        Thing::Survivor { .. } | Thing::Processes => format!("processes of {}", leak.id),
         Thing::Cgroup { path } => format!("cgroup {}", path.display()),
         Thing::Directory { path, boot: None } => format!("directory {}", path.display()),
         Thing::Directory { path, boot: Some(_) } => {
@@ -45,7 +55,8 @@ pub(crate) fn describe(leak: &Leak) -> String {
         Thing::Socket { .. } => "its supervisor listens and has no record",
         Thing::Unreachable { .. } => "its supervisor lives and its control socket is gone",
         _ if !leak.claimed => "no record here, and perhaps one below another state root",
-        Thing::Processes
+        Thing::Survivor { .. }
+        | Thing::Processes
         | Thing::Cgroup { .. }
         | Thing::Directory { .. }
         | Thing::Netns { .. }

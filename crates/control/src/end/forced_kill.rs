@@ -3,6 +3,7 @@
 //! The members are ended first. A supervisor that merely does not answer then sees its sandbox end and exits by
 //! itself. Next, the processes that still hold the lock are killed, and the remains are recovered under the lock.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -11,10 +12,11 @@ use std::thread::{Builder, Scope as ThreadScope};
 use std::time::{Duration, Instant};
 
 use penfold_cgroup::Leaf;
-use penfold_process::{Pid, ProcFs, Process, Signal};
+use penfold_process::{Pid, ProcFs, Process, Signal, Stat};
 use penfold_teardown::{
     Findings, Resource, Scope, Search, Selector, Sparing, StopPolicy, Survivor, Teardown,
 };
+use rustix::io::Errno;
 
 use super::{EndMethod, Limits, StopResult};
 use crate::holders::{self, Holders, Locks};
@@ -25,7 +27,7 @@ use penfold_state::evidence::{self, Evidence};
 use penfold_state::marked;
 use penfold_state::record::{Record, Registry};
 use penfold_state::recovery::{self, recover};
-use penfold_state::{LeafName, Requester, Scratch, spared};
+use penfold_state::{LeafName, Requester, Scratch, spared, survivors};
 
 /// The most sandboxes that are ended in parallel. A sandbox that does not end delays no other, up to this number.
 const WORKERS: usize = 16;
@@ -261,12 +263,19 @@ impl<'a> Forced<'a> {
         let locks = Locks::of(&self.known.id, self.known.record.as_ref(), self.known.leaf.as_deref());
         let mut holders = locks.holders(&mut proc)?;
         let mut left = self.end_members()?.survivors;
+        if self.are_below(&mut proc, &holders, &left)? {
+            // The supervisor goes on to kill them, and knows when they have ended.
+            return Ok(self.look(left, true));
+        }
         let until = Instant::now() + self.patience * TURNS;
         loop {
             let limit = self.limit(&mut proc, &holders)?;
             let mut record = self.wait_for_lock(&mut proc, &holders, limit)?;
             if record.is_none() && self.reason != Reason::Unverified {
                 left.extend(self.end_holders(&mut proc, &holders)?);
+                if self.are_below(&mut proc, &holders, &left)? {
+                    return Ok(self.look(left, true));
+                }
                 record = self.wait_for_lock(&mut proc, &holders, self.limits.exit)?;
             }
             if let Some(record) = record {
@@ -317,7 +326,7 @@ impl<'a> Forced<'a> {
             let intent = self.known.intent.as_ref();
             let root = Some(self.resolver.root());
             let marker = marked::marker(&self.known.id, intent, self.known.record.as_ref(), true, root);
-            let search = marked::search(&marker, &mut proc)?;
+            let search = marked::search(&marker, root, &mut proc)?;
             let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
             if let Some(sparing) = spared::sparing_of(intent, root) {
                 teardown.spare(sparing);
@@ -326,7 +335,13 @@ impl<'a> Forced<'a> {
             all.verified &= findings.verified;
             all.survivors.extend(findings.survivors);
         }
+        self.remember(&all.survivors);
         Ok(all)
+    }
+
+    /// Remembers survivors before anything goes that leads to them.
+    fn remember(&self, survivors: &[Survivor]) {
+        let _ = survivors::remember(self.resolver.root(), &self.known.id, survivors);
     }
 
     /// Returns the leaf that the record names, and the leaf found on the host: a record may be forged.
@@ -337,7 +352,29 @@ impl<'a> Forced<'a> {
         leaves
     }
 
-    /// Kills the holders of the lock, and their descendants.
+    /// Tells whether a survivor is below a holder of the lock. Such a supervisor must stay: nothing else may lead to the survivor.
+    fn are_below(&self, proc: &mut ProcFs, holders: &Holders<'_>, left: &[Survivor]) -> io::Result<bool> {
+        let left: HashSet<i32> = left
+            .iter()
+            .filter(|survivor| is_alive(survivor))
+            .filter_map(|survivor| match survivor {
+                Survivor::Process { pid, .. } => Some(*pid),
+                Survivor::Resource { .. } | Survivor::Unknown { .. } => None,
+            })
+            .collect();
+        if left.is_empty() || self.reason == Reason::Unverified {
+            return Ok(false);
+        }
+        for holder in holders.left(proc)? {
+            if below(proc, holder.id().pid)?.iter().any(|pid| left.contains(&pid.as_raw_pid())) {
+                let _ = holder.signal(Signal::CONT)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Kills the holders of the lock, and their descendants. If one of these cannot be ended, its holder stays.
     ///
     /// Without a leaf and a marker, nothing else would show that the descendants are members.
     fn end_holders(&self, proc: &mut ProcFs, holders: &Holders<'_>) -> io::Result<Vec<Survivor>> {
@@ -348,18 +385,32 @@ impl<'a> Forced<'a> {
                 holder.signal(Signal::KILL)?;
                 continue;
             }
-            let mut proc = ProcFs::open()?;
-            let search = Search::new(Selector::Process(holder.id()), &mut proc)?;
-            let mut teardown = Teardown::new(proc, None, Scope::Host(Box::new(search)));
-            // They may still be children of the supervisor.
-            let sparing = spared::sparing_of(self.known.intent.as_ref(), Some(self.resolver.root()));
-            if let Some(sparing) = sparing {
-                teardown.spare(Sparing { is_partial: true, ..sparing });
+            let mut descendants = Vec::new();
+            let _ = proc.descendants(holder.id().pid, &mut descendants)?;
+            let is_holder = |id| holders.processes().iter().any(|other| other.id() == id);
+            let members = descendants.iter().map(Stat::id).filter(|id| !is_holder(*id)).collect();
+            let survivors = self.end_selected(Selector::Processes(members))?;
+            if survivors.is_empty() {
+                left.extend(self.end_selected(Selector::Process(holder.id()))?);
+            } else {
+                self.remember(&survivors);
+                left.extend(survivors);
             }
-            let stop_policy = StopPolicy { grace: Duration::ZERO, ..self.stop_policy };
-            left.extend(penfold_teardown::end(&mut teardown, &stop_policy, &mut []).survivors);
         }
         Ok(left)
+    }
+
+    /// Kills processes that may still be children of a supervisor.
+    fn end_selected(&self, selector: Selector) -> io::Result<Vec<Survivor>> {
+        let mut proc = ProcFs::open()?;
+        let search = Search::new(selector, &mut proc)?;
+        let mut teardown = Teardown::new(proc, None, Scope::Host(Box::new(search)));
+        let sparing = spared::sparing_of(self.known.intent.as_ref(), Some(self.resolver.root()));
+        if let Some(sparing) = sparing {
+            teardown.spare(Sparing { is_partial: true, ..sparing });
+        }
+        let stop_policy = StopPolicy { grace: Duration::ZERO, ..self.stop_policy };
+        Ok(penfold_teardown::end(&mut teardown, &stop_policy, &mut []).survivors)
     }
 
     /// Waits for the supervisors to exit: only then the sandbox is gone. They release the lock shortly before their
@@ -468,8 +519,13 @@ impl<'a> Forced<'a> {
         }
         // A member that only its supervisor can see also counts as left.
         left.extend(self.told.iter().filter(|told| !left.contains(told)).cloned().collect::<Vec<_>>());
-        // A survivor of one step may have ended in the next.
+        // A survivor of one step may have ended in the next, or be one of that, too.
         left.retain(is_alive);
+        let mut named = HashSet::new();
+        left.retain(|survivor| match survivor {
+            Survivor::Process { pid, start_time, .. } => named.insert((*pid, *start_time)),
+            Survivor::Resource { .. } | Survivor::Unknown { .. } => true,
+        });
         if left.is_empty() {
             left.extend(evidence.sentences().into_iter().map(|reason| Survivor::Unknown { reason }));
         }
@@ -501,10 +557,26 @@ fn made_with(known: &SandboxRef) -> (Option<Signal>, Option<Duration>) {
     (intent.signal.and_then(penfold_sys::signal::signal), grace)
 }
 
-/// Tells whether a survivor with a pid is still alive.
+/// Returns the pids of all processes below one, and of those of their children that `/proc` hides.
+fn below(proc: &mut ProcFs, pid: Pid) -> io::Result<Vec<Pid>> {
+    let mut descendants = Vec::new();
+    let _ = proc.descendants(pid, &mut descendants)?;
+    let shown: Vec<Pid> = descendants.iter().map(|stat| stat.pid).collect();
+    let (mut pids, mut children) = (shown.clone(), Vec::new());
+    for parent in shown.into_iter().chain([pid]) {
+        proc.children(parent, &mut children)?;
+        pids.append(&mut children);
+    }
+    Ok(pids)
+}
+
+/// Tells whether a survivor with a pid is still alive. One that `/proc` hides is, while its pid is in use.
 fn is_alive(survivor: &Survivor) -> bool {
     let Survivor::Process { pid, start_time, .. } = survivor else { return true };
     let Some(pid) = penfold_process::pid_from_raw(*pid) else { return false };
+    if *start_time == 0 {
+        return !matches!(rustix::process::test_kill_process(pid), Err(Errno::SRCH));
+    }
     let stat = ProcFs::open().and_then(|mut proc| proc.stat(pid));
     stat.is_ok_and(|stat| stat.is_some_and(|stat| stat.start.0 == *start_time && !stat.is_dead()))
 }

@@ -15,8 +15,9 @@ use crate::client::{ANSWER, Client, ClientError};
 use crate::holders::{self, Locks};
 use crate::resolve::{Resolver, SandboxRef};
 use crate::timeout::timespec;
-use penfold_state::evidence;
+use penfold_state::evidence::{self, Listing};
 use penfold_state::record::Registry;
+use penfold_state::survivors::Alive;
 use penfold_state::time::millis;
 use penfold_state::wire::{Answer, Ending, Received, Request};
 use penfold_state::{REMOVAL_LIMIT, Requester, ScopeDir};
@@ -58,6 +59,7 @@ pub(super) fn end(
             workers,
             stop_results: targets.iter().map(|_| None).collect(),
             suspects: Vec::new(),
+            survivors: resolver.fingerprints().survivors(),
             window: window(targets.len()),
         };
         let mut all: Vec<Talk<'_>> = targets.iter().enumerate().map(Talk::new).collect();
@@ -204,8 +206,10 @@ struct Talks<'s, 'e, 'a> {
     request: Request,
     workers: WorkerPool<'s, 'e, 'a>,
     stop_results: Vec<Option<StopResult>>,
-    /// Sandboxes that have ended by their records, but may have a leaf elsewhere or a member with a marker.
+    /// Sandboxes that have ended by their records, but may have a leaf elsewhere, a member with a marker, or a survivor.
     suspects: Vec<usize>,
+    /// The survivors that were known at the start.
+    survivors: &'a Listing<Vec<Alive>>,
     window: usize,
 }
 
@@ -231,7 +235,9 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
                 Step::Force(reason) => {
                     self.workers.take_on(talk.index, reason, std::mem::take(&mut talk.told));
                 }
-                Step::Gone if talk.known.leaf.is_none() => self.suspects.push(talk.index),
+                Step::Gone if talk.known.leaf.is_none() || !self.survivors.excludes(&talk.known.id) => {
+                    self.suspects.push(talk.index);
+                }
                 Step::Gone => self.note(talk.index, StopResult::Gone),
             }
         }
@@ -434,8 +440,11 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         }
         let fresh = resolver.again();
         for index in std::mem::take(&mut self.suspects) {
+            let traces = fresh.fingerprints();
             let lives = |id: &String| {
-                !(fresh.fingerprints().marked().excludes(id) && fresh.fingerprints().leaves().excludes(id))
+                !(traces.marked().excludes(id)
+                    && traces.leaves().excludes(id)
+                    && traces.survivors().excludes(id))
             };
             if targets.get(index).is_some_and(|known| lives(&known.id)) {
                 self.workers.take_on(index, Reason::Unattended, Vec::new());

@@ -16,10 +16,11 @@ use rustix::io::Errno;
 use super::directory_lock::{directory, is_unfinished};
 use super::{Leak, Thing, remains};
 use penfold_state::counters::Counts;
+use penfold_state::evidence::is_held_anywhere;
 use penfold_state::marked;
 use penfold_state::record::{Record, Registry};
 use penfold_state::recovery;
-use penfold_state::{Requester, Scratch};
+use penfold_state::{Requester, Scratch, survivors};
 
 /// Ends and removes a leak, and verifies that it is gone. A leak that went by itself counts as gone.
 ///
@@ -30,7 +31,11 @@ use penfold_state::{Requester, Scratch};
 pub fn collect(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io::Result<Findings> {
     let collected = remove(leak, state_root, named, patience);
     // The recovery of a record counts by itself. The record of an ended sandbox is no leak.
-    if !leak.is_alive() && !matches!(leak.thing, Thing::Record { begun: true, .. } | Thing::Ended { .. }) {
+    let is_counted = matches!(
+        leak.thing,
+        Thing::Survivor { .. } | Thing::Record { begun: true, .. } | Thing::Ended { .. }
+    );
+    if !leak.is_alive() && !is_counted {
         let mended = collected.as_ref().is_ok_and(|findings| findings.verified);
         let _ = Counts::of_leak(leak.thing.kind(), mended).add_to(state_root);
     }
@@ -40,6 +45,14 @@ pub fn collect(leak: &Leak, state_root: &Path, named: bool, patience: Duration) 
 fn remove(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io::Result<Findings> {
     let gone = || Ok(Findings { verified: true, ..Findings::default() });
     match &leak.thing {
+        Thing::Survivor { .. } => match look(state_root, &leak.id)? {
+            Turn::Ours(record) => recovery::recover(record, named, patience, Some(Requester::this("gc"))),
+            Turn::Gone if !is_held_anywhere(&leak.id) => {
+                recovery::recover_unrecorded(&leak.id, named, patience, Some(state_root))
+            }
+            // Its supervisor goes on to kill them.
+            Turn::Another | Turn::Gone => living_survivors(state_root, &leak.id),
+        },
         Thing::Record { begun: true, .. } => {
             let Some(record) = take(state_root, &leak.id, patience)? else { return gone() };
             remove_unfinished(&record)?;
@@ -99,6 +112,14 @@ fn remove(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io
             end(leak, &Request { named, patience, state_root }, None, vec![Box::new(scratch)])
         }
     }
+}
+
+/// Returns the members that could not be ended, and live.
+fn living_survivors(state_root: &Path, id: &str) -> io::Result<Findings> {
+    let mut proc = ProcFs::open()?;
+    let living = survivors::living(state_root, id)?;
+    let survivors: Vec<Survivor> = living.iter().map(|alive| alive.describe(&mut proc)).collect();
+    Ok(Findings { verified: survivors.is_empty(), survivors, ..Findings::default() })
 }
 
 /// Takes over the record of a sandbox without a supervisor; `None` once the record is gone.
@@ -224,11 +245,12 @@ fn end(
 ) -> io::Result<Findings> {
     let mut proc = ProcFs::open()?;
     let marker = marked::marker(&found.id, None, None, request.named, Some(request.state_root));
-    let search = marked::search(&marker, &mut proc)?;
+    let search = marked::search(&marker, Some(request.state_root), &mut proc)?;
     let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
     let stop_policy =
         StopPolicy { grace: Duration::ZERO, patience: request.patience, ..StopPolicy::default() };
     let mut findings = penfold_teardown::end(&mut teardown, &stop_policy, &mut resources);
+    survivors::note(request.state_root, &found.id, &findings);
     marked::name_copies(&marker, &mut findings)?;
     Ok(findings)
 }
@@ -286,7 +308,7 @@ mod tests {
     #[test]
     fn each_kind_of_leak_that_is_collected_counts() {
         use penfold_state::counters::{self, LEAKS, Value};
-        let not_collected = ["ended", "socket", "unreachable"];
+        let not_collected = ["survivor", "ended", "socket", "unreachable"];
         let mut kinds: Vec<&str> =
             Thing::KINDS.into_iter().filter(|kind| !not_collected.contains(kind)).collect();
         kinds.sort_unstable();

@@ -16,6 +16,7 @@ use super::{Leak, Member, Survey, Thing, age, directory_lock};
 use penfold_state::error_chain;
 use penfold_state::evidence::is_held_anywhere;
 use penfold_state::record::Registry;
+use penfold_state::survivors::{self, Alive};
 use penfold_state::{Intent, LeafName};
 
 /// The most cgroups to visit.
@@ -38,6 +39,7 @@ pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Sur
         homes,
         living: HashSet::new(),
         elsewhere: HashSet::new(),
+        survived: HashSet::new(),
         orphaned: HashSet::new(),
         untold: HashSet::new(),
         places: BTreeSet::new(),
@@ -45,6 +47,7 @@ pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Sur
     if !search.host.complete() {
         search.blind("some processes could not be looked at".to_owned());
     }
+    search.survivors(state_root);
     search.records(state_root);
     search.sockets(state_root);
     search.processes();
@@ -69,6 +72,8 @@ pub(super) struct LeakSearch {
     pub(super) living: HashSet<String>,
     /// Those of them whose supervisor is in another mount namespace: a record here is not theirs.
     pub(super) elsewhere: HashSet<String>,
+    /// Sandboxes with members that could not be ended: all that is left of them goes with these.
+    survived: HashSet<String>,
     /// Sandboxes with a record and no supervisor: their remains go with the record.
     pub(super) orphaned: HashSet<String>,
     /// Orphaned sandboxes without an intent: only the name of a directory shows that it is theirs.
@@ -84,6 +89,33 @@ impl LeakSearch {
         self.survey.unread.push(what);
     }
 
+    /// Adds the members that could not be ended.
+    fn survivors(&mut self, root: &Path) {
+        let survivors = survivors::all(root);
+        if let Some(unread) = survivors.unread() {
+            self.blind(unread.to_owned());
+        }
+        let registry = Registry::open_existing(root).ok().flatten();
+        for (id, living) in survivors.found() {
+            let files = registry.as_ref().and_then(|registry| registry.look(id).ok().flatten());
+            let supervised = match &files {
+                Some(files) => files.lock().may_be_held(),
+                None => is_held_anywhere(id),
+            };
+            let intent = files.and_then(|files| files.intent().ok());
+            self.places_of(intent.as_ref());
+            let processes = self.host.members(living.iter().map(Alive::pid));
+            let age_s = processes.first().map_or(0, |oldest| alive::age(oldest.id));
+            let is_refused = living.iter().any(Alive::is_refused);
+            let thing = Thing::Survivor { supervised, is_refused, reasons: survivors::sentences(living) };
+            let name = intent.and_then(|intent| intent.name);
+            self.survey.leaks.push(Leak { id: id.clone(), name, thing, processes, age_s, claimed: true });
+            self.living.insert(id.clone());
+            self.survived.insert(id.clone());
+        }
+        self.survey.leaks.sort_unstable_by(|one, other| one.id.cmp(&other.id));
+    }
+
     fn records(&mut self, root: &Path) {
         let registry = match Registry::open_existing(root) {
             Ok(Some(registry)) => registry,
@@ -94,7 +126,7 @@ impl LeakSearch {
             Ok(names) => names,
             Err(error) => return self.blind(format!("the records below `{}`: {error}", root.display())),
         };
-        for name in names {
+        for name in names.into_iter().filter(|name| !self.survived.contains(name)).collect::<Vec<_>>() {
             self.record(&registry, name, root);
         }
     }

@@ -1,4 +1,4 @@
-//! Removes the notes of spared processes, and of sandboxes outside, that nothing needs any more.
+//! Removes the notes of spared processes, of sandboxes outside, and of survivors, that nothing needs any more.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use penfold_process::Pid;
 use penfold_state::evidence::fingerprints;
-use penfold_state::{Registry, outside, spared};
+use penfold_state::{Registry, outside, spared, survivors};
 
 /// Removes the notes whose processes are gone, with all that has the marker.
 ///
@@ -18,6 +18,7 @@ pub fn prune_spared(root: &Path) -> io::Result<()> {
     // All processes are read once, and only if a note has lost its own.
     let marked: OnceCell<HashMap<String, Vec<Pid>>> = OnceCell::new();
     let has_record = |id: &str| registry.as_ref().is_some_and(|registry| registry.holds(id));
+    survivors::prune(root)?;
     outside::prune(root, |id| Ok(has_record(id)))?;
     spared::prune(root, |id| {
         if has_record(id) {

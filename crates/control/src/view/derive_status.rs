@@ -11,6 +11,7 @@ use penfold_state::evidence::{Evidence, elsewhere, fingerprints, named};
 use penfold_state::outcome::ExitStatus;
 use penfold_state::record::SCHEMA;
 use penfold_state::state::{Exited, State, Status};
+use penfold_state::survivors::sentences;
 use penfold_state::time::now_ms;
 
 /// The time that a sandbox may exist before its supervisor writes its state, in milliseconds.
@@ -68,10 +69,20 @@ pub(super) fn looked_after(
             damage.push(format!("state.json: it says `{status}` of a sandbox that has a supervisor"));
             Status::Running
         }
-        None => return DerivedStatus::of(unsaid(known, damage)),
+        None => match unsaid(known, damage) {
+            // No file says so of a foreground sandbox.
+            Status::Running if !survivors(resolver, known).is_empty() => Status::Unkillable,
+            status => return DerivedStatus::of(status),
+        },
     };
     let exited = known.record.as_ref().and_then(|files| files.exited().ok().flatten());
-    DerivedStatus::of(status).ended(exited)
+    let evidence = if status == Status::Unkillable { survivors(resolver, known) } else { Vec::new() };
+    DerivedStatus { evidence, ..DerivedStatus::of(status).ended(exited) }
+}
+
+/// Describes the members that could not be ended, a sentence each.
+fn survivors(resolver: &Resolver, known: &SandboxRef) -> Vec<String> {
+    sentences(resolver.survivors(&known.id))
 }
 
 /// Asks the kernel whether the members of a sandbox with a supervisor are frozen.
@@ -208,7 +219,10 @@ fn lost(files: &Files, damage: &mut Vec<String>) -> DerivedStatus {
 /// Tells whether a sandbox has ended and left no cgroup: a quick check for lists of living sandboxes.
 pub(super) fn is_over(resolver: &Resolver, known: &SandboxRef) -> bool {
     known.record.as_ref().is_some_and(|files| {
-        resolver.fingerprints().leaves().excludes(&known.id) && files.lock().is_free() && files.has_ended()
+        resolver.fingerprints().leaves().excludes(&known.id)
+            && resolver.fingerprints().survivors().excludes(&known.id)
+            && files.lock().is_free()
+            && files.has_ended()
     })
 }
 

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::View;
 use crate::resolve::{Resolver, SandboxRef};
 use penfold_state::evidence::fingerprints;
+use penfold_state::survivors::Alive;
 
 /// The most bytes of a command line that is shown in full.
 const LONGEST: u64 = 128 * 1024;
@@ -44,7 +45,8 @@ pub fn members(resolver: &Resolver, known: &SandboxRef, view: &View, full: bool)
         known.leaf.as_deref().and_then(fingerprints::members).map(|(_, pids)| pids).unwrap_or_default();
     let marked = resolver.fingerprints().marked().get(&known.id).cloned().unwrap_or_default();
     let mut stats = Vec::new();
-    let pids: HashSet<Pid> = in_leaf.iter().chain(&marked).copied().collect();
+    let survivors = resolver.survivors(&known.id).iter().map(Alive::pid);
+    let pids: HashSet<Pid> = in_leaf.iter().chain(&marked).copied().chain(survivors).collect();
     for pid in pids {
         stats.extend(proc.stat(pid)?.filter(|stat| !stat.is_dead()));
     }

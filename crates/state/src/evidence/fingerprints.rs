@@ -17,6 +17,7 @@ use super::{Listing, record_holders};
 use crate::id::Id;
 use crate::leaf_name::LeafName;
 use crate::spared;
+use crate::survivors::{self, Alive};
 
 /// The most cgroups to visit.
 const MOST_CGROUPS: usize = 100_000;
@@ -42,6 +43,7 @@ pub struct Fingerprints {
     sockets: OnceCell<Listing<PathBuf>>,
     marked: OnceCell<Listing<Vec<Pid>>>,
     elsewhere: OnceCell<Listing<Vec<ProcessId>>>,
+    survivors: OnceCell<Listing<Vec<Alive>>>,
 }
 
 impl Fingerprints {
@@ -53,6 +55,7 @@ impl Fingerprints {
             sockets: OnceCell::new(),
             marked: OnceCell::new(),
             elsewhere: OnceCell::new(),
+            survivors: OnceCell::new(),
         }
     }
 
@@ -69,6 +72,7 @@ impl Fingerprints {
             sockets: OnceCell::from(sockets),
             marked: OnceCell::from(marked),
             elsewhere: OnceCell::new(),
+            survivors: OnceCell::new(),
         }
     }
 
@@ -100,6 +104,11 @@ impl Fingerprints {
         let mut carries =
             |pid| marks(&mut proc, pid, &spared).map_or(true, |ids| ids.iter().any(|mark| mark == id));
         pids.iter().copied().filter(|&pid| carries(pid)).collect()
+    }
+
+    /// Returns the members that could not be ended before, of the sandboxes of this state root.
+    pub fn survivors(&self) -> &Listing<Vec<Alive>> {
+        self.survivors.get_or_init(|| survivors::all(&self.root))
     }
 
     /// Returns the processes of penfold in other mount namespaces that hold records.

@@ -188,17 +188,9 @@ impl Teardown {
             Scope::Host(search) => search.hidden().collect(),
             Scope::Children => self.children()?,
         };
-        let reason = if self.proc.is_blind() {
-            "has not ended, and there is no `/proc` that tells more of it"
-        } else {
-            "has not ended, and `/proc` does not show it (hidepid)"
-        };
+        let is_blind = self.proc.is_blind();
         let hidden = pids.into_iter().filter(|&pid| !matches!(self.proc.stat(pid), Ok(Some(_))));
-        let name = |pid: Pid| Survivor::Resource {
-            what: format!("process {}", pid.as_raw_pid()),
-            reason: reason.to_owned(),
-        };
-        Ok(hidden.map(name).collect())
+        Ok(hidden.map(|pid| Survivor::hidden(pid, is_blind)).collect())
     }
 
     /// Fills in the ledger and the kernel's accounts.
