@@ -106,6 +106,25 @@ pub(crate) fn passing(record: &Files) -> io::Result<Vec<Pid>> {
     Ok(holders.processes.iter().filter(|_| holders.passing).map(|holder| holder.id().pid).collect())
 }
 
+/// Returns the processes below the holders of a record's lock.
+///
+/// # Errors
+/// When /proc cannot be read.
+pub(crate) fn below(record: &Files) -> io::Result<Vec<Pid>> {
+    let locks = Locks::of(record.name(), Some(record), None);
+    let mut proc = ProcFs::open()?;
+    let holders = locks.holders(&mut proc)?;
+    let (mut all, mut some) = (Vec::new(), Vec::new());
+    for holder in &holders.processes {
+        let _ = proc.descendants(holder.id().pid, &mut some)?;
+        all.extend(some.drain(..).map(|stat| stat.pid));
+    }
+    all.retain(|pid| !holders.processes.iter().any(|holder| holder.id().pid == *pid));
+    all.sort_unstable_by_key(|pid| pid.as_raw_pid());
+    all.dedup();
+    Ok(all)
+}
+
 /// Returns the supervisors that the record names: good enough to wait for their exit.
 pub(crate) fn named(record: &Files) -> Vec<Process> {
     let (Ok(Some(state)), Ok(mut proc)) = (record.state(), ProcFs::open()) else { return Vec::new() };

@@ -143,8 +143,8 @@ impl<'a> Watch<'a> {
         self.attended = true;
         // No file says so of a foreground sandbox.
         let is_unkillable = match files.state() {
-            Ok(Some(state)) => state.status == Status::Unkillable,
-            Ok(None) | Err(_) => has_survivors(resolver, self.known),
+            Ok(Some(state)) if !files.has_unwritten_survivors() => state.status == Status::Unkillable,
+            Ok(_) | Err(_) => has_survivors(resolver, self.known),
         };
         if is_unkillable {
             self.end = Some(End::Unverified);
@@ -224,6 +224,7 @@ fn has_ended(files: &Files) -> bool {
 /// Tells whether a member of a sandbox could not be ended before, and lives.
 fn has_survivors(resolver: &Resolver, known: &SandboxRef) -> bool {
     !resolver.survivors(&known.id).is_empty()
+        || known.record.as_ref().is_some_and(Files::has_unwritten_survivors)
 }
 
 /// Returns the living members of a sandbox without a supervisor, as far as they have pids here.

@@ -21,6 +21,9 @@ use crate::survivors::{self, Alive};
 
 /// The most members that are named as evidence.
 const NAMED: usize = 3;
+/// What is known of survivors that could not be written down. If their supervisor was killed, nothing leads to them before the next boot.
+pub(crate) const UNWRITTEN_SURVIVORS: &str =
+    "members could not be ended, nor written down by their supervisor: the disk was full";
 
 /// Whether a process holds a lock. A sandbox whose lock is held has a supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,6 +132,8 @@ pub struct Subject<'a> {
     pub leaf: Option<&'a Path>,
     /// Whether the sandbox has a record that can be opened.
     pub has_record: bool,
+    /// Whether the record says that there are survivors, and not which.
+    pub has_unwritten_survivors: bool,
 }
 
 /// Evidence that something of a sandbox is alive, besides the lock of its record.
@@ -172,6 +177,9 @@ impl Evidence {
             evidence.marker(host, subject.id);
         }
         evidence.survivors(host, subject.id);
+        if subject.has_unwritten_survivors {
+            evidence.unread.push(UNWRITTEN_SURVIVORS.to_owned());
+        }
         evidence
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,9 @@ const EXIT: &str = "exit.json";
 const READY: &str = "ready.json";
 /// A file of a record whose end is in the counters, although something survives.
 pub(crate) const COUNTED: &str = "counted";
+
+/// The bit in the mode of a record whose survivors could not be written.
+const UNWRITTEN: Mode = Mode::SVTX;
 
 /// `ready.json`: written once, by the client whose probe has succeeded.
 #[derive(Serialize, Deserialize)]
@@ -90,6 +93,26 @@ impl Files {
     pub(crate) fn note_counted(&self) {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let _ = rustix::fs::openat(&self.dir, COUNTED, flags, Mode::RUSR | Mode::WUSR);
+    }
+
+    /// Marks a record whose supervisor has survivors and cannot write them down, since the disk is full: a mode needs no room.
+    pub fn mark_unwritten_survivors(&self) {
+        let _ = rustix::fs::fchmod(self.dir(), Mode::RWXU | UNWRITTEN);
+    }
+
+    /// Removes the mark.
+    pub fn unmark_survivors(&self) {
+        if self.has_unwritten_survivors() {
+            let _ = rustix::fs::fchmod(self.dir(), Mode::RWXU);
+        }
+    }
+
+    /// Tells whether the supervisor has survivors that it could not write down.
+    pub fn has_unwritten_survivors(&self) -> bool {
+        // A record that was removed says nothing any more.
+        let is_marked =
+            |stat: Stat| stat.st_nlink > 0 && Mode::from_raw_mode(stat.st_mode).contains(UNWRITTEN);
+        rustix::fs::fstat(self.dir()).is_ok_and(is_marked)
     }
 
     /// Reads the intent.

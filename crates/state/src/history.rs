@@ -65,6 +65,18 @@ pub fn keep(root: &Path, report: &Report) -> io::Result<()> {
     written
 }
 
+/// Keeps the report of a later try to end a sandbox. What the first report says of the command stays: the later one knows nothing of it.
+///
+/// # Errors
+/// Those of [`keep`].
+pub fn keep_again(root: &Path, report: &Report) -> io::Result<()> {
+    let kept = read(root).unwrap_or_default();
+    let Some(first) = kept.into_iter().find(|kept| kept.id == report.id) else { return keep(root, report) };
+    let mut findings = report.findings.clone();
+    findings.ended = first.findings.ended.iter().cloned().chain(findings.ended).collect();
+    keep(root, &Report { findings, by: report.by.clone().or_else(|| first.by.clone()), ..first })
+}
+
 /// Returns the kept reports in no order. Damaged files are left out.
 ///
 /// # Errors

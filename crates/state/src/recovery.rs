@@ -11,7 +11,7 @@ use penfold_resource::{Deadline, Owned};
 use penfold_sys::child::Exit;
 use penfold_teardown::lifecycle::{Event, Phase};
 use penfold_teardown::{
-    Cause, Findings, Host, Level, Marker, Resource, Scope, Sparing, StopPolicy, Teardown, drive,
+    Cause, Findings, Host, Level, Marker, Resource, Scope, Sparing, StopPolicy, Survivor, Teardown, drive,
 };
 use rustix::event::{PollFd, Timespec};
 
@@ -19,7 +19,7 @@ use crate::claims;
 use crate::counters::{Counts, Mode};
 use crate::events::{EventKind, Journal};
 use crate::evidence::fingerprints::{self, Fingerprints};
-use crate::evidence::{Subject, elsewhere};
+use crate::evidence::{Subject, UNWRITTEN_SURVIVORS, elsewhere};
 use crate::execs;
 use crate::files::Files;
 use crate::history;
@@ -74,7 +74,7 @@ pub fn recover(
         files.note_counted();
         let _ = counts.add_to(&root);
         if let (Mode::Foreground, Some(report)) = (mode, report) {
-            let _ = history::keep(&root, &report);
+            let _ = history::keep_again(&root, &report);
             if let (false, Some(journal)) = (was_counted, journal) {
                 // All that lived was left: no process of penfold watched over it.
                 journal.publish(EventKind::leak(&report.findings, report.findings.ended.iter()));
@@ -121,11 +121,19 @@ pub(crate) fn end_remains(
     let kept = newer || detached.is_some_and(|detached| !detached.remove);
     let files = record.files().clone();
     let had_ended = files.has_ended();
+    let had_survivors = files
+        .path()
+        .ancestors()
+        .nth(2)
+        .is_some_and(|root| survivors::living(root, &id).is_ok_and(|living| !living.is_empty()));
     let root = files.path().ancestors().nth(2).map(Path::to_owned);
     let marker = marked::marker(&id, intent.as_ref(), Some(&files), named, root.as_deref());
     let sparing = spared::sparing_of(intent.as_ref(), root.as_deref());
+    let is_of_this_boot =
+        intent.as_ref().is_none_or(|intent| penfold_process::boot_id().is_ok_and(|boot| boot == intent.boot));
+    let is_blind = files.has_unwritten_survivors() && is_of_this_boot;
     let mut resources: Vec<Box<dyn Resource>> = Vec::new();
-    if !kept {
+    if !kept && !is_blind {
         resources.push(Box::new(record));
     }
     let scratch = match &intent {
@@ -139,7 +147,11 @@ pub(crate) fn end_remains(
     resources.extend(scope(intent.as_ref(), &id));
     resources.extend(intent.iter().flat_map(|intent| owned(intent, root.as_deref(), patience)));
     let level = if leaf.is_some() { Level::Cgroup } else { Level::Subreaper };
-    let findings = end(&marker, root.as_deref(), patience, leaf, sparing, resources)?;
+    let mut findings = end(&marker, root.as_deref(), patience, leaf, sparing, resources)?;
+    if is_blind {
+        findings.verified = false;
+        findings.survivors.push(Survivor::Unknown { reason: UNWRITTEN_SURVIVORS.to_owned() });
+    }
     let mode = match &intent {
         Some(intent) if intent.detached.is_some() => Some(Mode::Detached),
         // The process that made the record was killed before it had begun.
@@ -153,7 +165,10 @@ pub(crate) fn end_remains(
     }
     // Its supervisor has ended it, and has only exited late.
     let was_gone = had_ended && findings.verified && findings.ended.is_empty();
-    if let Some(intent) = intent.as_ref().filter(|intent| intent.detached.is_some() && !was_gone) {
+    // Its survivors were named before, and live on.
+    let is_retry = had_survivors && !findings.verified;
+    if let Some(intent) = intent.as_ref().filter(|intent| intent.detached.is_some() && !was_gone && !is_retry)
+    {
         publish_lost(&files, intent, &findings, by.clone());
     }
     let report = intent.as_ref().map(|intent| Report { by, ..lost(intent, level, findings.clone()) });
@@ -345,7 +360,7 @@ fn is_swept(record: &Record) -> bool {
 /// Tells whether a record is a copy of the one that a supervisor in another mount namespace holds.
 fn runs_elsewhere(record: &Record, leaf: Option<&Path>) -> bool {
     let root = record.files().path().ancestors().nth(2).unwrap_or(Path::new("/"));
-    let subject = Subject { id: record.name(), leaf, has_record: true };
+    let subject = Subject { id: record.name(), leaf, has_record: true, has_unwritten_survivors: false };
     !elsewhere::supervisors(&Fingerprints::below(root), &subject).is_empty()
 }
 

@@ -19,8 +19,10 @@ use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::evidence::Listing;
+use crate::files::Files;
 use crate::id::Id;
 use crate::notes::open_private;
+use crate::record::Registry;
 
 /// The directory below the state root.
 const DIRECTORY: &str = "survivors";
@@ -185,11 +187,36 @@ pub fn remember(root: &Path, id: &str, survivors: &[Survivor]) -> io::Result<()>
     Ok(())
 }
 
+/// Remembers survivors. If they cannot be written, the record says at least that there are some.
+pub fn remember_or_mark(root: &Path, id: &str, survivors: &[Survivor]) {
+    if remember(root, id, survivors).is_err()
+        && let Some(files) = files(root, id)
+    {
+        files.mark_unwritten_survivors();
+    }
+}
+
+/// Forgets the survivors of a sandbox that has ended, as far as they were written.
+pub fn forget_all(root: &Path, id: &str) {
+    let _ = forget(root, id);
+    if let Some(files) = files(root, id) {
+        files.unmark_survivors();
+    }
+}
+
+fn files(root: &Path, id: &str) -> Option<Files> {
+    Registry::open_existing(root).ok()??.look(id).ok()?
+}
+
 /// Remembers the survivors that a teardown of sandbox `id` has left, or forgets all if it has left none.
 ///
 /// What cannot be written is known to the process that found it, for as long as that lives.
 pub fn note(root: &Path, id: &str, findings: &Findings) {
-    let _ = if findings.verified { forget(root, id) } else { remember(root, id, &findings.survivors) };
+    if findings.verified {
+        let _ = forget(root, id);
+    } else {
+        remember_or_mark(root, id, &findings.survivors);
+    }
 }
 
 fn identity(survivor: &Survivor) -> Option<Identity> {

@@ -181,6 +181,8 @@ impl penfold_teardown::Host for Host {
             // over.
             penfold_sys::fork::exit_now(1);
         }
+        // Who reads the status may kill this process at once.
+        self.sandbox.prepared.remember(findings);
         self.sandbox.write_status(Status::Unkillable);
         self.report(leader.map(ExitStatus::from), findings.clone());
         ControlFlow::Continue(())

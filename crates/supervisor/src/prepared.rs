@@ -348,16 +348,16 @@ impl Prepared {
     /// Remembers the survivors before anybody is told of them: this process may be killed. Forgets them once nothing is left.
     ///
     /// The survivors of an exec are members of its sandbox, and are remembered as those of the sandbox.
-    fn remember(&mut self, findings: &Findings) {
+    pub(crate) fn remember(&mut self, findings: &Findings) {
         // There, the path of the state root and the pids mean something else.
         let is_inside = self.is_exec && self.level == Level::Pidns;
         let spec = &self.setup.spec;
         if !findings.verified && !is_inside {
             // What cannot be written is known to this process, which stays as long as they live.
-            let _ = survivors::remember(&spec.state_root, &spec.id.short(), &findings.survivors);
+            survivors::remember_or_mark(&spec.state_root, &spec.id.short(), &findings.survivors);
             self.remembers = true;
         } else if findings.verified && !self.is_exec && (self.remembers || self.detached.is_some()) {
-            let _ = survivors::forget(&spec.state_root, &spec.id.short());
+            survivors::forget_all(&spec.state_root, &spec.id.short());
         }
     }
 

@@ -192,6 +192,9 @@ fn read(known: &SandboxRef, seen: &View) -> Result<Report, Failure> {
             .hint(format!("`penfold status {}` shows its status", known.id))
     };
     match known.record.as_ref().map(penfold_state::Files::report) {
+        Some(Ok(Some(report))) if report.findings.verified && seen.status.is_living() => {
+            Err(none("one beside it says that nothing is left, but the sandbox has not ended"))
+        }
         Some(Ok(Some(report))) => Ok(report),
         Some(Err(error)) => Err(none(&error.to_string())),
         _ if seen.status.is_living() => Err(none("the sandbox has not ended")),

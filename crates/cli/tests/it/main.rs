@@ -42,6 +42,7 @@ fn main() -> std::process::ExitCode {
             state::CRASH_POINTS,
             state::CRASHES_OF_DETACHED,
             state::DAMAGE,
+            state::REMEMBERED,
         ],
     )
 }

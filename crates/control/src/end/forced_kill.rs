@@ -341,7 +341,7 @@ impl<'a> Forced<'a> {
 
     /// Remembers survivors before anything goes that leads to them.
     fn remember(&self, survivors: &[Survivor]) {
-        let _ = survivors::remember(self.resolver.root(), &self.known.id, survivors);
+        survivors::remember_or_mark(self.resolver.root(), &self.known.id, survivors);
     }
 
     /// Returns the leaf that the record names, and the leaf found on the host: a record may be forged.
@@ -389,7 +389,8 @@ impl<'a> Forced<'a> {
             let _ = proc.descendants(holder.id().pid, &mut descendants)?;
             let is_holder = |id| holders.processes().iter().any(|other| other.id() == id);
             let members = descendants.iter().map(Stat::id).filter(|id| !is_holder(*id)).collect();
-            let survivors = self.end_selected(Selector::Processes(members))?;
+            let mut survivors = self.end_selected(Selector::Processes(members))?;
+            survivors.extend(hidden_below(proc, holder.id().pid)?);
             if survivors.is_empty() {
                 left.extend(self.end_selected(Selector::Process(holder.id()))?);
             } else {
@@ -506,7 +507,11 @@ impl<'a> Forced<'a> {
 
     /// Takes a fresh look and returns the result. With `attended`, the lock and the socket are evidence, too.
     fn look(&self, mut left: Vec<Survivor>, attended: bool) -> StopResult {
-        let until = Instant::now() + if self.told.is_empty() { self.limits.exit } else { Duration::ZERO };
+        // What could not be ended does not end by waiting.
+        let is_left =
+            |survivor: &Survivor| matches!(survivor, Survivor::Process { .. }) && is_alive(survivor);
+        let waits = self.told.is_empty() && !left.iter().any(is_left);
+        let until = Instant::now() + if waits { self.limits.exit } else { Duration::ZERO };
         let mut evidence = self.evidence(attended);
         // Without a lock to wait for, the socket shows that the supervisors have not exited yet. Another command that
         // cleans up may also hold a lock for a moment.
@@ -568,6 +573,16 @@ fn below(proc: &mut ProcFs, pid: Pid) -> io::Result<Vec<Pid>> {
         pids.append(&mut children);
     }
     Ok(pids)
+}
+
+/// Returns the living processes below one that `/proc` hides: they belong to other users.
+fn hidden_below(proc: &mut ProcFs, pid: Pid) -> io::Result<Vec<Survivor>> {
+    let mut pids = below(proc, pid)?;
+    pids.retain(|&pid| {
+        matches!(proc.stat(pid), Ok(None) | Err(_))
+            && !matches!(rustix::process::test_kill_process(pid), Err(Errno::SRCH))
+    });
+    Ok(pids.into_iter().map(|pid| Survivor::hidden(pid, false)).collect())
 }
 
 /// Tells whether a survivor with a pid is still alive. One that `/proc` hides is, while its pid is in use.

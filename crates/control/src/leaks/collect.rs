@@ -118,7 +118,12 @@ fn remove(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io
 fn living_survivors(state_root: &Path, id: &str) -> io::Result<Findings> {
     let mut proc = ProcFs::open()?;
     let living = survivors::living(state_root, id)?;
-    let survivors: Vec<Survivor> = living.iter().map(|alive| alive.describe(&mut proc)).collect();
+    let mut survivors: Vec<Survivor> = living.iter().map(|alive| alive.describe(&mut proc)).collect();
+    let registry = Registry::open_existing(state_root).map_err(io::Error::other)?;
+    let files = registry.and_then(|registry| registry.look(id).ok().flatten());
+    if survivors.is_empty() && files.is_some_and(|files| files.has_unwritten_survivors()) {
+        survivors.push(Survivor::Unknown { reason: "its supervisor has members left".to_owned() });
+    }
     Ok(Findings { verified: survivors.is_empty(), survivors, ..Findings::default() })
 }
 

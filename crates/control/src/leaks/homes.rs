@@ -39,7 +39,8 @@ impl Homes {
     /// Tells whether a sandbox has a supervisor in another mount namespace.
     pub(super) fn is_elsewhere(&self, id: &str) -> bool {
         let leaf = self.leaf(id);
-        let subject = Subject { id, leaf: leaf.as_deref(), has_record: false };
+        let leaf = leaf.as_deref();
+        let subject = Subject { id, leaf, has_record: false, has_unwritten_survivors: false };
         !elsewhere::supervisors(self.0.fingerprints(), &subject).is_empty()
     }
 

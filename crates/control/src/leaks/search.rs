@@ -13,11 +13,12 @@ use penfold_resource::{Planned, Presence};
 use super::alive::{self, Guard, Host};
 use super::homes::{Claim, Homes};
 use super::{Leak, Member, Survey, Thing, age, directory_lock};
+use crate::holders;
 use penfold_state::error_chain;
 use penfold_state::evidence::is_held_anywhere;
 use penfold_state::record::Registry;
 use penfold_state::survivors::{self, Alive};
-use penfold_state::{Intent, LeafName};
+use penfold_state::{Files, Intent, LeafName};
 
 /// The most cgroups to visit.
 const MOST_CGROUPS: usize = 50_000;
@@ -96,24 +97,44 @@ impl LeakSearch {
             self.blind(unread.to_owned());
         }
         let registry = Registry::open_existing(root).ok().flatten();
+        let files = |id: &str| registry.as_ref().and_then(|registry| registry.look(id).ok().flatten());
         for (id, living) in survivors.found() {
-            let files = registry.as_ref().and_then(|registry| registry.look(id).ok().flatten());
-            let supervised = match &files {
-                Some(files) => files.lock().may_be_held(),
-                None => is_held_anywhere(id),
-            };
-            let intent = files.and_then(|files| files.intent().ok());
-            self.places_of(intent.as_ref());
-            let processes = self.host.members(living.iter().map(Alive::pid));
-            let age_s = processes.first().map_or(0, |oldest| alive::age(oldest.id));
             let is_refused = living.iter().any(Alive::is_refused);
-            let thing = Thing::Survivor { supervised, is_refused, reasons: survivors::sentences(living) };
-            let name = intent.and_then(|intent| intent.name);
-            self.survey.leaks.push(Leak { id: id.clone(), name, thing, processes, age_s, claimed: true });
-            self.living.insert(id.clone());
-            self.survived.insert(id.clone());
+            let (pids, reasons) = (living.iter().map(Alive::pid).collect(), survivors::sentences(living));
+            self.survivors_of(id, files(id), pids, (is_refused, reasons));
+        }
+        for id in registry.iter().flat_map(|registry| registry.names().unwrap_or_default()) {
+            if let Some(files) = files(&id).filter(Files::has_unwritten_survivors)
+                && !self.survived.contains(&id)
+            {
+                let pids = holders::below(&files).unwrap_or_default();
+                let reasons = vec!["not written: the disk is full".to_owned()];
+                self.survivors_of(&id, Some(files), pids, (false, reasons));
+            }
         }
         self.survey.leaks.sort_unstable_by(|one, other| one.id.cmp(&other.id));
+    }
+
+    fn survivors_of(
+        &mut self,
+        id: &str,
+        files: Option<Files>,
+        pids: Vec<Pid>,
+        (is_refused, reasons): (bool, Vec<String>),
+    ) {
+        let supervised = match &files {
+            Some(files) => files.lock().may_be_held(),
+            None => is_held_anywhere(id),
+        };
+        let intent = files.and_then(|files| files.intent().ok());
+        self.places_of(intent.as_ref());
+        let processes = self.host.members(pids);
+        let age_s = processes.first().map_or(0, |oldest| alive::age(oldest.id));
+        let thing = Thing::Survivor { supervised, is_refused, reasons };
+        let name = intent.and_then(|intent| intent.name);
+        self.survey.leaks.push(Leak { id: id.to_owned(), name, thing, processes, age_s, claimed: true });
+        self.living.insert(id.to_owned());
+        self.survived.insert(id.to_owned());
     }
 
     fn records(&mut self, root: &Path) {

@@ -48,7 +48,13 @@ impl SandboxRef {
 
     /// Returns the sandbox as a subject for [`Evidence`](penfold_state::evidence::Evidence).
     pub(crate) fn subject(&self) -> Subject<'_> {
-        Subject { id: &self.id, leaf: self.leaf.as_deref(), has_record: self.record.is_some() }
+        let record = self.record.as_ref();
+        Subject {
+            id: &self.id,
+            leaf: self.leaf.as_deref(),
+            has_record: record.is_some(),
+            has_unwritten_survivors: record.is_some_and(Files::has_unwritten_survivors),
+        }
     }
 
     /// Tells whether the sandbox has a record that cannot be opened.

@@ -62,6 +62,8 @@ pub(super) fn looked_after(
         return DerivedStatus { evidence, ..DerivedStatus::of(Status::Orphaned).ended(exited) };
     }
     let status = match state.map(|state| state.status) {
+        // With a full disk, the state is that of before.
+        _ if has_unwritten_survivors(known) => Status::Unkillable,
         Some(Status::Running) => return DerivedStatus::of(running_or_paused(known)),
         Some(Status::Created) => return DerivedStatus::of(Status::Created),
         Some(status @ (Status::Stopping | Status::Unkillable)) => status,
@@ -80,9 +82,19 @@ pub(super) fn looked_after(
     DerivedStatus { evidence, ..DerivedStatus::of(status).ended(exited) }
 }
 
+fn has_unwritten_survivors(known: &SandboxRef) -> bool {
+    known.record.as_ref().is_some_and(Files::has_unwritten_survivors)
+}
+
 /// Describes the members that could not be ended, a sentence each.
 fn survivors(resolver: &Resolver, known: &SandboxRef) -> Vec<String> {
-    sentences(resolver.survivors(&known.id))
+    let mut told = sentences(resolver.survivors(&known.id));
+    if has_unwritten_survivors(known) {
+        told.push(
+            "its supervisor has members left that it could not write down: the disk is full".to_owned(),
+        );
+    }
+    told
 }
 
 /// Asks the kernel whether the members of a sandbox with a supervisor are frozen.

@@ -1,6 +1,6 @@
 //! `penfold mcp`, by lines of JSON. `scripts/mcp-test` has the published clients.
 
-mod client;
+pub mod client;
 mod ends;
 mod protocol;
 mod tools;

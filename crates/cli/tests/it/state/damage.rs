@@ -4,7 +4,7 @@
 //! Needs root for what only root can do to files and cgroups of others.
 
 mod harm;
-mod scene;
+pub mod scene;
 
 use std::thread;
 

@@ -8,6 +8,7 @@ pub mod old_protocol;
 mod old_supervisor;
 mod pid_reuse;
 mod promptness;
+pub mod remembered;
 mod roots;
 mod security;
 
@@ -26,6 +27,12 @@ pub const CRASHES_OF_DETACHED: Generated = Generated {
 /// A test for each damage of a record, and for each pair of damages.
 pub const DAMAGE: Generated =
     Generated { list: damage::generated, find: |name| find(name, "state::damage::", damage::generated) };
+
+/// A test for each cell of the table of members that could not be ended.
+pub const REMEMBERED: Generated = Generated {
+    list: remembered::generated,
+    find: |name| find(name, "state::remembered::", remembered::generated),
+};
 
 pub fn find(name: &str, prefix: &str, list: fn() -> Vec<Trial>) -> Option<Trial> {
     name.starts_with(prefix).then(list)?.into_iter().find(|trial| trial.name() == name)

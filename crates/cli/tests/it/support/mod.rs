@@ -32,7 +32,7 @@ pub use impostor::Impostor;
 pub use prng::Prng;
 pub use process::{Process, children, descendants, kill_at_once};
 pub use running::{Finished, Running};
-pub use sandbox::{Sandbox, TREE};
+pub use sandbox::{Sandbox, TREE, identity};
 pub use terminal::Terminal;
 
 /// What tests give a kill that cannot succeed; the default is ten seconds.

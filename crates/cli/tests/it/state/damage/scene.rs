@@ -77,11 +77,7 @@ impl Scene {
 
     /// Takes the last of the room on a small disk.
     pub fn fill(&self) {
-        let is_full = |number: u32| {
-            let file = self.env.root().join(format!("full-{number}"));
-            fs::write(&file, [0_u8; 4096]).is_err() && fs::write(&file, "").is_err()
-        };
-        assert!((0..2000).any(is_full));
+        fill(&self.env);
     }
 
     #[track_caller]
@@ -155,10 +151,20 @@ impl Scene {
 }
 
 /// A file system in place of the state root, with room for so many files and so many pages.
-struct SmallDisk(PathBuf);
+/// Takes the last of the room in a state root on a small disk.
+pub fn fill(env: &TestEnv) {
+    let is_full = |number: u32| {
+        let file = env.root().join(format!("full-{number}"));
+        fs::write(&file, [0_u8; 4096]).is_err() && fs::write(&file, "").is_err()
+    };
+    assert!((0..2000).any(is_full));
+}
+
+/// A state root with little room.
+pub struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn mount(env: &TestEnv, files: u32, pages: u32) -> SmallDisk {
+    pub fn mount(env: &TestEnv, files: u32, pages: u32) -> SmallDisk {
         let options = CString::new(format!("size={}k,nr_inodes={files}", pages * 4)).unwrap();
         mount("none", env.root(), "tmpfs", MountFlags::empty(), options.as_c_str()).unwrap();
         SmallDisk(env.root())
