@@ -36,6 +36,7 @@ use crate::scope_dir::ScopeDir;
 use crate::scratch::Scratch;
 use crate::spared;
 use crate::state::Exited;
+use crate::survivor_memory::note_survivors;
 use crate::survivors;
 use crate::time;
 
@@ -108,30 +109,20 @@ pub(crate) fn end_remains(
         Err(error) if error.kind() == io::ErrorKind::Unsupported => (None, true),
         intent => (intent.ok().filter(|intent| is_about(intent, &id)), false),
     };
-    let leaf = match &intent {
-        // An unreadable intent may have a leaf: unknown means alive.
-        None => unrecorded_leaf(&id)?,
-        // Whatever the boot of the record: a leaf of that name is this sandbox's.
-        Some(Intent { leaf: Some(path), .. }) => Leaf::open(path).map_err(io::Error::other)?,
-        Some(Intent { leaf: None, .. }) => None,
-    };
+    let leaf = leaf_of(intent.as_ref(), &id)?;
     let intent = intent.or_else(|| leaf.as_ref().and_then(|leaf| labelled(leaf, &id)).filter(|_| !newer));
     let detached = intent.as_ref().and_then(|intent| intent.detached.as_ref());
     // Only the newer penfold that wrote the record knows what else must be removed.
     let kept = newer || detached.is_some_and(|detached| !detached.remove);
     let files = record.files().clone();
     let had_ended = files.has_ended();
-    let had_survivors = files
-        .path()
-        .ancestors()
-        .nth(2)
-        .is_some_and(|root| survivors::living(root, &id).is_ok_and(|living| !living.is_empty()));
     let root = files.path().ancestors().nth(2).map(Path::to_owned);
+    let had_survivors = root
+        .as_deref()
+        .is_some_and(|root| survivors::living(root, &id).is_ok_and(|living| !living.is_empty()));
     let marker = marked::marker(&id, intent.as_ref(), Some(&files), named, root.as_deref());
     let sparing = spared::sparing_of(intent.as_ref(), root.as_deref());
-    let is_of_this_boot =
-        intent.as_ref().is_none_or(|intent| penfold_process::boot_id().is_ok_and(|boot| boot == intent.boot));
-    let is_blind = files.has_unwritten_survivors() && is_of_this_boot;
+    let is_blind = has_unknown_survivors(&files, intent.as_ref());
     let mut resources: Vec<Box<dyn Resource>> = Vec::new();
     if !kept && !is_blind {
         resources.push(Box::new(record));
@@ -147,17 +138,13 @@ pub(crate) fn end_remains(
     resources.extend(scope(intent.as_ref(), &id));
     resources.extend(intent.iter().flat_map(|intent| owned(intent, root.as_deref(), patience)));
     let level = if leaf.is_some() { Level::Cgroup } else { Level::Subreaper };
-    let mut findings = end(&marker, root.as_deref(), patience, leaf, sparing, resources)?;
+    let members = Members { marker: &marker, root: root.as_deref(), leaf, sparing };
+    let mut findings = end(members, patience, resources)?;
     if is_blind {
         findings.verified = false;
         findings.survivors.push(Survivor::Unknown { reason: UNWRITTEN_SURVIVORS.to_owned() });
     }
-    let mode = match &intent {
-        Some(intent) if intent.detached.is_some() => Some(Mode::Detached),
-        // The process that made the record was killed before it had begun.
-        None if findings.verified && findings.ended.is_empty() => None,
-        Some(_) | None => Some(Mode::Foreground),
-    };
+    let mode = mode_of(intent.as_ref(), &findings);
     let name = intent.as_ref().and_then(|intent| intent.name.as_ref());
     if let (Some(root), Some(name), true) = (&root, name, findings.verified) {
         // If this fails, a file without a holder is left, which `gc` removes.
@@ -178,6 +165,32 @@ pub(crate) fn end_remains(
     }
     let journal = intent.as_ref().map(|intent| Journal::of(&files, intent));
     Ok(Remains { findings, mode, report, journal })
+}
+
+/// Opens the leaf of a sandbox.
+fn leaf_of(intent: Option<&Intent>, id: &str) -> io::Result<Option<Leaf>> {
+    match intent {
+        // An unreadable intent may have a leaf: unknown means alive.
+        None => unrecorded_leaf(id),
+        // Whatever the boot of the record: a leaf of that name is this sandbox's.
+        Some(Intent { leaf: Some(path), .. }) => Leaf::open(path).map_err(io::Error::other),
+        Some(Intent { leaf: None, .. }) => Ok(None),
+    }
+}
+
+/// Tells whether there may be survivors of this boot that nobody could write down.
+fn has_unknown_survivors(files: &Files, intent: Option<&Intent>) -> bool {
+    let is_of_this_boot = |intent: &Intent| penfold_process::boot_id().is_ok_and(|boot| boot == intent.boot);
+    files.has_unwritten_survivors() && intent.is_none_or(is_of_this_boot)
+}
+
+/// Returns how a sandbox was started; `None` if the process that made the record was killed before it had begun.
+fn mode_of(intent: Option<&Intent>, findings: &Findings) -> Option<Mode> {
+    match intent {
+        Some(intent) if intent.detached.is_some() => Some(Mode::Detached),
+        None if findings.verified && findings.ended.is_empty() => None,
+        Some(_) | None => Some(Mode::Foreground),
+    }
 }
 
 /// Writes the event that a sandbox was lost.
@@ -246,7 +259,8 @@ pub fn recover_unrecorded(
         None => unrecorded_scratch(id)?,
     };
     let scratch = existing(scratch)?.map(|scratch| -> Box<dyn Resource> { Box::new(scratch) });
-    end(&marker, root, patience, leaf, sparing, scratch.into_iter().chain(scope).chain(owned).collect())
+    let members = Members { marker: &marker, root, leaf, sparing };
+    end(members, patience, scratch.into_iter().chain(scope).chain(owned).collect())
 }
 
 /// Returns the scope of a sandbox as a resource: without supervisors, all that is in it is the sandbox's.
@@ -311,12 +325,18 @@ fn unrecorded_leaf(id: &str) -> io::Result<Option<Leaf>> {
     }
 }
 
-fn end(
-    marker: &Marker,
-    root: Option<&Path>,
-    patience: Duration,
+/// By what the members of a sandbox without a supervisor are known.
+struct Members<'a> {
+    marker: &'a Marker,
+    /// The state root, which remembers survivors.
+    root: Option<&'a Path>,
     leaf: Option<Leaf>,
     sparing: Option<Sparing>,
+}
+
+fn end(
+    Members { marker, root, leaf, sparing }: Members<'_>,
+    patience: Duration,
     mut resources: Vec<Box<dyn Resource>>,
 ) -> io::Result<Findings> {
     let mut proc = ProcFs::open()?;
@@ -330,7 +350,7 @@ fn end(
     let mut findings = drive(&mut teardown, Phase::Running, &mut host, &mut resources);
     if let Some(root) = root {
         // Processes that may only have copied the marker are named below: they are no members, and not remembered.
-        survivors::note(root, &marker.sandbox, &findings);
+        note_survivors(root, &marker.sandbox, &findings);
     }
     marked::name_copies(marker, &mut findings)?;
     Ok(findings)

@@ -12,17 +12,14 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use penfold_process::{Pid, Presence, ProcFs, Process, ProcessId, StartTime, Stat, pid_from_raw};
-use penfold_teardown::{Findings, Survivor};
+use penfold_teardown::Survivor;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open};
 
-use crate::evidence::Listing;
-use crate::files::Files;
 use crate::id::Id;
 use crate::notes::open_private;
-use crate::record::Registry;
 
 /// The directory below the state root.
 const DIRECTORY: &str = "survivors";
@@ -165,7 +162,7 @@ fn open_living(pid: Pid) -> io::Result<Option<OwnedFd>> {
 ///
 /// # Errors
 /// When they cannot be written. Nothing is made without a state root.
-pub fn remember(root: &Path, id: &str, survivors: &[Survivor]) -> io::Result<()> {
+pub(crate) fn remember(root: &Path, id: &str, survivors: &[Survivor]) -> io::Result<()> {
     let identities: Vec<Identity> = survivors.iter().filter_map(identity).take(MOST).collect();
     if identities.is_empty() {
         return Ok(());
@@ -185,38 +182,6 @@ pub fn remember(root: &Path, id: &str, survivors: &[Survivor]) -> io::Result<()>
         rustix::fs::openat(&dir, identity.name(&boot), flags, Mode::RUSR | Mode::WUSR)?;
     }
     Ok(())
-}
-
-/// Remembers survivors. If they cannot be written, the record says at least that there are some.
-pub fn remember_or_mark(root: &Path, id: &str, survivors: &[Survivor]) {
-    if remember(root, id, survivors).is_err()
-        && let Some(files) = files(root, id)
-    {
-        files.mark_unwritten_survivors();
-    }
-}
-
-/// Forgets the survivors of a sandbox that has ended, as far as they were written.
-pub fn forget_all(root: &Path, id: &str) {
-    let _ = forget(root, id);
-    if let Some(files) = files(root, id) {
-        files.unmark_survivors();
-    }
-}
-
-fn files(root: &Path, id: &str) -> Option<Files> {
-    Registry::open_existing(root).ok()??.look(id).ok()?
-}
-
-/// Remembers the survivors that a teardown of sandbox `id` has left, or forgets all if it has left none.
-///
-/// What cannot be written is known to the process that found it, for as long as that lives.
-pub fn note(root: &Path, id: &str, findings: &Findings) {
-    if findings.verified {
-        let _ = forget(root, id);
-    } else {
-        remember_or_mark(root, id, &findings.survivors);
-    }
 }
 
 fn identity(survivor: &Survivor) -> Option<Identity> {
@@ -244,13 +209,11 @@ pub fn living(root: &Path, id: &str) -> io::Result<Vec<Alive>> {
 }
 
 /// Returns the sandboxes of a state root with survivors that live.
-pub fn all(root: &Path) -> Listing<Vec<Alive>> {
-    let blind = |error: io::Error| Listing::blind(&format!("`{}/{DIRECTORY}`", root.display()), &error);
-    match directory(root) {
-        Ok(None) => Listing::default(),
-        Err(error) => blind(error),
-        Ok(Some(dir)) => list(&dir).map_or_else(blind, Listing::from),
-    }
+///
+/// # Errors
+/// When they cannot be read: each sandbox may have some.
+pub(crate) fn all(root: &Path) -> io::Result<HashMap<String, Vec<Alive>>> {
+    directory(root)?.map_or_else(|| Ok(HashMap::new()), |dir| list(&dir))
 }
 
 fn list(dir: &OwnedFd) -> io::Result<HashMap<String, Vec<Alive>>> {
@@ -296,7 +259,7 @@ fn read(dir: &OwnedFd, proc: &mut ProcFs, boot: &str) -> io::Result<Vec<Alive>> 
 ///
 /// # Errors
 /// When they cannot be removed. Until they are, they are known to be dead by a look at each.
-pub fn forget(root: &Path, id: &str) -> io::Result<()> {
+pub(crate) fn forget(root: &Path, id: &str) -> io::Result<()> {
     let Some(top) = directory(root)? else { return Ok(()) };
     let dir = match open_private(top.as_fd(), Path::new(id)) {
         Ok(dir) => dir,

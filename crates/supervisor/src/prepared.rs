@@ -17,10 +17,10 @@ use penfold_state::intent::shortened;
 use penfold_state::names::{self, NameError};
 use penfold_state::outside::OutsideNote;
 use penfold_state::state::Status;
-use penfold_state::survivors;
 use penfold_state::time::millis;
 use penfold_state::{
-    Contain, LaunchSource, LeafLabel, LeafName, Nested, Scratch, SparePlan, history, lock, spared,
+    Contain, LaunchSource, LeafLabel, LeafName, Nested, Scratch, SparePlan, forget_survivors, history, lock,
+    remember_survivors, spared,
 };
 use penfold_sys::alarm::Alarm;
 use penfold_sys::descriptors;
@@ -39,6 +39,7 @@ use crate::report_file::{self, StatusLine};
 use crate::setup::Setup;
 
 /// The resources of a sandbox. The supervisor and its parent both hold them, so either can end the sandbox alone.
+#[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]
 pub(crate) struct Prepared {
     pub(crate) setup: Setup,
     pub(crate) proc: Option<ProcFs>,
@@ -354,10 +355,10 @@ impl Prepared {
         let spec = &self.setup.spec;
         if !findings.verified && !is_inside {
             // What cannot be written is known to this process, which stays as long as they live.
-            survivors::remember_or_mark(&spec.state_root, &spec.id.short(), &findings.survivors);
+            remember_survivors(&spec.state_root, &spec.id.short(), &findings.survivors);
             self.remembers = true;
         } else if findings.verified && !self.is_exec && (self.remembers || self.detached.is_some()) {
-            survivors::forget_all(&spec.state_root, &spec.id.short());
+            forget_survivors(&spec.state_root, &spec.id.short());
         }
     }
 

@@ -27,7 +27,7 @@ use penfold_state::evidence::{self, Evidence};
 use penfold_state::marked;
 use penfold_state::record::{Record, Registry};
 use penfold_state::recovery::{self, recover};
-use penfold_state::{LeafName, Requester, Scratch, spared, survivors};
+use penfold_state::{LeafName, Requester, Scratch, remember_survivors, spared};
 
 /// The most sandboxes that are ended in parallel. A sandbox that does not end delays no other, up to this number.
 const WORKERS: usize = 16;
@@ -341,7 +341,7 @@ impl<'a> Forced<'a> {
 
     /// Remembers survivors before anything goes that leads to them.
     fn remember(&self, survivors: &[Survivor]) {
-        survivors::remember_or_mark(self.resolver.root(), &self.known.id, survivors);
+        remember_survivors(self.resolver.root(), &self.known.id, survivors);
     }
 
     /// Returns the leaf that the record names, and the leaf found on the host: a record may be forged.

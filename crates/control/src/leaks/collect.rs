@@ -20,7 +20,7 @@ use penfold_state::evidence::is_held_anywhere;
 use penfold_state::marked;
 use penfold_state::record::{Record, Registry};
 use penfold_state::recovery;
-use penfold_state::{Requester, Scratch, survivors};
+use penfold_state::{Requester, Scratch, note_survivors, survivors};
 
 /// Ends and removes a leak, and verifies that it is gone. A leak that went by itself counts as gone.
 ///
@@ -45,14 +45,7 @@ pub fn collect(leak: &Leak, state_root: &Path, named: bool, patience: Duration) 
 fn remove(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io::Result<Findings> {
     let gone = || Ok(Findings { verified: true, ..Findings::default() });
     match &leak.thing {
-        Thing::Survivor { .. } => match look(state_root, &leak.id)? {
-            Turn::Ours(record) => recovery::recover(record, named, patience, Some(Requester::this("gc"))),
-            Turn::Gone if !is_held_anywhere(&leak.id) => {
-                recovery::recover_unrecorded(&leak.id, named, patience, Some(state_root))
-            }
-            // Its supervisor goes on to kill them.
-            Turn::Another | Turn::Gone => living_survivors(state_root, &leak.id),
-        },
+        Thing::Survivor { .. } => end_survivors(&leak.id, state_root, named, patience),
         Thing::Record { begun: true, .. } => {
             let Some(record) = take(state_root, &leak.id, patience)? else { return gone() };
             remove_unfinished(&record)?;
@@ -79,16 +72,7 @@ fn remove(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io
         Thing::Socket { .. } | Thing::Unreachable { .. } => {
             Err(io::Error::other("a supervisor looks after it"))
         }
-        Thing::Record { path, .. } => {
-            if is_unfinished(path) {
-                match rustix::fs::rmdir(path) {
-                    // The maker of the directory lives, and continues.
-                    Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => {}
-                    Err(errno) => return Err(errno.into()),
-                }
-            }
-            gone()
-        }
+        Thing::Record { path, .. } => remove_bare_record(path).and_then(|()| gone()),
         Thing::Container { path } => {
             let left = penfold_oci::end_lost(state_root, path, patience)?;
             let survivors: Vec<Survivor> =
@@ -111,6 +95,30 @@ fn remove(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io
             let Some(scratch) = Scratch::existing(path.clone())? else { return gone() };
             end(leak, &Request { named, patience, state_root }, None, vec![Box::new(scratch)])
         }
+    }
+}
+
+/// Removes a record that was never used.
+fn remove_bare_record(path: &Path) -> io::Result<()> {
+    if !is_unfinished(path) {
+        return Ok(());
+    }
+    match rustix::fs::rmdir(path) {
+        // The maker of the directory lives, and continues.
+        Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Tries again to end members that could not be ended.
+fn end_survivors(id: &str, state_root: &Path, named: bool, patience: Duration) -> io::Result<Findings> {
+    match look(state_root, id)? {
+        Turn::Ours(record) => recovery::recover(record, named, patience, Some(Requester::this("gc"))),
+        Turn::Gone if !is_held_anywhere(id) => {
+            recovery::recover_unrecorded(id, named, patience, Some(state_root))
+        }
+        // Its supervisor goes on to kill them.
+        Turn::Another | Turn::Gone => living_survivors(state_root, id),
     }
 }
 
@@ -255,7 +263,7 @@ fn end(
     let stop_policy =
         StopPolicy { grace: Duration::ZERO, patience: request.patience, ..StopPolicy::default() };
     let mut findings = penfold_teardown::end(&mut teardown, &stop_policy, &mut resources);
-    survivors::note(request.state_root, &found.id, &findings);
+    note_survivors(request.state_root, &found.id, &findings);
     marked::name_copies(&marker, &mut findings)?;
     Ok(findings)
 }

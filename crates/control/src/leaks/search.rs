@@ -15,6 +15,7 @@ use super::homes::{Claim, Homes};
 use super::{Leak, Member, Survey, Thing, age, directory_lock};
 use crate::holders;
 use penfold_state::error_chain;
+use penfold_state::evidence::fingerprints::Fingerprints;
 use penfold_state::evidence::is_held_anywhere;
 use penfold_state::record::Registry;
 use penfold_state::survivors::{self, Alive};
@@ -92,7 +93,8 @@ impl LeakSearch {
 
     /// Adds the members that could not be ended.
     fn survivors(&mut self, root: &Path) {
-        let survivors = survivors::all(root);
+        let host = Fingerprints::below(root);
+        let survivors = host.survivors();
         if let Some(unread) = survivors.unread() {
             self.blind(unread.to_owned());
         }

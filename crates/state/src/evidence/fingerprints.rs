@@ -108,7 +108,8 @@ impl Fingerprints {
 
     /// Returns the members that could not be ended before, of the sandboxes of this state root.
     pub fn survivors(&self) -> &Listing<Vec<Alive>> {
-        self.survivors.get_or_init(|| survivors::all(&self.root))
+        let unread = |error| Listing::blind(&format!("`{}/survivors`", self.root.display()), &error);
+        self.survivors.get_or_init(|| survivors::all(&self.root).map_or_else(unread, Listing::from))
     }
 
     /// Returns the processes of penfold in other mount namespaces that hold records.
