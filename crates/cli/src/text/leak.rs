@@ -1,5 +1,6 @@
 //! A leak in a few words.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use penfold_control::leaks::{Leak, Thing};
@@ -13,8 +14,12 @@ pub(crate) const USUAL_AGE: Duration = Duration::from_mins(10);
 
 /// The command that ends processes which this user may not signal.
 pub(crate) fn reap_as_root(pids: impl IntoIterator<Item = Pid>) -> String {
-    let pids: String = pids.into_iter().map(|pid| format!(" --pid {}", pid.as_raw_pid())).collect();
-    format!("sudo penfold reap{pids}")
+    let mut command = "sudo penfold reap".to_owned();
+    for pid in pids {
+        // Writing to a String cannot fail.
+        let _ = write!(command, " --pid {}", pid.as_raw_pid());
+    }
+    command
 }
 
 /// Describes a leak: `cgroup /sys/fs/cgroup/penfold-…`, with the reason and the age.
@@ -64,23 +69,28 @@ pub(crate) fn describe(leak: &Leak) -> String {
         | Thing::Mount { .. }
         | Thing::Loop { .. } => "no record",
     };
-    let mut text = what;
-    if !leak.processes.is_empty() {
-        let number = count(leak.processes.len(), "process", "processes");
-        let named: Vec<String> = leak
-            .processes
-            .iter()
-            .take(3)
-            .map(|member| format!("{} {}", member.id.pid.as_raw_pid(), member.name))
-            .collect();
-        let more = if leak.processes.len() > named.len() { ", …" } else { "" };
-        text = format!("{text}  {number} ({}{more})", named.join(", "));
-    }
+    let text = with_processes(what, leak);
     // The record is gone, and the age with it.
     if matches!(leak.thing, Thing::Socket { .. }) {
         return format!("{text}, {why}");
     }
     format!("{text}, {} old, {why}", old(leak.age()))
+}
+
+/// Adds the number of processes, and the first of them.
+fn with_processes(what: String, leak: &Leak) -> String {
+    if leak.processes.is_empty() {
+        return what;
+    }
+    let number = count(leak.processes.len(), "process", "processes");
+    let named: Vec<String> = leak
+        .processes
+        .iter()
+        .take(3)
+        .map(|member| format!("{} {}", member.id.pid.as_raw_pid(), member.name))
+        .collect();
+    let more = if leak.processes.len() > named.len() { ", …" } else { "" };
+    format!("{what}  {number} ({}{more})", named.join(", "))
 }
 
 /// Formats the age of a leak.

@@ -186,7 +186,7 @@ impl Scene {
             Escape::StateD => await_state_d(&self.survivors[0]),
             Escape::Frozen => {
                 let freezer = Path::new("/sys/fs/cgroup/freezer");
-                if !freezer.join("cgroup.procs").exists() {
+                if !freezer.join("cgroup.procs").is_file() {
                     skip("there is no v1 freezer");
                     return None;
                 }
@@ -222,15 +222,12 @@ impl Scene {
     }
 
     fn find_supervisors(&self, run: Option<&Running>) -> Vec<Process> {
-        match run {
-            Some(_) => self.env.find("pf-supervisor"),
-            None => {
-                let state = json(&self.record().join("state.json")).unwrap_or_default();
-                let told = state["supervisors"].as_array().cloned().unwrap_or_default();
-                let ids = told.iter().filter_map(crate::support::identity);
-                ids.filter_map(Process::open).collect()
-            }
+        if run.is_some() {
+            return self.env.find("pf-supervisor");
         }
+        let state = json(&self.record().join("state.json")).unwrap_or_default();
+        let told = state["supervisors"].as_array().cloned().unwrap_or_default();
+        told.iter().filter_map(crate::support::identity).filter_map(Process::open).collect()
     }
 
     /// Waits until the supervisor of a detached sandbox has told a client of the survivors.
@@ -310,7 +307,7 @@ impl Scene {
             Hold::Group(group) => {
                 // Only a freezer has this file.
                 let state = group.path().join("freezer.state");
-                if state.exists() {
+                if state.is_file() {
                     std::fs::write(state, "THAWED").unwrap();
                 }
                 self.hold = Hold::Group(group);
@@ -334,7 +331,7 @@ impl Scene {
         let collected = self.call(&["gc", "-f", "--older-than", "0", &self.id]);
         assert!(matches!(collected.code(), Some(0 | 3)), "gc: {}", collected.err());
         assert_eq!(self.env.listed(&["-a"]), Vec::<serde_json::Value>::new());
-        assert!(!self.env.root().join("survivors").join(&self.id).exists());
+        assert!(!self.env.root().join("survivors").join(&self.id).is_dir());
         self.env.assert_nothing_left();
     }
 }
