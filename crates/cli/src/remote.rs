@@ -9,6 +9,7 @@ mod hosts;
 mod listing;
 mod logs;
 mod run;
+mod run_request;
 mod select;
 mod wait;
 

@@ -20,7 +20,7 @@ pub(crate) struct Bounds {
         allow_hyphen_values = true,
         help = "End the command after this time; 0 means no limit"
     )]
-    timeout: Option<Duration>,
+    pub(crate) timeout: Option<Duration>,
     /// Time between the polite signal and KILL.
     #[arg(
         long,
@@ -32,7 +32,7 @@ pub(crate) struct Bounds {
     pub(crate) grace: Duration,
     /// The polite signal [default: TERM; for `exec` the sandbox's polite signal].
     #[arg(short = 's', long, value_name = "SIGNAL", value_parser = value::signal, allow_hyphen_values = true)]
-    signal: Option<Signal>,
+    pub(crate) signal: Option<Signal>,
     /// Exit with the command's code even if a time limit ended the command; not with --detach.
     #[arg(long)]
     pub(crate) preserve_status: bool,
@@ -43,7 +43,7 @@ pub(crate) struct Bounds {
         value_parser = OsStringValueParser::new().try_map(|text| value::env_setting(&text)),
         help = "Set an environment variable; without a value, copy the caller's; may be repeated"
     )]
-    env: Vec<EnvSetting>,
+    pub(crate) env: Vec<EnvSetting>,
     #[arg(
         long,
         value_name = "FILE",
@@ -51,7 +51,7 @@ pub(crate) struct Bounds {
         help = "Set the variables of this file: a line `KEY=VALUE`, or `KEY` to copy the caller's; # begins a comment line; \
             -e takes precedence; may be repeated"
     )]
-    env_file: Vec<PathBuf>,
+    pub(crate) env_file: Vec<PathBuf>,
     /// Working directory of the command.
     #[arg(short, long, value_name = "DIR")]
     pub(crate) workdir: Option<PathBuf>,

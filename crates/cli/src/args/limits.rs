@@ -25,7 +25,8 @@ pub(crate) struct LimitArgs {
 impl LimitArgs {
     /// The limits, as the record has them.
     pub(crate) fn limits(&self) -> Limits {
-        Limits { memory_bytes: self.memory, pids: self.pids, cpus: self.cpus }
+        let &LimitArgs { memory, pids, cpus } = self;
+        Limits { memory_bytes: memory, pids, cpus }
     }
 
     /// The first flag that was given.

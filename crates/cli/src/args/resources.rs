@@ -75,28 +75,42 @@ impl ResourceArgs {
 
     /// What is asked for. A flag takes precedence over the file; lists are joined.
     pub(crate) fn request(&self) -> Request {
-        let mut request = self.resources.clone().unwrap_or_default();
-        if let Some(path) = &self.workspace {
+        let ResourceArgs {
+            workspace,
+            keep,
+            sockets,
+            netns,
+            netns_outside,
+            address,
+            gateway,
+            peer_address,
+            tap,
+            mount,
+            own,
+            resources,
+        } = self;
+        let mut request = resources.clone().unwrap_or_default();
+        if let Some(path) = workspace {
             let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-            request.workspace = Some(Workspace { path, keep: self.keep });
+            request.workspace = Some(Workspace { path, keep: *keep });
         }
-        if let Some(path) = &self.sockets {
+        if let Some(path) = sockets {
             request.sockets = Some(Sockets { path: path.clone() });
         }
-        let namespace = self.netns || self.netns_outside || self.address.is_some();
-        if namespace || self.tap.is_some() {
+        let namespace = *netns || *netns_outside || address.is_some();
+        if namespace || tap.is_some() {
             let mut network =
                 request.network.take().unwrap_or(Network { namespace: false, ..Network::default() });
             network.namespace |= namespace;
-            network.enter &= !self.netns_outside;
-            network.address = self.address.or(network.address);
-            network.gateway = self.gateway.or(network.gateway);
-            network.peer_address = self.peer_address.or(network.peer_address);
-            network.tap = self.tap.clone().or(network.tap);
+            network.enter &= !netns_outside;
+            network.address = address.or(network.address);
+            network.gateway = gateway.or(network.gateway);
+            network.peer_address = peer_address.or(network.peer_address);
+            network.tap = tap.clone().or(network.tap);
             request.network = Some(network);
         }
-        request.mounts.extend(self.mount.iter().cloned());
-        request.own.extend(self.own.iter().cloned());
+        request.mounts.extend(mount.iter().cloned());
+        request.own.extend(own.iter().cloned());
         request
     }
 }

@@ -108,7 +108,9 @@ they have on its host. Every other command that acts on sandboxes refuses. The d
 - A foreground `run` stops its sandbox at the first Ctrl-C or SIGTERM, and kills it at the second. The sandbox has a
   lease: it is stopped when its client has been dead or suspended for a minute. With `--on-owner-exit keep`, not.
 - An `exec` goes on when its client dies; it ends with the sandbox at the latest.
-- `run -d --report`, and `kill` with another signal than KILL, refuse. `inspect` has the report and no other file.
+- What a server cannot do is refused by name, and nothing starts: `run` with --restart, --allow-outside, --unit, --outside,
+  --stop-on-interrupt, --user, --log, --owner, --ready and --on-stdin-close; in the foreground also -i, -t and `--on-owner-exit kill`;
+  detached --report, and --on-owner-exit other than `keep`. `kill` with another signal than KILL. `inspect` has the report and no other file.
 - `logs -f`, `wait`, `run` and `exec` survive a restart of the server: they try for 10 s to reach it again, and lose no
   output. After that, `run` and `exec` exit with 120, because the command may still run.
 ";

@@ -1,9 +1,9 @@
 //! `penfold run`.
 
 pub(crate) mod definition;
-mod detached;
+pub(crate) mod detached;
 pub(crate) mod profile;
-mod ready;
+pub(crate) mod ready;
 mod replace;
 pub(crate) mod restart;
 pub(crate) mod spec;

@@ -1,7 +1,5 @@
 //! `stop`, `kill`, `rm` and `extend` on a server.
 
-use std::time::Duration;
-
 use penfold_api::{Ended, Sandbox};
 use penfold_client::{Client, Error, Method, encoded};
 use penfold_control::{ForgetError, StopResult, View};
@@ -10,6 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::select;
+use crate::args::patience::PatienceOverride;
 use crate::args::verb::Global;
 use crate::commands::extend::ExtendArgs;
 use crate::commands::kill::KillArgs;
@@ -23,16 +22,17 @@ use crate::{exit_codes, output, value};
 
 /// Stops sandboxes.
 pub(super) fn stop(client: &Client, global: &Global, args: &StopArgs) -> Result<u8, Failure> {
-    let signal = args.signal.map(value::Signal::sendable).transpose()?;
-    let selection = select::select(client, &args.ids, Among::Living, args.force || args.dry_run, "stop")?;
+    let &StopArgs { ref ids, grace, signal, patience: PatienceOverride { patience }, dry_run, force } = args;
+    let signal = signal.map(value::Signal::sendable).transpose()?;
+    let selection = select::select(client, ids, Among::Living, force || dry_run, "stop")?;
     let body = json!({
         "signal": signal.map(|signal| signal.as_raw().to_string()),
-        "grace_ms": args.grace.map(millis),
-        "patience_ms": args.patience.patience.map(millis),
+        "grace_ms": grace.map(millis),
+        "patience_ms": patience.map(millis),
     });
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
-    if args.dry_run {
+    if dry_run {
         would_end(global, &selection.found, true, &mut tally);
         return tally.finish();
     }
@@ -42,36 +42,38 @@ pub(super) fn stop(client: &Client, global: &Global, args: &StopArgs) -> Result<
 
 /// Kills sandboxes.
 pub(super) fn kill(client: &Client, global: &Global, args: &KillArgs) -> Result<u8, Failure> {
-    if args.signal.sendable()? != Signal::KILL {
+    let &KillArgs { ref ids, signal, patience: PatienceOverride { patience }, dry_run, force } = args;
+    if signal.sendable()? != Signal::KILL {
         let sentence = "a server kills sandboxes only: `--signal` cannot be used together with `--host`";
         return Err(Failure::new(FailureKind::Usage, sentence)
             .hint("`penfold stop -s SIGNAL` sends it, and ends the sandbox"));
     }
-    let selection = select::select(client, &args.ids, Among::Living, args.force || args.dry_run, "kill")?;
+    let selection = select::select(client, ids, Among::Living, force || dry_run, "kill")?;
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
-    if args.dry_run {
+    if dry_run {
         would_end(global, &selection.found, true, &mut tally);
         return tally.finish();
     }
-    end(client, &selection.found, "kill", &patience(args.patience.patience), &mut tally);
+    end(client, &selection.found, "kill", &json!({ "patience_ms": patience.map(millis) }), &mut tally);
     tally.finish()
 }
 
 /// Removes the records of ended sandboxes; with `--force` kills the sandboxes first.
 pub(super) fn rm(client: &Client, global: &Global, args: &RmArgs) -> Result<u8, Failure> {
-    let selection = select::select(client, &args.ids, Among::Every, args.force || args.dry_run, "remove")?;
+    let &RmArgs { ref ids, patience: PatienceOverride { patience }, dry_run, force } = args;
+    let selection = select::select(client, ids, Among::Every, force || dry_run, "remove")?;
     let coloured = global.color.wanted(&std::io::stderr());
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
     let (living, ended): (Vec<View>, Vec<View>) =
         selection.found.into_iter().partition(|view| view.status.is_living());
     let mut doomed = ended;
-    if args.dry_run && args.force {
+    if dry_run && force {
         doomed.extend(living);
-    } else if args.force {
+    } else if force {
         // The request that removes a record takes no patience, so the kill comes first.
-        let body = patience(args.patience.patience);
+        let body = json!({ "patience_ms": patience.map(millis) });
         let killed = penfold_control::at_once(&living, |view| order(client, &view.id, "kill", &body));
         for (view, killed) in living.into_iter().zip(killed) {
             match killed {
@@ -85,7 +87,7 @@ pub(super) fn rm(client: &Client, global: &Global, args: &RmArgs) -> Result<u8, 
             tally.failed(&error.into(), coloured);
         }
     }
-    if args.dry_run {
+    if dry_run {
         would_end(global, &doomed, false, &mut tally);
         return tally.finish();
     }
@@ -104,7 +106,8 @@ fn would_end(global: &Global, found: &[View], only_living: bool, tally: &mut Tal
 
 /// Pauses or continues sandboxes, one after the other.
 pub(super) fn pause(client: &Client, global: &Global, args: &PauseArgs, act: &str) -> Result<u8, Failure> {
-    let selection = select::select(client, &args.ids, Among::Living, args.force, act)?;
+    let PauseArgs { ids, force } = args;
+    let selection = select::select(client, ids, Among::Living, *force, act)?;
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
     for view in &selection.found {
@@ -126,8 +129,9 @@ pub(super) fn pause(client: &Client, global: &Global, args: &PauseArgs, act: &st
 
 /// Renews the lease of a sandbox.
 pub(super) fn extend(client: &Client, args: &ExtendArgs) -> Result<u8, Failure> {
-    let view = select::find(client, &args.id)?;
-    let ms = if args.lease.is_zero() { 0 } else { millis(args.lease).max(1) };
+    let &ExtendArgs { ref id, lease } = args;
+    let view = select::find(client, id)?;
+    let ms = if lease.is_zero() { 0 } else { millis(lease).max(1) };
     let url = format!("{}/extend", path(&view.id));
     let extended = client.call::<Sandbox>(Method::POST, &url, &[], &json!({ "lease_ms": ms }));
     extended.map_err(|error| {
@@ -136,10 +140,6 @@ pub(super) fn extend(client: &Client, args: &ExtendArgs) -> Result<u8, Failure> 
     })?;
     output::data(format!("{}\n", view.id).as_bytes())?;
     Ok(exit_codes::SUCCESS)
-}
-
-fn patience(patience: Option<Duration>) -> Value {
-    json!({ "patience_ms": patience.map(millis) })
 }
 
 pub(super) fn path(id: &str) -> String {

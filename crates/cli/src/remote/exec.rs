@@ -3,15 +3,16 @@
 use std::io::{self, IsTerminal as _, Read as _};
 
 use penfold_client::{Client, Error, Method};
-use penfold_state::time::millis;
 use penfold_state::{Outcome, Report};
 use penfold_teardown::Survivor;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::foreground::{Signals, copy_output};
-use super::{ending, failure, run, select};
+use super::run_request::{put_bounds, texts};
+use super::{ending, failure, select};
 use crate::args::bounds;
+use crate::args::user::UserArgs;
 use crate::args::verb::Global;
 use crate::commands::exec::ExecArgs;
 use crate::failure::{Failure, FailureKind, OrFail as _};
@@ -115,23 +116,17 @@ fn not_started(error: Error, name: &str, args: &ExecArgs) -> Failure {
 
 /// The body of the request.
 fn describe(args: &ExecArgs) -> Result<Value, Failure> {
-    if args.user.user.is_some() {
+    // A detached command is one for whose end the client does not wait. `--tty` was refused, and the path has the id.
+    let ExecArgs { interactive, tty: _, detach: _, bounds, user: UserArgs { user }, id: _, command } = args;
+    if user.is_some() {
         let sentence = "`--user` works on this host only, not on a server";
         return Err(Failure::new(FailureKind::NotStarted, sentence));
     }
     let mut body = Map::new();
     let mut put = |key: &str, value: Value| drop(body.insert(key.to_owned(), value));
-    put("command", json!(run::texts(&args.command)?));
-    put("env", json!(run::environment(&args.bounds)?));
-    if let Some(dir) = &args.bounds.workdir {
-        put("dir", json!(run::text(dir.as_os_str())?));
-    }
-    put("timeout_ms", json!(args.bounds.timeout().map(millis)));
-    put("grace_ms", json!(millis(args.bounds.grace)));
-    if !args.bounds.leaves_signal() {
-        put("signal", json!(args.bounds.signal().to_string()));
-    }
-    if args.interactive {
+    put("command", json!(texts(command)?));
+    put_bounds(bounds, &mut put)?;
+    if *interactive {
         put("stdin_base64", json!(penfold_client::base64(&input()?)));
     }
     Ok(Value::Object(body))

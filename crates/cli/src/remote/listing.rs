@@ -17,12 +17,24 @@ use crate::{exit_codes, output};
 
 /// Lists sandboxes.
 pub(super) fn ps(client: &Client, global: &Global, args: &PsArgs) -> Result<u8, Failure> {
-    for (is_given, flag) in [
-        (args.all_users, "--all-users"),
-        (args.containers, "--containers"),
-        (args.stats, "--stats"),
-        (args.ports, "--ports"),
-    ] {
+    let &PsArgs {
+        all_users,
+        containers,
+        stats,
+        ports,
+        // These select among what the server lists, and show it.
+        all: _,
+        latest: _,
+        last: _,
+        filters: _,
+        json: _,
+        format: _,
+        no_trunc: _,
+        watch: _,
+    } = args;
+    for (is_given, flag) in
+        [(all_users, "--all-users"), (containers, "--containers"), (stats, "--stats"), (ports, "--ports")]
+    {
         if is_given {
             let sentence = format!("`penfold ps {flag}` works on this host only, not on a server");
             return Err(Failure::new(FailureKind::Usage, sentence));
@@ -33,9 +45,11 @@ pub(super) fn ps(client: &Client, global: &Global, args: &PsArgs) -> Result<u8, 
 
 /// Prints the views of sandboxes, with their reports. The server sends no other file of a record.
 pub(super) fn inspect(client: &Client, global: &Global, args: &InspectArgs) -> Result<u8, Failure> {
+    // JSON is the default.
+    let InspectArgs { ids, json: _, format } = args;
     let mut exit = exit_codes::SUCCESS;
     let mut found: Vec<View> = Vec::new();
-    for word in find::read_words(&args.ids)? {
+    for word in find::read_words(ids)? {
         match select::find(client, &word) {
             Ok(view) if found.iter().any(|other| other.id == view.id) => {}
             Ok(view) => found.push(view),
@@ -45,7 +59,7 @@ pub(super) fn inspect(client: &Client, global: &Global, args: &InspectArgs) -> R
             }
         }
     }
-    if let Some(Format::Lines(template) | Format::Table(template)) = &args.format {
+    if let Some(Format::Lines(template) | Format::Table(template)) = format {
         let text: String = found.iter().map(|view| template.line(view, now_ms())).collect();
         output::data(text.as_bytes())?;
         return Ok(exit);
@@ -59,6 +73,6 @@ pub(super) fn inspect(client: &Client, global: &Global, args: &InspectArgs) -> R
         let files = Contents { intent: None, state: Value::Null, exit: Value::Null, report };
         inspected.push(Inspected { row: Row::of(view), files });
     }
-    inspect::print(&inspected, args.format.as_ref())?;
+    inspect::print(&inspected, format.as_ref())?;
     Ok(exit)
 }

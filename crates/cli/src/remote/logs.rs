@@ -24,16 +24,18 @@ enum Stopped {
 
 /// Shows the log, and follows it with `--follow`.
 pub(super) fn logs(client: &Client, global: &Global, args: &LogsArgs) -> Result<u8, Failure> {
-    let [word] = args.ids.as_slice() else {
+    // `since` and `until` are looked at with each frame, `timestamps` and `json` where it is shown.
+    let &LogsArgs { ref ids, follow, lines, stderr, since: _, until: _, timestamps: _, json: _ } = args;
+    let [word] = ids.as_slice() else {
         let sentence = "a server shows one log at a time";
         return Err(Failure::new(FailureKind::Usage, sentence).hint("give one id"));
     };
     let id = select::find(client, word)?.id;
-    let lines = args.lines.map(|lines| format!("&lines={lines}")).unwrap_or_default();
-    let stream = if args.stderr { "&stream=stderr" } else { "" };
+    let lines = lines.map(|lines| format!("&lines={lines}")).unwrap_or_default();
+    let stream = if stderr { "&stream=stderr" } else { "" };
     let mut shown = Shown { args, output: Output::new(args), quiet: global.quiet };
     let path = format!("{}/logs", ending::path(&id));
-    let done = if args.follow {
+    let done = if follow {
         shown.follow(&mut Follow::new(client, format!("{path}?follow=true{lines}{stream}")))
     } else {
         shown.parts(client, &path, &lines, stream)

@@ -1,34 +1,23 @@
 //! `run` on a server.
 
-use std::ffi::{OsStr, OsString};
-
 use penfold_api::Sandbox;
 use penfold_client::{Client, Error, Method};
-use penfold_state::time::millis;
-use penfold_state::{Id, Limits, Outcome, Report, ReportFile};
-use serde_json::{Map, Value, json};
+use penfold_state::{Id, Outcome, Report, ReportFile};
+use serde_json::{Value, json};
 
-use super::foreground::{LEASE, Signals, copy_output};
+use super::foreground::{Signals, copy_output};
+use super::run_request;
 use super::{ending, failure, wait};
-use crate::args::bounds::{self, Bounds};
 use crate::args::verb::Global;
-use crate::commands::run::profile::{Network, Profile};
-use crate::commands::run::{Codes, OnOwnerExit, OnSupervisorExit, RunArgs, spec, stdin_close, tell};
+use crate::commands::run::{Codes, OnOwnerExit, RunArgs, spec, tell};
 use crate::failure::{Failure, FailureKind, OrFail as _};
-use crate::{exit_codes, output, variables};
+use crate::{exit_codes, output};
 
 /// Runs a command on a server: in the foreground to its end, or detached.
 pub(super) fn run(client: &Client, global: &Global, args: RunArgs) -> Result<u8, Failure> {
     let codes = Codes { preserve: args.bounds.preserve_status, fail_on_leak: args.fail_on_leak };
-    if args.detach {
-        bounds::refuse_code_flags(codes.preserve, codes.fail_on_leak)?;
-    }
-    spec::refuse_detached_flags(&args)?;
-    spec::refuse_limits(&args)?;
-    spec::detach(&args)?;
-    refuse_local_flags(&args)?;
+    let body = Value::Object(run_request::check(&args)?);
     let report = spec::report_file(&args)?;
-    let body = describe(&args)?;
     if args.detach {
         let sandbox = create(client, &args, &body)?;
         output::data(format!("{}\n", sandbox.id).as_bytes()).map_err(Failure::not_started)?;
@@ -70,30 +59,6 @@ pub(super) fn run(client: &Client, global: &Global, args: RunArgs) -> Result<u8,
     tell(global, &Outcome::of(&ended, unwritten), &name, args.bounds.workdir, codes)
 }
 
-/// Refuses the flags that a server does not have.
-fn refuse_local_flags(args: &RunArgs) -> Result<(), Failure> {
-    let refused = |sentence: &str| Failure::new(FailureKind::NotStarted, sentence.to_owned());
-    if args.status_fd.is_some() {
-        let failure = refused("`--status-fd` works on this host only, not on a server");
-        return Err(failure.hint("use `--report FILE`"));
-    }
-    if args.user.user.is_some() {
-        return Err(refused("`--user` works on this host only, not on a server"));
-    }
-    if args.event_log.log.is_some() {
-        return Err(refused("`--log` works on this host only, not on a server"));
-    }
-    if args.owner.is_some() {
-        return Err(refused("`--owner` works on this host only, not on a server"));
-    }
-    if args.detach && args.report.is_some() {
-        let failure = refused("`--report` cannot be used together with `--detach` on a server");
-        return Err(failure.hint("`penfold inspect ID` has the report after the end"));
-    }
-    args.ready.refuse()?;
-    stdin_close::refuse(args.on_stdin_close)
-}
-
 fn write_report(file: &ReportFile, report: &Report) -> std::io::Result<()> {
     let mut text = serde_json::to_vec_pretty(report)?;
     text.push(b'\n');
@@ -127,83 +92,3 @@ fn create(client: &Client, args: &RunArgs, body: &Value) -> Result<Sandbox, Fail
 
 /// Other clients may take the name too, each in turn.
 const MOST_REPLACED: usize = 100;
-
-/// The body of the request.
-fn describe(args: &RunArgs) -> Result<Value, Failure> {
-    let mut body = Map::new();
-    let mut put = |key: &str, value: Value| drop(body.insert(key.to_owned(), value));
-    put("command", json!(texts(&args.command)?));
-    put("env", json!(environment(&args.bounds)?));
-    put("labels", args.label.iter().map(|label| (label.key.clone(), json!(label.value))).collect());
-    put("name", json!(args.name));
-    if let Some(dir) = &args.bounds.workdir {
-        put("dir", json!(text(dir.as_os_str())?));
-    }
-    put("timeout_ms", json!(args.bounds.timeout().map(millis)));
-    put("grace_ms", json!(millis(args.bounds.grace)));
-    put("patience_ms", json!(millis(args.patience.patience)));
-    if !args.bounds.leaves_signal() {
-        put("signal", json!(args.bounds.signal().to_string()));
-    }
-    put("inherit_env", json!(args.inherit_env));
-    put("scratch", json!(args.scratch));
-    put("contain", json!(args.contain.word()));
-    put_limits(&args.limits.limits(), &mut put);
-    if let Ok(Value::Object(resources)) = serde_json::to_value(args.resources.request()) {
-        for (key, value) in resources {
-            put(&key, value);
-        }
-    }
-    put("log_size", json!(args.detached.log_size));
-    put("stop", json!(args.stop.request()));
-    put("spare", json!(args.spare.texts()));
-    put("profile", json!(args.profile.profile.map(Profile::word)));
-    put("vmm", json!(args.profile.vmm.map(|vmm| json!({ "kind": vmm.word() }))));
-    if args.profile.profile == Some(Profile::Jail) {
-        let rootfs = args.profile.rootfs.as_ref().map(|dir| text(dir.as_os_str())).transpose()?;
-        let network = args.profile.network.map(Network::word);
-        let seccomp = args.profile.no_seccomp.then_some(false);
-        put("jail", json!({ "rootfs": rootfs, "network": network, "seccomp": seccomp }));
-    }
-    if args.detach {
-        put("lease_ms", json!(args.detached.ttl.filter(|ttl| !ttl.is_zero()).map(millis)));
-        put("idle_timeout_ms", json!(args.detached.idle_timeout.filter(|idle| !idle.is_zero()).map(millis)));
-        put("remove_at_end", json!(args.rm));
-        put("survive_supervisor", json!(args.detached.on_supervisor_exit == OnSupervisorExit::Keep));
-        put("terminal", json!(args.tty));
-    } else if args.on_owner_exit != Some(OnOwnerExit::Keep) {
-        put("lease_ms", json!(millis(LEASE)));
-    }
-    Ok(Value::Object(body))
-}
-
-fn put_limits(limits: &Limits, put: &mut impl FnMut(&str, Value)) {
-    put("memory_bytes", json!(limits.memory_bytes));
-    put("pids", json!(limits.pids));
-    put("cpus", json!(limits.cpus.map(|cpus| cpus.as_secs_f64())));
-}
-
-/// The words of a command, as the API carries them.
-pub(super) fn texts(words: &[OsString]) -> Result<Vec<&str>, Failure> {
-    words.iter().map(|word| text(word)).collect()
-}
-
-/// A text of the command line, as the API carries it.
-pub(super) fn text(word: &OsStr) -> Result<&str, Failure> {
-    word.to_str().ok_or_else(|| {
-        let sentence = format!("`{}` is not UTF-8, and a server takes UTF-8 only", word.to_string_lossy());
-        Failure::new(FailureKind::NotStarted, sentence)
-    })
-}
-
-/// The variables of `-e`; without a value, the caller's. The server adds only a few of its own.
-pub(super) fn environment(bounds: &Bounds) -> Result<Map<String, Value>, Failure> {
-    let mut variables = Map::new();
-    for setting in &bounds.env()? {
-        let value = setting.value.clone().or_else(|| variables::get(&setting.key));
-        if let Some(value) = value {
-            variables.insert(text(&setting.key)?.to_owned(), json!(text(&value)?));
-        }
-    }
-    Ok(variables)
-}

@@ -34,14 +34,15 @@ const ROUND_MS: u64 = 30_000;
 
 /// Waits until sandboxes have ended; returns the exit codes of their commands.
 pub(super) fn wait(client: &Client, global: &Global, args: &WaitArgs) -> Result<u8, Failure> {
-    let until = args.timeout.and_then(|limit| Instant::now().checked_add(limit));
-    let selection = select::select(client, &args.ids, Among::Living, true, "wait for")
-        .map_err(super::before_the_start)?;
+    let &WaitArgs { ref ids, any, timeout } = args;
+    let until = timeout.and_then(|limit| Instant::now().checked_add(limit));
+    let selection =
+        select::select(client, ids, Among::Living, true, "wait for").map_err(super::before_the_start)?;
     let mut tally = Tally::default();
     let missed: Vec<Failure> = selection.missed.into_iter().map(Failure::not_started).collect();
     tally.missed(global, &missed);
     let mut codes = Vec::from_iter(missed.first().map(Failure::exit_code));
-    let ends = ends(client, &selection.found, args.any, until)?;
+    let ends = ends(client, &selection.found, any, until)?;
     let mut left = Vec::new();
     for (view, end) in selection.found.iter().zip(&ends) {
         let Some(end) = end else {
@@ -59,10 +60,10 @@ pub(super) fn wait(client: &Client, global: &Global, args: &WaitArgs) -> Result<
         }
         let code = wait::code(&view.id, end, false, !view.detached);
         let text = code.map_or_else(|| "unknown".to_owned(), |code| code.to_string());
-        tally.done(&if args.any { format!("{} {text}", view.id) } else { text });
+        tally.done(&if any { format!("{} {text}", view.id) } else { text });
         codes.push(code.unwrap_or(exit_codes::UNVERIFIED));
     }
-    let enough = args.any && left.len() < ends.len();
+    let enough = any && left.len() < ends.len();
     if !left.is_empty() && !enough {
         let sentence = format!("not ended in time: {}", left.join(", "));
         codes.push(Failure::new(FailureKind::TimedOut, sentence).report(false));

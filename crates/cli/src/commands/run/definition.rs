@@ -11,7 +11,7 @@ use crate::args::spare::SpareArgs;
 use crate::args::user::UserArgs;
 
 /// Adds all flags of `run`.
-pub(super) fn all(command: Command) -> Command {
+pub(crate) fn all(command: Command) -> Command {
     with_rare(RunArgs::augment_args(command))
 }
 

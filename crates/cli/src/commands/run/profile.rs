@@ -79,6 +79,25 @@ impl Network {
     }
 }
 
+impl ProfileArgs {
+    /// Refuses the flags of another profile.
+    pub(crate) fn refuse_others(&self) -> Result<(), Failure> {
+        let ProfileArgs { profile, rootfs, network, vmm, no_seccomp } = self;
+        let flags = [
+            (rootfs.is_some(), "--rootfs", Profile::Jail),
+            (network.is_some(), "--network", Profile::Jail),
+            (*no_seccomp, "--no-seccomp", Profile::Jail),
+            (vmm.is_some(), "--vmm", Profile::Vmm),
+        ];
+        match flags.into_iter().find(|(given, _, of)| *given && *profile != Some(*of)) {
+            None => Ok(()),
+            Some((_, flag, of)) => {
+                Err(not_started(format!("`{flag}` is a flag of the profile `{}`", of.word())))
+            }
+        }
+    }
+}
+
 fn not_started(sentence: String) -> Failure {
     Failure::new(FailureKind::NotStarted, sentence)
 }
@@ -94,9 +113,7 @@ pub(super) fn apply(args: &mut RunArgs) -> Result<Vec<OsString>, Failure> {
 
 /// Adds a directory of sockets, and the stop request of the monitor.
 fn prepare_vmm(args: &mut RunArgs) -> Result<(), Failure> {
-    if args.profile.rootfs.is_some() || args.profile.network.is_some() {
-        return Err(not_started("`--rootfs` and `--network` are of the profile `jail`".to_owned()));
-    }
+    args.profile.refuse_others()?;
     let vmm = args.profile.vmm.or_else(|| vmm::Vmm::find(&args.command)).ok_or_else(|| {
         not_started("the command names no virtual machine monitor that penfold knows".to_owned())
             .hint("`--vmm qemu`, `--vmm firecracker`, `--vmm cloud-hypervisor`")
@@ -139,9 +156,7 @@ pub(super) fn complete_vmm(args: &mut RunArgs, sockets: Option<&Path>) -> Option
 /// Returns the words in front of a command in a jail. May add a network namespace to the resources.
 fn jail(args: &mut RunArgs) -> Result<Vec<OsString>, Failure> {
     args.spare.refuse_namespace("--profile jail")?;
-    if args.profile.vmm.is_some() {
-        return Err(not_started("`--vmm` is of the profile `vmm`".to_owned()));
-    }
+    args.profile.refuse_others()?;
     let has_namespace = args.resources.request().network.is_some_and(|network| network.namespace);
     let network = args.profile.network.unwrap_or(if has_namespace { Network::New } else { Network::None });
     if network == Network::New {

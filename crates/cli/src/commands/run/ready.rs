@@ -76,16 +76,6 @@ impl Default for ReadyArgs {
 }
 
 impl ReadyArgs {
-    /// Refuses the flag for a sandbox on a server.
-    pub(crate) fn refuse(&self) -> Result<(), Failure> {
-        if self.ready.is_none() {
-            return Ok(());
-        }
-        let sentence = "`--ready` works on this host only, not on a server";
-        Err(Failure::new(FailureKind::NotStarted, sentence)
-            .hint("`penfold logs -f ID` follows the output until the command says that it is ready"))
-    }
-
     /// Makes the pipe over which the command says that it is ready, if the probe needs one.
     pub(crate) fn pipe(&self) -> Result<Option<ReadyPipe>, Failure> {
         let Some(Probe { kind: ProbeKind::Descriptor(number), .. }) = self.ready else { return Ok(None) };

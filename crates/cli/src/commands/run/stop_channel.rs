@@ -42,7 +42,8 @@ impl StopArgs {
     /// Returns the request that the user gave, or the profile.
     pub(crate) fn request(&self) -> Option<StopChannel> {
         let line = |line: &String| StopChannel::Command(["sh", "-c", line].map(str::to_owned).into());
-        self.stop_command.as_ref().map(line).or_else(|| self.stop.clone())
+        let StopArgs { stop_command, stop } = self;
+        stop_command.as_ref().map(line).or_else(|| stop.clone())
     }
 
     /// Whether the user gave a request.

@@ -72,6 +72,37 @@ fn run_prints_and_exits_as_on_this_host() {
     env.assert_nothing_left();
 }
 
+/// spec: 15.10
+#[test]
+fn what_a_server_cannot_do_is_refused_by_name_and_starts_nothing() {
+    let env = TestEnv::new();
+    for (_server, flags) in &servers(&env) {
+        for (given, name) in [
+            (&["--unit", "none"][..], "--unit"),
+            (&["--stop-on-interrupt"], "--stop-on-interrupt"),
+            (&["--allow-outside"], "--allow-outside"),
+            (&["-i"], "--interactive"),
+            (&["-it"], "--interactive"),
+            (&["-t"], "--tty"),
+            (&["--on-owner-exit", "kill"], "--on-owner-exit kill"),
+            (&["-d", "--on-owner-exit", "stop"], "--on-owner-exit stop"),
+            (&["-d", "--restart", "on-failure"], "--restart"),
+            (&["-d", "--outside"], "--outside"),
+            (&["-d", "--unit", "system"], "--unit"),
+            (&["-d", "--allow-outside"], "--allow-outside"),
+            (&["--report", "kept", "-u", "root"], "--user"),
+        ] {
+            let line = [&["run"], given, &["--", "touch", "started"]].concat();
+            env.call(words(flags, &line))
+                .refused(125, &format!("`{name}` works on this host only, not on a server"));
+        }
+    }
+    assert_eq!(env.listed_ids(&["-a"]), Vec::<String>::new());
+    for file in ["started", "kept"] {
+        assert!(!env.path("work").join(file).try_exists().unwrap(), "{file}");
+    }
+}
+
 #[test]
 fn the_report_of_a_foreground_command_is_written() {
     let env = TestEnv::new();
