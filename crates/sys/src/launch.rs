@@ -340,6 +340,21 @@ pub fn spawn_joined(
     command.spawn()
 }
 
+/// Spawns a command that is a subreaper before its first instruction: orphans among its descendants become its children as long as
+/// it lives.
+///
+/// # Errors
+/// Those of the spawn and of prctl(2).
+pub fn spawn_subreaper(command: &mut std::process::Command) -> io::Result<std::process::Child> {
+    use std::os::unix::process::CommandExt;
+    // The kernel reads the pid as "yes"; any will do.
+    let adopt = || rustix::process::set_child_subreaper(Some(Pid::INIT)).map_err(io::Error::from);
+    // SAFETY: the closure makes one system call and allocates nothing; an errno becomes an io::Error without an
+    // allocation.
+    unsafe { command.pre_exec(adopt) };
+    command.spawn()
+}
+
 /// Clones this process into new namespaces; otherwise like `fork`.
 ///
 /// # Errors

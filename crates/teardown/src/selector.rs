@@ -19,7 +19,7 @@ use crate::report::raw;
 /// The rule that makes a process a member, together with its descendants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
-    /// This process.
+    /// This process. What had left its descendants before the first look, such as a daemon, is no member.
     Process(ProcessId),
     /// These processes.
     Processes(HashSet<ProcessId>),
