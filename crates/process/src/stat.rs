@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
 use crate::id::{ProcessId, StartTime};
@@ -105,6 +105,9 @@ pub struct Stat {
     pub start: StartTime,
     /// The resident set, in pages.
     pub resident: u64,
+    /// The signals up to 31 that are pending for the main thread alone, bit `n - 1` for signal `n`. A signal that ends the process
+    /// makes SIGKILL pending for each of its threads.
+    pub pending: u64,
 }
 
 /// `PF_EXITING` and `PF_KTHREAD`, `include/linux/sched.h`.
@@ -152,6 +155,9 @@ impl Stat {
         // vsize
         fields.skip(1);
         let resident = fields.unsigned().ok_or(missing("the resident set"))?;
+        // rsslim, startcode, endcode, startstack, kstkesp, kstkeip
+        fields.skip(6);
+        let pending = fields.unsigned().unwrap_or(0);
         Ok(Self {
             pid,
             comm: String::from_utf8_lossy(comm).into_owned(),
@@ -166,6 +172,7 @@ impl Stat {
             threads,
             start,
             resident,
+            pending,
         })
     }
 
@@ -192,6 +199,13 @@ impl Stat {
     /// An exiting process releases its files, and the locks held through them, before its end can be observed.
     pub fn is_exiting(&self) -> bool {
         self.flags & PF_EXITING != 0
+    }
+
+    /// Tells whether the process executes no instruction of its program any more: it has ended, is exiting, or has a signal before it
+    /// that ends it.
+    pub fn is_ending(&self) -> bool {
+        let is_killed = self.pending & 1 << (Signal::KILL.as_raw() - 1) != 0;
+        self.is_dead() || is_killed || self.is_exiting() && self.threads <= 1
     }
 
     /// Tells whether the process is a kernel thread, which has no command line and cannot be signalled.
@@ -266,6 +280,24 @@ mod tests {
         assert!(!zombie("2").is_dead());
         assert!(zombie("1").is_dead());
         assert!(zombie("0").is_dead());
+    }
+
+    #[test]
+    fn a_process_is_ending_once_nothing_of_its_program_runs() {
+        let of = |pending: &str, flags: &str, threads: &str| {
+            let line = LINE.replace(" 1 1 0 0 0 0 0 ", &format!(" 1 1 0 0 0 {pending} 0 "));
+            let line = line
+                .replace(" 4194560 ", &format!(" {flags} "))
+                .replace(" 20 0 3 ", &format!(" 20 0 {threads} "));
+            Stat::parse(line.as_bytes()).expect("a line").is_ending()
+        };
+        assert!(!of("0", "4194560", "3"));
+        // SIGKILL, and SIGTERM that a handler will take.
+        assert!(of("256", "4194560", "3"));
+        assert!(!of("16384", "4194560", "3"));
+        // Other threads may live after the main thread.
+        assert!(of("0", "4194564", "1"));
+        assert!(!of("0", "4194564", "3"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod ask;
 mod children;
+mod dying;
 mod kill;
 mod ledger;
 mod outside;
@@ -73,6 +74,8 @@ struct Entry {
     ended: Ended,
     asked: bool,
     gone: bool,
+    /// Whether it was ending before the first kill.
+    dies_alone: bool,
     refused: Option<io::Error>,
 }
 
@@ -95,6 +98,8 @@ pub struct Teardown {
     /// Strays that ended and are not reported in detail.
     left_behind: Vec<Pid>,
     reparented: HashSet<Pid>,
+    /// The members that were ending when the leader had ended, before the first kill.
+    dying_alone: HashMap<Pid, ProcessId>,
     commands: HashMap<Pid, String>,
     watched: Vec<Process>,
     kills: u32,
@@ -133,6 +138,7 @@ impl Teardown {
             living: HashMap::new(),
             left_behind: Vec::new(),
             reparented: HashSet::new(),
+            dying_alone: HashMap::new(),
             commands: HashMap::new(),
             watched: Vec::new(),
             kills: 0,

@@ -33,7 +33,7 @@ impl Teardown {
         }
         let children = matches!(self.scope, Scope::Children);
         let inside = self.step_out()?;
-        let strays = if children { self.note_strays(&inside)? } else { Vec::new() };
+        let strays = if children { self.note_strays(&inside)? } else { self.note_dying_found()? };
         if self.init.is_some() {
             self.enter_all()?;
         } else if self.details {

@@ -19,6 +19,9 @@ impl Teardown {
             return;
         }
         let known = self.living.remove(&pid);
+        if self.dying_alone.remove(&pid).is_some() && known.is_none() {
+            return;
+        }
         if known.is_none() && killed {
             if self.shown.contains_key(&pid) || self.has_names_enough() {
                 self.left_behind.push(pid);
@@ -44,6 +47,7 @@ impl Teardown {
     /// Adds a member to the ledger.
     pub(super) fn enter(&mut self, stat: &Stat) -> &mut Entry {
         let why = self.why_stray(stat);
+        let dies_alone = self.dies_alone(stat.id());
         let command = self.commands.remove(&stat.pid);
         self.living.insert(stat.pid, stat.id());
         self.ledger.entry(stat.id()).or_insert_with(|| {
@@ -51,12 +55,12 @@ impl Teardown {
             ended.stray = why.is_some();
             ended.why = why.map(str::to_owned);
             ended.command = command;
-            Entry { ended, asked: false, gone: false, refused: None }
+            Entry { ended, asked: false, gone: false, dies_alone, refused: None }
         })
     }
 
     pub(super) fn why_stray(&self, stat: &Stat) -> Option<&'static str> {
-        self.why(stat.pid, stat.session)
+        if self.dies_alone(stat.id()) { None } else { self.why(stat.pid, stat.session) }
     }
 
     fn why(&self, pid: Pid, session: i32) -> Option<&'static str> {
@@ -103,6 +107,10 @@ impl Teardown {
                 None => strays = self.children()?,
             }
             self.note_reparented(&mut strays);
+        }
+        if self.leader_outlived {
+            self.note_dying(&strays);
+            strays.retain(|pid| !self.dying_alone.contains_key(pid));
         }
         let shown = self.named() == SHOWN && self.init.is_none();
         for &pid in strays.iter().take(SHOWN) {
@@ -209,6 +217,7 @@ impl Teardown {
         findings.ended = self
             .ledger
             .values()
+            .filter(|entry| entry.asked || !entry.dies_alone)
             .map(|entry| &entry.ended)
             .filter(|ended| self.init.is_none_or(|init| raw(init) != ended.pid))
             .filter(|ended| !left.contains(&(ended.pid, ended.start_time)))

@@ -9,7 +9,7 @@ use penfold_testkit::proc;
 use rustix::process::Signal;
 
 use super::launcher::{SERVE, await_ready};
-use crate::support::{Process, Running, TestEnv, has_program, json};
+use crate::support::{Process, Running, TestEnv, has_program, is_root, json, skip};
 
 /// spec: 8.2
 #[test]
@@ -164,6 +164,31 @@ fn silence_when_there_is_nothing_to_say() {
     let finished = env.script("PF=${PF% run}; $PF -q run sh -c 'sleep 600 & exit 4'").with_code(4);
     assert_eq!((finished.out(), finished.err()), (String::new(), String::new()));
 }
+
+/// spec: 1.1.1
+#[test]
+fn the_init_of_a_pid_namespace_that_ends_by_itself_is_no_leak() {
+    let env = TestEnv::new();
+    if !is_root() {
+        return skip("only root makes a pid namespace without others");
+    }
+    // The first child of the inner shell is pid 1 of a new pid namespace, and lives on after the shell's exit.
+    let leader = "mkfifo fifo; exec unshare -p sh -c 'sh init.sh & read -r up < fifo; exit 0'";
+    let busy = "echo up > fifo; i=0; while [ $i -lt 25000 ]; do i=$((i+1)); done";
+    for level in ["cgroup", "subreaper"] {
+        for (init, code) in [(busy, 0), ("echo up > fifo; exec sleep 1000", 123)] {
+            std::fs::write(env.path("work/init.sh"), init).unwrap();
+            let flags = ["--contain", level, "--fail-on-leak", "--report", "r"];
+            let done = env.run(flags.into_iter().chain(["sh", "-c", leader])).with_code(code);
+            std::fs::remove_file(env.path("work/fifo")).unwrap();
+            assert_eq!(done.err().contains("strays: sleep 1000"), code == 123, "{level}: {}", done.err());
+            let report = json(&env.path("work/r")).unwrap();
+            assert_eq!(report["ended"].as_array().unwrap().len(), usize::from(code == 123), "{report}");
+        }
+    }
+    env.assert_nothing_left();
+}
+
 
 /// spec: 8.2
 #[test]

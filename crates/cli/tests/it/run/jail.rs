@@ -1,6 +1,8 @@
 //! `penfold run --profile jail`: what a command in a jail sees, and that nothing of it is left.
 
 use std::fs;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::Signal;
 
@@ -72,6 +74,44 @@ fn no_setting_of_the_host_may_be_written() {
         let done = env.run(jail(&["--", "sh", "-c", script]));
         assert_eq!(done.out(), "", "{}", done.err());
         env.assert_nothing_left();
+    }
+}
+
+/// On a busy host, the init of bubblewrap is still there when the command's end is known.
+/// spec: 1.1.1, 19.3
+#[test]
+fn a_jail_that_ends_is_no_leak_on_a_busy_host() {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..=std::thread::available_parallelism().map_or(2, NonZero::get) {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let _over = Over(&is_over);
+        for env in environments() {
+            for (words, rounds) in [
+                (&["--fail-on-leak", "--profile", "jail", "true"][..], 4),
+                (&["--fail-on-leak", "bwrap", "--dev-bind", "/", "/", "--unshare-pid", "true"], 2),
+            ] {
+                for _ in 0..rounds {
+                    let done = env.run(words).with_code(0);
+                    assert_eq!(done.err(), "", "{words:?}");
+                }
+            }
+            env.assert_nothing_left();
+        }
+    });
+}
+
+/// Ends the load, also when the test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
