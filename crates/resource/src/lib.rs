@@ -45,6 +45,7 @@ pub use error::Error;
 pub use holders::of_foreign_directory as users_of_directory;
 pub use mount::{FileSystem, Mount, Origin};
 pub use netns::Netns;
+pub use nft::nft_tables;
 pub use own::Own;
 pub use owned::{Deadline, Owned};
 pub use owner::Owner;

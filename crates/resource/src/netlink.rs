@@ -53,6 +53,13 @@ impl Socket {
         Socket::from_fd(fd)
     }
 
+    /// Opens a socket for netfilter in the network namespace of this thread.
+    pub(crate) fn open_netfilter() -> io::Result<Socket> {
+        let protocol = Some(rustix::net::netlink::NETFILTER);
+        let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
+        Socket::from_fd(fd)
+    }
+
     /// Takes a socket that another process has opened.
     pub(crate) fn from_fd(fd: OwnedFd) -> io::Result<Socket> {
         set_socket_timeout(&fd, Timeout::Recv, Some(PATIENCE))?;

@@ -12,6 +12,7 @@ use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::error::{Error, failed};
+use crate::netlink::{Answer, DUMP, Message, Socket, text_of};
 
 /// Where the program is, whatever the `PATH`.
 const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"];
@@ -25,6 +26,43 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) fn exists(family: &str, name: &str) -> Result<bool, Error> {
     let line = format!("table {family} {name}");
     Ok(run(&["list", "tables"])?.lines().any(|found| found.trim() == line))
+}
+
+/// Returns the tables of this network namespace, `FAMILY NAME`; none where they cannot be read.
+///
+/// A question about nftables makes the kernel load the module. So none is asked while the module is not loaded and could be.
+pub fn nft_tables() -> Vec<String> {
+    /// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_GETTABLE`, `NFTA_TABLE_NAME` of `linux/netfilter`.
+    const GET_TABLE: u16 = 10 << 8 | 1;
+    const TABLE_NAME: u16 = 1;
+    /// The length of `struct nfgenmsg`.
+    const HEADER: usize = 4;
+    let is_loaded = std::fs::symlink_metadata("/sys/module/nf_tables").is_ok();
+    if !is_loaded && is_loadable() {
+        return Vec::new();
+    }
+    let message = Message { kind: GET_TABLE, flags: DUMP, header: vec![0; HEADER], attributes: Vec::new() };
+    let answers = Socket::open_netfilter().and_then(|socket| socket.ask(&message)).unwrap_or_default();
+    let table = |answer: &Answer| {
+        let family = match answer.first()? {
+            1 => "inet",
+            2 => "ip",
+            3 => "arp",
+            5 => "netdev",
+            7 => "bridge",
+            10 => "ip6",
+            _ => "other",
+        };
+        Some(format!("{family} {}", text_of(answer, HEADER, TABLE_NAME)?))
+    };
+    answers.iter().filter_map(table).collect()
+}
+
+/// Tells whether nftables is a module that the kernel can load.
+fn is_loadable() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let modules = std::fs::read_to_string(Path::new("/lib/modules").join(release).join("modules.dep"));
+    modules.is_ok_and(|text| text.contains("/nf_tables.ko"))
 }
 
 /// Deletes the table.

@@ -234,6 +234,8 @@ impl ExecFiles {
             missing: Vec::new(),
             weaker: None,
             leaks: Vec::new(),
+            objects: Vec::new(),
+            engine_clients: Vec::new(),
             omitted: None,
             by: None,
             findings: Findings { verified: true, ..Findings::default() },

@@ -247,6 +247,8 @@ mod tests {
             missing: Vec::new(),
             weaker: None,
             leaks: Vec::new(),
+            objects: Vec::new(),
+            engine_clients: Vec::new(),
             omitted: None,
             by: None,
             findings: Findings { verified: true, ..Findings::default() },

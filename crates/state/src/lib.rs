@@ -67,7 +67,9 @@ pub use leaf_label::LeafLabel;
 pub use leaf_name::LeafName;
 pub use life::{Life, OnFailure};
 pub use nested::{Inside, Nested, Notes};
-pub use outcome::{ExitStatus, LeftBehind, Omitted, Outcome, Parent, Report, StartFailure, Totals};
+pub use outcome::{
+    ExitStatus, LeftBehind, LeftObject, Omitted, Outcome, Parent, Report, StartFailure, Totals,
+};
 pub use penfold_resource::clear;
 pub use record::{Record, Registry, StateError};
 pub use requester::Requester;

@@ -88,6 +88,13 @@ pub struct Report {
     /// The strays as they were before they were ended, if they were to be described.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub leaks: Vec<LeftBehind>,
+    /// What is left of members besides processes, as far as it was looked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objects: Vec<LeftObject>,
+    /// The clients of container engines that were among the members. What such a client starts is a process of its engine, and no member.
+    /// They are looked for only by `guard`, for `--fail-on-leak` and `--report`, and among the members that penfold ends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub engine_clients: Vec<String>,
     /// The numbers of entries that were left out of a report in the history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub omitted: Option<Omitted>,
@@ -151,6 +158,19 @@ impl LeftBehind {
             files: Vec::new(),
         }
     }
+}
+
+/// An object that a member has made and not removed, and that is no process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftObject {
+    /// The kind: `socket`, `SysV shared memory`, `SysV message queue`.
+    pub kind: String,
+    /// The path, or the number.
+    pub name: String,
+    /// The pid of the member.
+    pub pid: i32,
+    /// Its command line, shortened.
+    pub command: String,
 }
 
 /// An earlier parent of a process.
@@ -264,6 +284,7 @@ impl Outcome {
             command: Vec::new(),
             labels: BTreeMap::new(),
             leaks: Vec::new(),
+            objects: Vec::new(),
             ..report.clone()
         };
         let teller = rustix::process::getpid().as_raw_nonzero().get();

@@ -231,6 +231,8 @@ fn lost(intent: &Intent, level: Level, findings: Findings) -> Report {
         missing: Vec::new(),
         weaker: None,
         leaks: Vec::new(),
+        objects: Vec::new(),
+        engine_clients: Vec::new(),
         omitted: None,
         by: None,
         findings,

@@ -77,6 +77,8 @@ pub struct Spec {
     /// The time that members have to end by themselves after the leader's end; those that are left then are described in the
     /// report before they are killed.
     pub leaks_after: Option<Duration>,
+    /// Whether clients of container engines are looked for when one is executed. The kernel takes some 10 ms to end that.
+    pub seeks_clients: bool,
     /// The program that asks the members to end before the polite signal does, with its arguments; empty for none.
     pub stop_command: Vec<OsString>,
     /// The rules that name members which the end leaves alone.

@@ -365,6 +365,7 @@ fn exec_spec(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Strin
         event_log: None,
         wrapper: Vec::new(),
         leaks_after: None,
+        seeks_clients: false,
         stop_command: Vec::new(),
         spare: Vec::new(),
         allow_outside: sandbox.allow_outside,

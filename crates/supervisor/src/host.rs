@@ -20,6 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 
 pub(crate) use self::leader::Leader;
+use crate::engine_clients;
 use crate::launch::Starting;
 use crate::left_behind::Genealogy;
 use crate::outcome::{ExitStatus, StartFailure};
@@ -165,7 +166,7 @@ impl penfold_teardown::Host for Host {
     }
 
     fn describes(&self) -> bool {
-        self.genealogy.is_some()
+        self.genealogy.as_ref().is_some_and(Genealogy::describes)
     }
 
     fn describe(&mut self, members: &[Stat]) {
@@ -213,7 +214,7 @@ impl Host {
             // An exec supervisor begins without them, and shares the pages of its code with the sandbox's supervisor.
             holds_inherited: !adopted && !sandbox.policy.is_exec(),
             suspended: false,
-            genealogy: sandbox.prepared.setup.spec.leaks_after.and_then(|_| Genealogy::start()),
+            genealogy: Genealogy::start(&sandbox.prepared.setup.spec),
             sandbox,
         }
     }
@@ -241,7 +242,8 @@ impl Host {
         let state =
             detached.filter(|_| !self.sandbox.policy.is_ending()).and_then(|parts| parts.next_state());
         let genealogy = self.genealogy.as_ref().filter(|_| !self.sandbox.policy.is_ending());
-        let genealogy = genealogy.map(Genealogy::due_in);
+        let executions = genealogy.and_then(Genealogy::source);
+        let genealogy = genealogy.and_then(Genealogy::due_in);
         let due = [timeout, until, accept_pause, exec_look, state, genealogy].into_iter().flatten().min();
         let timespec = |duration: Option<Duration>| duration.and_then(|due| Timespec::try_from(due).ok());
         let root = match self.leader {
@@ -266,6 +268,7 @@ impl Host {
             fds.extend(recorded.sources());
         }
         let before = fds.len();
+        fds.extend(executions.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         fds.extend(watch);
         let mut polled = poll(&mut fds, timespec(due.into_iter().chain(close_after).min()).as_ref());
         let close_now = close_after.is_some() && !matches!(polled, Ok(1..));
@@ -325,7 +328,16 @@ impl Host {
         };
         let mut report = self.sandbox.prepared.report(cause, exit, self.failure.clone(), findings);
         report.by = self.sandbox.requester();
-        report.leaks = self.genealogy.as_ref().map(|found| found.leaks(&report.findings)).unwrap_or_default();
+        if let Some(genealogy) = &self.genealogy {
+            report.leaks = genealogy.leaks(&report.findings);
+            report.objects = genealogy.objects();
+        }
+        let is_by_itself = matches!(cause, Cause::Exit | Cause::Signal | Cause::StartFailed);
+        if self.genealogy.is_some() || !is_by_itself {
+            let seen = self.genealogy.as_ref().map(Genealogy::clients);
+            let command = &self.sandbox.prepared.setup.spec.command;
+            report.engine_clients = engine_clients::among(command, &report.findings, seen);
+        }
         self.sandbox.publish_outcome(&report);
     }
 }

@@ -3,13 +3,17 @@
 //! A process whose parent has ended does not know any more where it comes from. The members are therefore looked at now and then
 //! while the leader runs, and the parents of each are remembered. A parent that lived between two looks is not known.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use penfold_process::{FileId, Listeners, Pid, ProcFs, ProcessId, Stat};
-use penfold_state::{LeftBehind, Parent};
+use penfold_state::{LeftBehind, LeftObject, Parent, Spec};
 use penfold_teardown::{Ended, Findings};
+
+use crate::engine_clients::{self, Executions};
+use crate::left_objects::{SocketFiles, Sysv};
 
 /// The shortest time between two looks.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -53,48 +57,131 @@ struct Seen {
 pub(crate) struct Genealogy {
     proc: ProcFs,
     seen: HashMap<ProcessId, Seen>,
-    next: Instant,
+    /// When the next look is due, if nothing happens before.
+    next: Option<Instant>,
     interval: Duration,
     found: Vec<LeftBehind>,
     /// The program of penfold.
     own: Option<FileId>,
     /// The files that are the standard streams of the leader, and of all that inherit them.
     streams: Vec<PathBuf>,
+    /// Whether the members are described, not only searched for clients of container engines.
+    describes: bool,
+    clients: BTreeSet<&'static str>,
+    executions: Option<Executions>,
+    /// The number of looks since then.
+    following: usize,
+    sockets: SocketFiles,
+    sysv: Sysv,
 }
 
+/// The pauses between the looks after the file of a client was opened: the process gets its name a little later.
+const FOLLOWING: [Duration; 3] =
+    [Duration::from_millis(1), Duration::from_millis(5), Duration::from_millis(25)];
+
 impl Genealogy {
-    /// Starts to look at the members; `None` where there is no `/proc`.
-    pub(crate) fn start() -> Option<Genealogy> {
+    /// Starts to look at the members; `None` if nothing asks for it, or there is no `/proc`.
+    pub(crate) fn start(spec: &Spec) -> Option<Genealogy> {
+        let describes = spec.leaks_after.is_some();
+        if !describes && !spec.seeks_clients {
+            return None;
+        }
+        let path = spec.environment.iter().find(|(key, _)| key == "PATH").filter(|_| spec.seeks_clients);
+        let executions = path.and_then(|(_, path)| Executions::watch(path));
+        if !describes && executions.is_none() {
+            return None;
+        }
+        Some(Genealogy { executions, ..Genealogy::begin(describes)? })
+    }
+
+    fn begin(describes: bool) -> Option<Genealogy> {
         let mut proc = ProcFs::open().ok()?;
-        let next = Instant::now().checked_add(FIRST)?;
+        // A search for clients alone wakes up only for their executions.
+        let next = Instant::now().checked_add(FIRST).filter(|_| describes);
         let this = rustix::process::getpid();
         let own = proc.program(this);
         // The supervisor closes its copies soon after the start.
         let streams = STREAMS.iter().filter_map(|fd| std::fs::read_link(path(this, fd)).ok()).collect();
         let (seen, found) = (HashMap::new(), Vec::new());
-        Some(Genealogy { proc, seen, next, interval: FIRST, found, own, streams })
+        let (sockets, sysv) =
+            if describes { (SocketFiles::start(), Sysv::start()) } else { Default::default() };
+        Some(Genealogy {
+            proc,
+            seen,
+            next,
+            interval: FIRST,
+            found,
+            own,
+            streams,
+            describes,
+            clients: BTreeSet::new(),
+            executions: None,
+            following: FOLLOWING.len(),
+            sockets,
+            sysv,
+        })
     }
 
-    /// Returns the time until the next look.
-    pub(crate) fn due_in(&self) -> Duration {
-        self.next.saturating_duration_since(Instant::now())
+    /// Tells whether the members are described.
+    pub(crate) fn describes(&self) -> bool {
+        self.describes
+    }
+
+    /// Returns the descriptor that shows that a client was executed.
+    pub(crate) fn source(&self) -> Option<BorrowedFd<'_>> {
+        self.executions.as_ref().map(|executions| executions.source().as_fd())
+    }
+
+    /// Returns the clients of container engines that were seen.
+    pub(crate) fn clients(&self) -> &BTreeSet<&'static str> {
+        &self.clients
+    }
+
+    /// Returns what members have left besides processes.
+    pub(crate) fn objects(&self) -> Vec<LeftObject> {
+        if !self.describes {
+            return Vec::new();
+        }
+        let members: HashMap<i32, String> =
+            self.seen.iter().map(|(id, seen)| (id.pid.as_raw_pid(), seen.command.clone())).collect();
+        let mut objects = self.sockets.left();
+        objects.extend(self.sysv.left(&members));
+        objects
+    }
+
+    /// Returns the time until the next look, if one is due.
+    pub(crate) fn due_in(&self) -> Option<Duration> {
+        self.next.map(|next| next.saturating_duration_since(Instant::now()))
     }
 
     /// Looks at the members if it is time.
     pub(crate) fn look_if_due(&mut self) {
         let begun = Instant::now();
-        if begun < self.next {
+        let is_executed = self.executions.as_ref().is_some_and(Executions::take);
+        if !is_executed && self.next.is_none_or(|next| begun < next) {
             return;
         }
         // Not the time that passes: on a busy host most of that belongs to others.
         let used = processor_time();
         let mut members = Vec::new();
         if self.proc.descendants(rustix::process::getpid(), &mut members).is_ok() {
-            self.remember(&members);
+            engine_clients::note(&members, &mut self.clients);
+            if self.describes {
+                self.remember(&members);
+                self.sockets.look(&mut self.proc, &members);
+            }
         }
         let used = processor_time().saturating_sub(used);
-        self.interval = (self.interval * 2).min(INTERVAL).max(used * SHARE);
-        self.next = begun.checked_add(self.interval).unwrap_or(begun);
+        if is_executed {
+            self.following = 0;
+        }
+        let pause = FOLLOWING.get(self.following).copied();
+        self.following = self.following.saturating_add(1).min(FOLLOWING.len());
+        if pause.is_none() {
+            self.interval = (self.interval * 2).min(INTERVAL).max(used * SHARE);
+        }
+        let pause = pause.or(self.describes.then_some(self.interval));
+        self.next = pause.map(|pause| begun.checked_add(pause).unwrap_or(begun));
     }
 
     fn remember(&mut self, members: &[Stat]) {
@@ -141,6 +228,8 @@ impl Genealogy {
     /// Describes members that are about to be ended. penfold's own processes of inner sandboxes are left out.
     pub(crate) fn describe(&mut self, members: &[Stat]) {
         self.remember(members);
+        self.sockets.look(&mut self.proc, members);
+        engine_clients::note(members, &mut self.clients);
         let mut listeners = Listeners::default();
         for stat in members {
             if self.found.len() >= DESCRIBED {
@@ -179,6 +268,9 @@ impl Genealogy {
 
     /// Returns all strays: with its description, if a stray was there to be described.
     pub(crate) fn leaks(&self, findings: &Findings) -> Vec<LeftBehind> {
+        if !self.describes {
+            return Vec::new();
+        }
         let described: HashMap<(i32, u64), &LeftBehind> =
             self.found.iter().map(|found| ((found.pid, found.start_time), found)).collect();
         let describe = |stray: &Ended| match described.get(&(stray.pid, stray.start_time)) {
@@ -248,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_parent_that_has_ended_is_remembered() {
-        let mut genealogy = Genealogy::start().unwrap();
+        let mut genealogy = Genealogy::begin(true).unwrap();
         let own = genealogy.proc.stat(rustix::process::getpid()).unwrap().unwrap();
         let parent = genealogy.proc.stat(rustix::process::getppid().unwrap()).unwrap().unwrap();
         genealogy.remember(&[parent.clone(), own.clone()]);

@@ -571,6 +571,8 @@ fn blank(setup: &Setup, findings: Findings) -> Report {
         missing: Vec::new(),
         weaker: None,
         leaks: Vec::new(),
+        objects: Vec::new(),
+        engine_clients: Vec::new(),
         omitted: None,
         by: None,
         findings,

@@ -156,6 +156,7 @@ pub(super) fn spec(global: &Global, args: AdoptArgs, root: ProcessId) -> Result<
         event_log: None,
         wrapper: Vec::new(),
         leaks_after: None,
+        seeks_clients: false,
         stop_command: Vec::new(),
         spare: Vec::new(),
         allow_outside: false,

@@ -229,6 +229,8 @@ fn tell(global: &Global, args: &GuardArgs, tests: Tests) -> Result<(run::Ended, 
     let supervisors_file = file.try_clone().or_fail(FailureKind::NotStarted, "cannot keep a report")?;
     let ended = run::for_verb(global, &flags(global, args)?, |spec| {
         spec.leaks_after = Some(args.grace);
+        // The looks at the members see a client, too.
+        spec.seeks_clients = false;
         spec.report = Some(ReportFile::of(supervisors_file, false));
         arrange_scratch(spec, tests);
     })?;

@@ -64,7 +64,8 @@ pub(crate) fn of(outcome: &Outcome, verbose: bool, quiet: bool) -> String {
         }
     }
     if !quiet {
-        for words in spared(report, "spared").into_iter().chain(outside(report)) {
+        let engine_clients = engine_clients(report);
+        for words in spared(report, "spared").into_iter().chain(outside(report)).chain(engine_clients) {
             line(&mut text, &format!("{} {words}", report.id));
         }
     }
@@ -87,6 +88,14 @@ pub(crate) fn spared(report: &Report, verb: &str) -> Vec<String> {
     });
     let failed = findings.steps.iter().filter(|step| step.what == SPARE);
     named.chain(failed.filter_map(|step| step.error.clone())).collect()
+}
+
+/// A line about the containers that clients of container engines may have started.
+pub(crate) fn engine_clients(report: &Report) -> Option<String> {
+    let names: Vec<String> = report.engine_clients.iter().map(|name| format!("`{name}`")).collect();
+    (!names.is_empty()).then(|| {
+        format!("{} ran: containers of an engine are not followed, and may still run", names.join(", "))
+    })
 }
 
 /// A line for each sandbox that members have started outside, with the command that ends it.

@@ -96,6 +96,8 @@ impl Launcher {
             missing: Vec::new(),
             weaker: None,
             leaks: Vec::new(),
+            objects: Vec::new(),
+            engine_clients: Vec::new(),
             omitted: None,
             by: None,
             findings,

@@ -80,6 +80,8 @@ fn outcome(verified: bool) -> Outcome {
         missing: Vec::new(),
         weaker: None,
         leaks: Vec::new(),
+        objects: Vec::new(),
+        engine_clients: Vec::new(),
         omitted: None,
         by: None,
         findings: Findings { verified, ..Findings::default() },

@@ -73,9 +73,8 @@ impl Teardown {
     /// Tells whether a process is the init of a pid namespace below that of this process.
     fn is_nested_init(&mut self, pid: Pid) -> bool {
         let status = self.proc.status(pid).ok().flatten();
-        status.is_some_and(|status| {
-            matches!(status.namespace_pids.as_slice(), [_, .., last] if last.is_init())
-        })
+        status
+            .is_some_and(|status| matches!(status.namespace_pids.as_slice(), [_, .., last] if last.is_init()))
     }
 }
 

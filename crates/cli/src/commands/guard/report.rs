@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penfold_state::{ExitStatus, LeftBehind, Report};
+use penfold_state::{ExitStatus, LeftBehind, LeftObject, Report};
 use penfold_teardown::Cause;
 
 use crate::text::lines::{self, count};
@@ -26,7 +26,7 @@ pub(super) fn text(report: &Report, leaks: &[LeftBehind], appeared: &[String]) -
     let mut text = String::new();
     let end = end(report);
     let took = human(Duration::from_micros(report.findings.took_us));
-    let gone = if report.findings.verified { "nothing of them is left" } else { "not all of them is gone" };
+    let gone = if report.findings.verified { "no process is left" } else { "not all processes are gone" };
     if leaks.is_empty() {
         lines::say(&mut text, &format!("{end}, without leaks; {gone}"));
     } else {
@@ -44,7 +44,16 @@ pub(super) fn text(report: &Report, leaks: &[LeftBehind], appeared: &[String]) -
     for words in summary::spared(report, "ignored") {
         lines::say(&mut text, &format!("  {words}"));
     }
-    for thing in appeared {
+    for LeftObject { kind, name, pid, command } in &report.objects {
+        lines::say(&mut text, &format!("  left, and no process: {kind} {name}, of {command} (pid {pid})"));
+    }
+    if let Some(words) = summary::engine_clients(report) {
+        lines::say(&mut text, &format!("  {words}"));
+    }
+    let is_known = |thing: &&String| {
+        report.objects.iter().any(|known| format!("{} {}", known.kind, known.name) == **thing)
+    };
+    for thing in appeared.iter().filter(|thing| !is_known(thing)) {
         lines::say(&mut text, &format!("  appeared meanwhile, perhaps made by others: {thing}"));
     }
     text
@@ -121,7 +130,7 @@ pub(super) mod tests {
         };
         let printed = text(&report(), &[leak], &["mount /x".to_owned()]);
         let expected = "\
-            penfold: the tests passed; 1 process was left and ended in 2ms; nothing of them is left\n\
+            penfold: the tests passed; 1 process was left and ended in 2ms; no process is left\n\
             penfold:   leak: sleep 9 (pid 7, 1.2s old)\n\
             penfold:     test: a::b\n\
             penfold:     started by: p0 < p1 < p2 < p3 < p4 < 2 more\n\

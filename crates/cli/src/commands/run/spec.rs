@@ -155,6 +155,7 @@ pub(super) fn spec(global: &Global, mut args: RunArgs, login: Vec<EnvSetting>) -
         command: args.command,
         wrapper: Vec::new(),
         leaks_after: None,
+        seeks_clients: args.fail_on_leak || report.is_some(),
         stop_command,
         allow_outside: args.spare.allow_outside,
         spare: args.spare.into_inner().spare,

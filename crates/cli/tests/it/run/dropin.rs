@@ -189,7 +189,6 @@ fn the_init_of_a_pid_namespace_that_ends_by_itself_is_no_leak() {
     env.assert_nothing_left();
 }
 
-
 /// spec: 8.2
 #[test]
 fn leaks_are_123_only_where_the_command_succeeded() {
