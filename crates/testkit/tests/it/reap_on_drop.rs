@@ -1,5 +1,6 @@
 //! Whatever a test has started ends, and nothing else.
 
+use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
 
 use penfold_testkit::proc::{self, Handle};
@@ -96,4 +97,31 @@ fn during_a_panic_all_end_and_guards_report_without_a_second_panic() {
     }
     assert!(below("sleep 2011").is_empty());
     guard.check();
+}
+
+/// Where `/proc` is empty. The variable is that of the second process, in which this is so.
+/// spec: 21.6
+#[test]
+fn nothing_is_said_to_have_ended_where_nothing_can_be_seen() {
+    let name = "reap_on_drop::nothing_is_said_to_have_ended_where_nothing_can_be_seen";
+    if std::env::args().any(|word| word == "--nocapture") && proc::this().is_err() {
+        let reaper = ReapOnDrop::new();
+        let mut child = sleep(2004);
+        let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(reaper)));
+        assert!(child.try_wait().unwrap().is_none(), "it lives");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let text = dropped.unwrap_err().downcast::<String>().unwrap();
+        assert!(text.contains("no process can be seen"), "{text}");
+        std::io::stdout().write_all(b"it was told\n").unwrap();
+        return;
+    }
+    let script = "mount -t tmpfs none /proc && exec \"$0\" --exact \"$1\" --nocapture";
+    let this = std::env::current_exe().unwrap();
+    let again = Command::new("unshare").args(["-m", "sh", "-c", script]).arg(this).arg(name).output();
+    let Some(again) = again.ok().filter(|_| rustix::process::geteuid().is_root()) else {
+        return penfold_testkit::skip("only root can hide `/proc`");
+    };
+    let said = String::from_utf8_lossy(&again.stdout);
+    assert!(said.contains("it was told"), "{said}{}", String::from_utf8_lossy(&again.stderr));
 }
