@@ -34,8 +34,8 @@ pub struct Sandbox {
     pub labels: BTreeMap<String, String>,
     /// The command, shortened.
     pub command: Vec<String>,
-    /// The status: `created`, `running`, `paused`, `stopping`, `unkillable`, `exited`, `failed`, `killed`, `orphaned` or
-    /// `lost`.
+    /// The status: `created`, `running`, `paused`, `waiting` (for its next start), `stopping`, `unkillable`, `exited`, `failed`,
+    /// `killed`, `orphaned` or `lost`.
     #[schema(value_type = String)]
     pub status: Status,
     /// Whether something of the sandbox may be alive.
@@ -61,6 +61,12 @@ pub struct Sandbox {
     /// Whether the probe of `penfold run --ready` has succeeded; null without a probe.
     #[serde(default)]
     pub ready: Option<bool>,
+    /// The number of restarts: all lives of a sandbox have one id.
+    #[serde(default)]
+    pub restarts: u32,
+    /// The time of the next start, in milliseconds since 1970, while the status is `waiting`.
+    #[serde(default)]
+    pub next_start_at_ms: Option<u64>,
     /// The first process.
     #[schema(value_type = Option<Object>)]
     pub leader: Option<ProcessId>,
@@ -122,6 +128,8 @@ impl Sandbox {
             ended_at_ms: view.ended_at_ms,
             expires_at_ms: view.expires_at_ms,
             ready: view.ready,
+            restarts: view.restarts,
+            next_start_at_ms: view.next_start_at_ms,
             leader: view.leader,
             supervisors: view.supervisors,
             execs: view.execs,
@@ -138,7 +146,7 @@ impl Sandbox {
         }
     }
 
-    /// Makes the view of the sandbox for a client: without the owner, the record and the restarts, which only the server's host has.
+    /// Makes the view of the sandbox for a client: without the owner and the record, which only the server's host has.
     pub fn into_view(self) -> View {
         View {
             id: self.id,
@@ -156,7 +164,8 @@ impl Sandbox {
             expires_at_ms: self.expires_at_ms,
             ready: self.ready,
             restart_of: None,
-            restarts: 0,
+            restarts: self.restarts,
+            next_start_at_ms: self.next_start_at_ms,
             leader: self.leader,
             supervisors: self.supervisors,
             execs: self.execs,

@@ -5,7 +5,6 @@ mod agent;
 mod as_user;
 mod ask_vmm;
 mod attach;
-mod back_off;
 mod command_line;
 mod completions;
 mod doctor;
@@ -108,7 +107,6 @@ const INTERNAL_VERBS: &[&Verb] = &[
     &ask_vmm::VERB,
     &crate::ssh::far::VERB,
     &next_life::VERB,
-    &back_off::VERB,
 ];
 
 /// Finds the verb with this name or alias.

@@ -17,6 +17,7 @@ use rustix::process::Pid;
 use crate::holders::Locks;
 use crate::timeout::timespec;
 use penfold_state::Files;
+use penfold_state::lives::NextLife;
 use penfold_state::wire::{self, Answer, Received, Request};
 
 /// The file name of the control socket.
@@ -33,6 +34,12 @@ pub enum ClientError {
     /// There is no control socket: a foreground sandbox has none, and a socket can be lost.
     #[error("sandbox {id} cannot be asked: it runs in the foreground, or its control socket is gone")]
     NoSocket {
+        /// The id of the sandbox.
+        id: String,
+    },
+    /// The command has failed, and the sandbox waits for its next start.
+    #[error("sandbox {id} is waiting for its next start: no command runs now")]
+    Waiting {
         /// The id of the sandbox.
         id: String,
     },
@@ -161,6 +168,9 @@ impl Client {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(files.dir(), SOCKET, flags, Mode::empty()) {
             Ok(file) => file,
+            Err(Errno::NOENT) if files.next_life() == Some(NextLife::Awaited) => {
+                return Err(ClientError::Waiting { id });
+            }
             Err(Errno::NOENT) => return Err(ClientError::NoSocket { id }),
             Err(errno) => return Err(ClientError::Io { id, source: Arc::new(errno.into()) }),
         };

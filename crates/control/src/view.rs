@@ -22,6 +22,7 @@ use penfold_state::evidence::LockState;
 use penfold_state::intent::Intent;
 use penfold_state::outcome::ExitStatus;
 use penfold_state::state::{Exec, State, Status};
+use penfold_state::{Files, Life};
 
 pub use members::{Member, members};
 pub(crate) use members::{is_between, supervisors};
@@ -57,7 +58,9 @@ pub struct View {
     pub expires_at_ms: Option<u64>,
     /// Whether the probe of `--ready` has succeeded; `None` without a probe.
     pub ready: Option<bool>,
-    /// The id of the former life, if the sandbox is a restart.
+    /// The time at which the next life begins, in milliseconds since 1970, if the sandbox waits for that.
+    pub next_start_at_ms: Option<u64>,
+    /// The id of the former life, if an older penfold has restarted the sandbox under a new id.
     pub restart_of: Option<String>,
     /// The number of restarts since the first life.
     pub restarts: u32,
@@ -130,7 +133,10 @@ fn look(resolver: &Resolver, known: &SandboxRef) -> Option<View> {
     let over = known.record.as_ref().is_some_and(|files| {
         known.intent.as_ref().is_some_and(|intent| intent.leaf.is_some()) && files.has_ended()
     });
-    let judged = if looked_after && !over {
+    let judged = if let Some(next) = known.record.as_ref().filter(|_| looked_after).and_then(Files::next_life)
+    {
+        derive_status::between_lives(known, next)
+    } else if looked_after && !over {
         derive_status::looked_after(resolver, known, state.as_ref(), &mut damage)
     } else {
         derive_status::abandoned(resolver, known, &mut damage)?
@@ -149,6 +155,7 @@ fn assemble(
     let living = judged.status.is_living();
     let started = state.as_ref().map(|state| state.started_at_ms).filter(|&ms| ms > 0);
     let made = intent.map(|intent| intent.made_at_ms).filter(|&ms| ms > 0);
+    let next_start = state.as_ref().and_then(|state| state.next_start_at_ms);
     let (level, leader, supervisors, execs, expires, missing) = match state {
         // The account of a dead supervisor is out of date, and a record here is not that of a supervisor elsewhere.
         Some(state) if living && judged.status != Status::Orphaned && !judged.elsewhere => {
@@ -159,6 +166,8 @@ fn assemble(
         None => (None, None, Vec::new(), Vec::new(), None, Vec::new()),
     };
     let life = detached.and_then(|detached| detached.life.as_ref());
+    // The intent may be that of a life that never began.
+    let number = life.and(known.record.as_ref()).map_or_else(|| life.map_or(1, Life::number), Files::life);
     View {
         id: known.id.clone(),
         name: known.name.clone(),
@@ -174,8 +183,9 @@ fn assemble(
         ended_at_ms: judged.ended_at_ms,
         expires_at_ms: expires,
         ready: detached.and_then(|detached| detached.ready.as_ref()).map(|_| ready(known)),
-        restart_of: life.map(|life| life.restart_of.clone()),
-        restarts: life.map_or(0, |life| life.restarts),
+        next_start_at_ms: next_start.filter(|_| judged.status == Status::Waiting),
+        restart_of: life.map(|life| life.restart_of.clone()).filter(|id| !id.is_empty()),
+        restarts: number.saturating_sub(1),
         leader,
         supervisors,
         execs,

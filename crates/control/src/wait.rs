@@ -49,7 +49,8 @@ pub enum End {
 
 /// Waits until sandboxes have ended, or one of them if `any`, at most for `limit`.
 ///
-/// Returns the ends in the order of `targets`, with `None` for sandboxes that have not ended. The answer comes from the
+/// Returns the ends in the order of `targets`, with `None` for sandboxes that have not ended. A restart by `--restart` is no end; a
+/// restart on request is one. The answer comes from the
 /// record, so that all clients get the same. The call also waits for a supervisor after a takeover, and for the last
 /// member of a sandbox without a supervisor.
 pub fn wait(
@@ -86,6 +87,8 @@ pub fn wait(
 /// A sandbox that is waited for.
 struct Watch<'a> {
     known: &'a SandboxRef,
+    /// The number of the life that is waited for.
+    life: u32,
     client: Option<Client>,
     /// The pidfd of a member, if the sandbox lives without a supervisor.
     member: Option<OwnedFd>,
@@ -106,6 +109,7 @@ impl<'a> Watch<'a> {
     fn new(known: &'a SandboxRef) -> Watch<'a> {
         Watch {
             known,
+            life: known.record.as_ref().map_or(1, Files::life),
             client: None,
             member: None,
             told: None,
@@ -141,6 +145,10 @@ impl<'a> Watch<'a> {
             return;
         };
         self.attended = true;
+        self.end = self.former_end();
+        if self.end.is_some() {
+            return;
+        }
         // No file says so of a foreground sandbox.
         let is_unkillable = match files.state() {
             Ok(Some(state)) if !files.has_unwritten_survivors() => state.status == Status::Unkillable,
@@ -160,6 +168,10 @@ impl<'a> Watch<'a> {
     /// Determines the end of a sandbox without a supervisor, unless a member lives.
     fn conclude(&mut self, fresh: &Resolver) {
         self.unattended = false;
+        self.end = self.former_end();
+        if self.end.is_some() {
+            return;
+        }
         // If its supervisor was alive a moment ago, the report is enough, and saves the search.
         let told = self.attended && self.known.record.as_ref().is_some_and(has_ended);
         let Some(members) = (if told { None } else { living(fresh, self.known) }) else {
@@ -174,6 +186,25 @@ impl<'a> Watch<'a> {
         self.member = members.iter().find_map(|&pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let pause = if self.member.is_some() { LOOK_CONNECTED } else { LOOK_BLIND };
         self.look = Instant::now() + pause;
+    }
+
+    /// Goes on to the newest life as long as a restart by policy began each; returns the end before a restart on request.
+    fn former_end(&mut self) -> Option<End> {
+        let files = self.known.record.as_ref()?;
+        let newest = files.life();
+        while self.life < newest {
+            if files.is_requested(self.life + 1) == Some(true) {
+                let report = files.report_of(self.life).ok().flatten()?;
+                return Some(End::SandboxRef {
+                    exit: report.exit,
+                    cause: report.cause,
+                    failure: report.failure,
+                });
+            }
+            self.life += 1;
+            self.told = None;
+        }
+        None
     }
 
     fn recv(&mut self) {

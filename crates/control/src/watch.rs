@@ -91,7 +91,9 @@ pub fn watch(
 /// A descriptor that is readable after a change among the records.
 fn changes_below(root: &Path) -> Option<OwnedFd> {
     let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
-    let flags = WatchFlags::CREATE
+    // A life that begins in the record of a former one changes the times of the record.
+    let flags = WatchFlags::ATTRIB
+        | WatchFlags::CREATE
         | WatchFlags::MOVED_TO
         | WatchFlags::DELETE
         | WatchFlags::MOVED_FROM
@@ -137,7 +139,8 @@ impl Watcher<'_> {
         let names: HashSet<String> = self.registry.names()?.into_iter().collect();
         self.entries.retain(|name, entry| names.contains(name) || matches!(entry, Entry::Recovering));
         for name in names {
-            if !self.entries.contains_key(&name) {
+            let entry = self.entries.get(&name);
+            if entry.is_none_or(|entry| entry.has_begun_anew(&self.registry, &name)) {
                 self.look(name, Entry::FIRST);
             }
         }

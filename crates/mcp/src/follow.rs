@@ -101,7 +101,7 @@ pub(crate) fn follow(
         }
         let ended = || {
             let now = Instant::now();
-            has_ended = files.has_ended() || files.lock().is_free();
+            has_ended = files.is_silent();
             if let Some(port) = goal.port.filter(|_| !has_port && now >= look) {
                 has_port = listens(root, known, port);
                 look = Instant::now() + LOOK;

@@ -27,6 +27,7 @@ use crate::event_log::EventLog;
 use crate::files::Files;
 use crate::intent::Intent;
 use crate::json::SCHEMA;
+use crate::life::Life;
 use crate::outcome::ExitStatus;
 use crate::requester::Requester;
 use crate::state::{Exited, Status};
@@ -62,6 +63,9 @@ pub struct About {
     /// The labels, as far as they fit.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// The number of the life that the event is about; `None` means the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub life: Option<u32>,
 }
 
 /// The kind of an event, with its details.
@@ -77,7 +81,7 @@ pub enum EventKind {
         /// The pid of the leader, if known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         leader: Option<i32>,
-        /// The id of the former life, if this is a restart.
+        /// The id of the former life, if an older penfold has restarted the sandbox under a new id.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         restart_of: Option<String>,
         /// The number of restarts since the first life, if this is a restart.
@@ -277,8 +281,12 @@ impl Journal {
     /// Makes a journal for the sandbox of a record.
     pub fn of(files: &Files, intent: &Intent) -> Journal {
         let root = files.path().ancestors().nth(2).unwrap_or(files.path());
-        let about =
-            About { id: files.name().to_owned(), name: intent.name.clone(), labels: intent.labels.clone() };
+        let about = About {
+            id: files.name().to_owned(),
+            name: intent.name.clone(),
+            labels: intent.labels.clone(),
+            life: intent.life().map(Life::number),
+        };
         Journal::new(root, about).with_event_log(intent.event_log.clone())
     }
 

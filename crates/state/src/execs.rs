@@ -229,6 +229,7 @@ impl ExecFiles {
             exit,
             limits: Limits::default(),
             failure: None,
+            life: None,
             started_at_ms,
             duration_ms: at_ms.saturating_sub(started_at_ms),
             missing: Vec::new(),

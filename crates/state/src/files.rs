@@ -15,9 +15,9 @@ use crate::json::{self, REPORT, SCHEMA, STATE};
 use crate::outcome::Report;
 use crate::state::{Exited, State};
 
-const EXIT: &str = "exit.json";
+pub(crate) const EXIT: &str = "exit.json";
 /// A file of a record whose probe has succeeded.
-const READY: &str = "ready.json";
+pub(crate) const READY: &str = "ready.json";
 /// A file of a record whose end is in the counters, although something survives.
 pub(crate) const COUNTED: &str = "counted";
 

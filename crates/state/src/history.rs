@@ -232,6 +232,7 @@ mod tests {
 
     fn report() -> Report {
         Report {
+            life: None,
             schema: json::SCHEMA,
             id: "0123456789ab".to_owned(),
             name: None,

@@ -98,6 +98,12 @@ impl Intent {
     pub fn owner(&self) -> Owner {
         Owner { id: self.id.short(), boot: self.boot.clone() }
     }
+
+    /// Returns the place in a row of restarts; `None` for a first life.
+    #[must_use]
+    pub fn life(&self) -> Option<&Life> {
+        self.detached.as_ref()?.life.as_ref()
+    }
 }
 
 /// The details that only a detached sandbox has.

@@ -1,28 +1,38 @@
 //! What a detached sandbox was started with, kept in its record so that it can be started again.
 //!
-//! The file is private, like the record: it has the caller's environment. A restart moves it into the record of the next
-//! life. Exactly one life of a sandbox therefore has the file, and of two restarts at once one finds it.
+//! The file is private, like the record: it has the caller's environment. Its name decides between an end and the next life: a
+//! stop and a start both rename it, and only one of them finds it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use penfold_teardown::Cause;
-use rustix::fs::{Mode, OFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::inotify::WatchFlags;
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::change_watch::ChangeWatch;
 use crate::files::Files;
+use crate::lock;
 use crate::outcome::{ExitStatus, Report};
+use crate::record::Record;
 
 /// The name of the file.
 const LAUNCH: &str = "launch";
 /// The name of the file after a request to end the sandbox: only `penfold restart` starts the next life then.
 const HELD: &str = "launch.held";
+/// The name of the file while the next life begins.
+const NEXT: &str = "launch.next";
 /// The first part of the file.
 const FORMAT: &[u8] = b"penfold launch 1";
+/// The interval of looks where the kernel notifies of no changes.
+const BLIND: Duration = Duration::from_millis(50);
 /// The largest file: the kernel limits words and variables together to less.
 const LARGEST: u64 = 8 << 20;
 
@@ -91,10 +101,10 @@ impl Launch {
 pub enum LaunchSource {
     /// It is written.
     New(Vec<u8>),
-    /// It is moved from the record of the former life.
+    /// The record of the former life has it, and becomes that of the next one.
     Former {
         /// The record.
-        files: Files,
+        record: Record,
         /// Whether somebody has asked for the restart: then a request to end the former life does not prevent it.
         is_requested: bool,
     },
@@ -117,25 +127,95 @@ pub fn is_own_failure(report: &Report) -> bool {
 }
 
 impl Files {
-    /// Gives a new record its launch file.
-    ///
-    /// # Errors
-    /// When the file cannot be written; [`io::ErrorKind::NotFound`] when the former life has none any more.
-    pub fn put_launch(&self, source: &LaunchSource) -> io::Result<()> {
-        match source {
-            LaunchSource::New(bytes) => self.write_launch(bytes),
-            LaunchSource::Former { files, is_requested } => {
-                let moved = match files.move_launch(LAUNCH, self, LAUNCH) {
-                    Err(Errno::NOENT) if *is_requested => files.move_launch(HELD, self, LAUNCH),
-                    moved => moved,
-                };
-                Ok(moved?)
-            }
+    fn rename_launch(&self, from: &str, to: &str) -> rustix::io::Result<()> {
+        rustix::fs::renameat(&self.dir, from, &self.dir, to)
+    }
+
+    /// Takes the launch file for the next life. Without a request, a stop that came first prevents it.
+    pub(crate) fn take_launch(&self, is_requested: bool) -> io::Result<()> {
+        match self.rename_launch(LAUNCH, NEXT) {
+            Err(Errno::NOENT) if is_requested => match self.rename_launch(HELD, NEXT) {
+                // A start that was killed has left it.
+                Err(Errno::NOENT) if self.has_file(NEXT) => Ok(()),
+                taken => Ok(taken?),
+            },
+            taken => Ok(taken?),
         }
     }
 
-    fn move_launch(&self, from: &str, target: &Files, to: &str) -> rustix::io::Result<()> {
-        rustix::fs::renameat(&self.dir, from, &target.dir, to)
+    /// Gives the launch file its usual name, once the next life has begun or could not begin.
+    pub(crate) fn return_launch(&self) {
+        let _ = self.rename_launch(NEXT, LAUNCH);
+    }
+
+    fn has_file(&self, name: &str) -> bool {
+        rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// Tells whether a next life may begin without a request.
+    pub(crate) fn is_launch_free(&self) -> bool {
+        self.has_file(LAUNCH)
+    }
+
+    /// Tells whether a next life begins, or was killed while it began.
+    pub(crate) fn is_launch_taken(&self) -> bool {
+        self.has_file(NEXT)
+    }
+
+    /// Waits until this time; false as soon as a request has ended the sandbox for good.
+    pub fn await_start(&self, until: Instant) -> bool {
+        let flags = WatchFlags::DELETE | WatchFlags::MOVED_FROM | WatchFlags::DELETE_SELF;
+        let watch = ChangeWatch::on(&self.path, flags);
+        loop {
+            if let Some(watch) = &watch {
+                watch.clear();
+            }
+            if !self.is_launch_free() {
+                return false;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            let left = if watch.is_some() { left } else { left.min(BLIND) };
+            let mut fds: Vec<PollFd<'_>> =
+                watch.iter().map(|watch| PollFd::new(watch, PollFlags::IN)).collect();
+            let _ = rustix::event::poll(&mut fds, Timespec::try_from(left).ok().as_ref());
+        }
+    }
+
+    /// Locks the launch file for a restart on request; `None` while another command restarts the sandbox.
+    ///
+    /// # Errors
+    /// When the file cannot be opened or locked; [`io::ErrorKind::NotFound`] if there is none.
+    pub fn lock_launch(&self) -> io::Result<Option<OwnedFd>> {
+        let file = self.find_launch()?.ok_or(io::ErrorKind::NotFound)?;
+        Ok(lock::hold(&file)?.then_some(file))
+    }
+
+    /// Tells whether a command restarts the sandbox now.
+    pub(crate) fn is_being_restarted(&self) -> bool {
+        self.find_launch().ok().flatten().is_some_and(|file| {
+            rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+        })
+    }
+
+    fn find_launch(&self) -> io::Result<Option<OwnedFd>> {
+        // In the order in which a life that begins renames it.
+        for name in [HELD, LAUNCH, NEXT, LAUNCH, HELD] {
+            if let Some(file) = self.open_launch(name)? {
+                return Ok(Some(file));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes the launch file of a first life.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn put_launch(&self, bytes: &[u8]) -> io::Result<()> {
+        self.write_launch(bytes)
     }
 
     fn write_launch(&self, bytes: &[u8]) -> io::Result<()> {
@@ -144,21 +224,23 @@ impl Files {
         File::from(file).write_all(bytes)
     }
 
-    /// Gives the launch file of a life that did not start back to the former one, at this path.
-    pub fn return_launch(&self, former: &Path) {
-        let _ = rustix::fs::renameat(&self.dir, LAUNCH, rustix::fs::CWD, former.join(LAUNCH));
-    }
-
-    /// Keeps a sandbox that has ended from being restarted without a request. False if the next life has begun already.
+    /// Keeps a sandbox that has ended from being restarted without a request. False if the next life begins.
     ///
     /// # Errors
     /// When the file cannot be renamed.
     pub fn hold_launch(&self) -> io::Result<bool> {
-        match self.move_launch(LAUNCH, self, HELD) {
-            Ok(()) => Ok(true),
-            Err(Errno::NOENT) => Ok(self.open_launch(HELD)?.is_some()),
-            Err(error) => Err(error.into()),
+        for from in [LAUNCH, NEXT] {
+            // The file is taken by a life that begins, unless its starter was killed.
+            if from == NEXT && self.lock().may_be_held() {
+                break;
+            }
+            match self.rename_launch(from, HELD) {
+                Ok(()) => return Ok(true),
+                Err(Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
+        Ok(self.has_file(HELD))
     }
 
     fn open_launch(&self, name: &str) -> io::Result<Option<OwnedFd>> {
@@ -173,7 +255,7 @@ impl Files {
     /// Tells whether this is the life that the next one would start from.
     #[must_use]
     pub fn has_launch(&self) -> bool {
-        [LAUNCH, HELD].into_iter().any(|name| matches!(self.open_launch(name), Ok(Some(_))))
+        matches!(self.find_launch(), Ok(Some(_)))
     }
 
     /// Reads what the sandbox was started with; `None` if the record has no launch file.
@@ -181,13 +263,7 @@ impl Files {
     /// # Errors
     /// When the file is damaged or another user's.
     pub fn launch(&self) -> io::Result<Option<Launch>> {
-        let file = match self.open_launch(LAUNCH)? {
-            Some(file) => file,
-            None => match self.open_launch(HELD)? {
-                Some(file) => file,
-                None => return Ok(None),
-            },
-        };
+        let Some(file) = self.find_launch()? else { return Ok(None) };
         if rustix::fs::fstat(&file)?.st_uid != rustix::process::geteuid().as_raw() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }

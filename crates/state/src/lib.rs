@@ -30,6 +30,7 @@ pub mod launch;
 mod leaf_label;
 mod leaf_name;
 mod life;
+pub mod lives;
 pub mod lock;
 pub mod log;
 pub mod marked;

@@ -1,6 +1,11 @@
 //! The lives of a sandbox that is restarted.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
+
+/// A life that was longer begins a new row of restarts.
+const LONG_LIFE: Duration = Duration::from_secs(10);
 
 /// When a sandbox is restarted without a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -10,14 +15,36 @@ pub struct OnFailure {
     pub most: Option<u32>,
 }
 
-/// The place of a sandbox in a row of restarts.
+impl OnFailure {
+    /// Returns the number of the next restart in the row, after `failures` restarts in this row and a life of this length.
+    ///
+    /// # Errors
+    /// The limit, when it is reached.
+    pub fn next_in_row(self, failures: u32, life: Duration) -> Result<u32, u32> {
+        let next = if life > LONG_LIFE { 1 } else { failures.saturating_add(1) };
+        match self.most {
+            Some(most) if next > most => Err(most),
+            _ => Ok(next),
+        }
+    }
+}
+
+/// The place of a life in a row of restarts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Life {
-    /// The short id of the former life.
+    /// The short id of the former life, in a record of an older penfold. Empty: all lives have one id and one record.
     pub restart_of: String,
     /// The number of restarts since the first life.
     pub restarts: u32,
-    /// The number of lives in a row that failed soon, before this one.
+    /// The number of lives in a row that failed soon, before this one; 0 after a restart on request.
     #[serde(default)]
     pub failures: u32,
+}
+
+impl Life {
+    /// Returns the number of this life, from 1.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.restarts.saturating_add(1)
+    }
 }

@@ -75,6 +75,9 @@ pub struct Report {
     /// Why the command was not run, if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<StartFailure>,
+    /// The number of the life that has ended, if the sandbox was restarted before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub life: Option<u32>,
     /// The time of the start, in milliseconds since 1970.
     pub started_at_ms: u64,
     /// The time from the start to the end of the teardown, in milliseconds.

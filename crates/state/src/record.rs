@@ -24,7 +24,7 @@ use crate::intent::{INTENT, Intent};
 pub use crate::json::SCHEMA;
 
 /// A link to the leaf, in a record that is kept after the end; without a leaf its target does not exist.
-const LEAF: &str = "leaf";
+pub(crate) const LEAF: &str = "leaf";
 const SANDBOXES: &str = "sandboxes";
 const PRIVATE: Mode = Mode::RWXU;
 
@@ -54,6 +54,11 @@ pub enum StateError {
 }
 
 impl StateError {
+    /// Tells whether there is no such directory or file.
+    pub(crate) fn is_missing(&self) -> bool {
+        matches!(self, StateError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+
     fn io<'a>(act: &'static str, path: &'a Path) -> impl FnOnce(rustix::io::Errno) -> StateError + use<'a> {
         move |errno| StateError::Io { act, path: path.to_owned(), source: errno.into() }
     }
@@ -103,7 +108,7 @@ impl Registry {
             match self.try_reserve(intent) {
                 // Another process has just probed whether the maker of the empty directory is dead, and may have
                 // removed it.
-                Err(error) if tries < lock::TRIES && (is_looked_at(&error) || is_missing(&error)) => {
+                Err(error) if tries < lock::TRIES && (is_looked_at(&error) || error.is_missing()) => {
                     lock::pause(tries);
                 }
                 Err(error) => {
@@ -189,7 +194,7 @@ impl Registry {
     /// Tells whether a record has a report and a link to a leaf that does not exist.
     ///
     /// The check opens nothing, because each command makes it for the records of many ended sandboxes.
-    fn seems_ended(&self, name: &str) -> bool {
+    pub fn seems_ended(&self, name: &str) -> bool {
         let look = |file, flags| rustix::fs::statat(&self.dir, Path::new(name).join(file), flags).err();
         look(REPORT, AtFlags::SYMLINK_NOFOLLOW).is_none()
             && look(LEAF, AtFlags::SYMLINK_NOFOLLOW).is_none()
@@ -222,6 +227,40 @@ impl Registry {
             Err(errno) => return Err(StateError::io("look at", &files.path)(errno)),
         }
         Ok(Some(Record { registry: Arc::clone(&self.dir), files }))
+    }
+
+    /// Takes over the record of an ended sandbox for its next life, or that of a life of which nothing is left.
+    ///
+    /// Returns `None` when another process holds the lock, or the record is gone.
+    ///
+    /// # Errors
+    /// When the record cannot be opened or locked, or belongs to another user.
+    pub fn resume(&self, name: &str) -> Result<Option<Record>, StateError> {
+        let Some(files) = self.look(name)? else { return Ok(None) };
+        let is_held = lock::hold(&files.dir).map_err(|source| StateError::Io {
+            act: LOCK,
+            path: files.path.clone(),
+            source,
+        })?;
+        let is_there =
+            rustix::fs::fstat(&files.dir).map_err(StateError::io("look at", &files.path))?.st_nlink > 0;
+        Ok((is_held && is_there).then(|| Record { registry: Arc::clone(&self.dir), files }))
+    }
+
+    /// As [`Registry::resume`], with the locked directory of the record that the last process of the former life has passed on.
+    ///
+    /// # Errors
+    /// Those of [`Registry::resume`].
+    pub fn resume_with(&self, name: &str, dir: OwnedFd) -> Result<Option<Record>, StateError> {
+        let Some(files) = self.look(name)? else { return Ok(None) };
+        let place = |dir: BorrowedFd<'_>| rustix::fs::fstat(dir).map(|stat| (stat.st_dev, stat.st_ino));
+        let is_same =
+            matches!((place(files.dir()), place(dir.as_fd())), (Ok(own), Ok(other)) if own == other);
+        // Of the former life, or free: the lock is the same for all copies of a descriptor.
+        if !is_same || rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Ok(None);
+        }
+        Ok(Some(Record { registry: Arc::clone(&self.dir), files: Files { dir: Arc::new(dir), ..files } }))
     }
 
     /// Opens the files of a record for reading, with or without a supervisor; `None` when there is no such record.
@@ -330,10 +369,6 @@ const LOCK: &str = "lock";
 /// Tells whether a new record could not be locked because another process probes it.
 fn is_looked_at(error: &StateError) -> bool {
     matches!(error, StateError::Io { act: LOCK, source, .. } if source.kind() == io::ErrorKind::WouldBlock)
-}
-
-fn is_missing(error: &StateError) -> bool {
-    matches!(error, StateError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
 fn gone(result: rustix::io::Result<()>) -> rustix::io::Result<()> {

@@ -27,6 +27,7 @@ use crate::intent::Intent;
 use crate::json::SCHEMA;
 use crate::leaf_label::LeafLabel;
 use crate::leaf_name::LeafName;
+use crate::life::Life;
 use crate::marked;
 use crate::names::forget_name;
 use crate::outcome::Report;
@@ -226,6 +227,7 @@ fn lost(intent: &Intent, level: Level, findings: Findings) -> Report {
         exit: None,
         limits: intent.limits,
         failure: None,
+        life: intent.life().map(Life::number),
         started_at_ms: intent.made_at_ms,
         duration_ms: time::now_ms().saturating_sub(intent.made_at_ms),
         missing: Vec::new(),

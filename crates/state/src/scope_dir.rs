@@ -39,19 +39,33 @@ pub enum ScopeLeft {
 }
 
 impl ScopeDir {
-    /// Returns the name of a sandbox's scope, by its short id.
-    pub fn unit(id: &str) -> String {
-        format!("{}.scope", LeafName::of(id).as_str())
+    /// Returns the name of a sandbox's scope, by its short id and the number of its life. The starter of a further life is still in
+    /// the scope of the former one.
+    pub fn unit(id: &str, life: u32) -> String {
+        let name = LeafName::of(id);
+        if life > 1 { format!("{}-{life}.scope", name.as_str()) } else { format!("{}.scope", name.as_str()) }
+    }
+
+    /// Returns the sandbox that a unit is the scope of, by its short id.
+    fn id_in(name: &str) -> Option<&str> {
+        let name = name.strip_suffix(".scope")?;
+        let without_life = || {
+            let (name, life) = name.rsplit_once('-')?;
+            let is_number = !life.is_empty() && life.bytes().all(|byte| byte.is_ascii_digit());
+            LeafName::id_in(name).filter(|_| is_number)
+        };
+        LeafName::id_in(name).or_else(without_life)
     }
 
     /// Tells whether a unit is the scope of a sandbox.
     pub fn is_unit(name: &str) -> bool {
-        name.strip_suffix(".scope").and_then(LeafName::id_in).is_some()
+        ScopeDir::id_in(name).is_some()
     }
 
     /// Takes the path from a record. `None` if it is not the scope of this sandbox.
     pub fn of(path: &Path, id: &str) -> Option<ScopeDir> {
-        let is_named = path.file_name().is_some_and(|last| last == ScopeDir::unit(id).as_str());
+        let name = path.file_name().and_then(|last| last.to_str());
+        let is_named = name.and_then(ScopeDir::id_in) == Some(id);
         (is_named && path.is_absolute()).then(|| ScopeDir { path: path.to_owned() })
     }
 
@@ -120,10 +134,21 @@ mod tests {
     #[test]
     fn only_the_scope_of_this_sandbox_is_taken_from_a_record() {
         let (id, unit) = ("3f9a1c2b7d04", "penfold-3f9a1c2b7d04.scope");
-        assert_eq!(ScopeDir::unit(id), unit);
-        let path = Path::new("/sys/fs/cgroup/app.slice").join(unit);
-        assert_eq!(ScopeDir::of(&path, id).unwrap().path(), path);
-        for other in ["/sys/fs/cgroup", "/", unit, "/penfold-3f9a1c2b7d05.scope", "/penfold-3f9a1c2b7d04"] {
+        assert_eq!(ScopeDir::unit(id, 1), unit);
+        for unit in [unit, ScopeDir::unit(id, 12).as_str()] {
+            let path = Path::new("/sys/fs/cgroup/app.slice").join(unit);
+            assert_eq!(ScopeDir::of(&path, id).unwrap().path(), path);
+            assert!(ScopeDir::is_unit(unit));
+        }
+        for other in [
+            "/sys/fs/cgroup",
+            "/",
+            unit,
+            "/penfold-3f9a1c2b7d05.scope",
+            "/penfold-3f9a1c2b7d04",
+            "/penfold-3f9a1c2b7d04-.scope",
+            "/penfold-3f9a1c2b7d04-x.scope",
+        ] {
             assert_eq!(ScopeDir::of(Path::new(other), id), None, "{other}");
         }
         assert!(ScopeDir::of(Path::new("/nonexistent/x/penfold-3f9a1c2b7d04.scope"), id).unwrap().is_gone());

@@ -13,7 +13,7 @@ use crate::outcome::ExitStatus;
 pub struct State {
     /// The version of this format.
     pub schema: u32,
-    /// `created`, `running`, `stopping` or `unkillable`.
+    /// `created`, `running`, `waiting`, `stopping` or `unkillable`.
     #[serde(rename = "word")]
     pub status: Status,
     /// The supervisor's processes, the supervisor itself last.
@@ -28,6 +28,9 @@ pub struct State {
     /// The end of the lease, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at_ms: Option<u64>,
+    /// The time at which the next life begins, in milliseconds since 1970, if the sandbox waits for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_start_at_ms: Option<u64>,
     /// The execs that still run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub execs: Vec<Exec>,
@@ -68,6 +71,8 @@ pub enum Status {
     Running,
     /// The command runs, and all members are frozen. Only the kernel tells this: no file has it.
     Paused,
+    /// The command has failed, nothing of it is left, and the sandbox waits for its next start.
+    Waiting,
     /// The sandbox is being ended.
     Stopping,
     /// A member did not die in time; the supervisor continues to kill it.
@@ -85,13 +90,14 @@ pub enum Status {
 }
 
 impl Status {
-    /// Tells whether something of the sandbox may be alive.
+    /// Tells whether something of the sandbox may be alive, or will be without a request.
     pub fn is_living(self) -> bool {
         matches!(
             self,
             Status::Created
                 | Status::Running
                 | Status::Paused
+                | Status::Waiting
                 | Status::Stopping
                 | Status::Unkillable
                 | Status::Orphaned
@@ -104,6 +110,7 @@ impl Status {
             Status::Created => "created",
             Status::Running => "running",
             Status::Paused => "paused",
+            Status::Waiting => "waiting",
             Status::Stopping => "stopping",
             Status::Unkillable => "unkillable",
             Status::Exited => "exited",

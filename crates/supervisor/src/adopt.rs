@@ -54,6 +54,7 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
             .map_err(system("make a socket pair"))?;
     let signals = LauncherSignals::open(&[]).map_err(system("make a signalfd"))?;
     let settings = Settings {
+        has_former: false,
         id: spec.id.short(),
         state_root: spec.state_root.clone(),
         patience: spec.patience,

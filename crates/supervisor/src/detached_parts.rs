@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use penfold_process::ProcessId;
+use penfold_process::{ProcFs, ProcessId};
 use penfold_state::events::{EventKind, Journal};
 use penfold_state::record::{Record, SCHEMA};
 use penfold_state::state::{Exec, State, Status};
@@ -57,8 +57,8 @@ pub(crate) struct DetachedParts {
 pub(crate) struct KeptRecord {
     record: Record,
     kept: Rc<Cell<bool>>,
-    /// The record of the former life, which gets the launch file back if the command never ran.
-    former: Option<PathBuf>,
+    /// Whether a former life had this record, which is its again if the command never ran.
+    has_former: bool,
 }
 
 impl Resource for KeptRecord {
@@ -74,8 +74,9 @@ impl Resource for KeptRecord {
         if self.kept.get() {
             return Ok(());
         }
-        if let Some(former) = &self.former {
-            self.record.files().return_launch(former);
+        if self.has_former {
+            self.record.return_to_former();
+            return Ok(());
         }
         self.record.release(forced)
     }
@@ -117,8 +118,8 @@ impl DetachedParts {
     }
 
     /// Returns the record as a resource that is removed only if the command never ran or `--rm` is set.
-    pub(crate) fn keep(&self, record: Record, former: Option<PathBuf>) -> KeptRecord {
-        KeptRecord { record, kept: Rc::clone(&self.kept), former }
+    pub(crate) fn keep(&self, record: Record, has_former: bool) -> KeptRecord {
+        KeptRecord { record, kept: Rc::clone(&self.kept), has_former }
     }
 
     /// Marks the command as running: from now on the record is kept.
@@ -208,12 +209,31 @@ impl DetachedParts {
             level,
             started_at_ms: self.started_at_ms,
             expires_at_ms: self.lease.expires_at_ms(),
+            next_start_at_ms: None,
             execs: self.execs.states(),
             missing: missing.to_vec(),
         };
         let _ = self.files.write_state(&state);
         self.state_written.set(Instant::now());
         self.state_is_stale.set(false);
+    }
+
+    /// Writes to `state.json` that this process waits for the next start.
+    pub(crate) fn write_waiting(&self, next_start_at_ms: u64, level: Level) {
+        let own = ProcFs::open().and_then(|mut proc| proc.stat(rustix::process::getpid()));
+        let state = State {
+            schema: SCHEMA,
+            status: Status::Waiting,
+            supervisors: own.ok().flatten().map(|stat| stat.id()).into_iter().collect(),
+            leader: None,
+            level,
+            started_at_ms: self.started_at_ms,
+            expires_at_ms: None,
+            next_start_at_ms: Some(next_start_at_ms),
+            execs: Vec::new(),
+            missing: Vec::new(),
+        };
+        let _ = self.files.write_state(&state);
     }
 
     /// Notes that `state.json` lists an exec that has ended. Nothing believes the entry: its process is gone.
@@ -273,6 +293,11 @@ impl DetachedParts {
     pub(crate) fn conclude(&mut self, report: &Report) {
         self.output.finish();
         if !report.findings.verified {
+            return;
+        }
+        if !self.ran {
+            // The record is gone, or that of the former life again.
+            ControlServer::unlink(&self.files);
             return;
         }
         self.write_exited(report.exit, report.cause);

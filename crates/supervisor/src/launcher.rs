@@ -22,7 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 
 pub use self::error::LauncherError;
-use self::exit::{forget, succeeded};
+use self::exit::succeeded;
 use self::progress::Due;
 pub use self::progress::Progress;
 pub(crate) use self::saved_modes::SavedModes;
@@ -118,6 +118,7 @@ impl Launcher {
     pub fn of_exec(channel: OwnedFd, id: String, left: &[Signal]) -> io::Result<Launcher> {
         signal::block(&SignalSet::of(1..=64))?;
         let settings = Settings {
+            has_former: false,
             id,
             state_root: PathBuf::new(),
             patience: Duration::ZERO,
@@ -211,7 +212,7 @@ impl Launcher {
         match self.follow(|_| false, true) {
             Ok(FollowResult::Running) => Ok(Detached::Running(self)),
             Ok(FollowResult::Over(outcome)) => {
-                forget(&self.settings.state_root, &self.id());
+                self.forget();
                 Ok(Detached::Over(outcome))
             }
             Err(LauncherError::Wait { source, .. }) => {

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use penfold_state::log::{Drained, PipeState, Stream, Writer};
-use penfold_state::{Detach, Files};
+use penfold_state::{Detach, ExitStatus, Files, Life};
 use penfold_sys::launch::{OwnStdio, Program};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
@@ -29,6 +29,8 @@ pub(crate) struct Output {
     terminal: Option<Terminal>,
     /// The command's standard descriptors, dropped once the command runs.
     stdio: Option<OwnStdio>,
+    /// The line between the output of the former life and this one, written once the command runs.
+    line: Option<String>,
 }
 
 /// A pipe that the command writes to.
@@ -70,11 +72,16 @@ impl Pipe {
 }
 
 impl Output {
-    /// Creates the log, and the pipes or the terminal.
+    /// Creates the log, or continues that of the former life, and makes the pipes or the terminal.
     pub(crate) fn open(files: &Files, detach: &Detach) -> io::Result<Output> {
-        let log = Writer::create(files.dir(), detach.log_limit).map_err(io::Error::other)?;
+        let log = match &detach.life {
+            None => Writer::create(files.dir(), detach.log_limit),
+            Some(_) => Writer::reopen(files.dir(), detach.log_limit),
+        };
+        let log = log.map_err(io::Error::other)?;
         let (terminal, pipes, stdio) = if detach.terminal { with_terminal()? } else { with_pipes()? };
-        Ok(Output { log: Some(log), log_limit: detach.log_limit, pipes, terminal, stdio: Some(stdio) })
+        let line = detach.life.as_ref().map(|life| between(files, life));
+        Ok(Output { log: Some(log), log_limit: detach.log_limit, pipes, terminal, stdio: Some(stdio), line })
     }
 
     /// Creates the log and the pipes or the terminal of a recorded exec. Returns the command's standard descriptors too.
@@ -104,7 +111,7 @@ impl Output {
                 (terminal, pipes, stdio)
             }
         };
-        Ok((Output { log: Some(log), log_limit, pipes, terminal, stdio: None }, stdio))
+        Ok((Output { log: Some(log), log_limit, pipes, terminal, stdio: None, line: None }, stdio))
     }
 
     /// Gives the command a session of its own and its standard descriptors.
@@ -114,9 +121,15 @@ impl Output {
         }
     }
 
-    /// Closes the copies of the command's descriptors once the command runs.
+    /// Closes the copies of the command's descriptors once the command runs, and writes the line between two lives.
     pub(crate) fn mark_running(&mut self) {
         self.stdio = None;
+        let (stream, end) =
+            if self.terminal.is_some() { (Stream::Stdout, "\r\n") } else { (Stream::Stderr, "\n") };
+        if let (Some(line), Some(log)) = (self.line.take(), &mut self.log) {
+            let before = if log.is_at_line_start() { "" } else { end };
+            log.append(stream, format!("{before}{line}{end}").as_bytes());
+        }
     }
 
     /// Closes the standby's copies; the supervisor has its own.
@@ -128,6 +141,7 @@ impl Output {
     /// Takes over from a killed supervisor. If the log cannot be reopened, it ends here.
     pub(crate) fn inherit(&mut self, files: &Files) {
         self.log = Writer::reopen(files.dir(), self.log_limit).ok();
+        self.line = None;
         if let Some(terminal) = &mut self.terminal {
             terminal.inherit();
         }
@@ -204,6 +218,17 @@ impl Output {
         }
         let _ = (0..FINAL_READS).take_while(|_| self.serve_terminal()).count();
     }
+}
+
+/// Returns the line in the log between a life and the former one.
+fn between(files: &Files, life: &Life) -> String {
+    let former = life.restarts;
+    let ended = match files.report_of(former).ok().flatten().and_then(|report| report.exit) {
+        Some(ExitStatus::Code(code)) => format!("ended with code {code}"),
+        Some(ExitStatus::Signal(signal)) => format!("ended by signal {signal}"),
+        None => "has ended".to_owned(),
+    };
+    format!("--- life {} begins; life {former} {ended} ---", life.number())
 }
 
 type OpenedOutput = (Option<Terminal>, Vec<Pipe>, OwnStdio);

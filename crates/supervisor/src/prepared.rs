@@ -19,8 +19,8 @@ use penfold_state::outside::OutsideNote;
 use penfold_state::state::Status;
 use penfold_state::time::millis;
 use penfold_state::{
-    Contain, LaunchSource, LeafLabel, LeafName, Nested, Scratch, SparePlan, forget_survivors, history, lock,
-    remember_survivors, spared,
+    Contain, LaunchSource, LeafLabel, LeafName, Life, Nested, Scratch, SparePlan, forget_survivors, history,
+    lock, remember_survivors, spared,
 };
 use penfold_sys::alarm::Alarm;
 use penfold_sys::descriptors;
@@ -205,14 +205,13 @@ impl Prepared {
     pub(crate) fn publish_start(&self) {
         let Some(detached) = &self.detached else { return };
         let leader = self.leader.load().map(|(pid, _)| pid.as_raw_nonzero().get());
-        let life = self.setup.spec.detach.as_ref().and_then(|detach| detach.life.clone());
-        let (restart_of, restarts) = life.map(|life| (life.restart_of, life.restarts)).unzip();
+        let life = self.setup.spec.detach.as_ref().and_then(|detach| detach.life.as_ref());
         detached.publish_events([EventKind::Start {
             command: shortened(words(&self.setup)),
             level: self.level,
             leader,
-            restart_of,
-            restarts,
+            restart_of: None,
+            restarts: life.map(|life| life.restarts),
         }]);
     }
 
@@ -401,8 +400,12 @@ impl Prepared {
         let leak = EventKind::leak(&report.findings, report.findings.strays());
         if let Some(leak) = leak.filter(|_| !self.leak_told) {
             self.leak_told = true;
-            let about =
-                About { id: report.id.clone(), name: report.name.clone(), labels: report.labels.clone() };
+            let about = About {
+                id: report.id.clone(),
+                name: report.name.clone(),
+                labels: report.labels.clone(),
+                life: None,
+            };
             let spec = &self.setup.spec;
             Journal::new(&spec.state_root, about).with_event_log(spec.event_log.clone()).publish([leak]);
         }
@@ -566,6 +569,7 @@ fn blank(setup: &Setup, findings: Findings) -> Report {
         exit: None,
         limits: setup.spec.limits,
         failure: None,
+        life: setup.spec.detach.as_ref().and_then(|detach| detach.life.as_ref()).map(Life::number),
         started_at_ms: millis_since_1970(SystemTime::now()),
         duration_ms: millis(setup.began.elapsed()),
         missing: Vec::new(),

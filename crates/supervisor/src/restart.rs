@@ -1,55 +1,53 @@
 //! `--restart`: starts the next life of a detached sandbox whose command has failed by itself.
 //!
 //! The last process of the sandbox decides, after the verified end was written, and becomes `penfold next-life`. By then it has no
-//! members and no resources left. A stop or kill may come at the same time: it takes the launch file away first, or finds
-//! the next life by it.
+//! members and no resources left. It passes on the lock of the record, so that no moment shows a record that nobody holds. A stop
+//! or kill may come at the same time: it takes the launch file away first, or ends the next life.
 
 use std::ffi::{CString, OsString};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::time::Duration;
 
-use penfold_state::launch::has_failed_by_itself;
-use penfold_state::{Files, Launch, OnFailure, Report, Spec};
+use penfold_state::lives::Restart;
+use penfold_state::time::{millis, now_ms};
+use penfold_state::{Files, Launch, Life, Spec};
 use penfold_sys::launch::Program;
 use penfold_sys::signal::SignalSet;
+use penfold_teardown::Level;
+use rustix::io::FdFlags;
 use rustix::process::Signal;
 
+use crate::detached_parts::DetachedParts;
 use crate::prepared::Prepared;
 use crate::signals::CHILD;
 
 /// The wait before the first restart in a row; each further one doubles it.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
-/// A life that was longer begins a new row of restarts.
-const LONG_LIFE: Duration = Duration::from_secs(10);
 
 /// Becomes the process that starts the next life; returns if there will be none.
 pub(crate) fn begin_next_life(prepared: &Prepared) {
     let spec = &prepared.setup.spec;
     let (Some(detached), Some(detach)) = (&prepared.detached, &spec.detach) else { return };
-    let Some(policy) = detach.restart else { return };
-    let files = detached.files();
-    let Ok(Some(report)) = files.report() else { return };
-    let before = detach.life.as_ref().map_or(0, |life| life.failures);
-    // Its caller was told that the command failed.
-    let is_refused = detach.ready.is_some() && before == 0 && !matches!(files.ready_at(), Ok(Some(_)));
-    if !has_failed_by_itself(&report) || is_refused {
+    if detach.restart.is_none() {
         return;
     }
-    penfold_sys::crash_point!("restarting");
-    let began = next_in_row(policy, before, &report).and_then(|failures| become_next(spec, files, failures));
+    // A command that never ran leaves the record, and the report in it, of the former life.
+    let life = detach.life.as_ref().map(Life::number);
+    if !matches!(detached.files().report(), Ok(Some(report)) if report.life == life) {
+        return;
+    }
+    let began = match detached.files().restart() {
+        Ok(Restart::Next(failures)) => {
+            penfold_sys::crash_point!("restarting");
+            become_next(spec, detached, prepared.level, failures)
+        }
+        Ok(Restart::Limit(most)) => Err(format!("the limit of {most} restarts in a row is reached")),
+        Ok(Restart::None) | Err(_) => return,
+    };
     if let Err(reason) = began {
         detached.publish_no_restart(reason);
-    }
-}
-
-/// Returns the number of the next restart in the row.
-fn next_in_row(policy: OnFailure, before: u32, report: &Report) -> Result<u32, String> {
-    let is_long = Duration::from_millis(report.duration_ms) > LONG_LIFE;
-    let next = if is_long { 1 } else { before.saturating_add(1) };
-    match policy.most {
-        Some(most) if next > most => Err(format!("the limit of {most} restarts in a row is reached")),
-        _ => Ok(next),
     }
 }
 
@@ -59,25 +57,30 @@ fn wait(failures: u32) -> Duration {
     FIRST_WAIT.saturating_mul(doubled).min(LONGEST_WAIT)
 }
 
-/// Becomes `penfold next-life`; returns only after a failure.
-fn become_next(spec: &Spec, files: &Files, failures: u32) -> Result<u32, String> {
+/// Becomes `penfold next-life`, which gets the lock of the record; returns only after a failure.
+fn become_next(spec: &Spec, detached: &DetachedParts, level: Level, failures: u32) -> Result<(), String> {
+    let files = detached.files();
     let launch = match files.launch() {
         Ok(Some(launch)) => launch,
         // Another command restarts or ends the sandbox.
-        Ok(None) => return Ok(failures),
+        Ok(None) => return Ok(()),
         Err(error) => return Err(format!("the launch file cannot be read: {error}")),
     };
     let root = std::path::absolute(&spec.state_root).map_err(|error| error.to_string())?;
-    let mut program = program(&launch, &words(root.into(), files.name(), failures))
+    let at_ms = now_ms().saturating_add(millis(wait(failures)));
+    let mut program = program(&launch, &words(root.into(), files, failures))
         .ok_or_else(|| "the launch file is damaged".to_owned())?;
+    detached.write_waiting(at_ms, level);
     // These attributes would outlive execve(2).
     let _ = rustix::process::set_child_subreaper(None);
     let _ = rustix::process::set_parent_process_death_signal(None);
+    rustix::io::fcntl_setfd(files.dir(), FdFlags::empty()).map_err(|error| error.to_string())?;
     let errno = program.exec().errno;
+    let _ = rustix::io::fcntl_setfd(files.dir(), FdFlags::CLOEXEC);
     Err(format!("penfold cannot be executed: {}", std::io::Error::from_raw_os_error(errno)))
 }
 
-fn words(root: OsString, id: &str, failures: u32) -> Vec<OsString> {
+fn words(root: OsString, files: &Files, failures: u32) -> Vec<OsString> {
     let mut root_flag = OsString::from("--root=");
     root_flag.push(root);
     vec![
@@ -86,7 +89,8 @@ fn words(root: OsString, id: &str, failures: u32) -> Vec<OsString> {
         root_flag,
         format!("--failures={failures}").into(),
         format!("--wait={}ms", wait(failures).as_millis()).into(),
-        id.into(),
+        format!("--lock-fd={}", files.dir().as_raw_fd()).into(),
+        files.name().into(),
     ]
 }
 

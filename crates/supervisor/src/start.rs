@@ -72,6 +72,7 @@ fn begin(mut spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Resul
         id: spec.id.short(),
         state_root: spec.state_root.clone(),
         patience: spec.patience,
+        has_former: spec.detach.as_ref().is_some_and(|detach| detach.life.is_some()),
         scope: None,
         modes: terminal.as_ref().filter(|_| !detached).and_then(SavedModes::of).map(Box::new),
         terminal,

@@ -48,9 +48,10 @@ const MOST: usize = 2000;
 /// The verbs that act on living sandboxes only.
 const OF_LIVING: [&str; 9] = ["attach", "exec", "extend", "kill", "pause", "stats", "stop", "top", "unpause"];
 /// The statuses of `--filter`.
-const STATUSES: [&str; 11] = [
+const STATUSES: [&str; 12] = [
     "created",
     "paused",
+    "waiting",
     "running",
     "stopping",
     "unkillable",

@@ -157,7 +157,7 @@ fn is_wanted(event: &Event, args: &EventsArgs) -> bool {
     if matches!(event.what, EventKind::TeardownStep { .. }) && !asked {
         return false;
     }
-    let About { id, name, labels } = &event.about;
+    let About { id, name, labels, life: _ } = &event.about;
     let matches = |filter: &Filter| match filter {
         Filter::Id(prefix) => id.starts_with(prefix),
         Filter::Name(wanted) => name.as_ref() == Some(wanted),

@@ -30,6 +30,7 @@ pub(crate) const VERB: Verb = Verb {
     about: "Show the output of detached sandboxes",
     description: "Shows the output of a detached sandbox byte for byte: standard output on standard output, standard error \
         on standard error. penfold keeps the log after the end, until `penfold rm`. A full log drops the oldest output. \
+        After a restart the log goes on, with a line between two lives. \
         The lines of several sandboxes are shown in the order of their times, each after the name of its sandbox.",
     examples: &[
         ("penfold logs web", "show the complete log"),
@@ -168,11 +169,11 @@ fn show(reader: &mut Reader, record: &Files, args: &LogsArgs, output: &mut Outpu
     output.finish().map_err(Stopped::Write)
 }
 
-/// Waits for new output, the end of the sandbox, or a closed standard output.
+/// Waits for new output, the end of the last life of the sandbox, or a closed standard output.
 ///
 /// A lock that cannot be tested counts as held: if penfold cannot tell, the sandbox counts as alive.
 fn wait(reader: &mut Reader, record: &Files, stdout: BorrowedFd<'_>) -> Result<Waited, LogError> {
-    reader.wait(|| record.has_ended() || record.lock().is_free(), Some(stdout))
+    reader.wait(|| record.is_silent(), Some(stdout))
 }
 
 fn show_entry(entry: &Entry<'_>, args: &LogsArgs, output: &mut Output) -> io::Result<()> {

@@ -1,25 +1,30 @@
-//! `penfold next-life`: starts the next life of an ended sandbox. `penfold restart` and the last process of a sandbox start it, in
-//! the environment and directory that are kept in the record; users do not.
+//! `penfold next-life`: waits, and starts the next life of an ended sandbox in its record. `penfold restart` and the last process of
+//! a sandbox start it, in the environment and directory that are kept in the record; users do not.
+//!
+//! While it waits, it holds the lock of the record and the name, and nothing else of the sandbox exists.
 
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use penfold_control::Resolver;
+use penfold_state::Registry;
 use penfold_state::events::{EventKind, Journal};
-use penfold_state::{Files, Registry};
+use penfold_state::names::{self, NameError};
+use penfold_teardown::Resource as _;
 
 use super::run;
+use super::run::restart::Former;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
-use crate::{surroundings, value};
+use crate::{exit_codes, surroundings, value};
 
 /// The verb `next-life`.
 pub(crate) const VERB: Verb = Verb {
     name: "next-life",
     aliases: &[],
     about: "Start an ended sandbox again",
-    description: "Starts an ended sandbox again under a new id, for `penfold restart` and `penfold run --restart`.",
+    description: "Starts an ended sandbox again under its id, for `penfold restart` and `penfold run --restart`.",
     examples: &[
         ("penfold next-life 3f9a1c2b7d04", "start it, as `penfold restart` does"),
         ("penfold next-life --failures=1 --wait=100ms 3f9a1c2b7d04", "start it because its command failed"),
@@ -29,68 +34,74 @@ pub(crate) const VERB: Verb = Verb {
     call: |global, matches| next_life(global, &usage::read(&VERB, matches)?),
 };
 
-/// The lives of a sandbox whose records are kept, the new one included.
-const KEPT_LIVES: usize = 3;
-
 #[derive(Args, Clone, Debug)]
 struct NextLifeArgs {
-    /// The former life.
+    /// The sandbox.
     id: String,
     /// The number of lives in a row that failed.
     #[arg(long, value_name = "N", default_value = "0")]
     failures: u32,
-    /// The time before the command runs.
+    /// The time before the next start.
     #[arg(long, value_name = "DURATION", value_parser = value::duration, default_value = "0")]
     wait: Duration,
+    /// The descriptor of the record's directory, with its lock.
+    #[arg(long, value_name = "N")]
+    lock_fd: Option<i32>,
 }
 
 fn next_life(global: &Global, args: &NextLifeArgs) -> Result<u8, Failure> {
-    let sentence = &format!("cannot restart sandbox {}", args.id);
+    let until = Instant::now() + args.wait;
     let root = surroundings::absolute_root(global);
-    let registry = Registry::open_existing(&root).or_fail(FailureKind::NotStarted, sentence)?;
-    let former = registry.as_ref().and_then(|registry| registry.look(&args.id).ok().flatten());
-    let former =
-        former.ok_or_else(|| Failure::new(FailureKind::NotStarted, sentence).because("it has no record"))?;
-    let launch = former.launch().or_fail(FailureKind::NotStarted, sentence)?;
-    let launch = launch.ok_or_else(|| {
-        Failure::new(FailureKind::NotStarted, sentence).because("another command has restarted or removed it")
-    })?;
-    match run::restart::next_life(global, &former, &launch, args.failures, args.wait) {
-        Ok((id, code)) => {
-            forget_old_lives(&Resolver::new(&root), &id);
-            Ok(code)
-        }
-        Err(failure) => {
-            if args.failures > 0 {
-                tell(&former, &failure);
-            }
-            Err(failure)
-        }
+    let begun = begin(global, args, &root, until);
+    if let (Err(failure), true) = (&begun, args.failures > 0) {
+        tell(&root, &args.id, failure.sentence());
     }
+    begun
 }
 
-/// Removes the records of lives before the last ones, so that a command that always fails fills no disk.
-fn forget_old_lives(resolver: &Resolver, newest: &str) {
-    let mut id = newest.to_owned();
-    for number in 1.. {
-        let Ok(known) = resolver.resolve(&id) else { return };
-        let life = known.intent.as_ref().and_then(|intent| intent.detached.as_ref()?.life.as_ref());
-        let former = life.map(|life| life.restart_of.clone());
-        // It is refused for a life that has not ended, and for one that is removed already.
-        if number > KEPT_LIVES
-            && penfold_control::forget(resolver, &known, &penfold_control::Limits::default()).is_err()
-        {
-            return;
-        }
-        let Some(former) = former else { return };
-        id = former;
+fn begin(global: &Global, args: &NextLifeArgs, root: &Path, until: Instant) -> Result<u8, Failure> {
+    let sentence = &format!("cannot restart sandbox {}", args.id);
+    let refused = |why: &str| Failure::new(FailureKind::NotStarted, sentence).because(why);
+    let dir = args.lock_fd.map(penfold_sys::descriptors::take_one).transpose();
+    let dir = dir.or_fail(FailureKind::NotStarted, sentence)?;
+    let registry = Registry::open_existing(root).or_fail(FailureKind::NotStarted, sentence)?;
+    let registry = registry.ok_or_else(|| refused("it has no record"))?;
+    let record = match dir {
+        Some(dir) => registry.resume_with(&args.id, dir),
+        None => registry.resume(&args.id),
+    };
+    let record = record.or_fail(FailureKind::NotStarted, sentence)?;
+    let record = record.ok_or_else(|| refused("another command has restarted or removed it"))?;
+    if !record.files().has_ended() {
+        return Err(refused("it has not ended"));
     }
+    let intent = record.intent().or_fail(FailureKind::NotStarted, sentence)?;
+    let name = match intent.name.as_ref().map(|name| names::take(root, name, &intent.id)) {
+        Some(Err(error @ NameError::Taken { .. })) => return Err(refused(&error.to_string())),
+        // As at the first start, a name that cannot be kept prevents nothing.
+        taken => taken.and_then(Result::ok),
+    };
+    penfold_sys::crash_point!("waiting");
+    if !args.wait.is_zero() {
+        penfold_sys::memory::drop_unneeded_pages();
+    }
+    if args.failures > 0 && !record.files().await_start(until) {
+        if let Some(mut name) = name {
+            let _ = name.release(false);
+        }
+        tell(root, &args.id, "it was ended while it waited for its next start".to_owned());
+        return Ok(exit_codes::SUCCESS);
+    }
+    let launch = record.files().launch().or_fail(FailureKind::NotStarted, sentence)?;
+    let launch = launch.ok_or_else(|| refused("another command has ended or removed it"))?;
+    run::restart::next_life(global, Former { record, intent, name }, &launch, args.failures)
 }
 
 /// Writes an event: nobody reads the messages of a restart without a request.
-fn tell(former: &Files, failure: &Failure) {
-    if let Ok(intent) = former.intent() {
-        let reason = failure.sentence();
-        Journal::of(former, &intent).publish([EventKind::NoRestart { reason }]);
+fn tell(root: &Path, id: &str, reason: String) {
+    let registry = Registry::open_existing(root).ok().flatten();
+    let Some(files) = registry.and_then(|registry| registry.look(id).ok().flatten()) else { return };
+    if let Ok(intent) = files.intent() {
+        Journal::of(&files, &intent).publish([EventKind::NoRestart { reason }]);
     }
 }

@@ -33,7 +33,8 @@ pub(crate) const VERB: Verb = Verb {
     description: "Lists the sandboxes that may have live members; with -a also ended sandboxes. A sandbox without a \
         supervisor is `orphaned` while members live, `running (elsewhere)` if its supervisor and its record are in \
         another mount namespace, such as that of a container or a service with PrivateTmp=, and `lost` if no members were found and no supervisor saw the end. \
-        `running (not ready)` means that the probe of `run --ready` has not succeeded, and `paused` that all members are frozen. \
+        `running (not ready)` means that the probe of `run --ready` has not succeeded, `paused` that all members are frozen, and `waiting` that \
+        the command failed and the next start by `run --restart` is to come. \
         A sandbox is `stopped` if a stop ended its command without SIGKILL; the filter `status=killed` finds it, too. \
         -q prints ids only. Sandboxes below other state roots of this user are not listed; a line on standard error \
         names each such root with living sandboxes. Root lists the sandboxes of all users with --all-users. \
@@ -260,7 +261,7 @@ fn colour(status: &str) -> Option<u8> {
         "running" => Some(GREEN),
         "exited" if status.starts_with("exited (0)") => None,
         "exited" | "failed" | "killed" | "unkillable" => Some(RED),
-        "created" | "stopping" | "paused" | "orphaned" | "lost" => Some(YELLOW),
+        "created" | "stopping" | "paused" | "waiting" | "orphaned" | "lost" => Some(YELLOW),
         _ => None,
     }
 }

@@ -1,11 +1,13 @@
 //! `penfold report`.
 
+use std::cmp::Ordering;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use clap::Args;
 use penfold_control::resolve::Candidate;
 use penfold_control::{ResolveError, Resolver, SandboxRef, View, view};
+use penfold_state::lives::KEPT_LIVES;
 use penfold_state::time::now_ms;
 use penfold_state::{Report, Totals, history};
 
@@ -15,7 +17,7 @@ use serde::Serialize;
 
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::sandboxes::find::{self, Among};
 use crate::text::lines::{self, count};
 use crate::text::summary::{self, human};
@@ -32,10 +34,11 @@ pub(crate) const VERB: Verb = Verb {
     about: "Show the teardown reports of ended sandboxes",
     description: "Shows the reports of ended sandboxes: the cause of the end, the strays, CPU time and memory, the steps of the \
         teardown, and whether the end was verified. Without an ID it lists all reports, the newest first. The report of a detached \
-        sandbox is kept with its record. Of foreground sandboxes that failed or left processes behind, the last 200 reports are kept.",
+        sandbox is kept with its record, also those of its last 100 former lives. Of foreground sandboxes that failed or left processes behind, the last 200 reports are kept.",
     examples: &[
         ("penfold report", "list the reports of all ended sandboxes"),
         ("penfold report web", "show one report with all steps"),
+        ("penfold report --life 1 web", "show how the first life of a restarted sandbox ended"),
         ("penfold report --last", "show why the last command failed, or what it left"),
         ("penfold report --last --json", "print the newest report as JSON"),
         ("penfold report --failed", "list commands that failed or left processes behind"),
@@ -57,6 +60,9 @@ pub(crate) struct ReportArgs {
     /// Show only reports of commands that failed or left processes behind, and of unverified ends.
     #[arg(long)]
     pub(crate) failed: bool,
+    /// Show the report of this life of a sandbox that was restarted, from 1 [default: the last one that has ended].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "ids", conflicts_with = "last")]
+    pub(crate) life: Option<u32>,
     /// Print the reports as JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -81,7 +87,11 @@ pub(crate) fn report(global: &Global, args: &ReportArgs) -> Result<u8, Failure> 
     let mut reports: Vec<Report> = Vec::new();
     if named {
         for word in find::read_words(&args.ids)? {
-            match find_report(&resolver, &kept, &word) {
+            let found = match args.life {
+                Some(life) => find_life(&resolver, &word, life),
+                None => find_report(&resolver, &kept, &word),
+            };
+            match found {
                 Ok(report) if reports.iter().any(|other| other.id == report.id) => {}
                 Ok(report) => reports.push(report),
                 Err(failure) => fail(failure),
@@ -165,6 +175,23 @@ fn find_report(resolver: &Resolver, kept: &[Report], word: &str) -> Result<Repor
     }
 }
 
+/// Finds the report of a life of the sandbox that `word` means.
+fn find_life(resolver: &Resolver, word: &str, life: u32) -> Result<Report, Failure> {
+    let known = resolver.resolve(word)?;
+    let sentence = format!("sandbox {} has no report of life {life}", known.id);
+    let none = |why: String| Failure::new(FailureKind::Other, sentence.clone()).because(why);
+    let files = known.record.as_ref().ok_or_else(|| none("its record is gone".to_owned()))?;
+    if let Some(report) = files.report_of(life).or_fail(FailureKind::Other, &sentence)? {
+        return Ok(report);
+    }
+    let newest = files.life();
+    Err(none(match life.cmp(&newest) {
+        Ordering::Less => format!("the reports of its last {KEPT_LIVES} former lives are kept"),
+        Ordering::Equal => "this life has not ended".to_owned(),
+        Ordering::Greater => format!("its newest life is {newest}"),
+    }))
+}
+
 /// Finds the report of the history that `word` means: an id, a name, or the beginning of an id.
 fn find_kept<'a>(kept: &'a [Report], word: &str) -> Result<Option<&'a Report>, Failure> {
     let found = kept.iter().find(|report| report.id == word).or_else(|| newest(kept, word));
@@ -197,6 +224,11 @@ fn read(known: &SandboxRef, seen: &View) -> Result<Report, Failure> {
         }
         Some(Ok(Some(report))) => Ok(report),
         Some(Err(error)) => Err(none(&error.to_string())),
+        _ if seen.status.is_living() && seen.restarts > 0 => {
+            let hint =
+                format!("`penfold report --life {} {}` shows the former life", seen.restarts, known.id);
+            Err(none("its newest life has not ended").hint(hint))
+        }
         _ if seen.status.is_living() => Err(none("the sandbox has not ended")),
         _ => Err(none("no supervisor saw the end")),
     }
@@ -251,6 +283,9 @@ fn page(report: &Report) -> String {
     };
     let findings = &report.findings;
     line("sandbox", &format!("{}  {}", report.id, name(report)));
+    if let Some(life) = report.life {
+        line("life", &life.to_string());
+    }
     line("command", &quoted(&report.command));
     line("cause", &template::cause(report.cause));
     if let Some(by) = &report.by {

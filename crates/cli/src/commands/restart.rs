@@ -1,10 +1,12 @@
 //! `penfold restart`.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
 use clap::Args;
 use penfold_control::{EndMethod, Limits, SandboxRef, StopResult};
-use penfold_state::{Files, Launch};
+use penfold_state::{Files, Intent, Launch, Life};
 
 use super::next_life;
 use super::stop::StopArgs;
@@ -23,7 +25,7 @@ pub(crate) const VERB: Verb = Verb {
     aliases: &[],
     about: "Stop detached sandboxes, and start them again",
     description: "Stops a detached sandbox as `penfold stop` does, verifies that nothing of it is left, starts it again with the \
-        same flags, command, environment and directory, and prints the new id. The name stays. A sandbox that has ended is only \
+        same flags, command, environment and directory, and prints its id. Id, name and log stay; `penfold report --life N` shows the end of each life. A sandbox that has ended is only \
         started. If something is left, nothing is started, and the exit code is 120. The environment and the directory of the \
         caller play no part. `penfold run -d --restart on-failure` restarts a sandbox whenever its command fails.",
     examples: &[
@@ -50,11 +52,14 @@ fn restart(global: &Global, RestartArgs { stop: args }: &RestartArgs) -> Result<
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
     let (mut found, mut launches) = (Vec::new(), Vec::new());
+    // Held to the end: of two restarts at once, one gives up.
+    let mut locks = Vec::new();
     for known in selection.found {
-        match launch(&known) {
-            Ok(launch) => {
+        match lock(&known).and_then(|lock| Ok((lock, launch(&known)?))) {
+            Ok((lock, launch)) => {
                 found.push(known);
                 launches.push(launch);
+                locks.push(lock);
             }
             Err(failure) => tally.failed(&failure, coloured),
         }
@@ -87,6 +92,21 @@ fn restart(global: &Global, RestartArgs { stop: args }: &RestartArgs) -> Result<
     Ok(if is_left { exit_codes::UNVERIFIED } else { code })
 }
 
+/// Keeps other commands from restarting a sandbox. `None` if its record has no launch file.
+fn lock(known: &SandboxRef) -> Result<Option<OwnedFd>, Failure> {
+    let Some(files) = &known.record else { return Ok(None) };
+    let refused = || Failure::new(FailureKind::Other, format!("cannot restart sandbox {}", known.id));
+    let lock = match files.lock_launch() {
+        Ok(Some(lock)) => lock,
+        Ok(None) => return Err(refused().because("another command restarts it")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(refused().because(error)),
+    };
+    let life = |intent: &Intent| intent.life().map_or(1, Life::number);
+    let is_same = files.intent().is_ok_and(|intent| known.intent.as_ref().map(life) == Some(life(&intent)));
+    if is_same { Ok(Some(lock)) } else { Err(refused().because("another command has restarted it")) }
+}
+
 /// Reads what a sandbox was started with.
 fn launch(known: &SandboxRef) -> Result<Launch, Failure> {
     let sentence = format!("cannot restart sandbox {}", known.id);
@@ -107,7 +127,7 @@ fn launch(known: &SandboxRef) -> Result<Launch, Failure> {
     })
 }
 
-/// Starts the next life in a process of its own, which prints the new id or what is wrong.
+/// Starts the next life in a process of its own, which prints the id or what is wrong.
 fn start(global: &Global, id: &str, launch: &Launch) -> Result<u8, Failure> {
     let mut command = Command::new(surroundings::program());
     command.arg(next_life::VERB.name).arg("--root").arg(surroundings::absolute_root(global)).arg(id);

@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use penfold_state::{ExitStatus, Intent, Outcome, Registry, Spec};
+use penfold_state::{ExitStatus, Id, Intent, Outcome, Registry, Spec};
 use penfold_supervisor::{Detached, Launcher, Progress};
 use penfold_teardown::Cause;
 
@@ -197,6 +197,9 @@ pub(crate) struct RunArgs {
     /// Whether no configuration is read, as for the sandboxes of a server.
     #[arg(long, hide = true)]
     pub(crate) without_config: bool,
+    /// The id, if it is that of a former life.
+    #[arg(skip)]
+    pub(crate) id: Option<Id>,
     #[command(flatten)]
     pub(crate) detached: Rare<detached::DetachedArgs>,
     #[command(flatten)]

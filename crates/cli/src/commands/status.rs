@@ -69,7 +69,7 @@ pub(crate) fn status(global: &Global, args: &StatusArgs) -> Result<u8, Failure> 
     }
     let mut pages = Vec::new();
     for (known, seen) in &chosen.found {
-        let used = used(known, numbers.get(&known.id));
+        let used = used(known, seen.status, numbers.get(&known.id));
         pages.push(page(&resolver, (known, seen), used, args.lines)?);
     }
     output::data(pages.join("\n").as_bytes())?;
@@ -77,9 +77,12 @@ pub(crate) fn status(global: &Global, args: &StatusArgs) -> Result<u8, Failure> 
 }
 
 /// What a sandbox uses now or, after its end, what its report says.
-fn used(known: &SandboxRef, numbers: Option<&Numbers>) -> Option<String> {
+fn used(known: &SandboxRef, status: Status, numbers: Option<&Numbers>) -> Option<String> {
     let report = || known.record.as_ref()?.report().ok()?;
-    numbers.map(columns::line).or_else(|| report().map(|report| columns::ended(&report.findings)))
+    numbers
+        .filter(|_| status != Status::Waiting)
+        .map(columns::line)
+        .or_else(|| report().map(|report| columns::ended(&report.findings)))
 }
 
 fn page(
@@ -157,6 +160,7 @@ fn meaning(status: Status) -> &'static str {
         Status::Created => "the command does not run yet",
         Status::Running => "the command runs and has a supervisor",
         Status::Paused => "all members are frozen; `penfold unpause` continues them",
+        Status::Waiting => "the command failed, and waits for its next start; all members are gone",
         Status::Stopping => "the sandbox is ending",
         Status::Unkillable => "members survived SIGKILL; the supervisor tries again",
         Status::Exited => "the command exited by itself; all members are gone",

@@ -25,7 +25,7 @@ pub(crate) const VERB: Verb = Verb {
     about: "Wait until sandboxes have ended and return their exit codes",
     description: "Waits until sandboxes have ended and prints the exit code of each command on a line, in the order of \
         the ids. The exit code is that of the command; for several sandboxes, the first code that is not 0. \
-        The codes are those of `penfold run`. Every `penfold wait` gets the same answer. For a sandbox without a \
+        The codes are those of `penfold run`. A restart by `run --restart` is no end, and `penfold restart` is one. Every `penfold wait` gets the same answer. For a sandbox without a \
         supervisor it waits until all members are gone. If no supervisor saw how a command ended, it prints `unknown` \
         and exits with 120; penfold never invents a code. The same holds for a foreground sandbox: only its \
         `penfold run` gets the code. For an unknown or ambiguous ID the exit code is 125.",

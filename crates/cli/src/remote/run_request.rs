@@ -57,6 +57,8 @@ fn refuse_local_flags(args: &RunArgs) -> Result<(), Failure> {
         replace: _,
         spec: _,
         without_config: _,
+        // No flag: only the next life of a sandbox of this host has an id before it starts.
+        id: _,
         detach,
         tty,
         interactive,

@@ -2,6 +2,7 @@
 
 use penfold_control::{ANSWER, Client, ClientError};
 use penfold_state::error_chain;
+use penfold_state::lives::NextLife;
 
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind};
@@ -17,6 +18,9 @@ pub(crate) fn connect(global: &Global, word: &str) -> Result<Client, Failure> {
         let gone = || refused("has no record");
         return Err(resolver.blocked().map_or_else(gone, Failure::not_started));
     };
+    if files.next_life() == Some(NextLife::Awaited) {
+        return Err(refused("is waiting for its next start: no command runs now"));
+    }
     // A held lock outweighs a report: a member may have written the report.
     if files.has_ended() && files.lock().is_free() {
         return Err(refused("has ended").hint(format!("`penfold report {id}` shows how")));

@@ -188,12 +188,20 @@ pub(crate) fn is_stopped(view: &View) -> bool {
     view.status == Status::Killed && view.cause == Some(Cause::Stop) && is_polite(view.exit)
 }
 
-/// The status with details: `exited (3) 2m ago`, `stopped (0) 3m ago`, `killed (timeout, 143) 1h ago`.
+/// The status with details: `exited (3) 2m ago`, `waiting (exit 3, next start in 6s) (4 restarts)`, `stopped (0) 3m ago`, `killed (timeout, 143) 1h ago`.
 pub(crate) fn status(view: &View, now: u64) -> String {
     let word = view.status;
     let code = || view.exit.map(|exit| code(exit).to_string());
     let detail = match (word, view.cause) {
         (Status::Exited, _) | (Status::Killed, Some(Cause::Stop | Cause::Kill)) => code(),
+        (Status::Waiting, _) => {
+            let next = view
+                .next_start_at_ms
+                .map(|at| format!("next start in {}", span(at.saturating_sub(now).div_ceil(1000))));
+            let both: Vec<String> =
+                code().map(|code| format!("exit {code}")).into_iter().chain(next).collect();
+            Some(both.join(", ")).filter(|both| !both.is_empty())
+        }
         (Status::Killed, _) => {
             let both: Vec<String> = view.cause.map(cause).into_iter().chain(code()).collect();
             Some(both.join(", ")).filter(|both| !both.is_empty())
@@ -207,6 +215,13 @@ pub(crate) fn status(view: &View, now: u64) -> String {
     }
     if view.elsewhere {
         text.push_str(" (elsewhere)");
+    }
+    match view.restarts {
+        0 => {}
+        1 => text.push_str(" (1 restart)"),
+        restarts => {
+            let _ = write!(text, " ({restarts} restarts)");
+        }
     }
     if view.ready == Some(false) && matches!(word, Status::Created | Status::Running) {
         text.push_str(" (not ready)");

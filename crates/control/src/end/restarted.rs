@@ -2,6 +2,7 @@
 
 use super::{EndMethod, Limits, Progress, StopResult, stop_request};
 use crate::resolve::{Resolver, SandboxRef};
+use penfold_state::Files;
 
 /// Ends sandboxes in parallel, and returns the result for each, in the order of `targets`.
 ///
@@ -37,14 +38,20 @@ fn end_next_life(
         Ok(true) => StopResult::Gone,
         Ok(false) => {
             let fresh = resolver.again();
-            let next = next_life(&fresh, &known.id);
+            let next = begun_in(&fresh, files).or_else(|| next_life(&fresh, &known.id));
             next.and_then(|next| end(&fresh, &[next], how, limits, slow).pop()).unwrap_or(StopResult::Gone)
         }
         Err(error) => StopResult::Failed(error),
     }
 }
 
-/// Finds the restart of a sandbox. Its record has the intent before the launch file, which may have passed to a still later life
+/// Returns the sandbox with this record if a further life has begun in it.
+fn begun_in(resolver: &Resolver, files: &Files) -> Option<SandboxRef> {
+    let is_held = files.lock().is_held();
+    resolver.by_id(files.name()).filter(|next| is_held && next.restarts)
+}
+
+/// Finds the restart of a sandbox by an older penfold, which made a new record. Its record has the intent before the launch file, which may have passed to a still later life
 /// already.
 fn next_life(resolver: &Resolver, id: &str) -> Option<SandboxRef> {
     let registry = resolver.registry()?;
@@ -87,7 +94,7 @@ mod tests {
         assert!(!restarts(), "its launch file has passed to a later life");
     }
 
-    /// spec: 27.5
+    /// spec: 27.5, 27.9
     #[test]
     fn next_life_may_have_been_restarted_itself() {
         let root = tempfile::tempdir().unwrap();

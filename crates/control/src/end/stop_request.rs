@@ -233,6 +233,10 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
             match step {
                 Step::Stay => kept.push(talk),
                 Step::Force(reason) => {
+                    if let Some(files) = talk.known.record.as_ref().filter(|_| talk.known.restarts) {
+                        // A process that waits for the next start exits.
+                        let _ = files.hold_launch();
+                    }
                     self.workers.take_on(talk.index, reason, std::mem::take(&mut talk.told));
                 }
                 Step::Gone if talk.known.leaf.is_none() || !self.survivors.excludes(&talk.known.id) => {
@@ -373,6 +377,9 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         if files.lock().is_free() {
             return self.on_free_lock(talk);
         }
+        if talk.known.restarts && !matches!(talk.stage, Stage::Ending(_)) {
+            self.hold_restart(talk);
+        }
         let now = Instant::now();
         match talk.stage {
             Stage::Asking(until) if until <= now => {
@@ -390,8 +397,9 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
                     talk.client = client;
                 }
                 // A new supervisor has its name and its lock before it listens.
+                Err(ClientError::Waiting { .. }) => {}
                 Err(ClientError::NoSocket { .. } | ClientError::Deserted { .. })
-                    if talk.known.is_being_made() => {}
+                    if talk.known.is_being_made() || files.next_life().is_some() => {}
                 Err(ClientError::NoSocket { .. } | ClientError::Deserted { .. }) => {
                     return Step::Force(Reason::NoSocket);
                 }
@@ -403,6 +411,33 @@ impl<'s, 'a: 's> Talks<'s, '_, 'a> {
         talk.interval = (talk.interval * 2).min(most);
         talk.look = now + talk.interval;
         Step::Stay
+    }
+
+    /// Takes the next life from a sandbox whose command has failed. The process that waits for the next start then exits. If the
+    /// next life has begun already, its supervisor is asked.
+    fn hold_restart(&self, talk: &mut Talk<'a>) {
+        let Some(files) = &talk.known.record else { return };
+        let now = Instant::now();
+        match (files.has_ended(), talk.stage) {
+            (true, Stage::Asking(_)) if files.next_life().is_some() => {
+                if matches!(files.hold_launch(), Ok(true)) {
+                    // It may have been stopped.
+                    let _ = ProcFs::open().and_then(|mut proc| {
+                        Locks::of(&talk.known.id, Some(files), None).holders(&mut proc)?.wake(&mut proc)
+                    });
+                    talk.client = None;
+                    talk.stage = Stage::Parting(now + self.limits.exit);
+                }
+            }
+            (true, Stage::Parting(_)) => {
+                let _ = files.hold_launch();
+            }
+            (false, Stage::Parting(_)) => {
+                talk.client = None;
+                talk.stage = Stage::Asking(now + self.limits.answer);
+            }
+            _ => {}
+        }
     }
 
     /// Handles a free lock: the sandbox has ended, or has no supervisor.

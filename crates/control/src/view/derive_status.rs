@@ -8,6 +8,7 @@ use crate::holders::passing;
 use crate::resolve::{Resolver, SandboxRef, wait_a_moment};
 use penfold_state::Files;
 use penfold_state::evidence::{Evidence, elsewhere, fingerprints, named};
+use penfold_state::lives::NextLife;
 use penfold_state::outcome::ExitStatus;
 use penfold_state::record::SCHEMA;
 use penfold_state::state::{Exited, State, Status};
@@ -95,6 +96,17 @@ fn survivors(resolver: &Resolver, known: &SandboxRef) -> Vec<String> {
         );
     }
     told
+}
+
+/// Derives the status of an ended sandbox whose next life begins without a request. The exit is that of the life that has ended.
+pub(super) fn between_lives(known: &SandboxRef, next: NextLife) -> DerivedStatus {
+    match next {
+        NextLife::Begins => DerivedStatus::of(Status::Created),
+        NextLife::Awaited => {
+            let exited = known.record.as_ref().and_then(|files| files.exited().ok().flatten());
+            DerivedStatus::of(Status::Waiting).ended(exited)
+        }
+    }
 }
 
 /// Asks the kernel whether the members of a sandbox with a supervisor are frozen.

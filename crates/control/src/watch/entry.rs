@@ -47,7 +47,8 @@ impl Entry {
             Ok(None) => return Entry::Settled,
             Err(_) => return Entry::later(delay),
         };
-        if files.has_ended() {
+        // While the sandbox waits for its next life, a process holds the record.
+        if files.has_ended() && files.next_life().is_none() {
             return Entry::Settled;
         }
         match files.lock() {
@@ -62,6 +63,11 @@ impl Entry {
                 Err(_) => Entry::later(delay),
             },
         }
+    }
+
+    /// Tells whether a record that was settled is that of a further life now.
+    pub(super) fn has_begun_anew(&self, registry: &Registry, name: &str) -> bool {
+        matches!(self, Entry::Settled) && !registry.seems_ended(name)
     }
 
     /// A record that must be looked at again after this delay.

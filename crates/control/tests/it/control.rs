@@ -281,6 +281,7 @@ fn ends(record: Record, supervisor: ProcessId) {
         level: Level::Subreaper,
         started_at_ms: 0,
         expires_at_ms: None,
+        next_start_at_ms: None,
         execs: Vec::new(),
         missing: Vec::new(),
     };

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use penfold_control::Resolver;
+use penfold_state::state::Status;
 use penfold_state::{Report, Totals, error_chain};
 use serde_json::{Value, json};
 
@@ -22,7 +23,8 @@ pub(super) fn report(host: &Host, given: &SandboxArguments) -> Result<Answer, To
         ToolError::new(format!("cannot read the report of {name}: {}", error_chain(&error)))
     })?;
     match report {
-        Some(report) if !seen.status.is_living() => {
+        // The report of the last life, while the sandbox waits for the next one.
+        Some(report) if !seen.status.is_living() || seen.status == Status::Waiting => {
             Ok(Answer::new(words(&report), json!({ "status": seen.status, "report": bounded(&report) })))
         }
         _ if seen.status.is_living() => {

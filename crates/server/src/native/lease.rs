@@ -76,9 +76,10 @@ fn extend_now(resolver: &Resolver, word: &str, lease: u64) -> Result<String, Pro
 pub(super) fn unanswered(error: &ClientError) -> Problem {
     let kind = match error {
         // Its supervisor has exited, usually since the sandbox has just ended: no failure of the server.
-        ClientError::NoSocket { .. } | ClientError::Deserted { .. } | ClientError::Gone { .. } => {
-            Kind::Refused
-        }
+        ClientError::NoSocket { .. }
+        | ClientError::Deserted { .. }
+        | ClientError::Gone { .. }
+        | ClientError::Waiting { .. } => Kind::Refused,
         ClientError::Untrusted { .. } => Kind::NotPermitted,
         ClientError::Silent { .. } => Kind::Unanswered,
         ClientError::Io { .. } => Kind::Internal,
@@ -170,19 +171,39 @@ fn wait_now(resolver: &Resolver, word: &str, limit: Duration) -> Result<Waited, 
     }
 }
 
+/// Which report.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ReportQuery {
+    /// The life of a sandbox that was restarted, from 1; default: the last one, if it has ended.
+    #[param(minimum = 1)]
+    life: Option<u32>,
+}
+
 /// Returns the report of an ended sandbox: what the teardown found and did.
 #[utoipa::path(
     get, path = "/sandboxes/{id}/report", tag = "sandboxes", operation_id = "getReport",
-    params(("id" = String, Path, description = "the id, a unique prefix of the id, or the name")),
+    params(("id" = String, Path, description = "the id, a unique prefix of the id, or the name"), ReportQuery),
     responses(
         (status = 200, description = "the report", body = Object),
         Problem,
     )
 )]
-async fn report(State(app): State<AppState>, Path(id): Path<String>) -> Result<axum::Json<Report>, Problem> {
+async fn report(
+    State(app): State<AppState>,
+    Path(id): Path<String>,
+    Query(query): Query<ReportQuery>,
+) -> Result<axum::Json<Report>, Problem> {
+    if query.life == Some(0) {
+        return Err(Problem::field("life", "0; lives are counted from 1"));
+    }
     let report = app.engine.call(move |root| {
         let known = Resolver::new(root).resolve(&id)?;
-        let report = known.record.as_ref().map(penfold_state::Files::report);
+        let report = known.record.as_ref().map(|files| match query.life {
+            None => files.report(),
+            Some(life) => files.report_of(life),
+        });
         match report {
             Some(Ok(Some(report))) => Ok(report),
             Some(Err(error)) => {

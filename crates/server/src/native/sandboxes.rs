@@ -134,10 +134,11 @@ pub(super) struct ListQuery {
 }
 
 /// The statuses of sandboxes.
-const STATUSES: [&str; 10] = [
+const STATUSES: [&str; 11] = [
     "created",
     "running",
     "paused",
+    "waiting",
     "stopping",
     "unkillable",
     "exited",

@@ -96,6 +96,15 @@ impl Writer {
         self.next.lost
     }
 
+    /// Tells whether what comes next begins a line.
+    pub fn is_at_line_start(&self) -> bool {
+        let mut byte = [0];
+        match self.next.end.checked_sub(1) {
+            None => true,
+            Some(last) => matches!(self.file.read(&mut byte, last), Ok(1)) && byte == *b"\n",
+        }
+    }
+
     /// Adds bytes. Bytes that do not fit are counted, and reported in the log once there is room again.
     pub fn append(&mut self, stream: Stream, mut bytes: &[u8]) {
         self.prepare();

@@ -1,7 +1,6 @@
 //! Ends the launcher, with its sandbox or before.
 
 use std::io;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use penfold_state::{REMOVAL_LIMIT, Registry};
@@ -24,17 +23,18 @@ pub(super) fn succeeded(outcome: &Outcome) -> bool {
     *cause == Cause::Exit && *exit == Some(ExitStatus::Code(0))
 }
 
-/// Removes the record of a sandbox whose id was never printed, unless something of the sandbox is left.
-pub(super) fn forget(root: &Path, id: &str) {
-    if let Ok(Some(registry)) = Registry::open_existing(root)
-        && let Ok(Some(mut record)) = registry.take(id)
-        && record.files().has_ended()
-    {
-        let _ = record.release(false);
-    }
-}
-
 impl Launcher {
+    /// Removes the record of a sandbox whose id was never printed, unless something of the sandbox is left.
+    pub(super) fn forget(&self) {
+        if !self.settings.has_former
+            && let Ok(Some(registry)) = Registry::open_existing(&self.settings.state_root)
+            && let Ok(Some(mut record)) = registry.take(&self.id())
+            && record.files().has_ended()
+        {
+            let _ = record.release(false);
+        }
+    }
+
     /// Ends a sandbox whose id cannot be printed.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl Launcher {
     pub fn abandon(mut self, reason: &str) -> Result<Outcome, LauncherError> {
         let mut outcome = self.end(reason)?;
         outcome.report.failure.get_or_insert_with(|| StartFailure::Other(reason.to_owned()));
-        forget(&self.settings.state_root, &self.id());
+        self.forget();
         Ok(outcome)
     }
 

@@ -72,7 +72,15 @@ impl Launcher {
         let begun = Instant::now();
         loop {
             let record = registry.take_orphan(&self.id())?;
-            if record.is_some() || !registry.holds(&self.id()) || begun.elapsed() > self.settings.patience {
+            let has_ended = || {
+                let files = registry.look(&self.id()).ok().flatten();
+                files.is_some_and(|files| files.has_ended() && files.lock().is_free())
+            };
+            if record.is_some()
+                || !registry.holds(&self.id())
+                || has_ended()
+                || begun.elapsed() > self.settings.patience
+            {
                 return Ok(record);
             }
             let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 5_000_000 }));
@@ -81,6 +89,7 @@ impl Launcher {
 
     fn lost_report(&self, findings: Findings) -> Report {
         Report {
+            life: None,
             schema: penfold_teardown::report::SCHEMA,
             id: self.id(),
             name: None,

@@ -14,6 +14,8 @@ pub(crate) struct Settings {
     pub(crate) id: String,
     pub(crate) state_root: PathBuf,
     pub(crate) patience: Duration,
+    /// Whether the record is that of former lives, too.
+    pub(crate) has_former: bool,
     /// The scope of the sandbox, if a service manager made one. This process is not in it.
     pub(crate) scope: Option<ScopeDir>,
     /// The caller's terminal, if there is one.

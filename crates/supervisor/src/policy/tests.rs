@@ -65,6 +65,7 @@ fn has_control_socket(kind: Kind) -> bool {
 
 fn outcome(verified: bool) -> Outcome {
     let report = Report {
+        life: None,
         schema: 1,
         id: "0a1b2c3d".to_owned(),
         name: None,

@@ -142,6 +142,28 @@ fn reserve(
     Ok((registry, record))
 }
 
+/// Turns the record of the former life into that of the next one. The record is not released if this fails.
+fn begin_life(
+    spec: &Spec,
+    intent: &Intent,
+    record: Record,
+    is_requested: bool,
+    resources: &mut Vec<Box<dyn Resource>>,
+) -> Result<(Registry, Record), String> {
+    let registry = Registry::open(&spec.state_root)
+        .map_err(|error| format!("no record can be kept: {}", error_chain(&error)))?;
+    if let Some(notes) = Notes::leave(&registry, intent) {
+        resources.insert(0, Box::new(notes));
+    }
+    record.begin_life(intent, is_requested).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            format!("sandbox {} was restarted or ended by another command", record.name())
+        }
+        _ => format!("the record of sandbox {} cannot be changed: {error}", record.name()),
+    })?;
+    Ok((registry, record))
+}
+
 /// Writes the record of a detached sandbox. Without a record no client could find the sandbox, so a failure is an
 /// error.
 pub(super) fn write_detached(
@@ -151,37 +173,37 @@ pub(super) fn write_detached(
     resources: &mut Vec<Box<dyn Resource>>,
 ) -> Result<(Nested, DetachedParts), String> {
     let spec = &setup.spec;
-    let (registry, record) = reserve(spec, intent, resources)
-        .map_err(|error| format!("no record can be kept: {}", error_chain(&error)))?;
-    let mut former = None;
-    if let Some(source) = launch {
-        // Before anything runs: of two restarts at once only one finds the file.
-        if let Err(error) = record.files().put_launch(&source) {
-            resources.push(Box::new(record));
-            return Err(match (source, error.kind()) {
-                (LaunchSource::Former { files, .. }, io::ErrorKind::NotFound) => {
-                    format!("sandbox {} was restarted or ended by another command", files.name())
-                }
-                _ => format!("no launch file can be kept: {error}"),
-            });
+    let has_former = matches!(launch, Some(LaunchSource::Former { .. }));
+    let (registry, record) = match launch {
+        Some(LaunchSource::Former { record, is_requested }) => {
+            begin_life(spec, intent, record, is_requested, resources)?
         }
-        if let LaunchSource::Former { files, .. } = source {
-            former = Some(files.path().to_owned());
+        launch => {
+            let (registry, record) = reserve(spec, intent, resources)
+                .map_err(|error| format!("no record can be kept: {}", error_chain(&error)))?;
+            if let Some(LaunchSource::New(bytes)) = launch
+                && let Err(error) = record.files().put_launch(&bytes)
+            {
+                resources.push(Box::new(record));
+                return Err(format!("no launch file can be kept: {error}"));
+            }
+            (registry, record)
         }
-    }
+    };
     penfold_sys::crash_point!("launch-kept");
     match DetachedParts::open(&record, intent, detach) {
         Ok(detached) => {
             let nested = Nested::of(&registry, record.files());
-            resources.push(Box::new(detached.keep(record, former)));
+            resources.push(Box::new(detached.keep(record, has_former)));
             resources.push(Box::new(nested.clone()));
             Ok((nested, detached))
         }
         Err(error) => {
-            if let Some(former) = former {
-                record.files().return_launch(&former);
+            if has_former {
+                record.return_to_former();
+            } else {
+                resources.push(Box::new(record));
             }
-            resources.push(Box::new(record));
             Err(format!("cannot make its socket and log: {error}"))
         }
     }

@@ -20,7 +20,7 @@ pub(super) fn trial() -> Option<ScopeTrial> {
     let id = Id::new().ok()?.short();
     let request = ScopeRequest {
         manager,
-        name: &ScopeDir::unit(&id),
+        name: &ScopeDir::unit(&id, 1),
         description: "penfold doctor",
         slice: None,
         stop_timeout: LIMIT,

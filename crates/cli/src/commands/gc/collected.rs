@@ -119,7 +119,12 @@ impl Collected {
         let reason = self.why().strip_prefix(": ").map(str::to_owned);
         let outcome = self.outcome.word().to_owned();
         let what = EventKind::Leak { what: describe(&self.leak), outcome, reason };
-        let about = About { id: self.leak.id.clone(), name: self.leak.name.clone(), labels: BTreeMap::new() };
+        let about = About {
+            id: self.leak.id.clone(),
+            name: self.leak.name.clone(),
+            labels: BTreeMap::new(),
+            life: None,
+        };
         Journal::new(root, about).publish([what]);
     }
 }

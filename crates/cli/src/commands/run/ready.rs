@@ -96,6 +96,8 @@ pub(super) struct Wait {
     pub(super) timeout: Duration,
     /// The pipe from the command.
     pub(super) pipe: Option<OwnedFd>,
+    /// Whether an end before the sandbox is ready leads to the next life: this one is a restart by policy.
+    pub(super) is_restart: bool,
 }
 
 impl Wait {
@@ -104,7 +106,8 @@ impl Wait {
         let pipe = spec.detach.as_ref().and_then(|detach| detach.ready_pipe.as_ref());
         let pipe = pipe.map(|pipe| pipe.read.try_clone()).transpose();
         let pipe = pipe.or_fail(FailureKind::NotStarted, "cannot make a pipe for `--ready`")?;
-        Ok(Wait { probe, timeout, pipe })
+        let life = spec.detach.as_ref().and_then(|detach| detach.life.as_ref());
+        Ok(Wait { probe, timeout, pipe, is_restart: life.is_some_and(|life| life.failures > 0) })
     }
 }
 
@@ -157,6 +160,9 @@ pub(super) fn wait(wait: &Wait, id: &str, root: &Path, signals: &SignalFd) -> Re
         }
         return Ok(());
     };
+    if wait.is_restart && matches!(reason, NotReady::Ended(_)) {
+        return Ok(());
+    }
     let last = last.lock().map(|last| last.clone()).unwrap_or_default();
     let failure = failure(id, wait, &reason, &last);
     Err(end(failure, &resolver, &known, &files))
@@ -165,6 +171,8 @@ pub(super) fn wait(wait: &Wait, id: &str, root: &Path, signals: &SignalFd) -> Re
 /// A sandbox that is being probed.
 struct Watch<'a> {
     files: &'a Files,
+    /// The life that is probed.
+    life: u32,
     client: Option<Client>,
     thread: Option<JoinHandle<Probed>>,
     /// Readable once the thread is done.
@@ -183,7 +191,7 @@ impl Watch<'_> {
             result
         })?;
         let client = Client::connect(files, GREETING).ok();
-        Ok(Watch { files, client, thread: Some(thread), done, deadline })
+        Ok(Watch { files, life: files.life(), client, thread: Some(thread), done, deadline })
     }
 
     fn wait(mut self, signals: &SignalFd) -> Result<(), NotReady> {
@@ -196,7 +204,7 @@ impl Watch<'_> {
                 }
             }
             let exited = self.files.exited().ok().flatten();
-            if exited.is_some() || has_ended(self.files) {
+            if exited.is_some() || has_ended(self.files) || self.files.life() != self.life {
                 return Err(NotReady::Ended(exited));
             }
             if is_done && let Some(thread) = self.thread.take() {

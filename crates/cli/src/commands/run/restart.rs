@@ -1,15 +1,15 @@
 //! What `penfold run -d` keeps for a restart, and how the next life starts from it.
 
 use std::ffi::OsString;
-use std::time::Duration;
 
-use penfold_state::{Files, Launch, LaunchSource, Life, OnFailure, OwnerExit, Spec};
+use penfold_state::names::Name;
+use penfold_state::{Intent, Launch, LaunchSource, Life, OnFailure, OwnerExit, Record, Spec};
 use rustix::fs::Mode;
 
 use super::{OnOwnerExit, RunArgs, VERB, run_with};
 use crate::args::usage;
 use crate::args::verb::Global;
-use crate::commands::{back_off, command_line};
+use crate::commands::command_line;
 use crate::config::Config;
 use crate::failure::{Failure, FailureKind};
 use crate::{surroundings, variables};
@@ -63,21 +63,30 @@ pub(super) fn keep(words: Option<Vec<OsString>>, spec: &mut Spec) {
     detach.launch = Some(LaunchSource::New(launch.encode()));
 }
 
+/// A sandbox that has ended, and is restarted.
+pub(crate) struct Former {
+    /// Its record, whose lock passes to the next life.
+    pub(crate) record: Record,
+    pub(crate) intent: Intent,
+    /// Its name, if it is held already.
+    pub(crate) name: Option<Name>,
+}
+
 /// Starts the next life of an ended sandbox, in the environment and directory of its first one.
 ///
 /// # Errors
 /// When the sandbox does not start, or another command has restarted the former life.
 pub(crate) fn next_life(
     global: &Global,
-    former: &Files,
+    former: Former,
     launch: &Launch,
     failures: u32,
-    wait: Duration,
-) -> Result<(String, u8), Failure> {
+) -> Result<u8, Failure> {
+    let Former { record, intent, name } = former;
     let damaged = || {
         Failure::new(
             FailureKind::NotStarted,
-            format!("the launch file of sandbox {} is damaged", former.name()),
+            format!("the launch file of sandbox {} is damaged", record.name()),
         )
     };
     rustix::process::umask(Mode::from_bits_truncate(launch.umask));
@@ -87,25 +96,16 @@ pub(crate) fn next_life(
     let mut args: RunArgs = usage::read(&VERB, call.matches)?;
     // What the first life has replaced is gone, and its caller may be.
     (args.replace, args.owner) = (false, None);
+    args.id = Some(intent.id);
     // The words have what the configuration said at the first start.
     let root = Some(surroundings::absolute_root(global));
     let global = Global { root, config: Config::default(), ..call.global };
-    let before = former.intent().ok().and_then(|intent| intent.detached?.life);
-    let life = Life {
-        restart_of: former.name().to_owned(),
-        restarts: before.map_or(0, |life| life.restarts).saturating_add(1),
-        failures,
-    };
-    let mut id = String::new();
-    let code = run_with(&global, args, |spec| {
-        id = spec.id.short();
-        if !wait.is_zero() {
-            spec.wrapper.splice(..0, back_off::words(wait));
-        }
+    let life = Life { restart_of: String::new(), restarts: record.files().life(), failures };
+    run_with(&global, args, |spec| {
+        spec.claim = name;
         if let Some(detach) = &mut spec.detach {
             detach.life = Some(life);
-            detach.launch = Some(LaunchSource::Former { files: former.clone(), is_requested: failures == 0 });
+            detach.launch = Some(LaunchSource::Former { record, is_requested: failures == 0 });
         }
-    });
-    code.map(|code| (id, code))
+    })
 }

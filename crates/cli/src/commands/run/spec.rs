@@ -110,7 +110,7 @@ pub(super) fn spec(global: &Global, mut args: RunArgs, login: Vec<EnvSetting>) -
     let status = status_file(&args)?;
     let event_log = args.event_log.open(global)?;
     let detach = detach(&args)?;
-    let id = Id::new().or_fail(FailureKind::NotStarted, "cannot make an id")?;
+    let id = args.id.map_or_else(Id::new, Ok).or_fail(FailureKind::NotStarted, "cannot make an id")?;
     let signal = penfold_sys::signal::signal(args.bounds.signal())
         .ok_or(ReservedSignal)
         .map_err(Failure::not_started)?;

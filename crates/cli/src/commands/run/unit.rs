@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use penfold_cgroup::{LimitError, LimitedPlace, Limits, Membership, NoPlace, Place};
 use penfold_control::host_checks::{mend_limits, mend_place, mend_scope_limits};
-use penfold_state::{ScopeDir, Spec, error_chain};
+use penfold_state::{Life, ScopeDir, Spec, error_chain};
 use penfold_supervisor::{Entered, Launcher, StartError};
 use penfold_unit::{Caller, Kind, Manager, Scope, ScopeError, ScopeRequest};
 use rustix::process::Pid;
@@ -172,7 +172,8 @@ fn in_service(caller: &Caller, place: Option<&Path>, wanted: impl FnOnce() -> Wa
 pub(crate) fn start(plan: &mut Plan, spec: Spec) -> Result<Launcher, StartError> {
     let Plan::Scope(wanted) = plan else { return penfold_supervisor::start(spec) };
     let id = spec.id.short();
-    let (name, description) = (ScopeDir::unit(&id), described(&id, spec.name.as_deref()));
+    let life = spec.detach.as_ref().and_then(|detach| detach.life.as_ref()).map_or(1, Life::number);
+    let (name, description) = (ScopeDir::unit(&id, life), described(&id, spec.name.as_deref()));
     let stop_timeout = spec.grace.saturating_add(spec.patience).saturating_add(STOP_MARGIN);
     penfold_supervisor::start_in_scope(spec, &mut |process: Pid| {
         let request = ScopeRequest {

@@ -113,7 +113,7 @@ fn row(view: &View, usage: Option<Usage>, cpu_percent: Option<f64>, now: u64) ->
     let mood = match view.status {
         _ if !view.damage.is_empty() => Mood::Wrong,
         Status::Running => Mood::Running,
-        Status::Created | Status::Paused | Status::Stopping => Mood::Passing,
+        Status::Created | Status::Paused | Status::Waiting | Status::Stopping => Mood::Passing,
         Status::Unkillable | Status::Orphaned | Status::Lost => Mood::Wrong,
         Status::Exited | Status::Failed | Status::Killed => Mood::Ended,
     };

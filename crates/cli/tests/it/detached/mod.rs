@@ -14,6 +14,7 @@ mod ready;
 mod recorded;
 mod replace;
 pub mod restart;
+mod restart_waiting;
 mod sandboxes;
 mod sessions;
 mod units;

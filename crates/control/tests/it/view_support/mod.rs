@@ -143,6 +143,7 @@ pub fn state(status: Status) -> State {
         level: Level::Cgroup,
         started_at_ms: now_ms(),
         expires_at_ms: None,
+        next_start_at_ms: None,
         execs: Vec::new(),
         missing: Vec::new(),
     }

@@ -40,7 +40,12 @@ pub fn leak(writer: usize, number: usize, text: &str) -> Event {
         outcome: text.to_owned(),
         reason: Some(text.to_owned()),
     };
-    let about = About { id: "0123456789ab".to_owned(), name: Some(text.to_owned()), labels: BTreeMap::new() };
+    let about = About {
+        id: "0123456789ab".to_owned(),
+        name: Some(text.to_owned()),
+        labels: BTreeMap::new(),
+        life: None,
+    };
     Event { schema: 1, time_ns: 1, about, what }
 }
 

@@ -50,6 +50,33 @@ fn stop_kill_and_delete_answer_after_the_whole_tree_is_gone() {
     }
 }
 
+/// spec: 27.6, 27.8
+#[test]
+fn a_sandbox_that_is_restarted_on_the_host_has_one_id_here() {
+    let (env, server) = start();
+    let script = "echo >>lives; [ $(wc -l <lives) -lt 4 ] && exit 6; exec sleep 1162";
+    let sandbox = env.detach(["--name", "web", "--restart", "on-failure", "--", "sh", "-c", script]);
+    let path = format!("/v1/sandboxes/{}", sandbox.id);
+    wait_until("it waits for its next start", || {
+        let seen = get(&server, &path).with(200).json();
+        seen["status"] == "waiting" && seen["living"] == true && seen["next_start_at_ms"].is_u64()
+    });
+    wait_until("the last life runs", || env.is_running("sleep 1162"));
+    let seen = get(&server, "/v1/sandboxes/web").with(200).json();
+    assert_eq!((&seen["id"], &seen["restarts"]), (&json!(sandbox.id), &json!(3)));
+    for life in 1..4 {
+        let report = get(&server, &format!("{path}/report?life={life}")).with(200).json();
+        assert_eq!((&report["exit"], &report["id"]), (&json!({ "code": 6 }), &json!(sandbox.id)));
+    }
+    assert_eq!(get(&server, &format!("{path}/report?life=4")).with(409).problem(), "not_ended");
+    assert_eq!(get(&server, &format!("{path}/report?life=0")).with(422).problem(), "invalid_field");
+    assert_eq!(get(&server, &format!("{path}/wait?timeout_ms=1")).with(200).json()["ended"], false);
+    let ended = post(&server, &format!("{path}/stop"), &json!({})).with(200).json();
+    assert_eq!((&ended["report"]["life"], &ended["report"]["cause"]), (&json!(4), &json!("stop")));
+    assert!(!env.is_running("sleep 1162"));
+    ask(&server, "DELETE", &path, "", b"").with(200);
+}
+
 #[test]
 fn an_end_that_is_not_waited_for_names_its_report() {
     let (env, server) = start();
