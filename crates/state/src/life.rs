@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::outcome::ExitStatus;
+
 /// A life that was longer begins a new row of restarts.
 const LONG_LIFE: Duration = Duration::from_secs(10);
 
@@ -47,4 +49,25 @@ impl Life {
     pub fn number(&self) -> u32 {
         self.restarts.saturating_add(1)
     }
+
+    /// Returns the line in the log between this life and the former one, which ended like this.
+    #[must_use]
+    pub fn line(&self, former: Option<ExitStatus>) -> String {
+        let ended = match former {
+            Some(ExitStatus::Code(code)) => format!("ended with code {code}"),
+            Some(ExitStatus::Signal(signal)) => format!("ended by signal {signal}"),
+            None => "has ended".to_owned(),
+        };
+        format!("{}life {} {ended} ---", begin(self.number()), self.restarts)
+    }
+
+    /// Tells whether bytes of the log are the line before this life.
+    #[must_use]
+    pub fn is_line(life: u32, bytes: &[u8]) -> bool {
+        bytes.trim_ascii_start().starts_with(begin(life).as_bytes())
+    }
+}
+
+fn begin(life: u32) -> String {
+    format!("--- life {life} begins; ")
 }

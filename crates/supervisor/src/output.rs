@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use penfold_state::log::{Drained, PipeState, Stream, Writer};
-use penfold_state::{Detach, ExitStatus, Files, Life};
+use penfold_state::{Detach, Files};
 use penfold_sys::launch::{OwnStdio, Program};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
@@ -80,7 +80,10 @@ impl Output {
         };
         let log = log.map_err(io::Error::other)?;
         let (terminal, pipes, stdio) = if detach.terminal { with_terminal()? } else { with_pipes()? };
-        let line = detach.life.as_ref().map(|life| between(files, life));
+        let line = detach.life.as_ref().map(|life| {
+            let former = files.report_of(life.restarts).ok().flatten();
+            life.line(former.and_then(|report| report.exit))
+        });
         Ok(Output { log: Some(log), log_limit: detach.log_limit, pipes, terminal, stdio: Some(stdio), line })
     }
 
@@ -218,17 +221,6 @@ impl Output {
         }
         let _ = (0..FINAL_READS).take_while(|_| self.serve_terminal()).count();
     }
-}
-
-/// Returns the line in the log between a life and the former one.
-fn between(files: &Files, life: &Life) -> String {
-    let former = life.restarts;
-    let ended = match files.report_of(former).ok().flatten().and_then(|report| report.exit) {
-        Some(ExitStatus::Code(code)) => format!("ended with code {code}"),
-        Some(ExitStatus::Signal(signal)) => format!("ended by signal {signal}"),
-        None => "has ended".to_owned(),
-    };
-    format!("--- life {} begins; life {former} {ended} ---", life.number())
 }
 
 type OpenedOutput = (Option<Terminal>, Vec<Pipe>, OwnStdio);

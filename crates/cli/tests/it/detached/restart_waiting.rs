@@ -209,3 +209,29 @@ fn a_record_of_a_life_with_its_own_id_is_read_and_restarted() {
     remove(&env, &sandbox);
     env.assert_nothing_left();
 }
+
+/// spec: 27.4, 27.6
+#[test]
+fn each_life_has_to_become_ready_by_itself() {
+    let env = TestEnv::new();
+    let script = "echo >>lives
+        case $(wc -l <lives) in
+        1) echo up; until [ -e go ]; do sleep 0.01; done; exit 1;;
+        2) exit 1;;
+        *) echo up; exec sleep 1163;;
+        esac";
+    let flags = ["--name", "web", "--restart", "on-failure", "--ready", "log:^(up|.*begins.*)$"];
+    let sandbox = env.detach([&flags[..], &["--", "sh", "-c", script]].concat());
+    assert_eq!(inspect(&env, "web")["ready"], true);
+    fs::write(env.path("work/go"), "").unwrap();
+    // A life that fails before it is ready takes no later one with it.
+    wait_until("the third life is ready", || {
+        let seen = inspect(&env, &sandbox.id);
+        seen["restarts"] == 2 && seen["ready"] == true && env.is_running("sleep 1163")
+    });
+    let kept = |life: u32| sandbox.record.join(format!("lives/{life}/ready.json")).try_exists().unwrap();
+    assert!(kept(1) && !kept(2));
+    env.call(["stop", "-t", "0", "web"]).with_code(0);
+    remove(&env, &sandbox);
+    env.assert_nothing_left();
+}

@@ -10,7 +10,7 @@ use penfold_control::{Resolver, SandboxRef, view};
 use penfold_process::{Listeners, Pid};
 use penfold_state::evidence::fingerprints;
 use penfold_state::log::{Entry, From, Reader, Stream, Waited};
-use penfold_state::{ExitStatus, Files, error_chain};
+use penfold_state::{ExitStatus, Files, Intent, Life, error_chain};
 use regex_lite::Regex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -113,10 +113,14 @@ impl Prober {
         members.unwrap_or_default().into_iter().map(|member| member.id.pid).collect()
     }
 
-    /// Waits for a line of the log, from its first line on.
+    /// Waits for a line of the log, from the first line of this life on.
     fn log(&self, regex: &Regex) -> Probed {
         self.note("no line of its log matches");
-        let mut reader = match Reader::open(self.files.dir(), From::Start) {
+        let intent = self.known.intent.as_ref();
+        let own = intent.and_then(Intent::life).map(Life::number);
+        let made = intent.map_or(0, |intent| intent.made_at_ms.saturating_mul(1_000_000));
+        let begin = own.map_or(From::Start, |_| From::Since(made));
+        let mut reader = match Reader::open(self.files.dir(), begin) {
             Ok(reader) => reader,
             Err(error) => return Probed::Never(error_chain(&error)),
         };
@@ -124,6 +128,8 @@ impl Prober {
         loop {
             loop {
                 match reader.next_entry() {
+                    Ok(Some(Entry::Data { bytes, .. }))
+                        if own.is_some_and(|life| Life::is_line(life, bytes)) => {}
                     Ok(Some(Entry::Data { stream, bytes, .. })) => {
                         let [stdout, stderr] = &mut lines;
                         let line = if stream == Stream::Stdout { stdout } else { stderr };
