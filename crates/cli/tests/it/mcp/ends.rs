@@ -202,3 +202,25 @@ fn read_only_server_offers_and_changes_nothing() {
     env.call(["mcp", "--read-only", "--all"]).refused(2, "--all");
     other.call(&env, &["stop", "ID"]).with_code(0);
 }
+
+/// spec: 27.6, 27.8
+#[test]
+fn sandbox_that_is_restarted_is_one_sandbox() {
+    let env = TestEnv::new();
+    let script = "echo >>lives; echo life $(wc -l <lives) of the command; exit 6";
+    let other = env.detach(["--name", "other", "--restart", "on-failure", "--", "sh", "-c", script]);
+    let mut client = Client::start(&env, &["--all"]);
+    let log = client.done("logs", &json!({ "sandbox": other.id, "until": "life 4 of the command" }));
+    assert_eq!(log["found"], true, "{log}");
+    wait_until("it waits", || client.listed()[0]["status"] == "waiting");
+    assert_eq!((client.listed().len(), &client.listed()[0]["id"]), (1, &json!(other.id)));
+    client.refused("exec", &json!({ "sandbox": "other", "command": ["true"] }), "waiting for its next start");
+    let report = client.done("report", &json!({ "sandbox": other.id }));
+    assert_eq!((&report["report"]["life"], &report["report"]["exit"]["code"]), (&json!(4), &json!(6)));
+    let stopped = client.done("stop", &json!({ "sandbox": other.id }));
+    assert_eq!((&stopped["gone"], &stopped["was_gone"]), (&json!(true), &json!(false)));
+    wait_until("nothing of it runs", || {
+        !env.processes().iter().any(|one| one.command_line().contains(&other.id))
+    });
+    client.close().with_code(0);
+}
