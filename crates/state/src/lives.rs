@@ -28,6 +28,8 @@ use crate::record::{LEAF, Record, open_or_make, open_private};
 const LIVES: &str = "lives";
 /// The sockets, states and command logs of sessions, which belong to one life.
 const SESSIONS: &str = "sessions";
+/// The control socket, which supervisors that were killed have left.
+const SOCKET: &str = "control.sock";
 /// What tells of a life, in the order in which it is kept: the report last.
 const KEPT: [&str; 4] = [INTENT, EXIT, READY, REPORT];
 /// The number of former lives whose reports are kept, so that a command that always fails fills no disk.
@@ -173,7 +175,7 @@ impl Record {
             return Err(error);
         }
         penfold_sys::crash_point!("life-replaced");
-        for name in [STATE, READY, COUNTED, EXIT] {
+        for name in [SOCKET, STATE, READY, COUNTED, EXIT] {
             gone(rustix::fs::unlinkat(&files.dir, name, AtFlags::empty()))?;
         }
         penfold_sys::crash_point!("life-emptied");

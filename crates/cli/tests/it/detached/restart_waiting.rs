@@ -173,6 +173,11 @@ fn a_watch_recovers_a_further_life_that_lost_its_supervisors() {
     wait_until("the watch has ended what was left", || members.iter().all(Process::has_ended));
     wait_until("its report is there", || second.has_ended());
     assert_eq!(report(&env, "web", 2)["cause"], "lost");
+    // What supervisors that were killed have left is not in the way of the next life.
+    assert!(second.record.join("control.sock").try_exists().unwrap());
+    assert_eq!(env.call(["restart", "web"]).with_code(0).out(), format!("{}\n", second.id));
+    await_life(&env, 3);
+    env.call(["exec", "web", "true"]).with_code(0);
     assert_eq!(report(&env, "web", 1)["exit"], json!({"code": 3}));
     watch.signal(Signal::TERM);
     watch.finish();
