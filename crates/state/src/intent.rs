@@ -8,6 +8,7 @@ use penfold_process::{ProcessId, StartTime};
 use penfold_resource::{Owner, Planned};
 use serde::{Deserialize, Serialize};
 
+use crate::confinement::{Identity, Profile};
 use crate::event_log::EventLog;
 use crate::id::Id;
 use crate::life::{Life, OnFailure};
@@ -84,6 +85,12 @@ pub struct Intent {
     /// The members that the end leaves alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spare: Option<SparePlan>,
+    /// The user as whom the commands run; `None` for the caller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
+    /// The profile, if the sandbox has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<Profile>,
     /// The id of the sandbox from which this one was started, and of which it is no part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outside: Option<String>,

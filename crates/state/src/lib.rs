@@ -14,6 +14,7 @@
 
 mod change_watch;
 pub mod claims;
+mod confinement;
 pub mod counters;
 mod error_chain;
 mod event_log;
@@ -55,6 +56,7 @@ pub mod wire;
 
 pub use penfold_cgroup::limits::{self, Limits};
 
+pub use confinement::{Identity, Jail, Profile, USER_SCRATCH};
 pub use error_chain::{error_chain, sentence_chain};
 pub use event_log::EventLog;
 pub use evidence::LockState;

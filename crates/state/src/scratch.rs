@@ -9,7 +9,9 @@ use std::time::Instant;
 use penfold_teardown::Resource;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
 
+use crate::confinement::{Identity, USER_SCRATCH};
 use crate::leaf_name::LeafName;
 use crate::lock;
 
@@ -22,12 +24,14 @@ pub struct ScratchSpec {
     pub is_shared: bool,
     /// The names of directories that are made in it, for the same users.
     pub directories: Vec<OsString>,
+    /// The user of a directory [`USER_SCRATCH`] in it, which nobody else can enter.
+    pub user: Option<Identity>,
 }
 
 impl ScratchSpec {
     /// Asks for a private directory.
     pub fn below(base: PathBuf) -> ScratchSpec {
-        ScratchSpec { base, is_shared: false, directories: Vec::new() }
+        ScratchSpec { base, is_shared: false, directories: Vec::new(), user: None }
     }
 
     /// Returns the path for the scratch directory of this sandbox.
@@ -66,7 +70,7 @@ impl Scratch {
     /// Makes what is asked for besides the directory itself.
     ///
     /// # Errors
-    /// Those of mkdir(2) and chmod(2).
+    /// Those of mkdir(2), chown(2) and chmod(2).
     pub fn furnish(&self, spec: &ScratchSpec) -> io::Result<()> {
         let shared = Mode::from_raw_mode(0o1777);
         for name in &spec.directories {
@@ -75,6 +79,13 @@ impl Scratch {
                 // Nobody else can enter the directory above so far.
                 rustix::fs::chmodat(&self.dir, name, shared, AtFlags::empty())?;
             }
+        }
+        if let Some(Identity { uid, gid, .. }) = &spec.user {
+            rustix::fs::mkdirat(&self.dir, USER_SCRATCH, Mode::RWXU)?;
+            let (user, group) = (Uid::from_raw(*uid), Gid::from_raw(*gid));
+            rustix::fs::chownat(&self.dir, USER_SCRATCH, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
+            // Others may go through it, and see nothing.
+            rustix::fs::fchmod(&self.dir, Mode::from_raw_mode(0o711))?;
         }
         if spec.is_shared {
             rustix::fs::fchmod(&self.dir, shared)?;

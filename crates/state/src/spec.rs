@@ -16,6 +16,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
+use crate::confinement::{Identity, Jail, Profile};
 use crate::event_log::EventLog;
 use crate::id::Id;
 use crate::launch::LaunchSource;
@@ -74,6 +75,12 @@ pub struct Spec {
     pub command: Vec<OsString>,
     /// Words in front of the command that are executed and not shown, if any.
     pub wrapper: Vec<OsString>,
+    /// The user as whom `wrapper` runs the command; `None` for the caller.
+    pub identity: Option<Identity>,
+    /// The profile, if there is one.
+    pub profile: Option<Profile>,
+    /// The jail into which `wrapper` puts the command.
+    pub jail: Option<Jail>,
     /// The time that members have to end by themselves after the leader's end; those that are left then are described in the
     /// report before they are killed.
     pub leaks_after: Option<Duration>,
@@ -240,6 +247,12 @@ pub struct ExecSpec {
     pub terminal: bool,
     /// Whether the exec continues when its client is gone.
     pub detached: bool,
+    /// Whether the command becomes a user by itself: then it does not run as the user of the sandbox.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own_user: bool,
+    /// Whether the command runs beside the jail of the sandbox, and not in it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beside: bool,
     /// The settings of a recorded exec, whose output and end stay on disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<Recorded>,

@@ -4,7 +4,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use penfold_state::{Id, Spec, spared};
+use penfold_state::{Id, Identity, Spec, USER_SCRATCH, spared};
 use penfold_sys::launch::Program;
 use penfold_sys::signal::{self, SignalSet};
 use penfold_teardown::MARKER;
@@ -28,6 +28,11 @@ pub(crate) fn within(environment: &[(OsString, OsString)]) -> Vec<String> {
         .map(str::to_owned)
         .collect();
     ids.get(ids.len().saturating_sub(MAX_MARKER_IDS)..).unwrap_or_default().to_vec()
+}
+
+/// Returns the scratch directory of a program that penfold makes the user of its sandbox; `run --user` has made it.
+pub(crate) fn scratch_of(scratch: Option<&Path>, identity: Option<&Identity>) -> Option<PathBuf> {
+    scratch.map(|scratch| if identity.is_some() { scratch.join(USER_SCRATCH) } else { scratch.to_owned() })
 }
 
 /// The signal state in which this process was started.

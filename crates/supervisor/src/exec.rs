@@ -36,6 +36,7 @@ use crate::prepared::Prepared;
 use crate::setup::Setup;
 use crate::signals;
 use crate::wire::{self, Answer, Exec};
+use crate::identity;
 
 /// The largest description of a command. The kernel accepts at most 6 MiB of arguments and environment, and JSON needs
 /// up to four bytes for each.
@@ -212,11 +213,12 @@ fn prepare(sandbox: &Prepared, requested: RequestedExec) -> Result<Prepared, Str
     let terminal = spec.terminal;
     let recorded = spec.recorded.clone();
     let level = if sandbox.level == Level::Pidns { Level::Subreaper } else { sandbox.level };
-    let spec = exec_spec(&sandbox.setup.spec, spec, level)?;
-    let scratch = sandbox.setup.scratch.as_deref();
+    let identity = sandbox.setup.spec.identity.as_ref().filter(|_| !spec.own_user);
+    let scratch = environment::scratch_of(sandbox.setup.scratch.as_deref(), identity);
+    let spec = exec_spec(&sandbox.setup.spec, spec, level, scratch.as_deref())?;
     let inherited = Inherited { mask: SignalSet::empty(), child_ignored: false };
     let mut program =
-        environment::program(&spec, &spec.command, scratch, sandbox.setup.spec.netns(), &inherited)
+        environment::program(&spec, &spec.command, scratch.as_deref(), sandbox.setup.spec.netns(), &inherited)
             .map_err(|error| error.to_string())?;
     let (stdio, mut record) = match requested.stdio {
         ExecStdio::Given([input, output, error]) => (OwnStdio { input, output, error, terminal }, None),
@@ -227,6 +229,10 @@ fn prepare(sandbox: &Prepared, requested: RequestedExec) -> Result<Prepared, Str
             (stdio, Some(Box::new(record)))
         }
     };
+    if let Some(identity) = identity {
+        identity::give_stdio(&stdio, identity);
+        identity::set_user(&mut program, identity)?;
+    }
     program.own_session(stdio);
     let leaf = requested.leaf.as_deref().map(make_leaf).transpose()?;
     let setup = Setup {
@@ -333,8 +339,24 @@ fn read(spec: OwnedFd) -> io::Result<ExecSpec> {
     Ok(serde_json::from_slice(&text)?)
 }
 
+/// Returns the directory in which an exec starts: that of the sandbox, from where a relative one begins. `None` for the directory
+/// of this process, which is that of the sandbox's caller.
+fn directory(sandbox: &Spec, given: Option<PathBuf>, scratch: Option<&Path>) -> Option<PathBuf> {
+    let own = sandbox.directory.as_deref().or(scratch);
+    match (given, own) {
+        (Some(given), Some(own)) => Some(own.join(given)),
+        (Some(given), None) => Some(given),
+        (None, own) => own.map(Path::to_owned),
+    }
+}
+
 /// Builds the spec of an exec: options that the request leaves out come from the sandbox.
-fn exec_spec(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, String> {
+fn exec_spec(
+    sandbox: &Spec,
+    exec: ExecSpec,
+    level: Level,
+    scratch: Option<&Path>,
+) -> Result<Spec, String> {
     let mut environment = sandbox.environment.clone();
     for (key, value) in exec.environment {
         environment.retain(|(known, _)| *known != key);
@@ -348,7 +370,7 @@ fn exec_spec(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Strin
         labels: exec.recorded.map(|recorded| recorded.labels).unwrap_or_default(),
         command: exec.command,
         environment,
-        directory: exec.directory.or_else(|| sandbox.directory.clone()),
+        directory: directory(sandbox, exec.directory, scratch),
         scratch: None,
         resources: Vec::new(),
         contain: if level == Level::Cgroup { Contain::Cgroup } else { Contain::Subreaper },
@@ -364,6 +386,9 @@ fn exec_spec(sandbox: &Spec, exec: ExecSpec, level: Level) -> Result<Spec, Strin
         status: None,
         event_log: None,
         wrapper: Vec::new(),
+        identity: None,
+        profile: None,
+        jail: None,
         leaks_after: None,
         seeks_clients: false,
         stop_command: Vec::new(),

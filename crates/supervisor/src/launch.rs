@@ -251,6 +251,10 @@ fn explain(failure: Failure) -> StartFailure {
             let error = io::Error::from_raw_os_error(failure.errno);
             StartFailure::Other(format!("the command cannot enter its network namespace: {error}"))
         }
+        Step::User => {
+            let error = io::Error::from_raw_os_error(failure.errno);
+            StartFailure::Other(format!("the command cannot become its user: {error}"))
+        }
         Step::Signals => StartFailure::Other("cannot set the signal mask of the command".to_owned()),
         Step::Descriptors => {
             let error = io::Error::from_raw_os_error(failure.errno);

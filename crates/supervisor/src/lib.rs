@@ -34,6 +34,7 @@ mod exec_stdio;
 mod execs;
 mod exit_record;
 mod host;
+mod identity;
 mod immediate_kill;
 mod launch;
 mod launcher;

@@ -4,12 +4,13 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use penfold_state::log::{Drained, PipeState, Stream, Writer};
-use penfold_state::{Detach, Files};
+use penfold_state::{Detach, Files, Identity};
 use penfold_sys::launch::{OwnStdio, Program};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::PipeFlags;
 
+use crate::identity::give_stdio;
 use crate::terminal::Terminal;
 use crate::wire::Size;
 
@@ -118,8 +119,11 @@ impl Output {
     }
 
     /// Gives the command a session of its own and its standard descriptors.
-    pub(crate) fn set_stdio(&mut self, program: &mut Program) {
+    pub(crate) fn set_stdio(&mut self, program: &mut Program, identity: Option<&Identity>) {
         if let Some(stdio) = self.stdio.take() {
+            if let Some(identity) = identity {
+                give_stdio(&stdio, identity);
+            }
             program.own_session(stdio);
         }
     }

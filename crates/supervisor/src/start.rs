@@ -26,7 +26,7 @@ use crate::setup::Setup;
 use crate::signals::CHILD;
 use crate::start_error::StartError;
 use crate::takeover::give_up_started;
-use crate::{standby, supervisor};
+use crate::{identity, standby, supervisor};
 
 fn system<E: Into<io::Error>>(act: &'static str) -> impl FnOnce(E) -> StartError {
     move |source| StartError::System { act, source: source.into() }
@@ -155,7 +155,14 @@ fn programs(
     let usual = Inherited { mask: SignalSet::empty(), child_ignored: false };
     let stop_program = match spec.stop_command.as_slice() {
         [] => None,
-        words => Some(environment::program(spec, words, scratch, spec.netns(), &usual)?),
+        words => {
+            let scratch = environment::scratch_of(scratch, spec.identity.as_ref());
+            let mut program = environment::program(spec, words, scratch.as_deref(), spec.netns(), &usual)?;
+            if let Some(identity) = &spec.identity {
+                identity::set_user(&mut program, identity).map_err(StartError::NoUser)?;
+            }
+            Some(program)
+        }
     };
     Ok((program, stop_program))
 }

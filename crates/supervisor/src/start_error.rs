@@ -25,6 +25,9 @@ pub enum StartError {
         /// The pid of the owner.
         pid: i32,
     },
+    /// The command cannot have its user.
+    #[error("{0}")]
+    NoUser(String),
     /// The sandbox was to run in a scope of its own, and got none.
     #[error("there is no scope for it")]
     NoScope,

@@ -17,6 +17,7 @@ use crate::launch::{self, Interruption, Join, NotStarted, Starting, Watch};
 use crate::outcome::StartFailure;
 use crate::policy::Kind;
 use crate::prepared::Prepared;
+use crate::setup::Setup;
 use crate::signals;
 use crate::supervised::Supervised;
 use crate::wire::{self, Answer};
@@ -82,7 +83,8 @@ fn start(
     rustix::process::set_child_subreaper(Some(getpid()))
         .map_err(|error| StartFailure::Other(format!("cannot become a subreaper: {error}")))?;
     if let Some(detached) = &mut prepared.detached {
-        detached.output.set_stdio(&mut prepared.setup.program);
+        let Setup { program, spec, .. } = &mut prepared.setup;
+        detached.output.set_stdio(program, spec.identity.as_ref());
     }
     if prepared.setup.idle {
         // An exec supervisor is a fork of a supervisor that has left `SCHED_IDLE`. Its command must start under that

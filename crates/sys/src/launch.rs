@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use rustix::process::Pid;
+use rustix::process::{Gid, Pid, Uid};
 
 use crate::signal::SignalSet;
 
@@ -32,6 +32,7 @@ pub struct Program {
     environment_pointers: Vec<*const c_char>,
     network: Option<CString>,
     directory: Option<CString>,
+    user: Option<Credentials>,
     mask: SignalSet,
     ignored: Vec<i32>,
     defaults: Vec<i32>,
@@ -71,6 +72,7 @@ impl Program {
             _strings: (arguments, environment),
             network: None,
             directory: None,
+            user: None,
             mask: SignalSet::empty(),
             ignored: Vec::new(),
             defaults: Vec::new(),
@@ -120,6 +122,12 @@ impl Program {
         self
     }
 
+    /// Sets the user as whom the program runs.
+    pub fn user(&mut self, user: Credentials) -> &mut Program {
+        self.user = Some(user);
+        self
+    }
+
     /// Sets the program's signal mask, the signals that it ignores and those with the default action.
     pub fn signals(&mut self, mask: SignalSet, ignored: Vec<i32>, defaults: Vec<i32>) -> &mut Program {
         self.mask = mask;
@@ -159,6 +167,10 @@ impl Program {
                 return Failure { step: Step::Directory, errno: errno() };
             }
         }
+        // Last, since the directory may be closed to the user, as for `penfold run --user`.
+        if let Some(Err(errno)) = self.user.as_ref().map(Credentials::become_user) {
+            return Failure { step: Step::User, errno: errno.raw_os_error() };
+        }
         if let Err(error) = crate::signal::set_mask(&self.mask) {
             return Failure { step: Step::Signals, errno: error.raw_os_error().unwrap_or(0) };
         }
@@ -192,6 +204,36 @@ impl Program {
             }
         }
         Failure { step: Step::Exec, errno: worst }
+    }
+}
+
+/// The ids of a user.
+#[derive(Debug, Clone)]
+pub struct Credentials {
+    user: Uid,
+    group: Gid,
+    groups: Vec<Gid>,
+}
+
+impl Credentials {
+    /// Describes a user with these groups, `group` included. `None` if an id is -1, which the kernel takes for "no change".
+    pub fn new(user: u32, group: u32, groups: &[u32]) -> Option<Credentials> {
+        if [user, group].iter().chain(groups).any(|&id| id == u32::MAX) {
+            return None;
+        }
+        let groups = groups.iter().copied().map(Gid::from_raw).collect();
+        Some(Credentials { user: Uid::from_raw(user), group: Gid::from_raw(group), groups })
+    }
+
+    /// Makes the calling thread this user, for good, with async-signal-safe calls only. The groups come first: only root may
+    /// change them.
+    ///
+    /// # Errors
+    /// Those of setgroups(2), setresgid(2) and setresuid(2).
+    pub fn become_user(&self) -> rustix::io::Result<()> {
+        rustix::thread::set_thread_groups(&self.groups)?;
+        rustix::thread::set_thread_res_gid(self.group, self.group, self.group)?;
+        rustix::thread::set_thread_res_uid(self.user, self.user, self.user)
     }
 }
 
@@ -249,6 +291,8 @@ pub enum Step {
     Directory,
     /// The entry into its network namespace.
     Network,
+    /// The change to its user.
+    User,
     /// The setting of its signal mask.
     Signals,
     /// The installation of its standard descriptors and terminal.
@@ -469,6 +513,7 @@ fn child(program: &mut Program, own: RawFd, theirs: RawFd, joined: Option<RawFd>
             Step::Exec => 2,
             Step::Descriptors => 3,
             Step::Network => 4,
+            Step::User => 5,
         };
         let answer = [step, failure.errno];
         // SAFETY: the buffer is `answer`, eight readable bytes.
@@ -566,6 +611,7 @@ impl Launch {
             Some(1) => Step::Signals,
             Some(3) => Step::Descriptors,
             Some(4) => Step::Network,
+            Some(5) => Step::User,
             _ => Step::Exec,
         };
         let errno = errno.try_into().map_or(0, i32::from_ne_bytes);

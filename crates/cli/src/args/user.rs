@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use clap::Args;
+use penfold_state::Identity;
 
 use crate::failure::{Failure, FailureKind};
 use crate::value::EnvSetting;
@@ -25,12 +26,8 @@ pub(crate) struct UserArgs {
 /// A user as whom a command runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct User {
-    /// The user id.
-    pub(crate) uid: u32,
-    /// The group id.
-    pub(crate) gid: u32,
-    /// All groups, `gid` included.
-    pub(crate) groups: Vec<u32>,
+    /// Its ids.
+    pub(crate) identity: Identity,
     /// The variables of a login: empty for a number without an entry.
     pub(crate) variables: Vec<EnvSetting>,
 }
@@ -54,7 +51,7 @@ impl UserArgs {
         let Some(given) = &self.user else { return Ok(None) };
         let user = find(given, &Files)?;
         let own = rustix::process::geteuid();
-        if !own.is_root() && own.as_raw() != user.uid {
+        if !own.is_root() && own.as_raw() != user.identity.uid {
             let sentence = format!("only root can run a command as user `{given}`");
             return Err(Failure::new(FailureKind::NotStarted, sentence));
         }
@@ -116,7 +113,7 @@ fn find(given: &str, databases: &impl Databases) -> Result<User, Failure> {
         groups.dedup();
     }
     let variables = entry.map(|entry| variables(&entry)).unwrap_or_default();
-    Ok(User { uid, gid, groups, variables })
+    Ok(User { identity: Identity { uid, gid, groups }, variables })
 }
 
 fn variables(entry: &Entry) -> Vec<EnvSetting> {
@@ -212,7 +209,7 @@ mod tests {
     }
 
     fn ids(given: &str) -> Option<(u32, u32, Vec<u32>)> {
-        find(given, &Fake).ok().map(|user| (user.uid, user.gid, user.groups))
+        find(given, &Fake).ok().map(|user| (user.identity.uid, user.identity.gid, user.identity.groups))
     }
 
     /// spec: 5.20

@@ -1,14 +1,14 @@
 //! `penfold as-user`: becomes another user, and then the command. `run --user` and `exec --user` start it; users do not.
 
 use std::ffi::OsString;
-use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use rustix::process::{Gid, Uid};
+use penfold_state::{Identity, USER_SCRATCH};
+use penfold_sys::launch::Credentials;
+use rustix::io::Errno;
 
 use crate::args::usage;
-use crate::args::user::User;
 use crate::args::verb::Verb;
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{execute, surroundings, variables};
@@ -29,7 +29,7 @@ pub(crate) const VERB: Verb = Verb {
 };
 
 /// The words in front of a command that make it run as this user; `scratch` if it gets a scratch directory.
-pub(super) fn words(user: &User, scratch: bool) -> Vec<OsString> {
+pub(super) fn words(user: &Identity, scratch: bool) -> Vec<OsString> {
     let groups: Vec<String> = user.groups.iter().map(u32::to_string).collect();
     let mut words: Vec<OsString> = vec![
         surroundings::program().into(),
@@ -54,7 +54,7 @@ struct AsUserArgs {
     /// All groups.
     #[arg(long, value_name = "GID", value_delimiter = ',')]
     groups: Vec<u32>,
-    /// Make a directory of the user in TMPDIR, which takes its place.
+    /// Use the directory of the user in TMPDIR in its place.
     #[arg(long)]
     scratch: bool,
     /// The command and its arguments.
@@ -62,27 +62,21 @@ struct AsUserArgs {
     command: Vec<OsString>,
 }
 
-/// The name of the user's directory in the scratch directory, which stays penfold's: only its owner finds it after a crash.
-const OWN: &str = "user";
-
 fn as_user(args: &AsUserArgs) -> Result<u8, Failure> {
     let sentence = format!("cannot become user {}", args.uid);
     let own =
-        args.scratch.then(|| own_scratch(args)).transpose().or_fail(FailureKind::NotStarted, &sentence)?;
-    become_user(args).map_err(std::io::Error::from).or_fail(FailureKind::NotStarted, &sentence)?;
+        args.scratch.then(own_scratch).transpose().or_fail(FailureKind::NotStarted, &sentence)?;
+    let user = Credentials::new(args.uid, args.gid, &args.groups).ok_or(Errno::INVAL);
+    let became = user.and_then(|user| user.become_user()).map_err(std::io::Error::from);
+    became.or_fail(FailureKind::NotStarted, &sentence)?;
     let changed: Vec<_> = own.map(|own| ("TMPDIR".into(), own.into_os_string())).into_iter().collect();
     Err(execute::with(&args.command, &changed, Vec::new(), Vec::new()))
 }
 
-/// Makes the directory of the user, and enters it if the scratch directory is the working directory.
-fn own_scratch(args: &AsUserArgs) -> std::io::Result<PathBuf> {
+/// Returns the directory of the user, and enters it if the scratch directory is the working directory.
+fn own_scratch() -> std::io::Result<PathBuf> {
     let scratch = variables::get("TMPDIR".as_ref()).map(PathBuf::from).unwrap_or_default();
-    let own = scratch.join(OWN);
-    std::fs::create_dir(&own)?;
-    chown(&own, Some(args.uid), Some(args.gid))?;
-    std::fs::set_permissions(&own, PermissionsExt::from_mode(0o700))?;
-    // Others may go through it, and see nothing.
-    std::fs::set_permissions(&scratch, PermissionsExt::from_mode(0o711))?;
+    let own = scratch.join(USER_SCRATCH);
     if is_here(&scratch) {
         rustix::process::chdir(&own)?;
     }
@@ -91,13 +85,4 @@ fn own_scratch(args: &AsUserArgs) -> std::io::Result<PathBuf> {
 
 fn is_here(directory: &Path) -> bool {
     std::env::current_dir().is_ok_and(|here| here == directory)
-}
-
-/// Gives up root, for good: the groups first, which only root may change.
-fn become_user(args: &AsUserArgs) -> rustix::io::Result<()> {
-    let groups: Vec<Gid> = args.groups.iter().copied().map(Gid::from_raw).collect();
-    let (uid, gid) = (Uid::from_raw(args.uid), Gid::from_raw(args.gid));
-    rustix::thread::set_thread_groups(&groups)?;
-    rustix::thread::set_thread_res_gid(gid, gid, gid)?;
-    rustix::thread::set_thread_res_uid(uid, uid, uid)
 }

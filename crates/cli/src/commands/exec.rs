@@ -18,7 +18,7 @@ use penfold_sys::signal::{self, SignalSet};
 use penfold_teardown::Cause;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags};
-use rustix::process::Signal;
+use rustix::process::{Gid, Signal, Uid};
 use rustix::termios::tcsetwinsize;
 
 use super::as_user;
@@ -72,6 +72,9 @@ pub(crate) struct ExecArgs {
     pub(crate) bounds: Bounds,
     #[command(flatten)]
     pub(crate) user: UserArgs,
+    /// Run CMD beside the jail of a sandbox with --profile jail: with the files, the network and the rights of penfold's user.
+    #[arg(long)]
+    pub(crate) beside: bool,
     /// Id, unique prefix of an id, or name.
     #[arg(value_name = "ID")]
     pub(crate) id: String,
@@ -98,7 +101,7 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     let login = user.as_ref().map(|user| user.variables.clone()).unwrap_or_default();
     let env = [login, args.bounds.env()?].concat();
     let spec = describe(args, user.as_ref(), env).map_err(|error| refused(error.into()))?;
-    let (stdio, terminal) = stdio(args).map_err(|error| refused(error.into()))?;
+    let (stdio, terminal) = stdio(args, user.as_ref()).map_err(|error| refused(error.into()))?;
     let command = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let request =
         Request::Exec(wire::Exec { command: shortened(command), detached: args.detach, recorded: false });
@@ -197,7 +200,7 @@ fn describe(args: &ExecArgs, user: Option<&User>, env: Vec<EnvSetting>) -> io::R
     let spec = ExecSpec {
         schema: record::SCHEMA,
         command: user
-            .map(|user| as_user::words(user, false))
+            .map(|user| as_user::words(&user.identity, false))
             .into_iter()
             .flatten()
             .chain(args.command.clone())
@@ -210,6 +213,8 @@ fn describe(args: &ExecArgs, user: Option<&User>, env: Vec<EnvSetting>) -> io::R
         grace_ms: millis(args.bounds.grace),
         terminal: args.tty,
         detached: args.detach,
+        own_user: args.user.user.is_some(),
+        beside: args.beside,
         recorded: None,
     };
     spec.sealed()
@@ -222,13 +227,18 @@ fn own_terminal() -> Option<(OsString, Option<OsString>)> {
 }
 
 /// The standard descriptors of the command, and the master side of its terminal if `-t` is given.
-fn stdio(args: &ExecArgs) -> io::Result<([OwnedFd; 3], Option<OwnedFd>)> {
+fn stdio(args: &ExecArgs, user: Option<&User>) -> io::Result<([OwnedFd; 3], Option<OwnedFd>)> {
     if args.tty {
         if args.interactive && !io::stdin().is_terminal() {
             return Err(io::Error::other("standard input is not a terminal; leave out `-t`"));
         }
         let (master, slave) = relay::pair()?;
         tcsetwinsize(&master, relay::window(relay::size()))?;
+        if let Some(User { identity, .. }) = user {
+            // So that the user can open the terminal by its name. The supervisor does so for the user of the sandbox.
+            let (user, group) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
+            rustix::fs::fchown(&slave, Some(user), Some(group))?;
+        }
         return Ok(([slave.try_clone()?, slave.try_clone()?, slave], Some(master)));
     }
     let null: &CStr = c"/dev/null";

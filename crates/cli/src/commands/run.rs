@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use penfold_state::{ExitStatus, Id, Intent, Outcome, Registry, Spec};
+use penfold_state::{ExitStatus, Id, Intent, Outcome, Registry, ScratchSpec, Spec};
 use penfold_supervisor::{Detached, Launcher, Progress};
 use penfold_teardown::Cause;
 
@@ -340,14 +340,16 @@ fn start(global: &Global, mut args: RunArgs, change: impl FnOnce(&mut Spec)) -> 
     let user = args.user.find()?;
     if let Some(user) = &user {
         refuse_for_users(&args, !wrapper.is_empty())?;
-        wrapper = as_user::words(user, args.scratch);
+        wrapper = as_user::words(&user.identity, args.scratch);
     }
     let mut plan = unit::plan(&args)?;
     let asked = unit::Asked::of(&args);
     unit::check_limits(&plan, &asked, &name)?;
     let (probe, timeout) = (args.ready.ready.clone(), args.ready.ready_timeout);
-    let login = user.map(|user| user.variables).unwrap_or_default();
-    let mut spec = Spec { wrapper, outside, ..spec::spec(global, args, login)? };
+    let (identity, login) = user.map(|user| (user.identity, user.variables)).unzip();
+    let spec = spec::spec(global, args, login.unwrap_or_default())?;
+    let scratch = spec.scratch.map(|asked| ScratchSpec { user: identity.clone(), ..asked });
+    let mut spec = Spec { wrapper, outside, identity, scratch, ..spec };
     change(&mut spec);
     let ready = probe.map(|probe| ready::Wait::of(probe, timeout, &spec)).transpose()?;
     let launcher = unit::start(&mut plan, spec).map_err(|error| {

@@ -126,6 +126,8 @@ fn describe(start: ExecStart) -> io::Result<(OwnedFd, OwnedFd)> {
         grace_ms: millis(grace),
         terminal: terminal.is_some(),
         detached: true,
+        own_user: false,
+        beside: false,
         recorded: Some(Recorded { labels, log_limit, size: terminal }),
     };
     let null: &CStr = c"/dev/null";

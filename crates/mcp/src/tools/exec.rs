@@ -56,6 +56,8 @@ pub(super) fn exec(host: &Host, given: ExecArguments, cancel: &Cancel) -> Result
         grace_ms: millis(GRACE),
         terminal: false,
         detached: false,
+        own_user: false,
+        beside: false,
         recorded: None,
     };
     let mut running = Running::start(&known, &spec, words)?;

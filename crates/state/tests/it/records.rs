@@ -57,6 +57,8 @@ fn intent() -> Intent {
         resources: Vec::new(),
         event_log: None,
         spare: None,
+        identity: None,
+        profile: None,
         outside: None,
         command: vec!["true".to_owned()],
         boot: penfold_process::boot_id().unwrap(),

@@ -61,6 +61,8 @@ pub(super) fn intent(setup: &Setup, leaf: Option<PathBuf>, proc: &mut ProcFs) ->
         patience_ms: u64::try_from(spec.patience.as_millis()).ok(),
         event_log: spec.event_log.clone(),
         spare,
+        identity: spec.identity.clone(),
+        profile: spec.profile,
         outside: spec.outside.clone(),
         detached: spec.detach.as_ref().map(|detach| Detached {
             root: std::path::absolute(&spec.state_root).ok(),

@@ -58,6 +58,15 @@ impl Profile {
     }
 }
 
+impl From<Profile> for penfold_state::Profile {
+    fn from(profile: Profile) -> penfold_state::Profile {
+        match profile {
+            Profile::Jail => penfold_state::Profile::Jail,
+            Profile::Vmm => penfold_state::Profile::Vmm,
+        }
+    }
+}
+
 /// The value of `--network`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Network {

@@ -53,7 +53,8 @@ fn detached_sandboxes_and_execs_have_users_too() {
     assert_eq!(owner(sandbox.leader().unwrap().pid()), USER);
     let exec = |words: &[&str]| sandbox.call(&env, &[&["exec"], words].concat());
     assert_eq!(exec(&["-u", "nobody", "ID", "id", "-u"]).with_code(0).out(), "65534\n");
-    assert_eq!(exec(&["ID", "id", "-u"]).with_code(0).out(), "0\n");
+    assert_eq!(exec(&["ID", "id", "-u"]).with_code(0).out(), format!("{USER}\n"));
+    assert_eq!(exec(&["-u", "root", "ID", "id", "-u"]).with_code(0).out(), "0\n");
     assert_eq!(exec(&["-u", "nobody", "-e", "HOME=/x", "ID", "sh", "-c", "echo $HOME"]).out(), "/x\n");
     sandbox.call(&env, &["stop", "-t", "2s", "ID"]).with_code(0);
     assert!(!env.is_running("sleep 1000"));
@@ -64,6 +65,99 @@ fn detached_sandboxes_and_execs_have_users_too() {
     env.call(["gc", "-f", &sandbox.id]).with_code(0);
     assert!(!env.is_running("sleep 1000") && !env.is_running("sleep 1001"));
     env.call(["rm", "-f", "--all"]).with_code(0);
+    env.assert_nothing_left();
+}
+
+/// spec: 5.20, 13.1
+#[test]
+fn execs_have_the_user_the_groups_and_the_directory_of_their_sandbox() {
+    if !is_root() {
+        return skip(NOT_ROOT);
+    }
+    let env = TestEnv::new();
+    let describe =
+        format!("{WHO}; echo $LOGNAME $SHELL $TMPDIR; pwd; echo x > $TMPDIR/x; echo said >> /dev/stdout");
+    for level in Level::ALL {
+        // The user may go to the workspace, and the leader says first what it has.
+        let probe = format!("cmd:({describe}) > $TMPDIR/probe");
+        let stop = format!("({describe}) > $OUT/stop; touch $TMPDIR/go");
+        let script = format!("({describe}) > $TMPDIR/own; until [ -e $TMPDIR/go ]; do sleep 0.02; done");
+        let out = env.path("work/out");
+        std::fs::create_dir(&out).unwrap();
+        std::os::unix::fs::chown(&out, Some(65534), Some(65534)).unwrap();
+        std::fs::set_permissions(env.dir(), std::os::unix::fs::PermissionsExt::from_mode(0o711)).unwrap();
+        let of_out = format!("OUT={}", out.display());
+        let flags = ["-u", "nobody", "--scratch", "-e", &of_out, "--contain", level.word(), "--grace", "20s"];
+        let has_stop = level != Level::Pidns;
+        let stop = if has_stop { vec!["--stop-command", &stop] } else { Vec::new() };
+        let words = [&["--ready", &probe], &stop[..], &["--", "sh", "-c", &script]].concat();
+        let sandbox = env.detach([&flags[..], &words].concat());
+        let exec = |words: &[&str]| sandbox.call(&env, &[&["exec"], words].concat());
+        for flags in [&[][..], &["-i"], &["-t"]] {
+            let said = exec(&[flags, &["ID", "sh", "-c", &describe]].concat());
+            let text = said.out().replace('\r', "");
+            assert!(
+                text.starts_with("65534 65534 65534 /nonexistent nobody\n"),
+                "{level:?}: {text}{}",
+                said.err()
+            );
+            assert_eq!(text.matches("0000000000000000").count(), 2, "{level:?}: {text}");
+            assert!(text.ends_with("/user\nsaid\n"), "{level:?}: {text}{}", said.err());
+        }
+        let root = exec(&["-u", "root", "ID", "sh", "-c", "id -u; echo $HOME"]).with_code(0).out();
+        assert!(root.starts_with("0\n/"), "{root}");
+        exec(&["ID", "mkdir", "sub"]).with_code(0);
+        assert!(exec(&["-w", "sub", "ID", "pwd"]).with_code(0).out().ends_with("/user/sub\n"));
+        let own = exec(&["ID", "sh", "-c", "cat $TMPDIR/own"]).with_code(0).out();
+        assert_eq!(exec(&["ID", "sh", "-c", "cat $TMPDIR/probe"]).out(), own, "{level:?}");
+        if has_stop {
+            sandbox.call(&env, &["stop", "ID"]).with_code(0);
+            assert_eq!(std::fs::read_to_string(out.join("stop")).unwrap(), own, "{level:?}");
+        } else {
+            sandbox.call(&env, &["kill", "ID"]).with_code(0);
+        }
+        sandbox.call(&env, &["rm", "ID"]).with_code(0);
+        crate::support::remove_dir(&out);
+    }
+    env.assert_nothing_left();
+}
+
+/// spec: 5.20
+#[test]
+fn execs_have_the_user_after_a_restart_and_a_takeover() {
+    if !is_root() {
+        return skip(NOT_ROOT);
+    }
+    let env = TestEnv::new();
+    let flags = ["-u", "nobody", "--name", "web", "--on-supervisor-exit", "keep", "--", "sleep", "1001"];
+    let sandbox = env.detach(flags);
+    let who = |name: &str| env.call(["exec", name, "id", "-u"]).with_code(0).out();
+    sandbox.supervisors.last().unwrap().signal(rustix::process::Signal::KILL);
+    wait_until("the standby has taken over", || env.call(["exec", "web", "true"]).code() == Some(0));
+    assert_eq!(who("web"), "65534\n");
+    env.call(["restart", "web"]).with_code(0);
+    assert_eq!(who("web"), "65534\n");
+    env.call(["rm", "-f", "web"]).with_code(0);
+    env.call(["rm", "-f", "--all"]);
+    env.assert_nothing_left();
+}
+
+/// spec: 5.20
+#[test]
+fn the_user_can_open_the_pipes_and_the_terminal_of_a_detached_sandbox() {
+    if !is_root() {
+        return skip(NOT_ROOT);
+    }
+    let env = TestEnv::new();
+    for flags in [&["-u", "nobody"][..], &["-u", "nobody", "-t"]] {
+        let script = "echo said > /dev/stdout && echo again > /dev/stderr";
+        let sandbox = env.detach([flags, &["--", "sh", "-c", script]].concat());
+        sandbox.await_end();
+        let said = env.call(["logs", &sandbox.id]);
+        let all = format!("{}{}", said.out(), said.err());
+        assert!(all.contains("said") && all.contains("again"), "{flags:?}: {all}");
+        env.call(["rm", &sandbox.id]).with_code(0);
+    }
     env.assert_nothing_left();
 }
 

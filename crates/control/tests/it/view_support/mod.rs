@@ -33,6 +33,8 @@ pub fn intent() -> Intent {
         resources: Vec::new(),
         event_log: None,
         spare: None,
+        identity: None,
+        profile: None,
         outside: None,
         workspace: None,
         home: None,
