@@ -50,6 +50,9 @@ pub struct Sandbox {
     /// How membership is known: `cgroup`, `pidns`, `subreaper` or `tree`.
     #[schema(value_type = Option<String>)]
     pub level: Option<Level>,
+    /// What the command was put into: `jail` or `vmm`; null if nothing. Each exec and session of a jail runs in the jail.
+    #[serde(default)]
+    pub profile: Option<Profile>,
     /// Whether the sandbox is detached.
     pub detached: bool,
     /// The start of the command, in milliseconds since 1970.
@@ -123,6 +126,7 @@ impl Sandbox {
             exit: view.exit,
             cause: view.cause,
             level: view.level,
+            profile: view.profile.map(Profile::from),
             detached: view.detached,
             started_at_ms: view.started_at_ms,
             ended_at_ms: view.ended_at_ms,
@@ -157,6 +161,7 @@ impl Sandbox {
             exit: self.exit,
             cause: self.cause,
             level: self.level,
+            profile: self.profile.map(Profile::into),
             detached: self.detached,
             owner: None,
             started_at_ms: self.started_at_ms,

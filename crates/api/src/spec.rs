@@ -122,6 +122,24 @@ pub enum Profile {
     Vmm,
 }
 
+impl From<penfold_state::Profile> for Profile {
+    fn from(profile: penfold_state::Profile) -> Profile {
+        match profile {
+            penfold_state::Profile::Jail => Profile::Jail,
+            penfold_state::Profile::Vmm => Profile::Vmm,
+        }
+    }
+}
+
+impl From<Profile> for penfold_state::Profile {
+    fn from(profile: Profile) -> penfold_state::Profile {
+        match profile {
+            Profile::Jail => penfold_state::Profile::Jail,
+            Profile::Vmm => penfold_state::Profile::Vmm,
+        }
+    }
+}
+
 /// The settings of the profile `jail`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

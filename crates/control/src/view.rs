@@ -17,12 +17,11 @@ use penfold_teardown::{Cause, Level};
 use serde::Serialize;
 
 use crate::resolve::{Resolver, SandboxRef};
-use penfold_state::error_chain;
 use penfold_state::evidence::LockState;
 use penfold_state::intent::Intent;
 use penfold_state::outcome::ExitStatus;
 use penfold_state::state::{Exec, State, Status};
-use penfold_state::{Files, Life};
+use penfold_state::{Files, Life, Profile, error_chain};
 
 pub use members::{Member, members};
 pub(crate) use members::{is_between, supervisors};
@@ -46,6 +45,8 @@ pub struct View {
     pub cause: Option<Cause>,
     /// How membership is known.
     pub level: Option<Level>,
+    /// What the command was put into, and each exec, too.
+    pub profile: Option<Profile>,
     /// Whether the sandbox is detached.
     pub detached: bool,
     /// The owner.
@@ -177,6 +178,7 @@ fn assemble(
         exit: judged.exit,
         cause: judged.cause,
         level: level.or(judged.level),
+        profile: intent.and_then(|intent| intent.profile),
         detached: detached.is_some() || leader.is_some(),
         owner: detached.and_then(|detached| detached.owner),
         started_at_ms: started.or(made),

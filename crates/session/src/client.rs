@@ -364,7 +364,9 @@ fn dial(record: BorrowedFd<'_>, session: &str) -> Result<(OwnedFd, OwnedFd), Err
     let dir = open_dir(sessions.as_fd(), session)?;
     let socket = dir::connect(dir.as_fd())?;
     let peer = penfold_sys::peer::peer(socket.as_fd()).map_err(|_| Errno::PERM)?;
-    if peer.uid == rustix::process::geteuid() || peer.uid.is_root() {
+    // The directory belongs to the user of the sandbox, if that is another one: only this user could have given it away.
+    let owner = rustix::fs::fstat(&dir)?.st_uid;
+    if peer.uid == rustix::process::geteuid() || peer.uid.is_root() || peer.uid.as_raw() == owner {
         Ok((dir, socket))
     } else {
         Err(Errno::PERM)

@@ -12,14 +12,16 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use penfold_state::clear;
 use penfold_state::record::open_private;
+use penfold_state::{Identity, clear};
+use penfold_sys::launch::Credentials;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom};
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{DumpableBehavior, Gid, Uid};
 
 use crate::protocol::CommandEnd;
 
@@ -35,6 +37,8 @@ const LARGEST_END: u64 = 1 << 20;
 const BACKLOG: i32 = 256;
 /// The size of the buffer for the list of `ends`.
 const LIST: usize = 1024;
+/// The lowest number of the directory's descriptor that a shell inherits.
+const INHERITED: i32 = 200;
 /// Private to the user.
 const DIRECTORY: Mode = Mode::RWXU;
 const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -42,6 +46,7 @@ const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// The directory of a session, open.
 #[derive(Debug)]
 pub(crate) struct SessionDir {
+    /// How the shell names the directory.
     pub(crate) path: PathBuf,
     fd: OwnedFd,
     commands: OwnedFd,
@@ -56,7 +61,10 @@ pub(crate) fn is_name(name: &str) -> bool {
 
 impl SessionDir {
     /// Creates the directory in a record. What a dead host has left there is removed.
-    pub(crate) fn create(record: &Path, name: &str) -> io::Result<SessionDir> {
+    ///
+    /// With an identity, the directory belongs to that user and this process becomes that user. The shell inherits the directory as
+    /// a descriptor, since the user cannot enter the directories above.
+    pub(crate) fn create(record: &Path, name: &str, identity: Option<&Identity>) -> io::Result<SessionDir> {
         if !is_name(name) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the name is no name of a session"));
         }
@@ -69,11 +77,15 @@ impl SessionDir {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another host has this session"));
         }
         clear::clear(fd.as_fd(), &[])?;
+        let path = match identity {
+            None => record.join(SESSIONS).join(name),
+            Some(identity) => become_user(fd.as_fd(), identity)?,
+        };
         make_dir(fd.as_fd(), COMMANDS)?;
         make_dir(fd.as_fd(), ENDS)?;
         let commands = open_dir(fd.as_fd(), COMMANDS)?;
         let ends = open_dir(fd.as_fd(), ENDS)?;
-        Ok(SessionDir { path: record.join(SESSIONS).join(name), fd, commands, ends })
+        Ok(SessionDir { path, fd, commands, ends })
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -156,6 +168,20 @@ impl SessionDir {
     pub(crate) fn remove_state(&self, number: u64) {
         let _ = rustix::fs::unlinkat(&self.fd, format!("state.{number}"), AtFlags::empty());
     }
+}
+
+/// Gives a directory to a user, and becomes that user. Returns the directory's path for this process and its children.
+fn become_user(dir: BorrowedFd<'_>, identity: &Identity) -> io::Result<PathBuf> {
+    let Identity { uid, gid, groups } = identity;
+    let user = Credentials::new(*uid, *gid, groups).ok_or(Errno::INVAL)?;
+    rustix::fs::fchown(dir, Some(Uid::from_raw(*uid)), Some(Gid::from_raw(*gid)))?;
+    user.become_user()?;
+    // Otherwise `/proc/self/fd` would be root's.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable)?;
+    // The children inherit this descriptor, so it is never closed. A script may use the low numbers.
+    let inherited = rustix::io::fcntl_dupfd_cloexec(dir, INHERITED)?;
+    rustix::io::fcntl_setfd(&inherited, FdFlags::empty())?;
+    Ok(PathBuf::from(format!("/proc/self/fd/{}", inherited.into_raw_fd())))
 }
 
 const OPEN_DIRECTORY: OFlags =

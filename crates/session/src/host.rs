@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use penfold_process::{Pid, ProcFs};
+use penfold_state::Identity;
 use penfold_sys::child::{self, Peek};
 use penfold_sys::signal::{self, SignalFd, SignalSet};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -39,7 +40,7 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// The session that a host holds.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The record of the sandbox, absolute.
+    /// The directory of the sessions' directory, absolute: the record of the sandbox, or a directory in its jail.
     pub record: PathBuf,
     /// The name of the session.
     pub name: String,
@@ -47,6 +48,8 @@ pub struct Config {
     pub directory: Option<PathBuf>,
     /// The shell; it must be a bash.
     pub shell: OsString,
+    /// The user that the host and its shell become, once the host has found its place; `None` for that of this process.
+    pub identity: Option<Identity>,
 }
 
 /// Why a host cannot start or go on.
@@ -168,7 +171,8 @@ impl Host {
             record: config.record.clone(),
             source,
         };
-        let dir = SessionDir::create(&config.record, &config.name).map_err(in_record)?;
+        let dir =
+            SessionDir::create(&config.record, &config.name, config.identity.as_ref()).map_err(in_record)?;
         let [bell, whole, ready] = BELLS.map(|name| Bell::create(&dir, name).map_err(in_record));
         let bells = [bell?, whole?, ready?];
         let listener = dir.listen().map_err(in_record)?;

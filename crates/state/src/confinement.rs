@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 /// penfold's: only its owner finds it after a crash.
 pub const USER_SCRATCH: &str = "user";
 
+/// The path of penfold's own program in a jail.
+pub const JAIL_PROGRAM: &str = "/run/penfold-jail";
+
 /// The user as whom the commands of a sandbox run. The kernel takes away all capabilities, unless the user is root.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {

@@ -223,6 +223,7 @@ pub struct ReadyPipe {
 }
 
 /// The specification of an exec: a command to run in an existing sandbox.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecSpec {
     /// The version of this format.

@@ -25,7 +25,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{PidfdFlags, Signal, getpid, pidfd_open, setsid};
 
-use crate::environment::{self, Inherited};
+use crate::environment::{self, Inherited, StartPlace};
 use crate::launcher::{Keys, Launcher, LauncherSignals, Settings, SupervisorHandle};
 use crate::outcome::Outcome;
 use crate::prepared::Prepared;
@@ -48,7 +48,12 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
         signal::set_default(CHILD);
     }
     let mask = signal::block(&SignalSet::of(1..=64)).map_err(system("block signals"))?;
-    let program = environment::program(&spec, &spec.command, None, None, &Inherited { mask, child_ignored })?;
+    let program = environment::program(
+        &spec,
+        &spec.command,
+        StartPlace::default(),
+        &Inherited { mask, child_ignored },
+    )?;
     let (own_end, other_end) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(system("make a socket pair"))?;

@@ -4,7 +4,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use penfold_state::{Id, Identity, Spec, USER_SCRATCH, spared};
+use penfold_state::{Id, Identity, Jail, Spec, USER_SCRATCH, spared};
 use penfold_sys::launch::Program;
 use penfold_sys::signal::{self, SignalSet};
 use penfold_teardown::MARKER;
@@ -44,22 +44,53 @@ pub(crate) struct Inherited {
     pub(crate) child_ignored: bool,
 }
 
+/// Where a program starts.
+#[derive(Debug, Default)]
+pub(crate) struct StartPlace<'a> {
+    /// The working directory; `None` for that of this process, or of the jail.
+    pub(crate) directory: Option<&'a Path>,
+    /// The value of TMPDIR, if it is penfold's.
+    pub(crate) temporary: Option<&'a Path>,
+    /// The network namespace to enter.
+    pub(crate) netns: Option<PathBuf>,
+}
+
+impl<'a> StartPlace<'a> {
+    /// The place of the commands of a sandbox, outside of any jail.
+    pub(crate) fn of(spec: &'a Spec, scratch: Option<&'a Path>) -> StartPlace<'a> {
+        StartPlace {
+            directory: spec.directory.as_deref().or(scratch),
+            temporary: scratch,
+            netns: spec.netns(),
+        }
+    }
+
+    /// The place of a program that enters a jail. The jail has the network, and the directory unless another one is given.
+    pub(crate) fn in_jail(
+        jail: &'a Jail,
+        directory: Option<&'a Path>,
+        scratch: Option<&'a Path>,
+    ) -> StartPlace<'a> {
+        StartPlace { directory, temporary: Some(scratch.unwrap_or(&jail.temporary)), netns: None }
+    }
+}
+
 /// Prepares a program with its arguments, `words`, before the clone, so that no allocation is needed between clone and exec.
 pub(crate) fn program(
     spec: &Spec,
     words: &[OsString],
-    scratch: Option<&Path>,
-    netns: Option<PathBuf>,
+    place: StartPlace<'_>,
     inherited: &Inherited,
 ) -> Result<Program, StartError> {
+    let StartPlace { directory, temporary, netns } = place;
     let mut marker = within(&spec.environment);
     marker.push(spec.id.short());
     let mut own: Vec<(&OsStr, OsString)> = vec![(OsStr::new(MARKER), marker.join(":").into())];
     if !spec.spare.is_empty() || spec.allow_outside {
         own.push((OsStr::new(spared::ROOT_VARIABLE), spec.state_root.clone().into()));
     }
-    if let Some(scratch) = scratch {
-        own.push((OsStr::new("TMPDIR"), scratch.as_os_str().to_owned()));
+    if let Some(temporary) = temporary {
+        own.push((OsStr::new("TMPDIR"), temporary.as_os_str().to_owned()));
     }
     let given = spec.environment.iter().map(|(key, value)| (key.as_os_str(), value));
     let kept = given.filter(|(key, _)| own.iter().all(|(mine, _)| mine != key));
@@ -82,7 +113,6 @@ pub(crate) fn program(
     if let Some(netns) = netns {
         program.network(c_string(netns.into_os_string().into_vec(), "the network namespace")?);
     }
-    let directory = spec.directory.as_deref().or(scratch);
     if let Some(directory) = directory {
         program.directory(c_string(directory.as_os_str().as_bytes().to_vec(), "the working directory")?);
     }

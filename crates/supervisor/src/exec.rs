@@ -3,11 +3,10 @@
 //! The exec supervisor is a child of the supervisor and a subreaper. It ends its command's tree and nothing else. When
 //! the sandbox ends, the exec ends with it.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use penfold_cgroup::{Leaf, Place};
 use penfold_process::{Pid, ProcFs, ProcessId};
@@ -15,32 +14,27 @@ use penfold_state::events::EventKind;
 use penfold_state::intent::shortened;
 use penfold_state::state::{self, Status};
 use penfold_state::time::now_ms;
-use penfold_state::{Contain, ExecSpec, OwnerExit, Spec};
 use penfold_sys::child;
 use penfold_sys::launch::OwnStdio;
-use penfold_sys::signal::{self, SignalSet};
 use penfold_sys::{Forked, fork};
 use penfold_teardown::{Cause, Level};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::SealFlags;
+use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use rustix::thread::ThreadNameSpaceType;
 
 use crate::end_cell::SeenEnd;
-use crate::environment::{self, Inherited};
+use crate::exec_program::{ExecProgram, exec_program, read};
 use crate::exec_stdio::{ExecStdio, record};
 use crate::execs::Running;
+use crate::identity;
 use crate::poll::poll;
 use crate::prepared::Prepared;
 use crate::setup::Setup;
 use crate::signals;
 use crate::wire::{self, Answer, Exec};
-use crate::identity;
 
-/// The largest description of a command. The kernel accepts at most 6 MiB of arguments and environment, and JSON needs
-/// up to four bytes for each.
-const MAX_REQUEST_BYTES: u64 = 32 << 20;
 /// The most execs at a time: `state.json` names them all and is read up to a size.
 const MAX_RUNNING: usize = 2048;
 
@@ -70,6 +64,7 @@ pub(crate) fn begin(
     let mut fds = fds.into_iter();
     let spec = fds.next().ok_or("an exec needs its description")?;
     let sandbox = prepared.leaf_of_execs();
+    let leader = prepared.setup.spec.jail.as_ref().and_then(|_| Some(prepared.leader.load()?.0));
     let detached = prepared.detached.as_mut().ok_or("it runs in the foreground")?;
     if detached.execs.running() >= MAX_RUNNING {
         return Err(format!("{MAX_RUNNING} commands run in it already"));
@@ -90,7 +85,7 @@ pub(crate) fn begin(
             return Ok(());
         }
     };
-    let requested = RequestedExec { spec, stdio, socket, leaf: leaf.clone(), init };
+    let requested = RequestedExec { spec, stdio, socket, leaf: leaf.clone(), init, leader };
     let refused = match fork() {
         Ok(Forked::Child) => {
             if !gate.await_open() {
@@ -174,6 +169,8 @@ struct RequestedExec {
     socket: OwnedFd,
     leaf: Option<PathBuf>,
     init: Option<Pid>,
+    /// The leader of the sandbox.
+    leader: Option<Pid>,
 }
 
 /// Runs the exec supervisor of one command.
@@ -209,17 +206,13 @@ fn run_exec_supervisor(prepared: &mut Prepared, requested: RequestedExec, superv
 }
 
 fn prepare(sandbox: &Prepared, requested: RequestedExec) -> Result<Prepared, String> {
-    let spec = read(requested.spec).map_err(|error| format!("cannot read what to run: {error}"))?;
-    let terminal = spec.terminal;
-    let recorded = spec.recorded.clone();
+    let described = read(requested.spec).map_err(|error| format!("cannot read what to run: {error}"))?;
+    let terminal = described.terminal;
+    let recorded = described.recorded.clone();
     let level = if sandbox.level == Level::Pidns { Level::Subreaper } else { sandbox.level };
-    let identity = sandbox.setup.spec.identity.as_ref().filter(|_| !spec.own_user);
-    let scratch = environment::scratch_of(sandbox.setup.scratch.as_deref(), identity);
-    let spec = exec_spec(&sandbox.setup.spec, spec, level, scratch.as_deref())?;
-    let inherited = Inherited { mask: SignalSet::empty(), child_ignored: false };
-    let mut program =
-        environment::program(&spec, &spec.command, scratch.as_deref(), sandbox.setup.spec.netns(), &inherited)
-            .map_err(|error| error.to_string())?;
+    let ExecProgram { spec, mut program, identity } =
+        exec_program(sandbox, described, requested.leader, level)?;
+    let is_jailed = program.has_jail();
     let (stdio, mut record) = match requested.stdio {
         ExecStdio::Given([input, output, error]) => (OwnStdio { input, output, error, terminal }, None),
         ExecStdio::Recorded(plan) => {
@@ -256,12 +249,15 @@ fn prepare(sandbox: &Prepared, requested: RequestedExec) -> Result<Prepared, Str
     };
     // Before setns(2): afterwards `/proc` shows another pid namespace.
     let mut prepared = Prepared::for_exec(setup, leaf, level)?;
-    if let (Some(record), Some(_), None) = (&mut record, requested.init, &prepared.leaf) {
+    let init = requested.init.filter(|_| !is_jailed);
+    if let (Some(record), true, None) = (&mut record, init.is_some() || is_jailed, &prepared.leaf) {
         record.keep_outer_proc();
     }
     prepared.recorded = record;
-    if let Some(init) = requested.init {
+    if let Some(init) = init {
         enter_namespaces(&mut prepared, init)?;
+    } else if is_jailed && prepared.leaf.is_none() {
+        enter_pid_namespace_of_jail(&mut prepared)?;
     }
     Ok(prepared)
 }
@@ -308,6 +304,27 @@ fn enter_namespaces(prepared: &mut Prepared, init: Pid) -> Result<(), String> {
     }
 }
 
+/// Lets a process in the pid namespace of the jail become the exec supervisor, and waits for it.
+///
+/// Without a leaf, orphans of the command would otherwise become children of the jail's first process. Of the jail's other
+/// namespaces the supervisor enters none: it keeps more rights than the jail's processes have, so these cannot trace it.
+fn enter_pid_namespace_of_jail(prepared: &mut Prepared) -> Result<(), String> {
+    let refused = |error: &dyn std::fmt::Display| format!("cannot enter the jail of the sandbox: {error}");
+    let jail = prepared.setup.program.jail_mut().ok_or_else(|| refused(&"it is not open"))?;
+    jail.enter_pid_namespace().map_err(|error| refused(&error))?;
+    match fork().map_err(|error| refused(&error))? {
+        Forked::Child => {
+            let proc = rustix::fs::openat(jail.proc(), ".", OPEN_DIRECTORY, Mode::empty());
+            let proc = proc.map_err(io::Error::from).and_then(ProcFs::at).map_err(|error| refused(&error))?;
+            prepared.proc = Some(proc);
+            Ok(())
+        }
+        Forked::Parent(pid) => wait_for_exec_supervisor(pid),
+    }
+}
+
+const OPEN_DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
 /// Forwards SIGTERM to the exec supervisor until it exits, then exits.
 fn wait_for_exec_supervisor(pid: Pid) -> ! {
     let _ = penfold_sys::descriptors::keep_only(&[]);
@@ -325,78 +342,4 @@ fn make_leaf(path: &Path) -> Result<Leaf, String> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let place = Place::at(path.parent().unwrap_or(path)).map_err(|error| error.to_string())?;
     Leaf::create(&place, name).map_err(|error| error.to_string())
-}
-
-/// Reads the description from a sealed memfd, which the client can neither change nor block.
-fn read(spec: OwnedFd) -> io::Result<ExecSpec> {
-    let sealed = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK;
-    if !rustix::fs::fcntl_get_seals(&spec)?.contains(sealed) {
-        return Err(io::Error::other("it is not sealed"));
-    }
-    rustix::fs::seek(&spec, rustix::fs::SeekFrom::Start(0))?;
-    let mut text = Vec::new();
-    File::from(spec).take(MAX_REQUEST_BYTES).read_to_end(&mut text)?;
-    Ok(serde_json::from_slice(&text)?)
-}
-
-/// Returns the directory in which an exec starts: that of the sandbox, from where a relative one begins. `None` for the directory
-/// of this process, which is that of the sandbox's caller.
-fn directory(sandbox: &Spec, given: Option<PathBuf>, scratch: Option<&Path>) -> Option<PathBuf> {
-    let own = sandbox.directory.as_deref().or(scratch);
-    match (given, own) {
-        (Some(given), Some(own)) => Some(own.join(given)),
-        (Some(given), None) => Some(given),
-        (None, own) => own.map(Path::to_owned),
-    }
-}
-
-/// Builds the spec of an exec: options that the request leaves out come from the sandbox.
-fn exec_spec(
-    sandbox: &Spec,
-    exec: ExecSpec,
-    level: Level,
-    scratch: Option<&Path>,
-) -> Result<Spec, String> {
-    let mut environment = sandbox.environment.clone();
-    for (key, value) in exec.environment {
-        environment.retain(|(known, _)| *known != key);
-        environment.extend(value.map(|value| (key, value)));
-    }
-    let signal = if exec.as_sandbox { Some(sandbox.signal) } else { signal::signal(exec.signal) };
-    Ok(Spec {
-        id: sandbox.id,
-        name: None,
-        claim: None,
-        labels: exec.recorded.map(|recorded| recorded.labels).unwrap_or_default(),
-        command: exec.command,
-        environment,
-        directory: directory(sandbox, exec.directory, scratch),
-        scratch: None,
-        resources: Vec::new(),
-        contain: if level == Level::Cgroup { Contain::Cgroup } else { Contain::Subreaper },
-        limits: sandbox.limits,
-        timeout: exec.timeout_ms.map(Duration::from_millis),
-        signal: signal.ok_or("there is no such signal")?,
-        grace: Duration::from_millis(exec.grace_ms),
-        patience: sandbox.patience,
-        owner: None,
-        on_owner_exit: if exec.detached { OwnerExit::Keep } else { OwnerExit::Kill },
-        state_root: sandbox.state_root.clone(),
-        report: None,
-        status: None,
-        event_log: None,
-        wrapper: Vec::new(),
-        identity: None,
-        profile: None,
-        jail: None,
-        leaks_after: None,
-        seeks_clients: false,
-        stop_command: Vec::new(),
-        spare: Vec::new(),
-        allow_outside: sandbox.allow_outside,
-        outside: None,
-        on_stdin_close: None,
-        stop_on_interrupt: false,
-        detach: None,
-    })
 }

@@ -83,9 +83,9 @@ pub(crate) fn clone(
     }
     let written =
         leaf.map(Leaf::processes_file).transpose().map_err(|error| other("open the cgroup", &error))?;
-    launch(&mut setup.program, None, written.as_ref().map(AsFd::as_fd))
-        .map(Starting::Direct)
-        .map_err(|error| other("clone a process", &error))
+    launch(&mut setup.program, None, written.as_ref().map(AsFd::as_fd)).map(Starting::Direct).map_err(
+        |error| other(if setup.program.has_jail() { "enter the jail" } else { "clone a process" }, &error),
+    )
 }
 
 /// Tells whether the leader is ready and `/proc/PID/cgroup` shows it in the leaf.
@@ -254,6 +254,10 @@ fn explain(failure: Failure) -> StartFailure {
         Step::User => {
             let error = io::Error::from_raw_os_error(failure.errno);
             StartFailure::Other(format!("the command cannot become its user: {error}"))
+        }
+        Step::Jail => {
+            let error = io::Error::from_raw_os_error(failure.errno);
+            StartFailure::Other(format!("the command cannot give up the rights that its jail lacks: {error}"))
         }
         Step::Signals => StartFailure::Other("cannot set the signal mask of the command".to_owned()),
         Step::Descriptors => {

@@ -327,10 +327,16 @@ impl Prepared {
         self.conclude(&report)
     }
 
-    /// Tells whether the report has a reader, who wants all details.
+    /// Tells whether the report has a reader, who wants all details. Of an exec in a jail, only the details name the orphans: they are
+    /// children of the jail's first process.
     pub(crate) fn is_reported(&self) -> bool {
         let spec = &self.setup.spec;
-        spec.report.is_some() || spec.status.is_some() || self.detached.is_some() || self.recorded.is_some()
+        let is_jailed_exec = self.is_exec && spec.jail.is_some();
+        is_jailed_exec
+            || spec.report.is_some()
+            || spec.status.is_some()
+            || self.detached.is_some()
+            || self.recorded.is_some()
     }
 
     /// Writes the report and returns the short version for the launcher.

@@ -16,7 +16,7 @@ use rustix::io::retry_on_intr;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, waitpid};
 
-use crate::environment::{self, Inherited};
+use crate::environment::{self, Inherited, StartPlace};
 use crate::launcher::{
     Keys, Launcher, LauncherSignals, SavedModes, Settings, StdinWatch, SupervisorHandle, terminal,
 };
@@ -147,7 +147,7 @@ fn programs(
     inherited: &Inherited,
 ) -> Result<(Program, Option<Program>), StartError> {
     let words = [spec.wrapper.as_slice(), &spec.command].concat();
-    let mut program = environment::program(spec, &words, scratch, spec.netns(), inherited)?;
+    let mut program = environment::program(spec, &words, StartPlace::of(spec, scratch), inherited)?;
     let pipe = spec.detach.as_mut().and_then(|detach| detach.ready_pipe.as_mut());
     if let Some((write, number)) = pipe.and_then(|pipe| Some((pipe.write.take()?, pipe.number))) {
         program.descriptor(write, number);
@@ -157,7 +157,11 @@ fn programs(
         [] => None,
         words => {
             let scratch = environment::scratch_of(scratch, spec.identity.as_ref());
-            let mut program = environment::program(spec, words, scratch.as_deref(), spec.netns(), &usual)?;
+            let place = match &spec.jail {
+                None => StartPlace::of(spec, scratch.as_deref()),
+                Some(jail) => StartPlace::in_jail(jail, None, scratch.as_deref()),
+            };
+            let mut program = environment::program(spec, words, place, &usual)?;
             if let Some(identity) = &spec.identity {
                 identity::set_user(&mut program, identity).map_err(StartError::NoUser)?;
             }

@@ -9,10 +9,11 @@ use penfold_state::{Contain, Spec};
 use penfold_sys::schedule;
 use penfold_sys::signal::SignalFd;
 use penfold_teardown::lifecycle::{Event, Phase};
-use penfold_teardown::{Cause, Level, Scope, Teardown};
+use penfold_teardown::{Cause, Completion, Level, Scope, Teardown};
 use rustix::process::{Signal, getpid, setsid};
 
 use crate::host::{Host, Leader};
+use crate::jail::{JailLeader, find_jail};
 use crate::launch::{self, Interruption, Join, NotStarted, Starting, Watch};
 use crate::outcome::StartFailure;
 use crate::policy::Kind;
@@ -241,7 +242,8 @@ fn supervise(
     }
     teardown.ask_at_launchers();
     if let Some(program) = prepared.setup.stop_program.take() {
-        teardown.stop_by(program);
+        let complete = complete_stop_program(&prepared, leader.as_ref().map(|(pid, _)| *pid));
+        teardown.stop_by(program, complete);
     }
     let kind = kind(&prepared);
     let phase = if status == Status::Created { Phase::Starting } else { Phase::Running };
@@ -259,6 +261,19 @@ fn supervise(
         host.due = host.sandbox.decide(|policy| policy.kill(Cause::Supervisor));
     }
     host.run(teardown, phase)
+}
+
+/// Returns what lets the stop command enter the jail of the sandbox, if there is a jail. The command is then of no use outside.
+fn complete_stop_program(prepared: &Prepared, leader: Option<Pid>) -> Option<Completion> {
+    let jail = prepared.setup.spec.jail.clone()?;
+    let stored = prepared.leader.load().map(|(pid, _)| pid).or(leader);
+    let is_init = prepared.level == Level::Pidns;
+    Some(Box::new(move |program| {
+        let pid = stored.ok_or_else(|| std::io::Error::other("the command of the sandbox is unknown"))?;
+        let leader = JailLeader { pid, is_init, parent: getpid() };
+        program.enter_jail(find_jail(leader, &jail, false).map_err(std::io::Error::other)?);
+        Ok(())
+    }))
 }
 
 fn kind(prepared: &Prepared) -> Kind {

@@ -1,12 +1,15 @@
 //! Clones a child that waits until its parent releases it, then executes another program.
 
-use std::ffi::{CStr, CString, c_char};
+mod jail;
+mod program;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use rustix::process::{Gid, Pid, Uid};
+use rustix::process::Pid;
 
-use crate::signal::SignalSet;
+pub use self::jail::JailEntry;
+pub use self::program::{Credentials, OwnStdio, Program};
 
 /// clone3's flags as 64-bit values: `libc::CLONE_INTO_CGROUP` overflows its `c_int` and reads 0.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
@@ -21,269 +24,6 @@ pub struct Namespaces {
     pub user: bool,
 }
 
-/// Everything that the child needs, prepared before the clone: the child allocates nothing.
-#[derive(Debug)]
-pub struct Program {
-    candidates: Vec<CString>,
-    /// The strings to which the pointers point.
-    _strings: (Vec<CString>, Vec<CString>),
-    argument_pointers: Vec<*const c_char>,
-    shell_pointers: Vec<*const c_char>,
-    environment_pointers: Vec<*const c_char>,
-    network: Option<CString>,
-    directory: Option<CString>,
-    user: Option<Credentials>,
-    mask: SignalSet,
-    ignored: Vec<i32>,
-    defaults: Vec<i32>,
-    own_stdio: Option<OwnStdio>,
-    numbered: Option<(OwnedFd, RawFd)>,
-}
-
-/// The standard descriptors of a program that runs in a session of its own.
-#[derive(Debug)]
-pub struct OwnStdio {
-    /// The standard input; also the controlling terminal, if `terminal` is set.
-    pub input: OwnedFd,
-    /// The standard output.
-    pub output: OwnedFd,
-    /// The standard error.
-    pub error: OwnedFd,
-    /// Whether the input is a terminal that becomes the controlling terminal.
-    pub terminal: bool,
-}
-
-impl Program {
-    /// Describes a program with its arguments (the first is its name) and its whole environment (`KEY=value`).
-    ///
-    /// The child executes the first of `candidates` that can be executed.
-    pub fn new(candidates: Vec<CString>, arguments: Vec<CString>, environment: Vec<CString>) -> Program {
-        let pointers = |strings: &[CString]| {
-            strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
-        };
-        let mut shell_pointers = vec![SHELL.as_ptr(), SHELL.as_ptr()];
-        shell_pointers.extend(arguments.iter().skip(1).map(|s| s.as_ptr()));
-        shell_pointers.push(std::ptr::null());
-        Program {
-            argument_pointers: pointers(&arguments),
-            environment_pointers: pointers(&environment),
-            shell_pointers,
-            candidates,
-            _strings: (arguments, environment),
-            network: None,
-            directory: None,
-            user: None,
-            mask: SignalSet::empty(),
-            ignored: Vec::new(),
-            defaults: Vec::new(),
-            own_stdio: None,
-            numbered: None,
-        }
-    }
-
-    /// Gives the program a session and standard descriptors of its own.
-    pub fn own_session(&mut self, stdio: OwnStdio) -> &mut Program {
-        self.own_stdio = Some(stdio);
-        self
-    }
-
-    /// Gives the program a descriptor with this number, which is above 2.
-    pub fn descriptor(&mut self, fd: OwnedFd, number: RawFd) -> &mut Program {
-        self.numbered = Some((fd, number));
-        self
-    }
-
-    /// Returns the descriptors that are meant for the program.
-    pub fn given(&self) -> Vec<BorrowedFd<'_>> {
-        let stdio = self.own_stdio.iter().flat_map(|stdio| [&stdio.input, &stdio.output, &stdio.error]);
-        stdio.chain(self.numbered.iter().map(|(fd, _)| fd)).map(AsFd::as_fd).collect()
-    }
-
-    /// Tells whether the program gets a session of its own.
-    pub fn has_own_stdio(&self) -> bool {
-        self.own_stdio.is_some()
-    }
-
-    /// Closes the descriptors that were meant for the program: the program has its own copies.
-    pub fn close_given(&mut self) {
-        self.own_stdio = None;
-        self.numbered = None;
-    }
-
-    /// Sets the network namespace that the program enters: a file of nsfs.
-    pub fn network(&mut self, namespace: CString) -> &mut Program {
-        self.network = Some(namespace);
-        self
-    }
-
-    /// Sets the directory in which the program starts.
-    pub fn directory(&mut self, directory: CString) -> &mut Program {
-        self.directory = Some(directory);
-        self
-    }
-
-    /// Sets the user as whom the program runs.
-    pub fn user(&mut self, user: Credentials) -> &mut Program {
-        self.user = Some(user);
-        self
-    }
-
-    /// Sets the program's signal mask, the signals that it ignores and those with the default action.
-    pub fn signals(&mut self, mask: SignalSet, ignored: Vec<i32>, defaults: Vec<i32>) -> &mut Program {
-        self.mask = mask;
-        self.ignored = ignored;
-        self.defaults = defaults;
-        self
-    }
-
-    /// Executes the program; returns only if that fails.
-    ///
-    /// The method makes only async-signal-safe calls and allocates nothing, so that it may run in a clone.
-    pub fn exec(&mut self) -> Failure {
-        if let Some(stdio) = &self.own_stdio
-            && let Err(errno) = stdio.install()
-        {
-            return Failure { step: Step::Descriptors, errno };
-        }
-        if let Some((fd, number)) = &self.numbered
-            && let Err(errno) = install_numbered(fd, *number)
-        {
-            return Failure { step: Step::Descriptors, errno };
-        }
-        for &signal in &self.ignored {
-            crate::signal::set_ignored(signal);
-        }
-        for &signal in &self.defaults {
-            crate::signal::set_default(signal);
-        }
-        if let Some(namespace) = &self.network
-            && let Err(errno) = enter_network(namespace)
-        {
-            return Failure { step: Step::Network, errno };
-        }
-        if let Some(directory) = &self.directory {
-            // SAFETY: `directory` is a C string.
-            if unsafe { libc::chdir(directory.as_ptr()) } == -1 {
-                return Failure { step: Step::Directory, errno: errno() };
-            }
-        }
-        // Last, since the directory may be closed to the user, as for `penfold run --user`.
-        if let Some(Err(errno)) = self.user.as_ref().map(Credentials::become_user) {
-            return Failure { step: Step::User, errno: errno.raw_os_error() };
-        }
-        if let Err(error) = crate::signal::set_mask(&self.mask) {
-            return Failure { step: Step::Signals, errno: error.raw_os_error().unwrap_or(0) };
-        }
-        let mut worst = libc::ENOENT;
-        for candidate in &self.candidates {
-            // SAFETY: the arguments are a C string and two null-terminated arrays of C strings, all owned by `self`.
-            unsafe {
-                libc::execve(
-                    candidate.as_ptr(),
-                    self.argument_pointers.as_ptr(),
-                    self.environment_pointers.as_ptr(),
-                )
-            };
-            match errno() {
-                libc::ENOEXEC => {
-                    // A script without `#!`: like execvp(3), run it with the shell.
-                    self.shell_pointers[1] = candidate.as_ptr();
-                    // SAFETY: as above.
-                    unsafe {
-                        libc::execve(
-                            SHELL.as_ptr(),
-                            self.shell_pointers.as_ptr(),
-                            self.environment_pointers.as_ptr(),
-                        )
-                    };
-                    return Failure { step: Step::Exec, errno: errno() };
-                }
-                libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {}
-                libc::EACCES => worst = libc::EACCES,
-                other => return Failure { step: Step::Exec, errno: other },
-            }
-        }
-        Failure { step: Step::Exec, errno: worst }
-    }
-}
-
-/// The ids of a user.
-#[derive(Debug, Clone)]
-pub struct Credentials {
-    user: Uid,
-    group: Gid,
-    groups: Vec<Gid>,
-}
-
-impl Credentials {
-    /// Describes a user with these groups, `group` included. `None` if an id is -1, which the kernel takes for "no change".
-    pub fn new(user: u32, group: u32, groups: &[u32]) -> Option<Credentials> {
-        if [user, group].iter().chain(groups).any(|&id| id == u32::MAX) {
-            return None;
-        }
-        let groups = groups.iter().copied().map(Gid::from_raw).collect();
-        Some(Credentials { user: Uid::from_raw(user), group: Gid::from_raw(group), groups })
-    }
-
-    /// Makes the calling thread this user, for good, with async-signal-safe calls only. The groups come first: only root may
-    /// change them.
-    ///
-    /// # Errors
-    /// Those of setgroups(2), setresgid(2) and setresuid(2).
-    pub fn become_user(&self) -> rustix::io::Result<()> {
-        rustix::thread::set_thread_groups(&self.groups)?;
-        rustix::thread::set_thread_res_gid(self.group, self.group, self.group)?;
-        rustix::thread::set_thread_res_uid(self.user, self.user, self.user)
-    }
-}
-
-/// Enters a network namespace, with async-signal-safe calls only.
-fn enter_network(namespace: &CStr) -> Result<(), i32> {
-    // SAFETY: `namespace` is a C string.
-    let fd = unsafe { libc::open(namespace.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    if fd == -1 {
-        return Err(errno());
-    }
-    // SAFETY: the call takes no pointer. The descriptor is closed by the exec.
-    if unsafe { libc::setns(fd, libc::CLONE_NEWNET) } == -1 { Err(errno()) } else { Ok(()) }
-}
-
-/// Installs a descriptor under its number, without the close-on-exec flag, with async-signal-safe calls only.
-fn install_numbered(fd: &OwnedFd, number: RawFd) -> Result<(), i32> {
-    let result = if fd.as_raw_fd() == number {
-        // SAFETY: the call takes no pointer; the descriptor is open.
-        unsafe { libc::fcntl(number, libc::F_SETFD, 0) }
-    } else {
-        // SAFETY: the call takes no pointer. The replaced descriptor is a copy of the parent's, which this process does
-        // not use: `launch` keeps the link away from this number.
-        unsafe { libc::dup2(fd.as_raw_fd(), number) }
-    };
-    if result == -1 { Err(errno()) } else { Ok(()) }
-}
-
-impl OwnStdio {
-    /// Installs the session, the terminal and the descriptors, with async-signal-safe calls only.
-    fn install(&self) -> Result<(), i32> {
-        // Fails only for a group leader, which a fresh clone is not.
-        let _ = rustix::process::setsid();
-        // SAFETY: the call takes no pointer; the descriptor is open.
-        if self.terminal && unsafe { libc::ioctl(self.input.as_raw_fd(), libc::TIOCSCTTY, 0) } == -1 {
-            return Err(errno());
-        }
-        for (number, fd) in [&self.input, &self.output, &self.error].into_iter().enumerate() {
-            let number = i32::try_from(number).unwrap_or(0);
-            // SAFETY: the call takes no pointer. The replaced descriptor is a copy of the parent's, which this process
-            // does not use.
-            if unsafe { libc::dup2(fd.as_raw_fd(), number) } == -1 {
-                return Err(errno());
-            }
-        }
-        Ok(())
-    }
-}
-
-const SHELL: &CStr = c"/bin/sh";
-
 /// The step at which a child failed to execute its program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
@@ -293,6 +33,8 @@ pub enum Step {
     Network,
     /// The change to its user.
     User,
+    /// The loss of the rights that a process of its jail does not have.
+    Jail,
     /// The setting of its signal mask.
     Signals,
     /// The installation of its standard descriptors and terminal.
@@ -339,25 +81,16 @@ pub enum Released {
 /// leaf fails.
 ///
 /// # Errors
-/// Those of clone3(2) and socketpair(2); no child exists then.
+/// Those of clone3(2) and socketpair(2), and those of the entry into the jail of the program; no child runs its program then.
 pub fn launch(
     program: &mut Program,
     leaf: Option<BorrowedFd<'_>>,
     joined: Option<BorrowedFd<'_>>,
 ) -> io::Result<Launch> {
-    let (link, child_link) = rustix::net::socketpair(
-        rustix::net::AddressFamily::UNIX,
-        rustix::net::SocketType::SEQPACKET,
-        rustix::net::SocketFlags::CLOEXEC,
-        None,
-    )?;
-    // The program's descriptor would replace the link, over which the child reports a failed exec.
-    let child_link = match program.numbered {
-        Some((_, number)) if child_link.as_raw_fd() == number => {
-            rustix::io::fcntl_dupfd_cloexec(&child_link, number.saturating_add(1))?
-        }
-        _ => child_link,
-    };
+    if program.jail().is_some() {
+        return jail::launch(program, leaf, joined);
+    }
+    let (link, child_link) = socket_pair(program)?;
     let own = link.as_fd().as_raw_fd();
     let theirs = child_link.as_fd().as_raw_fd();
     let joined = joined.map(|fd| fd.as_raw_fd());
@@ -366,6 +99,24 @@ pub fn launch(
         Some((pid, pidfd)) => Ok(Launch { pid, pidfd, link }),
         None => child(program, own, theirs, joined),
     }
+}
+
+/// Makes the link between this process and a child.
+fn socket_pair(program: &Program) -> io::Result<(OwnedFd, OwnedFd)> {
+    let (link, child_link) = rustix::net::socketpair(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::SEQPACKET,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )?;
+    // The program's descriptor would replace the link, over which the child reports a failed exec.
+    let child_link = match program.numbered_at() {
+        Some(number) if child_link.as_raw_fd() == number => {
+            rustix::io::fcntl_dupfd_cloexec(&child_link, number.saturating_add(1))?
+        }
+        _ => child_link,
+    };
+    Ok((link, child_link))
 }
 
 /// Spawns a command that writes itself into an open `cgroup.procs` before its first instruction.
@@ -514,6 +265,7 @@ fn child(program: &mut Program, own: RawFd, theirs: RawFd, joined: Option<RawFd>
             Step::Descriptors => 3,
             Step::Network => 4,
             Step::User => 5,
+            Step::Jail => 6,
         };
         let answer = [step, failure.errno];
         // SAFETY: the buffer is `answer`, eight readable bytes.
@@ -612,6 +364,7 @@ impl Launch {
             Some(3) => Step::Descriptors,
             Some(4) => Step::Network,
             Some(5) => Step::User,
+            Some(6) => Step::Jail,
             _ => Step::Exec,
         };
         let errno = errno.try_into().map_or(0, i32::from_ne_bytes);

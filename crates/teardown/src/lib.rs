@@ -44,7 +44,7 @@ mod spawned;
 mod survey;
 
 pub use drive::{Host, StopPolicy, drive};
-pub use members::{Leader, Scope, Teardown};
+pub use members::{Completion, Leader, Scope, Teardown};
 pub use report::{Cause, Ended, EndedBy, Findings, Level, Step, Survivor};
 pub use resource::{Resource, release};
 pub use selector::{Found, MARKER, Marker, Search, Selector, unified};

@@ -20,6 +20,7 @@ use penfold_sys::child::{self, Exit, Peek};
 use rustix::process::Signal;
 
 use self::spare::SpareState;
+pub use self::stop_command::Completion;
 use self::stop_command::StopCommand;
 pub(crate) use self::stop_command::StopCommandState;
 use crate::report::Ended;

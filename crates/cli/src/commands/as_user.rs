@@ -64,8 +64,7 @@ struct AsUserArgs {
 
 fn as_user(args: &AsUserArgs) -> Result<u8, Failure> {
     let sentence = format!("cannot become user {}", args.uid);
-    let own =
-        args.scratch.then(own_scratch).transpose().or_fail(FailureKind::NotStarted, &sentence)?;
+    let own = args.scratch.then(own_scratch).transpose().or_fail(FailureKind::NotStarted, &sentence)?;
     let user = Credentials::new(args.uid, args.gid, &args.groups).ok_or(Errno::INVAL);
     let became = user.and_then(|user| user.become_user()).map_err(std::io::Error::from);
     became.or_fail(FailureKind::NotStarted, &sentence)?;

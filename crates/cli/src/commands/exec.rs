@@ -39,7 +39,7 @@ pub(crate) const VERB: Verb = Verb {
     name: "exec",
     aliases: &[],
     about: "Run a command in a running sandbox",
-    description: "Runs CMD in a detached sandbox, with the environment and working directory of the sandbox. \
+    description: "Runs CMD in a detached sandbox: with its environment and working directory, as its user, and in its jail. \
         CMD has a supervisor of its own, and a cgroup if the sandbox has one. When CMD exits, is interrupted or loses its caller, penfold ends \
         everything that CMD started and nothing else of the sandbox. When the sandbox ends, CMD ends with it. A stop \
         sends --signal, else the polite signal of the sandbox, else the signal that penfold received, INT or TERM. \
@@ -58,6 +58,7 @@ pub(crate) const VERB: Verb = Verb {
 
 /// The arguments of `penfold exec`.
 #[derive(Args, Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "flags")]
 pub(crate) struct ExecArgs {
     /// Pass standard input to the command.
     #[arg(short, long)]

@@ -13,7 +13,7 @@ use penfold_sys::signal;
 use rustix::process::Signal;
 
 use super::run::profile::Network;
-use super::run::profile::jail::Jail;
+use super::run::profile::jail::{Jail, TEMPORARY};
 use super::run::profile::system_calls;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
@@ -105,7 +105,7 @@ fn outside(args: &OutsideArgs) -> Result<u8, Failure> {
         rootfs: args.rootfs.as_deref(),
         network: args.network,
         writable: writable.into_iter().flatten().map(PathBuf::as_path).collect(),
-        temporary: scratch.as_deref().unwrap_or("/tmp".as_ref()),
+        temporary: scratch.as_deref().unwrap_or(TEMPORARY.as_ref()),
         outlives_parent: args.outlives_parent,
         is_root: rustix::process::geteuid().is_root(),
         program: &program,

@@ -337,6 +337,7 @@ fn start(global: &Global, mut args: RunArgs, change: impl FnOnce(&mut Spec)) -> 
     }
     stdin_close::check(args.on_stdin_close)?;
     let mut wrapper = profile::apply(&mut args)?;
+    let jail = profile::jail_of(&args.profile)?;
     let user = args.user.find()?;
     if let Some(user) = &user {
         refuse_for_users(&args, !wrapper.is_empty())?;
@@ -349,7 +350,7 @@ fn start(global: &Global, mut args: RunArgs, change: impl FnOnce(&mut Spec)) -> 
     let (identity, login) = user.map(|user| (user.identity, user.variables)).unzip();
     let spec = spec::spec(global, args, login.unwrap_or_default())?;
     let scratch = spec.scratch.map(|asked| ScratchSpec { user: identity.clone(), ..asked });
-    let mut spec = Spec { wrapper, outside, identity, scratch, ..spec };
+    let mut spec = Spec { wrapper, outside, identity, scratch, jail, ..spec };
     change(&mut spec);
     let ready = probe.map(|probe| ready::Wait::of(probe, timeout, &spec)).transpose()?;
     let launcher = unit::start(&mut plan, spec).map_err(|error| {

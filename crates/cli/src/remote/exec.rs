@@ -117,9 +117,14 @@ fn not_started(error: Error, name: &str, args: &ExecArgs) -> Failure {
 /// The body of the request.
 fn describe(args: &ExecArgs) -> Result<Value, Failure> {
     // A detached command is one for whose end the client does not wait. `--tty` was refused, and the path has the id.
-    let ExecArgs { interactive, tty: _, detach: _, bounds, user: UserArgs { user }, id: _, command } = args;
+    let ExecArgs { interactive, tty: _, detach: _, bounds, user: UserArgs { user }, beside, id: _, command } =
+        args;
     if user.is_some() {
         let sentence = "`--user` works on this host only, not on a server";
+        return Err(Failure::new(FailureKind::NotStarted, sentence));
+    }
+    if *beside {
+        let sentence = "`--beside` works on this host only: a server never leads beside a jail";
         return Err(Failure::new(FailureKind::NotStarted, sentence));
     }
     let mut body = Map::new();

@@ -42,6 +42,8 @@ pub struct ExecStart {
     pub signal: Option<i32>,
     /// The time to end after the polite signal.
     pub grace: Duration,
+    /// Whether the command becomes a user by itself: then it does not run as the user of the sandbox.
+    pub own_user: bool,
     /// The labels.
     pub labels: BTreeMap<String, String>,
     /// The size limit of the log, in bytes.
@@ -60,6 +62,7 @@ impl ExecStart {
             timeout: None,
             signal: None,
             grace: GRACE,
+            own_user: false,
             labels: BTreeMap::new(),
             log_limit: USUAL_LIMIT,
         }
@@ -112,6 +115,7 @@ fn describe(start: ExecStart) -> io::Result<(OwnedFd, OwnedFd)> {
         timeout,
         signal,
         grace,
+        own_user,
         labels,
         log_limit,
     } = start;
@@ -126,7 +130,7 @@ fn describe(start: ExecStart) -> io::Result<(OwnedFd, OwnedFd)> {
         grace_ms: millis(grace),
         terminal: terminal.is_some(),
         detached: true,
-        own_user: false,
+        own_user,
         beside: false,
         recorded: Some(Recorded { labels, log_limit, size: terminal }),
     };

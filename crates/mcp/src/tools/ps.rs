@@ -38,7 +38,7 @@ pub(super) fn ps(host: &Host, given: &PsArguments) -> Result<Answer, ToolError> 
         rows.push(json!({
             "id": seen.id, "name": seen.name, "status": seen.status, "command": command, "started_here": here,
             "started_at_ms": seen.started_at_ms, "ended_at_ms": seen.ended_at_ms, "exit": exit_json(seen.exit),
-            "cause": seen.cause,
+            "cause": seen.cause, "profile": seen.profile,
         }));
     }
     if rows.is_empty() {

@@ -2,6 +2,7 @@
 //! the sandbox; the server only talks to it.
 
 mod commands;
+mod place;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,6 +21,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use self::place::{Held, Place};
 use super::execs::{files, make_room, problem as exec_problem};
 use super::extract::{Json, Path};
 use super::model::EndResult;
@@ -115,13 +117,14 @@ async fn create(
     let program = app.config.program.clone();
     let begin_session = move |root: &FsPath| {
         let files = files(root, &id)?;
-        let mut command: Vec<OsString> =
-            vec![program.into(), "--root".into(), root.into(), "session-host".into()];
+        let place = Place::of(&files)?;
+        let mut command = place.host_words(program.into(), root);
         command.extend([OsString::from(format!("--name={name}"))]);
         command.extend(shell.map(|shell| OsString::from(format!("--shell={shell}"))));
         let labels = BTreeMap::from([(LABEL.to_owned(), name.clone())]);
-        let start = ExecStart { environment, directory, labels, ..ExecStart::new(command) };
-        let session = begin(&files, &name, start)?;
+        let own_user = place == Place::OfUser;
+        let start = ExecStart { environment, directory, labels, own_user, ..ExecStart::new(command) };
+        let session = begin(&files, &name, start, place)?;
         Ok::<_, Problem>((files.name().to_owned(), session))
     };
     // One at a time: the loser of a race would connect to the host of the winner. A client that goes away does not end
@@ -137,7 +140,7 @@ async fn create(
     Ok(response)
 }
 
-fn begin(files: &Files, name: &str, start: ExecStart) -> Result<Session, Problem> {
+fn begin(files: &Files, name: &str, start: ExecStart, place: Place) -> Result<Session, Problem> {
     if let Some(view) = living(files, name)? {
         let sentence = format!("exec {} holds a session with this name", view.number);
         return Err(Problem::new(Kind::Exists, sentence));
@@ -146,7 +149,7 @@ fn begin(files: &Files, name: &str, start: ExecStart) -> Result<Session, Problem
     let number = execs::start(files, start).map_err(exec_problem)?.number;
     penfold_sys::crash_point!("serve-host-started");
     let has_ended = || files.has_ended() || execs::has_ended(files, number);
-    let connected = Client::connect_in(files.dir(), files.path(), name, START, has_ended);
+    let connected = place.connect(files, Held { holder: Some(number), name }, START, has_ended);
     let view = execs::get(files, number).ok().flatten().filter(|view| view.status == ExecStatus::Running);
     match (connected, view) {
         (Ok(_), Some(view)) => Ok(Session::of(&view, name)),
@@ -287,7 +290,10 @@ fn living(files: &Files, name: &str) -> Result<Option<ExecView>, Problem> {
 fn connect(root: &FsPath, id: &str, name: &str) -> Result<(Files, Client), Problem> {
     valid::name("name", name)?;
     let files = files(root, id)?;
-    match Client::connect_in(files.dir(), files.path(), name, ANSWER, || true) {
+    let place = Place::of(&files)?;
+    let holder = if place == Place::InJail { living(&files, name)?.map(|view| view.number) } else { None };
+    let held = Held { holder, name };
+    match place.connect(&files, held, ANSWER, || true) {
         Ok(client) => return Ok((files, client)),
         Err(ClientError::Missing { .. }) => {}
         Err(error) => return Err(problem(&error)),
@@ -296,7 +302,7 @@ fn connect(root: &FsPath, id: &str, name: &str) -> Result<(Files, Client), Probl
     if living(&files, name)?.is_none() {
         return Err(missing(name));
     }
-    match Client::connect(&files, name, ANSWER) {
+    match place.connect(&files, held, ANSWER, || files.has_ended()) {
         Ok(client) => Ok((files, client)),
         Err(error) => Err(problem(&error)),
     }

@@ -19,7 +19,7 @@ pub fn host() {
     let mut words = std::env::args_os().skip(2);
     let record = PathBuf::from(words.next().expect("a record"));
     let directory = words.next().map(PathBuf::from);
-    let config = Config { record, name: NAME.to_owned(), directory, shell: "bash".into() };
+    let config = Config { record, name: NAME.to_owned(), directory, shell: "bash".into(), identity: None };
     match host::run(config) {
         Ok(never) => match never {},
         Err(error) => panic!("{error:?}"),

@@ -209,7 +209,8 @@ impl LogFile {
         Ok(file)
     }
 
-    /// Opens the file without following a link, and only if it belongs to this user. An empty file is a log that is being
+    /// Opens the file without following a link, and only if it belongs to this user, or to the owner of its directory: the user
+    /// whom the sandbox has. An empty file is a log that is being
     /// made, so it is missing.
     pub(crate) fn open(record: BorrowedFd<'_>, access: Access) -> Result<LogFile, LogError> {
         let way = if access == Access::Write { OFlags::RDWR } else { OFlags::RDONLY };
@@ -225,7 +226,8 @@ impl LogFile {
             return Err(LogError::Damaged("it is no plain file"));
         }
         let user = rustix::process::geteuid().as_raw();
-        if stat.st_uid != user {
+        let owner = || rustix::fs::fstat(record).map(|stat| stat.st_uid);
+        if stat.st_uid != user && owner() != Ok(stat.st_uid) {
             return Err(LogError::Stranger { owner: stat.st_uid, user });
         }
         let mut front = [0; 32];

@@ -12,16 +12,25 @@ use rustix::fs::{Mode, OFlags};
 
 use super::{LeafState, Teardown};
 
+/// Completes the program of a stop command just before its start, by what exists only then.
+pub type Completion = Box<dyn FnMut(&mut Program) -> io::Result<()>>;
+
 /// The stop command of a sandbox.
-#[derive(Debug)]
 pub(super) struct StopCommand {
     program: Program,
+    complete: Option<Completion>,
     /// Set once the command was started.
     launched: Option<Launch>,
     /// Whether the command may execute its program.
     is_released: bool,
     /// Set once the command was reaped.
     exit: Option<Exit>,
+}
+
+impl std::fmt::Debug for StopCommand {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StopCommand").field("program", &self.program).finish_non_exhaustive()
+    }
 }
 
 /// The state of a stop command.
@@ -60,9 +69,10 @@ impl std::fmt::Display for StopCommandFailure {
 }
 
 impl Teardown {
-    /// Sets a program that asks the members to end, before the polite signal does.
-    pub fn stop_by(&mut self, program: Program) {
-        self.stop_command = Some(StopCommand { program, launched: None, is_released: false, exit: None });
+    /// Sets a program that asks the members to end, before the polite signal does. If `complete` fails, the program is not run.
+    pub fn stop_by(&mut self, program: Program, complete: Option<Completion>) {
+        self.stop_command =
+            Some(StopCommand { program, complete, launched: None, is_released: false, exit: None });
     }
 
     /// Starts the stop command; false if there is none.
@@ -79,6 +89,9 @@ impl Teardown {
             LeafState::Live(leaf) => Some(leaf.processes_file()?),
             LeafState::None | LeafState::Killed(_) => None,
         };
+        if let Some(complete) = &mut command.complete {
+            complete(&mut command.program)?;
+        }
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         let (output, error) = (null.try_clone()?, null.try_clone()?);
         command.program.own_session(OwnStdio { input: null, output, error, terminal: false });

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 
 use super::{OnSupervisorExit, RunArgs};
-use crate::failure::{Failure, FailureKind};
+use penfold_state::JAIL_PROGRAM;
+
+use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{surroundings, variables};
 
 /// The flags of profiles.
@@ -118,6 +120,21 @@ pub(super) fn apply(args: &mut RunArgs) -> Result<Vec<OsString>, Failure> {
         Some(Profile::Jail) => jail(args),
         Some(Profile::Vmm) => prepare_vmm(args).map(|()| Vec::new()),
     }
+}
+
+/// Returns the path of penfold's own program, as the commands of the sandbox see it.
+pub(super) fn program(args: &ProfileArgs) -> PathBuf {
+    if args.profile == Some(Profile::Jail) { JAIL_PROGRAM.into() } else { surroundings::program() }
+}
+
+/// Returns what an exec needs to enter the jail of the sandbox.
+pub(super) fn jail_of(args: &ProfileArgs) -> Result<Option<penfold_state::Jail>, Failure> {
+    if args.profile != Some(Profile::Jail) {
+        return Ok(None);
+    }
+    let filter = (!args.no_seccomp).then(system_calls::filter).transpose();
+    let filter = filter.or_fail(FailureKind::NotStarted, "cannot make a jail")?;
+    Ok(Some(penfold_state::Jail { filter, temporary: jail::TEMPORARY.into() }))
 }
 
 /// Adds a directory of sockets, and the stop request of the monitor.

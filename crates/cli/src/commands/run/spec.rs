@@ -129,7 +129,7 @@ pub(super) fn spec(global: &Global, mut args: RunArgs, login: Vec<EnvSetting>) -
     let sockets =
         plan.variables.iter().find(|(key, _)| *key == SOCKETS_VARIABLE).map(|(_, path)| path.as_path());
     environment.extend(profile::complete_vmm(&mut args, sockets));
-    let stop_command = args.stop.words(sockets)?;
+    let stop_command = args.stop.words(sockets, &profile::program(&args.profile))?;
     // Last, after all checks: this step stops another sandbox.
     let name = args.name.as_deref().filter(|_| args.replace);
     let claim = name.map(|name| replace::take(global, &state_root, name, &id)).transpose()?;

@@ -9,7 +9,6 @@ use penfold_api::StopChannel;
 use super::Contain;
 use crate::commands::ask_vmm;
 use crate::failure::{Failure, FailureKind};
-use crate::surroundings;
 
 /// The flags about the stop command.
 #[derive(Args, Clone, Debug, Default)]
@@ -65,9 +64,9 @@ impl StopArgs {
     }
 
     /// Returns the words of the stop command; none without one. `sockets` is the directory of sockets.
-    pub(super) fn words(&self, sockets: Option<&Path>) -> Result<Vec<OsString>, Failure> {
+    pub(super) fn words(&self, sockets: Option<&Path>, program: &Path) -> Result<Vec<OsString>, Failure> {
         let own = |words: Vec<OsString>| {
-            [surroundings::program().into(), ask_vmm::VERB.name.into()].into_iter().chain(words).collect()
+            [program.into(), ask_vmm::VERB.name.into()].into_iter().chain(words).collect()
         };
         let refused = |sentence: &str| Failure::new(FailureKind::NotStarted, sentence);
         match &self.request() {

@@ -5,6 +5,7 @@ mod attach;
 mod clock;
 mod exec;
 mod exec_clients;
+pub mod exec_jail;
 mod life;
 mod modes;
 mod namespaces;

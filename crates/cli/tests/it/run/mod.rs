@@ -13,7 +13,7 @@ mod habits;
 mod idle;
 mod init;
 mod interrupt;
-mod jail;
+pub mod jail;
 mod jail_seccomp;
 mod launch_faults;
 pub mod launcher;

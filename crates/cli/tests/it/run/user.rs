@@ -108,6 +108,7 @@ fn execs_have_the_user_the_groups_and_the_directory_of_their_sandbox() {
         assert!(root.starts_with("0\n/"), "{root}");
         exec(&["ID", "mkdir", "sub"]).with_code(0);
         assert!(exec(&["-w", "sub", "ID", "pwd"]).with_code(0).out().ends_with("/user/sub\n"));
+        exec(&["-w", "/root", "ID", "true"]).refused(125, "/root");
         let own = exec(&["ID", "sh", "-c", "cat $TMPDIR/own"]).with_code(0).out();
         assert_eq!(exec(&["ID", "sh", "-c", "cat $TMPDIR/probe"]).out(), own, "{level:?}");
         if has_stop {

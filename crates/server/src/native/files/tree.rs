@@ -306,7 +306,8 @@ async fn remove(
 ) -> Result<StatusCode, Problem> {
     app.engine
         .call(move |root| {
-            let place = Workspace::open(root, &id)?.place(&query.path)?;
+            let workspace = Workspace::open(root, &id)?;
+            let place = workspace.place(&query.path)?;
             remove_at(&place, query.recursive).map_err(|errno| problem(&query.path, errno))
         })
         .await??;

@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use tokio::sync::mpsc;
 
+use super::rights::WithoutCapabilities;
 use super::workspace::{Place, problem, readable};
 use crate::app::AppState;
 use crate::native::log_answer::too_many;
@@ -63,6 +64,7 @@ fn receive(
         let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
         problem(&place.name, errno)
     };
+    let _rights = WithoutCapabilities::of(place.is_jailed).map_err(|errno| problem(&place.name, errno))?;
     let old = rustix::fs::statat(&place.dir, &place.name, AtFlags::SYMLINK_NOFOLLOW).ok();
     let kind = old.as_ref().map(|old| FileType::from_raw_mode(old.st_mode));
     if kind == Some(FileType::Directory) {

@@ -4,9 +4,11 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use penfold_control::Resolver;
+use penfold_state::Profile;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use super::rights::WithoutCapabilities;
 use crate::native::problem::{Kind, Problem};
 
 /// The longest path.
@@ -18,6 +20,9 @@ const TRIES: u32 = 64;
 #[derive(Debug)]
 pub(super) struct Workspace {
     dir: OwnedFd,
+    is_jailed: bool,
+    /// In a jail, the rights of its processes count.
+    _rights: WithoutCapabilities,
 }
 
 /// A place for a file: an open directory, and a name in it without a slash.
@@ -25,10 +30,12 @@ pub(super) struct Workspace {
 pub(super) struct Place {
     pub(super) dir: OwnedFd,
     pub(super) name: String,
+    /// Whether the workspace is that of a jail.
+    pub(super) is_jailed: bool,
 }
 
 impl Workspace {
-    /// Opens the workspace of a sandbox.
+    /// Opens the workspace of a sandbox. Until the value is dropped, this thread has the rights of the sandbox's commands.
     pub(super) fn open(root: &Path, word: &str) -> Result<Workspace, Problem> {
         let known = Resolver::new(root).resolve(word)?;
         let path = known.intent.as_ref().and_then(|intent| intent.workspace.as_ref()).ok_or_else(|| {
@@ -37,7 +44,12 @@ impl Workspace {
         })?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(dir) => Ok(Workspace { dir }),
+            Ok(dir) => {
+                let is_jailed = known.intent.is_some_and(|intent| intent.profile == Some(Profile::Jail));
+                let rights = WithoutCapabilities::of(is_jailed);
+                let rights = rights.map_err(|errno| problem("the workspace", errno))?;
+                Ok(Workspace { dir, is_jailed, _rights: rights })
+            }
             Err(errno) => Err(problem("the workspace", errno)),
         }
     }
@@ -58,7 +70,7 @@ impl Workspace {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let dir =
             open_below(&self.dir, parent, flags, Mode::empty()).map_err(|errno| problem(parent, errno))?;
-        Ok(Place { dir, name: name.to_owned() })
+        Ok(Place { dir, name: name.to_owned(), is_jailed: self.is_jailed })
     }
 
     /// Makes the missing directories of a path. A race with another maker is no error.
@@ -156,7 +168,8 @@ pub(super) fn readable(dir: &OwnedFd) -> Result<OwnedFd, Errno> {
 #[cfg(test)]
 pub(super) fn of_test(path: &Path) -> Workspace {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Workspace { dir: rustix::fs::open(path, flags, Mode::empty()).unwrap() }
+    let dir = rustix::fs::open(path, flags, Mode::empty()).unwrap();
+    Workspace { dir, is_jailed: false, _rights: WithoutCapabilities::of(false).unwrap() }
 }
 
 #[cfg(test)]

@@ -5,10 +5,12 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
+use penfold_state::JAIL_PROGRAM;
+
 use super::Network;
 
-/// The place of penfold's own program in the jail.
-const PROGRAM: &str = "/run/penfold-jail";
+/// The value of TMPDIR without a scratch directory.
+pub(crate) const TEMPORARY: &str = "/tmp";
 /// Directories that the jail has of its own.
 const OWN: [&str; 4] = ["dev", "proc", "run", "tmp"];
 
@@ -82,7 +84,7 @@ impl Jail<'_> {
             // /etc/resolv.conf is often a link to here.
             put(&["--ro-bind-try", "/run/systemd/resolve", "/run/systemd/resolve"].map(text));
         }
-        put(&[text("--ro-bind"), self.program.as_os_str(), text(PROGRAM)]);
+        put(&[text("--ro-bind"), self.program.as_os_str(), text(JAIL_PROGRAM)]);
         for &directory in &self.writable {
             put(&[text("--bind"), directory.as_os_str(), directory.as_os_str()]);
         }
@@ -96,7 +98,7 @@ impl Jail<'_> {
             put(&[text("--seccomp"), text(&filter.as_raw_fd().to_string())]);
         }
         put(&[text("--setenv"), text("TMPDIR"), self.temporary.as_os_str()]);
-        put(&["--", PROGRAM].map(text));
+        put(&["--", JAIL_PROGRAM].map(text));
         Ok(words)
     }
 }

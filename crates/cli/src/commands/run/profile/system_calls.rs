@@ -100,14 +100,22 @@ fn fail(errno: Errno) -> Instruction {
 /// # Errors
 /// When there is no table for this architecture, or the kernel makes no file.
 pub(crate) fn file() -> io::Result<OwnedFd> {
-    let unknown = || io::Error::other("no filter of system calls for this processor architecture");
-    let architecture = Architecture::own().ok_or_else(unknown)?;
+    let bytes = filter()?;
     let file = rustix::fs::memfd_create("penfold-seccomp", MemfdFlags::empty())?;
-    let bytes: Vec<u8> = program(architecture).into_iter().flat_map(bytes).collect();
     if rustix::io::pwrite(&file, &bytes, 0)? != bytes.len() {
         return Err(io::ErrorKind::WriteZero.into());
     }
     Ok(file)
+}
+
+/// Makes the filter: the instructions, one after the other.
+///
+/// # Errors
+/// When there is no table for this architecture.
+pub(crate) fn filter() -> io::Result<Vec<u8>> {
+    let unknown = || io::Error::other("no filter of system calls for this processor architecture");
+    let architecture = Architecture::own().ok_or_else(unknown)?;
+    Ok(program(architecture).into_iter().flat_map(bytes).collect())
 }
 
 fn bytes(instruction: Instruction) -> [u8; 8] {
