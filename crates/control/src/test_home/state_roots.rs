@@ -10,23 +10,23 @@ use penfold_state::Id;
 use rustix::fs::{Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// The directory of records in a state root.
-const RECORDS: &str = "sandboxes";
+/// The directories of a state root that name its sandboxes: their records, and their members that could not be ended.
+const NAMING: [&str; 2] = ["sandboxes", "survivors"];
 /// Each level holds a descriptor.
 const DEEPEST: usize = 64;
 
 /// The state roots below a directory.
 #[derive(Debug, Default)]
 pub struct StateRoots {
-    /// The paths of those with a record.
+    /// The paths of those with a record, or with a member that could not be ended.
     pub found: Vec<PathBuf>,
-    /// The ids of all records.
+    /// The ids of their sandboxes.
     pub ids: Vec<String>,
     /// Directories that could not be read, so that there may be more, with the obstacle.
     pub unread: Vec<(PathBuf, io::Error)>,
 }
 
-/// Finds all state roots that have a record.
+/// Finds all state roots that have a record, or a member that could not be ended.
 ///
 /// # Errors
 /// When the directory itself cannot be read.
@@ -72,10 +72,12 @@ fn visit(
         if rustix::fs::fstat(&opened)?.st_dev != device {
             continue;
         }
-        if name == RECORDS {
+        if NAMING.iter().any(|naming| name == *naming) {
             let ids = ids_in(&opened)?;
             if !ids.is_empty() {
-                roots.found.push(path.to_owned());
+                if !roots.found.iter().any(|root| root == path) {
+                    roots.found.push(path.to_owned());
+                }
                 roots.ids.extend(ids);
                 continue;
             }
@@ -112,14 +114,15 @@ mod tests {
         make("home/one/deep/state/sandboxes/0123456789ab");
         make("home/sandboxes/ba9876543210/nested-0123456789ab");
         make("home/two/sandboxes/no-id");
+        make("home/three/survivors/cccccccccccc");
         make("outside/sandboxes/aaaaaaaaaaaa");
         std::os::unix::fs::symlink(base.path().join("outside"), base.path().join("home/link")).unwrap();
         let home = base.path().join("home");
         let roots = find(&open(rustix::fs::CWD, &home).unwrap(), &home).unwrap();
         let mut found = roots.found;
         found.sort_unstable();
-        assert_eq!(found, [home.clone(), home.join("one/deep/state")]);
-        assert_eq!(roots.ids.len(), 2, "{:?}", roots.ids);
+        assert_eq!(found, [home.clone(), home.join("one/deep/state"), home.join("three")]);
+        assert_eq!(roots.ids.len(), 3, "{:?}", roots.ids);
         assert!(roots.unread.is_empty());
     }
 }

@@ -62,7 +62,7 @@ fn server_says_of_no_survivor_that_it_is_gone() {
         let listed = ask(&server, "GET", "/v1/sandboxes", "", b"").with(200).json();
         assert_unended(&listed["sandboxes"][0]["status"]);
         let host = server.host();
-        for verb in [&["stop"][..], &["kill"], &["rm", "-f"]] {
+        for verb in [&["stop", "-t", "10ms"][..], &["kill"], &["rm", "-f"]] {
             let words = [&["--host", &host], verb, &["--patience", PATIENCE, &scene.id]].concat();
             let told = scene.call(&words);
             assert_eq!(told.code(), Some(5), "{words:?}: {}", told.err());
@@ -89,6 +89,20 @@ fn mcp_server_says_of_no_survivor_that_it_is_gone() {
         scene.assert_survivors_live();
         scene.let_survivors_go();
         drop(client);
+        scene.assert_gone();
+    }
+}
+
+/// spec: 2.7, 3.6
+#[test]
+fn sweep_of_a_home_names_a_survivor_that_has_no_record() {
+    for damage in [Damage::AllKilled, Damage::AllKilledAndRecordRemoved] {
+        let Some(mut scene) = Scene::start(Escape::Root, damage, Mode::Foreground) else { return };
+        let home = scene.env.root().display().to_string();
+        let swept = scene.call(&["reap", "--home", &home, "-t", "10ms", "--patience", PATIENCE]).with_code(5);
+        assert!(swept.err().contains(&scene.pids()[0]), "{}", swept.err());
+        scene.assert_survivors_live();
+        scene.let_survivors_go();
         scene.assert_gone();
     }
 }
