@@ -106,6 +106,19 @@ pub(crate) fn passing(record: &Files) -> io::Result<Vec<Pid>> {
     Ok(holders.processes.iter().filter(|_| holders.passing).map(|holder| holder.id().pid).collect())
 }
 
+/// Tells whether a process may hold the lock of a sandbox's record, or of the one that was removed.
+pub(crate) fn is_supervised(id: &str, record: Option<&Files>) -> bool {
+    if let Some(files) = record {
+        return files.lock().may_be_held();
+    }
+    let mut proc = match ProcFs::open() {
+        Ok(proc) => proc,
+        Err(_) => return true,
+    };
+    let locks = Locks::of(id, None, None);
+    locks.holders(&mut proc).map_or(true, |holders| !holders.processes.is_empty())
+}
+
 /// Returns the processes below the holders of a record's lock.
 ///
 /// # Errors

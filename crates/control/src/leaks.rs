@@ -53,6 +53,8 @@ pub enum Thing {
         /// Whether root could end one of them, and this user may not.
         #[serde(rename = "not_permitted")]
         is_refused: bool,
+        /// Their pids; `/proc` may hide them.
+        pids: Vec<i32>,
         /// Why they live, a sentence each.
         reasons: Vec<String>,
     },

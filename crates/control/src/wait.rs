@@ -151,7 +151,7 @@ impl<'a> Watch<'a> {
         }
         // No file says so of a foreground sandbox.
         let is_unkillable = match files.state() {
-            Ok(Some(state)) if !files.has_unwritten_survivors() => state.status == Status::Unkillable,
+            Ok(Some(state)) if !files.is_unkillable() => state.status == Status::Unkillable,
             Ok(_) | Err(_) => has_survivors(resolver, self.known),
         };
         if is_unkillable {

@@ -22,8 +22,7 @@ use crate::survivors::{self, Alive};
 /// The most members that are named as evidence.
 const NAMED: usize = 3;
 /// What is known of survivors that could not be written down. If their supervisor was killed, nothing leads to them before the next boot.
-pub(crate) const UNWRITTEN_SURVIVORS: &str =
-    "members could not be ended, nor written down by their supervisor: the disk was full";
+pub(crate) const UNWRITTEN_SURVIVORS: &str = "members could not be ended, and it is not written down which";
 
 /// Whether a process holds a lock. A sandbox whose lock is held has a supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +14,7 @@ use crate::intent::{INTENT, Intent};
 use crate::json::{self, REPORT, SCHEMA, STATE};
 use crate::outcome::Report;
 use crate::state::{Exited, State};
+use crate::survivors;
 
 pub(crate) const EXIT: &str = "exit.json";
 /// A file of a record whose probe has succeeded.
@@ -21,8 +22,10 @@ pub(crate) const READY: &str = "ready.json";
 /// A file of a record whose end is in the counters, although something survives.
 pub(crate) const COUNTED: &str = "counted";
 
-/// The bit in the mode of a record whose survivors could not be written.
-const UNWRITTEN: Mode = Mode::SVTX;
+/// The bit in the mode of a record whose supervisor has survivors.
+const UNKILLABLE: Mode = Mode::SVTX;
+/// The bit in the mode of a record whose survivors could not be written. On a directory it means nothing else.
+const UNWRITTEN: Mode = Mode::SUID;
 
 /// `ready.json`: written once, by the client whose probe has succeeded.
 #[derive(Serialize, Deserialize)]
@@ -95,24 +98,46 @@ impl Files {
         let _ = rustix::fs::openat(&self.dir, COUNTED, flags, Mode::RUSR | Mode::WUSR);
     }
 
-    /// Marks a record whose supervisor has survivors and cannot write them down, since the disk is full: a mode needs no room.
-    pub fn mark_unwritten_survivors(&self) {
-        let _ = rustix::fs::fchmod(self.dir(), Mode::RWXU | UNWRITTEN);
+    /// Marks a record whose supervisor has survivors: a mode needs no room, and says so on a full disk, too.
+    pub fn mark_unkillable(&self) {
+        self.add_mark(UNKILLABLE);
     }
 
-    /// Removes the mark.
+    /// Marks a record whose survivors could not all be written down.
+    pub fn mark_unwritten_survivors(&self) {
+        self.add_mark(UNWRITTEN);
+    }
+
+    fn add_mark(&self, mark: Mode) {
+        let _ = rustix::fs::fchmod(self.dir(), Mode::RWXU | self.marks() | mark);
+    }
+
+    /// Removes the marks.
     pub fn unmark_survivors(&self) {
-        if self.has_unwritten_survivors() {
+        if !self.marks().is_empty() {
             let _ = rustix::fs::fchmod(self.dir(), Mode::RWXU);
         }
     }
 
-    /// Tells whether the supervisor has survivors that it could not write down.
+    /// Tells whether the supervisor has survivors, or had some when it was killed.
+    pub fn is_unkillable(&self) -> bool {
+        self.marks().contains(UNKILLABLE)
+    }
+
+    /// Tells whether there are survivors, or were some, that nobody knows by name.
     pub fn has_unwritten_survivors(&self) -> bool {
+        let marks = self.marks();
+        let is_remembered = || match self.path.ancestors().nth(2) {
+            Some(root) => survivors::is_remembered(root, &self.name),
+            None => false,
+        };
+        marks.contains(UNWRITTEN) || (marks.contains(UNKILLABLE) && !is_remembered())
+    }
+
+    fn marks(&self) -> Mode {
         // A record that was removed says nothing any more.
-        let is_marked =
-            |stat: Stat| stat.st_nlink > 0 && Mode::from_raw_mode(stat.st_mode).contains(UNWRITTEN);
-        rustix::fs::fstat(self.dir()).is_ok_and(is_marked)
+        let stat = rustix::fs::fstat(self.dir()).ok().filter(|stat| stat.st_nlink > 0);
+        stat.map_or(Mode::empty(), |stat| Mode::from_raw_mode(stat.st_mode) & (UNKILLABLE | UNWRITTEN))
     }
 
     /// Reads the intent.

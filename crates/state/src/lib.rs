@@ -80,4 +80,4 @@ pub use scope_dir::{REMOVAL_LIMIT, SUPERVISORS, ScopeDir, ScopeLeft};
 pub use scratch::{Scratch, ScratchSpec};
 pub use spare_plan::SparePlan;
 pub use spec::{Contain, Detach, ExecSpec, OwnerExit, ReadyPipe, Recorded, ReportFile, Spec, StdinClose};
-pub use survivor_memory::{forget_survivors, note_survivors, remember_survivors};
+pub use survivor_memory::{forget_survivors, mark_unkillable, note_survivors, remember_survivors};

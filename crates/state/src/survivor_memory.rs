@@ -17,6 +17,13 @@ pub fn remember_survivors(root: &Path, id: &str, survivors: &[Survivor]) {
     }
 }
 
+/// Marks the record of a sandbox whose supervisor has survivors.
+pub fn mark_unkillable(root: &Path, id: &str) {
+    if let Some(files) = record_files(root, id) {
+        files.mark_unkillable();
+    }
+}
+
 /// Forgets the survivors of a sandbox that has ended.
 pub fn forget_survivors(root: &Path, id: &str) {
     // What cannot be removed is seen to be dead.

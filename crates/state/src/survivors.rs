@@ -46,6 +46,14 @@ impl Alive {
         }
     }
 
+    /// Returns the identity, if `/proc` shows it.
+    pub fn id(&self) -> Option<ProcessId> {
+        match self {
+            Alive::Seen(stat) => Some(stat.id()),
+            Alive::Hidden(..) => None,
+        }
+    }
+
     /// Tells whether this user may not signal the process.
     pub fn is_refused(&self) -> bool {
         rustix::process::test_kill_process(self.pid()) == Err(Errno::PERM)
@@ -206,6 +214,11 @@ pub fn living(root: &Path, id: &str) -> io::Result<Vec<Alive>> {
         Err(error) => return Err(error),
     };
     read(&dir, &mut ProcFs::open()?, &penfold_process::boot_id()?)
+}
+
+/// Tells whether survivors of a sandbox were written down, dead or alive.
+pub(crate) fn is_remembered(root: &Path, id: &str) -> bool {
+    directory(root).ok().flatten().is_some_and(|dir| open_private(dir.as_fd(), Path::new(id)).is_ok())
 }
 
 /// Returns the sandboxes of a state root with survivors that live.

@@ -20,7 +20,7 @@ use penfold_state::state::Status;
 use penfold_state::time::millis;
 use penfold_state::{
     Contain, LaunchSource, LeafLabel, LeafName, Life, Nested, Scratch, SparePlan, forget_survivors, history,
-    lock, remember_survivors, spared,
+    lock, mark_unkillable, remember_survivors, spared,
 };
 use penfold_sys::alarm::Alarm;
 use penfold_sys::descriptors;
@@ -361,6 +361,9 @@ impl Prepared {
         if !findings.verified && !is_inside {
             // What cannot be written is known to this process, which stays as long as they live.
             remember_survivors(&spec.state_root, &spec.id.short(), &findings.survivors);
+            if !self.is_exec {
+                mark_unkillable(&spec.state_root, &spec.id.short());
+            }
             self.remembers = true;
         } else if findings.verified && !self.is_exec && (self.remembers || self.detached.is_some()) {
             forget_survivors(&spec.state_root, &spec.id.short());

@@ -136,8 +136,10 @@ pub(crate) fn doctor(global: &Global, args: &DoctorArgs) -> Result<u8, Failure> 
 fn removal_command(leak: &Leak, root: Option<&Path>) -> String {
     let root = root.map_or_else(String::new, |root| format!(" --root {}", root.display()));
     let id = if leak.id.is_empty() { "--kind name" } else { &leak.id };
-    if let Thing::Survivor { is_refused: true, .. } = leak.thing {
-        return reap_as_root(leak.processes.iter().map(|member| member.id.pid));
+    if let Thing::Survivor { is_refused: true, pids, .. } = &leak.thing {
+        let id =
+            |pid: i32| leak.processes.iter().map(|member| member.id).find(|id| id.pid.as_raw_pid() == pid);
+        return reap_as_root(pids.iter().map(|&pid| (pid, id(pid))));
     }
     if leak.is_alive() || matches!(leak.thing, Thing::Survivor { .. }) {
         return format!("penfold{root} kill {id}");

@@ -7,10 +7,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use penfold_state::Registry;
 use penfold_state::events::{EventKind, Journal};
 use penfold_state::names::{self, NameError};
+use penfold_state::{Files, Registry};
+use penfold_sys::signal::{is_ignored, set_default, set_ignored};
 use penfold_teardown::Resource as _;
+use rustix::process::Signal;
 
 use super::run;
 use super::run::restart::Former;
@@ -85,7 +87,7 @@ fn begin(global: &Global, args: &NextLifeArgs, root: &Path, until: Instant) -> R
     if !args.wait.is_zero() {
         penfold_sys::memory::drop_unneeded_pages();
     }
-    if args.failures > 0 && !record.files().await_start(until) {
+    if args.failures > 0 && !await_start(record.files(), until) {
         if let Some(mut name) = name {
             let _ = name.release(false);
         }
@@ -96,6 +98,21 @@ fn begin(global: &Global, args: &NextLifeArgs, root: &Path, until: Instant) -> R
     let launch = launch.ok_or_else(|| refused("another command has ended or removed it"))?;
     run::restart::next_life(global, Former { record, intent, name }, &launch, args.failures)
 }
+
+/// Waits for the next start, deaf to the signals of users: no command runs now. False if another command has ended the sandbox.
+fn await_start(files: &Files, until: Instant) -> bool {
+    let deaf: Vec<i32> =
+        SIGNALS.into_iter().map(Signal::as_raw).filter(|&signal| !is_ignored(signal)).collect();
+    deaf.iter().for_each(|&signal| set_ignored(signal));
+    let starts = files.await_start(until);
+    // The command gets what it was started with.
+    deaf.iter().for_each(|&signal| set_default(signal));
+    starts
+}
+
+/// The signals that end a process and can be ignored, as far as people send them.
+const SIGNALS: [Signal; 7] =
+    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::ALARM, Signal::TERM];
 
 /// Writes an event: nobody reads the messages of a restart without a request.
 fn tell(root: &Path, id: &str, reason: String) {

@@ -8,6 +8,7 @@ use clap::Args;
 use penfold_control::resolve::Candidate;
 use penfold_control::{ResolveError, Resolver, SandboxRef, View, view};
 use penfold_state::lives::KEPT_LIVES;
+use penfold_state::state::Status;
 use penfold_state::time::now_ms;
 use penfold_state::{Report, Totals, history};
 
@@ -99,7 +100,8 @@ pub(crate) fn report(global: &Global, args: &ReportArgs) -> Result<u8, Failure> 
         }
     } else {
         for (known, seen) in find::list(&resolver, Among::Every)? {
-            if !seen.status.is_living() {
+            // Of a sandbox that is restarted, the last life that has ended.
+            if !seen.status.is_living() || seen.restarts > 0 || seen.status == Status::Waiting {
                 // A sandbox that was lost has no report, which is no failure of a list.
                 match read(&known, &seen) {
                     Ok(report) => reports.push(report),
@@ -219,19 +221,24 @@ fn read(known: &SandboxRef, seen: &View) -> Result<Report, Failure> {
             .hint(format!("`penfold status {}` shows its status", known.id))
     };
     match known.record.as_ref().map(penfold_state::Files::report) {
-        Some(Ok(Some(report))) if report.findings.verified && seen.status.is_living() => {
+        Some(Ok(Some(report))) if report.findings.verified && is_unended(seen.status) => {
             Err(none("one beside it says that nothing is left, but the sandbox has not ended"))
         }
         Some(Ok(Some(report))) => Ok(report),
         Some(Err(error)) => Err(none(&error.to_string())),
         _ if seen.status.is_living() && seen.restarts > 0 => {
-            let hint =
-                format!("`penfold report --life {} {}` shows the former life", seen.restarts, known.id);
-            Err(none("its newest life has not ended").hint(hint))
+            let former =
+                known.record.as_ref().and_then(|files| files.report_of(seen.restarts).ok().flatten());
+            former.ok_or_else(|| none("its newest life has not ended"))
         }
         _ if seen.status.is_living() => Err(none("the sandbox has not ended")),
         _ => Err(none("no supervisor saw the end")),
     }
+}
+
+/// Tells whether a sandbox with this status has members that live, and no life that goes on.
+fn is_unended(status: Status) -> bool {
+    matches!(status, Status::Unkillable | Status::Orphaned)
 }
 
 fn ended_at(report: &Report) -> u64 {

@@ -103,7 +103,7 @@ fn page(
         "",
         match seen.status {
             _ if seen.elsewhere => ELSEWHERE,
-            Status::Orphaned if !survivors.is_empty() => UNKILLABLE_ORPHAN,
+            Status::Orphaned if !survivors.is_empty() => UNENDED,
             status => meaning(status),
         },
     );
@@ -135,7 +135,7 @@ fn page(
         }
     }
     if survivors.iter().any(Alive::is_refused) {
-        line("try", &reap_as_root(survivors.iter().map(Alive::pid)));
+        line("try", &reap_as_root(survivors.iter().map(|alive| (alive.pid().as_raw_pid(), alive.id()))));
     }
     let style = Style { pids: true, full: false };
     let members = find::members(resolver, known, seen, style.full)?;
@@ -150,9 +150,8 @@ fn page(
 /// The meaning of the status of a sandbox whose supervisor is in another mount namespace.
 const ELSEWHERE: &str = "the command runs; its supervisor and its record are in another mount namespace";
 
-/// The meaning of the status of a sandbox without a supervisor whose members could not be ended.
-const UNKILLABLE_ORPHAN: &str =
-    "members could not be ended and have no supervisor; `penfold kill` tries again";
+/// The meaning of the status of a sandbox whose members could not be ended, without a record that has a supervisor.
+const UNENDED: &str = "members could not be ended; `penfold kill` tries again";
 
 /// The meaning of a status, with the command that helps.
 fn meaning(status: Status) -> &'static str {
@@ -162,7 +161,7 @@ fn meaning(status: Status) -> &'static str {
         Status::Paused => "all members are frozen; `penfold unpause` continues them",
         Status::Waiting => "the command failed, and waits for its next start; all members are gone",
         Status::Stopping => "the sandbox is ending",
-        Status::Unkillable => "members survived SIGKILL; the supervisor tries again",
+        Status::Unkillable => "members could not be ended; the supervisor tries again",
         Status::Exited => "the command exited by itself; all members are gone",
         Status::Failed => "the command did not start; all members are gone",
         Status::Killed => "penfold ended the sandbox; all members are gone",

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use penfold_control::leaks::{Leak, Thing};
-use rustix::process::Pid;
+use penfold_process::ProcessId;
 
 use crate::text::lines::count;
 use crate::text::summary::human;
@@ -12,12 +12,15 @@ use crate::text::summary::human;
 /// The default of `gc --older-than`: gc keeps younger leaks.
 pub(crate) const USUAL_AGE: Duration = Duration::from_mins(10);
 
-/// The command that ends processes which this user may not signal.
-pub(crate) fn reap_as_root(pids: impl IntoIterator<Item = Pid>) -> String {
+/// The command that ends processes which this user may not signal, by their pids and, as far as known, their start times.
+pub(crate) fn reap_as_root(processes: impl IntoIterator<Item = (i32, Option<ProcessId>)>) -> String {
     let mut command = "sudo penfold reap".to_owned();
-    for pid in pids {
+    for (pid, id) in processes {
         // Writing to a String cannot fail.
-        let _ = write!(command, " --pid {}", pid.as_raw_pid());
+        let _ = match id {
+            Some(id) => write!(command, " --pid {pid}@{}", id.start.0),
+            None => write!(command, " --pid {pid}"),
+        };
     }
     command
 }

@@ -15,8 +15,8 @@ use rustix::io::Errno;
 
 use super::directory_lock::{directory, is_unfinished};
 use super::{Leak, Thing, remains};
+use crate::holders;
 use penfold_state::counters::Counts;
-use penfold_state::evidence::is_held_anywhere;
 use penfold_state::marked;
 use penfold_state::record::{Record, Registry};
 use penfold_state::recovery;
@@ -114,7 +114,7 @@ fn remove_bare_record(path: &Path) -> io::Result<()> {
 fn end_survivors(id: &str, state_root: &Path, named: bool, patience: Duration) -> io::Result<Findings> {
     match look(state_root, id)? {
         Turn::Ours(record) => recovery::recover(record, named, patience, Some(Requester::this("gc"))),
-        Turn::Gone if !is_held_anywhere(id) => {
+        Turn::Gone if !holders::is_supervised(id, None) => {
             recovery::recover_unrecorded(id, named, patience, Some(state_root))
         }
         // Its supervisor goes on to kill them.

@@ -61,7 +61,7 @@ impl LeakSearch {
             Ok(sockets) => sockets,
             Err(unread) => return self.survey.unread.push(unread.to_string()),
         };
-        for (id, below) in &sockets {
+        for (id, below) in sockets.iter().filter(|(id, _)| !self.survived.contains(*id)) {
             let record = root.join("sandboxes").join(id);
             let here = fingerprints::is_same_root(below, root);
             if here && rustix::fs::statat(CWD, &record, AtFlags::SYMLINK_NOFOLLOW).err() == Some(Errno::NOENT)
@@ -76,7 +76,8 @@ impl LeakSearch {
             }
         }
         let here = self.living.difference(&self.elsewhere);
-        let silent: Vec<String> = here.filter(|id| !sockets.contains_key(*id)).cloned().collect();
+        let silent: Vec<String> =
+            here.filter(|id| !sockets.contains_key(*id) && !self.survived.contains(*id)).cloned().collect();
         for id in silent {
             let record = root.join("sandboxes").join(&id);
             if record.join(SOCKET).as_os_str().len() <= LONGEST

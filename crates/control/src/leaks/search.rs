@@ -75,7 +75,7 @@ pub(super) struct LeakSearch {
     /// Those of them whose supervisor is in another mount namespace: a record here is not theirs.
     pub(super) elsewhere: HashSet<String>,
     /// Sandboxes with members that could not be ended: all that is left of them goes with these.
-    survived: HashSet<String>,
+    pub(super) survived: HashSet<String>,
     /// Sandboxes with a record and no supervisor: their remains go with the record.
     pub(super) orphaned: HashSet<String>,
     /// Orphaned sandboxes without an intent: only the name of a directory shows that it is theirs.
@@ -110,7 +110,7 @@ impl LeakSearch {
                 && !self.survived.contains(&id)
             {
                 let pids = holders::below(&files).unwrap_or_default();
-                let reasons = vec!["not written: the disk is full".to_owned()];
+                let reasons = vec!["members that are not written down".to_owned()];
                 self.survivors_of(&id, Some(files), pids, (false, reasons));
             }
         }
@@ -124,15 +124,13 @@ impl LeakSearch {
         pids: Vec<Pid>,
         (is_refused, reasons): (bool, Vec<String>),
     ) {
-        let supervised = match &files {
-            Some(files) => files.lock().may_be_held(),
-            None => is_held_anywhere(id),
-        };
+        let supervised = holders::is_supervised(id, files.as_ref());
         let intent = files.and_then(|files| files.intent().ok());
         self.places_of(intent.as_ref());
+        let numbers = pids.iter().map(|pid| pid.as_raw_pid()).collect();
         let processes = self.host.members(pids);
         let age_s = processes.first().map_or(0, |oldest| alive::age(oldest.id));
-        let thing = Thing::Survivor { supervised, is_refused, reasons };
+        let thing = Thing::Survivor { supervised, is_refused, pids: numbers, reasons };
         let name = intent.and_then(|intent| intent.name);
         self.survey.leaks.push(Leak { id: id.to_owned(), name, thing, processes, age_s, claimed: true });
         self.living.insert(id.to_owned());

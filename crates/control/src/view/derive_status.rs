@@ -63,8 +63,8 @@ pub(super) fn looked_after(
         return DerivedStatus { evidence, ..DerivedStatus::of(Status::Orphaned).ended(exited) };
     }
     let status = match state.map(|state| state.status) {
-        // With a full disk, the state is that of before.
-        _ if has_unwritten_survivors(known) => Status::Unkillable,
+        // With a full disk, or just after a takeover, the state is that of before.
+        _ if is_unkillable(known) => Status::Unkillable,
         Some(Status::Running) => return DerivedStatus::of(running_or_paused(known)),
         Some(Status::Created) => return DerivedStatus::of(Status::Created),
         Some(status @ (Status::Stopping | Status::Unkillable)) => status,
@@ -83,6 +83,10 @@ pub(super) fn looked_after(
     DerivedStatus { evidence, ..DerivedStatus::of(status).ended(exited) }
 }
 
+fn is_unkillable(known: &SandboxRef) -> bool {
+    known.record.as_ref().is_some_and(Files::is_unkillable)
+}
+
 fn has_unwritten_survivors(known: &SandboxRef) -> bool {
     known.record.as_ref().is_some_and(Files::has_unwritten_survivors)
 }
@@ -91,9 +95,7 @@ fn has_unwritten_survivors(known: &SandboxRef) -> bool {
 fn survivors(resolver: &Resolver, known: &SandboxRef) -> Vec<String> {
     let mut told = sentences(resolver.survivors(&known.id));
     if has_unwritten_survivors(known) {
-        told.push(
-            "its supervisor has members left that it could not write down: the disk is full".to_owned(),
-        );
+        told.push("its supervisor has members left that are not written down".to_owned());
     }
     told
 }

@@ -13,6 +13,8 @@ use super::Teardown;
 
 /// The most members that are looked at. More are not left by an accident of time, and a look costs a third of an end.
 const MOST: usize = 16;
+/// The most members whose pid namespaces are looked at.
+const MOST_NESTED: usize = 256;
 /// The most time that an init may take to its end. It is runnable all the time, so only a busy host lets it wait.
 const MOMENT: Duration = Duration::from_secs(1);
 /// The interval of the looks at such an init.
@@ -50,6 +52,29 @@ impl Teardown {
             if self.ends_by_itself(init, until) {
                 self.dying_alone.insert(init.pid, init);
             }
+        }
+        self.note_dying_with_init(members);
+    }
+
+    /// Notes the members in a pid namespace whose init is ending: the kernel ends them with it.
+    fn note_dying_with_init(&mut self, members: &[Pid]) {
+        // How many pid namespaces know the process.
+        let (mut nested, mut ending, mut living) = (Vec::new(), Vec::new(), Vec::new());
+        for &pid in members.iter().take(MOST_NESTED) {
+            let Ok(Some(status)) = self.proc.status(pid) else { continue };
+            let Ok(Some(stat)) = self.proc.stat(pid) else { continue };
+            let depth = status.namespace_pids.len();
+            match status.namespace_pids.as_slice() {
+                [_, .., last] if last.is_init() && stat.is_ending() => ending.push(depth),
+                [_, .., last] if last.is_init() => living.push(depth),
+                _ => nested.push((stat.id(), depth)),
+            }
+        }
+        let Some(least) = ending.into_iter().min() else { return };
+        // With a namespace that lives beside it, nothing tells to which of both a member belongs.
+        if living.iter().all(|&depth| depth < least) {
+            let ends = nested.into_iter().filter(|&(_, depth)| depth >= least);
+            self.dying_alone.extend(ends.map(|(id, _)| (id.pid, id)));
         }
     }
 

@@ -109,7 +109,11 @@ impl Teardown {
             self.note_reparented(&mut strays);
         }
         if self.leader_outlived {
-            self.note_dying(&strays);
+            // A cgroup does not list a process that exits, and it may be reparented to this one already.
+            let mut members = self.children()?;
+            members.retain(|pid| !strays.contains(pid));
+            members.extend(&strays);
+            self.note_dying(&members);
             strays.retain(|pid| !self.dying_alone.contains_key(pid));
         }
         let shown = self.named() == SHOWN && self.init.is_none();
