@@ -111,10 +111,7 @@ pub(crate) fn is_supervised(id: &str, record: Option<&Files>) -> bool {
     if let Some(files) = record {
         return files.lock().may_be_held();
     }
-    let mut proc = match ProcFs::open() {
-        Ok(proc) => proc,
-        Err(_) => return true,
-    };
+    let Ok(mut proc) = ProcFs::open() else { return true };
     let locks = Locks::of(id, None, None);
     locks.holders(&mut proc).map_or(true, |holders| !holders.processes.is_empty())
 }

@@ -58,17 +58,7 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(system("make a socket pair"))?;
     let signals = LauncherSignals::open(&[]).map_err(system("make a signalfd"))?;
-    let settings = Settings {
-        has_former: false,
-        id: spec.id.short(),
-        state_root: spec.state_root.clone(),
-        patience: spec.patience,
-        scope: None,
-        terminal: None,
-        modes: None,
-        keys: Keys::Stop,
-        stdin: None,
-    };
+    let settings = settings_of(&spec);
     let setup = Setup {
         spec,
         program,
@@ -102,6 +92,20 @@ pub fn adopt(spec: Spec, root: ProcessId) -> Result<Launcher, StartError> {
                 signals,
             ))
         }
+    }
+}
+
+fn settings_of(spec: &Spec) -> Settings {
+    Settings {
+        has_former: false,
+        id: spec.id.short(),
+        state_root: spec.state_root.clone(),
+        patience: spec.patience,
+        scope: None,
+        terminal: None,
+        modes: None,
+        keys: Keys::Stop,
+        stdin: None,
     }
 }
 

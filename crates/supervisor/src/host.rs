@@ -333,7 +333,7 @@ impl Host {
             report.objects = genealogy.objects();
         }
         let is_by_itself = matches!(cause, Cause::Exit | Cause::Signal | Cause::StartFailed);
-        if self.genealogy.is_some() || !is_by_itself {
+        if self.genealogy.is_some() || !is_by_itself || !report.findings.ended.is_empty() {
             let seen = self.genealogy.as_ref().map(Genealogy::clients);
             let command = &self.sandbox.prepared.setup.spec.command;
             report.engine_clients = engine_clients::among(command, &report.findings, seen);

@@ -103,10 +103,14 @@ fn begin(global: &Global, args: &NextLifeArgs, root: &Path, until: Instant) -> R
 fn await_start(files: &Files, until: Instant) -> bool {
     let deaf: Vec<i32> =
         SIGNALS.into_iter().map(Signal::as_raw).filter(|&signal| !is_ignored(signal)).collect();
-    deaf.iter().for_each(|&signal| set_ignored(signal));
+    for &signal in &deaf {
+        set_ignored(signal);
+    }
     let starts = files.await_start(until);
     // The command gets what it was started with.
-    deaf.iter().for_each(|&signal| set_default(signal));
+    for &signal in &deaf {
+        set_default(signal);
+    }
     starts
 }
 

@@ -103,7 +103,11 @@ fn lock(known: &SandboxRef) -> Result<Option<OwnedFd>, Failure> {
         Err(error) => return Err(refused().because(error)),
     };
     let life = |intent: &Intent| intent.life().map_or(1, Life::number);
-    let is_same = files.intent().is_ok_and(|intent| known.intent.as_ref().map(life) == Some(life(&intent)));
+    let intent = files.intent().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => refused().because("its `intent.json` is missing"),
+        _ => refused().because(error),
+    })?;
+    let is_same = known.intent.as_ref().is_none_or(|own| life(own) == life(&intent));
     if is_same { Ok(Some(lock)) } else { Err(refused().because("another command has restarted it")) }
 }
 

@@ -13,7 +13,7 @@ use penfold_state::{Detach, Id, OwnerExit, ReportFile, ScratchSpec, Spec};
 use penfold_teardown::MARKER;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
 
 use super::{Contain, OnOwnerExit, OnSupervisorExit, RunArgs, profile, replace, restart};
 use crate::args::resources::{self, SOCKETS_VARIABLE};
@@ -102,6 +102,10 @@ fn status_file(args: &RunArgs) -> Result<Option<File>, Failure> {
     })
 }
 
+fn polite_signal(args: &RunArgs) -> Result<Signal, Failure> {
+    penfold_sys::signal::signal(args.bounds.signal()).ok_or(ReservedSignal).map_err(Failure::not_started)
+}
+
 /// Makes the specification of the sandbox.
 ///
 /// The variables of `login` go before the caller's, and those of the flags before both.
@@ -111,9 +115,7 @@ pub(super) fn spec(global: &Global, mut args: RunArgs, login: Vec<EnvSetting>) -
     let event_log = args.event_log.open(global)?;
     let detach = detach(&args)?;
     let id = args.id.map_or_else(Id::new, Ok).or_fail(FailureKind::NotStarted, "cannot make an id")?;
-    let signal = penfold_sys::signal::signal(args.bounds.signal())
-        .ok_or(ReservedSignal)
-        .map_err(Failure::not_started)?;
+    let signal = polite_signal(&args)?;
     let state_root = surroundings::root(global);
     let mut environment = environment(&[login, args.bounds.env()?].concat(), args.inherit_env == Some(false));
     let place = Place { temporary: surroundings::temporary(), short: absolute(&state_root).join(SOCKETS) };

@@ -75,6 +75,11 @@ fn what_needs_a_command_is_refused_while_a_sandbox_waits() {
     assert!(status.contains("waiting (exit 3, next start in "), "{status}");
     assert!(!status.contains("\nprocesses\n"), "{status}");
     env.call(["tree", "web"]).with_code(0);
+    for signal in [Signal::HUP, Signal::TERM, Signal::USR1] {
+        waiting.iter().for_each(|one| one.signal(signal));
+    }
+    let reports = env.call(["report", "--json", "web"]).with_code(0).json();
+    assert_eq!(reports[0]["exit"], json!({"code": 3}), "{reports}");
     assert!(inspect(env, "web")["next_start_at_ms"].as_u64().is_some());
     assert!(env.call(["rm", "web"]).with_code(2).err().contains("waiting"));
     assert!(waiting.iter().all(|one| !one.has_ended()) && lives(env).len() == before);

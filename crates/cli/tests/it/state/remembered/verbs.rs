@@ -5,8 +5,8 @@ use serde_json::Value;
 use super::Mode;
 use super::member::{NAME, PATIENCE, Scene};
 
-/// What a sandbox is that has not ended and cannot be ended. A supervisor that takes over begins anew.
-const STATUS: [&str; 3] = ["unkillable", "orphaned", "stopping"];
+/// What a sandbox is that has not ended and cannot be ended.
+const STATUS: [&str; 2] = ["unkillable", "orphaned"];
 
 /// Runs every verb, and returns those whose answer is wrong. With `supervised`, the sandbox has a supervisor.
 pub fn wrong(scene: &Scene, supervised: bool) -> Vec<String> {
