@@ -37,7 +37,7 @@ use crate::scope_dir::ScopeDir;
 use crate::scratch::Scratch;
 use crate::spared;
 use crate::state::Exited;
-use crate::survivor_memory::note_survivors;
+use crate::survivor_memory::{forget_survivors, remember_survivors};
 use crate::survivors;
 use crate::time;
 
@@ -118,9 +118,7 @@ pub(crate) fn end_remains(
     let files = record.files().clone();
     let had_ended = files.has_ended();
     let root = files.path().ancestors().nth(2).map(Path::to_owned);
-    let had_survivors = root
-        .as_deref()
-        .is_some_and(|root| survivors::living(root, &id).is_ok_and(|living| !living.is_empty()));
+    let had_survivors = has_survivors(root.as_deref(), &id);
     let marker = marked::marker(&id, intent.as_ref(), Some(&files), named, root.as_deref());
     let sparing = spared::sparing_of(intent.as_ref(), root.as_deref());
     let is_blind = has_unknown_survivors(&files, intent.as_ref());
@@ -144,6 +142,9 @@ pub(crate) fn end_remains(
     if is_blind {
         findings.verified = false;
         findings.survivors.push(Survivor::Unknown { reason: UNWRITTEN_SURVIVORS.to_owned() });
+    }
+    if let Some(root) = root.as_deref().filter(|_| findings.verified) {
+        forget_survivors(root, &id);
     }
     let mode = mode_of(intent.as_ref(), &findings);
     let name = intent.as_ref().and_then(|intent| intent.name.as_ref());
@@ -177,6 +178,11 @@ fn leaf_of(intent: Option<&Intent>, id: &str) -> io::Result<Option<Leaf>> {
         Some(Intent { leaf: Some(path), .. }) => Leaf::open(path).map_err(io::Error::other),
         Some(Intent { leaf: None, .. }) => Ok(None),
     }
+}
+
+/// Tells whether members that could not be ended before are known, and live.
+fn has_survivors(root: Option<&Path>, id: &str) -> bool {
+    root.is_some_and(|root| survivors::living(root, id).is_ok_and(|living| !living.is_empty()))
 }
 
 /// Tells whether there may be survivors of this boot that nobody could write down.
@@ -264,7 +270,11 @@ pub fn recover_unrecorded(
     };
     let scratch = existing(scratch)?.map(|scratch| -> Box<dyn Resource> { Box::new(scratch) });
     let members = Members { marker: &marker, root, leaf, sparing };
-    end(members, patience, scratch.into_iter().chain(scope).chain(owned).collect())
+    let findings = end(members, patience, scratch.into_iter().chain(scope).chain(owned).collect())?;
+    if let Some(root) = root.filter(|_| findings.verified) {
+        forget_survivors(root, id);
+    }
+    Ok(findings)
 }
 
 /// Returns the scope of a sandbox as a resource: without supervisors, all that is in it is the sandbox's.
@@ -352,9 +362,9 @@ fn end(
     teardown.want_details();
     let mut host = Recovering { patience, begun: false };
     let mut findings = drive(&mut teardown, Phase::Running, &mut host, &mut resources);
-    if let Some(root) = root {
+    if let Some(root) = root.filter(|_| !findings.verified) {
         // Processes that may only have copied the marker are named below: they are no members, and not remembered.
-        note_survivors(root, &marker.sandbox, &findings);
+        remember_survivors(root, &marker.sandbox, &findings.survivors);
     }
     marked::name_copies(marker, &mut findings)?;
     Ok(findings)

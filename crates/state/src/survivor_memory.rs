@@ -26,11 +26,12 @@ pub fn mark_unkillable(root: &Path, id: &str) {
 
 /// Forgets the survivors of a sandbox that has ended.
 pub fn forget_survivors(root: &Path, id: &str) {
-    // What cannot be removed is seen to be dead.
-    let _ = survivors::forget(root, id);
+    // The marks first: with the mark and without a name, a survivor would be unknown.
     if let Some(files) = record_files(root, id) {
         files.unmark_survivors();
     }
+    // What cannot be removed is seen to be dead.
+    let _ = survivors::forget(root, id);
 }
 
 /// Remembers the survivors that a search over the host has left, or forgets all if it has left none.
