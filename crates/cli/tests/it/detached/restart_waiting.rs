@@ -76,7 +76,9 @@ fn what_needs_a_command_is_refused_while_a_sandbox_waits() {
     assert!(!status.contains("\nprocesses\n"), "{status}");
     env.call(["tree", "web"]).with_code(0);
     for signal in [Signal::HUP, Signal::TERM, Signal::USR1] {
-        waiting.iter().for_each(|one| one.signal(signal));
+        for process in &waiting {
+            process.signal(signal);
+        }
     }
     let reports = env.call(["report", "--json", "web"]).with_code(0).json();
     assert_eq!(reports[0]["exit"], json!({"code": 3}), "{reports}");
