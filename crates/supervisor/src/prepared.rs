@@ -358,7 +358,9 @@ impl Prepared {
         // There, the path of the state root and the pids mean something else.
         let is_inside = self.is_exec && self.level == Level::Pidns;
         let spec = &self.setup.spec;
-        if !findings.verified && !is_inside {
+        // A resource that cannot be released is in the record already.
+        let is_process = |survivor: &Survivor| matches!(survivor, Survivor::Process { .. });
+        if findings.survivors.iter().any(is_process) && !is_inside {
             // What cannot be written is known to this process, which stays as long as they live.
             remember_survivors(&spec.state_root, &spec.id.short(), &findings.survivors);
             if !self.is_exec {
