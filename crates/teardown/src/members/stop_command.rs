@@ -68,6 +68,11 @@ impl std::fmt::Display for StopCommandFailure {
     }
 }
 
+/// Adds to an error what was tried.
+fn failed(tried: &'static str) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("cannot {tried}: {error}"))
+}
+
 impl Teardown {
     /// Sets a program that asks the members to end, before the polite signal does. If `complete` fails, the program is not run.
     pub fn stop_by(&mut self, program: Program, complete: Option<Completion>) {
@@ -86,19 +91,20 @@ impl Teardown {
         }
         let Some(command) = &mut self.stop_command else { return Ok(false) };
         let file = match &self.leaf {
-            LeafState::Live(leaf) => Some(leaf.processes_file()?),
+            LeafState::Live(leaf) => Some(leaf.processes_file().map_err(failed("open the cgroup"))?),
             LeafState::None | LeafState::Killed(_) => None,
         };
         if let Some(complete) = &mut command.complete {
             complete(&mut command.program)?;
         }
-        let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|errno| failed("open `/dev/null`")(errno.into()))?;
         let (output, error) = (null.try_clone()?, null.try_clone()?);
         command.program.own_session(OwnStdio { input: null, output, error, terminal: false });
         // The command writes itself into the leaf: a clone into a leaf is killed at birth where Linux 6.14 has its trap.
         let launched = launch(&mut command.program, None, file.as_ref().map(|file| file.as_fd()));
         command.program.close_given();
-        command.launched = Some(launched?);
+        command.launched = Some(launched.map_err(failed("make its process"))?);
         Ok(true)
     }
 
