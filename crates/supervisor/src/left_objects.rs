@@ -42,11 +42,10 @@ impl SocketFiles {
             return;
         }
         for stat in members {
-            for (inode, path) in new.iter().filter(|(inode, _)| holds(stat.pid, **inode)) {
+            for (_, path) in new.iter().filter(|(inode, _)| holds(stat.pid, **inode)) {
                 if self.made.len() >= MOST {
                     return;
                 }
-                let _ = inode;
                 let command = proc.command_line(stat.pid).unwrap_or_else(|| stat.comm.clone());
                 let path = if path.is_absolute() {
                     path.clone()
