@@ -37,13 +37,13 @@ fn objects_of_the_namespaces_of_the_guard_are_named() {
     let host = env.command("ipcmk").args(["-M", "64"]).output().unwrap();
     let number = String::from_utf8(host.stdout).unwrap().rsplit(' ').next().unwrap().trim().to_owned();
     let script =
-        "ipcmk -M 64 -Q -S 1 >&2; ip link add pf-dummy type dummy; nft add table inet pf_test; exit 0";
+        "ipcmk -M 64 -Q -S 1 >&2; ip link add pf-bridge type bridge; nft add table inet pf_test; exit 0";
     let done = below(&env, &["unshare", "-n", "-i"], script).with_code(0);
     assert!(env.command("ipcrm").args(["-m", &number]).status().unwrap().success());
     let found = named(&done);
     let mut expected = vec!["SysV message queue 0", "SysV semaphores 0", "SysV shared memory 0"];
-    if has_program(&["unshare", "-n", "ip", "link", "add", "pf-dummy", "type", "dummy"]) {
-        expected.push("link pf-dummy");
+    if has_program(&["unshare", "-n", "ip", "link", "add", "pf-bridge", "type", "bridge"]) {
+        expected.push("link pf-bridge");
     }
     if has_program(&["unshare", "-n", "nft", "add", "table", "inet", "pf_test"]) {
         expected.push("nft table inet pf_test");
