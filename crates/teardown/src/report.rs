@@ -241,6 +241,11 @@ impl Findings {
     pub fn strays(&self) -> impl Iterator<Item = &Ended> {
         self.ended.iter().filter(|ended| ended.stray)
     }
+
+    /// Tells whether processes are left, or may be: where nothing can be seen, some may live.
+    pub fn may_have_processes(&self) -> bool {
+        self.survivors.iter().any(|survivor| !matches!(survivor, Survivor::Resource { .. }))
+    }
 }
 
 /// Makes a ledger entry for a member.
@@ -277,4 +282,20 @@ pub(crate) fn raw(pid: Pid) -> i32 {
 
 pub(crate) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Findings, Survivor};
+
+    #[test]
+    fn only_resources_are_certainly_no_processes() {
+        let reason = || "why".to_owned();
+        let resource = Survivor::Resource { what: "directory `/x`".to_owned(), reason: reason() };
+        let mut findings = Findings { survivors: vec![resource], ..Findings::default() };
+        assert!(!findings.may_have_processes());
+        findings.survivors.push(Survivor::Unknown { reason: reason() });
+        assert!(findings.may_have_processes());
+        assert!(!Findings::default().may_have_processes());
+    }
 }

@@ -3,7 +3,7 @@
 use penfold_state::counters::{Counts, Mode};
 use penfold_state::events::{About, EventKind, Journal};
 use penfold_state::{forget_survivors, history, mark_unkillable, remember_survivors};
-use penfold_teardown::{Findings, Level, Survivor};
+use penfold_teardown::{Findings, Level};
 
 use super::Prepared;
 use crate::outcome::{Outcome, Report};
@@ -42,9 +42,8 @@ impl Prepared {
         // There, the path of the state root and the pids mean something else.
         let is_inside = self.is_exec && self.level == Level::Pidns;
         let spec = &self.setup.spec;
-        // A resource that cannot be released is in the record already. Where nothing can be seen, processes may live.
-        let is_resource = |survivor: &Survivor| matches!(survivor, Survivor::Resource { .. });
-        if !findings.survivors.iter().all(is_resource) && !is_inside {
+        // A resource that cannot be released is in the record already.
+        if findings.may_have_processes() && !is_inside {
             // What cannot be written is known to this process, which stays as long as they live.
             remember_survivors(&spec.state_root, &spec.id.short(), &findings.survivors);
             if !self.is_exec {
