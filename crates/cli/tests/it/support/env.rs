@@ -11,7 +11,10 @@ use penfold_testkit::{DelegatedCgroup, proc, sweep};
 use rustix::process::Signal;
 
 use super::process::command_line;
-use super::{DEADLINE, Finished, Process, Running, Sandbox, descendants, is_root, penfold, skip, wait_until};
+use super::{
+    DEADLINE, Finished, Process, Running, Sandbox, assert_others_reach_penfold, descendants, is_root,
+    penfold, skip, wait_until,
+};
 
 /// In the environment of all that a [`TestEnv`] starts.
 pub const MARK: &str = "PENFOLD_TEST_ENV";
@@ -78,6 +81,9 @@ impl TestEnv {
         env.who = who;
         if who != Who::Tester && !is_root() {
             return None;
+        }
+        if env.is_ordinary() {
+            assert_others_reach_penfold();
         }
         let user = if env.is_ordinary() { USER } else { 0 };
         for name in ["root", "tmp", "work"] {

@@ -21,6 +21,7 @@ mod running;
 mod sandbox;
 mod terminal;
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -39,16 +40,38 @@ pub use terminal::Terminal;
 pub const PATIENCE: &str = "300ms";
 
 /// The binary under test: the one that was built with the tests, unless `PENFOLD_TEST_BIN` names another.
+///
+/// `scripts/test` puts a copy into the directory `PENFOLD_TEST_PROGRAMS`, for two reasons: the clone may be closed to other
+/// users, and tests mount over `/tmp`.
 #[expect(clippy::disallowed_methods, reason = "a test has no other place to be told it")]
 pub fn penfold() -> &'static Path {
     static BINARY: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
-    let built = || env!("CARGO_BIN_EXE_penfold").into();
-    BINARY.get_or_init(|| std::env::var_os("PENFOLD_TEST_BIN").map_or_else(built, Into::into))
+    BINARY.get_or_init(|| {
+        let copy = || std::env::var_os("PENFOLD_TEST_PROGRAMS").map(|dir| Path::new(&dir).join("penfold"));
+        // The clone may have been moved since the tests were built.
+        let built = || std::env::var_os("NEXTEST_BIN_EXE_penfold").map(Into::into);
+        let other = std::env::var_os("PENFOLD_TEST_BIN").map(Into::into);
+        other.or_else(copy).or_else(built).unwrap_or_else(|| env!("CARGO_BIN_EXE_penfold").into())
+    })
 }
 
 /// Whether the binary under test was built with the tests, which have debug assertions and crash points.
+#[expect(clippy::disallowed_methods, reason = "a test has no other place to be told it")]
 pub fn has_debug_assertions() -> bool {
-    cfg!(debug_assertions) && penfold() == Path::new(env!("CARGO_BIN_EXE_penfold"))
+    cfg!(debug_assertions) && std::env::var_os("PENFOLD_TEST_BIN").is_none()
+}
+
+/// Panics if other users cannot start the binary under test, where each test would fail in another way.
+#[track_caller]
+pub fn assert_others_reach_penfold() {
+    let closed = penfold()
+        .ancestors()
+        .skip(1)
+        .find(|dir| std::fs::metadata(dir).is_ok_and(|meta| meta.permissions().mode() & 0o001 == 0));
+    assert_eq!(
+        closed, None,
+        "other users cannot start penfold below this directory; `scripts/test` copies it"
+    );
 }
 
 /// Whether a process with this name is one of penfold, as far as the name tells.
