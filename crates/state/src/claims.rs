@@ -4,9 +4,12 @@
 //! A claim is the name of a sandbox, made from the thing, and is held and released like one. It tells apart the sandboxes of
 //! one state root.
 
-use std::path::Path;
+use std::error::Error;
+use std::io;
+use std::path::{Path, PathBuf};
 
-use penfold_resource::Planned;
+use penfold_resource::{Owned, Planned};
+use penfold_teardown::Resource;
 
 use crate::error_chain::error_chain;
 use crate::fnv::fnv;
@@ -49,12 +52,66 @@ pub fn take(root: &Path, thing: String, id: &Id) -> Result<Name, ClaimError> {
     })
 }
 
-/// Tells whether a living sandbox other than this one has claimed the resource by now, or may have. A resource with a mark
-/// cannot be taken for another's.
+/// A resource of a sandbox without a supervisor. What only its name shows to be the sandbox's is released under its claims: a
+/// sandbox that starts meanwhile makes it only afterwards, and what another sandbox has claimed by then is left alone.
+pub(crate) struct Orphaned {
+    root: PathBuf,
+    id: String,
+    planned: Planned,
+    owned: Owned,
+}
+
+impl Orphaned {
+    /// The resource of the sandbox `id` of this state root.
+    pub(crate) fn new(root: &Path, id: &str, planned: Planned, owned: Owned) -> Orphaned {
+        Orphaned { root: root.to_owned(), id: id.to_owned(), planned, owned }
+    }
+
+    /// Takes the claims of the resource; `None` if another sandbox has one.
+    fn claim(&self) -> io::Result<Option<Vec<Name>>> {
+        let mut claims = Vec::new();
+        for thing in self.planned.claims() {
+            let name = name_of(&thing);
+            match names::claim(&self.root, &name) {
+                Ok(claim) => claims.push(claim),
+                Err(NameError::Taken { holder, .. }) if holder == self.id => {}
+                Err(NameError::Taken { .. }) => return Ok(None),
+                // An end needs no space for the file of a claim: nobody has it, or nobody can have it now.
+                Err(_) => match names::holder(&self.root, &name)? {
+                    Some(holder) if holder != self.id => return Ok(None),
+                    _ => {}
+                },
+            }
+        }
+        Ok(Some(claims))
+    }
+}
+
+impl Resource for Orphaned {
+    fn describe(&self) -> String {
+        self.owned.describe()
+    }
+
+    fn release(&mut self, forced: bool) -> Result<(), Box<dyn Error + Send + Sync>> {
+        if !self.planned.is_known_by_name() {
+            return self.owned.release(forced);
+        }
+        penfold_sys::crash_point!("releasing");
+        let Some(mut claims) = self.claim()? else { return Ok(()) };
+        self.owned.release(forced)?;
+        for claim in &mut claims {
+            claim.release(forced)?;
+        }
+        Ok(())
+    }
+}
+
+/// Tells whether a living sandbox other than this one has claimed the resource by now; where that cannot be told, the release
+/// says so. A resource with a mark cannot be taken for another's.
 pub(crate) fn is_anothers(root: &Path, planned: &Planned, id: &str) -> bool {
     planned.is_known_by_name()
-        && planned.claims().iter().any(|thing| match names::holder(root, &name_of(thing)) {
-            Ok(holder) => holder.is_some_and(|holder| holder != id),
-            Err(_) => true,
-        })
+        && planned
+            .claims()
+            .iter()
+            .any(|thing| matches!(names::holder(root, &name_of(thing)), Ok(Some(holder)) if holder != id))
 }

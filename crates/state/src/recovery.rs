@@ -15,7 +15,7 @@ use penfold_teardown::{
 };
 use rustix::event::{PollFd, Timespec};
 
-use crate::claims;
+use crate::claims::{self, Orphaned};
 use crate::counters::{Counts, Mode};
 use crate::events::{EventKind, Journal};
 use crate::evidence::fingerprints::{self, Fingerprints};
@@ -263,7 +263,7 @@ pub fn recover_unrecorded(
     let marker = marked::marker(id, intent.as_ref(), None, named, root);
     let sparing = spared::sparing_of(intent.as_ref(), root);
     let scope = scope(intent.as_ref(), id);
-    let owned: Vec<_> = intent.iter().flat_map(|intent| owned(intent, None, patience)).collect();
+    let owned: Vec<_> = intent.iter().flat_map(|intent| owned(intent, root, patience)).collect();
     let scratch = match intent {
         Some(intent) => intent.scratch,
         None => unrecorded_scratch(id)?,
@@ -293,7 +293,14 @@ pub fn owned(intent: &Intent, root: Option<&Path>, patience: Duration) -> Vec<Bo
         (same_boot || planned.outlives_boot())
             && root.is_none_or(|root| !claims::is_anothers(root, planned, &id))
     });
-    planned.map(|planned| Owned::new(planned.clone(), intent.owner(), &deadline)).map(boxed).collect()
+    let made = planned.map(|planned| {
+        let owned = Owned::new(planned.clone(), intent.owner(), &deadline);
+        match root {
+            Some(root) => boxed(Orphaned::new(root, &intent.id.short(), planned.clone(), owned)),
+            None => boxed(owned),
+        }
+    });
+    made.collect()
 }
 
 fn boxed(resource: impl Resource + 'static) -> Box<dyn Resource> {

@@ -72,6 +72,7 @@
     reason = "what is judged is looked at from outside, by short polls with a deadline, and tests have an environment"
 )]
 
+mod another_user;
 mod bystander;
 pub mod catalog;
 mod delegated;
@@ -95,6 +96,7 @@ mod tree;
 mod turn;
 mod until;
 
+pub use another_user::run_test_as;
 pub use bystander::{Bystander, BystanderError};
 pub use delegated::{DelegatedCgroup, remove_delegated};
 pub use frozen_fs::{FrozenFs, FrozenFsError};

@@ -1,8 +1,6 @@
 //! How soon: these run alone.
 
 use std::os::fd::AsFd as _;
-use std::os::unix::process::CommandExt as _;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -81,24 +79,10 @@ const USER: u32 = 64_213;
 /// spec: 10.3
 #[test]
 fn an_events_follower_without_inotify_keeps_up_by_looking() {
-    let user = rustix::process::geteuid();
-    if user.as_raw() == USER {
+    if rustix::process::geteuid().as_raw() == USER {
         return by_looking();
     }
-    let program = std::env::current_exe().unwrap();
-    let mut command = Command::new(program);
-    command.args([
-        "--exact",
-        "promptness::an_events_follower_without_inotify_keeps_up_by_looking",
-        "--nocapture",
-    ]);
-    match command.uid(USER).gid(USER).env_remove("TMPDIR").current_dir("/").output() {
-        Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            penfold_testkit::skip("needs root and a program that every user may read");
-        }
-        Err(error) => panic!("{error}"),
-    }
+    penfold_testkit::run_test_as(USER, "promptness::an_events_follower_without_inotify_keeps_up_by_looking");
 }
 
 fn by_looking() {

@@ -231,7 +231,10 @@ fn a_foreground_run_tells_nothing() {
 fn a_foreground_run_that_left_something_tells_that_once() {
     let env = TestEnv::new();
     for level in env.levels() {
-        let script = "for i in 1 2 3 4 5 6; do setsid sleep 440$i & done";
+        let script = "for i in 1 2 3 4 5 6; do
+            setsid sleep 440$i &
+            until grep -qa ^sleep /proc/$!/cmdline; do :; done
+        done";
         env.run(["--contain", level.word(), "--name", "leaky", "--", "sh", "-c", script]).with_code(0);
         let told = kept(&env, &["--json", "--since", "1h"]).out();
         let told: Vec<serde_json::Value> =

@@ -8,6 +8,9 @@ use super::can_make;
 use crate::state::crash::can_crash;
 use crate::support::{Running, TestEnv, kill_at_once, wait_until};
 
+/// Before a recovery releases what only its name shows to be the orphan's.
+pub const RELEASING: &str = "releasing";
+
 /// Neither has made it yet, so that only the claim tells them apart.
 /// spec: 18.4
 #[test]
@@ -51,7 +54,37 @@ fn the_recovery_of_an_orphan_leaves_the_things_of_a_later_sandbox_alone() {
     wait_until("it is made", || path.try_exists().unwrap());
     orphan.call(&env, &["kill", "ID"]).with_code(0);
     assert!(env.running("sleep 1000").is_empty(), "the orphan is gone");
-    assert!(path.try_exists().unwrap() && later.leader().is_some());
+    assert!(path.try_exists().unwrap(), "it is removed");
+    assert!(later.leader().is_some(), "the later sandbox has ended");
+    later.call(&env, &["kill", "ID"]).with_code(0);
+    assert!(!path.try_exists().unwrap());
+    for sandbox in [&orphan, &later] {
+        sandbox.call(&env, &["rm", "-f", "ID"]).with_code(0);
+    }
+    env.assert_nothing_left();
+}
+
+/// The recovery has found that nobody else has it, and stands before it removes it.
+/// spec: 18.4
+#[test]
+fn what_a_sandbox_makes_while_an_orphan_is_recovered_is_left_alone() {
+    if !can_crash() {
+        return;
+    }
+    let env = TestEnv::new();
+    let path = env.path("work/mine");
+    let own = format!("--own=path={}", path.display());
+    let orphan = env.detach([own.as_str(), "--", "sleep", "1000"]);
+    kill_at_once(&orphan.supervisors.iter().collect::<Vec<_>>());
+    let words = ["kill", orphan.id.as_str()];
+    let recovery = Running::start(env.penfold(words).env("PENFOLD_STOP_AT", RELEASING));
+    wait_until("the recovery stands", || recovery.process().state() == Some('T'));
+    assert!(env.running("sleep 1000").is_empty(), "the orphan is gone");
+    let later = env.detach([own.as_str(), "--", "sh", "-c", "touch mine; exec sleep 1001"]);
+    wait_until("it is made", || path.try_exists().unwrap());
+    recovery.signal(Signal::CONT);
+    recovery.finish().with_code(0);
+    assert!(path.try_exists().unwrap(), "it is removed");
     later.call(&env, &["kill", "ID"]).with_code(0);
     assert!(!path.try_exists().unwrap());
     for sandbox in [&orphan, &later] {

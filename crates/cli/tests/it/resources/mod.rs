@@ -20,6 +20,8 @@ use rustix::thread::UnshareFlags;
 use crate::state::find;
 use crate::support::{Sandbox, TestEnv, entries, is_root, skip};
 
+pub use claims::RELEASING;
+
 /// A test for each crash point of a resource.
 pub const CRASHES: Generated =
     Generated { list: crash::generated, find: |name| find(name, "resources::crash::", crash::generated) };

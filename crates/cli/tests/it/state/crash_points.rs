@@ -14,8 +14,8 @@ use super::crash::{
 };
 use crate::serve;
 use crate::support::{
-    Level, Process, Running, TestEnv, Who, descendants, entries, has_debug_assertions, kill_at_once, penfold,
-    skip,
+    Level, Process, Running, TestEnv, Who, built_penfold, descendants, entries, has_debug_assertions,
+    kill_at_once, penfold, skip,
 };
 
 /// Only detached sandboxes come by there: `crash_detached.rs`.
@@ -169,6 +169,7 @@ fn every_crash_point_in_the_sources_is_tested() {
     let others = crate::resources::crash::POINTS.into_iter().chain(crate::run::spare::POINTS);
     let others = others
         .chain(crate::detached::restart::POINTS)
+        .chain([crate::resources::RELEASING])
         .chain(crate::oci::POINTS)
         .chain(crate::oci::exec::POINTS)
         .chain([crate::oci::exec::RUN_POINT]);
@@ -176,9 +177,9 @@ fn every_crash_point_in_the_sources_is_tested() {
     assert_eq!(found, tested.collect());
 }
 
-/// The release binary beside the binary under test.
+/// The release binary beside the one of the tests.
 fn release() -> PathBuf {
-    penfold().parent().and_then(Path::parent).unwrap().join("release/penfold")
+    built_penfold().parent().and_then(Path::parent).unwrap().join("release/penfold")
 }
 
 #[test]

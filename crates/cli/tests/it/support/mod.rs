@@ -22,7 +22,7 @@ mod sandbox;
 mod terminal;
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 pub use penfold_testkit::{DEADLINE, skip, wait_until};
@@ -45,14 +45,19 @@ pub const PATIENCE: &str = "300ms";
 /// users, and tests mount over `/tmp`.
 #[expect(clippy::disallowed_methods, reason = "a test has no other place to be told it")]
 pub fn penfold() -> &'static Path {
-    static BINARY: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
+    static BINARY: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
     BINARY.get_or_init(|| {
         let copy = || std::env::var_os("PENFOLD_TEST_PROGRAMS").map(|dir| Path::new(&dir).join("penfold"));
-        // The clone may have been moved since the tests were built.
-        let built = || std::env::var_os("NEXTEST_BIN_EXE_penfold").map(Into::into);
         let other = std::env::var_os("PENFOLD_TEST_BIN").map(Into::into);
-        other.or_else(copy).or_else(built).unwrap_or_else(|| env!("CARGO_BIN_EXE_penfold").into())
+        other.or_else(copy).unwrap_or_else(built_penfold)
     })
+}
+
+/// The binary that was built with the tests, where it was built.
+#[expect(clippy::disallowed_methods, reason = "a test has no other place to be told it")]
+pub fn built_penfold() -> PathBuf {
+    // The clone may have been moved since then.
+    std::env::var_os("NEXTEST_BIN_EXE_penfold").unwrap_or_else(|| env!("CARGO_BIN_EXE_penfold").into()).into()
 }
 
 /// Whether the binary under test was built with the tests, which have debug assertions and crash points.
@@ -106,7 +111,7 @@ pub fn json(path: &Path) -> Option<serde_json::Value> {
 }
 
 /// What is in a directory; nothing if there is none.
-pub fn entries(dir: &Path) -> Vec<std::path::PathBuf> {
+pub fn entries(dir: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 

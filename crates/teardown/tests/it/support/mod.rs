@@ -1,9 +1,7 @@
 //! Shared code of the tests on real processes.
 
-use penfold_testkit::skip;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command};
+use std::process::Child;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -82,21 +80,5 @@ pub fn leaves_of_this_process() -> Vec<String> {
 
 /// Runs one test of this program again, as an ordinary user who may not make cgroups.
 pub fn as_user(name: &str) {
-    const USER: u32 = 65_534;
-    if !rustix::process::geteuid().is_root() {
-        return skip("only root can become another user; the tests before this one ran as one");
-    }
-    // Use a copy, because the directories above this program may be closed to other users.
-    let directory = tempfile::tempdir().unwrap();
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(directory.path(), open).unwrap();
-    let program = directory.path().join("test");
-    // Another process makes the copy: a fork in another thread would hold the file open for writing.
-    assert!(
-        Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status().unwrap().success()
-    );
-    let mut command = Command::new(program);
-    let output = command.args(["--exact", name]).uid(USER).gid(USER).current_dir("/").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    penfold_testkit::run_test_as(65_534, name);
 }
