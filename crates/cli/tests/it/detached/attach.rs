@@ -14,8 +14,8 @@ use super::sandboxes::{
     await_end_of, await_log, await_rest, await_running, begin, end, exec, exec_command, remove, signals,
 };
 use crate::support::{
-    ControlClient, DEADLINE, Impostor, Level, Running, Sandbox, Terminal, TestEnv, has_program, penfold,
-    wait_until,
+    ControlClient, DEADLINE, Impostor, Level, Running, Sandbox, Terminal, TestEnv, has_program,
+    has_terminals, penfold, wait_until,
 };
 
 /// A shell line of penfold with these words.
@@ -269,6 +269,9 @@ fn viewer_that_comes_back_to_a_terminal_of_the_same_size_sees_it_drawn() {
 /// spec: 13.6
 #[test]
 fn viewer_stays_when_another_supervisor_goes_on() {
+    if !has_terminals() {
+        return;
+    }
     let env = TestEnv::new();
     for level in env.levels().into_iter().filter(|&level| level != Level::Pidns) {
         let flags = ["-t", "--contain", level.word(), "--on-supervisor-exit", "keep"];
@@ -318,6 +321,9 @@ fn keys_that_leave_are_those_that_were_asked_for() {
 /// spec: 13.2
 #[test]
 fn hangup_of_a_viewer_s_terminal_ends_an_exec_but_no_sandbox() {
+    if !has_terminals() {
+        return;
+    }
     let env = TestEnv::new();
     // The command prints a word for each new size: a viewer brings one.
     let script = "trap 'echo seen' WINCH; while :; do sleep 0.05; done";
@@ -351,6 +357,9 @@ fn hangup_of_a_viewer_s_terminal_ends_an_exec_but_no_sandbox() {
 /// spec: 13.7
 #[test]
 fn viewer_that_does_not_read_holds_up_nobody() {
+    if !has_terminals() {
+        return;
+    }
     let env = TestEnv::new();
     // More than the buffers of a viewer hold.
     let script = "read x; seq 100000; echo all; read y; echo got $y; sleep 4306";
@@ -375,6 +384,9 @@ fn viewer_that_does_not_read_holds_up_nobody() {
 /// spec: 13.7
 #[test]
 fn program_that_writes_without_end_leaves_time_for_others() {
+    if !has_terminals() {
+        return;
+    }
     let env = TestEnv::new();
     let sandbox = env.detach(["-t", "--", "yes"]);
     exec(&env, &sandbox, &["true"]).with_code(0);
@@ -388,6 +400,9 @@ fn program_that_writes_without_end_leaves_time_for_others() {
 /// spec: 13.6
 #[test]
 fn terminal_that_was_closed_can_be_opened_again() {
+    if !has_terminals() {
+        return;
+    }
     let env = TestEnv::new();
     let script =
         "exec 3>done </dev/null >/dev/null 2>&1; sleep 0.3; echo again >/dev/tty; echo >&3; sleep 4307";
@@ -409,6 +424,9 @@ fn reads_later(count: usize) -> String {
 #[test]
 fn typed_text_that_nobody_reads_waits() {
     const TYPED: usize = 300_000;
+    if !has_terminals() {
+        return;
+    }
     let env = TestEnv::new();
     let sandbox = env.detach(["-t", "--", "sh", "-c", &reads_later(TYPED)]);
     let (_client, stream) = seat(&sandbox);
@@ -430,6 +448,9 @@ fn typed_text_that_nobody_reads_waits() {
 /// spec: 13.7
 #[test]
 fn keys_typed_before_leaving_reach_the_program() {
+    if !has_terminals() {
+        return;
+    }
     for (size, stopped) in [(150_000, false), (400_000, true)] {
         let env = TestEnv::new();
         let sandbox = env.detach(["-t", "--", "sh", "-c", &reads_later(size)]);
@@ -460,6 +481,9 @@ fn keys_typed_before_leaving_reach_the_program() {
 #[test]
 fn large_paste_goes_through_whole() {
     const LINES: u32 = 20_000;
+    if !has_terminals() {
+        return;
+    }
     let env = TestEnv::new();
     let sandbox = env.detach(["--", "sleep", "4309"]);
     let (ours, theirs) = terminal_pair();
@@ -484,6 +508,9 @@ fn large_paste_goes_through_whole() {
 /// spec: 13.6
 #[test]
 fn without_a_terminal_there_is_nothing_to_attach_to() {
+    if !has_terminals() {
+        return;
+    }
     let env = TestEnv::new();
     let plain = env.detach(["--", "sleep", "4310"]);
     let refused = plain.call(&env, &["attach", "ID"]);

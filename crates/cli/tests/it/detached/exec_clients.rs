@@ -15,7 +15,9 @@ use super::sandboxes::{
     await_log, await_rest, await_running, begin, exec, exec_description, exec_request, null, put_in, remove,
     signals,
 };
-use crate::support::{ControlClient, Impostor, Process, Running, Sandbox, TestEnv, wait_until};
+use crate::support::{
+    ControlClient, Impostor, Process, Running, Sandbox, TestEnv, has_terminals, wait_until,
+};
 
 /// Connects, and takes the greeting.
 #[track_caller]
@@ -311,6 +313,9 @@ fn client_that_never_reads_holds_nobody_up() {
 /// spec: 13.5
 #[test]
 fn seat_at_the_terminal_is_for_stream_sockets() {
+    if !has_terminals() {
+        return;
+    }
     let env = TestEnv::new();
     let sandbox = env.detach(["-t", "--", "sleep", "4205"]);
     let seat = b"{\"attach\":{\"rows\":20,\"columns\":70}}";

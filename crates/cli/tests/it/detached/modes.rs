@@ -8,7 +8,7 @@ use rustix::termios::{LocalModes, tcgetattr, tcgetwinsize};
 
 use super::attach::{seat, seat_of_size, shown, spawn_at, terminal_pair, type_in};
 use super::sandboxes::{await_log, remove};
-use crate::support::{Sandbox, TestEnv, wait_until};
+use crate::support::{Sandbox, TestEnv, has_terminals, wait_until};
 
 /// As an editor does: alternate screen, keys of the cursor and the pad, mouse, bracketed paste.
 const SET_UP: &str =
@@ -19,6 +19,9 @@ const RESET: &str = "\x1b>\x1b[?1l\x1b[?2004l\x1b[?1006l\x1b[?1002l\x1b[?1049l";
 /// spec: 13.6
 #[test]
 fn viewer_is_put_into_the_modes_that_programs_have_set_also_after_a_takeover() {
+    if !has_terminals() {
+        return;
+    }
     let env = TestEnv::new();
     let sandbox = env.detach(["-t", "--on-supervisor-exit", "keep", "--", "sh", "-c", SET_UP]);
     await_log(&env, &sandbox, "up");
@@ -38,6 +41,9 @@ fn viewer_is_put_into_the_modes_that_programs_have_set_also_after_a_takeover() {
 /// spec: 13.6
 #[test]
 fn modes_of_a_viewer_s_terminal_are_reset_when_it_leaves_and_at_the_end() {
+    if !has_terminals() {
+        return;
+    }
     let env = TestEnv::new();
     let sandbox = env.detach(["-t", "--", "sh", "-c", SET_UP]);
     await_log(&env, &sandbox, "up");
@@ -72,6 +78,9 @@ fn size(sandbox: &Sandbox) -> (u16, u16) {
 /// spec: 13.6
 #[test]
 fn smallest_viewer_that_is_still_there_decides_the_size() {
+    if !has_terminals() {
+        return;
+    }
     let env = TestEnv::new();
     let sandbox = env.detach(["-t", "--", "sleep", "4402"]);
     let becomes = |wanted| wait_until("the size", || size(&sandbox) == wanted);

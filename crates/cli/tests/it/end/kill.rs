@@ -8,7 +8,7 @@ use rustix::process::{Pid, setpriority_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::standing::{Standing, all_run, answers, as_user, await_said, detach_script, ended};
-use crate::support::{Level, Process, Running, Sandbox, TestEnv, skip, wait_until};
+use crate::support::{Process, Running, Sandbox, TestEnv, skip, wait_until};
 
 /// Says `hup` for each SIGHUP, and goes on.
 pub const LISTENER: &str =
@@ -17,7 +17,7 @@ pub const LISTENER: &str =
 /// spec: 11.1
 #[test]
 fn whole_tree_is_gone_when_kill_answers() {
-    for level in Level::ALL {
+    for level in TestEnv::new().levels() {
         let env = TestEnv::new();
         let sandbox = Standing::start(&env, &["--contain", level.word()]);
         sandbox.assert_alive();

@@ -2,11 +2,14 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use crate::support::{Finished, Running, Sandbox, TestEnv, USER, Who, is_root};
+use crate::support::{Finished, Running, Sandbox, TestEnv, USER, Who, has_terminals, is_root};
 
 /// spec: 5.19
 #[test]
 fn flags_of_an_interactive_docker_run_mean_what_is_so_anyway() {
+    if !has_terminals() {
+        return;
+    }
     let env = TestEnv::new();
     for flags in [&["-i"][..], &["-it"], &["--rm", "-ti"], &["--interactive", "--tty"]] {
         let words = [&["run"], flags, &["sh", "-c", "read x; echo $x; exit 3"]].concat();

@@ -86,7 +86,7 @@ impl TestEnv {
             assert_others_reach_penfold();
         }
         let user = if env.is_ordinary() { USER } else { 0 };
-        for name in ["root", "tmp", "work"] {
+        for name in ["root", "tmp", "work"].into_iter().filter(|_| who != Who::Tester) {
             chown(env.path(name), Some(user), Some(user)).unwrap();
         }
         if matches!(who, Who::Root | Who::Delegated) {
@@ -276,6 +276,16 @@ impl TestEnv {
         below.filter(|process| !process.has_ended() && is_ours(process)).collect()
     }
 
+    /// Those below this process that work in a directory of this environment: the sandboxes of a server have no mark.
+    fn working_here(&self) -> Vec<Process> {
+        let works_here = |pid: &i32| {
+            let directory = std::fs::read_link(format!("/proc/{pid}/cwd"));
+            directory.is_ok_and(|directory| directory.starts_with(self.dir.path()))
+        };
+        let below = descendants(proc::this().unwrap().id.pid).into_iter().filter(works_here);
+        below.filter_map(Process::find).filter(|process| !process.has_ended()).collect()
+    }
+
     /// Those of them whose command line begins with this.
     pub fn find(&self, command: &str) -> Vec<Process> {
         let mut found = self.processes();
@@ -331,7 +341,7 @@ impl Drop for TestEnv {
         sweep::thaw(&self.dir.path().file_name().unwrap_or_default().to_string_lossy());
         let mut empty = 0;
         let ended = || {
-            let left = self.processes();
+            let left: Vec<Process> = self.processes().into_iter().chain(self.working_here()).collect();
             for process in &left {
                 process.signal(Signal::KILL);
             }

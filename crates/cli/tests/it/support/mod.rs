@@ -93,6 +93,30 @@ pub fn is_root() -> bool {
     is_root
 }
 
+/// Whether pseudo-terminals can be made here; says so if not.
+pub fn has_terminals() -> bool {
+    let made = rustix::pty::openpt(rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY);
+    if let Err(error) = &made {
+        skip(&format!("no terminal can be made here: {error}"));
+    }
+    made.is_ok()
+}
+
+/// Whether this user can tell of all ancestors of the test whether they are penfold; says so if not. As long as one of them is
+/// another user's, penfold takes no process below it for an orphan.
+pub fn has_readable_ancestors() -> bool {
+    let parent = |pid: i32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+    };
+    let mut above = std::iter::successors(parent(rustix::process::getpid().as_raw_pid()), |&pid| parent(pid));
+    let hidden = above.find(|&pid| pid > 1 && std::fs::read_link(format!("/proc/{pid}/exe")).is_err());
+    if hidden.is_some() {
+        skip("an ancestor of the test is another user's process");
+    }
+    hidden.is_none()
+}
+
 /// Whether a program is installed and works here; says so if not.
 pub fn has_program(words: &[&str]) -> bool {
     let [name, rest @ ..] = words else { return false };

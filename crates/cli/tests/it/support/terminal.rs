@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use penfold_testkit::until;
 
-use super::{DEADLINE, TestEnv, has_program};
+use super::{DEADLINE, TestEnv, has_program, has_terminals};
 
 /// For sockets: a server that is asked to end goes on for a moment, and takes nobody in.
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -25,7 +25,7 @@ impl<'a> Terminal<'a> {
 
     /// Opens one with this number of columns.
     pub fn of_width(env: &'a TestEnv, columns: usize) -> Option<Terminal<'a>> {
-        if !has_program(&["tmux", "-V"]) {
+        if !has_program(&["tmux", "-V"]) || !has_terminals() {
             return None;
         }
         let socket = env.path(&format!("tmux-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
