@@ -5,7 +5,7 @@ use std::fs;
 use rustix::process::Signal;
 
 use crate::run::jail::environments;
-use crate::support::{Level, Sandbox, TestEnv, has_program, is_root, wait_until};
+use crate::support::{Level, Sandbox, TestEnv, has_program, has_terminals, is_root, wait_until};
 
 /// What a process has of its jail: place, namespaces, rights, files.
 pub const DESCRIPTION: &str = r#"
@@ -40,7 +40,8 @@ fn each_exec_has_what_the_command_has() {
             let host = fs::read_link("/proc/self/ns/pid").unwrap().display().to_string();
             assert!(!own.contains(&host), "{own}");
             let script = description();
-            for flags in [&[][..], &["-i"], &["-t"]] {
+            let with_terminal = has_terminals().then_some(&["-t"][..]);
+            for flags in [&[][..], &["-i"]].into_iter().chain(with_terminal) {
                 let said = sandbox.call(&env, &[&["exec"], flags, &["ID", "sh", "-c", &script]].concat());
                 assert_eq!(said.out().replace('\r', ""), own, "{level:?} {flags:?}: {}", said.err());
             }

@@ -53,9 +53,11 @@ fn without_internal_signals(line: &str) -> String {
     }
 }
 
-/// A pid namespace shows its own numbers, and processes outside of it as 0.
+/// A pid namespace shows its own numbers, and processes outside of it as 0. That of an ordinary user is below a user namespace, where
+/// the bounding set is full: `user_namespaces(7)`.
 fn inside(level: Level, line: &str) -> bool {
-    level == Level::Pidns && (line.starts_with("session ") || line.starts_with("group is"))
+    let is_full = !rustix::process::geteuid().is_root() && line.starts_with("CapBnd:");
+    level == Level::Pidns && (line.starts_with("session ") || line.starts_with("group is") || is_full)
 }
 
 /// spec: 8.1
