@@ -175,7 +175,9 @@ impl<'a> Watch<'a> {
         // If its supervisor was alive a moment ago, the report is enough, and saves the search.
         let told = self.attended && self.known.record.as_ref().is_some_and(has_ended);
         let Some(members) = (if told { None } else { living(fresh, self.known) }) else {
-            self.end = Some(self.read(fresh));
+            let end = self.read(fresh);
+            // A restart on request may have taken these files aside meanwhile.
+            self.end = self.former_end().or(Some(end));
             return;
         };
         if has_survivors(fresh, self.known) {
