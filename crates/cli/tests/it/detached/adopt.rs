@@ -76,7 +76,7 @@ fn a_stray_gets_a_handle_and_is_killed_by_it() {
     let bystander = Running::start(env.command("sleep").arg("3609"));
     let (root, others) = leave(&env, 3601);
     // To an ordinary user, `doctor` lists no process with an ancestor that this user may not look at.
-    let is_root = rustix::process::geteuid().is_root();
+    let is_root = is_root();
     assert!(foreign_strays(&env).contains(&root.pid().into()) || !is_root);
     let sandbox = adopt(&env, &root, &["--name", "web", "-l", "team=a", "--ttl", "1h"]);
     let state = sandbox.file("state.json").unwrap();

@@ -25,6 +25,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::thread::CapabilitySet;
+
 pub use penfold_testkit::{DEADLINE, skip, wait_until};
 
 pub use control_client::ControlClient;
@@ -84,13 +86,20 @@ pub fn is_our_name(name: &str) -> bool {
     ["penfold", "pf-supervisor"].contains(&name)
 }
 
-/// Whether the test runs as root; says so if not.
+/// Whether the test runs as root with the capabilities of root, as it does outside of containers; says so if not.
 pub fn is_root() -> bool {
-    let is_root = rustix::process::geteuid().is_root();
-    if !is_root {
+    if !rustix::process::geteuid().is_root() {
         skip("needs root");
+        return false;
     }
-    is_root
+    let all = rustix::thread::capabilities(None).is_ok_and(|sets| {
+        sets.effective
+            .contains(CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_PTRACE | CapabilitySet::NET_ADMIN)
+    });
+    if !all {
+        skip("needs the capabilities of root, which a container without privileges does not have");
+    }
+    all
 }
 
 /// Whether pseudo-terminals can be made here; says so if not.
