@@ -55,7 +55,9 @@ pub fn end_lost(state_root: &Path, file: &Path, patience: Duration) -> io::Resul
     let all = notes.all()?;
     let Some((_, note)) = all.iter().find(|(path, _)| path == file) else { return Ok(Vec::new()) };
     let mut members = members(note)?;
-    if !is_lost(note, &all)? || notes.read(&note.engine_root, &note.id)?.as_ref() != Some(note) {
+    if !is_lost(note, &all)?
+        || notes.read(&note.engine_root, &note.id)?.is_none_or(|newest| newest.token != note.token)
+    {
         return Ok(Vec::new());
     }
     let deadline = Instant::now() + patience;
@@ -65,7 +67,7 @@ pub fn end_lost(state_root: &Path, file: &Path, patience: Duration) -> io::Resul
     }
     let left = members.remove(deadline)?;
     if left.is_empty() {
-        notes.remove(&note.engine_root, &note.id, Some(&note.token))?;
+        notes.remove(note)?;
     }
     Ok(left.iter().map(|dir| format!("cgroup {}", dir.display())).collect())
 }

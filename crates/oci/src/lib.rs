@@ -15,6 +15,8 @@
 //! - `delete` without `--force` kills nothing. A cgroup that cannot be read is not empty.
 //! - `kill` and `delete` answer within [`LIMIT`]: containerd gives up after 10 s.
 //! - The note is written before the delegate starts, and removed last.
+//! - An end needs no space: a note that cannot be written or removed stops no `delete`.
+//! - No lock is taken: a process that is stopped holds up no other.
 
 mod cgroups;
 mod config;
@@ -30,7 +32,7 @@ mod words;
 
 pub use containers::{Noted, end_lost, noted};
 pub use delegate::{Delegate, NoDelegate, Surroundings};
-pub use log::{append as log, log_line};
+pub use log::{Level, append as log, log_line};
 pub use note::{Asked, Note, Notes};
 pub use runtime::{Answer, LIMIT, Refused, Runtime};
 pub use words::Words;

@@ -1,11 +1,16 @@
-//! The notes of a state root: `<root>/oci/HASH.json`, one for each container that was created through penfold.
+//! The notes of a state root: `<root>/oci/HASH.TOKEN.json`, one for each container that was created through penfold.
+//!
+//! There is no lock. The token tells the note of a container from that of a later one with the same id, so the removal of one never removes the
+//! other, and a process that is stopped holds up nobody.
 
-use std::ffi::OsStr;
-use std::fs::{DirBuilder, File};
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use penfold_state::fnv;
 use serde::{Deserialize, Serialize};
@@ -73,31 +78,33 @@ impl Notes {
     /// # Errors
     /// When the note cannot be read.
     pub fn read(&self, engine_root: &Path, id: &str) -> io::Result<Option<Note>> {
-        match std::fs::read(self.file(engine_root, id)) {
-            Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+        let mut newest = None;
+        for file in self.files_of(engine_root, id)? {
+            newest = newer(newest, file);
+        }
+        match newest.map(|(_, file)| std::fs::read(file)) {
+            Some(Ok(text)) => Ok(Some(serde_json::from_slice(&text)?)),
+            Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(None),
         }
     }
 
-    /// Reads all notes, each with its file. A note that is damaged is left out: `delete` names it.
+    /// Reads all notes, each with its file; the newest one of each container. A note that is damaged is left out: `delete` names it.
     ///
     /// # Errors
     /// When the directory cannot be read.
     pub(crate) fn all(&self) -> io::Result<Vec<(PathBuf, Note)>> {
-        let entries = match std::fs::read_dir(&self.dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries?,
-        };
-        let mut found = Vec::new();
-        for entry in entries {
-            let path = entry?.path();
-            let is_note = path.extension().is_some_and(|extension| extension == "json");
-            let note = if is_note { std::fs::read(&path).ok() } else { None };
-            let note = note.and_then(|text| serde_json::from_slice::<Note>(&text).ok());
-            found.extend(note.map(|note| (path, note)));
+        let mut newest: BTreeMap<OsString, Dated> = BTreeMap::new();
+        for file in self.files()?.into_iter().filter(|file| is_note(file)) {
+            let name = file.file_name().unwrap_or_default().as_bytes();
+            let name = name.split(|byte| *byte == b'.').next().unwrap_or_default();
+            let name = OsStr::from_bytes(name).to_owned();
+            if let Some(dated) = newer(newest.remove(&name), file) {
+                newest.insert(name, dated);
+            }
         }
-        Ok(found)
+        let read = |(_, file): Dated| parsed(&file).map(|note| (file, note));
+        Ok(newest.into_values().filter_map(read).collect())
     }
 
     /// Writes the note of a container, whole.
@@ -106,30 +113,41 @@ impl Notes {
     /// When it cannot be written; an earlier note stays.
     pub fn write(&self, note: &Note) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
-        let _lock = self.lock()?;
-        let file = self.file(&note.engine_root, &note.id);
+        let file = self.file(note);
         let new = file.with_extension(format!("new-{}", std::process::id()));
-        std::fs::write(&new, serde_json::to_vec(note)?)?;
-        std::fs::rename(&new, &file)
+        let written = std::fs::write(&new, serde_json::to_vec(note)?);
+        let written = written.and_then(|()| std::fs::rename(&new, &file));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&new);
+        }
+        written
     }
 
-    /// Removes the note of a container, if there is one, and before it what a killed follower has left. With a `token`, the note of a
-    /// later container with the id stays.
+    /// Writes the note of a container that is about to be created, and removes those of earlier containers with its id.
     ///
     /// # Errors
-    /// Those of open(2), flock(2) and unlink(2), and when the note cannot be read.
-    pub fn remove(&self, engine_root: &Path, id: &str, token: Option<&str>) -> io::Result<()> {
-        let Some(_lock) = self.lock()? else { return Ok(()) };
-        if let (Some(token), Some(note)) = (token, self.read(engine_root, id)?)
-            && note.token != token
-        {
-            return Ok(());
-        }
-        let (note, name) = (self.file(engine_root, id), Notes::name(engine_root, id));
-        let entries = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
-        let others = entries.map(|entry| entry.path()).filter(|path| *path != note && is_named(path, &name));
-        for path in others.chain([note.clone()]) {
-            match std::fs::remove_file(path) {
+    /// When it cannot be written; an earlier note stays.
+    pub(crate) fn write_first(&self, note: &Note) -> io::Result<()> {
+        let earlier = self.files_of(&note.engine_root, &note.id)?;
+        self.write(note)?;
+        // One that stays is older: nobody reads it.
+        earlier.into_iter().for_each(|file| drop(std::fs::remove_file(file)));
+        Ok(())
+    }
+
+    /// Removes the note of a container, if it is there, and what a killed follower has left. That of a later container with the id stays.
+    ///
+    /// # Errors
+    /// Those of readdir(3) and unlink(2).
+    pub(crate) fn remove(&self, note: &Note) -> io::Result<()> {
+        let name = Notes::name(&note.engine_root, &note.id);
+        let (own, later): (Vec<PathBuf>, Vec<PathBuf>) = self
+            .files_of(&note.engine_root, &note.id)?
+            .into_iter()
+            .partition(|file| *file == self.file(note) || is_of(file, note));
+        let all = if later.is_empty() { self.files()? } else { Vec::new() };
+        for file in all.into_iter().filter(|file| is_named(file, &name)).chain(own) {
+            match std::fs::remove_file(file) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => (),
             }
@@ -137,16 +155,32 @@ impl Notes {
         Ok(())
     }
 
-    /// Keeps other processes from writing and removing notes meanwhile; `None` without the directory.
-    fn lock(&self) -> io::Result<Option<File>> {
-        match File::open(&self.dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            dir => {
-                let dir = dir?;
-                penfold_state::lock::hold_new(&dir)?;
-                Ok(Some(dir))
-            }
+    /// Removes notes of a container that cannot be read.
+    ///
+    /// # Errors
+    /// Those of readdir(3) and unlink(2).
+    pub(crate) fn remove_damaged(&self, engine_root: &Path, id: &str) -> io::Result<()> {
+        let mut files = self.files_of(engine_root, id)?;
+        files.retain(|file| parsed(file).is_none());
+        files.into_iter().try_for_each(std::fs::remove_file)
+    }
+
+    /// The files; none without the directory.
+    fn files(&self) -> io::Result<Vec<PathBuf>> {
+        match std::fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            entries => entries?.map(|entry| Ok(entry?.path())).collect(),
         }
+    }
+
+    /// The notes of a container; several if some of earlier ones are left.
+    fn files_of(&self, engine_root: &Path, id: &str) -> io::Result<Vec<PathBuf>> {
+        let name = Notes::name(engine_root, id) + ".";
+        let mut files = self.files()?;
+        files.retain(|file| {
+            is_note(file) && file.file_name().unwrap_or_default().as_bytes().starts_with(name.as_bytes())
+        });
+        Ok(files)
     }
 
     /// The file for the pid of a command, where the engine wants none.
@@ -154,8 +188,9 @@ impl Notes {
         self.dir.join(format!("{}.{command}.pid", Notes::name(engine_root, id)))
     }
 
-    fn file(&self, engine_root: &Path, id: &str) -> PathBuf {
-        self.dir.join(format!("{}.json", Notes::name(engine_root, id)))
+    fn file(&self, note: &Note) -> PathBuf {
+        let name = Notes::name(&note.engine_root, &note.id);
+        self.dir.join(format!("{name}.{}.json", note.token))
     }
 
     /// Engines reuse ids below different roots: the name is a hash of both.
@@ -165,6 +200,29 @@ impl Notes {
         key.extend_from_slice(id.as_bytes());
         format!("{:032x}", fnv(&key))
     }
+}
+
+/// A note's file with the time of its last change.
+type Dated = (SystemTime, PathBuf);
+
+/// Returns the newer one of a dated file and another; without the other if that is gone.
+fn newer(one: Option<Dated>, other: PathBuf) -> Option<Dated> {
+    let changed = std::fs::metadata(&other).and_then(|meta| meta.modified());
+    one.into_iter().chain(changed.ok().map(|changed| (changed, other))).max()
+}
+
+fn is_note(file: &Path) -> bool {
+    file.extension() == Some(OsStr::new("json"))
+}
+
+/// Tells whether a file is the note of this container. Earlier versions had no token in the name of the file.
+fn is_of(file: &Path, note: &Note) -> bool {
+    parsed(file).is_some_and(|read| read.token == note.token)
+}
+
+/// Reads a note; `None` if it is damaged.
+fn parsed(file: &Path) -> Option<Note> {
+    serde_json::from_slice(&std::fs::read(file).ok()?).ok()
 }
 
 /// Tells whether a file has the pid of a command in this container. runc writes `.FILE` first.

@@ -18,6 +18,7 @@ use crate::cgroups::{self, Names};
 use crate::config::Config;
 use crate::containers;
 use crate::delegate::{self, Delegate, Surroundings, Told};
+use crate::log::Level;
 use crate::members::{Member, Members, pause};
 use crate::note::{Asked, Note, Notes};
 use crate::words::Words;
@@ -112,6 +113,8 @@ pub struct Runtime {
     engine_root: PathBuf,
     /// What containers without annotations ask for.
     usual: Asked,
+    /// Writes a sentence to standard error.
+    tell: fn(&str),
     begun: Instant,
 }
 
@@ -149,6 +152,7 @@ impl Runtime {
             state_root,
             engine_root,
             usual: Asked::default(),
+            tell: |_| (),
             begun: Instant::now(),
         }
     }
@@ -157,6 +161,12 @@ impl Runtime {
     #[must_use]
     pub fn with_usual(self, usual: Asked) -> Runtime {
         Runtime { usual, ..self }
+    }
+
+    /// Sets what becomes of a sentence that changes no answer.
+    #[must_use]
+    pub fn with_tell(self, tell: fn(&str)) -> Runtime {
+        Runtime { tell, ..self }
     }
 
     /// Runs the verb.
@@ -204,7 +214,7 @@ impl Runtime {
             cgroups,
         };
         crash_point!("oci-create");
-        self.notes().write(&note).map_err(source)?;
+        self.notes().write_first(&note).map_err(source)?;
         crash_point!("oci-noted");
         if self.words.verb == "run" && !self.words.detach {
             // The delegate deletes the container itself.
@@ -242,7 +252,7 @@ impl Runtime {
         if !known && container.note.is_none() {
             return Ok(if self.words.force { Answer::Exit(0) } else { self.pass_on() });
         }
-        self.remember(&mut container)?;
+        self.remember(&mut container);
         crash_point!("oci-delete");
         let only_reports = container.note.as_ref().is_some_and(|note| note.asked.only_reports);
         let left = if self.words.force {
@@ -285,15 +295,28 @@ impl Runtime {
             return Err(self.refuse(&left, &[]));
         }
         crash_point!("oci-verified");
-        let token = container.note.as_ref().map(|note| note.token.as_str());
-        let removed = self.notes().remove(&self.engine_root, &self.words.id, token);
-        removed.map_err(|source| Refused::Note { id: self.words.id.clone(), source })?;
+        let notes = self.notes();
+        let damaged = || notes.remove_damaged(&self.engine_root, &self.words.id);
+        let removed = container.note.as_ref().map_or_else(damaged, |note| notes.remove(note));
+        if let Err(error) = removed {
+            self.tell(&format!(
+                "container `{}` is gone, and its note cannot be removed: {error}",
+                self.words.id
+            ));
+        }
         Ok(Answer::Exit(0))
     }
 
     pub(crate) fn find(&self) -> Result<Container, Refused> {
         let id = &self.words.id;
-        let note = self.notes().read(&self.engine_root, id).map_err(|source| self.unseen(source))?;
+        let note = match self.notes().read(&self.engine_root, id) {
+            // What the delegate knows is enough for an end.
+            Err(error) if self.words.verb == "delete" && self.is_known() => {
+                self.tell(&format!("cannot read the note of container `{id}`: {error}"));
+                None
+            }
+            note => note.map_err(|source| self.unseen(source))?,
+        };
         let told = delegate::told(&self.engine_root, id);
         let cgroups_path = note.as_ref().map_or("", |note| &note.cgroups_path);
         let known = note.as_ref().map_or(&[][..], |note| &note.cgroups);
@@ -303,15 +326,26 @@ impl Runtime {
         Ok(Container { note, told, members })
     }
 
-    /// Notes the cgroups: a later `delete` finds them after the delegate has removed its own state.
-    fn remember(&self, container: &mut Container) -> Result<(), Refused> {
-        let Some(note) = &mut container.note else { return Ok(()) };
+    /// Notes the cgroups: a later `delete` finds them after the delegate has removed its own state. The end goes on without: it needs no space.
+    fn remember(&self, container: &mut Container) {
+        let Some(note) = &mut container.note else { return };
         let cgroups: Vec<PathBuf> = container.members.roots().iter().cloned().collect();
         if note.cgroups != cgroups {
             note.cgroups = cgroups;
-            self.notes().write(note).map_err(|source| Refused::Note { id: note.id.clone(), source })?;
+            if let Err(error) = self.notes().write(note) {
+                self.tell(&format!("cannot write the note of container `{}`: {error}", note.id));
+            }
         }
-        Ok(())
+    }
+
+    /// Writes a sentence about something that changes no answer to the file of `--log`, and to standard error.
+    fn tell(&self, sentence: &str) {
+        (self.tell)(sentence);
+        if let Some(log) = &self.words.log
+            && let Err(error) = crate::log::append(log, Level::Warning, sentence)
+        {
+            (self.tell)(&format!("cannot write the file of `--log`: {error}"));
+        }
     }
 
     pub(crate) fn delegate(&self) -> &Delegate {

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction};
-use penfold_oci::{Answer, Asked, Delegate, Refused, Runtime, Surroundings, Words};
+use penfold_oci::{Answer, Asked, Delegate, Level, Refused, Runtime, Surroundings, Words};
 
 use crate::args::verb::{Global, Verb};
 use crate::config::Config;
@@ -77,7 +77,7 @@ pub(crate) fn call(words: &[OsString]) -> u8 {
         Ok(code) => return code,
         Err(failure) => failure,
     };
-    let logged = log.map_or(Ok(()), |log| penfold_oci::log(&log, &failure.sentence()));
+    let logged = log.map_or(Ok(()), |log| penfold_oci::log(&log, Level::Error, &failure.sentence()));
     if let Err(error) = logged {
         output::message(&format!("penfold: cannot write the file of `--log`: {error}\n"));
     }
@@ -101,7 +101,9 @@ fn runtime(words: &[OsString], parsed: Option<Words>) -> Result<u8, Failure> {
             let usual = Asked::usual(variable(LEAK).as_deref(), variable(EXEC).as_deref());
             let words = words.to_vec();
             let runtime = Runtime::new(delegate, parsed, words, state_root()?, &surroundings);
-            runtime.with_usual(usual).call().map_err(|refused| failure(&refused))?
+            let runtime =
+                runtime.with_usual(usual).with_tell(|text| output::message(&format!("penfold: {text}\n")));
+            runtime.call().map_err(|refused| failure(&refused))?
         }
     };
     match answer {

@@ -2,6 +2,7 @@
 
 mod bundle;
 pub mod exec;
+mod state;
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
