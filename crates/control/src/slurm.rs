@@ -2,7 +2,10 @@
 //!
 //! Slurm runs each step of a job below a `slurmstepd`. With its cgroup plugin each job has groups: `slurm/uid_U/job_J` in
 //! hierarchies of v1, `slurmstepd.scope/job_J` in v2. A process cannot leave these by itself, so they are the evidence where
-//! they are. Elsewhere it is the variable `SLURM_JOB_ID` in the environment.
+//! they are. Elsewhere it is the variable `SLURM_JOB_ID` in the environment. Any user can set that variable, so the prolog counts only processes of the
+//! user of a [job that began here](Jobs), which started after it.
+
+mod jobs;
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -12,6 +15,8 @@ use std::path::{Path, PathBuf};
 use penfold_cgroup::{Leaf, mountinfo, v1group};
 use penfold_process::{Evidence, Pid, ProcFs, Stat};
 use penfold_teardown::Selector;
+
+pub use jobs::Jobs;
 
 /// The number of a job.
 pub type JobId = u32;
@@ -63,11 +68,11 @@ pub fn left_of(proc: &mut ProcFs, job: JobId, user: u32) -> io::Result<Option<Se
 
 /// Finds the processes of jobs that have ended.
 ///
-/// A job runs while it has a `slurmstepd`. Where Slurm keeps groups, no environment is read.
+/// A job runs while it has a `slurmstepd`. Where Slurm keeps groups, no environment is read. Elsewhere, only `begun` jobs have processes.
 ///
 /// # Errors
 /// When the cgroups or /proc cannot be read: this does not mean "none".
-pub fn leftovers(proc: &mut ProcFs) -> io::Result<Vec<Leftover>> {
+pub fn leftovers(proc: &mut ProcFs, begun: &Jobs) -> io::Result<Vec<Leftover>> {
     let groups = Groups::find()?;
     let mut jobs: HashMap<JobId, Vec<Stat>> = HashMap::new();
     if groups.are_kept {
@@ -82,8 +87,12 @@ pub fn leftovers(proc: &mut ProcFs) -> io::Result<Vec<Leftover>> {
             }
         }
     } else {
+        let begun = begun.all()?;
         for (job, stat) in carriers(proc)? {
-            jobs.entry(job).or_default().push(stat);
+            let Some(user) = proc.status(stat.pid)?.map(|status| status.uids[0]) else { continue };
+            if begun.get(&job).is_some_and(|begun| begun.may_have_started(&stat, user)) {
+                jobs.entry(job).or_default().push(stat);
+            }
         }
     }
     let mut left = Vec::new();

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use penfold_control::slurm::{self, JobId};
+use penfold_control::slurm::{self, JobId, Jobs};
 use penfold_process::ProcFs;
 
 use crate::args::patience::Patience;
@@ -13,7 +13,7 @@ use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::foreign;
 use crate::text::lines::say;
-use crate::{exit_codes, output, value, variables};
+use crate::{exit_codes, output, surroundings, value, variables};
 
 /// The verb `slurm`.
 pub(crate) const VERB: Verb = Verb {
@@ -24,7 +24,7 @@ pub(crate) const VERB: Verb = Verb {
         SLURM_JOB_ID: the processes in its cgroups (v1 and v2), or where it has none, its user's processes with SLURM_JOB_ID \
         in their environment. Exit code 0 means that all were observed gone. With any other code Slurm drains the node, and \
         standard error names the survivors. `prolog` ends nothing; it fails if the node has processes of jobs that have ended, and \
-        names them. Processes of other jobs, slurmd and slurmstepd are left alone. slurm.conf takes a path without words, so each \
+        names them. Without cgroups of jobs these are processes with SLURM_JOB_ID that have the user of the job and started after the prolog of that job. Processes of other jobs, slurmd and slurmstepd are left alone. slurm.conf takes a path without words, so each \
         line names a script of one line: `exec penfold slurm epilog`, `exec penfold slurm prolog`. docs/slurm.md has the set-up.",
     examples: &[
         ("penfold slurm epilog", "in slurm.conf: Epilog=/etc/slurm/penfold-epilog"),
@@ -34,6 +34,10 @@ pub(crate) const VERB: Verb = Verb {
     define: SlurmArgs::augment_args,
     call: |global, matches| slurm(global, &usage::read(&VERB, matches)?),
 };
+
+/// The variables with the job, and with its user.
+const JOB: [&str; 2] = ["SLURM_JOB_ID", "SLURM_JOBID"];
+const USER: [&str; 2] = ["SLURM_JOB_UID", "SLURM_UID"];
 
 const CANNOT_SEARCH: &str = "cannot search for the processes of jobs";
 /// More rounds than this mean that new processes keep coming from outside of those that were ended.
@@ -70,17 +74,21 @@ enum Action {
 fn slurm(global: &Global, args: &SlurmArgs) -> Result<u8, Failure> {
     match args.action {
         Action::Epilog { grace, patience } => epilog(global, grace, patience.patience),
-        Action::Prolog => prolog(),
+        Action::Prolog => prolog(global),
     }
 }
 
 fn epilog(global: &Global, grace: Duration, patience: Duration) -> Result<u8, Failure> {
-    let job: JobId = number(&["SLURM_JOB_ID", "SLURM_JOBID"])?;
-    let user = number(&["SLURM_JOB_UID", "SLURM_UID"])?;
+    let job: JobId = number(&JOB)?;
+    let user = number(&USER)?;
     for _ in 0..ROUNDS {
         let mut proc = ProcFs::open().or_fail(FailureKind::Other, CANNOT_SEARCH)?;
         let left = slurm::left_of(&mut proc, job, user).or_fail(FailureKind::Other, CANNOT_SEARCH)?;
-        let Some(selector) = left else { return Ok(exit_codes::SUCCESS) };
+        let Some(selector) = left else {
+            // A job that stays noted costs nothing: no process of it is there.
+            let _ = Jobs::below(&surroundings::root(global)).end(job);
+            return Ok(exit_codes::SUCCESS);
+        };
         let code = foreign::end_selected(global, proc, selector, grace, patience)?;
         if code != exit_codes::SUCCESS {
             return Ok(code);
@@ -89,9 +97,10 @@ fn epilog(global: &Global, grace: Duration, patience: Duration) -> Result<u8, Fa
     Err(Failure::new(FailureKind::StillThere, format!("new processes of job {job} kept coming")))
 }
 
-fn prolog() -> Result<u8, Failure> {
+fn prolog(global: &Global) -> Result<u8, Failure> {
     let mut proc = ProcFs::open().or_fail(FailureKind::Other, CANNOT_SEARCH)?;
-    let left = slurm::leftovers(&mut proc).or_fail(FailureKind::Other, CANNOT_SEARCH)?;
+    let jobs = Jobs::below(&surroundings::root(global));
+    let left = slurm::leftovers(&mut proc, &jobs).or_fail(FailureKind::Other, CANNOT_SEARCH)?;
     let mut text = String::new();
     for one in &left {
         let (state, channel) = proc.waits(&one.stat);
@@ -104,6 +113,13 @@ fn prolog() -> Result<u8, Failure> {
         );
     }
     output::message(&text);
+    if left.is_empty()
+        && let (Ok(job), Ok(user)) = (number(&JOB), number(&USER))
+        && let Err(error) = jobs.begin(&mut proc, job, user)
+    {
+        // The node can run the job. Only what this job leaves is not told from what other users have named so.
+        output::message(&format!("penfold: cannot note that job {job} begins: {error}\n"));
+    }
     Ok(if left.is_empty() { exit_codes::SUCCESS } else { exit_codes::STILL_THERE })
 }
 

@@ -221,10 +221,26 @@ fn without_groups_prolog_reads_the_environment() {
         return skip("Slurm has groups on this host");
     }
     let env = TestEnv::new();
+    // What only names the job: older than it, of another user, of a job that never began here.
+    let older = Running::spawn(&mut member(&env, job(0), "3233"));
+    await_running(&env, &[3233]);
+    // The kernel counts starts in hundredths of a second.
+    let ticks = || -> u64 {
+        let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+        uptime.split(' ').next().unwrap().replace('.', "").parse().unwrap()
+    };
+    wait_until("a later start", || ticks() > older.process().id().start + 1);
+    slurm(&env, job(0), &["prolog"]).with_code(0);
+    let stranger = Running::spawn(member(&env, job(0), "3234").uid(USER + 1));
+    let unknown = Running::spawn(&mut member(&env, job(2), "3235"));
+    await_running(&env, &[3234, 3235]);
+    assert_eq!(slurm(&env, job(1), &["prolog"]).with_code(0).err(), "");
     let left = Running::spawn(&mut member(&env, job(0), "3231"));
     await_running(&env, &[3231]);
     let done = slurm(&env, job(1), &["prolog"]).with_code(5);
-    assert!(done.err().contains(&format!("left by job {}: {}", job(0), left.pid())), "{}", done.err());
+    let named = format!("left by job {}: {} (`sleep 3231`)", job(0), left.pid());
+    assert!(done.err().contains(&named) && done.err().lines().count() == 1, "{}", done.err());
+    assert!([&older, &stranger, &unknown].iter().all(|one| one.is_alive()));
     let step = slurmstepd(&env, job(0), "sleep 3232 & wait");
     await_running(&env, &[3232]);
     assert_not_named(&slurm(&env, job(1), &["prolog"]), job(0));
