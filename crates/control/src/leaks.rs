@@ -115,8 +115,10 @@ pub enum Thing {
         /// The command of the sandbox, for people.
         command: String,
     },
-    /// A container of `penfold oci` that its delegate does not know any more.
+    /// A container of `penfold oci` that its delegate does not know any more, or whose engine wanted it deleted, in vain.
     Container {
+        /// Whether the delegate does not know it.
+        is_lost: bool,
         /// The file of its note.
         path: PathBuf,
     },
@@ -210,7 +212,7 @@ impl Thing {
             | Thing::Mount { path, .. }
             | Thing::Loop { path, .. }
             | Thing::Ended { path, .. }
-            | Thing::Container { path }
+            | Thing::Container { path, .. }
             | Thing::Name { path }
             | Thing::File { path }
             | Thing::Socket { path }

@@ -5,6 +5,9 @@
 //! `penfold watch --recover ID`. A process of its own, because the holder of a record's lock may be killed as a supervisor
 //! that hangs, and a server must not be.
 //!
+//! The same for containers of `penfold oci` whose `delete` was refused, as their engine may have forgotten them: once a second, while there are any, the
+//! watcher executes `penfold watch --containers`, which ends those of which no process lives any more.
+//!
 //! The watcher holds no lock. Two watchers, or one that is stopped, change nothing for the sandboxes. Without changes in the
 //! state root, no timer runs.
 
@@ -31,6 +34,8 @@ use entry::Entry;
 const SETTLE: Duration = Duration::from_millis(100);
 /// The watcher looks this often where the kernel notifies of no changes (`fs.inotify.max_user_instances`).
 const BLIND: Duration = Duration::from_millis(500);
+/// The time between two looks at containers whose `delete` was refused, while there are any.
+const CONTAINERS: Duration = Duration::from_secs(1);
 /// The most recoveries at one time.
 const RECOVERIES: usize = 8;
 
@@ -72,6 +77,7 @@ pub fn watch(
         registry,
         changes,
         scan_at: None,
+        containers_at: None,
         entries: HashMap::new(),
         recoveries: Vec::new(),
         first: None,
@@ -101,13 +107,21 @@ fn changes_below(root: &Path) -> Option<OwnedFd> {
         | WatchFlags::MOVE_SELF
         | WatchFlags::ONLYDIR;
     inotify::add_watch(&inotify, root.join("sandboxes"), flags).ok()?;
+    // The directory of the containers is made with the first one.
+    let _ = inotify::add_watch(&inotify, root, WatchFlags::CREATE | WatchFlags::ONLYDIR);
+    watch_containers(&inotify, root);
     Some(inotify)
+}
+
+fn watch_containers(inotify: &OwnedFd, root: &Path) {
+    let _ = inotify::add_watch(inotify, root.join("oci"), WatchFlags::CREATE | WatchFlags::ONLYDIR);
 }
 
 /// A process that recovers sandboxes.
 struct Recovery {
     child: Child,
     pidfd: OwnedFd,
+    /// The sandboxes; none if it ends containers.
     names: Vec<String>,
 }
 
@@ -117,6 +131,8 @@ struct Watcher<'a> {
     changes: Option<OwnedFd>,
     /// When to list the records again.
     scan_at: Option<Instant>,
+    /// When to look at containers again.
+    containers_at: Option<Instant>,
     entries: HashMap<String, Entry>,
     recoveries: Vec<Recovery>,
     /// The sandboxes that were lost at the start and are not recovered yet; `None` once [`WatchEvent::Ready`] was told.
@@ -132,6 +148,12 @@ impl Watcher<'_> {
             let mut events = [0_u8; 4096];
             while rustix::io::read(changes, &mut events).is_ok_and(|length| length > 0) {}
         }
+        if let Some(changes) = &self.changes {
+            watch_containers(changes, &self.settings.state_root);
+        }
+        if self.containers_at.is_none() {
+            self.complete_containers();
+        }
         if self.registry_moved() {
             self.registry = Registry::open(&self.settings.state_root).map_err(io::Error::other)?;
             self.changes = changes_below(&self.settings.state_root);
@@ -145,6 +167,17 @@ impl Watcher<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Has containers ended whose `delete` was refused, if there are any.
+    fn complete_containers(&mut self) {
+        self.containers_at = None;
+        if penfold_oci::have_refused(&self.settings.state_root) {
+            self.containers_at = Some(Instant::now() + CONTAINERS);
+            let is_running = self.recoveries.iter().any(|recovery| recovery.names.is_empty());
+            self.recoveries
+                .extend((!is_running).then(|| start(self.settings, "--containers", &[]).ok()).flatten());
+        }
     }
 
     /// Whether the path of the records has become another directory.
@@ -175,7 +208,7 @@ impl Watcher<'_> {
             return;
         }
         for names in lost.chunks(lost.len().div_ceil(free)) {
-            let begun = recover(self.settings, names);
+            let begun = start(self.settings, "--recover", names);
             for name in names {
                 let entry = if begun.is_ok() { Entry::Recovering } else { Entry::later(Entry::FIRST) };
                 self.entries.insert(name.clone(), entry);
@@ -196,7 +229,8 @@ impl Watcher<'_> {
         if self.changes.is_none() {
             self.scan_at.get_or_insert_with(|| Instant::now() + BLIND);
         }
-        let timers = self.entries.values().filter_map(Entry::at).chain(self.scan_at);
+        let timers =
+            self.entries.values().filter_map(Entry::at).chain(self.scan_at).chain(self.containers_at);
         let timeout = timers.min().and_then(|at| timespec(at.saturating_duration_since(Instant::now())));
         let mut names = Vec::new();
         let mut fds = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN)];
@@ -228,6 +262,9 @@ impl Watcher<'_> {
 
     fn act_on_timers(&mut self) {
         let now = Instant::now();
+        if self.containers_at.is_some_and(|at| at <= now) {
+            self.complete_containers();
+        }
         let due = self.entries.iter().filter_map(|(name, entry)| Some((name.clone(), entry.due(now)?)));
         for (name, delay) in due.collect::<Vec<_>>() {
             self.look(name, delay);
@@ -260,9 +297,10 @@ impl Watcher<'_> {
     }
 }
 
-fn recover(settings: &WatchSettings, names: &[String]) -> io::Result<Recovery> {
+/// Starts `penfold watch` with this flag.
+fn start(settings: &WatchSettings, flag: &str, names: &[String]) -> io::Result<Recovery> {
     let mut command = Command::new(&settings.program);
-    command.arg0("penfold").arg("--root").arg(&settings.state_root).args(["watch", "--recover"]).args(names);
+    command.arg0("penfold").arg("--root").arg(&settings.state_root).args(["watch", flag]).args(names);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     // Not reaped, so that the number is its own.
     let pid =

@@ -97,7 +97,7 @@ pub(crate) fn find(names: &Names<'_>, told: &Told, known: &[PathBuf]) -> io::Res
             |one: &Hierarchy| directory.starts_with(&one.mount_point) && **directory != one.mount_point;
         hierarchies.iter().any(inside) && names.own(directory)
     };
-    found.extend(told.directories.iter().chain(known).filter(below_a_mount).cloned());
+    found.extend(told.directories.values().chain(known).filter(below_a_mount).cloned());
     let membership = told.init.and_then(|init| {
         let mut proc = ProcFs::open().ok()?;
         let text = proc.cgroups(init.pid).ok()??;
@@ -113,19 +113,43 @@ pub(crate) fn find(names: &Names<'_>, told: &Told, known: &[PathBuf]) -> io::Res
     Ok(found)
 }
 
+/// The hierarchies of cgroup v1 in which a cgroup below the container's stands in the way of no later change: a child of the container's cpuset
+/// keeps its processors, and then the kernel refuses to take one from the container, cpusets(7).
+const TRACKING: [&str; 2] = ["pids", "name=systemd"];
+
+/// Where the delegate starts further commands.
+pub(crate) struct Places {
+    /// The cgroups of the container, or below, in which a command gets one.
+    pub(crate) parents: BTreeSet<PathBuf>,
+    /// The controllers of these hierarchies, as runc wants them; `None` for all.
+    pub(crate) controllers: Option<String>,
+}
+
 /// The cgroups in which the delegate starts further commands, as far as they are the container's or below. crun may have its processes in a
 /// cgroup below the container's.
 ///
 /// # Errors
 /// When the mounts cannot be read.
-pub(crate) fn of_commands(told: &Told, own: &BTreeSet<PathBuf>) -> io::Result<BTreeSet<PathBuf>> {
-    let hierarchies = hierarchies()?;
-    let by_path = told.path.iter().flat_map(|path| hierarchies.iter().filter_map(|one| one.directory(path)));
+pub(crate) fn of_commands(told: &Told, own: &BTreeSet<PathBuf>) -> io::Result<Places> {
     let is_own = |directory: &PathBuf| {
         let plain = directory.components().all(|part| part != Component::ParentDir);
         plain && directory.is_dir() && own.iter().any(|own| directory.starts_with(own))
     };
-    Ok(told.directories.iter().cloned().chain(by_path).filter(is_own).collect())
+    let tracking = |name: &'static str| {
+        let directory = told.directories.get(name).filter(|directory| is_own(directory))?;
+        let is_alone = told.directories.get("cpuset") != Some(directory);
+        is_alone.then(|| (name, directory.clone()))
+    };
+    let tracking: Vec<(&str, PathBuf)> = TRACKING.into_iter().filter_map(tracking).collect();
+    if !tracking.is_empty() {
+        let names: Vec<&str> = tracking.iter().map(|(name, _)| *name).collect();
+        let controllers = Some(names.join(","));
+        return Ok(Places { parents: tracking.into_iter().map(|(_, parent)| parent).collect(), controllers });
+    }
+    let hierarchies = hierarchies()?;
+    let by_path = told.path.iter().flat_map(|path| hierarchies.iter().filter_map(|one| one.directory(path)));
+    let parents = told.directories.values().cloned().chain(by_path).filter(is_own).collect();
+    Ok(Places { parents, controllers: None })
 }
 
 /// The cgroups that the delegate makes where the engine asks for no absolute path: runc below its own, or with cgroup v2 beside it, crun at the

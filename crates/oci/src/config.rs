@@ -7,13 +7,16 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::note::Asked;
+use crate::note::{Asked, Engine};
 
 /// The annotation that says what `delete` does about leftovers: `block` or `report`.
 const LEAK: &str = "dev.penfold.leak";
 
 /// The annotation that says what becomes of the processes that `exec` started, once its command has ended: `contain`.
 const EXEC: &str = "dev.penfold.exec";
+
+/// The annotation in which Podman names itself.
+const MANAGER: &str = "io.container.manager";
 
 /// The value for `delete` that only reports.
 const REPORT: &str = "report";
@@ -26,6 +29,11 @@ impl Asked {
         let is = |given: Option<&OsStr>, value: &str| given.is_some_and(|given| given == value);
         Asked { only_reports: is(leak, REPORT), contains_execs: is(exec, CONTAIN) }
     }
+}
+
+/// Tells whether a directory is where Podman keeps its containers: `overlay-containers`, `vfs-containers`.
+fn is_podmans(name: &OsStr) -> bool {
+    name.to_str().is_some_and(|name| name.ends_with("-containers"))
 }
 
 /// A `config.json`.
@@ -61,10 +69,29 @@ impl Config {
 
     /// Tells whether the container has a pid namespace that ends with its first process.
     pub(crate) fn has_private_pids(&self) -> bool {
-        let namespaces = self.linux.iter().flat_map(|linux| &linux.namespaces);
-        namespaces
-            .into_iter()
-            .any(|namespace| namespace.kind == "pid" && namespace.path.as_os_str().is_empty())
+        self.has_new("pid")
+    }
+
+    /// Tells whether the container has a mount namespace of its own.
+    pub(crate) fn has_private_mounts(&self) -> bool {
+        self.has_new("mount")
+    }
+
+    fn has_new(&self, kind: &str) -> bool {
+        let mut namespaces = self.linux.iter().flat_map(|linux| &linux.namespaces);
+        namespaces.any(|namespace| namespace.kind == kind && namespace.path.as_os_str().is_empty())
+    }
+
+    /// The engine that wrote the file into this bundle, and keeps the state of its runtime below `root`.
+    pub(crate) fn engine(&self, root: &Path, bundle: &Path) -> Engine {
+        let is_podmans = self.annotations.get(MANAGER).is_some_and(|manager| manager == "libpod")
+            || (bundle.ends_with("userdata") && bundle.components().any(|part| is_podmans(part.as_os_str())));
+        match root.file_name().and_then(OsStr::to_str) {
+            // The namespaces of Docker in containerd.
+            Some("moby" | "plugins.moby") => Engine::Docker,
+            _ if is_podmans => Engine::Podman,
+            _ => Engine::Other,
+        }
     }
 
     /// The cgroup that the engine asks for; empty if the delegate chooses.

@@ -1,4 +1,5 @@
-//! The containers that have a note. One that its delegate does not know any more is lost: what is left of it is a leak.
+//! The containers that have a note. One that its delegate does not know any more is lost: what is left of it is a leak. So is one whose `delete` was
+//! refused: its engine may have forgotten it.
 //!
 //! Unknown means alive: a container whose engine's state directory cannot be seen from here is not lost.
 
@@ -12,7 +13,9 @@ use penfold_process::Pid;
 use crate::cgroups::{self, Names};
 use crate::delegate::{self, Told};
 use crate::members::{Member, Members};
+use crate::news::{ENDED, publish};
 use crate::note::{Note, Notes};
+use crate::shim;
 
 /// A container with a note.
 #[derive(Debug)]
@@ -25,6 +28,8 @@ pub struct Noted {
     pub pids: Vec<Pid>,
     /// Whether its delegate does not know it any more.
     pub is_lost: bool,
+    /// Whether its engine wanted it deleted, in vain, and may have forgotten it.
+    pub is_refused: bool,
 }
 
 /// Finds the containers that were created through penfold, with this state root.
@@ -32,12 +37,19 @@ pub struct Noted {
 /// # Errors
 /// When the notes or a cgroup cannot be read: this does not mean "none".
 pub fn noted(state_root: &Path) -> io::Result<Vec<Noted>> {
-    let all = Notes::below(state_root).all()?;
+    let notes = Notes::below(state_root);
+    let all = notes.all()?;
     let mut found = Vec::new();
     for (file, note) in &all {
         let is_lost = is_lost(note, &all)?;
         let pids = members(note)?.look()?.iter().map(Member::pid).collect();
-        found.push(Noted { note: note.clone(), file: file.clone(), pids, is_lost });
+        found.push(Noted {
+            note: note.clone(),
+            file: file.clone(),
+            pids,
+            is_lost,
+            is_refused: notes.is_refused(note),
+        });
     }
     found.sort_by(|one, other| {
         (&one.note.engine_root, &one.note.id).cmp(&(&other.note.engine_root, &other.note.id))
@@ -45,18 +57,18 @@ pub fn noted(state_root: &Path) -> io::Result<Vec<Noted>> {
     Ok(found)
 }
 
-/// Ends what is left of a lost container, and removes its note; returns the processes and cgroups that are left then. A container that is
-/// not lost any more stays as it is.
+/// Ends what is left of a container that its delegate has lost, or whose engine wanted it deleted, and removes its note; returns the processes and
+/// cgroups that are left then. Another container stays as it is.
 ///
 /// # Errors
-/// When something cannot be read, or the note cannot be removed.
+/// When something cannot be read, the delegate cannot be used, or the note cannot be removed.
 pub fn end_lost(state_root: &Path, file: &Path, patience: Duration) -> io::Result<Vec<String>> {
     let notes = Notes::below(state_root);
     let all = notes.all()?;
     let Some((_, note)) = all.iter().find(|(path, _)| path == file) else { return Ok(Vec::new()) };
+    let is_to_end = is_lost(note, &all)? || (notes.is_refused(note) && is_seen(note)?);
     let mut members = members(note)?;
-    if !is_lost(note, &all)?
-        || notes.read(&note.engine_root, &note.id)?.is_none_or(|newest| newest.token != note.token)
+    if !is_to_end || notes.read(&note.engine_root, &note.id)?.is_none_or(|newest| newest.token != note.token)
     {
         return Ok(Vec::new());
     }
@@ -65,11 +77,52 @@ pub fn end_lost(state_root: &Path, file: &Path, patience: Duration) -> io::Resul
     if !left.is_empty() {
         return Ok(left);
     }
+    if !is_of_another_boot(note)? && delegate::knows(&note.engine_root, &note.id) {
+        members.remove_below()?;
+        delegate::delete(note, deadline)?;
+    }
     let left = members.remove(deadline)?;
     if left.is_empty() {
+        shim::end(note, deadline)?;
         notes.remove(note)?;
     }
     Ok(left.iter().map(|dir| format!("cgroup {}", dir.display())).collect())
+}
+
+/// Tells whether there are containers whose engine wanted them deleted, in vain.
+pub fn have_refused(state_root: &Path) -> bool {
+    Notes::below(state_root).have_refused(None)
+}
+
+/// Ends containers whose engine wanted them deleted, in vain, and of which no process lives any more; `but` is the engine's state directory and id of
+/// one that its engine deletes at this moment. Returns whether such containers are left.
+///
+/// # Errors
+/// When the notes cannot be read.
+pub fn complete_refused(state_root: &Path, but: Option<(&Path, &str)>) -> io::Result<bool> {
+    /// Nothing lives: the delegate has only to remove its state.
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let notes = Notes::below(state_root);
+    if !notes.have_refused(but) {
+        return Ok(false);
+    }
+    let mut are_left = false;
+    for (file, note) in notes.all()? {
+        let is_own = but == Some((&note.engine_root, &note.id));
+        if is_own || !notes.is_refused(&note) {
+            continue;
+        }
+        let is_empty = || Ok::<bool, io::Error>(is_seen(&note)? && members(&note)?.look()?.is_empty());
+        let ended = is_empty().and_then(|is_empty| {
+            Ok(is_empty && end_lost(state_root, &file, PATIENCE)?.is_empty() && !file.is_file())
+        });
+        if ended.unwrap_or(false) {
+            publish(state_root, &note.id, "whose delete was refused before", ENDED);
+        } else {
+            are_left = true;
+        }
+    }
+    Ok(are_left)
 }
 
 /// Returns the mount namespace of this process, 0 if it cannot be told.
@@ -82,11 +135,7 @@ fn is_lost(note: &Note, all: &[(PathBuf, Note)]) -> io::Result<bool> {
     if is_of_another_boot(note)? {
         return Ok(true);
     }
-    // Elsewhere the path may mean another directory.
-    let is_seen = note.mount_namespace != 0
-        && note.mount_namespace == mount_namespace()
-        && note.engine_root.try_exists()?;
-    if !is_seen || delegate::knows(&note.engine_root, &note.id) {
+    if !is_seen(note)? || delegate::knows(&note.engine_root, &note.id) {
         return Ok(false);
     }
     // The cgroups may be those of a container that another engine has under the same id.
@@ -103,6 +152,13 @@ fn is_lost(note: &Note, all: &[(PathBuf, Note)]) -> io::Result<bool> {
     Ok(true)
 }
 
+/// Tells whether the state directory of the engine can be seen: elsewhere the path may mean another directory.
+fn is_seen(note: &Note) -> io::Result<bool> {
+    Ok(note.mount_namespace != 0
+        && note.mount_namespace == mount_namespace()
+        && note.engine_root.try_exists()?)
+}
+
 fn is_of_another_boot(note: &Note) -> io::Result<bool> {
     Ok(!note.boot_id.is_empty() && note.boot_id != penfold_process::boot_id()?)
 }
@@ -114,5 +170,5 @@ fn members(note: &Note) -> io::Result<Members> {
     }
     let names = Names { id: &note.id, cgroups_path: &note.cgroups_path };
     let told: Told = delegate::told(&note.engine_root, &note.id);
-    Members::of(cgroups::find(&names, &told, &note.cgroups)?)
+    Ok(Members::of(cgroups::find(&names, &told, &note.cgroups)?)?.with_mounts(note.mounts))
 }

@@ -1,12 +1,19 @@
 //! The runtime that makes containers, and what its state tells.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use penfold_cgroup::mountinfo;
 use penfold_process::{ProcessId, StartTime, pid_from_raw};
 use rustix::fs::{Access, AtFlags, CWD};
 use serde::Deserialize;
+
+use crate::members::pause;
+use crate::note::Note;
 
 /// Where runtimes are installed. Engines start them with a `PATH` of few directories.
 const DIRECTORIES: [&str; 6] =
@@ -26,8 +33,8 @@ pub struct Delegate {
 /// What the delegate wrote about a container.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
-    /// Directories of its cgroups.
-    pub(crate) directories: Vec<PathBuf>,
+    /// Directories of its cgroups, by controller, `name=…`, or nothing for cgroup v2.
+    pub(crate) directories: BTreeMap<String, PathBuf>,
     /// The path of its cgroup in each hierarchy.
     pub(crate) path: Option<PathBuf>,
     /// Its first process.
@@ -40,7 +47,7 @@ struct RuncState {
     init_process_pid: i32,
     init_process_start: u64,
     #[serde(default)]
-    cgroup_paths: std::collections::BTreeMap<String, PathBuf>,
+    cgroup_paths: BTreeMap<String, PathBuf>,
 }
 
 /// `status` of crun.
@@ -117,6 +124,30 @@ pub(crate) fn knows(root: &Path, id: &str) -> bool {
     found.err() != Some(rustix::io::Errno::NOENT)
 }
 
+/// Has the delegate delete a container of which no process lives.
+///
+/// # Errors
+/// When it cannot be started, does not answer in time, or fails while it knows the container.
+pub(crate) fn delete(note: &Note, deadline: Instant) -> io::Result<()> {
+    let mut command = Command::new(&note.delegate);
+    command.arg("--root").arg(&note.engine_root).args(note.systemd.then_some("--systemd-cgroup"));
+    command.args(["delete", "--force", &note.id]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    while child.try_wait()?.is_none() {
+        if Instant::now() >= deadline {
+            child.kill()?;
+            child.wait()?;
+            break;
+        }
+        pause(&[], Duration::from_millis(2));
+    }
+    if knows(&note.engine_root, &note.id) {
+        let sentence = format!("`{}` did not delete container `{}`", note.delegate.display(), note.id);
+        return Err(io::Error::other(sentence));
+    }
+    Ok(())
+}
+
 /// Reads what the delegate wrote about a container; empty without its state.
 pub(crate) fn told(root: &Path, id: &str) -> Told {
     let process = |pid, start| Some(ProcessId { pid: pid_from_raw(pid)?, start: StartTime(start) });
@@ -126,13 +157,13 @@ pub(crate) fn told(root: &Path, id: &str) -> Told {
         .and_then(|text| serde_json::from_slice::<RuncState>(&text).ok());
     if let Some(state) = runc {
         let init = process(state.init_process_pid, state.init_process_start);
-        return Told { directories: state.cgroup_paths.into_values().collect(), path: None, init };
+        return Told { directories: state.cgroup_paths, path: None, init };
     }
     let crun = std::fs::read(dir.join("status"))
         .ok()
         .and_then(|text| serde_json::from_slice::<CrunStatus>(&text).ok());
     crun.map_or_else(Told::default, |status| Told {
-        directories: Vec::new(),
+        directories: BTreeMap::new(),
         path: Some(status.path).filter(|path| !path.as_os_str().is_empty()),
         init: process(status.pid, status.start),
     })

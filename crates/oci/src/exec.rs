@@ -14,7 +14,8 @@ use rustix::io::Errno;
 
 use crate::cgroups;
 use crate::follower::{self, Followed};
-use crate::runtime::{Answer, Refused, Runtime};
+use crate::refused::Refused;
+use crate::runtime::{Answer, Runtime};
 
 /// The beginning of the names of these cgroups.
 const PREFIX: &str = "penfold-exec-";
@@ -31,8 +32,8 @@ impl Runtime {
             return Ok(self.pass_on());
         }
         let name = format!("{PREFIX}{}", Id::new().map_err(failed)?.short());
-        let parents = cgroups::of_commands(&container.told, container.members.roots()).map_err(failed)?;
-        let leaves: BTreeSet<PathBuf> = parents.iter().map(|parent| parent.join(&name)).collect();
+        let places = cgroups::of_commands(&container.told, container.members.roots()).map_err(failed)?;
+        let leaves: BTreeSet<PathBuf> = places.parents.iter().map(|parent| parent.join(&name)).collect();
         if leaves.is_empty() {
             return Err(failed(io::Error::other("its cgroups are not known")));
         }
@@ -46,7 +47,8 @@ impl Runtime {
         let pid_file = std::path::absolute(pid_file).map_err(failed)?;
         let mut all = self.all.clone();
         all.drain(self.words.pid_file_words.clone());
-        let words = ["--cgroup".into(), OsString::from(&name), "--pid-file".into(), pid_file.clone().into()];
+        let cgroup = places.controllers.map_or_else(|| name.clone(), |of| format!("{of}:{name}"));
+        let words = ["--cgroup".into(), OsString::from(cgroup), "--pid-file".into(), pid_file.clone().into()];
         all.splice(self.words.before..self.words.before, words);
         crash_point!("oci-exec");
         // A file there tells from now on that this command has started.
@@ -79,6 +81,11 @@ impl Runtime {
             Err(error) if error.raw_os_error() == Some(Errno::CHILD.raw_os_error()) => Ok(0),
             Err(error) => Err(start(error)),
         }
+    }
+
+    /// Has other containers ended whose `delete` was refused. Without a process for that, the next call, `watch`, `serve` or `gc` does it.
+    pub(crate) fn follow_refused(&self) {
+        let _ = follower::fork(self.clone(), Followed::Refused);
     }
 
     /// Has the note of a container removed that the delegate deletes at the end of `run`.

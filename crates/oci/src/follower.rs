@@ -16,7 +16,8 @@ use rustix::io::Errno;
 use rustix::process::{PidfdFlags, WaitOptions, getpid, getppid, pidfd_open, waitpid};
 
 use crate::members::Members;
-use crate::runtime::{ENDED, Runtime, words_of};
+use crate::news::ENDED;
+use crate::runtime::{Runtime, words_of};
 
 /// The time in which members must die.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -33,6 +34,8 @@ pub(crate) enum Followed {
         /// The file to which the delegate writes the pid of the command.
         pid_file: PathBuf,
     },
+    /// It ends other containers whose `delete` was refused.
+    Refused,
     /// It removes the note with this token.
     Run {
         /// The token of the container.
@@ -83,6 +86,10 @@ fn follow(runtime: Runtime, followed: Followed, delegate: &OwnedFd, caller: Opti
         Followed::Exec { leaves, pid_file } => {
             let waits = Waits { pid_file, detached: runtime.words.detach, delegate, caller };
             after_exec(&runtime, leaves, &waits)
+        }
+        Followed::Refused => {
+            runtime.complete_refused();
+            Ok(())
         }
         Followed::Run { token } => after_run(runtime, &token, delegate),
     };

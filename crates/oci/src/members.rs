@@ -11,6 +11,8 @@ use penfold_process::{Pid, ProcFs, Process, Signal, State, pid_from_raw};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
+use crate::mounts::MountNamespace;
+
 /// The most processes for which descriptors are open at once.
 const AT_ONCE: usize = 256;
 /// The longest wait between two looks.
@@ -23,7 +25,8 @@ pub(crate) struct Member {
     command: String,
     state: State,
     wait_channel: Option<String>,
-    cgroup: PathBuf,
+    /// One of its cgroups; `None` if only its mount namespace is the container's.
+    cgroup: Option<PathBuf>,
 }
 
 impl Member {
@@ -38,7 +41,10 @@ impl fmt::Display for Member {
         if let Some(channel) = &self.wait_channel {
             write!(f, " in {channel}")?;
         }
-        write!(f, " in cgroup {}", self.cgroup.display())
+        match &self.cgroup {
+            Some(cgroup) => write!(f, " in cgroup {}", cgroup.display()),
+            None => f.write_str(" in the mount namespace of the container"),
+        }
     }
 }
 
@@ -46,35 +52,60 @@ impl fmt::Display for Member {
 pub(crate) struct Members {
     proc: ProcFs,
     roots: BTreeSet<PathBuf>,
+    mounts: Option<MountNamespace>,
 }
 
 impl Members {
     pub(crate) fn of(roots: BTreeSet<PathBuf>) -> io::Result<Members> {
-        Ok(Members { proc: ProcFs::open()?, roots })
+        Ok(Members { proc: ProcFs::open()?, roots, mounts: None })
+    }
+
+    /// Adds the processes in a mount namespace.
+    pub(crate) fn with_mounts(self, mounts: Option<MountNamespace>) -> Members {
+        Members { mounts, ..self }
     }
 
     pub(crate) fn roots(&self) -> &BTreeSet<PathBuf> {
         &self.roots
     }
 
-    /// Returns the living processes, each with one of its cgroups.
+    /// Returns living processes: those in the cgroups; if there is none, those in the mount namespace, for which all of /proc is read.
     ///
     /// # Errors
     /// When something could not be read: then nothing is known to be gone.
-    fn living(&mut self) -> io::Result<HashMap<Pid, PathBuf>> {
+    fn living(&mut self) -> io::Result<HashMap<Pid, Option<PathBuf>>> {
+        let found = self.in_cgroups()?;
+        if found.is_empty() { self.in_mounts(found) } else { Ok(found) }
+    }
+
+    /// Adds the living processes in the mount namespace.
+    fn in_mounts(
+        &mut self,
+        mut found: HashMap<Pid, Option<PathBuf>>,
+    ) -> io::Result<HashMap<Pid, Option<PathBuf>>> {
+        let Some(mounts) = self.mounts else { return Ok(found) };
+        let inside = found.keys().copied().collect();
+        for pid in mounts.processes(&mut self.proc, &inside)? {
+            found.entry(pid).or_insert(None);
+        }
+        Ok(found)
+    }
+
+    /// Returns the living processes in the cgroups, each with one of them.
+    fn in_cgroups(&mut self) -> io::Result<HashMap<Pid, Option<PathBuf>>> {
         let mut found = HashMap::new();
         let mut threads = HashSet::new();
         for dir in self.directories()? {
             // A process whose main thread has exited, or whose threads are in several cgroups, shows in the list of threads only.
             for pid in numbers(&dir.join("cgroup.procs"))? {
-                found.entry(pid).or_insert_with(|| dir.clone());
+                found.entry(pid).or_insert_with(|| Some(dir.clone()));
             }
             for tid in numbers(&dir.join("tasks"))?.into_iter().chain(numbers(&dir.join("cgroup.threads"))?) {
                 if found.contains_key(&tid) || !threads.insert(tid) {
                     continue;
                 }
                 if let Some(status) = self.proc.status(tid)? {
-                    found.entry(status.process).or_insert_with(|| dir.clone());
+                    found.entry(status.process).or_insert_with(|| Some(dir.clone()));
                 }
             }
         }
@@ -94,7 +125,8 @@ impl Members {
     /// When something could not be read.
     pub(crate) fn look(&mut self) -> io::Result<Vec<Member>> {
         let mut members = Vec::new();
-        for (pid, cgroup) in self.living()? {
+        let inside = self.in_cgroups()?;
+        for (pid, cgroup) in self.in_mounts(inside)? {
             let Some(stat) = self.proc.stat(pid)? else { continue };
             let (state, wait_channel) = self.proc.waits(&stat);
             let wait_channel = wait_channel.filter(|channel| channel != "0");

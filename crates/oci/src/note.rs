@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -13,7 +13,11 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use penfold_state::fnv;
+use rustix::fs::{CWD, RenameFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+
+use crate::mounts::MountNamespace;
 
 /// What penfold notes about a container before it is created.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +38,15 @@ pub struct Note {
     pub cgroups_path: String,
     /// Whether the container has a pid namespace that ends with its first process.
     pub private_pids: bool,
+    /// Whether the container has a mount namespace of its own.
+    #[serde(default)]
+    pub private_mounts: bool,
+    /// This namespace, if processes outside of the cgroups can be in it.
+    #[serde(default)]
+    pub mounts: Option<MountNamespace>,
+    /// The engine, as far as it matters.
+    #[serde(default)]
+    pub engine: Engine,
     /// What its annotations ask for.
     #[serde(flatten)]
     pub asked: Asked,
@@ -51,6 +64,20 @@ pub struct Note {
     pub cgroups: Vec<PathBuf>,
 }
 
+/// An engine. Docker and Podman give a runtime less time than others, and forget a container whose runtime is late or refuses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// Docker.
+    Docker,
+    /// Podman.
+    Podman,
+    /// Another one, such as containerd or CRI-O.
+    #[default]
+    #[serde(other)]
+    Other,
+}
+
 /// What the annotations of a container ask for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -60,6 +87,9 @@ pub struct Asked {
     /// Whether what an `exec` starts ends with its command.
     pub contains_execs: bool,
 }
+
+/// The extension of the file that marks a container whose `delete` was refused.
+const REFUSED: &str = "refused";
 
 /// The notes of a state root.
 #[derive(Debug, Clone)]
@@ -113,10 +143,35 @@ impl Notes {
     /// When it cannot be written; an earlier note stays.
     pub fn write(&self, note: &Note) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
-        let file = self.file(note);
-        let new = file.with_extension(format!("new-{}", std::process::id()));
-        let written = std::fs::write(&new, serde_json::to_vec(note)?);
-        let written = written.and_then(|()| std::fs::rename(&new, &file));
+        self.put(note, &self.file(note), |new, file| std::fs::rename(new, file))
+    }
+
+    /// Writes the note of a container anew, unless it has been removed meanwhile.
+    ///
+    /// # Errors
+    /// When it cannot be written; the earlier note stays.
+    pub(crate) fn rewrite(&self, note: &Note) -> io::Result<()> {
+        let files = self.files_of(&note.engine_root, &note.id)?;
+        let own = files.into_iter().find(|file| *file == self.file(note) || is_of(file, note));
+        let Some(file) = own else { return Ok(()) };
+        self.put(note, &file, |new, file| {
+            match rustix::fs::renameat_with(CWD, new, CWD, file, RenameFlags::EXCHANGE) {
+                Ok(()) | Err(Errno::NOENT) => Ok(std::fs::remove_file(new)?),
+                // A file system that cannot exchange.
+                Err(Errno::INVAL) => std::fs::rename(new, file),
+                Err(errno) => Err(errno.into()),
+            }
+        })
+    }
+
+    fn put(
+        &self,
+        note: &Note,
+        file: &Path,
+        rename: impl FnOnce(&Path, &Path) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let new = self.file(note).with_extension(format!("new-{}", std::process::id()));
+        let written = std::fs::write(&new, serde_json::to_vec(note)?).and_then(|()| rename(&new, file));
         if written.is_err() {
             let _ = std::fs::remove_file(&new);
         }
@@ -130,8 +185,11 @@ impl Notes {
     pub(crate) fn write_first(&self, note: &Note) -> io::Result<()> {
         let earlier = self.files_of(&note.engine_root, &note.id)?;
         self.write(note)?;
-        // One that stays is older: nobody reads it.
-        earlier.into_iter().for_each(|file| drop(std::fs::remove_file(file)));
+        for file in earlier {
+            // One that stays is older: nobody reads it.
+            let _ = std::fs::remove_file(file.with_extension(REFUSED));
+            let _ = std::fs::remove_file(file);
+        }
         Ok(())
     }
 
@@ -146,13 +204,41 @@ impl Notes {
             .into_iter()
             .partition(|file| *file == self.file(note) || is_of(file, note));
         let all = if later.is_empty() { self.files()? } else { Vec::new() };
-        for file in all.into_iter().filter(|file| is_named(file, &name)).chain(own) {
+        for file in all.into_iter().filter(|file| is_named(file, &name)).chain([self.mark(note)]).chain(own) {
             match std::fs::remove_file(file) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => (),
             }
         }
         Ok(())
+    }
+
+    /// Marks a container whose engine wanted it deleted, in vain.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub(crate) fn mark_refused(&self, note: &Note) -> io::Result<()> {
+        File::create(self.mark(note)).map(drop)
+    }
+
+    /// Tells whether an engine wanted the container deleted, in vain.
+    pub(crate) fn is_refused(&self, note: &Note) -> bool {
+        self.mark(note).is_file()
+    }
+
+    /// Tells whether there is such a container; with `but`, another one than that with these root and id.
+    pub(crate) fn have_refused(&self, but: Option<(&Path, &str)>) -> bool {
+        let but = but.map(|(engine_root, id)| Notes::name(engine_root, id) + ".");
+        let is_other = |file: &PathBuf| {
+            let name = file.file_name().unwrap_or_default().as_bytes();
+            but.as_ref().is_none_or(|but| !name.starts_with(but.as_bytes()))
+        };
+        let files = self.files().unwrap_or_default();
+        files.iter().any(|file| file.extension() == Some(OsStr::new(REFUSED)) && is_other(file))
+    }
+
+    fn mark(&self, note: &Note) -> PathBuf {
+        self.file(note).with_extension(REFUSED)
     }
 
     /// Removes notes of a container that cannot be read.

@@ -8,8 +8,6 @@ use std::time::{Duration, Instant};
 
 use penfold_process::{Pid, ProcFs, Process, Signal, State};
 use penfold_state::Id;
-use penfold_state::counters::Counts;
-use penfold_state::events::{About, EventKind, Journal};
 use penfold_sys::crash_point;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::PidfdFlags;
@@ -20,23 +18,46 @@ use crate::containers;
 use crate::delegate::{self, Delegate, Surroundings, Told};
 use crate::log::Level;
 use crate::members::{Member, Members, pause};
-use crate::note::{Asked, Note, Notes};
+use crate::mounts::MountNamespace;
+use crate::news;
+use crate::note::{Asked, Engine, Note, Notes};
+use crate::refused::Refused;
 use crate::words::Words;
 
 /// `kill` and `delete` answer within this time.
 pub const LIMIT: Duration = Duration::from_secs(5);
-/// The part of it in which members must die.
-const KILLING: Duration = Duration::from_millis(2500);
-/// The end of the part in which the delegate must answer.
-const DELEGATED: Duration = Duration::from_millis(4200);
-/// The end of the last look.
-const LOOKED: Duration = Duration::from_millis(4600);
-/// The time that processes have that were killed already, before `delete` is refused.
-const DYING: Duration = Duration::from_millis(300);
-/// The kind of these leaks in the counters.
-const LEAK: &str = "container";
-/// The outcome of a leak that is no more.
-pub(crate) const ENDED: &str = "ended";
+/// The same where the engine is Docker, which waits for 2 s, or Podman.
+pub const SHORT_LIMIT: Duration = Duration::from_millis(1500);
+
+/// The parts of the time for an answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// In this time members must die.
+    killing: Duration,
+    /// Until then the delegate must answer.
+    delegated: Duration,
+    /// The end of the last look.
+    looked: Duration,
+    /// The time that processes have that were killed already, before `delete` is refused.
+    dying: Duration,
+}
+
+impl Limits {
+    /// Within [`LIMIT`].
+    const LONG: Limits = Limits {
+        killing: Duration::from_millis(2500),
+        delegated: Duration::from_millis(4200),
+        looked: Duration::from_millis(4600),
+        dying: Duration::from_millis(300),
+    };
+    /// Within [`SHORT_LIMIT`].
+    const SHORT: Limits = Limits {
+        killing: Duration::from_millis(600),
+        delegated: Duration::from_millis(1100),
+        looked: Duration::from_millis(1250),
+        dying: Duration::from_millis(200),
+    };
+}
 
 /// What the caller does next.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,61 +66,6 @@ pub enum Answer {
     PassOn(Vec<OsString>),
     /// Exit with this code.
     Exit(u8),
-}
-
-/// Why the verb failed; nothing else was changed than the message says.
-#[derive(Debug, thiserror::Error)]
-pub enum Refused {
-    /// The note could not be written, so the container was not created.
-    #[error("cannot write the note of container `{id}`: {source}")]
-    Note {
-        /// The container.
-        id: String,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The command was not started, for it would not have been contained.
-    #[error("cannot contain a command in container `{id}`: {source}")]
-    Exec {
-        /// The container.
-        id: String,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The container could not be looked at.
-    #[error("cannot tell whether container `{id}` is gone: {source}")]
-    Look {
-        /// The container.
-        id: String,
-        /// The cause.
-        source: io::Error,
-    },
-    /// Something of the container is left.
-    #[error("container `{id}` is not gone: {left}")]
-    Left {
-        /// The container.
-        id: String,
-        /// The processes and cgroups.
-        left: String,
-        /// Whether all processes were killed already.
-        forced: bool,
-    },
-    /// The delegate did not answer.
-    #[error("`{}` did not delete container `{id}` in time, and was killed", delegate.display())]
-    Slow {
-        /// The container.
-        id: String,
-        /// Its program.
-        delegate: PathBuf,
-    },
-    /// The delegate could not be started.
-    #[error("cannot run `{}`: {source}", delegate.display())]
-    Start {
-        /// Its program.
-        delegate: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
 }
 
 /// An OCI runtime in front of a delegate.
@@ -126,6 +92,20 @@ pub(crate) struct Container {
 }
 
 impl Container {
+    /// The times that the engine gives.
+    fn limits(&self) -> Limits {
+        match self.note.as_ref().map_or(Engine::Other, |note| note.engine) {
+            Engine::Docker | Engine::Podman => Limits::SHORT,
+            Engine::Other => Limits::LONG,
+        }
+    }
+
+    /// Tells whether the first process has ended.
+    fn is_over(&self) -> bool {
+        let stat = self.told.init.and_then(|init| Some((init, ProcFs::open().ok()?.stat(init.pid).ok()??)));
+        stat.is_none_or(|(init, stat)| stat.id() != init || stat.is_dead())
+    }
+
     /// Tells whether the main thread of the first process has exited, and others live.
     fn has_only_threads(&self) -> io::Result<bool> {
         let Some(init) = self.told.init else { return Ok(false) };
@@ -174,8 +154,16 @@ impl Runtime {
     /// # Errors
     /// When something is left, cannot be looked at, or the delegate cannot be used.
     pub fn call(&self) -> Result<Answer, Refused> {
+        if self.notes().have_refused(Some((&self.engine_root, &self.words.id))) {
+            self.follow_refused();
+        }
         match self.words.verb.as_str() {
             "create" | "run" => self.create(),
+            "start" => {
+                // What starts inside has not changed anything yet.
+                let _ = self.find();
+                Ok(self.pass_on())
+            }
             "exec" => self.exec(),
             "kill" => self.kill(),
             "delete" => self.delete(),
@@ -207,6 +195,10 @@ impl Runtime {
             systemd: self.words.systemd,
             cgroups_path: config.cgroups_path().to_owned(),
             private_pids: config.has_private_pids(),
+            private_mounts: config.has_private_mounts(),
+            mounts: None,
+            engine: config
+                .engine(&self.engine_root, &std::path::absolute(&self.words.bundle).unwrap_or_default()),
             asked: config.asked(self.usual),
             boot_id: penfold_process::boot_id().unwrap_or_default(),
             mount_namespace: containers::mount_namespace(),
@@ -235,7 +227,8 @@ impl Runtime {
             return Ok(self.pass_on());
         }
         crash_point!("oci-kill");
-        let left = container.members.end(self.begun + LOOKED).map_err(|source| self.unseen(source))?;
+        let deadline = self.begun + container.limits().looked;
+        let left = container.members.end(deadline).map_err(|source| self.unseen(source))?;
         crash_point!("oci-killed");
         if !left.is_empty() {
             if !note.asked.only_reports {
@@ -246,8 +239,21 @@ impl Runtime {
         Ok(Answer::Exit(0))
     }
 
+    /// Deletes the container. If that fails, the mark has it ended later: the engine may have forgotten the container by then.
     fn delete(&self) -> Result<Answer, Refused> {
-        let mut container = self.find()?;
+        let container = self.find()?;
+        let note = container.note.clone().filter(|_| self.words.force || container.is_over());
+        let answer = self.delete_found(container);
+        if let (Err(_), Some(note)) = (&answer, note)
+            && let Err(error) = self.notes().mark_refused(&note)
+        {
+            self.tell(&format!("cannot mark container `{}` as one to be deleted: {error}", note.id));
+        }
+        answer
+    }
+
+    fn delete_found(&self, mut container: Container) -> Result<Answer, Refused> {
+        let limits = container.limits();
         let known = self.is_known();
         if !known && container.note.is_none() {
             return Ok(if self.words.force { Answer::Exit(0) } else { self.pass_on() });
@@ -256,9 +262,9 @@ impl Runtime {
         crash_point!("oci-delete");
         let only_reports = container.note.as_ref().is_some_and(|note| note.asked.only_reports);
         let left = if self.words.force {
-            container.members.end(self.begun + KILLING)
+            container.members.end(self.begun + limits.killing)
         } else {
-            container.members.await_end(self.begun + DYING)
+            container.members.await_end(self.begun + limits.dying)
         };
         let mut left = left.map_err(|source| self.unseen(source))?;
         if !self.words.force {
@@ -273,7 +279,7 @@ impl Runtime {
         }
         container.members.remove_below().map_err(|source| self.unseen(source))?;
         crash_point!("oci-looked");
-        let code = if known { self.delegated()? } else { 0 };
+        let code = if known { self.delegated(limits)? } else { 0 };
         crash_point!("oci-delegated");
         if code != 0 && self.is_known() {
             return Ok(Answer::Exit(code));
@@ -283,8 +289,8 @@ impl Runtime {
 
     /// Looks for the last time, and removes the note.
     pub(crate) fn finish(&self, mut container: Container, only_reports: bool) -> Result<Answer, Refused> {
-        let deadline = self.begun + LOOKED;
-        let soon = deadline.min(Instant::now() + DYING);
+        let limits = container.limits();
+        let soon = (self.begun + limits.looked).min(Instant::now() + limits.dying);
         let left = container.members.await_end(soon).map_err(|source| self.unseen(source))?;
         if left.is_empty() {
             let cgroups = container.members.remove(soon).map_err(|source| self.unseen(source))?;
@@ -323,7 +329,24 @@ impl Runtime {
         let found =
             cgroups::find(&Names { id, cgroups_path }, &told, known).map_err(|source| self.unseen(source))?;
         let members = Members::of(found).map_err(|source| self.unseen(source))?;
-        Ok(Container { note, told, members })
+        let note = note.map(|note| self.with_mounts(note, &told));
+        let mounts = note.as_ref().and_then(|note| note.mounts);
+        Ok(Container { note, told, members: members.with_mounts(mounts) })
+    }
+
+    /// Notes the mount namespace while the first process lives, where the end of that one leaves others.
+    fn with_mounts(&self, note: Note, told: &Told) -> Note {
+        if note.private_pids || !note.private_mounts || note.mounts.is_some() {
+            return note;
+        }
+        let init = told.init.and_then(|init| MountNamespace::of(&mut ProcFs::open().ok()?, init));
+        let note = Note { mounts: init, ..note };
+        if init.is_some()
+            && let Err(error) = self.notes().rewrite(&note)
+        {
+            self.tell(&format!("cannot write the note of container `{}`: {error}", note.id));
+        }
+        note
     }
 
     /// Notes the cgroups: a later `delete` finds them after the delegate has removed its own state. The end goes on without: it needs no space.
@@ -332,7 +355,7 @@ impl Runtime {
         let cgroups: Vec<PathBuf> = container.members.roots().iter().cloned().collect();
         if note.cgroups != cgroups {
             note.cgroups = cgroups;
-            if let Err(error) = self.notes().write(note) {
+            if let Err(error) = self.notes().rewrite(note) {
                 self.tell(&format!("cannot write the note of container `{}`: {error}", note.id));
             }
         }
@@ -363,7 +386,7 @@ impl Runtime {
     }
 
     /// Runs the delegate as a child; returns its exit code.
-    fn delegated(&self) -> Result<u8, Refused> {
+    fn delegated(&self, limits: Limits) -> Result<u8, Refused> {
         let program = self.delegate.program();
         let start = |source| Refused::Start { delegate: program.to_owned(), source };
         // Whatever the delegate starts can then be ended, although it lost its parent.
@@ -374,9 +397,9 @@ impl Runtime {
         let pid = penfold_process::pid_from_raw(raw).ok_or_else(|| start(io::ErrorKind::NotFound.into()))?;
         let pidfd =
             rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| start(errno.into()))?;
-        let left = (self.begun + DELEGATED).saturating_duration_since(Instant::now());
+        let left = (self.begun + limits.delegated).saturating_duration_since(Instant::now());
         if !pause(&[PollFd::new(&pidfd, PollFlags::IN)], left) {
-            kill_descendants(self.begun + LOOKED);
+            kill_descendants(self.begun + limits.looked);
             return Err(Refused::Slow { id: self.words.id.clone(), delegate: program.to_owned() });
         }
         let code = child.wait().map_err(start)?.code();
@@ -391,11 +414,7 @@ impl Runtime {
     }
 
     pub(crate) fn publish(&self, left: &str, outcome: &str) {
-        // Counters and events are news: their loss changes no answer.
-        let _ = Counts::of_leak(LEAK, outcome == ENDED).add_to(&self.state_root);
-        let about = About { id: self.words.id.clone(), ..About::default() };
-        let (what, outcome) = (format!("container {left}"), outcome.to_owned());
-        Journal::new(&self.state_root, about).publish([EventKind::Leak { what, outcome, reason: None }]);
+        news::publish(&self.state_root, &self.words.id, left, outcome);
     }
 
     pub(crate) fn unseen(&self, source: io::Error) -> Refused {
@@ -405,6 +424,11 @@ impl Runtime {
     /// The file for the pid of a command, where the engine wants none.
     pub(crate) fn pid_file(&self, command: &str) -> PathBuf {
         self.notes().pid_file(&self.engine_root, &self.words.id, command)
+    }
+
+    /// Ends containers of any engine whose `delete` was refused, and of which no process is left.
+    pub(crate) fn complete_refused(&self) {
+        let _ = containers::complete_refused(&self.state_root, Some((&self.engine_root, &self.words.id)));
     }
 
     fn notes(&self) -> Notes {

@@ -28,7 +28,7 @@ const EXEC_WITH_VALUE: [&str; 16] = [
     "preserve-fds",
 ];
 
-/// The words of `create`, `run`, `exec`, `kill` or `delete`.
+/// The words of `create`, `start`, `run`, `exec`, `kill` or `delete`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Words {
     /// The engine's state directory, `--root`.
@@ -37,7 +37,7 @@ pub struct Words {
     pub log: Option<PathBuf>,
     /// Whether the delegate asks systemd for cgroups.
     pub systemd: bool,
-    /// `create`, `run`, `exec`, `kill` or `delete`.
+    /// `create`, `start`, `run`, `exec`, `kill` or `delete`.
     pub verb: String,
     /// The number of words before those of the verb.
     pub before: usize,
@@ -138,6 +138,7 @@ fn flags_of(verb: &str) -> Option<(&'static [&'static str], &'static [&'static s
         ),
         "exec" => (&EXEC_WITH_VALUE[..], &["tty", "t", "detach", "d", "no-new-privs", "ignore-paused"]),
         "kill" => (&[], &["all", "a"]),
+        "start" => (&[], &[]),
         "delete" => (&[], &["force", "f"]),
         _ => return None,
     })

@@ -30,7 +30,7 @@ pub(crate) const VERB: Verb = Verb {
         cgroup v2 alone, else runc. `create` and `run` also note the container in the state root. `delete` fails and names what is left if a process of \
         the container lives. `delete --force` kills all processes in the container's cgroups, has the delegate delete the container, and \
         looks again. `kill ID KILL` does the same to processes if the container has no pid namespace of its own. `kill` and `delete` answer \
-        within 5 s. With the annotation `dev.penfold.exec=contain`, what an `exec` leaves ends with its command. The same is a link to penfold with the name `penfold-oci`. `oci` is the first word: all others are for the delegate. The state root \
+        within 5 s, for Docker and Podman within 1.5 s. With the annotation `dev.penfold.exec=contain`, what an `exec` leaves ends with its command. The same is a link to penfold with the name `penfold-oci`. `oci` is the first word: all others are for the delegate. The state root \
         is $PENFOLD_ROOT, else the default.",
     examples: &[
         ("penfold oci --version", "print the version of the delegate"),

@@ -42,6 +42,9 @@ pub(crate) struct WatchArgs {
     /// Recover these sandboxes if they are lost, and exit.
     #[arg(long, hide = true, value_name = "ID", num_args = 1..)]
     pub(crate) recover: Vec<String>,
+    /// End containers whose `delete` was refused and of which no process lives, and exit.
+    #[arg(long, hide = true)]
+    pub(crate) containers: bool,
 }
 
 /// Watches until a signal.
@@ -50,6 +53,11 @@ pub(crate) fn watch(global: &Global, args: &WatchArgs) -> Result<u8, Failure> {
     if !args.recover.is_empty() {
         let Some(registry) = Registry::open_existing(&state_root)? else { return Ok(exit_codes::SUCCESS) };
         return Ok(recover(&registry, &args.recover));
+    }
+    if args.containers {
+        let left = penfold_oci::complete_refused(&state_root, None)
+            .or_fail(FailureKind::Other, "cannot read the notes of containers")?;
+        return Ok(if left { exit_codes::STILL_THERE } else { exit_codes::SUCCESS });
     }
     if let Some(code) = pid_one::fork_if_init()? {
         return Ok(code);

@@ -73,7 +73,7 @@ fn remove(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io
             Err(io::Error::other("a supervisor looks after it"))
         }
         Thing::Record { path, .. } => remove_bare_record(path).and_then(|()| gone()),
-        Thing::Container { path } => {
+        Thing::Container { path, .. } => {
             let left = penfold_oci::end_lost(state_root, path, patience)?;
             let survivors: Vec<Survivor> =
                 left.into_iter().map(|reason| Survivor::Unknown { reason }).collect();

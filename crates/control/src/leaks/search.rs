@@ -212,7 +212,7 @@ impl LeakSearch {
         }
     }
 
-    /// Adds containers of `penfold oci` whose engine has lost them.
+    /// Adds containers of `penfold oci` that their engine has lost, or may have forgotten.
     fn containers(&mut self, root: &Path) {
         let noted = match penfold_oci::noted(root) {
             Ok(noted) => noted,
@@ -220,9 +220,9 @@ impl LeakSearch {
                 return self.survey.unread.push(format!("the containers of other engines: {error}"));
             }
         };
-        for one in noted.into_iter().filter(|one| one.is_lost) {
+        for one in noted.into_iter().filter(|one| one.is_lost || one.is_refused) {
             let (age_s, processes) = (age(&one.file), self.host.members(one.pids));
-            let thing = Thing::Container { path: one.file };
+            let thing = Thing::Container { is_lost: one.is_lost, path: one.file };
             self.survey.leaks.push(Leak {
                 id: one.note.id,
                 name: None,

@@ -27,10 +27,11 @@ struct Shown {
 
 impl Shown {
     fn of(one: Noted) -> Shown {
-        let status = match (one.is_lost, one.pids.is_empty()) {
-            (true, _) => "lost",
-            (false, true) => "stopped",
-            (false, false) => "running",
+        let status = match (one.is_lost, one.is_refused, one.pids.is_empty()) {
+            (true, _, _) => "lost",
+            (false, true, _) => "deleting",
+            (false, false, true) => "stopped",
+            (false, false, false) => "running",
         };
         let pids = one.pids.iter().map(|pid| pid.as_raw_pid()).collect();
         let penfold_oci::Note { id, engine_root, bundle, delegate, .. } = one.note;

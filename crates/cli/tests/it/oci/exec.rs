@@ -156,6 +156,26 @@ fn exec_in_the_foreground_ends_with_its_caller_and_with_the_delegate() {
 
 /// spec: 30.9
 #[test]
+fn container_can_be_given_other_processors_during_a_contained_exec() {
+    let env = TestEnv::new();
+    let Some(container) = Contained::start(&env, false) else { return };
+    let cpuset = cgroups(&container.id).into_iter().find(|dir| dir.join("cpuset.cpus").is_file());
+    let Some(cpus) = cpuset.map(|dir| dir.join("cpuset.cpus")) else { return skip("no v1 cpuset") };
+    let before = std::fs::read_to_string(&cpus).unwrap();
+    let Some((first, _)) = before.trim().split_once(['-', ',']) else { return skip("one processor") };
+    let (leader, stray) = container.detach(None, 1021);
+    assert!(container.exec_cgroups() > 0, "the command has a cgroup of its own");
+    container.engine.call(&["update", "--cpuset-cpus", first, &container.id]).with_code(0);
+    assert_eq!(std::fs::read_to_string(&cpus).unwrap().trim(), first);
+    assert!(!leader.has_ended() && !stray.has_ended());
+    leader.signal(Signal::KILL);
+    stray.await_end();
+    container.await_execs_gone();
+    container.delete();
+}
+
+/// spec: 30.9
+#[test]
 fn engine_that_takes_its_pid_file_away_at_once_changes_nothing() {
     let env = TestEnv::new();
     let Some(container) = Contained::start(&env, false) else { return };
