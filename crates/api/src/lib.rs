@@ -83,12 +83,15 @@ pub struct Sandbox {
     pub within: Vec<String>,
     /// The directory in which the command started: the workspace.
     #[schema(value_type = Option<String>)]
+    #[serde(default, with = "penfold_process::path_text")]
     pub workspace: Option<PathBuf>,
     /// The scratch directory.
     #[schema(value_type = Option<String>)]
+    #[serde(default, with = "penfold_process::path_text")]
     pub scratch: Option<PathBuf>,
     /// The directory of the cgroup.
     #[schema(value_type = Option<String>)]
+    #[serde(default, with = "penfold_process::path_text")]
     pub leaf: Option<PathBuf>,
     /// The limits of the cgroup: `memory_bytes`, `pids` and `cpus`, each only if it is limited.
     #[serde(default)]

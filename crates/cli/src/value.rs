@@ -126,7 +126,7 @@ pub(crate) fn root(given: &OsStr) -> Result<PathBuf, Invalid> {
 /// The event log that is the journal of systemd.
 pub(crate) const JOURNALD: &str = "journald";
 
-/// Parses an event log. Its path must be UTF-8, because records contain it as JSON text.
+/// Parses an event log.
 pub(crate) fn event_log(given: &str) -> Result<String, Invalid> {
     if given.is_empty() {
         return Err(Invalid::new("", "names no file", "`journald` or a path"));

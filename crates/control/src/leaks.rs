@@ -61,6 +61,7 @@ pub enum Thing {
     /// A record without a supervisor, with all the resources that it names.
     Record {
         /// The path of the record.
+        #[serde(with = "penfold_process::path_text")]
         path: PathBuf,
         /// The command of the sandbox, for people; empty when the record is damaged.
         command: String,
@@ -72,11 +73,13 @@ pub enum Thing {
     /// A cgroup of a sandbox without a record.
     Cgroup {
         /// The directory of the cgroup.
+        #[serde(with = "penfold_process::path_text")]
         path: PathBuf,
     },
     /// A directory of a sandbox without a record.
     Directory {
         /// The path of the directory.
+        #[serde(with = "penfold_process::path_text")]
         path: PathBuf,
         /// The boot in the mark of a workspace, a directory for sockets or of an overlay. The name alone shows that a scratch
         /// directory belongs to a sandbox.
@@ -86,6 +89,7 @@ pub enum Thing {
     /// A network namespace of a sandbox without a record.
     Netns {
         /// The file that names the namespace.
+        #[serde(with = "penfold_process::path_text")]
         path: PathBuf,
     },
     /// A link of a sandbox without a record.
@@ -97,6 +101,7 @@ pub enum Thing {
     /// A mount of a sandbox without a record.
     Mount {
         /// The mount point.
+        #[serde(with = "penfold_process::path_text")]
         path: PathBuf,
         /// Whether it is an overlay, and not a tmpfs.
         is_overlay: bool,
@@ -104,6 +109,7 @@ pub enum Thing {
     /// A loop device whose backing file is in a directory of a sandbox without a record.
     Loop {
         /// The backing file.
+        #[serde(with = "penfold_process::path_text")]
         path: PathBuf,
         /// The name of the device, such as `loop3`.
         device: String,
@@ -111,6 +117,7 @@ pub enum Thing {
     /// The record of an ended sandbox, kept on purpose for its log and exit code: no leak.
     Ended {
         /// The path of the record.
+        #[serde(with = "penfold_process::path_text")]
         path: PathBuf,
         /// The command of the sandbox, for people.
         command: String,
@@ -120,26 +127,31 @@ pub enum Thing {
         /// Whether the delegate does not know it.
         is_lost: bool,
         /// The file of its note.
+        #[serde(with = "penfold_process::path_text")]
         path: PathBuf,
     },
     /// A name that no living sandbox holds.
     Name {
         /// The file of the name.
+        #[serde(with = "penfold_process::path_text")]
         path: PathBuf,
     },
     /// A temporary file in the record of an ended sandbox: its writer died before the rename.
     File {
         /// The path of the file.
+        #[serde(with = "penfold_process::path_text")]
         path: PathBuf,
     },
     /// The control socket of a living supervisor whose record is gone.
     Socket {
         /// The path at which the socket was bound.
+        #[serde(with = "penfold_process::path_text")]
         path: PathBuf,
     },
     /// A record with a supervisor that no client can reach: its control socket is gone.
     Unreachable {
         /// The path of the record.
+        #[serde(with = "penfold_process::path_text")]
         path: PathBuf,
     },
 }

@@ -74,12 +74,15 @@ pub struct View {
     /// The enclosing sandboxes, outermost first.
     pub within: Vec<String>,
     /// The leaf.
+    #[serde(with = "penfold_process::path_text")]
     pub leaf: Option<PathBuf>,
     /// The limits of the leaf.
     pub limits: Limits,
     /// The scratch directory.
+    #[serde(with = "penfold_process::path_text")]
     pub scratch: Option<PathBuf>,
     /// The record; `None` when it is gone.
+    #[serde(with = "penfold_process::path_text")]
     pub record: Option<PathBuf>,
     /// Whether the sandbox is known to belong to this state root.
     pub claimed: bool,

@@ -25,12 +25,15 @@ pub struct Note {
     /// The version of this format.
     pub schema: u32,
     /// The engine's state directory.
+    #[serde(with = "penfold_process::path_text")]
     pub engine_root: PathBuf,
     /// The id of the container.
     pub id: String,
     /// The directory with its `config.json`.
+    #[serde(with = "penfold_process::path_text")]
     pub bundle: PathBuf,
     /// The program of the delegate.
+    #[serde(with = "penfold_process::path_text")]
     pub delegate: PathBuf,
     /// Whether the delegate asks systemd for cgroups.
     pub systemd: bool,
@@ -61,6 +64,7 @@ pub struct Note {
     /// The cgroups of the container: those that the delegate makes below its own; and what `delete` has seen, since the delegate removes its state
     /// first.
     #[serde(default)]
+    #[serde(with = "penfold_process::path_text")]
     pub cgroups: Vec<PathBuf>,
 }
 

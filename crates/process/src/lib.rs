@@ -37,6 +37,7 @@ mod listeners;
 pub mod names;
 mod numbers;
 mod path;
+pub mod path_text;
 mod procfs;
 mod quote;
 mod stat;

@@ -28,6 +28,7 @@ const LOCK_PATIENCE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Directory {
     /// The absolute path.
+    #[serde(with = "penfold_process::path_text")]
     pub path: PathBuf,
     /// Whether the directory stays after the sandbox, with everything in it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -9,7 +9,7 @@ pub enum Mistake {
     /// A path that depends on a working directory.
     #[error("the path `{}` is not absolute; write it from the root", .0.display())]
     Relative(PathBuf),
-    /// A path with `.` or `..`, the root, or one that is no UTF-8.
+    /// A path with `.` or `..` or a NUL, or the root.
     #[error("the path `{}` is not usable; write it without `.` and `..`, and not the root", .0.display())]
     BadPath(PathBuf),
     /// A workspace that exists, and would be removed.

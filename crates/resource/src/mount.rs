@@ -24,6 +24,7 @@ use crate::{copies, holders, mount_table};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
     /// The mount point, without links.
+    #[serde(with = "penfold_process::path_text")]
     pub target: PathBuf,
     /// Whether nothing may be written through the mount.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -42,6 +43,7 @@ pub enum FileSystem {
     /// A file or directory that is seen at a second place.
     Bind {
         /// The file or directory, without links.
+        #[serde(with = "penfold_process::path_text")]
         source: PathBuf,
         /// How the mount is recognised; `None` if the source is in a file system that is mounted later.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,10 +52,13 @@ pub enum FileSystem {
     /// Directories on top of each other.
     Overlay {
         /// The directories that are only read, the topmost first.
+        #[serde(with = "penfold_process::path_text")]
         lower: Vec<PathBuf>,
         /// The directory that takes the changes.
+        #[serde(with = "penfold_process::path_text")]
         upper: PathBuf,
         /// An empty directory in the same file system as `upper`.
+        #[serde(with = "penfold_process::path_text")]
         work: PathBuf,
     },
     /// Files in memory.
@@ -70,6 +75,7 @@ pub struct Origin {
     /// The device number, as `major:minor`.
     pub device: String,
     /// The path in the file system.
+    #[serde(with = "penfold_process::path_text")]
     pub root: PathBuf,
 }
 

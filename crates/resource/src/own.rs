@@ -28,14 +28,17 @@ use crate::{clear, directory, holders, mount_table, nft, nsid};
 #[serde(tag = "of", content = "name", rename_all = "kebab-case")]
 pub enum Own {
     /// A file or directory.
+    #[serde(with = "penfold_process::path_text")]
     Path(PathBuf),
     /// A network namespace under `/run/netns`.
     Netns(String),
     /// A link in the caller's network namespace.
     Link(String),
     /// A mount point in the caller's mount namespace.
+    #[serde(with = "penfold_process::path_text")]
     Mount(PathBuf),
     /// The loop devices with this backing file.
+    #[serde(with = "penfold_process::path_text")]
     Loop(PathBuf),
     /// A table of nftables.
     Nft {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use penfold_process::path_text::path_text;
 use serde::{Deserialize, Serialize};
 
 use crate::directory::Directory;
@@ -95,8 +96,10 @@ impl Planned {
     /// Returns what only one sandbox may have, each as `KIND=NAME`.
     pub fn claims(&self) -> Vec<String> {
         match self {
+            Planned::Own(Own::Mount(target)) | Planned::Mount(Mount { target, .. }) => {
+                vec![format!("mount={}", path_text(target))]
+            }
             Planned::Own(own) => vec![own.to_string()],
-            Planned::Mount(mount) => vec![Own::Mount(mount.target.clone()).to_string()],
             Planned::Veth(veth) => {
                 veth.host_address.iter().map(|cidr| format!("address={}", cidr.address())).collect()
             }

@@ -50,6 +50,7 @@ pub struct Request {
 pub struct Workspace {
     /// The absolute path. A directory that does not exist is made, with mode 0700.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
+    #[serde(with = "penfold_process::path_text")]
     pub path: PathBuf,
     /// Whether the directory stays after the sandbox. For a directory that exists, this must be `true`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -64,6 +65,7 @@ pub struct Sockets {
     /// The absolute path, at most 80 bytes; by default, a directory named after the sandbox.
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "penfold_process::path_text")]
     pub path: Option<PathBuf>,
 }
 

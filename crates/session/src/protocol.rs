@@ -2,12 +2,10 @@
 //!
 //! Fields and variants are only ever added.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use penfold_teardown::report::Survivor;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 /// The version of the protocol. A host sends its own version first, and refuses unknown requests.
 pub const PROTOCOL: u32 = 1;
@@ -155,31 +153,8 @@ pub struct Snapshot {
     /// The number of the command after which the state was written, the `N` of the file `state.N`; 0 before the first.
     pub number: u64,
     /// The shell's directory.
-    #[serde(serialize_with = "write_path", deserialize_with = "read_path")]
+    #[serde(with = "penfold_process::path_text")]
     pub cwd: PathBuf,
-}
-
-/// A path as a text, or as a list of bytes if it is not UTF-8.
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum WrittenPath {
-    Text(String),
-    Bytes(Vec<u8>),
-}
-
-fn write_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
-    let written = match path.to_str() {
-        Some(text) => WrittenPath::Text(text.to_owned()),
-        None => WrittenPath::Bytes(path.as_os_str().as_bytes().to_vec()),
-    };
-    written.serialize(serializer)
-}
-
-fn read_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
-    Ok(match WrittenPath::deserialize(deserializer)? {
-        WrittenPath::Text(text) => text.into(),
-        WrittenPath::Bytes(bytes) => OsString::from_vec(bytes).into(),
-    })
 }
 
 /// Tells whether a text can be the name of an environment variable of the shell.

@@ -19,6 +19,7 @@ pub enum EventLog {
     /// The journal of systemd.
     Journald,
     /// A file, by its absolute path, with a line of JSON for each event.
+    #[serde(with = "penfold_process::path_text")]
     File(PathBuf),
 }
 

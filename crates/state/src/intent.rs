@@ -39,21 +39,25 @@ pub struct Intent {
     pub within: Vec<String>,
     /// The leaf, if the sandbox has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "penfold_process::path_text")]
     pub leaf: Option<PathBuf>,
     /// The limits of the leaf. Those of the caller count where they are stricter.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
     /// The cgroup of the scope that a service manager made for the sandbox. The leaf and the supervisors are below.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "penfold_process::path_text")]
     pub scope: Option<PathBuf>,
     /// The scratch directory, if the sandbox has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "penfold_process::path_text")]
     pub scratch: Option<PathBuf>,
     /// The resources, in the order in which they are made.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resources: Vec<Planned>,
-    /// The directory in which the command of a detached sandbox starts; `None` if its path is no UTF-8.
+    /// The directory in which the command of a detached sandbox starts; `None` if it has no path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "penfold_process::path_text")]
     pub workspace: Option<PathBuf>,
     /// The time of creation, in milliseconds since 1970.
     #[serde(default)]
@@ -118,6 +122,7 @@ impl Intent {
 pub struct Detached {
     /// The state root with the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "penfold_process::path_text")]
     pub root: Option<PathBuf>,
     /// The owner: the parent of `penfold run -d`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -131,6 +131,7 @@ pub struct LeftBehind {
     pub age_ms: Option<u64>,
     /// The working directory, if readable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "penfold_process::path_text")]
     pub directory: Option<PathBuf>,
     /// The parents that were seen, nearest first, up to the leader.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -143,6 +144,7 @@ pub struct LeftBehind {
     pub ports: Vec<String>,
     /// The first files that the process has open.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(with = "penfold_process::path_text")]
     pub files: Vec<PathBuf>,
 }
 

@@ -233,6 +233,7 @@ pub struct ExecSpec {
     /// Changes to the environment of the sandbox; `None` removes a variable.
     pub environment: Vec<(OsString, Option<OsString>)>,
     /// The directory in which the command starts, if not the sandbox's.
+    #[serde(default, with = "penfold_process::path_text")]
     pub directory: Option<PathBuf>,
     /// The time limit, in milliseconds.
     pub timeout_ms: Option<u64>,

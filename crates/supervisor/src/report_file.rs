@@ -40,6 +40,7 @@ pub(crate) enum StatusLine<'a> {
         /// The short id of the sandbox.
         id: String,
         /// The state root of the sandbox.
+        #[serde(with = "penfold_process::path_text")]
         root: &'a Path,
         /// The pid of the command.
         pid: i32,

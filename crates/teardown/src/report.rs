@@ -225,6 +225,7 @@ pub struct Findings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RmdirBusy {
     /// The directory.
+    #[serde(with = "penfold_process::path_text")]
     pub path: PathBuf,
     /// The error number, `EBUSY`.
     pub errno: i32,

@@ -33,10 +33,6 @@ impl EventLogArgs {
             EventLog::Journald
         } else {
             let path = std::path::absolute(given).or_fail(FailureKind::NotStarted, &cannot())?;
-            if path.to_str().is_none() {
-                let failure = Failure::new(FailureKind::NotStarted, cannot());
-                return Err(failure.because("the working directory is not UTF-8".to_owned()));
-            }
             EventLog::File(path)
         };
         event_log.check().or_fail(FailureKind::NotStarted, &cannot())?;

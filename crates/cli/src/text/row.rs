@@ -70,6 +70,7 @@ pub(crate) struct UserHome {
     /// The name of the user; `None` if `/etc/passwd` has none.
     pub(crate) user: Option<String>,
     /// The state root.
+    #[serde(with = "penfold_process::path_text")]
     pub(crate) root: PathBuf,
 }
 

@@ -40,6 +40,7 @@ pub struct Stray {
     pub age_s: u64,
     /// The working directory, if readable.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(with = "penfold_process::path_text")]
     pub directory: Option<PathBuf>,
     /// The session.
     pub session: i32,

@@ -16,9 +16,11 @@ pub enum MountRequest {
     Bind {
         /// The file or directory.
         #[cfg_attr(feature = "schema", schema(value_type = String))]
+        #[serde(with = "penfold_process::path_text")]
         source: PathBuf,
         /// The mount point.
         #[cfg_attr(feature = "schema", schema(value_type = String))]
+        #[serde(with = "penfold_process::path_text")]
         target: PathBuf,
         /// Whether nothing may be written.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -28,17 +30,21 @@ pub enum MountRequest {
     Overlay {
         /// The directories that are only read, the topmost first.
         #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
+        #[serde(with = "penfold_process::path_text")]
         lower: Vec<PathBuf>,
         /// The directory that takes the changes; by default one that goes with the sandbox.
         #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
         #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(with = "penfold_process::path_text")]
         upper: Option<PathBuf>,
         /// An empty directory in the same file system as `upper`.
         #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
         #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(with = "penfold_process::path_text")]
         work: Option<PathBuf>,
         /// The mount point.
         #[cfg_attr(feature = "schema", schema(value_type = String))]
+        #[serde(with = "penfold_process::path_text")]
         target: PathBuf,
         /// Whether nothing may be written.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -48,6 +54,7 @@ pub enum MountRequest {
     Tmpfs {
         /// The mount point.
         #[cfg_attr(feature = "schema", schema(value_type = String))]
+        #[serde(with = "penfold_process::path_text")]
         target: PathBuf,
         /// The limit; by default half of the memory.
         #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags};
@@ -14,10 +15,10 @@ pub(crate) fn checked(path: &Path) -> Result<PathBuf, Mistake> {
     if !path.is_absolute() {
         return Err(Mistake::Relative(path.to_owned()));
     }
-    // Records are JSON, so a path must be UTF-8. `components` drops a `.` and repeated slashes on its own.
+    // `components` drops a `.` and repeated slashes on its own.
     let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-    let is_text = path.to_str().is_some_and(|text| !text.contains('\0'));
-    if !plain || !is_text || path.file_name().is_none() {
+    let has_nul = path.as_os_str().as_bytes().contains(&0);
+    if !plain || has_nul || path.file_name().is_none() {
         return Err(Mistake::BadPath(path.to_owned()));
     }
     Ok(path.components().collect())

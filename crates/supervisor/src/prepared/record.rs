@@ -77,12 +77,11 @@ pub(super) fn intent(setup: &Setup, leaf: Option<PathBuf>, proc: &mut ProcFs) ->
     }
 }
 
-/// Returns the directory in which the command starts, if a record can name it.
+/// Returns the directory in which the command starts.
 fn workspace(setup: &Setup) -> Option<PathBuf> {
     let own = || std::env::current_dir().ok();
     let given = setup.spec.directory.clone().or_else(|| setup.scratch.clone());
-    let directory = given.map_or_else(own, |given| std::path::absolute(given).ok())?;
-    directory.to_str().is_some().then_some(directory)
+    given.map_or_else(own, |given| std::path::absolute(given).ok())
 }
 
 /// Notes that the sandbox is outside of the one from which it is started. This comes first: the end of that one ends what it does not

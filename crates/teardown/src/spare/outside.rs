@@ -18,6 +18,7 @@ pub struct OutsideSandbox {
     pub supervisors: Vec<ProcessId>,
     /// Its leaf, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(with = "penfold_process::path_text")]
     pub leaf: Option<PathBuf>,
 }
 

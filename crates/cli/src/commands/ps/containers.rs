@@ -18,10 +18,13 @@ use crate::text::{table, template};
 struct Shown {
     id: String,
     /// The engine's state directory.
+    #[serde(with = "penfold_process::path_text")]
     engine_root: PathBuf,
     status: &'static str,
     pids: Vec<i32>,
+    #[serde(with = "penfold_process::path_text")]
     bundle: PathBuf,
+    #[serde(with = "penfold_process::path_text")]
     delegate: PathBuf,
 }
 

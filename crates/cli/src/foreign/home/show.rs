@@ -32,6 +32,7 @@ struct Target {
 #[derive(Serialize)]
 struct SandboxLine {
     id: String,
+    #[serde(with = "penfold_process::path_text")]
     root: PathBuf,
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<&'static str>,

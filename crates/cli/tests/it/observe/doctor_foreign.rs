@@ -1,6 +1,7 @@
 //! `penfold doctor --foreign` and `penfold gc --foreign`: what other tools left behind, shown, and ended only when named.
 
 use std::net::TcpListener;
+use std::path::Path;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -8,23 +9,33 @@ use serde_json::Value;
 use crate::support::{Process, Running, TestEnv, is_our_name, wait_until};
 
 /// A process that a careless tool left behind; killed when dropped.
-struct Stray(Process);
+pub(super) struct Stray(Process);
 
 impl Stray {
     /// Leaves `sleep SECONDS` behind: in a session of its own, given to init by the kernel.
     fn leave(env: &TestEnv, seconds: &str, environment: &[(&str, &str)]) -> Stray {
+        Stray::leave_in(env, seconds, &env.path("tmp"), environment)
+    }
+
+    /// As [`Stray::leave`], in a directory.
+    pub(super) fn leave_in(
+        env: &TestEnv,
+        seconds: &str,
+        directory: &Path,
+        environment: &[(&str, &str)],
+    ) -> Stray {
         // Orphans of a subreaper would come to this process, which is no init.
         rustix::process::set_child_subreaper(None).unwrap();
         let mut command = env.command("bash");
         command.args(["-c", &format!("(setsid sleep {seconds} >&- 2>&- & echo $!)")]);
-        command.envs(environment.iter().copied()).current_dir(env.path("tmp"));
+        command.envs(environment.iter().copied()).current_dir(directory);
         let pid = Running::start(&mut command).finish().with_code(0).out().trim().parse().unwrap();
         let stray = Stray(Process::find(pid).unwrap());
         wait_until("it runs", || stray.0.command_line().starts_with("sleep "));
         stray
     }
 
-    fn pid(&self) -> i32 {
+    pub(super) fn pid(&self) -> i32 {
         self.0.pid()
     }
 
@@ -51,7 +62,7 @@ fn strays(env: &TestEnv) -> Vec<Value> {
     env.call(["doctor", "--foreign", "--json"]).json()["foreign"]["strays"].as_array().unwrap().clone()
 }
 
-fn stray(env: &TestEnv, pid: i32) -> Option<Value> {
+pub(super) fn stray(env: &TestEnv, pid: i32) -> Option<Value> {
     strays(env).into_iter().find(|stray| stray["pid"] == pid)
 }
 

@@ -1,5 +1,6 @@
 //! What penfold tells: `ps`, `inspect`, `logs`, `events`, `metrics`, `report`, `stats`, `top`, `wait`, `doctor`.
 
+mod bytes;
 mod doctor;
 mod doctor_foreign;
 mod event_log;

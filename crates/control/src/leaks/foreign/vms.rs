@@ -54,9 +54,11 @@ pub struct Vm {
     pub age_s: u64,
     /// The working directory, if readable.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(with = "penfold_process::path_text")]
     pub directory: Option<PathBuf>,
     /// The API socket, if the arguments name one.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(with = "penfold_process::path_text")]
     pub socket: Option<PathBuf>,
     /// Whether the runner lives.
     pub state: VmState,

@@ -20,6 +20,7 @@ use crate::{exit_codes, output};
 /// The result for a directory.
 #[derive(Serialize)]
 struct Directory {
+    #[serde(with = "penfold_process::path_text")]
     path: PathBuf,
     outcome: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -25,6 +25,7 @@ const BEFORE: Duration = Duration::from_mins(10);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct VmDirectory {
     /// The path.
+    #[serde(with = "penfold_process::path_text")]
     pub path: PathBuf,
     /// The reason to keep the directory; without a reason it goes with the virtual machine.
     #[serde(skip_serializing_if = "Option::is_none")]
