@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use penfold_teardown::Cause;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::inotify::WatchFlags;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::change_watch::ChangeWatch;
@@ -43,7 +43,7 @@ pub struct Launch {
     pub words: Vec<OsString>,
     /// The environment.
     pub environment: Vec<(OsString, OsString)>,
-    /// The working directory.
+    /// The working directory; empty if it had been removed.
     pub directory: PathBuf,
     /// The mask for the modes of new files.
     pub umask: u32,
@@ -87,6 +87,24 @@ impl Launch {
         };
         let environment = parts.filter_map(variable).collect();
         (words.len() == count).then_some(Launch { words, environment, directory, umask })
+    }
+
+    /// Returns the reason why no process can start in the working directory; `None` if one can, as far as this process sees.
+    #[must_use]
+    pub fn missing_directory(&self) -> Option<String> {
+        if self.directory.as_os_str().is_empty() {
+            return Some("it was started in a directory that had been removed".to_owned());
+        }
+        let found = rustix::fs::stat(&self.directory).map(|stat| FileType::from_raw_mode(stat.st_mode));
+        let shown = self.directory.display();
+        match found {
+            Ok(FileType::Directory) => None,
+            Ok(_) => Some(format!("`{shown}`, where it was started, is no directory any more")),
+            Err(Errno::NOENT | Errno::NOTDIR) => {
+                Some(format!("the directory `{shown}`, where it was started, does not exist any more"))
+            }
+            Err(_) => None,
+        }
     }
 
     /// Returns the value of a variable.

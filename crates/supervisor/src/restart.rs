@@ -66,6 +66,9 @@ fn become_next(spec: &Spec, detached: &DetachedParts, level: Level, failures: u3
         Ok(None) => return Ok(()),
         Err(error) => return Err(format!("the launch file cannot be read: {error}")),
     };
+    if let Some(why) = launch.missing_directory() {
+        return Err(why);
+    }
     let root = std::path::absolute(&spec.state_root).map_err(|error| error.to_string())?;
     let at_ms = now_ms().saturating_add(millis(wait(failures)));
     let mut program = program(&launch, &words(root.into(), files, failures))

@@ -115,6 +115,25 @@ impl ResourceArgs {
     }
 }
 
+impl ResourceArgs {
+    /// Refuses a relative workspace where it has no beginning.
+    ///
+    /// # Errors
+    /// When the working directory has been removed, or cannot be found.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let Some(path) = self.workspace.as_deref().filter(|path| path.is_relative()) else { return Ok(()) };
+        let here = std::env::current_dir().map(|_| ());
+        here.map_err(|error| {
+            let sentence = format!("cannot tell where the workspace `{}` is", path.display());
+            let failure = Failure::new(FailureKind::NotStarted, sentence);
+            match error.kind() {
+                std::io::ErrorKind::NotFound => failure.because("the working directory has been removed"),
+                _ => failure.because(error),
+            }
+        })
+    }
+}
+
 /// The variable with the directory of sockets.
 pub(crate) const SOCKETS_VARIABLE: &str = "PENFOLD_SOCKETS";
 

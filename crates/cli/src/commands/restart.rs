@@ -117,7 +117,12 @@ fn launch(known: &SandboxRef) -> Result<Launch, Failure> {
     let refused = |why: &str| Failure::new(FailureKind::Other, sentence.clone()).because(why);
     let read = known.record.as_ref().map(Files::launch).transpose();
     if let Some(launch) = read.or_fail(FailureKind::Other, &sentence)?.flatten() {
-        return Ok(launch);
+        // Before the sandbox is ended.
+        return match launch.missing_directory().or_else(|| known.intent.as_ref().and_then(missing_workspace))
+        {
+            None => Ok(launch),
+            Some(why) => Err(refused(&why)),
+        };
     }
     let detached = known.intent.as_ref().map(|intent| intent.detached.as_ref());
     Err(match detached {
@@ -131,12 +136,34 @@ fn launch(known: &SandboxRef) -> Result<Launch, Failure> {
     })
 }
 
+/// Returns why the command cannot start in its directory. Of a directory that penfold makes for each life, or that the command sees in
+/// another place, nothing is known.
+fn missing_workspace(intent: &Intent) -> Option<String> {
+    if !intent.resources.is_empty() || intent.scratch.is_some() || intent.profile.is_some() {
+        return None;
+    }
+    let workspace = intent.workspace.as_ref()?;
+    let is_missing = workspace.try_exists().is_ok_and(|exists| !exists);
+    is_missing.then(|| {
+        format!(
+            "the directory `{}`, in which its command starts, does not exist any more",
+            workspace.display()
+        )
+    })
+}
+
 /// Starts the next life in a process of its own, which prints the id or what is wrong.
 fn start(global: &Global, id: &str, launch: &Launch) -> Result<u8, Failure> {
     let mut command = Command::new(surroundings::program());
     command.arg(next_life::VERB.name).arg("--root").arg(surroundings::absolute_root(global)).arg(id);
     command.env_clear().envs(launch.environment.iter().map(|(key, value)| (key, value)));
     let status = command.current_dir(&launch.directory).stdin(Stdio::null()).status();
-    let status = status.or_fail(FailureKind::Other, &format!("cannot start sandbox {id} again"))?;
+    let status = status.map_err(|error| {
+        let failure = Failure::new(FailureKind::Other, format!("cannot start sandbox {id} again"));
+        match launch.missing_directory() {
+            Some(why) => failure.because(why),
+            None => failure.because(error),
+        }
+    })?;
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(exit_codes::FAILURE))
 }

@@ -330,6 +330,7 @@ fn start(global: &Global, mut args: RunArgs, change: impl FnOnce(&mut Spec)) -> 
     let directory = args.bounds.workdir.clone();
     spec::refuse_detached_flags(&args)?;
     spec::refuse_limits(&args)?;
+    args.resources.check()?;
     let outside = args.outside.then(|| outside::leave(global, FailureKind::NotStarted)).transpose()?;
     args.stop.check(args.contain)?;
     if args.contain == Contain::Pidns {

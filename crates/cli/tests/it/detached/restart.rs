@@ -533,3 +533,57 @@ fn nothing_is_started_while_something_is_left() {
     env.call(["rm", "-f", "web"]).with_code(0);
     env.assert_nothing_left();
 }
+
+/// spec: 27.1
+#[test]
+fn without_its_directory_a_sandbox_is_not_ended_for_a_restart() {
+    let env = TestEnv::new();
+    let directory = env.path("work/d");
+    let make = || fs::create_dir(&directory).unwrap();
+    let run = |name: &str, flags: &[&str], here: &Path, script: &str| {
+        let words = [&["run", "-d", "--name", name][..], flags, &["sleep", "1143"]].concat();
+        let mut shell = env.command("sh");
+        let penfold = env.penfold(words);
+        shell.envs(penfold.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        shell.args(["-c", script, "sh"]).arg(penfold.get_program()).args(penfold.get_args());
+        Running::start(shell.current_dir(here)).finish().with_code(0);
+    };
+    let (work, given) = (env.path("work"), directory.display().to_string());
+    make();
+    run("removed", &[], &directory, "rmdir ../d; exec \"$@\"");
+    make();
+    run("start", &[], &directory, "exec \"$@\"");
+    run("workdir", &["-w", &given], &work, "exec \"$@\"");
+    fs::remove_dir(&directory).unwrap();
+    for (name, part) in [
+        ("removed", "in a directory that had been removed".to_owned()),
+        ("start", format!("`{given}`, where it was started, does not exist")),
+        ("workdir", format!("`{given}`, in which its command starts, does not exist")),
+    ] {
+        let restart = env.call(["restart", name]).with_code(1);
+        assert!(restart.err().contains(&part), "{name}: {}", restart.err());
+        let shown = inspect(&env, name);
+        assert_eq!((&shown["status"], &shown["restarts"]), (&"running".into(), &0.into()), "{name}");
+    }
+    make();
+    env.call(["restart", "start", "workdir"]).with_code(0);
+    env.call(["rm", "-f", "removed", "start", "workdir"]).with_code(0);
+    assert!(!env.is_running("sleep 1143"));
+    env.assert_nothing_left();
+}
+
+/// spec: 27.4
+#[test]
+fn without_its_directory_no_next_life_starts_and_the_event_says_so() {
+    let env = TestEnv::new();
+    let directory = env.path("work/d");
+    fs::create_dir(&directory).unwrap();
+    let words = ["run", "-d", "--name", "web", "--restart", "on-failure", "sh", "-c", "rmdir ../d; exit 3"];
+    Running::start(env.penfold(words).current_dir(&directory)).finish().with_code(0);
+    env.call(["wait", "web"]).with_code(3);
+    let told = || env.call(["events", "--no-follow", "--json"]).out();
+    wait_until("the event is there", || told().contains("no-restart"));
+    assert!(told().contains("where it was started, does not exist any more"), "{}", told());
+    env.call(["rm", "web"]).with_code(0);
+    env.assert_nothing_left();
+}

@@ -518,3 +518,24 @@ fn quiet_exit_keeps_the_code() {
     assert!(!env.is_running("sleep 1000"));
     env.assert_nothing_left();
 }
+
+/// spec: 21.1, 21.4
+#[test]
+fn tests_run_in_a_directory_that_was_removed() {
+    let env = TestEnv::new();
+    for (verb, code) in [("run", 0), ("guard", 123), ("guard-each", 123)] {
+        let gone = env.path("work/gone");
+        std::fs::create_dir(&gone).unwrap();
+        let grace: &[&str] = if verb == "run" { &[] } else { &["-t", "0s"] };
+        let script = "rmdir ../gone; exec \"$@\"";
+        let inner = "setsid sleep 4781 & kill -0 $! && readlink /proc/self/cwd";
+        let penfold = env.penfold([&[verb][..], grace, &["sh", "-c", inner]].concat());
+        let mut shell = env.command("sh");
+        shell.envs(penfold.get_envs().filter_map(|(key, value)| Some((key, value?))));
+        shell.args(["-c", script, "sh"]).arg(penfold.get_program()).args(penfold.get_args());
+        let done = Running::start(shell.current_dir(&gone)).finish().with_code(code);
+        assert_eq!(done.out(), format!("{} (deleted)\n", gone.display()), "{verb}");
+        assert!(!env.is_running("sleep 4781"), "{verb}");
+    }
+    env.assert_nothing_left();
+}
