@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use penfold_sys::signal::{self, SignalFd, SignalSet};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::Signal;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 use super::frames::{ALIVE_SECONDS, Exit, Frame, LONGEST, Start, WINDOW, take_greeting};
 use super::queue::{FULL, Taken, give, never_block, take};
@@ -22,6 +22,8 @@ const PASSED: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUI
 const MOST_SIGNALS: usize = 3;
 /// A far end that says nothing for this time is gone.
 const SILENCE: Duration = Duration::from_secs(30);
+/// How long ssh may take to end once its work is done.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// A pipe that poll(2) calls writable takes this much at once, pipe(7).
 const AT_ONCE: usize = 4096;
 
@@ -62,15 +64,15 @@ pub(super) fn call(host: &SshHost, words: Vec<OsString>, input: bool, kinds: &Ki
         match near.turn(&signals) {
             Ok(None) => {}
             Ok(Some(Exit::Code(code))) => {
-                near.finish();
+                near.finish(&signals);
                 return Ok(code);
             }
             Ok(Some(Exit::Signal(number))) => {
-                near.finish();
+                near.finish(&signals);
                 signal::die_of(number);
                 return Ok(exit_codes::SIGNALLED.saturating_add(u8::try_from(number).unwrap_or(0)));
             }
-            Err(why) => return Err(near.failure(host, &why, kinds)),
+            Err(why) => return Err(near.failure(host, &why, kinds, &signals)),
         }
     }
 }
@@ -169,11 +171,7 @@ impl Near {
     fn turn(&mut self, signals: &SignalFd) -> Result<Option<Exit>, Lost> {
         let ready = self.wait(signals);
         if let Ok(Some(taken)) = signals.take() {
-            self.signals += 1;
-            if self.signals > MOST_SIGNALS || !self.greeted {
-                let _ = self.child.kill();
-                signal::die_of(taken.signal);
-            }
+            self.count(taken.signal);
             Frame::Signal(taken.signal).write(&mut self.sent);
         }
         if self.exit.is_none() && self.has_room() {
@@ -300,23 +298,56 @@ impl Near {
         }
     }
 
-    /// Ends the connection, and waits for ssh.
-    fn finish(&mut self) {
-        self.to = None;
-        // ssh does not end before all was read.
-        while !matches!(take(self.from.as_fd(), FULL), Taken::End) {
-            let mut fds = [PollFd::new(&self.from, PollFlags::IN)];
-            let _ = rustix::event::poll(&mut fds, None);
+    /// Counts a signal; the fourth ends this process, in whatever it waits for.
+    fn count(&mut self, signal: i32) {
+        self.signals += 1;
+        if self.signals > MOST_SIGNALS || !self.greeted {
+            let _ = self.child.kill();
+            signal::die_of(signal);
         }
-        let _ = self.child.wait();
     }
 
-    fn failure(&mut self, host: &SshHost, why: &Lost, kinds: &Kinds) -> Failure {
+    /// Ends the connection.
+    fn finish(&mut self, signals: &SignalFd) {
+        let _ = self.await_ssh(signals);
+    }
+
+    /// Waits for the end of ssh, and kills it after [`PATIENCE`]; returns its exit code, if it ended by itself.
+    ///
+    /// ssh ends when nobody on the other host holds the output any more, which may be a process that the account's start-up files have
+    /// left there.
+    fn await_ssh(&mut self, signals: &SignalFd) -> Option<i32> {
         self.to = None;
+        let until = Instant::now() + PATIENCE;
+        let pidfd = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()).ok()?;
+        let mut reads = true;
+        loop {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return status.code();
+            }
+            let Ok(left) = Timespec::try_from(until.saturating_duration_since(Instant::now())) else { break };
+            let mut fds = vec![PollFd::new(signals, PollFlags::IN), PollFd::new(&pidfd, PollFlags::IN)];
+            if reads {
+                fds.push(PollFd::new(&self.from, PollFlags::IN));
+            }
+            if rustix::event::poll(&mut fds, Some(&left)) == Ok(0) {
+                break;
+            }
+            if let Ok(Some(taken)) = signals.take() {
+                self.count(taken.signal);
+            }
+            // ssh does not end before all was read.
+            reads = reads && !matches!(take(self.from.as_fd(), FULL), Taken::End);
+        }
+        let _ = self.child.kill();
+        None
+    }
+
+    fn failure(&mut self, host: &SshHost, why: &Lost, kinds: &Kinds, signals: &SignalFd) -> Failure {
         if matches!(why, Lost::Silent | Lost::Foreign(_)) {
             let _ = self.child.kill();
         }
-        let code = self.child.wait().ok().and_then(|status| status.code());
+        let code = self.await_ssh(signals);
         if self.greeted {
             let failure =
                 Failure::new(kinds.lost, format!("lost the connection to `{host}`")).because(why.to_string());
