@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -14,6 +16,7 @@ use hyper::client::conn::http1;
 use hyper::{Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use penfold_api::{Sandbox, SandboxPage};
+use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::runtime::{Builder, Runtime};
@@ -225,7 +228,7 @@ impl Client {
         let unreachable = |source| Error::Unreachable { host: self.host.clone(), source };
         let sent = match &self.host {
             Host::Unix(path) => {
-                let stream = UnixStream::connect(path).map_err(unreachable)?;
+                let stream = connect_unix(path).map_err(unreachable)?;
                 stream.set_nonblocking(true).map_err(unreachable)?;
                 let stream = tokio::net::UnixStream::from_std(stream).map_err(unreachable)?;
                 exchange(stream, request).await
@@ -309,6 +312,17 @@ pub fn encoded(word: &str) -> String {
 /// Encodes bytes for a field of JSON.
 pub fn base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
+}
+
+/// Connects to a socket. A path that is too long for an address, unix(7), is reached through a descriptor of the socket.
+fn connect_unix(path: &Path) -> io::Result<UnixStream> {
+    /// The longest path of an address.
+    const LONGEST: usize = 107;
+    if path.as_os_str().len() <= LONGEST {
+        return UnixStream::connect(path);
+    }
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    UnixStream::connect(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 #[cfg(test)]

@@ -137,16 +137,23 @@ fn describe(args: &ExecArgs) -> Result<Value, Failure> {
     Ok(Value::Object(body))
 }
 
-/// Reads standard input to its end: the server takes it whole.
+/// A server takes requests of at most 16 MiB. Base64 has four bytes for three.
+const INPUT_LIMIT_MIB: u64 = 12;
+
+/// Reads standard input to its end, or up to what no server takes: the server takes it whole.
 fn input() -> Result<Vec<u8>, Failure> {
     if io::stdin().is_terminal() {
         let sentence = "standard input is a terminal, and a server takes it only whole";
         return Err(Failure::new(FailureKind::NotStarted, sentence).hint("pass a file or a pipe"));
     }
     let mut bytes = Vec::new();
-    io::stdin()
-        .lock()
-        .read_to_end(&mut bytes)
-        .or_fail(FailureKind::NotStarted, "cannot read standard input")?;
+    let limit = INPUT_LIMIT_MIB << 20;
+    let count = io::stdin().lock().take(limit).read_to_end(&mut bytes);
+    let count = count.or_fail(FailureKind::NotStarted, "cannot read standard input")?;
+    if u64::try_from(count).unwrap_or(limit) >= limit {
+        let sentence = format!("standard input has {INPUT_LIMIT_MIB} MiB or more, and a server takes less");
+        return Err(Failure::new(FailureKind::NotStarted, sentence)
+            .hint("copy a file into the sandbox, or use `--host ssh://HOST`, which passes standard input on as it comes"));
+    }
     Ok(bytes)
 }

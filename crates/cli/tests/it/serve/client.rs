@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::native::post;
 use super::{Server, TOKEN, token_file};
-use crate::support::{Finished, Running, Sandbox, TestEnv, penfold, wait_until};
+use crate::support::{Finished, Process, Running, Sandbox, TestEnv, penfold, wait_until};
 
 /// A server on a Unix socket, and one on a port with a token; each with the flags that reach it.
 fn servers(env: &TestEnv) -> [(Server, Vec<String>); 2] {
@@ -462,4 +462,52 @@ fn variables_name_the_server_and_a_server_does_not_call_itself() {
     call(&["rm", "-f", &id]).with_code(0);
     let mut wrong = env.penfold(["ps"]);
     Running::start(wrong.env("PENFOLD_HOST", "nowhere")).finish().refused(2, "`PENFOLD_HOST` is wrong");
+}
+
+/// spec: 15.11
+#[test]
+fn a_socket_of_any_length_is_reached() {
+    let env = TestEnv::new();
+    let mut directory = env.path("work");
+    for _ in 0..4 {
+        directory.push("d".repeat(60));
+    }
+    std::fs::create_dir_all(&directory).unwrap();
+    let host = format!("unix:{}/api.sock", directory.display());
+    let mut server = env.begin(["serve", "--listen", &host]);
+    server.hear_error("listening", 1);
+    let id = env.call(["--host", &host, "run", "-d", "sleep", "4783"]).with_code(0).out();
+    let pid = env.call(["--host", &host, "inspect", id.trim()]).json()[0]["leader"]["pid"].as_i64().unwrap();
+    let leader = Process::find(pid.try_into().unwrap()).expect("it lives");
+    env.call(["--host", &host, "kill", id.trim()]).with_code(0);
+    assert!(leader.has_ended());
+    env.call(["--host", &host, "run", "sh", "-c", "exit 3"]).with_code(3);
+    env.call(["--host", &host, "rm", id.trim()]).with_code(0);
+    server.signal(Signal::TERM);
+    server.finish().with_code(0);
+    env.assert_nothing_left();
+}
+
+/// spec: 15.12
+#[test]
+fn endless_input_of_an_exec_is_refused_with_the_limit() {
+    let env = TestEnv::new();
+    let sandbox = env.detach(["--name", "web", "sleep", "4784"]);
+    for (_server, flags) in &servers(&env) {
+        for (input, code, part) in [
+            ("yes", 125, "standard input has 12 MiB or more, and a server takes less"),
+            ("head -c 11000000 /dev/zero", 0, ""),
+        ] {
+            let penfold = env.penfold(words(flags, &["exec", "-i", "web", "wc", "-c"]));
+            let mut shell = env.command("sh");
+            shell.envs(penfold.get_envs().filter_map(|(key, value)| Some((key, value?))));
+            // Where the memory ends, the old client did.
+            let script = format!("{input} | {{ ulimit -v 400000; exec \"$@\"; }}");
+            shell.args(["-c", &script, "sh"]).arg(penfold.get_program()).args(penfold.get_args());
+            let done = Running::start(&mut shell).finish().with_code(code);
+            assert!(done.err().contains(part), "{}", done.err());
+            assert_eq!(done.out(), if code == 0 { "11000000\n" } else { "" });
+        }
+    }
+    sandbox.call(&env, &["kill", "ID"]).with_code(0);
 }
