@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 
 use jsonc_parser::ast::{Object, Value};
 use jsonc_parser::common::Ranged;
+use rustix::fs::{Access, AtFlags, CWD};
 
 use super::edits::{Edits, quoted, text_of};
 use crate::commands::sh;
 use crate::failure::{Failure, FailureKind};
+use crate::variables;
 
 /// The variable with the program that runs shell commands.
 const PREFIX: &str = "CLAUDE_CODE_SHELL_PREFIX";
@@ -18,14 +20,24 @@ const PREFIX: &str = "CLAUDE_CODE_SHELL_PREFIX";
 pub(super) struct Link {
     /// The path of the link.
     pub(super) path: PathBuf,
-    /// The name of the program beside it, if the link is still to be made.
+    /// What it is to lead to, if it is still to be made.
     missing: Option<PathBuf>,
 }
 
 impl Link {
-    /// Finds the link beside the program, or the place for it.
+    /// Finds the link, or the place for it: beside the program, or where this user cannot make it, in `~/.local/bin`.
     pub(super) fn find(program: &Path) -> Result<Link, Failure> {
-        let path = program.with_file_name(sh::PROGRAM);
+        let beside = Link::at(program.with_file_name(sh::PROGRAM), program)?;
+        match variables::user_home().filter(|home| home.is_absolute()) {
+            Some(home) if beside.missing.is_some() && !program.parent().is_some_and(may_write) => {
+                Link::at(home.join(".local/bin").join(sh::PROGRAM), program)
+            }
+            _ => Ok(beside),
+        }
+    }
+
+    /// Looks at a path.
+    fn at(path: PathBuf, program: &Path) -> Result<Link, Failure> {
         match path.canonicalize() {
             Ok(target) if target == program => Ok(Link { path, missing: None }),
             Ok(_) => {
@@ -33,7 +45,9 @@ impl Link {
                 Err(Failure::new(FailureKind::Other, sentence))
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                Ok(Link { path, missing: program.file_name().map(PathBuf::from) })
+                let is_beside = path.parent() == program.parent();
+                let name = program.file_name().map(PathBuf::from).filter(|_| is_beside);
+                Ok(Link { path, missing: Some(name.unwrap_or_else(|| program.to_owned())) })
             }
             Err(error) => Err(cannot_look(&path, error)),
         }
@@ -42,13 +56,19 @@ impl Link {
     /// Makes the link, if it is missing.
     pub(super) fn make(&self) -> Result<(), Failure> {
         let Some(target) = &self.missing else { return Ok(()) };
-        symlink(target, &self.path).map_err(|error| {
+        let directory = self.path.parent().map_or(Ok(()), std::fs::create_dir_all);
+        directory.and_then(|()| symlink(target, &self.path)).map_err(|error| {
             let hint =
                 format!("make it as a user who may: `ln -s {} {}`", target.display(), self.path.display());
             let sentence = format!("cannot make the link `{}`", self.path.display());
             Failure::new(FailureKind::from(&error), sentence).because(error).hint(hint)
         })
     }
+}
+
+/// Whether this user can make files in a directory.
+fn may_write(directory: &Path) -> bool {
+    rustix::fs::accessat(CWD, directory, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS).is_ok()
 }
 
 fn cannot_look(path: &Path, error: std::io::Error) -> Failure {

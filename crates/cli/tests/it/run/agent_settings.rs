@@ -1,12 +1,13 @@
 //! `penfold agent`: changes of the settings of coding agents.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
+use std::os::unix::process::CommandExt as _;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::support::{Finished, Running, TestEnv, json as read, penfold};
+use crate::support::{Finished, Running, TestEnv, USER, is_root, json as read, penfold};
 
 const MCP: &str = r#"{
   "mcpServers": {
@@ -338,4 +339,45 @@ fn program_of_another_is_not_replaced() {
     fs::write(env.path("work/penfold-sh"), "#!/bin/sh\n").unwrap();
     installed(&env, &["install", "claude"]).refused(1, "exists, and is no link to this penfold");
     assert_eq!(fs::read_to_string(&settings).unwrap(), "{}");
+}
+
+/// spec: 8.14
+#[test]
+fn after_an_install_for_all_users_the_link_goes_below_the_home() {
+    let env = TestEnv::new();
+    let program = env.path("work/bin/penfold");
+    let home = env.path("work/home");
+    fs::create_dir(env.path("work/bin")).unwrap();
+    fs::create_dir(&home).unwrap();
+    fs::copy(penfold(), &program).unwrap();
+    if is_root() {
+        chown(&home, Some(USER), Some(USER)).unwrap();
+    }
+    fs::set_permissions(env.path("work/bin"), fs::Permissions::from_mode(0o555)).unwrap();
+    let install = || {
+        let mut command = env.command(&program);
+        command.args(["agent", "install", "claude"]).env("HOME", &home).env_remove("CLAUDE_CONFIG_DIR");
+        if is_root() {
+            command.uid(USER).gid(USER);
+        }
+        Running::start(&mut command).finish().with_code(0)
+    };
+    install();
+    let link = home.join(".local/bin/penfold-sh");
+    assert_eq!(fs::read_link(&link).unwrap(), program);
+    let settings = read(&home.join(".claude/settings.json")).unwrap();
+    assert_eq!(settings["env"]["CLAUDE_CODE_SHELL_PREFIX"], json!(link.to_str().unwrap()));
+    assert_eq!(install().out(), "", "a repeated action changes nothing");
+    let mut shell = env.command(&link);
+    Running::start(shell.arg("exit 3").env("XDG_RUNTIME_DIR", env.root())).finish().with_code(3);
+    // As a package ships it.
+    fs::set_permissions(env.path("work/bin"), fs::Permissions::from_mode(0o755)).unwrap();
+    let shipped = env.path("work/bin/penfold-sh");
+    symlink("penfold", &shipped).unwrap();
+    fs::set_permissions(env.path("work/bin"), fs::Permissions::from_mode(0o555)).unwrap();
+    fs::remove_file(home.join(".claude/settings.json")).unwrap();
+    install();
+    let settings = read(&home.join(".claude/settings.json")).unwrap();
+    assert_eq!(settings["env"]["CLAUDE_CODE_SHELL_PREFIX"], json!(shipped.to_str().unwrap()));
+    fs::set_permissions(env.path("work/bin"), fs::Permissions::from_mode(0o755)).unwrap();
 }
