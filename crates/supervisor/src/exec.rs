@@ -241,7 +241,7 @@ fn prepare(sandbox: &Prepared, requested: RequestedExec) -> Result<Prepared, Str
         session: 0,
         group: 0,
         keys: false,
-        scope: None,
+        scope: sandbox.setup.scope.clone(),
         caller_cgroup: Vec::new(),
         scratch: None,
         idle: sandbox.setup.idle,

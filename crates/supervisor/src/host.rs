@@ -4,6 +4,7 @@
 //! of news about the leader. An adopted tree has neither launcher nor owner.
 
 mod job_control;
+mod late_stop;
 mod launcher;
 mod leader;
 
@@ -143,8 +144,9 @@ impl penfold_teardown::Host for Host {
 
     fn leader_ended(&mut self, exit: Option<Exit>) -> Event {
         self.wake_launcher();
-        let requested = self.drain_launcher();
         let status = self.status_of(exit.map(ExitStatus::from));
+        let requested = self.drain_launcher(status);
+        let requested = requested.or_else(|| self.take_late_stop(status));
         let rest = self.sandbox.leader_left_members(status);
         let cause = self.sandbox.policy.leader_ended(status);
         self.sandbox.prepared.find_nested();

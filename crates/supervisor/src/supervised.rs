@@ -36,6 +36,8 @@ pub(crate) struct Supervised {
     sender: Option<Requester>,
     /// The key of the terminal that was last left to the leader.
     key: Option<Requester>,
+    /// A client has asked to send SIGTERM to the leader only.
+    pub(crate) forwarded_term: bool,
     /// The leader's pid, if it is a child of this process or of our init.
     pub(crate) leader_pid: Option<Pid>,
     /// The main function of an exec supervisor.
@@ -62,6 +64,7 @@ impl Supervised {
             by: None,
             sender: None,
             key: None,
+            forwarded_term: false,
             leader_pid: None,
             supervise,
         }
@@ -299,10 +302,11 @@ impl Supervised {
 
     /// Forwards a signal to the leader. A leader that has ended, or belongs to another user, is an error for the
     /// answer.
-    fn forward(&self, number: i32) -> Result<(), String> {
+    fn forward(&mut self, number: i32) -> Result<(), String> {
         let signal = signal(number).ok_or_else(|| format!("no signal {number}"))?;
         let leader = self.leader.as_ref().ok_or("the command cannot be seen")?;
         let name = if self.policy.is_adopted() { "process" } else { "command" };
+        self.forwarded_term |= signal == Signal::TERM;
         rustix::process::pidfd_send_signal(leader, signal)
             .map_err(|error| format!("the {name} cannot be signalled: {error}"))
     }

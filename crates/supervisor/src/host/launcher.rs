@@ -6,6 +6,8 @@ use penfold_teardown::lifecycle::Event;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::Host;
+use super::late_stop::is_of_term;
+use crate::outcome::ExitStatus;
 use crate::policy::{Policy, stronger};
 use crate::poll::poll;
 use crate::supervised::has_ended;
@@ -51,12 +53,14 @@ impl Host {
         }
     }
 
-    /// Receives all requests for signals that a terminal sent until the leader ended, and returns the resulting event.
+    /// Receives all requests for signals that a terminal sent until the leader ended, and returns the resulting event. The same
+    /// for a SIGTERM to the process group of launcher and leader.
     ///
     /// The kernel signals a whole process group before any member is seen as ended: `kill_pgrp()` holds the lock that
     /// an exit takes. The launcher therefore has the leader's signal pending, but may not have sent its request yet.
-    pub(super) fn drain_launcher(&mut self) -> Option<Event> {
-        if !self.sandbox.prepared.setup.keys || self.launcher.is_none() || !self.channel_open {
+    pub(super) fn drain_launcher(&mut self, status: Option<ExitStatus>) -> Option<Event> {
+        let shares_signals = self.sandbox.prepared.setup.keys || is_of_term(status);
+        if !shares_signals || self.launcher.is_none() || !self.channel_open {
             return None;
         }
         wire::offer(&self.sandbox.prepared.setup.channel, &Answer::LeaderEnded).ok()?;

@@ -71,6 +71,50 @@ fn supervisors_are_beside_the_leaf_and_the_scope_goes_with_the_sandbox() {
     }
 }
 
+/// A service manager signals the processes of a scope one after another, and the command may come first.
+/// spec: 16.2.1
+#[test]
+fn a_scope_that_is_stopped_is_stopped_also_if_the_command_is_signalled_first() {
+    for script in ["exec sleep 1074", "trap 'exit 143' TERM; sleep 1074 & wait"] {
+        let Some((env, manager)) = scene(Who::Tester, Manner::default()) else { return };
+        let words = ["-d", "--unit", "user", "--", "sh", "-c", script];
+        let sandbox = Sandbox::printed(&env, &run(&env, &manager, &words).with_code(0).out());
+        wait_until("the command runs", || env.is_running("sleep 1074"));
+        // Without the command nobody waits for the member, which keeps the supervisor at its end.
+        let leader = sandbox.leader().unwrap();
+        leader.signal(Signal::TERM);
+        leader.await_end();
+        for supervisor in &sandbox.supervisors {
+            supervisor.signal(Signal::TERM);
+        }
+        sandbox.await_end();
+        assert_eq!(sandbox.cause().as_deref(), Some("stop"), "{script}");
+        let shown = env.call(["ps", "-a", "--format", "{{.Status}}"]).out();
+        assert!(shown.starts_with("stopped (143)"), "{script}: {shown}");
+        env.call(["rm", &sandbox.id]).with_code(0);
+    }
+}
+
+/// The signal that a client sends to the command only is no stop.
+/// spec: 16.2.1
+#[test]
+fn a_command_in_a_scope_that_dies_of_a_signal_has_not_been_stopped() {
+    let Some((env, manager)) = scene(Who::Tester, Manner::default()) else { return };
+    for by_penfold in [true, false] {
+        let words = ["-d", "--unit", "user", "--", "sleep", "1075"];
+        let sandbox = Sandbox::printed(&env, &run(&env, &manager, &words).with_code(0).out());
+        wait_until("the command runs", || env.is_running("sleep 1075"));
+        if by_penfold {
+            env.call(["kill", "-s", "TERM", &sandbox.id]).with_code(0);
+        } else {
+            sandbox.leader().unwrap().signal(Signal::TERM);
+        }
+        sandbox.await_end();
+        assert_eq!(sandbox.cause().as_deref(), Some("signal"));
+        env.call(["rm", &sandbox.id]).with_code(0);
+    }
+}
+
 /// spec: 16.1, 16.2
 #[test]
 fn a_foreground_run_with_contain_cgroup_has_a_scope_too() {

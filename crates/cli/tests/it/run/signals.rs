@@ -1,5 +1,6 @@
 //! Signals to `penfold run`, time limits and the grace.
 
+use std::os::unix::process::CommandExt as _;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -359,5 +360,27 @@ fn tree_that_ignores_the_polite_signal_is_killed_after_the_grace() {
             assert!(finished.err().contains("(3 KILL)"), "{level:?} {grace}: {}", finished.err());
         }
     });
+    env.assert_nothing_left();
+}
+
+/// The launcher is the last to act on a SIGTERM that its command has got, too.
+/// spec: 1.2.2
+#[test]
+fn signal_to_the_process_group_is_a_stop_also_if_the_command_acts_first() {
+    let env = TestEnv::new();
+    for level in env.levels() {
+        let words = ["--contain", level.word(), "--report", "r.json", "sleep", "4443"];
+        let running = Running::start(env.run_command(words).process_group(0));
+        wait_until("the command runs", || env.is_running("sleep 4443"));
+        let command = env.running("sleep 4443").pop().unwrap();
+        let launcher = running.process();
+        launcher.stop();
+        env.script(&format!("kill -TERM -{}", launcher.pid())).with_code(0);
+        command.await_end();
+        launcher.signal(Signal::CONT);
+        assert_eq!(running.finish().signal(), Some(15), "{level:?}");
+        let report = json(&env.path("work/r.json")).unwrap();
+        assert_eq!(report["cause"], "stop", "{level:?} {report}");
+    }
     env.assert_nothing_left();
 }
