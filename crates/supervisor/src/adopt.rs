@@ -103,7 +103,8 @@ fn settings_of(spec: &Spec) -> Settings {
         patience: spec.patience,
         scope: None,
         terminal: None,
-        modes: None,
+        watches_hangup: false,
+        before: None,
         keys: Keys::Stop,
         stdin: None,
     }

@@ -2,11 +2,11 @@
 
 mod error;
 mod exit;
+mod hangup;
 mod job_control;
 mod lost;
 mod orphans;
 mod progress;
-mod saved_modes;
 mod settings;
 mod signals;
 mod stdin;
@@ -22,16 +22,17 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 
 pub use self::error::LauncherError;
-use self::exit::succeeded;
+use self::exit::{still_living, succeeded};
+pub(crate) use self::hangup::watches_hangup;
 use self::progress::Due;
 pub use self::progress::Progress;
-pub(crate) use self::saved_modes::SavedModes;
-pub(crate) use self::settings::{Keys, Settings, terminal};
+pub(crate) use self::settings::{Keys, Settings};
 pub(crate) use self::signals::LauncherSignals;
 pub(crate) use self::stdin::StdinWatch;
 use crate::outcome::Outcome;
 use crate::poll::poll;
 use crate::prepared::Prepared;
+use crate::terminal::of_caller::open_terminal;
 use crate::wire::{self, Answer, Received, Request};
 
 /// A running sandbox, from the side of the process that started it.
@@ -123,8 +124,9 @@ impl Launcher {
             state_root: PathBuf::new(),
             patience: Duration::ZERO,
             scope: None,
-            terminal: terminal(),
-            modes: None,
+            watches_hangup: watches_hangup(),
+            terminal: open_terminal(),
+            before: None,
             keys: Keys::Client,
             stdin: None,
         };
@@ -189,12 +191,14 @@ impl Launcher {
     /// # Errors
     /// When the outcome is unknown. Everything that could be ended has been ended.
     pub fn wait(mut self, slow: impl FnMut(Progress) -> bool) -> Result<Outcome, LauncherError> {
-        let modes = self.settings.modes.take();
+        let before = self.settings.before.take();
         let followed = self.follow(slow, false);
-        if let Some(modes) = modes
-            && !matches!(&followed, Ok(FollowResult::Over(outcome)) if succeeded(outcome))
-        {
-            modes.restore();
+        if let Some(before) = before {
+            let outcome = match &followed {
+                Ok(FollowResult::Over(outcome)) => Some(&**outcome),
+                Ok(FollowResult::Running) | Err(_) => None,
+            };
+            before.restore(&outcome.map(still_living).unwrap_or_default(), !outcome.is_some_and(succeeded));
         }
         match followed? {
             FollowResult::Over(outcome) => Ok(*outcome),
@@ -310,8 +314,8 @@ impl Launcher {
         }
     }
 
-    /// Waits for an event of the channel, of a signal, or of the child's pidfd. A hang-up of a watched standard input is
-    /// handled here.
+    /// Waits for an event of the channel, of a signal, or of the child's pidfd. A hang-up of a watched standard input or of the
+    /// terminal is handled here.
     fn poll_events(
         &mut self,
         standby_dead: bool,
@@ -333,21 +337,26 @@ impl Launcher {
         let mut flags = PollFlags::IN;
         flags.set(PollFlags::OUT, !self.pending.is_empty() && !self.no_memory);
         let stdin = self.settings.stdin.as_ref().and_then(|watch| watch.open());
+        let terminal = self.settings.terminal.as_ref().filter(|_| self.settings.watches_hangup);
         // The channel stands in for a missing descriptor, whose result is then masked.
         let mut fds = [
             PollFd::new(&self.channel, flags),
             PollFd::new(&self.signals, PollFlags::IN),
             pidfd.map_or(PollFd::new(&self.channel, PollFlags::empty()), |fd| PollFd::new(fd, PollFlags::IN)),
             stdin.map_or(PollFd::new(&self.channel, PollFlags::empty()), StdinWatch::poll_fd),
+            PollFd::new(terminal.unwrap_or(&self.channel), PollFlags::empty()),
         ];
-        let is_used = [true, true, pidfd.is_some(), stdin.is_some()];
+        let is_used = [true, true, pidfd.is_some(), stdin.is_some(), terminal.is_some()];
         let watched = is_used.iter().rposition(|used| *used).map_or(0, |last| last + 1);
         let polled = poll(fds.get_mut(..watched).unwrap_or_default(), timeout.as_ref());
         let mut used = is_used.into_iter();
         let ready = fds.map(|fd| used.next().unwrap_or(false) && !fd.revents().is_empty());
-        let [channel, signals, supervisor, stdin] = ready;
+        let [channel, signals, supervisor, stdin, terminal] = ready;
         // A request that has become due is an event like others.
         let polled = if self.follow_stdin(stdin) { polled.map(|ready| ready.max(1)) } else { polled };
+        if terminal {
+            self.terminal_hung_up();
+        }
         (polled, [channel, signals, supervisor])
     }
 

@@ -18,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pid
 
 use crate::environment::{self, Inherited, StartPlace};
 use crate::launcher::{
-    Keys, Launcher, LauncherSignals, SavedModes, Settings, StdinWatch, SupervisorHandle, terminal,
+    Keys, Launcher, LauncherSignals, Settings, StdinWatch, SupervisorHandle, watches_hangup,
 };
 use crate::prepared::Prepared;
 use crate::scope::{Entered, Gate};
@@ -26,6 +26,7 @@ use crate::setup::Setup;
 use crate::signals::CHILD;
 use crate::start_error::StartError;
 use crate::takeover::give_up_started;
+use crate::terminal::of_caller::{CallerTerminal, open_terminal};
 use crate::{identity, standby, supervisor};
 
 fn system<E: Into<io::Error>>(act: &'static str) -> impl FnOnce(E) -> StartError {
@@ -65,20 +66,8 @@ fn begin(mut spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Resul
     let (own_end, other_end) = channel()?;
     let launcher = pidfd_open(getpid(), PidfdFlags::empty()).map_err(system("open a pidfd"))?;
     let detached = spec.detach.is_some();
-    let terminal = terminal();
-    let keys = if detached || spec.stop_on_interrupt { Keys::Stop } else { Keys::Command };
-    let has_keys = terminal.is_some() && !detached;
-    let settings = Settings {
-        id: spec.id.short(),
-        state_root: spec.state_root.clone(),
-        patience: spec.patience,
-        has_former: spec.detach.as_ref().is_some_and(|detach| detach.life.is_some()),
-        scope: None,
-        modes: terminal.as_ref().filter(|_| !detached).and_then(SavedModes::of).map(Box::new),
-        terminal,
-        keys,
-        stdin: spec.on_stdin_close.map(|action| Box::new(StdinWatch::new(action, spec.grace))),
-    };
+    let settings = settings_of(&spec, open_terminal());
+    let has_keys = settings.terminal.is_some() && !detached;
     let idle = schedule::is_idle();
     let signals = LauncherSignals::open(&[]).map_err(system("make a signalfd"))?;
     let (owner, owner_pid) = owner_of(&spec)?.unzip();
@@ -116,6 +105,25 @@ fn begin(mut spec: Spec, enter: Option<&mut dyn FnMut(Pid) -> Entered>) -> Resul
         schedule::leave_idle();
     }
     Ok(launcher)
+}
+
+/// Returns the settings of the launcher, whose terminal this is.
+fn settings_of(spec: &Spec, terminal: Option<OwnedFd>) -> Settings {
+    let detached = spec.detach.is_some();
+    let has_keys = terminal.is_some() && !detached;
+    let keys = if detached || spec.stop_on_interrupt { Keys::Stop } else { Keys::Command };
+    Settings {
+        id: spec.id.short(),
+        state_root: spec.state_root.clone(),
+        patience: spec.patience,
+        has_former: spec.detach.as_ref().is_some_and(|detach| detach.life.is_some()),
+        scope: None,
+        watches_hangup: has_keys && spec.on_owner_exit != OwnerExit::Keep && watches_hangup(),
+        before: terminal.as_ref().filter(|_| !detached).and_then(CallerTerminal::of).map(Box::new),
+        terminal,
+        keys,
+        stdin: spec.on_stdin_close.map(|action| Box::new(StdinWatch::new(action, spec.grace))),
+    }
 }
 
 /// Makes the channel between launcher and supervisor.

@@ -18,6 +18,7 @@ use self::modes::Modes;
 use crate::wire::Size;
 
 pub(crate) mod modes;
+pub(crate) mod of_caller;
 
 /// The size of one read, and of the typed text that waits for a program that does not read.
 const READ_BYTES: usize = 4096;

@@ -23,6 +23,16 @@ pub(super) fn succeeded(outcome: &Outcome) -> bool {
     *cause == Cause::Exit && *exit == Some(ExitStatus::Code(0))
 }
 
+/// Returns the processes that are not the command's any more, or outlive the sandbox: survivors, and what was spared.
+pub(super) fn still_living(outcome: &Outcome) -> Vec<i32> {
+    let findings = &outcome.report.findings;
+    let survivors = findings.survivors.iter().filter_map(|survivor| match survivor {
+        Survivor::Process { pid, .. } => Some(*pid),
+        Survivor::Resource { .. } | Survivor::Unknown { .. } => None,
+    });
+    survivors.chain(findings.spared.iter().map(|spared| spared.pid)).collect()
+}
+
 impl Launcher {
     /// Removes the record of a sandbox whose id was never printed, unless something of the sandbox is left.
     pub(super) fn forget(&self) {

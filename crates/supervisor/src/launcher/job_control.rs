@@ -4,11 +4,11 @@ use std::os::fd::OwnedFd;
 
 use penfold_process::{ProcFs, State};
 use penfold_sys::fork;
-use penfold_sys::signal::{self, SignalSet};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, pidfd_send_signal};
-use rustix::termios::{tcgetpgrp, tcsetpgrp};
+use rustix::termios::tcgetpgrp;
 
 use super::Launcher;
+use crate::terminal::of_caller::set_foreground_group;
 use crate::wire::Request;
 
 impl Launcher {
@@ -53,11 +53,7 @@ fn group_to_restore(terminal: &OwnedFd, leader: i32) -> Option<Pid> {
 
 /// Makes `group` the foreground group of the terminal, if the foreground group is the one of this process.
 fn set_foreground(terminal: &OwnedFd, group: Pid) {
-    if !tcgetpgrp(terminal).is_ok_and(|foreground| foreground.as_raw_nonzero().get() == fork::group()) {
-        return;
+    if tcgetpgrp(terminal).is_ok_and(|foreground| foreground.as_raw_nonzero().get() == fork::group()) {
+        let _ = set_foreground_group(terminal, group);
     }
-    // After the change this process is in the background, where SIGTTOU would stop it.
-    let Ok(mask) = signal::block(&SignalSet::of([Signal::TTOU.as_raw()])) else { return };
-    let _ = tcsetpgrp(terminal, group);
-    let _ = signal::set_mask(&mask);
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use penfold_state::ScopeDir;
 
-use super::{SavedModes, StdinWatch};
+use super::StdinWatch;
+use crate::terminal::of_caller::CallerTerminal;
 
 /// The settings that the launcher needs of its sandbox and its caller.
 #[derive(Debug)]
@@ -20,8 +21,10 @@ pub(crate) struct Settings {
     pub(crate) scope: Option<ScopeDir>,
     /// The caller's terminal, if there is one.
     pub(crate) terminal: Option<OwnedFd>,
-    /// The modes of that terminal before the command, if they are to be restored.
-    pub(crate) modes: Option<Box<SavedModes>>,
+    /// Whether the hang-up of that terminal is the death of the owner.
+    pub(crate) watches_hangup: bool,
+    /// That terminal before the command, if the command may change it.
+    pub(crate) before: Option<Box<CallerTerminal>>,
     /// The meaning of INT, TERM and the signals of a terminal's keys.
     pub(crate) keys: Keys,
     /// The standard input, if its end ends the sandbox.
@@ -37,10 +40,4 @@ pub(crate) enum Keys {
     Stop,
     /// As `Stop`, and INT or TERM is also the polite signal: for the client of an `exec`.
     Client,
-}
-
-/// Opens the controlling terminal of this process, if there is one.
-pub(crate) fn terminal() -> Option<OwnedFd> {
-    use rustix::fs::{Mode, OFlags};
-    rustix::fs::open("/dev/tty", OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).ok()
 }

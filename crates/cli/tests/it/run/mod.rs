@@ -7,6 +7,7 @@ mod descriptors;
 mod dropin;
 mod engines;
 mod faults;
+mod given_back;
 mod guard;
 mod guard_objects;
 mod habits;

@@ -405,6 +405,39 @@ fn hangup_of_the_terminal_ends_all() {
     }
 }
 
+/// The leader of the session keeps SIGHUP to itself, as `su - USER` does.
+/// spec: 1.4.1
+#[test]
+fn hangup_that_reaches_nobody_ends_what_has_the_terminal() {
+    let env = TestEnv::new();
+    let sandbox = env.detach(["--name", "other", "--", "sleep", "603"]);
+    let runs = env.levels().into_iter().map(|level| format!("$PF --contain {} sleep 600", level.word()));
+    let exec = format!("$PENFOLD --root $ROOT exec {} sleep 600", sandbox.id);
+    let session = |run: String| {
+        let Some(terminal) = Terminal::open(&env) else { return };
+        // Neither nohup(1) nor `keep` is concerned.
+        let keep = "$PF -q --on-owner-exit keep env --ignore-signal=HUP sleep 602";
+        terminal.line(&format!(
+            "trap : HUP; (trap '' HUP; $PF -q sleep 601; :) & (trap : HUP; {keep}; :) & clear"
+        ));
+        wait_until("both run", || env.is_running("sleep 601") && env.is_running("sleep 602"));
+        let others = ["sleep 601", "sleep 602"].map(|command| env.running(command).pop().unwrap());
+        terminal.line(&run);
+        wait_until("the command runs", || env.is_running("sleep 600"));
+        terminal.tmux(&["kill-session"]);
+        wait_until("the command has ended", || !env.is_running("sleep 600"));
+        assert!(!others.iter().any(Process::has_ended), "{run}");
+        let kept: Vec<String> = env.listed_ids(&[]).into_iter().filter(|id| *id != sandbox.id).collect();
+        env.call(["kill"].into_iter().chain(kept.iter().map(String::as_str))).with_code(0);
+    };
+    runs.for_each(session);
+    let at_terminal = exec.replacen("exec", "exec -t", 1);
+    [exec, at_terminal].into_iter().for_each(session);
+    assert!(env.is_running("sleep 603"), "a client is gone, not its sandbox");
+    env.call(["rm", "-f", &sandbox.id]).with_code(0);
+    env.assert_nothing_left();
+}
+
 /// spec: 1.4
 #[test]
 fn killed_shell_ends_all() {
