@@ -22,6 +22,7 @@ use crate::pidns_protocol::{InitMessage, MAX_MESSAGE_BYTES, RELEASE};
 use crate::poll::poll;
 use crate::prepared::Prepared;
 use crate::setup::Setup;
+use crate::terminal::own_group::open_for_shell;
 
 pub(crate) use self::watch::{Interruption, NotStarted, Watch};
 
@@ -141,11 +142,14 @@ fn clone_namespaced(setup: &mut Setup, leaf: Option<&Leaf>) -> Result<Starting, 
             .map_err(|error| other("make a socket pair", &error))?;
     let namespaces = pidns::namespaces();
     let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    // In a jail, the end inside does that.
+    let has_keys = setup.keys && setup.spec.jail.is_none();
+    let terminal = has_keys.then(|| open_for_shell(&setup.spec.command, setup.group)).flatten();
     let cloned = penfold_sys::launch::clone_process(namespaces, leaf.map(|leaf| leaf.dir()));
     match cloned.map_err(|error| other("make a pid namespace", &error))? {
         Forked::Child => {
             drop(link);
-            pidns::run(&mut setup.program, &other_end, namespaces.user.then_some(ids))
+            pidns::run(&mut setup.program, &other_end, namespaces.user.then_some(ids), terminal)
         }
         Forked::Parent(init) => {
             drop(other_end);

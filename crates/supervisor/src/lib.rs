@@ -72,3 +72,4 @@ pub use start::{start, start_in_scope};
 pub use start_error::StartError;
 pub use terminal::modes::Modes;
 pub use terminal::open as open_terminal;
+pub use terminal::own_group::{lead_foreground_group, open_for_shell};

@@ -16,26 +16,39 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 use crate::pidns_protocol::{InitMessage, RELEASE};
 use crate::poll::poll;
 use crate::signals::CHILD;
+use crate::terminal::own_group::lead_foreground_group;
 
 /// Returns the namespaces to create. An unprivileged user can create a pid namespace only in a new user namespace.
 pub(crate) fn namespaces() -> Namespaces {
     Namespaces { pid: true, user: !rustix::process::geteuid().is_root() }
 }
 
-/// Runs our init. `ids` are the outer user and group, if init is in a new user namespace.
-pub(crate) fn run(program: &mut Program, link: &OwnedFd, ids: Option<(u32, u32)>) -> ! {
-    if let Err(reason) = run_init(program, link, ids) {
+/// Runs our init. `ids` are the outer user and group, if init is in a new user namespace; `terminal` is for a command that gets a
+/// process group of its own in its foreground.
+pub(crate) fn run(
+    program: &mut Program,
+    link: &OwnedFd,
+    ids: Option<(u32, u32)>,
+    terminal: Option<OwnedFd>,
+) -> ! {
+    if let Err(reason) = run_init(program, link, ids, terminal) {
         let _ = rustix::net::send(link, &InitMessage::Refused(reason).encode(), SendFlags::NOSIGNAL);
     }
     penfold_sys::fork::exit_now(0)
 }
 
-fn run_init(program: &mut Program, link: &OwnedFd, ids: Option<(u32, u32)>) -> Result<(), String> {
+fn run_init(
+    program: &mut Program,
+    link: &OwnedFd,
+    ids: Option<(u32, u32)>,
+    terminal: Option<OwnedFd>,
+) -> Result<(), String> {
     let failed = |act: &'static str| move |error: io::Error| format!("cannot {act}: {error}");
     // Set first, before any message: init must die with the supervisor.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| format!("cannot set the parent death signal: {error}"))?;
-    let kept: Vec<_> = program.given().into_iter().chain([link.as_fd()]).collect();
+    let kept: Vec<_> =
+        program.given().into_iter().chain([link.as_fd()]).chain(terminal.as_ref().map(AsFd::as_fd)).collect();
     penfold_sys::descriptors::make_room(&kept).map_err(failed("close descriptors"))?;
     if let Some(ids) = ids {
         map_user(ids).map_err(failed("map the user"))?;
@@ -50,6 +63,10 @@ fn run_init(program: &mut Program, link: &OwnedFd, ids: Option<(u32, u32)>) -> R
     if !matches!(rustix::net::recv(link, &mut go, RecvFlags::empty()), Ok((_, length)) if length == go.len())
     {
         return Ok(());
+    }
+    if let Some(terminal) = terminal {
+        // This process stays in the caller's group: in an orphaned group nothing could be stopped, see setpgid(2).
+        let _ = lead_foreground_group(&terminal, Some(launched.pid()));
     }
     launched.release().map_err(failed("start the command"))?;
     let _ = poll(&mut [PollFd::from_borrowed_fd(launched.link(), PollFlags::IN)], None);

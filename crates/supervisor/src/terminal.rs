@@ -19,6 +19,7 @@ use crate::wire::Size;
 
 pub(crate) mod modes;
 pub(crate) mod of_caller;
+pub(crate) mod own_group;
 
 /// The size of one read, and of the typed text that waits for a program that does not read.
 const READ_BYTES: usize = 4096;

@@ -5,10 +5,12 @@
 //! the signals that ask a process to end. The end inside gives them their actions again, and executes the command.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use clap::Args;
+use penfold_supervisor::{lead_foreground_group, open_for_shell};
 use penfold_sys::signal;
 use rustix::process::Signal;
 
@@ -80,6 +82,9 @@ struct InsideArgs {
     /// Signals that get their default action.
     #[arg(long, value_name = "NUMBER")]
     default: Vec<i32>,
+    /// Give the command a process group of its own, in the foreground of the terminal.
+    #[arg(long)]
+    foreground: bool,
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -116,11 +121,21 @@ fn outside(args: &OutsideArgs) -> Result<u8, Failure> {
     let asking = ASKING.map(Signal::as_raw).into_iter().filter(|&signal| !signal::is_ignored(signal));
     let asking: Vec<i32> = asking.collect();
     words.extend(asking.iter().map(|signal| OsString::from(format!("--default={signal}"))));
+    if open_for_shell(&args.command, penfold_sys::fork::group()).is_some() {
+        words.push("--foreground".into());
+    }
     words.push("--".into());
     words.extend(args.command.iter().cloned());
     Err(execute::program(&words, asking, Vec::new()).with_kind(FailureKind::NotStarted))
 }
 
 fn inside(args: &InsideArgs) -> Result<u8, Failure> {
+    // The group of the caller has no number in the pid namespace of the jail, so it cannot be compared here.
+    if args.foreground
+        && let Ok(terminal) = File::options().read(true).write(true).open("/dev/tty")
+    {
+        // Without a group of its own, the command has the terminal together with its caller.
+        let _ = lead_foreground_group(&terminal.into(), None);
+    }
     Err(execute::program(&args.command, Vec::new(), args.default.clone()))
 }

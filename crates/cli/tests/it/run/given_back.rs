@@ -88,3 +88,37 @@ fn run_in_the_background_takes_no_terminal_from_a_living_group() {
     drop(terminal);
     env.assert_nothing_left();
 }
+
+/// The caller's process group has no number in a pid namespace, to which dash gives the terminal back before it exits.
+/// spec: 8.7.2
+#[test]
+fn interactive_shell_in_a_pid_namespace_keeps_its_keys_and_its_code() {
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
+    let pidns = env.levels().contains(&Level::Pidns).then_some("--contain pidns");
+    let jail = has_program(&["bwrap", "--ro-bind", "/", "/", "true"]).then_some("--profile jail");
+    for words in pidns.into_iter().chain(jail) {
+        terminal.line(&format!("$PF -q {words} dash -i -c 'exit 5'"));
+        terminal.ends_with(5);
+        terminal.line(&format!("bash -c '$PF -q {words} -e PS1=\"inner> \" dash -i; read x; echo got $x'"));
+        terminal.shows("inner>");
+        terminal.line("sleep 600");
+        terminal.is_in_front("sleep 600");
+        terminal.press("C-c");
+        terminal.shows("inner>");
+        terminal.line("sleep 601");
+        terminal.is_in_front("sleep 601");
+        terminal.press("C-z");
+        terminal.shows("^Z[1] + Stopped*");
+        terminal.line("clear; fg");
+        terminal.is_in_front("sleep 601");
+        terminal.press("C-c");
+        terminal.line("exit 0");
+        wait_until("the shell has ended", || env.listed_ids(&[]).is_empty());
+        terminal.line("word");
+        terminal.shows("got word");
+        terminal.ends_with(0);
+    }
+    drop(terminal);
+    env.assert_nothing_left();
+}
