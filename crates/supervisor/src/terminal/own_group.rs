@@ -6,6 +6,7 @@
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::process::{Pid, setpgid};
@@ -37,10 +38,17 @@ pub fn lead_foreground_group(terminal: &OwnedFd, child: Option<Pid>) -> std::io:
     set_foreground_group(terminal, child.unwrap_or_else(rustix::process::getpid))
 }
 
-/// Tells whether a command is an interactive shell: with the option `-i`, or with neither a script nor `-c`.
+/// Tells whether a command is an interactive shell, perhaps behind env(1): with the option `-i`, or with neither a script nor `-c`.
 fn is_interactive_shell(command: &[OsString]) -> bool {
     let Some((program, arguments)) = command.split_first() else { return false };
     let name = Path::new(program).file_name().and_then(|name| name.to_str());
+    if name == Some("env") {
+        let is_of_env =
+            |word: &&OsString| word.as_bytes().starts_with(b"-") || word.as_bytes().contains(&b'=');
+        return is_interactive_shell(
+            arguments.get(arguments.iter().take_while(is_of_env).count()..).unwrap_or_default(),
+        );
+    }
     if !name.is_some_and(|name| SHELLS.contains(&name)) {
         return false;
     }
@@ -61,6 +69,9 @@ mod tests {
             ("/bin/dash -i", true),
             ("bash --norc --noprofile -ic true", true),
             ("bash -l", true),
+            ("/usr/bin/env -i PS1=> dash -i", true),
+            ("env A=1 sh -c exit", false),
+            ("env", false),
             ("sh -c exit", false),
             ("sh script -i", false),
             ("ls -i", false),
