@@ -70,6 +70,26 @@ fn script_reads_the_terminal_after_a_guard_a_nested_sandbox_and_a_jail() {
     env.assert_nothing_left();
 }
 
+/// What the end has left alone was in front, too.
+/// spec: 8.7.1
+#[test]
+fn script_reads_the_terminal_that_a_spared_process_had() {
+    let env = TestEnv::new();
+    let Some(terminal) = Terminal::open(&env) else { return };
+    let words = format!("$PF -q --spare sleep {SHELL} \"sleep 600; :\"");
+    terminal.line(&format!("bash -c '{words}; echo over; read x; echo got $x; exit 6'"));
+    terminal.is_in_front("sleep 600");
+    kill(&env, SHELL);
+    terminal.shows("over");
+    let [spared] = &env.running("sleep 600")[..] else { panic!("nothing is spared") };
+    terminal.line("word");
+    terminal.shows("got word");
+    terminal.ends_with(6);
+    spared.signal(Signal::KILL);
+    drop(terminal);
+    env.assert_nothing_left();
+}
+
 /// The script that has the terminal is not the one that penfold runs in: it keeps the terminal.
 /// spec: 8.7.1
 #[test]
