@@ -86,6 +86,10 @@ fn environment_and_directory_are_the_sandbox_s() {
     let mut command = exec_command(&env, &sandbox, &[], &show);
     let shown = Running::start(command.env("CALLER", "4")).finish().with_code(0);
     assert_eq!(shown.out(), format!("/usr\n1-2---{}\n", sandbox.id));
+    for (relative, place) in [(".", "/usr\n"), ("bin", "/usr/bin\n"), ("..", "/\n")] {
+        let shown = sandbox.call(&env, &["exec", "-w", relative, "ID", "pwd", "-P"]).with_code(0);
+        assert_eq!(shown.out(), place, "{relative}");
+    }
     remove(&env, &sandbox);
     env.assert_nothing_left();
 }

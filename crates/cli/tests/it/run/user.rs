@@ -164,6 +164,24 @@ fn the_user_can_open_the_pipes_and_the_terminal_of_a_detached_sandbox() {
 
 /// spec: 5.20
 #[test]
+fn the_user_can_open_the_terminal_of_an_exec() {
+    if !is_root() {
+        return skip(NOT_ROOT);
+    }
+    let env = TestEnv::new();
+    let sandbox = env.detach(["-u", "nobody", "--", "sleep", "4003"]);
+    let script = "echo said > $(tty) && stat -c %U $(tty)";
+    let said = sandbox.call(&env, &["exec", "-t", "ID", "sh", "-c", script]).with_code(0);
+    assert_eq!(said.out().replace('\r', ""), "said\nnobody\n");
+    // That of root is another one.
+    let said = sandbox.call(&env, &["exec", "-t", "-u", "root", "ID", "sh", "-c", script]).with_code(0);
+    assert_eq!(said.out().replace('\r', ""), "said\nroot\n");
+    sandbox.call(&env, &["rm", "-f", "ID"]).with_code(0);
+    env.assert_nothing_left();
+}
+
+/// spec: 5.20
+#[test]
 fn scratch_directory_is_the_users() {
     if !is_root() {
         return skip(NOT_ROOT);

@@ -266,6 +266,7 @@ fn exec_prints_and_exits_as_on_this_host() {
             &["exec", "web", "sh", "-c", "echo out; echo err >&2; exit 5"][..],
             &["exec", "web", "sh", "-c", "kill -TERM $$"],
             &["exec", "-e", "A=x", "-w", "/", "web", "sh", "-c", "echo $A; pwd"],
+            &["exec", "-w", "..", "web", "pwd"],
             &["exec", "web", "no-such-program"],
             &["exec", "web", "cat"],
             &["exec", "-d", "web", "true"],
