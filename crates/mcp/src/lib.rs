@@ -25,6 +25,7 @@ mod server;
 mod started;
 mod tool;
 mod tools;
+mod transport;
 
 pub use config::Config;
 pub use serve::{Ended, ServeError, serve};

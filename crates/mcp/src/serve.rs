@@ -19,6 +19,7 @@ use crate::host::Host;
 use crate::server::Server;
 use crate::started::Started;
 use crate::tools::stop_all;
+use crate::transport::Lines;
 
 /// How long an answer may wait for a reader after standard input has ended.
 const READER_PATIENCE: Duration = Duration::from_secs(2);
@@ -66,7 +67,7 @@ async fn talk(host: Arc<Host>) -> Result<(), ServeError> {
     let input = Input { reader, closing };
     let progress = Arc::new(Progress::default());
     let output = Output { writer, progress: Arc::clone(&progress) };
-    match Server::new(host, is_closing.clone()).serve((input, output)).await {
+    match Server::new(host, is_closing.clone()).serve(Lines::new(input, output)).await {
         Ok(service) => {
             tokio::select! {
                 // However the connection ends, it has ended.

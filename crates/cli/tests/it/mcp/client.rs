@@ -97,6 +97,11 @@ impl Client {
         found
     }
 
+    /// All that the server has written.
+    pub fn heard(&self) -> String {
+        self.server.heard()
+    }
+
     /// Whether the request was answered.
     pub fn has_answered(&self, id: u64) -> bool {
         self.server.heard().contains(&format!("\"id\":{id},"))

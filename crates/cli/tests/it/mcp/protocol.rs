@@ -67,6 +67,31 @@ fn wrong_input_is_answered_and_ends_nothing() {
 
 /// spec: 22.5
 #[test]
+fn malformed_requests_get_an_error_with_their_id() {
+    let env = TestEnv::new();
+    let mut client = Client::start(&env, &[]);
+    for (request, part) in [
+        (json!({ "jsonrpc": "2.0", "id": 7001 }), "no method"),
+        (json!({ "jsonrpc": "2.0", "id": 7002, "params": {} }), "no method"),
+        (json!({ "jsonrpc": "2.0", "id": 7003, "method": 3 }), "malformed"),
+    ] {
+        client.say(&request);
+        let answer = client.answer(request["id"].as_u64().unwrap());
+        assert_eq!(answer["error"]["code"], -32600, "{answer}");
+        assert!(answer["error"]["message"].as_str().unwrap().contains(part), "{answer}");
+    }
+    client.say_line("no json\n");
+    wait_until("an error", || client.heard().contains("-32700"));
+    // No answer to an answer: two servers that were connected would go on for ever.
+    client.say_line("{\"jsonrpc\":\"2.0\",\"error\":{\"code\":-32700,\"message\":\"x\"}}\n");
+    assert!(client.request("ping", &json!({}))["result"].is_object());
+    assert_eq!(client.heard().matches("-32700").count(), 1);
+    client.close().with_code(0);
+    env.assert_nothing_left();
+}
+
+/// spec: 22.5
+#[test]
 fn output_of_any_kind_is_bounded_and_readable() {
     let env = TestEnv::new();
     let mut client = Client::start(&env, &[]);

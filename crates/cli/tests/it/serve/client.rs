@@ -475,7 +475,7 @@ fn a_socket_of_any_length_is_reached() {
     }
     std::fs::create_dir_all(&directory).unwrap();
     let host = format!("unix:{}/api.sock", directory.display());
-    let mut server = env.begin(["serve", "--listen", &host]);
+    let server = env.begin(["serve", "--listen", &host]);
     server.hear_error("listening", 1);
     let id = env.call(["--host", &host, "run", "-d", "sleep", "4783"]).with_code(0).out();
     let pid = env.call(["--host", &host, "inspect", id.trim()]).json()[0]["leader"]["pid"].as_i64().unwrap();
