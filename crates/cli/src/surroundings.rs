@@ -7,7 +7,8 @@ use penfold_state::Id;
 use penfold_state::evidence::fingerprints::is_same_root;
 use penfold_teardown::MARKER;
 use penfold_unit::Buses;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, accessat};
+use rustix::io::Errno;
 
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind};
@@ -16,8 +17,11 @@ use crate::variables;
 /// The name of a state root below a runtime directory.
 const ROOT: &str = "penfold";
 
+/// The directory of root's state root, unless an image has no such directory or it is read-only.
+const RUN: &str = "/run/penfold";
+
 /// The state root: `--root`, else `/run/penfold` for root, else `penfold` below the runtime directory, else
-/// `/tmp/penfold-UID`.
+/// `/tmp/penfold-UID`. Where the image of a container has no `/run`, root's is `/dev/shm/penfold-0`, else `/tmp/penfold-0`.
 ///
 /// The runtime directory is `$XDG_RUNTIME_DIR`, else `/run/user/UID` if it belongs to this user. A service has no variable
 /// but the same directory as the user's login sessions.
@@ -26,14 +30,39 @@ pub(crate) fn root(global: &Global) -> PathBuf {
         return root.clone();
     }
     if rustix::process::geteuid().is_root() {
-        return PathBuf::from("/run/penfold");
+        return root_of_root();
     }
     if let Some(dir) = runtime_variable().or_else(own_runtime_directory) {
         return dir.join(ROOT);
     }
-    let root = makeshift_root();
-    make_private(&root);
+    let root = makeshift_roots().into_iter().next().unwrap_or_default();
+    if !make_private(&root)
+        && let Some(other) = usable_makeshift_root(&["/tmp", "/dev/shm"])
+    {
+        return other;
+    }
     root
+}
+
+/// Root's state root. No process may begin elsewhere than those before it: `/run/penfold` is used where it exists.
+fn root_of_root() -> PathBuf {
+    let is_usable = |path: &str| accessat(CWD, path, Access::WRITE_OK, AtFlags::empty()).is_ok();
+    if is_usable(RUN) || is_usable("/run") || Path::new(RUN).is_dir() {
+        return PathBuf::from(RUN);
+    }
+    usable_makeshift_root(&["/dev/shm", "/tmp"]).unwrap_or_else(|| PathBuf::from(RUN))
+}
+
+/// The first of these directories in which this user has, or can make, a state root.
+fn usable_makeshift_root(places: &[&str]) -> Option<PathBuf> {
+    let root = places.iter().find_map(|place| {
+        let is_usable = accessat(CWD, *place, Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty()).is_ok();
+        let root = makeshift_root(place);
+        let is_ours = || is_own_directory(&root) || rustix::fs::lstat(&root).err() == Some(Errno::NOENT);
+        (is_usable && is_ours()).then_some(root)
+    })?;
+    make_private(&root);
+    Some(root)
 }
 
 /// The other directories that are this user's state root in other surroundings, and that exist; none with `--root`.
@@ -43,7 +72,7 @@ pub(crate) fn other_roots(global: &Global) -> Vec<PathBuf> {
     }
     let mut known = vec![root(global)];
     let runtime = runtime_variable().into_iter().chain(own_runtime_directory()).map(|dir| dir.join(ROOT));
-    for other in runtime.chain([makeshift_root()]) {
+    for other in runtime.chain(makeshift_roots()) {
         if !known.iter().any(|root| is_same_root(root, &other)) && is_own_directory(&other) {
             known.push(other);
         }
@@ -62,8 +91,13 @@ fn own_runtime_directory() -> Option<PathBuf> {
     is_own_directory(&dir).then_some(dir)
 }
 
-fn makeshift_root() -> PathBuf {
-    PathBuf::from(format!("/tmp/penfold-{}", rustix::process::geteuid().as_raw()))
+fn makeshift_roots() -> [PathBuf; 2] {
+    ["/tmp", "/dev/shm"].map(makeshift_root)
+}
+
+/// This user's state root in a directory that all users share.
+fn makeshift_root(place: &str) -> PathBuf {
+    PathBuf::from(format!("{place}/penfold-{}", rustix::process::geteuid().as_raw()))
 }
 
 /// Tells whether a path is a directory of this user, and no link, to which no other user may write.
@@ -97,12 +131,12 @@ pub(crate) fn executable() -> Result<PathBuf, Failure> {
         .map_err(|error| Failure::new(FailureKind::Other, "cannot find the path of penfold").because(error))
 }
 
-/// Sets mode 0700 on this user's `/tmp/penfold-UID`.
+/// Sets mode 0700 on this user's `/tmp/penfold-UID`; false if there is no such directory.
 ///
 /// A directory of another user, or a symbolic link, stays as it is: opening the state root refuses it later.
-fn make_private(root: &Path) {
+fn make_private(root: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let Ok(dir) = rustix::fs::open(root, flags, Mode::empty()) else { return };
+    let Ok(dir) = rustix::fs::open(root, flags, Mode::empty()) else { return false };
     let ours = rustix::process::geteuid().as_raw();
     if rustix::fs::fstat(&dir)
         .is_ok_and(|stat| stat.st_uid == ours && Mode::from_raw_mode(stat.st_mode) != Mode::RWXU)
@@ -110,6 +144,7 @@ fn make_private(root: &Path) {
         // If fchmod(2) fails, other users may have put files there; the owner check of each file refuses them later.
         let _ = rustix::fs::fchmod(&dir, Mode::RWXU);
     }
+    true
 }
 
 /// The ids of the enclosing sandboxes, outermost first, from the marker of this process.

@@ -32,7 +32,8 @@ pub struct UserRoot {
 pub fn roots() -> io::Result<Vec<UserRoot>> {
     let mut roots = vec![UserRoot { user: 0, path: PathBuf::from("/run/penfold") }];
     roots.retain(|root| is_directory_of(&root.path, root.user));
-    for (base, prefix, below) in [("/run/user", "", "penfold"), ("/tmp", "penfold-", "")] {
+    let bases = [("/run/user", "", "penfold"), ("/tmp", "penfold-", ""), ("/dev/shm", "penfold-", "")];
+    for (base, prefix, below) in bases {
         for name in names(Path::new(base))? {
             let Some(user) = name.strip_prefix(prefix).and_then(user) else { continue };
             let top = Path::new(base).join(&name);

@@ -78,8 +78,9 @@ impl Registry {
     /// When they cannot be made, or are not private to this user.
     pub fn open(root: &Path) -> Result<Registry, StateError> {
         // Another user could swap a root that they made first: check the root before anything is made in it.
-        let top = open_or_make(rustix::fs::CWD, root)?;
-        let dir = open_or_make(top.as_fd(), Path::new(SANDBOXES))?;
+        let user = rustix::process::geteuid().as_raw();
+        let top = open_or_make_of(rustix::fs::CWD, root, user)?;
+        let dir = open_or_make_of(top.as_fd(), Path::new(SANDBOXES), user)?;
         Ok(Registry { path: root.join(SANDBOXES), dir: Arc::new(dir) })
     }
 
@@ -386,10 +387,14 @@ fn remove_entry(dir: &OwnedFd, name: &str) -> rustix::io::Result<()> {
 }
 
 pub(crate) fn open_or_make(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StateError> {
-    match open_private(at, path) {
+    open_or_make_of(at, path, rustix::process::geteuid().as_raw())
+}
+
+fn open_or_make_of(at: BorrowedFd<'_>, path: &Path, user: u32) -> Result<OwnedFd, StateError> {
+    match open_private_of(at, path, user) {
         Err(StateError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             match rustix::fs::mkdirat(at, path, PRIVATE) {
-                Ok(()) | Err(Errno::EXIST) => open_private(at, path),
+                Ok(()) | Err(Errno::EXIST) => open_private_of(at, path, user),
                 Err(errno) => Err(StateError::io("make", path)(errno)),
             }
         }
@@ -399,6 +404,10 @@ pub(crate) fn open_or_make(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, S
 
 /// Opens a directory without following a link in its last part, and only if it belongs to this user.
 pub fn open_private(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StateError> {
+    open_private_of(at, path, rustix::process::geteuid().as_raw())
+}
+
+fn open_private_of(at: BorrowedFd<'_>, path: &Path, user: u32) -> Result<OwnedFd, StateError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let dir = rustix::fs::openat(at, path, flags, Mode::empty()).map_err(|errno| {
         // open(2) reports the same error for a link as for a file: ENOTDIR.
@@ -411,6 +420,5 @@ pub fn open_private(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StateErr
         StateError::Io { act: "open", path: path.to_owned(), source }
     })?;
     let owner = rustix::fs::fstat(&dir).map_err(StateError::io("look at", path))?.st_uid;
-    let user = rustix::process::geteuid().as_raw();
     if owner == user { Ok(dir) } else { Err(StateError::Stranger { path: path.to_owned(), owner, user }) }
 }

@@ -42,7 +42,11 @@ pub(super) fn by_path(path: &Path) -> Option<&'static str> {
         ["/", "root"] | ["/", "home", _] => Some(HOME),
         ["/", "run", "user", _] => Some("the runtime directory of a user"),
         ["/", "run", "penfold"] | ["/", "run", "user", _, "penfold"] => Some(SANDBOXES),
-        ["/", "tmp", name] if name.strip_prefix("penfold-").is_some_and(is_number) => Some(SANDBOXES),
+        ["/", "tmp", name] | ["/", "dev", "shm", name]
+            if name.strip_prefix("penfold-").is_some_and(is_number) =>
+        {
+            Some(SANDBOXES)
+        }
         _ if WHOLE.iter().any(|whole| path.starts_with(whole)) => Some(SYSTEM),
         _ if ONLY_ITSELF.iter().any(|only| path == Path::new(only)) => Some(SYSTEM),
         _ => None,
@@ -94,6 +98,7 @@ mod tests {
             "/run/penfold",
             "/run/user/1000/penfold",
             "/tmp/penfold-1000",
+            "/dev/shm/penfold-0",
             "/usr",
             "/usr/local/x",
             "/etc/x",

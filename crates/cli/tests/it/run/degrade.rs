@@ -71,6 +71,34 @@ fn full_or_read_only_state_directory() {
     }
 }
 
+/// spec: 5.14
+#[test]
+fn below_an_image_without_run_the_next_directory_has_the_state_root() {
+    if !mounts() {
+        return;
+    }
+    let env = TestEnv::new();
+    let image = env.path("work/image");
+    for dir in ["usr", "bin", "lib", "lib64", "dev", "proc", "tmp", "penfold"] {
+        std::fs::create_dir_all(image.join(dir)).unwrap();
+    }
+    let script = r#"cd "$1"; mount --bind . .; cd "$1"
+        for dir in usr bin lib lib64 dev proc; do [ ! -d /$dir ] || mount --rbind /$dir $dir; done
+        mount --bind "${2%/*}" penfold; mount -t tmpfs none tmp; mount -t tmpfs -o "$3" none dev/shm
+        mount -o remount,bind,ro .; unset PENFOLD_ROOT
+        chroot . sh -ec 'p=/penfold/penfold; id=$($p run -d --name web -- sleep 3001); [ "$($p ps -q)" = $id ]; $p kill web
+            $p rm web; $p run -- true; echo /tmp/penfold-* /dev/shm/penfold-*'"#;
+    for (options, root) in
+        [("rw", "/tmp/penfold-* /dev/shm/penfold-0\n"), ("ro", "/tmp/penfold-0 /dev/shm/penfold-*\n")]
+    {
+        let mut command = env.command("unshare");
+        command.args(["--mount", "--propagation", "private", "bash", "-ec", script, "sh"]);
+        let done = Running::start(command.arg(&image).arg(penfold()).arg(options)).finish().with_code(0);
+        assert!(done.out().ends_with(root) && done.err().is_empty(), "{} {}", done.out(), done.err());
+        env.assert_nothing_left();
+    }
+}
+
 /// spec: 2.4
 #[test]
 fn report_on_a_full_disk_is_said_to_be_missing() {
