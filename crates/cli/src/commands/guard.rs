@@ -227,7 +227,7 @@ fn tell(global: &Global, args: &GuardArgs, tests: Tests) -> Result<(run::Ended, 
     let look = || if tests == Tests::All { HostSnapshot::look() } else { HostSnapshot::default() };
     let before = look();
     let supervisors_file = file.try_clone().or_fail(FailureKind::NotStarted, "cannot keep a report")?;
-    let ended = run::for_verb(global, &flags(global, args)?, |spec| {
+    let ended = run::for_verb(global, &flags(global, args), |spec| {
         spec.leaks_after = Some(args.grace);
         // The looks at the members see a client, too.
         spec.seeks_clients = false;
@@ -282,7 +282,7 @@ fn arrange_scratch(spec: &mut Spec, tests: Tests) {
 }
 
 /// The flags of `run` for these tests. They keep the caller's directory; TMPDIR is the scratch directory.
-fn flags(global: &Global, args: &GuardArgs) -> Result<Vec<OsString>, Failure> {
+fn flags(global: &Global, args: &GuardArgs) -> Vec<OsString> {
     // A directory that was removed has no path, but can be entered.
     let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
     let mut flags: Vec<OsString> = vec!["--scratch".into()];
@@ -304,7 +304,7 @@ fn flags(global: &Global, args: &GuardArgs) -> Result<Vec<OsString>, Failure> {
     flags.extend(args.ignore.iter().map(spare::flag));
     flags.push("--".into());
     flags.extend(args.command.iter().cloned());
-    Ok(flags)
+    flags
 }
 
 /// Prints the document that is asked for on standard output.
