@@ -13,6 +13,7 @@ use crate::evidence::LockState;
 use crate::intent::{INTENT, Intent};
 use crate::json::{self, REPORT, SCHEMA, STATE};
 use crate::outcome::Report;
+use crate::requester::Requester;
 use crate::state::{Exited, State};
 use crate::survivors;
 
@@ -21,6 +22,8 @@ pub(crate) const EXIT: &str = "exit.json";
 pub(crate) const READY: &str = "ready.json";
 /// A file of a record whose end is in the counters, although something survives.
 pub(crate) const COUNTED: &str = "counted";
+/// Who ends the sandbox without its supervisor, which has not answered in time.
+pub(crate) const ASKED: &str = "asked.json";
 
 /// The bit in the mode of a record whose supervisor has survivors.
 const UNKILLABLE: Mode = Mode::SVTX;
@@ -96,6 +99,18 @@ impl Files {
     pub(crate) fn note_counted(&self) {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let _ = rustix::fs::openat(&self.dir, COUNTED, flags, Mode::RUSR | Mode::WUSR);
+    }
+
+    /// Notes who ends the members without the supervisor: once that goes on, it tells the cause by this. An end needs no space, so
+    /// a note that cannot be written is none.
+    pub fn note_asked(&self, by: &Requester) {
+        let _ = json::replace(self.dir.as_fd(), ASKED, by);
+    }
+
+    /// Returns who has ended the members without the supervisor.
+    #[must_use]
+    pub fn asked(&self) -> Option<Requester> {
+        json::read(self.dir.as_fd(), ASKED).ok().flatten()
     }
 
     /// Marks a record whose supervisor has survivors: a mode needs no room, and says so on a full disk, too.

@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
 
 use crate::clear::{clear, entries};
-use crate::files::{COUNTED, EXIT, Files, READY};
+use crate::files::{ASKED, COUNTED, EXIT, Files, READY};
 use crate::intent::{INTENT, Intent};
 use crate::json::{self, REPORT, STATE};
 use crate::launch::has_failed_by_itself;
@@ -175,7 +175,7 @@ impl Record {
             return Err(error);
         }
         penfold_sys::crash_point!("life-replaced");
-        for name in [SOCKET, STATE, READY, COUNTED, EXIT] {
+        for name in [SOCKET, STATE, READY, COUNTED, ASKED, EXIT] {
             gone(rustix::fs::unlinkat(&files.dir, name, AtFlags::empty()))?;
         }
         penfold_sys::crash_point!("life-emptied");

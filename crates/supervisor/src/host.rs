@@ -147,6 +147,7 @@ impl penfold_teardown::Host for Host {
         let status = self.status_of(exit.map(ExitStatus::from));
         let requested = self.drain_launcher(status);
         let requested = requested.or_else(|| self.take_late_stop(status));
+        let requested = requested.or_else(|| self.sandbox.take_noted());
         let rest = self.sandbox.leader_left_members(status);
         let cause = self.sandbox.policy.leader_ended(status);
         self.sandbox.prepared.find_nested();

@@ -227,6 +227,15 @@ impl Supervised {
         self.handle(&request, by).0
     }
 
+    /// Takes the request of a command that has ended the members itself, since this process has not answered in time.
+    pub(crate) fn take_noted(&mut self) -> Option<Event> {
+        let files = &self.prepared.detached.as_ref().filter(|_| !self.policy.is_ending())?.files();
+        let by = files.asked()?;
+        let stop = Request::Stop { signal: 0, spared_group: None, grace_ms: Some(0) };
+        let request = if by.plain_verb() == Some("stop") { stop } else { Request::Kill };
+        self.handle(&request, Some(by)).0
+    }
+
     /// Handles a request. Returns the resulting event for the sandbox, and the answer.
     fn handle(&mut self, request: &Request, by: Option<Requester>) -> (Option<Event>, Option<Answer>) {
         let answer = match *request {

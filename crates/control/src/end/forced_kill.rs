@@ -312,6 +312,9 @@ impl<'a> Forced<'a> {
 
     /// Ends the members that can be found without the supervisor, politely if requested.
     fn end_members(&self) -> io::Result<Findings> {
+        if let (Some(files), Some(verb)) = (&self.known.record, self.limits.verb) {
+            files.note_asked(&Requester::this(verb));
+        }
         let mut all = Findings { verified: true, ..Findings::default() };
         let mut leaves: Vec<Option<&Path>> = self.leaves().into_iter().map(Some).collect();
         if leaves.is_empty() {

@@ -108,13 +108,14 @@ fn configured(env: &TestEnv, text: Option<&str>, words: &[&str]) -> Finished {
 #[test]
 fn files_set_defaults_and_flags_and_variables_go_before() {
     let env = TestEnv::new();
-    let text = "[run]\nenv = { A = '1' }\nlabels = { team = 'x' }\ntimeout_ms = 100\nlease_ms = 3600000\n";
+    let text = "[run]\nenv = { A = '1' }\nlabels = { team = 'x' }\nlease_ms = 3600000\n";
+    let limited = &format!("{text}timeout_ms = 100\n");
     let done = configured(&env, Some(text), &["run", "sh", "-c", "echo $A"]).with_code(0);
     assert_eq!(done.out(), "1\n");
-    configured(&env, Some(text), &["run", "sleep", "1000"]).with_code(124);
-    configured(&env, Some(text), &["run", "--timeout", "0", "-e", "A=2", "sh", "-c", "test $A = 2"])
+    configured(&env, Some(limited), &["run", "sleep", "1000"]).with_code(124);
+    configured(&env, Some(limited), &["run", "--timeout", "0", "-e", "A=2", "sh", "-c", "test $A = 2"])
         .with_code(0);
-    let id = configured(&env, Some(text), &["run", "-d", "--timeout=0", "sleep", "1000"]).with_code(0).out();
+    let id = configured(&env, Some(limited), &["run", "-d", "--timeout=0", "sleep", "1000"]).with_code(0).out();
     let row = env.call(["ps", "--json"]).json();
     assert_eq!(row[0]["labels"]["team"], "x", "{row}");
     assert!(row[0]["expires_at_ms"].is_u64(), "{row}");
