@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::http::Request;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -22,6 +22,7 @@ use crate::caller::Peer;
 use crate::front;
 use crate::listen::{Listener, SocketFile};
 use crate::metrics::RefusedLabels;
+use crate::raw_heads::RawHeads;
 use crate::timed_stream::TimedStream;
 
 /// The pause after a failed accept(2): no event tells when there is a descriptor again.
@@ -146,8 +147,10 @@ where
 {
     app.metrics.connections.inc();
     let limits = app.config.limits;
+    let heads = RawHeads::default();
     let service = service_fn(|request: Request<Incoming>| {
-        let response = front::serve(app.clone(), router.clone(), peer, request);
+        let two_lengths = heads.has_two_lengths(request.headers(), request.body().size_hint().lower());
+        let response = front::serve(app.clone(), router.clone(), peer, request, two_lengths);
         async { Ok::<_, Infallible>(response.await) }
     });
     let connection = http1::Builder::new()
@@ -155,7 +158,7 @@ where
         .header_read_timeout(limits.head_time)
         .max_buf_size(limits.head)
         .max_headers(limits.headers)
-        .serve_connection(TokioIo::new(TimedStream::new(stream, limits.write_time)), service);
+        .serve_connection(TokioIo::new(TimedStream::new(stream, limits.write_time, heads.clone())), service);
     let mut connection = pin!(connection);
     // An error is the peer's: it sent no HTTP, or went away.
     let _ = tokio::select! {

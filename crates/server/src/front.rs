@@ -23,12 +23,13 @@ static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest id that is taken from a caller.
 const LONGEST_ID: usize = 128;
 
-/// Serves one request of this peer.
+/// Serves one request of this peer. `two_lengths`: it had a length and a transfer coding when it was sent.
 pub(crate) async fn serve(
     app: AppState,
     mut router: Router,
     peer: Peer,
     request: Request<Incoming>,
+    two_lengths: bool,
 ) -> Response {
     let begun = Instant::now();
     let (mut parts, body) = request.into_parts();
@@ -37,7 +38,8 @@ pub(crate) async fn serve(
     let declared = body.size_hint().lower();
     let length = parts.uri.path_and_query().map_or(0, |path| path.as_str().len());
     let token = auth::take_from_path(&mut parts.uri);
-    let admitted = check(&parts, length, app.config.limits.head)
+    let admitted = one_length(two_lengths)
+        .and_then(|()| check(&parts, length, app.config.limits.head))
         .and_then(|()| auth::authorize(&app.config.tokens, peer, token.as_deref(), &mut parts));
     let native = auth::is_native(parts.uri.path());
     let method = parts.method.clone();
@@ -90,6 +92,12 @@ fn request_id(headers: &HeaderMap) -> String {
     )
 }
 
+/// Refuses a body with a length and a transfer coding: two servers could see its end in two places.
+fn one_length(two_lengths: bool) -> Result<(), Refusal> {
+    let sentence = "`Content-Length` and `Transfer-Encoding` exclude each other";
+    if two_lengths { Err(Refusal::new(StatusCode::BAD_REQUEST, "bad_request", sentence)) } else { Ok(()) }
+}
+
 /// Refuses requests that two servers could read in two ways. `length` is that of the path as it was sent.
 fn check(parts: &Parts, length: usize, most: usize) -> Result<(), Refusal> {
     let bad = |sentence| Err(Refusal::new(StatusCode::BAD_REQUEST, "bad_request", sentence));
@@ -101,9 +109,6 @@ fn check(parts: &Parts, length: usize, most: usize) -> Result<(), Refusal> {
         return Err(Refusal::new(status, "head_too_large", "the head of the request is too large"));
     }
     let count = |name: &HeaderName| headers.get_all(name).iter().count();
-    if headers.contains_key(header::TRANSFER_ENCODING) && headers.contains_key(header::CONTENT_LENGTH) {
-        return bad("`Content-Length` and `Transfer-Encoding` exclude each other");
-    }
     let unique = [
         header::CONTENT_LENGTH,
         header::TRANSFER_ENCODING,

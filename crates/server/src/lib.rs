@@ -35,6 +35,7 @@ mod metrics;
 pub mod native;
 mod no_space;
 mod orphans;
+mod raw_heads;
 mod refusal;
 mod sent_body;
 mod serve;

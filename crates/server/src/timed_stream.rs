@@ -8,18 +8,22 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use crate::raw_heads::RawHeads;
+
 /// A connection. A write fails if it has waited for the peer for this time. A peer that never reads would otherwise hold
 /// the connection, and the thread that writes the answer, for ever.
 pub(crate) struct TimedStream<S> {
     stream: S,
     time: Duration,
+    heads: RawHeads,
     /// Runs while a write waits for the peer.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> TimedStream<S> {
-    pub(crate) fn new(stream: S, time: Duration) -> TimedStream<S> {
-        TimedStream { stream, time, timer: None }
+    /// `heads` gets all that is read.
+    pub(crate) fn new(stream: S, time: Duration, heads: RawHeads) -> TimedStream<S> {
+        TimedStream { stream, time, heads, timer: None }
     }
 
     /// Passes the result of a write on, or an error where the write has waited for too long.
@@ -40,7 +44,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.heads.read(&buffer.filled()[before..]);
+        read
     }
 }
 

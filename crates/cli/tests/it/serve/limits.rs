@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use super::{Answer, Server, read_all};
-use crate::support::TestEnv;
+use crate::support::{TestEnv, wait_until};
 
 /// A request that is answered with this status, or with a closed connection where it is 0.
 const MALFORMED: &[(&str, u16)] = &[
@@ -51,7 +51,7 @@ fn malformed_requests_are_refused_and_nothing_follows_them() {
         let answers = said.matches("HTTP/1.1 ").count();
         if *status > 0 || answers > 0 {
             let answer = Answer::parse(&said);
-            assert!((400..500).contains(&answer.status), "{request:?}: {said}");
+            assert_eq!(answer.status, *status, "{request:?}: {said}");
         }
         assert_eq!(answers, usize::from(answers > 0), "{request:?}: {said}");
         assert!(!said.contains("ok\n"), "{request:?}: {said}");
@@ -59,6 +59,44 @@ fn malformed_requests_are_refused_and_nothing_follows_them() {
     assert_eq!(server.get("/healthz", "").status, 200);
     let said = server.end();
     assert!(!said.contains("panicked"), "{said}");
+}
+
+/// hyper takes the length away, so that only the bytes show it.
+///
+/// spec: 15.4
+#[test]
+fn a_command_with_a_length_and_a_transfer_coding_does_not_run() {
+    let env = TestEnv::new();
+    let server = Server::start(&env, &["--api", "native,cloudflare"]);
+    let ran = env.path("work/ran");
+    let native = serde_json::json!({ "command": ["touch", ran] }).to_string();
+    let cloudflare = serde_json::json!({ "command": format!("touch {}", ran.display()) }).to_string();
+    for (path, body) in [("/v1/sandboxes", native), ("/api/execute", cloudflare)] {
+        let body = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+        let send = |before: &str, fields: &str| {
+            let request = format!(
+                "{before}POST {path} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n{fields}\r\n{body}"
+            );
+            server.say(request.as_bytes())
+        };
+        let (coding, length) = ("Transfer-Encoding: chunked\r\n", "Content-Length: 4\r\n");
+        // Also behind another request.
+        let first = "POST /none HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc";
+        for (before, answers) in [("", 1), (first, 2)] {
+            for fields in [format!("{coding}{length}"), format!("{length}{coding}")] {
+                let said = send(before, &fields);
+                assert_eq!(said.matches("HTTP/1.1 ").count(), answers, "{said}");
+                assert_eq!(said.matches("HTTP/1.1 400").count(), 1, "{said}");
+                assert!(said.contains("exclude each other"), "{said}");
+                assert!(!ran.try_exists().unwrap());
+            }
+        }
+        // The same with a coding only.
+        assert!(send("", coding).starts_with("HTTP/1.1 20"));
+        wait_until("the command has run", || ran.try_exists().unwrap());
+        std::fs::remove_file(&ran).unwrap();
+    }
+    server.end();
 }
 
 /// spec: 15.4
