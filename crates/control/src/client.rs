@@ -18,6 +18,7 @@ use crate::holders::Locks;
 use crate::timeout::timespec;
 use penfold_state::Files;
 use penfold_state::lives::NextLife;
+use penfold_state::state::Status;
 use penfold_state::wire::{self, Answer, Received, Request};
 
 /// The file name of the control socket.
@@ -25,6 +26,8 @@ const SOCKET: &str = "control.sock";
 /// The time that requests other than stop and kill, such as `exec` and `extend`, wait for an answer. Beside a storm of
 /// processes, a healthy supervisor may not be scheduled for more than a second.
 pub const ANSWER: Duration = Duration::from_secs(10);
+/// The time in which a supervisor exits, or a record is removed, once the sandbox has ended.
+const PARTING: Duration = Duration::from_secs(1);
 /// The time between two tries to connect to a supervisor whose backlog is full.
 const AGAIN: Duration = Duration::from_millis(5);
 
@@ -34,6 +37,12 @@ pub enum ClientError {
     /// There is no control socket: a foreground sandbox has none, and a socket can be lost.
     #[error("sandbox {id} cannot be asked: it runs in the foreground, or its control socket is gone")]
     NoSocket {
+        /// The id of the sandbox.
+        id: String,
+    },
+    /// The sandbox has ended.
+    #[error("sandbox {id} has ended")]
+    Ended {
         /// The id of the sandbox.
         id: String,
     },
@@ -100,6 +109,50 @@ pub fn at_once<T: Sync, R: Send>(all: &[T], act: impl Fn(&T) -> R + Sync) -> Vec
     })
 }
 
+/// Tells whether a sandbox has ended, for a caller whose request failed. An end that is almost complete is waited for: its
+/// supervisor writes the report after the leaf is gone, and then exits.
+pub fn has_just_ended(files: &Files) -> bool {
+    await_end(files, is_almost_over)
+}
+
+/// Waits for an end as long as it is near.
+fn await_end(files: &Files, is_near: fn(&Files) -> bool) -> bool {
+    let until = Instant::now() + PARTING;
+    loop {
+        if rustix::fs::fstat(files.dir()).is_ok_and(|stat| stat.st_nlink == 0) {
+            // A record is removed after a verified end only.
+            return true;
+        }
+        // A held lock outweighs a report: a member may have written the report.
+        if files.has_ended() && files.lock().is_free() {
+            return files.has_ended_for_good();
+        }
+        if !is_near(files) || Instant::now() >= until {
+            return false;
+        }
+        let _ = rustix::event::poll(&mut [], timespec(AGAIN).as_ref());
+    }
+}
+
+/// Tells whether a sandbox has a report or no leaf any more, or its record is being removed.
+fn is_almost_over(files: &Files) -> bool {
+    files.has_ended()
+        || files.intent().map_or(true, |intent| {
+            let leaf = intent.leaf.map(|leaf| leaf.symlink_metadata());
+            leaf.is_some_and(|leaf| leaf.is_err_and(|error| error.kind() == io::ErrorKind::NotFound))
+        })
+}
+
+/// Returns this error of a request, or that the sandbox has ended. A kill ends the supervisor of an exec before the members.
+pub fn ended_or(files: &Files, error: ClientError) -> ClientError {
+    let is_near = |files: &Files| is_almost_over(files) || is_stopping(files);
+    if await_end(files, is_near) { ClientError::Ended { id: files.name().to_owned() } } else { error }
+}
+
+fn is_stopping(files: &Files) -> bool {
+    files.state().is_ok_and(|state| state.is_some_and(|state| state.status == Status::Stopping))
+}
+
 /// A connection to a supervisor. No message from it is proof of what it says.
 #[derive(Debug)]
 pub struct Client {
@@ -112,8 +165,13 @@ impl Client {
     /// Connects to the supervisor of a sandbox and checks its first message, within `limit`.
     ///
     /// # Errors
-    /// When there is no supervisor, it is not trusted, or it does not answer.
+    /// [`ClientError::Ended`] when the sandbox has ended, also just now; others when there is no supervisor, it is not
+    /// trusted, or it does not answer.
     pub fn connect(files: &Files, limit: Duration) -> Result<Client, ClientError> {
+        Client::greet(files, limit).map_err(|error| ended_or(files, error))
+    }
+
+    fn greet(files: &Files, limit: Duration) -> Result<Client, ClientError> {
         let until = Instant::now() + limit;
         let client = loop {
             if let Some(client) = Client::dial(files)? {

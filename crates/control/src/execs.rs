@@ -23,7 +23,7 @@ use penfold_state::log::{From, LogError, Reader};
 use penfold_state::wire::{Answer, Request, Size};
 use penfold_state::{Files, StartFailure};
 
-use crate::client::{ANSWER, Client, ClientError};
+use crate::client::{ANSWER, Client, ClientError, ended_or};
 
 pub use end::{ExecEnd, begin_kill, begin_stop, kill, stop, stop_all, wait};
 pub use retain::{KEPT, forget_oldest};
@@ -131,9 +131,18 @@ pub fn forget(files: &Files, number: u32) -> Result<(), ExecError> {
 
 fn ask(files: &Files, request: &Request) -> Result<(), ExecError> {
     let client = Client::connect(files, ANSWER).map_err(ExecError::Client)?;
-    match client.request(request, ANSWER).map_err(ExecError::Unanswered)? {
+    penfold_sys::crash_point!("exec-connected");
+    match client.request(request, ANSWER).map_err(|error| unanswered(files, error))? {
         Answer::Refused(reason) => Err(ExecError::Refused(reason)),
         _ => Ok(()),
+    }
+}
+
+/// The request was sent: it may have been carried out, unless the sandbox has ended.
+fn unanswered(files: &Files, error: ClientError) -> ExecError {
+    match ended_or(files, error) {
+        error @ ClientError::Ended { .. } => ExecError::Client(error),
+        error => ExecError::Unanswered(error),
     }
 }
 

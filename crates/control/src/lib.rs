@@ -40,7 +40,7 @@ pub mod view;
 mod wait;
 mod watch;
 
-pub use client::{ANSWER, Client, ClientError, at_once};
+pub use client::{ANSWER, Client, ClientError, at_once, ended_or, has_just_ended};
 pub use end::{EndMethod, Limits, Progress, StopResult, awaited, end};
 pub use forget::{ForgetError, forget, put_away};
 pub use pause::{PauseError, pause, unpause};

@@ -12,6 +12,7 @@ use penfold_state::state::Status;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{Mode, OFlags};
 
+use crate::client::has_just_ended;
 use crate::end::Limits;
 use crate::resolve::{Resolver, SandboxRef};
 use crate::timeout::timespec;
@@ -56,7 +57,12 @@ pub enum PauseError {
 /// # Errors
 /// When the sandbox does not run or has no leaf, and when a member cannot be frozen in time: the leaf is thawed again then.
 pub fn pause(resolver: &Resolver, known: &SandboxRef) -> Result<(), PauseError> {
+    freeze(resolver, known).map_err(|error| over_or(resolver, known, error))
+}
+
+fn freeze(resolver: &Resolver, known: &SandboxRef) -> Result<(), PauseError> {
     let leaf = leaf(resolver, known)?;
+    penfold_sys::crash_point!("leaf-opened-to-pause");
     let own = ProcFs::open().and_then(|mut proc| proc.cgroups(rustix::process::getpid()));
     if own.ok().flatten().is_some_and(|text| leaf.holds(&text)) {
         return Err(PauseError::Inside);
@@ -67,7 +73,11 @@ pub fn pause(resolver: &Resolver, known: &SandboxRef) -> Result<(), PauseError> 
     if !matches!(frozen, Ok(true)) {
         leaf.thaw()?;
     }
-    if frozen? { Ok(()) } else { Err(PauseError::Late { limit }) }
+    if !frozen? {
+        return Err(PauseError::Late { limit });
+    }
+    // A leaf without members counts as frozen: those of a sandbox that has been killed just now.
+    if leaf.populated()? { Ok(()) } else { status(&resolver.again(), known).map(drop) }
 }
 
 /// Lets all members of a paused sandbox go on. A sandbox that runs is left as it is.
@@ -75,17 +85,33 @@ pub fn pause(resolver: &Resolver, known: &SandboxRef) -> Result<(), PauseError> 
 /// # Errors
 /// When the sandbox does not run or has no leaf, and when a cgroup above is frozen.
 pub fn unpause(resolver: &Resolver, known: &SandboxRef) -> Result<(), PauseError> {
-    let leaf = leaf(resolver, known)?;
-    leaf.thaw()?;
-    if await_frozen(&leaf, false, THAW)? { Ok(()) } else { Err(PauseError::Above) }
+    let thawed = || {
+        let leaf = leaf(resolver, known)?;
+        penfold_sys::crash_point!("leaf-opened-to-unpause");
+        leaf.thaw()?;
+        if await_frozen(&leaf, false, THAW)? { Ok(()) } else { Err(PauseError::Above) }
+    };
+    thawed().map_err(|error| over_or(resolver, known, error))
+}
+
+/// Returns this error, or the status of the sandbox if it has ended meanwhile.
+fn over_or(resolver: &Resolver, known: &SandboxRef, error: PauseError) -> PauseError {
+    if matches!(error, PauseError::Status(_)) || !known.record.as_ref().is_some_and(has_just_ended) {
+        return error;
+    }
+    status(&resolver.again(), known).err().unwrap_or(PauseError::Gone)
+}
+
+/// Returns the status of a sandbox that runs or is paused.
+fn status(resolver: &Resolver, known: &SandboxRef) -> Result<Status, PauseError> {
+    let seen = view(resolver, known).ok_or(PauseError::Gone)?;
+    let runs = matches!(seen.status, Status::Created | Status::Running | Status::Paused) && !seen.elsewhere;
+    if runs { Ok(seen.status) } else { Err(PauseError::Status(seen.status)) }
 }
 
 /// Opens the leaf of a sandbox that runs or is paused.
 fn leaf(resolver: &Resolver, known: &SandboxRef) -> Result<Leaf, PauseError> {
-    let seen = view(resolver, known).ok_or(PauseError::Gone)?;
-    if !matches!(seen.status, Status::Created | Status::Running | Status::Paused) || seen.elsewhere {
-        return Err(PauseError::Status(seen.status));
-    }
+    status(resolver, known)?;
     let path = known.leaf.as_deref().ok_or(PauseError::NoLeaf)?;
     Leaf::open(path)?.ok_or(PauseError::NoLeaf)
 }

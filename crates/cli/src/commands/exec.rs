@@ -29,7 +29,7 @@ use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::relay::{self, Raw, Relay};
 use crate::sandboxes::conclude::conclude;
-use crate::sandboxes::connect::connect;
+use crate::sandboxes::connect::{connect, has_ended_meanwhile};
 use crate::text::summary;
 use crate::value::EnvSetting;
 use crate::{exit_codes, output, variables};
@@ -84,6 +84,7 @@ pub(crate) struct ExecArgs {
     pub(crate) command: Vec<OsString>,
 }
 
+const ENDED: &str = "the sandbox has ended";
 /// The time for which SIGINT and SIGTERM stay blocked while a supervisor starts the command.
 const SIGNALS_BLOCKED: Duration = Duration::from_secs(1);
 
@@ -113,8 +114,10 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     // SIGINT and SIGTERM stay pending until they can be forwarded: after the request they must not kill this process,
     // because then the command would end without a polite signal.
     let mask = signal::block(&SignalSet::of([Signal::INT.as_raw(), Signal::TERM.as_raw()])).ok();
-    client.send(&request, &fds).map_err(|error| refused(error.into()))?;
-    let answer = await_answer(&client, mask).map_err(|error| unseen(error.into()))?;
+    penfold_sys::crash_point!("exec-connected");
+    let unanswered = |failure| if has_ended_meanwhile(global, &id) { refused(ENDED.into()) } else { failure };
+    client.send(&request, &fds).map_err(|error| unanswered(refused(error.into())))?;
+    let answer = await_answer(&client, mask).map_err(|error| unanswered(unseen(error.into())))?;
     drop(stdio);
     let outcome = match answer {
         Answer::Refused(reason) => return Err(refused(reason.into())),
@@ -122,7 +125,7 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
         Answer::Outcome(outcome) if outcome.of_exec || outcome.report.cause == Cause::StartFailed => {
             Some(*outcome)
         }
-        Answer::Outcome(_) => return Err(refused("the sandbox has ended".into())),
+        Answer::Outcome(_) => return Err(refused(ENDED.into())),
         _ if args.detach => None,
         _ => {
             let left: &[Signal] = if terminal.is_some() { &[Signal::WINCH] } else { &[] };

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use clap::Args;
-use penfold_control::{ANSWER, Client, view};
+use penfold_control::{ANSWER, Client, ended_or, view};
 use penfold_state::state::Status;
 use penfold_state::time::millis;
 use penfold_state::wire::{Answer, Request};
@@ -61,8 +61,11 @@ pub(crate) fn extend(global: &Global, args: &ExtendArgs) -> Result<u8, Failure> 
     // Round up: 0 would remove the lease.
     let ms = if args.lease.is_zero() { 0 } else { ms.max(1) };
     let answer = Client::connect(files, ANSWER)
-        .and_then(|client| client.request(&Request::Extend(ms), ANSWER))
-        .map_err(|error| failed(error.into()))?;
+        .and_then(|client| {
+            penfold_sys::crash_point!("extend-connected");
+            client.request(&Request::Extend(ms), ANSWER)
+        })
+        .map_err(|error| failed(ended_or(files, error).into()))?;
     match answer {
         Answer::Done => {}
         Answer::Refused(reason) => return Err(failed(reason.into())),

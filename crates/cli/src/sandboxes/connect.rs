@@ -1,6 +1,6 @@
 //! A connection to the supervisor of one sandbox.
 
-use penfold_control::{ANSWER, Client, ClientError};
+use penfold_control::{ANSWER, Client, ClientError, ResolveError, has_just_ended};
 use penfold_state::error_chain;
 use penfold_state::lives::NextLife;
 
@@ -18,20 +18,32 @@ pub(crate) fn connect(global: &Global, word: &str) -> Result<Client, Failure> {
         let gone = || refused("has no record");
         return Err(resolver.blocked().map_or_else(gone, Failure::not_started));
     };
+    let has_ended = || refused("has ended").hint(format!("`penfold report {id}` shows how"));
     if files.next_life() == Some(NextLife::Awaited) {
         return Err(refused("is waiting for its next start: no command runs now"));
     }
     // A held lock outweighs a report: a member may have written the report.
     if files.has_ended() && files.lock().is_free() {
-        return Err(refused("has ended").hint(format!("`penfold report {id}` shows how")));
+        return Err(has_ended());
     }
     Client::connect(files, ANSWER).map_err(|error| {
         let foreground = known.intent.as_ref().is_some_and(|intent| intent.detached.is_none());
         let foreground = foreground && matches!(error, ClientError::NoSocket { .. });
+        if matches!(error, ClientError::Ended { .. }) {
+            return has_ended();
+        }
         let failure = Failure::new(FailureKind::NotStarted, error_chain(&error));
         if foreground {
             return failure.hint("only a sandbox of `penfold run -d` accepts `exec` and `attach`");
         }
         failure
     })
+}
+
+/// Tells whether a sandbox has ended, for a request that its supervisor did not answer.
+pub(crate) fn has_ended_meanwhile(global: &Global, id: &str) -> bool {
+    match find::resolver(global).resolve(id) {
+        Ok(known) => known.record.as_ref().is_some_and(has_just_ended),
+        Err(error) => matches!(error, ResolveError::NotFound { .. }),
+    }
 }

@@ -12,7 +12,7 @@ use penfold_teardown::{Cause, Survivor};
 
 use super::view::{Ending, Evidence, ExecStatus, LIMIT};
 use super::{ExecError, ask, open};
-use crate::client::{ANSWER, Client, ClientError};
+use crate::client::{ANSWER, Client, ClientError, has_just_ended};
 use crate::timeout::pause;
 
 /// The interval of looks without a supervisor that would report the end, and with one.
@@ -129,9 +129,11 @@ fn end_all(
     if !running.is_empty() {
         match Client::connect(files, ANSWER) {
             Ok(client) => {
+                penfold_sys::crash_point!("exec-end-connected");
                 let numbers: Vec<u32> = running.iter().map(|awaited| awaited.number).collect();
                 if let Err((answered, error)) =
                     ask_all(&client, numbers.iter().map(|&number| request(number)))
+                    && !has_just_ended(files)
                 {
                     for awaited in running.iter_mut().skip(answered) {
                         awaited.result = Some(Err(ExecError::Unanswered(error.clone())));
@@ -139,6 +141,8 @@ fn end_all(
                 }
                 supervisor.client = Some(client);
             }
+            // All of them have ended with their sandbox.
+            Err(ClientError::Ended { .. }) => {}
             Err(error) => {
                 for awaited in &mut running {
                     awaited.result = Some(Err(ExecError::Client(error.clone())));

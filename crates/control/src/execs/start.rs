@@ -16,8 +16,8 @@ use penfold_state::{ExecSpec, Files, Recorded, StartFailure};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Signal;
 
-use super::ExecError;
-use crate::client::{ANSWER, Client};
+use super::{ExecError, unanswered};
+use crate::client::{ANSWER, Client, ClientError, ended_or};
 
 /// The grace of an exec, unless chosen otherwise.
 const GRACE: Duration = Duration::from_secs(10);
@@ -87,9 +87,12 @@ pub fn start(files: &Files, start: ExecStart) -> Result<Started, ExecError> {
     let (spec, input) = describe(start).map_err(ExecError::io("describe an exec"))?;
     let exec = Exec { command: shortened(words), detached: true, recorded: true };
     let client = Client::connect(files, ANSWER).map_err(ExecError::Client)?;
+    penfold_sys::crash_point!("exec-connected");
     let until = Instant::now() + ANSWER;
-    client.send(&Request::Exec(exec), &[spec.as_fd(), input.as_fd()]).map_err(ExecError::Client)?;
-    match client.answer(until).map_err(ExecError::Unanswered)? {
+    client
+        .send(&Request::Exec(exec), &[spec.as_fd(), input.as_fd()])
+        .map_err(|error| ExecError::Client(ended_or(files, error)))?;
+    match client.answer(until).map_err(|error| unanswered(files, error))? {
         Answer::ExecStarted { number, leader } => Ok(Started { number, pid: leader }),
         Answer::Refused(reason) => Err(ExecError::Refused(reason)),
         Answer::Outcome(outcome) if outcome.of_exec => {
@@ -100,7 +103,7 @@ pub fn start(files: &Files, start: ExecStart) -> Result<Started, ExecError> {
                 failure: failure.unwrap_or_else(ended),
             })
         }
-        _ => Err(ExecError::Refused("the sandbox has ended".to_owned())),
+        _ => Err(ExecError::Client(ClientError::Ended { id: files.name().to_owned() })),
     }
 }
 

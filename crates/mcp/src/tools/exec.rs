@@ -81,7 +81,7 @@ impl Running {
         };
         let system = |errno: Errno| failed(&std::io::Error::from(errno));
         let client = Client::connect(record(known)?, ANSWER).map_err(|error| match error {
-            ClientError::Deserted { .. } | ClientError::Gone { .. } => {
+            ClientError::Ended { .. } | ClientError::Deserted { .. } | ClientError::Gone { .. } => {
                 ToolError::new(format!("{name} has ended, so no command can run in it"))
             }
             error => failed(&error),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::extract::State;
-use penfold_control::{ANSWER, Client, ClientError, End, Resolver, view};
+use penfold_control::{ANSWER, Client, ClientError, End, Resolver, ended_or, view};
 use penfold_state::Report;
 use penfold_state::error_chain;
 use penfold_state::outcome::{ExitStatus, StartFailure};
@@ -52,22 +52,26 @@ async fn extend(
 ) -> Result<axum::Json<Sandbox>, Problem> {
     let lease = millis(valid::time("lease_ms", request.lease_ms)?);
     let known = app.engine.call(move |root| extend_now(&Resolver::new(root), &id, lease)).await??;
-    Ok(axum::Json(sandboxes::find(&app, &known).await?.1))
+    let seen = sandboxes::find(&app, &known).await.map_err(|problem| problem.or_ended(&known))?;
+    Ok(axum::Json(seen.1))
 }
 
 fn extend_now(resolver: &Resolver, word: &str, lease: u64) -> Result<String, Problem> {
     let known = resolver.resolve(word)?;
     let status = view::view(resolver, &known).map(|seen| seen.status);
     let Some(files) = known.record.as_ref().filter(|_| status.is_some_and(Status::is_living)) else {
-        return Err(Problem::new(Kind::HasEnded, format!("sandbox {} has ended", known.id)));
+        return Err(Problem::ended(&known.id));
     };
     let answer = Client::connect(files, ANSWER)
-        .and_then(|client| client.request(&Request::Extend(lease), ANSWER))
-        .map_err(|error| unanswered(&error))?;
+        .and_then(|client| {
+            penfold_sys::crash_point!("extend-connected");
+            client.request(&Request::Extend(lease), ANSWER)
+        })
+        .map_err(|error| unanswered(&ended_or(files, error)))?;
     match answer {
         Answer::Done => Ok(known.id),
         Answer::Refused(reason) => Err(Problem::new(Kind::Refused, reason)),
-        Answer::Outcome(_) => Err(Problem::new(Kind::HasEnded, format!("sandbox {} has ended", known.id))),
+        Answer::Outcome(_) => Err(Problem::ended(&known.id)),
         _ => Err(Problem::new(Kind::Unanswered, "the supervisor sent an unexpected answer")),
     }
 }
@@ -75,7 +79,8 @@ fn extend_now(resolver: &Resolver, word: &str, lease: u64) -> Result<String, Pro
 /// A supervisor could not be asked.
 pub(super) fn unanswered(error: &ClientError) -> Problem {
     let kind = match error {
-        // Its supervisor has exited, usually since the sandbox has just ended: no failure of the server.
+        ClientError::Ended { .. } => Kind::HasEnded,
+        // Its supervisor has exited, or never listened: no failure of the server.
         ClientError::NoSocket { .. }
         | ClientError::Deserted { .. }
         | ClientError::Gone { .. }

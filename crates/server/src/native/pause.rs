@@ -57,13 +57,15 @@ async fn change(
         Ok::<String, Problem>(known.id)
     });
     let id = changed.await??;
-    Ok(axum::Json(sandboxes::find(&app, &id).await?.1))
+    // The record is there unless the sandbox has ended.
+    let seen = sandboxes::find(&app, &id).await.map_err(|problem| problem.or_ended(&id))?;
+    Ok(axum::Json(seen.1))
 }
 
 fn unchanged(id: &str, error: &PauseError) -> Problem {
     let kind = match error {
-        PauseError::Gone => Kind::HasEnded,
-        PauseError::Status(status) if !status.is_living() => Kind::HasEnded,
+        PauseError::Gone => return Problem::ended(id),
+        PauseError::Status(status) if !status.is_living() => return Problem::ended(id),
         PauseError::Cgroup(_) => Kind::Internal,
         _ => Kind::Refused,
     };

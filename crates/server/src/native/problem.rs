@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use penfold_control::{Candidate, ForgetError, ResolveError, StartError};
-use penfold_state::error_chain;
+use penfold_control::{Candidate, ForgetError, ResolveError, StartError, has_just_ended};
+use penfold_state::{Files, error_chain};
 use penfold_teardown::Survivor;
 use serde::Serialize;
 use utoipa::openapi::{Content, Ref, RefOr, ResponseBuilder};
@@ -266,6 +266,21 @@ impl Problem {
     /// The server ends.
     pub(crate) fn draining() -> Problem {
         Problem::new(Kind::Draining, "the server ends; sandboxes go on")
+    }
+
+    /// The sandbox has ended.
+    pub(crate) fn ended(id: &str) -> Problem {
+        Problem::new(Kind::HasEnded, format!("sandbox {id} has ended"))
+    }
+
+    /// A sandbox that was there is not found any more: it has ended, and its record was removed.
+    pub(crate) fn or_ended(self, id: &str) -> Problem {
+        if self.kind == Kind::NotFound { Problem::ended(id) } else { self }
+    }
+
+    /// A request to a sandbox failed. If the sandbox has ended meanwhile, that is the reason.
+    pub(crate) fn beside_end(self, files: &Files) -> Problem {
+        if self.kind != Kind::HasEnded && has_just_ended(files) { Problem::ended(files.name()) } else { self }
     }
 
     /// Something is left.

@@ -117,14 +117,14 @@ async fn create(
     let program = app.config.program.clone();
     let begin_session = move |root: &FsPath| {
         let files = files(root, &id)?;
-        let place = Place::of(&files)?;
+        let place = Place::of(&files).map_err(|problem| problem.beside_end(&files))?;
         let mut command = place.host_words(program.into(), root);
         command.extend([OsString::from(format!("--name={name}"))]);
         command.extend(shell.map(|shell| OsString::from(format!("--shell={shell}"))));
         let labels = BTreeMap::from([(LABEL.to_owned(), name.clone())]);
         let own_user = place == Place::OfUser;
         let start = ExecStart { environment, directory, labels, own_user, ..ExecStart::new(command) };
-        let session = begin(&files, &name, start, place)?;
+        let session = begin(&files, &name, start, place).map_err(|problem| problem.beside_end(&files))?;
         Ok::<_, Problem>((files.name().to_owned(), session))
     };
     // One at a time: the loser of a race would connect to the host of the winner. A client that goes away does not end

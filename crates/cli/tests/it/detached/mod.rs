@@ -2,6 +2,7 @@
 
 mod adopt;
 mod attach;
+mod beside_kill;
 mod clock;
 mod exec;
 mod exec_clients;

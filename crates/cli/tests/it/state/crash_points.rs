@@ -169,6 +169,7 @@ fn every_crash_point_in_the_sources_is_tested() {
     let others = crate::resources::crash::POINTS.into_iter().chain(crate::run::spare::POINTS);
     let others = others
         .chain(crate::detached::restart::POINTS)
+        .chain(serve::native::races::POINTS)
         .chain([crate::resources::RELEASING])
         .chain(crate::oci::POINTS)
         .chain(crate::oci::exec::POINTS)

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
+use penfold_control::ClientError;
 use penfold_control::execs::{self, ExecEnd, ExecError, ExecStatus, ExecView};
 use penfold_state::outcome::ExitStatus;
 use penfold_state::{Files, Report};
@@ -181,8 +182,8 @@ where
     }
     if !waits {
         match app.engine.call(move |_| (order.begin)(&files)).await? {
-            // A refusal: it ends just now.
-            Ok(()) | Err(ExecError::Refused(_)) => {}
+            // A refusal: it ends just now, or has ended with its sandbox.
+            Ok(()) | Err(ExecError::Refused(_) | ExecError::Client(ClientError::Ended { .. })) => {}
             Err(error) => return Err(problem(error)),
         }
         let result = EndResult::Accepted;

@@ -52,7 +52,7 @@ async fn signal(
     app.engine
         .call(move |root| {
             let files = running(root, &id, number)?;
-            execs::signal(&files, number, signal).map_err(problem)
+            execs::signal(&files, number, signal).map_err(|error| problem(error).beside_end(&files))
         })
         .await??;
     Ok(StatusCode::NO_CONTENT)
@@ -91,7 +91,8 @@ async fn resize(
     app.engine
         .call(move |root| {
             let files = running(root, &id, number)?;
-            execs::resize(&files, number, Size { rows, columns }).map_err(problem)
+            execs::resize(&files, number, Size { rows, columns })
+                .map_err(|error| problem(error).beside_end(&files))
         })
         .await??;
     Ok(StatusCode::NO_CONTENT)

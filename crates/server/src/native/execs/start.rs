@@ -152,10 +152,10 @@ async fn create(
         let files = files(root, &id)?;
         make_room(&files);
         penfold_sys::crash_point!("serve-exec-wanted");
-        let started = execs::start(&files, start).map_err(problem)?;
+        let started = execs::start(&files, start).map_err(|error| problem(error).beside_end(&files))?;
         penfold_sys::crash_point!("serve-exec-started");
         let view = execs::get(&files, started.number).ok().flatten();
-        let view = view.ok_or_else(|| missing(&files, started.number))?;
+        let view = view.ok_or_else(|| missing(&files, started.number).beside_end(&files))?;
         Ok::<_, Problem>((files.name().to_owned(), Exec::from(view)))
     });
     let (id, exec) = created.await??;

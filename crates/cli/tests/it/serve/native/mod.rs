@@ -6,6 +6,7 @@ mod execs;
 mod files;
 mod input;
 mod logs;
+pub mod races;
 mod restart;
 mod sandboxes;
 mod sessions;
