@@ -1,6 +1,6 @@
 //! Ends a session: everything that it ever started is killed at once, and the answer comes when all is gone.
 
-use penfold_control::{EndMethod, Limits, Resolver, StopResult, put_away};
+use penfold_control::{EndMethod, Limits, ResolveError, Resolver, StopResult, put_away};
 
 use crate::cloudflare::api::{Api, ApiState};
 use crate::cloudflare::claims;
@@ -21,7 +21,12 @@ pub(crate) async fn delete(api: &ApiState, id: &SessionId) -> Result<(), ApiErro
         let root = api.app.engine.state_root();
         let Some(session) = find::find(root, &wanted)? else { return Ok(None) };
         let resolver = Resolver::new(root);
-        let known = resolver.resolve(session.files.name()).map_err(|error| ApiError::internal(&error))?;
+        let known = match resolver.resolve(session.files.name()) {
+            Ok(known) => known,
+            // Another server has removed the record meanwhile.
+            Err(ResolveError::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(ApiError::internal(&error)),
+        };
         let one = std::slice::from_ref(&known);
         penfold_sys::crash_point!("serve-delete-wanted");
         let results = penfold_control::end(&resolver, one, EndMethod::Kill, &Limits::default(), &mut |_| ());
@@ -29,15 +34,7 @@ pub(crate) async fn delete(api: &ApiState, id: &SessionId) -> Result<(), ApiErro
         Ok(Some((known, results.into_iter().next())))
     });
     let Some((known, result)) = killed.await? else {
-        // The server that ended it may have been killed before the record was removed.
-        let name = id.sandbox_name();
-        api.wait(move |api| {
-            forget_ended(api, &name);
-            Ok(())
-        })
-        .await?;
-        let message = format!("Session '{}' not found", id.as_str());
-        return Err(ApiError::new(Code::InternalError, message).with("sessionId", id.as_str()));
+        return finish(api, id).await;
     };
     match result {
         Some(StopResult::Gone) | None => {}
@@ -64,6 +61,36 @@ pub(crate) async fn delete(api: &ApiState, id: &SessionId) -> Result<(), ApiErro
         Ok(())
     })
     .await
+}
+
+/// Finishes the end of a session that does not live: the server that killed it may itself have been killed before it removed
+/// the record.
+///
+/// # Errors
+/// When there is no record either.
+async fn finish(api: &ApiState, id: &SessionId) -> Result<(), ApiError> {
+    let wanted = id.clone();
+    let is_removed = api.wait(move |api| {
+        let root = api.app.engine.state_root();
+        let resolver = Resolver::new(root);
+        let ended = find::all(root)?.into_iter().filter(|(id, files)| *id == wanted && files.has_ended());
+        let mut is_removed = false;
+        for (_, files) in ended {
+            let Ok(known) = resolver.resolve(files.name()) else { continue };
+            put_away(&resolver, &known, &Limits::default()).map_err(|error| ApiError::internal(&error))?;
+            for process in api.places.forget_sandbox(&known.id) {
+                claims::forget(root, &process, &known.id);
+            }
+            is_removed = true;
+        }
+        forget_ended(api, &wanted.sandbox_name());
+        Ok(is_removed)
+    });
+    if is_removed.await? {
+        return Ok(());
+    }
+    let message = format!("Session '{}' not found", id.as_str());
+    Err(ApiError::new(Code::InternalError, message).with("sessionId", id.as_str()))
 }
 
 /// Removes the records of earlier sandboxes of a session, which were ended by others.
