@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::config::Config;
+use crate::deleted::Deleted;
 use crate::drain::Drain;
 use crate::engine::Engine;
 use crate::metrics::Metrics;
@@ -22,6 +23,8 @@ pub struct App {
     pub metrics: Metrics,
     /// The end of the server, which streams wait for.
     pub drain: Drain,
+    /// The reports of removed records.
+    pub(crate) deleted: Deleted,
     ready: AtomicBool,
 }
 
@@ -31,7 +34,7 @@ impl App {
         let metrics = Metrics::default();
         let engine = Engine::new(&config, &metrics);
         let ready = AtomicBool::new(false);
-        Arc::new(App { config, engine, metrics, drain: Drain::default(), ready })
+        Arc::new(App { config, engine, metrics, drain: Drain::default(), deleted: Deleted::default(), ready })
     }
 
     /// Tells whether the orphans of the state root were recovered.

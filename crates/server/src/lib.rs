@@ -19,6 +19,7 @@ mod caller;
 pub mod cloudflare;
 mod config;
 mod connections;
+mod deleted;
 mod drain;
 mod engine;
 mod error;

@@ -10,7 +10,7 @@ use penfold_control::{
     EndMethod, Limits, Progress, ResolveError, Resolver, SandboxRef, StopResult, put_away, view,
 };
 use penfold_state::state::Status;
-use penfold_state::{Files, Id, error_chain};
+use penfold_state::{Files, Id, Report, error_chain, history};
 use serde::Deserialize;
 use tokio::sync::oneshot;
 use utoipa::{IntoParams, ToSchema};
@@ -144,22 +144,24 @@ impl Order {
     async fn carry_out(self, app: AppState, word: String, waits: bool) -> Result<Response, Problem> {
         let place = app.engine.ender()?;
         if waits {
-            let ended = app.engine.wait(place, move |root| self.end(root, &word)).await??;
+            let handle = AppState::clone(&app);
+            let ended = app.engine.wait(place, move |root| self.end(&handle, root, &word)).await??;
             return Ok(axum::Json(ended).into_response());
         }
-        let resolved = app.engine.call(move |root| resolve(&Resolver::new(root), &word)).await??;
+        let handle = AppState::clone(&app);
+        let resolved = app.engine.call(move |root| resolve(&handle, &Resolver::new(root), &word)).await??;
         let Resolved::Known(known) = resolved else {
             let Resolved::Gone(ended) = resolved else { return Err(Problem::new(Kind::Internal, "")) };
             return Ok(axum::Json(*ended).into_response());
         };
         let id = known.id.clone();
-        let engine_app = app.clone();
         let (sender, begun) = oneshot::channel();
         tokio::spawn(async move {
             let id = known.id.clone();
-            let ending = engine_app.engine.wait(place, move |root| {
+            let handle = AppState::clone(&app);
+            let ending = app.engine.wait(place, move |root| {
                 let mut sender = Some(sender);
-                self.end_known(&Resolver::new(root), &known, &mut |progress| {
+                self.end_known(&handle, &Resolver::new(root), &known, &mut |progress| {
                     if progress.begun > 0
                         && let Some(sender) = sender.take()
                     {
@@ -182,16 +184,17 @@ impl Order {
         Ok(response)
     }
 
-    fn end(self, root: &FsPath, word: &str) -> Result<Ended, Problem> {
+    fn end(self, app: &AppState, root: &FsPath, word: &str) -> Result<Ended, Problem> {
         let resolver = Resolver::new(root);
-        match resolve(&resolver, word)? {
-            Resolved::Known(known) => self.end_known(&resolver, &known, &mut |_| ()),
+        match resolve(app, &resolver, word)? {
+            Resolved::Known(known) => self.end_known(app, &resolver, &known, &mut |_| ()),
             Resolved::Gone(ended) => Ok(*ended),
         }
     }
 
     fn end_known(
         self,
+        app: &AppState,
         resolver: &Resolver,
         known: &SandboxRef,
         slow: &mut dyn FnMut(Progress),
@@ -219,6 +222,10 @@ impl Order {
         let report = known.record.as_ref().and_then(|files| files.report().ok().flatten());
         let kept = report.is_some() && !self.removes;
         if self.removes {
+            // Before the record goes: who asks again then finds one or the other.
+            if let Some(report) = &report {
+                app.deleted.keep(report);
+            }
             put_away(resolver, known, &limits)?;
         }
         let report_url = kept.then(|| format!("/v1/sandboxes/{}/report", known.id));
@@ -233,17 +240,23 @@ enum Resolved {
     Gone(Box<Ended>),
 }
 
-fn resolve(resolver: &Resolver, word: &str) -> Result<Resolved, Problem> {
+fn resolve(app: &AppState, resolver: &Resolver, word: &str) -> Result<Resolved, Problem> {
     match resolver.resolve(word) {
         Ok(known) => Ok(Resolved::Known(Box::new(known))),
         Err(ResolveError::NotFound { .. }) if Id::is_short(word) => Ok(Resolved::Gone(Box::new(Ended {
             id: word.to_owned(),
             result: EndResult::AlreadyGone,
             report_url: None,
-            report: None,
+            report: app.deleted.report(word).or_else(|| in_history(resolver.root(), word)),
         }))),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The report of a foreground sandbox that failed or left something.
+fn in_history(root: &FsPath, id: &str) -> Option<Report> {
+    let kept = history::read(root).unwrap_or_default();
+    kept.into_iter().find(|report| report.id == id)
 }
 
 /// Tells whether the end of a sandbox was verified before, and nothing contradicts it.

@@ -21,6 +21,7 @@ fn tree(env: &TestEnv, server: &Server) -> (String, Vec<Process>) {
     (id, members)
 }
 
+/// spec: 15.14
 #[test]
 fn stop_kill_and_delete_answer_after_the_whole_tree_is_gone() {
     let (env, server) = start();
@@ -40,13 +41,31 @@ fn stop_kill_and_delete_answer_after_the_whole_tree_is_gone() {
         let report = get(&server, &format!("/v1/sandboxes/{id}/report"));
         assert_eq!(report.status, if path.is_empty() { 404 } else { 200 });
         let again = ask(&server, method, &format!("/v1/sandboxes/{id}{path}"), "", b"").with(200).json();
-        assert_eq!(again["result"], "already_gone");
+        assert_eq!(
+            (&again["result"], &again["report"]),
+            (&json!("already_gone"), &ended["report"]),
+            "{path}"
+        );
     }
     for path in ["/stop", "/kill"] {
         assert_eq!(
             ask(&server, "POST", &format!("/v1/sandboxes/no-name{path}"), "", b"").with(404).problem(),
             "not_found"
         );
+    }
+}
+
+/// spec: 15.14
+#[test]
+fn a_delete_after_the_end_of_a_foreground_sandbox_has_the_report_of_the_history() {
+    let (env, server) = start();
+    env.run(["sh", "-c", "exit 7"]).with_code(7);
+    let kept = env.call(["report", "--last", "--json"]).with_code(0).json();
+    let path = format!("/v1/sandboxes/{}", kept[0]["id"].as_str().unwrap());
+    let ended = ask(&server, "DELETE", &path, "", b"").with(200).json();
+    assert_eq!(ended["result"], "already_gone");
+    for field in ["id", "exit", "steps", "verified"] {
+        assert_eq!(ended["report"][field], kept[0][field], "{field}");
     }
 }
 
