@@ -68,9 +68,10 @@ fn freeze(resolver: &Resolver, known: &SandboxRef) -> Result<(), PauseError> {
         return Err(PauseError::Inside);
     }
     leaf.freeze()?;
+    penfold_sys::crash_point!("leaf-frozen-to-pause");
     let limit = Limits::default().patience(known.intent.as_ref());
     let frozen = await_frozen(&leaf, true, limit);
-    if !matches!(frozen, Ok(true)) {
+    if !matches!(frozen, Ok(true) | Err(PauseError::Gone)) {
         leaf.thaw()?;
     }
     if !frozen? {
@@ -96,7 +97,9 @@ pub fn unpause(resolver: &Resolver, known: &SandboxRef) -> Result<(), PauseError
 
 /// Returns this error, or the status of the sandbox if it has ended meanwhile.
 fn over_or(resolver: &Resolver, known: &SandboxRef, error: PauseError) -> PauseError {
-    if matches!(error, PauseError::Status(_)) || !known.record.as_ref().is_some_and(has_just_ended) {
+    if matches!(error, PauseError::Status(_) | PauseError::Inside)
+        || !known.record.as_ref().is_some_and(has_just_ended)
+    {
         return error;
     }
     status(&resolver.again(), known).err().unwrap_or(PauseError::Gone)
@@ -117,7 +120,10 @@ fn leaf(resolver: &Resolver, known: &SandboxRef) -> Result<Leaf, PauseError> {
 }
 
 /// Waits until all members are frozen, or no longer are. False at the deadline.
-fn await_frozen(leaf: &Leaf, frozen: bool, limit: Duration) -> Result<bool, Error> {
+///
+/// # Errors
+/// [`PauseError::Gone`] when the leaf is removed: its events file is then ready at each poll(2), and never changes.
+fn await_frozen(leaf: &Leaf, frozen: bool, limit: Duration) -> Result<bool, PauseError> {
     let until = Instant::now() + limit;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let events: Option<OwnedFd> = rustix::fs::openat(leaf.dir(), c"cgroup.events", flags, Mode::empty()).ok();
@@ -126,7 +132,11 @@ fn await_frozen(leaf: &Leaf, frozen: bool, limit: Duration) -> Result<bool, Erro
         if let Some(events) = &events {
             let _ = rustix::io::pread(events, &mut [0; 128], 0);
         }
-        if leaf.frozen()? == frozen {
+        let is_reached = leaf.frozen()? == frozen;
+        if leaf.is_gone()? {
+            return Err(PauseError::Gone);
+        }
+        if is_reached {
             return Ok(true);
         }
         let left = until.saturating_duration_since(Instant::now());

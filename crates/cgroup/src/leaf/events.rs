@@ -20,6 +20,14 @@ impl Cgroup {
         self.event(|line| line == b"frozen 1").map(|is_frozen| is_frozen == Some(true))
     }
 
+    /// Tells whether the cgroup has been removed.
+    ///
+    /// # Errors
+    /// When `cgroup.events` cannot be read.
+    pub fn is_gone(&self) -> Result<bool, Error> {
+        self.event(|_| false).map(|seen| seen.is_none())
+    }
+
     /// Tells whether a line of `cgroup.events` is the one; `None` of a removed cgroup.
     fn event(&self, is_it: impl Fn(&[u8]) -> bool) -> Result<Option<bool>, Error> {
         let mut text = [0; 128];

@@ -8,10 +8,11 @@ use crate::state::crash::can_crash;
 use crate::support::{Process, TestEnv, skip, wait_until};
 
 /// The places where a server is stopped between its look and its request.
-pub const POINTS: [&str; 5] = [
+pub const POINTS: [&str; 6] = [
     "exec-connected",
     "exec-end-connected",
     "leaf-opened-to-pause",
+    "leaf-frozen-to-pause",
     "leaf-opened-to-unpause",
     "extend-connected",
 ];
@@ -112,6 +113,8 @@ fn a_pause_that_loses_against_a_kill_has_ended() {
         return skip("no cgroup can be made here");
     }
     lose("leaf-opened-to-pause", "/pause", &json!({}));
+    // The events file of a removed leaf is ready at once, for ever.
+    lose("leaf-frozen-to-pause", "/pause", &json!({}));
     lose("leaf-opened-to-unpause", "/unpause", &json!({}));
 }
 
