@@ -19,6 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::app::AppState;
 use crate::caller::Peer;
+use crate::descriptors;
 use crate::front;
 use crate::listen::{Listener, SocketFile};
 use crate::metrics::RefusedLabels;
@@ -30,9 +31,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What a connection beyond the limit is told.
 const FULL: &[u8] =
     b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-type: text/plain\r\ncontent-length: 21\r\nconnection: close\r\n\r\ntoo many connections\n";
-/// The descriptors that connections leave to the work of requests, if the process has at least twice as many.
-const SPARE: usize = 64;
-
 /// The connections of a server.
 #[derive(Clone)]
 pub(crate) struct Connections {
@@ -42,16 +40,9 @@ pub(crate) struct Connections {
     limit: usize,
 }
 
-/// The connections that the process has descriptors for.
-fn most_connections() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    limit.saturating_sub(SPARE).max(limit / 2).max(1)
-}
-
 impl Connections {
     pub(crate) fn new(app: &AppState, router: Router) -> Connections {
-        let limit = app.config.limits.connections.min(most_connections());
+        let limit = app.config.limits.connections.min(descriptors::most_connections());
         Connections { app: app.clone(), router, room: Arc::new(Semaphore::new(limit)), limit }
     }
 

@@ -16,6 +16,7 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 
 use crate::config::Config;
+use crate::descriptors;
 use crate::metrics::Metrics;
 use crate::sent_body::beside;
 
@@ -89,7 +90,7 @@ impl Engine {
             quota: Arc::new(quota::Quota::new(config.limits.sandboxes)),
             started: metrics.sandboxes_started.clone(),
             checking: Mutex::new(()),
-            followers: Arc::new(Semaphore::new(FOLLOWERS)),
+            followers: Arc::new(Semaphore::new(FOLLOWERS.min(descriptors::most_streams()))),
             enders: Arc::new(Semaphore::new(ENDERS)),
         }
     }

@@ -14,6 +14,7 @@ use tower_service::Service as _;
 use crate::app::AppState;
 use crate::auth;
 use crate::caller::{Peer, RequestId};
+use crate::descriptors;
 use crate::metrics::RequestLabels;
 use crate::refusal::Refusal;
 use crate::timed_body::TimedBody;
@@ -52,7 +53,7 @@ pub(crate) async fn serve(
             penfold_sys::crash_point!("serve-admitted");
             // A router is always ready, and cannot fail.
             match router.call(Request::from_parts(parts, body)).await {
-                Ok(response) => response,
+                Ok(response) => descriptors::judged(response, native),
                 Err(never) => match never {},
             }
         }

@@ -20,6 +20,7 @@ pub mod cloudflare;
 mod config;
 mod connections;
 mod deleted;
+mod descriptors;
 mod drain;
 mod engine;
 mod error;

@@ -131,6 +131,14 @@ impl ApiError {
         ApiError::overload(Code::InternalError, format!("no room for another request: {error}"))
     }
 
+    /// The server has as many streams as it can have.
+    pub(crate) fn too_many_streams() -> ApiError {
+        ApiError::overload(
+            Code::InternalError,
+            "this server has as many open streams as it can have".to_owned(),
+        )
+    }
+
     /// An operation of penfold or of the host failed.
     pub(crate) fn internal(error: &dyn std::error::Error) -> ApiError {
         let message = penfold_state::error_chain(error);

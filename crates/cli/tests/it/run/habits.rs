@@ -115,7 +115,8 @@ fn files_set_defaults_and_flags_and_variables_go_before() {
     configured(&env, Some(limited), &["run", "sleep", "1000"]).with_code(124);
     configured(&env, Some(limited), &["run", "--timeout", "0", "-e", "A=2", "sh", "-c", "test $A = 2"])
         .with_code(0);
-    let id = configured(&env, Some(limited), &["run", "-d", "--timeout=0", "sleep", "1000"]).with_code(0).out();
+    let id =
+        configured(&env, Some(limited), &["run", "-d", "--timeout=0", "sleep", "1000"]).with_code(0).out();
     let row = env.call(["ps", "--json"]).json();
     assert_eq!(row[0]["labels"]["team"], "x", "{row}");
     assert!(row[0]["expires_at_ms"].is_u64(), "{row}");

@@ -39,11 +39,15 @@ pub(super) struct Following {
 /// Answers with a stream that ends after the end of the process.
 ///
 /// # Errors
-/// When there is no room for a thread.
+/// When there are as many streams as there can be, or there is no room for a thread.
 pub(super) fn answer(api: &ApiState, following: Following) -> Result<Response, ApiError> {
+    let place = api.app.engine.follower().ok_or_else(ApiError::too_many_streams)?;
     let followed = (following.files.name().to_owned(), following.number);
     let theirs = std::sync::Arc::clone(api);
-    let made = sent_body::followed_body(move |sink| following.write(sink, &|| theirs.app.drain.has_begun()));
+    let made = sent_body::followed_body(move |sink| {
+        let _place = place;
+        following.write(sink, &|| theirs.app.drain.has_begun())
+    });
     let (body, wake, open) = made.map_err(|error| ApiError::full(&error))?;
     api.followers.add(followed, Follower { wake, open });
     Ok(sse::stream(body))
