@@ -41,7 +41,7 @@ pub enum Refused {
         forced: bool,
     },
     /// The delegate did not answer.
-    #[error("`{}` did not delete container `{id}` in time, and was killed", delegate.display())]
+    #[error("`{}` did not answer for container `{id}` in time, and was killed", delegate.display())]
     Slow {
         /// The container.
         id: String,

@@ -224,7 +224,7 @@ impl Runtime {
         let Some(note) = &container.note else { return Ok(self.pass_on()) };
         // The delegate kills the first process, and with it a pid namespace. But it takes one whose main thread has exited for dead.
         if note.private_pids && !container.has_only_threads().map_err(|source| self.unseen(source))? {
-            return Ok(self.pass_on());
+            return self.delegated(container.limits()).map(Answer::Exit);
         }
         crash_point!("oci-kill");
         let deadline = self.begun + container.limits().looked;

@@ -137,8 +137,8 @@ fn describe(args: &ExecArgs) -> Result<Value, Failure> {
     Ok(Value::Object(body))
 }
 
-/// A server takes requests of at most 16 MiB. Base64 has four bytes for three.
-const INPUT_LIMIT_MIB: u64 = 12;
+/// A server takes requests of at most 16 MiB. Base64 has four bytes for three, and the command needs room, too.
+const INPUT_LIMIT_MIB: u64 = 11;
 
 /// Reads standard input to its end, or up to what no server takes: the server takes it whole.
 fn input() -> Result<Vec<u8>, Failure> {

@@ -235,13 +235,16 @@ fn delegate_that_hangs_is_killed_within_five_seconds() {
     let id = id(&env);
     let init = engine.run(&id, &engine.bundle(TREE, true, |_| ()));
     let delegate = fake(&env, "setsid sleep 1003 & sleep 1003");
-    let begun = Instant::now();
-    let mut command = engine.command(&["delete", "--force", &id]);
-    command.env("PENFOLD_OCI_DELEGATE", delegate);
-    let done = Running::start(&mut command).finish();
-    assert!(begun.elapsed() < Duration::from_secs(5));
-    done.refused(1, "was killed");
-    assert!(init.has_ended() && !env.is_running("sleep 1003"));
+    for words in [["kill", &id, "KILL"], ["delete", "--force", &id]] {
+        let begun = Instant::now();
+        let mut command = engine.command(&words);
+        command.env("PENFOLD_OCI_DELEGATE", &delegate);
+        let done = Running::start(&mut command).finish();
+        assert!(begun.elapsed() < Duration::from_secs(5), "{words:?}");
+        done.refused(1, "was killed");
+        assert!(!env.is_running("sleep 1003"), "{words:?}");
+    }
+    assert!(init.has_ended());
     engine.call(&["delete", "--force", &id]).with_code(0);
     assert_eq!(cgroups(&id), Vec::<PathBuf>::new());
 }

@@ -496,7 +496,7 @@ fn endless_input_of_an_exec_is_refused_with_the_limit() {
     let sandbox = env.detach(["--name", "web", "sleep", "4784"]);
     for (_server, flags) in &servers(&env) {
         for (input, code, part) in [
-            ("yes", 125, "standard input has 12 MiB or more, and a server takes less"),
+            ("yes", 125, "standard input has 11 MiB or more, and a server takes less"),
             ("head -c 11000000 /dev/zero", 0, ""),
         ] {
             let penfold = env.penfold(words(flags, &["exec", "-i", "web", "wc", "-c"]));
