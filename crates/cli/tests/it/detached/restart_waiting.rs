@@ -30,7 +30,7 @@ fn a_sandbox_that_waits_is_there_and_can_be_ended_for_good() {
     for verb in [&["stop"][..], &["kill"], &["rm", "-f"]] {
         let env = TestEnv::new();
         let first = start_failing(&env, &["--restart", "on-failure"], 99);
-        let waiting = await_waiting(&env, 800);
+        let waiting = await_waiting(&env, 1600);
         let before = lives(&env).len();
         let listed = env.listed(&[]);
         assert_eq!(listed.len(), 1);
