@@ -30,6 +30,16 @@ const UNKILLABLE: Mode = Mode::SVTX;
 /// The bit in the mode of a record whose survivors could not be written. On a directory it means nothing else.
 const UNWRITTEN: Mode = Mode::SUID;
 
+/// `asked.json`: an end that goes on without the supervisor.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Asked {
+    schema: u32,
+    /// Who ends the sandbox.
+    pub by: Requester,
+    /// Whether it is a kill, else a stop.
+    pub kills: bool,
+}
+
 /// `ready.json`: written once, by the client whose probe has succeeded.
 #[derive(Serialize, Deserialize)]
 struct Ready {
@@ -103,13 +113,13 @@ impl Files {
 
     /// Notes who ends the members without the supervisor: once that goes on, it tells the cause by this. An end needs no space, so
     /// a note that cannot be written is none.
-    pub fn note_asked(&self, by: &Requester) {
-        let _ = json::replace(self.dir.as_fd(), ASKED, by);
+    pub fn note_asked(&self, by: Requester, kills: bool) {
+        let _ = json::replace(self.dir.as_fd(), ASKED, &Asked { schema: SCHEMA, by, kills });
     }
 
     /// Returns who has ended the members without the supervisor.
     #[must_use]
-    pub fn asked(&self) -> Option<Requester> {
+    pub fn asked(&self) -> Option<Asked> {
         json::read(self.dir.as_fd(), ASKED).ok().flatten()
     }
 

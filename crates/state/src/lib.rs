@@ -61,7 +61,7 @@ pub use error_chain::{error_chain, sentence_chain};
 pub use event_log::EventLog;
 pub use evidence::LockState;
 pub use execs::{ExecFiles, RecordedExec};
-pub use files::Files;
+pub use files::{Asked, Files};
 pub use fnv::fnv;
 pub use id::Id;
 pub use intent::{Detached, Intent};

@@ -230,10 +230,10 @@ impl Supervised {
     /// Takes the request of a command that has ended the members itself, since this process has not answered in time.
     pub(crate) fn take_noted(&mut self) -> Option<Event> {
         let files = &self.prepared.detached.as_ref().filter(|_| !self.policy.is_ending())?.files();
-        let by = files.asked()?;
+        let asked = files.asked()?;
         let stop = Request::Stop { signal: 0, spared_group: None, grace_ms: Some(0) };
-        let request = if by.plain_verb() == Some("stop") { stop } else { Request::Kill };
-        self.handle(&request, Some(by)).0
+        let request = if asked.kills { Request::Kill } else { stop };
+        self.handle(&request, Some(asked.by)).0
     }
 
     /// Handles a request. Returns the resulting event for the sandbox, and the answer.

@@ -189,6 +189,8 @@ struct Forced<'a> {
     patience: Duration,
     /// How to end the members, as far as nobody has asked them yet.
     stop_policy: StopPolicy,
+    /// Whether a kill was asked for.
+    kills: bool,
 }
 
 impl<'a> Forced<'a> {
@@ -210,7 +212,18 @@ impl<'a> Forced<'a> {
         let registry = Registry::open_existing(root).ok().flatten();
         let limits = Limits { verb: Some(limits.verb_of(how)), ..limits };
         let (known, reason, told) = (job.known, job.reason, job.told.as_slice());
-        Forced { resolver: Resolver::new(root), registry, known, reason, told, limits, patience, stop_policy }
+        let kills = how == EndMethod::Kill;
+        Forced {
+            resolver: Resolver::new(root),
+            registry,
+            known,
+            reason,
+            told,
+            limits,
+            patience,
+            stop_policy,
+            kills,
+        }
     }
 
     fn run(&self) -> io::Result<StopResult> {
@@ -263,6 +276,7 @@ impl<'a> Forced<'a> {
         let locks = Locks::of(&self.known.id, self.known.record.as_ref(), self.known.leaf.as_deref());
         let mut holders = locks.holders(&mut proc)?;
         let mut left = self.end_members()?.survivors;
+        penfold_sys::crash_point!("members-ended");
         if self.are_below(&mut proc, &holders, &left)? {
             // The supervisor goes on to kill them, and knows when they have ended.
             return Ok(self.look(left, true));
@@ -313,7 +327,7 @@ impl<'a> Forced<'a> {
     /// Ends the members that can be found without the supervisor, politely if requested.
     fn end_members(&self) -> io::Result<Findings> {
         if let (Some(files), Some(verb)) = (&self.known.record, self.limits.verb) {
-            files.note_asked(&Requester::this(verb));
+            files.note_asked(Requester::this(verb), self.kills);
         }
         let mut all = Findings { verified: true, ..Findings::default() };
         let mut leaves: Vec<Option<&Path>> = self.leaves().into_iter().map(Some).collect();

@@ -27,3 +27,6 @@ mod stop;
 mod stop_command;
 mod survivors;
 mod sweeper;
+
+/// After a command has ended the members without their supervisor.
+pub const MEMBERS_ENDED: &str = "members-ended";

@@ -5,6 +5,8 @@ use std::process::Stdio;
 use rustix::process::{Signal, getpid, getuid};
 use serde_json::{Value, json};
 
+use crate::end::MEMBERS_ENDED;
+use crate::state::crash::can_crash;
 use crate::support::{
     ControlClient, Process, Running, Sandbox, TestEnv, json as read_json, kill_at_once, wait_until,
 };
@@ -216,4 +218,33 @@ fn who_ends_an_orphan_is_named() {
         assert!(!env.is_running("sleep 4445"));
     }
     env.assert_nothing_left();
+}
+
+/// Both supervisors stand still until the command has ended the members without them.
+/// spec: 1.2.2
+#[test]
+fn who_ends_the_members_without_the_supervisor_is_the_cause() {
+    if !can_crash() {
+        return;
+    }
+    for (verb, cause, code) in [("stop", "stop", 143), ("kill", "kill", 137)] {
+        let env = TestEnv::new();
+        let sandbox = env.detach(["sleep", "1029"]);
+        let leader = sandbox.leader().unwrap();
+        for supervisor in &sandbox.supervisors {
+            supervisor.signal(Signal::STOP);
+        }
+        let ending = Running::start(env.penfold([verb, &sandbox.id]).env("PENFOLD_STOP_AT", MEMBERS_ENDED));
+        wait_until("the members are ended", || ending.process().state() == Some('T'));
+        assert!(leader.has_ended() || leader.state() == Some('Z'));
+        for supervisor in &sandbox.supervisors {
+            supervisor.signal(Signal::CONT);
+        }
+        let exited = sandbox.await_end();
+        assert_eq!((&exited["cause"], &exited["by"]["verb"]), (&cause.into(), &verb.into()), "{exited}");
+        ending.signal(Signal::CONT);
+        ending.finish().with_code(0);
+        env.call(["wait", &sandbox.id]).with_code(code);
+        sandbox.assert_gone(&[]);
+    }
 }
