@@ -110,7 +110,7 @@ openapi:
 
 # Write the schema of descriptions, docs/spec.schema.json, from the code.
 schema:
-    cargo nextest run -p penfold-api --run-ignored only -E 'test(write_the_schema)'
+    cargo nextest run -p penfold-request --run-ignored only -E 'test(write_the_schema)'
 
 # Write the table of session commands, docs/session-commands.md, from the tests.
 session-commands:

@@ -2,24 +2,18 @@
 //!
 //! The server makes them, and clients read them. Fields are only ever added; a missing one has its default.
 
-mod spec;
-
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use penfold_control::View;
 use penfold_process::ProcessId;
+use penfold_request::Profile;
 use penfold_state::outcome::ExitStatus;
 use penfold_state::state::{Exec, Status};
 use penfold_state::{Intent, Limits, Report};
 use penfold_teardown::{Cause, Level};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-
-pub use spec::{
-    Containment, HttpRequest, Jail, JailNetwork, Profile, QmpRequest, SandboxSpec, StopChannel,
-    USUAL_VARIABLES, Vmm, VmmKind,
-};
 
 /// A sandbox, as observed at one moment.
 #[expect(clippy::struct_excessive_bools, reason = "facts that have nothing to do with each other")]

@@ -35,6 +35,7 @@ mod serve;
 mod session_host;
 pub(crate) mod sh;
 mod slurm;
+mod start_request;
 mod stats;
 mod status;
 pub(crate) mod stop;
@@ -107,6 +108,7 @@ const INTERNAL_VERBS: &[&Verb] = &[
     &ask_vmm::VERB,
     &crate::ssh::far::VERB,
     &next_life::VERB,
+    &start_request::VERB,
 ];
 
 /// Finds the verb with this name or alias.

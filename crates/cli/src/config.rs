@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum as _;
-use penfold_api::SandboxSpec;
+use penfold_request::SandboxSpec;
 use rustix::fs::OFlags;
 use serde::Deserialize;
 
@@ -90,24 +90,21 @@ impl Config {
         Ok(named.or_else(|| Colour::from_str(self.color.as_deref()?, false).ok()))
     }
 
-    /// The flags of `run` that the files set. What works for detached sandboxes only is left out for others.
-    pub(crate) fn run_flags(&self, is_detached: bool) -> Vec<OsString> {
-        let Some(run) = &self.run else { return Vec::new() };
-        let mut run = run.clone();
-        if !is_detached {
-            (run.lease_ms, run.idle_timeout_ms, run.survive_supervisor) = (None, None, false);
-            (run.ready, run.ready_timeout_ms, run.restart) = (None, None, None);
-        }
-        run_flags(&run)
+    /// Adds the event log of this host.
+    pub(crate) fn with_event_log(&self, spec: SandboxSpec) -> SandboxSpec {
+        SandboxSpec { event_log: spec.event_log.clone().or_else(|| self.log.clone()), ..spec }
     }
-}
 
-/// The flags of `run` that mean the same as a description, environment included.
-pub(crate) fn run_flags(spec: &SandboxSpec) -> Vec<OsString> {
-    let mut words = spec.flags();
-    words.extend(spec.env.iter().map(|(key, value)| OsString::from(format!("--env={key}={value}"))));
-    words.extend(spec.inherit_env.map(|inherit| format!("--inherit-env={inherit}").into()));
-    words
+    /// Lays a specification over the defaults of the files. What works for detached sandboxes only is left out for others.
+    pub(crate) fn over_defaults(&self, spec: SandboxSpec, is_detached: bool) -> SandboxSpec {
+        let Some(mut defaults) = self.run.clone() else { return spec };
+        if !is_detached {
+            (defaults.lease_ms, defaults.idle_timeout_ms) = (None, None);
+            defaults.survive_supervisor = false;
+            (defaults.ready, defaults.ready_timeout_ms, defaults.restart) = (None, None, None);
+        }
+        spec.over(defaults)
+    }
 }
 
 /// The value of a variable, if it is not empty.
@@ -245,6 +242,8 @@ fn merge(into: &mut toml::Table, from: toml::Table) {
 
 #[cfg(test)]
 mod tests {
+    use penfold_request::Containment;
+
     use super::*;
 
     /// spec: 8.15
@@ -260,11 +259,8 @@ mod tests {
         let run = config.run.as_ref().unwrap();
         assert_eq!((run.grace_ms, run.spare.as_slice()), (Some(5), &["b".to_owned()][..]));
         assert_eq!((config.color.as_deref(), config.guard.ignore.len()), (Some("never"), 1));
-        let flags = config.run_flags(false);
-        assert!(
-            flags.contains(&"--contain=pidns".into()) && flags.contains(&"--spare=b".into()),
-            "{flags:?}"
-        );
+        let spec = config.over_defaults(SandboxSpec::default(), false);
+        assert_eq!((spec.contain, spec.spare), (Some(Containment::Pidns), vec!["b".to_owned()]));
     }
 
     /// spec: 8.15
@@ -289,8 +285,8 @@ mod tests {
     #[test]
     fn leases_are_for_detached_sandboxes() {
         let config: Config = toml::from_str("[run]\nlease_ms = 7\ngrace_ms = 5").unwrap();
-        let has = |flags: &[OsString], flag: &str| flags.iter().any(|word| word == flag);
-        assert!(has(&config.run_flags(true), "--ttl=7ms") && has(&config.run_flags(false), "--grace=5ms"));
-        assert!(!has(&config.run_flags(false), "--ttl=7ms"));
+        let over = |is_detached| config.over_defaults(SandboxSpec::default(), is_detached);
+        assert_eq!((over(true).lease_ms, over(true).grace_ms), (Some(7), Some(5)));
+        assert_eq!((over(false).lease_ms, over(false).grace_ms), (None, Some(5)));
     }
 }

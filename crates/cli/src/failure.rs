@@ -8,9 +8,11 @@ use std::io;
 use std::path::PathBuf;
 
 use penfold_control::{ForgetError, ResolveError};
+use penfold_request::{Refusal, RefusalKind};
 use penfold_server::ServeError;
 use penfold_state::log::LogError;
-use penfold_state::{StartFailure, StateError, error_chain, sentence_chain};
+use penfold_state::{Outcome, StartFailure, StateError, error_chain, sentence_chain};
+use rustix::io::Errno;
 
 use crate::exit_codes;
 use crate::output::{self, WriteError};
@@ -131,12 +133,14 @@ pub(crate) struct Failure {
     sentence: String,
     cause: Option<Box<dyn Error>>,
     hint: Option<String>,
+    refusal: Option<RefusalKind>,
+    holder: Option<String>,
 }
 
 impl Failure {
     /// Creates a failure with a lower-case sentence without a full stop.
     pub(crate) fn new(kind: FailureKind, sentence: impl Into<String>) -> Failure {
-        Failure { kind, sentence: sentence.into(), cause: None, hint: None }
+        Failure { kind, sentence: sentence.into(), cause: None, hint: None, refusal: None, holder: None }
     }
 
     /// Changes the kind to [`FailureKind::NotStarted`].
@@ -170,6 +174,31 @@ impl Failure {
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Failure {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// Notes what programs are told of a command that was not started, besides the kind.
+    #[must_use]
+    pub(crate) fn refused_by(mut self, outcome: &Outcome) -> Failure {
+        if outcome.name_holder.is_some() {
+            self.refusal = Some(RefusalKind::NameTaken);
+            // The id may not be readable.
+            self.holder = outcome.name_holder.clone().filter(|holder| holder != "?");
+        }
+        if outcome.report.failure == Some(StartFailure::NotExecutable(Errno::TOOBIG.raw_os_error())) {
+            self.refusal = Some(RefusalKind::TooLarge);
+        }
+        self
+    }
+
+    /// This failure as a program is told of it.
+    pub(crate) fn refusal(&self) -> Refusal {
+        let kind = match self.kind {
+            FailureKind::Unverified => RefusalKind::Unverified,
+            FailureKind::NotFound => RefusalKind::CommandNotFound,
+            FailureKind::NotExecutable => self.refusal.unwrap_or(RefusalKind::CommandNotExecutable),
+            _ => self.refusal.unwrap_or(RefusalKind::NotStarted),
+        };
+        Refusal { kind, sentence: self.sentence(), holder: self.holder.clone(), exit_code: self.exit_code() }
     }
 
     /// The exit code of this failure.

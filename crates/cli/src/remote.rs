@@ -110,11 +110,10 @@ fn ask(verb: &Verb, global: &Global, matches: ArgMatches, host: &Host) -> Result
     match verb.name {
         "ps" => listing::ps(&client()?, global, &usage::read(verb, matches)?),
         "inspect" => listing::inspect(&client()?, global, &usage::read(verb, matches)?),
-        "run" => run::run(
-            &client()?,
-            global,
-            usage::read(verb, commands::run::spec_file::expand(global, matches)?)?,
-        ),
+        "run" => {
+            let (spec, caller) = commands::run::spec_file::request(global, matches)?;
+            run::run(&client()?, global, spec, caller)
+        }
         "exec" => exec::exec(&client()?, global, &usage::read(verb, matches)?),
         "logs" => logs::logs(&client()?, global, &usage::read(verb, matches)?),
         "wait" => wait::wait(&client()?, global, &usage::read(verb, matches)?),

@@ -45,7 +45,7 @@ pub use end::{EndMethod, Limits, Progress, StopResult, awaited, end};
 pub use forget::{ForgetError, forget, put_away};
 pub use pause::{PauseError, pause, unpause};
 pub use resolve::{Candidate, ResolveError, Resolver, SandboxRef};
-pub use start::{StartError, start_detached};
+pub use start::{START_REQUEST, StartError, start_detached};
 pub use usage::{CpuRates, Meter, Usage};
 pub use view::View;
 pub use wait::{End, wait};

@@ -1,22 +1,21 @@
-//! Starts a detached sandbox by executing `penfold run -d`, for processes with threads: these must not fork a supervisor.
+//! Starts a detached sandbox by executing penfold, for processes with threads: these must not fork a supervisor.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use penfold_request::{Refusal, RefusalKind, StartAnswer, StartRequest};
 use rustix::io::Errno;
 
-/// The exit codes of `penfold run` that mean that the command does not run.
-const UNVERIFIED: i32 = 120;
-const NOT_EXECUTABLE: i32 = 126;
-const NOT_FOUND: i32 = 127;
+/// The verb that reads a [`StartRequest`] from its standard input and writes a [`StartAnswer`] to its standard output.
+pub const START_REQUEST: &str = "start-request";
 
-/// Why a detached sandbox was not started. Nothing of it is left, unless the error is [`StartError::Unverified`].
+/// Why a detached sandbox was not started. Nothing of it is left, unless its kind is [`RefusalKind::Unverified`].
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// `penfold run` cannot be executed.
+    /// penfold cannot be executed.
     #[error("cannot execute `{}`", program.display())]
     Execute {
         /// The path of the program.
@@ -24,46 +23,23 @@ pub enum StartError {
         /// The cause.
         source: io::Error,
     },
-    /// Another living sandbox has the name.
-    #[error("{sentence}")]
-    NameTaken {
-        /// The id of that sandbox; empty if it could not be read.
-        holder: String,
-        /// The sentence of `penfold run`.
-        sentence: String,
-    },
-    /// The command does not exist.
-    #[error("{sentence}")]
-    CommandNotFound {
-        /// The sentence of `penfold run`.
-        sentence: String,
-    },
-    /// The command cannot be executed.
-    #[error("{sentence}")]
-    CommandNotExecutable {
-        /// The sentence of `penfold run`.
-        sentence: String,
-    },
-    /// Command and environment are larger than the kernel permits.
-    #[error("the command and its environment are too large for execve(2)")]
-    TooLarge,
-    /// The command was not started, for another reason.
-    #[error("{sentence}")]
-    NotStarted {
-        /// The exit code of `penfold run`.
-        code: Option<i32>,
-        /// The sentence of `penfold run`.
-        sentence: String,
-    },
-    /// The command was not started, and something of the sandbox may be left.
-    #[error("{sentence}")]
-    Unverified {
-        /// The sentence of `penfold run`.
-        sentence: String,
-    },
+    /// penfold has refused the request, or was killed.
+    #[error("{}", .0.sentence)]
+    Refused(Refusal),
 }
 
-/// Runs `penfold run -d`, without a configuration, with these words and this environment, and returns the id once the command runs.
+impl StartError {
+    /// The kind of the refusal; `None` if penfold was not executed.
+    #[must_use]
+    pub fn kind(&self) -> Option<RefusalKind> {
+        match self {
+            StartError::Execute { .. } => None,
+            StartError::Refused(refusal) => Some(refusal.kind),
+        }
+    }
+}
+
+/// Starts the sandbox, without a configuration and with this environment, and returns the id once the command runs.
 ///
 /// `program` is the path of penfold.
 ///
@@ -72,68 +48,55 @@ pub enum StartError {
 pub fn start_detached(
     program: &Path,
     root: &Path,
-    words: &[OsString],
+    request: &StartRequest,
     environment: &[(OsString, OsString)],
 ) -> Result<String, StartError> {
     let mut command = Command::new(program);
-    command.arg0("penfold").arg("--root").arg(root).args(["run", "-d", "--without-config"]).args(words);
-    command.env_clear().envs(environment.iter().map(|(key, value)| (key, value))).stdin(Stdio::null());
+    command.arg0("penfold").arg("--root").arg(root).arg(START_REQUEST);
+    command.env_clear().envs(environment.iter().map(|(key, value)| (key, value)));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // A thread of a runtime may have signals blocked. The command would inherit that, and no polite signal would end it.
     let _ = penfold_sys::signal::set_mask(&penfold_sys::signal::SignalSet::empty());
-    match command.output() {
+    match conversation(&mut command, request) {
         Ok(output) => answer(&output),
-        Err(error) if error.raw_os_error() == Some(Errno::TOOBIG.raw_os_error()) => Err(StartError::TooLarge),
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(StartError::NotStarted {
-            code: None,
-            sentence: "the command or its environment contains a NUL".to_owned(),
-        }),
+        Err(error) if error.raw_os_error() == Some(Errno::TOOBIG.raw_os_error()) => {
+            Err(refused(RefusalKind::TooLarge, "the command and its environment are too large for execve(2)"))
+        }
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            Err(refused(RefusalKind::NotStarted, "the command or its environment contains a NUL"))
+        }
         Err(source) => Err(StartError::Execute { program: program.to_owned(), source }),
     }
 }
 
+fn conversation(command: &mut Command, request: &StartRequest) -> io::Result<Output> {
+    let text = serde_json::to_vec(request)?;
+    let mut child = command.spawn()?;
+    if let Some(mut input) = child.stdin.take() {
+        // A process that has died without reading is seen by its end.
+        let _ = input.write_all(&text);
+    }
+    child.wait_with_output()
+}
+
+fn refused(kind: RefusalKind, sentence: &str) -> StartError {
+    StartError::Refused(Refusal { kind, sentence: sentence.to_owned(), holder: None, exit_code: NOT_STARTED })
+}
+
+/// The exit code of `penfold run` when the command is not started.
+const NOT_STARTED: u8 = 125;
+
 fn answer(output: &Output) -> Result<String, StartError> {
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let first = said.lines().find(|line| line.starts_with("penfold: ")).unwrap_or_else(|| said.trim());
-    let sentence = first.trim_start_matches("penfold: ").to_owned();
-    let code = output.status.code();
-    Err(match code {
-        Some(UNVERIFIED) => StartError::Unverified { sentence },
-        Some(NOT_EXECUTABLE) => StartError::CommandNotExecutable { sentence },
-        Some(NOT_FOUND) => StartError::CommandNotFound { sentence },
-        _ => match holder(&sentence) {
-            Some(holder) => StartError::NameTaken { holder: holder.to_owned(), sentence: sentence.clone() },
-            None => StartError::NotStarted { code, sentence },
-        },
-    })
-}
-
-/// The sandbox that has the name, if that is why `penfold run` failed. The caller's own words in a sentence about
-/// something else are followed by its cause.
-fn holder(sentence: &str) -> Option<&str> {
-    let (_, holder) = sentence.rsplit_once("` is taken by sandbox ")?;
-    // The holder's id could not be read.
-    if holder == "?" {
-        return Some("");
-    }
-    (!holder.is_empty() && holder.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(holder)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_sentence_about_a_name_has_a_holder() {
-        assert_eq!(
-            holder("cannot run `sleep`: the name `a` is taken by sandbox 8a51fc14a0cf"),
-            Some("8a51fc14a0cf")
-        );
-        let dir = "cannot enter the working directory `the name `a` is taken by sandbox 8a`: No such file or directory";
-        assert_eq!(holder(dir), None);
-        assert_eq!(holder("cannot run `sleep`: the name `a` is taken by sandbox ?"), Some(""));
-        assert_eq!(holder("cannot run `x` is taken by sandbox "), None);
+    match serde_json::from_slice(&output.stdout) {
+        Ok(StartAnswer::Started { id }) => Ok(id),
+        Ok(StartAnswer::Refused(refusal)) => Err(StartError::Refused(refusal)),
+        // It was killed, or it is another program.
+        Err(_) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said = said.lines().next().map_or_else(|| output.status.to_string(), str::to_owned);
+            let sentence = format!("penfold ended without an answer: {said}");
+            // Whether it was killed before or after it has made something, nobody has said.
+            Err(refused(RefusalKind::Unverified, &sentence))
+        }
     }
 }

@@ -153,7 +153,7 @@ pub(crate) fn seconds(name: &str, given: f64, longest: Duration) -> Result<Durat
     })
 }
 
-/// Converts seconds to milliseconds, for [`penfold_api::SandboxSpec`].
+/// Converts seconds to milliseconds, for [`penfold_request::SandboxSpec`].
 ///
 /// # Errors
 /// As [`seconds`], with a year as the longest time.

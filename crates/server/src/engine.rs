@@ -168,7 +168,7 @@ impl Engine {
     /// Starts a detached sandbox. Returns its id once its command runs.
     ///
     /// # Errors
-    /// When the command does not run; nothing is left then, unless the error is [`StartError::Unverified`].
+    /// When the command does not run; nothing is left then, unless the error is of the kind [`penfold_request::RefusalKind::Unverified`].
     pub async fn create(&self, mut wanted: NewSandbox) -> Result<String, EngineError> {
         let (program, environment) = (self.program.clone(), Arc::clone(&self.environment));
         let quota = Arc::clone(&self.quota);
@@ -180,7 +180,8 @@ impl Engine {
                 wanted.spec.labels.insert(quota::LABEL.to_owned(), token.to_string());
             }
             penfold_sys::crash_point!("serve-sandbox-wanted");
-            let made = start_detached(&program, root, &wanted.words(), &wanted.environment(&environment));
+            let environment = wanted.environment(&environment);
+            let made = start_detached(&program, root, &wanted.into_request(), &environment);
             penfold_sys::crash_point!("serve-sandbox-made");
             made.map_err(EngineError::Start)
         });

@@ -29,8 +29,9 @@ const LAUNCH: &str = "launch";
 const HELD: &str = "launch.held";
 /// The name of the file while the next life begins.
 const NEXT: &str = "launch.next";
-/// The first part of the file.
-const FORMAT: &[u8] = b"penfold launch 1";
+/// The first part of the file: of one with a request, and of one with the words of a command line, as earlier versions wrote it.
+const FORMAT: &[u8] = b"penfold launch 2";
+const FORMAT_OF_WORDS: &[u8] = b"penfold launch 1";
 /// The interval of looks where the kernel notifies of no changes.
 const BLIND: Duration = Duration::from_millis(50);
 /// The largest file: the kernel limits words and variables together to less.
@@ -39,14 +40,23 @@ const LARGEST: u64 = 8 << 20;
 /// What `penfold run -d` was started with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
-    /// The words of the command line after `penfold`.
-    pub words: Vec<OsString>,
+    /// What was asked for.
+    pub request: Kept,
     /// The environment.
     pub environment: Vec<(OsString, OsString)>,
     /// The working directory; empty if it had been removed.
     pub directory: PathBuf,
     /// The mask for the modes of new files.
     pub umask: u32,
+}
+
+/// What a sandbox was asked for, as its launch file has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kept {
+    /// The JSON of a request.
+    Request(Vec<u8>),
+    /// The words of the command line after `penfold`, which earlier versions kept.
+    Words(Vec<OsString>),
 }
 
 impl Launch {
@@ -58,11 +68,19 @@ impl Launch {
             bytes.extend(text.iter().copied().flatten());
             bytes.push(0);
         };
-        part(&[FORMAT]);
+        part(&[match &self.request {
+            Kept::Request(_) => FORMAT,
+            Kept::Words(_) => FORMAT_OF_WORDS,
+        }]);
         part(&[format!("{:o}", self.umask).as_bytes()]);
         part(&[self.directory.as_os_str().as_bytes()]);
-        part(&[self.words.len().to_string().as_bytes()]);
-        self.words.iter().for_each(|word| part(&[word.as_bytes()]));
+        match &self.request {
+            Kept::Request(text) => part(&[text]),
+            Kept::Words(words) => {
+                part(&[words.len().to_string().as_bytes()]);
+                words.iter().for_each(|word| part(&[word.as_bytes()]));
+            }
+        }
         self.environment.iter().for_each(|(key, value)| part(&[key.as_bytes(), b"=", value.as_bytes()]));
         bytes
     }
@@ -73,20 +91,27 @@ impl Launch {
         let mut parts = bytes.strip_suffix(&[0])?.split(|&byte| byte == 0);
         let text = |part: Option<&[u8]>| String::from_utf8(part?.to_vec()).ok();
         let owned = |part: &[u8]| OsString::from_vec(part.to_vec());
-        if parts.next() != Some(FORMAT) {
-            return None;
-        }
+        let has_words = match parts.next()? {
+            FORMAT => false,
+            FORMAT_OF_WORDS => true,
+            _ => return None,
+        };
         let umask = u32::from_str_radix(&text(parts.next())?, 8).ok()?;
         let directory = PathBuf::from(owned(parts.next()?));
-        let count: usize = text(parts.next())?.parse().ok()?;
-        let words: Vec<OsString> = parts.by_ref().take(count).map(owned).collect();
+        let request = if has_words {
+            let count: usize = text(parts.next())?.parse().ok()?;
+            let words: Vec<OsString> = parts.by_ref().take(count).map(owned).collect();
+            Some(words).filter(|words| words.len() == count).map(Kept::Words)
+        } else {
+            parts.next().map(|text| Kept::Request(text.to_vec()))
+        };
         let variable = |part: &[u8]| {
             let at = part.iter().skip(1).position(|&byte| byte == b'=')? + 1;
             let (key, value) = part.split_at_checked(at)?;
             Some((owned(key), owned(value.get(1..)?)))
         };
         let environment = parts.filter_map(variable).collect();
-        (words.len() == count).then_some(Launch { words, environment, directory, umask })
+        Some(Launch { request: request?, environment, directory, umask })
     }
 
     /// Returns the reason why no process can start in the working directory; `None` if one can, as far as this process sees.
@@ -295,10 +320,18 @@ impl Files {
 mod tests {
     use super::*;
 
-    fn launch() -> Launch {
-        let text = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+    fn text(bytes: &[u8]) -> OsString {
+        OsString::from_vec(bytes.to_vec())
+    }
+
+    fn launches() -> [Launch; 2] {
+        let words = vec![text(b"run"), text(b"-d"), text(b""), text(b"\xff=\n")];
+        [Kept::Words(words), Kept::Request(b"{\"spec\":{}}".to_vec())].map(launch)
+    }
+
+    fn launch(request: Kept) -> Launch {
         Launch {
-            words: vec![text(b"run"), text(b"-d"), text(b""), text(b"\xff=\n")],
+            request,
             environment: vec![
                 (text(b"A"), text(b"")),
                 (text(b"\xffB"), text(b"=x\n")),
@@ -311,15 +344,19 @@ mod tests {
 
     #[test]
     fn what_is_encoded_is_decoded() {
-        assert_eq!(Launch::decode(&launch().encode()), Some(launch()));
+        for launch in launches() {
+            assert_eq!(Launch::decode(&launch.encode()), Some(launch));
+        }
     }
 
     #[test]
     fn part_of_a_file_is_damaged() {
-        let bytes = launch().encode();
-        let words = bytes.len() - b"A=\0\xffB==x\n\0=odd=1\0".len();
-        for end in 0..words {
-            assert_eq!(Launch::decode(&bytes[..end]), None, "{end}");
+        for launch in launches() {
+            let bytes = launch.encode();
+            let request = bytes.len() - b"A=\0\xffB==x\n\0=odd=1\0".len();
+            for end in 0..request {
+                assert_eq!(Launch::decode(&bytes[..end]), None, "{end}");
+            }
         }
     }
 }

@@ -65,7 +65,7 @@ pub use files::{Asked, Files};
 pub use fnv::fnv;
 pub use id::Id;
 pub use intent::{Detached, Intent};
-pub use launch::{Launch, LaunchSource};
+pub use launch::{Kept, Launch, LaunchSource};
 pub use leaf_label::LeafLabel;
 pub use leaf_name::LeafName;
 pub use life::{Life, OnFailure};

@@ -244,6 +244,9 @@ pub struct Outcome {
     /// Why the requested report could not be written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unwritten: Option<String>,
+    /// The living sandbox that has the name, if that is why nothing was started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name_holder: Option<String>,
 }
 
 /// The most strays and survivors in an outcome.
@@ -293,7 +296,7 @@ impl Outcome {
             ..report.clone()
         };
         let teller = rustix::process::getpid().as_raw_nonzero().get();
-        Outcome { report, totals, teller, of_exec: false, exec: None, unwritten }
+        Outcome { report, totals, teller, of_exec: false, exec: None, unwritten, name_holder: None }
     }
 }
 

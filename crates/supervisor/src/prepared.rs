@@ -95,11 +95,11 @@ impl Prepared {
             resources.push(Box::new(name));
         }
         if let Err(error) = has_room(&setup) {
-            return Err(Box::new(refuse(&setup, error, resources)));
+            return Err(Box::new(refuse(&setup, error.into(), resources)));
         }
         let limited = match limited::find(&mut setup) {
             Ok(limited) => limited,
-            Err(error) => return Err(Box::new(refuse(&setup, error, resources))),
+            Err(error) => return Err(Box::new(refuse(&setup, error.into(), resources))),
         };
         let launch = setup.spec.detach.as_mut().and_then(|detach| detach.launch.take());
         match Parts::make(&setup, limited, launch, &mut resources) {
@@ -134,7 +134,7 @@ impl Prepared {
                     remembers: false,
                 })
             }
-            Err(reason) => Err(Box::new(refuse(&setup, reason, resources))),
+            Err(refusal) => Err(Box::new(refuse(&setup, refusal, resources))),
         }
     }
 
@@ -340,13 +340,36 @@ struct Parts {
     leader: LeaderCell,
 }
 
+/// Why nothing is started.
+struct Refusal {
+    reason: String,
+    /// The living sandbox that has the name, if that is the reason.
+    name_holder: Option<String>,
+}
+
+impl Refusal {
+    fn of_name(error: &NameError) -> Refusal {
+        let name_holder = match error {
+            NameError::Taken { holder, .. } => Some(holder.clone()),
+            NameError::State(_) | NameError::Io { .. } => None,
+        };
+        Refusal { reason: error.to_string(), name_holder }
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Refusal {
+        Refusal { reason, name_holder: None }
+    }
+}
+
 impl Parts {
     fn make(
         setup: &Setup,
         limited: Option<LimitedPlace>,
         launch: Option<LaunchSource>,
         resources: &mut Vec<Box<dyn Resource>>,
-    ) -> Result<Parts, String> {
+    ) -> Result<Parts, Refusal> {
         // The leaf is created last: it is not in `resources`, so no later step may fail.
         let leader = LeaderCell::create()?;
         let mut missing = Vec::new();
@@ -354,7 +377,7 @@ impl Parts {
         if let Some(name) = setup.spec.name.as_ref().filter(|_| resources.is_empty()) {
             match names::take(&setup.spec.state_root, name, &setup.spec.id) {
                 Ok(name) => resources.push(Box::new(name)),
-                Err(error @ NameError::Taken { .. }) => return Err(error.to_string()),
+                Err(error @ NameError::Taken { .. }) => return Err(Refusal::of_name(&error)),
                 Err(error) => missing.push(format!("no name: {}", error_chain(&error))),
             }
         }
@@ -400,7 +423,7 @@ impl Parts {
                 Some(leaf)
             }
             Some(Err(error)) if setup.spec.contain == Contain::Cgroup || !setup.spec.limits.is_empty() => {
-                return Err(error_chain(&error));
+                return Err(error_chain(&error).into());
             }
             Some(Err(error)) => {
                 weaker = Some(error_chain(&error));
@@ -460,7 +483,8 @@ fn find_place(contain: Contain, scope: Option<&Path>) -> Result<(Option<Place>, 
 }
 
 /// Releases the resources of a sandbox that will not start, and builds its outcome.
-fn refuse(setup: &Setup, reason: String, mut resources: Vec<Box<dyn Resource>>) -> Outcome {
+fn refuse(setup: &Setup, refusal: Refusal, mut resources: Vec<Box<dyn Resource>>) -> Outcome {
+    let Refusal { reason, name_holder } = refusal;
     let mut findings = Findings::default();
     penfold_teardown::release(&mut resources, false, |resource, _, reason| {
         if let Some(reason) = reason {
@@ -469,7 +493,7 @@ fn refuse(setup: &Setup, reason: String, mut resources: Vec<Box<dyn Resource>>) 
     });
     findings.verified = findings.survivors.is_empty();
     let report = Report { failure: Some(StartFailure::Other(reason)), ..blank(setup, findings) };
-    conclude(setup, &report)
+    Outcome { name_holder, ..conclude(setup, &report) }
 }
 
 fn blank(setup: &Setup, findings: Findings) -> Report {

@@ -10,6 +10,9 @@ use super::env_file;
 use crate::failure::{Failure, FailureKind};
 use crate::value::{self, EnvSetting, Signal};
 
+/// The time between the polite signal and SIGKILL without `--grace`.
+pub(crate) const GRACE: Duration = Duration::from_secs(10);
+
 /// The flags that `run` and `exec` share.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Bounds {

@@ -1,9 +1,9 @@
 //! `--log`: where the events of a sandbox are written too.
 
 use clap::Args;
+use penfold_process::path_text::path_of_text;
 use penfold_state::EventLog;
 
-use super::verb::Global;
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::value;
 
@@ -21,21 +21,18 @@ pub(crate) struct EventLogArgs {
     pub(crate) log: Option<String>,
 }
 
-impl EventLogArgs {
-    /// Returns the event log, that of the flag or of the configuration, after a check that it can be written.
-    ///
-    /// # Errors
-    /// When it cannot be written: nothing is started then.
-    pub(crate) fn open(&self, global: &Global) -> Result<Option<EventLog>, Failure> {
-        let Some(given) = self.log.as_deref().or(global.config.log.as_deref()) else { return Ok(None) };
-        let cannot = || format!("cannot write events to `{given}`");
-        let event_log = if given == value::JOURNALD {
-            EventLog::Journald
-        } else {
-            let path = std::path::absolute(given).or_fail(FailureKind::NotStarted, &cannot())?;
-            EventLog::File(path)
-        };
-        event_log.check().or_fail(FailureKind::NotStarted, &cannot())?;
-        Ok(Some(event_log))
-    }
+/// Returns an event log, after a check that it can be written.
+///
+/// # Errors
+/// When it cannot be written: nothing is started then.
+pub(crate) fn open(given: &str) -> Result<EventLog, Failure> {
+    let cannot = || format!("cannot write events to `{given}`");
+    let event_log = if given == value::JOURNALD {
+        EventLog::Journald
+    } else {
+        let path = std::path::absolute(path_of_text(given)).or_fail(FailureKind::NotStarted, &cannot())?;
+        EventLog::File(path)
+    };
+    event_log.check().or_fail(FailureKind::NotStarted, &cannot())?;
+    Ok(event_log)
 }

@@ -28,14 +28,4 @@ impl LimitArgs {
         let &LimitArgs { memory, pids, cpus } = self;
         Limits { memory_bytes: memory, pids, cpus }
     }
-
-    /// The first flag that was given.
-    pub(crate) fn flag(&self) -> Option<&'static str> {
-        let flags = [
-            (self.memory.is_some(), "--memory"),
-            (self.pids.is_some(), "--pids"),
-            (self.cpus.is_some(), "--cpus"),
-        ];
-        flags.into_iter().find(|(given, _)| *given).map(|(_, flag)| flag)
-    }
 }

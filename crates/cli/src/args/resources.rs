@@ -51,30 +51,11 @@ pub(crate) struct ResourceArgs {
     /// repeated.
     #[arg(long, value_name = "KIND=NAME")]
     own: Vec<OwnRequest>,
-    /// The same from a file or a server, as JSON.
-    #[arg(long, value_name = "JSON", hide = true, value_parser = parse)]
-    resources: Option<Request>,
-}
-
-fn parse(text: &str) -> Result<Request, serde_json::Error> {
-    serde_json::from_str(text)
 }
 
 impl ResourceArgs {
-    /// Adds a network namespace that the command enters.
-    pub(crate) fn add_namespace(&mut self) {
-        self.netns = true;
-    }
-
-    /// Adds a directory of sockets, if there is none.
-    pub(crate) fn add_sockets(&mut self) {
-        if self.resources.as_ref().is_none_or(|request| request.sockets.is_none()) {
-            self.sockets.get_or_insert_default();
-        }
-    }
-
-    /// What is asked for. A flag takes precedence over the file; lists are joined.
-    pub(crate) fn request(&self) -> Request {
+    /// What is asked for.
+    pub(crate) fn request(self) -> Request {
         let ResourceArgs {
             workspace,
             keep,
@@ -87,31 +68,18 @@ impl ResourceArgs {
             tap,
             mount,
             own,
-            resources,
         } = self;
-        let mut request = resources.clone().unwrap_or_default();
-        if let Some(path) = workspace {
-            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-            request.workspace = Some(Workspace { path, keep: *keep });
+        let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+        let namespace = netns || netns_outside || address.is_some();
+        let has_network = namespace || tap.is_some();
+        let network = Network { address, gateway, peer_address, tap, namespace, enter: !netns_outside };
+        Request {
+            workspace: workspace.map(|path| Workspace { path: absolute(path), keep }),
+            sockets: sockets.map(|path| Sockets { path }),
+            network: has_network.then_some(network),
+            mounts: mount,
+            own,
         }
-        if let Some(path) = sockets {
-            request.sockets = Some(Sockets { path: path.clone() });
-        }
-        let namespace = *netns || *netns_outside || address.is_some();
-        if namespace || tap.is_some() {
-            let mut network =
-                request.network.take().unwrap_or(Network { namespace: false, ..Network::default() });
-            network.namespace |= namespace;
-            network.enter &= !netns_outside;
-            network.address = address.or(network.address);
-            network.gateway = gateway.or(network.gateway);
-            network.peer_address = peer_address.or(network.peer_address);
-            network.tap = tap.clone().or(network.tap);
-            request.network = Some(network);
-        }
-        request.mounts.extend(mount.iter().cloned());
-        request.own.extend(own.iter().cloned());
-        request
     }
 }
 

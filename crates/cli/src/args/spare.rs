@@ -1,8 +1,7 @@
 //! The flags for members that the end leaves alone: `run --spare` and `guard --ignore`.
 
-use std::ffi::OsString;
-
 use clap::Args;
+use penfold_request::SandboxSpec;
 use penfold_teardown::SpareRule;
 use penfold_teardown::spare::{RuleError, absolute};
 
@@ -25,21 +24,17 @@ pub(crate) struct SpareArgs {
     pub(crate) allow_outside: bool,
 }
 
-impl SpareArgs {
-    /// Returns the rules as texts.
-    pub(crate) fn texts(&self) -> Vec<&str> {
-        self.spare.iter().map(SpareRule::text).collect()
-    }
-
-    /// Refuses rules where the kernel ends every process: `means` is what asked for a pid namespace.
-    pub(crate) fn refuse_namespace(&self, means: &str) -> Result<(), Failure> {
-        let flags = [(!self.spare.is_empty(), "--spare"), (self.allow_outside, "--allow-outside")];
-        let Some((_, flag)) = flags.into_iter().find(|(given, _)| *given) else { return Ok(()) };
-        let sentence = format!(
-            "`{flag}` cannot be used together with `{means}`: the kernel ends every process of a pid namespace"
-        );
-        Err(Failure::new(FailureKind::NotStarted, sentence))
-    }
+/// Refuses rules and sandboxes outside where the kernel ends every process.
+///
+/// # Errors
+/// When there are some.
+pub(crate) fn refuse_namespace(spec: &SandboxSpec, means: &str) -> Result<(), Failure> {
+    let flags = [(!spec.spare.is_empty(), "--spare"), (spec.allow_outside, "--allow-outside")];
+    let Some((_, flag)) = flags.into_iter().find(|(given, _)| *given) else { return Ok(()) };
+    let sentence = format!(
+        "`{flag}` cannot be used together with `{means}`: the kernel ends every process of a pid namespace"
+    );
+    Err(Failure::new(FailureKind::NotStarted, sentence))
 }
 
 /// Parses a rule. A relative path begins at the working directory.
@@ -48,9 +43,4 @@ pub(crate) fn rule(given: &str) -> Result<SpareRule, RuleError> {
         Ok(here) => absolute(given, &here).parse(),
         Err(_) => given.parse(),
     }
-}
-
-/// Returns the flag of `run` for a rule.
-pub(crate) fn flag(rule: &SpareRule) -> OsString {
-    format!("--spare={}", rule.text()).into()
 }

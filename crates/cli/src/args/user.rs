@@ -42,22 +42,19 @@ struct Entry {
     shell: String,
 }
 
-impl UserArgs {
-    /// Finds the user; `None` if the command runs as the caller.
-    ///
-    /// # Errors
-    /// When there is no such user or group, or the caller may not become it.
-    pub(crate) fn find(&self) -> Result<Option<User>, Failure> {
-        let Some(given) = &self.user else { return Ok(None) };
-        let user = find(given, &Files)?;
-        let own = rustix::process::geteuid();
-        if !own.is_root() && own.as_raw() != user.identity.uid {
-            let sentence = format!("only root can run a command as user `{given}`");
-            return Err(Failure::new(FailureKind::NotStarted, sentence));
-        }
-        // An ordinary user is that user, with those groups, already.
-        Ok(Some(user).filter(|_| own.is_root()))
+/// Finds the user that a flag names; `None` if the command runs as the caller.
+///
+/// # Errors
+/// When there is no such user or group, or the caller may not become it.
+pub(crate) fn find_user(given: &str) -> Result<Option<User>, Failure> {
+    let user = find(given, &Files)?;
+    let own = rustix::process::geteuid();
+    if !own.is_root() && own.as_raw() != user.identity.uid {
+        let sentence = format!("only root can run a command as user `{given}`");
+        return Err(Failure::new(FailureKind::NotStarted, sentence));
     }
+    // An ordinary user is that user, with those groups, already.
+    Ok(Some(user).filter(|_| own.is_root()))
 }
 
 /// Where users and groups are looked up.

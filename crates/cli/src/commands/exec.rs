@@ -24,7 +24,7 @@ use rustix::termios::tcsetwinsize;
 use super::as_user;
 use crate::args::bounds::{self, Bounds};
 use crate::args::usage;
-use crate::args::user::{User, UserArgs};
+use crate::args::user::{User, UserArgs, find_user};
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::relay::{self, Raw, Relay};
@@ -99,7 +99,7 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     let refused = |reason: Box<dyn Error>| {
         Failure::new(FailureKind::NotStarted, format!("cannot run `{name}` in {}", args.id)).because(reason)
     };
-    let user = args.user.find()?;
+    let user = args.user.user.as_deref().map(find_user).transpose()?.flatten();
     let login = user.as_ref().map(|user| user.variables.clone()).unwrap_or_default();
     let env = [login, args.bounds.env()?].concat();
     let spec = describe(args, user.as_ref(), env).map_err(|error| refused(error.into()))?;

@@ -13,13 +13,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use penfold_process::path_text::path_text;
+use penfold_request::{Containment, SandboxSpec};
 use penfold_state::{ExitStatus, LeftBehind, Report, ReportFile, Spec};
 use penfold_teardown::{Cause, SpareRule};
 use rustix::fs::MemfdFlags;
 
 use self::host_snapshot::HostSnapshot;
 use super::reap;
-use super::run::{self, Codes, Contain};
+use super::run::request::millis;
+use super::run::{self, Codes};
 use crate::args::event_log::EventLogArgs;
 use crate::args::patience::Patience;
 use crate::args::verb::{Global, Verb};
@@ -162,7 +165,7 @@ pub(crate) struct GuardArgs {
     home: Option<PathBuf>,
     /// Containment: the way in which penfold knows the members of the sandbox.
     #[arg(long, value_enum, value_name = "LEVEL", default_value = "auto")]
-    contain: Contain,
+    contain: Containment,
     #[command(flatten)]
     patience: Patience,
     #[command(flatten)]
@@ -227,7 +230,8 @@ fn tell(global: &Global, args: &GuardArgs, tests: Tests) -> Result<(run::Ended, 
     let look = || if tests == Tests::All { HostSnapshot::look() } else { HostSnapshot::default() };
     let before = look();
     let supervisors_file = file.try_clone().or_fail(FailureKind::NotStarted, "cannot keep a report")?;
-    let ended = run::for_verb(global, &flags(global, args), |spec| {
+    let asked = global.config.with_event_log(asked(global, args));
+    let ended = run::for_verb(global, asked, |spec| {
         spec.leaks_after = Some(args.grace);
         // The looks at the members see a client, too.
         spec.seeks_clients = false;
@@ -281,30 +285,22 @@ fn arrange_scratch(spec: &mut Spec, tests: Tests) {
     spec.environment.push((HOME_BASE.into(), homes.into()));
 }
 
-/// The flags of `run` for these tests. They keep the caller's directory; TMPDIR is the scratch directory.
-fn flags(global: &Global, args: &GuardArgs) -> Vec<OsString> {
+/// What these tests are run as. They keep the caller's directory; TMPDIR is the scratch directory.
+fn asked(global: &Global, args: &GuardArgs) -> SandboxSpec {
     // A directory that was removed has no path, but can be entered.
     let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
-    let mut flags: Vec<OsString> = vec!["--scratch".into()];
-    let mut option = |flag: &str, value: OsString| {
-        let mut word = OsString::from(format!("--{flag}="));
-        word.push(value);
-        flags.push(word);
-    };
-    option("workdir", here.into());
-    option("contain", args.contain.word().into());
-    option("patience", format!("{}ms", args.patience.patience.as_millis()).into());
-    if let Some(log) = &args.event_log.log {
-        option("log", log.into());
+    let ignored = args.ignore.iter().map(|rule| rule.text().to_owned());
+    SandboxSpec {
+        command: args.command.iter().map(|word| path_text(word.as_ref())).collect(),
+        scratch: true,
+        dir: Some(path_text(&here)),
+        contain: Some(args.contain),
+        patience_ms: Some(millis(args.patience.patience)),
+        timeout_ms: args.timeout.map(millis),
+        event_log: args.event_log.log.clone(),
+        spare: global.config.guard.ignore.iter().cloned().chain(ignored).collect(),
+        ..SandboxSpec::default()
     }
-    if let Some(limit) = args.timeout {
-        option("timeout", format!("{}ms", limit.as_millis()).into());
-    }
-    flags.extend(global.config.guard.ignore.iter().map(|rule| OsString::from(format!("--spare={rule}"))));
-    flags.extend(args.ignore.iter().map(spare::flag));
-    flags.push("--".into());
-    flags.extend(args.command.iter().cloned());
-    flags
 }
 
 /// Prints the document that is asked for on standard output.

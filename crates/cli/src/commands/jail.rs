@@ -14,13 +14,13 @@ use penfold_supervisor::{lead_foreground_group, open_for_shell};
 use penfold_sys::signal;
 use rustix::process::Signal;
 
-use super::run::profile::Network;
 use super::run::profile::jail::{Jail, TEMPORARY};
 use super::run::profile::system_calls;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{execute, surroundings, variables};
+use penfold_request::JailNetwork as Network;
 
 /// The verb `jail-outside`.
 pub(crate) const OUTSIDE: Verb = Verb {

@@ -5,6 +5,7 @@ pub(crate) mod detached;
 pub(crate) mod profile;
 pub(crate) mod ready;
 mod replace;
+pub(crate) mod request;
 pub(crate) mod restart;
 pub(crate) mod spec;
 pub(crate) mod spec_file;
@@ -15,11 +16,14 @@ pub(crate) mod unit;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
-use penfold_state::{ExitStatus, Id, Intent, Outcome, Registry, ScratchSpec, Spec};
+use clap::Args;
+pub(crate) use penfold_request::OwnerAction as OnOwnerExit;
+use penfold_request::{Containment, SandboxSpec, StartRequest, Unit};
+use penfold_state::{ExitStatus, Intent, Outcome, Registry, ScratchSpec, Spec};
 use penfold_supervisor::{Detached, Launcher, Progress};
 use penfold_teardown::Cause;
 
+use self::request::Caller;
 use super::as_user;
 use crate::args::bounds::{self, Bounds};
 use crate::args::event_log::EventLogArgs;
@@ -27,9 +31,8 @@ use crate::args::limits::LimitArgs;
 use crate::args::patience::Patience;
 use crate::args::rare::Rare;
 use crate::args::resources::ResourceArgs;
-use crate::args::spare::SpareArgs;
-use crate::args::usage;
-use crate::args::user::UserArgs;
+use crate::args::spare::{self, SpareArgs};
+use crate::args::user::{self, UserArgs};
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, NotStarted, OrFail as _};
 use crate::sandboxes::conclude::conclude;
@@ -37,7 +40,6 @@ use crate::text::live_line::LiveLine;
 use crate::text::summary;
 use crate::value::{self, Label};
 use crate::{exit_codes, output, outside};
-pub(crate) use detached::OnSupervisorExit;
 
 /// The verb `run`.
 pub(crate) const VERB: Verb = Verb {
@@ -84,15 +86,8 @@ pub(crate) const VERB: Verb = Verb {
     usage_failure: FailureKind::NotStarted,
     define: definition::all,
     call: |global, matches| {
-        let (matches, words) = spec_file::expand_words(global, matches)?;
-        let args: RunArgs = usage::read(&VERB, matches)?;
-        // Outside of another sandbox only one of its members starts something.
-        let is_outside = args.outside;
-        run_with(global, args, |spec| {
-            if !is_outside {
-                restart::keep(words, spec);
-            }
-        })
+        let (spec, caller) = spec_file::request(global, matches)?;
+        run(global, global.config.with_event_log(spec), caller)
     },
 };
 
@@ -104,7 +99,7 @@ pub(crate) struct RunArgs {
     pub(crate) bounds: Bounds,
     /// Containment: the way in which penfold knows the members of the sandbox.
     #[arg(long, value_enum, value_name = "LEVEL", default_value = "auto")]
-    pub(crate) contain: Contain,
+    pub(crate) contain: Containment,
     #[arg(
         long,
         value_enum,
@@ -113,7 +108,7 @@ pub(crate) struct RunArgs {
         help = "systemd scope for the sandbox: auto, none, user, system [default: $PENFOLD_UNIT; else auto with --detach, \
             --contain cgroup and limits, and none otherwise]"
     )]
-    pub(crate) unit: Option<unit::Unit>,
+    pub(crate) unit: Option<Unit>,
     /// Run in the background: print the id when CMD runs, and keep its output for `penfold logs`.
     #[arg(short, long)]
     pub(crate) detach: bool,
@@ -191,15 +186,6 @@ pub(crate) struct RunArgs {
     /// Read flags and command from this file, TOML or JSON; `-` is standard input. Other flags take precedence.
     #[arg(long, value_name = "FILE")]
     pub(crate) spec: Option<PathBuf>,
-    /// Whether the command gets all variables, or only a few such as PATH and HOME: `inherit_env` of a file.
-    #[arg(long, value_name = "BOOL", hide = true)]
-    pub(crate) inherit_env: Option<bool>,
-    /// Whether no configuration is read, as for the sandboxes of a server.
-    #[arg(long, hide = true)]
-    pub(crate) without_config: bool,
-    /// The id, if it is that of a former life.
-    #[arg(skip)]
-    pub(crate) id: Option<Id>,
     #[command(flatten)]
     pub(crate) detached: Rare<detached::DetachedArgs>,
     #[command(flatten)]
@@ -221,68 +207,48 @@ pub(crate) struct RunArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// The value of `--contain`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Contain {
-    /// `cgroup` if the host permits, else `subreaper`.
-    Auto,
-    /// A cgroup of its own.
-    Cgroup,
-    /// A pid namespace.
-    Pidns,
-    /// The descendants of the supervisor, a subreaper.
-    Subreaper,
-}
-
-impl Contain {
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Contain::Auto => "auto",
-            Contain::Cgroup => "cgroup",
-            Contain::Pidns => "pidns",
-            Contain::Subreaper => "subreaper",
-        }
-    }
-}
-
-/// The value of `--on-owner-exit`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OnOwnerExit {
-    /// Kill the sandbox.
-    Kill,
-    /// Stop the sandbox: polite signal, grace, kill.
-    Stop,
-    /// Keep the sandbox running.
-    Keep,
-}
-
 /// Runs a command, and waits for its end and the end of all its descendants.
-pub(crate) fn run(global: &Global, args: RunArgs) -> Result<u8, Failure> {
-    run_with(global, args, |_| ())
+pub(crate) fn run(global: &Global, spec: SandboxSpec, caller: Caller) -> Result<u8, Failure> {
+    run_with(global, spec, caller, |_| ())
 }
 
 /// As [`run`]; `change` changes the specification.
-fn run_with(global: &Global, args: RunArgs, change: impl FnOnce(&mut Spec)) -> Result<u8, Failure> {
-    let codes = Codes { preserve: args.bounds.preserve_status, fail_on_leak: args.fail_on_leak };
-    let (detached, has_status) = (args.detach, args.status_fd.is_some());
-    if detached {
-        bounds::refuse_code_flags(codes.preserve, codes.fail_on_leak)?;
+fn run_with(
+    global: &Global,
+    asked: SandboxSpec,
+    caller: Caller,
+    change: impl FnOnce(&mut Spec),
+) -> Result<u8, Failure> {
+    let (codes, has_status) = (caller.codes, caller.status_fd.is_some());
+    if caller.detach {
+        let print_id = |id: &str| output::data(format!("{id}\n").as_bytes()).map_err(Failure::not_started);
+        run_detached(global, asked, caller, change, print_id)?;
+        return Ok(exit_codes::SUCCESS);
     }
-    let started = start(global, args, change)?;
-    if detached {
-        let Started { launcher, name, directory, plan, asked, ready } = started;
-        let id = launcher.id();
-        let code = run_detached(launcher, &name, directory, ready)
-            .map_err(|failure| unit::explain(&plan, &asked, failure))?;
-        unit::warn(global, &plan, &id, detached);
-        return Ok(code);
-    }
-    let ended = wait(global, started)?;
+    let ended = wait(global, start(global, asked, caller, change)?)?;
     match tell(global, &ended.outcome, &ended.name, ended.directory, codes) {
         // The caller has read the failure from its descriptor, and words it itself.
         Err(failure) if has_status => Ok(failure.exit_code()),
         told => told.map_err(|failure| unit::explain(&ended.plan, &ended.asked, failure)),
     }
+}
+
+/// Starts a detached sandbox, and tells its id when the command runs, and is ready if that was asked for. If the id cannot be told, nothing is
+/// left of the sandbox.
+pub(crate) fn run_detached(
+    global: &Global,
+    asked: SandboxSpec,
+    caller: Caller,
+    change: impl FnOnce(&mut Spec),
+    tell_id: impl FnOnce(&str) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    bounds::refuse_code_flags(caller.codes.preserve, caller.codes.fail_on_leak)?;
+    let Started { launcher, name, directory, plan, asked, ready } = start(global, asked, caller, change)?;
+    let id = launcher.id();
+    follow_start(launcher, &name, directory, ready, tell_id)
+        .map_err(|failure| unit::explain(&plan, &asked, failure))?;
+    unit::warn(global, &plan, &id, true);
+    Ok(())
 }
 
 /// A sandbox that was started.
@@ -308,12 +274,11 @@ pub(crate) struct Ended {
 }
 
 /// Refuses what belongs to penfold's user alone, together with another user for the command.
-fn refuse_for_users(args: &RunArgs, is_jailed: bool) -> Result<(), Failure> {
-    let request = args.resources.request();
+fn refuse_for_users(spec: &SandboxSpec, is_jailed: bool) -> Result<(), Failure> {
     let flags = [
         (is_jailed, "--profile jail"),
-        (request.workspace.is_some(), "--workspace"),
-        (request.sockets.is_some(), "--sockets"),
+        (spec.workspace.is_some(), "--workspace"),
+        (spec.sockets.is_some(), "--sockets"),
     ];
     match flags.into_iter().find(|(given, _)| *given) {
         None => Ok(()),
@@ -325,40 +290,54 @@ fn refuse_for_users(args: &RunArgs, is_jailed: bool) -> Result<(), Failure> {
 }
 
 /// Starts a sandbox; `change` changes its specification.
-fn start(global: &Global, mut args: RunArgs, change: impl FnOnce(&mut Spec)) -> Result<Started, Failure> {
-    let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-    let directory = args.bounds.workdir.clone();
-    spec::refuse_detached_flags(&args)?;
-    spec::refuse_limits(&args)?;
-    args.resources.check()?;
-    let outside = args.outside.then(|| outside::leave(global, FailureKind::NotStarted)).transpose()?;
-    args.stop.check(args.contain)?;
-    if args.contain == Contain::Pidns {
-        args.spare.refuse_namespace("--contain pidns")?;
+fn start(
+    global: &Global,
+    mut asked: SandboxSpec,
+    caller: Caller,
+    change: impl FnOnce(&mut Spec),
+) -> Result<Started, Failure> {
+    let command = spec::command(&asked);
+    let name = command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+    let (directory, values) = (spec::directory(&asked), spec::Values::of(&asked)?);
+    let kept = (caller.detach && caller.id.is_none()).then(|| StartRequest {
+        spec: asked.clone(),
+        report: caller.report.clone(),
+        ..StartRequest::default()
+    });
+    spec::refuse_detached_flags(&asked, &caller)?;
+    spec::refuse_limits(&asked)?;
+    let outside = caller.outside.then(|| outside::leave(global, FailureKind::NotStarted)).transpose()?;
+    stop_channel::check(&asked)?;
+    if asked.contain == Some(Containment::Pidns) {
+        spare::refuse_namespace(&asked, "--contain pidns")?;
     }
-    stdin_close::check(args.on_stdin_close)?;
-    let mut wrapper = profile::apply(&mut args)?;
-    let jail = profile::jail_of(&args.profile)?;
-    let user = args.user.find()?;
+    stdin_close::check(caller.on_stdin_close)?;
+    let mut wrapper = profile::apply(&mut asked, &command)?;
+    let jail = profile::jail_of(&asked)?;
+    let user = asked.user.as_deref().map(user::find_user).transpose()?.flatten();
     if let Some(user) = &user {
-        refuse_for_users(&args, !wrapper.is_empty())?;
-        wrapper = as_user::words(&user.identity, args.scratch);
+        refuse_for_users(&asked, !wrapper.is_empty())?;
+        wrapper = as_user::words(&user.identity, asked.scratch);
     }
-    let mut plan = unit::plan(&args)?;
-    let asked = unit::Asked::of(&args);
-    unit::check_limits(&plan, &asked, &name)?;
-    let (probe, timeout) = (args.ready.ready.clone(), args.ready.ready_timeout);
+    let mut plan = unit::plan(&asked, caller.detach)?;
+    let needs = unit::Asked::of(&asked);
+    unit::check_limits(&plan, &needs, &name)?;
+    let probe = values.probe.clone().map(|probe| (probe, values.ready_timeout));
     let (identity, login) = user.map(|user| (user.identity, user.variables)).unzip();
-    let spec = spec::spec(global, args, login.unwrap_or_default())?;
+    let login = login.unwrap_or_default();
+    let spec = spec::spec(global, spec::Asked { spec: &asked, caller: &caller, values, login, command })?;
     let scratch = spec.scratch.map(|asked| ScratchSpec { user: identity.clone(), ..asked });
     let mut spec = Spec { wrapper, outside, identity, scratch, jail, ..spec };
+    if let Some(request) = kept {
+        restart::keep(&request, &mut spec);
+    }
     change(&mut spec);
-    let ready = probe.map(|probe| ready::Wait::of(probe, timeout, &spec)).transpose()?;
+    let ready = probe.map(|(probe, timeout)| ready::Wait::of(probe, timeout, &spec)).transpose()?;
     let launcher = unit::start(&mut plan, spec).map_err(|error| {
         let failure = Failure::new(FailureKind::NotStarted, format!("cannot run `{name}`"));
-        unit::explain(&plan, &asked, failure.because(error))
+        unit::explain(&plan, &needs, failure.because(error))
     })?;
-    Ok(Started { launcher, name, directory, plan, asked, ready })
+    Ok(Started { launcher, name, directory, plan, asked: needs, ready })
 }
 
 /// Waits for the end of a sandbox in the foreground.
@@ -371,15 +350,13 @@ fn wait(global: &Global, started: Started) -> Result<Ended, Failure> {
     Ok(Ended { outcome, name, directory, plan, asked })
 }
 
-/// Runs a command in the foreground for another verb, which prints the result and chooses the exit code. `flags` are those of
-/// `run`, and `change` changes the specification.
+/// Runs a command in the foreground for another verb, which prints the result and chooses the exit code. `change` changes the specification.
 pub(crate) fn for_verb(
     global: &Global,
-    flags: &[OsString],
+    asked: SandboxSpec,
     change: impl FnOnce(&mut Spec),
 ) -> Result<Ended, Failure> {
-    let matches = definition::parse(flags).map_err(|error| usage::failure(&error, Some(&VERB)))?;
-    wait(global, start(global, usage::read(&VERB, matches)?, change)?)
+    wait(global, start(global, asked, Caller::default(), change)?)
 }
 
 impl Ended {
@@ -434,7 +411,7 @@ fn read_intent(root: &Path, id: &str) -> Option<Intent> {
 }
 
 /// How the exit code is chosen.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Codes {
     /// `--preserve-status`.
     pub(crate) preserve: bool,
@@ -476,13 +453,14 @@ fn died_of(outcome: &Outcome) -> Option<i32> {
     }
 }
 
-/// Starts a detached sandbox; prints the id when the command runs, and is ready if that was asked for.
-fn run_detached(
+/// Waits until the command of a detached sandbox runs, and is ready if that was asked for, and tells its id.
+fn follow_start(
     launcher: Launcher,
     name: &str,
     directory: Option<PathBuf>,
     ready: Option<ready::Wait>,
-) -> Result<u8, Failure> {
+    tell_id: impl FnOnce(&str) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let id = launcher.id();
     let lost = |error| {
         Failure::new(FailureKind::Unverified, format!("cannot run `{name}`: sandbox {id} may be left"))
@@ -499,10 +477,8 @@ fn run_detached(
             if let (Ok(()), Some(ready)) = (&detached, ready) {
                 ready::wait(&ready, &id, launcher.state_root(), launcher.signals())?;
             }
-            let printed = detached
-                .and_then(|()| output::data(format!("{id}\n").as_bytes()).map_err(Failure::not_started));
-            match printed {
-                Ok(()) => return Ok(exit_codes::SUCCESS),
+            match detached.and_then(|()| tell_id(&id)) {
+                Ok(()) => return Ok(()),
                 Err(failure) => {
                     let outcome = launcher.abandon("the id cannot be printed").map_err(lost)?;
                     output::message(&summary::survivors(&outcome));
@@ -517,8 +493,9 @@ fn run_detached(
             let sentence = format!("cannot run `{name}`: sandbox {id} was ended before its id was printed");
             Failure::new(FailureKind::NotStarted, sentence)
         },
-        |failure| NotStarted { failure, command: name, directory }.into(),
+        |failure| Failure::from(NotStarted { failure, command: name, directory }),
     );
+    let failure = failure.refused_by(&outcome);
     if outcome.report.findings.verified {
         return Err(failure);
     }

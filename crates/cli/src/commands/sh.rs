@@ -7,8 +7,11 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use penfold_control::leaks::{self, Belongs};
+use penfold_process::path_text::path_text;
+use penfold_request::SandboxSpec;
 
-use super::run::{self, RunArgs};
+use super::run;
+use super::run::request::Caller;
 use crate::args::usage;
 use crate::args::verb::{Global, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
@@ -114,10 +117,9 @@ fn sh(global: &Global, args: &ShArgs) -> Result<u8, Failure> {
             output::message(told);
         }
     }
-    let words: Vec<OsString> = once("--".into()).chain(command).collect();
-    let matches = run::definition::parse(&words).map_err(|error| usage::failure(&error, Some(&VERB)))?;
-    let matches = run::spec_file::expand(global, matches)?;
-    run::run(global, usage::read::<RunArgs>(&VERB, matches)?)
+    let command = command.map(|word| path_text(word.as_ref())).collect();
+    let spec = global.config.over_defaults(SandboxSpec { command, ..SandboxSpec::default() }, false);
+    run::run(global, global.config.with_event_log(spec), Caller::default())
 }
 
 /// Tells whether the caller is in a sandbox with a supervisor. What the shell starts is then a member, too.

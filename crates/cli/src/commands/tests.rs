@@ -5,10 +5,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use clap::FromArgMatches as _;
+use penfold_request::Containment;
 use proptest::prelude::*;
 
 use super::command_line::{Call, parse, parse_verb, root};
-use super::run::{Contain, RunArgs};
+use super::run::RunArgs;
 use super::{VERBS, find, run};
 use crate::args::usage::{self, read};
 use crate::args::verb::Global;
@@ -114,7 +115,7 @@ fn run_without_options_has_the_defaults_of_the_contract() {
     assert_eq!(args.bounds.timeout(), None);
     assert_eq!(args.bounds.grace, Duration::from_secs(10));
     assert_eq!(args.bounds.signal(), 15);
-    assert_eq!((args.contain, args.on_owner_exit), (Contain::Auto, None));
+    assert_eq!((args.contain, args.on_owner_exit), (Containment::Auto, None));
     assert!(!args.bounds.preserve_status && !args.scratch && !args.fail_on_leak);
     assert!(
         args.bounds.env().unwrap().is_empty()

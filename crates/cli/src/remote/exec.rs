@@ -1,24 +1,25 @@
 //! `exec` on a server.
 
+use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal as _, Read as _};
 
 use penfold_client::{Client, Error, Method};
+use penfold_state::time::millis;
 use penfold_state::{Outcome, Report};
 use penfold_teardown::Survivor;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::foreground::{Signals, copy_output};
-use super::run_request::{put_bounds, texts};
 use super::{ending, failure, select};
-use crate::args::bounds;
+use crate::args::bounds::{self, Bounds};
 use crate::args::user::UserArgs;
 use crate::args::verb::Global;
 use crate::commands::exec::ExecArgs;
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::sandboxes::conclude::conclude;
 use crate::text::{lines, summary};
-use crate::{exit_codes, output};
+use crate::{exit_codes, output, variables};
 
 /// An exec, as the server describes it.
 #[derive(Debug, Deserialize)]
@@ -47,7 +48,7 @@ pub(super) fn exec(client: &Client, global: &Global, args: &ExecArgs) -> Result<
     }
     let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
     let id = select::find(client, &args.id)?.id;
-    let body = describe(args)?;
+    let body = body(args)?;
     let signals = if args.detach { None } else { Some(Signals::watch(client, false)?) };
     let execs = format!("{}/execs", ending::path(&id));
     let started: Exec =
@@ -115,7 +116,7 @@ fn not_started(error: Error, name: &str, args: &ExecArgs) -> Failure {
 }
 
 /// The body of the request.
-fn describe(args: &ExecArgs) -> Result<Value, Failure> {
+fn body(args: &ExecArgs) -> Result<Value, Failure> {
     // A detached command is one for whose end the client does not wait. `--tty` was refused, and the path has the id.
     let ExecArgs { interactive, tty: _, detach: _, bounds, user: UserArgs { user }, beside, id: _, command } =
         args;
@@ -135,6 +136,47 @@ fn describe(args: &ExecArgs) -> Result<Value, Failure> {
         put("stdin_base64", json!(penfold_client::base64(&input()?)));
     }
     Ok(Value::Object(body))
+}
+
+/// Adds environment, directory, time limit and stop.
+fn put_bounds(bounds: &Bounds, put: &mut impl FnMut(&str, Value)) -> Result<(), Failure> {
+    // The client exits with the code that `--preserve-status` asks for.
+    let Bounds { timeout: _, grace, signal, preserve_status: _, env: _, env_file: _, workdir } = bounds;
+    put("env", json!(environment(bounds)?));
+    if let Some(dir) = workdir {
+        put("dir", json!(text(dir.as_os_str())?));
+    }
+    put("timeout_ms", json!(bounds.timeout().map(millis)));
+    put("grace_ms", json!(millis(*grace)));
+    if signal.is_some() {
+        put("signal", json!(bounds.signal().to_string()));
+    }
+    Ok(())
+}
+
+/// The words of a command, as the API carries them.
+fn texts(words: &[OsString]) -> Result<Vec<&str>, Failure> {
+    words.iter().map(|word| text(word)).collect()
+}
+
+/// A text of the command line, as the API carries it.
+fn text(word: &OsStr) -> Result<&str, Failure> {
+    word.to_str().ok_or_else(|| {
+        let sentence = format!("`{}` is not UTF-8, and a server takes UTF-8 only", word.to_string_lossy());
+        Failure::new(FailureKind::NotStarted, sentence)
+    })
+}
+
+/// The variables of `-e`; without a value, the caller's. The server adds only a few of its own.
+fn environment(bounds: &Bounds) -> Result<Map<String, Value>, Failure> {
+    let mut variables = Map::new();
+    for setting in &bounds.env()? {
+        let value = setting.value.clone().or_else(|| variables::get(&setting.key));
+        if let Some(value) = value {
+            variables.insert(text(&setting.key)?.to_owned(), json!(text(&value)?));
+        }
+    }
+    Ok(variables)
 }
 
 /// A server takes requests of at most 16 MiB. Base64 has four bytes for three, and the command needs room, too.

@@ -2,6 +2,7 @@
 
 use penfold_api::Sandbox;
 use penfold_client::{Client, Error, Method};
+use penfold_request::SandboxSpec;
 use penfold_state::{Id, Outcome, Report, ReportFile};
 use serde_json::{Value, json};
 
@@ -9,23 +10,28 @@ use super::foreground::{Signals, copy_output};
 use super::run_request;
 use super::{ending, failure, wait};
 use crate::args::verb::Global;
-use crate::commands::run::{Codes, OnOwnerExit, RunArgs, spec, tell};
+use crate::commands::run::request::Caller;
+use crate::commands::run::{OnOwnerExit, spec, tell};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{exit_codes, output};
 
 /// Runs a command on a server: in the foreground to its end, or detached.
-pub(super) fn run(client: &Client, global: &Global, args: RunArgs) -> Result<u8, Failure> {
-    let codes = Codes { preserve: args.bounds.preserve_status, fail_on_leak: args.fail_on_leak };
-    let body = Value::Object(run_request::check(&args)?);
-    let report = spec::report_file(&args)?;
-    if args.detach {
-        let sandbox = create(client, &args, &body)?;
+pub(super) fn run(
+    client: &Client,
+    global: &Global,
+    asked: SandboxSpec,
+    caller: Caller,
+) -> Result<u8, Failure> {
+    let body = run_request::body(asked, &caller)?;
+    let report = spec::report_file(&caller)?;
+    if caller.detach {
+        let sandbox = create(client, &caller, &body)?;
         output::data(format!("{}\n", sandbox.id).as_bytes()).map_err(Failure::not_started)?;
         return Ok(exit_codes::SUCCESS);
     }
-    let leased = args.on_owner_exit != Some(OnOwnerExit::Keep);
+    let leased = caller.on_owner_exit != Some(OnOwnerExit::Keep);
     let signals = Signals::watch(client, leased)?;
-    let id = create(client, &args, &body)?.id;
+    let id = create(client, &caller, &body)?.id;
     let path = ending::path(&id);
     signals.aim(client, &path);
     let lost = |error| {
@@ -55,8 +61,8 @@ pub(super) fn run(client: &Client, global: &Global, args: RunArgs) -> Result<u8,
     // Nobody else knows this sandbox. What cannot be removed now, `gc` removes.
     let _ = client.send::<Value>(Method::DELETE, &path, &[], Vec::new().into());
     signals.attribute(&mut ended);
-    let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-    tell(global, &Outcome::of(&ended, unwritten), &name, args.bounds.workdir, codes)
+    let name = body.command.first().cloned().unwrap_or_default();
+    tell(global, &Outcome::of(&ended, unwritten), &name, spec::directory(&body), caller.codes)
 }
 
 fn write_report(file: &ReportFile, report: &Report) -> std::io::Result<()> {
@@ -66,7 +72,7 @@ fn write_report(file: &ReportFile, report: &Report) -> std::io::Result<()> {
 }
 
 /// Starts the sandbox. The key makes a repeated request harmless.
-fn create(client: &Client, args: &RunArgs, body: &Value) -> Result<Sandbox, Failure> {
+fn create(client: &Client, caller: &Caller, body: &SandboxSpec) -> Result<Sandbox, Failure> {
     let mut replaced = 0;
     loop {
         let key = Id::new().or_fail(FailureKind::NotStarted, "cannot make a key")?.to_string();
@@ -75,11 +81,11 @@ fn create(client: &Client, args: &RunArgs, body: &Value) -> Result<Sandbox, Fail
             client.persist(true, |client| client.call(Method::POST, "/v1/sandboxes", &headers, body));
         match created {
             Err(Error::Problem(problem))
-                if problem.kind() == "name_taken" && args.replace && replaced < MOST_REPLACED =>
+                if problem.kind() == "name_taken" && caller.replace && replaced < MOST_REPLACED =>
             {
                 let holder = problem.holder.clone().unwrap_or_default();
                 ending::order(client, &holder, "stop", &json!({})).map_err(|error| {
-                    let name = args.name.as_deref().unwrap_or_default();
+                    let name = body.name.as_deref().unwrap_or_default();
                     let sentence = format!("cannot replace `{name}`: cannot end sandbox {holder}");
                     Failure::new(FailureKind::NotStarted, sentence).because(error)
                 })?;

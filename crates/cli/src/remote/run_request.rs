@@ -1,93 +1,69 @@
-//! `run` on a server: each flag goes into the request, is done by this client, or is refused by name.
+//! `run` on a server: each part of a request goes to the server, is done by this client, or is refused by name.
 
-use std::ffi::{OsStr, OsString};
-
-use penfold_state::Limits;
+use penfold_process::path_text::path_of_text;
+use penfold_request::SandboxSpec;
 use penfold_state::time::millis;
-use serde_json::{Map, Value, json};
 
 use super::foreground::LEASE;
-use crate::args::bounds::{self, Bounds};
-use crate::args::event_log::EventLogArgs;
-use crate::args::spare::SpareArgs;
-use crate::args::user::UserArgs;
-use crate::commands::run::detached::DetachedArgs;
-use crate::commands::run::profile::{Network, Profile, ProfileArgs};
-use crate::commands::run::ready::ReadyArgs;
-use crate::commands::run::{OnOwnerExit, OnSupervisorExit, RunArgs, spec, stdin_close};
+use crate::args::bounds;
+use crate::commands::run::request::Caller;
+use crate::commands::run::{Codes, OnOwnerExit, profile, spec, stdin_close};
 use crate::failure::{Failure, FailureKind};
-use crate::variables;
 
-/// Checks the flags, and makes the body of the request.
+/// Checks what is asked for, and returns what the server is asked for.
 ///
 /// # Errors
-/// When flags contradict each other, a server cannot follow one, or a text is not UTF-8.
-pub(super) fn check(args: &RunArgs) -> Result<Map<String, Value>, Failure> {
-    if args.detach {
-        bounds::refuse_code_flags(args.bounds.preserve_status, args.fail_on_leak)?;
+/// When parts contradict each other, a server cannot follow one, or a text is not UTF-8.
+pub(super) fn body(spec: SandboxSpec, caller: &Caller) -> Result<SandboxSpec, Failure> {
+    if caller.detach {
+        bounds::refuse_code_flags(caller.codes.preserve, caller.codes.fail_on_leak)?;
     }
-    refuse_local_flags(args)?;
-    spec::refuse_detached_flags(args)?;
-    spec::refuse_limits(args)?;
-    spec::detach(args)?;
-    describe(args)
+    refuse_callers_flags(&spec, caller)?;
+    refuse_local_fields(&spec)?;
+    spec::refuse_detached_flags(&spec, caller)?;
+    spec::refuse_limits(&spec)?;
+    spec::check_detached(&spec, caller)?;
+    profile::refuse_others(&spec)?;
+    refuse_bytes(&spec)?;
+    if caller.detach {
+        let time = |ms: Option<u64>| ms.filter(|ms| *ms > 0);
+        let (lease_ms, idle_timeout_ms) = (time(spec.lease_ms), time(spec.idle_timeout_ms));
+        return Ok(SandboxSpec { lease_ms, idle_timeout_ms, ..spec });
+    }
+    let is_leased = caller.on_owner_exit != Some(OnOwnerExit::Keep);
+    // The record of a foreground sandbox is in nobody's way: this client removes it.
+    Ok(SandboxSpec { lease_ms: is_leased.then(|| millis(LEASE)), remove_at_end: false, ..spec })
 }
 
-/// Refuses the flags that a server cannot follow.
+/// Refuses what a server cannot do for its caller.
 ///
-/// Every field is named, here or where it is sent, so that a new flag does not compile before it is sent, done or refused.
-fn refuse_local_flags(args: &RunArgs) -> Result<(), Failure> {
-    let &RunArgs {
-        // Sent, see `describe`.
-        bounds: _,
-        contain: _,
-        patience: _,
-        scratch: _,
-        name: _,
-        label: _,
-        inherit_env: _,
-        limits: _,
-        resources: _,
-        profile: _,
-        stop: _,
-        command: _,
-        // Done by this client: a record that is in nobody's way, the exit code, the name that is free, flags of a file.
-        rm: _,
-        fail_on_leak: _,
+/// Every field is named, so that a new one does not compile before it is done or refused.
+fn refuse_callers_flags(spec: &SandboxSpec, caller: &Caller) -> Result<(), Failure> {
+    let &Caller {
+        // Done by this client: the exit code, and the name that is free.
+        codes: Codes { preserve: _, fail_on_leak: _ },
         replace: _,
-        spec: _,
-        without_config: _,
         // No flag: only the next life of a sandbox of this host has an id before it starts.
         id: _,
         detach,
-        tty,
         interactive,
-        unit,
+        outside,
+        stop_on_interrupt,
         on_owner_exit,
         owner,
         on_stdin_close,
-        outside,
-        stop_on_interrupt,
-        event_log: EventLogArgs { ref log },
         ref report,
         status_fd,
-        ref detached,
-        ref ready,
-        ref user,
-        ref spare,
-    } = args;
+    } = caller;
     let kills = on_owner_exit == Some(OnOwnerExit::Kill);
     let stops = on_owner_exit == Some(OnOwnerExit::Stop);
-    refuse_rare_flags(detached, ready, user, spare)?;
     refuse(&[
         (status_fd.is_some(), "--status-fd", "use `--report FILE`"),
-        (log.is_some(), "--log", ""),
         (owner.is_some(), "--owner", ""),
-        (unit.is_some(), "--unit", ""),
         (outside, "--outside", UNRELATED),
         (stop_on_interrupt, "--stop-on-interrupt", INTERRUPT),
         (interactive && !detach, "--interactive", EMPTY_INPUT),
-        (tty && !detach, "--tty", NO_TERMINAL),
+        (spec.terminal && !detach, "--tty", NO_TERMINAL),
         (kills && !detach, "--on-owner-exit kill", LEASED),
         (kills && detach, "--on-owner-exit kill", OWNERLESS),
         (stops && detach, "--on-owner-exit stop", OWNERLESS),
@@ -100,18 +76,54 @@ fn refuse_local_flags(args: &RunArgs) -> Result<(), Failure> {
     stdin_close::refuse(on_stdin_close)
 }
 
-fn refuse_rare_flags(
-    detached: &DetachedArgs,
-    ready: &ReadyArgs,
-    user: &UserArgs,
-    spare: &SpareArgs,
-) -> Result<(), Failure> {
-    // What is not looked at here is sent.
-    let DetachedArgs { ttl: _, idle_timeout: _, restart, log_size: _, on_supervisor_exit: _ } = detached;
-    let ReadyArgs { ready, ready_timeout: _ } = ready;
-    let UserArgs { user } = user;
-    let SpareArgs { spare: _, allow_outside } = spare;
+/// Refuses what only this host can give to a sandbox.
+///
+/// Every field is named, so that a new one does not compile before it is sent or refused.
+fn refuse_local_fields(spec: &SandboxSpec) -> Result<(), Failure> {
+    let SandboxSpec {
+        command: _,
+        name: _,
+        labels: _,
+        env: _,
+        inherit_env: _,
+        dir: _,
+        scratch: _,
+        timeout_ms: _,
+        lease_ms: _,
+        idle_timeout_ms: _,
+        signal: _,
+        grace_ms: _,
+        patience_ms: _,
+        contain: _,
+        memory_bytes: _,
+        pids: _,
+        cpus: _,
+        workspace: _,
+        sockets: _,
+        network: _,
+        mounts: _,
+        own: _,
+        profile: _,
+        jail: _,
+        vmm: _,
+        stop: _,
+        spare: _,
+        log_size: _,
+        remove_at_end: _,
+        survive_supervisor: _,
+        terminal: _,
+        // Only with `ready`.
+        ready_timeout_ms: _,
+        ready,
+        restart,
+        allow_outside,
+        user,
+        unit,
+        event_log,
+    } = spec;
     refuse(&[
+        (event_log.is_some(), "--log", ""),
+        (unit.is_some(), "--unit", ""),
         (user.is_some(), "--user", ""),
         (ready.is_some(), "--ready", FOLLOW),
         (restart.is_some(), "--restart", ""),
@@ -119,38 +131,22 @@ fn refuse_rare_flags(
     ])
 }
 
-/// Makes the body of the request.
-fn describe(args: &RunArgs) -> Result<Map<String, Value>, Failure> {
-    let mut body = Map::new();
-    let mut put = |key: &str, value: Value| drop(body.insert(key.to_owned(), value));
-    put("command", json!(texts(&args.command)?));
-    put("labels", args.label.iter().map(|label| (label.key.clone(), json!(label.value))).collect());
-    put("name", json!(args.name));
-    put_bounds(&args.bounds, &mut put)?;
-    put("patience_ms", json!(millis(args.patience.patience)));
-    put("inherit_env", json!(args.inherit_env));
-    put("scratch", json!(args.scratch));
-    put("contain", json!(args.contain.word()));
-    put_limits(&args.limits.limits(), &mut put);
-    if let Ok(Value::Object(resources)) = serde_json::to_value(args.resources.request()) {
-        for (key, value) in resources {
-            put(&key, value);
-        }
+/// Refuses texts that are not UTF-8: an older server would take their signs for themselves.
+fn refuse_bytes(spec: &SandboxSpec) -> Result<(), Failure> {
+    let variables = spec.env.iter().flat_map(|(key, value)| [key, value]);
+    for text in spec.command.iter().chain(variables).chain(&spec.dir) {
+        refuse_text_of_bytes(text)?;
     }
-    put("log_size", json!(args.detached.log_size));
-    put("stop", json!(args.stop.request()));
-    put("spare", json!(args.spare.texts()));
-    put_profile(&args.profile, &mut put)?;
-    if args.detach {
-        put("lease_ms", json!(args.detached.ttl.filter(|ttl| !ttl.is_zero()).map(millis)));
-        put("idle_timeout_ms", json!(args.detached.idle_timeout.filter(|idle| !idle.is_zero()).map(millis)));
-        put("remove_at_end", json!(args.rm));
-        put("survive_supervisor", json!(args.detached.on_supervisor_exit == OnSupervisorExit::Keep));
-        put("terminal", json!(args.tty));
-    } else if args.on_owner_exit != Some(OnOwnerExit::Keep) {
-        put("lease_ms", json!(millis(LEASE)));
+    Ok(())
+}
+
+fn refuse_text_of_bytes(text: &str) -> Result<(), Failure> {
+    let word = path_of_text(text);
+    if word.to_str().is_some() {
+        return Ok(());
     }
-    Ok(body)
+    let sentence = format!("`{}` is not UTF-8, and a server takes UTF-8 only", word.display());
+    Err(Failure::new(FailureKind::NotStarted, sentence))
 }
 
 const FOLLOW: &str = "`penfold logs -f ID` follows the output until the command says that it is ready";
@@ -171,74 +167,17 @@ fn refuse(flags: &[(bool, &'static str, &'static str)]) -> Result<(), Failure> {
     Err(if hint.is_empty() { failure } else { failure.hint(*hint) })
 }
 
-/// Adds what `run` and `exec` have in common.
-pub(super) fn put_bounds(bounds: &Bounds, put: &mut impl FnMut(&str, Value)) -> Result<(), Failure> {
-    // The client exits with the code that `--preserve-status` asks for.
-    let Bounds { timeout: _, grace, signal, preserve_status: _, env: _, env_file: _, workdir } = bounds;
-    put("env", json!(environment(bounds)?));
-    if let Some(dir) = workdir {
-        put("dir", json!(text(dir.as_os_str())?));
-    }
-    put("timeout_ms", json!(bounds.timeout().map(millis)));
-    put("grace_ms", json!(millis(*grace)));
-    if signal.is_some() {
-        put("signal", json!(bounds.signal().to_string()));
-    }
-    Ok(())
-}
-
-fn put_limits(limits: &Limits, put: &mut impl FnMut(&str, Value)) {
-    let Limits { memory_bytes, pids, cpus } = limits;
-    put("memory_bytes", json!(memory_bytes));
-    put("pids", json!(pids));
-    put("cpus", json!(cpus.map(|cpus| cpus.as_secs_f64())));
-}
-
-fn put_profile(profile: &ProfileArgs, put: &mut impl FnMut(&str, Value)) -> Result<(), Failure> {
-    profile.refuse_others()?;
-    let ProfileArgs { profile, rootfs, network, vmm, no_seccomp } = profile;
-    put("profile", json!(profile.map(Profile::word)));
-    put("vmm", json!(vmm.map(|vmm| json!({ "kind": vmm.word() }))));
-    if *profile == Some(Profile::Jail) {
-        let rootfs = rootfs.as_ref().map(|dir| text(dir.as_os_str())).transpose()?;
-        let network = network.map(Network::word);
-        put("jail", json!({ "rootfs": rootfs, "network": network, "seccomp": no_seccomp.then_some(false) }));
-    }
-    Ok(())
-}
-
-/// The words of a command, as the API carries them.
-pub(super) fn texts(words: &[OsString]) -> Result<Vec<&str>, Failure> {
-    words.iter().map(|word| text(word)).collect()
-}
-
-/// A text of the command line, as the API carries it.
-fn text(word: &OsStr) -> Result<&str, Failure> {
-    word.to_str().ok_or_else(|| {
-        let sentence = format!("`{}` is not UTF-8, and a server takes UTF-8 only", word.to_string_lossy());
-        Failure::new(FailureKind::NotStarted, sentence)
-    })
-}
-
-/// The variables of `-e`; without a value, the caller's. The server adds only a few of its own.
-fn environment(bounds: &Bounds) -> Result<Map<String, Value>, Failure> {
-    let mut variables = Map::new();
-    for setting in &bounds.env()? {
-        let value = setting.value.clone().or_else(|| variables::get(&setting.key));
-        if let Some(value) = value {
-            variables.insert(text(&setting.key)?.to_owned(), json!(text(&value)?));
-        }
-    }
-    Ok(variables)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use clap::Command;
+    use serde_json::{Map, Value};
 
     use super::*;
     use crate::args::usage;
-    use crate::commands::run::{VERB, definition};
+    use crate::commands::run::request::Given;
+    use crate::commands::run::{RunArgs, VERB, definition};
 
     /// What becomes of a flag.
     #[derive(Debug, PartialEq, Eq)]
@@ -264,7 +203,7 @@ mod tests {
         ("workdir=/", &[], Sent("dir"), Sent("dir")),
         ("contain=pidns", &[], Sent("contain"), Sent("contain")),
         ("unit=none", &[], Refused, Refused),
-        ("detach", &[], Sent("terminal"), Here),
+        ("detach", &[], Sent("lease_ms"), Here),
         ("tty", &[], Refused, Sent("terminal")),
         ("interactive", &[], Refused, Refused),
         ("interactive", &["--tty"], Refused, Sent("terminal")),
@@ -287,8 +226,6 @@ mod tests {
         ("label=a=b", &[], Sent("labels"), Sent("labels")),
         // Its flags were added to the others.
         ("spec=FILE", &[], Here, Here),
-        ("inherit-env=true", &[], Sent("inherit_env"), Sent("inherit_env")),
-        ("without-config", &[], Here, Here),
         ("ttl=7s", &[], Refused, Sent("lease_ms")),
         ("idle-timeout=7s", &[], Refused, Sent("idle_timeout_ms")),
         ("restart=on-failure", &[], Refused, Refused),
@@ -311,7 +248,6 @@ mod tests {
         ("tap", &[], Sent("network"), Sent("network")),
         ("mount=type=tmpfs,target=/m", &[], Sent("mounts"), Sent("mounts")),
         ("own=path=/p", &[], Sent("own"), Sent("own")),
-        (r#"resources={"own":["path=/p"]}"#, &[], Sent("own"), Sent("own")),
         ("profile=jail", &[], Sent("profile"), Sent("profile")),
         ("rootfs=/r", &["--profile=jail"], Sent("jail"), Sent("jail")),
         ("rootfs=/r", &["--profile=vmm"], Refused, Refused),
@@ -322,7 +258,6 @@ mod tests {
         ("no-seccomp", &["--profile=jail"], Sent("jail"), Sent("jail")),
         ("no-seccomp", &["--profile=vmm"], Refused, Refused),
         ("stop-command=true", &[], Sent("stop"), Sent("stop")),
-        (r#"stop={"command":["true"]}"#, &[], Sent("stop"), Sent("stop")),
         ("spare=ssh-agent", &[], Sent("spare"), Sent("spare")),
         ("allow-outside", &[], Refused, Refused),
     ];
@@ -330,9 +265,16 @@ mod tests {
     fn request(words: &[&str], file: &str) -> Result<Map<String, Value>, Failure> {
         let words: Vec<OsString> =
             words.iter().map(|word| word.replace("FILE", file).into()).chain(["x".into()]).collect();
-        let matches = definition::parse(&words).map_err(|error| usage::failure(&error, Some(&VERB)))?;
+        let command = definition::all(Command::new(VERB.name).no_binary_name(true).args_override_self(true));
+        let matches =
+            command.try_get_matches_from(words).map_err(|error| usage::failure(&error, Some(&VERB)))?;
+        let given = Given::of(&matches);
         let args: RunArgs = usage::read(&VERB, matches).map_err(Failure::not_started)?;
-        check(&args)
+        let (spec, caller) = args.into_request(given)?;
+        match serde_json::to_value(body(spec, &caller)?) {
+            Ok(Value::Object(body)) => Ok(body),
+            _ => panic!("no body"),
+        }
     }
 
     /// spec: 15.10

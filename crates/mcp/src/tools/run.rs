@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use penfold_api::SandboxSpec;
 use penfold_control::{EndMethod, Resolver, SandboxRef, StartError, start_detached};
+use penfold_request::{OwnerAction, RefusalKind, SandboxSpec, StartRequest};
 use penfold_state::error_chain;
 use penfold_state::log::From;
 use penfold_state::outcome::ExitStatus;
@@ -63,6 +63,7 @@ pub(super) fn run(host: &Host, given: RunArguments, cancel: &Cancel) -> Result<A
 fn start(host: &Host, given: RunArguments) -> Result<String, ToolError> {
     environment(&given.env)?;
     let spec = SandboxSpec {
+        command: command(given.command, given.shell)?,
         name: given.name,
         dir: given.cwd,
         timeout_ms: milliseconds("timeout_s", given.timeout_s)?,
@@ -70,14 +71,14 @@ fn start(host: &Host, given: RunArguments) -> Result<String, ToolError> {
         grace_ms: milliseconds("grace_s", given.grace_s)?,
         ..SandboxSpec::default()
     };
-    let mut words = spec.flags();
-    if !host.config.keep {
-        // Its supervisor ends it when this process dies. If this process dies before the start, nothing is started.
-        words.push("--on-owner-exit=stop".into());
-        words.push(format!("--owner={}", std::process::id()).into());
-    }
-    words.push("--".into());
-    words.extend(command(given.command, given.shell)?.into_iter().map(OsString::from));
+    // Its supervisor ends it when this process dies. If this process dies before the start, nothing is started.
+    let is_owned = !host.config.keep;
+    let request = StartRequest {
+        spec,
+        on_owner_exit: is_owned.then_some(OwnerAction::Stop),
+        owner: is_owned.then(|| std::process::id().cast_signed()),
+        report: None,
+    };
     let mut variables: Vec<(OsString, OsString)> = host
         .config
         .environment
@@ -87,8 +88,9 @@ fn start(host: &Host, given: RunArguments) -> Result<String, ToolError> {
         .collect();
     variables.extend(given.env.into_iter().map(|(name, value)| (name.into(), value.into())));
     host.started.add(|| {
-        start_detached(&host.config.program, host.root(), &words, &variables).map_err(|error| match error {
-            StartError::NameTaken { sentence, .. } => {
+        start_detached(&host.config.program, host.root(), &request, &variables).map_err(|error| match error {
+            StartError::Refused(refusal) if refusal.kind == RefusalKind::NameTaken => {
+                let sentence = refusal.sentence;
                 ToolError::new(format!("{sentence}; `stop` that sandbox first, or choose another name"))
             }
             error => ToolError::new(error_chain(&error)),

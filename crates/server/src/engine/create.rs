@@ -1,8 +1,9 @@
-//! A sandbox that a caller wants, as the words and the environment of `penfold run -d`.
+//! A sandbox that a caller wants, as the request and the environment for penfold.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use penfold_api::{SandboxSpec, USUAL_VARIABLES};
+use penfold_request::{SandboxSpec, StartRequest, USUAL_VARIABLES};
 
 /// The prefix of penfold's own variables. A command gets the marker of the enclosing sandboxes.
 const OWN: &str = "PENFOLD_";
@@ -22,12 +23,10 @@ impl NewSandbox {
         NewSandbox { spec: SandboxSpec { command, ..SandboxSpec::default() }, token: None }
     }
 
-    /// The words that follow `penfold run -d`.
-    pub(super) fn words(&self) -> Vec<OsString> {
-        let mut words = self.spec.flags();
-        words.push("--".into());
-        words.extend(self.spec.command.iter().map(Into::into));
-        words
+    /// What penfold is asked for. The variables are in [`NewSandbox::environment`].
+    pub(super) fn into_request(self) -> StartRequest {
+        let spec = SandboxSpec { env: BTreeMap::new(), inherit_env: None, ..self.spec };
+        StartRequest { spec, ..StartRequest::default() }
     }
 
     fn inherits_environment(&self) -> bool {
@@ -36,7 +35,8 @@ impl NewSandbox {
 
     /// A text that differs for different sandboxes, and is the same in every version of the server.
     pub(crate) fn fingerprint(&self) -> String {
-        format!("{:?}{:?}{}", self.words(), self.spec.env, self.inherits_environment())
+        // A spec has only what was given, so a newer field changes no older text.
+        serde_json::to_string(&self.spec).unwrap_or_default()
     }
 
     /// The environment of `penfold run`, made from the server's.
@@ -67,18 +67,6 @@ pub fn is_settable(key: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_value_is_never_read_as_a_flag() {
-        let mut sandbox = NewSandbox::new(vec!["--help".to_owned()]);
-        sandbox.spec.dir = Some("-x".into());
-        sandbox.spec.grace_ms = Some(1500);
-        assert_eq!(sandbox.words(), ["--workdir=-x", "--grace=1500ms", "--contain=auto", "--", "--help"]);
-        let spec = &mut sandbox.spec;
-        (spec.memory_bytes, spec.pids, spec.cpus) = (Some(1 << 20), Some(7), Some(1.5));
-        let limits = ["--memory=1048576", "--pids=7", "--cpus=1.5"];
-        assert_eq!(sandbox.words().get(3..6).unwrap(), limits);
-    }
 
     #[test]
     fn a_command_gets_few_variables_of_the_server() {

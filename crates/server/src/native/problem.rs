@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use penfold_control::{Candidate, ForgetError, ResolveError, StartError, has_just_ended};
+use penfold_request::RefusalKind;
 use penfold_state::{Files, error_chain};
 use penfold_teardown::Survivor;
 use serde::Serialize;
@@ -338,17 +339,21 @@ impl From<ForgetError> for Problem {
 
 impl From<StartError> for Problem {
     fn from(error: StartError) -> Problem {
-        let kind = match &error {
-            StartError::NameTaken { holder, .. } => {
-                let lists = Lists { holder: Some(holder.clone()), ..Lists::default() };
+        let refusal = match &error {
+            StartError::Execute { .. } => return Problem::error(Kind::Internal, &error),
+            StartError::Refused(refusal) => refusal,
+        };
+        let kind = match refusal.kind {
+            RefusalKind::NameTaken => {
+                let holder = Some(refusal.holder.clone().unwrap_or_default());
+                let lists = Lists { holder, ..Lists::default() };
                 return Problem::error(Kind::NameTaken, &error).with(lists);
             }
-            StartError::CommandNotFound { .. } => Kind::CommandNotFound,
-            StartError::CommandNotExecutable { .. } => Kind::CommandNotExecutable,
-            StartError::TooLarge => Kind::TooLarge,
-            StartError::NotStarted { .. } => Kind::NotStarted,
-            StartError::Unverified { .. } => Kind::Unverified,
-            StartError::Execute { .. } => Kind::Internal,
+            RefusalKind::CommandNotFound => Kind::CommandNotFound,
+            RefusalKind::CommandNotExecutable => Kind::CommandNotExecutable,
+            RefusalKind::TooLarge => Kind::TooLarge,
+            RefusalKind::NotStarted => Kind::NotStarted,
+            RefusalKind::Unverified => Kind::Unverified,
         };
         Problem::error(kind, &error)
     }

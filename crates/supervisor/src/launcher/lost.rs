@@ -64,6 +64,7 @@ impl Launcher {
             of_exec: false,
             exec: None,
             unwritten: None,
+            name_holder: None,
         })
     }
 

@@ -2,9 +2,9 @@
 
 use std::ffi::OsString;
 
-use clap::{ArgMatches, Args, Command, Error};
+use clap::{Args, Command};
 
-use super::{RunArgs, VERB, detached, profile, ready, stop_channel};
+use super::{RunArgs, detached, profile, ready, stop_channel};
 use crate::args::limits::LimitArgs;
 use crate::args::resources::ResourceArgs;
 use crate::args::spare::SpareArgs;
@@ -19,15 +19,6 @@ pub(crate) fn all(command: Command) -> Command {
 pub(crate) fn for_words(command: Command, words: impl Iterator<Item = OsString>) -> Command {
     let usual = RunArgs::augment_args(command);
     if has_all(&usual, words) { usual } else { with_rare(usual) }
-}
-
-/// Parses flags of `run` and a command that penfold itself has put together.
-///
-/// # Errors
-/// When they mean nothing.
-pub(crate) fn parse(words: &[OsString]) -> Result<ArgMatches, Error> {
-    let command = Command::new(VERB.name).no_binary_name(true).args_override_self(true);
-    for_words(command, words.iter().cloned()).try_get_matches_from(words)
 }
 
 /// Adds the flags that few command lines have.

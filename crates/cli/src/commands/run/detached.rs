@@ -9,7 +9,7 @@ use super::restart;
 use crate::value;
 
 /// The size of a log without `--log-size`.
-const LOG_SIZE: u64 = 64 << 20;
+pub(super) const LOG_SIZE: u64 = 64 << 20;
 
 /// How long a detached sandbox lives, and what it keeps.
 #[derive(Args, Clone, Debug)]

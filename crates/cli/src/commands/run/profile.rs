@@ -7,11 +7,12 @@ mod vmm;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
-
-use super::{OnSupervisorExit, RunArgs};
+use clap::Args;
+use penfold_process::path_text::path_of_text;
+use penfold_request::{JailNetwork, Profile, SandboxSpec, Vmm, VmmKind};
 use penfold_state::JAIL_PROGRAM;
 
+use crate::args::spare;
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{surroundings, variables};
 
@@ -27,7 +28,7 @@ pub(crate) struct ProfileArgs {
     pub(crate) rootfs: Option<PathBuf>,
     /// Network of the jail [default: none; new with --netns and --address].
     #[arg(long, value_enum, value_name = "NETWORK", requires = "profile")]
-    pub(crate) network: Option<Network>,
+    pub(crate) network: Option<JailNetwork>,
     #[arg(
         long,
         value_enum,
@@ -36,76 +37,27 @@ pub(crate) struct ProfileArgs {
         requires = "profile",
         help = "The monitor of the profile vmm: qemu, firecracker, cloud-hypervisor [default: the first that CMD names]"
     )]
-    pub(crate) vmm: Option<vmm::Vmm>,
+    pub(crate) vmm: Option<VmmKind>,
     /// Let the command in the jail make all system calls; otherwise a filter denies those that a jail does not need.
     #[arg(long, requires = "profile")]
     pub(crate) no_seccomp: bool,
 }
 
-/// The value of `--profile`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Profile {
-    /// Namespaces of bubblewrap.
-    Jail,
-    /// A virtual machine monitor.
-    Vmm,
-}
-
-impl Profile {
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Profile::Jail => "jail",
-            Profile::Vmm => "vmm",
-        }
-    }
-}
-
-impl From<Profile> for penfold_state::Profile {
-    fn from(profile: Profile) -> penfold_state::Profile {
-        match profile {
-            Profile::Jail => penfold_state::Profile::Jail,
-            Profile::Vmm => penfold_state::Profile::Vmm,
-        }
-    }
-}
-
-/// The value of `--network`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Network {
-    /// A loopback device only.
-    None,
-    /// The network of penfold's caller.
-    Host,
-    /// The network namespace of the sandbox, as with --netns.
-    New,
-}
-
-impl Network {
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Network::None => "none",
-            Network::Host => "host",
-            Network::New => "new",
-        }
-    }
-}
-
-impl ProfileArgs {
-    /// Refuses the flags of another profile.
-    pub(crate) fn refuse_others(&self) -> Result<(), Failure> {
-        let ProfileArgs { profile, rootfs, network, vmm, no_seccomp } = self;
-        let flags = [
-            (rootfs.is_some(), "--rootfs", Profile::Jail),
-            (network.is_some(), "--network", Profile::Jail),
-            (*no_seccomp, "--no-seccomp", Profile::Jail),
-            (vmm.is_some(), "--vmm", Profile::Vmm),
-        ];
-        match flags.into_iter().find(|(given, _, of)| *given && *profile != Some(*of)) {
-            None => Ok(()),
-            Some((_, flag, of)) => {
-                Err(not_started(format!("`{flag}` is a flag of the profile `{}`", of.word())))
-            }
-        }
+/// Refuses the settings of another profile.
+///
+/// # Errors
+/// When there is one, or one without a profile.
+pub(crate) fn refuse_others(spec: &SandboxSpec) -> Result<(), Failure> {
+    let jail = spec.jail.clone().unwrap_or_default();
+    let flags = [
+        (jail.rootfs.is_some(), "--rootfs", Profile::Jail),
+        (jail.network.is_some(), "--network", Profile::Jail),
+        (jail.seccomp == Some(false), "--no-seccomp", Profile::Jail),
+        (spec.vmm.as_ref().is_some_and(|vmm| vmm.kind.is_some()), "--vmm", Profile::Vmm),
+    ];
+    match flags.into_iter().find(|(given, _, of)| *given && spec.profile != Some(*of)) {
+        None => Ok(()),
+        Some((_, flag, of)) => Err(not_started(format!("`{flag}` is a flag of the profile `{}`", of.word()))),
     }
 }
 
@@ -113,80 +65,94 @@ fn not_started(sentence: String) -> Failure {
     Failure::new(FailureKind::NotStarted, sentence)
 }
 
-/// Applies the profile to the arguments. Returns the words in front of the command, if there are any.
-pub(super) fn apply(args: &mut RunArgs) -> Result<Vec<OsString>, Failure> {
-    match args.profile.profile {
+/// Applies the profile to the specification. Returns the words in front of the command, if there are any.
+pub(super) fn apply(spec: &mut SandboxSpec, command: &[OsString]) -> Result<Vec<OsString>, Failure> {
+    refuse_others(spec)?;
+    match spec.profile {
         None => Ok(Vec::new()),
-        Some(Profile::Jail) => jail(args),
-        Some(Profile::Vmm) => prepare_vmm(args).map(|()| Vec::new()),
+        Some(Profile::Jail) => jail(spec),
+        Some(Profile::Vmm) => prepare_vmm(spec, command).map(|()| Vec::new()),
     }
 }
 
 /// Returns the path of penfold's own program, as the commands of the sandbox see it.
-pub(super) fn program(args: &ProfileArgs) -> PathBuf {
-    if args.profile == Some(Profile::Jail) { JAIL_PROGRAM.into() } else { surroundings::program() }
+pub(super) fn program(spec: &SandboxSpec) -> PathBuf {
+    if spec.profile == Some(Profile::Jail) { JAIL_PROGRAM.into() } else { surroundings::program() }
 }
 
 /// Returns what an exec needs to enter the jail of the sandbox.
-pub(super) fn jail_of(args: &ProfileArgs) -> Result<Option<penfold_state::Jail>, Failure> {
-    if args.profile != Some(Profile::Jail) {
+pub(super) fn jail_of(spec: &SandboxSpec) -> Result<Option<penfold_state::Jail>, Failure> {
+    if spec.profile != Some(Profile::Jail) {
         return Ok(None);
     }
-    let filter = (!args.no_seccomp).then(system_calls::filter).transpose();
+    let filter = is_filtered(spec).then(system_calls::filter).transpose();
     let filter = filter.or_fail(FailureKind::NotStarted, "cannot make a jail")?;
     Ok(Some(penfold_state::Jail { filter, temporary: jail::TEMPORARY.into() }))
 }
 
+/// Whether a filter denies the system calls that a jail does not need.
+fn is_filtered(spec: &SandboxSpec) -> bool {
+    spec.jail.as_ref().and_then(|jail| jail.seccomp) != Some(false)
+}
+
 /// Adds a directory of sockets, and the stop request of the monitor.
-fn prepare_vmm(args: &mut RunArgs) -> Result<(), Failure> {
-    args.profile.refuse_others()?;
-    let vmm = args.profile.vmm.or_else(|| vmm::Vmm::find(&args.command)).ok_or_else(|| {
+fn prepare_vmm(spec: &mut SandboxSpec, command: &[OsString]) -> Result<(), Failure> {
+    let given = spec.vmm.as_ref().and_then(|vmm| vmm.kind);
+    let vmm = given.or_else(|| vmm::find_monitor(command)).ok_or_else(|| {
         not_started("the command names no virtual machine monitor that penfold knows".to_owned())
             .hint("`--vmm qemu`, `--vmm firecracker`, `--vmm cloud-hypervisor`")
     })?;
-    let named = |text: &str| args.command.iter().any(|word| word.to_string_lossy().contains(text));
-    let is_direct = args.command.first().and_then(|word| vmm::Vmm::of(word)) == Some(vmm);
-    if is_direct && vmm != vmm::Vmm::Qemu && named(vmm.option()) {
-        let sentence = format!("the profile `vmm` adds `{}`, and the command has it already", vmm.option());
+    let named = |text: &str| command.iter().any(|word| word.to_string_lossy().contains(text));
+    let is_direct = is_monitor(command, vmm);
+    let option = vmm::socket_option(vmm);
+    if is_direct && vmm != VmmKind::Qemu && named(option) {
+        let sentence = format!("the profile `vmm` adds `{option}`, and the command has it already");
         return Err(not_started(sentence).hint("leave it out; `$PENFOLD_VMM_SOCKET` is the path"));
     }
-    if !is_direct && !args.stop.is_given() && !named(vmm::VARIABLE) {
+    if !is_direct && spec.stop.is_none() && !named(vmm::VARIABLE) {
         let sentence = "the monitor runs below another command, and does not listen on `$PENFOLD_VMM_SOCKET`";
-        let option =
-            vmm.arguments("$PENFOLD_VMM_SOCKET".as_ref()).map(|word| word.to_string_lossy().into_owned());
+        let option = vmm::socket_arguments(vmm, "$PENFOLD_VMM_SOCKET".as_ref())
+            .map(|word| word.to_string_lossy().into_owned());
         return Err(
             not_started(sentence.to_owned()).hint(format!("add `{}` to its arguments", option.join(" ")))
         );
     }
-    args.profile.vmm = Some(vmm);
-    args.stop.default_to(vmm.stop_channel());
-    args.resources.add_sockets();
+    spec.vmm = Some(Vmm { kind: Some(vmm) });
+    spec.stop.get_or_insert_with(|| vmm::stop_channel(vmm));
+    spec.sockets.get_or_insert_default();
     Ok(())
 }
 
+/// Whether the command is this monitor itself.
+fn is_monitor(command: &[OsString], vmm: VmmKind) -> bool {
+    command.first().and_then(|word| vmm::monitor_of(word)) == Some(vmm)
+}
+
 /// Adds what depends on the directory of sockets: the variable, and the arguments of a monitor that is the command itself.
-pub(super) fn complete_vmm(args: &mut RunArgs, sockets: Option<&Path>) -> Option<(OsString, OsString)> {
-    let (Some(Profile::Vmm), Some(vmm), Some(sockets)) = (args.profile.profile, args.profile.vmm, sockets)
-    else {
-        return None;
-    };
-    let socket = vmm::socket(sockets);
-    if args.command.first().and_then(|word| vmm::Vmm::of(word)) == Some(vmm) {
+pub(super) fn complete_vmm(
+    spec: &SandboxSpec,
+    command: &mut Vec<OsString>,
+    sockets: Option<&Path>,
+) -> Option<(OsString, OsString)> {
+    let vmm = spec.vmm.as_ref().filter(|_| spec.profile == Some(Profile::Vmm))?.kind?;
+    let socket = vmm::socket(sockets?);
+    if is_monitor(command, vmm) {
         // The words after `--` are not for the monitor itself.
-        let end = args.command.iter().position(|word| word == "--").unwrap_or(args.command.len());
-        args.command.splice(end..end, vmm.arguments(&socket));
+        let end = command.iter().position(|word| word == "--").unwrap_or(command.len());
+        command.splice(end..end, vmm::socket_arguments(vmm, &socket));
     }
     Some((vmm::VARIABLE.into(), socket.into()))
 }
 
 /// Returns the words in front of a command in a jail. May add a network namespace to the resources.
-fn jail(args: &mut RunArgs) -> Result<Vec<OsString>, Failure> {
-    args.spare.refuse_namespace("--profile jail")?;
-    args.profile.refuse_others()?;
-    let has_namespace = args.resources.request().network.is_some_and(|network| network.namespace);
-    let network = args.profile.network.unwrap_or(if has_namespace { Network::New } else { Network::None });
-    if network == Network::New {
-        args.resources.add_namespace();
+fn jail(spec: &mut SandboxSpec) -> Result<Vec<OsString>, Failure> {
+    spare::refuse_namespace(spec, "--profile jail")?;
+    let settings = spec.jail.clone().unwrap_or_default();
+    let has_namespace = spec.network.as_ref().is_some_and(|network| network.namespace);
+    let network =
+        settings.network.unwrap_or(if has_namespace { JailNetwork::New } else { JailNetwork::None });
+    if network == JailNetwork::New {
+        spec.network.get_or_insert_default().namespace = true;
     } else if has_namespace {
         let sentence =
             format!("`--network {}` leaves the network namespace without a command", network.word());
@@ -195,16 +161,16 @@ fn jail(args: &mut RunArgs) -> Result<Vec<OsString>, Failure> {
     let bwrap = jail::find_bwrap(variables::get("PATH".as_ref()).as_deref()).ok_or_else(|| {
         not_started("cannot make a jail: there is no `bwrap` in PATH".to_owned()).hint("install bubblewrap")
     })?;
-    let rootfs = match &args.profile.rootfs {
+    let rootfs = match settings.rootfs.as_deref().map(path_of_text) {
         None => None,
         Some(dir) => Some(dir.canonicalize().ok().filter(|dir| dir.is_dir()).ok_or_else(|| {
             not_started(format!("cannot make a jail: `{}` is no directory", dir.display()))
         })?),
     };
-    if !args.scratch || args.bounds.workdir.is_some() {
+    if !spec.scratch || spec.dir.is_some() {
         // The workspace may not exist yet, so links in it cannot matter.
-        let workspace = args.resources.request().workspace.map(|workspace| workspace.path);
-        let given = args.bounds.workdir.clone().or(workspace).unwrap_or_else(|| ".".into());
+        let workspace = spec.workspace.as_ref().map(|workspace| workspace.path.clone());
+        let given = spec.dir.as_deref().map(path_of_text).or(workspace).unwrap_or_else(|| ".".into());
         let directory = given.canonicalize().unwrap_or(given);
         jail::check_directory(&directory, rootfs.as_deref()).map_err(not_started)?;
     }
@@ -220,9 +186,9 @@ fn jail(args: &mut RunArgs) -> Result<Vec<OsString>, Failure> {
         option("rootfs", rootfs.into());
     }
     let flags = [
-        (args.scratch, "--scratch"),
-        (!args.profile.no_seccomp, "--seccomp"),
-        (args.detached.on_supervisor_exit == OnSupervisorExit::Keep, "--outlives-parent"),
+        (spec.scratch, "--scratch"),
+        (is_filtered(spec), "--seccomp"),
+        (spec.survive_supervisor, "--outlives-parent"),
     ];
     words.extend(flags.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag.into()));
     words.push("--".into());

@@ -21,14 +21,16 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
 
-pub(crate) use self::probe::Probe;
 use self::probe::ProbeKind;
+pub(crate) use self::probe::{Probe, probe};
 use self::prober::{Probed, Prober, has_ended};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::output;
 use crate::text::{lines, template, terminal_output};
 use crate::value::{self, Exact, signal_name};
 
+/// The time to become ready without `--ready-timeout`.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
 /// The interval at which the end of the sandbox is looked for. With a connection, the supervisor reports it earlier.
 const LOOK: Duration = Duration::from_millis(100);
 const LOOK_BLIND: Duration = Duration::from_millis(20);
@@ -51,7 +53,7 @@ pub(crate) struct ReadyArgs {
     #[arg(
         long,
         value_name = "PROBE",
-        value_parser = probe::probe,
+        value_parser = probe,
         help = "Return only when a detached sandbox is ready, else end it: port:N (a process of it listens on TCP), log:REGEX (a \
             line of its log), http:URL (2xx or 3xx), cmd:LINE (sh -c LINE in it exits with 0), fd:N (CMD writes a line feed to \
             descriptor N)"
@@ -71,22 +73,17 @@ pub(crate) struct ReadyArgs {
 
 impl Default for ReadyArgs {
     fn default() -> Self {
-        ReadyArgs { ready: None, ready_timeout: Duration::from_secs(30) }
+        ReadyArgs { ready: None, ready_timeout: TIMEOUT }
     }
 }
 
-impl ReadyArgs {
+impl Probe {
     /// Makes the pipe over which the command says that it is ready, if the probe needs one.
     pub(crate) fn pipe(&self) -> Result<Option<ReadyPipe>, Failure> {
-        let Some(Probe { kind: ProbeKind::Descriptor(number), .. }) = self.ready else { return Ok(None) };
+        let ProbeKind::Descriptor(number) = self.kind else { return Ok(None) };
         let (read, write) = pipe_with(PipeFlags::CLOEXEC)
             .or_fail(FailureKind::NotStarted, "cannot make a pipe for `--ready`")?;
         Ok(Some(ReadyPipe { write: Some(write), number, read }))
-    }
-
-    /// The text of the probe, for the record.
-    pub(crate) fn text(&self) -> Option<String> {
-        self.ready.as_ref().map(|probe| probe.text.clone())
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::ffi::OsString;
 
+use penfold_request::{SandboxSpec, StartRequest};
 use penfold_state::names::Name;
-use penfold_state::{Intent, Launch, LaunchSource, Life, OnFailure, OwnerExit, Record, Spec};
+use penfold_state::{Intent, Kept, Launch, LaunchSource, Life, OnFailure, OwnerExit, Record, Spec};
 use rustix::fs::Mode;
 
-use super::{OnOwnerExit, RunArgs, VERB, run_with};
-use crate::args::usage;
+use super::request::Caller;
+use super::{OnOwnerExit, VERB, run_with, spec_file};
 use crate::args::verb::Global;
 use crate::commands::command_line;
 use crate::config::Config;
@@ -26,11 +27,20 @@ pub(super) fn policy(text: &str) -> Result<OnFailure, String> {
     }
 }
 
+/// The text of a policy, as [`policy`] reads it.
+pub(super) fn text(policy: OnFailure) -> String {
+    match policy.most {
+        None => "on-failure".to_owned(),
+        Some(most) => format!("on-failure:{most}"),
+    }
+}
+
 /// Refuses `--restart` for a sandbox that cannot be restarted.
-pub(super) fn check(args: &RunArgs) -> Result<(), Failure> {
-    let ends_with_owner = matches!(args.on_owner_exit, Some(OnOwnerExit::Kill | OnOwnerExit::Stop));
-    let flags = [(args.rm, "--rm"), (args.outside, "--outside"), (ends_with_owner, "--on-owner-exit")];
-    match flags.into_iter().find(|(given, _)| *given && args.detached.restart.is_some()) {
+pub(super) fn check(spec: &SandboxSpec, caller: &Caller) -> Result<(), Failure> {
+    let ends_with_owner = matches!(caller.on_owner_exit, Some(OnOwnerExit::Kill | OnOwnerExit::Stop));
+    let flags =
+        [(spec.remove_at_end, "--rm"), (caller.outside, "--outside"), (ends_with_owner, "--on-owner-exit")];
+    match flags.into_iter().find(|(given, _)| *given && spec.restart.is_some()) {
         None => Ok(()),
         Some((_, flag)) => Err(Failure::new(
             FailureKind::NotStarted,
@@ -39,16 +49,14 @@ pub(super) fn check(args: &RunArgs) -> Result<(), Failure> {
     }
 }
 
-/// Keeps what a restart needs. `words` are those that mean the same as the command line, if they are others.
-pub(super) fn keep(words: Option<Vec<OsString>>, spec: &mut Spec) {
+/// Keeps what a restart needs, if the sandbox can be restarted.
+pub(super) fn keep(request: &StartRequest, spec: &mut Spec) {
     let Some(detach) = &mut spec.detach else { return };
-    if detach.remove || spec.on_owner_exit != OwnerExit::Keep {
+    if detach.remove || spec.outside.is_some() || spec.on_owner_exit != OwnerExit::Keep {
         return;
     }
-    let words = match words {
-        Some(words) => [VERB.name.into()].into_iter().chain(words).collect(),
-        None => std::env::args_os().skip(1).collect(),
-    };
+    // It consists of texts and numbers.
+    let Ok(request) = serde_json::to_vec(request) else { return };
     let directory = std::env::current_dir().unwrap_or_default();
     // A credential of penfold is kept only if the command gets it.
     let is_kept = |key: &OsString| {
@@ -59,7 +67,7 @@ pub(super) fn keep(words: Option<Vec<OsString>>, spec: &mut Spec) {
     let environment = variables::all().filter(|(key, _)| is_kept(key)).collect();
     let umask = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     rustix::process::umask(umask);
-    let launch = Launch { words, environment, directory, umask: umask.bits() };
+    let launch = Launch { request: Kept::Request(request), environment, directory, umask: umask.bits() };
     detach.launch = Some(LaunchSource::New(launch.encode()));
 }
 
@@ -90,22 +98,61 @@ pub(crate) fn next_life(
         )
     };
     rustix::process::umask(Mode::from_bits_truncate(launch.umask));
-    let words = || std::iter::once("penfold".into()).chain(launch.words.iter().cloned());
-    let call =
-        command_line::parse(words).ok().filter(|call| call.verb.name == VERB.name).ok_or_else(damaged)?;
-    let mut args: RunArgs = usage::read(&VERB, call.matches)?;
+    let asked = match &launch.request {
+        Kept::Request(text) => serde_json::from_slice(text).ok().map(Caller::of),
+        Kept::Words(words) => of_words(words),
+    };
+    let (asked, mut caller) = asked.ok_or_else(damaged)?;
     // What the first life has replaced is gone, and its caller may be.
-    (args.replace, args.owner) = (false, None);
-    args.id = Some(intent.id);
-    // The words have what the configuration said at the first start.
+    (caller.replace, caller.owner) = (false, None);
+    caller.id = Some(intent.id);
+    // The request has what the configuration said at the first start.
     let root = Some(surroundings::absolute_root(global));
-    let global = Global { root, config: Config::default(), ..call.global };
+    let global = Global { root, config: Config::default(), ..global.clone() };
     let life = Life { restart_of: String::new(), restarts: record.files().life(), failures };
-    run_with(&global, args, |spec| {
+    run_with(&global, asked, caller, |spec| {
         spec.claim = name;
         if let Some(detach) = &mut spec.detach {
             detach.life = Some(life);
             detach.launch = Some(LaunchSource::Former { record, is_requested: failures == 0 });
         }
     })
+}
+
+/// Reads the words that earlier versions kept. They had flags for what only a file or a server could ask for.
+fn of_words(words: &[OsString]) -> Option<(SandboxSpec, Caller)> {
+    let end = words.iter().position(|word| word == "--").unwrap_or(0);
+    let mut hidden = SandboxSpec::default();
+    let mut kept = vec![OsString::from("penfold")];
+    for (at, word) in words.iter().enumerate() {
+        let flag = word.to_str().filter(|_| at < end).and_then(|word| word.strip_prefix("--"));
+        match flag.map(|flag| flag.split_once('=').unwrap_or((flag, ""))) {
+            Some(("without-config", _)) => {}
+            Some(("inherit-env", value)) => hidden.inherit_env = Some(value.parse().ok()?),
+            Some(("stop", value)) => hidden.stop = Some(serde_json::from_str(value).ok()?),
+            Some(("resources", value)) => hidden = hidden.over(serde_json::from_str(value).ok()?),
+            _ => kept.push(word.clone()),
+        }
+    }
+    let call = command_line::parse(|| kept.iter().cloned()).ok()?;
+    let call = Some(call).filter(|call| call.verb.name == VERB.name)?;
+    let without_config = Global { config: Config::default(), ..call.global };
+    let (spec, caller) = spec_file::request(&without_config, call.matches).ok()?;
+    Some((spec.over(hidden), caller))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// spec: 25.7
+    #[test]
+    fn the_words_of_earlier_versions_are_read() {
+        let line = r#"--root|/r|run|-d|--without-config|--contain=pidns|--resources={"own":["path=/p"]}|--stop={"command":["true"]}|--inherit-env=false|--|x|--stop=y"#;
+        let words: Vec<OsString> = line.split('|').map(OsString::from).collect();
+        let (spec, caller) = of_words(&words).unwrap();
+        let expected = r#"{"command":["x","--stop=y"],"inherit_env":false,"contain":"pidns","own":["path=/p"],"stop":{"command":["true"]}}"#;
+        assert_eq!(serde_json::to_string(&spec).unwrap(), expected);
+        assert!(caller.detach);
+    }
 }

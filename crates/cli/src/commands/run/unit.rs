@@ -7,12 +7,13 @@ use std::time::Duration;
 use clap::ValueEnum;
 use penfold_cgroup::{LimitError, LimitedPlace, Limits, Membership, NoPlace, Place};
 use penfold_control::host_checks::{mend_limits, mend_place, mend_scope_limits};
+use penfold_request::{Containment, SandboxSpec, Unit};
 use penfold_state::{Life, ScopeDir, Spec, error_chain};
 use penfold_supervisor::{Entered, Launcher, StartError};
 use penfold_unit::{Caller, Kind, Manager, Scope, ScopeError, ScopeRequest};
 use rustix::process::Pid;
 
-use super::{Contain, RunArgs};
+use super::spec::limits;
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind};
 use crate::output;
@@ -25,19 +26,6 @@ const ASK_LIMIT: Duration = Duration::from_millis(500);
 const SCOPE_LIMIT: Duration = Duration::from_millis(1500);
 /// The time that the manager gives the sandbox beyond its own grace and patience before it kills.
 const STOP_MARGIN: Duration = Duration::from_secs(5);
-
-/// The value of `--unit`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Unit {
-    /// A scope where the caller's login session or service could end the sandbox, or has no delegated cgroup.
-    Auto,
-    /// No scope: the sandbox stays in the caller's unit.
-    None,
-    /// A scope from the user's manager, or an error.
-    User,
-    /// A scope from the system's manager, or an error.
-    System,
-}
 
 /// The unit that a sandbox will be in.
 pub(crate) enum Plan {
@@ -66,9 +54,10 @@ impl Wanted {
 }
 
 /// Decides whether to ask for a scope. In the foreground nothing is read, unless a flag or the variable asks for more.
-pub(crate) fn plan(args: &RunArgs) -> Result<Plan, Failure> {
+pub(crate) fn plan(spec: &SandboxSpec, is_detached: bool) -> Result<Plan, Failure> {
+    let asked = Asked::of(spec);
     let variable = variables::get(OsStr::new(VARIABLE)).filter(|value| !value.is_empty());
-    let configured = match variable.filter(|_| args.unit.is_none()) {
+    let configured = match variable.filter(|_| spec.unit.is_none()) {
         None => None,
         Some(value) => {
             let value = value.to_string_lossy();
@@ -80,8 +69,8 @@ pub(crate) fn plan(args: &RunArgs) -> Result<Plan, Failure> {
             Some(unit)
         }
     };
-    let asks = args.detach || args.contain == Contain::Cgroup || args.limits.flag().is_some();
-    let manager = match args.unit.or(configured) {
+    let asks = is_detached || asked.contain == Containment::Cgroup || !asked.limits.is_empty();
+    let manager = match spec.unit.or(configured) {
         Some(Unit::None) => return Ok(Plan::Stay(None)),
         None if !asks => return Ok(Plan::Stay(None)),
         None | Some(Unit::Auto) => None,
@@ -89,9 +78,9 @@ pub(crate) fn plan(args: &RunArgs) -> Result<Plan, Failure> {
         Some(Unit::System) => Some(Manager::System),
     };
     let enclosing = surroundings::outer_sandboxes().pop();
-    if args.contain == Contain::Subreaper || enclosing.is_some() {
+    if asked.contain == Containment::Subreaper || enclosing.is_some() {
         return match enclosing {
-            _ if args.unit.is_none() || manager.is_none() => Ok(Plan::Stay(None)),
+            _ if spec.unit.is_none() || manager.is_none() => Ok(Plan::Stay(None)),
             Some(id) => Err(refused(&format!("this command runs in sandbox {id}, which would not hold it"))),
             None => Err(refused("`--contain subreaper` uses no cgroup")),
         };
@@ -105,7 +94,7 @@ pub(crate) fn plan(args: &RunArgs) -> Result<Plan, Failure> {
         }
         None => Ok(caller
             .filter(|_| penfold_unit::is_booted())
-            .map_or(Plan::Stay(None), |caller| auto(args, &caller))),
+            .map_or(Plan::Stay(None), |caller| auto(&asked, is_detached, &caller))),
     }
 }
 
@@ -114,8 +103,8 @@ fn refused(why: &str) -> Failure {
 }
 
 /// Decides for `--unit auto`, where systemd runs and the caller is in a unit.
-fn auto(args: &RunArgs, caller: &Caller) -> Plan {
-    let limits = args.limits.limits();
+fn auto(asked: &Asked, is_detached: bool, caller: &Caller) -> Plan {
+    let limits = asked.limits;
     // Where cgroup v1 has a controller, no scope has it.
     let has_limits =
         limits.is_empty() || matches!(LimitedPlace::find_here(&limits), Ok(_) | Err(LimitError::OnV1 { .. }));
@@ -125,17 +114,17 @@ fn auto(args: &RunArgs, caller: &Caller) -> Plan {
         let is_root = rustix::process::geteuid().is_root();
         let manager = if is_root { Manager::System } else { Manager::User };
         // Without the scope the start fails anyway, and this error has both reasons.
-        let is_required = !has_limits || (!can_stay && args.contain == Contain::Cgroup);
+        let is_required = !has_limits || (!can_stay && asked.contain == Containment::Cgroup);
         Wanted { is_required, ..Wanted::of(Some(caller), manager) }
     };
     match caller.kind {
         _ if !has_limits => Plan::Scope(wanted()),
         // The next life of a sandbox does not stay in the scope of the former one.
-        Kind::Scope if args.detach && ScopeDir::is_unit(&caller.unit) => {
+        Kind::Scope if is_detached && ScopeDir::is_unit(&caller.unit) => {
             Plan::Scope(Wanted { is_required: true, ..wanted() })
         }
-        Kind::Session if args.detach => Plan::Scope(wanted()),
-        Kind::Service if args.detach => in_service(caller, place.as_ref().ok().map(Place::path), wanted),
+        Kind::Session if is_detached => Plan::Scope(wanted()),
+        Kind::Service if is_detached => in_service(caller, place.as_ref().ok().map(Place::path), wanted),
         _ if can_stay => Plan::Stay(None),
         _ => Plan::Scope(wanted()),
     }
@@ -201,13 +190,13 @@ fn described(id: &str, name: Option<&str>) -> String {
 /// What the user asked for that needs a cgroup.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked {
-    contain: Contain,
+    contain: Containment,
     limits: Limits,
 }
 
 impl Asked {
-    pub(crate) fn of(args: &RunArgs) -> Asked {
-        Asked { contain: args.contain, limits: args.limits.limits() }
+    pub(crate) fn of(spec: &SandboxSpec) -> Asked {
+        Asked { contain: spec.contain.unwrap_or_default(), limits: limits(spec) }
     }
 }
 
@@ -244,7 +233,7 @@ pub(crate) fn explain(plan: &Plan, asked: &Asked, failure: Failure) -> Failure {
             (_, Ok(_)) => failure,
         };
     }
-    if asked.contain != Contain::Cgroup {
+    if asked.contain != Containment::Cgroup {
         return failure;
     }
     match Place::find_here() {

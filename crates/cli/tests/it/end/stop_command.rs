@@ -48,13 +48,11 @@ fn members_that_the_command_asks_get_no_signal() {
 #[test]
 fn a_command_that_fails_leaves_the_members_to_the_signal_at_once() {
     let env = TestEnv::new();
+    let missing = spec_flag(&env, r#"{"stop":{"command":["/no/such/program"]}}"#);
     let cases = [
         ("--stop-command=exit 3", "it exited with 3"),
         ("--stop-command=kill -9 $$", "it was killed by signal 9"),
-        (
-            r#"--stop={"command":["/no/such/program"]}"#,
-            "it cannot be executed: No such file or directory (os error 2)",
-        ),
+        (missing.as_str(), "it cannot be executed: No such file or directory (os error 2)"),
     ];
     for (flag, error) in cases {
         let sandbox = detach_script(&env, &["--grace", "1h", flag], WAITS);
@@ -200,13 +198,21 @@ fn a_request_that_makes_no_sense_starts_nothing() {
     let words = ["run", "--contain", "pidns", "--stop-command", "true", "echo", "ran"];
     env.call(words).refused(125, "outside of the pid namespace");
     let cases = [
-        (r#"--stop={"command":[]}"#, "the list `command` of `stop` is empty"),
-        (r#"--stop={"qmp":{"socket":"qmp"}}"#, "has no directory of sockets"),
-        (r#"--stop={"http":{"socket":"/s","path":"/x","method":"put"}}"#, "no method of HTTP"),
-        (r#"--stop={"http":{"socket":"/s","path":"x"}}"#, "begins with `/`"),
-        (r#"--stop={"ftp":{}}"#, "unknown variant `ftp`"),
+        (r#"{"command":[]}"#, "the list `command` of `stop` is empty"),
+        (r#"{"qmp":{"socket":"qmp"}}"#, "has no directory of sockets"),
+        (r#"{"http":{"socket":"/s","path":"/x","method":"put"}}"#, "no method of HTTP"),
+        (r#"{"http":{"socket":"/s","path":"x"}}"#, "begins with `/`"),
+        (r#"{"ftp":{}}"#, "unknown variant `ftp`"),
     ];
-    for (flag, part) in cases {
-        env.call(["run", flag, "echo", "ran"]).refused(125, part);
+    for (stop, part) in cases {
+        let flag = spec_flag(&env, &format!(r#"{{"stop":{stop}}}"#));
+        env.call(["run", flag.as_str(), "echo", "ran"]).refused(125, part);
     }
+}
+
+/// The flag of a file with this text.
+fn spec_flag(env: &TestEnv, text: &str) -> String {
+    let path = env.path("work/spec.json");
+    std::fs::write(&path, text).unwrap();
+    format!("--spec={}", path.display())
 }

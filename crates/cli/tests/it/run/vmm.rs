@@ -154,8 +154,11 @@ fn a_real_qemu_answers_its_own_protocol() {
     let env = TestEnv::new();
     let qemu = ["qemu-system-x86_64", "-M", "none", "-nographic", "-nodefaults"];
     // Without a guest nothing reacts to the power button, so `quit` shows that the conversation works.
-    let quit = r#"--stop={"qmp":{"socket":"vmm","execute":"quit"}}"#;
-    let sandbox = env.detach(["--profile", "vmm", "--grace", "1h", quit, "--"].iter().chain(&qemu));
+    let path = env.path("work/quit.json");
+    std::fs::write(&path, r#"{"stop":{"qmp":{"socket":"vmm","execute":"quit"}}}"#).unwrap();
+    let quit = format!("--spec={}", path.display());
+    let flags = ["--profile", "vmm", "--grace", "1h", quit.as_str(), "--"];
+    let sandbox = env.detach(flags.iter().chain(&qemu));
     await_socket(&env, &sandbox);
     assert_ended_by_request(&stopped(&env, &sandbox));
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use penfold_control::StartError;
+use penfold_request::RefusalKind;
 use penfold_session::protocol::is_variable;
 
 use crate::cloudflare::api::ApiState;
@@ -126,7 +126,7 @@ async fn start(api: &ApiState, id: &SessionId, settings: &Settings) -> Result<St
             })
             .await
         }
-        Err(EngineError::Start(StartError::NameTaken { .. })) => {
+        Err(EngineError::Start(error)) if error.kind() == Some(RefusalKind::NameTaken) => {
             api.wait(move |api| find::await_other(api.app.engine.state_root(), &id).map(Started::Other)).await
         }
         Err(error @ EngineError::TooMany { .. }) => {

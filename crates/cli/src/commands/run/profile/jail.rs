@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use penfold_state::JAIL_PROGRAM;
 
-use super::Network;
+use penfold_request::JailNetwork as Network;
 
 /// The value of TMPDIR without a scratch directory.
 pub(crate) const TEMPORARY: &str = "/tmp";

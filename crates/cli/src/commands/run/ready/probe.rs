@@ -11,7 +11,7 @@ const USUAL_PORT: &str = "80";
 #[derive(Clone, Debug)]
 pub(crate) struct Probe {
     /// The probe as the user wrote it.
-    pub(super) text: String,
+    pub(crate) text: String,
     pub(super) kind: ProbeKind,
 }
 

@@ -53,6 +53,7 @@ pub struct Vmm {
 
 /// A virtual machine monitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[cfg_attr(feature = "flags", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum VmmKind {
     /// qemu.
@@ -64,7 +65,9 @@ pub enum VmmKind {
 }
 
 impl VmmKind {
-    pub(super) fn word(self) -> &'static str {
+    /// Its word in JSON and as the value of `--vmm`.
+    #[must_use]
+    pub fn word(self) -> &'static str {
         match self {
             VmmKind::Qemu => "qemu",
             VmmKind::Firecracker => "firecracker",

@@ -1,0 +1,226 @@
+//! The flags of `run` as a request: what is asked for, and how the caller takes part.
+//!
+//! Every flag is named in [`RunArgs::into_request`], so that a forgotten one does not compile.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+use penfold_process::path_text::path_text;
+use penfold_request::{Jail, Profile, SandboxSpec, StartRequest, Vmm};
+use penfold_state::{Id, Limits};
+
+use super::detached::{DetachedArgs, OnSupervisorExit};
+use super::profile::ProfileArgs;
+use super::ready::ReadyArgs;
+use super::{Codes, OnOwnerExit, RunArgs, stdin_close};
+use crate::args::bounds::Bounds;
+use crate::args::event_log::EventLogArgs;
+use crate::args::spare::SpareArgs;
+use crate::args::user::UserArgs;
+use crate::failure::Failure;
+use crate::variables;
+
+/// What the caller of `run` wants beside the sandbox itself.
+#[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "flags")]
+pub(crate) struct Caller {
+    pub(crate) detach: bool,
+    pub(crate) interactive: bool,
+    pub(crate) replace: bool,
+    pub(crate) outside: bool,
+    pub(crate) stop_on_interrupt: bool,
+    pub(crate) on_owner_exit: Option<OnOwnerExit>,
+    pub(crate) owner: Option<i32>,
+    pub(crate) on_stdin_close: Option<stdin_close::OnStdinClose>,
+    pub(crate) report: Option<PathBuf>,
+    pub(crate) status_fd: Option<i32>,
+    pub(crate) codes: Codes,
+    /// The id, if it is that of a former life.
+    pub(crate) id: Option<Id>,
+}
+
+impl Caller {
+    /// The caller of a program that starts a detached sandbox, and its specification.
+    pub(crate) fn of(request: StartRequest) -> (SandboxSpec, Caller) {
+        let StartRequest { spec, on_owner_exit, owner, report } = request;
+        (spec, Caller { detach: true, on_owner_exit, owner, report, ..Caller::default() })
+    }
+}
+
+/// Which flags with a default were given: only these take precedence over a file.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "one for each flag")]
+pub(crate) struct Given {
+    contain: bool,
+    grace: bool,
+    patience: bool,
+    log_size: bool,
+    ready_timeout: bool,
+}
+
+impl Given {
+    pub(crate) fn of(matches: &ArgMatches) -> Given {
+        let is_given = |id: &str| {
+            matches.try_contains_id(id).unwrap_or(false)
+                && matches.value_source(id) == Some(ValueSource::CommandLine)
+        };
+        Given {
+            contain: is_given("contain"),
+            grace: is_given("grace"),
+            patience: is_given("patience"),
+            log_size: is_given("log_size"),
+            ready_timeout: is_given("ready_timeout"),
+        }
+    }
+}
+
+impl RunArgs {
+    /// Splits the flags into what is asked for, and how the caller takes part.
+    ///
+    /// # Errors
+    /// When a file of variables cannot be read, or a relative path has no beginning.
+    pub(crate) fn into_request(self, given: Given) -> Result<(SandboxSpec, Caller), Failure> {
+        let RunArgs {
+            bounds,
+            contain,
+            unit,
+            detach,
+            tty,
+            interactive,
+            rm,
+            on_owner_exit,
+            owner,
+            on_stdin_close,
+            patience,
+            outside,
+            scratch,
+            stop_on_interrupt,
+            event_log: EventLogArgs { log },
+            fail_on_leak,
+            report,
+            status_fd,
+            name,
+            replace,
+            label,
+            // Read by `spec_file`.
+            spec: _,
+            detached,
+            ready,
+            user,
+            limits,
+            resources,
+            profile,
+            stop,
+            spare,
+            command,
+        } = self;
+        resources.check()?;
+        let resources = resources.into_inner().request();
+        let codes = Codes { preserve: bounds.preserve_status, fail_on_leak };
+        let UserArgs { user } = user.into_inner();
+        let SpareArgs { spare, allow_outside } = spare.into_inner();
+        let spec = SandboxSpec {
+            command: command.iter().map(text).collect(),
+            name,
+            labels: label.into_iter().map(|label| (label.key, label.value)).collect(),
+            scratch,
+            patience_ms: given.patience.then(|| millis(patience.patience)),
+            contain: given.contain.then_some(contain),
+            workspace: resources.workspace,
+            sockets: resources.sockets,
+            network: resources.network,
+            mounts: resources.mounts,
+            own: resources.own,
+            stop: stop.request(),
+            spare: spare.iter().map(|rule| rule.text().to_owned()).collect(),
+            allow_outside,
+            remove_at_end: rm,
+            user,
+            unit,
+            event_log: log,
+            terminal: tty,
+            ..SandboxSpec::default()
+        };
+        let spec = with_bounds(spec, bounds, given)?;
+        let spec = with_limits(spec, limits.limits());
+        let spec = with_profile(spec, profile.into_inner());
+        let spec = with_detached(spec, detached.into_inner(), ready.into_inner(), given);
+        let caller = Caller {
+            detach,
+            interactive,
+            replace,
+            outside,
+            stop_on_interrupt,
+            on_owner_exit,
+            owner,
+            on_stdin_close,
+            report,
+            status_fd,
+            codes,
+            id: None,
+        };
+        Ok((spec, caller))
+    }
+}
+
+/// The text of a word or path, which keeps every byte.
+fn text(word: impl AsRef<Path>) -> String {
+    path_text(word.as_ref())
+}
+
+/// A time in milliseconds. A part of one counts as a whole one: a limit that was given is never none.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+fn with_bounds(spec: SandboxSpec, bounds: Bounds, given: Given) -> Result<SandboxSpec, Failure> {
+    let settings = bounds.env()?;
+    // The exit code is the caller's matter, and the files are among the settings.
+    let Bounds { timeout, grace, signal, preserve_status: _, env: _, env_file: _, workdir } = bounds;
+    let value = |setting: crate::value::EnvSetting| {
+        let value = setting.value.or_else(|| variables::get(&setting.key))?;
+        Some((text(&setting.key), text(&value)))
+    };
+    Ok(SandboxSpec {
+        env: settings.into_iter().filter_map(value).collect(),
+        dir: workdir.as_ref().map(text),
+        timeout_ms: timeout.map(millis),
+        grace_ms: given.grace.then(|| millis(grace)),
+        signal: signal.map(|signal| signal.number().to_string()),
+        ..spec
+    })
+}
+
+fn with_limits(spec: SandboxSpec, limits: Limits) -> SandboxSpec {
+    let Limits { memory_bytes, pids, cpus } = limits;
+    SandboxSpec { memory_bytes, pids, cpus: cpus.map(|cpus| cpus.as_secs_f64()), ..spec }
+}
+
+fn with_profile(spec: SandboxSpec, args: ProfileArgs) -> SandboxSpec {
+    let ProfileArgs { profile, rootfs, network, vmm, no_seccomp } = args;
+    let is_jailed = profile == Some(Profile::Jail) || rootfs.is_some() || network.is_some() || no_seccomp;
+    let jail = Jail { rootfs: rootfs.as_ref().map(text), network, seccomp: no_seccomp.then_some(false) };
+    SandboxSpec {
+        profile,
+        jail: Some(jail).filter(|jail| is_jailed && *jail != Jail::default()),
+        vmm: vmm.map(|kind| Vmm { kind: Some(kind) }),
+        ..spec
+    }
+}
+
+fn with_detached(spec: SandboxSpec, args: DetachedArgs, ready: ReadyArgs, given: Given) -> SandboxSpec {
+    let DetachedArgs { ttl, idle_timeout, restart, log_size, on_supervisor_exit } = args;
+    let ReadyArgs { ready, ready_timeout } = ready;
+    SandboxSpec {
+        lease_ms: ttl.map(millis),
+        idle_timeout_ms: idle_timeout.map(millis),
+        restart: restart.map(super::restart::text),
+        log_size: given.log_size.then_some(log_size),
+        survive_supervisor: on_supervisor_exit == OnSupervisorExit::Keep,
+        ready_timeout_ms: given.ready_timeout.then(|| millis(ready_timeout)),
+        ready: ready.map(|probe| probe.text),
+        ..spec
+    }
+}
