@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::PathBuf;
 
+use penfold_client::{Error as ClientError, Problem};
 use penfold_control::{ForgetError, ResolveError};
 use penfold_request::{Refusal, RefusalKind};
 use penfold_server::ServeError;
@@ -308,6 +309,43 @@ impl From<ForgetError> for Failure {
             }
             _ => plain(kind, &error),
         }
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Failure {
+        match error {
+            ClientError::Problem(problem) => of_problem(&problem),
+            ClientError::Unreachable { host, source } => {
+                Failure::new(FailureKind::Other, format!("cannot connect to the server at `{host}`"))
+                    .because(source)
+                    .hint("`penfold serve` starts a server")
+            }
+            error => Failure::new(FailureKind::Other, penfold_state::error_chain(&error)),
+        }
+    }
+}
+
+fn of_problem(problem: &Problem) -> Failure {
+    let kind = match problem.kind() {
+        "not_found" => FailureKind::NoSuchId,
+        "ambiguous" => FailureKind::Ambiguous,
+        "unauthorized" | "forbidden" | "not_permitted" => FailureKind::NotPermitted,
+        "invalid_field" | "invalid_json" | "bad_request" => FailureKind::Usage,
+        "unverified" => FailureKind::StillThere,
+        "command_not_found" => FailureKind::NotFound,
+        "command_not_executable" => FailureKind::NotExecutable,
+        _ => FailureKind::Other,
+    };
+    let failure = match kind {
+        FailureKind::NotPermitted => Failure::new(kind, format!("the server refused the request: {problem}")),
+        _ => Failure::new(kind, problem.to_string()),
+    };
+    match problem.kind() {
+        "not_found" => failure.hint("`penfold ps -a` lists the sandboxes"),
+        "ambiguous" => failure.hint("give more characters, or the whole id"),
+        "unauthorized" => failure.hint("`--token-file FILE`"),
+        _ => failure,
     }
 }
 

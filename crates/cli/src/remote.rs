@@ -1,51 +1,20 @@
-//! Where a verb acts, by `--host` or `PENFOLD_HOST`. The verbs as clients of a server: one file for each group of verbs.
-//!
-//! Output and exit codes are those of the local verbs, as far as the API carries the facts.
+//! Where a verb acts, by `--host` or `PENFOLD_HOST`.
 
-mod ending;
-mod exec;
-mod foreground;
 mod hosts;
-mod listing;
-mod logs;
-mod run;
-mod run_request;
-mod select;
-mod wait;
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use clap::ArgMatches;
-use penfold_client::{Client, Error, Host, Problem};
+use penfold_client::{Client, Host};
 
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
-use crate::commands;
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind};
 use crate::place::{InvalidPlace, Place};
 use crate::ssh;
 use crate::surroundings::{HOST, TOKEN_FILE};
 use crate::variables;
-
-/// The verbs that have nothing to do with sandboxes, serve those of this host, or are started by penfold in a sandbox. A variable does
-/// not change them.
-const ALWAYS_LOCAL: [&str; 14] = [
-    "as-user",
-    "agent",
-    "mcp",
-    "serve",
-    "ssh-end",
-    "watch",
-    "session-host",
-    "jail-outside",
-    "jail-inside",
-    "ask-vmm",
-    "help",
-    "version",
-    "completions",
-    "man",
-];
 
 /// Runs a verb: on this host, on another one, or as a client of the server that was named.
 pub(crate) fn call(verb: &Verb, global: &Global, matches: ArgMatches) -> Result<u8, Failure> {
@@ -82,7 +51,7 @@ fn is_detached(matches: &ArgMatches) -> bool {
 /// The places that were named; none for this host.
 fn places(verb: &Verb, global: &Global, matches: &ArgMatches) -> Result<Vec<Place>, Failure> {
     let has_status = matches!(matches.try_get_one::<i32>("status_fd"), Ok(Some(_)));
-    let is_local = ALWAYS_LOCAL.contains(&verb.name) || has_status;
+    let is_local = matches!(verb.places, Places::Here) || has_status;
     match global.host.as_slice() {
         [] if is_local => Ok(Vec::new()),
         [] => {
@@ -105,25 +74,10 @@ fn places(verb: &Verb, global: &Global, matches: &ArgMatches) -> Result<Vec<Plac
     }
 }
 
+/// Runs a verb as a client of a server.
 fn ask(verb: &Verb, global: &Global, matches: ArgMatches, host: &Host) -> Result<u8, Failure> {
-    let client = || Client::new(host.clone(), token(global)?).map_err(failure);
-    match verb.name {
-        "ps" => listing::ps(&client()?, global, &usage::read(verb, matches)?),
-        "inspect" => listing::inspect(&client()?, global, &usage::read(verb, matches)?),
-        "run" => {
-            let (spec, caller) = commands::run::spec_file::request(global, matches)?;
-            run::run(&client()?, global, spec, caller)
-        }
-        "exec" => exec::exec(&client()?, global, &usage::read(verb, matches)?),
-        "logs" => logs::logs(&client()?, global, &usage::read(verb, matches)?),
-        "wait" => wait::wait(&client()?, global, &usage::read(verb, matches)?),
-        "stop" => ending::stop(&client()?, global, &usage::read(verb, matches)?),
-        "kill" => ending::kill(&client()?, global, &usage::read(verb, matches)?),
-        "rm" => ending::rm(&client()?, global, &usage::read(verb, matches)?),
-        "pause" | "unpause" => ending::pause(&client()?, global, &usage::read(verb, matches)?, verb.name),
-        "extend" => ending::extend(&client()?, &usage::read::<commands::extend::ExtendArgs>(verb, matches)?),
-        _ => Err(refused(verb)),
-    }
+    let Places::All(call) = verb.places else { return Err(refused(verb)) };
+    call(global, Client::new(host.clone(), token(global)?)?, matches)
 }
 
 fn refused(verb: &Verb) -> Failure {
@@ -146,42 +100,6 @@ fn token(global: &Global) -> Result<Option<String>, Failure> {
             Err(Failure::new(FailureKind::Usage, sentence).because("it has other characters than a token"))
         }
         None => Err(Failure::new(FailureKind::Usage, sentence).because("it is empty")),
-    }
-}
-
-/// Makes a failure of an error of the client.
-fn failure(error: Error) -> Failure {
-    match error {
-        Error::Problem(problem) => of_problem(&problem),
-        Error::Unreachable { host, source } => {
-            Failure::new(FailureKind::Other, format!("cannot connect to the server at `{host}`"))
-                .because(source)
-                .hint("`penfold serve` starts a server")
-        }
-        error => Failure::new(FailureKind::Other, penfold_state::error_chain(&error)),
-    }
-}
-
-fn of_problem(problem: &Problem) -> Failure {
-    let kind = match problem.kind() {
-        "not_found" => FailureKind::NoSuchId,
-        "ambiguous" => FailureKind::Ambiguous,
-        "unauthorized" | "forbidden" | "not_permitted" => FailureKind::NotPermitted,
-        "invalid_field" | "invalid_json" | "bad_request" => FailureKind::Usage,
-        "unverified" => FailureKind::StillThere,
-        "command_not_found" => FailureKind::NotFound,
-        "command_not_executable" => FailureKind::NotExecutable,
-        _ => FailureKind::Other,
-    };
-    let failure = match kind {
-        FailureKind::NotPermitted => Failure::new(kind, format!("the server refused the request: {problem}")),
-        _ => Failure::new(kind, problem.to_string()),
-    };
-    match problem.kind() {
-        "not_found" => failure.hint("`penfold ps -a` lists the sandboxes"),
-        "ambiguous" => failure.hint("give more characters, or the whole id"),
-        "unauthorized" => failure.hint("`--token-file FILE`"),
-        _ => failure,
     }
 }
 

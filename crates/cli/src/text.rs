@@ -5,6 +5,7 @@ pub(crate) mod lines;
 pub(crate) mod live_line;
 pub(crate) mod metrics;
 pub(crate) mod process_tree;
+pub(crate) mod remark;
 pub(crate) mod requester;
 pub(crate) mod row;
 pub(crate) mod summary;

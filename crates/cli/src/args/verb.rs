@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::TypedValueParser;
 use clap::{ArgAction, ArgMatches, Args, Command};
+use penfold_client::Client;
 
 use crate::config::Config;
 use crate::failure::{Failure, FailureKind};
@@ -27,8 +28,22 @@ pub(crate) struct Verb {
     pub(crate) usage_failure: FailureKind,
     /// Adds the verb's flags.
     pub(crate) define: fn(Command) -> Command,
-    /// Runs the verb and returns the exit code.
+    /// Where the verb can act.
+    pub(crate) places: Places,
+    /// Runs the verb on this host and returns the exit code.
     pub(crate) call: fn(&Global, ArgMatches) -> Result<u8, Failure>,
+}
+
+/// Where a verb can act, by `--host` and its variable.
+#[derive(Clone, Copy)]
+pub(crate) enum Places {
+    /// On this host only: it has nothing to do with sandboxes, serves those of this host, or is started by penfold in a sandbox. The
+    /// variable does not change it.
+    Here,
+    /// On this host, and on another one over ssh.
+    Hosts,
+    /// There, and as a client of a server.
+    All(fn(&Global, Client, ArgMatches) -> Result<u8, Failure>),
 }
 
 /// The flags that every verb accepts, before or after its name.

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::value::{self, Label};
 use crate::{exit_codes, foreign, output, surroundings};
@@ -35,6 +35,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: AdoptArgs::augment_args,
+    places: Places::Hosts,
     call: |global, matches| adopt(global, usage::read(&VERB, matches)?),
 };
 

@@ -13,7 +13,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use self::edits::Edits;
 use self::file::SettingsFile;
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind};
 use crate::text::table;
 use crate::{exit_codes, output, surroundings, variables};
@@ -36,6 +36,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: AgentArgs::augment_args,
+    places: Places::Here,
     call: |global, matches| agent(global, &usage::read(&VERB, matches)?),
 };
 

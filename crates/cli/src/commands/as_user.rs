@@ -9,7 +9,7 @@ use penfold_sys::launch::Credentials;
 use rustix::io::Errno;
 
 use crate::args::usage;
-use crate::args::verb::Verb;
+use crate::args::verb::{Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{execute, surroundings, variables};
 
@@ -25,6 +25,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::NotStarted,
     define: AsUserArgs::augment_args,
+    places: Places::Here,
     call: |_, matches| as_user(&usage::read(&VERB, matches)?),
 };
 

@@ -12,7 +12,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use serde_json::{Value, json};
 
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::exit_codes;
 use crate::failure::{Failure, FailureKind, OrFail as _};
 
@@ -31,6 +31,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: AskVmmArgs::augment_args,
+    places: Places::Here,
     call: |_: &Global, matches| ask(&usage::read(&VERB, matches)?),
 };
 

@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Signal;
 
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind};
 use crate::relay::{self, End, Raw, Relay};
 use crate::sandboxes::connect::connect;
@@ -41,6 +41,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::NotStarted,
     define: AttachArgs::augment_args,
+    places: Places::Hosts,
     call: |global, matches| attach(global, &usage::read(&VERB, matches)?),
 };
 

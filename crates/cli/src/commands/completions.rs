@@ -13,7 +13,7 @@ use clap_complete::env::{CompleteEnv, Shells};
 
 use super::{VERBS, help};
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::config::Config;
 use crate::exit_codes;
 use crate::failure::{Failure, FailureKind};
@@ -38,6 +38,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: CompletionsArgs::augment_args,
+    places: Places::Here,
     call: |_, matches| completions(&usage::read(&VERB, matches)?),
 };
 

@@ -14,7 +14,7 @@ use penfold_control::leaks::{self, Leak, Survey, Thing};
 use serde::Serialize;
 
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::output::{self, WriteError};
 use crate::sandboxes::other_roots;
@@ -43,6 +43,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::ChecksFailed,
     define: DoctorArgs::augment_args,
+    places: Places::Hosts,
     call: |global, matches| doctor(global, &usage::read(&VERB, matches)?),
 };
 

@@ -9,7 +9,7 @@ use penfold_process::quoted;
 use penfold_state::events::{About, Entry, Event, EventKind, From, KINDS, Reader, Waited};
 use penfold_state::time::rfc3339;
 
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::args::{ids, usage};
 use crate::failure::{Failure, FailureKind};
 use crate::output::{self, WriteError};
@@ -38,6 +38,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: EventsArgs::augment_args,
+    places: Places::Hosts,
     call: |global, matches| events(global, &usage::read(&VERB, matches)?),
 };
 

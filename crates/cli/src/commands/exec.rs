@@ -1,5 +1,7 @@
 //! `penfold exec`.
 
+mod on_server;
+
 use std::error::Error;
 use std::ffi::{CStr, OsString};
 use std::io::{self, IsTerminal};
@@ -25,11 +27,12 @@ use super::as_user;
 use crate::args::bounds::{self, Bounds};
 use crate::args::usage;
 use crate::args::user::{User, UserArgs, find_user};
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::relay::{self, Raw, Relay};
 use crate::sandboxes::conclude::conclude;
 use crate::sandboxes::connect::{connect, has_ended_meanwhile};
+use crate::sandboxes::on_server::OnServer;
 use crate::text::summary;
 use crate::value::EnvSetting;
 use crate::{exit_codes, output, variables};
@@ -53,6 +56,9 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::NotStarted,
     define: ExecArgs::augment_args,
+    places: Places::All(|global, client, matches| {
+        on_server::exec(global, &OnServer(client), &usage::read(&VERB, matches)?)
+    }),
     call: |global, matches| exec(global, &usage::read(&VERB, matches)?),
 };
 
@@ -102,7 +108,7 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     let user = args.user.user.as_deref().map(find_user).transpose()?.flatten();
     let login = user.as_ref().map(|user| user.variables.clone()).unwrap_or_default();
     let env = [login, args.bounds.env()?].concat();
-    let spec = describe(args, user.as_ref(), env).map_err(|error| refused(error.into()))?;
+    let spec = request(args, user.as_ref(), env).map_err(|error| refused(error.into()))?;
     let (stdio, terminal) = stdio(args, user.as_ref()).map_err(|error| refused(error.into()))?;
     let command = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let request =
@@ -192,14 +198,29 @@ fn wait(
 }
 
 /// Makes the request.
-fn describe(args: &ExecArgs, user: Option<&User>, env: Vec<EnvSetting>) -> io::Result<OwnedFd> {
+///
+/// Every flag is named, so that a new one does not compile before it is sent or done here.
+fn request(args: &ExecArgs, user: Option<&User>, env: Vec<EnvSetting>) -> io::Result<OwnedFd> {
+    let ExecArgs {
+        // This process copies its standard input, and has found the sandbox.
+        interactive: _,
+        id: _,
+        tty,
+        detach,
+        bounds,
+        user: UserArgs { user: own_user },
+        beside,
+        command,
+    } = args;
+    // The settings are in `env`, and the exit code is the caller's matter.
+    let Bounds { timeout: _, grace, signal: _, preserve_status: _, env: _, env_file: _, workdir } = bounds;
     let environment = env
         .into_iter()
         .filter_map(|EnvSetting { key, value }| {
             let value = value.or_else(|| variables::get(&key))?;
             Some((key, Some(value)))
         })
-        .chain(args.tty.then(own_terminal).flatten())
+        .chain(tty.then(own_terminal).flatten())
         .collect();
     let spec = ExecSpec {
         schema: record::SCHEMA,
@@ -207,18 +228,18 @@ fn describe(args: &ExecArgs, user: Option<&User>, env: Vec<EnvSetting>) -> io::R
             .map(|user| as_user::words(&user.identity, false))
             .into_iter()
             .flatten()
-            .chain(args.command.clone())
+            .chain(command.iter().cloned())
             .collect(),
         environment,
-        directory: args.bounds.workdir.clone(),
-        timeout_ms: args.bounds.timeout().map(millis),
-        signal: args.bounds.signal(),
-        as_sandbox: args.bounds.leaves_signal(),
-        grace_ms: millis(args.bounds.grace),
-        terminal: args.tty,
-        detached: args.detach,
-        own_user: args.user.user.is_some(),
-        beside: args.beside,
+        directory: workdir.clone(),
+        timeout_ms: bounds.timeout().map(millis),
+        signal: bounds.signal(),
+        as_sandbox: bounds.leaves_signal(),
+        grace_ms: millis(*grace),
+        terminal: *tty,
+        detached: *detach,
+        own_user: own_user.is_some(),
+        beside: *beside,
         recorded: None,
     };
     spec.sealed()

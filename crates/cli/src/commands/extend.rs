@@ -1,18 +1,17 @@
 //! `penfold extend`.
 
-use std::error::Error;
 use std::time::Duration;
 
 use clap::Args;
-use penfold_control::{ANSWER, Client, ended_or, view};
-use penfold_state::state::Status;
 use penfold_state::time::millis;
-use penfold_state::wire::{Answer, Request};
 
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Places, Verb};
 use crate::failure::{Failure, FailureKind};
-use crate::sandboxes::find;
+use crate::sandboxes::Sandboxes;
+use crate::sandboxes::find::Miss;
+use crate::sandboxes::here::Here;
+use crate::sandboxes::on_server::OnServer;
 use crate::{exit_codes, output, value};
 
 /// The verb `extend`.
@@ -28,7 +27,8 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: ExtendArgs::augment_args,
-    call: |global, matches| extend(global, &usage::read(&VERB, matches)?),
+    places: Places::All(|_, client, matches| extend(&OnServer(client), &usage::read(&VERB, matches)?)),
+    call: |global, matches| extend(&Here::new(global), &usage::read(&VERB, matches)?),
 };
 
 /// The arguments of `penfold extend`.
@@ -43,35 +43,14 @@ pub(crate) struct ExtendArgs {
 }
 
 /// Renews the lease of a sandbox.
-pub(crate) fn extend(global: &Global, args: &ExtendArgs) -> Result<u8, Failure> {
-    let resolver = find::resolver(global);
-    let known = resolver.resolve(&args.id)?;
-    let failed = |reason: Box<dyn Error>| {
-        Failure::new(FailureKind::Other, format!("cannot extend the lease of sandbox {}", known.id))
-            .because(reason)
-    };
-    let seen = view::view(&resolver, &known);
-    let word = seen.map(|seen| seen.status);
-    let Some(files) = known.record.as_ref().filter(|_| word.is_some_and(Status::is_living)) else {
-        let reason =
-            word.map_or_else(|| "the sandbox is gone".to_owned(), |word| format!("the sandbox is {word}"));
-        return Err(failed(reason.into()));
-    };
-    let ms = millis(args.lease);
+fn extend(sandboxes: &impl Sandboxes, args: &ExtendArgs) -> Result<u8, Failure> {
+    let sandbox = sandboxes.find(&args.id).map_err(Miss::into_failure)?;
+    let id = sandboxes.shown(&sandbox).id;
     // Round up: 0 would remove the lease.
-    let ms = if args.lease.is_zero() { 0 } else { ms.max(1) };
-    let answer = Client::connect(files, ANSWER)
-        .and_then(|client| {
-            penfold_sys::crash_point!("extend-connected");
-            client.request(&Request::Extend(ms), ANSWER)
-        })
-        .map_err(|error| failed(ended_or(files, error).into()))?;
-    match answer {
-        Answer::Done => {}
-        Answer::Refused(reason) => return Err(failed(reason.into())),
-        Answer::Outcome(_) => return Err(failed("the sandbox has ended".into())),
-        _ => return Err(failed("the supervisor sent an unexpected answer".into())),
-    }
-    output::data(format!("{}\n", known.id).as_bytes())?;
+    let ms = if args.lease.is_zero() { 0 } else { millis(args.lease).max(1) };
+    sandboxes.extend(&sandbox, ms).map_err(|error| {
+        Failure::new(FailureKind::Other, format!("cannot extend the lease of sandbox {id}")).because(error)
+    })?;
+    output::data(format!("{id}\n").as_bytes())?;
     Ok(exit_codes::SUCCESS)
 }

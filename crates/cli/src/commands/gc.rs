@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::args::patience::Patience;
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::text::leak::describe;
 use crate::text::live_line::LiveLine;
@@ -48,6 +48,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: GcArgs::augment_args,
+    places: Places::Hosts,
     call: |global, matches| gc(global, &usage::read(&VERB, matches)?),
 };
 

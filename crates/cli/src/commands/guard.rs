@@ -25,7 +25,7 @@ use super::run::request::millis;
 use super::run::{self, Codes};
 use crate::args::event_log::EventLogArgs;
 use crate::args::patience::Patience;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::args::{spare, usage};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::sandboxes::conclude::command_code;
@@ -65,6 +65,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::NotStarted,
     define: GuardArgs::augment_args,
+    places: Places::Hosts,
     call: |global, matches| guard(global, &usage::read(&VERB, matches)?, Tests::All),
 };
 
@@ -85,6 +86,7 @@ pub(crate) const EACH: Verb = Verb {
     ],
     usage_failure: FailureKind::NotStarted,
     define: GuardArgs::augment_args,
+    places: Places::Hosts,
     call: |global, matches| guard(global, &usage::read(&EACH, matches)?, Tests::One),
 };
 

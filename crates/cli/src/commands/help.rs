@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::command_line;
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind};
 use crate::{exit_codes, output};
 
@@ -26,6 +26,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: HelpArgs::augment_args,
+    places: Places::Here,
     call: |global, matches| help(global, &usage::read(&VERB, matches)?),
 };
 

@@ -10,10 +10,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind};
 use crate::output::{self, WriteError};
 use crate::sandboxes::find;
+use crate::sandboxes::here::Here;
+use crate::sandboxes::on_server::{self, OnServer};
 use crate::sandboxes::sampler::Sampler;
 use crate::text::row::Row;
 use crate::text::template::{self, Format};
@@ -32,6 +34,9 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: InspectArgs::augment_args,
+    places: Places::All(|global, client, matches| {
+        inspect_on_server(global, &OnServer(client), &usage::read(&VERB, matches)?)
+    }),
     call: |global, matches| inspect(global, &usage::read(&VERB, matches)?),
 };
 
@@ -51,15 +56,15 @@ pub(crate) struct InspectArgs {
 
 /// A sandbox with the files of its record.
 #[derive(Serialize)]
-pub(crate) struct Inspected<'a> {
+struct Inspected<'a> {
     #[serde(flatten)]
-    pub(crate) row: Row<'a>,
-    pub(crate) files: Contents<'a>,
+    row: Row<'a>,
+    files: Contents<'a>,
 }
 
 /// The files of a record; null if a file is missing or damaged.
 #[derive(Serialize)]
-pub(crate) struct Contents<'a> {
+struct Contents<'a> {
     pub(crate) intent: Option<&'a Intent>,
     pub(crate) state: Value,
     pub(crate) exit: Value,
@@ -68,14 +73,14 @@ pub(crate) struct Contents<'a> {
 
 /// Prints the views and records of sandboxes.
 pub(crate) fn inspect(global: &Global, args: &InspectArgs) -> Result<u8, Failure> {
-    let resolver = find::resolver(global);
-    let mut chosen = find::choose(global, &resolver, &args.ids)?;
+    let here = Here::new(global);
+    let mut chosen = find::choose(global, &here, &args.ids)?;
     if let Some(Format::Lines(template) | Format::Table(template)) = &args.format {
         let text: String = chosen.found.iter().map(|(_, seen)| template.line(seen, now_ms())).collect();
         output::data(text.as_bytes())?;
         return Ok(chosen.exit);
     }
-    let numbers = Sampler::new()?.look(&resolver, &chosen.found);
+    let numbers = Sampler::new()?.look(&here.resolver, &chosen.found);
     let mut inspected = Vec::new();
     for (known, seen) in &mut chosen.found {
         let files = known.record.as_ref();
@@ -92,8 +97,31 @@ pub(crate) fn inspect(global: &Global, args: &InspectArgs) -> Result<u8, Failure
     Ok(chosen.exit)
 }
 
+/// Prints the views of sandboxes of a server, with their reports. The server sends no other file of a record.
+fn inspect_on_server(global: &Global, sandboxes: &OnServer, args: &InspectArgs) -> Result<u8, Failure> {
+    // JSON is the default.
+    let InspectArgs { ids, json: _, format } = args;
+    let chosen = find::choose(global, sandboxes, ids)?;
+    if let Some(Format::Lines(template) | Format::Table(template)) = format {
+        let text: String = chosen.found.iter().map(|(_, seen)| template.line(seen, now_ms())).collect();
+        output::data(text.as_bytes())?;
+        return Ok(chosen.exit);
+    }
+    let mut inspected = Vec::new();
+    for (view, _) in &chosen.found {
+        let report = match sandboxes.0.get::<Value>(&format!("{}/report", on_server::path(&view.id))) {
+            Err(error) if error.problem().is_none() => return Err(error.into()),
+            report => report.unwrap_or_default(),
+        };
+        let files = Contents { intent: None, state: Value::Null, exit: Value::Null, report };
+        inspected.push(Inspected { row: Row::of(view), files });
+    }
+    print(&inspected, format.as_ref())?;
+    Ok(chosen.exit)
+}
+
 /// Prints an array, or an object on each line for `{{json .}}`.
-pub(crate) fn print(inspected: &[impl Serialize], format: Option<&Format>) -> Result<(), WriteError> {
+fn print(inspected: &[impl Serialize], format: Option<&Format>) -> Result<(), WriteError> {
     if format != Some(&Format::JsonLines) {
         return output::json(&inspected);
     }

@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use super::run::profile::jail::{Jail, TEMPORARY};
 use super::run::profile::system_calls;
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{execute, surroundings, variables};
 use penfold_request::JailNetwork as Network;
@@ -34,6 +34,7 @@ pub(crate) const OUTSIDE: Verb = Verb {
     ],
     usage_failure: FailureKind::NotStarted,
     define: OutsideArgs::augment_args,
+    places: Places::Here,
     call: |_, matches| outside(&usage::read(&OUTSIDE, matches)?),
 };
 
@@ -49,6 +50,7 @@ pub(crate) const INSIDE: Verb = Verb {
     ],
     usage_failure: FailureKind::NotStarted,
     define: InsideArgs::augment_args,
+    places: Places::Here,
     call: |_: &Global, matches| inside(&usage::read(&INSIDE, matches)?),
 };
 

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::adopt::{self, AdoptArgs};
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{foreign, outside, surroundings};
 
@@ -32,6 +32,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: AdoptArgs::augment_args,
+    places: Places::Hosts,
     call: |global, matches| keep(global, usage::read(&VERB, matches)?),
 };
 

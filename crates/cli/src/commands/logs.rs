@@ -1,6 +1,7 @@
 //! `penfold logs`.
 
 mod object;
+mod on_server;
 mod several;
 pub(crate) mod write;
 
@@ -14,11 +15,12 @@ use penfold_state::log::{Entry, From, LogError, Reader, Stream, Waited};
 use rustix::event::Timespec;
 
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind};
-use crate::output::{self, WriteError};
+use crate::output::WriteError;
 use crate::sandboxes::find;
-use crate::text::lines;
+use crate::sandboxes::on_server::OnServer;
+use crate::text::remark::{bytes, remark};
 use crate::text::time::{Since, since};
 use crate::{exit_codes, value};
 use write::Output;
@@ -42,6 +44,9 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: LogsArgs::augment_args,
+    places: Places::All(|global, client, matches| {
+        on_server::logs(global, &OnServer(client), &usage::read(&VERB, matches)?)
+    }),
     call: |global, matches| logs(global, &usage::read(&VERB, matches)?),
 };
 
@@ -195,14 +200,4 @@ fn gap_of(entry: &Entry<'_>) -> (&'static str, u64) {
         Entry::Missed { bytes } => ("of output were overwritten before `penfold logs` read them", bytes),
         Entry::Damaged { bytes, .. } => ("of the log are damaged", bytes),
     }
-}
-
-pub(crate) fn bytes(number: u64) -> String {
-    if number == 1 { "1 byte".to_owned() } else { format!("{number} bytes") }
-}
-
-pub(crate) fn remark(words: &str) {
-    let mut text = String::new();
-    lines::say(&mut text, words);
-    output::message(&text);
 }

@@ -8,7 +8,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 
 use super::{command_line, find, help};
 use crate::args::usage;
-use crate::args::verb::Verb;
+use crate::args::verb::{Places, Verb};
 use crate::exit_codes::{self, Group};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 
@@ -24,6 +24,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: ManArgs::augment_args,
+    places: Places::Here,
     call: |_, matches| man(&usage::read(&VERB, matches)?),
 };
 

@@ -6,7 +6,7 @@ use clap::Args;
 use penfold_mcp::Config;
 
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::text::lines;
 use crate::{exit_codes, output, surroundings, variables};
@@ -31,6 +31,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: McpArgs::augment_args,
+    places: Places::Here,
     call: |global, matches| mcp(global, &usage::read(&VERB, matches)?),
 };
 

@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 use serde::Serialize;
 
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::text::metrics;
 use crate::{exit_codes, output, surroundings};
@@ -42,6 +42,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: MetricsArgs::augment_args,
+    places: Places::Hosts,
     call: |global, matches| print(global, &usage::read(&VERB, matches)?),
 };
 

@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use super::run;
 use super::run::restart::Former;
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{exit_codes, surroundings, value};
 
@@ -33,6 +33,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::NotStarted,
     define: NextLifeArgs::augment_args,
+    places: Places::Here,
     call: |global, matches| next_life(global, &usage::read(&VERB, matches)?),
 };
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgAction};
 use penfold_oci::{Answer, Asked, Delegate, Level, Refused, Runtime, Surroundings, Words};
 
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::config::Config;
 use crate::failure::{Failure, FailureKind};
 use crate::output::Colour;
@@ -50,6 +50,7 @@ pub(crate) const VERB: Verb = Verb {
                 .value_parser(clap::value_parser!(OsString)),
         )
     },
+    places: Places::Hosts,
     call: |_: &Global, _| {
         Err(Failure::new(FailureKind::Usage, "`oci` is not the first word").hint("penfold oci VERB ID"))
     },

@@ -1,17 +1,16 @@
 //! `penfold pause` and `penfold unpause`.
 
-use std::io;
-
 use clap::Args;
-use penfold_control::{PauseError, Resolver, SandboxRef};
 
 use crate::args::ids::Ids;
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find::Among;
-use crate::sandboxes::select;
+use crate::sandboxes::here::Here;
+use crate::sandboxes::on_server::OnServer;
 use crate::sandboxes::tally::Tally;
+use crate::sandboxes::{Sandboxes, select};
 
 /// The verb `pause`.
 pub(crate) const VERB: Verb = Verb {
@@ -27,10 +26,10 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: PauseArgs::augment_args,
-    call: |global, matches| {
-        let args = usage::read(&VERB, matches)?;
-        each(global, &args, "pause", penfold_control::pause)
-    },
+    places: Places::All(|global, client, matches| {
+        each(global, OnServer(client), &usage::read(&VERB, matches)?, true)
+    }),
+    call: |global, matches| each(global, Here::for_many(global)?, &usage::read(&VERB, matches)?, true),
 };
 
 /// The verb `unpause`.
@@ -45,10 +44,10 @@ pub(crate) const UNPAUSE: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: PauseArgs::augment_args,
-    call: |global, matches| {
-        let args = usage::read(&UNPAUSE, matches)?;
-        each(global, &args, "unpause", penfold_control::unpause)
-    },
+    places: Places::All(|global, client, matches| {
+        each(global, OnServer(client), &usage::read(&UNPAUSE, matches)?, false)
+    }),
+    call: |global, matches| each(global, Here::for_many(global)?, &usage::read(&UNPAUSE, matches)?, false),
 };
 
 /// The arguments of both verbs.
@@ -64,46 +63,19 @@ pub(crate) struct PauseArgs {
 /// Pauses or continues sandboxes, one after the other.
 fn each(
     global: &Global,
+    mut sandboxes: impl Sandboxes,
     args: &PauseArgs,
-    act: &str,
-    change: impl Fn(&Resolver, &SandboxRef) -> Result<(), PauseError>,
+    paused: bool,
 ) -> Result<u8, Failure> {
-    let (resolver, selection) = select::select(global, &args.ids, Among::Living, args.force, act)?;
+    let act = if paused { VERB.name } else { UNPAUSE.name };
+    let selection = select::select(&mut sandboxes, &args.ids, Among::Living, args.force, act)?;
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
-    for known in &selection.found {
-        match change(&resolver, known) {
-            Ok(()) => tally.done(&known.id),
-            Err(error) => {
-                let failure = failure(act, &known.id, error);
-                tally.failed(&failure, global.color.wanted(&io::stderr()));
-            }
+    for sandbox in &selection.found {
+        match sandboxes.set_paused(sandbox, paused) {
+            Ok(()) => tally.done(sandboxes.shown(sandbox).id),
+            Err(failure) => tally.failed(&failure, global.color.wanted(&std::io::stderr())),
         }
     }
     tally.finish()
-}
-
-fn failure(act: &str, id: &str, error: PauseError) -> Failure {
-    let kind = match &error {
-        PauseError::Cgroup(error) => error_kind(error),
-        _ => FailureKind::Other,
-    };
-    let hint = match &error {
-        PauseError::NoLeaf => Some(
-            "`penfold kill -s STOP ID` stops its command only; `penfold doctor` tells why there is no cgroup",
-        ),
-        PauseError::Inside => Some("call it from outside of the sandbox"),
-        _ => None,
-    };
-    let failure = Failure::new(kind, format!("cannot {act} sandbox {id}")).because(error);
-    match hint {
-        Some(hint) => failure.hint(hint),
-        None => failure,
-    }
-}
-
-/// The kind of an error of the kernel.
-fn error_kind(error: &(dyn std::error::Error + 'static)) -> FailureKind {
-    let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
-    source.map_or(FailureKind::Other, FailureKind::from)
 }

@@ -6,6 +6,7 @@ mod containers;
 use std::io::IsTerminal;
 
 use clap::Args;
+use penfold_client::Client;
 use penfold_control::{Resolver, SandboxRef, View, view};
 use penfold_process::{Listeners, Port};
 use penfold_state::time::now_ms;
@@ -13,10 +14,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::args::ids::Filters;
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind};
 use crate::output::{self, WriteError};
 use crate::sandboxes::find::{self, Among};
+use crate::sandboxes::on_server;
 use crate::sandboxes::other_roots;
 use crate::sandboxes::sampler::Sampler;
 use crate::text::row::{self, Numbers, Row, UserHome};
@@ -51,6 +53,9 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: |command| PsArgs::augment_args(command).mut_arg("filters", |filters| filters.short('f')),
+    places: Places::All(|global, client, matches| {
+        list_on_server(global, &client, &usage::read(&VERB, matches)?)
+    }),
     call: |global, matches| ps(global, &usage::read(&VERB, matches)?),
 };
 
@@ -122,6 +127,34 @@ impl From<View> for Listed {
     fn from(view: View) -> Listed {
         Listed { view, home: None, usage: None, ports: None }
     }
+}
+
+/// Lists sandboxes of a server.
+fn list_on_server(global: &Global, client: &Client, args: &PsArgs) -> Result<u8, Failure> {
+    let &PsArgs {
+        all_users,
+        containers,
+        stats,
+        ports,
+        // These select among what the server lists, and show it.
+        all: _,
+        latest: _,
+        last: _,
+        filters: _,
+        json: _,
+        format: _,
+        no_trunc: _,
+        watch: _,
+    } = args;
+    for (is_given, flag) in
+        [(all_users, "--all-users"), (containers, "--containers"), (stats, "--stats"), (ports, "--ports")]
+    {
+        if is_given {
+            let sentence = format!("`penfold ps {flag}` works on this host only, not on a server");
+            return Err(Failure::new(FailureKind::Usage, sentence));
+        }
+    }
+    list(global, args, |among| Ok(on_server::list(client, among)?.into_iter().map(Into::into).collect()))
 }
 
 /// Lists sandboxes.

@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::args::patience::Patience;
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind};
 use crate::foreign::{self, Request, Target};
 use crate::value::{self, Signal};
@@ -39,6 +39,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: ReapArgs::augment_args,
+    places: Places::Hosts,
     call: |global, matches| reap(global, usage::read(&VERB, matches)?),
 };
 

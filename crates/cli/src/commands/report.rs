@@ -17,7 +17,7 @@ use penfold_teardown::Spared;
 use serde::Serialize;
 
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::sandboxes::find::{self, Among};
 use crate::text::lines::{self, count};
@@ -46,6 +46,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: ReportArgs::augment_args,
+    places: Places::Hosts,
     call: |global, matches| report(global, &usage::read(&VERB, matches)?),
 };
 

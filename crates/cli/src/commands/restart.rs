@@ -5,17 +5,18 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 
 use clap::Args;
-use penfold_control::{EndMethod, Limits, SandboxRef, StopResult};
+use penfold_control::{EndMethod, Limits, SandboxRef};
 use penfold_state::{Files, Intent, Launch, Life};
 
 use super::next_life;
 use super::stop::StopArgs;
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::sandboxes::find::Among;
-use crate::sandboxes::select;
-use crate::sandboxes::tally::{self, Tally};
+use crate::sandboxes::here::Here;
+use crate::sandboxes::tally::{EndResult, Tally};
+use crate::sandboxes::{Sandboxes as _, select};
 use crate::value::Signal;
 use crate::{exit_codes, surroundings};
 
@@ -34,6 +35,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: RestartArgs::augment_args,
+    places: Places::Hosts,
     call: |global, matches| restart(global, &usage::read(&VERB, matches)?),
 };
 
@@ -47,8 +49,9 @@ struct RestartArgs {
 fn restart(global: &Global, RestartArgs { stop: args }: &RestartArgs) -> Result<u8, Failure> {
     let coloured = global.color.wanted(&std::io::stderr());
     let signal = args.signal.map(Signal::sendable).transpose()?;
-    let (resolver, selection) =
-        select::select(global, &args.ids, Among::Living, args.force || args.dry_run, "restart")?;
+    let mut here = Here::for_many(global)?;
+    let selection =
+        select::select(&mut here, &args.ids, Among::Living, args.force || args.dry_run, "restart")?;
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
     let (mut found, mut launches) = (Vec::new(), Vec::new());
@@ -72,19 +75,17 @@ fn restart(global: &Global, RestartArgs { stop: args }: &RestartArgs) -> Result<
     }
     let how = EndMethod::Stop { signal, grace: args.grace };
     let limits = Limits { patience: args.patience.patience, verb: Some(VERB.name), ..Limits::default() };
-    let mut slow = tally::progress(global, "stopping", &found);
-    let stop_results = penfold_control::end(&resolver, &found, how, &limits, &mut slow);
-    drop(slow);
+    let results = here.end(&found, how, &limits, "stopping");
     let mut is_left = false;
-    for ((known, launch), stop_result) in found.iter().zip(launches).zip(stop_results) {
-        match stop_result {
-            StopResult::Gone => match start(global, &known.id, &launch) {
+    for ((known, launch), result) in found.iter().zip(launches).zip(results) {
+        match result {
+            EndResult::Gone => match start(global, &known.id, &launch) {
                 Ok(code) => tally.note(code),
                 Err(failure) => tally.failed(&failure, coloured),
             },
             left => {
                 is_left = true;
-                tally.stop_result(&known.id, left);
+                tally.end_result(global, &known.id, left);
             }
         }
     }

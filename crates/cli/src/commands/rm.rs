@@ -1,16 +1,18 @@
 //! `penfold rm`.
 
 use clap::Args;
-use penfold_control::{EndMethod, Limits, StopResult};
+use penfold_control::{EndMethod, ForgetError, Limits};
 
 use crate::args::ids::Ids;
 use crate::args::patience::PatienceOverride;
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find::Among;
-use crate::sandboxes::select;
-use crate::sandboxes::tally::{self, Tally};
+use crate::sandboxes::here::Here;
+use crate::sandboxes::on_server::OnServer;
+use crate::sandboxes::tally::{EndResult, Tally};
+use crate::sandboxes::{Sandboxes, select};
 
 /// The verb `rm`.
 pub(crate) const VERB: Verb = Verb {
@@ -28,7 +30,10 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: RmArgs::augment_args,
-    call: |global, matches| rm(global, &usage::read(&VERB, matches)?),
+    places: Places::All(|global, client, matches| {
+        rm(global, OnServer(client), &usage::read(&VERB, matches)?)
+    }),
+    call: |global, matches| rm(global, Here::for_many(global)?, &usage::read(&VERB, matches)?),
 };
 
 /// The arguments of `penfold rm`.
@@ -47,42 +52,53 @@ pub(crate) struct RmArgs {
 }
 
 /// Removes the records of ended sandboxes; with `--force` kills the sandboxes first.
-pub(crate) fn rm(global: &Global, args: &RmArgs) -> Result<u8, Failure> {
-    let (resolver, selection) =
-        select::select(global, &args.ids, Among::Every, args.force || args.dry_run, "remove")?;
-    let coloured = global.color.wanted(&std::io::stderr());
+fn rm(global: &Global, mut sandboxes: impl Sandboxes, args: &RmArgs) -> Result<u8, Failure> {
+    let selection =
+        select::select(&mut sandboxes, &args.ids, Among::Every, args.force || args.dry_run, "remove")?;
     let limits = Limits { patience: args.patience.patience, verb: Some("rm"), ..Limits::default() };
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
     if args.dry_run {
-        let (doomed, living) = select::ended(&resolver, &selection, args.force);
-        for error in living {
-            tally.failed(&error.into(), coloured);
-        }
-        tally.would_end(global, &doomed);
+        would_remove(global, &sandboxes, &selection.found, args.force, &mut tally);
         return tally.finish();
     }
+    let id = |sandbox| sandboxes.shown(sandbox).id;
     if !args.force {
-        for known in &selection.found {
-            match penfold_control::forget(&resolver, known, &limits) {
-                Ok(()) => tally.done(&known.id),
-                Err(error) => tally.failed(&error.into(), coloured),
-            }
+        for sandbox in &selection.found {
+            tally.end_result(global, id(sandbox), sandboxes.forget(sandbox, &limits));
         }
         return tally.finish();
     }
-    let mut slow = tally::progress(global, "killing", &selection.found);
-    let stop_results = penfold_control::end(&resolver, &selection.found, EndMethod::Kill, &limits, &mut slow);
-    drop(slow);
-    for (known, stop_result) in selection.found.iter().zip(stop_results) {
-        if !matches!(stop_result, StopResult::Gone) {
-            tally.stop_result(&known.id, stop_result);
-            continue;
-        }
-        match penfold_control::put_away(&resolver, known, &limits) {
-            Ok(()) => tally.done(&known.id),
-            Err(error) => tally.failed(&error.into(), coloured),
-        }
+    let killed = sandboxes.end(&selection.found, EndMethod::Kill, &limits, "killing");
+    for (sandbox, killed) in selection.found.iter().zip(killed) {
+        let result = match killed {
+            EndResult::Gone => sandboxes.remove_record(sandbox, &limits),
+            left => left,
+        };
+        tally.end_result(global, id(sandbox), result);
     }
     tally.finish()
+}
+
+/// Lists the sandboxes whose records would be removed. One that lives is refused, unless `force`.
+fn would_remove<S: Sandboxes>(
+    global: &Global,
+    sandboxes: &S,
+    found: &[S::Sandbox],
+    force: bool,
+    tally: &mut Tally,
+) {
+    let mut doomed = Vec::new();
+    for sandbox in found {
+        let shown = sandboxes.shown(sandbox);
+        let status = sandboxes.view(sandbox).map(|seen| seen.status);
+        match status.filter(|status| status.is_living() && !force) {
+            Some(status) => {
+                let error = ForgetError::Living { id: shown.id.to_owned(), status };
+                tally.failed(&error.into(), global.color.wanted(&std::io::stderr()));
+            }
+            None => doomed.push(shown),
+        }
+    }
+    tally.would_end(global, &doomed);
 }

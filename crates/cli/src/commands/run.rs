@@ -2,6 +2,7 @@
 
 pub(crate) mod definition;
 pub(crate) mod detached;
+mod on_server;
 pub(crate) mod profile;
 pub(crate) mod ready;
 mod replace;
@@ -33,7 +34,7 @@ use crate::args::rare::Rare;
 use crate::args::resources::ResourceArgs;
 use crate::args::spare::{self, SpareArgs};
 use crate::args::user::{self, UserArgs};
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, NotStarted, OrFail as _};
 use crate::sandboxes::conclude::conclude;
 use crate::text::live_line::LiveLine;
@@ -85,6 +86,10 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::NotStarted,
     define: definition::all,
+    places: Places::All(|global, client, matches| {
+        let (spec, caller) = spec_file::request(global, matches)?;
+        on_server::run(global, &client, spec, caller)
+    }),
     call: |global, matches| {
         let (spec, caller) = spec_file::request(global, matches)?;
         run(global, global.config.with_event_log(spec), caller)

@@ -12,7 +12,7 @@ use penfold_sys::signal::{self, SignalSet};
 use rustix::process::Signal;
 
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{exit_codes, pid_one, service_manager, surroundings, value};
 
@@ -38,6 +38,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: ServeArgs::augment_args,
+    places: Places::Here,
     call: |global, matches| serve(global, &usage::read(&VERB, matches)?),
 };
 

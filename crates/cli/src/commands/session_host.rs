@@ -10,7 +10,7 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::sandboxes::find;
 use crate::surroundings;
@@ -27,6 +27,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: SessionHostArgs::augment_args,
+    places: Places::Here,
     call: |global, matches| session_host(global, usage::read(&VERB, matches)?),
 };
 

@@ -13,7 +13,7 @@ use penfold_request::SandboxSpec;
 use super::run;
 use super::run::request::Caller;
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{execute, output, surroundings, variables};
 
@@ -45,6 +45,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::NotStarted,
     define: ShArgs::augment_args,
+    places: Places::Hosts,
     call: |global, matches| sh(global, &usage::read(&VERB, matches)?),
 };
 

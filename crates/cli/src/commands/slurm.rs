@@ -9,7 +9,7 @@ use penfold_process::ProcFs;
 
 use crate::args::patience::Patience;
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::foreign;
 use crate::text::lines::say;
@@ -32,6 +32,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: SlurmArgs::augment_args,
+    places: Places::Hosts,
     call: |global, matches| slurm(global, &usage::read(&VERB, matches)?),
 };
 

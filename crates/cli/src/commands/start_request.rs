@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::run;
 use super::run::request::Caller;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{exit_codes, output};
 
@@ -26,6 +26,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::NotStarted,
     define: |command: Command| command,
+    places: Places::Here,
     call: start_request,
 };
 

@@ -11,11 +11,12 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
 
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::exit_codes;
 use crate::failure::{Failure, FailureKind};
 use crate::output::{self, WriteError};
-use crate::sandboxes::find::{self, Among, Chosen};
+use crate::sandboxes::find::{self, Among};
+use crate::sandboxes::here::Here;
 use crate::sandboxes::sampler::Sampler;
 use crate::text::row::Numbers;
 use crate::text::{summary, table, template, usage as columns};
@@ -36,6 +37,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: StatsArgs::augment_args,
+    places: Places::Hosts,
     call: |global, matches| stats(global, &usage::read(&VERB, matches)?),
 };
 
@@ -86,7 +88,7 @@ pub(crate) fn stats(global: &Global, args: &StatsArgs) -> Result<u8, Failure> {
                 found
             }
             None => {
-                let chosen: Chosen = find::choose(global, &resolver, &args.ids)?;
+                let chosen = find::choose(global, &Here::new(global), &args.ids)?;
                 exit = chosen.exit;
                 ids = Some(chosen.found.iter().map(|(known, _)| known.id.clone()).collect());
                 chosen.found

@@ -10,9 +10,10 @@ use penfold_state::survivors::Alive;
 use penfold_state::time::now_ms;
 
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find;
+use crate::sandboxes::here::Here;
 use crate::sandboxes::sampler::Sampler;
 use crate::text::leak::reap_as_root;
 use crate::text::process_tree::{self, Style};
@@ -33,6 +34,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: StatusArgs::augment_args,
+    places: Places::Hosts,
     call: |global, matches| status(global, &usage::read(&VERB, matches)?),
 };
 
@@ -55,8 +57,9 @@ const MOST_LOG: usize = 64 * 1024;
 
 /// Explains the status of sandboxes.
 pub(crate) fn status(global: &Global, args: &StatusArgs) -> Result<u8, Failure> {
-    let resolver = find::resolver(global);
-    let chosen = find::choose(global, &resolver, &args.ids)?;
+    let here = Here::new(global);
+    let chosen = find::choose(global, &here, &args.ids)?;
+    let resolver = here.resolver;
     let numbers = Sampler::new()?.look(&resolver, &chosen.found);
     if args.json {
         let rows: Vec<Row<'_>> = chosen

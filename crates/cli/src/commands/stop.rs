@@ -8,11 +8,13 @@ use penfold_control::{EndMethod, Limits};
 use crate::args::ids::Ids;
 use crate::args::patience::PatienceOverride;
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find::Among;
-use crate::sandboxes::select;
-use crate::sandboxes::tally::{self, Tally};
+use crate::sandboxes::here::Here;
+use crate::sandboxes::on_server::OnServer;
+use crate::sandboxes::tally::Tally;
+use crate::sandboxes::{Sandboxes, select};
 use crate::value::{self, Signal};
 
 /// The verb `stop`.
@@ -31,7 +33,10 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: StopArgs::augment_args,
-    call: |global, matches| stop(global, &usage::read(&VERB, matches)?),
+    places: Places::All(|global, client, matches| {
+        stop(global, OnServer(client), &usage::read(&VERB, matches)?)
+    }),
+    call: |global, matches| stop(global, Here::for_many(global)?, &usage::read(&VERB, matches)?),
 };
 
 /// The arguments of `penfold stop`.
@@ -63,23 +68,21 @@ pub(crate) struct StopArgs {
 }
 
 /// Stops sandboxes.
-pub(crate) fn stop(global: &Global, args: &StopArgs) -> Result<u8, Failure> {
+fn stop(global: &Global, mut sandboxes: impl Sandboxes, args: &StopArgs) -> Result<u8, Failure> {
     let signal = args.signal.map(Signal::sendable).transpose()?;
-    let (resolver, selection) =
-        select::select(global, &args.ids, Among::Living, args.force || args.dry_run, "stop")?;
-    let how = EndMethod::Stop { signal, grace: args.grace };
+    let selection =
+        select::select(&mut sandboxes, &args.ids, Among::Living, args.force || args.dry_run, "stop")?;
     let mut tally = Tally::default();
     tally.missed(global, &selection.missed);
     if args.dry_run {
-        tally.would_end(global, &select::living(&resolver, &selection));
+        tally.would_end(global, &select::living(&sandboxes, &selection.found));
         return tally.finish();
     }
+    let how = EndMethod::Stop { signal, grace: args.grace };
     let limits = Limits { patience: args.patience.patience, ..Limits::default() };
-    let mut slow = tally::progress(global, "stopping", &selection.found);
-    let stop_results = penfold_control::end(&resolver, &selection.found, how, &limits, &mut slow);
-    drop(slow);
-    for (known, stop_result) in selection.found.iter().zip(stop_results) {
-        tally.stop_result(&known.id, stop_result);
+    let results = sandboxes.end(&selection.found, how, &limits, "stopping");
+    for (sandbox, result) in selection.found.iter().zip(results) {
+        tally.end_result(global, sandboxes.shown(sandbox).id, result);
     }
     tally.finish()
 }

@@ -12,7 +12,7 @@ use penfold_top::{Ending, Settings};
 use rustix::process::Signal;
 
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::sandboxes::find;
 use crate::text::lines;
@@ -38,6 +38,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: TopArgs::augment_args,
+    places: Places::Hosts,
     call: |global, matches| top(global, &usage::read(&VERB, matches)?),
 };
 

@@ -8,9 +8,10 @@ use penfold_state::time::now_ms;
 use serde::Serialize;
 
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find::{self, Among, Chosen};
+use crate::sandboxes::here::Here;
 use crate::text::process_tree::{self, Style};
 use crate::text::row::Row;
 use crate::text::template;
@@ -30,6 +31,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: TreeArgs::augment_args,
+    places: Places::Hosts,
     call: |global, matches| tree(global, &usage::read(&VERB, matches)?),
 };
 
@@ -59,12 +61,13 @@ struct Grown<'a> {
 
 /// Shows the processes of sandboxes.
 pub(crate) fn tree(global: &Global, args: &TreeArgs) -> Result<u8, Failure> {
-    let resolver = find::resolver(global);
+    let here = Here::new(global);
     let chosen = if args.ids.is_empty() {
-        Chosen { found: find::list(&resolver, Among::Living)?, exit: exit_codes::SUCCESS }
+        Chosen { found: find::list(&here.resolver, Among::Living)?, exit: exit_codes::SUCCESS }
     } else {
-        find::choose(global, &resolver, &args.ids)?
+        find::choose(global, &here, &args.ids)?
     };
+    let resolver = here.resolver;
     let style = Style { pids: args.pids, full: args.full };
     let mut rows = Vec::new();
     let mut text = String::new();

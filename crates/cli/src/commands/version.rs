@@ -3,7 +3,7 @@
 use clap::Args;
 
 use crate::args::usage;
-use crate::args::verb::Verb;
+use crate::args::verb::{Places, Verb};
 use crate::failure::{Failure, FailureKind};
 use crate::{exit_codes, output};
 
@@ -19,6 +19,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: VersionArgs::augment_args,
+    places: Places::Here,
     call: |_, matches| version(&usage::read(&VERB, matches)?),
 };
 

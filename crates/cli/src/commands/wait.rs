@@ -1,21 +1,21 @@
 //! `penfold wait`.
 
-use std::io::ErrorKind;
 use std::time::Duration;
 
 use clap::Args;
-use penfold_control::{End, SandboxRef};
-use penfold_state::Files;
+use penfold_control::End;
 use penfold_teardown::Cause;
 
 use crate::args::ids::Ids;
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::conclude::command_code;
 use crate::sandboxes::find::Among;
-use crate::sandboxes::select;
+use crate::sandboxes::here::Here;
+use crate::sandboxes::on_server::OnServer;
 use crate::sandboxes::tally::Tally;
+use crate::sandboxes::{Sandboxes, select};
 use crate::{exit_codes, output, value};
 
 /// The verb `wait`.
@@ -39,7 +39,13 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::NotStarted,
     define: WaitArgs::augment_args,
-    call: |global, matches| wait(global, &usage::read(&VERB, matches)?),
+    places: Places::All(|global, client, matches| {
+        wait(global, OnServer(client), &usage::read(&VERB, matches)?)
+    }),
+    call: |global, matches| {
+        let here = Here::for_many(global).map_err(Failure::not_started)?;
+        wait(global, here, &usage::read(&VERB, matches)?)
+    },
 };
 
 /// The arguments of `penfold wait`.
@@ -56,34 +62,32 @@ pub(crate) struct WaitArgs {
 }
 
 /// Waits until sandboxes have ended; returns the exit codes of their commands.
-pub(crate) fn wait(global: &Global, args: &WaitArgs) -> Result<u8, Failure> {
-    let (resolver, selection) =
-        select::select(global, &args.ids, Among::Living, true, "wait for").map_err(Failure::not_started)?;
+fn wait(global: &Global, mut sandboxes: impl Sandboxes, args: &WaitArgs) -> Result<u8, Failure> {
+    let selection = select::select(&mut sandboxes, &args.ids, Among::Living, true, "wait for")
+        .map_err(Failure::not_started)?;
     let mut tally = Tally::default();
     let missed: Vec<Failure> = selection.missed.into_iter().map(Failure::not_started).collect();
     tally.missed(global, &missed);
     let missed = missed.first().map(Failure::exit_code);
-    let mut slow = |_| ();
-    let ends = penfold_control::wait(&resolver, &selection.found, args.any, args.timeout, &mut slow);
+    let ends = sandboxes.wait(&selection.found, args.any, args.timeout)?;
     let (mut left, mut codes) = (Vec::new(), Vec::from_iter(missed));
-    for (known, end) in selection.found.iter().zip(&ends) {
+    for (sandbox, end) in selection.found.iter().zip(&ends) {
+        let id = sandboxes.shown(sandbox).id;
         let Some(end) = end else {
-            left.push(known.id.as_str());
+            left.push(id);
             continue;
         };
-        if *end == End::Removed && !ended_in_front(known) {
-            let sentence = format!(
-                "no sandbox is called `{}` any more: its record was removed during the wait",
-                known.id
-            );
+        let in_front = sandboxes.was_in_front(sandbox);
+        if *end == End::Removed && !in_front {
+            let sentence =
+                format!("no sandbox is called `{id}` any more: its record was removed during the wait");
             tally.missed(global, &[Failure::new(FailureKind::NotStarted, sentence)]);
             codes.push(exit_codes::NOT_STARTED);
             continue;
         }
-        let over = known.record.as_ref().is_some_and(|files| matches!(files.exited(), Ok(Some(_))));
-        let code = code(&known.id, end, over, ended_in_front(known));
+        let code = code(id, end, sandboxes.has_exited(sandbox), in_front);
         let text = code.map_or_else(|| "unknown".to_owned(), |code| code.to_string());
-        tally.done(&if args.any { format!("{} {text}", known.id) } else { text });
+        tally.done(&if args.any { format!("{id} {text}") } else { text });
         codes.push(code.unwrap_or(exit_codes::UNVERIFIED));
     }
     let enough = args.any && left.len() < ends.len();
@@ -99,7 +103,7 @@ pub(crate) fn wait(global: &Global, args: &WaitArgs) -> Result<u8, Failure> {
 /// The exit code by the table of `penfold run`. If the code is unknown, prints the reason and returns `None`.
 ///
 /// `over` means that the command itself has ended; `in_front`, that only its `penfold run` got the code.
-pub(crate) fn code(id: &str, end: &End, over: bool, in_front: bool) -> Option<u8> {
+fn code(id: &str, end: &End, over: bool, in_front: bool) -> Option<u8> {
     let unknown = |why: &str| {
         output::message(&format!("penfold: {id}: {why}\n"));
         None
@@ -127,11 +131,4 @@ pub(crate) fn code(id: &str, end: &End, over: bool, in_front: bool) -> Option<u8
         End::SandboxRef { exit: Some(status), .. } => Some(command_code(*status)),
         End::SandboxRef { exit: None, .. } => unknown("no supervisor saw how the command ended"),
     }
-}
-
-/// Whether this was a foreground sandbox whose supervisor removed the record at the end.
-fn ended_in_front(known: &SandboxRef) -> bool {
-    let foreground = known.intent.as_ref().is_some_and(|intent| intent.detached.is_none());
-    let gone = |files: &Files| files.intent().is_err_and(|error| error.kind() == ErrorKind::NotFound);
-    foreground && known.record.as_ref().is_some_and(gone)
 }

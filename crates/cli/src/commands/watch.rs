@@ -11,7 +11,7 @@ use penfold_sys::signal::{self, SignalFd, SignalSet};
 use rustix::process::Signal;
 
 use crate::args::usage;
-use crate::args::verb::{Global, Verb};
+use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{exit_codes, output, pid_one, service_manager, surroundings};
 
@@ -30,6 +30,7 @@ pub(crate) const VERB: Verb = Verb {
     ],
     usage_failure: FailureKind::Usage,
     define: WatchArgs::augment_args,
+    places: Places::Here,
     call: |global, matches| watch(global, &usage::read(&VERB, matches)?),
 };
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use penfold_control::view::{self, Member};
 use penfold_control::{ResolveError, Resolver, SandboxRef, View};
 
+use super::Sandboxes;
 use crate::args::ids::Ids;
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind, OrFail as _};
@@ -22,28 +23,50 @@ pub(crate) enum Among {
 
 /// The result of a selection.
 #[derive(Debug)]
-pub(crate) struct Selection {
+pub(crate) struct Selection<S> {
     /// The sandboxes, each once, in the order of the arguments.
-    pub(crate) found: Vec<SandboxRef>,
+    pub(crate) found: Vec<S>,
     /// A failure for each argument that selects no sandbox. The verb still acts on the others.
     pub(crate) missed: Vec<Failure>,
+}
+
+/// Why a word selects no sandbox.
+#[derive(Debug)]
+pub(crate) enum Miss {
+    /// It means none, or several. Other words may mean one.
+    Word(Failure),
+    /// The place cannot be asked.
+    Place(Failure),
+}
+
+impl Miss {
+    /// The failure.
+    pub(crate) fn into_failure(self) -> Failure {
+        match self {
+            Miss::Word(failure) | Miss::Place(failure) => failure,
+        }
+    }
 }
 
 /// Finds the selected sandboxes.
 ///
 /// # Errors
-/// If the arguments name no sandbox at all (a wrong command line), or the records cannot be listed. A single argument
+/// If the arguments name no sandbox at all (a wrong command line), or the place cannot be asked. A single argument
 /// without a sandbox is no error: [`Selection::missed`] has its failure.
-pub(super) fn find_all(ids: &Ids, resolver: &Resolver, among: Among) -> Result<Selection, Failure> {
+pub(super) fn find_all<S: Sandboxes>(
+    ids: &Ids,
+    sandboxes: &S,
+    among: Among,
+) -> Result<Selection<S::Sandbox>, Failure> {
     let mut selection = Selection { found: Vec::new(), missed: Vec::new() };
     if ids.is_broad() {
         if !ids.words.is_empty() {
             let sentence = "ids cannot be used together with `--all` or `--filter`";
             return Err(Failure::new(FailureKind::Usage, sentence));
         }
-        let found = list(resolver, among)?;
+        let found = sandboxes.list(among)?;
         let wanted = found.into_iter().filter(|(_, seen)| seen.claimed && ids.filters.match_all(seen));
-        selection.found = wanted.map(|(known, _)| known).collect();
+        selection.found = wanted.map(|(sandbox, _)| sandbox).collect();
         return Ok(selection);
     }
     let words = read_words(&ids.words)?;
@@ -51,16 +74,20 @@ pub(super) fn find_all(ids: &Ids, resolver: &Resolver, among: Among) -> Result<S
         return Err(Failure::new(FailureKind::Usage, "missing `ID`").hint("`penfold ps` lists the sandboxes"));
     }
     for word in words {
-        match resolver.resolve(&word) {
-            Ok(known) => {
-                let others = if among == Among::Every { older(resolver, &word, &known)? } else { Vec::new() };
-                for known in std::iter::once(known).chain(others) {
-                    if !selection.found.iter().any(|other| other.id == known.id) {
-                        selection.found.push(known);
-                    }
-                }
+        let newest = match sandboxes.find(&word) {
+            Ok(newest) => newest,
+            Err(Miss::Word(failure)) => {
+                selection.missed.push(failure);
+                continue;
             }
-            Err(error) => selection.missed.push(error.into()),
+            Err(Miss::Place(failure)) => return Err(failure),
+        };
+        let older = if among == Among::Every { sandboxes.find_older(&word, &newest)? } else { Vec::new() };
+        for sandbox in std::iter::once(newest).chain(older) {
+            let id = sandboxes.shown(&sandbox).id;
+            if !selection.found.iter().any(|other| sandboxes.shown(other).id == id) {
+                selection.found.push(sandbox);
+            }
         }
     }
     Ok(selection)
@@ -77,20 +104,11 @@ pub(crate) fn list(resolver: &Resolver, among: Among) -> Result<Vec<(SandboxRef,
     view::select(resolver, among == Among::Every).or_fail(FailureKind::Other, "cannot list the sandboxes")
 }
 
-/// The other ended sandboxes with the same name, if `word` is the name of `newest`.
-fn older(resolver: &Resolver, word: &str, newest: &SandboxRef) -> Result<Vec<SandboxRef>, Failure> {
-    if newest.name.as_deref() != Some(word) {
-        return Ok(Vec::new());
-    }
-    let sentence = format!("cannot list the sandboxes with the name `{word}`");
-    resolver.ended_with_name(word).or_fail(FailureKind::Other, &sentence)
-}
-
 /// The named sandboxes with their views.
 #[derive(Debug)]
-pub(crate) struct Chosen {
+pub(crate) struct Chosen<S> {
     /// The sandboxes in the order of the arguments.
-    pub(crate) found: Vec<(SandboxRef, View)>,
+    pub(crate) found: Vec<(S, View)>,
     /// The exit code of the first argument that selects no sandbox, else success.
     pub(crate) exit: u8,
 }
@@ -99,19 +117,23 @@ pub(crate) struct Chosen {
 ///
 /// # Errors
 /// If standard input cannot be read.
-pub(crate) fn choose(global: &Global, resolver: &Resolver, ids: &[String]) -> Result<Chosen, Failure> {
-    let mut chosen = Chosen { found: Vec::new(), exit: exit_codes::SUCCESS };
+pub(crate) fn choose<S: Sandboxes>(
+    global: &Global,
+    sandboxes: &S,
+    ids: &[String],
+) -> Result<Chosen<S::Sandbox>, Failure> {
+    let mut chosen: Chosen<S::Sandbox> = Chosen { found: Vec::new(), exit: exit_codes::SUCCESS };
     let coloured = global.color.wanted(&std::io::stderr());
     for word in read_words(ids)? {
-        let seen = resolver.resolve(&word).and_then(|known| match view::view(resolver, &known) {
-            Some(seen) => Ok((known, seen)),
-            None => Err(ResolveError::NotFound { word }),
+        let seen = sandboxes.find(&word).map_err(Miss::into_failure).and_then(|sandbox| {
+            let view = sandboxes.view(&sandbox);
+            view.map(|view| (sandbox, view)).ok_or_else(|| ResolveError::NotFound { word }.into())
         });
         match seen {
-            Ok((known, _)) if chosen.found.iter().any(|(other, _)| other.id == known.id) => {}
+            Ok((_, view)) if chosen.found.iter().any(|(_, other)| other.id == view.id) => {}
             Ok(found) => chosen.found.push(found),
-            Err(error) => {
-                let exit = Failure::from(error).report(coloured);
+            Err(failure) => {
+                let exit = failure.report(coloured);
                 if chosen.exit == exit_codes::SUCCESS {
                     chosen.exit = exit;
                 }

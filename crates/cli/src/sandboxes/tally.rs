@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use penfold_control::{Progress, SandboxRef, StopResult};
+use penfold_teardown::Survivor;
 
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind};
@@ -41,6 +42,31 @@ fn awaited(targets: &[SandboxRef]) -> Option<String> {
     Some(if targets.len() > 1 { format!("{}: {awaited}", known.id) } else { awaited })
 }
 
+/// The result of an end, or of the removal of a record.
+#[derive(Debug)]
+pub(crate) enum EndResult {
+    /// Nothing is left: this was verified.
+    Gone,
+    /// Something is left.
+    Left(Vec<Survivor>),
+    /// The sandbox could not be ended or examined, or its record not be removed.
+    Failed(Failure),
+}
+
+impl EndResult {
+    /// The result for the sandbox of this host with this id.
+    pub(crate) fn of(id: &str, result: StopResult) -> EndResult {
+        match result {
+            StopResult::Gone => EndResult::Gone,
+            StopResult::Left(survivors) => EndResult::Left(survivors),
+            StopResult::Failed(error) => {
+                let failure = Failure::new(FailureKind::from(&error), format!("cannot end sandbox {id}"));
+                EndResult::Failed(failure.because(error))
+            }
+        }
+    }
+}
+
 /// The results for several sandboxes, and the exit code for all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
@@ -67,11 +93,11 @@ impl Tally {
         }
     }
 
-    /// Records the result of a stop or kill.
-    pub(crate) fn stop_result(&mut self, id: &str, stop_result: StopResult) {
-        match stop_result {
-            StopResult::Gone => self.done(id),
-            StopResult::Left(survivors) => {
+    /// Records the result of an end or of a removal.
+    pub(crate) fn end_result(&mut self, global: &Global, id: &str, result: EndResult) {
+        match result {
+            EndResult::Gone => self.done(id),
+            EndResult::Left(survivors) => {
                 let mut text = String::new();
                 for survivor in survivors {
                     lines::push(&mut text, &format!("{id}  not gone: {survivor}"));
@@ -80,11 +106,7 @@ impl Tally {
                 output::message(&text);
                 self.note(exit_codes::STILL_THERE);
             }
-            StopResult::Failed(error) => {
-                let kind = FailureKind::from(&error);
-                let failure = Failure::new(kind, format!("cannot end sandbox {id}")).because(error);
-                self.failed(&failure, false);
-            }
+            EndResult::Failed(failure) => self.failed(&failure, global.color.wanted(&std::io::stderr())),
         }
     }
 

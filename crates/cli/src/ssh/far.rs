@@ -13,7 +13,7 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal, set_par
 
 use super::frames::{ALIVE_SECONDS, Exit, Frame, GREETING, LONGEST, Start};
 use super::queue::{FULL, Taken, give, never_block, take};
-use crate::args::verb::Verb;
+use crate::args::verb::{Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::{exit_codes, surroundings};
 
@@ -27,6 +27,7 @@ pub(crate) const VERB: Verb = Verb {
     examples: &[("penfold ssh-end", "the far end of `penfold --host ssh://HOST VERB`")],
     usage_failure: FailureKind::Usage,
     define: |command| command,
+    places: Places::Here,
     call: |_, _| end(),
 };
 

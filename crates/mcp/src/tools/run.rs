@@ -61,14 +61,28 @@ pub(super) fn run(host: &Host, given: RunArguments, cancel: &Cancel) -> Result<A
 
 /// Starts the sandbox; returns its id.
 fn start(host: &Host, given: RunArguments) -> Result<String, ToolError> {
-    environment(&given.env)?;
+    let RunArguments {
+        command: words,
+        shell,
+        name,
+        cwd,
+        env,
+        timeout_s,
+        ttl_s,
+        grace_s,
+        // This process waits for it.
+        ready_port: _,
+        ready_text: _,
+        ready_timeout_s: _,
+    } = given;
+    environment(&env)?;
     let spec = SandboxSpec {
-        command: command(given.command, given.shell)?,
-        name: given.name,
-        dir: given.cwd,
-        timeout_ms: milliseconds("timeout_s", given.timeout_s)?,
-        lease_ms: milliseconds("ttl_s", given.ttl_s)?,
-        grace_ms: milliseconds("grace_s", given.grace_s)?,
+        command: command(words, shell)?,
+        name,
+        dir: cwd,
+        timeout_ms: milliseconds("timeout_s", timeout_s)?,
+        lease_ms: milliseconds("ttl_s", ttl_s)?,
+        grace_ms: milliseconds("grace_s", grace_s)?,
         ..SandboxSpec::default()
     };
     // Its supervisor ends it when this process dies. If this process dies before the start, nothing is started.
@@ -83,10 +97,10 @@ fn start(host: &Host, given: RunArguments) -> Result<String, ToolError> {
         .config
         .environment
         .iter()
-        .filter(|(name, _)| name.to_str().is_none_or(|name| !given.env.contains_key(name)))
+        .filter(|(name, _)| name.to_str().is_none_or(|name| !env.contains_key(name)))
         .cloned()
         .collect();
-    variables.extend(given.env.into_iter().map(|(name, value)| (name.into(), value.into())));
+    variables.extend(env.into_iter().map(|(name, value)| (name.into(), value.into())));
     host.started.add(|| {
         start_detached(&host.config.program, host.root(), &request, &variables).map_err(|error| match error {
             StartError::Refused(refusal) if refusal.kind == RefusalKind::NameTaken => {

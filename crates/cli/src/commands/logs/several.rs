@@ -9,11 +9,12 @@ use penfold_state::log::{Entry, LogError, Reader, Stream, Waited};
 use penfold_state::time::rfc3339;
 
 use super::object::{self, Of, Text};
-use super::{LogsArgs, bytes, gap_of, open, remark, unreadable, wait};
+use super::{LogsArgs, gap_of, open, unreadable, wait};
 use crate::args::verb::Global;
 use crate::exit_codes;
 use crate::failure::{Failure, FailureKind};
 use crate::output::WriteError;
+use crate::text::remark::{bytes, remark};
 
 /// The lines that a reader may be ahead.
 const AHEAD: usize = 64;

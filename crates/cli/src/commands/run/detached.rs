@@ -5,11 +5,30 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use penfold_state::OnFailure;
 
-use super::restart;
 use crate::value;
 
 /// The size of a log without `--log-size`.
 pub(super) const LOG_SIZE: u64 = 64 << 20;
+
+/// Parses the value of `--restart`.
+pub(super) fn restart_policy(text: &str) -> Result<OnFailure, String> {
+    let wrong = || "it is neither `on-failure` nor `on-failure:N`".to_owned();
+    match text.strip_prefix("on-failure").ok_or_else(wrong)? {
+        "" => Ok(OnFailure { most: None }),
+        most => {
+            let most = most.strip_prefix(':').and_then(|most| most.parse().ok()).filter(|most| *most > 0);
+            most.map(|most| OnFailure { most: Some(most) }).ok_or_else(wrong)
+        }
+    }
+}
+
+/// The text of a policy, as [`restart_policy`] reads it.
+pub(super) fn policy_text(policy: OnFailure) -> String {
+    match policy.most {
+        None => "on-failure".to_owned(),
+        Some(most) => format!("on-failure:{most}"),
+    }
+}
 
 /// How long a detached sandbox lives, and what it keeps.
 #[derive(Args, Clone, Debug)]
@@ -34,7 +53,7 @@ pub(crate) struct DetachedArgs {
     #[arg(
         long,
         value_name = "WHEN",
-        value_parser = restart::policy,
+        value_parser = restart_policy,
         help = "Start a detached sandbox again when CMD fails by itself: on-failure, or on-failure:N for at most N times in a row. \
             penfold waits first, from 100 ms to a minute"
     )]

@@ -11,7 +11,7 @@ use penfold_process::path_text::path_text;
 use penfold_request::{Jail, Profile, SandboxSpec, StartRequest, Vmm};
 use penfold_state::{Id, Limits};
 
-use super::detached::{DetachedArgs, OnSupervisorExit};
+use super::detached::{DetachedArgs, OnSupervisorExit, policy_text};
 use super::profile::ProfileArgs;
 use super::ready::ReadyArgs;
 use super::{Codes, OnOwnerExit, RunArgs, stdin_close};
@@ -216,7 +216,7 @@ fn with_detached(spec: SandboxSpec, args: DetachedArgs, ready: ReadyArgs, given:
     SandboxSpec {
         lease_ms: ttl.map(millis),
         idle_timeout_ms: idle_timeout.map(millis),
-        restart: restart.map(super::restart::text),
+        restart: restart.map(policy_text),
         log_size: given.log_size.then_some(log_size),
         survive_supervisor: on_supervisor_exit == OnSupervisorExit::Keep,
         ready_timeout_ms: given.ready_timeout.then(|| millis(ready_timeout)),

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use penfold_request::{SandboxSpec, StartRequest};
 use penfold_state::names::Name;
-use penfold_state::{Intent, Kept, Launch, LaunchSource, Life, OnFailure, OwnerExit, Record, Spec};
+use penfold_state::{Intent, Kept, Launch, LaunchSource, Life, OwnerExit, Record, Spec};
 use rustix::fs::Mode;
 
 use super::request::Caller;
@@ -14,26 +14,6 @@ use crate::commands::command_line;
 use crate::config::Config;
 use crate::failure::{Failure, FailureKind};
 use crate::{surroundings, variables};
-
-/// Parses the value of `--restart`.
-pub(super) fn policy(text: &str) -> Result<OnFailure, String> {
-    let wrong = || "it is neither `on-failure` nor `on-failure:N`".to_owned();
-    match text.strip_prefix("on-failure").ok_or_else(wrong)? {
-        "" => Ok(OnFailure { most: None }),
-        most => {
-            let most = most.strip_prefix(':').and_then(|most| most.parse().ok()).filter(|most| *most > 0);
-            most.map(|most| OnFailure { most: Some(most) }).ok_or_else(wrong)
-        }
-    }
-}
-
-/// The text of a policy, as [`policy`] reads it.
-pub(super) fn text(policy: OnFailure) -> String {
-    match policy.most {
-        None => "on-failure".to_owned(),
-        Some(most) => format!("on-failure:{most}"),
-    }
-}
 
 /// Refuses `--restart` for a sandbox that cannot be restarted.
 pub(super) fn check(spec: &SandboxSpec, caller: &Caller) -> Result<(), Failure> {

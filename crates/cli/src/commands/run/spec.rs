@@ -17,7 +17,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
-use super::detached::LOG_SIZE;
+use super::detached::{LOG_SIZE, restart_policy};
 use super::ready::{self, Probe};
 use super::request::Caller;
 use super::{OnOwnerExit, profile, replace, restart, stop_channel};
@@ -103,21 +103,21 @@ impl Values {
     /// # Errors
     /// When one means nothing.
     pub(super) fn of(spec: &SandboxSpec) -> Result<Values, Failure> {
-        valid("name", spec.name.as_deref().map(value::name))?;
+        valid("--name", spec.name.as_deref().map(value::name))?;
         for (key, text) in &spec.labels {
-            valid("labels", Some(value::label(&format!("{key}={text}"))))?;
+            valid("--label", Some(value::label(&format!("{key}={text}"))))?;
         }
         for key in spec.env.keys() {
-            valid("env", Some(value::env_setting(format!("{key}=").as_ref())))?;
+            valid("--env", Some(value::env_setting(format!("{key}=").as_ref())))?;
         }
-        valid("memory_bytes", spec.memory_bytes.map(|bytes| value::memory(&bytes.to_string())))?;
-        valid("pids", spec.pids.map(|pids| value::pids(&pids.to_string())))?;
-        valid("cpus", spec.cpus.map(|cpus| value::cpus(&cpus.to_string())))?;
-        valid("event_log", spec.event_log.as_deref().map(value::event_log))?;
-        let number = valid("signal", spec.signal.as_deref().map(value::signal))?.map(value::Signal::number);
+        valid("--memory", spec.memory_bytes.map(|bytes| value::memory(&bytes.to_string())))?;
+        valid("--pids", spec.pids.map(|pids| value::pids(&pids.to_string())))?;
+        valid("--cpus", spec.cpus.map(|cpus| value::cpus(&cpus.to_string())))?;
+        valid("--log", spec.event_log.as_deref().map(value::event_log))?;
+        let number = valid("--signal", spec.signal.as_deref().map(value::signal))?.map(value::Signal::number);
         let number = number.unwrap_or(Signal::TERM.as_raw());
         let signal = penfold_sys::signal::signal(number).ok_or(ReservedSignal);
-        let rule = |text: &String| Ok(valid("spare", Some(spare::rule(text)))?.into_iter());
+        let rule = |text: &String| Ok(valid("--spare", Some(spare::rule(text)))?.into_iter());
         let rules: Result<Vec<_>, Failure> = spec.spare.iter().map(rule).collect();
         if spec.ready_timeout_ms.is_some() && spec.ready.is_none() {
             return Err(not_started("missing `--ready`").hint("`ready_timeout_ms` is the time for its probe"));
@@ -125,16 +125,16 @@ impl Values {
         Ok(Values {
             signal: signal.map_err(Failure::not_started)?,
             spare: rules?.into_iter().flatten().collect(),
-            restart: valid("restart", spec.restart.as_deref().map(restart::policy))?,
-            probe: valid("ready", spec.ready.as_deref().map(ready::probe))?,
+            restart: valid("--restart", spec.restart.as_deref().map(restart_policy))?,
+            probe: valid("--ready", spec.ready.as_deref().map(ready::probe))?,
             ready_timeout: spec.ready_timeout_ms.map_or(ready::TIMEOUT, Duration::from_millis),
         })
     }
 }
 
-/// Makes a failure of a wrong value of a field.
-fn valid<T, E: Into<Box<dyn Error>>>(field: &str, value: Option<Result<T, E>>) -> Result<Option<T>, Failure> {
-    value.transpose().map_err(|error| not_started(&format!("invalid value for `{field}`")).because(error))
+/// Makes a failure of a wrong value, under the name of its flag.
+fn valid<T, E: Into<Box<dyn Error>>>(flag: &str, value: Option<Result<T, E>>) -> Result<Option<T>, Failure> {
+    value.transpose().map_err(|error| not_started(&format!("invalid value for `{flag}`")).because(error))
 }
 
 /// Opens the report file, so that an unwritable path fails before the command runs.

@@ -5,7 +5,7 @@ use std::fs;
 use rustix::process::Signal;
 
 use crate::run::jail::environments;
-use crate::support::{Level, Sandbox, TestEnv, has_program, has_terminals, is_root, wait_until};
+use crate::support::{Level, Process, Sandbox, TestEnv, has_program, has_terminals, is_root, wait_until};
 
 /// What a process has of its jail: place, namespaces, rights, files.
 pub const DESCRIPTION: &str = r#"
@@ -221,6 +221,8 @@ fn an_exec_that_cannot_enter_the_jail_does_not_start() {
         // A stopped bubblewrap keeps the jail; a killed one ends it.
         let members = sandbox.members(&env);
         sandbox.leader().unwrap().signal(Signal::KILL);
+        // An exec that is sooner than this has the end of the jail's members.
+        members.iter().for_each(Process::await_end);
         let late = exec(&["ID", "touch", "ran"]);
         assert_eq!(late.code(), Some(125), "{}", late.err());
         sandbox.await_end();

@@ -37,6 +37,42 @@ fn a_file_gives_the_flags_and_the_command_line_takes_precedence() {
     env.assert_nothing_left();
 }
 
+/// spec: 8.9.1
+#[test]
+fn a_file_asks_for_all_that_flags_ask_for() {
+    let env = TestEnv::new();
+    let file = env.path("work/box.toml");
+    let run = |text: &str, words: &[&str]| {
+        fs::write(&file, text).unwrap();
+        let mut command = env.run_command(["--spec", file.to_str().unwrap()].iter().chain(words));
+        Running::start(command.env("KEY", "of the caller")).finish()
+    };
+    // A variable that a flag copies from the caller is one that was given.
+    let bare = "inherit_env = false\ncommand = ['sh', '-c', 'echo \"$KEY\"']\n";
+    assert_eq!(
+        (run(bare, &[]).out(), run(bare, &["-e", "KEY"]).out()),
+        ("\n".into(), "of the caller\n".into())
+    );
+    run("unit = 'user'\ncontain = 'subreaper'\ncommand = ['true']\n", &[])
+        .refused(125, "cannot give the sandbox a scope");
+    run("user = 'no-such-user'\ncommand = ['true']\n", &[]).refused(125, "there is no user `no-such-user`");
+    let log = env.path("work/events.jsonl");
+    let text = format!(
+        "event_log = '{}'\ncommand = ['sh', '-c', 'setsid sleep 1000 & sleep 0.01']\n",
+        log.display()
+    );
+    run(&text, &[]).with_code(0);
+    let events = fs::read_to_string(&log).unwrap();
+    assert!(events.contains("sleep 1000"), "{events}");
+    // What a flag says counts, and what only one of the two says stays.
+    let done = run(
+        "grace_ms = 1\ncontain = 'cgroup'\ncommand = ['sleep', '1000']\n",
+        &["--contain", "subreaper", "--pids", "9"],
+    );
+    done.refused(125, "`--pids` cannot be used together with `--contain subreaper`");
+    env.assert_nothing_left();
+}
+
 /// spec: 8.9
 #[test]
 fn an_unknown_key_and_a_wrong_value_start_nothing() {

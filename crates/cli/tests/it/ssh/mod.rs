@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use self::sshd::{Link, Sshd, command, free_port};
-use crate::support::{Finished, Process, Running, Sandbox, Terminal, TestEnv, wait_until};
+use crate::support::{Finished, Process, Running, Sandbox, Terminal, TestEnv, penfold, wait_until};
 
 /// Runs `penfold` with these words at a host to its end.
 #[track_caller]
@@ -110,6 +110,35 @@ fn signals_reach_the_command_there() {
     let done = running.finish();
     assert!(done.out().contains("caught"), "{} {}", done.out(), done.err());
     assert!(done.err().contains("stopped by SIGTERM"), "{}", done.err());
+    env.assert_nothing_left();
+}
+
+/// spec: 8.9.1, 32.2
+#[test]
+fn flags_that_a_server_refuses_are_followed_there() {
+    let env = TestEnv::new();
+    let Some(sshd) = Sshd::start(&env) else { return };
+    let (host, root) = (sshd.host(), env.root().display().to_string());
+    call(&env, &host, &["run", "--unit", "user", "--contain", "subreaper", "touch", "started"])
+        .refused(125, "cannot give the sandbox a scope");
+    let script = "[ -e failed ] || { touch failed; exit 3; }; exec sleep 1000";
+    call(&env, &host, &["run", "-d", "--name", "again", "--restart", "on-failure:1", "sh", "-c", script])
+        .with_code(0);
+    wait_until("the second life runs", || env.is_running("sleep 1000"));
+    assert_eq!(env.call(["inspect", "again"]).json()[0]["restarts"], 1);
+    env.call(["rm", "-f", "again"]).with_code(0);
+    let outside = format!("{} --root {root} run -d --outside --name out -- sleep 1001", penfold().display());
+    let done = call(&env, &host, &["run", "--allow-outside", "sh", "-c", &outside]).with_code(0);
+    assert!(env.is_running("sleep 1001"), "{} {}", done.out(), done.err());
+    env.call(["rm", "-f", "out"]).with_code(0);
+    let script = "trap 'echo caught' INT; echo ready; while :; do sleep 0.05; done";
+    let words = ["run", "--stop-on-interrupt", "sh", "-c", script];
+    let running = Running::start(&mut command(&env, &host, &words));
+    running.hear("ready", 1);
+    running.signal(Signal::INT);
+    let done = running.finish();
+    assert!(done.err().contains("stopped by SIGINT"), "{}", done.err());
+    assert!(!env.path("work/started").try_exists().unwrap());
     env.assert_nothing_left();
 }
 

@@ -5,13 +5,16 @@ use std::io;
 use penfold_client::{Client, Error, Follow, LogEvent, LogFrame, LogRange};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::{ending, failure, select};
+use super::LogsArgs;
+use super::write::Output;
 use crate::args::verb::Global;
-use crate::commands::logs::write::Output;
-use crate::commands::logs::{LogsArgs, bytes, remark};
 use crate::exit_codes;
 use crate::failure::{Failure, FailureKind};
 use crate::output::WriteError;
+use crate::sandboxes::Sandboxes as _;
+use crate::sandboxes::find::Miss;
+use crate::sandboxes::on_server::{self, OnServer};
+use crate::text::remark::{bytes, remark};
 
 /// The most output that one request returns.
 const PART: usize = 1 << 20;
@@ -23,18 +26,19 @@ enum Stopped {
 }
 
 /// Shows the log, and follows it with `--follow`.
-pub(super) fn logs(client: &Client, global: &Global, args: &LogsArgs) -> Result<u8, Failure> {
+pub(super) fn logs(global: &Global, sandboxes: &OnServer, args: &LogsArgs) -> Result<u8, Failure> {
+    let client = &sandboxes.0;
     // `since` and `until` are looked at with each frame, `timestamps` and `json` where it is shown.
     let &LogsArgs { ref ids, follow, lines, stderr, since: _, until: _, timestamps: _, json: _ } = args;
     let [word] = ids.as_slice() else {
         let sentence = "a server shows one log at a time";
         return Err(Failure::new(FailureKind::Usage, sentence).hint("give one id"));
     };
-    let id = select::find(client, word)?.id;
+    let id = sandboxes.find(word).map_err(Miss::into_failure)?.id;
     let lines = lines.map(|lines| format!("&lines={lines}")).unwrap_or_default();
     let stream = if stderr { "&stream=stderr" } else { "" };
     let mut shown = Shown { args, output: Output::new(args), quiet: global.quiet };
-    let path = format!("{}/logs", ending::path(&id));
+    let path = format!("{}/logs", on_server::path(&id));
     let done = if follow {
         shown.follow(&mut Follow::new(client, format!("{path}?follow=true{lines}{stream}")))
     } else {
@@ -61,7 +65,7 @@ fn unreadable(id: &str, error: Error) -> Failure {
         Some(_) => {
             Failure::new(FailureKind::Other, format!("cannot read the log of sandbox `{id}`")).because(error)
         }
-        None => failure(error),
+        None => Failure::from(error),
     }
 }
 

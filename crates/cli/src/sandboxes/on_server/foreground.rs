@@ -14,13 +14,12 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::failure;
-use crate::commands::logs::{bytes, remark};
 use crate::exit_codes;
 use crate::failure::{Failure, FailureKind, OrFail as _};
+use crate::text::remark::{bytes, remark};
 
 /// The lease of a foreground sandbox: it is stopped when its client has been gone, or stopped, for this time.
-pub(super) const LEASE: Duration = Duration::from_mins(1);
+pub(crate) const LEASE: Duration = Duration::from_mins(1);
 /// The interval at which the client renews the lease.
 const RENEWAL: Timespec = Timespec { tv_sec: 15, tv_nsec: 0 };
 /// After this many signals the client gives up, and dies of the last one.
@@ -30,7 +29,7 @@ const MOST: usize = 3;
 const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
 /// Waits for signals in a thread of its own: the first one stops the command, the second one kills it.
-pub(super) struct Signals {
+pub(crate) struct Signals {
     target: Arc<Mutex<Target>>,
 }
 
@@ -47,7 +46,7 @@ struct Target {
 
 impl Signals {
     /// Begins to wait, and to renew the lease if the command has one.
-    pub(super) fn watch(client: &Client, leased: bool) -> Result<Signals, Failure> {
+    pub(crate) fn watch(client: &Client, leased: bool) -> Result<Signals, Failure> {
         // A signal that the caller ignores, as nohup(1) does, stays ignored.
         let numbers = ENDING.into_iter().map(Signal::as_raw).filter(|&number| !signal::is_ignored(number));
         let set = SignalSet::of(numbers);
@@ -55,7 +54,7 @@ impl Signals {
         signal::block(&set).or_fail(FailureKind::NotStarted, sentence)?;
         let came = SignalFd::open(&set).or_fail(FailureKind::NotStarted, sentence)?;
         let target = Arc::new(Mutex::new(Target { leased, ..Target::default() }));
-        let (shared, client) = (Arc::clone(&target), client.again().map_err(failure)?);
+        let (shared, client) = (Arc::clone(&target), client.again()?);
         std::thread::Builder::new()
             .spawn(move || listen(&client, &came, &shared))
             .or_fail(FailureKind::NotStarted, sentence)?;
@@ -63,7 +62,7 @@ impl Signals {
     }
 
     /// Names the command. A signal that came before takes effect now.
-    pub(super) fn aim(&self, client: &Client, path: &str) {
+    pub(crate) fn aim(&self, client: &Client, path: &str) {
         let mut target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
         target.path = Some(path.to_owned());
         if !target.came.is_empty() {
@@ -73,7 +72,7 @@ impl Signals {
 
     /// Dying of Ctrl-C is what breaks a loop of the caller's shell. If this process stopped the command because of it, and
     /// a signal ended the command, then that signal counts as SIGINT.
-    pub(super) fn attribute(&self, report: &mut Report) {
+    pub(crate) fn attribute(&self, report: &mut Report) {
         let target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
         let was_interrupted = target.came.first() == Some(&Signal::INT.as_raw());
         // A shell whose child was ended first exits with 128 and the signal's number.
@@ -89,7 +88,7 @@ impl Signals {
     }
 
     /// Stops the command because nobody reads its output.
-    pub(super) fn hang_up(&self, client: &Client) {
+    pub(crate) fn hang_up(&self, client: &Client) {
         let target = self.target.lock().unwrap_or_else(PoisonError::into_inner);
         target.order(client, "stop", json!({ "signal": Signal::PIPE.as_raw().to_string() }));
     }
@@ -114,7 +113,7 @@ impl Target {
                 // A problem, such as survivors, is also in the end that the main thread reads. A lease is renewed again.
                 Ok(_) | Err(Error::Problem(_)) => {}
                 Err(_) if act == "extend" => {}
-                Err(error) => drop(failure(error).report(false)),
+                Err(error) => drop(Failure::from(error).report(false)),
             }
         });
     }
@@ -144,7 +143,7 @@ fn listen(client: &Client, came: &SignalFd, shared: &Mutex<Target>) {
 }
 
 /// Copies the output of a command to standard output and standard error, until its end.
-pub(super) fn copy_output(client: &Client, path: &str, signals: &Signals) -> Result<(), Error> {
+pub(crate) fn copy_output(client: &Client, path: &str, signals: &Signals) -> Result<(), Error> {
     let mut follow = Follow::new(client, format!("{path}/logs?follow=true"));
     let mut hung_up = false;
     loop {

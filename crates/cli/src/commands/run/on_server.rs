@@ -1,28 +1,29 @@
 //! `run` on a server.
 
+mod request;
+
 use penfold_api::Sandbox;
 use penfold_client::{Client, Error, Method};
 use penfold_request::SandboxSpec;
 use penfold_state::{Id, Outcome, Report, ReportFile};
 use serde_json::{Value, json};
 
-use super::foreground::{Signals, copy_output};
-use super::run_request;
-use super::{ending, failure, wait};
+use super::request::Caller;
+use super::{OnOwnerExit, spec, tell};
 use crate::args::verb::Global;
-use crate::commands::run::request::Caller;
-use crate::commands::run::{OnOwnerExit, spec, tell};
 use crate::failure::{Failure, FailureKind, OrFail as _};
+use crate::sandboxes::on_server::foreground::{Signals, copy_output};
+use crate::sandboxes::on_server::{path, request_end, wait_for_end};
 use crate::{exit_codes, output};
 
 /// Runs a command on a server: in the foreground to its end, or detached.
 pub(super) fn run(
-    client: &Client,
     global: &Global,
+    client: &Client,
     asked: SandboxSpec,
     caller: Caller,
 ) -> Result<u8, Failure> {
-    let body = run_request::body(asked, &caller)?;
+    let body = request::body(asked, &caller)?;
     let report = spec::report_file(&caller)?;
     if caller.detach {
         let sandbox = create(client, &caller, &body)?;
@@ -32,15 +33,15 @@ pub(super) fn run(
     let leased = caller.on_owner_exit != Some(OnOwnerExit::Keep);
     let signals = Signals::watch(client, leased)?;
     let id = create(client, &caller, &body)?.id;
-    let path = ending::path(&id);
+    let path = path(&id);
     signals.aim(client, &path);
     let lost = |error| {
-        failure(error)
+        Failure::from(error)
             .with_kind(FailureKind::Unverified)
             .hint(format!("sandbox {id} may still run; `penfold wait {id}` returns its exit code"))
     };
     copy_output(client, &path, &signals).map_err(lost)?;
-    let end = wait::end(client, &id, None).map_err(lost)?;
+    let end = wait_for_end(client, &id, None).map_err(lost)?;
     let ended = client.persist(false, |client| client.get::<Report>(&format!("{path}/report")));
     let mut ended = match ended {
         Ok(ended) => ended,
@@ -84,14 +85,14 @@ fn create(client: &Client, caller: &Caller, body: &SandboxSpec) -> Result<Sandbo
                 if problem.kind() == "name_taken" && caller.replace && replaced < MOST_REPLACED =>
             {
                 let holder = problem.holder.clone().unwrap_or_default();
-                ending::order(client, &holder, "stop", &json!({})).map_err(|error| {
+                request_end(client, &holder, "stop", &json!({})).map_err(|error| {
                     let name = body.name.as_deref().unwrap_or_default();
                     let sentence = format!("cannot replace `{name}`: cannot end sandbox {holder}");
                     Failure::new(FailureKind::NotStarted, sentence).because(error)
                 })?;
                 replaced += 1;
             }
-            created => return created.map_err(failure),
+            created => return created.map_err(Failure::from),
         }
     }
 }

@@ -10,14 +10,16 @@ use penfold_teardown::Survivor;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::foreground::{Signals, copy_output};
-use super::{ending, failure, select};
+use super::ExecArgs;
 use crate::args::bounds::{self, Bounds};
 use crate::args::user::UserArgs;
 use crate::args::verb::Global;
-use crate::commands::exec::ExecArgs;
 use crate::failure::{Failure, FailureKind, OrFail as _};
+use crate::sandboxes::Sandboxes as _;
 use crate::sandboxes::conclude::conclude;
+use crate::sandboxes::find::Miss;
+use crate::sandboxes::on_server::foreground::{Signals, copy_output};
+use crate::sandboxes::on_server::{OnServer, path as path_of};
 use crate::text::{lines, summary};
 use crate::{exit_codes, output, variables};
 
@@ -38,7 +40,8 @@ struct Waited {
 }
 
 /// Runs a command in a running sandbox.
-pub(super) fn exec(client: &Client, global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
+pub(super) fn exec(global: &Global, sandboxes: &OnServer, args: &ExecArgs) -> Result<u8, Failure> {
+    let client = &sandboxes.0;
     if args.detach {
         bounds::refuse_code_flags(args.bounds.preserve_status, false)?;
     }
@@ -47,17 +50,17 @@ pub(super) fn exec(client: &Client, global: &Global, args: &ExecArgs) -> Result<
         return Err(Failure::new(FailureKind::NotStarted, sentence));
     }
     let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-    let id = select::find(client, &args.id)?.id;
+    let id = sandboxes.find(&args.id).map_err(Miss::into_failure)?.id;
     let body = body(args)?;
     let signals = if args.detach { None } else { Some(Signals::watch(client, false)?) };
-    let execs = format!("{}/execs", ending::path(&id));
+    let execs = format!("{}/execs", path_of(&id));
     let started: Exec =
         client.call(Method::POST, &execs, &[], &body).map_err(|error| not_started(error, &name, args))?;
     let Some(signals) = signals else { return Ok(exit_codes::SUCCESS) };
     let path = format!("{execs}/{}", started.number);
     signals.aim(client, &path);
     let lost = |error| {
-        failure(error)
+        Failure::from(error)
             .with_kind(FailureKind::Unverified)
             .hint(format!("`{name}` may still run in sandbox {id}"))
     };
@@ -110,8 +113,10 @@ fn not_started(error: Error, name: &str, args: &ExecArgs) -> Failure {
         Some(_) => Failure::new(FailureKind::NotStarted, format!("cannot run `{name}` in {}", args.id))
             .because(error),
         // After the request was sent the command may run.
-        None if matches!(error, Error::Lost { .. }) => failure(error).with_kind(FailureKind::Unverified),
-        None => failure(error),
+        None if matches!(error, Error::Lost { .. }) => {
+            Failure::from(error).with_kind(FailureKind::Unverified)
+        }
+        None => Failure::from(error),
     }
 }
 

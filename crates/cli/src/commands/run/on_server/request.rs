@@ -4,11 +4,11 @@ use penfold_process::path_text::path_of_text;
 use penfold_request::SandboxSpec;
 use penfold_state::time::millis;
 
-use super::foreground::LEASE;
 use crate::args::bounds;
 use crate::commands::run::request::Caller;
 use crate::commands::run::{Codes, OnOwnerExit, profile, spec, stdin_close};
 use crate::failure::{Failure, FailureKind};
+use crate::sandboxes::on_server::foreground::LEASE;
 
 /// Checks what is asked for, and returns what the server is asked for.
 ///
