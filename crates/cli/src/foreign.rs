@@ -6,7 +6,7 @@ mod target;
 
 use std::time::Duration;
 
-use penfold_control::leaks::{self, Belongs};
+use penfold_control::descent::{self, Belongs};
 use penfold_process::{Pid, ProcFs, ProcessId, Stat};
 use penfold_teardown::{Scope, Search, Selector, StopPolicy, Teardown};
 use rustix::io::Errno;
@@ -188,7 +188,7 @@ pub(crate) fn tree(pid: Pid) -> Result<Option<(ProcessId, Vec<Stat>)>, Failure> 
 /// Refuses a process of a sandbox, and a penfold process: `penfold kill` must end these.
 pub(crate) fn refuse_ours(pid: Pid) -> Result<(), Failure> {
     let number = pid.as_raw_pid();
-    match leaks::belongs(pid) {
+    match descent::belongs(pid) {
         Ok(Belongs::Penfold) => Err(Failure::new(
             FailureKind::Usage,
             format!("process {number} is the supervisor, standby or launcher of a sandbox"),

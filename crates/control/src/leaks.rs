@@ -5,7 +5,6 @@
 
 mod alive;
 mod collect;
-mod directory_lock;
 pub mod foreign;
 mod holders;
 mod homes;
@@ -13,6 +12,7 @@ pub(crate) mod remains;
 mod repeated;
 mod search;
 mod spared_notes;
+mod unfinished;
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -23,8 +23,6 @@ use penfold_process::ProcessId;
 use penfold_resource::traces::Trace;
 use serde::Serialize;
 
-pub(crate) use alive::Descent;
-pub use alive::{Belongs, around, belongs};
 pub use collect::collect;
 pub use holders::holders;
 pub use spared_notes::prune_spared;

@@ -7,6 +7,7 @@
 //! - [`pause()`], [`unpause()`] — freeze the members of a sandbox, and let them go on.
 //! - [`start_detached()`] — starts a sandbox from a process with threads.
 //! - [`all_users`] — the state roots of all users, for root.
+//! - [`descent`] — the sandbox to which a process belongs, by its ancestors.
 //! - [`execs`] — recorded execs: commands in a running sandbox whose output and end stay on disk.
 //! - [`Client`] — a connection to a supervisor.
 //! - [`watch()`] — has sandboxes recovered that lose all their supervisors.
@@ -23,6 +24,7 @@
 
 pub mod all_users;
 mod client;
+pub mod descent;
 mod end;
 pub mod execs;
 mod forget;

@@ -2,11 +2,11 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::event::Timespec;
-use rustix::fs::FlockOperation;
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 /// The most tries to take a lock. A reader that probes releases it after microseconds, or when it is scheduled again.
@@ -53,6 +53,21 @@ pub(crate) fn hold(file: impl AsFd) -> io::Result<bool> {
         pause(tries);
     }
     Ok(false)
+}
+
+/// Opens a directory without following links.
+///
+/// # Errors
+/// Those of openat(2).
+pub fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, path, flags, Mode::empty())
+}
+
+/// Tells whether no process holds the lock of a directory. A directory that cannot be opened counts as locked.
+pub fn is_directory_free(path: &Path) -> bool {
+    open_directory(path)
+        .is_ok_and(|dir| rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok())
 }
 
 /// Tells whether an exclusive flock(2) was taken through this descriptor of a process: `/proc/<pid>/fdinfo`, proc(5).

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use penfold_control::leaks::{self, Belongs};
+use penfold_control::descent::{self, Belongs};
 use penfold_process::path_text::path_text;
 use penfold_request::SandboxSpec;
 
@@ -126,7 +126,7 @@ fn sh(global: &Global, args: &ShArgs) -> Result<u8, Failure> {
 /// Tells whether the caller is in a sandbox with a supervisor. What the shell starts is then a member, too.
 fn is_in_session() -> Result<bool, Failure> {
     let Some(caller) = rustix::process::getppid() else { return Ok(false) };
-    let belongs = leaks::belongs(caller)
+    let belongs = descent::belongs(caller)
         .or_fail(FailureKind::NotStarted, "cannot tell whether the caller is in a sandbox")?;
     Ok(matches!(belongs, Belongs::Sandbox(_)))
 }

@@ -13,10 +13,11 @@ use rustix::event::Timespec;
 use rustix::fs::{AtFlags, FlockOperation};
 use rustix::io::Errno;
 
-use super::directory_lock::{directory, is_unfinished};
-use super::{Leak, Thing, remains};
+use super::unfinished::{is_unfinished_record, unfinished_files};
+use super::{Leak, Thing};
 use crate::holders;
 use penfold_state::counters::Counts;
+use penfold_state::lock::open_directory;
 use penfold_state::marked;
 use penfold_state::record::{Record, Registry};
 use penfold_state::recovery;
@@ -100,7 +101,7 @@ fn remove(leak: &Leak, state_root: &Path, named: bool, patience: Duration) -> io
 
 /// Removes a record that was never used.
 fn remove_bare_record(path: &Path) -> io::Result<()> {
-    if !is_unfinished(path) {
+    if !is_unfinished_record(path) {
         return Ok(());
     }
     match rustix::fs::rmdir(path) {
@@ -170,7 +171,7 @@ fn look(state_root: &Path, id: &str) -> io::Result<Turn<Record>> {
 /// Without the lock, two commands would report each other's removals as their own.
 fn lock(path: &Path, patience: Duration) -> io::Result<Option<OwnedFd>> {
     in_turn(patience, || {
-        let dir = match directory(path) {
+        let dir = match open_directory(path) {
             Ok(dir) => dir,
             Err(Errno::NOENT) => return Ok(Turn::Gone),
             Err(errno) => return Err(errno.into()),
@@ -211,7 +212,7 @@ fn in_turn<T>(patience: Duration, mut look: impl FnMut() -> io::Result<Turn<T>>)
 
 /// Removes the temporary files whose writers died before the rename.
 fn remove_unfinished(record: &Record) -> io::Result<()> {
-    for name in remains::unfinished_files(record.files())? {
+    for name in unfinished_files(record.files())? {
         match rustix::fs::unlinkat(record.files().dir(), &name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno.into()),

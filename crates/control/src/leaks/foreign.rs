@@ -21,7 +21,8 @@ use penfold_teardown::MARKER;
 use serde::Serialize;
 
 use super::Member;
-use super::alive::{self, Belongs};
+use super::alive::process_age;
+use crate::descent::{Belongs, belongs};
 use host_view::{HostView, environment, has_no_terminal};
 
 pub use marks::{Mark, OwnerState};
@@ -114,7 +115,7 @@ fn judge(view: &HostView, proc: &mut ProcFs, stat: &Stat) -> Option<Stray> {
     let marks = marks::of(&environment, stat, &view.all);
     let abandoned = marks.iter().any(|mark| mark.owner == OwnerState::Dead);
     let left = orphan && apart && has_no_terminal(stat) && !view.is_service(proc, stat);
-    if !left && !abandoned || alive::belongs(stat.pid).ok()? != Belongs::Nobody {
+    if !left && !abandoned || belongs(stat.pid).ok()? != Belongs::Nobody {
         return None;
     }
     let mut evidence = Vec::new();
@@ -129,7 +130,7 @@ fn judge(view: &HostView, proc: &mut ProcFs, stat: &Stat) -> Option<Stray> {
     let member = Member { id: stat.id(), name: stat.comm.clone(), command: proc.command_line(stat.pid) };
     Some(Stray {
         user,
-        age_s: alive::age(stat.id()),
+        age_s: process_age(stat.id()),
         directory: std::fs::read_link(path(stat.pid, "cwd")).ok(),
         session: stat.session,
         parent: parent.pid.as_raw_pid(),

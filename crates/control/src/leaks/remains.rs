@@ -8,9 +8,9 @@ use rustix::fs::{AtFlags, CWD, FileType};
 use rustix::io::Errno;
 
 use super::search::{LeakSearch, YOUNG};
+use super::unfinished::unfinished_files;
 use super::{Leak, Thing, age};
 use penfold_process::quoted;
-use penfold_state::Files;
 use penfold_state::clear::entries;
 use penfold_state::error_chain;
 use penfold_state::evidence::fingerprints;
@@ -136,11 +136,4 @@ fn is_deaf(path: &Path) -> bool {
     let Ok(socket) = rustix::net::socket_with(family, kind, flags, None) else { return false };
     let Ok(address) = rustix::net::SocketAddrUnix::new(path) else { return false };
     rustix::net::connect(&socket, &address) == Err(Errno::CONNREFUSED)
-}
-
-/// Returns the temporary files of a record whose writers died before the rename. The caller holds the lock of the
-/// record.
-pub(super) fn unfinished_files(files: &Files) -> io::Result<Vec<String>> {
-    let all = entries(files.dir())?.into_iter().filter_map(|(name, _)| name.into_string().ok());
-    Ok(all.filter(|name| Path::new(name).extension().is_some_and(|end| end == "new")).collect())
 }

@@ -10,13 +10,16 @@ use penfold_process::{Pid, quoted};
 use penfold_resource::traces::{self, Found, Trace};
 use penfold_resource::{Planned, Presence};
 
-use super::alive::{self, Guard, Host};
+use super::alive::{Host, process_age};
 use super::homes::{Claim, Homes};
-use super::{Leak, Member, Survey, Thing, age, directory_lock};
+use super::unfinished::is_unfinished_record;
+use super::{Leak, Member, Survey, Thing, age};
+use crate::descent::Guard;
 use crate::holders;
 use penfold_state::error_chain;
 use penfold_state::evidence::fingerprints::Fingerprints;
 use penfold_state::evidence::is_held_anywhere;
+use penfold_state::lock::is_directory_free;
 use penfold_state::record::Registry;
 use penfold_state::survivors::{self, Alive};
 use penfold_state::{Files, Intent, LeafName};
@@ -129,7 +132,7 @@ impl LeakSearch {
         self.places_of(intent.as_ref());
         let numbers = pids.iter().map(|pid| pid.as_raw_pid()).collect();
         let processes = self.host.members(pids);
-        let age_s = processes.first().map_or(0, |oldest| alive::age(oldest.id));
+        let age_s = processes.first().map_or(0, |oldest| process_age(oldest.id));
         let thing = Thing::Survivor { supervised, is_refused, pids: numbers, reasons };
         let name = intent.and_then(|intent| intent.name);
         self.survey.leaks.push(Leak { id: id.to_owned(), name, thing, processes, age_s, claimed: true });
@@ -174,7 +177,7 @@ impl LeakSearch {
                     self.orphan(name, intent.and_then(|intent| intent.name), thing, processes);
                 }
             }
-            Ok(None) if age(&path) >= YOUNG && directory_lock::is_unfinished(&path) => {
+            Ok(None) if age(&path) >= YOUNG && is_unfinished_record(&path) => {
                 let thing = Thing::Record { path, command: String::new(), begun: false };
                 self.orphan(name, None, thing, Vec::new());
             }
@@ -279,7 +282,7 @@ impl LeakSearch {
             }
             let processes = self.host.members(pids);
             if let Some(oldest) = processes.first() {
-                let age_s = alive::age(oldest.id);
+                let age_s = process_age(oldest.id);
                 let claimed = claim == Claim::Ours;
                 let thing = Thing::Processes;
                 self.survey.leaks.push(Leak { id, name: None, thing, processes, age_s, claimed });
@@ -332,8 +335,7 @@ impl LeakSearch {
     fn cgroup(&mut self, path: &Path, id: String, owner: u32) {
         let user = rustix::process::geteuid();
         let mine = user.is_root() || user.as_raw() == owner;
-        if !mine || self.living.contains(&id) || self.orphaned.contains(&id) || !directory_lock::is_free(path)
-        {
+        if !mine || self.living.contains(&id) || self.orphaned.contains(&id) || !is_directory_free(path) {
             return;
         }
         let mut pids = Vec::new();
@@ -380,7 +382,7 @@ impl LeakSearch {
             let ours = std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_dir() && meta.uid() == user);
             let told = self.orphaned.contains(&id) && !self.untold.contains(&id);
             let known = self.living.contains(&id) || told;
-            if !ours || known || !directory_lock::is_free(&path) || self.host.stands_in(&path) {
+            if !ours || known || !is_directory_free(&path) || self.host.stands_in(&path) {
                 continue;
             }
             let carriers: Vec<Pid> =
@@ -418,7 +420,7 @@ impl LeakSearch {
 
     fn resource(&mut self, id: String, trace: Trace) {
         let leaf = self.homes.leaf(&id);
-        let is_locked = leaf.as_deref().is_some_and(|leaf| !directory_lock::is_free(leaf));
+        let is_locked = leaf.as_deref().is_some_and(|leaf| !is_directory_free(leaf));
         let carriers: Vec<Pid> =
             self.marked.iter().filter(|(_, ids)| ids.contains(&id)).map(|(pid, _)| *pid).collect();
         let claim = self.homes.claim(&id, leaf.as_deref(), &carriers);
@@ -434,7 +436,7 @@ impl LeakSearch {
         };
         // Its sandbox lives, perhaps where neither its processes nor its record can be seen.
         if let Trace::Directory { path, .. } = &trace
-            && !directory_lock::is_free(path)
+            && !is_directory_free(path)
         {
             return;
         }

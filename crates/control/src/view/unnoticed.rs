@@ -6,7 +6,7 @@ use std::io;
 use penfold_process::Pid;
 
 use super::{View, look};
-use crate::leaks::Descent;
+use crate::descent::Descent;
 use crate::resolve::{Resolver, SandboxRef};
 use penfold_state::evidence::fingerprints;
 use penfold_state::state::Status;

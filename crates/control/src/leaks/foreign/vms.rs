@@ -16,9 +16,10 @@ use penfold_teardown::MARKER;
 use serde::Serialize;
 
 use super::super::Member;
-use super::super::alive::{self, Belongs};
+use super::super::alive::process_age;
 use super::host_view::{HostView, environment};
 use super::{marks, path};
+use crate::descent::{Belongs, belongs};
 use chain::Runner;
 use directories::{Subject, Surroundings, homes, real, user, working_directory};
 use id::{Derived, Names};
@@ -145,7 +146,7 @@ fn recognised<'a>(view: &HostView, stat: &'a Stat) -> Option<Found<'a>> {
         return None;
     }
     let is_marked = marks::value(&environment(stat.pid)?, MARKER).is_some();
-    if is_marked || alive::belongs(stat.pid).ok()? != Belongs::Nobody {
+    if is_marked || belongs(stat.pid).ok()? != Belongs::Nobody {
         return None;
     }
     let names = Names::read(working_directory(stat.pid), &arguments);
@@ -220,7 +221,7 @@ fn described(
         }),
         monitor: found.monitor,
         user: found.user,
-        age_s: alive::age(found.stat.id()),
+        age_s: process_age(found.stat.id()),
         directory: found.names.directory.clone(),
         socket: found.names.socket.clone(),
         state: match chain.runner {
