@@ -107,7 +107,7 @@ pub(crate) fn passing(record: &Files) -> io::Result<Vec<Pid>> {
 }
 
 /// Tells whether a process may hold the lock of a sandbox's record, or of the one that was removed.
-pub(crate) fn is_supervised(id: &str, record: Option<&Files>) -> bool {
+pub fn is_supervised(id: &str, record: Option<&Files>) -> bool {
     if let Some(files) = record {
         return files.lock().may_be_held();
     }
@@ -120,7 +120,7 @@ pub(crate) fn is_supervised(id: &str, record: Option<&Files>) -> bool {
 ///
 /// # Errors
 /// When /proc cannot be read.
-pub(crate) fn below(record: &Files) -> io::Result<Vec<Pid>> {
+pub fn supervised_processes(record: &Files) -> io::Result<Vec<Pid>> {
     let locks = Locks::of(record.name(), Some(record), None);
     let mut proc = ProcFs::open()?;
     let holders = locks.holders(&mut proc)?;

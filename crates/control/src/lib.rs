@@ -11,10 +11,6 @@
 //! - [`execs`] — recorded execs: commands in a running sandbox whose output and end stay on disk.
 //! - [`Client`] — a connection to a supervisor.
 //! - [`watch()`] — has sandboxes recovered that lose all their supervisors.
-//! - [`leaks`] — remains on the host that have no supervisor.
-//! - [`test_home`] — what a test has left below its directory.
-//! - [`slurm`] — what jobs of Slurm have left on a node.
-//! - [`host_checks`] — the features of the host, and their meaning for the guarantee.
 //!
 //! Invariants:
 //! - No message of a supervisor is proof. "Gone" needs an observation: a free lock, a report, no leaf. If no supervisor
@@ -29,13 +25,9 @@ mod end;
 pub mod execs;
 mod forget;
 mod holders;
-pub mod host_checks;
-pub mod leaks;
 mod pause;
 pub mod resolve;
-pub mod slurm;
 mod start;
-pub mod test_home;
 mod timeout;
 pub mod usage;
 pub mod view;
@@ -45,6 +37,7 @@ mod watch;
 pub use client::{ANSWER, Client, ClientError, at_once, ended_or, has_just_ended};
 pub use end::{EndMethod, Limits, Progress, StopResult, awaited, end};
 pub use forget::{ForgetError, forget, put_away};
+pub use holders::{is_supervised, supervised_processes};
 pub use pause::{PauseError, pause, unpause};
 pub use resolve::{Candidate, ResolveError, Resolver, SandboxRef};
 pub use start::{START_REQUEST, StartError, start_detached};

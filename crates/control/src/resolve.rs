@@ -402,7 +402,7 @@ impl Resolver {
     }
 
     /// Returns the state root of a sandbox that has no record here.
-    pub(crate) fn home(&self, id: &str, leaf: Option<&Path>, label: &LeafLabel, marked: &[Pid]) -> Home {
+    pub fn home(&self, id: &str, leaf: Option<&Path>, label: &LeafLabel, marked: &[Pid]) -> Home {
         let members = || leaf.and_then(fingerprints::members).map(|(_, pids)| pids).unwrap_or_default();
         let held = || members().iter().chain(marked).find_map(|&pid| fingerprints::held_below(pid, id));
         let spared = || fingerprints::spared_below(marked, id);
@@ -421,7 +421,7 @@ impl Resolver {
     }
 
     /// Returns the traces of sandboxes besides their records.
-    pub(crate) fn fingerprints(&self) -> &Fingerprints {
+    pub fn fingerprints(&self) -> &Fingerprints {
         &self.fingerprints
     }
 }

@@ -8,9 +8,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use clap::Args;
-use penfold_control::host_checks::{self, Abilities, Ability, LevelAbility, State};
-use penfold_control::leaks::foreign::{self, Strays, VmState};
-use penfold_control::leaks::{self, Leak, Survey, Thing};
+use penfold_doctor::foreign::{self, Strays, VmState};
+use penfold_doctor::host_checks::{self, Abilities, Ability, LevelAbility, State};
+use penfold_doctor::leaks::{self, Leak, Survey, Thing};
 use serde::Serialize;
 
 use crate::args::usage;

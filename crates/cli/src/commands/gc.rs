@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use penfold_control::leaks::{self, Leak, Survey, Thing};
+use penfold_doctor::leaks::{self, Leak, Survey, Thing};
 use serde::Serialize;
 
 use crate::args::patience::Patience;

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use penfold_control::slurm::{self, JobId, Jobs};
+use penfold_doctor::slurm::{self, JobId, Jobs};
 use penfold_process::ProcFs;
 
 use crate::args::patience::Patience;

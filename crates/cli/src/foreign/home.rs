@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use penfold_control::test_home::{Evidence, Look, TestHome, TestHomeError};
 use penfold_control::{EndMethod, Limits, Resolver, SandboxRef, StopResult, View, view};
+use penfold_doctor::test_home::{Evidence, Look, TestHome, TestHomeError};
 use penfold_process::{ProcFs, ProcessId, Stat};
 use penfold_state::error_chain;
 use penfold_state::state::Status;

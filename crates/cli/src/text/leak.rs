@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use penfold_control::leaks::{Leak, Thing};
+use penfold_doctor::leaks::{Leak, Thing};
 use penfold_process::ProcessId;
 
 use crate::text::lines::count;

@@ -1,7 +1,7 @@
 //! A virtual machine that penfold did not start, in a few words.
 
-use penfold_control::leaks::Member;
-use penfold_control::leaks::foreign::{Vm, VmState};
+use penfold_doctor::Member;
+use penfold_doctor::foreign::{Vm, VmState};
 
 /// Describes the runner: `managed by runner (4100)`, `orphan`.
 pub(crate) fn state(vm: &Vm) -> String {

@@ -5,7 +5,7 @@ use std::path::Path as FsPath;
 use std::time::Duration;
 
 use axum::extract::State;
-use penfold_control::leaks::{self, Leak, Survey, Thing};
+use penfold_doctor::leaks::{self, Leak, Survey, Thing};
 use penfold_state::error_chain;
 use penfold_teardown::Findings;
 use serde::{Deserialize, Serialize};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use penfold_control::host_checks::ScopeTrial;
+use penfold_doctor::host_checks::ScopeTrial;
 use penfold_state::{Id, REMOVAL_LIMIT, ScopeDir, error_chain};
 use penfold_unit::{Manager, ScopeRequest};
 

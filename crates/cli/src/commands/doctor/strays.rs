@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use penfold_control::host_checks::State;
-use penfold_control::leaks::foreign::{OwnerState, Stray, Strays};
+use penfold_doctor::foreign::{OwnerState, Stray, Strays};
+use penfold_doctor::host_checks::State;
 
 use super::Page;
 use crate::text::leak::old;

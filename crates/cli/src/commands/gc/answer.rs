@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use penfold_control::leaks::{Leak, Survey, Thing};
+use penfold_doctor::leaks::{Leak, Survey, Thing};
 
 use super::GcArgs;
 use super::collected::{Collected, Outcome};

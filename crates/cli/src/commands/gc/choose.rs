@@ -1,7 +1,7 @@
 //! Selects the leaks that `penfold gc` acts on.
 
 use penfold_control::Resolver;
-use penfold_control::leaks::{Leak, Survey, Thing};
+use penfold_doctor::leaks::{Leak, Survey, Thing};
 
 use super::GcArgs;
 use crate::args::ids;

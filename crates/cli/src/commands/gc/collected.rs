@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use penfold_control::leaks::{self, Leak, Member, Survey, Thing};
+use penfold_doctor::Member;
+use penfold_doctor::leaks::{self, Leak, Survey, Thing};
 use penfold_state::error_chain;
 use penfold_state::events::{About, EventKind, Journal};
 use penfold_teardown::Findings;

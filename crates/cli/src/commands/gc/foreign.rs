@@ -2,7 +2,7 @@
 
 mod vm;
 
-use penfold_control::leaks::foreign::{self as host, Vm};
+use penfold_doctor::foreign::{self as host, Vm};
 use rustix::process::{Pid, Signal};
 
 use super::GcArgs;

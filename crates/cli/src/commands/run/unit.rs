@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use penfold_cgroup::{LimitError, LimitedPlace, Limits, Membership, NoPlace, Place};
-use penfold_control::host_checks::{mend_limits, mend_place, mend_scope_limits};
+use penfold_doctor::host_checks::{mend_limits, mend_place, mend_scope_limits};
 use penfold_request::{Containment, SandboxSpec, Unit};
 use penfold_state::{Life, ScopeDir, Spec, error_chain};
 use penfold_supervisor::{Entered, Launcher, StartError};

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use penfold_control::StopResult;
-use penfold_control::test_home::{Evidence, Look};
+use penfold_doctor::test_home::{Evidence, Look};
 use penfold_process::{ProcessId, Stat};
 use penfold_state::error_chain;
 use penfold_teardown::Findings;

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use penfold_control::leaks::foreign::{Held, Vm, VmDirectory, VmState};
+use penfold_doctor::foreign::{Held, Vm, VmDirectory, VmState};
 use penfold_state::error_chain;
 use rustix::io::Errno;
 use serde::Serialize;

@@ -3,12 +3,10 @@
 //! Unknown means alive. Something is a leak under three conditions: no supervisor holds a record of it, none of its
 //! processes descends from a penfold process, and everything that shows this could be read.
 
-mod alive;
 mod collect;
-pub mod foreign;
 mod holders;
 mod homes;
-pub(crate) mod remains;
+mod remains;
 mod repeated;
 mod search;
 mod spared_notes;
@@ -19,26 +17,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use penfold_process::ProcessId;
 use penfold_resource::traces::Trace;
 use serde::Serialize;
+
+use crate::Member;
 
 pub use collect::collect;
 pub use holders::holders;
 pub use spared_notes::prune_spared;
-
-/// A process of a leak.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Member {
-    /// The identity.
-    #[serde(flatten)]
-    pub id: ProcessId,
-    /// The name of the main thread.
-    pub name: String,
-    /// The command line, shortened.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub command: Option<String>,
-}
 
 /// The kind of a leak.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

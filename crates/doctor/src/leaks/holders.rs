@@ -4,7 +4,7 @@ use std::path::Path;
 
 use penfold_process::{Pid, ProcFs};
 
-use super::Member;
+use crate::Member;
 
 /// Returns the visible processes that have the path, or something below it, open or as their working directory.
 pub fn holders(path: &Path) -> Vec<Member> {

@@ -12,7 +12,7 @@ use penfold_teardown::MARKER;
 use serde::Serialize;
 
 use super::{Look, TestHome, leads_to, links};
-use crate::descent::Descent;
+use penfold_control::descent::Descent;
 
 /// What shows that a process uses a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 use super::super::path;
+use crate::host_processes::process_age;
 
 /// A runner makes the directory this long before the first process of the chain at most.
 const BEFORE: Duration = Duration::from_mins(10);
@@ -244,7 +245,7 @@ fn made_for_another(found: &Path, users: &[u32], began: Option<u64>) -> Option<S
 /// Returns the time at which a process was started, in seconds since 1970.
 fn started(id: ProcessId) -> Option<u64> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
-    Some(now.as_secs().saturating_sub(super::super::super::alive::process_age(id)))
+    Some(now.as_secs().saturating_sub(process_age(id)))
 }
 
 /// Names a process that is not one of these and uses a directory. Processes of other users may not be readable; they have no

@@ -6,8 +6,8 @@ use penfold_process::Pid;
 use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
 
-use crate::resolve::Resolver;
 use fingerprints::Home;
+use penfold_control::Resolver;
 use penfold_state::LeafLabel;
 use penfold_state::evidence::{Subject, elsewhere, fingerprints};
 

@@ -1,4 +1,4 @@
-//! The processes of this host, as a search for leaks sees them.
+//! The processes of this host: those with a marker, and what a person reads about one.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,21 +9,34 @@ use penfold_process::{Completeness, Pid, ProcFs, ProcessId};
 use penfold_state::spared;
 use penfold_teardown::spare::binding;
 
-use super::Member;
-use crate::descent::{Descent, Guard};
+use penfold_control::descent::{Descent, Guard};
+use serde::Serialize;
+
+/// A process that a search has found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Member {
+    /// The identity.
+    #[serde(flatten)]
+    pub id: ProcessId,
+    /// The name of the main thread.
+    pub name: String,
+    /// The command line, shortened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+}
 
 /// The processes of this host.
 #[derive(Debug)]
-pub(super) struct Host {
+pub(crate) struct HostProcesses {
     proc: ProcFs,
     descent: Descent,
     completeness: Completeness,
     marked: HashMap<Pid, Vec<String>>,
 }
 
-impl Host {
+impl HostProcesses {
     /// Reads all processes. The notes below the state root name those that were spared.
-    pub(super) fn look(state_root: &Path) -> io::Result<Host> {
+    pub(crate) fn look(state_root: &Path) -> io::Result<HostProcesses> {
         let (mut proc, mut descent) = (ProcFs::open()?, Descent::new()?);
         let spared = spared::marks(state_root);
         let mut found = Vec::new();
@@ -40,27 +53,27 @@ impl Host {
                 marked.insert(id.pid, ids);
             }
         }
-        Ok(Host { proc, descent, completeness, marked })
+        Ok(HostProcesses { proc, descent, completeness, marked })
     }
 
     /// Tells whether all processes could be read.
-    pub(super) fn complete(&self) -> bool {
+    pub(crate) fn complete(&self) -> bool {
         self.completeness.is_complete()
     }
 
     /// Returns the processes with a marker, and the sandboxes in it, outermost first.
-    pub(super) fn marked(&self) -> HashMap<Pid, Vec<String>> {
+    pub(crate) fn marked(&self) -> HashMap<Pid, Vec<String>> {
         self.marked.clone()
     }
 
     /// Tells whether this process has a supervisor as a member of sandbox `id`.
-    pub(super) fn guard(&mut self, pid: Pid, id: &str) -> Guard {
+    pub(crate) fn guard(&mut self, pid: Pid, id: &str) -> Guard {
         self.descent.guard(pid, id)
     }
 
     /// Tells whether a process has its working directory in this directory or below. Unreadable processes belong to
     /// others.
-    pub(super) fn stands_in(&mut self, directory: &Path) -> bool {
+    pub(crate) fn stands_in(&mut self, directory: &Path) -> bool {
         let mut pids = Vec::new();
         if self.proc.processes(&mut pids).is_err() {
             return true;
@@ -74,13 +87,13 @@ impl Host {
     }
 
     /// Tells whether a process runs as this user; false for a process that cannot be read.
-    pub(super) fn is_own(&mut self, pid: Pid) -> bool {
+    pub(crate) fn is_own(&mut self, pid: Pid) -> bool {
         let user = rustix::process::geteuid().as_raw();
         self.proc.status(pid).is_ok_and(|status| status.is_some_and(|status| status.uids[1] == user))
     }
 
     /// Returns the details of these processes, oldest first.
-    pub(super) fn members(&mut self, pids: impl IntoIterator<Item = Pid>) -> Vec<Member> {
+    pub(crate) fn members(&mut self, pids: impl IntoIterator<Item = Pid>) -> Vec<Member> {
         let mut members: Vec<Member> = pids
             .into_iter()
             .filter_map(|pid| {
@@ -95,7 +108,7 @@ impl Host {
 }
 
 /// Returns the age of a process, in seconds.
-pub(super) fn process_age(id: ProcessId) -> u64 {
+pub(crate) fn process_age(id: ProcessId) -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let now = Duration::from_secs(now.tv_sec.unsigned_abs());
     now.saturating_sub(id.start.since_boot()).as_secs()

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::unfinished::{is_unfinished_record, unfinished_files};
 use super::{Leak, Thing};
-use crate::holders;
+use penfold_control::is_supervised;
 use penfold_state::counters::Counts;
 use penfold_state::lock::open_directory;
 use penfold_state::marked;
@@ -115,7 +115,7 @@ fn remove_bare_record(path: &Path) -> io::Result<()> {
 fn end_survivors(id: &str, state_root: &Path, named: bool, patience: Duration) -> io::Result<Findings> {
     match look(state_root, id)? {
         Turn::Ours(record) => recovery::recover(record, named, patience, Some(Requester::this("gc"))),
-        Turn::Gone if !holders::is_supervised(id, None) => {
+        Turn::Gone if !is_supervised(id, None) => {
             recovery::recover_unrecorded(id, named, patience, Some(state_root))
         }
         // Its supervisor goes on to kill them.

@@ -20,10 +20,10 @@ use penfold_process::{Listeners, Pid, ProcFs, Stat};
 use penfold_teardown::MARKER;
 use serde::Serialize;
 
-use super::Member;
-use super::alive::process_age;
-use crate::descent::{Belongs, belongs};
+use crate::Member;
+use crate::host_processes::process_age;
 use host_view::{HostView, environment, has_no_terminal};
+use penfold_control::descent::{Belongs, belongs};
 
 pub use marks::{Mark, OwnerState};
 pub use penfold_process::Port;

@@ -15,14 +15,14 @@ use penfold_process::{Pid, ProcFs, ProcessId, Stat};
 use penfold_teardown::MARKER;
 use serde::Serialize;
 
-use super::super::Member;
-use super::super::alive::process_age;
 use super::host_view::{HostView, environment};
 use super::{marks, path};
-use crate::descent::{Belongs, belongs};
+use crate::Member;
+use crate::host_processes::process_age;
 use chain::Runner;
 use directories::{Subject, Surroundings, homes, real, user, working_directory};
 use id::{Derived, Names};
+use penfold_control::descent::{Belongs, belongs};
 use program::{Role, arguments, role};
 
 pub use directories::{Held, VmDirectory};

@@ -10,12 +10,13 @@ use penfold_process::{Pid, quoted};
 use penfold_resource::traces::{self, Found, Trace};
 use penfold_resource::{Planned, Presence};
 
-use super::alive::{Host, process_age};
 use super::homes::{Claim, Homes};
 use super::unfinished::is_unfinished_record;
-use super::{Leak, Member, Survey, Thing, age};
-use crate::descent::Guard;
-use crate::holders;
+use super::{Leak, Survey, Thing, age};
+use crate::Member;
+use crate::host_processes::{HostProcesses, process_age};
+use penfold_control::descent::Guard;
+use penfold_control::{is_supervised, supervised_processes};
 use penfold_state::error_chain;
 use penfold_state::evidence::fingerprints::Fingerprints;
 use penfold_state::evidence::is_held_anywhere;
@@ -33,7 +34,7 @@ pub(super) const YOUNG: u64 = 2;
 
 /// Implements [`super::look`].
 pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Survey> {
-    let host = Host::look(state_root)?;
+    let host = HostProcesses::look(state_root)?;
     let survey = Survey { complete: true, ..Survey::default() };
     let marked = host.marked();
     let homes = Homes::new(state_root);
@@ -69,7 +70,7 @@ pub(super) fn search(state_root: &Path, temporary: &[PathBuf]) -> io::Result<Sur
 
 pub(super) struct LeakSearch {
     pub(super) survey: Survey,
-    host: Host,
+    host: HostProcesses,
     /// The processes that carry a marker, and the sandboxes in it.
     marked: HashMap<Pid, Vec<String>>,
     pub(super) homes: Homes,
@@ -112,7 +113,7 @@ impl LeakSearch {
             if let Some(files) = files(&id).filter(Files::has_unwritten_survivors)
                 && !self.survived.contains(&id)
             {
-                let pids = holders::below(&files).unwrap_or_default();
+                let pids = supervised_processes(&files).unwrap_or_default();
                 let reasons = vec!["members that are not written down".to_owned()];
                 self.survivors_of(&id, Some(files), pids, (false, reasons));
             }
@@ -127,7 +128,7 @@ impl LeakSearch {
         pids: Vec<Pid>,
         (is_refused, reasons): (bool, Vec<String>),
     ) {
-        let supervised = holders::is_supervised(id, files.as_ref());
+        let supervised = is_supervised(id, files.as_ref());
         let intent = files.and_then(|files| files.intent().ok());
         self.places_of(intent.as_ref());
         let numbers = pids.iter().map(|pid| pid.as_raw_pid()).collect();
