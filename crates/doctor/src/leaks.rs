@@ -4,6 +4,7 @@
 //! processes descends from a penfold process, and everything that shows this could be read.
 
 mod collect;
+mod gc_rules;
 mod holders;
 mod homes;
 mod remains;
@@ -11,6 +12,7 @@ mod repeated;
 mod search;
 mod spared_notes;
 mod unfinished;
+mod words;
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -23,8 +25,10 @@ use serde::Serialize;
 use crate::Member;
 
 pub use collect::collect;
+pub use gc_rules::{GcRules, KeepReason, USUAL_AGE, named_sandbox, publish_removal};
 pub use holders::holders;
 pub use spared_notes::prune_spared;
+pub use words::{age_in_words, describe_leak};
 
 /// The kind of a leak.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

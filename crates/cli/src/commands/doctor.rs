@@ -10,7 +10,7 @@ use std::path::Path;
 use clap::Args;
 use penfold_doctor::foreign::{self, Strays, VmState};
 use penfold_doctor::host_checks::{self, Abilities, Ability, LevelAbility, State};
-use penfold_doctor::leaks::{self, Leak, Survey, Thing};
+use penfold_doctor::leaks::{self, Leak, Survey, Thing, USUAL_AGE, describe_leak};
 use serde::Serialize;
 
 use crate::args::usage;
@@ -18,7 +18,7 @@ use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::output::{self, WriteError};
 use crate::sandboxes::other_roots;
-use crate::text::leak::{USUAL_AGE, describe, reap_as_root};
+use crate::text::leak::reap_as_root;
 use crate::text::lines::{self, count};
 use crate::{exit_codes, surroundings};
 
@@ -190,7 +190,7 @@ impl Page<'_> {
             self.line(State::Fail, &format!("{} of ours", count(leaks.len(), "leak", "leaks")));
         }
         for leak in leaks {
-            self.below(&format!("{}     {}", describe(leak), removal_command(leak, self.root)));
+            self.below(&format!("{}     {}", describe_leak(leak), removal_command(leak, self.root)));
         }
         if !survey.kept.is_empty() {
             let kept = count(survey.kept.len(), "ended sandbox is", "ended sandboxes are");

@@ -10,14 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use penfold_doctor::leaks::{self, Leak, Survey, Thing};
+use penfold_doctor::leaks::{self, GcRules, KeepReason, Leak, Survey, Thing, describe_leak};
 use serde::Serialize;
 
 use crate::args::patience::Patience;
 use crate::args::usage;
 use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
-use crate::text::leak::describe;
 use crate::text::live_line::LiveLine;
 use crate::{exit_codes, output, surroundings, value};
 use choose::choose;
@@ -176,7 +175,7 @@ fn watched(global: &Global, leak: Leak, collect: impl FnOnce(Leak) -> Collected)
     if !line.is_wanted() {
         return collect(leak);
     }
-    let what = format!("removing {}", describe(&leak));
+    let what = format!("removing {}", describe_leak(&leak));
     let (done, is_done) = mpsc::channel::<()>();
     thread::scope(|scope| {
         scope.spawn(move || {
@@ -198,19 +197,16 @@ fn look(global: &Global) -> Result<Survey, Failure> {
         .or_fail(FailureKind::Other, "cannot search this host for leaks")
 }
 
-/// The reason to keep a leak; `None` if gc removes it.
+/// The reason to keep a leak, in words; `None` if gc removes it.
 fn refusal(leak: &Leak, survey: &Survey, args: &GcArgs) -> Option<String> {
-    if leak.is_alive() {
-        return Some(format!("its supervisor lives; `penfold kill {}` ends it", leak.id));
-    }
-    if leak.is_certain() {
-        return None;
-    }
-    if !leak.claimed && args.words.is_empty() {
-        return Some(format!("it may belong to another state root; `penfold gc {}` ends it", leak.id));
-    }
-    if !survey.complete {
-        return Some("parts of this host could not be read, so it may be alive".to_owned());
-    }
-    (leak.age() < args.older_than).then(|| "younger than --older-than".to_owned())
+    let (is_named, is_complete) = (!args.words.is_empty(), survey.complete);
+    let rules = GcRules { older_than: args.older_than, is_named, is_complete };
+    Some(match rules.keep_reason(leak)? {
+        KeepReason::Supervised => format!("its supervisor lives; `penfold kill {}` ends it", leak.id),
+        KeepReason::OtherRoot => {
+            format!("it may belong to another state root; `penfold gc {}` ends it", leak.id)
+        }
+        KeepReason::Unread => "parts of this host could not be read, so it may be alive".to_owned(),
+        KeepReason::Young => "younger than --older-than".to_owned(),
+    })
 }

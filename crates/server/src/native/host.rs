@@ -5,7 +5,7 @@ use std::path::Path as FsPath;
 use std::time::Duration;
 
 use axum::extract::State;
-use penfold_doctor::leaks::{self, Leak, Survey, Thing};
+use penfold_doctor::leaks::{self, GcRules, KeepReason, Leak, Survey, Thing, USUAL_AGE, named_sandbox};
 use penfold_state::error_chain;
 use penfold_teardown::Findings;
 use serde::{Deserialize, Serialize};
@@ -57,7 +57,7 @@ pub(super) struct GcRequest {
     /// `unreachable`.
     #[serde(default)]
     kinds: Vec<String>,
-    /// Only leaks of these sandboxes: whole ids, or names.
+    /// Only leaks of these sandboxes: whole ids, or names. A name means the newest sandbox that has it.
     #[serde(default)]
     sandboxes: Vec<String>,
     /// The time in milliseconds that a kill may take until the survivors are reported; default 10000.
@@ -107,7 +107,6 @@ pub(super) enum CollectOutcome {
     Failed,
 }
 
-const USUAL_AGE: Duration = Duration::from_mins(10);
 const USUAL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Ends and removes leaks, and removes the records of ended sandboxes. Each removal is verified.
@@ -135,10 +134,16 @@ async fn gc(
         let survey = leaks::look(root, &[temporary]).map_err(|error| {
             Problem::new(Kind::Internal, format!("cannot search this host: {}", error_chain(&error)))
         })?;
-        let collector = Collector { root, request: &request, age, patience, complete: survey.complete };
-        let Survey { leaks, kept, complete, unread, .. } = survey;
-        let wanted = leaks.into_iter().chain(kept).filter(|leak| collector.is_named(leak));
-        let leaks = wanted.map(|leak| collector.collect(leak)).collect();
+        let Survey { mut leaks, kept, complete, unread, .. } = survey;
+        leaks.extend(kept);
+        let is_named = !request.sandboxes.is_empty();
+        let rules = GcRules { older_than: age, is_named, is_complete: complete };
+        let collector = Collector { root, request: &request, rules, patience };
+        let leaks = collector.choose(leaks).into_iter().map(|leak| collector.collect(leak)).collect();
+        if !request.dry_run {
+            // A note that stays hides no leak: what it names has ended.
+            let _ = leaks::prune_spared(root);
+        }
         Ok::<_, Problem>(Collection { complete, unread, leaks })
     });
     Ok(axum::Json(collection.await??))
@@ -147,52 +152,52 @@ async fn gc(
 struct Collector<'a> {
     root: &'a FsPath,
     request: &'a GcRequest,
-    age: Duration,
+    rules: GcRules,
     patience: Duration,
-    complete: bool,
 }
 
 impl Collector<'_> {
-    fn is_named(&self, leak: &Leak) -> bool {
+    /// Returns the leaks that the request selects.
+    fn choose(&self, mut leaks: Vec<Leak>) -> Vec<Leak> {
         let GcRequest { kinds, sandboxes, .. } = self.request;
-        let is_called = |word: &String| leak.id == *word || leak.name.as_ref() == Some(word);
-        (kinds.is_empty() || kinds.iter().any(|kind| kind == leak.thing.kind()))
-            && (sandboxes.is_empty() || sandboxes.iter().any(is_called))
+        if self.rules.is_named {
+            let named = |word: &String| named_sandbox(&leaks, word).map(str::to_owned);
+            let ids: Vec<String> = sandboxes.iter().filter_map(named).collect();
+            leaks.retain(|leak| ids.contains(&leak.id));
+        }
+        leaks.retain(|leak| kinds.is_empty() || kinds.iter().any(|kind| kind == leak.thing.kind()));
+        leaks
     }
 
     fn collect(&self, leak: Leak) -> Collected {
-        let named = !self.request.sandboxes.is_empty();
-        if let Some(reason) = self.refusal(&leak, named) {
+        if let Some(reason) = self.refusal(&leak) {
             return Collected { leak, outcome: CollectOutcome::Kept, reason: Some(reason), findings: None };
         }
         if self.request.dry_run {
             return Collected { leak, outcome: CollectOutcome::WouldRemove, reason: None, findings: None };
         }
-        let (outcome, reason, findings) = match leaks::collect(&leak, self.root, named, self.patience) {
-            Ok(findings) if findings.verified => (CollectOutcome::Removed, None, Some(findings)),
-            Ok(findings) => {
-                let left: Vec<String> = findings.survivors.iter().map(ToString::to_string).collect();
-                (CollectOutcome::Failed, Some(left.join("; ")), Some(findings))
-            }
-            Err(error) => (CollectOutcome::Failed, Some(error_chain(&error)), None),
-        };
+        let (outcome, reason, findings) =
+            match leaks::collect(&leak, self.root, self.rules.is_named, self.patience) {
+                Ok(findings) if findings.verified => (CollectOutcome::Removed, None, Some(findings)),
+                Ok(findings) => {
+                    let left: Vec<String> = findings.survivors.iter().map(ToString::to_string).collect();
+                    (CollectOutcome::Failed, Some(left.join("; ")), Some(findings))
+                }
+                Err(error) => (CollectOutcome::Failed, Some(error_chain(&error)), None),
+            };
+        let word = if outcome == CollectOutcome::Removed { "removed" } else { "failed" };
+        leaks::publish_removal(&leak, self.root, word, reason.clone());
         Collected { leak, outcome, reason, findings }
     }
 
-    /// Why a leak is kept, by the rules of `penfold gc`.
-    fn refusal(&self, leak: &Leak, named: bool) -> Option<String> {
-        if leak.is_alive() {
-            return Some("its supervisor lives; kill the sandbox".to_owned());
-        }
-        if leak.is_certain() {
-            return None;
-        }
-        if !leak.claimed && !named {
-            return Some("it may belong to another state root; name the sandbox to end it".to_owned());
-        }
-        if !self.complete {
-            return Some("parts of this host could not be read, so it may be alive".to_owned());
-        }
-        (leak.age() < self.age).then(|| "younger than `older_than_ms`".to_owned())
+    /// Why a leak is kept, in words.
+    fn refusal(&self, leak: &Leak) -> Option<String> {
+        let sentence = match self.rules.keep_reason(leak)? {
+            KeepReason::Supervised => "its supervisor lives; kill the sandbox",
+            KeepReason::OtherRoot => "it may belong to another state root; name the sandbox to end it",
+            KeepReason::Unread => "parts of this host could not be read, so it may be alive",
+            KeepReason::Young => "younger than `older_than_ms`",
+        };
+        Some(sentence.to_owned())
     }
 }

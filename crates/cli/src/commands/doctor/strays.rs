@@ -6,8 +6,8 @@ use penfold_doctor::foreign::{OwnerState, Stray, Strays};
 use penfold_doctor::host_checks::State;
 
 use super::Page;
-use crate::text::leak::old;
 use crate::text::lines::count;
+use penfold_doctor::leaks::age_in_words;
 
 /// The number of session variables that are shown in addition to the evidence.
 const MARKS: usize = 3;
@@ -40,7 +40,7 @@ impl Page<'_> {
     fn stray(&mut self, stray: &Stray) {
         let pid = stray.member.id.pid.as_raw_pid();
         let command = stray.member.command.as_deref().unwrap_or(&stray.member.name);
-        let mut facts = vec![format!("{} old", old(Duration::from_secs(stray.age_s)))];
+        let mut facts = vec![format!("{} old", age_in_words(Duration::from_secs(stray.age_s)))];
         if stray.processes > 1 {
             facts.push(count(stray.processes, "process", "processes"));
         }

@@ -6,9 +6,9 @@ use penfold_doctor::foreign::{Strays, Vm, VmState};
 use penfold_doctor::host_checks::State;
 
 use super::Page;
-use crate::text::leak::old;
 use crate::text::lines::count;
 use crate::text::vm;
+use penfold_doctor::leaks::age_in_words;
 
 impl Page<'_> {
     pub(super) fn vms(&mut self, found: &Strays) {
@@ -39,7 +39,8 @@ impl Page<'_> {
     }
 
     fn vm(&mut self, found: &Vm) {
-        let mut facts = vec![vm::state(found), format!("{} old", old(Duration::from_secs(found.age_s)))];
+        let mut facts =
+            vec![vm::state(found), format!("{} old", age_in_words(Duration::from_secs(found.age_s)))];
         facts.extend(found.directory.iter().map(|directory| format!("in {}", directory.display())));
         facts.extend(found.socket.iter().map(|socket| format!("socket {}", socket.display())));
         let pid = found.member.id.pid.as_raw_pid();

@@ -2,14 +2,13 @@
 
 use std::fmt::Write as _;
 
-use penfold_doctor::leaks::{Leak, Survey, Thing};
+use penfold_doctor::leaks::{Leak, Survey, Thing, USUAL_AGE, describe_leak};
 
 use super::GcArgs;
 use super::collected::{Collected, Outcome};
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind};
 use crate::output::{self, WriteError};
-use crate::text::leak::{USUAL_AGE, describe};
 use crate::text::lines::{self, count, say};
 
 /// Asks for confirmation; refuses without a terminal.
@@ -31,7 +30,7 @@ pub(super) fn confirm(global: &Global, args: &GcArgs, wanted: &[Leak]) -> Result
     }
     let mut text = String::new();
     for leak in wanted {
-        lines::push(&mut text, &format!("  {}", describe(leak)));
+        lines::push(&mut text, &format!("  {}", describe_leak(leak)));
         text.push('\n');
     }
     let _ = write!(text, "End and remove {number}? [y/N] ");
@@ -67,7 +66,7 @@ pub(super) fn tell(
         say(&mut talk, &format!("incomplete search: {unread}"));
     }
     for one in collected {
-        let what = describe(&one.leak);
+        let what = describe_leak(&one.leak);
         match one.outcome {
             Outcome::Survived { .. } | Outcome::Failed { .. } if args.json || global.quiet => {
                 say(&mut talk, &format!("not gone: {what}{}", one.why()));
@@ -104,7 +103,7 @@ fn kept(args: &GcArgs, collected: &[Collected], talk: &mut String) {
             say(talk, &format!("kept {} leaks{why}; `penfold gc -n` names them", same.len()));
         } else {
             for one in same {
-                say(talk, &format!("kept {}{}", describe(&one.leak), one.why()));
+                say(talk, &format!("kept {}{}", describe_leak(&one.leak), one.why()));
             }
         }
     }

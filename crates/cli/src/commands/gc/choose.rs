@@ -1,10 +1,9 @@
 //! Selects the leaks that `penfold gc` acts on.
 
 use penfold_control::Resolver;
-use penfold_doctor::leaks::{Leak, Survey, Thing};
+use penfold_doctor::leaks::{Leak, Survey, Thing, named_sandbox};
 
 use super::GcArgs;
-use crate::args::ids;
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind};
 use crate::surroundings;
@@ -41,17 +40,11 @@ pub(super) fn choose(global: &Global, args: &GcArgs, survey: &mut Survey) -> Cho
 
 /// Resolves an argument to an id: a complete id, the newest leak with this name, or a unique prefix.
 fn resolve(global: &Global, leaks: &[Leak], word: &str) -> Result<String, Failure> {
-    let shown = ids::as_shown(word);
-    let mut found: Vec<&Leak> = leaks.iter().filter(|leak| !leak.id.is_empty() && leak.id == shown).collect();
-    if found.is_empty() {
-        // A leak has priority over the kept record of an ended sandbox.
-        let named = leaks.iter().filter(|leak| leak.name.as_deref() == Some(word));
-        found.extend(named.min_by_key(|leak| (matches!(leak.thing, Thing::Ended { .. }), leak.age())));
+    if let Some(id) = named_sandbox(leaks, word) {
+        return Ok(id.to_owned());
     }
-    if found.is_empty() && !word.is_empty() {
-        found = leaks.iter().filter(|leak| leak.id.starts_with(word)).collect();
-    }
-    let mut ids: Vec<&str> = found.iter().map(|leak| leak.id.as_str()).collect();
+    let begins = |id: &&str| !word.is_empty() && id.starts_with(word);
+    let mut ids: Vec<&str> = leaks.iter().map(|leak| leak.id.as_str()).filter(begins).collect();
     ids.sort_unstable();
     ids.dedup();
     match ids.as_slice() {

@@ -1,19 +1,16 @@
 //! The results for leaks.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use penfold_doctor::Member;
-use penfold_doctor::leaks::{self, Leak, Survey, Thing};
+use penfold_doctor::leaks::{self, Leak, Survey};
 use penfold_state::error_chain;
-use penfold_state::events::{About, EventKind, Journal};
 use penfold_teardown::Findings;
 use serde::Serialize;
 
 use crate::exit_codes;
 use crate::failure::FailureKind;
-use crate::text::leak::describe;
 
 /// A leak with its result.
 #[derive(Serialize)]
@@ -112,21 +109,10 @@ impl Collected {
         if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join("; ")) }
     }
 
-    /// Writes the event of a removed leak. A kept record of an ended sandbox is no leak and gets no event.
+    /// Writes the event of a removed leak.
     pub(super) fn write_event(&self, root: &Path) {
-        if matches!(self.leak.thing, Thing::Ended { .. }) {
-            return;
-        }
         let reason = self.why().strip_prefix(": ").map(str::to_owned);
-        let outcome = self.outcome.word().to_owned();
-        let what = EventKind::Leak { what: describe(&self.leak), outcome, reason };
-        let about = About {
-            id: self.leak.id.clone(),
-            name: self.leak.name.clone(),
-            labels: BTreeMap::new(),
-            life: None,
-        };
-        Journal::new(root, about).publish([what]);
+        leaks::publish_removal(&self.leak, root, self.outcome.word(), reason);
     }
 }
 
