@@ -15,6 +15,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
+use penfold_state::names;
 use rustix::process::Pid;
 
 #[allow(unused_imports, reason = "for messages that name a duration")]
@@ -58,27 +59,18 @@ pub(crate) struct Label {
     pub(crate) value: String,
 }
 
-/// Parses the name of a sandbox: 1 to 64 characters, `a-z A-Z 0-9 . _ -`, the first a letter or digit.
-///
-/// Such a name is safe as the name of a file, a cgroup or a unit.
+/// Parses the name of a sandbox.
 pub(crate) fn name(given: &str) -> Result<String, Invalid> {
-    if is_word(given, "_.-") {
+    if names::is_name(given) {
         return Ok(given.to_owned());
     }
-    Err(Invalid::new(
-        given,
-        "is not a name",
-        "1 to 64 of letters, digits, `_`, `.` and `-`, the first a letter or a digit",
-    ))
+    Err(Invalid::new(given, "is not a name", names::NAME_RULE))
 }
 
 /// Parses a label, see [`Label`].
 pub(crate) fn label(given: &str) -> Result<Label, Invalid> {
-    const MAX_VALUE: usize = 256;
     match given.split_once('=') {
-        Some((key, value))
-            if is_word(key, "_.-/") && value.len() <= MAX_VALUE && !value.chars().any(char::is_control) =>
-        {
+        Some((key, value)) if names::is_label_key(key) && names::is_label_value(value) => {
             Ok(Label { key: key.to_owned(), value: value.to_owned() })
         }
         _ => Err(Invalid::new(
@@ -158,10 +150,4 @@ pub(crate) fn process(given: &str) -> Result<(Pid, Option<u64>), Invalid> {
     let start = start.parse().ok().filter(|_| is_number);
     let start = start.ok_or_else(|| Invalid::new(given, "has no start time", "PID, or PID@START"))?;
     Ok((pid(number)?, Some(start)))
-}
-
-fn is_word(text: &str, inner: &str) -> bool {
-    text.len() <= 64
-        && text.starts_with(|first: char| first.is_ascii_alphanumeric())
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || inner.contains(c))
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use penfold_state::Files;
 use penfold_state::log::{From, LogError, Reader};
+use penfold_state::names::is_name;
 use penfold_state::wire::{self, Received};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -357,7 +358,7 @@ fn is_gone(error: i32) -> bool {
 
 /// Returns the directory of a session, and a connection to its host.
 fn dial(record: BorrowedFd<'_>, session: &str) -> Result<(OwnedFd, OwnedFd), Errno> {
-    if !dir::is_name(session) {
+    if !is_name(session) {
         return Err(Errno::INVAL);
     }
     let sessions = open_dir(record, SESSIONS)?;

@@ -15,6 +15,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use penfold_state::names::is_name;
 use penfold_state::record::open_private;
 use penfold_state::{Identity, clear};
 use penfold_sys::launch::Credentials;
@@ -51,12 +52,6 @@ pub(crate) struct SessionDir {
     fd: OwnedFd,
     commands: OwnedFd,
     ends: OwnedFd,
-}
-
-/// Tells whether a text can be the name of a session: it becomes the name of a directory.
-pub(crate) fn is_name(name: &str) -> bool {
-    let fits = (1..=64).contains(&name.len()) && !name.starts_with('.');
-    fits && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
 impl SessionDir {

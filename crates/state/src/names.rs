@@ -55,12 +55,33 @@ pub enum NameError {
     },
 }
 
-/// Tells whether a text is a valid name: it must be valid as the name of a file.
+/// The rule of [`is_name`] in words.
+pub const NAME_RULE: &str = "1 to 64 of letters, digits, `_`, `.` and `-`, the first a letter or a digit";
+
+/// Tells whether a text is the name of a sandbox or of a session, by [`NAME_RULE`].
+///
+/// Such a name is safe as the name of a file, a cgroup or a unit.
 pub fn is_name(text: &str) -> bool {
+    is_word(text, b"-_.")
+}
+
+/// Tells whether a text is the key of a label: as a name, with `/` too.
+pub fn is_label_key(text: &str) -> bool {
+    is_word(text, b"-_./")
+}
+
+/// Tells whether a text is the value of a label: at most 256 bytes, no control characters.
+pub fn is_label_value(text: &str) -> bool {
+    const LONGEST: usize = 256;
+    text.len() <= LONGEST && !text.chars().any(char::is_control)
+}
+
+fn is_word(text: &str, marks: &[u8]) -> bool {
+    const LONGEST: usize = 64;
     let first = text.bytes().next();
-    text.len() <= 128
+    text.len() <= LONGEST
         && first.is_some_and(|byte| byte.is_ascii_alphanumeric())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || marks.contains(&byte))
 }
 
 /// Takes a name for a sandbox.
@@ -259,6 +280,15 @@ impl Resource for Name {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_and_labels_have_one_rule() {
+        let (longest, longer) = ("a".repeat(64), "a".repeat(65));
+        assert!(["a", "3f9", "a.b_c-d", &longest].into_iter().all(is_name));
+        assert!(!["", ".", "..", "-a", "_a", "a/b", "a\n", "ä", &longer].into_iter().any(is_name));
+        assert!(is_label_key("a/b") && !is_label_key("/b") && !is_label_key(&longer));
+        assert!(is_label_value("") && !is_label_value("a\n") && !is_label_value(&"a".repeat(257)));
+    }
 
     #[test]
     fn a_name_belongs_to_one_at_a_time_and_is_free_again_after() {

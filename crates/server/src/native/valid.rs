@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use penfold_state::Limits;
 use penfold_state::limits::{CPUS, MEMORY_BYTES, PIDS};
+use penfold_state::names;
 
 use super::problem::Problem;
 use crate::engine::is_settable;
@@ -15,8 +16,6 @@ pub(super) const LARGEST_LOG: u64 = 64 << 30;
 const LONGEST_MS: u64 = 100 * 365 * 24 * 60 * 60 * 1000;
 /// The server itself trusts labels with this prefix: tokens, idempotency keys, sessions.
 const OWN_LABELS: &str = "penfold.";
-const LONGEST_LABEL: usize = 256;
-const LONGEST_NAME: usize = 64;
 
 /// Checks a command: a program, and no word with a NUL.
 pub(super) fn command(field: &str, words: &[String]) -> Result<(), Problem> {
@@ -33,23 +32,22 @@ pub(super) fn text(field: &str, text: &str) -> Result<(), Problem> {
 
 /// Checks a name of a sandbox.
 pub(super) fn name(field: &str, name: &str) -> Result<(), Problem> {
-    if is_word(name, "_.-") {
+    if names::is_name(name) {
         return Ok(());
     }
-    let sentence = "not 1 to 64 of letters, digits, `_`, `.` and `-`, the first a letter or a digit";
-    Err(Problem::field(field, sentence))
+    Err(Problem::field(field, format!("not {}", names::NAME_RULE)))
 }
 
 /// Checks labels.
 pub(super) fn labels(labels: &BTreeMap<String, String>) -> Result<(), Problem> {
     for (key, value) in labels {
-        if !is_word(key, "_.-/") {
+        if !names::is_label_key(key) {
             return Err(Problem::field("labels", "a key is like a name, and may contain `/`"));
         }
         if key.starts_with(OWN_LABELS) {
             return Err(Problem::field("labels", "keys that begin with `penfold.` are those of the server"));
         }
-        if value.len() > LONGEST_LABEL || value.chars().any(char::is_control) {
+        if !names::is_label_value(value) {
             return Err(Problem::field("labels", "a value has at most 256 bytes and no control characters"));
         }
     }
@@ -99,12 +97,6 @@ pub(super) fn limits(
         Some(None) => Err(Problem::field("cpus", "not from 0.01 to 8192")),
         cpus => Ok(Limits { memory_bytes, pids, cpus: cpus.flatten() }),
     }
-}
-
-fn is_word(text: &str, marks: &str) -> bool {
-    text.len() <= LONGEST_NAME
-        && text.chars().next().is_some_and(|first| first.is_ascii_alphanumeric())
-        && text.chars().all(|one| one.is_ascii_alphanumeric() || marks.contains(one))
 }
 
 #[cfg(test)]
