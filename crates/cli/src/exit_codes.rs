@@ -1,41 +1,6 @@
-//! The exit codes of penfold and their meanings. No other file of this crate writes an exit code as a number.
+//! The exit codes of each verb and their meanings, for people. The numbers are in `penfold_state::exit_codes`.
 
-/// Success. For verbs that end sandboxes or processes: all targets were observed gone.
-pub(crate) const SUCCESS: u8 = 0;
-/// A failure without a code of its own.
-pub(crate) const FAILURE: u8 = 1;
-/// The command line is wrong, or penfold refused to act without `-f`.
-pub(crate) const USAGE: u8 = 2;
-/// No sandbox has this id or name.
-pub(crate) const NO_SUCH_ID: u8 = 3;
-/// The prefix of an id matches more than one sandbox.
-pub(crate) const AMBIGUOUS: u8 = 4;
-/// At least one target is still there.
-pub(crate) const STILL_THERE: u8 = 5;
-/// The kernel refused a system call for lack of a privilege.
-pub(crate) const NOT_PERMITTED: u8 = 7;
-
-/// `doctor`: no leak; without `--strict` also with warnings.
-pub(crate) const DOCTOR_CLEAN: u8 = 0;
-/// `doctor`: leaks, an incomplete search, or penfold does not work here; with `--strict` also warnings.
-pub(crate) const DOCTOR_FOUND: u8 = 1;
-/// `doctor`: the host could not be examined, or the command line is wrong.
-pub(crate) const DOCTOR_CHECKS_FAILED: u8 = 2;
-
-/// The command has ended, but the end of all members could not be verified.
-pub(crate) const UNVERIFIED: u8 = 120;
-/// `--fail-on-leak`: the command exited with 0 but left strays; penfold ended them.
-pub(crate) const LEAKED: u8 = 123;
-/// A time limit ended the sandbox.
-pub(crate) const TIMED_OUT: u8 = 124;
-/// penfold failed before the command started. This includes a wrong command line and an unknown or ambiguous id.
-pub(crate) const NOT_STARTED: u8 = 125;
-/// The command was found but cannot be executed.
-pub(crate) const NOT_EXECUTABLE: u8 = 126;
-/// The command was not found.
-pub(crate) const NOT_FOUND: u8 = 127;
-/// Added to the number of the signal that ended the command.
-pub(crate) const SIGNALLED: u8 = 128;
+pub(crate) use penfold_state::exit_codes::*;
 
 /// A group of verbs that share their codes.
 pub(crate) struct Group {

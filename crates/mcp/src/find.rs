@@ -60,7 +60,7 @@ pub(crate) fn exit_json(exit: Option<ExitStatus>) -> Value {
     match exit {
         None => Value::Null,
         Some(ExitStatus::Code(code)) => json!({ "code": code }),
-        Some(ExitStatus::Signal(signal)) => json!({ "code": 128 + signal, "signal": signal }),
+        Some(exit @ ExitStatus::Signal(signal)) => json!({ "code": exit.shell_code(), "signal": signal }),
     }
 }
 

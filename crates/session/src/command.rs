@@ -5,8 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use penfold_process::StartTime;
+use penfold_state::ExitStatus;
+use penfold_state::exit_codes::TIMED_OUT;
 use penfold_state::log::{Drained, Entry, From, PipeState, Reader, Stream, Writer};
 use penfold_state::time::now_ms;
+use rustix::process::Signal;
 
 use crate::dir::{SessionDir, open_fifo};
 use crate::drains::Drains;
@@ -18,10 +21,6 @@ use crate::protocol::{CommandEnd, EndKind};
 const BUSY: u64 = 48 << 10;
 /// The largest pipe without privilege, unless the host has another limit, pipe(7).
 const WIDE: usize = 1 << 20;
-/// The code of a command that reached its time limit, as timeout(1) has it.
-const TIMED_OUT: i32 = 124;
-/// The code of a command that a client has interrupted, as a shell has it after SIGINT.
-const INTERRUPTED: i32 = 128 + 2;
 /// The time after which the shell is first checked for having lost its lines, and the longest interval of checks.
 const FIRST_CHECK: Duration = Duration::from_millis(100);
 const LAST_CHECK: Duration = Duration::from_secs(2);
@@ -242,7 +241,8 @@ impl Pipe {
 
 /// Returns the code of a command that the host has ended. The shell's own status says only how its lines were left.
 pub(crate) fn code_of(kind: EndKind) -> i32 {
-    if kind == EndKind::TimedOut { TIMED_OUT } else { INTERRUPTED }
+    let interrupted = || ExitStatus::Signal(Signal::INT.as_raw()).shell_code();
+    if kind == EndKind::TimedOut { i32::from(TIMED_OUT) } else { interrupted() }
 }
 
 /// Returns the number of output bytes that a log keeps.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use penfold_process::{Pid, ProcFs};
-use penfold_state::Identity;
+use penfold_state::{ExitStatus, Identity};
 use penfold_sys::child::{self, Peek};
 use penfold_sys::signal::{self, SignalFd, SignalSet};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -297,7 +297,7 @@ impl Host {
                 // What the shell has done comes before its end.
                 self.take_steps();
                 self.finish_if_over();
-                self.shell_ended(crate::shell::code(exit));
+                self.shell_ended(ExitStatus::from(exit).shell_code());
             }
         }
     }

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use penfold_process::{Pid, ProcFs, Process, State, pid_from_raw};
-use penfold_sys::child::Exit;
 use penfold_sys::signal::{self, SignalSet};
 use rustix::pipe::PipeFlags;
 use rustix::process::Signal;
@@ -88,13 +87,5 @@ impl Shell {
         let is_pipe =
             input.is_ok_and(|link| link.as_os_str() == OsStr::new(&format!("pipe:[{}]", self.inode)));
         sleeps && is_pipe && rustix::io::ioctl_fionread(self.input.as_fd()).is_ok_and(|bytes| bytes == 0)
-    }
-}
-
-/// Converts to the code that a shell shows: 128 and the signal for a signal.
-pub(crate) fn code(exit: Exit) -> i32 {
-    match exit {
-        Exit::Code(code) => code,
-        Exit::Signal(signal) => 128 + signal,
     }
 }

@@ -21,6 +21,7 @@ mod event_log;
 pub mod events;
 pub mod evidence;
 pub mod execs;
+pub mod exit_codes;
 mod files;
 mod fnv;
 pub mod history;

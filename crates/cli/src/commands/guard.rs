@@ -28,7 +28,6 @@ use crate::args::patience::Patience;
 use crate::args::verb::{Global, Places, Verb};
 use crate::args::{spare, usage};
 use crate::failure::{Failure, FailureKind, OrFail as _};
-use crate::sandboxes::conclude::command_code;
 use crate::text::summary;
 use crate::{output, value, variables};
 
@@ -204,7 +203,7 @@ fn guard(global: &Global, args: &GuardArgs, tests: Tests) -> Result<u8, Failure>
     let code = ended.code(Codes { preserve: false, fail_on_leak: false })?;
     Ok(match exit {
         // What the tests leave changes no code.
-        Some(exit) if args.quiet_exit.is_some() && !is_verified => command_code(exit),
+        Some(exit) if args.quiet_exit.is_some() && !is_verified => exit.process_code(),
         _ if args.quiet_exit.is_some() => code,
         _ if passed && is_verified && args.leaks == OnLeak::Fail && is_leaky => crate::exit_codes::LEAKED,
         _ => code,

@@ -10,7 +10,6 @@ use crate::args::ids::Ids;
 use crate::args::usage;
 use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind};
-use crate::sandboxes::conclude::command_code;
 use crate::sandboxes::find::Among;
 use crate::sandboxes::here::Here;
 use crate::sandboxes::on_server::OnServer;
@@ -128,7 +127,7 @@ fn code(id: &str, end: &End, over: bool, in_front: bool) -> Option<u8> {
             let kind = failure.as_ref().map_or(FailureKind::NotStarted, FailureKind::from);
             Some(kind.exit_code())
         }
-        End::SandboxRef { exit: Some(status), .. } => Some(command_code(*status)),
+        End::SandboxRef { exit: Some(status), .. } => Some(status.process_code()),
         End::SandboxRef { exit: None, .. } => unknown("no supervisor saw how the command ended"),
     }
 }

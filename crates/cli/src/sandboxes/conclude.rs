@@ -34,16 +34,8 @@ fn exit_code(outcome: &Outcome, preserve: bool, fail_on_leak: bool) -> u8 {
     }
     match report.exit {
         Some(ExitStatus::Code(0)) if fail_on_leak && outcome.totals.strays > 0 => exit_codes::LEAKED,
-        Some(status) => command_code(status),
+        Some(status) => status.process_code(),
         // No supervisor saw the exit: penfold does not invent a code.
         None => exit_codes::UNVERIFIED,
-    }
-}
-
-/// The exit code for the exit status of a command.
-pub(crate) fn command_code(status: ExitStatus) -> u8 {
-    match status {
-        ExitStatus::Code(code) => u8::try_from(code).unwrap_or(exit_codes::FAILURE),
-        ExitStatus::Signal(signal) => u8::try_from(signal).unwrap_or(0).saturating_add(exit_codes::SIGNALLED),
     }
 }

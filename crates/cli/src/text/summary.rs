@@ -159,7 +159,7 @@ fn memory_limit(report: &Report) -> String {
 
 /// The message for viewers of a sandbox; `None` if the command ended by itself.
 pub(crate) fn for_viewer(report: &Report) -> Option<String> {
-    let code = report.exit.map(template::code);
+    let code = report.exit.map(ExitStatus::shell_code);
     let out_of_memory = format!("was ended because it ran out of memory{}", memory_limit(report));
     let how = match (report.cause, report.exit) {
         (Cause::Signal, Some(ExitStatus::Signal(signal)))

@@ -7,7 +7,6 @@ use penfold_state::ExitStatus;
 use penfold_state::state::Status;
 use penfold_teardown::Cause;
 
-use crate::exit_codes;
 use crate::text::lines;
 use crate::text::table;
 use crate::text::time::utc;
@@ -170,14 +169,6 @@ pub(crate) fn exit(status: ExitStatus) -> String {
     }
 }
 
-/// The exit code as a shell reports it: `3`, or 128 plus the signal.
-pub(crate) fn code(status: ExitStatus) -> i32 {
-    match status {
-        ExitStatus::Code(code) => code,
-        ExitStatus::Signal(signal) => i32::from(exit_codes::SIGNALLED) + signal,
-    }
-}
-
 /// Whether the exit status of a stopped command shows that SIGKILL was not needed.
 pub(crate) fn is_polite(exit: Option<ExitStatus>) -> bool {
     exit.is_some_and(|exit| exit != ExitStatus::Signal(rustix::process::Signal::KILL.as_raw()))
@@ -191,7 +182,7 @@ pub(crate) fn is_stopped(view: &View) -> bool {
 /// The status with details: `exited (3) 2m ago`, `waiting (exit 3, next start in 6s) (4 restarts)`, `stopped (0) 3m ago`, `killed (timeout, 143) 1h ago`.
 pub(crate) fn status(view: &View, now: u64) -> String {
     let word = view.status;
-    let code = || view.exit.map(|exit| code(exit).to_string());
+    let code = || view.exit.map(|exit| exit.shell_code().to_string());
     let detail = match (word, view.cause) {
         (Status::Exited, _) | (Status::Killed, Some(Cause::Stop | Cause::Kill)) => code(),
         (Status::Waiting, _) => {

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use super::{Host, Origin, Phase, READY};
+use penfold_state::exit_codes::NOT_EXECUTABLE;
 use rustix::fs::AtFlags;
 
 use crate::command::{Queued, Running, not_begun};
@@ -41,7 +42,12 @@ impl Host {
 
     fn fail_first(&mut self, reason: &str) {
         if let Some(queued) = self.queue.pop_front() {
-            self.end(not_begun(queued.number, EndKind::StartFailed, 126, Some(reason.to_owned())));
+            self.end(not_begun(
+                queued.number,
+                EndKind::StartFailed,
+                i32::from(NOT_EXECUTABLE),
+                Some(reason.to_owned()),
+            ));
         }
     }
 
@@ -54,7 +60,7 @@ impl Host {
             Err(error) => {
                 self.dir.remove_state(number);
                 let reason = format!("the command's files cannot be made: {error}");
-                self.end(not_begun(number, EndKind::StartFailed, 126, Some(reason)));
+                self.end(not_begun(number, EndKind::StartFailed, i32::from(NOT_EXECUTABLE), Some(reason)));
                 return;
             }
         };

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use penfold_control::execs::{self, ExecError};
+use penfold_state::exit_codes::TIMED_OUT;
 use penfold_state::log::From;
 use penfold_state::{Files, StartFailure};
 use penfold_teardown::Cause;
@@ -17,8 +18,6 @@ use crate::cloudflare::{processes, remaining, sessions};
 use super::Wanted;
 use super::output::Done;
 
-/// The code of a command that reached its time limit, as timeout(1) has it.
-const TIMED_OUT: i32 = 124;
 /// The time between SIGTERM and SIGKILL at the time limit.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -72,7 +71,7 @@ fn run(files: &Files, wanted: Wanted, limit: u64) -> Result<Done, ApiError> {
     let end = execs::wait(files, number, None).map_err(|error| failed(&error))?;
     penfold_sys::crash_point!("serve-sessionless-ended");
     let Some(end) = end else { return Err(failed(&ExecError::Unverified { number })) };
-    done.code = if end.cause == Some(Cause::Timeout) { TIMED_OUT } else { code_of(end.exit) };
+    done.code = if end.cause == Some(Cause::Timeout) { i32::from(TIMED_OUT) } else { code_of(end.exit) };
     if !end.remaining.is_empty() {
         tracing::warn!(command = done.command, left = end.remaining.len(), "a command is not gone");
         done.more.push(("remaining", remaining::list(&end.remaining)));

@@ -92,7 +92,7 @@ impl Following {
         }
         match execs::get(&self.files, self.number) {
             Ok(Some(view)) => Some(status::told(&view)).filter(|told| told.code.is_some()),
-            Ok(None) => Some(status::DELETED),
+            Ok(None) => Some(status::deleted()),
             Err(_) => None,
         }
     }

@@ -3,9 +3,7 @@
 use penfold_control::execs::{ExecStatus, ExecView};
 use penfold_state::ExitStatus;
 use penfold_teardown::Cause;
-
-/// The code of a process whose end no process has seen: it was killed with its supervisor.
-const UNSEEN: i32 = 128 + 9;
+use rustix::process::Signal;
 
 /// The state of a process as the API tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,13 +13,9 @@ pub(super) struct Told {
     pub(super) code: Option<i32>,
 }
 
-/// Converts how a command ended to a code, as a shell does.
+/// Converts how a command ended to a code, as a shell does. An end that no process has seen is one by SIGKILL, with the supervisor.
 pub(crate) fn code_of(exit: Option<ExitStatus>) -> i32 {
-    match exit {
-        Some(ExitStatus::Code(code)) => code,
-        Some(ExitStatus::Signal(signal)) => 128 + signal,
-        None => UNSEEN,
-    }
+    exit.unwrap_or(ExitStatus::Signal(Signal::KILL.as_raw())).shell_code()
 }
 
 /// Converts what was observed of a process.
@@ -47,7 +41,9 @@ pub(super) fn ended(exit: Option<ExitStatus>, cause: Option<Cause>) -> Told {
 }
 
 /// The end of a process whose record is gone: its session was deleted.
-pub(super) const DELETED: Told = Told { word: "killed", code: Some(UNSEEN) };
+pub(super) fn deleted() -> Told {
+    Told { word: "killed", code: Some(code_of(None)) }
+}
 
 #[cfg(test)]
 mod tests {
@@ -86,6 +82,6 @@ mod tests {
                 assert_eq!(ended(exit, Some(cause)), Told { word: "killed", code: Some(code) }, "{exit:?}");
             }
         }
-        assert_eq!(ended(None, None), DELETED);
+        assert_eq!(ended(None, None), deleted());
     }
 }
