@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use penfold_control::{Resolver, SandboxRef, View, view, wait};
 use penfold_state::outcome::ExitStatus;
-use penfold_state::{Files, Report, error_chain};
+use penfold_state::{Files, Report, cause_clause, error_chain};
 use penfold_teardown::Cause;
 use serde_json::{Value, json};
 
@@ -75,17 +75,9 @@ pub(crate) fn exit_words(exit: Option<ExitStatus>) -> String {
 
 /// Why a sandbox ended, for a sentence; `None` if its command ended by itself.
 pub(crate) fn cause_words(cause: Cause) -> Option<&'static str> {
-    Some(match cause {
-        Cause::Exit | Cause::Signal => return None,
-        Cause::StartFailed => "its command could not be run",
-        Cause::Timeout => "its time limit was over",
-        Cause::Ttl => "its lease ran out",
-        Cause::Idle => "it was idle",
-        Cause::Memory | Cause::Oom => "it ran out of memory",
-        Cause::Stop => "it was stopped",
-        Cause::Kill => "it was killed",
-        Cause::Owner => "its owner is gone",
-        Cause::Stdin => "its standard input hung up",
-        Cause::Supervisor | Cause::Lost => "a process of penfold was killed",
-    })
+    match cause {
+        Cause::Stop => Some("it was stopped"),
+        Cause::Kill => Some("it was killed"),
+        cause => cause_clause(cause),
+    }
 }

@@ -12,6 +12,7 @@
 //!
 //! Invariant: a record whose lock is held belongs to a living supervisor; no other process acts on the record.
 
+mod cause_words;
 mod change_watch;
 pub mod claims;
 mod confinement;
@@ -57,6 +58,7 @@ pub mod wire;
 
 pub use penfold_cgroup::limits::{self, Limits};
 
+pub use cause_words::cause_clause;
 pub use confinement::{Identity, JAIL_PROGRAM, Jail, Profile, USER_SCRATCH};
 pub use error_chain::{error_chain, sentence_chain};
 pub use event_log::EventLog;

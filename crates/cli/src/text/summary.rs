@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use penfold_state::wire::Ending;
-use penfold_state::{ExitStatus, Outcome, Report, Totals};
+use penfold_state::{ExitStatus, Outcome, Report, Totals, cause_clause};
 use penfold_supervisor::Progress;
 use penfold_teardown::report::SPARE;
 use penfold_teardown::{Cause, Ended, Spared};
@@ -126,21 +126,12 @@ fn describe_end(outcome: &Outcome) -> String {
             let ran = report.duration_ms.saturating_sub(report.findings.took_us / 1000);
             format!("timed out after {}", human(Duration::from_millis(ran)))
         }
-        (Cause::Ttl, _) => "ended because its lease ran out".to_owned(),
-        (Cause::Idle, _) => "ended because it was idle".to_owned(),
-        (Cause::Memory, _) => format!("ended because it ran out of memory{}", memory_limit(report)),
-        (Cause::Oom, _) => "ended because it ran out of memory".to_owned(),
         (Cause::Stop, _) => format!("stopped{}", requester::words(report.by.as_ref())),
         // The command has exited at the very moment.
         (Cause::Kill, Some(ExitStatus::Code(code))) => {
             format!("exited with {code} before the kill{}", requester::words(report.by.as_ref()))
         }
         (Cause::Kill, _) => format!("killed{}", requester::words(report.by.as_ref())),
-        (Cause::Owner, _) => {
-            format!("ended because its owner is gone{}", requester::words(report.by.as_ref()))
-        }
-        (Cause::Stdin, _) => "ended because its standard input hung up".to_owned(),
-        (Cause::Supervisor, _) => "ended because a process of penfold was killed".to_owned(),
         (Cause::Lost, _) => "lost both its supervisors".to_owned(),
         (Cause::StartFailed, _) => "did not start".to_owned(),
         (Cause::Exit | Cause::Signal, Some(ExitStatus::Code(code))) => format!("exited with {code}"),
@@ -148,7 +139,18 @@ fn describe_end(outcome: &Outcome) -> String {
             format!("ended by signal {signal}")
         }
         (Cause::Exit | Cause::Signal, None) => "ended".to_owned(),
+        (Cause::Owner, _) => format!("ended{}{}", because(report), requester::words(report.by.as_ref())),
+        (Cause::Ttl | Cause::Idle | Cause::Memory | Cause::Oom | Cause::Stdin | Cause::Supervisor, _) => {
+            format!("ended{}", because(report))
+        }
     }
+}
+
+/// The reason of an end that nobody has requested: ` because it was idle`.
+fn because(report: &Report) -> String {
+    let clause =
+        cause_clause(report.cause).map(|clause| format!(" because {clause}{}", memory_limit(report)));
+    clause.unwrap_or_default()
 }
 
 /// The memory limit that was reached, if it was the sandbox's own.
@@ -160,25 +162,32 @@ fn memory_limit(report: &Report) -> String {
 /// The message for viewers of a sandbox; `None` if the command ended by itself.
 pub(crate) fn for_viewer(report: &Report) -> Option<String> {
     let code = report.exit.map(ExitStatus::shell_code);
-    let out_of_memory = format!("was ended because it ran out of memory{}", memory_limit(report));
     let how = match (report.cause, report.exit) {
         (Cause::Signal, Some(ExitStatus::Signal(signal)))
             if signal == rustix::process::Signal::KILL.as_raw() =>
         {
-            "was killed"
+            "was killed".to_owned()
         }
         (Cause::Exit | Cause::Signal | Cause::StartFailed, _) => return None,
-        (Cause::Stop, exit) if template::is_polite(exit) => "was stopped",
-        (Cause::Stop | Cause::Kill, _) => "was killed",
-        (Cause::Timeout, _) => "timed out",
-        (Cause::Ttl, _) => "was ended because its lease ran out",
-        (Cause::Idle, _) => "was ended because it was idle",
-        (Cause::Memory | Cause::Oom, _) => &out_of_memory,
-        (Cause::Owner, _) => "was ended because its owner is gone",
-        (Cause::Stdin, _) => "was ended because its standard input hung up",
-        (Cause::Supervisor | Cause::Lost, _) => "was ended because a process of penfold was killed",
+        (Cause::Stop, exit) if template::is_polite(exit) => "was stopped".to_owned(),
+        (Cause::Stop | Cause::Kill, _) => "was killed".to_owned(),
+        (Cause::Timeout, _) => "timed out".to_owned(),
+        (
+            Cause::Ttl
+            | Cause::Idle
+            | Cause::Memory
+            | Cause::Oom
+            | Cause::Owner
+            | Cause::Stdin
+            | Cause::Supervisor
+            | Cause::Lost,
+            _,
+        ) => format!("was ended{}", because(report)),
     };
-    Some(code.map_or_else(|| how.to_owned(), |code| format!("{how} ({code})")))
+    Some(match code {
+        Some(code) => format!("{how} ({code})"),
+        None => how,
+    })
 }
 
 /// The number of ended processes by signal, and the duration.

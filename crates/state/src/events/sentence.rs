@@ -3,6 +3,8 @@
 use penfold_process::quoted;
 use penfold_teardown::Cause;
 
+use crate::cause_words::cause_clause;
+
 use super::{About, Event, EventKind};
 use crate::outcome::ExitStatus;
 use crate::requester::Requester;
@@ -78,20 +80,14 @@ fn reason(cause: Cause, by: Option<&Requester>) -> String {
         (None, None, Some(signal)) => Some(format!("signal {signal}")),
         (None, None, None) => None,
     });
-    let words = match cause {
-        Cause::Timeout => "at its time limit",
-        Cause::Ttl => "at the end of its lease",
-        Cause::Idle => "since it was idle",
-        Cause::Memory | Cause::Oom => "for lack of memory",
-        Cause::Owner => "since its owner has died",
-        Cause::Stdin => "since its standard input was closed",
-        Cause::Supervisor | Cause::Lost => "since a penfold process of it has died",
-        Cause::Exit | Cause::Signal | Cause::StartFailed => "since its command has ended",
+    match cause {
         Cause::Stop | Cause::Kill => {
-            return requester.map_or_else(String::new, |requester| format!(" by {requester}"));
+            requester.map_or_else(String::new, |requester| format!(" by {requester}"))
         }
-    };
-    format!(" {words}")
+        // What its command has left ends.
+        Cause::Exit | Cause::Signal | Cause::StartFailed => " because its command has ended".to_owned(),
+        cause => cause_clause(cause).map_or_else(String::new, |clause| format!(" because {clause}")),
+    }
 }
 
 #[cfg(test)]
@@ -110,7 +106,7 @@ mod tests {
         );
         assert_eq!(
             say(EventKind::Stop { cause: Cause::Timeout, grace_ms: None, by: None }),
-            "sandbox 0123456789ab (web) is being killed at its time limit"
+            "sandbox 0123456789ab (web) is being killed because its time limit was over"
         );
         let left = |outcome: &str| EventKind::Leak {
             what: "sleep 50 (pid 7)".to_owned(),
