@@ -1,6 +1,7 @@
 //! Recorded execs: commands in a running sandbox whose output and end stay on disk.
 //!
 //! - [`start()`] — runs a command. The exec goes on when this process is gone.
+//! - [`send_exec`], [`exec_reply`] — the same for an exec that ends with its client.
 //! - [`list`], [`running`], [`get`] — the execs of a sandbox, also after its end; [`log`] reads the output.
 //! - [`forget`], [`forget_oldest`] — remove records of ended execs; [`hold`] keeps one for a reader.
 //! - [`stop`], [`kill`], [`wait`] — return once the end of the exec is verified, or its survivors are known.
@@ -11,6 +12,7 @@
 //! agrees: the supervisor does not list the exec as running, or, without a supervisor that answers, its leaf is gone. Unknown means alive.
 
 mod end;
+mod request;
 mod retain;
 mod start;
 mod view;
@@ -26,8 +28,9 @@ use penfold_state::{Files, StartFailure};
 use crate::client::{ANSWER, Client, ClientError, ended_or};
 
 pub use end::{ExecEnd, begin_kill, begin_stop, kill, stop, stop_all, wait};
+pub use request::{ExecReply, Started, exec_reply, send_exec};
 pub use retain::{KEPT, forget_oldest};
-pub use start::{ExecStart, Started, start};
+pub use start::{ExecStart, start};
 pub use view::{ExecStatus, ExecView, get, has_ended, list, running};
 
 /// Why a request about an exec failed.

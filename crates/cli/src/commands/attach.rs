@@ -66,7 +66,7 @@ pub(crate) struct AttachArgs {
 
 /// Attaches to the terminal of a sandbox; attaches again after a takeover.
 pub(crate) fn attach(global: &Global, args: &AttachArgs) -> Result<u8, Failure> {
-    let client = connect(global, &args.id)?;
+    let (client, _) = connect(global, &args.id)?;
     refuse_inside(global, client.id())?;
     let mut attached = AttachClient::take(client)?;
     let id = attached.client.id().to_owned();
@@ -178,7 +178,7 @@ impl AttachClient {
 fn reattach(global: &Global, id: &str) -> Option<AttachClient> {
     let begun = Instant::now();
     while begun.elapsed() < TAKEOVER {
-        if let Ok(attached) = connect(global, id).and_then(AttachClient::take) {
+        if let Ok(attached) = connect(global, id).and_then(|(client, _)| AttachClient::take(client)) {
             return Some(attached);
         }
         let _ = poll(&mut [], Some(&Timespec { tv_sec: 0, tv_nsec: 10_000_000 }));

@@ -9,15 +9,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use penfold_control::execs::{ExecError, ExecReply, exec_reply, send_exec};
 use penfold_control::{ANSWER, Client, ClientError};
-use penfold_state::intent::shortened;
 use penfold_state::record;
 use penfold_state::time::millis;
-use penfold_state::wire::{self, Answer, Request};
-use penfold_state::{ExecSpec, Outcome};
+use penfold_state::{ExecSpec, Files, Outcome};
 use penfold_supervisor::{Launcher, LauncherError};
 use penfold_sys::signal::{self, SignalSet};
-use penfold_teardown::Cause;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Gid, Signal, Uid};
@@ -31,7 +29,7 @@ use crate::args::verb::{Global, Places, Verb};
 use crate::failure::{Failure, FailureKind, OrFail as _};
 use crate::relay::{self, Raw, Relay};
 use crate::sandboxes::conclude::conclude;
-use crate::sandboxes::connect::{connect, has_ended_meanwhile};
+use crate::sandboxes::connect::connect;
 use crate::sandboxes::on_server::OnServer;
 use crate::text::summary;
 use crate::value::EnvSetting;
@@ -100,7 +98,7 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     if args.detach {
         bounds::refuse_code_flags(args.bounds.preserve_status, false)?;
     }
-    let client = connect(global, &args.id)?;
+    let (client, files) = connect(global, &args.id)?;
     let id = client.id().to_owned();
     let refused = |reason: Box<dyn Error>| {
         Failure::new(FailureKind::NotStarted, format!("cannot run `{name}` in {}", args.id)).because(reason)
@@ -108,30 +106,28 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
     let user = args.user.user.as_deref().map(find_user).transpose()?.flatten();
     let login = user.as_ref().map(|user| user.variables.clone()).unwrap_or_default();
     let env = [login, args.bounds.env()?].concat();
-    let spec = request(args, user.as_ref(), env).map_err(|error| refused(error.into()))?;
+    let spec = request(args, user.as_ref(), env);
     let (stdio, terminal) = stdio(args, user.as_ref()).map_err(|error| refused(error.into()))?;
     let command = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let request =
-        Request::Exec(wire::Exec { command: shortened(command), detached: args.detach, recorded: false });
     let [input, out, error] = &stdio;
-    let fds = [spec.as_fd(), input.as_fd(), out.as_fd(), error.as_fd()];
+    let streams = [input.as_fd(), out.as_fd(), error.as_fd()];
     // After the request was sent the command may run, even if the answer is lost.
     let unseen = |error: Box<dyn Error>| refused(error).with_kind(FailureKind::Unverified);
+    let failed = |error: ExecError| match error {
+        ExecError::Refused(reason) => refused(reason.into()),
+        ExecError::Client(ClientError::Ended { .. }) => refused(ENDED.into()),
+        ExecError::Client(error) => refused(error.into()),
+        ExecError::Unanswered(error) => unseen(error.into()),
+        error => refused(error.into()),
+    };
     // SIGINT and SIGTERM stay pending until they can be forwarded: after the request they must not kill this process,
     // because then the command would end without a polite signal.
     let mask = signal::block(&SignalSet::of([Signal::INT.as_raw(), Signal::TERM.as_raw()])).ok();
-    penfold_sys::crash_point!("exec-connected");
-    let unanswered = |failure| if has_ended_meanwhile(global, &id) { refused(ENDED.into()) } else { failure };
-    client.send(&request, &fds).map_err(|error| unanswered(refused(error.into())))?;
-    let answer = await_answer(&client, mask).map_err(|error| unanswered(unseen(error.into())))?;
+    send_exec(&client, &files, &spec, command, &streams).map_err(failed)?;
+    let reply = await_reply(&client, &files, mask).map_err(failed)?;
     drop(stdio);
-    let outcome = match answer {
-        Answer::Refused(reason) => return Err(refused(reason.into())),
-        // A supervisor of an older build does not set `of_exec`.
-        Answer::Outcome(outcome) if outcome.of_exec || outcome.report.cause == Cause::StartFailed => {
-            Some(*outcome)
-        }
-        Answer::Outcome(_) => return Err(refused(ENDED.into())),
+    let outcome = match reply {
+        ExecReply::Ended(outcome) => Some(*outcome),
         _ if args.detach => None,
         _ => {
             let left: &[Signal] = if terminal.is_some() { &[Signal::WINCH] } else { &[] };
@@ -153,14 +149,18 @@ pub(crate) fn exec(global: &Global, args: &ExecArgs) -> Result<u8, Failure> {
 
 /// Waits for the answer of the supervisor. Signals stay blocked for [`SIGNALS_BLOCKED`] at most: after that this function
 /// restores the caller's `mask`, so that Ctrl-C works while a supervisor is slow.
-fn await_answer(client: &Client, mask: Option<SignalSet>) -> Result<Answer, ClientError> {
+fn await_reply(client: &Client, files: &Files, mask: Option<SignalSet>) -> Result<ExecReply, ExecError> {
     let until = Instant::now() + ANSWER;
-    match (client.answer(Instant::now() + SIGNALS_BLOCKED), mask) {
-        (Err(ClientError::Silent { .. }), Some(mask)) => {
-            let _ = signal::set_mask(&mask);
-            client.answer(until)
+    let mut message = client.answer(Instant::now() + SIGNALS_BLOCKED);
+    if let (Err(ClientError::Silent { .. }), Some(mask)) = (&message, mask) {
+        let _ = signal::set_mask(&mask);
+        message = client.answer(until);
+    }
+    loop {
+        if let Some(reply) = exec_reply(files, message)? {
+            return Ok(reply);
         }
-        (answer, _) => answer,
+        message = client.answer(until);
     }
 }
 
@@ -197,10 +197,10 @@ fn wait(
     outcome
 }
 
-/// Makes the request.
+/// Describes the command.
 ///
 /// Every flag is named, so that a new one does not compile before it is sent or done here.
-fn request(args: &ExecArgs, user: Option<&User>, env: Vec<EnvSetting>) -> io::Result<OwnedFd> {
+fn request(args: &ExecArgs, user: Option<&User>, env: Vec<EnvSetting>) -> ExecSpec {
     let ExecArgs {
         // This process copies its standard input, and has found the sandbox.
         interactive: _,
@@ -222,7 +222,7 @@ fn request(args: &ExecArgs, user: Option<&User>, env: Vec<EnvSetting>) -> io::Re
         })
         .chain(tty.then(own_terminal).flatten())
         .collect();
-    let spec = ExecSpec {
+    ExecSpec {
         schema: record::SCHEMA,
         command: user
             .map(|user| as_user::words(&user.identity, false))
@@ -241,8 +241,7 @@ fn request(args: &ExecArgs, user: Option<&User>, env: Vec<EnvSetting>) -> io::Re
         own_user: own_user.is_some(),
         beside: *beside,
         recorded: None,
-    };
-    spec.sealed()
+    }
 }
 
 /// The caller's `TERM`, for a command with a terminal.

@@ -1,20 +1,20 @@
 //! A connection to the supervisor of one sandbox.
 
-use penfold_control::{ANSWER, Client, ClientError, ResolveError, has_just_ended};
-use penfold_state::error_chain;
+use penfold_control::{ANSWER, Client, ClientError};
 use penfold_state::lives::NextLife;
+use penfold_state::{Files, error_chain};
 
 use crate::args::verb::Global;
 use crate::failure::{Failure, FailureKind};
 use crate::sandboxes::find;
 
-/// Connects to the supervisor of a sandbox, for `exec` and `attach`.
-pub(crate) fn connect(global: &Global, word: &str) -> Result<Client, Failure> {
+/// Connects to the supervisor of a sandbox, and returns its record too, for `exec` and `attach`.
+pub(crate) fn connect(global: &Global, word: &str) -> Result<(Client, Files), Failure> {
     let resolver = find::resolver(global);
     let known = resolver.resolve(word).map_err(Failure::not_started)?;
     let id = known.id.clone();
     let refused = |reason: &str| Failure::new(FailureKind::NotStarted, format!("sandbox {id} {reason}"));
-    let Some(files) = &known.record else {
+    let Some(files) = known.record else {
         let gone = || refused("has no record");
         return Err(resolver.blocked().map_or_else(gone, Failure::not_started));
     };
@@ -26,7 +26,7 @@ pub(crate) fn connect(global: &Global, word: &str) -> Result<Client, Failure> {
     if files.has_ended() && files.lock().is_free() {
         return Err(has_ended());
     }
-    Client::connect(files, ANSWER).map_err(|error| {
+    let client = Client::connect(&files, ANSWER).map_err(|error| {
         let foreground = known.intent.as_ref().is_some_and(|intent| intent.detached.is_none());
         let foreground = foreground && matches!(error, ClientError::NoSocket { .. });
         if matches!(error, ClientError::Ended { .. }) {
@@ -37,13 +37,6 @@ pub(crate) fn connect(global: &Global, word: &str) -> Result<Client, Failure> {
             return failure.hint("only a sandbox of `penfold run -d` accepts `exec` and `attach`");
         }
         failure
-    })
-}
-
-/// Tells whether a sandbox has ended, for a request that its supervisor did not answer.
-pub(crate) fn has_ended_meanwhile(global: &Global, id: &str) -> bool {
-    match find::resolver(global).resolve(id) {
-        Ok(known) => known.record.as_ref().is_some_and(has_just_ended),
-        Err(error) => matches!(error, ResolveError::NotFound { .. }),
-    }
+    })?;
+    Ok((client, files))
 }

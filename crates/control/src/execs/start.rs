@@ -7,17 +7,17 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use penfold_state::intent::shortened;
 use penfold_state::log::USUAL_LIMIT;
 use penfold_state::record::SCHEMA;
 use penfold_state::time::millis;
-use penfold_state::wire::{Answer, Exec, Request, Size};
+use penfold_state::wire::Size;
 use penfold_state::{ExecSpec, Files, Recorded, StartFailure};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Signal;
 
-use super::{ExecError, unanswered};
-use crate::client::{ANSWER, Client, ClientError, ended_or};
+use super::ExecError;
+use super::request::{ExecReply, Started, exec_reply, send_exec};
+use crate::client::{ANSWER, Client};
 
 /// The grace of an exec, unless chosen otherwise.
 const GRACE: Duration = Duration::from_secs(10);
@@ -69,46 +69,34 @@ impl ExecStart {
     }
 }
 
-/// A running exec.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Started {
-    /// The number of the exec in its sandbox.
-    pub number: u32,
-    /// The pid of the command in penfold's pid namespace; `None` if unknown.
-    pub pid: Option<i32>,
-}
-
 /// Starts a command in a running sandbox. Returns once the command runs.
 ///
 /// # Errors
 /// After [`ExecError::Unanswered`], the command may run.
 pub fn start(files: &Files, start: ExecStart) -> Result<Started, ExecError> {
     let words: Vec<String> = start.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let (spec, input) = describe(start).map_err(ExecError::io("describe an exec"))?;
-    let exec = Exec { command: shortened(words), detached: true, recorded: true };
+    let (spec, input) = describe(start).map_err(ExecError::io("open the input of an exec"))?;
     let client = Client::connect(files, ANSWER).map_err(ExecError::Client)?;
-    penfold_sys::crash_point!("exec-connected");
     let until = Instant::now() + ANSWER;
-    client
-        .send(&Request::Exec(exec), &[spec.as_fd(), input.as_fd()])
-        .map_err(|error| ExecError::Client(ended_or(files, error)))?;
-    match client.answer(until).map_err(|error| unanswered(files, error))? {
-        Answer::ExecStarted { number, leader } => Ok(Started { number, pid: leader }),
-        Answer::Refused(reason) => Err(ExecError::Refused(reason)),
-        Answer::Outcome(outcome) if outcome.of_exec => {
-            let failure = outcome.report.failure;
-            let ended = || StartFailure::Other("the exec was ended before its command ran".to_owned());
-            Err(ExecError::StartFailed {
-                number: outcome.exec.unwrap_or(0),
-                failure: failure.unwrap_or_else(ended),
-            })
+    send_exec(&client, files, &spec, words, &[input.as_fd()])?;
+    loop {
+        match exec_reply(files, client.answer(until))? {
+            Some(ExecReply::Recorded(started)) => return Ok(started),
+            Some(ExecReply::Ended(outcome)) => {
+                let failure = outcome.report.failure;
+                let ended = || StartFailure::Other("the exec was ended before its command ran".to_owned());
+                return Err(ExecError::StartFailed {
+                    number: outcome.exec.unwrap_or(0),
+                    failure: failure.unwrap_or_else(ended),
+                });
+            }
+            Some(ExecReply::Running) | None => {}
         }
-        _ => Err(ExecError::Client(ClientError::Ended { id: files.name().to_owned() })),
     }
 }
 
 /// Makes the description, and opens the standard input.
-fn describe(start: ExecStart) -> io::Result<(OwnedFd, OwnedFd)> {
+fn describe(start: ExecStart) -> io::Result<(ExecSpec, OwnedFd)> {
     let ExecStart {
         command,
         environment,
@@ -142,5 +130,5 @@ fn describe(start: ExecStart) -> io::Result<(OwnedFd, OwnedFd)> {
         Some(stdin) => stdin,
         None => rustix::fs::open(null, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?,
     };
-    Ok((spec.sealed()?, input))
+    Ok((spec, input))
 }

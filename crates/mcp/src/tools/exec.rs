@@ -8,12 +8,12 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use penfold_control::execs::{ExecError, ExecReply, exec_reply, send_exec};
 use penfold_control::{ANSWER, Client, ClientError, Resolver, SandboxRef};
-use penfold_state::intent::shortened;
 use penfold_state::record::SCHEMA;
 use penfold_state::time::millis;
-use penfold_state::wire::{self, Answer as Said, Received, Request};
-use penfold_state::{ExecSpec, Outcome, StartFailure, error_chain};
+use penfold_state::wire::Received;
+use penfold_state::{ExecSpec, Files, Outcome, StartFailure, error_chain};
 use penfold_teardown::Cause;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -66,26 +66,29 @@ pub(super) fn exec(host: &Host, given: ExecArguments, cancel: &Cancel) -> Result
 }
 
 /// A command in a sandbox. It ends with this value.
-struct Running {
+struct Running<'a> {
     client: Client,
+    files: &'a Files,
     /// The pipes of standard output and standard error, until they are closed.
     pipes: [Option<OwnedFd>; 2],
     output: [Bounded; 2],
 }
 
-impl Running {
-    fn start(known: &SandboxRef, spec: &ExecSpec, words: Vec<String>) -> Result<Running, ToolError> {
+impl<'a> Running<'a> {
+    fn start(known: &'a SandboxRef, spec: &ExecSpec, words: Vec<String>) -> Result<Running<'a>, ToolError> {
         let name = called(&known.id, known.name.as_deref());
         let failed = |error: &dyn std::error::Error| {
             ToolError::new(format!("cannot run the command in {name}: {}", error_chain(error)))
         };
         let system = |errno: Errno| failed(&std::io::Error::from(errno));
-        let client = Client::connect(record(known)?, ANSWER).map_err(|error| match error {
+        let files = record(known)?;
+        let refused = |error: ClientError| match error {
             ClientError::Ended { .. } | ClientError::Deserted { .. } | ClientError::Gone { .. } => {
                 ToolError::new(format!("{name} has ended, so no command can run in it"))
             }
             error => failed(&error),
-        })?;
+        };
+        let client = Client::connect(files, ANSWER).map_err(refused)?;
         let null: &CStr = c"/dev/null";
         let input =
             rustix::fs::open(null, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(system)?;
@@ -94,34 +97,33 @@ impl Running {
         for pipe in [&out, &err] {
             rustix::io::ioctl_fionbio(pipe, true).map_err(system)?;
         }
-        let request =
-            Request::Exec(wire::Exec { command: shortened(words), detached: false, recorded: false });
-        let spec = spec.sealed().map_err(|error| failed(&error))?;
-        let fds = [spec.as_fd(), input.as_fd(), out_end.as_fd(), err_end.as_fd()];
-        client.send(&request, &fds).map_err(|error| failed(&error))?;
+        let streams = [input.as_fd(), out_end.as_fd(), err_end.as_fd()];
+        send_exec(&client, files, spec, words, &streams).map_err(|error| match error {
+            ExecError::Client(error) => refused(error),
+            error => failed(&error),
+        })?;
         let output = [Bounded::both_ends(MOST), Bounded::both_ends(MOST)];
-        Ok(Running { client, pipes: [Some(out), Some(err)], output })
+        Ok(Running { client, files, pipes: [Some(out), Some(err)], output })
     }
 
     /// Takes the output until the end of the tree is told.
     fn wait(&mut self, until: Instant, cancel: &Cancel) -> Result<Outcome, ToolError> {
         loop {
-            match self.client.take().map_err(|error| ToolError::new(error_chain(&error)))? {
-                Received::Message(Said::Outcome(outcome))
-                    if outcome.of_exec || outcome.report.cause == Cause::StartFailed =>
-                {
-                    // Nothing of the tree is left that could write more.
-                    self.drain();
-                    return Ok(*outcome);
+            let message = match self.client.take() {
+                Ok(Received::Message(message)) => Some(Ok(message)),
+                Ok(Received::End) => Some(Err(ClientError::Gone { id: self.client.id().to_owned() })),
+                Ok(Received::Nothing) => None,
+                Err(error) => Some(Err(error)),
+            };
+            if let Some(message) = message {
+                match exec_reply(self.files, message).map_err(unfinished)? {
+                    Some(ExecReply::Ended(outcome)) => {
+                        // Nothing of the tree is left that could write more.
+                        self.drain();
+                        return Ok(*outcome);
+                    }
+                    _ => continue,
                 }
-                Received::Message(Said::Outcome(_)) | Received::End => {
-                    return Err(ToolError::new("the sandbox has ended, and the command with it"));
-                }
-                Received::Message(Said::Refused(reason)) => {
-                    return Err(ToolError::new(format!("the sandbox runs no command: {reason}")));
-                }
-                Received::Message(_) => continue,
-                Received::Nothing => {}
             }
             self.drain();
             let left = until.saturating_duration_since(Instant::now());
@@ -160,9 +162,24 @@ impl Running {
     }
 }
 
+/// Why the end of a command is not known.
+fn unfinished(error: ExecError) -> ToolError {
+    ToolError::new(match error {
+        ExecError::Client(ClientError::Ended { .. }) => {
+            "the sandbox has ended, and the command with it".to_owned()
+        }
+        ExecError::Refused(reason) => format!("the sandbox runs no command: {reason}"),
+        ExecError::Unanswered(ClientError::Gone { .. }) => {
+            "the supervisor of the command is gone, and how the command ended is not known".to_owned()
+        }
+        ExecError::Client(error) | ExecError::Unanswered(error) => error_chain(&error),
+        error => error_chain(&error),
+    })
+}
+
 fn answer(
     known: &SandboxRef,
-    running: &Running,
+    running: &Running<'_>,
     outcome: &Outcome,
     limit: Duration,
 ) -> Result<Answer, ToolError> {

@@ -1,9 +1,10 @@
 //! What `run`, `ports` and `exec` do for a dev server.
 
+use rustix::process::Signal;
 use serde_json::json;
 
 use super::Client;
-use crate::support::{TestEnv, has_program, wait_until};
+use crate::support::{Sandbox, TestEnv, has_program, wait_until};
 
 /// Listens on a free port, and prints it after that.
 const SERVER: &str = "import socket, sys, time
@@ -120,5 +121,25 @@ fn exec_ends_with_its_whole_tree() {
     client.done("stop", &json!({ "sandbox": "web" }));
     client.refused("exec", &json!({ "sandbox": "web", "command": ["true"] }), "");
     wait_until("all is gone", || !env.is_running("sleep 1000"));
+    client.close().with_code(0);
+}
+
+/// spec: 22.1
+#[test]
+fn exec_whose_supervisor_is_killed_does_not_call_the_sandbox_ended() {
+    let env = TestEnv::new();
+    let mut client = Client::start(&env, &[]);
+    let web = client.done("run", &json!({ "shell": "echo up; exec sleep 1000", "ready_text": "up" }));
+    let sandbox = Sandbox::printed(&env, &format!("{}\n", web["id"].as_str().unwrap()));
+    let exec = client.ask_tool("exec", &json!({ "sandbox": sandbox.id, "shell": "exec sleep 1001" }));
+    wait_until("the command runs", || env.is_running("sleep 1001"));
+    wait_until("the exec is listed", || !sandbox.exec_supervisors().is_empty());
+    for supervisor in sandbox.exec_supervisors() {
+        supervisor.signal(Signal::KILL);
+    }
+    let (failed, text, _) = client.result(exec);
+    assert!(failed && text.contains("how the command ended is not known"), "{text}");
+    wait_until("the command is gone", || !env.is_running("sleep 1001"));
+    assert!(env.is_running("sleep 1000"));
     client.close().with_code(0);
 }
