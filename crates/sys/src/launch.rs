@@ -5,6 +5,8 @@ mod program;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::process::Pid;
 
@@ -121,6 +123,8 @@ fn socket_pair(program: &Program) -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Spawns a command that writes itself into an open `cgroup.procs` before its first instruction.
 ///
+/// The command can be spawned again, here with another file or without one: nothing of this call is left in it.
+///
 /// # Errors
 /// Those of the spawn, and the error of the write: a command that did not join is not run.
 pub fn spawn_joined(
@@ -128,11 +132,25 @@ pub fn spawn_joined(
     processes_file: OwnedFd,
 ) -> io::Result<std::process::Child> {
     use std::os::unix::process::CommandExt;
-    let join = move || rustix::io::write(&processes_file, b"0").map(drop).map_err(io::Error::from);
+    // The command keeps the closure for each later spawn.
+    let file = Arc::new(AtomicI32::new(processes_file.as_raw_fd()));
+    let of_child = Arc::clone(&file);
+    let join = move || {
+        let raw = of_child.load(Ordering::Relaxed);
+        if raw < 0 {
+            return Ok(());
+        }
+        // SAFETY: the number is that of `processes_file` until this spawn has ended, and -1 from then on.
+        let file = unsafe { BorrowedFd::borrow_raw(raw) };
+        rustix::io::write(file, b"0").map(drop).map_err(io::Error::from)
+    };
     // SAFETY: the closure makes one system call and allocates nothing; an errno becomes an io::Error without an
     // allocation.
     unsafe { command.pre_exec(join) };
-    command.spawn()
+    let spawned = command.spawn();
+    file.store(-1, Ordering::Relaxed);
+    drop(processes_file);
+    spawned
 }
 
 /// Spawns a command that is a subreaper before its first instruction: orphans among its descendants become its children as long as
