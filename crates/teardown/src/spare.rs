@@ -50,7 +50,7 @@ pub struct Earlier {
 }
 
 /// Remembers the spared processes of one sandbox for later commands, beyond the life of its record.
-pub trait SparedNotes: std::fmt::Debug {
+pub trait SparedNotes: std::fmt::Debug + Send {
     /// Returns what an earlier process of penfold has noted of this sandbox.
     fn earlier(&mut self) -> Earlier;
 

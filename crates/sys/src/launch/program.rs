@@ -29,6 +29,10 @@ pub struct Program {
     numbered: Option<(OwnedFd, RawFd)>,
 }
 
+// SAFETY: the pointers point to the bytes of `_strings` and of a static, which nothing changes and which stay where they are when the
+// value moves to another thread.
+unsafe impl Send for Program {}
+
 /// The standard descriptors of a program that runs in a session of its own.
 #[derive(Debug)]
 pub struct OwnStdio {

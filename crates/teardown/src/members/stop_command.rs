@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use super::{LeafState, Teardown};
 
 /// Completes the program of a stop command just before its start, by what exists only then.
-pub type Completion = Box<dyn FnMut(&mut Program) -> io::Result<()>>;
+pub type Completion = Box<dyn FnMut(&mut Program) -> io::Result<()> + Send>;
 
 /// The stop command of a sandbox.
 pub(super) struct StopCommand {
