@@ -72,8 +72,8 @@ impl Teardown {
             }
             let is_relay = relays.contains(&stat.pid);
             let Some(asked) = self.open(stat, is_relay) else { continue };
-            if unnamed > 0 && self.why_stray(stat).is_some() {
-                unnamed -= 1;
+            if (unnamed > 0 || self.wants_commands()) && self.why_stray(stat).is_some() {
+                unnamed = unnamed.saturating_sub(1);
                 self.note_command(stat.pid);
             }
             let has =

@@ -242,6 +242,7 @@ impl Teardown {
                 return Ok(());
             }
         };
+        self.enter(stat);
         let sent = process.signal(Signal::KILL).map(drop);
         if sent.is_ok()
             && self.kills >= FREEZER_FROM

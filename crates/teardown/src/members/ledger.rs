@@ -45,8 +45,14 @@ impl Teardown {
     }
 
     /// Adds a member to the ledger.
+    ///
+    /// The command line of a stray is read here where every name is wanted, so enter a member before it is signalled.
     pub(super) fn enter(&mut self, stat: &Stat) -> &mut Entry {
         let why = self.why_stray(stat);
+        let is_known = self.commands.contains_key(&stat.pid) || self.ledger.contains_key(&stat.id());
+        if why.is_some() && self.wants_commands() && !is_known {
+            self.note_command(stat.pid);
+        }
         let dies_alone = self.dies_alone(stat.id());
         let command = self.commands.remove(&stat.pid);
         self.living.insert(stat.pid, stat.id());
@@ -144,6 +150,11 @@ impl Teardown {
             ended.command = Some(command);
             self.shown.insert(pid, ended);
         }
+    }
+
+    /// Tells whether each stray that a search finds gets its command line.
+    pub(super) fn wants_commands(&self) -> bool {
+        self.details && matches!(self.scope, Scope::Host(_))
     }
 
     /// Reads the command line of a member, before the member is ended.
