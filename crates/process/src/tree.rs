@@ -24,6 +24,25 @@ impl ProcFs {
         Ok(self.add_children(pid, None, out)?)
     }
 
+    /// Returns the children that threads of this process other than these have forked.
+    ///
+    /// The kernel gives orphans to the first thread of a process that has not exited: usually its main thread. So a child of
+    /// another thread, while the main thread lives, was forked by this process. Empty where the kernel does not list children.
+    pub fn children_of_other_threads(&mut self, but: &[Pid]) -> io::Result<Vec<Pid>> {
+        let own = rustix::process::getpid();
+        let mut tids = Vec::new();
+        self.numbers_in(Path::of(own, "task").as_c_str(), &mut tids)?;
+        let mut out = Vec::new();
+        for tid in tids.into_iter().filter(|tid| *tid != own && !but.contains(tid)) {
+            match self.read_pids(Path::of_task(own, tid, "children").as_c_str(), &mut out) {
+                Err(errno) if !is_gone(errno) => return Err(errno.into()),
+                _ => {}
+            }
+        }
+        let is_main_alive = self.stat(own)?.is_some_and(|main| !main.is_exiting());
+        Ok(if is_main_alive { out } else { Vec::new() })
+    }
+
     /// Clears `out` and reads the tree below `root`, without `root`, into it: parents come before their children.
     ///
     /// A listed child counts only if its own `stat` names a parent in the tree: a pid that was reused meanwhile is not

@@ -1,19 +1,22 @@
 //! The teardown of a sandbox: knows its members, ends them all, verifies, and reports.
 //!
+//! A program that starts a command and ends it with all that it has started wants `penfold-tree`, which is built on this.
+//!
 //! # In ten lines
 //! ```no_run
-//! use std::process::Command;
-//! use std::time::Duration;
-//! use penfold_teardown::{StopPolicy, Spawned};
+//! use penfold_process::ProcFs;
+//! use penfold_teardown::{Scope, Search, Selector, StopPolicy, Teardown, end};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let mut tree = Spawned::start(Command::new("sh").args(["-c", "setsid sleep 1000 & sleep 1000"]))?;
-//! // … later, from the same thread or another:
-//! let findings = tree.end(&StopPolicy { grace: Duration::from_secs(2), ..StopPolicy::default() })?;
-//! assert!(findings.verified, "still there: {:?}", findings.survivors);
+//! let mut proc = ProcFs::open()?;
+//! let search = Search::new(Selector::Session(4242), &mut proc)?;
+//! let mut teardown = Teardown::new(proc, None, Scope::Host(Box::new(search)));
+//! let findings = end(&mut teardown, &StopPolicy::default(), &mut []);
+//! println!("ended {}, left: {:?}", findings.ended.len(), findings.survivors);
 //! # Ok(())
 //! # }
 //! ```
+//! Here `verified` means that several looks have found no process of session 4242, nor below one. See [`end`] for what such a look cannot see.
 //!
 //! # The parts
 //! - [`lifecycle`] — the pure table: the action for each phase and event.
@@ -22,7 +25,6 @@
 //! - [`drive()`] — the loop between the two, which waits on a [`Host`].
 //! - [`report`] — the findings.
 //! - [`end`] — a synchronous teardown, for processes that penfold did not start.
-//! - [`Spawned`] — a tree that a program starts and ends itself.
 //!
 //! # Invariants
 //! - Every signal goes through a pidfd whose identity was checked, or to an unreaped child of this process. The pid of
@@ -33,6 +35,7 @@
 //! # Non-goals
 //! Records on disk, sockets, arguments, output; async runtimes. This crate has no global state.
 
+mod blocking;
 mod drive;
 pub mod lifecycle;
 mod members;
@@ -40,14 +43,13 @@ pub mod report;
 mod resource;
 mod selector;
 pub mod spare;
-mod spawned;
 mod survey;
 
+pub use blocking::end;
 pub use drive::{Host, StopPolicy, drive};
 pub use members::{Completion, Leader, Scope, Teardown};
 pub use report::{Cause, Ended, EndedBy, Findings, Level, Step, Survivor};
 pub use resource::{Resource, release};
 pub use selector::{Found, MARKER, Marker, Search, Selector, unified};
 pub use spare::{Outside, OutsideSandbox, SpareRule, Spared, SparedMark, Sparing};
-pub use spawned::{Spawned, end};
 pub use survey::{Population, Survey};

@@ -182,7 +182,9 @@ impl Teardown {
     }
 
     /// Returns the living members that can be seen; none where they cannot be listed.
-    pub(crate) fn members(&mut self) -> Vec<Stat> {
+    ///
+    /// With [`Scope::Host`], a member that was found once stays a member, also without its parent.
+    pub fn members(&mut self) -> Vec<Stat> {
         self.survey().map(Survey::into_seen).unwrap_or_default()
     }
 

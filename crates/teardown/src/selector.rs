@@ -212,6 +212,11 @@ impl Search {
         self.seen.insert(id);
     }
 
+    /// Returns all members that were found so far, alive or not.
+    pub fn seen(&self) -> impl Iterator<Item = ProcessId> {
+        self.seen.iter().copied()
+    }
+
     /// Adds a member that `/proc` hides, by its pidfd.
     pub fn add_hidden(&mut self, pid: Pid, pidfd: OwnedFd) {
         self.hidden.push((pid, pidfd));

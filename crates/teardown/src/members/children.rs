@@ -1,10 +1,11 @@
 //! The children of this process, also where `/proc` does not list them.
 
 use std::io;
+use std::os::fd::AsFd as _;
 
-use penfold_process::Pid;
+use penfold_process::{Pid, ProcessId};
 use penfold_sys::child;
-use rustix::process::Signal;
+use rustix::process::{PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, waitid};
 
 use super::{Scope, Teardown};
 
@@ -32,6 +33,39 @@ impl Teardown {
             self.without_outside(&mut children)?;
         }
         Ok(children)
+    }
+
+    /// Reaps the members that have ended as children of this process, but for the leader, which its starter waits for.
+    ///
+    /// For a [`Scope::Host`] in a subreaper that has other children: these are not touched.
+    ///
+    /// # Errors
+    /// When a member cannot be looked at. Members that could be reaped have been.
+    pub fn reap_adopted(&mut self) -> io::Result<()> {
+        let Scope::Host(search) = &self.scope else { return Ok(()) };
+        let own = rustix::process::getpid();
+        let leader = self.leader.map(|leader| leader.pid);
+        let ids: Vec<ProcessId> = search.seen().filter(|id| Some(id.pid) != leader).collect();
+        let mut failed = None;
+        for id in ids {
+            match self.proc.stat(id.pid) {
+                Ok(Some(stat)) if stat.id() == id && stat.parent == Some(own) && stat.is_dead() => {
+                    failed = self.reap_one(id).err().or(failed);
+                }
+                Ok(_) => {}
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn reap_one(&mut self, id: ProcessId) -> io::Result<()> {
+        let Ok(pidfd) = pidfd_open(id.pid, PidfdFlags::empty()) else { return Ok(()) };
+        // Other code of this process may have reaped it just now. Else the pidfd is that of the member.
+        if self.proc.stat(id.pid)?.is_some_and(|stat| stat.id() == id) {
+            let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+        }
+        Ok(())
     }
 
     /// Sends the polite signal to the children of this process once each, if `/proc` is not available.

@@ -3,7 +3,5 @@
 #![allow(unreachable_pub, reason = "nobody imports a test program")]
 
 mod model;
-mod promptness;
 mod search;
-mod spawned;
 mod support;

@@ -28,11 +28,6 @@ impl Handle {
         name.trim().to_owned()
     }
 
-    pub fn has_ended(&self) -> bool {
-        const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&NOW)).unwrap() > 0
-    }
-
     pub fn end(&self) -> rustix::io::Result<()> {
         pidfd_send_signal(&self.pidfd, Signal::KILL)
     }
@@ -61,24 +56,4 @@ impl Drop for Started {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// Returns the empty leaves that `Spawned` made in this process; the others are used by other tests.
-pub fn leaves_of_this_process() -> Vec<String> {
-    let Ok(place) = penfold_cgroup::Place::find_here() else { return Vec::new() };
-    let prefix = format!("penfold-spawned-{}-", std::process::id());
-    let entries = std::fs::read_dir(place.path()).into_iter().flatten().flatten();
-    entries
-        .filter(|entry| {
-            let events = std::fs::read_to_string(entry.path().join("cgroup.events")).unwrap_or_default();
-            events.contains("populated 0")
-        })
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .filter(|name| name.starts_with(&prefix))
-        .collect()
-}
-
-/// Runs one test of this program again, as an ordinary user who may not make cgroups.
-pub fn as_user(name: &str) {
-    penfold_testkit::run_test_as(65_534, name);
 }

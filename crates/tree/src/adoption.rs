@@ -1,0 +1,159 @@
+//! This process as the subreaper of its trees, beside other code that has children of its own.
+//!
+//! The command is a subreaper, too: while it lives, its orphans are its children, and no child of this process but the command is of
+//! the tree. When the command ends, the kernel gives its orphans to this process.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::process::{Child, Command};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use penfold_process::{Evidence, Pid, ProcFs, ProcessId, Stat};
+
+/// The number of looks at the children of this process: one can miss a child while another one exits.
+const LOOKS: usize = 4;
+
+/// The trees for which this process is a subreaper.
+struct Registry {
+    /// Whether this process was a subreaper before the first of them.
+    was_subreaper: bool,
+    trees: Vec<Registered>,
+}
+
+struct Registered {
+    variable: String,
+    leader: Option<ProcessId>,
+}
+
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry { was_subreaper: false, trees: Vec::new() });
+
+fn registry() -> MutexGuard<'static, Registry> {
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The part of one tree in the adoption of orphans by this process. The last one to be dropped undoes it.
+#[derive(Debug)]
+pub(crate) struct Adoption {
+    variable: String,
+    leader: Option<ProcessId>,
+    /// The thread that has forked the leader. A leader can start a process beside itself: a child of the same thread.
+    thread: Pid,
+    /// Children of this process that were there while a child of the tree could not be: they are of other code.
+    bystanders: HashSet<ProcessId>,
+}
+
+impl Adoption {
+    /// Makes this process a subreaper.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or the children of this process cannot be listed.
+    pub(crate) fn begin(proc: &mut ProcFs, variable: &str) -> io::Result<Adoption> {
+        let mut adoption = Adoption {
+            variable: variable.to_owned(),
+            leader: None,
+            thread: rustix::thread::gettid(),
+            bystanders: HashSet::new(),
+        };
+        let mut registry = registry();
+        if registry.trees.is_empty() {
+            registry.was_subreaper = rustix::process::child_subreaper()?.is_some();
+            rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        }
+        registry.trees.push(Registered { variable: adoption.variable.clone(), leader: None });
+        drop(registry);
+        adoption.bystanders.extend(children(proc)?.iter().map(Stat::id));
+        Ok(adoption)
+    }
+
+    /// Starts the leader as a subreaper. No other tree of this process takes it for a child of its own meanwhile.
+    pub(crate) fn spawn(&mut self, proc: &mut ProcFs, command: &mut Command) -> io::Result<(Child, Stat)> {
+        let mut registry = registry();
+        let child = penfold_sys::launch::spawn_subreaper(command)?;
+        let (child, stat) = identified(child, proc)?;
+        self.leader = Some(stat.id());
+        if let Some(own) = registry.trees.iter_mut().find(|tree| tree.variable == self.variable) {
+            own.leader = self.leader;
+        }
+        Ok((child, stat))
+    }
+
+    /// Notes the children of this process that other code has started since, if the leader lives.
+    pub(crate) fn note_bystanders(&mut self, proc: &mut ProcFs) -> io::Result<()> {
+        let Some(leader) = self.leader else { return Ok(()) };
+        let found = children(proc)?;
+        // The kernel reparents the children of a process that is exiting, not before.
+        let lives = proc.stat(leader.pid)?.is_some_and(|stat| stat.id() == leader && !stat.is_exiting());
+        if lives {
+            self.bystanders.extend(found.iter().map(Stat::id));
+        }
+        Ok(())
+    }
+
+    /// Returns the living children of this process of which nothing shows whether they are of the tree.
+    ///
+    /// The members that carry the variable, and those that were found while they had a parent, are no question.
+    pub(crate) fn doubts(&mut self, proc: &mut ProcFs) -> io::Result<Vec<Stat>> {
+        let registry = registry();
+        let mut found: BTreeMap<ProcessId, Stat> = BTreeMap::new();
+        for _ in 0..LOOKS {
+            found.extend(children(proc)?.into_iter().map(|stat| (stat.id(), stat)));
+        }
+        let forked_here = proc.children_of_other_threads(&[self.thread])?;
+        found.retain(|id, stat| {
+            !self.bystanders.contains(id)
+                && !registry.trees.iter().any(|tree| tree.leader == Some(*id))
+                && self.leader.is_none_or(|leader| id.start >= leader.start)
+                && !forked_here.contains(&stat.pid)
+                && !self.is_of_another(&registry, proc, stat.pid)
+        });
+        found.retain(|id, _| {
+            proc.stat(id.pid).is_ok_and(|stat| stat.is_some_and(|stat| stat.id() == *id && !stat.is_dead()))
+        });
+        Ok(found.into_values().collect())
+    }
+
+    fn is_of_another(&self, registry: &Registry, proc: &mut ProcFs, pid: Pid) -> bool {
+        let mut others = registry.trees.iter().filter(|tree| tree.variable != self.variable);
+        others.any(|tree| proc.environ_has(pid, tree.variable.as_bytes(), |_| true) == Evidence::Yes)
+    }
+}
+
+impl Drop for Adoption {
+    fn drop(&mut self) {
+        let mut registry = registry();
+        registry.trees.retain(|tree| tree.variable != self.variable);
+        if registry.trees.is_empty() && !registry.was_subreaper {
+            // What the kernel has once allowed.
+            let _ = rustix::process::set_child_subreaper(None);
+        }
+    }
+}
+
+/// Returns a child that nobody has reaped with its identity and its session.
+///
+/// # Errors
+/// When `/proc` does not show it. The child was killed then.
+pub(crate) fn identified(mut child: Child, proc: &mut ProcFs) -> io::Result<(Child, Stat)> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    match pid.map(|pid| proc.stat(pid)).transpose() {
+        Ok(Some(Some(stat))) => Ok((child, stat)),
+        unseen => {
+            child.kill()?;
+            child.wait()?;
+            unseen?;
+            Err(io::Error::new(io::ErrorKind::NotFound, "`/proc` does not show the command"))
+        }
+    }
+}
+
+/// Returns the living children of this process.
+fn children(proc: &mut ProcFs) -> io::Result<Vec<Stat>> {
+    let own = rustix::process::getpid();
+    let mut pids = Vec::new();
+    proc.children(own, &mut pids)?;
+    let mut found = Vec::new();
+    for pid in pids {
+        found.extend(proc.stat(pid)?.filter(|stat| stat.parent == Some(own) && !stat.is_dead()));
+    }
+    Ok(found)
+}

@@ -1,0 +1,260 @@
+//! The processes of one tree, for the faces of this crate.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, ExitStatus};
+use std::time::Duration;
+
+use penfold_cgroup::{Leaf, Place};
+#[cfg(feature = "tokio")]
+use penfold_process::Process;
+use penfold_process::{ProcFs, ProcessId, Stat};
+use penfold_teardown::{Findings, Leader, Scope, Search, Selector, StopPolicy, Survivor, Teardown};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::adoption::{Adoption, identified};
+use crate::ending::end_members;
+use crate::options::Options;
+use crate::report::Report;
+
+/// What proves that nothing of a tree is left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Proof {
+    /// A cgroup that holds the tree alone.
+    Cgroup,
+    /// The orphans of the tree become children of this process, which is a subreaper.
+    Subreaper,
+    /// Nothing, for this reason. Members are ended as far as they are seen, and the tree is never reported as gone.
+    None(String),
+}
+
+/// The variables by which daemons are found begin with this. Each tree has a variable of its own.
+const VARIABLE: &str = "PENFOLD_TREE_";
+/// The patience of a drop, whose caller learns nothing of survivors.
+const DROP_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The processes of one tree.
+#[derive(Debug)]
+pub(crate) struct Processes {
+    child: Child,
+    id: ProcessId,
+    teardown: Teardown,
+    proof: Proof,
+    adoption: Option<Adoption>,
+    patience: Duration,
+    pub(crate) kill_on_drop: bool,
+    /// Readable once the grace of an end that goes on is over.
+    hurry: OwnedFd,
+    /// Whether the first end has begun.
+    asked: bool,
+    gone: bool,
+}
+
+/// A command that was just started.
+struct Start {
+    child: Child,
+    stat: Stat,
+    leaf: Option<Leaf>,
+    adoption: Option<Adoption>,
+    proof: Proof,
+}
+
+impl Processes {
+    pub(crate) fn spawn(command: &mut Command, options: &Options) -> io::Result<Processes> {
+        let mut proc = ProcFs::open()?;
+        let hurry = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let name = format!("{VARIABLE}{}_{}", std::process::id(), fresh());
+        command.env(&name, "1");
+        let started = start(command, options, &mut proc, &name);
+        // The next tree of this command has a variable of its own.
+        command.env_remove(&name);
+        let Start { child, stat, leaf, adoption, proof } = started?;
+        let variable = Selector::Environment { key: name.into_bytes(), value: b"1".to_vec() };
+        let search = Search::new(Selector::Any(vec![Selector::Process(stat.id()), variable]), &mut proc)?;
+        let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
+        // Else the members that the kernel kills with their cgroup would have no name.
+        teardown.want_details();
+        teardown.lead_by(Leader { pid: stat.pid, session: stat.session });
+        Ok(Processes {
+            child,
+            id: stat.id(),
+            teardown,
+            proof,
+            adoption,
+            patience: options.patience,
+            kill_on_drop: options.kill_on_drop,
+            hurry,
+            asked: false,
+            gone: false,
+        })
+    }
+
+    pub(crate) fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn proof(&self) -> &Proof {
+        &self.proof
+    }
+
+    /// Returns a pidfd of the command, which nobody has reaped.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn pidfd(&mut self) -> io::Result<OwnedFd> {
+        let process = Process::open_exact(self.teardown.proc(), self.id)?;
+        process.map(Process::into_pidfd).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+    }
+
+    /// Returns the descriptor by which another thread cuts the grace short: an eventfd.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn hurry(&self) -> io::Result<OwnedFd> {
+        self.hurry.try_clone()
+    }
+
+    /// Notes whose children this process has, while that is certain. A failure makes a later answer less certain, never wrong.
+    pub(crate) fn note_bystanders(&mut self) {
+        if let Some(adoption) = &mut self.adoption {
+            let _ = adoption.note_bystanders(self.teardown.proc());
+        }
+    }
+
+    pub(crate) fn wait(&mut self) -> io::Result<ExitStatus> {
+        self.note_bystanders();
+        let exit = self.child.wait()?;
+        self.look();
+        Ok(exit)
+    }
+
+    pub(crate) fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.note_bystanders();
+        let exit = self.child.try_wait()?;
+        if exit.is_some() {
+            self.look();
+        }
+        Ok(exit)
+    }
+
+    /// Looks for members, which stay members from then on. A process whose parent dies during a look is missed by that look and not by the
+    /// next one.
+    fn look(&mut self) {
+        self.teardown.members();
+        self.teardown.members();
+        let _ = self.teardown.reap_adopted();
+    }
+
+    pub(crate) fn end(&mut self, grace: Duration) -> Report {
+        self.end_within(grace, self.patience)
+    }
+
+    fn end_within(&mut self, grace: Duration, patience: Duration) -> Report {
+        self.note_bystanders();
+        self.look();
+        if !std::mem::replace(&mut self.asked, true) && !self.leader_lives() {
+            self.teardown.outlived();
+        }
+        let stop_policy = StopPolicy { grace, patience, ..StopPolicy::default() };
+        let mut findings = end_members(&mut self.teardown, stop_policy, &self.hurry);
+        // A child of other code that was started during the end is unknown as long as it lives. It stays alone.
+        let exit = self.child.try_wait().ok().flatten();
+        let _ = self.teardown.reap_adopted();
+        self.add_doubts(&mut findings);
+        self.gone = findings.verified;
+        Report::new(exit, findings)
+    }
+
+    fn leader_lives(&mut self) -> bool {
+        let stat = self.teardown.proc().stat(self.id.pid);
+        matches!(stat, Ok(Some(stat)) if stat.id() == self.id && !stat.is_dead())
+    }
+
+    /// Takes back "verified" unless there is proof.
+    fn add_doubts(&mut self, findings: &mut Findings) {
+        let doubts = match (&self.proof, &mut self.adoption) {
+            (Proof::None(reason), _) => vec![Survivor::Unknown { reason: reason.clone() }],
+            (_, None) => Vec::new(),
+            (_, Some(adoption)) => match adoption.doubts(self.teardown.proc()) {
+                Ok(found) => found.iter().map(doubtful).collect(),
+                Err(error) => vec![Survivor::Unknown {
+                    reason: format!("cannot look at the children of this process: {error}"),
+                }],
+            },
+        };
+        findings.verified &= doubts.is_empty();
+        let known: Vec<i32> = findings.survivors.iter().filter_map(pid_of).collect();
+        let fresh = doubts.into_iter().filter(|doubt| pid_of(doubt).is_none_or(|pid| !known.contains(&pid)));
+        findings.survivors.extend(fresh);
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        if self.kill_on_drop && !self.gone {
+            let _ = self.end_within(Duration::ZERO, DROP_PATIENCE.min(self.patience));
+        }
+    }
+}
+
+fn pid_of(survivor: &Survivor) -> Option<i32> {
+    if let Survivor::Process { pid, .. } = survivor { Some(*pid) } else { None }
+}
+
+fn doubtful(stat: &Stat) -> Survivor {
+    Survivor::Process {
+        pid: stat.pid.as_raw_nonzero().get(),
+        start_time: stat.start.0,
+        name: stat.comm.clone(),
+        state: stat.state.letter(),
+        wait_channel: None,
+        reason: "is a child of this process, and nothing shows whether the tree or other code started it: left alone"
+            .to_owned(),
+    }
+}
+
+/// Starts the command: in a leaf, else as a child of a subreaper.
+fn start(command: &mut Command, options: &Options, proc: &mut ProcFs, name: &str) -> io::Result<Start> {
+    let hidden =
+        proc.hides_processes().then_some("`/proc` does not show the processes of other users (hidepid)");
+    let proof = |proof| hidden.map_or(proof, |reason| Proof::None(reason.to_owned()));
+    if options.cgroup
+        && let Some((child, leaf)) = start_in_leaf(command, name)
+    {
+        let (child, stat) = identified(child, proc)?;
+        return Ok(Start { child, stat, leaf: Some(leaf), adoption: None, proof: proof(Proof::Cgroup) });
+    }
+    match Adoption::begin(proc, name) {
+        Ok(mut adoption) => {
+            let (child, stat) = adoption.spawn(proc, command)?;
+            let adoption = Some(adoption);
+            Ok(Start { child, stat, leaf: None, adoption, proof: proof(Proof::Subreaper) })
+        }
+        Err(error) => {
+            let child = penfold_sys::launch::spawn_subreaper(command)?;
+            let (child, stat) = identified(child, proc)?;
+            let proof = Proof::None(format!("this process cannot adopt the orphans of the command: {error}"));
+            Ok(Start { child, stat, leaf: None, adoption: None, proof })
+        }
+    }
+}
+
+/// Starts the command in a leaf of its own; `None` where that cannot be, with nothing left. Then the command has not run.
+fn start_in_leaf(command: &mut Command, name: &str) -> Option<(Child, Leaf)> {
+    let place = Place::find_here().ok()?;
+    let leaf = Leaf::create(&place, &name.to_lowercase().replace('_', "-")).ok()?;
+    let launched = leaf.processes_file().and_then(|file| penfold_sys::launch::spawn_joined(command, file));
+    if let Ok(child) = launched {
+        return Some((child, leaf));
+    }
+    // The second start tells the error of the command, if it has one.
+    let _ = leaf.remove();
+    None
+}
+
+/// Returns a number that no other tree of this process has: the time since boot, in nanoseconds.
+fn fresh() -> u128 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    u128::from(now.tv_sec.unsigned_abs()) * 1_000_000_000 + u128::from(now.tv_nsec.unsigned_abs())
+}
