@@ -168,6 +168,8 @@ pub struct Search {
     unproven: HashSet<Pid>,
     /// Whether only the processes that the selected cgroups list are looked at.
     is_inside: bool,
+    /// Whether only the descendants of this process, and members that were found elsewhere, are looked at.
+    is_below: bool,
 }
 
 impl Search {
@@ -197,6 +199,7 @@ impl Search {
             hidden: Vec::new(),
             unproven: HashSet::new(),
             is_inside: false,
+            is_below: false,
         })
     }
 
@@ -205,6 +208,13 @@ impl Search {
     #[must_use]
     pub fn inside_only(self) -> Search {
         Search { is_inside: true, ..self }
+    }
+
+    /// Looks only at the descendants of this process, and at members that were found elsewhere with all below them: quick on a full
+    /// host. For members that are always below this process, because it is a subreaper or because they are also in a leaf.
+    #[must_use]
+    pub fn below_only(self) -> Search {
+        Search { is_below: true, ..self }
     }
 
     /// Adds a process that was found to be a member before, whatever it has become since.
@@ -268,21 +278,7 @@ impl Search {
         out.clear();
         self.left_out.clear();
         let mut all = Vec::new();
-        let scanned = if self.is_inside {
-            let mut pids = self.selector.listed()?;
-            pids.sort_unstable_by_key(|pid| raw(*pid));
-            pids.dedup();
-            for pid in pids {
-                all.extend(proc.stat(pid)?);
-            }
-            Completeness::Complete
-        } else {
-            proc.scan(|stat| {
-                if !stat.is_kernel_thread() {
-                    all.push(stat);
-                }
-            })?
-        };
+        let scanned = self.scan(proc, &mut all)?;
         let (matched, matching) = self.matching(proc, &all)?;
         self.close(&all, &matched, out);
         for stat in out.iter() {
@@ -297,11 +293,62 @@ impl Search {
         Ok(Found { completeness, spared: !self.left_out.is_empty() })
     }
 
+    /// Reads the processes among which the members are.
+    fn scan(&self, proc: &mut ProcFs, all: &mut Vec<Stat>) -> io::Result<Completeness> {
+        if self.is_below {
+            return self.scan_below(proc, all);
+        }
+        if self.is_inside {
+            let mut pids = self.selector.listed()?;
+            pids.sort_unstable_by_key(|pid| raw(*pid));
+            pids.dedup();
+            for pid in pids {
+                all.extend(proc.stat(pid)?);
+            }
+            return Ok(Completeness::Complete);
+        }
+        proc.scan(|stat| {
+            if !stat.is_kernel_thread() {
+                all.push(stat);
+            }
+        })
+    }
+
+    fn scan_below(&self, proc: &mut ProcFs, all: &mut Vec<Stat>) -> io::Result<Completeness> {
+        let mut completeness = proc.descendants(rustix::process::getpid(), all)?;
+        let known: HashSet<Pid> = all.iter().map(|stat| stat.pid).collect();
+        let mut below = Vec::new();
+        for id in self.seen.iter().filter(|id| !known.contains(&id.pid)) {
+            match proc.stat(id.pid) {
+                Ok(Some(stat)) if stat.id() == *id && !stat.is_dead() => {
+                    completeness = completeness.and(proc.descendants(id.pid, &mut below)?);
+                    all.push(stat);
+                    all.append(&mut below);
+                }
+                Ok(_) => {}
+                Err(_) => completeness = completeness.and(Completeness::Incomplete),
+            }
+        }
+        Ok(completeness)
+    }
+
+    /// Looks for members on the whole host once, also where [`Search::find`] looks at less.
+    ///
+    /// # Errors
+    /// Those of [`Search::find`].
+    pub fn find_on_host(&mut self, proc: &mut ProcFs) -> io::Result<()> {
+        let (is_below, is_inside) = (self.is_below, self.is_inside);
+        (self.is_below, self.is_inside) = (false, false);
+        let found = self.find(proc, &mut Vec::new());
+        (self.is_below, self.is_inside) = (is_below, is_inside);
+        found.map(drop)
+    }
+
     /// Looks for children of members that `/proc` hides, and returns the completeness of the look.
     ///
     /// A user can read the environment only of their own processes, even where others are shown. A process that hides
     /// its environment is a member by descent or not at all. So if none of these children lives, everything that could
-    /// show a member has been read.
+    /// show a member has been read. The same holds for a search below this process.
     fn look_below(&mut self, proc: &mut ProcFs, members: &[Stat]) -> io::Result<Completeness> {
         let mut children = Vec::new();
         for member in members {
@@ -327,7 +374,7 @@ impl Search {
         let by_variable = self.selector.is_by_variable();
         match failed {
             Some(errno) => Err(errno.into()),
-            None if by_variable && self.hidden.is_empty() => Ok(Completeness::Complete),
+            None if (by_variable || self.is_below) && self.hidden.is_empty() => Ok(Completeness::Complete),
             None => Ok(Completeness::OwnOnly),
         }
     }

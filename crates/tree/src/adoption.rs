@@ -39,7 +39,7 @@ pub(crate) struct Adoption {
     /// The thread that has forked the leader. A leader can start a process beside itself: a child of the same thread.
     thread: Pid,
     /// Children of this process that were there while a child of the tree could not be: they are of other code.
-    bystanders: HashSet<ProcessId>,
+    foreign: HashSet<ProcessId>,
 }
 
 impl Adoption {
@@ -52,7 +52,7 @@ impl Adoption {
             variable: variable.to_owned(),
             leader: None,
             thread: rustix::thread::gettid(),
-            bystanders: HashSet::new(),
+            foreign: HashSet::new(),
         };
         let mut registry = registry();
         if registry.trees.is_empty() {
@@ -61,7 +61,7 @@ impl Adoption {
         }
         registry.trees.push(Registered { variable: adoption.variable.clone(), leader: None });
         drop(registry);
-        adoption.bystanders.extend(children(proc)?.iter().map(Stat::id));
+        adoption.foreign.extend(children(proc)?.iter().map(Stat::id));
         Ok(adoption)
     }
 
@@ -78,13 +78,13 @@ impl Adoption {
     }
 
     /// Notes the children of this process that other code has started since, if the leader lives.
-    pub(crate) fn note_bystanders(&mut self, proc: &mut ProcFs) -> io::Result<()> {
+    pub(crate) fn note_foreign(&mut self, proc: &mut ProcFs) -> io::Result<()> {
         let Some(leader) = self.leader else { return Ok(()) };
         let found = children(proc)?;
         // The kernel reparents the children of a process that is exiting, not before.
         let lives = proc.stat(leader.pid)?.is_some_and(|stat| stat.id() == leader && !stat.is_exiting());
         if lives {
-            self.bystanders.extend(found.iter().map(Stat::id));
+            self.foreign.extend(found.iter().map(Stat::id));
         }
         Ok(())
     }
@@ -100,7 +100,7 @@ impl Adoption {
         }
         let forked_here = proc.children_of_other_threads(&[self.thread])?;
         found.retain(|id, stat| {
-            !self.bystanders.contains(id)
+            !self.foreign.contains(id)
                 && !registry.trees.iter().any(|tree| tree.leader == Some(*id))
                 && self.leader.is_none_or(|leader| id.start >= leader.start)
                 && !forked_here.contains(&stat.pid)

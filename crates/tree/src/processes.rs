@@ -71,7 +71,8 @@ impl Processes {
         command.env_remove(&name);
         let Start { child, stat, leaf, adoption, proof } = started?;
         let variable = Selector::Environment { key: name.into_bytes(), value: b"1".to_vec() };
-        let search = Search::new(Selector::Any(vec![Selector::Process(stat.id()), variable]), &mut proc)?;
+        let selector = Selector::Any(vec![Selector::Process(stat.id()), variable]);
+        let search = Search::new(selector, &mut proc)?.below_only();
         let mut teardown = Teardown::new(proc, leaf, Scope::Host(Box::new(search)));
         // Else the members that the kernel kills with their cgroup would have no name.
         teardown.want_details();
@@ -116,21 +117,21 @@ impl Processes {
     }
 
     /// Notes whose children this process has, while that is certain. A failure makes a later answer less certain, never wrong.
-    pub(crate) fn note_bystanders(&mut self) {
+    pub(crate) fn note_foreign(&mut self) {
         if let Some(adoption) = &mut self.adoption {
-            let _ = adoption.note_bystanders(self.teardown.proc());
+            let _ = adoption.note_foreign(self.teardown.proc());
         }
     }
 
     pub(crate) fn wait(&mut self) -> io::Result<ExitStatus> {
-        self.note_bystanders();
+        self.note_foreign();
         let exit = self.child.wait()?;
         self.look();
         Ok(exit)
     }
 
     pub(crate) fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.note_bystanders();
+        self.note_foreign();
         let exit = self.child.try_wait()?;
         if exit.is_some() {
             self.look();
@@ -138,12 +139,11 @@ impl Processes {
         Ok(exit)
     }
 
-    /// Looks for members, which stay members from then on. A process whose parent dies during a look is missed by that look and not by the
-    /// next one.
+    /// Looks for members, which stay members from then on: those that end by themselves are reaped later.
     fn look(&mut self) {
-        self.teardown.members();
-        self.teardown.members();
-        let _ = self.teardown.reap_adopted();
+        if self.adoption.is_some() {
+            self.teardown.members();
+        }
     }
 
     pub(crate) fn end(&mut self, grace: Duration) -> Report {
@@ -151,14 +151,16 @@ impl Processes {
     }
 
     fn end_within(&mut self, grace: Duration, patience: Duration) -> Report {
-        self.note_bystanders();
-        self.look();
+        self.note_foreign();
+        if self.adoption.is_none() {
+            // What has left the cgroup may be anywhere. A failure shows in the looks that follow.
+            let _ = self.teardown.look_over_host();
+        }
         if !std::mem::replace(&mut self.asked, true) && !self.leader_lives() {
             self.teardown.outlived();
         }
         let stop_policy = StopPolicy { grace, patience, ..StopPolicy::default() };
         let mut findings = end_members(&mut self.teardown, stop_policy, &self.hurry);
-        // A child of other code that was started during the end is unknown as long as it lives. It stays alone.
         let exit = self.child.try_wait().ok().flatten();
         let _ = self.teardown.reap_adopted();
         self.add_doubts(&mut findings);

@@ -99,7 +99,7 @@ impl Tree {
     /// When other code has reaped the command.
     pub async fn wait(&mut self) -> io::Result<ExitStatus> {
         drop(self.stdin.take());
-        self.on_thread(Processes::note_bystanders).await;
+        self.on_thread(Processes::note_foreign).await;
         // The pidfd stays readable once the command has ended.
         self.leader.readable().await?;
         self.on_thread(Processes::wait).await

@@ -35,6 +35,15 @@ impl Teardown {
         Ok(children)
     }
 
+    /// Looks for members on the whole host once, also where the search looks only below this process. What is found stays a member.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be read.
+    pub fn look_over_host(&mut self) -> io::Result<()> {
+        let Scope::Host(search) = &mut self.scope else { return Ok(()) };
+        search.find_on_host(&mut self.proc)
+    }
+
     /// Reaps the members that have ended as children of this process, but for the leader, which its starter waits for.
     ///
     /// For a [`Scope::Host`] in a subreaper that has other children: these are not touched.
